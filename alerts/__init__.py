@@ -1,0 +1,1 @@
+"""SLO file, burn-rate windows and the Prometheus rules made from them."""

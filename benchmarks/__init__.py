@@ -1,0 +1,1 @@
+"""Every published number, one command each."""

@@ -1,0 +1,1 @@
+"""The collector: OTLP in → WAL → ClickHouse → SLOs → `/metrics` and `/api/v1`."""

@@ -1,0 +1,189 @@
+-- The tables that everything else reads. Durations are nanoseconds unless the name says otherwise; a request belongs
+-- to the window in which it ended. `segment` is the WAL segment that brought the row: the unit of exactly-once insertion.
+
+CREATE TABLE IF NOT EXISTS requests
+(
+    end               DateTime64(9, 'UTC')    CODEC(Delta, ZSTD),
+    start             DateTime64(9, 'UTC')    CODEC(Delta, ZSTD),
+    trace_id          FixedString(16),
+    span_id           FixedString(8),
+    parent_span_id    String,                                   -- '' for a root span
+    request_id        String,
+    engine            LowCardinality(String),                   -- tokentrail, vllm, …: whose spans these were
+    service           LowCardinality(String),
+    instance          LowCardinality(String),
+    variant           LowCardinality(String),
+    vantage           LowCardinality(String),                   -- server | client
+    operation         LowCardinality(String),
+    model             LowCardinality(String),
+    tenant            LowCardinality(String),
+    slo_class         LowCardinality(String),
+    status            LowCardinality(String),                   -- ok | error | cancelled
+    error_type        LowCardinality(String),
+    finish_reason     LowCardinality(String),
+    input_tokens      UInt32,
+    output_tokens     UInt32,
+    cached_tokens     UInt32,
+    reasoning_tokens  UInt32,
+    preemptions       UInt32,
+    ttft_ns           Nullable(UInt64),                         -- NULL: no token was emitted
+    tpot_ns           Nullable(Float64),                        -- NULL: fewer than two tokens
+    e2e_ns            UInt64,
+    queue_ns          Nullable(UInt64),                         -- NULL: the engine does not say
+    cold_start_ns     Nullable(UInt64),
+    prefill_ns        Nullable(UInt64),
+    decode_ns         Nullable(UInt64),
+    preempted_ns      Nullable(UInt64),
+    kv_transfer_ns    Nullable(UInt64),
+    stalled_ns        Nullable(UInt64),
+    segment           String                  CODEC(ZSTD),
+    ingested_at       DateTime64(3, 'UTC')    CODEC(Delta, ZSTD),
+    INDEX by_trace trace_id TYPE bloom_filter(0.001) GRANULARITY 1,
+    INDEX by_ingest ingested_at TYPE minmax GRANULARITY 1
+)
+ENGINE = MergeTree
+PARTITION BY toDate(end)
+ORDER BY (end, trace_id, span_id)
+SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1;
+
+-- Two bytes a token: no times (the request's start plus the durations before gives them), no span id (derived).
+CREATE TABLE IF NOT EXISTS tokens
+(
+    minute            DateTime('UTC')         CODEC(Delta, ZSTD),   -- in which the token was emitted
+    trace_id          FixedString(16)         CODEC(ZSTD),
+    request_span_id   FixedString(8)          CODEC(ZSTD),
+    token_index       UInt32                  CODEC(Delta, ZSTD),
+    duration_us       UInt64                  CODEC(T64, ZSTD),     -- index 0: TTFT, others: ITL
+    step              UInt64                  CODEC(Delta, ZSTD)
+)
+ENGINE = MergeTree
+PARTITION BY toDate(minute)
+ORDER BY (minute, trace_id, request_span_id, token_index)
+SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1;
+
+CREATE TABLE IF NOT EXISTS phases
+(
+    minute            DateTime('UTC')         CODEC(Delta, ZSTD),   -- in which the phase ended
+    trace_id          FixedString(16)         CODEC(ZSTD),
+    request_span_id   FixedString(8)          CODEC(ZSTD),
+    start             DateTime64(9, 'UTC')    CODEC(Delta, ZSTD),
+    name              LowCardinality(String),
+    duration_ns       UInt64                  CODEC(T64, ZSTD)
+)
+ENGINE = MergeTree
+PARTITION BY toDate(minute)
+ORDER BY (minute, trace_id, request_span_id, start)
+SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1;
+
+CREATE TABLE IF NOT EXISTS steps
+(
+    start             DateTime64(9, 'UTC')    CODEC(Delta, ZSTD),
+    service           LowCardinality(String),
+    instance          LowCardinality(String),
+    variant           LowCardinality(String),
+    step              UInt64                  CODEC(Delta, ZSTD),
+    duration_ns       UInt64                  CODEC(T64, ZSTD),
+    prefill_tokens    UInt32                  CODEC(T64, ZSTD),
+    decode_tokens     UInt32                  CODEC(T64, ZSTD),
+    running           UInt32                  CODEC(T64, ZSTD),
+    waiting           UInt32                  CODEC(T64, ZSTD),
+    preempted         UInt32                  CODEC(T64, ZSTD),
+    kv_blocks_used    UInt32                  CODEC(T64, ZSTD),
+    kv_blocks_total   UInt32                  CODEC(T64, ZSTD),
+    kv_blocks_evicted UInt32                  CODEC(T64, ZSTD)
+)
+ENGINE = MergeTree
+PARTITION BY toDate(start)
+ORDER BY (service, instance, start)
+SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1;
+
+CREATE TABLE IF NOT EXISTS kv_events
+(
+    start             DateTime64(9, 'UTC')    CODEC(Delta, ZSTD),
+    service           LowCardinality(String),
+    instance          LowCardinality(String),
+    variant           LowCardinality(String),
+    kind              LowCardinality(String),                   -- evict | offload | restore
+    reason            LowCardinality(String),
+    blocks            UInt32,
+    duration_ns       UInt64,
+    step              UInt64,
+    trace_id          FixedString(16),                          -- the victim's, when the parent says so
+    request_span_id   String,                                   -- '' when no request was hit
+    segment           String                  CODEC(ZSTD)
+)
+ENGINE = MergeTree
+PARTITION BY toDate(start)
+ORDER BY (start, instance)
+SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1;
+
+-- One row per cold start (phase '') and one per sub-phase of it.
+CREATE TABLE IF NOT EXISTS cold_starts
+(
+    start             DateTime64(9, 'UTC')    CODEC(Delta, ZSTD),
+    duration_ns       UInt64,
+    trace_id          FixedString(16),
+    span_id           FixedString(8),
+    parent_span_id    String,
+    engine            LowCardinality(String),
+    service           LowCardinality(String),
+    instance          LowCardinality(String),
+    variant           LowCardinality(String),
+    model             LowCardinality(String),
+    phase             LowCardinality(String),
+    status            LowCardinality(String),                   -- ok | error
+    error_type        LowCardinality(String),
+    segment           String                  CODEC(ZSTD)
+)
+ENGINE = MergeTree
+PARTITION BY toYYYYMM(start)
+ORDER BY (start, trace_id)
+SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1;
+
+-- The latest announcement of each request in flight; one that also has a row in `requests` is over.
+CREATE TABLE IF NOT EXISTS open_requests
+(
+    start             DateTime64(9, 'UTC'),
+    seen              DateTime64(9, 'UTC'),
+    trace_id          FixedString(16),
+    span_id           FixedString(8),
+    request_id        String,
+    engine            LowCardinality(String),
+    service           LowCardinality(String),
+    instance          LowCardinality(String),
+    variant           LowCardinality(String),
+    operation         LowCardinality(String),
+    model             LowCardinality(String),
+    tenant            LowCardinality(String),
+    slo_class         LowCardinality(String),
+    input_tokens      UInt32,
+    output_tokens     UInt32,
+    ttft_ns           Nullable(UInt64)
+)
+ENGINE = ReplacingMergeTree(seen)
+PARTITION BY toDate(start)
+ORDER BY (start, trace_id, span_id)
+SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1;
+
+-- Everything else that arrived, whole: nothing is lost because nobody has written its SQL yet.
+CREATE TABLE IF NOT EXISTS spans
+(
+    start             DateTime64(9, 'UTC')    CODEC(Delta, ZSTD),
+    duration_ns       UInt64,
+    trace_id          FixedString(16),
+    span_id           FixedString(8),
+    parent_span_id    String,
+    service           LowCardinality(String),
+    instance          LowCardinality(String),
+    scope             LowCardinality(String),
+    name              LowCardinality(String),
+    kind              UInt8,
+    status_code       UInt8,
+    status_message    String,
+    attributes        Map(LowCardinality(String), String),
+    resource          Map(LowCardinality(String), String)
+)
+ENGINE = MergeTree
+PARTITION BY toDate(start)
+ORDER BY (service, name, start)
+SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1;

@@ -1,0 +1,1 @@
+"""A torch decode engine that shows every serving technique, instrumented through the SDK only."""

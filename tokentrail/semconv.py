@@ -1,0 +1,149 @@
+"""Names on the wire: the one place where span names and attribute keys are spelled.
+
+Keys that OpenTelemetry's GenAI semantic conventions define are used as they are; everything else lives under
+``tokentrail.``. The SDK writes these names, the collector's SQL reads them (`collector/sql/`, which a test holds to
+this file), and the dashboard labels with them. Times on the wire are unix nanoseconds and always multiples of
+1,000: a token is stored in microseconds, and sums must stay exact.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+SCOPE_NAME: Final = "tokentrail"
+
+# --- span names -----------------------------------------------------------------------------------------------
+
+TOKEN_SPAN: Final = "tokentrail.token"
+"""One output token of one request. Starts when the token before it was emitted (the first: at arrival) and ends
+when it was: token 0's duration is TTFT, the others' ITL, their sum the time to the last token."""
+
+PHASE_SPAN: Final = "tokentrail.phase"
+"""One stretch of a request's life (`Phase`). The phases of a request neither overlap nor leave a gap."""
+
+OPEN_SPAN: Final = "tokentrail.request.open"
+"""Announcement of a request in flight, sent on arrival and again while it runs: start = arrival, end = time of the
+announcement, parent = the request span that will follow."""
+
+STEP_SPAN: Final = "tokentrail.step"
+"""One iteration of the engine's schedule → run → postprocess loop; belongs to the engine, not to a request."""
+
+KV_SPAN_PREFIX: Final = "tokentrail.kv."
+"""`tokentrail.kv.evict`, `.offload`, `.restore` (`KvEvent`): blocks that left or re-entered the KV cache."""
+
+COLD_START_SPAN: Final = "tokentrail.cold_start"
+"""Start of an engine until it can serve. Its children are named `tokentrail.cold_start.<sub-phase>`."""
+
+
+class Phase(StrEnum):
+    """What a request is waiting for or doing."""
+
+    QUEUED = "queued"
+    COLD_START = "cold_start"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    PREEMPTED = "preempted"
+    KV_TRANSFER = "kv_transfer"
+    STALLED = "stalled"
+
+
+class KvEvent(StrEnum):
+    """What happened to KV-cache blocks."""
+
+    EVICT = "evict"
+    OFFLOAD = "offload"
+    RESTORE = "restore"
+
+
+class Status(StrEnum):
+    """How a request ended. `cancelled`: the client went away; it is in no SLO's denominator."""
+
+    OK = "ok"
+    ERROR = "error"
+    CANCELLED = "cancelled"
+
+
+# --- resource attributes --------------------------------------------------------------------------------------
+
+SERVICE_NAME: Final = "service.name"
+SERVICE_INSTANCE_ID: Final = "service.instance.id"
+VARIANT: Final = "tokentrail.variant"
+"""The experiment label: which technique or configuration this process runs."""
+DEVICE_NAME: Final = "tokentrail.device.name"
+DEVICE_COUNT: Final = "tokentrail.device.count"
+
+# --- request span (GenAI semantic conventions) ----------------------------------------------------------------
+
+OPERATION_NAME: Final = "gen_ai.operation.name"
+PROVIDER_NAME: Final = "gen_ai.provider.name"
+REQUEST_MODEL: Final = "gen_ai.request.model"
+RESPONSE_MODEL: Final = "gen_ai.response.model"
+RESPONSE_ID: Final = "gen_ai.response.id"
+FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
+TIME_TO_FIRST_CHUNK: Final = "gen_ai.response.time_to_first_chunk"
+"""TTFT in seconds (double), from arrival; absent when no token was emitted."""
+INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+CACHED_TOKENS: Final = "gen_ai.usage.cache_read.input_tokens"
+REASONING_TOKENS: Final = "gen_ai.usage.reasoning.output_tokens"
+REQUEST_MAX_TOKENS: Final = "gen_ai.request.max_tokens"
+REQUEST_TEMPERATURE: Final = "gen_ai.request.temperature"
+REQUEST_TOP_P: Final = "gen_ai.request.top_p"
+REQUEST_TOP_K: Final = "gen_ai.request.top_k"
+REQUEST_STREAM: Final = "gen_ai.request.stream"
+ERROR_TYPE: Final = "error.type"
+
+# --- request span (ours) --------------------------------------------------------------------------------------
+
+TENANT: Final = "tokentrail.tenant"
+SLO_CLASS: Final = "tokentrail.slo_class"
+STATUS: Final = "tokentrail.status"
+"""A `Status`; the OTLP status code alone cannot say `cancelled`."""
+FINISH_REASON: Final = "tokentrail.finish_reason"
+"""The first finish reason as a plain string: the arrays of `gen_ai.response.finish_reasons` cannot be declared to
+ClickHouse's Protobuf reader, so it is sent both ways."""
+PREEMPTIONS: Final = "tokentrail.preemptions"
+TIME_TO_LAST_TOKEN: Final = "tokentrail.time_to_last_token"
+"""Seconds (double) from arrival to the last token; differs from the span's duration when the request failed or was
+cancelled later."""
+PHASE_TIME_PREFIX: Final = "tokentrail.phase_time."
+"""`tokentrail.phase_time.<phase>`: nanoseconds (int) that the request spent in a phase, summed; absent when 0."""
+
+# --- token, phase, step, KV and cold-start spans --------------------------------------------------------------
+
+TOKEN_INDEX: Final = "gen_ai.token.index"
+STEP: Final = "tokentrail.step"
+"""Step number, counted from 0 in each engine process: joins a token to the step that made it."""
+PHASE_NAME: Final = "tokentrail.phase.name"
+
+STEP_PREFILL_TOKENS: Final = "tokentrail.step.prefill_tokens"
+STEP_DECODE_TOKENS: Final = "tokentrail.step.decode_tokens"
+STEP_RUNNING: Final = "tokentrail.step.running"
+STEP_WAITING: Final = "tokentrail.step.waiting"
+STEP_PREEMPTED: Final = "tokentrail.step.preempted"
+STEP_KV_USED: Final = "tokentrail.step.kv_blocks_used"
+STEP_KV_TOTAL: Final = "tokentrail.step.kv_blocks_total"
+STEP_KV_EVICTED: Final = "tokentrail.step.kv_blocks_evicted"
+STEP_ATTRIBUTES: Final = (
+    STEP,
+    STEP_PREFILL_TOKENS,
+    STEP_DECODE_TOKENS,
+    STEP_RUNNING,
+    STEP_WAITING,
+    STEP_PREEMPTED,
+    STEP_KV_USED,
+    STEP_KV_TOTAL,
+    STEP_KV_EVICTED,
+)
+
+KV_BLOCKS: Final = "tokentrail.kv.blocks"
+KV_REASON: Final = "tokentrail.kv.reason"
+"""`preemption` (the victim's trace and span id are the event's parent), or `cache_full` for cached blocks dropped."""
+
+# --- span ids -------------------------------------------------------------------------------------------------
+
+TOKEN_ID_STRIDE: Final = 0x9E3779B97F4A7C15
+"""A token's span id is ``(request span id + (index + 1) · stride) mod 2**64`` over the ids read as big-endian
+integers: distinct within a request (the stride is odd), computed for a whole array at once, and never stored. The
+request's span id and not its trace id, because one trace may hold many requests."""
