@@ -1,0 +1,67 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`. Both set up what they need first.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO_SECONDS ?=
+BENCH_FLAGS ?=
+SYSTEM_PACKAGES := prometheus prometheus-alertmanager chromium
+
+.PHONY: help setup system demo test lint format bench constraints clean
+
+help:  ## show this help
+	@echo 'tokentrail: SLO monitoring for LLM inference that keeps the trail of every token'
+	@echo
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+	@echo
+	@echo '  make demo DEMO_SECONDS=120   the demo ends by itself and checks its numbers'
+	@echo '  make test PYTEST_ARGS="-k wal"   some of the tests'
+
+setup: $(VENV)/.installed  ## create .venv with everything, pinned by constraints.txt
+
+# torch first and by pip itself, so that a locally provided wheel or a configured index is honoured.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "tokentrail needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V). Try: make PYTHON=python3.12 …" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+# Prometheus, Alertmanager and a browser for the tests; without root, the tests that need a missing one say so.
+system:  ## install the system packages that the tests use (apt, as root)
+	@missing=; for p in $(SYSTEM_PACKAGES); do command -v $$p >/dev/null || missing="$$missing $$p"; done; \
+	if [ -z "$$missing" ]; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing$$missing"; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
+	else \
+		echo "not installed:$$missing (as root: apt-get install$$missing); tests that need them are skipped" >&2; \
+	fi
+
+demo: setup  ## run everything on this machine: engine, load, collector, dashboard, alerts
+	@$(BIN)/tokentrail demo $(if $(DEMO_SECONDS),--seconds $(DEMO_SECONDS))
+
+test: setup system  ## lint, type-check and run all tests
+	@$(MAKE) --no-print-directory lint
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: setup  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup  ## let ruff rewrite what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup  ## every published number, with its peer, into benchmarks/results/ (BENCH_FLAGS=--quick for a glance)
+	$(BIN)/python -m benchmarks $(BENCH_FLAGS)
+
+constraints: setup  ## pin what is installed now
+	@$(BIN)/python -m pip freeze --exclude-editable | sed -E 's/\+cpu$$//' | grep -v '^tokentrail' > constraints.txt
+
+clean:  ## remove the environment and all that was built
+	rm -rf $(VENV) .demo dist build *.egg-info .mypy_cache .ruff_cache .pytest_cache

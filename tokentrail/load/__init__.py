@@ -1,0 +1,18 @@
+"""Load for OpenAI-compatible endpoints, and what the client's own clock saw of it."""
+
+from tokentrail.load.client import Observation, observe, run
+from tokentrail.load.workload import CHAT, COMPLETION, LONG_GENERATION, Lengths, PlannedRequest, Profile, burst, poisson
+
+__all__ = [
+    "CHAT",
+    "COMPLETION",
+    "LONG_GENERATION",
+    "Lengths",
+    "Observation",
+    "PlannedRequest",
+    "Profile",
+    "burst",
+    "observe",
+    "poisson",
+    "run",
+]
