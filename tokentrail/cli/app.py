@@ -1,0 +1,78 @@
+"""The commands. Each is thin: what it does is in the module that it calls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+import tokentrail
+from tokentrail.cli import demo as demo_
+from tokentrail.cli import up as up_
+from tokentrail.cli.processes import ProcessFailed
+
+app = typer.Typer(
+    name="tokentrail",
+    help="SLO monitoring for LLM inference that keeps the trail of every token.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+_console = Console()
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        _console.print(tokentrail.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """SLO monitoring for LLM inference that keeps the trail of every token."""
+
+
+SlosFile = Annotated[
+    Path | None, typer.Option("--slos", help="SLO file; the one in alerts/ by default.", exists=True, dir_okay=False)
+]
+
+
+@app.command()
+def up(
+    data_dir: Annotated[Path, typer.Option(help="Where the trail is kept.")] = Path("tokentrail-data"),
+    slos: SlosFile = None,
+) -> None:
+    """Run the collector (embedded store) and the dashboard until Ctrl-C."""
+    try:
+        up_.run(_console, data_dir=data_dir, slos=slos)
+    except ProcessFailed as failure:
+        _fail(failure)
+
+
+@app.command()
+def demo(
+    seconds: Annotated[
+        float | None, typer.Option(min=40, help="End after about this long, check the numbers and say so.")
+    ] = None,
+    home: Annotated[Path, typer.Option(help="Where data and logs go; emptied first.")] = Path(".demo"),
+    slos: SlosFile = None,
+    seed: Annotated[int, typer.Option(help="Of the workload: the same seed asks the same.")] = 7,
+) -> None:
+    """Run everything on this machine: engine with a real model, load, collector, dashboard, Prometheus."""
+    try:
+        problems = demo_.run(_console, seconds=seconds, home=home, slos=slos, seed=seed)
+    except ProcessFailed as failure:
+        _fail(failure)
+    if problems:
+        raise typer.Exit(1)
+
+
+def _fail(failure: ProcessFailed) -> None:
+    Console(stderr=True).print(f"[bold red]error:[/] {failure}", highlight=False)
+    raise typer.Exit(1)

@@ -1,0 +1,130 @@
+"""`tokentrail demo`: the whole path on one machine, with a cold start and a spell of KV pressure made on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import itertools
+import json
+import math
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+from rich.console import Console
+from rich.live import Live
+
+from tokentrail.cli.api import Api
+from tokentrail.cli.live import view
+from tokentrail.cli.stack import Stack, checkout
+from tokentrail.cli.verdict import judge, report
+from tokentrail.load import CHAT, COMPLETION, LONG_GENERATION, Observation, PlannedRequest, burst, poisson
+from tokentrail.load import run as run_load
+
+MODEL = "smollm2-135m-instruct"
+ENGINE_FLAGS = ("--kv-blocks", "64", "--block-size", "16", "--max-seqs", "16", "--variant", "demo")
+"""A KV cache of 1,024 tokens: enough for the steady traffic, too little for a burst of long generations."""
+RATES = {CHAT: 0.35, COMPLETION: 0.25}
+"""Requests per second that two CPU cores answer with room to spare, beside everything else that runs there."""
+BURST = 8
+BURST_EVERY_S = 90.0
+DRAIN_S = 25.0
+SCRAPE_INTERVAL = "2s"
+
+
+def workload(seconds: float, *, seed: int) -> Iterator[PlannedRequest]:
+    """Two requests at once, which meet the cold start; Poisson traffic; now and then a burst of long generations."""
+    first_burst = min(30.0, seconds / 3)
+    starts = itertools.takewhile(lambda at: at < seconds - 5, itertools.count(first_burst, BURST_EVERY_S))
+    bursts = (r for i, at in enumerate(starts) for r in burst(LONG_GENERATION, count=BURST, at_s=at, seed=seed + 1 + i))
+    return heapq.merge(
+        burst(CHAT, count=2, at_s=0.0, seed=seed),
+        poisson(RATES, seconds=seconds, seed=seed),
+        bursts,
+        key=lambda r: r.at_s,
+    )
+
+
+def run(console: Console, *, seconds: float | None, home: Path, slos: Path | None, seed: int) -> list[str]:
+    """Run until Ctrl-C, or for about `seconds`; returns what was wrong, in words (nothing: all adds up).
+
+    Raises ProcessFailed when a part does not start or dies.
+    """
+    shutil.rmtree(home, ignore_errors=True)
+    stack = Stack(home=home.absolute(), slos=(slos or checkout() / "alerts" / "slos.yaml").absolute())
+    seen: list[Observation] = []
+    problems: list[str] = []
+    try:
+        _start(console, stack)
+        began = time.time()
+        load_s = math.inf if seconds is None else max(10.0, seconds - DRAIN_S)
+        with contextlib.suppress(KeyboardInterrupt):
+            asyncio.run(_drive(console, stack, workload(load_s, seed=seed), seen, began))
+        if seconds is not None:
+            verdict = judge(Api(stack.urls["API"]), seen, since=began, prometheus=stack.urls.get("Prometheus"))
+            report(console, verdict)
+            problems = verdict.problems
+    finally:
+        _write_client_log(home / "client.jsonl", seen)
+        unclean = stack.stop(lambda line: console.print(f"[dim]{line}[/]"))
+    return problems + [f"{name} did not stop cleanly; its log: {home / 'logs' / name}.log" for name in unclean]
+
+
+def _start(console: Console, stack: Stack) -> None:
+    with console.status("starting the collector"):
+        stack.collector(stack.home / "data")
+    with console.status("starting the dashboard"):
+        stack.dashboard()
+    with console.status("starting the engine (the first time, it downloads a model of 93 MB)"):
+        stack.engine("--model", MODEL, *ENGINE_FLAGS)
+    if stack.prometheus(interval=SCRAPE_INTERVAL) is None:
+        console.print("[dim]prometheus is not installed: alerts are shown as the collector computes them[/]")
+    for name, url in stack.urls.items():
+        console.print(f"  {name:<11} {url}")
+    console.print(f"  {'logs':<11} {stack.home / 'logs'}\n")
+
+
+async def _drive(
+    console: Console, stack: Stack, requests: Iterator[PlannedRequest], seen: list[Observation], began: float
+) -> None:
+    """Send the load and redraw the view until the load has ended. Stops with ProcessFailed when a part dies."""
+    load = asyncio.create_task(run_load(stack.urls["engine"], MODEL, requests, on_observation=seen.append))
+    api = Api(stack.urls["API"])
+    title = f"tokentrail demo · dashboard {stack.urls['dashboard']} · Ctrl-C ends"
+    try:
+        with Live(console=console, refresh_per_second=4, transient=False) as live:
+            while not load.done():
+                stack.check()
+                with contextlib.suppress(httpx.HTTPError):  # one refresh less; a dead collector is seen by check()
+                    live.update(view(await asyncio.to_thread(_state, api, stack, began, title)))
+                await asyncio.wait({load}, timeout=1)
+    finally:
+        load.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await load
+
+
+def _state(api: Api, stack: Stack, began: float, title: str) -> dict[str, object]:
+    return {
+        "title": title,
+        "summary": api.get("summary", start=began),
+        "slos": api.get("slos"),
+        "kv": api.get("kv", start=began),
+        "alerts": firing(api, stack.urls.get("Prometheus")),
+    }
+
+
+def firing(api: Api, prometheus: str | None) -> list[str]:
+    """Names of the alerts that fire: Prometheus's word where it runs, the collector's otherwise."""
+    if prometheus is None:
+        return sorted({i["title"] for i in api.get("incidents", start="-5m")["incidents"] if i["firing"]})
+    alerts = httpx.get(f"{prometheus}/api/v1/alerts", timeout=5, trust_env=False).json()["data"]["alerts"]
+    return sorted({a["labels"]["alertname"] for a in alerts if a["state"] == "firing"})
+
+
+def _write_client_log(path: Path, seen: list[Observation]) -> None:
+    if path.parent.exists():
+        path.write_text("".join(json.dumps(o.as_dict()) + "\n" for o in seen))

@@ -1,0 +1,78 @@
+"""The demo's view in the terminal: the same API answers as the dashboard's, redrawn every second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+
+def duration(seconds: float | None) -> str:
+    """Three significant digits with a fitting unit; `–` for what is undefined."""
+    if seconds is None:
+        return "–"
+    if seconds < 1:
+        return f"{seconds * 1e3:.3g} ms"
+    return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:.0f} s"
+
+
+def percent(ratio: float | None) -> str:
+    """A ratio as a percentage; `–` for what is undefined."""
+    return "–" if ratio is None else f"{ratio:.1%}"
+
+
+def latencies(summary: Mapping[str, Any]) -> Table:
+    """Percentiles of every latency, with the counts they rest on."""
+    table = Table("", "count", "p50", "p90", "p95", "p99", "max", box=None, pad_edge=False, header_style="dim")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for key, name in (("ttft_s", "TTFT"), ("tpot_s", "TPOT"), ("itl_s", "ITL"), ("e2e_s", "E2E"), ("queue_s", "queue")):
+        d = summary[key]
+        table.add_row(name, str(d["count"]), *(duration(d[p]) for p in ("p50", "p90", "p95", "p99", "max")))
+    return table
+
+
+def slos(answers: Sequence[Mapping[str, Any]]) -> Table:
+    """Attainment, budget and burn of each SLO."""
+    table = Table("SLO", "objective", "attainment", "good", "bad", "budget left", "fires", box=None, header_style="dim")
+    for slo in answers:
+        r = slo["requests"]
+        bad = r["total"] - r["cancelled"] + r["in_flight_violations"] + r["lost"] - r["good"]
+        missed = slo["attainment"] is not None and slo["attainment"] < slo["objective"]
+        table.add_row(
+            slo["name"],
+            percent(slo["objective"]),
+            Text(percent(slo["attainment"]), style="red" if missed else "green"),
+            str(r["good"]),
+            str(bad),
+            percent(slo["budget_left"]),
+            Text(slo["firing"] or "–", style="bold red" if slo["firing"] else "dim"),
+        )
+    return table
+
+
+def view(state: Mapping[str, Any]) -> Panel:
+    """The whole picture: traffic, tails, SLOs, KV cache, alerts. `state` holds API answers by name."""
+    summary, kv = state["summary"], state["kv"]["engines"]
+    r, t = summary["requests"], summary["throughput"]
+    traffic = (
+        f"{r['ok']} ok, {r['failed']} failed, {r['cancelled']} cancelled, {r['in_flight']} in flight · "
+        f"{t['output_tokens_per_s']:.1f} output tokens/s · "
+        f"goodput {summary['goodput']['requests_per_s']:.2f} requests/s"
+    )
+    cache = ", ".join(
+        f"KV cache {percent(e['usage'])}, {e['running']} running, {e['waiting']} waiting, "
+        f"{e['preemptions']} preemptions, {e['evicted_blocks']} blocks evicted"
+        for e in kv
+    )
+    alerts = state["alerts"]
+    lines: list[Any] = [Text(traffic), Text(cache or "no engine step yet", style="dim"), Text()]
+    lines += [latencies(summary), Text(), slos(state["slos"]["slos"]), Text()]
+    lines.append(
+        Text("alerts: " + (", ".join(alerts) if alerts else "none firing"), style="bold red" if alerts else "dim")
+    )
+    return Panel(Group(*lines), title=state["title"], title_align="left", padding=(1, 2))

@@ -1,0 +1,97 @@
+"""Child processes of `up` and `demo`: started in order, watched, stopped in the order that data flows."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import httpx
+
+
+class ProcessFailed(RuntimeError):
+    """A child did not start or died; the message holds the end of its log."""
+
+
+class Child:
+    """A process whose output goes to a log file. It is in a process group of its own: Ctrl-C reaches the parent only,
+    which then stops its children in order."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> None:
+        self.name = name
+        self.log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(env or {})},
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """The process id, while it runs and after."""
+        return self._process.pid
+
+    def check(self) -> None:
+        """Raise ProcessFailed when the process has ended."""
+        code = self._process.poll()
+        if code is not None:
+            tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
+            raise ProcessFailed(f"{self.name} ended with exit code {code}; the end of {self.log}:\n{tail}")
+
+    def wait_ready(self, url: str, *, timeout_s: float) -> None:
+        """Wait until `url` answers 200. Raises ProcessFailed when the process ends or the time is over."""
+        self._wait(lambda: httpx.get(url, timeout=2, trust_env=False).status_code == 200, url, timeout_s)
+
+    def wait_up(self, url: str, *, timeout_s: float) -> None:
+        """Wait until `url` answers at all. Raises ProcessFailed when the process ends or the time is over."""
+        self._wait(lambda: httpx.get(url, timeout=2, trust_env=False).status_code > 0, url, timeout_s)
+
+    def _wait(self, answered: Callable[[], bool], url: str, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            self.check()
+            try:
+                if answered():
+                    return
+            except httpx.TransportError:
+                pass
+            time.sleep(0.1)
+        raise ProcessFailed(f"{self.name} did not answer at {url} within {timeout_s:.0f} s; its log: {self.log}")
+
+    def stop(self, *, timeout_s: float = 20) -> bool:
+        """SIGTERM, then SIGKILL after the timeout. True when it ended by itself and without an error."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+        return self._process.returncode in (0, -signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would."""
+        self._process.kill()
+        self._process.wait()
+
+
+def free_port(preferred: int) -> int:
+    """`preferred` when nothing listens there, otherwise a port that is free now."""
+    for port in (preferred, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise ProcessFailed("no free port on 127.0.0.1")

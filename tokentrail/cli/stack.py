@@ -1,0 +1,136 @@
+"""The parts that `up` and `demo` run on this machine, each the same process that a deployment runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from tokentrail.cli.processes import Child, ProcessFailed, free_port
+
+HOST = "127.0.0.1"
+
+
+def checkout() -> Path:
+    """The source tree with collector, engine and dashboard. Raises ProcessFailed where only the wheel is installed."""
+    found = importlib.util.find_spec("collector")
+    root = Path(found.origin).parent.parent if found and found.origin else None
+    if root is None or not (root / "dashboard" / "app.py").exists():
+        raise ProcessFailed(
+            "the collector and the dashboard are not part of the `tokentrail` package on PyPI: "
+            "run this in a checkout of the repository (make setup), or use `docker compose up`"
+        )
+    return root
+
+
+@dataclass
+class Stack:
+    """Starts parts in the order in which they need each other and stops them in the order in which data flows."""
+
+    home: Path
+    """Where the logs and the generated configuration go."""
+    slos: Path
+    running: dict[str, Child] = field(default_factory=dict)
+    urls: dict[str, str] = field(default_factory=dict)
+
+    def collector(self, data_dir: Path) -> str:
+        """Start the collector on the embedded store; returns its API's URL."""
+        http, grpc, api = free_port(4318), free_port(4317), free_port(8080)
+        child = self._start(
+            "collector",
+            [sys.executable, "-m", "collector", "--data-dir", str(data_dir), "--slos", str(self.slos)]
+            + ["--otlp-http", f"{HOST}:{http}", "--otlp-grpc", f"{HOST}:{grpc}", "--api", f"{HOST}:{api}"],
+        )
+        self.urls["OTLP/HTTP"] = f"http://{HOST}:{http}"
+        self.urls["OTLP/gRPC"] = f"{HOST}:{grpc}"
+        self.urls["API"] = f"http://{HOST}:{api}"
+        child.wait_ready(f"{self.urls['API']}/readyz", timeout_s=60)
+        return self.urls["API"]
+
+    def engine(self, *flags: str) -> str:
+        """Start the engine, which sends its trail to the collector; returns its URL as soon as it listens, which is
+        before its weights are loaded."""
+        port = free_port(8000)
+        child = self._start(
+            "engine",
+            [sys.executable, "-m", "instrumented_engine", "--host", HOST, "--port", str(port), *flags],
+            env={"OTEL_EXPORTER_OTLP_ENDPOINT": self.urls["OTLP/HTTP"], "OTEL_BSP_SCHEDULE_DELAY": "500"},
+        )
+        self.urls["engine"] = f"http://{HOST}:{port}"
+        child.wait_ready(f"{self.urls['engine']}/healthz", timeout_s=120)
+        return self.urls["engine"]
+
+    def dashboard(self) -> str:
+        """Start the Streamlit dashboard; returns its URL."""
+        port = free_port(8501)
+        child = self._start(
+            "dashboard",
+            [sys.executable, "-m", "streamlit", "run", str(checkout() / "dashboard" / "app.py")]
+            + ["--server.address", HOST, "--server.port", str(port), "--server.headless", "true"]
+            + ["--browser.gatherUsageStats", "false"],
+            env={"TOKENTRAIL_API_URL": self.urls["API"]},
+        )
+        self.urls["dashboard"] = f"http://{HOST}:{port}"
+        child.wait_ready(f"{self.urls['dashboard']}/_stcore/health", timeout_s=60)
+        return self.urls["dashboard"]
+
+    def prometheus(self, *, interval: str) -> str | None:
+        """Start Prometheus with the shipped rules on this stack; returns its URL, None where it is not installed."""
+        binary = shutil.which("prometheus")
+        if binary is None:
+            return None
+        port = free_port(9090)
+        config = self.home / "prometheus.yml"
+        config.write_text(yaml.safe_dump(self._prometheus_config(interval)))
+        child = self._start(
+            "prometheus",
+            [binary, f"--config.file={config}", f"--storage.tsdb.path={self.home / 'prometheus'}"]
+            + [f"--web.listen-address={HOST}:{port}"],
+        )
+        self.urls["Prometheus"] = f"http://{HOST}:{port}"
+        child.wait_ready(f"{self.urls['Prometheus']}/-/ready", timeout_s=60)
+        return self.urls["Prometheus"]
+
+    def check(self) -> None:
+        """Raise ProcessFailed when any part has ended."""
+        for child in self.running.values():
+            child.check()
+
+    def stop(self, say: Callable[[str], None] = lambda _: None) -> list[str]:
+        """Stop everything: engine, collector, then those who look on. Returns the names that did not end cleanly."""
+        order = ("engine", "collector", "dashboard", "prometheus")
+        failed = []
+        for name in [n for n in order if n in self.running]:
+            say(f"stopping {name}")
+            if not self.running.pop(name).stop():
+                failed.append(name)
+        return failed
+
+    def _start(self, name: str, command: list[str], env: dict[str, str] | None = None) -> Child:
+        child = Child(name, command, self.home / "logs" / f"{name}.log", {"PYTHONUNBUFFERED": "1", **(env or {})})
+        self.running[name] = child
+        return child
+
+    def _prometheus_config(self, interval: str) -> dict[str, object]:
+        """The shipped alerts/prometheus.yml with this stack's addresses, so that what is shown is what is shipped."""
+        alerts = checkout() / "alerts"
+        config: dict[str, object] = yaml.safe_load((alerts / "prometheus.yml").read_text())
+        config["global"] = {"scrape_interval": interval, "evaluation_interval": interval}
+        config["rule_files"] = [str(alerts / "rules" / "*.yml")]
+        config.pop("alerting", None)
+        jobs: list[dict[str, object]] = config["scrape_configs"]  # type: ignore[assignment] # as shipped, and tested
+        addresses = {"tokentrail-collector": "API", "tokentrail-engine": "engine"}
+        config["scrape_configs"] = [
+            {
+                **job,
+                "static_configs": [{"targets": [self.urls[addresses[str(job["job_name"])]].removeprefix("http://")]}],
+            }
+            for job in jobs
+            if addresses.get(str(job["job_name"])) in self.urls
+        ]
+        return config

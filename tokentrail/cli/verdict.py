@@ -1,0 +1,137 @@
+"""The end of a demo: do the numbers add up, and were the cold start and the KV pressure seen?"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+from rich.console import Console
+
+from tokentrail.cli.api import Api
+from tokentrail.cli.live import duration, latencies, slos
+from tokentrail.load import Observation
+from tokentrail.load.compare import Agreement, compare
+
+HOP_MEDIAN_S = 0.1
+"""What the hop between client and server may take at the median when both, and everything else, share two cores."""
+SETTLE_S = 20.0
+EXPECTED_ALERTS = {"cold start": "TokentrailColdStart", "KV eviction": "TokentrailKvCacheEvictions"}
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What the demo showed. `problems` is empty when everything adds up."""
+
+    summary: dict[str, Any]
+    slos: list[dict[str, Any]]
+    agreement: Agreement
+    alerts_seen: set[str]
+    cold_starts: list[dict[str, Any]]
+    evicted_blocks: int
+    problems: list[str] = field(default_factory=list)
+
+
+def judge(api: Api, seen: Sequence[Observation], *, since: float, prometheus: str | None) -> Verdict:
+    """Wait until the collector has every answered request, then compare it with the clients and with itself."""
+    answered = [o for o in seen if o.status == "ok"]
+    rows = _settled_rows(api, {o.request_id for o in answered}, since)
+    agreement = compare(seen, rows)
+    kv = api.get("kv", start=since)["engines"]
+    verdict = Verdict(
+        summary=api.get("summary", start=since),
+        slos=api.get("slos")["slos"],
+        agreement=agreement,
+        alerts_seen=_alerts_that_fired(prometheus, since) if prometheus else set(),
+        cold_starts=api.get("cold_starts", start=since - 300)["cold_starts"],
+        evicted_blocks=sum(e["evicted_blocks"] for e in kv),
+        problems=agreement.problems(median_s=HOP_MEDIAN_S),
+    )
+    if not answered:
+        verdict.problems.append("no request was answered")
+    verdict.problems += [f"a request failed: {o.error}" for o in seen if o.status == "error"]
+    verdict.problems += [p for row in rows for p in _parts_that_do_not_sum(api, row)]
+    if not verdict.cold_starts:
+        verdict.problems.append("the engine's cold start is not in /api/v1/cold_starts")
+    if verdict.evicted_blocks == 0:
+        verdict.problems.append("the burst evicted no KV blocks: the cache was never under pressure")
+    if prometheus:
+        verdict.problems += [
+            f"the {what} alert ({name}) never fired in Prometheus"
+            for what, name in EXPECTED_ALERTS.items()
+            if name not in verdict.alerts_seen
+        ]
+    return verdict
+
+
+def _settled_rows(api: Api, expected: set[str], since: float) -> list[dict[str, Any]]:
+    """The request rows, once all expected ids are there or the time is over (the comparison then names the missing)."""
+    deadline = time.monotonic() + SETTLE_S
+    while True:
+        rows = api.requests(start=since)
+        if expected <= {row["request_id"] for row in rows} or time.monotonic() > deadline:
+            return rows
+        time.sleep(0.5)
+
+
+def _parts_that_do_not_sum(api: Api, row: dict[str, Any]) -> list[str]:
+    """Phases, and the tokens of a request that ended ok, must sum to E2E to the nanosecond."""
+    detail = api.get(f"requests/{row['trace_id']}", span_id=row["span_id"])
+    e2e_ns = round(row["e2e_s"] * 1e9)
+    problems = []
+    for part in ("phases", "tokens"):
+        total_ns = sum(round(p["duration_s"] * 1e9) for p in detail[part])
+        if total_ns != e2e_ns and not (part == "tokens" and row["status"] != "ok"):
+            problems.append(f"request {row['request_id']}: its {part} sum to {total_ns} ns, E2E is {e2e_ns} ns")
+    if len(detail["tokens"]) != row["output_tokens"]:
+        problems.append(
+            f"request {row['request_id']}: {len(detail['tokens'])} tokens in the trail, {row['output_tokens']} counted"
+        )
+    return problems
+
+
+def _alerts_that_fired(prometheus: str, since: float) -> set[str]:
+    """Alert names that were firing at any time since then, from Prometheus's own ALERTS series."""
+    answer = httpx.get(
+        f"{prometheus}/api/v1/query_range",
+        params={"query": 'ALERTS{alertstate="firing"}', "start": since, "end": time.time(), "step": "2s"},
+        timeout=10,
+        trust_env=False,
+    )
+    answer.raise_for_status()
+    return {series["metric"]["alertname"] for series in answer.json()["data"]["result"]}
+
+
+def report(console: Console, verdict: Verdict) -> None:
+    """Print the summary."""
+    r, a = verdict.summary["requests"], verdict.agreement
+    console.rule("summary")
+    console.print(f"{r['ok']} requests ok, {r['failed']} failed, {r['cancelled']} cancelled; {r['good']} good\n")
+    console.print(latencies(verdict.summary))
+    console.print()
+    console.print(slos(verdict.slos))
+    console.print()
+    if a.ttft_gaps_s:
+        console.print(
+            f"{a.matched} requests compared with their clients' clock: TTFT {_gap(a.ttft_gaps_s)}, "
+            f"E2E {_gap(a.e2e_gaps_s)} later at the client (median, max)"
+        )
+    for cold in verdict.cold_starts[:1]:
+        parts = ", ".join(f"{p['name']} {duration(p['duration_s'])}" for p in cold["phases"])
+        console.print(f"cold start: {duration(cold['duration_s'])} ({parts})")
+    console.print(f"KV pressure: {verdict.evicted_blocks} blocks evicted")
+    if verdict.alerts_seen:
+        console.print(f"alerts that fired: {', '.join(sorted(verdict.alerts_seen))}")
+    if verdict.problems:
+        console.print("\n[bold red]does not add up:[/]")
+        for problem in verdict.problems[:20]:
+            console.print(f"  - {problem}", highlight=False, markup=False)
+    else:
+        console.print("\n[bold green]everything adds up[/]")
+
+
+def _gap(gaps: Sequence[float]) -> str:
+    return f"{duration(statistics.median(gaps))}, {duration(max(gaps))}"
