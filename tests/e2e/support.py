@@ -1,0 +1,15 @@
+"""Waiting for the trail to arrive, with a deadline."""
+
+import time
+
+
+def settled(api, request_ids, *, since, timeout_s=30.0):
+    """All request rows since then, once those ids are among them. The assertion names who is missing."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        rows = api.requests(start=since)
+        missing = request_ids - {r["request_id"] for r in rows}
+        if not missing:
+            return rows
+        assert time.monotonic() < deadline, f"no rows for {sorted(missing)} after {timeout_s:.0f} s"
+        time.sleep(0.3)

@@ -1,0 +1,146 @@
+"""Every token of a real model, from the engine through the collector, against the clock of an independent client."""
+
+import asyncio
+import random
+import statistics
+import time
+
+import openai
+import pytest
+
+from tests.e2e.conftest import MODEL
+from tests.e2e.support import settled
+from tokentrail.load import CHAT, COMPLETION, LONG_GENERATION, burst, observe, poisson, run
+from tokentrail.load.compare import compare
+
+pytestmark = pytest.mark.e2e
+
+
+def middle_of_the_widest_gap(values):
+    """A threshold that no hop between client and server can push a request across."""
+    ordered = sorted(values)
+    return max(((b - a), (a + b) / 2) for a, b in zip(ordered, ordered[1:], strict=False))[1]
+
+
+def good_by_brute_force(seen, thresholds):
+    def meets(o):
+        measured = {"ttft": o.ttft_s, "tpot": o.tpot_s, "e2e": o.e2e_s}
+        return all(measured[k] is None or measured[k] <= limit for k, limit in thresholds.items())
+
+    return sum(o.status == "ok" and meets(o) for o in seen)
+
+
+@pytest.fixture
+def driven(stack, api):
+    """An engine with a small KV cache under a mixed load, one request cancelled by its client."""
+    url = stack.engine("--model", MODEL, "--kv-blocks", "48", "--block-size", "16", "--max-seqs", "8")
+    began = time.time()
+    plan = sorted(
+        [
+            *poisson({CHAT: 0.8, COMPLETION: 0.8}, seconds=12, seed=3),
+            *burst(LONG_GENERATION, count=6, at_s=4.0, seed=4),
+        ],
+        key=lambda r: r.at_s,
+    )
+    impatient = random.Random(1).choice([p for p in plan if p.ignore_eos])
+    seen = []
+
+    async def send(client, model, planned):
+        return await observe(client, model, planned, cancel_after=5 if planned is impatient else None)
+
+    asyncio.run(run(url, MODEL, plan, on_observation=seen.append, send=send))
+    rows = settled(api, {o.request_id for o in seen if o.request_id}, since=began)
+    return began, seen, rows
+
+
+def test_the_collector_and_the_client_tell_the_same_story(driven, api):
+    began, seen, rows = driven
+    ok = [o for o in seen if o.status == "ok"]
+    assert len(ok) == len(seen) - 1, [o.error for o in seen if o.status == "error"]
+
+    agreement = compare(seen, rows)
+    assert agreement.matched == len(ok)
+    assert agreement.problems(median_s=0.030) == []
+    assert statistics.median(abs(g) for g in agreement.tpot_gaps_s) < 0.005
+
+    # the client that went away is cancelled, and in nobody's denominator
+    (gone,) = [o for o in seen if o.status == "cancelled"]
+    assert {r["request_id"]: r["status"] for r in rows}[gone.request_id] == "cancelled"
+    summary = api.get("summary", start=began)
+    assert summary["requests"] | {"good": 0} == {
+        "total": len(seen), "ok": len(ok), "good": 0, "failed": 0, "cancelled": 1,
+        "in_flight": 0, "in_flight_violations": 0, "lost": 0,
+    }  # fmt: skip
+    assert summary["throughput"]["output_tokens_per_s"] > 0
+
+    # phases and tokens partition each request, to the nanosecond
+    evictions = 0
+    for row in rows:
+        detail = api.get(f"requests/{row['trace_id']}", span_id=row["span_id"])
+        e2e_ns = round(row["e2e_s"] * 1e9)
+        assert sum(round(p["duration_s"] * 1e9) for p in detail["phases"]) == e2e_ns
+        ends = [round((p["offset_s"] + p["duration_s"]) * 1e9) for p in detail["phases"]]
+        assert [round(p["offset_s"] * 1e9) for p in detail["phases"]] == [0, *ends[:-1]]
+        assert [t["index"] for t in detail["tokens"]] == list(range(row["output_tokens"]))
+        if row["status"] == "ok":
+            assert sum(round(t["duration_s"] * 1e9) for t in detail["tokens"]) == e2e_ns
+            assert round(detail["tokens"][0]["duration_s"] * 1e9) == round(row["ttft_s"] * 1e9)
+        evictions += sum(e["kind"] == "kv.evict" and e["own"] for e in detail["events"])
+
+    # six sequences of over 100 tokens do not fit in 768: somebody was preempted, and the trail says who
+    assert sum(r["preemptions"] for r in rows) == evictions > 0
+
+    # goodput, recomputed from what the clients saw
+    limits = {
+        "ttft": middle_of_the_widest_gap([o.ttft_s for o in ok]),
+        "tpot": middle_of_the_widest_gap([o.tpot_s for o in ok if o.tpot_s is not None]),
+        "e2e": middle_of_the_widest_gap([o.e2e_s for o in ok]),
+    }
+    for chosen in ({"ttft"}, {"tpot"}, {"e2e"}, {"ttft", "tpot"}, {"ttft", "tpot", "e2e"}):
+        thresholds = {k: v for k, v in limits.items() if k in chosen}
+        answer = api.get("goodput", start=began, **{k: f"{v * 1e3:.3f}ms" for k, v in thresholds.items()})
+        assert answer["requests"]["good"] == good_by_brute_force(seen, thresholds), thresholds
+        assert answer["attainment"] == pytest.approx(answer["requests"]["good"] / len(ok))
+
+
+def test_kill_minus_nine_of_the_collector_loses_and_repeats_nothing(stack, api, tmp_path):
+    url = stack.engine("--model", MODEL, "--kv-blocks", "128", "--block-size", "16", "--max-seqs", "8")
+    began = time.time()
+    plan = list(poisson({CHAT: 1.0}, seconds=12, seed=5))
+    seen = []
+
+    async def load_and_crash():
+        load = asyncio.create_task(run(url, MODEL, plan, on_observation=seen.append))
+        await asyncio.sleep(6)
+        await asyncio.to_thread(stack.running.pop("collector").kill)
+        await asyncio.sleep(2)
+        await asyncio.to_thread(restart)
+        await load
+
+    def restart():
+        ports = dict(stack.urls)
+        stack.collector(tmp_path / "data")
+        assert {k: stack.urls[k] for k in ports} == ports  # the engine goes on sending to where it did
+
+    asyncio.run(load_and_crash())
+    assert [o.error for o in seen if o.status != "ok"] == []
+    rows = settled(api, {o.request_id for o in seen}, since=began)
+
+    assert sorted(r["request_id"] for r in rows) == sorted(o.request_id for o in seen)  # each once
+    assert compare(seen, rows).wrong == []
+    for row in rows:
+        tokens = api.get(f"requests/{row['trace_id']}", span_id=row["span_id"])["tokens"]
+        assert [t["index"] for t in tokens] == list(range(row["output_tokens"]))
+
+
+def test_an_error_is_a_request_too(stack, api):
+    url = stack.engine("--model", MODEL, "--max-model-len", "256")
+    began = time.time()
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0)
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.completions.create(model=MODEL, prompt="word " * 400, max_tokens=5)
+    assert refused.value.code == "context_length_exceeded"
+    answer = client.completions.create(model=MODEL, prompt="The capital of France is", max_tokens=5, temperature=0)
+    assert "Paris" in answer.choices[0].text
+    rows = settled(api, {answer.id}, since=began)
+    assert [r["operation"] for r in rows if r["request_id"] == answer.id] == ["text_completion"]
