@@ -1,6 +1,7 @@
 """Every token of a real model, from the engine through the collector, against the clock of an independent client."""
 
 import asyncio
+import itertools
 import random
 import statistics
 import time
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.e2e
 def middle_of_the_widest_gap(values):
     """A threshold that no hop between client and server can push a request across."""
     ordered = sorted(values)
-    return max(((b - a), (a + b) / 2) for a, b in zip(ordered, ordered[1:], strict=False))[1]
+    return max(((b - a), (a + b) / 2) for a, b in itertools.pairwise(ordered))[1]
 
 
 def good_by_brute_force(seen, thresholds):
