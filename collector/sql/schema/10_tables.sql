@@ -181,7 +181,8 @@ CREATE TABLE IF NOT EXISTS spans
     status_code       UInt8,
     status_message    String,
     attributes        Map(LowCardinality(String), String),
-    resource          Map(LowCardinality(String), String)
+    resource          Map(LowCardinality(String), String),
+    events            Array(Tuple(time DateTime64(9, 'UTC'), name LowCardinality(String), attributes Map(LowCardinality(String), String)))
 )
 ENGINE = MergeTree
 PARTITION BY toDate(start)

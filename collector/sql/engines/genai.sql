@@ -1,0 +1,35 @@
+-- Spans of any other instrumentation that follows OpenTelemetry's GenAI conventions: what they say, nothing guessed.
+
+CREATE OR REPLACE MATERIALIZED VIEW genai_requests TO requests AS
+WITH
+    toUInt32(number['gen_ai.usage.output_tokens']) AS n,
+    multiIf(
+        mapContains(number, 'gen_ai.response.time_to_first_chunk'),
+            toUInt64(round(number['gen_ai.response.time_to_first_chunk'] * 1e9)),
+        text['gen_ai.request.stream'] = 'false' AND n > 0, duration_ns,     -- everything comes at once
+        NULL) AS first_ns
+SELECT
+    end, start, trace_id, span_id, parent_span_id,
+    text['gen_ai.response.id'] AS request_id,
+    'genai' AS engine,
+    service, instance, variant,
+    if(kind = 2, 'server', 'client') AS vantage,
+    text['gen_ai.operation.name'] AS operation,
+    if(text['gen_ai.response.model'] != '', text['gen_ai.response.model'], text['gen_ai.request.model']) AS model,
+    text['tokentrail.tenant'] AS tenant,
+    text['tokentrail.slo_class'] AS slo_class,
+    if(status_code = 2 OR text['error.type'] != '', 'error', 'ok') AS status,
+    text['error.type'] AS error_type,
+    JSONExtractString(text['gen_ai.response.finish_reasons'], 1) AS finish_reason,
+    number['gen_ai.usage.input_tokens'] AS input_tokens,
+    n AS output_tokens,
+    number['gen_ai.usage.cache_read.input_tokens'] AS cached_tokens,
+    number['gen_ai.usage.reasoning.output_tokens'] AS reasoning_tokens,
+    first_ns AS ttft_ns,
+    if(n > 1 AND mapContains(number, 'gen_ai.response.time_to_first_chunk') AND duration_ns >= first_ns,
+        (duration_ns - first_ns) / (n - 1), NULL) AS tpot_ns,
+    duration_ns AS e2e_ns,
+    getSetting('insert_deduplication_token') AS segment,
+    now64(3, 'UTC') AS ingested_at
+FROM flat_spans
+WHERE claim = 'genai.request';

@@ -1,0 +1,126 @@
+-- tokentrail's own spans (tokentrail/semconv.py).
+
+CREATE OR REPLACE MATERIALIZED VIEW tokentrail_tokens TO tokens AS
+SELECT
+    toStartOfMinute(fromUnixTimestamp64Nano(toInt64(span.end_time_unix_nano), 'UTC')) AS minute,
+    span.trace_id AS trace_id,
+    toFixedString(span.parent_span_id, 8) AS request_span_id,
+    span.attributes.value.int_value[indexOf(span.attributes.key, 'gen_ai.token.index')] AS token_index,
+    intDiv(span.end_time_unix_nano - span.start_time_unix_nano, 1000) AS duration_us,
+    span.attributes.value.int_value[indexOf(span.attributes.key, 'tokentrail.step')] AS step
+FROM (SELECT arrayJoin(arrayJoin(arrayJoin(resource_spans).scope_spans).spans) AS span FROM otlp_traces)
+WHERE span.name = 'tokentrail.token';
+
+CREATE OR REPLACE MATERIALIZED VIEW tokentrail_requests TO requests AS
+WITH
+    mapContains(number, 'gen_ai.response.time_to_first_chunk') AS has_token,
+    if(has_token, toUInt64(round(number['gen_ai.response.time_to_first_chunk'] * 1e9)), NULL) AS first_ns,
+    if(mapContains(number, 'tokentrail.time_to_last_token'),
+        toUInt64(round(number['tokentrail.time_to_last_token'] * 1e9)), duration_ns) AS last_ns,
+    toUInt32(number['gen_ai.usage.output_tokens']) AS n
+SELECT
+    end, start, trace_id, span_id, parent_span_id,
+    text['gen_ai.response.id'] AS request_id,
+    'tokentrail' AS engine,
+    service, instance, variant,
+    if(kind = 3, 'client', 'server') AS vantage,
+    text['gen_ai.operation.name'] AS operation,
+    if(text['gen_ai.request.model'] != '', text['gen_ai.request.model'], text['gen_ai.response.model']) AS model,
+    text['tokentrail.tenant'] AS tenant,
+    text['tokentrail.slo_class'] AS slo_class,
+    multiIf(text['tokentrail.status'] IN ('ok', 'error', 'cancelled'), text['tokentrail.status'], status_code = 2, 'error', 'ok') AS status,
+    text['error.type'] AS error_type,
+    text['tokentrail.finish_reason'] AS finish_reason,
+    number['gen_ai.usage.input_tokens'] AS input_tokens,
+    n AS output_tokens,
+    number['gen_ai.usage.cache_read.input_tokens'] AS cached_tokens,
+    number['gen_ai.usage.reasoning.output_tokens'] AS reasoning_tokens,
+    number['tokentrail.preemptions'] AS preemptions,
+    first_ns AS ttft_ns,
+    if(has_token AND n > 1 AND last_ns >= first_ns, (last_ns - first_ns) / (n - 1), NULL) AS tpot_ns,
+    duration_ns AS e2e_ns,
+    toUInt64(number['tokentrail.phase_time.queued']) AS queue_ns,
+    toUInt64(number['tokentrail.phase_time.cold_start']) AS cold_start_ns,
+    toUInt64(number['tokentrail.phase_time.prefill']) AS prefill_ns,
+    toUInt64(number['tokentrail.phase_time.decode']) AS decode_ns,
+    toUInt64(number['tokentrail.phase_time.preempted']) AS preempted_ns,
+    toUInt64(number['tokentrail.phase_time.kv_transfer']) AS kv_transfer_ns,
+    toUInt64(number['tokentrail.phase_time.stalled']) AS stalled_ns,
+    getSetting('insert_deduplication_token') AS segment,
+    now64(3, 'UTC') AS ingested_at
+FROM flat_spans
+WHERE claim = 'tokentrail.request';
+
+CREATE OR REPLACE MATERIALIZED VIEW tokentrail_open_requests TO open_requests AS
+SELECT
+    start,
+    end AS seen,
+    trace_id,
+    toFixedString(parent_span_id, 8) AS span_id,
+    text['gen_ai.response.id'] AS request_id,
+    'tokentrail' AS engine,
+    service, instance, variant,
+    text['gen_ai.operation.name'] AS operation,
+    text['gen_ai.request.model'] AS model,
+    text['tokentrail.tenant'] AS tenant,
+    text['tokentrail.slo_class'] AS slo_class,
+    number['gen_ai.usage.input_tokens'] AS input_tokens,
+    number['gen_ai.usage.output_tokens'] AS output_tokens,
+    if(mapContains(number, 'gen_ai.response.time_to_first_chunk'),
+        toUInt64(round(number['gen_ai.response.time_to_first_chunk'] * 1e9)), NULL) AS ttft_ns
+FROM flat_spans
+WHERE claim = 'tokentrail.request.open';
+
+CREATE OR REPLACE MATERIALIZED VIEW tokentrail_phases TO phases AS
+SELECT
+    toStartOfMinute(end) AS minute,
+    trace_id,
+    toFixedString(parent_span_id, 8) AS request_span_id,
+    start,
+    text['tokentrail.phase.name'] AS name,
+    duration_ns
+FROM flat_spans
+WHERE claim = 'tokentrail.phase';
+
+CREATE OR REPLACE MATERIALIZED VIEW tokentrail_steps TO steps AS
+SELECT
+    start, service, instance, variant,
+    number['tokentrail.step'] AS step,
+    duration_ns,
+    number['tokentrail.step.prefill_tokens'] AS prefill_tokens,
+    number['tokentrail.step.decode_tokens'] AS decode_tokens,
+    number['tokentrail.step.running'] AS running,
+    number['tokentrail.step.waiting'] AS waiting,
+    number['tokentrail.step.preempted'] AS preempted,
+    number['tokentrail.step.kv_blocks_used'] AS kv_blocks_used,
+    number['tokentrail.step.kv_blocks_total'] AS kv_blocks_total,
+    number['tokentrail.step.kv_blocks_evicted'] AS kv_blocks_evicted
+FROM flat_spans
+WHERE claim = 'tokentrail.step';
+
+CREATE OR REPLACE MATERIALIZED VIEW tokentrail_kv_events TO kv_events AS
+SELECT
+    start, service, instance, variant,
+    substring(name, length('tokentrail.kv.') + 1) AS kind,
+    text['tokentrail.kv.reason'] AS reason,
+    number['tokentrail.kv.blocks'] AS blocks,
+    duration_ns,
+    number['tokentrail.step'] AS step,
+    trace_id,
+    parent_span_id AS request_span_id,
+    getSetting('insert_deduplication_token') AS segment
+FROM flat_spans
+WHERE claim = 'tokentrail.kv';
+
+CREATE OR REPLACE MATERIALIZED VIEW tokentrail_cold_starts TO cold_starts AS
+SELECT
+    start, duration_ns, trace_id, span_id, parent_span_id,
+    'tokentrail' AS engine,
+    service, instance, variant,
+    text['gen_ai.request.model'] AS model,
+    substring(name, length('tokentrail.cold_start.') + 1) AS phase,
+    if(status_code = 2, 'error', 'ok') AS status,
+    text['error.type'] AS error_type,
+    getSetting('insert_deduplication_token') AS segment
+FROM flat_spans
+WHERE claim = 'tokentrail.cold_start';

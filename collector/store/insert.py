@@ -1,0 +1,69 @@
+"""One insert of raw OTLP; ClickHouse decodes it and the views fan it out."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from clickhouse_connect.driver.exceptions import DatabaseError
+
+from collector.store.schema import OTLP_PROTO
+from collector.store.store import Store
+
+INSERT_SETTINGS: Final = {
+    "format_schema_source": "string",
+    "format_schema": OTLP_PROTO,
+    "format_schema_message_name": "TracesData",
+    "input_format_protobuf_oneof_presence": 1,
+    "async_insert": 0,
+    "insert_deduplicate": 1,
+    "deduplicate_blocks_in_dependent_materialized_views": 1,
+    "materialized_views_ignore_errors": 0,
+    # One block per table: an insert that fails has committed nothing, so its parts may be inserted one by one.
+    "max_insert_block_size": 100_000_000,
+    "max_block_size": 100_000_000,
+    "min_insert_block_size_rows": 0,
+    "min_insert_block_size_bytes": 0,
+    # Spans are checked to be of this century, so partitions are days of real data; late data may span many.
+    "max_partitions_per_insert_block": 0,
+}
+
+DATA_ERROR_CODES: Final = frozenset(
+    {
+        6,  # CANNOT_PARSE_TEXT
+        27,  # CANNOT_PARSE_INPUT_ASSERTION_FAILED
+        32,  # ATTEMPT_TO_READ_AFTER_EOF
+        33,  # CANNOT_READ_ALL_DATA
+        69,  # ARGUMENT_OUT_OF_BOUND
+        70,  # CANNOT_CONVERT_TYPE
+        117,  # INCORRECT_DATA
+        131,  # TOO_LARGE_STRING_SIZE
+        190,  # SIZES_OF_ARRAYS_DONT_MATCH
+        321,  # VALUE_IS_OUT_OF_RANGE_OF_DATA_TYPE
+        407,  # DECIMAL_OVERFLOW
+        444,  # UNKNOWN_PROTOBUF_FORMAT
+        636,  # CANNOT_DETECT_FORMAT
+    }
+)
+"""ClickHouse errors that say the bytes are wrong. Every other failure is the store's and is tried again."""
+
+
+class RefusedError(ValueError):
+    """The store says that these bytes are wrong; trying again cannot help."""
+
+
+def insert_otlp(store: Store, body: bytes, token: str) -> None:
+    """Insert concatenated `ExportTraceServiceRequest` bodies; a token that was inserted before adds nothing.
+
+    Raises `RefusedError` when the data is at fault; whatever else it raises is worth another try.
+    """
+    try:
+        store.client().raw_insert(
+            "otlp_traces",
+            insert_block=body,
+            fmt="ProtobufSingle",
+            settings={**INSERT_SETTINGS, "insert_deduplication_token": token},
+        )
+    except DatabaseError as error:
+        if error.code in DATA_ERROR_CODES:
+            raise RefusedError(str(error)) from error
+        raise

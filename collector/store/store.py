@@ -1,0 +1,78 @@
+"""One client for both stores: `chdb://` runs ClickHouse in this process, `http(s)://` talks to a server."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import clickhouse_connect
+from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.exceptions import ClickHouseError
+from clickhouse_connect.driver.query import QueryResult
+
+
+class StoreError(RuntimeError):
+    """The store cannot be used as it is; the message says what to do."""
+
+
+class Store:
+    """A ClickHouse database; open it once per process and share it between threads.
+
+    A client serialises its calls, so every thread has its own and a slow query does not hold up an insert.
+    """
+
+    def __init__(self, dsn: str, *, connect_timeout_s: float = 10.0, send_receive_timeout_s: float = 300.0) -> None:
+        self._dsn = dsn
+        self._timeouts = {"connect_timeout": connect_timeout_s, "send_receive_timeout": send_receive_timeout_s}
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._clients: list[Client] = []
+
+    @classmethod
+    def open(cls, dsn: str, *, connect_timeout_s: float = 10.0, send_receive_timeout_s: float = 300.0) -> Self:
+        """Connect to `chdb:///path` or `http(s)://user:password@host:port/database`; raises `StoreError`.
+
+        One process may own a chDB path at a time.
+        """
+        store = cls(dsn, connect_timeout_s=connect_timeout_s, send_receive_timeout_s=send_receive_timeout_s)
+        try:
+            store.client()
+        except (ClickHouseError, OSError) as error:
+            msg = f"cannot open the store {store.safe_dsn}: {error}"
+            raise StoreError(msg) from error
+        return store
+
+    @property
+    def safe_dsn(self) -> str:
+        """The address without its password."""
+        parts = urlsplit(self._dsn)
+        return self._dsn.replace(f":{parts.password}@", ":…@") if parts.password else self._dsn
+
+    def client(self) -> Client:
+        """The calling thread's own client."""
+        client: Client | None = getattr(self._local, "client", None)
+        if client is None:
+            client = self._connect()
+            self._local.client = client
+            with self._lock:
+                self._clients.append(client)
+        return client
+
+    def query(self, sql: str, parameters: dict[str, Any] | None = None) -> QueryResult:
+        """Run one statement with bound `{name:Type}` parameters on the calling thread's client."""
+        return self.client().query(sql, parameters=parameters)
+
+    def close(self) -> None:
+        """Close every thread's client; the store cannot be used afterwards."""
+        with self._lock:
+            clients, self._clients = self._clients, []
+        for client in clients:
+            client.close()
+
+    def _connect(self) -> Client:
+        if self._dsn.startswith("chdb://"):
+            Path(urlsplit(self._dsn).path).mkdir(parents=True, exist_ok=True)
+            return clickhouse_connect.get_client(dsn=self._dsn)
+        return clickhouse_connect.get_client(dsn=self._dsn, autogenerate_session_id=False, **self._timeouts)

@@ -1,0 +1,1 @@
+"""The write-ahead log: what is acknowledged is here before, and in the store after."""
