@@ -30,7 +30,9 @@ def split_address(value: str) -> tuple[str, int]:
 
 def _is_store(value: str) -> str:
     if not value.startswith(("chdb://", "http://", "https://")):
-        msg = f"{value!r} is not a store; write chdb:// (embedded), http://user:password@host:8123/database or https://…"
+        msg = (
+            f"{value!r} is not a store; write chdb:// (embedded), http://user:password@host:8123/database or https://…"
+        )
         raise ValueError(msg)
     return value
 
@@ -56,7 +58,8 @@ class Settings(BaseSettings):
 
     data_dir: Path = Field(Path(".data"), description="folder of the log, dead letters and the embedded store")
     store: Annotated[str, AfterValidator(_is_store)] = Field(
-        "chdb://", description="chdb:// (embedded, in the data dir), chdb:///PATH, or http(s)://… of a ClickHouse server"
+        "chdb://",
+        description="chdb:// (embedded, in the data dir), chdb:///PATH or http(s)://… (a ClickHouse server)",
     )
     otlp_http: Address = Field("127.0.0.1:4318", description="where OTLP/HTTP is received")
     otlp_grpc: Address = Field("127.0.0.1:4317", description="where OTLP/gRPC is received")
@@ -70,13 +73,15 @@ class Settings(BaseSettings):
 
     fsync: Fsync = Field(Fsync.ACK, description="ack: on disk before acknowledged; os: left to the operating system")
     segment_bytes: Positive = Field(8 * MIB, description="a segment of the log is sealed at this size")
-    segment_age_s: PositiveSeconds = Field(1.0, description="or at this age: how long data waits before it can be queried")
-    wal_max_bytes: Positive = Field(2048 * MIB, description="log size at which requests are refused with a retryable error")
+    segment_age_s: PositiveSeconds = Field(1.0, description="or at this age, so that it can be queried")
+    wal_max_bytes: Positive = Field(2048 * MIB, description="log size at which clients are told to retry later")
     dedup_retention_s: PositiveSeconds = Field(3600.0, description="how long a repeated payload is recognised")
 
     lost_after_s: PositiveSeconds = Field(30.0, description="silence after which a request in flight counts as lost")
     retention_days: Annotated[int, Field(ge=0)] = Field(0, description="days that rows are kept; 0 keeps them for ever")
-    drain_timeout_s: PositiveSeconds = Field(30.0, description="longest shutdown; what is not stored by then stays in the log")
+    drain_timeout_s: PositiveSeconds = Field(
+        30.0, description="longest shutdown; the log keeps what is not stored by then"
+    )
 
     @property
     def store_dsn(self) -> str:
@@ -92,7 +97,6 @@ def load_settings(arguments: list[str]) -> Settings:
         for problem in error.errors():
             field = str(problem["loc"][0]) if problem["loc"] else "settings"
             detail = problem["msg"].removeprefix("Value error, ")
-            sys.stderr.write(
-                f"{field}: {detail} (set --{field.replace('_', '-')} or TOKENTRAIL_{field.upper()}; got {problem['input']!r})\n"
-            )
+            names = f"--{field.replace('_', '-')} or TOKENTRAIL_{field.upper()}"
+            sys.stderr.write(f"{field}: {detail}; set {names} (got {problem['input']!r})\n")
         raise SystemExit(2) from None

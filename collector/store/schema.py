@@ -75,8 +75,8 @@ def _replace_view(client: Client, name: str, statement: str) -> None:
 
 
 def _set_retention(client: Client, days: int) -> None:
-    rows = client.query("SELECT name, create_table_query FROM system.tables WHERE database = currentDatabase()").result_rows
-    definitions: dict[str, str] = dict(rows)
+    found = client.query("SELECT name, create_table_query FROM system.tables WHERE database = currentDatabase()")
+    definitions = {str(name): str(sql) for name, sql in found.result_rows}
     for table, column in TIME_COLUMNS.items():
         current = re.search(r"toIntervalDay\((\d+)\)", definitions[table])
         if days and (current is None or int(current[1]) != days):

@@ -25,7 +25,10 @@ class Store:
 
     def __init__(self, dsn: str, *, connect_timeout_s: float = 10.0, send_receive_timeout_s: float = 300.0) -> None:
         self._dsn = dsn
-        self._timeouts = {"connect_timeout": connect_timeout_s, "send_receive_timeout": send_receive_timeout_s}
+        self._timeouts: dict[str, Any] = {
+            "connect_timeout": connect_timeout_s,
+            "send_receive_timeout": send_receive_timeout_s,
+        }
         self._local = threading.local()
         self._lock = threading.Lock()
         self._clients: list[Client] = []

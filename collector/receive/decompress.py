@@ -1,0 +1,73 @@
+"""Content encodings, decompressed with a limit: a small body may claim to be very large."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+import zstandard
+
+SUPPORTED: Final = ("identity", "gzip", "deflate", "zstd")
+_ZLIB_WINDOW: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+
+
+class TooLargeError(ValueError):
+    """The body is larger than the collector takes."""
+
+
+class UnsupportedEncodingError(ValueError):
+    """The content encoding is not one of `SUPPORTED`."""
+
+
+class BrokenEncodingError(ValueError):
+    """The body is not what its content encoding says."""
+
+
+def decompress(body: bytes, encoding: str, max_bytes: int) -> bytes:
+    """The body without its content encoding; at most `max_bytes` are ever held.
+
+    Raises `TooLargeError`, `UnsupportedEncodingError` or `BrokenEncodingError`, each with a message for the sender.
+    """
+    name = encoding.strip().lower() or "identity"
+    if name == "identity":
+        data = body
+    elif name in _ZLIB_WINDOW:
+        data = _inflate(body, name, max_bytes)
+    elif name == "zstd":
+        data = _unzstd(body, max_bytes)
+    else:
+        msg = f"content encoding {encoding!r} is not supported; send one of {', '.join(SUPPORTED)}"
+        raise UnsupportedEncodingError(msg)
+    if len(data) > max_bytes:
+        advice = "send smaller batches or raise TOKENTRAIL_MAX_DECOMPRESSED_BYTES"
+        msg = f"the decompressed body is larger than {max_bytes} bytes; {advice}"
+        raise TooLargeError(msg)
+    return data
+
+
+def looks_gzipped(body: bytes) -> bool:
+    """Whether a gRPC message is still compressed: no OTLP message starts with these bytes."""
+    return body.startswith(_GZIP_MAGIC)
+
+
+def _inflate(body: bytes, name: str, max_bytes: int) -> bytes:
+    inflater = zlib.decompressobj(_ZLIB_WINDOW[name])
+    try:
+        data = inflater.decompress(body, max_bytes + 1)
+    except zlib.error as error:
+        msg = f"the body is not {name}: {error}"
+        raise BrokenEncodingError(msg) from error
+    if len(data) <= max_bytes and (not inflater.eof or inflater.unused_data):
+        msg = f"the body is not one whole {name} stream"
+        raise BrokenEncodingError(msg)
+    return data
+
+
+def _unzstd(body: bytes, max_bytes: int) -> bytes:
+    try:
+        with zstandard.ZstdDecompressor(max_window_size=2**27).stream_reader(body, read_across_frames=True) as reader:
+            return reader.read(max_bytes + 1)
+    except zstandard.ZstdError as error:
+        msg = f"the body is not zstd: {error}"
+        raise BrokenEncodingError(msg) from error

@@ -1,0 +1,124 @@
+"""Checks on spans before they are stored: the store's columns have fixed sizes, and a wrong time is worse than none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+TRACE_ID_BYTES: Final = 16
+SPAN_ID_BYTES: Final = 8
+NO_TRACE_ID: Final = bytes(TRACE_ID_BYTES)
+NO_SPAN_ID: Final = bytes(SPAN_ID_BYTES)
+EARLIEST_NS: Final = 946_684_800 * 10**9
+"""2000-01-01: no span is older, but clocks that were never set are."""
+LATEST_NS: Final = 4_102_444_800 * 10**9
+"""2100-01-01: still a date for the store, whose partitions are days."""
+LONGEST_NS: Final = 400 * 86_400 * 10**9
+
+
+class Reason(StrEnum):
+    """Why a span is not stored."""
+
+    TRACE_ID = "trace_id"
+    SPAN_ID = "span_id"
+    PARENT_SPAN_ID = "parent_span_id"
+    TIME = "time"
+    END_BEFORE_START = "end_before_start"
+    TOO_MANY_ATTRIBUTES = "too_many_attributes"
+    TOO_LARGE = "too_large"
+
+
+EXPLANATION: Final = {
+    Reason.TRACE_ID: "trace_id must be 16 bytes and not all zero",
+    Reason.SPAN_ID: "span_id must be 8 bytes and not all zero",
+    Reason.PARENT_SPAN_ID: "parent_span_id must be empty or 8 bytes",
+    Reason.TIME: "start and end must be unix nanoseconds between the years 2000 and 2100, at most 400 days apart",
+    Reason.END_BEFORE_START: "end is before start",
+    Reason.TOO_MANY_ATTRIBUTES: "more attributes than TOKENTRAIL_MAX_SPAN_ATTRIBUTES",
+    Reason.TOO_LARGE: "larger than TOKENTRAIL_MAX_SPAN_BYTES",
+}
+
+
+class MalformedError(ValueError):
+    """The body is no `ExportTraceServiceRequest`."""
+
+
+@dataclass(frozen=True)
+class SpanLimits:
+    """Sizes of a single span."""
+
+    max_bytes: int = 256 * 1024
+    max_attributes: int = 1024
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What of a request may be stored."""
+
+    payload: bytes
+    """Encoded `ExportTraceServiceRequest` without the rejected spans; empty when none is left."""
+    spans: int
+    """Spans in the request, the rejected ones included."""
+    rejected: Counter[Reason] = field(default_factory=Counter)
+
+    @property
+    def message(self) -> str:
+        """What was rejected and why, for the sender; empty when nothing was."""
+        return "; ".join(f"{count} spans: {EXPLANATION[reason]}" for reason, count in sorted(self.rejected.items()))
+
+
+def check(body: bytes, limits: SpanLimits) -> Checked:
+    """Parse a request and take out the spans that cannot be stored; raises `MalformedError`."""
+    try:
+        request = ExportTraceServiceRequest.FromString(body)
+    except DecodeError as error:
+        msg = f"the body is not an OTLP ExportTraceServiceRequest: {error}"
+        raise MalformedError(msg) from error
+    return check_parsed(request, body, limits)
+
+
+def check_parsed(request: ExportTraceServiceRequest, body: bytes, limits: SpanLimits) -> Checked:
+    """As `check`, for a request that is parsed already; `body` is its encoding."""
+    total = 0
+    rejected: Counter[Reason] = Counter()
+    may_be_large = len(body) > min(limits.max_bytes, limits.max_attributes * 2)
+    for resource_spans in request.resource_spans:
+        for scope_spans in resource_spans.scope_spans:
+            spans = scope_spans.spans
+            total += len(spans)
+            reasons = [_reason(span) or (_reason_of_size(span, limits) if may_be_large else None) for span in spans]
+            for index in range(len(reasons) - 1, -1, -1):
+                if reason := reasons[index]:
+                    rejected[reason] += 1
+                    del spans[index]
+    if rejected:
+        body = request.SerializeToString() if rejected.total() < total else b""
+    return Checked(body if total else b"", total, rejected)
+
+
+def _reason(span: Span) -> Reason | None:
+    start, end = span.start_time_unix_nano, span.end_time_unix_nano
+    trace_id, span_id, parent = span.trace_id, span.span_id, span.parent_span_id
+    if len(trace_id) != TRACE_ID_BYTES or trace_id == NO_TRACE_ID:
+        return Reason.TRACE_ID
+    if len(span_id) != SPAN_ID_BYTES or span_id == NO_SPAN_ID:
+        return Reason.SPAN_ID
+    if len(parent) not in (0, SPAN_ID_BYTES):
+        return Reason.PARENT_SPAN_ID
+    if not EARLIEST_NS <= start < LATEST_NS or not EARLIEST_NS <= end < LATEST_NS:
+        return Reason.TIME
+    if end < start:
+        return Reason.END_BEFORE_START
+    return Reason.TIME if end - start > LONGEST_NS else None
+
+
+def _reason_of_size(span: Span, limits: SpanLimits) -> Reason | None:
+    if len(span.attributes) > limits.max_attributes:
+        return Reason.TOO_MANY_ATTRIBUTES
+    return Reason.TOO_LARGE if span.ByteSize() > limits.max_bytes else None

@@ -1,0 +1,47 @@
+"""ASGI applications on threads of their own, on sockets that are bound before they start."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import Any, Final
+
+import uvicorn
+
+_MAX_CONCURRENT: Final = 512
+
+
+class HttpServer:
+    """A uvicorn server with its own event loop and thread."""
+
+    def __init__(self, app: Any, name: str, host: str, port: int) -> None:
+        """Bind at once; raises OSError when the address cannot be had."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            self._socket = socket.create_server((host, port), family=family, backlog=512)
+        except OSError as error:
+            msg = f"cannot listen on {host}:{port} for {name}: {error.strerror or error}"
+            raise OSError(msg) from error
+        self._host = f"[{host}]" if ":" in host else host
+        config = uvicorn.Config(
+            app, log_level="warning", access_log=False, lifespan="off", limit_concurrency=_MAX_CONCURRENT
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name=name, daemon=True)
+
+    @property
+    def url(self) -> str:
+        """Where it listens, with the real port."""
+        return f"http://{self._host}:{self._socket.getsockname()[1]}"
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> None:
+        """Take nothing new, let the requests in progress end, then close."""
+        self._server.config.timeout_graceful_shutdown = max(1, int(timeout_s))
+        self._server.should_exit = True
+        if self._thread.is_alive():
+            self._thread.join(timeout_s + 1)
+        self._socket.close()

@@ -1,0 +1,150 @@
+"""The writer: one sealed segment of the log is one insert, again and again until the store has it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import time
+
+from tenacity import (
+    RetryCallState,
+    RetryError,
+    Retrying,
+    retry_if_not_exception_type,
+    stop_when_event_set,
+    wait_exponential_jitter,
+)
+
+from collector.receive.status import IngestStatus
+from collector.store.insert import RefusedError, insert_otlp
+from collector.store.store import Store
+from collector.wal.frame import Frame
+from collector.wal.log import SegmentLog
+from collector.wal.segment import Segment, set_aside
+
+logger = logging.getLogger(__name__)
+
+SegmentCallback = Callable[[str], None]
+
+
+class _StoppedError(RetryError):
+    """The collector stops before the store took the data, which stays in the log."""
+
+
+class Writer:
+    """Takes segments from the log in order, on one thread.
+
+    The insert's token is the segment's id, so a segment that was stored just before a crash is not stored twice. A
+    store that fails is tried for ever; a payload that the store refuses goes to the dead-letter folder alone.
+    """
+
+    def __init__(
+        self,
+        log: SegmentLog,
+        store: Store,
+        status: IngestStatus,
+        *,
+        dead_letters: Path,
+        insert: Callable[[Store, bytes, str], None] = insert_otlp,
+        max_wait_s: float = 10.0,
+    ) -> None:
+        self._log = log
+        self._store = store
+        self._status = status
+        self._dead_letters = dead_letters
+        self._insert = insert
+        self._max_wait_s = max_wait_s
+        self._callbacks: list[SegmentCallback] = []
+        self._draining = threading.Event()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
+
+    def on_segment(self, callback: SegmentCallback) -> None:
+        """Call with the `segment` value of the rows after every insert. An error in it is logged, nothing more."""
+        self._callbacks.append(callback)
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    def drain(self, timeout_s: float) -> bool:
+        """Write what is sealed and stop; False when the time was too short and segments stay for the next start."""
+        self._draining.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+            self._stop.set()
+            self._thread.join(5.0)  # an insert that hangs in the network dies with the process
+        return self._log.pending[0] == 0
+
+    def write(self, segment: Segment) -> None:
+        """Store one segment and release it from the log."""
+        frames = self._log.read(segment)
+        self._write_frames(segment.id, frames)
+        self._log.release(segment, [frame.digest for frame in frames])
+        self._status.wal_pending(*self._log.pending)
+        self._status.set_ready("log room")
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            segment = self._log.next_sealed(timeout_s=0.2)
+            if segment is None:
+                if self._draining.is_set():
+                    return
+                continue
+            try:
+                self.write(segment)
+            except _StoppedError:
+                return
+            except OSError as error:
+                self._not_ready(f"the log cannot be read or released: {error}")
+                self._stop.wait(1.0)
+
+    def _write_frames(self, token: str, frames: Sequence[Frame]) -> None:
+        """Insert all; when the store refuses the data, halve until the payloads at fault stand alone."""
+        if not frames:
+            return
+        try:
+            self._insert_until_stored(b"".join(frame.payload for frame in frames), token)
+        except RefusedError as refused:
+            if len(frames) == 1:
+                self._set_aside(token, frames[0], refused)
+                return
+            middle = len(frames) // 2
+            self._write_frames(f"{token}.0", frames[:middle])
+            self._write_frames(f"{token}.1", frames[middle:])
+
+    def _insert_until_stored(self, body: bytes, token: str) -> None:
+        attempts = Retrying(
+            retry=retry_if_not_exception_type(RefusedError),
+            wait=wait_exponential_jitter(initial=0.1, max=self._max_wait_s, jitter=0.1),
+            stop=stop_when_event_set(self._stop),
+            sleep=self._wait,
+            before_sleep=self._report_failure,
+            retry_error_cls=_StoppedError,
+        )
+        attempts(self._insert, self._store, body, token)
+        self._status.inserted(time())
+        self._status.set_ready("store")
+        for callback in self._callbacks:
+            try:
+                callback(token)
+            except Exception:
+                logger.exception("a callback failed after segment %s", token)
+
+    def _wait(self, seconds: float) -> None:
+        self._stop.wait(seconds)
+
+    def _report_failure(self, attempt: RetryCallState) -> None:
+        error = attempt.outcome.exception() if attempt.outcome else None
+        self._not_ready(f"the store {self._store.safe_dsn} does not take data: {error}", attempt.attempt_number)
+
+    def _not_ready(self, reason: str, attempt: int = 1) -> None:
+        self._status.set_ready("store", reason)
+        logger.warning("%s (attempt %d; nothing is lost, the log keeps it)", reason, attempt)
+
+    def _set_aside(self, token: str, frame: Frame, refused: RefusedError) -> None:
+        set_aside(self._dead_letters, f"{token}-{frame.digest.hex()}", frame.payload, str(refused))
+        self._status.dead_lettered()
+        logger.error("the store refused a payload, kept in %s as %s: %s", self._dead_letters, token, refused)

@@ -1,0 +1,46 @@
+"""The segment that is being written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from collector.wal.policy import Fsync
+from collector.wal.segment import Segment, sync_folder
+
+
+class ActiveSegment:
+    """An open segment file. A failed append leaves no trace: it is rolled back before anything else is written."""
+
+    def __init__(self, path: Path, *, fsync: Fsync, opened_at_s: float) -> None:
+        self._path = path
+        self._fsync = fsync
+        self.opened_at_s = opened_at_s
+        self.size = 0
+        self._dirty = False
+        self._file = path.open("xb", buffering=0)
+        sync_folder(path.parent)
+
+    def append(self, data: bytes) -> None:
+        """Write, and make durable as the policy says. Raises OSError, after which the file ends where it did."""
+        self._roll_back()
+        self._dirty = True
+        view = memoryview(data)
+        while view:
+            view = view[self._file.write(view) :]
+        if self._fsync is Fsync.ACK:
+            os.fsync(self._file.fileno())
+        self.size += len(data)
+        self._dirty = False
+
+    def seal(self) -> Segment:
+        """Close the file for good."""
+        self._roll_back()
+        self._file.close()
+        return Segment(self._path, self.size)
+
+    def _roll_back(self) -> None:
+        if self._dirty:
+            self._file.truncate(self.size)
+            self._file.seek(self.size)
+            self._dirty = False

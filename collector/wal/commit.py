@@ -1,0 +1,126 @@
+"""Group commit: many requests, one write, one fsync."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import Future
+from typing import Final
+
+from collector.receive.status import IngestStatus
+from collector.wal.frame import HEADER_BYTES, Frame, digest_of
+from collector.wal.log import SegmentLog
+
+PROBE_S: Final = 1.0
+"""A log that failed is tried this often, so that it is ready again without waiting for traffic."""
+
+logger = logging.getLogger(__name__)
+
+
+class LogUnavailableError(RuntimeError):
+    """The log cannot take the payload now (full, or its disk fails); the client should try again later."""
+
+
+class GroupCommit:
+    """Gives payloads to the log from one thread; whatever arrived during one fsync shares the next.
+
+    A future resolves to False when the payload is durable, to True when it already was (a repetition), and fails with
+    `LogUnavailableError` when it is not in the log.
+    """
+
+    def __init__(self, log: SegmentLog, status: IngestStatus) -> None:
+        self._log = log
+        self._status = status
+        self._wake = threading.Condition()
+        self._queue: dict[bytes, tuple[Frame, list[Future[bool]]]] = {}
+        self._committing: dict[bytes, tuple[Frame, list[Future[bool]]]] = {}
+        self._queued_bytes = 0
+        self._stopping = False
+        self._broken = False
+        self._thread = threading.Thread(target=self._run, name="wal-commit", daemon=True)
+
+    def start(self) -> None:
+        """Begin to commit."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Commit what is queued, seal, and take nothing more."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def submit(self, payload: bytes) -> Future[bool]:
+        """Queue one payload; raises `LogUnavailableError` when the log is full or stopped."""
+        digest = digest_of(payload)
+        future: Future[bool] = Future()
+        with self._wake:
+            waiting = self._queue.get(digest) or self._committing.get(digest)
+            if waiting:
+                waiting[1].append(future)
+            elif self._log.seen(digest):
+                future.set_result(True)
+            else:
+                self._check_room(len(payload))
+                self._queue[digest] = (Frame(digest, payload), [future])
+                self._queued_bytes += HEADER_BYTES + len(payload)
+                self._wake.notify()
+        return future
+
+    def _check_room(self, size: int) -> None:
+        if self._stopping:
+            msg = "the collector is shutting down"
+            raise LogUnavailableError(msg)
+        _, stored = self._log.pending
+        limit = self._log.limits.max_bytes
+        if stored + self._queued_bytes + HEADER_BYTES + size > limit:
+            msg = f"the log is full ({limit} bytes wait for the store); the store must take its data first"
+            self._status.set_ready("log room", msg)
+            raise LogUnavailableError(msg)
+
+    def _run(self) -> None:
+        while True:
+            due_s = self._log.seal_due_in_s()
+            with self._wake:
+                self._wake.wait_for(lambda: self._queue or self._stopping, PROBE_S if self._broken else due_s)
+                self._committing, self._queue, self._queued_bytes = self._queue, {}, 0
+                stopping = self._stopping
+            if self._committing or self._broken:
+                self._commit()
+            self._seal(now=stopping)
+            self._status.wal_pending(*self._log.pending)
+            if stopping:
+                return
+
+    def _commit(self) -> None:
+        batch = self._committing
+        failure: LogUnavailableError | None = None
+        try:
+            self._log.append([frame for frame, _ in batch.values()])
+        except OSError as error:
+            failure = LogUnavailableError(f"the log cannot be written: {error}")
+        self._report(failure)
+        with self._wake:
+            self._committing = {}
+        for _, futures in batch.values():
+            for nth, future in enumerate(futures):
+                if failure:
+                    future.set_exception(failure)
+                else:
+                    future.set_result(nth > 0)
+
+    def _seal(self, *, now: bool) -> None:
+        due_s = self._log.seal_due_in_s()
+        if due_s is None or (due_s > 0 and not now):
+            return
+        try:
+            self._log.seal()
+        except OSError as error:
+            self._report(LogUnavailableError(f"a segment of the log cannot be sealed: {error}"))
+
+    def _report(self, failure: LogUnavailableError | None) -> None:
+        if failure:
+            logger.error("%s", failure)
+        self._broken = failure is not None
+        self._status.set_ready("log", str(failure or ""))

@@ -1,0 +1,141 @@
+"""The log: one segment is being written, sealed ones wait for the store, stored ones are remembered for a while."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from collector.wal import frame
+from collector.wal.active import ActiveSegment
+from collector.wal.frame import Frame
+from collector.wal.policy import Fsync
+from collector.wal.seen import SeenDigests
+from collector.wal.segment import (
+    INSERTED_SUFFIX,
+    SEGMENT_SUFFIX,
+    Segment,
+    list_segments,
+    mark_inserted,
+    new_segment_id,
+    read_frames,
+    read_inserted,
+)
+
+
+@dataclass(frozen=True)
+class LogLimits:
+    """Sizes in bytes, times in seconds."""
+
+    segment_bytes: int = 8 * 1024 * 1024
+    segment_age_s: float = 1.0
+    max_bytes: int = 2 * 1024**3
+    dedup_retention_s: float = 3600.0
+
+
+class SegmentLog:
+    """Durable payloads in order. `append` and `seal` are for one thread; everything may be read from any.
+
+    Opening it recovers: every segment that an earlier process left is sealed, whole frames count, torn ends do not.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        quarantine: Path,
+        fsync: Fsync = Fsync.ACK,
+        limits: LogLimits | None = None,
+        unix_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._folder = folder
+        self._quarantine = quarantine
+        self._fsync = fsync
+        self.limits = limits or LogLimits()
+        self._unix_ns = unix_ns
+        self._changed = threading.Condition()
+        self._active: ActiveSegment | None = None
+        self._seen = SeenDigests()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._sealed = deque(list_segments(folder))
+        self._last_id = max((path.stem for path in folder.iterdir()), default="")
+        self._recover()
+
+    def seen(self, digest: bytes) -> bool:
+        """Whether a payload with this digest is in the log, or was until lately."""
+        with self._changed:
+            return digest in self._seen
+
+    @property
+    def pending(self) -> tuple[int, int]:
+        """Segments and bytes that the store does not have yet."""
+        with self._changed:
+            active = self._active
+            sizes = [segment.size for segment in self._sealed]
+            return len(sizes) + (active is not None), sum(sizes) + (active.size if active else 0)
+
+    def append(self, frames: Sequence[Frame]) -> None:
+        """Write payloads; on return they are durable. Raises OSError, after which none of them is in the log."""
+        if self._active is None:
+            now_ns = self._unix_ns()
+            segment_id = new_segment_id(now_ns, self._last_id)
+            path = self._folder / f"{segment_id}{SEGMENT_SUFFIX}"
+            self._active = ActiveSegment(path, fsync=self._fsync, opened_at_s=now_ns / 1e9)
+            self._last_id = segment_id
+        self._active.append(b"".join(frame.encode(item.payload, item.digest) for item in frames))
+        with self._changed:
+            self._seen.add(item.digest for item in frames)
+
+    def seal_due_in_s(self) -> float | None:
+        """Seconds until the open segment must be sealed; None when there is none."""
+        if self._active is None:
+            return None
+        if self._active.size >= self.limits.segment_bytes:
+            return 0.0
+        return max(0.0, self._active.opened_at_s + self.limits.segment_age_s - self._unix_ns() / 1e9)
+
+    def seal(self) -> None:
+        """Hand the open segment, if any, to the writer."""
+        if self._active is None:
+            return
+        segment = self._active.seal()
+        with self._changed:
+            self._active = None
+            if segment.size:
+                self._sealed.append(segment)
+            else:
+                segment.path.unlink()
+            self._changed.notify_all()
+
+    def next_sealed(self, timeout_s: float) -> Segment | None:
+        """The oldest segment that waits for the store; it stays until `release`."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._sealed), timeout_s)
+            return self._sealed[0] if self._sealed else None
+
+    def read(self, segment: Segment) -> list[Frame]:
+        """The segment's payloads; damaged frames go to the quarantine folder."""
+        return read_frames(segment, self._quarantine)
+
+    def release(self, segment: Segment, digests: Sequence[bytes]) -> None:
+        """The store has the oldest segment: keep its digests for the retention time and drop its payloads."""
+        now_s = self._unix_ns() / 1e9
+        path = mark_inserted(segment, list(digests))
+        with self._changed:
+            self._sealed.remove(segment)
+            self._seen.inserted(path, digests, now_s + self.limits.dedup_retention_s)
+            expired = self._seen.expire(now_s)
+        for old in expired:
+            old.unlink(missing_ok=True)
+
+    def _recover(self) -> None:
+        for path in self._folder.glob("*.tmp"):
+            path.unlink()
+        for path in sorted(self._folder.glob(f"*{INSERTED_SUFFIX}")):
+            until_s = path.stat().st_mtime + self.limits.dedup_retention_s
+            self._seen.inserted(path, read_inserted(path), until_s)
+        for segment in self._sealed:
+            self._seen.add(item.digest for item in self.read(segment))
