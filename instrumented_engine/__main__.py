@@ -1,0 +1,77 @@
+"""`python -m instrumented_engine`: serve one model until told to stop."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import sys
+from types import FrameType
+
+import uvicorn
+from pydantic import ValidationError
+from pydantic_settings import CliApp, SettingsError
+
+from instrumented_engine.server.app import create_app
+from instrumented_engine.server.service import Service
+from instrumented_engine.settings import Settings
+from instrumented_engine.startup import load
+from tokentrail import Trail
+
+
+class _Server(uvicorn.Server):
+    """Says where it listens, once it does."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            host, port = self.servers[0].sockets[0].getsockname()[:2]
+            shown = f"[{host}]" if ":" in host else host
+            print(f"listening on http://{shown}:{port}", flush=True)  # noqa: T201  # the line that callers wait for
+
+
+def main() -> int:
+    """Serve; 0 after a clean stop, 2 for bad settings."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    settings = read_settings(sys.argv[1:])
+    if settings is None:
+        return 2
+    # uvicorn raises the signal again once it has stopped; by then it only has to unwind.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _unwind)
+    trail = Trail.from_env(service_name="instrumented-engine", variant=settings.variant)
+    service = Service(settings, trail, load)
+    config = uvicorn.Config(
+        create_app(service),
+        host=settings.host,
+        port=settings.port,
+        log_level="warning",
+        timeout_graceful_shutdown=round(settings.shutdown_grace_s),
+        lifespan="on",
+    )
+    try:
+        _Server(config).run()
+    finally:
+        service.close()
+    return 0
+
+
+def read_settings(arguments: list[str]) -> Settings | None:
+    """Settings from flags and environment; None after printing what is wrong, field by field."""
+    try:
+        return CliApp.run(Settings, cli_args=arguments)
+    except ValidationError as error:
+        for problem in error.errors():
+            field = "".join(f"--{str(part).replace('_', '-')}: " for part in problem["loc"])
+            print(f"error: {field}{problem['msg'].removeprefix('Value error, ')}", file=sys.stderr)  # noqa: T201
+    except SettingsError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+    return None
+
+
+def _unwind(number: int, frame: FrameType | None) -> None:  # the shape of a signal handler
+    raise SystemExit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

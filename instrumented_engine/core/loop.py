@@ -1,0 +1,124 @@
+"""The engine's thread: loads the model, then steps while there is work and sleeps while there is none."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+from instrumented_engine.core.engine import Engine, StepError
+from instrumented_engine.core.sequence import Output, Sequence
+from tokentrail import Status
+
+log = logging.getLogger(__name__)
+
+MAX_CONSECUTIVE_FAILURES = 3
+"""After so many failed steps in a row the device is taken to be broken."""
+
+Command = Callable[[Engine], None]
+
+
+class EngineLoop:
+    """Runs an engine in a thread of its own; the only thread that touches it.
+
+    `load` builds the engine (in that thread). `deliver` gets the outputs of each step, once per step; `on_ready` is
+    called once, with None when the engine can serve or with why it cannot, and again when it breaks later.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], Engine],
+        *,
+        deliver: Callable[[list[Output]], None],
+        on_ready: Callable[[Exception | None], None],
+    ) -> None:
+        self._load = load
+        self._deliver = deliver
+        self._on_ready = on_ready
+        self._inbox: SimpleQueue[Command | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self.engine: Engine | None = None
+
+    def start(self) -> None:
+        """Start loading."""
+        self._thread.start()
+
+    def submit(self, sequence: Sequence) -> None:
+        """Queue a sequence for the next step."""
+        self._inbox.put(lambda engine: engine.add(sequence))
+
+    def cancel(self, sequence: Sequence) -> None:
+        """End a sequence as cancelled before the next step; nothing happens if it ended already."""
+        self._inbox.put(lambda engine: engine.end([sequence], Status.CANCELLED))
+
+    def close(self, timeout_s: float = 10.0) -> bool:
+        """Cancel what is left and stop; True when the thread is gone."""
+        self._inbox.put(None)
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    @property
+    def waiting(self) -> int:
+        """Requests that have not been scheduled yet."""
+        return self._inbox.qsize() + (len(self.engine.scheduler.waiting) if self.engine else 0)
+
+    def _run(self) -> None:
+        try:
+            self.engine = engine = self._load()
+        except Exception as error:
+            log.exception("the engine could not start")
+            self._on_ready(error)
+            return
+        self._on_ready(None)
+        try:
+            self._serve(engine)
+        except Exception as error:
+            log.exception("the engine broke")
+            self._on_ready(error)
+            self._fail(engine, error)
+
+    def _serve(self, engine: Engine) -> None:
+        failures = 0
+        while self._take_commands(engine):
+            try:
+                outputs = engine.step() if engine.busy else []
+                failures = 0
+            except StepError as error:
+                failures += 1
+                log.exception("step %d failed", engine.steps)
+                outputs = [Output(sequence, error=error) for sequence in error.sequences]
+                if failures >= MAX_CONSECUTIVE_FAILURES:
+                    self._deliver(outputs)
+                    raise
+            if outputs:
+                self._deliver(outputs)
+        scheduler = engine.scheduler
+        engine.end([*scheduler.running, *scheduler.waiting], Status.CANCELLED)
+
+    def _take_commands(self, engine: Engine) -> bool:
+        """Apply what arrived, waiting for something when idle; False when it is time to stop."""
+        block = not engine.busy
+        while True:
+            try:
+                command = self._inbox.get(block=block)
+            except Empty:
+                return True
+            if command is None:
+                return False
+            command(engine)
+            block = False
+
+    def _fail(self, engine: Engine, error: Exception) -> None:
+        """Answer everyone who is left, and whoever still comes until the thread is told to stop."""
+        while True:
+            scheduler = engine.scheduler
+            left = [*scheduler.running, *scheduler.waiting]
+            engine.end(left, Status.ERROR, error_type=type(error).__name__)
+            if left:
+                self._deliver([Output(sequence, error=error) for sequence in left])
+            command = self._inbox.get()
+            if command is None:
+                return
+            command(engine)

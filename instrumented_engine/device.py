@@ -1,0 +1,50 @@
+"""The machine that computes: which device, in which dtype, with how much room for the KV cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from instrumented_engine.model.errors import ModelError
+from instrumented_engine.model.llama import LlamaConfig
+from instrumented_engine.settings import Settings
+
+CPU_CACHE_BYTES = 1 << 30
+CUDA_CACHE_SHARE = 0.8
+"""Of the memory that is free once the weights are loaded; activations and logits need the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A torch device and the dtype used on it."""
+
+    target: torch.device
+    dtype: torch.dtype
+
+    def kv_blocks(self, config: LlamaConfig, settings: Settings) -> int:
+        """How many KV-cache blocks to have: as set, else as many as the default memory holds (at least one)."""
+        if settings.kv_blocks is not None:
+            return settings.kv_blocks
+        token_bytes = config.layers * 2 * config.kv_heads * config.head_dim * self.dtype.itemsize
+        room = CPU_CACHE_BYTES
+        if self.target.type == "cuda":
+            free: int = torch.cuda.mem_get_info(self.target)[0]
+            room = int(free * CUDA_CACHE_SHARE)
+        return max(1, room // (token_bytes * settings.block_size))
+
+
+def open_device(settings: Settings) -> Device:
+    """Initialise the device. Raises ModelError when CUDA is asked for and not there."""
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    cuda = torch.cuda.is_available()
+    if settings.device == "cuda" and not cuda:
+        raise ModelError("--device cuda: torch sees no CUDA device")
+    kind = ("cuda" if cuda else "cpu") if settings.device == "auto" else settings.device
+    default = torch.bfloat16 if kind == "cuda" else torch.float32
+    dtype = default if settings.dtype == "auto" else getattr(torch, settings.dtype)
+    device = torch.device(kind, 0) if kind == "cuda" else torch.device(kind)
+    if kind == "cuda":
+        torch.zeros(1, device=device)  # creates the context, so that this phase and not the next pays for it
+    return Device(device, dtype)

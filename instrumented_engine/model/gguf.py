@@ -1,0 +1,73 @@
+"""Llama-architecture weights out of a GGUF file, dequantised."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import torch
+from torch import Tensor
+
+from instrumented_engine.model.errors import ModelError
+from instrumented_engine.model.llama import LlamaConfig, LlamaWeights, build_weights, check_shape
+
+
+class GgufFile:
+    """An opened GGUF file. Raises ModelError for one that is broken or holds another architecture."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._reader = gguf.GGUFReader(path)
+        except (OSError, ValueError, IndexError) as error:
+            raise ModelError(f"{path} is not a readable GGUF file: {error}") from error
+        self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
+        if (architecture := self._value("general.architecture")) != "llama":
+            raise ModelError(f"{path} holds a {architecture!r} model; only the llama architecture is supported")
+
+    def config(self) -> LlamaConfig:
+        """The model's shape from the file's metadata."""
+        hidden, heads = self._value("llama.embedding_length"), self._value("llama.attention.head_count")
+        if (scaling := self._value("llama.rope.scaling.type", "none")) != "none":
+            raise ModelError(f"{self.path}: rope scaling {scaling!r} is not supported")
+        if "token_embd.weight" not in self._tensors:
+            raise ModelError(f"{self.path}: tensor token_embd.weight is missing")
+        return LlamaConfig(
+            vocab_size=int(self._tensors["token_embd.weight"].shape[1]),
+            hidden_size=hidden,
+            intermediate_size=self._value("llama.feed_forward_length"),
+            layers=self._value("llama.block_count"),
+            heads=heads,
+            kv_heads=self._value("llama.attention.head_count_kv", heads),
+            head_dim=self._value("llama.rope.dimension_count", hidden // heads),
+            max_position=self._value("llama.context_length"),
+            rms_norm_eps=self._value("llama.attention.layer_norm_rms_epsilon"),
+            rope_theta=self._value("llama.rope.freq_base", 10000.0),
+        )
+
+    def weights(self, dtype: torch.dtype, device: torch.device) -> LlamaWeights:
+        """All tensors, dequantised, as `dtype` on `device`."""
+        config = self.config()
+
+        def get(name: str) -> Tensor:
+            if name not in self._tensors:
+                raise ModelError(f"{self.path}: tensor {name} is missing")
+            tensor = self._tensors[name]
+            value = torch.tensor(gguf.dequantize(tensor.data, tensor.tensor_type))
+            check_shape(config, name, value.shape, self.path)
+            return value.to(device, dtype)
+
+        return build_weights(config, get, self._tensors.__contains__)
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """End-of-sequence tokens that the tokenizer does not name."""
+        end_of_turn = self._value("tokenizer.ggml.eot_token_id", -1)
+        return () if end_of_turn < 0 else (end_of_turn,)
+
+    def _value(self, key: str, default: Any = None) -> Any:
+        field = self._reader.get_field(key)
+        if field is None and default is None:
+            raise ModelError(f"{self.path}: metadata {key} is missing")
+        return default if field is None else field.contents()

@@ -1,0 +1,175 @@
+"""A llama-architecture decoder in plain torch, over a paged KV cache.
+
+Query and key heads keep rotary pairs next to each other (GGUF's order), so a rotation is one complex product; weights
+in Hugging Face's order are reordered when they are loaded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F  # noqa: N812  # torch's own spelling
+from torch import Tensor
+
+from instrumented_engine.model.attention import Batch, attend
+from instrumented_engine.model.errors import ModelError
+
+
+@dataclass(frozen=True, slots=True)
+class RopeScaling:
+    """Llama 3's stretching of rotary frequencies (`rope_type: llama3`)."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_position_embeddings: int
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaConfig:
+    """The shape of a model."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    max_position: int
+    rms_norm_eps: float
+    rope_theta: float
+    rope_scaling: RopeScaling | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One decoder layer; matrices are (out, in). `qkv` stacks query, key and value, `gate_up` gate and up."""
+
+    attention_norm: Tensor
+    qkv: Tensor
+    output: Tensor
+    mlp_norm: Tensor
+    gate_up: Tensor
+    down: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaWeights:
+    """All parameters. `lm_head` is `embedding` itself where they are tied; `rope_factors` divide the frequencies."""
+
+    embedding: Tensor
+    layers: list[LayerWeights]
+    norm: Tensor
+    lm_head: Tensor
+    rope_factors: Tensor | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that one decode step reads."""
+        per_layer = (t for layer in self.layers for t in (layer.qkv, layer.output, layer.gate_up, layer.down))
+        return self.lm_head.nbytes + sum(tensor.nbytes for tensor in per_layer)
+
+
+def build_weights(config: LlamaConfig, get: Callable[[str], Tensor], has: Callable[[str], bool]) -> LlamaWeights:
+    """Assemble weights by GGUF's tensor names from `get`, fusing what is computed together."""
+    layers = []
+    for i in range(config.layers):
+        name = f"blk.{i}.".__add__
+        layers.append(
+            LayerWeights(
+                attention_norm=get(name("attn_norm.weight")),
+                qkv=torch.cat([get(name(f"attn_{part}.weight")) for part in "qkv"]),
+                output=get(name("attn_output.weight")),
+                mlp_norm=get(name("ffn_norm.weight")),
+                gate_up=torch.cat([get(name("ffn_gate.weight")), get(name("ffn_up.weight"))]),
+                down=get(name("ffn_down.weight")),
+            )
+        )
+    embedding = get("token_embd.weight")
+    return LlamaWeights(
+        embedding=embedding,
+        layers=layers,
+        norm=get("output_norm.weight"),
+        lm_head=get("output.weight") if has("output.weight") else embedding,
+        rope_factors=get("rope_freqs.weight").float() if has("rope_freqs.weight") else None,
+    )
+
+
+def check_shape(config: LlamaConfig, name: str, shape: Seq[int], path: Path) -> None:
+    """Raise ModelError when the tensor of that GGUF name is not what the configuration says."""
+    hidden, mlp = config.hidden_size, config.intermediate_size
+    query, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    expected = {
+        "token_embd.weight": (config.vocab_size, hidden),
+        "output.weight": (config.vocab_size, hidden),
+        "output_norm.weight": (hidden,),
+        "rope_freqs.weight": (config.head_dim // 2,),
+        "attn_norm.weight": (hidden,),
+        "attn_q.weight": (query, hidden),
+        "attn_k.weight": (kv, hidden),
+        "attn_v.weight": (kv, hidden),
+        "attn_output.weight": (hidden, query),
+        "ffn_norm.weight": (hidden,),
+        "ffn_gate.weight": (mlp, hidden),
+        "ffn_up.weight": (mlp, hidden),
+        "ffn_down.weight": (hidden, mlp),
+    }[".".join(name.split(".")[-2:])]
+    if tuple(shape) != expected:
+        raise ModelError(f"{path}: tensor {name} has shape {tuple(shape)}, the configuration says {expected}")
+
+
+class Llama:
+    """The forward pass. Stateless but for its weights and the table of rotations."""
+
+    def __init__(self, config: LlamaConfig, weights: LlamaWeights, max_position: int) -> None:
+        self.config = config
+        self.weights = weights
+        self._rotations = _rotations(config, weights.rope_factors, max_position).to(weights.embedding.device)
+
+    def forward(self, batch: Batch, cache: Tensor) -> Tensor:
+        """Compute a ragged batch; write its keys and values to `cache`; logits (sampled rows, vocabulary)."""
+        eps = self.config.rms_norm_eps
+        hidden_size = (self.config.hidden_size,)
+        x = self.weights.embedding[batch.tokens]
+        rotation = self._rotations[batch.positions].unsqueeze(1)
+        for layer, layer_cache in zip(self.weights.layers, cache, strict=True):
+            h = F.rms_norm(x, hidden_size, layer.attention_norm, eps)
+            x = torch.addmm(x, self._attention(layer, h, rotation, batch, layer_cache), layer.output.t())
+            h = F.rms_norm(x, hidden_size, layer.mlp_norm, eps)
+            gate, up = F.linear(h, layer.gate_up).chunk(2, dim=-1)
+            x = torch.addmm(x, F.silu(gate) * up, layer.down.t())
+        x = F.rms_norm(x[batch.sampled], hidden_size, self.weights.norm, eps)
+        return F.linear(x, self.weights.lm_head)
+
+    def _attention(self, layer: LayerWeights, h: Tensor, rotation: Tensor, batch: Batch, cache: Tensor) -> Tensor:
+        config = self.config
+        qkv = F.linear(h, layer.qkv).view(len(h), config.heads + 2 * config.kv_heads, config.head_dim)
+        rotated = qkv[:, : config.heads + config.kv_heads]
+        pairs = torch.view_as_complex(rotated.float().view(*rotated.shape[:-1], -1, 2))
+        rotated.copy_(torch.view_as_real(pairs * rotation).flatten(-2))
+        return attend(qkv[:, : config.heads], qkv[:, config.heads :], batch, cache)
+
+
+def _rotations(config: LlamaConfig, factors: Tensor | None, max_position: int) -> Tensor:
+    """e^{i·position·frequency}, (max_position, head_dim / 2) complex64."""
+    frequency = config.rope_theta ** -(torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim)
+    if config.rope_scaling:
+        frequency = _llama3_scaled(frequency, config.rope_scaling)
+    if factors is not None:
+        frequency = frequency / factors.cpu()
+    angles = torch.outer(torch.arange(max_position, dtype=torch.float32), frequency)
+    return torch.polar(torch.ones_like(angles), angles)
+
+
+def _llama3_scaled(frequency: Tensor, scaling: RopeScaling) -> Tensor:
+    """Long wavelengths are stretched by `factor`, short ones kept, those between blended (Llama 3.1's rule)."""
+    turns = scaling.original_max_position_embeddings * frequency / (2 * math.pi)
+    blend = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    blend = blend.clamp(0, 1)
+    return frequency * (blend + (1 - blend) / scaling.factor)

@@ -1,0 +1,95 @@
+"""Turns a scheduled batch into tensors, runs the model on it, and samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+import torch
+
+from instrumented_engine.core.scheduler import Scheduled
+from instrumented_engine.model.attention import Batch, Prefill
+from instrumented_engine.model.llama import Llama
+from instrumented_engine.model.sampler import sample
+
+
+class ModelRunner:
+    """A model and its KV cache: `kv_blocks` blocks of `block_size` tokens, in the weights' dtype, on their device."""
+
+    def __init__(self, model: Llama, *, kv_blocks: int, block_size: int, eos_ids: Seq[int]) -> None:
+        config = model.config
+        self._model = model
+        self._block_size = block_size
+        self._eos_ids = list(eos_ids)
+        self._device = model.weights.embedding.device
+        # Zeros, not empty: padding is gathered too, and a masked NaN is still a NaN.
+        self._cache = torch.zeros(
+            (config.layers, kv_blocks, block_size, 2 * config.kv_heads, config.head_dim),
+            dtype=model.weights.embedding.dtype,
+            device=self._device,
+        )
+
+    @torch.inference_mode()
+    def run(self, batch: Seq[Scheduled]) -> list[int | None]:
+        """Compute the batch; one token id for each sequence whose last token it holds, None for the others."""
+        decodes = [item for item in batch if item.sequence.decoding]
+        prefills = [item for item in batch if not item.sequence.decoding]
+        ordered = decodes + prefills
+        logits = self._model.forward(self._tensors(decodes, prefills), self._cache)
+        sampling = [item.sequence for item in ordered if item.samples]
+        tokens = dict(zip(sampling, sample(logits, sampling, self._eos_ids), strict=True))
+        return [tokens.get(item.sequence) for item in batch]
+
+    @torch.inference_mode()
+    def warm_up(self) -> None:
+        """Run one prefill and one decode in block 0, so that the first request does not pay for what is lazy."""
+        row, rows = self._tensor([0]), self._tensor(list(range(min(8, self._block_size))))
+        table, mask = (
+            self._tensor([[0]]),
+            torch.ones((1, 1, 1, self._block_size), dtype=torch.bool, device=self._device),
+        )
+        prefill = Batch(rows, rows, rows, row, 0, table, mask, (Prefill(0, len(rows)),))
+        decode = Batch(row, row, row, row, 1, table, mask, ())
+        for batch in (prefill, decode):
+            self._model.forward(batch, self._cache).argmax(dim=-1).tolist()
+
+    def _tensors(self, decodes: Seq[Scheduled], prefills: Seq[Scheduled]) -> Batch:
+        tokens: list[int] = []
+        positions: list[int] = []
+        slots: list[int] = []
+        sampled: list[int] = []
+        parts: list[Prefill] = []
+        for item in [*decodes, *prefills]:
+            sequence, first = item.sequence, item.sequence.computed
+            new = range(first, first + item.count)
+            if not sequence.decoding:
+                parts.append(self._prefill(item, row=len(tokens)))
+            tokens += sequence.tokens[first : first + item.count]
+            positions += new
+            slots += [sequence.blocks[p // self._block_size] * self._block_size + p % self._block_size for p in new]
+            if item.samples:
+                sampled.append(len(tokens) - 1)
+        widest = max((len(item.sequence.blocks) for item in decodes), default=0)
+        table = [item.sequence.blocks + [0] * (widest - len(item.sequence.blocks)) for item in decodes]
+        lengths = self._tensor([len(item.sequence.tokens) for item in decodes])
+        offsets = torch.arange(widest * self._block_size, device=self._device)
+        return Batch(
+            tokens=self._tensor(tokens),
+            positions=self._tensor(positions),
+            slots=self._tensor(slots),
+            sampled=self._tensor(sampled),
+            decodes=len(decodes),
+            block_table=self._tensor(table),
+            mask=(offsets < lengths.unsqueeze(1))[:, None, None, :],
+            prefills=tuple(parts),
+        )
+
+    def _prefill(self, item: Scheduled, *, row: int) -> Prefill:
+        first, stop = item.sequence.computed, item.sequence.computed + item.count
+        if not first:
+            return Prefill(row, row + item.count)
+        seen = torch.arange(stop, device=self._device)
+        mask = seen <= torch.arange(first, stop, device=self._device).unsqueeze(1)
+        return Prefill(row, row + item.count, blocks=self._tensor(item.sequence.blocks), mask=mask)
+
+    def _tensor(self, values: Seq[int] | Seq[list[int]]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.long).to(self._device, non_blocking=True)

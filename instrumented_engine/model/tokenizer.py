@@ -1,0 +1,83 @@
+"""The model's own tokenizer and chat template, through transformers."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from instrumented_engine.model.errors import ModelError
+
+
+class Tokenizer:
+    """Text ↔ token ids. Thread-safe, as the Rust tokenizer beneath is."""
+
+    def __init__(self, tokenizer: Any, eos_ids: Sequence[int] = ()) -> None:
+        self._tokenizer = tokenizer
+        self._backend = tokenizer.backend_tokenizer
+        own = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
+        self.eos_ids = tuple(dict.fromkeys([*eos_ids, *own]))
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a plain prompt, with the special tokens that the model puts around one."""
+        ids: list[int] = self._backend.encode(text).ids
+        return ids
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Token ids of a conversation, up to where the assistant answers. Raises ValueError if the template objects."""
+        from jinja2 import TemplateError
+
+        if not self._tokenizer.chat_template:
+            raise ValueError("this model has no chat template; use /v1/completions")
+        try:
+            text = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        except TemplateError as error:
+            raise ValueError(f"the model's chat template refused the messages: {error}") from error
+        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of token ids, special tokens left out."""
+        text: str = self._backend.decode(ids, skip_special_tokens=True)
+        return text
+
+
+def load_tokenizer(model: Path, cache: Path, eos_ids: Sequence[int] = ()) -> Tokenizer:
+    """The tokenizer of a GGUF file or a model folder.
+
+    Converting a GGUF tokenizer takes seconds, so the result is kept in `cache` under the file's identity.
+    """
+    folder = model if model.is_dir() else _converted(model, cache)
+    return Tokenizer(_from_folder(folder), eos_ids)
+
+
+def _from_folder(folder: Path, **options: Any) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, **options)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"{folder} has no usable tokenizer: {error}") from error
+    if not tokenizer.is_fast:
+        raise ModelError(f"{folder}: only fast tokenizers (tokenizer.json) are supported")
+    return tokenizer
+
+
+def _converted(gguf_file: Path, cache: Path) -> Path:
+    stat = gguf_file.stat()
+    identity = f"{gguf_file.resolve()}:{stat.st_size}:{stat.st_mtime_ns}".encode()
+    folder = cache / f"tokenizer-{hashlib.sha256(identity).hexdigest()[:16]}"
+    if not folder.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as temporary:
+            made = Path(temporary) / "tokenizer"
+            _from_folder(gguf_file.parent, gguf_file=gguf_file.name).save_pretrained(made)
+            try:
+                os.rename(made, folder)  # noqa: PTH104  # atomic; a loser of the race finds a full folder there
+            except OSError:
+                if not folder.exists():
+                    raise
+    return folder

@@ -1,0 +1,112 @@
+"""The HTTP interface."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from starlette.requests import ClientDisconnect
+
+from instrumented_engine.metrics import exposition
+from instrumented_engine.server import errors
+from instrumented_engine.server.answer import EventStream, unless_disconnected, whole
+from instrumented_engine.server.forms import CHAT, COMPLETION, Form
+from instrumented_engine.server.middleware import Arrival, BodyLimit
+from instrumented_engine.server.schemas import ChatRequest, CompletionRequest, GenerationRequest
+from instrumented_engine.server.service import Service
+
+SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+CLIENT_CLOSED_REQUEST = 499
+
+
+def create_app(service: Service) -> FastAPI:
+    """All routes over one service, which the app starts."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        service.start()
+        yield
+
+    app = FastAPI(title="tokentrail instrumented engine", lifespan=lifespan)
+    app.add_middleware(BodyLimit, limit=service.settings.max_body_bytes)
+    app.add_middleware(Arrival)
+    errors.install(app)
+    _add_openai_routes(app, service)
+    _add_operations_routes(app, service)
+    return app
+
+
+def _add_openai_routes(app: FastAPI, service: Service) -> None:
+    model = service.settings.model_name
+    created = int(time.time())
+
+    @app.post("/v1/chat/completions")
+    async def chat_completions(body: ChatRequest, request: Request) -> Response:
+        return await _generate(service, CHAT, body, request)
+
+    @app.post("/v1/completions")
+    async def completions(body: CompletionRequest, request: Request) -> Response:
+        return await _generate(service, COMPLETION, body, request)
+
+    def card() -> dict[str, object]:
+        length = service.loaded.max_tokens if service.loaded else None
+        return {"id": model, "object": "model", "created": created, "owned_by": "tokentrail", "max_model_len": length}
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, object]:
+        return {"object": "list", "data": [card()]}
+
+    @app.get("/v1/models/{name:path}")
+    async def one_model(name: str) -> dict[str, object]:
+        if name != model:
+            raise errors.unknown_model(name, model)
+        return card()
+
+
+def _add_operations_routes(app: FastAPI, service: Service) -> None:
+    @app.get("/healthz")
+    async def healthz() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get("/readyz")
+    async def readyz() -> JSONResponse:
+        if service.failure is not None:
+            return JSONResponse({"status": "failed", "reason": str(service.failure)}, 503)
+        return JSONResponse({"status": "ok"}) if service.ready else JSONResponse({"status": "loading"}, 503)
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        content, media_type = exposition(service)
+        return Response(content, media_type=media_type)
+
+
+async def _generate(service: Service, form: Form, body: GenerationRequest, request: Request) -> Response:
+    if body.model != service.settings.model_name:
+        raise errors.unknown_model(body.model, service.settings.model_name)
+    admission = service.admit(
+        form,
+        body,
+        headers=request.headers,
+        arrival_ns=request.state.arrival_ns,
+        request_id=form.id_prefix + _request_id(request),
+    )
+    try:
+        generation = await unless_disconnected(request.receive, admission)
+        if body.stream:
+            return EventStream(form, body, generation)
+        try:
+            return await unless_disconnected(request.receive, whole(form, body, generation))
+        finally:
+            generation.close()
+    except ClientDisconnect:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+
+
+def _request_id(request: Request) -> str:
+    given = request.headers.get("x-request-id", "")
+    return given if SANE_REQUEST_ID.fullmatch(given) else uuid.uuid4().hex

@@ -1,0 +1,112 @@
+"""Errors in OpenAI's JSON shape: `{"error": {"message", "type", "param", "code"}}`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+
+class ApiError(HTTPException):
+    """A refusal or failure with OpenAI's fields. `code` is also the trace's `error.type`."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(status, message, dict(headers or {}))
+        self.code = code
+        self.param = param
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The JSON answer."""
+        kind = "invalid_request_error" if self.status_code < 500 else "server_error"
+        return {"error": {"message": self.detail, "type": kind, "param": self.param, "code": self.code}}
+
+
+def invalid(param: str, message: str) -> ApiError:
+    """A parameter has a bad value."""
+    return ApiError(400, message, code="invalid_value", param=param)
+
+
+def too_long(prompt: int, output: int, limit: int, param: str) -> ApiError:
+    """Prompt and output do not fit the context."""
+    message = (
+        f"This model's maximum context length is {limit} tokens. However, you requested {prompt + output} tokens "
+        f"({prompt} in the prompt, {output} for the output). Please reduce the prompt or the output length."
+    )
+    return ApiError(400, message, code="context_length_exceeded", param=param)
+
+
+def unknown_model(model: str, served: str) -> ApiError:
+    """Another model than the one served."""
+    return ApiError(404, f"The model {model!r} does not exist; this server has {served!r}.", code="model_not_found")
+
+
+def body_too_large(limit: int) -> ApiError:
+    """The request body is over the limit."""
+    return ApiError(413, f"The request body is larger than {limit} bytes.", code="request_too_large")
+
+
+def overloaded(limit: int) -> ApiError:
+    """Too many requests wait already."""
+    message = f"The server is overloaded: {limit} requests are waiting already. Please retry later."
+    return ApiError(503, message, code="overloaded", headers={"Retry-After": "1"})
+
+
+def unavailable(reason: Exception | str) -> ApiError:
+    """The engine cannot serve."""
+    return ApiError(503, f"The engine is not available: {reason}", code="engine_unavailable")
+
+
+def step_failed(reason: Exception) -> ApiError:
+    """The request's step failed."""
+    return ApiError(500, f"The engine failed while working on this request: {reason}", code="engine_error")
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error in this shape."""
+    app.add_exception_handler(StarletteHTTPException, _http)
+    app.add_exception_handler(RequestValidationError, _validation)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+def _answer(error: ApiError) -> JSONResponse:
+    return JSONResponse(error.body, error.status_code, headers=error.headers)
+
+
+async def _http(_: Request, error: Exception) -> JSONResponse:
+    if isinstance(error, ApiError):
+        return _answer(error)
+    assert isinstance(error, StarletteHTTPException)
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
+    return _answer(ApiError(error.status_code, str(error.detail), code=code, headers=error.headers))
+
+
+async def _validation(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    path = [str(part) for part in first["loc"] if part != "body"]
+    if first["type"] == "json_invalid":
+        return _answer(ApiError(400, f"The body is not valid JSON: {first['ctx']['error']}", code="invalid_json"))
+    if first["type"] == "extra_forbidden":
+        return _answer(
+            ApiError(400, f"Unrecognized request argument: {path[-1]}", code="unknown_parameter", param=path[0])
+        )
+    param = path[0] if path else None
+    where = f"{'.'.join(path)}: " if path else ""
+    return _answer(ApiError(400, where + first["msg"].removeprefix("Value error, "), code="invalid_value", param=param))
+
+
+async def _unexpected(_: Request, error: Exception) -> JSONResponse:
+    return _answer(ApiError(500, f"internal error: {type(error).__name__}", code="internal_error"))

@@ -1,0 +1,86 @@
+"""The two kinds of request, and how each is read and answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from instrumented_engine.model.tokenizer import Tokenizer
+from instrumented_engine.server.schemas import ChatRequest, CompletionRequest, GenerationRequest
+from tokentrail import semconv
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """`answer(text, finish_reason)` is the choice of a whole answer, `delta(text, finish_reason, first)` of a chunk."""
+
+    operation: str
+    id_prefix: str
+    prompt_field: str
+    object: str
+    chunk_object: str
+    encode: Callable[[Any, Tokenizer], list[int]]
+    answer: Callable[[str, str], Json]
+    delta: Callable[[str, str | None, bool], Json]
+
+    def attributes(self, body: GenerationRequest) -> dict[str, str | int | float | bool]:
+        """Request attributes of the trace: what was asked for, never the content."""
+        asked = {
+            semconv.REQUEST_MAX_TOKENS: body.wanted_tokens,
+            semconv.REQUEST_TEMPERATURE: body.temperature,
+            semconv.REQUEST_TOP_P: body.top_p,
+            semconv.REQUEST_TOP_K: body.top_k,
+            semconv.REQUEST_STREAM: bool(body.stream),
+        }
+        return {key: value for key, value in asked.items() if value is not None}
+
+
+def _encode_chat(body: ChatRequest, tokenizer: Tokenizer) -> list[int]:
+    return tokenizer.encode_chat(body.conversation)
+
+
+def _encode_completion(body: CompletionRequest, tokenizer: Tokenizer) -> list[int]:
+    prompt = body.single_prompt
+    return tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+
+
+def _chat_answer(text: str, finish_reason: str) -> Json:
+    return {"message": {"role": "assistant", "content": text, "refusal": None}, "finish_reason": finish_reason}
+
+
+def _chat_delta(text: str, finish_reason: str | None, first: bool) -> Json:
+    role = {"role": "assistant"} if first else {}
+    return {"delta": role | ({"content": text} if text or first else {}), "finish_reason": finish_reason}
+
+
+def _completion_answer(text: str, finish_reason: str) -> Json:
+    return {"text": text, "finish_reason": finish_reason}
+
+
+def _completion_delta(text: str, finish_reason: str | None, first: bool) -> Json:  # Form.delta's shape
+    return {"text": text, "finish_reason": finish_reason}
+
+
+CHAT = Form(
+    operation="chat",
+    id_prefix="chatcmpl-",
+    prompt_field="messages",
+    object="chat.completion",
+    chunk_object="chat.completion.chunk",
+    encode=_encode_chat,
+    answer=_chat_answer,
+    delta=_chat_delta,
+)
+COMPLETION = Form(
+    operation="text_completion",
+    id_prefix="cmpl-",
+    prompt_field="prompt",
+    object="text_completion",
+    chunk_object="text_completion",
+    encode=_encode_completion,
+    answer=_completion_answer,
+    delta=_completion_delta,
+)

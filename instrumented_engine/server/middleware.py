@@ -1,0 +1,47 @@
+"""What happens to a request before it is read."""
+
+from __future__ import annotations
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from instrumented_engine.server.errors import ApiError, body_too_large
+from tokentrail import now_ns
+
+
+class Arrival:
+    """Stamps `scope["state"]["arrival_ns"]`: latency counts from here. Must be the outermost middleware."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Stamp and pass on."""
+        if scope["type"] == "http":
+            scope.setdefault("state", {})["arrival_ns"] = now_ns()
+        await self._app(scope, receive, send)
+
+
+class BodyLimit:
+    """Refuses bodies of more than `limit` bytes, declared or not, before they are held in memory."""
+
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        self._app = app
+        self._limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Count what is received; the error surfaces where the body is read."""
+        received = 0
+
+        async def counted() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self._limit:
+                raise self._error
+            return message
+
+        await self._app(scope, counted if scope["type"] == "http" else receive, send)
+
+    @property
+    def _error(self) -> ApiError:
+        return body_too_large(self._limit)

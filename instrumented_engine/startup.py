@@ -1,0 +1,57 @@
+"""From settings to an engine that can serve: the cold start, phase by phase."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from instrumented_engine.core.blocks import BlockPool
+from instrumented_engine.core.engine import Engine
+from instrumented_engine.core.scheduler import Scheduler
+from instrumented_engine.model.download import cache_folder, download, local_path
+from instrumented_engine.model.tokenizer import Tokenizer, load_tokenizer
+from instrumented_engine.settings import Settings
+from tokentrail import Trail
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """An engine, and what the server must know of its model. `max_tokens`: longest prompt and output together."""
+
+    engine: Engine
+    tokenizer: Tokenizer
+    vocab_size: int
+    max_tokens: int
+
+
+def load(settings: Settings, trail: Trail) -> Loaded:
+    """Load everything, torch included. Takes seconds; raises ModelError, or what torch raises."""
+    with trail.cold_start(settings.model_name) as cold:
+        with cold.phase("device_init"):
+            from instrumented_engine.device import open_device
+
+            device = open_device(settings)
+        path = local_path(settings.model)
+        if path is None:
+            with cold.phase("download"):
+                path = download(settings.model)
+        with cold.phase("load_weights"):
+            from instrumented_engine.model.llama import Llama
+            from instrumented_engine.model.weights import open_model
+
+            model_file = open_model(path)
+            config = model_file.config()
+            length = min(settings.max_model_len or config.max_position, config.max_position)
+            model = Llama(config, model_file.weights(device.dtype, device.target), length)
+        with cold.phase("tokenizer"):
+            tokenizer = load_tokenizer(path, cache_folder(), model_file.eos_ids)
+        with cold.phase("kv_cache"):
+            from instrumented_engine.model.runner import ModelRunner
+
+            blocks = device.kv_blocks(config, settings)
+            runner = ModelRunner(model, kv_blocks=blocks, block_size=settings.block_size, eos_ids=tokenizer.eos_ids)
+            pool = BlockPool(blocks, settings.block_size)
+        with cold.phase("warmup"):
+            runner.warm_up()
+    scheduler = Scheduler(pool, max_seqs=settings.max_seqs, max_batched_tokens=settings.max_batched_tokens)
+    engine = Engine(scheduler, runner, trail, eos_ids=tokenizer.eos_ids)
+    return Loaded(engine, tokenizer, config.vocab_size, min(length, pool.capacity))
