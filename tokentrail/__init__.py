@@ -1,3 +1,11 @@
 """tokentrail: SLO monitoring for LLM inference that keeps the trail of every token."""
 
-__version__ = "0.1.0"
+from tokentrail.clock import now_ns
+from tokentrail.coldstart import ColdStart
+from tokentrail.export import TrailStats
+from tokentrail.request import RequestTrail
+from tokentrail.semconv import KvEvent, Phase, Status
+from tokentrail.trail import Trail
+from tokentrail.version import __version__
+
+__all__ = ["ColdStart", "KvEvent", "Phase", "RequestTrail", "Status", "Trail", "TrailStats", "__version__", "now_ns"]

@@ -1,0 +1,192 @@
+"""Records to serialised spans: what the engine stamped becomes token, step, phase, request, KV and cold-start spans."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from opentelemetry.sdk.trace import ReadableSpan
+
+from tokentrail import semconv
+from tokentrail.clock import floored
+from tokentrail.guard import Guard
+from tokentrail.phases import Stretch, partition
+from tokentrail.request import Kind, Record, RequestTrail
+from tokentrail.semconv import KvEvent, Phase
+from tokentrail.slots import U64, Slots
+from tokentrail.spans import cold_start_span, open_span, request_span
+from tokentrail.steps import spans_in, step_columns, token_columns, well_formed
+from tokentrail.wire import Block, Columns, fill, span_bytes
+
+ANNOUNCE_EVERY_NS: Final = 5_000_000_000
+"""How often a request that is still open is announced again."""
+LATE: Final = "late"
+"""Reason of a drop: the token's request had ended."""
+MALFORMED: Final = "malformed"
+"""Reason of a drop: the record cannot be a span (wrong types, counts that do not match)."""
+
+_ALL_IDS: Final = 0xFFFF_FFFF_FFFF_FFFF
+_STRIDE: Final = np.uint64(semconv.TOKEN_ID_STRIDE)
+
+
+class KvSpan(NamedTuple):
+    """A KV event as recorded; stamps in unix ns."""
+
+    kind: KvEvent
+    blocks: int
+    reason: str
+    step: int
+    start: int
+    end: int
+    request: RequestTrail | None
+
+
+class Assembler:
+    """Holds the requests under way and turns batches of records, in the order they were made, into spans.
+
+    `drop(spans, reason)` is told of every span that a record stood for and that cannot be built. One kind of record
+    that cannot be built does not take the others with it.
+    """
+
+    def __init__(self, guard: Guard, drop: Callable[[int, str], None], ids: np.random.Generator) -> None:
+        self._guard = guard
+        self._drop = drop
+        self._ids = ids
+        self._slots = Slots()
+
+    def build(self, records: Iterable[Record], now: int) -> list[Block]:
+        """Spans of a batch of records, and announcements of the requests that are open at `now` (unix ns)."""
+        steps: list[Record] = []
+        ended: list[RequestTrail] = []
+        rest: defaultdict[Kind, list[Any]] = defaultdict(list)
+        for record in records:
+            kind = record[0]
+            if kind is Kind.STEP:
+                steps.append(record)
+            elif kind is Kind.START:
+                self._slots.take(record[1])
+            elif kind is Kind.END:
+                ended += self._slots.ends(record[1], after_steps=len(steps))
+            else:
+                rest[kind].append(record[1])
+        blocks = self._step_blocks(steps)
+        blocks += self._request_blocks(ended)
+        blocks += self._kv_blocks(rest[Kind.KV])
+        blocks += self._singles(cold_start_span, rest[Kind.COLD])
+        return blocks + self._announcements(now)
+
+    def abandon(self) -> None:
+        """Forgets the requests under way: in a forked child they are the parent's."""
+        for request in list(self._slots.open.values()):
+            self._slots.release(request)
+
+    def _step_blocks(self, records: list[Record]) -> list[Block]:
+        if not records:
+            return []
+        try:
+            return self._steps_and_tokens(records)
+        except (TypeError, ValueError, OverflowError, AttributeError) as error:
+            whole = [record for record in records if well_formed(record)]
+            self._drop(sum(map(spans_in, records)) - sum(map(spans_in, whole)), MALFORMED)
+            self._guard.failed("building steps", error)
+            return self._steps_and_tokens(whole) if whole else []
+
+    def _steps_and_tokens(self, records: list[Record]) -> list[Block]:
+        slots, count = self._slots, len(records)
+        steps = step_columns(records)
+        tokens = token_columns(records, steps, slots, lambda late: self._drop(late, LATE))
+        columns = Columns(
+            self._own_trace(count), self._span_ids(count), None, steps.start, steps.end, list(steps.values.T)
+        )
+        blocks = [fill(columns, semconv.STEP_SPAN, semconv.STEP_ATTRIBUTES)]
+        if tokens is None:
+            return blocks
+        owner, run = tokens.slots, tokens.run
+        parent = slots.span[owner]
+        span = parent + (run.index + 1).astype(np.uint64) * _STRIDE
+        trace = slots.trace_high[owner], slots.trace_low[owner]
+        columns = Columns(trace, span, parent, run.start, run.end, (run.index, tokens.step))
+        return [*blocks, fill(columns, semconv.TOKEN_SPAN, (semconv.TOKEN_INDEX, semconv.STEP))]
+
+    def _request_blocks(self, ended: list[RequestTrail]) -> list[Block]:
+        phases: defaultdict[Phase, list[tuple[RequestTrail, Stretch]]] = defaultdict(list)
+
+        def span_of(request: RequestTrail) -> ReadableSpan:
+            emitted = self._slots.release(request)
+            ending, arrival = request.ending, request.opening.arrival_ns
+            assert ending is not None
+            end = max(floored(ending.at_ns), arrival, emitted.last)
+            parts = partition(arrival, end, request.marks, lambda mark: self._guard.misuse("an unknown phase", mark))
+            for stretch in parts.stretches:
+                phases[stretch.phase].append((request, stretch))
+            return request_span(request, ending, end, emitted, parts)
+
+        blocks = self._singles(span_of, ended)
+        return blocks + [self._phase_block(phase, stretches) for phase, stretches in phases.items()]
+
+    def _phase_block(self, phase: Phase, stretches: list[tuple[RequestTrail, Stretch]]) -> Block:
+        columns = Columns(
+            _trace_columns([request for request, _ in stretches]),
+            self._span_ids(len(stretches)),
+            np.array([request.span_id for request, _ in stretches], np.uint64),
+            np.array([stretch.start for _, stretch in stretches], np.int64),
+            np.array([stretch.end for _, stretch in stretches], np.int64),
+        )
+        return fill(columns, semconv.PHASE_SPAN, (), ((semconv.PHASE_NAME, str(phase)),))
+
+    def _kv_blocks(self, events: list[KvSpan]) -> list[Block]:
+        alike: defaultdict[tuple[KvEvent, str, bool], list[KvSpan]] = defaultdict(list)
+        for event in events:
+            alike[event.kind, event.reason, event.request is not None].append(event)
+        return [self._kv_block(kind, reason, group) for (kind, reason, _), group in alike.items()]
+
+    def _kv_block(self, kind: KvEvent, reason: str, events: list[KvSpan]) -> Block:
+        victims = [event.request for event in events if event.request is not None]
+        columns = Columns(
+            _trace_columns(victims) if victims else self._own_trace(len(events)),
+            self._span_ids(len(events)),
+            np.array([victim.span_id for victim in victims], np.uint64) if victims else None,
+            np.array([event.start for event in events], np.int64),
+            np.array([event.end for event in events], np.int64),
+            [np.array([event.blocks for event in events]), np.array([event.step for event in events])],
+        )
+        name = semconv.KV_SPAN_PREFIX + kind
+        return fill(columns, name, (semconv.KV_BLOCKS, semconv.STEP), ((semconv.KV_REASON, reason),))
+
+    def _announcements(self, now: int) -> list[Block]:
+        slots = self._slots
+        due = [slot for slot in slots.open if now - slots.announced[slot] >= ANNOUNCE_EVERY_NS]
+        slots.announced[due] = now
+        ids = self._span_ids(len(due)).tolist()
+        return self._singles(
+            lambda item: open_span(slots.open[item[0]], item[1], now, slots.emitted(item[0])),
+            list(zip(due, ids, strict=True)),
+        )
+
+    def _singles(self, make: Callable[[Any], ReadableSpan], items: Sequence[Any]) -> list[Block]:
+        """Spans serialised one by one: what cannot be is dropped alone."""
+        blocks = []
+        for item in items:
+            try:
+                data = span_bytes(make(item))
+            except Exception as error:
+                self._drop(1, MALFORMED)
+                self._guard.failed("building a span", error)
+            else:
+                blocks.append(Block(data, 1, len(data)))
+        return blocks
+
+    def _span_ids(self, count: int) -> U64:
+        return self._ids.integers(1, _ALL_IDS, count, np.uint64, endpoint=True)
+
+    def _own_trace(self, count: int) -> tuple[U64, U64]:
+        """One trace for a batch of the engine's own spans: one for the engine's whole life would be refused."""
+        high, low = self._span_ids(2)
+        return np.full(count, high), np.full(count, low)
+
+
+def _trace_columns(requests: Sequence[RequestTrail]) -> tuple[U64, U64]:
+    high = np.array([request.trace_id >> 64 for request in requests], np.uint64)
+    return high, np.array([request.trace_id & _ALL_IDS for request in requests], np.uint64)

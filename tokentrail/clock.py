@@ -1,0 +1,24 @@
+"""The one clock of a trail: wall time that never runs backwards while the process lives."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+STAMP_NS: Final = 1_000
+"""Every stamp on the wire is a multiple of this: the store keeps microseconds, and sums must stay exact."""
+
+_LAST_NS: Final = 2**63 - 1
+_ANCHOR_NS: Final = time.time_ns() - time.perf_counter_ns()
+
+
+def now_ns() -> int:
+    """Unix nanoseconds, a multiple of 1,000. Anchored to wall time once per process and monotonic from there, so that
+    a step of the system clock cannot make a latency negative.
+    """
+    return (_ANCHOR_NS + time.perf_counter_ns()) // STAMP_NS * STAMP_NS
+
+
+def floored(stamp_ns: int) -> int:
+    """The stamp as it goes on the wire: floored to a multiple of 1,000, within what 63 bits hold."""
+    return int(min(max(stamp_ns, 0), _LAST_NS)) // STAMP_NS * STAMP_NS

@@ -1,0 +1,60 @@
+"""A cold start as its phases happen: what an engine does before it can serve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+
+from tokentrail.request import Kind, Record
+from tokentrail.spans import ColdStartSpan
+
+
+class ColdStart:
+    """Context manager from the first thing an engine does until it can serve; each `phase` is sent when it ends, so
+    that a start which hangs shows how far it came. Exceptions pass through and mark the span as failed.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        record: Callable[[Record], object],
+        trace_id: int,
+        new_span_id: Callable[[], int],
+        clock: Callable[[], int],
+    ) -> None:
+        self._model = model
+        self._record = record
+        self._trace_id = trace_id
+        self._span_id = new_span_id()
+        self._new_span_id = new_span_id
+        self._clock = clock
+        self._start = clock()
+
+    def __enter__(self) -> ColdStart:
+        self._start = self._clock()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._emit("", self._span_id, 0, self._start, _error_type(error))
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """One sub-phase, e.g. `load_weights`; its span is named `tokentrail.cold_start.<name>`."""
+        start = self._clock()
+        try:
+            yield
+        except BaseException as error:
+            self._emit(name, self._new_span_id(), self._span_id, start, _error_type(error))
+            raise
+        self._emit(name, self._new_span_id(), self._span_id, start, "")
+
+    def _emit(self, phase: str, span_id: int, parent_id: int, start: int, error_type: str) -> None:
+        span = ColdStartSpan(self._model, phase, self._trace_id, span_id, parent_id, start, self._clock(), error_type)
+        self._record((Kind.COLD, span))
+
+
+def _error_type(error: BaseException | None) -> str:
+    return type(error).__qualname__ if error is not None else ""

@@ -1,0 +1,146 @@
+"""The two background threads: one assembles records into payloads, the other sends them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+from opentelemetry.sdk.resources import Resource
+
+from tokentrail.assemble import MALFORMED, Assembler
+from tokentrail.clock import now_ns
+from tokentrail.config import MAX_PAYLOAD_BYTES, Settings, compressor
+from tokentrail.export import Exporter, Transport, deadline
+from tokentrail.guard import Guard
+from tokentrail.request import Kind, Record
+from tokentrail.semconv import SCOPE_NAME
+from tokentrail.wire import Envelope, Payload
+
+BATCH_TOKENS: Final = 16_384
+"""Tokens assembled at once: enough to amortise NumPy's calls, small enough for its arrays to stay in cache."""
+
+
+class Pipeline:
+    """From the deque that the hot path appends to, to the collector."""
+
+    def __init__(
+        self,
+        records: deque[Record],
+        settings: Settings,
+        resource: Callable[[], Resource],
+        guard: Guard,
+        transport: Transport,
+        *,
+        version: str,
+        ids: np.random.Generator | None = None,
+        clock: Callable[[], int] = now_ns,
+        background: bool = True,
+    ) -> None:
+        self.exporter = Exporter(
+            transport, guard, max_spans=settings.max_queue_spans, max_bytes=settings.max_queue_bytes
+        )
+        self._records = records
+        self._settings = settings
+        self._resource = resource
+        self._guard = guard
+        self._version = version
+        self._clock = clock
+        self._background = background
+        self._compress = compressor(settings.endpoint.compression)
+        self._start(ids or np.random.default_rng())
+        os.register_at_fork(
+            before=_on_living(self, Pipeline._before_fork),
+            after_in_parent=_on_living(self, Pipeline._after_fork_in_parent),
+            after_in_child=_on_living(self, Pipeline._after_fork_in_child),
+        )
+
+    def _start(self, ids: np.random.Generator) -> None:
+        self._building = threading.Lock()
+        self._stopping = threading.Event()
+        self._assembler = Assembler(self._guard, self.exporter.drop, ids)
+        self._envelope = Envelope(self._resource(), SCOPE_NAME, self._version)
+        if self._background:
+            threading.Thread(target=self._assemble, name="tokentrail-assemble", daemon=True).start()
+            threading.Thread(target=self.exporter.run, name="tokentrail-export", daemon=True).start()
+
+    def _assemble(self) -> None:
+        stopping = self._stopping
+        while not stopping.wait(self._settings.schedule_delay_s):
+            self.build()
+
+    def build(self) -> None:
+        """Assembles all records made so far and queues the payloads."""
+        with self._building:
+            while True:
+                batch = self._take()
+                try:
+                    for payload in self._payloads(batch):
+                        self.exporter.offer(Payload(self._compress(payload.body), payload.spans))
+                except Exception as error:
+                    self.exporter.drop(len(batch), MALFORMED)
+                    self._guard.failed("building a batch", error)
+                if not self._records:
+                    return
+
+    def flush(self, timeout_s: float) -> bool:
+        """Builds and waits until everything is delivered, refused or dropped. False when the time is up first."""
+        left_s = deadline(timeout_s)
+        self.build()
+        if not self._background:
+            while self.exporter.attempt() == 0.0:
+                pass
+        return self.exporter.drain(left_s())
+
+    def shutdown(self, timeout_s: float) -> bool:
+        """Flushes, skipping the present wait for a retry, then ends the threads. True when nothing was left behind."""
+        self._stopping.set()
+        self.exporter.hurry()
+        self.flush(timeout_s)
+        return self.exporter.close() == 0
+
+    def _take(self) -> list[Record]:
+        batch: list[Record] = []
+        tokens = 0
+        pop = self._records.popleft
+        for _ in range(len(self._records)):
+            record = pop()
+            batch.append(record)
+            if record[0] is Kind.STEP:
+                tokens += len(record[-2])
+                if tokens >= BATCH_TOKENS:
+                    break
+        return batch
+
+    def _payloads(self, batch: list[Record]) -> list[Payload]:
+        blocks = self._assembler.build(batch, self._clock())
+        limits = {"max_spans": self._settings.max_payload_spans, "max_bytes": MAX_PAYLOAD_BYTES}
+        return list(self._envelope.payloads(blocks, **limits))
+
+    def _before_fork(self) -> None:
+        self._building.acquire()
+
+    def _after_fork_in_parent(self) -> None:
+        self._building.release()
+
+    def _after_fork_in_child(self) -> None:
+        """What the parent recorded is the parent's to send; the child starts with empty books and its own threads."""
+        self._records.clear()
+        self._assembler.abandon()
+        self.exporter.reset()
+        self._start(np.random.default_rng())
+
+
+def _on_living(pipeline: Pipeline, do: Callable[[Pipeline], None]) -> Callable[[], None]:
+    """A hook that does not keep the pipeline alive: fork hooks cannot be taken back."""
+    reference = weakref.ref(pipeline)
+
+    def hook() -> None:
+        if living := reference():
+            do(living)
+
+    return hook

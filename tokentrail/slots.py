@@ -1,0 +1,122 @@
+"""State of the requests under way, as columns: a request has a slot from start to end, then another takes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tokentrail.request import ENDED_SLOT, FIRST_SLOT, RequestTrail
+from tokentrail.spans import Emitted
+
+U64 = npt.NDArray[np.uint64]
+I64 = npt.NDArray[np.int64]
+
+NEVER: Final = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRun:
+    """Tokens sorted by slot, in order of emission within each: their index and stamps (unix ns)."""
+
+    index: I64
+    start: I64
+    end: I64
+
+
+class Slots:
+    """The columns; `open` maps each taken slot to its request. Slots below `FIRST_SLOT` are nobody's."""
+
+    def __init__(self, capacity: int = 256) -> None:
+        self.open: dict[int, RequestTrail] = {}
+        self._free = list(range(capacity - 1, FIRST_SLOT - 1, -1))
+        self.trace_high: U64 = np.zeros(capacity, np.uint64)
+        self.trace_low: U64 = np.zeros(capacity, np.uint64)
+        self.span: U64 = np.zeros(capacity, np.uint64)
+        self.tokens: I64 = np.zeros(capacity, np.int64)
+        self.first: I64 = np.zeros(capacity, np.int64)
+        self.last: I64 = np.zeros(capacity, np.int64)
+        self.announced: I64 = np.zeros(capacity, np.int64)
+        self.last_step: I64 = np.full(capacity, NEVER)  # within one batch: steps before the request's end
+        self.last_step[:FIRST_SLOT] = 0
+
+    @property
+    def capacity(self) -> int:
+        """Rows of the columns; every slot handed out is below it."""
+        return len(self.span)
+
+    def take(self, request: RequestTrail) -> None:
+        """Gives a request that starts its slot."""
+        if not self._free:
+            self._grow()
+        slot = self._free.pop()
+        request.slot = slot
+        self.open[slot] = request
+        self.trace_high[slot] = request.trace_id >> 64
+        self.trace_low[slot] = request.trace_id & 0xFFFF_FFFF_FFFF_FFFF
+        self.span[slot] = request.span_id
+        self.tokens[slot] = self.first[slot] = self.announced[slot] = 0
+        self.last[slot] = request.opening.arrival_ns
+        self.last_step[slot] = NEVER
+
+    def ends(self, request: RequestTrail, *, after_steps: int) -> list[RequestTrail]:
+        """Notes that a request ends after that many steps of the batch; [] when it has ended before."""
+        slot = request.slot
+        if slot < FIRST_SLOT or self.last_step[slot] != NEVER:
+            return []
+        self.last_step[slot] = after_steps
+        return [request]
+
+    def release(self, request: RequestTrail) -> Emitted:
+        """Takes the slot of a request that has ended; answers what the request emitted."""
+        slot = request.slot
+        request.slot = ENDED_SLOT
+        del self.open[slot]
+        emitted = self.emitted(slot)
+        self.last_step[slot] = 0
+        self._free.append(slot)
+        return emitted
+
+    def emitted(self, slot: int) -> Emitted:
+        """What the request in this slot has emitted so far."""
+        tokens = int(self.tokens[slot])
+        return Emitted(tokens, int(self.first[slot]), int(self.last[slot]) if tokens else 0)
+
+    def advance(self, slots: I64, ends: I64) -> TokenRun:
+        """Appends tokens to their requests: `slots` sorted, `ends` in order of emission within a slot.
+
+        A token starts when the one before it ended (the first: on arrival); a clock that ran backwards gives 0, never a
+        negative duration, so that the durations always add up to the time from arrival to the last token.
+        """
+        heads = np.flatnonzero(np.diff(slots, prepend=-1))
+        lengths = np.diff(heads, append=len(slots))
+        owners = slots[heads]
+        group = np.repeat(np.arange(len(heads)), lengths)
+        ends = _running_max(np.maximum(ends, self.last[owners][group]), group, heads, lengths)
+        starts = np.empty_like(ends)
+        starts[1:] = ends[:-1]
+        starts[heads] = self.last[owners]
+        index = np.arange(len(slots)) + (self.tokens[owners] - heads)[group]
+        fresh = self.tokens[owners] == 0
+        self.first[owners[fresh]] = ends[heads[fresh]]
+        self.last[owners] = ends[heads + lengths - 1]
+        self.tokens[owners] += lengths
+        return TokenRun(index, starts, ends)
+
+    def _grow(self) -> None:
+        old = self.capacity
+        for name in ("trace_high", "trace_low", "span", "tokens", "first", "last", "announced", "last_step"):
+            column = getattr(self, name)
+            setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
+        self._free.extend(range(2 * old - 1, old - 1, -1))
+
+
+def _running_max(values: I64, group: I64, heads: I64, lengths: I64) -> I64:
+    """Each value raised to the largest before it in its group; a clock that runs forward leaves nothing to do."""
+    falls = np.flatnonzero((values[1:] < values[:-1]) & (group[1:] == group[:-1])) + 1
+    for fallen in np.unique(group[falls]):
+        part = values[heads[fallen] : heads[fallen] + lengths[fallen]]
+        np.maximum.accumulate(part, out=part)
+    return values

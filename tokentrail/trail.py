@@ -1,0 +1,265 @@
+"""What an engine calls. The hot path, `Trail.step`, is one append; everything else happens on other threads."""
+
+from __future__ import annotations
+
+import atexit
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from opentelemetry import propagate
+from opentelemetry.context import get_current
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import Decision, SamplingResult
+from opentelemetry.trace import SpanContext, SpanKind, get_current_span
+
+from tokentrail import semconv
+from tokentrail.assemble import KvSpan
+from tokentrail.clock import floored, now_ns
+from tokentrail.coldstart import ColdStart
+from tokentrail.config import Settings
+from tokentrail.export import BUFFER_FULL, SHUTDOWN, TrailStats, Transport
+from tokentrail.guard import Guard
+from tokentrail.http import OtlpHttp
+from tokentrail.pipeline import Pipeline
+from tokentrail.request import AttributeValue, Kind, Opening, Record, RequestTrail, UnrecordedRequest
+from tokentrail.semconv import KvEvent
+from tokentrail.spans import text
+from tokentrail.steps import spans_in
+from tokentrail.version import __version__
+
+MAX_PENDING_RECORDS: Final = 65_536
+"""Records that may wait to become spans, far more than a schedule delay brings; beyond it they are dropped, counted."""
+
+
+class Trail:
+    """Records what an engine does and exports it as OTLP spans. One per process; thread-safe; never raises."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        provider: TracerProvider,
+        *,
+        transport: Transport | None = None,
+        clock: Callable[[], int] = now_ns,
+        ids: np.random.Generator | None = None,
+        background: bool = True,
+    ) -> None:
+        self._records: deque[Record] = deque()
+        self._record = self._records.append
+        self._room = MAX_PENDING_RECORDS
+        self._guard = Guard(strict=settings.strict)
+        self._provider = provider
+        self._clock = clock
+        self._pipeline = Pipeline(
+            self._records,
+            settings,
+            lambda: provider.resource,
+            self._guard,
+            transport or OtlpHttp(settings.endpoint),
+            version=__version__,
+            ids=ids,
+            clock=clock,
+            background=background,
+        )
+        if background:
+            atexit.register(self.shutdown)
+
+    @classmethod
+    def from_env(
+        cls,
+        *,
+        service_name: str | None = None,
+        variant: str = "",
+        resource: Mapping[str, str | int] | None = None,
+    ) -> Trail:
+        """A trail configured by OTEL_* variables (docs/sdk.md). `service_name` yields to OTEL_SERVICE_NAME; `variant`
+        labels the experiment. With OTEL_SDK_DISABLED=true, one whose every call does nothing.
+        """
+        settings = Settings.from_env()
+        if not settings.enabled:
+            return DisabledTrail()
+        return cls(
+            settings, TracerProvider(resource=_resource(service_name, variant, resource), shutdown_on_exit=False)
+        )
+
+    def start_request(
+        self,
+        *,
+        operation: str,
+        model: str,
+        request_id: str = "",
+        carrier: Mapping[str, str] | None = None,
+        arrival_ns: int | None = None,
+        input_tokens: int = 0,
+        provider: str = "tokentrail",
+        tenant: str = "",
+        slo_class: str = "",
+        attributes: Mapping[str, AttributeValue] | None = None,
+        kind: SpanKind = SpanKind.SERVER,
+    ) -> RequestTrail:
+        """A request arrived (at `arrival_ns`, unix ns, or now). Its trace continues that of `carrier` (HTTP headers
+        with W3C `traceparent`), else of the current OpenTelemetry span; sampling is decided here, once.
+        `kind` is CLIENT for proxies and client wrappers.
+        """
+        try:
+            arrival = self._clock() if arrival_ns is None else floored(arrival_ns)
+            parent, trace_id, span_id, sampling = self._sample(carrier, f"{operation} {model}", kind)
+            if not self._room or sampling.decision is not Decision.RECORD_AND_SAMPLE:
+                return UnrecordedRequest(trace_id, span_id)
+            opening = Opening(
+                arrival, operation, model, provider, request_id, tenant, slo_class, input_tokens, kind,
+                parent, sampling.trace_state, {**(attributes or {}), **sampling.attributes},
+            )  # fmt: skip
+            request = RequestTrail(trace_id, span_id, opening, self._record)
+            self._record((Kind.START, request))
+            return request
+        except Exception as error:
+            self._guard.failed("starting a request", error)
+            return UnrecordedRequest()
+
+    def step(
+        self,
+        step: int,
+        start_ns: int,
+        end_ns: int,
+        emitted: Sequence[RequestTrail],
+        *,
+        counts: Sequence[int] | None = None,
+        prefill_tokens: int = 0,
+        decode_tokens: int = 0,
+        running: int = 0,
+        waiting: int = 0,
+        preempted: int = 0,
+        kv_used: int = 0,
+        kv_total: int = 0,
+        kv_evicted: int = 0,
+    ) -> None:
+        """One engine step, from `start_ns` to `end_ns` (unix ns). `emitted`: the requests that got a token in it, with
+        `counts` how many each (None: one each); they share the step's end. This is the hot path: one append.
+        """
+        try:
+            record = (
+                Kind.STEP, start_ns, end_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted,
+                kv_used, kv_total, kv_evicted, tuple(emitted), None if counts is None else tuple(counts),
+            )  # fmt: skip
+            if len(self._records) < self._room:
+                self._record(record)
+            else:
+                self._keep(record)
+        except Exception as error:
+            self._guard.failed("recording a step", error)
+
+    def kv_event(
+        self,
+        kind: KvEvent,
+        *,
+        blocks: int,
+        reason: str,
+        step: int,
+        start_ns: int,
+        end_ns: int | None = None,
+        request: RequestTrail | None = None,
+    ) -> None:
+        """KV-cache blocks left or re-entered the cache; `request` is the victim, where there is one."""
+        try:
+            start = floored(start_ns)
+            end = start if end_ns is None else max(floored(end_ns), start)
+            victim = request if request is not None and request.sampled else None
+            event = KvSpan(KvEvent(kind), int(blocks), text(reason), int(step), start, end, victim)
+            self._keep((Kind.KV, event))
+        except Exception as error:
+            self._guard.failed("recording a KV event", error)
+
+    def cold_start(self, model: str) -> ColdStart:
+        """`with trail.cold_start(model) as cold: with cold.phase("load_weights"): …` around an engine's start."""
+        ids = self._provider.id_generator
+        return ColdStart(model, self._keep, ids.generate_trace_id(), ids.generate_span_id, self._clock)
+
+    def flush(self, timeout_s: float = 5.0) -> bool:
+        """Sends what was recorded so far; False when the time is up before everything is delivered or dropped."""
+        return self._pipeline.flush(timeout_s)
+
+    def shutdown(self, timeout_s: float = 5.0) -> bool:
+        """Flushes and ends the background threads within the time; what is left then is counted as dropped and the
+        answer is False. Called at exit by itself. Records made later are dropped.
+        """
+        atexit.unregister(self.shutdown)
+        self._room = 0
+        return self._pipeline.shutdown(timeout_s)
+
+    @property
+    def stats(self) -> TrailStats:
+        """The books: `accepted = exported + dropped + queued` spans, always."""
+        return replace(self._pipeline.exporter.stats, pending=len(self._records), errors=self._guard.errors)
+
+    def _keep(self, record: Record) -> None:
+        if len(self._records) < self._room:
+            self._record(record)
+        else:
+            self._pipeline.exporter.drop(spans_in(record), BUFFER_FULL if self._room else SHUTDOWN)
+
+    def _sample(self, carrier: Mapping[str, str] | None, name: str, kind: SpanKind) -> _Sampled:
+        context = get_current()
+        if carrier:
+            context = propagate.extract({key.lower(): value for key, value in carrier.items()}, context)
+        parent: SpanContext | None = get_current_span(context).get_span_context()
+        ids = self._provider.id_generator
+        if parent is None or not parent.is_valid:
+            parent = None
+        trace_id = parent.trace_id if parent else ids.generate_trace_id()
+        result = self._provider.sampler.should_sample(context, trace_id, name, kind)
+        return _Sampled(parent, trace_id, ids.generate_span_id(), result)
+
+
+class _Sampled(NamedTuple):
+    parent: SpanContext | None
+    trace_id: int
+    span_id: int
+    result: SamplingResult
+
+
+class DisabledTrail(Trail):
+    """A trail whose every call does nothing and costs next to nothing."""
+
+    def __init__(self) -> None:
+        self._request = UnrecordedRequest()
+
+    def start_request(self, **_: Any) -> RequestTrail:
+        """A request that records nothing."""
+        return self._request
+
+    def step(self, *_: Any, **__: Any) -> None:
+        """Nothing."""
+
+    def kv_event(self, *_: Any, **__: Any) -> None:
+        """Nothing."""
+
+    def cold_start(self, model: str) -> ColdStart:
+        """A cold start that records nothing."""
+        return ColdStart(model, lambda _: None, 0, lambda: 0, now_ns)
+
+    def flush(self, timeout_s: float = 5.0) -> bool:
+        """True: there is nothing to send."""
+        return True
+
+    def shutdown(self, timeout_s: float = 5.0) -> bool:
+        """True: there is nothing to end."""
+        return True
+
+    @property
+    def stats(self) -> TrailStats:
+        """Empty books."""
+        return TrailStats()
+
+
+def _resource(service_name: str | None, variant: str, given: Mapping[str, str | int] | None) -> Resource:
+    """OpenTelemetry's resource (OTEL_RESOURCE_ATTRIBUTES, detectors) with ours below what the environment names."""
+    own: dict[str, str | int] = {semconv.VARIANT: variant} if variant else {}
+    resource = Resource.create({**own, **(given or {})})
+    if service_name and str(resource.attributes.get(semconv.SERVICE_NAME, "")).startswith("unknown_service"):
+        resource = resource.merge(Resource({semconv.SERVICE_NAME: service_name}))
+    return resource
