@@ -1,0 +1,86 @@
+"""Errors as RFC 9457 problem documents."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+_log = logging.getLogger(__name__)
+
+
+class Problem(Exception):
+    """What a handler raises to answer with an error."""
+
+    def __init__(self, status: HTTPStatus, detail: str, errors: Sequence[tuple[str, str]] = ()) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.errors = errors
+
+
+def bad_parameter(field: str, detail: str) -> Problem:
+    """400 that names one parameter."""
+    return Problem(HTTPStatus.BAD_REQUEST, f"{field}: {detail}", [(field, detail)])
+
+
+def not_found(detail: str) -> Problem:
+    """404 with a reason."""
+    return Problem(HTTPStatus.NOT_FOUND, detail)
+
+
+def install(app: FastAPI) -> None:
+    """Make every error of the app a problem document."""
+    app.add_exception_handler(Problem, _problem)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+def _answer(status: int, detail: str, errors: Sequence[tuple[str, str]] = (), headers: Any = None) -> JSONResponse:
+    body: dict[str, Any] = {
+        "type": "about:blank",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": detail,
+    }
+    if errors:
+        body["errors"] = [{"field": field, "detail": text} for field, text in errors]
+    return JSONResponse(body, status, media_type="application/problem+json", headers=headers)
+
+
+def _problem(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, Problem)
+    return _answer(error.status, error.detail, error.errors)
+
+
+def _invalid(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    errors = [(_field(e), _text(e)) for e in error.errors()]
+    return _answer(HTTPStatus.BAD_REQUEST, "; ".join(f"{field}: {text}" for field, text in errors), errors)
+
+
+def _field(error: Any) -> str:
+    return str(error["loc"][1]) if len(error["loc"]) > 1 else "query"
+
+
+def _text(error: Any) -> str:
+    if error["type"] == "extra_forbidden":
+        return "unknown parameter"
+    return str(error["msg"]).removeprefix("Value error, ")
+
+
+def _http(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    return _answer(error.status_code, str(error.detail), headers=error.headers)
+
+
+def _unexpected(request: Request, error: Exception) -> JSONResponse:
+    _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return _answer(HTTPStatus.INTERNAL_SERVER_ERROR, "the collector could not answer; its log says why")

@@ -1,0 +1,62 @@
+"""Points in time as requests and answers spell them, held as unix nanoseconds."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+from collector.slo.durations import parse_duration
+
+SECOND_NS = 1_000_000_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_RFC3339 = re.compile(r"(\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d)(?:\.(\d+))?([Zz]|[+-]\d\d:\d\d)")
+_UNIX = re.compile(r"\d{1,12}(\.\d+)?")
+_LATEST_NS = 9_000_000_000 * SECOND_NS
+"""The year 2255; 64-bit nanoseconds end in 2262."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A point in time, absolute or relative to now."""
+
+    ns: int
+    relative: bool
+
+    def at(self, now_ns: int) -> int:
+        """Unix nanoseconds, given what time it is; never before 1970."""
+        return max(0, now_ns + self.ns) if self.relative else self.ns
+
+
+def parse_moment(text: str) -> Moment:
+    """RFC 3339, unix seconds, `now`, or relative to now as in `-15m`. Raises ValueError that says so."""
+    if text == "now":
+        return Moment(0, relative=True)
+    if text.startswith("-"):
+        return Moment(-parse_duration(text[1:]), relative=True)
+    if _UNIX.fullmatch(text):
+        return _absolute(int(Decimal(text) * SECOND_NS), text)
+    if match := _RFC3339.fullmatch(text):
+        whole, fraction, zone = match.groups()
+        since = datetime.fromisoformat(f"{whole}{'+00:00' if zone in 'Zz' else zone}") - _EPOCH
+        return _absolute(since // timedelta(seconds=1) * SECOND_NS + int(f"{fraction or '0':0<9.9}"), text)
+    msg = f"{text[:40]!r} is not a time: write RFC 3339 (2026-11-21T10:00:00Z), unix seconds, now, or -15m"
+    raise ValueError(msg)
+
+
+def _absolute(ns: int, text: str) -> Moment:
+    if not 0 <= ns <= _LATEST_NS:
+        msg = f"{text!r} is not between the years 1970 and 2255"
+        raise ValueError(msg)
+    return Moment(ns, relative=False)
+
+
+def rfc3339(ns: int) -> str:
+    """UTC with a `Z` and as many of the nanoseconds' digits as are needed: none, 3, 6 or 9."""
+    seconds, rest = divmod(ns, SECOND_NS)
+    text = (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
+    digits = f"{rest:09d}"
+    while digits.endswith("000"):
+        digits = digits[:-3]
+    return f"{text}.{digits}Z" if digits else f"{text}Z"

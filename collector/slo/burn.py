@@ -1,0 +1,109 @@
+"""Error-budget arithmetic, from summed counts: the one used by `/api/v1/slos` and by the generated Prometheus rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from functools import cache
+from importlib import resources
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+
+from collector.slo.durations import format_duration
+from collector.slo.model import DurationNs, Objective, Slo
+
+Severity = Literal["page", "ticket"]
+
+
+class Window(BaseModel):
+    """One line of windows.yaml."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    severity: Severity
+    budget: Objective
+    short: DurationNs
+    long: DurationNs
+
+
+class Windows(BaseModel):
+    """windows.yaml."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    rules: tuple[Window, ...]
+    largest_share_of_maximum: Objective
+    least_requests: Annotated[int, Field(ge=1)]
+
+
+@cache
+def load_windows() -> Windows:
+    """The burn-rate windows that ship with the collector."""
+    text = resources.files(__package__).joinpath("windows.yaml").read_text(encoding="utf-8")
+    return Windows.model_validate(yaml.safe_load(text))
+
+
+class InfeasibleSlo(ValueError):
+    """No burn-rate rule can watch this SLO; the message says why and what to change."""
+
+
+@dataclass(frozen=True)
+class BurnRule:
+    """Fires when the budget burns faster than `threshold` over both windows (nanoseconds)."""
+
+    name: str
+    severity: Severity
+    short_ns: int
+    long_ns: int
+    threshold: Decimal
+    least_requests: int
+
+
+def burn_rules(slo: Slo, windows: Windows) -> tuple[BurnRule, ...]:
+    """The rules that watch an SLO, most urgent first.
+
+    A rule whose factor is below 1 would fire while the promise is kept, so it is left out. Raises InfeasibleSlo when
+    none is left.
+    """
+    maximum = windows.largest_share_of_maximum / slo.budget
+    rules = tuple(
+        BurnRule(w.name, w.severity, w.short, w.long, min(factor, maximum), windows.least_requests)
+        for w in windows.rules
+        if (factor := w.budget * slo.window / w.long) >= 1
+    )
+    if not rules:
+        needed = min(int(w.long / w.budget) for w in windows.rules)
+        msg = (
+            f"SLO {slo.name!r}: its window of {format_duration(slo.window)} is too short to be watched: every "
+            f"burn-rate rule would fire while the promise is kept. Use {format_duration(needed)} or more"
+        )
+        raise InfeasibleSlo(msg)
+    return rules
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Requests of a window that count for an SLO, and how many of them were bad."""
+
+    judged: int
+    bad: int
+
+    def burn(self, budget: Decimal) -> Fraction | None:
+        """How many times too fast the budget burns: bad share ÷ budget. None without requests."""
+        return Fraction(self.bad, self.judged) / Fraction(budget) if self.judged else None
+
+
+def fires(rule: BurnRule, budget: Decimal, short: Tally, long: Tally) -> bool:
+    """Whether the rule fires; never without enough requests to say."""
+    rates = short.burn(budget), long.burn(budget)
+    return long.judged >= rule.least_requests and all(r is not None and r > rule.threshold for r in rates)
+
+
+def budget_left(tally: Tally, budget: Decimal) -> float | None:
+    """Share of the error budget that is left: 1 untouched, negative overspent. None without requests."""
+    burned = tally.burn(budget)
+    return None if burned is None else float(1 - burned)

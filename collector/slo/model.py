@@ -1,0 +1,141 @@
+"""What is promised: the SLO file, validated. docs/slos.md describes each field."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from collector.slo.durations import parse_duration
+
+Dimension = Literal["model", "tenant", "variant", "engine", "slo_class"]
+"""What an SLO can select by, and the API filter by; each is a column of `requests` and of `open_requests`."""
+
+
+class SloFileError(ValueError):
+    """The SLO file cannot be used; the message names file, place and fix, one problem a line."""
+
+
+def _duration(value: Any) -> int:
+    if not isinstance(value, str):
+        msg = f"{value!r} has no unit: write for example 500ms, 1.5s or 30d"
+        raise ValueError(msg)  # pydantic reports a ValueError at its field
+    ns = parse_duration(value)
+    if ns <= 0:
+        msg = f"{value!r} must be more than 0"
+        raise ValueError(msg)
+    return ns
+
+
+def _objective(value: Any) -> Decimal:
+    if not isinstance(value, str):
+        msg = f'{value!r} must be a quoted decimal, such as "0.95": a binary fraction is not exact'
+        raise ValueError(msg)  # as above
+    try:
+        objective = Decimal(value)
+    except InvalidOperation:
+        objective = Decimal("NaN")
+    if not (objective.is_finite() and 0 < objective < 1):
+        msg = f'{value!r} must be between 0 and 1, both excluded, such as "0.95"'
+        raise ValueError(msg)
+    return objective
+
+
+DurationNs = Annotated[int, BeforeValidator(_duration)]
+Objective = Annotated[Decimal, BeforeValidator(_objective)]
+Values = Annotated[tuple[str, ...], Field(min_length=1)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Thresholds(_Strict):
+    """What a good request keeps, jointly; nanoseconds, inclusive. None: not promised."""
+
+    ttft: DurationNs | None = None
+    tpot: DurationNs | None = None
+    e2e: DurationNs | None = None
+
+    @model_validator(mode="after")
+    def _at_least_one(self) -> Thresholds:
+        if not self.given():
+            msg = "name at least one threshold: ttft, tpot or e2e"
+            raise ValueError(msg)
+        return self
+
+    def given(self) -> dict[str, int]:
+        """The thresholds that are set, by name, in nanoseconds."""
+        return {name: ns for name in ("ttft", "tpot", "e2e") if (ns := getattr(self, name)) is not None}
+
+
+class Slo(_Strict):
+    """One promise: this share of the selected requests is good over this window."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
+    description: str = ""
+    objective: Objective
+    window: DurationNs
+    select: dict[Dimension, Values] = Field(default_factory=dict)
+    thresholds: Thresholds
+
+    @property
+    def budget(self) -> Decimal:
+        """The share of requests that may be bad."""
+        return 1 - self.objective
+
+
+class _SloFile(_Strict):
+    slos: tuple[Slo, ...]
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> _SloFile:
+        names = [slo.name for slo in self.slos]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            msg = f"each SLO needs a name of its own; used more than once: {', '.join(twice)}"
+            raise ValueError(msg)
+        return self
+
+
+def load_slos(path: Path) -> tuple[Slo, ...]:
+    """The SLOs of a file. Raises SloFileError when it cannot be read or anything in it is wrong."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        msg = f"{path}: cannot be read: {error}"
+        raise SloFileError(msg) from error
+    except yaml.YAMLError as error:
+        msg = f"{path}: is not YAML: {error}"
+        raise SloFileError(msg) from error
+    try:
+        return _SloFile.model_validate(content).slos
+    except ValidationError as error:
+        raise SloFileError("\n".join(f"{path}: {line}" for line in describe(error))) from None
+
+
+def describe(error: ValidationError) -> list[str]:
+    """One line a problem: where it is and what to do about it."""
+    return [f"{_place(e['loc'])}: {_fix(e)}" for e in error.errors()]
+
+
+def _place(loc: Sequence[int | str]) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).removeprefix(".") or "the file"
+
+
+def _fix(error: Any) -> str:
+    match error["type"]:
+        case "extra_forbidden":
+            return "unknown field: remove it or correct its spelling (docs/slos.md lists the fields)"
+        case "missing":
+            return "is missing"
+        case "string_pattern_mismatch":
+            return f"{error['input']!r} must be a lower-case letter, then letters, digits, - or _, at most 63 in all"
+        case "literal_error":
+            return f"{error['input']!r} cannot be selected by; use {error['ctx']['expected']}"
+        case _:
+            return str(error["msg"]).removeprefix("Value error, ")

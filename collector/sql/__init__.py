@@ -1,0 +1,1 @@
+"""SQL, in files: tables and views (`schema/`, `engines/`) and questions (`queries/`)."""

@@ -1,0 +1,11 @@
+SELECT
+    count() AS total,
+    countIf(status = 'ok') AS ok,
+    countIf($good) AS good,
+    countIf(status = 'error') AS failed,
+    countIf(status = 'cancelled') AS cancelled,
+    sum(output_tokens) AS tokens_out,
+    sum(toUInt64(input_tokens) + output_tokens) AS tokens_all,
+    sumIf(output_tokens, $good) AS tokens_good
+FROM requests
+WHERE $window AND $filter

@@ -1,0 +1,6 @@
+-- A request's tokens lie between its start and its end, so the minutes to read follow from the requests.
+FROM tokens
+WHERE token_index > 0
+  AND minute >= (SELECT toStartOfMinute(min(start)) FROM requests WHERE $window AND $filter AND status = 'ok')
+  AND minute <= toStartOfMinute(fromUnixTimestamp64Nano({end_ns:Int64}))
+  AND (trace_id, request_span_id) IN ($request_keys)

@@ -1,0 +1,1 @@
+(service, instance) IN (SELECT service, instance FROM requests WHERE $window AND $filter)

@@ -1,0 +1,10 @@
+-- The latest announcements of a trace's requests, newest request first.
+SELECT
+    lower(hex(trace_id)) AS trace_id_hex, lower(hex(span_id)) AS span_id_hex, request_id, engine, service, instance,
+    variant, operation, model, tenant, slo_class, toUnixTimestamp64Nano(start) AS began_ns,
+    toUnixTimestamp64Nano(seen) AS seen_ns, input_tokens, output_tokens, ttft_ns
+FROM open_requests
+WHERE trace_id = unhex({trace_id:String})
+ORDER BY start DESC, seen DESC
+LIMIT 1 BY span_id
+LIMIT 1000

@@ -1,0 +1,1 @@
+SELECT trace_id, span_id FROM requests WHERE $window AND $filter AND status = 'ok'

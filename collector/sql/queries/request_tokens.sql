@@ -1,0 +1,11 @@
+-- A token was emitted when its wait and those of all tokens before it were over.
+SELECT
+    token_index,
+    duration_us * 1000 AS duration_ns,
+    sum(duration_us * 1000) OVER (ORDER BY token_index ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS offset_ns,
+    step
+FROM tokens
+WHERE trace_id = unhex({trace_id:String}) AND request_span_id = unhex({span_id:String})
+  AND minute >= toStartOfMinute(fromUnixTimestamp64Nano({began_ns:Int64}))
+  AND minute <= toStartOfMinute(fromUnixTimestamp64Nano({ended_ns:Int64}))
+ORDER BY token_index

@@ -1,0 +1,6 @@
+SELECT
+    $request_columns
+FROM requests
+WHERE $window AND $filter
+ORDER BY $order DESC NULLS LAST, end DESC, trace_id, span_id
+LIMIT {limit:UInt32} OFFSET {offset:UInt64}

@@ -1,0 +1,1 @@
+SELECT count() AS total FROM requests WHERE $window AND $filter

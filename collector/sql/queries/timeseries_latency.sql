@@ -1,0 +1,9 @@
+SELECT
+    $bucket AS bucket_ns,
+    count() AS n,
+    quantilesExactInclusive(0.5, 0.9, 0.95, 0.99)(assumeNotNull($value)) AS quantiles,
+    max(assumeNotNull($value)) AS largest
+FROM requests
+WHERE $window AND $filter AND status = 'ok' AND $value IS NOT NULL
+GROUP BY bucket_ns
+ORDER BY bucket_ns

@@ -1,0 +1,20 @@
+SELECT
+    bucket_ns,
+    max(if(blocks_total = 0, NULL, blocks_used / blocks_total)) AS kv_usage,
+    sum(most_running) AS running,
+    sum(most_waiting) AS waiting
+FROM
+(
+    SELECT
+        intDiv(toUnixTimestamp64Nano(start), {step_ns:Int64}) * {step_ns:Int64} AS bucket_ns,
+        max(kv_blocks_used) AS blocks_used,
+        max(kv_blocks_total) AS blocks_total,
+        max(running) AS most_running,
+        max(waiting) AS most_waiting
+    FROM steps
+    WHERE start >= fromUnixTimestamp64Nano({start_ns:Int64}) AND start < fromUnixTimestamp64Nano({end_ns:Int64})
+      AND $of_engines
+    GROUP BY bucket_ns, service, instance
+)
+GROUP BY bucket_ns
+ORDER BY bucket_ns

@@ -1,0 +1,87 @@
+"""A store of one's own, and the collector's API on it at a fixed time."""
+
+import pytest
+from fastapi.testclient import TestClient
+
+from collector.api import create_app
+from collector.receive.status import IngestStatus
+from collector.store import Store
+from collector.store.schema import apply_schema
+from tests.collector.rows import NOW, Rows
+
+
+@pytest.fixture(scope="module")
+def module_store(tmp_path_factory):
+    """One process may own one chDB path at a time, so a module opens it and gives it back."""
+    store = Store.open(f"chdb://{tmp_path_factory.mktemp('store')}/db")
+    apply_schema(store)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def rows(module_store):
+    rows = Rows(module_store)
+    rows.clear()
+    return rows
+
+
+class Clock:
+    """Unix nanoseconds, moved by hand."""
+
+    def __init__(self):
+        self.now = NOW
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+SLOS = """
+slos:
+  - name: chat
+    description: Interactive chat reads as fluid.
+    objective: "0.95"
+    window: 30d
+    select: {slo_class: [chat]}
+    thresholds: {ttft: 500ms, tpot: 100ms}
+  - name: all
+    objective: "0.9"
+    window: 30d
+    thresholds: {e2e: 60s}
+"""
+
+
+@pytest.fixture
+def slos_file(tmp_path):
+    path = tmp_path / "slos.yaml"
+    path.write_text(SLOS)
+    return path
+
+
+@pytest.fixture
+def ingest_status():
+    return IngestStatus()
+
+
+@pytest.fixture
+def app(rows, slos_file, clock, ingest_status):
+    return create_app(rows.store, slos_file, status=ingest_status, lost_after_s=30.0, clock=clock)
+
+
+@pytest.fixture
+def api(app):
+    """A client that gives the JSON of an answer that must be 200."""
+    client = TestClient(app)
+
+    def get(path, **params):
+        answer = client.get(f"/api/v1/{path}", params=params)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    get.client = client
+    return get

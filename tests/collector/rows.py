@@ -1,0 +1,116 @@
+"""Rows written straight into the real tables, for questions whose answers a test works out by itself."""
+
+from itertools import count
+
+SECOND = 1_000_000_000
+NOW = 1_795_255_200 * SECOND
+"""2026-11-21T10:00:00Z"""
+
+TABLES = ("requests", "tokens", "phases", "steps", "kv_events", "cold_starts", "open_requests")
+_ENGINE = {"service": "engine", "instance": "i-1", "variant": "baseline"}
+_serial = count(1)
+
+
+def trace_id() -> str:
+    return f"{next(_serial):032x}"
+
+
+class Rows:
+    """Inserts rows given as keyword arguments; times are unix nanoseconds, ids hex."""
+
+    def __init__(self, store):
+        self.store = store
+
+    def clear(self):
+        for table in TABLES:
+            self.store.client().command(f"TRUNCATE TABLE {table}")
+
+    def request(self, *, ended=NOW - SECOND, e2e=SECOND, **fields):
+        return self.requests([{"ended": ended, "e2e": e2e, **fields}])[0]
+
+    def requests(self, many):
+        rows = [_request(**fields) for fields in many]
+        self.insert("requests", rows)
+        return rows
+
+    def open(self, *, start, seen, **fields):
+        row = {
+            **_ENGINE, "engine": "tokentrail", "model": "m", "trace_id": trace_id(), "span_id": "00000000000000aa",
+            "start": start, "seen": seen, "operation": "chat", "tenant": "", "slo_class": "", "request_id": "",
+            "input_tokens": 5, "output_tokens": 0, "ttft_ns": None,
+        } | fields  # fmt: skip
+        self.insert("open_requests", [row])
+        return row
+
+    def tokens(self, request, durations_us, *, step=0):
+        at, rows = request["start"], []
+        for index, duration in enumerate(durations_us):
+            at += duration * 1000
+            rows.append(
+                {"minute": at, "trace_id": request["trace_id"], "request_span_id": request["span_id"],
+                 "token_index": index, "duration_us": duration, "step": step + index}
+            )  # fmt: skip
+        self.insert("tokens", rows)
+
+    def phases(self, request, named):
+        at, rows = request["start"], []
+        for name, duration in named:
+            at_end = at + duration
+            rows.append(
+                {"minute": at_end, "trace_id": request["trace_id"], "request_span_id": request["span_id"],
+                 "start": at, "name": name, "duration_ns": duration}
+            )  # fmt: skip
+            at = at_end
+        self.insert("phases", rows)
+
+    def step(self, *, start, **fields):
+        counts = ("prefill_tokens", "decode_tokens", "running", "waiting", "preempted",
+                  "kv_blocks_used", "kv_blocks_total", "kv_blocks_evicted")  # fmt: skip
+        self.insert(
+            "steps",
+            [_ENGINE | dict.fromkeys(counts, 0) | {"start": start, "duration_ns": 10_000_000, "step": 0} | fields],
+        )
+
+    def kv_event(self, *, start, **fields):
+        row = _ENGINE | {"start": start, "kind": "evict", "reason": "preemption", "blocks": 4, "duration_ns": 0, "step": 0,
+                         "trace_id": "0" * 32, "request_span_id": "", "segment": "s"} | fields  # fmt: skip
+        self.insert("kv_events", [row])
+
+    def cold_start(self, *, start, duration, **fields):
+        row = _ENGINE | {"start": start, "duration_ns": duration, "trace_id": trace_id(), "span_id": "00000000000000cc",
+                         "parent_span_id": "", "engine": "tokentrail", "model": "m", "phase": "", "status": "ok",
+                         "error_type": "", "segment": "s"} | fields  # fmt: skip
+        self.insert("cold_starts", [row])
+        return row
+
+    def insert(self, table, rows):
+        columns = list(rows[0])
+        data = [[_native(name, row[name]) for name in columns] for row in rows]
+        self.store.client().insert(table, data, column_names=columns, settings={"insert_deduplicate": 0})
+
+
+def _native(name, value):
+    """clickhouse-connect takes integers for times, in the column's own unit, so that nanoseconds survive."""
+    match name:
+        case "trace_id" | "span_id" | "request_span_id" if isinstance(value, str):
+            return bytes.fromhex(value)
+        case "minute":
+            return value // SECOND // 60 * 60
+        case "ingested_at":
+            return value // 1_000_000
+    return value
+
+
+def _request(*, ended=NOW - SECOND, e2e=SECOND, **fields):
+    tokens = fields.get("output_tokens", 10)
+    row = {
+        "end": ended, "start": ended - e2e, "trace_id": trace_id(), "span_id": "00000000000000aa", "parent_span_id": "",
+        "request_id": "", "engine": "tokentrail", **_ENGINE, "vantage": "server", "operation": "chat", "model": "m",
+        "tenant": "", "slo_class": "", "status": "ok", "error_type": "", "finish_reason": "stop", "input_tokens": 5,
+        "output_tokens": tokens, "cached_tokens": 0, "reasoning_tokens": 0, "preemptions": 0,
+        "ttft_ns": e2e // 2 if tokens else None, "tpot_ns": e2e / 2 / (tokens - 1) if tokens > 1 else None, "e2e_ns": e2e,
+        "queue_ns": None, "cold_start_ns": None, "prefill_ns": None, "decode_ns": None, "preempted_ns": None,
+        "kv_transfer_ns": None, "stalled_ns": None, "segment": "s", "ingested_at": ended,
+    }  # fmt: skip
+    assert fields.keys() <= row.keys(), fields.keys() - row.keys()
+    return row | fields

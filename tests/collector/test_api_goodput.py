@@ -1,0 +1,133 @@
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.collector.rows import NOW, SECOND
+
+MS = 1_000_000
+
+latencies = st.integers(1, 2000).map(lambda ms: ms * MS)
+ended = st.fixed_dictionaries(
+    {
+        "status": st.sampled_from(["ok", "ok", "ok", "error", "cancelled"]),
+        "e2e": latencies,
+        "ttft_ns": st.none() | latencies,
+        "tpot_ns": st.none() | st.integers(1, 200).map(lambda ms: float(ms * MS)),
+        "output_tokens": st.integers(0, 3),
+    }
+)
+announced = st.fixed_dictionaries(
+    {
+        "elapsed": latencies,
+        "ttft_ns": st.none() | latencies,
+        "output_tokens": st.integers(0, 3),
+        "silent": st.booleans(),
+        "hung": st.booleans(),
+    }
+)
+threshold = st.none() | st.sampled_from([1, 10, 70, 100, 150, 500, 1000, 2000])
+
+
+def missed(row, limits):
+    """By threshold, as docs/numbers.md defines it."""
+    out = set()
+    for name, at_least in (("ttft", 1), ("tpot", 2), ("e2e", 0)):
+        value = row[f"{name}_ns"]
+        late = row["output_tokens"] >= at_least if value is None else limits[name] is not None and value > limits[name]
+        if limits[name] is not None and late:
+            out.add(name)
+    return out
+
+
+def missed_already(row, limits):
+    out = set()
+    first = min(row["elapsed"], row["elapsed"] if row["ttft_ns"] is None else row["ttft_ns"])
+    if limits["ttft"] is not None and first > limits["ttft"]:
+        out.add("ttft")
+    if limits["e2e"] is not None and row["elapsed"] > limits["e2e"]:
+        out.add("e2e")
+    if limits["tpot"] is not None and row["hung"] and row["ttft_ns"] is not None:
+        if row["elapsed"] - row["ttft_ns"] > limits["tpot"] * max(row["output_tokens"] - 1, 1):
+            out.add("tpot")
+    return out
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    ended=st.lists(ended, max_size=30),
+    announced=st.lists(announced, max_size=8),
+    ttft=threshold, tpot=threshold, e2e=threshold,
+)  # fmt: skip
+def test_goodput_and_its_surface_are_what_brute_force_says(api, rows, ended, announced, ttft, tpot, e2e):
+    asked = {name: f"{ms}ms" for name, ms in (("ttft", ttft), ("tpot", tpot), ("e2e", e2e)) if ms is not None}
+    if not asked:
+        return
+    rows.clear()
+    made = rows.requests(ended) if ended else []
+    rows.step(start=NOW - 4000 * SECOND, instance="hung")
+    for row in announced:
+        seen = NOW - (40 * SECOND if row["silent"] else 0)
+        # one that hangs has waited since its engine's last step, which was longer ago than anything is given up after
+        elapsed = row["elapsed"] = row["elapsed"] + (100 * SECOND if row["hung"] else 0)
+        rows.open(start=seen - elapsed, seen=seen, ttft_ns=row["ttft_ns"], output_tokens=row["output_tokens"],
+                  instance="hung" if row["hung"] else "fine")  # fmt: skip
+    for at in {NOW - 40 * SECOND - r["elapsed"] for r in announced if r["hung"]}:
+        assert at > NOW - 4000 * SECOND
+
+    limits = {"ttft": ttft and ttft * MS, "tpot": tpot and tpot * MS, "e2e": e2e and e2e * MS}
+    answer = api("goodput", surface=1, **asked)
+
+    def judge(limits):
+        good = sum(r["status"] == "ok" and not missed(r, limits) for r in made)
+        judged = [r for r in made if r["status"] != "cancelled"]
+        lost = [r for r in announced if r["silent"]]
+        bad_now = [r for r in announced if not r["silent"] and missed_already(r, limits)]
+        denominator = len(judged) + len(lost) + len(bad_now)
+        return good, len(bad_now), good / denominator if denominator else None
+
+    good, bad_now, attainment = judge(limits)
+    assert answer["requests"]["good"] == good
+    assert answer["requests"]["in_flight_violations"] == bad_now
+    assert answer["attainment"] == attainment
+    violations = dict.fromkeys(("ttft", "tpot", "e2e"), 0)
+    for name in violations:
+        violations[name] += sum(name in missed(r, limits) for r in made if r["status"] != "cancelled")
+        violations[name] += sum(name in missed_already(r, limits) for r in announced if not r["silent"])
+    failed = sum(r["status"] == "error" for r in made) + sum(r["silent"] for r in announced)
+    assert answer["violations"] == violations | {"failed": failed}
+
+    surface = answer["surface"]
+    for i in {0, len(surface["ttft_s"]) // 2, len(surface["ttft_s"]) - 1} | {
+        k for k, v in enumerate(surface["ttft_s"]) if v == (ttft or 0) / 1e3
+    }:
+        for j, tpot_s in enumerate(surface["tpot_s"]):
+            at = {"ttft": round(surface["ttft_s"][i] * 1e9), "tpot": round(tpot_s * 1e9), "e2e": limits["e2e"]}
+            assert surface["attainment"][i][j] == judge(at)[2], at
+
+
+def test_the_surface_grows_with_its_thresholds(api, rows):
+    generator = np.random.default_rng(7)
+    rows.requests(
+        [
+            {"ttft_ns": int(t), "tpot_ns": float(p)}
+            for t, p in zip(generator.lognormal(19, 1, 500), generator.lognormal(17, 1, 500), strict=True)
+        ]
+    )
+    surface = api("goodput", ttft="123ms", surface=1)["surface"]
+    grid = np.array(surface["attainment"])
+    assert grid.shape == (len(surface["ttft_s"]), len(surface["tpot_s"]))
+    assert 0.123 in surface["ttft_s"]
+    assert (np.diff(grid, axis=0) >= 0).all()
+    assert (np.diff(grid, axis=1) >= 0).all()
+    assert grid.min() < 0.05
+    assert grid.max() > 0.9
+
+
+@pytest.mark.parametrize(
+    "bad", [{}, {"ttft": "0ms"}, {"ttft": "500"}, {"tpot": "-1s"}, {"e2e": "fast"}, {"surface": "2", "ttft": "1s"}]
+)
+def test_thresholds_are_durations(api, bad):
+    answer = api.client.get("/api/v1/goodput", params=bad)
+    assert answer.status_code == 400
+    assert answer.json()["errors"][0]["field"] in {"ttft", "tpot", "e2e", "surface"}

@@ -1,0 +1,151 @@
+import numpy as np
+import pytest
+
+from tests.collector.rows import NOW, SECOND
+
+MS = 1_000_000
+
+
+def test_an_empty_window_has_counts_of_zero_and_undefined_numbers(api):
+    answer = api("summary")
+    assert answer["window"] == {"start": "2026-11-21T09:45:00Z", "end": "2026-11-21T10:00:00Z", "seconds": 900.0}
+    assert set(answer["requests"].values()) == {0}
+    assert answer["attainment"] is None
+    for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s"):
+        assert answer[name] == dict.fromkeys(answer[name]) | {"count": 0}
+
+
+def test_percentiles_are_numpys_and_come_with_their_count(api, rows):
+    made = rows.requests(
+        [
+            {
+                "ended": NOW - i * SECOND - 1,
+                "e2e": (i * i % 37 + 1) * 13 * MS + i,
+                "output_tokens": i % 4,
+                "queue_ns": i * MS if i % 2 else None,
+            }
+            for i in range(1, 60)
+        ]
+        + [{"status": "error", "e2e": 500 * SECOND}, {"status": "cancelled", "e2e": 500 * SECOND}]
+    )
+    rows.tokens(made[0], [500_000, 10, 20, 30])
+    rows.tokens(made[1], [500_000, 5_000])
+    rows.tokens(made[-1], [500_000, 77_000])
+    answer = api("summary")
+    ok = [r for r in made if r["status"] == "ok"]
+    expected = {
+        name: [r[f"{name}_ns"] for r in ok if r[f"{name}_ns"] is not None] for name in ("ttft", "tpot", "e2e", "queue")
+    }
+    expected["itl"] = [10_000, 20_000, 30_000, 5_000_000]
+    for name, values in expected.items():
+        got = answer[f"{name}_s"]
+        assert got["count"] == len(values)
+        assert got["mean"] == pytest.approx(np.mean(values) / 1e9, rel=1e-12)
+        assert got["max"] == max(values) / 1e9
+        for key, q in (("p50", 50), ("p90", 90), ("p95", 95), ("p99", 99), ("p999", 99.9)):
+            assert got[key] == pytest.approx(np.percentile(values, q) / 1e9, rel=1e-12), (name, key)
+
+
+def test_a_request_belongs_to_the_window_in_which_it_ended(api, rows):
+    rows.requests(
+        [{"ended": NOW - 900 * SECOND}, {"ended": NOW - 900 * SECOND - 1}, {"ended": NOW}, {"ended": NOW - 1}]
+    )
+    assert api("summary")["requests"]["total"] == 2
+    exact = api("summary", start="2026-11-21T09:44:59.999999999Z", end="1795255200.000000001")
+    assert exact["requests"]["total"] == 4
+    assert exact["window"]["start"] == "2026-11-21T09:44:59.999999999Z"
+
+
+def test_good_means_every_threshold_of_every_slo_that_selects(api, rows):
+    chat = {"slo_class": "chat", "e2e": SECOND, "tpot_ns": 10.0 * MS}
+    rows.requests(
+        [
+            {**chat, "ttft_ns": 500 * MS},  # at the threshold: good
+            {**chat, "ttft_ns": 500 * MS + 1},
+            {**chat, "ttft_ns": 5 * MS, "tpot_ns": 100.0 * MS + 0.5},
+            {**chat, "ttft_ns": 5 * MS, "tpot_ns": None, "output_tokens": 1},  # no TPOT to miss: good
+            {**chat, "ttft_ns": None, "tpot_ns": None, "output_tokens": 0},  # nor TTFT: good
+            {**chat, "ttft_ns": None},  # it had tokens and nobody measured the first
+            {**chat, "ttft_ns": 5 * MS, "tpot_ns": None},  # likewise
+            {**chat, "ttft_ns": 5 * MS, "e2e": 61 * SECOND},  # past the threshold of `all`
+            {"ttft_ns": 10 * SECOND, "e2e": 59 * SECOND},  # another class: only `all` counts
+            {**chat, "ttft_ns": 5 * MS, "status": "error"},
+            {**chat, "ttft_ns": 5 * MS, "status": "cancelled"},
+        ]
+    )
+    answer = api("summary")
+    assert answer["requests"] == {
+        "total": 11, "ok": 9, "good": 4, "failed": 1, "cancelled": 1, "in_flight": 0, "in_flight_violations": 0, "lost": 0,
+    }  # fmt: skip
+    assert answer["attainment"] == 4 / 10
+    assert answer["goodput"] == {"requests_per_s": 4 / 900, "output_tokens_per_s": 21 / 900}
+    assert answer["throughput"] == {
+        "requests_per_s": 11 / 900, "output_tokens_per_s": 91 / 900, "total_tokens_per_s": 146 / 900,
+    }  # fmt: skip
+
+
+def test_filters_are_any_of_and_all_of(api, rows):
+    rows.requests(
+        [
+            {"model": m, "tenant": t, "variant": v}
+            for m in ("a", "b", 'c\'s \\ "x"\n')
+            for t in ("", "t")
+            for v in ("v", "w")
+        ]
+    )
+    assert api("summary", model="a")["requests"]["total"] == 4
+    assert api("summary", model=["a", "b"], tenant="t")["requests"]["total"] == 4
+    assert api("summary", model='c\'s \\ "x"\n', variant="w", tenant="")["requests"]["total"] == 1
+    assert api("summary", engine="vllm")["requests"]["total"] == 0
+
+
+class TestInFlight:
+    def test_what_is_known_to_be_past_a_threshold_is_bad_now(self, api, rows):
+        rows.request(slo_class="chat", ttft_ns=5 * MS, tpot_ns=1.0 * MS)
+        rows.open(start=NOW - 2 * SECOND, seen=NOW - SECOND, slo_class="chat")  # a second without a token
+        rows.open(start=NOW - 2 * SECOND, seen=NOW - 1600 * MS, slo_class="chat")  # not known to be late
+        rows.open(start=NOW - 20 * SECOND, seen=NOW, slo_class="chat", ttft_ns=499 * MS, output_tokens=5)
+        rows.open(start=NOW - 20 * SECOND, seen=NOW, slo_class="chat", ttft_ns=501 * MS, output_tokens=5)
+        rows.open(start=NOW - 61 * SECOND, seen=NOW, slo_class="batch")
+        answer = api("summary")
+        assert answer["requests"] == {
+            "total": 1, "ok": 1, "good": 1, "failed": 0, "cancelled": 0, "in_flight": 5, "in_flight_violations": 3, "lost": 0,
+        }  # fmt: skip
+        assert answer["attainment"] == 1 / 4
+
+    def test_only_the_latest_announcement_counts_and_none_after_the_end(self, api, rows):
+        first = rows.open(start=NOW - 10 * SECOND, seen=NOW - 10 * SECOND)
+        rows.insert("open_requests", [first | {"seen": NOW - SECOND, "ttft_ns": SECOND, "output_tokens": 3}])
+        rows.request(trace_id=first["trace_id"], ended=NOW - SECOND // 2, e2e=9 * SECOND)
+        assert api("summary")["requests"]["in_flight"] == 0
+        assert api("summary", end="-1s")["requests"]["in_flight"] == 1
+        assert api("summary", end="-11s")["requests"]["in_flight"] == 0
+
+    def test_the_silent_are_lost_in_the_window_in_which_they_were_given_up(self, api, rows):
+        rows.open(start=NOW - 100 * SECOND, seen=NOW - 60 * SECOND)
+        lost = api("summary")["requests"]
+        assert (lost["in_flight"], lost["lost"], api("summary")["attainment"]) == (0, 1, 0.0)
+        assert api("summary", end="-31s")["requests"]["in_flight"] == 1
+        assert api("summary", start="-29s")["requests"]["lost"] == 0
+        assert api("summary", start="-31s", end="-29s")["requests"]["lost"] == 1
+
+    def test_a_request_that_came_back_is_not_lost(self, api, rows):
+        back = rows.open(start=NOW - 200 * SECOND, seen=NOW - 190 * SECOND)
+        rows.request(trace_id=back["trace_id"], ended=NOW - 10 * SECOND, e2e=190 * SECOND)
+        assert api("summary")["requests"]["lost"] == 0
+        assert api("summary", end="-60s")["requests"]["in_flight"] == 1
+
+    def test_a_decode_that_stands_still_is_bad_although_its_tpot_could_recover(self, api, rows):
+        hung = {
+            "start": NOW - 50 * SECOND,
+            "seen": NOW - SECOND,
+            "slo_class": "chat",
+            "ttft_ns": MS,
+            "output_tokens": 4,
+        }
+        rows.open(**hung, instance="hung")
+        rows.open(**hung, instance="alive")
+        rows.open(**hung, instance="foreign")  # an engine without step spans: nothing is known
+        rows.step(start=NOW - 45 * SECOND, instance="hung")
+        rows.step(start=NOW - 2 * SECOND, instance="alive")
+        assert api("summary")["requests"]["in_flight_violations"] == 1
