@@ -6,7 +6,8 @@ WITH
     multiIf(
         mapContains(number, 'gen_ai.response.time_to_first_chunk'),
             toUInt64(round(number['gen_ai.response.time_to_first_chunk'] * 1e9)),
-        text['gen_ai.request.stream'] = 'false' AND n > 0, duration_ns,     -- everything comes at once
+        mapContains(number, 'gen_ai.request.stream') AND number['gen_ai.request.stream'] = 0 AND n > 0,
+            duration_ns,     -- not streamed: the first token comes with the last
         NULL) AS first_ns
 SELECT
     end, start, trace_id, span_id, parent_span_id,
@@ -20,7 +21,7 @@ SELECT
     text['tokentrail.slo_class'] AS slo_class,
     if(status_code = 2 OR text['error.type'] != '', 'error', 'ok') AS status,
     text['error.type'] AS error_type,
-    JSONExtractString(text['gen_ai.response.finish_reasons'], 1) AS finish_reason,
+    attributes.value.array_value.values.string_value[indexOf(attributes.key, 'gen_ai.response.finish_reasons')][1] AS finish_reason,
     number['gen_ai.usage.input_tokens'] AS input_tokens,
     n AS output_tokens,
     number['gen_ai.usage.cache_read.input_tokens'] AS cached_tokens,

@@ -2,7 +2,7 @@
 
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_tokens TO tokens AS
 SELECT
-    toStartOfMinute(fromUnixTimestamp64Nano(toInt64(span.end_time_unix_nano), 'UTC')) AS minute,
+    toStartOfMinute(fromUnixTimestamp64Nano(span.end_time_unix_nano, 'UTC')) AS minute,
     span.trace_id AS trace_id,
     toFixedString(span.parent_span_id, 8) AS request_span_id,
     span.attributes.value.int_value[indexOf(span.attributes.key, 'gen_ai.token.index')] AS token_index,
@@ -110,7 +110,7 @@ SELECT
     parent_span_id AS request_span_id,
     getSetting('insert_deduplication_token') AS segment
 FROM flat_spans
-WHERE claim = 'tokentrail.kv';
+WHERE startsWith(claim, 'tokentrail.kv.');
 
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_cold_starts TO cold_starts AS
 SELECT

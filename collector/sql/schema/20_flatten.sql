@@ -1,107 +1,103 @@
--- One row per span that is not a token (tokens are many and take their own way, engines/tokentrail.sql), with its
--- attributes as maps and the name of the view that claims it. A span that nobody claims is kept whole in `spans`.
+-- One row per span that is not a token (tokens are many and take their own way, engines/tokentrail.sql), with the name
+-- of the view that claims it. A span that nobody claims is kept whole in `spans`. Every function here costs analysis at
+-- every insert, so this does the least that the views need.
 
 CREATE TABLE IF NOT EXISTS flat_spans
 (
-    claim           LowCardinality(String),
+    claim           String,
+    resource        Map(String, String),    -- attributes of type string
     service         String,
     instance        String,
     variant         String,
-    resource        Map(String, String),
     scope           String,
     trace_id        FixedString(16),
     span_id         FixedString(8),
     parent_span_id  String,
     name            String,
-    kind            UInt8,                  -- 1 internal, 2 server, 3 client, 4 producer, 5 consumer
+    kind            Int32,                  -- 1 internal, 2 server, 3 client, 4 producer, 5 consumer
     start           DateTime64(9, 'UTC'),
     end             DateTime64(9, 'UTC'),
     duration_ns     UInt64,
-    text            Map(String, String),    -- every attribute, as text; arrays as JSON
-    number          Map(String, Float64),   -- integers and doubles; others, negative and not finite ones read 0
-    status_code     UInt8,                  -- 2 error
-    status_message  String,
-    events          Array(Tuple(time DateTime64(9, 'UTC'), name String, attributes Map(String, String)))
+    text            Map(String, String),    -- attributes of type string
+    number          Map(String, Float64),   -- integers, doubles and booleans; negative and not finite ones read 0
+    attributes      Array(Tuple(key String, value Tuple(
+        value Enum8('none' = 0, 'string_value' = 1, 'bool_value' = 2, 'int_value' = 3, 'double_value' = 4, 'array_value' = 5, 'bytes_value' = 7),
+        string_value String, bool_value Bool, int_value Int64, double_value Float64, bytes_value String,
+        array_value Tuple(values Array(Tuple(string_value String, bool_value Bool, int_value Int64, double_value Float64)))))),
+    events          Array(Tuple(time_unix_nano UInt64, name String, attributes Array(Tuple(key String, value Tuple(
+        value Enum8('none' = 0, 'string_value' = 1, 'bool_value' = 2, 'int_value' = 3, 'double_value' = 4, 'array_value' = 5, 'bytes_value' = 7),
+        string_value String, bool_value Bool, int_value Int64, double_value Float64))))),
+    status_code     Int32,                  -- 2 error
+    status_message  String
 )
 ENGINE = Null;
 
 CREATE OR REPLACE MATERIALIZED VIEW flatten_spans TO flat_spans AS
-WITH
-    span.attributes.key AS keys,
-    span.attributes.value AS vals,
-    CAST((keys, arrayMap(v -> multiIf(
-        v.value = 'string_value', v.string_value,
-        v.value = 'int_value', toString(v.int_value),
-        v.value = 'double_value', toString(v.double_value),
-        v.value = 'bool_value', if(v.bool_value, 'true', 'false'),
-        v.value = 'bytes_value', base64Encode(v.bytes_value),
-        v.value = 'array_value' AND notEmpty(v.array_value.values.string_value[1]), toJSONString(v.array_value.values.string_value),
-        v.value = 'array_value', toJSONString(arrayMap((i, d) -> i + d, v.array_value.values.int_value, v.array_value.values.double_value)),
-        ''), vals)), 'Map(String, String)') AS texts,
-    span.name AS span_name
 SELECT
     multiIf(
-        span_name = 'tokentrail.phase', 'tokentrail.phase',
-        span_name = 'tokentrail.step', 'tokentrail.step',
-        span_name = 'tokentrail.request.open', 'tokentrail.request.open',
-        startsWith(span_name, 'tokentrail.kv.'), 'tokentrail.kv',
-        span_name = 'tokentrail.cold_start' OR startsWith(span_name, 'tokentrail.cold_start.'), 'tokentrail.cold_start',
-        scope_name = 'tokentrail' AND has(keys, 'gen_ai.operation.name'), 'tokentrail.request',
-        startsWith(scope_name, 'vllm.') AND span_name = 'llm_request' AND has(keys, 'gen_ai.latency.e2e'), 'vllm.request',
-        startsWith(scope_name, 'vllm.') AND span.kind = 1 AND has(keys, 'code.function'), 'vllm.cold_start',
-        texts['gen_ai.operation.name'] IN ('chat', 'text_completion', 'generate_content'), 'genai.request',
+        span.name IN ('tokentrail.phase', 'tokentrail.step', 'tokentrail.request.open',
+                      'tokentrail.kv.evict', 'tokentrail.kv.offload', 'tokentrail.kv.restore'), span.name,
+        startsWith(span.name, 'tokentrail.cold_start'), 'tokentrail.cold_start',
+        scope = 'tokentrail' AND has(span.attributes.key, 'gen_ai.operation.name'), 'tokentrail.request',
+        startsWith(scope, 'vllm.'), multiIf(
+            span.name = 'llm_request', 'vllm.request',
+            span.kind = 1 AND has(span.attributes.key, 'code.function'), 'vllm.cold_start',
+            ''),
+        text['gen_ai.operation.name'] IN ('chat', 'text_completion', 'generate_content'), 'genai.request',
         '') AS claim,
-    service,
-    instance,
-    variant,
     resource,
-    scope_name AS scope,
+    resource['service.name'] AS service,
+    resource['service.instance.id'] AS instance,
+    resource['tokentrail.variant'] AS variant,
+    scope,
     span.trace_id AS trace_id,
     span.span_id AS span_id,
     span.parent_span_id AS parent_span_id,
-    span_name AS name,
+    span.name AS name,
     span.kind AS kind,
-    fromUnixTimestamp64Nano(toInt64(span.start_time_unix_nano), 'UTC') AS start,
-    fromUnixTimestamp64Nano(toInt64(span.end_time_unix_nano), 'UTC') AS end,
+    fromUnixTimestamp64Nano(span.start_time_unix_nano, 'UTC') AS start,
+    fromUnixTimestamp64Nano(span.end_time_unix_nano, 'UTC') AS end,
     span.end_time_unix_nano - span.start_time_unix_nano AS duration_ns,
-    texts AS text,
-    CAST((keys, arrayMap(v -> if(isFinite(v.double_value), greatest(v.int_value + v.double_value, 0), 0), vals)), 'Map(String, Float64)') AS number,
+    CAST((span.attributes.key, span.attributes.value.string_value), 'Map(String, String)') AS text,
+    CAST((span.attributes.key, arrayMap(v -> if(isFinite(v.double_value),
+        greatest(v.int_value + v.double_value + v.bool_value, 0), 0), span.attributes.value)), 'Map(String, Float64)') AS number,
+    span.attributes AS attributes,
+    span.events AS events,
     span.status.code AS status_code,
-    span.status.message AS status_message,
-    arrayMap(e -> (
-        fromUnixTimestamp64Nano(toInt64(e.time_unix_nano), 'UTC'),
-        e.name,
-        CAST((e.attributes.key, arrayMap(v -> multiIf(
-            v.value = 'string_value', v.string_value,
-            v.value = 'int_value', toString(v.int_value),
-            v.value = 'double_value', toString(v.double_value),
-            v.value = 'bool_value', if(v.bool_value, 'true', 'false'),
-            ''), e.attributes.value)), 'Map(String, String)')), span.events) AS events
+    span.status.message AS status_message
 FROM
 (
     SELECT
         resource,
-        resource['service.name'] AS service,
-        if(resource['service.instance.id'] != '', resource['service.instance.id'], resource['host.name']) AS instance,
-        resource['tokentrail.variant'] AS variant,
-        scoped.scope.name AS scope_name,
+        scoped.scope.name AS scope,
         arrayJoin(arrayFilter(s -> s.name != 'tokentrail.token', scoped.spans)) AS span
     FROM
     (
         SELECT
-            CAST((resource_span.resource.attributes.key, arrayMap(v -> multiIf(
-                v.value = 'string_value', v.string_value,
-                v.value = 'int_value', toString(v.int_value),
-                v.value = 'double_value', toString(v.double_value),
-                v.value = 'bool_value', if(v.bool_value, 'true', 'false'),
-                ''), resource_span.resource.attributes.value)), 'Map(String, String)') AS resource,
+            CAST((resource_span.resource.attributes.key, resource_span.resource.attributes.value.string_value),
+                 'Map(String, String)') AS resource,
             arrayJoin(resource_span.scope_spans) AS scoped
         FROM (SELECT arrayJoin(resource_spans) AS resource_span FROM otlp_traces)
     )
 );
 
 CREATE OR REPLACE MATERIALIZED VIEW unclaimed_spans TO spans AS
-SELECT start, duration_ns, trace_id, span_id, parent_span_id, service, instance, scope, name, kind, status_code,
-       status_message, text AS attributes, resource, events
+WITH
+    (v -> multiIf(
+        v.value = 'int_value', toString(v.int_value),
+        v.value = 'double_value', toString(v.double_value),
+        v.value = 'bool_value', if(v.bool_value, 'true', 'false'),
+        v.string_value)) AS as_text
+SELECT
+    start, duration_ns, trace_id, span_id, parent_span_id, service, instance, scope, name, kind, status_code, status_message,
+    CAST((attributes.key, arrayMap(v -> multiIf(
+        v.value = 'array_value', toJSONString(arrayMap(
+            item -> if(item.string_value != '', item.string_value, toString(item.int_value + item.double_value)),
+            v.array_value.values)),
+        v.value = 'bytes_value', base64Encode(v.bytes_value),
+        as_text(v)), attributes.value)), 'Map(String, String)') AS attributes,
+    resource,
+    arrayMap(e -> (fromUnixTimestamp64Nano(e.time_unix_nano, 'UTC'), e.name,
+        CAST((e.attributes.key, arrayMap(v -> as_text(v), e.attributes.value)), 'Map(String, String)')), events) AS events
 FROM flat_spans
 WHERE claim = '';
