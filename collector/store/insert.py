@@ -10,9 +10,6 @@ from collector.store.schema import OTLP_PROTO
 from collector.store.store import Store
 
 INSERT_SETTINGS: Final = {
-    "format_schema_source": "string",
-    "format_schema": OTLP_PROTO,
-    "format_schema_message_name": "TracesData",
     "input_format_protobuf_oneof_presence": 1,
     "async_insert": 0,
     "insert_deduplicate": 1,
@@ -26,6 +23,14 @@ INSERT_SETTINGS: Final = {
     # Spans are checked to be of this century, so partitions are days of real data; late data may span many.
     "max_partitions_per_insert_block": 0,
 }
+
+# A server takes the schema with the insert. chDB would write such a schema into the working directory: it reads the file.
+_SERVER_SCHEMA: Final = {
+    "format_schema_source": "string",
+    "format_schema": OTLP_PROTO.read_text(),
+    "format_schema_message_name": "TracesData",
+}
+_EMBEDDED_SCHEMA: Final = {"format_schema": f"{OTLP_PROTO}:TracesData"}
 
 DATA_ERROR_CODES: Final = frozenset(
     {
@@ -56,12 +61,13 @@ def insert_otlp(store: Store, body: bytes, token: str) -> None:
 
     Raises `RefusedError` when the data is at fault; whatever else it raises is worth another try.
     """
+    schema = _EMBEDDED_SCHEMA if store.embedded else _SERVER_SCHEMA
     try:
         store.client().raw_insert(
             "otlp_traces",
             insert_block=body,
             fmt="ProtobufSingle",
-            settings={**INSERT_SETTINGS, "insert_deduplication_token": token},
+            settings={**INSERT_SETTINGS, **schema, "insert_deduplication_token": token},
         )
     except DatabaseError as error:
         if error.code in DATA_ERROR_CODES:

@@ -48,6 +48,11 @@ class Store:
         return store
 
     @property
+    def embedded(self) -> bool:
+        """Whether ClickHouse runs in this process."""
+        return self._dsn.startswith("chdb://")
+
+    @property
     def safe_dsn(self) -> str:
         """The address without its password."""
         parts = urlsplit(self._dsn)
@@ -75,7 +80,7 @@ class Store:
             client.close()
 
     def _connect(self) -> Client:
-        if self._dsn.startswith("chdb://"):
+        if self.embedded:
             Path(urlsplit(self._dsn).path).mkdir(parents=True, exist_ok=True)
             return clickhouse_connect.get_client(dsn=self._dsn)
         return clickhouse_connect.get_client(dsn=self._dsn, autogenerate_session_id=False, **self._timeouts)
