@@ -18,6 +18,7 @@ from torch import Tensor
 
 from instrumented_engine.model.attention import Batch, attend
 from instrumented_engine.model.errors import ModelError
+from instrumented_engine.model.linear import Linear, linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,31 +50,31 @@ class LlamaConfig:
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One decoder layer; matrices are (out, in). `qkv` stacks query, key and value, `gate_up` gate and up."""
+    """One decoder layer. `qkv` stacks query, key and value, `gate_up` gate and up."""
 
     attention_norm: Tensor
-    qkv: Tensor
-    output: Tensor
+    qkv: Linear
+    output: Linear
     mlp_norm: Tensor
-    gate_up: Tensor
-    down: Tensor
+    gate_up: Linear
+    down: Linear
 
 
 @dataclass(frozen=True, slots=True)
 class LlamaWeights:
-    """All parameters. `lm_head` is `embedding` itself where they are tied; `rope_factors` divide the frequencies."""
+    """All parameters. `rope_factors` divide the rotary frequencies."""
 
     embedding: Tensor
     layers: list[LayerWeights]
     norm: Tensor
-    lm_head: Tensor
+    lm_head: Linear
     rope_factors: Tensor | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes that one decode step reads."""
-        per_layer = (t for layer in self.layers for t in (layer.qkv, layer.output, layer.gate_up, layer.down))
-        return self.lm_head.nbytes + sum(tensor.nbytes for tensor in per_layer)
+        matrices = (m for layer in self.layers for m in (layer.qkv, layer.output, layer.gate_up, layer.down))
+        return self.lm_head.nbytes + sum(matrix.nbytes for matrix in matrices)
 
 
 def build_weights(config: LlamaConfig, get: Callable[[str], Tensor], has: Callable[[str], bool]) -> LlamaWeights:
@@ -84,11 +85,11 @@ def build_weights(config: LlamaConfig, get: Callable[[str], Tensor], has: Callab
         layers.append(
             LayerWeights(
                 attention_norm=get(name("attn_norm.weight")),
-                qkv=torch.cat([get(name(f"attn_{part}.weight")) for part in "qkv"]),
-                output=get(name("attn_output.weight")),
+                qkv=linear(torch.cat([get(name(f"attn_{part}.weight")) for part in "qkv"])),
+                output=linear(get(name("attn_output.weight"))),
                 mlp_norm=get(name("ffn_norm.weight")),
-                gate_up=torch.cat([get(name("ffn_gate.weight")), get(name("ffn_up.weight"))]),
-                down=get(name("ffn_down.weight")),
+                gate_up=linear(torch.cat([get(name("ffn_gate.weight")), get(name("ffn_up.weight"))])),
+                down=linear(get(name("ffn_down.weight"))),
             )
         )
     embedding = get("token_embd.weight")
@@ -96,7 +97,7 @@ def build_weights(config: LlamaConfig, get: Callable[[str], Tensor], has: Callab
         embedding=embedding,
         layers=layers,
         norm=get("output_norm.weight"),
-        lm_head=get("output.weight") if has("output.weight") else embedding,
+        lm_head=linear(get("output.weight") if has("output.weight") else embedding),
         rope_factors=get("rope_freqs.weight").float() if has("rope_freqs.weight") else None,
     )
 
@@ -140,16 +141,16 @@ class Llama:
         rotation = self._rotations[batch.positions].unsqueeze(1)
         for layer, layer_cache in zip(self.weights.layers, cache, strict=True):
             h = F.rms_norm(x, hidden_size, layer.attention_norm, eps)
-            x = torch.addmm(x, self._attention(layer, h, rotation, batch, layer_cache), layer.output.t())
+            x = x + layer.output(self._attention(layer, h, rotation, batch, layer_cache))
             h = F.rms_norm(x, hidden_size, layer.mlp_norm, eps)
-            gate, up = F.linear(h, layer.gate_up).chunk(2, dim=-1)
-            x = torch.addmm(x, F.silu(gate) * up, layer.down.t())
+            gate, up = layer.gate_up(h).chunk(2, dim=-1)
+            x = x + layer.down(F.silu(gate) * up)
         x = F.rms_norm(x[batch.sampled], hidden_size, self.weights.norm, eps)
-        return F.linear(x, self.weights.lm_head)
+        return self.weights.lm_head(x)
 
     def _attention(self, layer: LayerWeights, h: Tensor, rotation: Tensor, batch: Batch, cache: Tensor) -> Tensor:
         config = self.config
-        qkv = F.linear(h, layer.qkv).view(len(h), config.heads + 2 * config.kv_heads, config.head_dim)
+        qkv = layer.qkv(h).view(len(h), config.heads + 2 * config.kv_heads, config.head_dim)
         rotated = qkv[:, : config.heads + config.kv_heads]
         pairs = torch.view_as_complex(rotated.float().view(*rotated.shape[:-1], -1, 2))
         rotated.copy_(torch.view_as_real(pairs * rotation).flatten(-2))

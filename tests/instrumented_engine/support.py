@@ -1,0 +1,144 @@
+"""Real parts in small: a trail that exports to memory, a byte tokenizer, and a runner that computes from its cache."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import defaultdict
+
+import numpy as np
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace import TracerProvider
+from transformers import PreTrainedTokenizerFast
+
+import tokenizers
+from instrumented_engine.core.blocks import BlockPool
+from instrumented_engine.core.engine import Engine
+from instrumented_engine.core.scheduler import Scheduler
+from instrumented_engine.core.sequence import SamplingParams, Sequence
+from instrumented_engine.core.text import TextStream
+from instrumented_engine.model.tokenizer import Tokenizer
+from tokentrail import Trail, now_ns
+from tokentrail.config import Settings as TrailSettings
+from tokentrail.export import Outcome, Verdict
+
+EOS = 0
+TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+
+
+class MemoryTrail(Trail):
+    """A trail whose collector is a list."""
+
+    def __init__(self, clock=now_ns):
+        self.payloads = []
+        settings = TrailSettings.from_env({"TOKENTRAIL_STRICT": "true"})
+        super().__init__(settings, TracerProvider(), transport=self._send, clock=clock, background=False)
+
+    def _send(self, body):
+        self.payloads.append(body)
+        return Outcome(Verdict.DELIVERED)
+
+    def spans(self, name=""):
+        """Every span exported so far whose name starts so, as {name, start, end, id, parent, attributes}."""
+        assert self.flush()
+        found = []
+        for body in self.payloads:
+            for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+                found += [span for scope in resource.scope_spans for span in scope.spans]
+        return [flat(span) for span in found if span.name.startswith(name)]
+
+    def request(self, request_id):
+        """The one request span with that id."""
+        [span] = [s for s in self.spans() if s.get("gen_ai.response.id") == request_id and "tokentrail.status" in s]
+        return span
+
+
+def flat(span):
+    attributes = {a.key: getattr(a.value, a.value.WhichOneof("value") or "string_value") for a in span.attributes}
+    return attributes | {
+        "name": span.name,
+        "start": span.start_time_unix_nano,
+        "end": span.end_time_unix_nano,
+        "id": span.span_id,
+        "parent": span.parent_span_id,
+    }
+
+
+def byte_tokenizer():
+    """A byte-level tokenizer: id 0 ends a text, the others are bytes."""
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {"<eos>": EOS} | {letter: i + 1 for i, letter in enumerate(alphabet)}
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, []))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = tokenizers.decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>", chat_template=TEMPLATE)
+    return Tokenizer(fast)
+
+
+class CacheRunner:
+    """Continues texts by a rule that reads the whole context from a paged cache of token ids.
+
+    A block that two sequences own, or a token that was never computed, changes what comes out. `script` maps a prompt
+    to the exact tokens that follow it; `gate`, when given, must be set for a step to go on.
+    """
+
+    def __init__(self, blocks, block_size, script=None, gate=None):
+        self.cache = np.full((blocks, block_size), -1)
+        self.script = script or {}
+        self.gate = gate
+        self.failures = []
+
+    def run(self, batch):
+        if self.gate is not None:
+            assert self.gate.wait(30)
+        if self.failures:
+            raise self.failures.pop(0)
+        for item in batch:
+            s = item.sequence
+            for position in range(s.computed, s.computed + item.count):
+                self.cache[self._slot(s, position)] = s.tokens[position]
+        return [self._next(item) if item.samples else None for item in batch]
+
+    def _slot(self, sequence, position):
+        size = self.cache.shape[1]
+        return sequence.blocks[position // size], position % size
+
+    def _next(self, item):
+        sequence = item.sequence
+        context = [int(self.cache[self._slot(sequence, p)]) for p in range(len(sequence.tokens))]
+        assert context == sequence.tokens, "the cache holds another sequence's tokens"
+        answer = self.script.get(tuple(context[: sequence.prompt_tokens]))
+        if answer is not None:
+            return answer[sequence.generated] if sequence.generated < len(answer) else EOS
+        return 1 + sum((i + 1) * t for i, t in enumerate(context)) % 94
+
+
+def make_engine(trail, *, blocks=64, block_size=4, max_seqs=8, budget=64, clock=now_ns, **runner):
+    """An engine over a CacheRunner."""
+    scheduler = Scheduler(BlockPool(blocks, block_size), max_seqs=max_seqs, max_batched_tokens=budget)
+    return Engine(scheduler, CacheRunner(blocks, block_size, **runner), trail, eos_ids=[EOS], clock=clock)
+
+
+def make_sequence(trail, prompt, *, decode=lambda ids: "".join(chr(i + 31) for i in ids if i != EOS), name="", **params):
+    """A request for `prompt` (token ids), greedy unless said otherwise."""
+    params = SamplingParams(**{"max_tokens": 8, "temperature": 0.0, **params})
+    request = trail.start_request(operation="text_completion", model="m", request_id=name)
+    text = TextStream(decode, params.stop)
+    return Sequence(len(prompt), list(prompt), params, request, text, lambda _: None, random.Random(params.seed))
+
+
+def run_all(engine, sequences):
+    """Run to the end; {sequence: (output tokens, text, finish reason)}, of all that ran if none are given."""
+    for sequence in sequences:
+        engine.add(sequence)
+    text = defaultdict(str)
+    reason = {}
+    while engine.busy:
+        for output in engine.step():
+            text[output.sequence] += output.text
+            reason[output.sequence] = output.finish_reason
+    return {s: (s.tokens[s.prompt_tokens :], text[s], reason[s]) for s in sequences or reason}
+
+
+class Gate(threading.Event):
+    """Closed until `set`: holds the engine within a step."""
