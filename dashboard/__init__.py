@@ -1,0 +1,1 @@
+"""Streamlit dashboard over the collector's HTTP API, and nothing else: `streamlit run dashboard/app.py`."""

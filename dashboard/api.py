@@ -1,0 +1,124 @@
+"""The collector's HTTP API as the dashboard asks it: many questions at once, a moment's cache, clear problems."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import streamlit as st
+
+API_URL_VARIABLE = "TOKENTRAIL_API_URL"
+DEFAULT_API_URL = "http://127.0.0.1:8080"
+TIMEOUT_S = 15.0
+CACHE_S = 2.0
+
+Params = Sequence[tuple[str, str]]
+"""Query parameters; a name may be repeated."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why there is no answer, and what to do about it."""
+
+    title: str
+    detail: str
+    status: int | None = None
+    """HTTP status; None: the collector did not answer at all."""
+
+
+class Unanswered(Exception):
+    """Raised where an answer is needed and there is a `problem` in its place."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.title)
+        self.problem = problem
+
+
+@dataclass(frozen=True)
+class Question:
+    """One GET below `/api/v1`."""
+
+    path: str
+    params: tuple[tuple[str, str], ...] = ()
+
+
+def ask(path: str, params: Params = (), **more: str | float | None) -> Question:
+    """A question with the page's parameters and more of its own; those that are None are left out."""
+    own = [(name, str(value)) for name, value in more.items() if value is not None]
+    return Question(path, (*params, *own))
+
+
+def api_url() -> str:
+    """Where the collector's API is, from TOKENTRAIL_API_URL."""
+    return os.environ.get(API_URL_VARIABLE, "").strip().rstrip("/") or DEFAULT_API_URL
+
+
+@st.cache_data(ttl=CACHE_S, max_entries=200, show_spinner=False)
+def _answers(base: str, questions: tuple[Question, ...]) -> list[dict[str, Any] | Problem]:
+    try:
+        client = httpx.Client(base_url=f"{base}/api/v1/", timeout=TIMEOUT_S)
+    except (httpx.InvalidURL, ValueError) as error:
+        wrong = Problem(f"{API_URL_VARIABLE} is not a URL", f"It is {base!r} ({error}); for example {DEFAULT_API_URL}.")
+        return [wrong] * len(questions)
+    with client, ThreadPoolExecutor(max_workers=8) as pool:
+        return list(pool.map(lambda question: answer(client, question), questions))
+
+
+def fetch(questions: Mapping[str, Question]) -> Answers:
+    """All answers, asked for in parallel and kept for `CACHE_S` for everybody who looks at the same thing."""
+    return Answers(dict(zip(questions, _answers(api_url(), tuple(questions.values())), strict=True)))
+
+
+class Answers(dict[str, "dict[str, Any] | Problem"]):
+    """Answers by the name of their question. `answers.need(name)` raises what stands in its place."""
+
+    def need(self, name: str) -> dict[str, Any]:
+        """The answer. Raises Unanswered."""
+        found = self[name]
+        if isinstance(found, Problem):
+            raise Unanswered(found)
+        return found
+
+
+def answer(client: httpx.Client, question: Question) -> dict[str, Any] | Problem:
+    """The JSON object that the collector answers with, or the Problem."""
+    base = client.base_url.copy_with(userinfo=b"", path="/")
+    try:
+        response = client.get(question.path, params=list(question.params))
+        body = response.json() if response.content else {}
+    except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
+        return Problem(
+            f"{API_URL_VARIABLE} is not a URL of the collector", f"{error} It should look like {DEFAULT_API_URL}."
+        )
+    except httpx.TimeoutException:
+        return Problem(
+            "The collector is too slow", f"{base} did not answer within {TIMEOUT_S:.0f} s. Try a shorter range."
+        )
+    except httpx.HTTPError as error:
+        return Problem(
+            "The collector cannot be reached",
+            f"{base} does not answer ({error}). "
+            f"Start it with `tokentrail up`, or set {API_URL_VARIABLE} to where it is.",
+        )
+    except ValueError:
+        return Problem("This is not the collector's API", f"{base} answers, but not in JSON. Check {API_URL_VARIABLE}.")
+    if response.is_error:
+        return _refusal(response.status_code, body)
+    if not isinstance(body, dict):
+        return Problem(
+            "This is not the collector's API", f"{base} does not answer with an object. Check {API_URL_VARIABLE}."
+        )
+    return body
+
+
+def _refusal(status: int, body: Any) -> Problem:
+    """An RFC 9457 body as a Problem; anything else by its status."""
+    if not isinstance(body, dict):
+        body = {}
+    errors = [f"{e.get('field')}: {e.get('detail')}" for e in body.get("errors") or [] if isinstance(e, dict)]
+    detail = "; ".join(errors) or str(body.get("detail") or "The collector gave no reason; its log may.")
+    return Problem(str(body.get("title") or f"HTTP {status}"), detail, status)

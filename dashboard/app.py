@@ -1,0 +1,26 @@
+"""Entry point: `streamlit run dashboard/app.py`, with TOKENTRAIL_API_URL naming the collector's API."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import streamlit as st
+
+from dashboard import filters
+from dashboard.parts import style
+from dashboard.views import overview, request, requests
+
+HERE = Path(__file__).parent
+
+st.set_page_config(page_title="tokentrail", page_icon=str(HERE / "icon.svg"), layout="wide")
+st.logo(str(HERE / "logo.svg"), size="large", icon_image=str(HERE / "icon.svg"))
+style()
+page = st.navigation(
+    [
+        st.Page(overview.page, title="Overview", icon=":material/monitoring:", url_path="overview", default=True),
+        st.Page(requests.page, title="Requests", icon=":material/list:", url_path="requests"),
+        st.Page(request.page, title="Request", icon=":material/waterfall_chart:", url_path="request"),
+    ]
+)
+st.session_state["view"] = filters.sidebar()
+page.run()

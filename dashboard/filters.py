@@ -1,0 +1,117 @@
+"""What the pages look at: time range and labels, set in the sidebar and kept in the URL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import streamlit as st
+
+from dashboard.api import Answers, Problem, ask, fetch
+
+RANGES = {"5m": 300, "15m": 900, "1h": 3600, "6h": 21600, "24h": 86400, "7d": 604800, "30d": 2592000}
+DEFAULT_RANGE = "15m"
+CUSTOM = "custom"
+LABELS = ("model", "tenant", "variant", "engine", "slo_class")
+STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400)
+POINTS = 90
+
+
+@dataclass(frozen=True)
+class View:
+    """One selection of traffic."""
+
+    start: str
+    end: str
+    labels: tuple[tuple[str, str], ...]
+    slo: str | None
+    live: bool
+    """Whether the end moves with the clock, so that looking again is worth it."""
+
+    @property
+    def params(self) -> tuple[tuple[str, str], ...]:
+        """The API's parameters for it."""
+        return (("start", self.start), ("end", self.end), *self.labels)
+
+
+def step_s(seconds: float) -> int:
+    """A round bucket width that cuts a window of so many seconds into about `POINTS`."""
+    return next((step for step in STEPS_S if step * POINTS >= seconds), STEPS_S[-1])
+
+
+def refresh_s(seconds: float) -> float:
+    """How often a window of so many seconds is worth asking for again."""
+    return min(60.0, max(5.0, seconds / 360))
+
+
+def known_labels(engines: list[dict[str, Any]], slos: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """The values to offer for each label: what engines have sent and SLOs select. Others can be typed in."""
+    known: dict[str, set[str]] = {label: set() for label in LABELS}
+    for engine in engines:
+        known["engine"].add(engine["engine"])
+        known["variant"].add(engine["variant"])
+        known["model"].update(engine["models"])
+    for slo in slos:
+        for label, values in (slo.get("select") or {}).items():
+            if label in known:
+                known[label].update(values)
+    return {label: sorted(values - {""}) for label, values in known.items()}
+
+
+def sidebar() -> View:
+    """Draw the filters. Returns what they say, which pages find as `selected()`."""
+    answers = fetch({"engines": ask("engines", start="-30d"), "slos": ask("slos")})
+    slos = _listed(answers, "slos")
+    known = known_labels(_listed(answers, "engines"), slos)
+    with st.sidebar:
+        chosen = st.selectbox(
+            "Time range",
+            [*RANGES, CUSTOM],
+            index=list(RANGES).index(DEFAULT_RANGE),
+            key="range",
+            bind="query-params",
+        )
+        start, end = (f"-{RANGES[chosen]}s", "now") if chosen in RANGES else _custom()
+        names = [slo["name"] for slo in slos]
+        slo = st.selectbox(
+            "SLO",
+            names,
+            index=None,
+            accept_new_options=True,  # a link's SLO stays in the URL while the collector is away
+            placeholder="all requests",
+            key="slo",
+            bind="query-params",
+            help="Charts show only what this SLO selects, and judge goodput by it.",
+        )
+        labels = [(label, value) for label in LABELS for value in _label(label, known[label])]
+    return View(start, end, tuple(labels), slo, live=end == "now")
+
+
+def selected() -> View:
+    """What the sidebar of this run said."""
+    view: View = st.session_state["view"]
+    return view
+
+
+def _custom() -> tuple[str, str]:
+    hint = "2026-11-21T10:00:00Z, unix seconds, or relative to now: -2h30m"
+    start = st.text_input("From", "-2h", key="start", bind="query-params", help=hint)
+    end = st.text_input("To", "now", key="end", bind="query-params", help=hint)
+    return start.strip() or "-2h", end.strip() or "now"
+
+
+def _label(label: str, known: list[str]) -> list[str]:
+    return st.multiselect(
+        "SLO class" if label == "slo_class" else label.capitalize(),
+        known,
+        key=label,
+        accept_new_options=True,
+        placeholder="all",
+        bind="query-params",
+    )
+
+
+def _listed(answers: Answers, name: str) -> list[dict[str, Any]]:
+    """The list in an answer; empty where there is none, since the page itself says why."""
+    found = answers[name]
+    return [] if isinstance(found, Problem) else list(found[name])

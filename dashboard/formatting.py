@@ -1,0 +1,89 @@
+"""Numbers as people read them. What is undefined is `–`, never 0."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from itertools import pairwise
+from math import floor, isfinite, log10
+from typing import overload
+
+UNDEFINED = "–"
+MINUS = "−"
+
+
+def duration(seconds: float | None) -> str:
+    """Three significant digits in the unit that fits: `480 µs`, `21.3 ms`, `1.25 s`; then `2 min 5 s`, `12 d 4 h`."""
+    if seconds is None or not isfinite(seconds):
+        return UNDEFINED
+    if seconds < 0:
+        return MINUS + duration(-seconds)
+    if seconds == 0:
+        return "0 s"
+    for unit, size in (("µs", 1e-6), ("ms", 1e-3), ("s", 1.0)):
+        if float(f"{seconds / size:.3g}") < (60 if unit == "s" else 1000):
+            return f"{significant(seconds / size)} {unit}"
+    for (large, size), (small, part) in pairwise(_LONG):
+        if seconds >= size:
+            whole, rest = divmod(round(seconds / part), size // part)
+            return f"{whole} {large}" + (f" {rest} {small}" if rest else "")
+    return f"{round(seconds)} s"
+
+
+_LONG = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """`value` with so many significant digits and no exponent: 0.0712, 21.3, 480, 12000."""
+    if value == 0:
+        return "0"
+    places = max(0, digits - 1 - floor(log10(abs(float(f"{value:.{digits}g}")))))
+    return f"{value:.{places}f}"
+
+
+def percent(ratio: float | None) -> str:
+    """Two decimals, towards zero: 0.99999 is 99.99 %, because 100 % means every single one."""
+    if ratio is None or not isfinite(ratio):
+        return UNDEFINED
+    hundredths = floor(abs(ratio) * 10_000 + 1e-9)
+    text = f"{hundredths // 100}.{hundredths % 100:02d}".rstrip("0").rstrip(".")
+    return f"{MINUS if ratio < 0 and hundredths else ''}{text} %"
+
+
+def count(value: float | None) -> str:
+    """A whole number with thin spaces between thousands: `12 345`."""
+    return UNDEFINED if value is None else f"{round(value):,}".replace(",", "\u202f")
+
+
+def rate(value: float | None, unit: str) -> str:
+    """Per second, three significant digits: `0.0712 req/s`."""
+    if value is None or not isfinite(value):
+        return UNDEFINED
+    return f"{significant(value) if value < 1000 else count(value)} {unit}"
+
+
+@overload
+def instant(text: str) -> datetime: ...
+@overload
+def instant(text: None) -> None: ...
+@overload
+def instant(text: str | None) -> datetime | None: ...
+def instant(text: str | None) -> datetime | None:
+    """An API time (RFC 3339) as an aware UTC datetime, to the microsecond; None stays None."""
+    if text is None:
+        return None
+    fraction = re.sub(r"(\.\d{6})\d+", r"\1", text.replace("Z", "+00:00"))
+    return datetime.fromisoformat(fraction).astimezone(UTC)
+
+
+def clock(text: str | None) -> str:
+    """An API time as `2026-11-21 10:15:03 UTC`."""
+    moment = instant(text)
+    return UNDEFINED if moment is None else f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def plain(text: str) -> str:
+    """`text` from outside, so that Markdown shows it as it is: no links, images, HTML or formatting in it."""
+    flat = " ".join(text.split())
+    escaped = re.sub(r"([\\`*_{}\[\]()<>#+!|$~:&-])", r"\\\1", flat)
+    return escaped[:400] + ("…" if len(escaped) > 400 else "")

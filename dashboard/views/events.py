@@ -1,0 +1,112 @@
+"""What happened: firing conditions, past incidents, cold starts, and the engines they happened to."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import streamlit as st
+
+from dashboard.formatting import UNDEFINED, clock, count, duration, instant, percent, plain
+from dashboard.helptexts import HELP
+from dashboard.shape import Json
+
+SEVERITY_COLOURS = {"page": "red", "ticket": "orange", "info": "blue"}
+
+
+def firing(incidents: list[Json]) -> None:
+    """What needs somebody now, or that nothing does."""
+    now = [incident for incident in incidents if incident["firing"]]
+    with st.container(key="firing"):
+        if not now:
+            st.success("Nothing is firing.", icon=":material/check_circle:")
+        for number, incident in enumerate(now):
+            with st.container(border=True, key=f"incident-{number}"):
+                row(incident)
+
+
+def row(incident: Json) -> None:
+    """One firing condition."""
+    severity = incident["severity"]
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.badge(severity.upper(), color=SEVERITY_COLOURS.get(severity, "gray"), icon=":material/notifications_active:")  # type: ignore[arg-type] # Streamlit's colour names
+        st.markdown(f"**{plain(incident['title'])}**", width="content")
+        st.markdown(plain(incident["detail"]), width="content")
+    lasted = (datetime.now(UTC) - instant(incident["start"])).total_seconds()
+    facts = [f"since {clock(incident['start'])} ({duration(lasted)})", incident.get("instance") or ""]
+    if incident["requests_affected"] is not None:
+        facts.append(f"{count(incident['requests_affected'])} requests affected")
+    st.caption(plain(" · ".join(fact for fact in facts if fact)))
+
+
+def tables(incidents: list[Json], cold_starts: list[Json]) -> None:
+    """Incidents and cold starts of the window."""
+    left, right = st.columns(2)
+    with left:
+        st.subheader("Incidents")
+        _table([incident_row(incident) for incident in incidents], "No incidents in this range.", "incidents")
+    with right:
+        st.subheader("Cold starts", help=HELP["Cold starts"])
+        _table([cold_start_row(start) for start in cold_starts], "No engine started in this range.", "cold-starts")
+
+
+def _table(rows: list[dict[str, str]], empty: str, key: str) -> None:
+    with st.container(key=key):
+        if rows:
+            st.dataframe(rows, hide_index=True, placeholder=UNDEFINED)
+        else:
+            st.caption(empty)
+
+
+def incident_row(incident: Json) -> dict[str, str]:
+    """An incident as a table row."""
+    end = instant(incident["end"])
+    lasted = duration((end - instant(incident["start"])).total_seconds()) if end else "ongoing"
+    return {
+        "severity": incident["severity"],
+        "what": incident["title"],
+        "started": clock(incident["start"]),
+        "lasted": lasted,
+        "requests": count(incident["requests_affected"]),
+        "where": incident.get("instance") or incident.get("slo") or UNDEFINED,
+        "detail": incident["detail"],
+    }
+
+
+def cold_start_row(start: Json) -> dict[str, str]:
+    """A cold start as a table row, its sub-phases longest first."""
+    phases = sorted(start["phases"], key=lambda phase: -phase["duration_s"])
+    return {
+        "started": clock(start["start"]),
+        "took": duration(start["duration_s"]),
+        "engine": start["service"] or start["engine"],
+        "model": start["model"] or UNDEFINED,
+        "result": start["error_type"] or start["status"],
+        "spent on": ", ".join(f"{phase['name']} {duration(phase['duration_s'])}" for phase in phases) or UNDEFINED,
+    }
+
+
+def engines(known: list[Json], caches: list[Json], end: datetime) -> None:
+    """Every engine process seen, with its cache where it reports one."""
+    by_instance = {(cache["service"], cache["instance"]): cache for cache in caches}
+    rows = []
+    for engine in known:
+        cache = by_instance.get((engine["service"], engine["instance"]), {})
+        ago = max(0.0, (end - instant(engine["last_seen"])).total_seconds())
+        blocks = f"{count(cache['blocks_used'])} of {count(cache['blocks_total'])}" if cache else UNDEFINED
+        rows.append(
+            {
+                "service": engine["service"],
+                "instance": engine["instance"],
+                "kind": engine["engine"],
+                "variant": engine["variant"] or UNDEFINED,
+                "models": ", ".join(engine["models"]) or UNDEFINED,
+                "last seen": f"{duration(ago)} ago",
+                "requests": count(engine["requests"]),
+                "running": count(cache.get("running")),
+                "waiting": count(cache.get("waiting")),
+                "KV blocks": blocks,
+                "KV used": percent(cache.get("usage")),
+                "evicted blocks": count(cache.get("evicted_blocks")),
+            }
+        )
+    _table(rows, "No engine has sent anything in the last 30 days.", "engines")

@@ -1,0 +1,171 @@
+"""One request: the waterfall of its phases and tokens, and what the engine did meanwhile."""
+
+from __future__ import annotations
+
+import re
+
+import streamlit as st
+
+from dashboard import charts, parts, waterfall
+from dashboard.api import Problem, ask, fetch
+from dashboard.formatting import UNDEFINED, clock, count, duration, percent, plain
+from dashboard.helptexts import HELP
+from dashboard.parts import metric
+from dashboard.shape import Json, interference, longest_waits, phase_totals
+
+TRACE_ID = re.compile(r"[0-9a-f]{32}")
+SPAN_ID = re.compile(r"[0-9a-f]{16}")
+OPEN_REFRESH_S = 2.0
+
+
+def page() -> None:
+    """Draw the page for the URL's `trace_id` (and `span_id`, where one trace holds several requests)."""
+    st.title("Request")
+    trace_id = (
+        st.text_input("Trace id", key="trace_id", bind="query-params", width=420, placeholder="32 hex digits")
+        .strip()
+        .lower()
+    )
+    span_id = st.query_params.get("span_id", "").strip().lower()
+    if not trace_id:
+        st.info("Enter a trace id, or choose a request on the Requests page.", icon=":material/search:")
+        return
+    if not TRACE_ID.fullmatch(trace_id) or (span_id and not SPAN_ID.fullmatch(span_id)):
+        parts.problem(
+            Problem(
+                "That is not a trace id", "A trace id has 32 hex digits, a span id 16. Copy it from the Requests page."
+            )
+        )
+        return
+    trail = fetch({"trail": ask(f"requests/{trace_id}", span_id=span_id or None)})["trail"]
+    if isinstance(trail, Problem):
+        parts.problem(unknown(trace_id) if trail.status == 404 else trail)
+        return
+    is_open = trail["request"]["status"] == "in_flight"
+    parts.refreshed(lambda: body(trace_id, span_id), OPEN_REFRESH_S if is_open else None)
+
+
+def unknown(trace_id: str) -> Problem:
+    """Nothing is stored under this id."""
+    return Problem(
+        "No such request",
+        f"The collector has nothing of trace {trace_id}. It may not have been sampled or have arrived yet, "
+        "be older than what is kept, or have gone to another collector.",
+        404,
+    )
+
+
+def body(trace_id: str, span_id: str) -> None:
+    """The request as it is now."""
+    trail = fetch({"trail": ask(f"requests/{trace_id}", span_id=span_id or None)})["trail"]
+    if isinstance(trail, Problem):
+        parts.problem(trail)
+        return
+    head(trail)
+    with st.container(border=True, key="waterfall"):
+        st.plotly_chart(waterfall.figure(trail), key="chart-waterfall", **charts.show_options())
+        if not trail["tokens"]:
+            st.caption("No single tokens are recorded: its engine sends one span a request, or no token came yet.")
+    left, right = st.columns(2)
+    with left:
+        phases(trail)
+    with right:
+        waits(trail)
+    others(trail)
+
+
+def head(trail: Json) -> None:
+    """What it was, and its numbers."""
+    request = trail["request"]
+    names = [
+        request["operation"],
+        request["model"],
+        request["service"] or request["engine"],
+        request["variant"],
+        request["tenant"],
+    ]
+    st.markdown(plain(" · ".join(name for name in names if name)))
+    st.caption(plain(f"{request['request_id'] or UNDEFINED} · arrived {clock(request['start'])} · {outcome(request)}"))
+    numbers = [
+        ("TTFT", duration(request["ttft_s"])),
+        ("TPOT", duration(request["tpot_s"])),
+        ("E2E", duration(request["e2e_s"])),
+        ("Queue", duration(request["queue_s"])),
+        ("Input tokens", count(request["input_tokens"])),
+        ("Cached tokens", count(request["cached_tokens"])),
+        ("Output tokens", count(request["output_tokens"])),
+        ("Preemptions", count(request["preemptions"])),
+    ]
+    with st.container(border=True, key="request-numbers"):
+        for column, (label, value) in zip(st.columns(len(numbers)), numbers, strict=True):
+            with column:
+                metric(label, value)
+
+
+def outcome(request: Json) -> str:
+    """`ok (stop)`, `error (engine_died)`, `in_flight`."""
+    reason = request["error_type"] or request["finish_reason"]
+    return f"{request['status']} ({reason})" if reason else str(request["status"])
+
+
+def phases(trail: Json) -> None:
+    """Where the time went."""
+    st.subheader("Where the time went", help="The phases neither overlap nor leave a gap: together they are E2E.")
+    rows = [
+        {
+            "phase": total.name,
+            "time": duration(total.seconds),
+            "share": percent(total.share),
+            "stretches": total.stretches,
+        }
+        for total in phase_totals(trail["phases"])
+    ]
+    with st.container(key="phases"):
+        if rows:
+            st.dataframe(rows, hide_index=True)
+        else:
+            st.caption("This engine does not report phases.")
+
+
+def waits(trail: Json) -> None:
+    """The longest gaps between tokens, with what the engine was doing."""
+    st.subheader("Longest waits between tokens", help=HELP["ITL"])
+    meddling = interference(trail["steps"], trail["tokens"], trail["phases"])
+    rows = [
+        {
+            "token": row["token"],
+            "wait": duration(row["wait_s"]),
+            "at": duration(row["at_s"]),
+            "in": row["phase"] or UNDEFINED,
+            "step": row["step"],
+            "prefilled": count(row["prefill_tokens"]),
+            "KV evicted": count(row["kv_blocks_evicted"]),
+        }
+        for row in longest_waits(trail["tokens"], trail["phases"], trail["steps"])
+    ]
+    with st.container(key="waits"):
+        if rows:
+            st.dataframe(rows, hide_index=True)
+        if meddling:
+            tokens = sum(step["prefill_tokens"] for step in meddling)
+            spent = sum(step["duration_s"] for step in meddling)
+            st.caption(
+                f"Prefill interference: {count(len(meddling))} steps, {duration(spent)} in all, prefilled "
+                f"{count(tokens)} prompt tokens of others while this request waited for its next token (shaded above).",
+                help=HELP["Prefill interference"],
+            )
+        elif not rows:
+            st.caption("Fewer than two tokens.")
+
+
+def others(trail: Json) -> None:
+    """Links to the other requests of the same trace."""
+    rest = [span for span in trail["span_ids"] if span != trail["request"]["span_id"]]
+    if rest:
+        st.caption("Other requests of this trace")
+    for span in rest[:20]:
+        st.page_link(
+            st.Page(lambda: None, url_path="request"),
+            label=span,
+            query_params={"trace_id": trail["request"]["trace_id"], "span_id": span},
+        )

@@ -1,0 +1,76 @@
+"""One card per promise: is it kept, how much of the budget is left, how fast is it going."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from dashboard import palette
+from dashboard.formatting import UNDEFINED, count, duration, percent, plain, rate, significant
+from dashboard.helptexts import HELP
+from dashboard.parts import bar, metric
+from dashboard.shape import Json, slo_state
+
+STATES = {
+    "page": ("Page", "red", ":material/notifications_active:"),
+    "ticket": ("Ticket", "orange", ":material/confirmation_number:"),
+    "exhausted": ("Budget spent", "orange", ":material/battery_alert:"),
+    "ok": ("Kept", "green", ":material/check:"),
+    "idle": ("No requests", "gray", ":material/hourglass_empty:"),
+}
+CARDS_A_ROW = 3
+
+
+def cards(slos: list[Json]) -> None:
+    """All promises, side by side."""
+    st.subheader("SLOs", help="Each over its own window, whatever the filters say.")
+    for start in range(0, len(slos), CARDS_A_ROW):
+        for column, slo in zip(st.columns(CARDS_A_ROW), slos[start : start + CARDS_A_ROW], strict=False):
+            with column.container(border=True, key=f"slo-{slo['name']}", height="stretch"):
+                card(slo)
+
+
+def card(slo: Json) -> None:
+    """One promise."""
+    text, colour, icon = STATES[slo_state(slo)]
+    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
+        st.markdown(f"**{plain(slo['name'])}**", width="content")
+        st.badge(text, color=colour, icon=icon)  # type: ignore[arg-type] # STATES holds Streamlit's colour names
+    st.caption(f"{plain(slo['description'])} {promise(slo)}")
+    left, middle, right = st.columns(3)
+    with left:
+        metric("Attainment", percent(slo["attainment"]), note=f"promised {percent(float(slo['objective']))}")
+    with middle:
+        metric("Budget left", percent(slo["budget_left"]), note=f"of {duration(slo['window_s'])}")
+    with right:
+        metric("Goodput", rate(slo["goodput_rps"], "/s"), note=f"{count(slo['requests']['good'])} good")
+    left_over = slo["budget_left"]
+    bar(left_over, palette.GOOD if (left_over or 0) > 0.5 else palette.WARN if (left_over or 0) > 0 else palette.BAD)
+    requests = slo["requests"]
+    st.caption(
+        f"{count(requests['total'])} ended, {count(requests['failed'])} failed, "
+        f"{count(requests['in_flight'])} in flight ({count(requests['in_flight_violations'])} late)"
+    )
+    with st.expander("Burn rates"):
+        st.caption(HELP["Burn rate"])
+        st.dataframe([burn_row(window) for window in slo["burn"]], hide_index=True, placeholder=UNDEFINED)
+
+
+def promise(slo: Json) -> str:
+    """`TTFT ≤ 500 ms, TPOT ≤ 100 ms.`"""
+    limits = [(name, slo["thresholds"].get(f"{name}_s")) for name in ("ttft", "tpot", "e2e")]
+    return plain(", ".join(f"{name.upper()} ≤ {duration(limit)}" for name, limit in limits if limit is not None)) + "."
+
+
+def burn_row(window: Json) -> dict[str, str]:
+    """One pair of windows as a table row."""
+    times = [
+        UNDEFINED if burn is None else f"{significant(burn)}×" for burn in (window["short_burn"], window["long_burn"])
+    ]
+    return {
+        "alert": window["name"],
+        "severity": window["severity"],
+        "short": f"{times[0]} over {duration(window['short_s'])}",
+        "long": f"{times[1]} over {duration(window['long_s'])}",
+        "fires above": f"{significant(window['threshold'])}×",
+        "firing": "yes" if window["firing"] else "no",
+    }

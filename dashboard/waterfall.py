@@ -1,0 +1,205 @@
+"""One request as a figure: its phases, every token's wait, the engine's steps and KV cache meanwhile."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from dashboard import palette
+from dashboard.formatting import duration
+from dashboard.shape import Json, interference, waiting_phases
+from tokentrail.semconv import Phase
+
+ROWS = {"phases": 56, "tokens": 330, "steps": 120, "kv": 110}
+"""Pixels of each panel."""
+GAP, TOP, BOTTOM = 34, 34, 40
+
+
+def figure(trail: Json) -> go.Figure:
+    """The waterfall of what `GET /api/v1/requests/{trace_id}` answers; panels without data are left out."""
+    present = {"phases": trail["phases"], "tokens": trail["tokens"], "steps": trail["steps"]}
+    if any(step["kv_blocks_total"] for step in trail["steps"]) or trail["events"]:
+        present["kv"] = True
+    panels = [name for name in ROWS if present.get(name)]
+    if not panels:
+        return go.Figure()
+    heights = [ROWS[name] for name in panels]
+    inner = sum(heights) + GAP * (len(panels) - 1)
+    chart = make_subplots(
+        rows=len(panels),
+        cols=1,
+        shared_xaxes=True,
+        row_heights=heights,
+        vertical_spacing=GAP / inner if panels[1:] else 0,
+    )
+    draw = {"phases": _phases, "tokens": _tokens, "steps": _steps, "kv": _kv}
+    for row, name in enumerate(panels, start=1):
+        draw[name](chart, row, trail)
+    chart.update_layout(
+        height=inner + TOP + BOTTOM,
+        margin={"l": 8, "r": 8, "t": TOP, "b": BOTTOM},
+        barmode="overlay",
+        bargap=0.1,
+        hovermode="closest",
+        legend={"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom", "font": {"size": 11}, "traceorder": "normal"},
+    )
+    chart.update_yaxes(gridcolor="rgba(128,136,150,0.15)", zeroline=False, automargin=True, title_font={"size": 11})
+    chart.update_xaxes(
+        showgrid=True, gridcolor="rgba(128,136,150,0.15)", ticksuffix="s", tickformat="~s", zeroline=False
+    )
+    chart.update_xaxes(
+        range=[0, extent(trail) * 1.01], title={"text": "since arrival", "font": {"size": 11}}, row=len(panels)
+    )
+    return chart
+
+
+def extent(trail: Json) -> float:
+    """Seconds from arrival to the last thing known of the request."""
+    ends = [part["offset_s"] + part["duration_s"] for part in trail["phases"]]
+    ends += [token["offset_s"] for token in trail["tokens"][-1:]]
+    return float(max([*ends, trail["request"].get("e2e_s") or 0.0, 1e-6]))
+
+
+def _bars(
+    chart: go.Figure, row: int, name: str, colour: str, parts: Sequence[tuple[float, float, Any, str]], **more: Any
+) -> None:
+    """Horizontal bars (from, length, y, hover text) of one kind."""
+    begins, lengths, ys, texts = zip(*parts, strict=True)
+    chart.add_bar(
+        orientation="h",
+        base=begins,
+        x=lengths,
+        y=ys,
+        name=name,
+        legendgroup=name,
+        marker={"color": colour, "line": {"width": 0}},
+        hovertext=texts,
+        hoverinfo="text",
+        row=row,
+        col=1,
+        **more,
+    )
+
+
+def _phases(chart: go.Figure, row: int, trail: Json) -> None:
+    for name in dict.fromkeys(phase["name"] for phase in trail["phases"]):
+        label = html.escape(name)
+        parts = [
+            (
+                p["offset_s"],
+                p["duration_s"],
+                "phases",
+                f"<b>{label}</b> {duration(p['duration_s'])}<br>from {duration(p['offset_s'])}",
+            )
+            for p in trail["phases"]
+            if p["name"] == name
+        ]
+        _bars(chart, row, label, palette.phase_colour(name), parts, showlegend=True)
+    chart.update_yaxes(showticklabels=False, row=row)
+    ttft = trail["request"].get("ttft_s")
+    if ttft is not None:
+        chart.add_vline(x=ttft, line={"width": 1, "dash": "dot"}, row=row)
+        chart.add_annotation(
+            text=f"first token {duration(ttft)}", x=ttft, y=0, yref="y domain", yanchor="top", showarrow=False,
+            font={"size": 10}, row=row, col=1,
+        )  # fmt: skip
+
+
+def _tokens(chart: go.Figure, row: int, trail: Json) -> None:
+    tokens = trail["tokens"]
+    waited_in = waiting_phases(tokens, trail["phases"])
+    drawn = {phase["name"] for phase in trail["phases"]}
+    for name in dict.fromkeys(waited_in):
+        parts = [
+            (t["offset_s"] - t["duration_s"], t["duration_s"], t["index"], _token_text(t, name))
+            for t, phase in zip(tokens, waited_in, strict=True)
+            if phase == name
+        ]
+        _bars(chart, row, html.escape(name or "wait"), palette.phase_colour(name), parts, showlegend=name not in drawn)
+    for step in interference(trail["steps"], tokens, trail["phases"]):
+        chart.add_vrect(
+            x0=step["offset_s"],
+            x1=step["offset_s"] + step["duration_s"],
+            fillcolor=palette.WARN,
+            opacity=0.13,
+            line_width=0,
+            layer="below",
+            row=row,
+            col=1,
+        )
+    chart.update_yaxes(autorange="reversed", title_text="token", row=row)
+
+
+def _token_text(token: Json, phase: str) -> str:
+    where = f" in {html.escape(phase)}" if phase else ""
+    waited = f"token {token['index']}<br><b>waited {duration(token['duration_s'])}</b>{where}"
+    return f"{waited}<br>out at {duration(token['offset_s'])}, step {token['step']}"
+
+
+def _steps(chart: go.Figure, row: int, trail: Json) -> None:
+    steps = trail["steps"]
+    middle = [step["offset_s"] + step["duration_s"] / 2 for step in steps]
+    width = [step["duration_s"] for step in steps]
+    texts = [
+        f"step {s['step']}: {duration(s['duration_s'])}"
+        f"<br>{s['prefill_tokens']} tokens prefilled, {s['decode_tokens']} decoded"
+        f"<br>{s['running']} running, {s['waiting']} waiting"
+        for s in steps
+    ]
+    below = [0] * len(steps)
+    for key, name, colour in (
+        ("decode_tokens", "tokens decoded", palette.MAIN),
+        ("prefill_tokens", "prompt tokens prefilled", palette.WARN),
+    ):
+        heights = [step[key] for step in steps]
+        chart.add_bar(
+            x=middle, y=heights, base=below, width=width, name=name, showlegend=False, hovertext=texts, hoverinfo="text",
+            marker={"color": colour, "opacity": 0.75, "line": {"width": 0}}, row=row, col=1,
+        )  # fmt: skip
+        below = heights
+    chart.update_yaxes(title_text="tokens a step", rangemode="tozero", nticks=4, row=row)
+
+
+def _kv(chart: go.Figure, row: int, trail: Json) -> None:
+    steps = [step for step in trail["steps"] if step["kv_blocks_total"]]
+    if steps:
+        chart.add_scatter(
+            x=[step["offset_s"] + step["duration_s"] for step in steps],
+            y=[step["kv_blocks_used"] / step["kv_blocks_total"] for step in steps],
+            name="KV used",
+            mode="lines",
+            line={"color": palette.PHASES[Phase.KV_TRANSFER], "width": 1.5, "shape": "hv"},
+            hovertext=[f"{s['kv_blocks_used']} of {s['kv_blocks_total']} KV blocks used" for s in steps],
+            hoverinfo="text",
+            row=row,
+            col=1,
+        )
+    for own, label, symbol in ((True, "this request was hit", "x"), (False, "engine event", "circle-open")):
+        events = [event for event in trail["events"] if event["own"] is own]
+        if events:
+            chart.add_scatter(
+                x=[max(event["offset_s"], 0) for event in events],
+                y=[1.08] * len(events),
+                name=label,
+                mode="markers",
+                marker={
+                    "symbol": symbol,
+                    "size": 9,
+                    "color": palette.BAD if own else palette.QUIET,
+                    "line": {"width": 1.5},
+                },
+                hovertext=[_event_text(event) for event in events],
+                hoverinfo="text",
+                row=row,
+                col=1,
+            )
+    chart.update_yaxes(title_text="KV cache", tickformat=".0%", range=[0, 1.2], tickvals=[0, 0.5, 1], row=row)
+
+
+def _event_text(event: Json) -> str:
+    parts = [event["kind"], event.get("reason") or "", f"{event['blocks']} blocks" if event.get("blocks") else ""]
+    return html.escape(", ".join(part for part in parts if part)) + f"<br>at {duration(event['offset_s'])}"
