@@ -9,7 +9,7 @@ from pathlib import Path
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 
-from collector.api import problems, requests, slos, summary, timeseries
+from collector.api import engines, incidents, problems, requests, slos, summary, timeseries
 from collector.api.questions import Context
 from collector.receive.status import IngestStatus
 from collector.slo.burn import burn_rules, load_windows
@@ -41,7 +41,7 @@ def create_app(
         description="What happened to every request and token, and whether promises are kept. See docs/api.md.",
     )
     problems.install(app)
-    for part in (summary, slos, requests, timeseries):
+    for part in (summary, slos, requests, timeseries, engines, incidents):
         app.include_router(part.router(ctx), prefix="/api/v1")
 
     @app.get("/healthz", tags=["process"])

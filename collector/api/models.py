@@ -272,3 +272,88 @@ class Timeseries(BaseModel):
     unit: str
     step_s: float
     points: Sequence[LatencyPoint | ValuePoint]
+
+
+class KvEngine(BaseModel):
+    """One engine process: its newest step in the window, and sums over the window."""
+
+    service: str
+    instance: str
+    variant: str
+    seen: str
+    blocks_used: int
+    blocks_total: int
+    usage: float | None
+    running: int
+    waiting: int
+    evicted_blocks: int
+    evictions: int
+    preemptions: int
+
+
+class Kv(BaseModel):
+    """`/kv`."""
+
+    engines: list[KvEngine]
+
+
+class ColdStartOut(BaseModel):
+    """One start of an engine process, with its sub-phases."""
+
+    trace_id: str
+    start: str
+    duration_s: float
+    engine: str
+    service: str
+    instance: str
+    variant: str
+    model: str
+    status: Literal["ok", "error"]
+    error_type: str
+    phases: list[PhaseOut]
+
+
+class ColdStarts(BaseModel):
+    """`/cold_starts`."""
+
+    cold_starts: list[ColdStartOut]
+
+
+class EngineOut(BaseModel):
+    """One engine process."""
+
+    service: str
+    instance: str
+    engine: str
+    variant: str
+    models: list[str]
+    first_seen: str
+    last_seen: str
+    requests: int
+
+
+class Engines(BaseModel):
+    """`/engines`."""
+
+    engines: list[EngineOut]
+
+
+class Incident(BaseModel):
+    """A condition worth a look; `end` is null while it lasts."""
+
+    cause: Literal["kv_eviction", "cold_start", "slo_burn", "engine_lost", "engine_hung"]
+    severity: Literal["page", "ticket", "info"]
+    title: str
+    detail: str
+    start: str
+    end: str | None
+    firing: bool
+    slo: str | None
+    instance: str | None
+    requests_affected: int
+
+
+class Incidents(BaseModel):
+    """`/incidents`."""
+
+    incidents: list[Incident]

@@ -64,7 +64,7 @@ def _points(ctx: Context, window: Window, query: TimeseriesQuery, slos: Sequence
     rows = _ask(ctx, "timeseries_requests", window, step, judged)
     if metric == "attainment":
         return _attainment(ctx, window, step, rows, {"bad_already": bad_already_for_any(slos), **conditions})
-    return _per_second(rows, metric, window, step)
+    return _per_second(rows, "tokens_out" if metric == "output_tokens" else metric, window, step)
 
 
 def _ask(

@@ -72,8 +72,8 @@ class Rows:
         )
 
     def kv_event(self, *, start, **fields):
-        row = _ENGINE | {"start": start, "kind": "evict", "reason": "preemption", "blocks": 4, "duration_ns": 0, "step": 0,
-                         "trace_id": "0" * 32, "request_span_id": "", "segment": "s"} | fields  # fmt: skip
+        row = _ENGINE | {"start": start, "kind": "evict", "reason": "preemption", "blocks": 4, "duration_ns": 0,
+                         "step": 0, "trace_id": "0" * 32, "request_span_id": "", "segment": "s"} | fields  # fmt: skip
         self.insert("kv_events", [row])
 
     def cold_start(self, *, start, duration, **fields):
@@ -108,8 +108,9 @@ def _request(*, ended=NOW - SECOND, e2e=SECOND, **fields):
         "request_id": "", "engine": "tokentrail", **_ENGINE, "vantage": "server", "operation": "chat", "model": "m",
         "tenant": "", "slo_class": "", "status": "ok", "error_type": "", "finish_reason": "stop", "input_tokens": 5,
         "output_tokens": tokens, "cached_tokens": 0, "reasoning_tokens": 0, "preemptions": 0,
-        "ttft_ns": e2e // 2 if tokens else None, "tpot_ns": e2e / 2 / (tokens - 1) if tokens > 1 else None, "e2e_ns": e2e,
-        "queue_ns": None, "cold_start_ns": None, "prefill_ns": None, "decode_ns": None, "preempted_ns": None,
+        "ttft_ns": e2e // 2 if tokens else None, "tpot_ns": e2e / 2 / (tokens - 1) if tokens > 1 else None,
+        "e2e_ns": e2e, "queue_ns": None, "cold_start_ns": None, "prefill_ns": None, "decode_ns": None,
+        "preempted_ns": None,
         "kv_transfer_ns": None, "stalled_ns": None, "segment": "s", "ingested_at": ended,
     }  # fmt: skip
     assert fields.keys() <= row.keys(), fields.keys() - row.keys()

@@ -48,8 +48,8 @@ def missed_already(row, limits):
     if limits["e2e"] is not None and row["elapsed"] > limits["e2e"]:
         out.add("e2e")
     if limits["tpot"] is not None and row["hung"] and row["ttft_ns"] is not None:
-        if row["elapsed"] - row["ttft_ns"] > limits["tpot"] * max(row["output_tokens"] - 1, 1):
-            out.add("tpot")
+        so_far = (row["elapsed"] - row["ttft_ns"]) / max(row["output_tokens"] - 1, 1)
+        out |= {"tpot"} if so_far > limits["tpot"] else set()
     return out
 
 

@@ -75,7 +75,8 @@ def test_good_means_every_threshold_of_every_slo_that_selects(api, rows):
     )
     answer = api("summary")
     assert answer["requests"] == {
-        "total": 11, "ok": 9, "good": 4, "failed": 1, "cancelled": 1, "in_flight": 0, "in_flight_violations": 0, "lost": 0,
+        "total": 11, "ok": 9, "good": 4, "failed": 1, "cancelled": 1, "in_flight": 0, "in_flight_violations": 0,
+        "lost": 0,
     }  # fmt: skip
     assert answer["attainment"] == 4 / 10
     assert answer["goodput"] == {"requests_per_s": 4 / 900, "output_tokens_per_s": 21 / 900}
@@ -109,7 +110,8 @@ class TestInFlight:
         rows.open(start=NOW - 61 * SECOND, seen=NOW, slo_class="batch")
         answer = api("summary")
         assert answer["requests"] == {
-            "total": 1, "ok": 1, "good": 1, "failed": 0, "cancelled": 0, "in_flight": 5, "in_flight_violations": 3, "lost": 0,
+            "total": 1, "ok": 1, "good": 1, "failed": 0, "cancelled": 0, "in_flight": 5, "in_flight_violations": 3,
+            "lost": 0,
         }  # fmt: skip
         assert answer["attainment"] == 1 / 4
 

@@ -9,6 +9,7 @@ SELECT
     ended.end = 0 AND lost_at_ns < {end_ns:Int64} AS is_lost,
     stepped.last_step > 0 AND toUnixTimestamp64Nano(least(seen, at))
         - toUnixTimestamp64Nano(greatest(stepped.last_step, start)) > {lost_after_ns:Int64} AS no_progress,
+    toUnixTimestamp64Nano(stepped.last_step) AS last_step_ns,
     fromUnixTimestamp64Nano({end_ns:Int64}, 'UTC') AS at
 FROM
 (

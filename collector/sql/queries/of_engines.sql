@@ -1,1 +1,7 @@
-(service, instance) IN (SELECT service, instance FROM requests WHERE $window AND $filter)
+(service, instance) IN
+(
+    SELECT service, instance FROM requests WHERE $window AND $filter
+    UNION DISTINCT
+    SELECT service, instance FROM open_requests
+    WHERE seen >= fromUnixTimestamp64Nano({start_ns:Int64}) AND start < fromUnixTimestamp64Nano({end_ns:Int64}) AND $filter
+)

@@ -1,4 +1,6 @@
 -- What happened to the request's engine process while it ran. No event is expected to last longer than an hour.
+SELECT * FROM
+(
 SELECT
     concat('kv.', kind) AS what, reason, toUnixTimestamp64Nano(start) - {began_ns:Int64} AS offset_ns, duration_ns,
     blocks, trace_id = unhex({trace_id:String}) AND request_span_id IN ('', unhex({span_id:String})) AS own
@@ -16,5 +18,6 @@ WHERE phase = '' AND service = {service:String} AND instance = {instance:String}
   AND start <= fromUnixTimestamp64Nano({ended_ns:Int64})
   AND start >= fromUnixTimestamp64Nano({began_ns:Int64}) - INTERVAL 1 HOUR
   AND toUnixTimestamp64Nano(start) + duration_ns >= {began_ns:Int64}
+)
 ORDER BY offset_ns
 LIMIT {limit:UInt32}

@@ -1,0 +1,24 @@
+-- Cold starts that overlap the window, newest first, with the number of requests that waited for each.
+SELECT
+    lower(hex(cold.trace_id)) AS trace_id_hex, cold.began_ns AS began_ns, cold.duration_ns AS duration_ns, engine, service,
+    instance, variant, model, status, error_type,
+    countIf(waiting.began_ns < cold.began_ns + toInt64(cold.duration_ns) AND waiting.ended_ns > cold.began_ns) AS waited
+FROM
+(
+    SELECT *, toUnixTimestamp64Nano(start) AS began_ns
+    FROM cold_starts
+    WHERE phase = ''
+      AND start < fromUnixTimestamp64Nano({end_ns:Int64})
+      AND toUnixTimestamp64Nano(start) + duration_ns >= {start_ns:Int64}
+      AND $of_engines
+    ORDER BY start DESC
+    LIMIT {limit:UInt32}
+) AS cold
+LEFT JOIN
+(
+    SELECT service, instance, toUnixTimestamp64Nano(start) AS began_ns, toUnixTimestamp64Nano(end) AS ended_ns
+    FROM requests
+    WHERE $window AND cold_start_ns > 0
+) AS waiting USING (service, instance)
+GROUP BY ALL
+ORDER BY began_ns DESC

@@ -1,0 +1,33 @@
+-- Every sign of life of each engine process: requests, announcements, steps, cold starts.
+SELECT
+    service, instance,
+    anyIf(kind, kind != '') AS engine,
+    argMax(label, last) AS variant,
+    arraySort(groupUniqArrayIf(100)(name, name != '')) AS models,
+    toUnixTimestamp64Nano(min(first)) AS first_seen_ns,
+    toUnixTimestamp64Nano(max(last)) AS last_seen_ns,
+    sum(n) AS requests
+FROM
+(
+    SELECT service, instance, engine AS kind, variant AS label, model AS name, min(start) AS first, max(end) AS last, count() AS n
+    FROM requests
+    WHERE $window AND $filter
+    GROUP BY ALL
+    UNION ALL
+    SELECT service, instance, engine, variant, model, min(start), max(seen), 0
+    FROM open_requests
+    WHERE seen >= fromUnixTimestamp64Nano({start_ns:Int64}) AND seen < fromUnixTimestamp64Nano({end_ns:Int64}) AND $filter
+    GROUP BY ALL
+    UNION ALL
+    SELECT service, instance, engine, variant, model, min(start), max(start + toIntervalNanosecond(duration_ns)), 0
+    FROM cold_starts
+    WHERE start >= fromUnixTimestamp64Nano({start_ns:Int64}) AND start < fromUnixTimestamp64Nano({end_ns:Int64}) AND $of_engines
+    GROUP BY ALL
+    UNION ALL
+    SELECT service, instance, '', variant, '', min(start), max(start), 0
+    FROM steps
+    WHERE start >= fromUnixTimestamp64Nano({start_ns:Int64}) AND start < fromUnixTimestamp64Nano({end_ns:Int64}) AND $of_engines
+    GROUP BY ALL
+)
+GROUP BY service, instance
+ORDER BY last_seen_ns DESC, service, instance

@@ -1,0 +1,3 @@
+SELECT toUnixTimestamp64Nano(min(end)) AS first_ns
+FROM requests
+WHERE $window AND $filter AND status != 'cancelled' AND NOT $good

@@ -1,0 +1,147 @@
+import pytest
+
+from tests.collector.rows import NOW, SECOND
+
+MS = 1_000_000
+T0 = NOW - 60 * SECOND
+
+
+def test_kv_is_the_newest_step_and_the_windows_sums(api, rows):
+    rows.step(start=T0, kv_blocks_used=60, kv_blocks_total=64, running=9)
+    rows.step(start=T0 + SECOND, kv_blocks_used=30, kv_blocks_total=64, running=4, waiting=2)
+    rows.step(start=NOW, kv_blocks_used=1, kv_blocks_total=64)
+    rows.step(start=T0, instance="no-cache", running=1)
+    for at, fields in (
+        (0, {}),
+        (1, {"blocks": 8}),
+        (2, {"reason": "cache_full", "blocks": 3}),
+        (3, {"kind": "restore", "reason": ""}),
+    ):
+        rows.kv_event(start=T0 + at, **fields)
+    first, second = api("kv")["engines"]
+    assert first == {
+        "service": "engine", "instance": "i-1", "variant": "baseline", "seen": "2026-11-21T09:59:01Z",
+        "blocks_used": 30, "blocks_total": 64, "usage": 30 / 64, "running": 4, "waiting": 2, "evicted_blocks": 15,
+        "evictions": 3, "preemptions": 2,
+    }  # fmt: skip
+    assert (second["instance"], second["usage"], second["evictions"]) == ("no-cache", None, 0)
+
+
+def test_engine_state_is_filtered_by_the_requests_that_an_engine_has(api, rows):
+    rows.step(start=T0, instance="a")
+    rows.step(start=T0, instance="b")
+    rows.step(start=T0, instance="c")
+    rows.request(instance="a", model="big")
+    rows.open(instance="b", model="big", start=T0, seen=T0)
+    assert [e["instance"] for e in api("kv", model="big")["engines"]] == ["a", "b"]
+    assert api("kv", model="small")["engines"] == []
+
+
+def test_cold_starts_have_their_sub_phases(api, rows):
+    cold = rows.cold_start(start=T0, duration=3 * SECOND)
+    rows.cold_start(start=T0 + 100 * MS, duration=2 * SECOND, phase="load_weights", trace_id=cold["trace_id"])
+    rows.cold_start(start=T0 + 2100 * MS, duration=SECOND // 2, phase="warmup", trace_id=cold["trace_id"])
+    rows.cold_start(start=T0 + SECOND, duration=SECOND, instance="i-2", status="error", error_type="OutOfMemory")
+    rows.cold_start(start=NOW - 901 * SECOND, duration=2 * SECOND)  # still under way when the window begins
+    rows.cold_start(start=NOW - 903 * SECOND, duration=2 * SECOND)
+    newest, whole, overlapping = api("cold_starts")["cold_starts"]
+    assert (newest["status"], newest["error_type"], newest["phases"]) == ("error", "OutOfMemory", [])
+    assert whole == {
+        "trace_id": cold["trace_id"], "start": "2026-11-21T09:59:00Z", "duration_s": 3.0, "engine": "tokentrail",
+        "service": "engine", "instance": "i-1", "variant": "baseline", "model": "m", "status": "ok", "error_type": "",
+        "phases": [
+            {"name": "load_weights", "offset_s": 0.1, "duration_s": 2.0},
+            {"name": "warmup", "offset_s": 2.1, "duration_s": 0.5},
+        ],
+    }  # fmt: skip
+    assert overlapping["start"] == "2026-11-21T09:44:59Z"
+
+
+def test_engines_by_any_sign_of_life(api, rows):
+    rows.request(ended=NOW - 5 * SECOND, e2e=10 * SECOND, model="b")
+    rows.request(ended=NOW - 50 * SECOND, model="a")
+    rows.step(start=NOW - SECOND)
+    rows.open(start=NOW - 100 * SECOND, seen=NOW - 90 * SECOND, instance="hung", engine="vllm")
+    rows.cold_start(start=NOW - 200 * SECOND, duration=SECOND, instance="new")
+    first, second, third = api("engines")["engines"]
+    assert first == {
+        "service": "engine", "instance": "i-1", "engine": "tokentrail", "variant": "baseline", "models": ["a", "b"],
+        "first_seen": "2026-11-21T09:59:09Z", "last_seen": "2026-11-21T09:59:59Z", "requests": 2,
+    }  # fmt: skip
+    assert (second["instance"], second["engine"], second["requests"]) == ("hung", "vllm", 0)
+    assert third["last_seen"] == "2026-11-21T09:56:41Z"
+
+
+class TestIncidents:
+    def test_nothing_happened(self, api, rows):
+        rows.requests([{} for _ in range(20)])
+        assert api("incidents")["incidents"] == []
+
+    def test_a_run_of_evictions_is_one_incident(self, api, rows):
+        for age in (300, 299, 250, 20, 19):
+            rows.kv_event(start=NOW - age * SECOND, trace_id=f"{age:032x}", request_span_id="00000000000000aa")
+        rows.kv_event(start=NOW - SECOND, reason="cache_full")
+        now, before = api("incidents")["incidents"]
+        assert (now["cause"], now["firing"], now["end"], now["requests_affected"]) == ("kv_eviction", True, None, 2)
+        assert (before["firing"], before["start"], before["end"]) == (
+            False,
+            "2026-11-21T09:55:00Z",
+            "2026-11-21T09:55:50Z",
+        )
+        assert "3 preemptions took 12 blocks" in before["detail"]
+        assert now["instance"] == "i-1"
+
+    def test_a_cold_start_fires_for_a_while_and_knows_who_waited(self, api, rows):
+        rows.cold_start(start=NOW - 10 * SECOND, duration=3 * SECOND)
+        rows.cold_start(start=NOW - 500 * SECOND, duration=3 * SECOND, instance="i-2", status="error")
+        rows.cold_start(start=NOW - 10 * SECOND, duration=50 * MS, instance="quick")
+        rows.requests(
+            [
+                {"cold_start_ns": SECOND, "e2e": 9 * SECOND},
+                {"cold_start_ns": 0, "e2e": 9 * SECOND},
+                {"cold_start_ns": 1},
+            ]
+        )
+        new, old = api("incidents")["incidents"]
+        assert (new["cause"], new["severity"], new["firing"], new["requests_affected"]) == (
+            "cold_start",
+            "info",
+            True,
+            1,
+        )
+        assert new["end"] == "2026-11-21T09:59:53Z"
+        assert (old["firing"], old["requests_affected"]) == (False, 0)
+        assert "failed (no reason given)" in old["detail"]
+
+    def test_engines_that_hang_or_die(self, api, rows):
+        rows.open(start=NOW - 90 * SECOND, seen=NOW - 50 * SECOND, instance="dead")
+        rows.open(start=NOW - 800 * SECOND, seen=NOW - 700 * SECOND, instance="died")
+        rows.open(start=NOW - 90 * SECOND, seen=NOW - SECOND, instance="hung")
+        rows.step(start=NOW - 80 * SECOND, instance="hung")
+        found = {i["instance"]: i for i in api("incidents")["incidents"]}
+        assert {k: (i["cause"], i["severity"], i["firing"]) for k, i in found.items()} == {
+            "dead": ("engine_lost", "page", True), "died": ("engine_lost", "page", False),
+            "hung": ("engine_hung", "page", True),
+        }  # fmt: skip
+        assert found["dead"]["start"] == "2026-11-21T09:59:10Z"
+        assert found["hung"]["start"] == "2026-11-21T09:58:40Z"
+
+    def test_a_burning_budget_says_how_fast_and_since_when(self, api, rows):
+        rows.requests([{"slo_class": "chat", "ttft_ns": 1, "tpot_ns": 1.0} for _ in range(10)])
+        rows.requests([{"slo_class": "chat", "ttft_ns": SECOND, "ended": NOW - i * SECOND} for i in range(20, 60)])
+        (burn,) = api("incidents")["incidents"]
+        assert (burn["cause"], burn["slo"], burn["severity"], burn["requests_affected"]) == (
+            "slo_burn",
+            "chat",
+            "page",
+            40,
+        )
+        assert burn["title"] == "chat burns its error budget 16.0 times too fast"
+        assert "40 of 50 requests of the last 1h were bad; 5" in burn["detail"]
+        assert burn["start"] == "2026-11-21T09:59:01Z"
+
+    @pytest.mark.parametrize("params", [{"slo_class": "completion"}, {"end": "-2h", "start": "-3h"}])
+    def test_only_what_was_asked_about(self, api, rows, params):
+        rows.requests([{"slo_class": "chat", "status": "error"} for _ in range(40)])
+        assert api("incidents")["incidents"] != []
+        assert api("incidents", **params)["incidents"] == []

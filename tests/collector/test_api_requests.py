@@ -1,0 +1,177 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.collector.rows import NOW, SECOND
+
+MS = 1_000_000
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_rows_have_every_field_of_the_contract(api, rows):
+    made = rows.request(
+        ended=NOW - 123,
+        e2e=SECOND + 1,
+        request_id="chatcmpl-1",
+        ttft_ns=200_000_001,
+        tpot_ns=1e8 / 3,
+        queue_ns=0,
+        prefill_ns=7,
+    )
+    (row,) = api("requests")["requests"]
+    assert row == {
+        "trace_id": made["trace_id"], "span_id": "00000000000000aa", "request_id": "chatcmpl-1", "engine": "tokentrail",
+        "service": "engine", "instance": "i-1", "variant": "baseline", "vantage": "server", "operation": "chat",
+        "model": "m", "tenant": "", "slo_class": "", "start": "2026-11-21T09:59:58.999999876Z",
+        "end": "2026-11-21T09:59:59.999999877Z", "status": "ok", "error_type": "", "finish_reason": "stop",
+        "input_tokens": 5, "output_tokens": 10, "cached_tokens": 0, "reasoning_tokens": 0, "preemptions": 0,
+        "ttft_s": 0.200000001, "tpot_s": pytest.approx(0.1 / 3), "e2e_s": 1.000000001, "queue_s": 0.0,
+        "cold_start_s": None, "prefill_s": 7e-9, "decode_s": None, "preempted_s": None, "kv_transfer_s": None,
+        "stalled_s": None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("sort", ["end", "ttft", "tpot", "e2e"])
+def test_pages_are_slices_of_one_order(api, rows, sort):
+    rows.requests(
+        [{"ended": NOW - i % 7 * SECOND - 1, "e2e": (i * 37 % 11 + 1) * MS, "output_tokens": i % 3} for i in range(40)]
+    )
+    everything = api("requests", sort=sort)
+    assert everything["total"] == 40
+    field = "end" if sort == "end" else f"{sort}_s"
+    values = [r[field] for r in everything["requests"] if r[field] is not None]
+    assert values == sorted(values, reverse=True)
+    assert all(r[field] is None for r in everything["requests"][len(values) :])
+    pages = [api("requests", sort=sort, limit=7, offset=at)["requests"] for at in range(0, 42, 7)]
+    assert [row for page in pages for row in page] == everything["requests"]
+
+
+def test_rows_can_be_picked(api, rows):
+    rows.requests([{"status": s, "request_id": f"r-{s}"} for s in ("ok", "error", "cancelled")])
+    assert [r["request_id"] for r in api("requests", status="error")["requests"]] == ["r-error"]
+    picked = api("requests", request_id="r-ok")
+    assert picked["total"] == 1
+    assert picked["requests"][0]["status"] == "ok"
+
+
+@pytest.fixture
+def one(rows):
+    """A request of 1 s, from 10 s before now."""
+    made = rows.request(ended=NOW - 9 * SECOND, e2e=SECOND, output_tokens=3, ttft_ns=400 * MS)
+    rows.phases(made, [("queued", 100 * MS + 1000), ("prefill", 300 * MS - 1000), ("decode", 600 * MS)])
+    rows.tokens(made, [400_000, 350_001, 249_999], step=17)
+    return made
+
+
+def test_one_request_with_all_that_is_known(api, rows, one):
+    t0 = one["start"]
+    rows.step(start=t0 - 20 * MS, step=16)  # over before it began
+    rows.step(start=t0 - 5 * MS, step=17, running=4, kv_blocks_total=64, kv_blocks_used=30)
+    rows.step(start=t0 + 2 * SECOND, step=18)
+    rows.step(start=t0, step=99, instance="other")
+    rows.kv_event(start=t0 + 300 * MS, trace_id=one["trace_id"], request_span_id=one["span_id"])
+    rows.kv_event(start=t0 + 500 * MS, reason="cache_full", blocks=2)
+    rows.kv_event(start=t0 - SECOND)
+    rows.cold_start(start=t0 - SECOND, duration=SECOND + MS)
+    rows.cold_start(start=t0 - SECOND, duration=SECOND + MS, phase="load_weights")
+    answer = api(f"requests/{one['trace_id'].upper()}")
+    assert answer["request"]["trace_id"] == one["trace_id"]
+    assert answer["span_ids"] == [one["span_id"]]
+    assert answer["phases"] == [
+        {"name": "queued", "offset_s": 0.0, "duration_s": 0.100001},
+        {"name": "prefill", "offset_s": 0.100001, "duration_s": 0.299999},
+        {"name": "decode", "offset_s": 0.4, "duration_s": 0.6},
+    ]
+    assert answer["tokens"] == [
+        {"index": 0, "offset_s": 0.4, "duration_s": 0.4, "step": 17},
+        {"index": 1, "offset_s": 0.750001, "duration_s": 0.350001, "step": 18},
+        {"index": 2, "offset_s": 1.0, "duration_s": 0.249999, "step": 19},
+    ]
+    for part in ("phases", "tokens"):
+        assert sum(round(p["duration_s"] * 1e9) for p in answer[part]) == round(answer["request"]["e2e_s"] * 1e9)
+    assert answer["events"] == [
+        {"kind": "cold_start", "reason": "", "offset_s": -1.0, "duration_s": 1.001, "blocks": 0, "own": True},
+        {"kind": "kv.evict", "reason": "preemption", "offset_s": 0.3, "duration_s": 0.0, "blocks": 4, "own": True},
+        {"kind": "kv.evict", "reason": "cache_full", "offset_s": 0.5, "duration_s": 0.0, "blocks": 2, "own": False},
+    ]
+    assert [(s["step"], s["offset_s"], s["running"], s["kv_blocks_used"]) for s in answer["steps"]] == [
+        (17, -0.005, 4, 30)
+    ]
+
+
+def test_a_trace_may_hold_several_requests(api, rows, one):
+    rows.request(trace_id=one["trace_id"], span_id="00000000000000bb", ended=NOW - 5 * SECOND)
+    newest = api(f"requests/{one['trace_id']}")
+    assert newest["span_ids"] == ["00000000000000bb", one["span_id"]]
+    assert newest["request"]["span_id"] == "00000000000000bb"
+    assert newest["tokens"] == []
+    assert len(api(f"requests/{one['trace_id']}", span_id=one["span_id"])["tokens"]) == 3
+
+
+def test_a_request_in_flight_shows_what_was_announced_and_its_tokens(api, rows):
+    open_ = rows.open(start=NOW - 10 * SECOND, seen=NOW - SECOND, ttft_ns=400 * MS, output_tokens=2, request_id="r")
+    rows.tokens(open_, [400_000, 5_000_000])
+    answer = api(f"requests/{open_['trace_id']}")
+    row = answer["request"]
+    assert (row["status"], row["end"], row["e2e_s"], row["ttft_s"], row["output_tokens"]) == (
+        "in_flight",
+        None,
+        None,
+        0.4,
+        2,
+    )
+    assert [t["offset_s"] for t in answer["tokens"]] == [0.4, 5.4]
+
+
+@pytest.mark.parametrize(
+    ("path", "params", "status", "detail"),
+    [
+        ("requests/xyz", {}, 400, "not 32 hex digits"),
+        ("requests/" + "a" * 31, {}, 400, "not 32 hex digits"),
+        ("requests/" + "a" * 32, {}, 404, "no request with trace id"),
+        ("requests/" + "a" * 32, {"span_id": "b"}, 400, "not 16 hex digits"),
+        ("requests/" + "a" * 32, {"start": "-1h"}, 400, "unknown parameter"),
+        ("requests", {"limit": 0}, 400, "limit"),
+        ("requests", {"limit": 1001}, 400, "limit"),
+        ("requests", {"offset": -1}, 400, "offset"),
+        ("requests", {"sort": "end; DROP TABLE requests"}, 400, "sort"),
+        ("requests", {"status": "in_flight"}, 400, "status"),
+        ("summary", {"modle": "m"}, 400, "modle: unknown parameter"),
+        ("summary", {"start": "yesterday"}, 400, "start: 'yesterday' is not a time"),
+        ("summary", {"start": "-15"}, 400, "is not a duration"),
+        ("summary", {"start": "-5m", "end": "-10m"}, 400, "must be before end"),
+        ("summary", {"start": "2026-02-30T00:00:00Z"}, 400, "start"),
+        ("summary", {"end": "99999999999"}, 400, "between the years"),
+        ("summary", {"model": "x" * 257}, 400, "model"),
+        ("timeseries", {"metric": "latency"}, 400, "metric"),
+        ("timeseries", {}, 400, "metric"),
+        ("timeseries", {"metric": "ttft", "step": "10ms"}, 400, "more than 11000 points"),
+        ("timeseries", {"metric": "ttft", "slo": "nobody"}, 404, "there are: chat, all"),
+        ("slos/nobody", {}, 404, "there are: chat, all"),
+        ("nothing", {}, 404, "Not Found"),
+    ],
+)
+def test_errors_are_problem_documents(api, path, params, status, detail):
+    answer = api.client.get(f"/api/v1/{path}", params=params)
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/problem+json"
+    problem = answer.json()
+    assert problem["status"] == status
+    assert problem["title"]
+    assert detail in problem["detail"]
+    assert (status == 400) == ("errors" in problem)
+
+
+def test_a_wrong_method_is_a_problem_too(api):
+    answer = api.client.post("/api/v1/summary")
+    assert (answer.status_code, answer.json()["status"]) == (405, 405)
+    assert answer.headers["allow"] == "GET"
+
+
+def test_openapi_describes_every_endpoint_of_the_documentation(api):
+    described = api.client.get("/openapi.json").json()
+    documented = re.findall(r"`(/api/v1/[^`]*)`", (DOCS / "api.md").read_text().split("## Parameters")[0])
+    assert set(documented) | {"/healthz", "/readyz"} <= set(described["paths"])
+    names = {p["name"] for p in described["paths"]["/api/v1/timeseries"]["get"]["parameters"]}
+    assert names == {"start", "end", "model", "tenant", "variant", "engine", "slo_class", "metric", "step", "slo"}

@@ -1,0 +1,119 @@
+from collections import defaultdict
+
+import numpy as np
+import pytest
+
+from tests.collector.rows import NOW, SECOND
+
+MS = 1_000_000
+
+
+def by_bucket(made, step):
+    buckets = defaultdict(list)
+    for row in made:
+        buckets[row["end"] // step * step].append(row)
+    return dict(sorted(buckets.items()))
+
+
+@pytest.fixture
+def traffic(rows):
+    return rows.requests(
+        [
+            {"ended": NOW - i * 3 * SECOND - 1, "e2e": (i * 71 % 40 + 1) * 20 * MS, "output_tokens": i % 5,
+            "slo_class": "chat" if i % 2 else "",
+             "status": ("ok", "ok", "ok", "error", "cancelled")[i % 5 if i % 3 else 0], "queue_ns": i * MS}
+            for i in range(100)
+        ]
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("metric", ["ttft", "tpot", "e2e", "queue"])
+def test_latencies_by_bucket(api, traffic, metric):
+    answer = api("timeseries", metric=metric, step="10s")
+    assert (answer["metric"], answer["unit"], answer["step_s"]) == (metric, "s", 10.0)
+    expected = {}
+    for t, bucket in by_bucket(traffic, 10 * SECOND).items():
+        values = [r[f"{metric}_ns"] / 1e9 for r in bucket if r["status"] == "ok" and r[f"{metric}_ns"] is not None]
+        if values:
+            expected[t] = values
+    assert len(answer["points"]) == len(expected)
+    for point, values in zip(answer["points"], expected.values(), strict=True):
+        assert point["count"] == len(values)
+        assert point["max"] == pytest.approx(max(values))
+        for q in (50, 90, 95, 99):
+            assert point[f"p{q}"] == pytest.approx(np.percentile(values, q))
+    assert [p["t"] for p in answer["points"]] == sorted(p["t"] for p in answer["points"])
+
+
+def test_itl_of_tokens_by_the_bucket_in_which_their_request_ended(api, rows):
+    first = rows.request(ended=NOW - 65 * SECOND, e2e=200 * SECOND)
+    second = rows.request(ended=NOW - 64 * SECOND)
+    failed = rows.request(ended=NOW - 64 * SECOND, status="error")
+    rows.tokens(first, [100_000_000, 10_000, 20_000])
+    rows.tokens(second, [1_000, 30_000])
+    rows.tokens(failed, [1_000, 99_000])
+    (point,) = api("timeseries", metric="itl", step="30s")["points"]
+    assert point["t"] == "2026-11-21T09:58:30Z"
+    assert (point["count"], point["p50"], point["max"]) == (3, 0.02, 0.03)
+
+
+def test_rates_are_per_second_of_the_part_of_the_bucket_that_was_asked_about(api, rows):
+    rows.requests(
+        [
+            {"ended": NOW - 1, "output_tokens": 7},
+            {"ended": NOW - 9 * SECOND},
+            {"ended": NOW - 12 * SECOND, "status": "error"},
+        ]
+    )
+    assert api("timeseries", metric="requests", step="10s", start="-15s")["points"] == [
+        {"t": "2026-11-21T09:59:40Z", "value": 1 / 5},
+        {"t": "2026-11-21T09:59:50Z", "value": 2 / 10},
+    ]
+    assert [p["value"] for p in api("timeseries", metric="failed", start="-15s")["points"]] == [0.2, 0.0]
+    assert [p["value"] for p in api("timeseries", metric="output_tokens", start="-15s")["points"]] == [2.0, 1.7]
+
+
+def test_goodput_and_attainment_are_judged_by_the_slo_that_is_asked_for(api, traffic):
+    def good(row):
+        return row["status"] == "ok" and (row["ttft_ns"] or 0) <= 500 * MS and (row["tpot_ns"] or 0) <= 100 * MS
+
+    chat = [r for r in traffic if r["slo_class"] == "chat"]
+    buckets = by_bucket(chat, 20 * SECOND)
+    goodput = api("timeseries", metric="goodput", step="20s", slo="chat")["points"]
+    assert [p["value"] for p in goodput] == [pytest.approx(sum(map(good, b)) / 20) for b in buckets.values()]
+    attainment = api("timeseries", metric="attainment", step="20s", slo="chat")["points"]
+    judged = [[r for r in b if r["status"] != "cancelled"] for b in buckets.values()]
+    assert [p["value"] for p in attainment] == [pytest.approx(sum(map(good, b)) / len(b)) for b in judged if b]
+    assert min(p["value"] for p in attainment) < max(p["value"] for p in attainment)
+
+
+def test_attainment_sees_what_hangs_and_what_was_lost(api, rows):
+    rows.open(start=NOW - 5 * SECOND, seen=NOW - SECOND, slo_class="chat")
+    rows.open(start=NOW - 100 * SECOND, seen=NOW - 95 * SECOND)
+    assert api("timeseries", metric="attainment", step="30s")["points"] == [
+        {"t": "2026-11-21T09:58:30Z", "value": 0.0},
+        {"t": "2026-11-21T09:59:30Z", "value": 0.0},
+    ]
+
+
+def test_engine_states_and_events(api, rows):
+    at = NOW - 30 * SECOND
+    rows.step(start=at, running=3, waiting=1, kv_blocks_used=30, kv_blocks_total=60)
+    rows.step(start=at + SECOND, running=5, waiting=0, kv_blocks_used=45, kv_blocks_total=60)
+    rows.step(start=at, instance="i-2", running=4, waiting=2, kv_blocks_used=1, kv_blocks_total=60)
+    rows.step(start=at, instance="encoder", running=1)
+    rows.kv_event(start=at, blocks=6)
+    rows.kv_event(start=at, blocks=4, reason="cache_full")
+    rows.kv_event(start=at, blocks=9, kind="offload")
+
+    def one(metric, **params):
+        return [p["value"] for p in api("timeseries", metric=metric, step="10s", **params)["points"]]
+
+    assert one("running") == [10]
+    assert one("waiting") == [3]
+    assert one("kv_usage") == [0.75]
+    assert one("kv_evictions") == [1.0]
+    assert one("preemptions") == [0.2]
+    assert one("running", model="m") == []
+    rows.request(instance="i-2")
+    assert one("running", model="m") == [4]
