@@ -1,0 +1,111 @@
+import threading
+
+import pytest
+
+from collector.receive.status import IngestStatus
+from collector.wal.commit import GroupCommit, LogUnavailableError
+from collector.wal.log import LogLimits, SegmentLog
+
+WAIT_S = 20
+
+
+class GatedLog(SegmentLog):
+    """A real log whose appends wait for a gate, and which can be told to fail."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.gate = threading.Event()
+        self.gate.set()
+        self.entered = threading.Event()
+        self.batches = []
+        self.failure = None
+
+    def append(self, frames):
+        self.entered.set()
+        assert self.gate.wait(WAIT_S)
+        if self.failure:
+            raise self.failure
+        self.batches.append([frame.payload for frame in frames])
+        super().append(frames)
+
+
+@pytest.fixture
+def status():
+    return IngestStatus()
+
+
+@pytest.fixture
+def log(tmp_path):
+    return GatedLog(
+        tmp_path / "wal",
+        quarantine=tmp_path / "dead",
+        limits=LogLimits(segment_bytes=10**6, segment_age_s=3600.0, max_bytes=1000),
+    )
+
+
+@pytest.fixture
+def commit(log, status):
+    commit = GroupCommit(log, status)
+    commit.start()
+    yield commit
+    log.gate.set()
+    commit.stop()
+
+
+def test_a_future_resolves_when_the_payload_is_in_the_log(commit, log):
+    assert commit.submit(b"a").result(WAIT_S) is False
+    assert log.batches == [[b"a"]]
+
+
+def test_requests_that_arrive_during_a_write_share_the_next(commit, log):
+    log.gate.clear()
+    first = commit.submit(b"first")
+    assert log.entered.wait(WAIT_S)
+    others = [commit.submit(bytes([n])) for n in range(20)]
+    assert not first.done()
+    log.gate.set()
+    assert [future.result(WAIT_S) for future in [first, *others]] == [False] * 21
+    assert [len(batch) for batch in log.batches] == [1, 20]
+
+
+def test_a_repetition_is_acknowledged_and_written_once(commit, log):
+    log.gate.clear()
+    first = commit.submit(b"a")
+    assert log.entered.wait(WAIT_S)
+    during_the_write = commit.submit(b"a")
+    log.gate.set()
+    assert (first.result(WAIT_S), during_the_write.result(WAIT_S)) == (False, True)
+    assert commit.submit(b"a").result(WAIT_S) is True
+    assert log.batches == [[b"a"]]
+
+
+def test_a_disk_that_fails_refuses_says_so_and_recovers_without_traffic(commit, log, status):
+    status.set_ready("start")
+    log.failure = OSError(28, "No space left on device")
+    with pytest.raises(LogUnavailableError, match="No space left"):
+        commit.submit(b"a").result(WAIT_S)
+    assert "No space left" in status.snapshot().reason
+    log.failure = None
+    log.entered.clear()
+    assert log.entered.wait(WAIT_S), "the log is tried again although nobody sends"
+    assert commit.submit(b"a").result(WAIT_S) is False, "what was refused was not remembered as seen"
+    assert status.snapshot().ready
+
+
+def test_a_full_log_refuses_until_the_store_has_taken_something(commit, log, status):
+    status.set_ready("start")
+    assert commit.submit(b"a" * 900).result(WAIT_S) is False
+    with pytest.raises(LogUnavailableError, match="full"):
+        commit.submit(b"b" * 900)
+    assert "full" in status.snapshot().reason
+
+
+def test_stopping_commits_what_is_queued_seals_and_takes_nothing_more(log, status):
+    commit = GroupCommit(log, status)
+    queued = commit.submit(b"queued")
+    commit.start()
+    commit.stop()
+    assert queued.result(0) is False
+    assert log.next_sealed(0) is not None
+    with pytest.raises(LogUnavailableError, match="shutting down"):
+        commit.submit(b"late")

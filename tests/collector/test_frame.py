@@ -1,0 +1,78 @@
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collector.wal.frame import HEADER_BYTES, MAGIC, Corrupt, Frame, Torn, digest_of, encode, read
+
+payloads = st.lists(st.binary(max_size=60), max_size=6)
+
+
+def written(items):
+    return b"".join(encode(item, digest_of(item)) for item in items)
+
+
+def whole(data):
+    return [item.payload for item in read(data) if isinstance(item, Frame)]
+
+
+@given(payloads)
+def test_what_is_written_is_read(items):
+    assert list(read(written(items))) == [Frame(digest_of(item), item) for item in items]
+
+
+@given(payloads, st.data())
+def test_truncation_anywhere_loses_only_the_frames_behind_it_and_is_never_called_corruption(items, data):
+    whole_file = written(items)
+    cut = data.draw(st.integers(0, len(whole_file)))
+    found = list(read(whole_file[:cut]))
+    ends = [len(written(items[: n + 1])) for n in range(len(items))]
+    kept = sum(end <= cut for end in ends)
+    assert whole(whole_file[:cut]) == items[:kept]
+    at_boundary = cut == 0 or cut in ends
+    assert [type(item) for item in found[kept:]] == ([] if at_boundary else [Torn])
+
+
+@given(payloads, st.integers(1, 200))
+def test_zeros_behind_the_last_frame_are_a_torn_write(items, zeros):
+    assert list(read(written(items) + bytes(zeros)))[len(items) :] == [Torn(len(written(items)))]
+
+
+@given(st.lists(st.binary(min_size=1, max_size=60), min_size=2, max_size=6), st.data())
+def test_damage_in_the_middle_costs_one_frame_and_is_kept_with_its_place(items, data):
+    victim = data.draw(st.integers(0, len(items) - 2))
+    start = len(written(items[:victim]))
+    size = HEADER_BYTES + len(items[victim])
+    damaged = bytearray(written(items))
+    where = start + data.draw(st.integers(0, size - 1))
+    damaged[where] ^= data.draw(st.integers(1, 255))
+    found = list(read(bytes(damaged)))
+    assert whole(bytes(damaged)) == items[:victim] + items[victim + 1 :]
+    corrupt = [item for item in found if isinstance(item, Corrupt)]
+    assert [(item.offset, item.data) for item in corrupt] == [(start, bytes(damaged[start : start + size]))]
+
+
+def test_a_damaged_last_frame_that_is_complete_is_corrupt_not_torn():
+    data = bytearray(written([b"first", b"second"]))
+    data[-1] ^= 1
+    first, second = read(bytes(data))
+    assert isinstance(first, Frame)
+    assert isinstance(second, Corrupt)
+
+
+@pytest.mark.parametrize("length", [2**32 - 1, 10**6])
+def test_a_header_that_promises_too_much_hides_nothing_behind_it(length):
+    liar = struct.pack("<4sI16s", MAGIC, length, bytes(16))
+    assert whole(liar + written([b"after"])) == [b"after"]
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_read_to_the_end(data):
+    for item in read(data):
+        assert isinstance(item, Frame | Torn | Corrupt)
+
+
+def test_a_payload_that_looks_like_a_frame_stays_one_payload():
+    nested = encode(b"inner", digest_of(b"inner"))
+    assert whole(written([nested, b"after"])) == [nested, b"after"]

@@ -1,0 +1,208 @@
+import errno
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collector.wal.frame import Frame, digest_of
+from collector.wal.log import LogLimits, SegmentLog
+from collector.wal.policy import Fsync
+
+SECOND = 10**9
+
+
+class Clock:
+    def __init__(self):
+        self.ns = 1_795_000_000 * SECOND
+
+    def __call__(self):
+        return self.ns
+
+
+def frames(*payloads):
+    return [Frame(digest_of(payload), payload) for payload in payloads]
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def reopen(tmp_path, clock):
+    def open_log(**limits):
+        return SegmentLog(
+            tmp_path / "wal", quarantine=tmp_path / "dead_letters", limits=LogLimits(**limits), unix_ns=clock
+        )
+
+    return open_log
+
+
+def sealed(log):
+    """Every payload that waits for the store, by segment."""
+    found = []
+    while segment := log.next_sealed(0):
+        read = log.read(segment)
+        found.append([frame.payload for frame in read])
+        log.release(segment, [frame.digest for frame in read])
+    return found
+
+
+def test_payloads_come_out_in_order_one_segment_at_a_time(reopen):
+    log = reopen()
+    log.append(frames(b"a", b"b"))
+    log.seal()
+    log.append(frames(b"c"))
+    log.seal()
+    assert log.pending[0] == 2
+    assert sealed(log) == [[b"a", b"b"], [b"c"]]
+    assert log.pending == (0, 0)
+
+
+def test_what_was_durable_survives_a_crash_and_is_sealed_on_reopening(reopen):
+    reopen().append(frames(b"a", b"b"))
+    assert sealed(reopen()) == [[b"a", b"b"]]
+
+
+def test_a_segment_id_is_the_same_after_a_restart(reopen):
+    reopen().append(frames(b"a"))
+    assert reopen().next_sealed(0).id == reopen().next_sealed(0).id
+
+
+def test_segment_ids_go_up_when_the_clock_goes_back(reopen, clock):
+    log = reopen()
+    log.append(frames(b"a"))
+    log.seal()
+    clock.ns -= 3600 * SECOND
+    log.append(frames(b"b"))
+    log.seal()
+    assert sealed(log) == [[b"a"], [b"b"]]
+    again = reopen()
+    again.append(frames(b"c"))
+    again.seal()
+    names = sorted(path.stem for path in again._folder.iterdir())
+    assert names[-1] == again.next_sealed(0).id
+
+
+def test_a_segment_is_due_by_age_or_by_size(reopen, clock):
+    log = reopen(segment_bytes=1000, segment_age_s=2.0)
+    assert log.seal_due_in_s() is None
+    log.append(frames(b"a"))
+    assert log.seal_due_in_s() == pytest.approx(2.0)
+    clock.ns += 3 * SECOND
+    assert log.seal_due_in_s() == 0.0
+    log.seal()
+    log.append(frames(b"b" * 1000))
+    assert log.seal_due_in_s() == 0.0
+
+
+def test_a_payload_is_recognised_while_it_waits_after_it_was_stored_and_after_a_restart(reopen):
+    log = reopen()
+    log.append(frames(b"a"))
+    assert log.seen(digest_of(b"a"))
+    assert reopen().seen(digest_of(b"a"))
+    log.seal()
+    sealed(log)
+    assert log.seen(digest_of(b"a"))
+    assert reopen().seen(digest_of(b"a"))
+    assert not log.seen(digest_of(b"b"))
+
+
+def test_a_payload_is_forgotten_after_the_retention_and_its_file_goes(reopen, clock, tmp_path):
+    log = reopen(dedup_retention_s=60.0)
+    log.append(frames(b"a"))
+    log.seal()
+    sealed(log)
+    clock.ns += 61 * SECOND
+    log.append(frames(b"b"))
+    log.seal()
+    sealed(log)
+    assert not log.seen(digest_of(b"a"))
+    assert log.seen(digest_of(b"b"))
+    assert len(list((tmp_path / "wal").glob("*.inserted"))) == 1
+
+
+def test_a_crash_between_remembering_and_dropping_a_segment_is_repaired(reopen, tmp_path):
+    log = reopen()
+    log.append(frames(b"a"))
+    log.seal()
+    segment = log.next_sealed(0)
+    kept = segment.path.read_bytes()
+    log.release(segment, [digest_of(b"a")])
+    segment.path.write_bytes(kept)
+    assert sealed(reopen()) == [[b"a"]], "inserted again under the same id, which the store recognises"
+
+
+def test_a_corrupt_frame_is_set_aside_with_its_reason_and_the_others_go_on(reopen, tmp_path):
+    reopen().append(frames(b"first", b"second", b"third"))
+    (path,) = (tmp_path / "wal").glob("*.wal")
+    path.write_bytes(path.read_bytes().replace(b"second", b"sEcond"))
+    assert sealed(reopen()) == [[b"first", b"third"]]
+    (kept,) = (tmp_path / "dead_letters").glob("*.bin")
+    assert b"sEcond" in kept.read_bytes()
+    assert "checksum" in kept.with_suffix(".json").read_text()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.binary(max_size=40), min_size=1, max_size=5, unique=True), st.data())
+def test_reopening_after_a_cut_at_any_byte_keeps_every_whole_frame(tmp_path_factory, items, data):
+    folder = tmp_path_factory.mktemp("log")
+    log = SegmentLog(folder / "wal", quarantine=folder / "dead")
+    ends = []
+    for item in items:
+        log.append(frames(item))
+        ends.append(log.pending[1])
+    (path,) = (folder / "wal").glob("*.wal")
+    cut = data.draw(st.integers(0, ends[-1]))
+    os.truncate(path, cut)
+    again = SegmentLog(folder / "wal", quarantine=folder / "dead")
+    kept = [item for item, end in zip(items, ends, strict=True) if end <= cut]
+    assert [payload for segment in sealed(again) for payload in segment] == kept
+    assert all(again.seen(digest_of(item)) for item in kept)
+    assert not (folder / "dead").exists()
+    again.append(frames(b"after the crash"))
+    again.seal()
+    assert sealed(again) == [[b"after the crash"]]
+
+
+class FullDisk:
+    """Lets `room` bytes through to the real file, then fails as a full disk does."""
+
+    def __init__(self, file, room):
+        self._file = file
+        self.room = room
+
+    def write(self, data):
+        if self.room == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written = self._file.write(bytes(data)[: self.room])
+        self.room -= written
+        return written
+
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+
+
+@pytest.mark.parametrize("fsync", list(Fsync))
+def test_a_full_disk_leaves_no_trace_of_what_it_refused(tmp_path, fsync):
+    log = SegmentLog(tmp_path / "wal", quarantine=tmp_path / "dead", fsync=fsync)
+    log.append(frames(b"before"))
+    disk = log._active._file = FullDisk(log._active._file, room=30)
+    with pytest.raises(OSError, match="No space left"):
+        log.append(frames(b"refused" * 10))
+    assert not log.seen(digest_of(b"refused" * 10))
+    disk.room = 10_000
+    log.append(frames(b"after"))
+    log.seal()
+    assert sealed(log) == [[b"before", b"after"]]
+
+
+def test_segments_of_a_full_disk_are_sealed_without_what_it_refused(tmp_path):
+    log = SegmentLog(tmp_path / "wal", quarantine=tmp_path / "dead")
+    log.append(frames(b"before"))
+    log._active._file = FullDisk(log._active._file, room=30)
+    with pytest.raises(OSError, match="No space left"):
+        log.append(frames(b"refused" * 10))
+    log.seal()
+    assert sealed(log) == [[b"before"]]

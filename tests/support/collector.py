@@ -1,0 +1,82 @@
+"""A real collector process on free ports."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+
+ROOT = Path(__file__).resolve().parents[2]
+PROTOBUF = {"content-type": "application/x-protobuf"}
+
+
+class Collector:
+    """`python -m collector` on a data folder; `start` again after `stop` or `kill` continues where it was."""
+
+    def __init__(self, data_dir, *arguments, store="chdb://"):
+        self.data_dir = Path(data_dir)
+        self._arguments = ["--data-dir", str(data_dir), "--store", store, "--segment-age-s", "0.1", *arguments]
+        self.process = None
+        self.urls = {}
+
+    def start(self):
+        address = "127.0.0.1:0"
+        listen = ["--otlp-http", address, "--otlp-grpc", address, "--api", address]
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("TOKENTRAIL_")}
+        self.log = self.data_dir.with_name(self.data_dir.name + ".log").open("ab")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "collector", *self._arguments, *listen],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+        )
+        self.urls = {}
+        while len(self.urls) < 3:
+            line = self.process.stdout.readline()
+            assert line, f"the collector did not start:\n{Path(self.log.name).read_text()[-3000:]}"
+            name, _, url = line.strip().partition(" listening on ")
+            self.urls[name] = url
+        self.wait_until(lambda: self.get("/readyz").status_code == 200)
+        return self
+
+    def get(self, path):
+        return httpx.get(self.urls["api"] + path, timeout=10)
+
+    def post(self, body, **headers):
+        return httpx.post(self.urls["otlp-http"] + "/v1/traces", content=body, headers=PROTOBUF | headers, timeout=30)
+
+    def wait_until(self, condition, timeout_s=30.0):
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < deadline, f"{condition} did not come true in {timeout_s} s"
+            time.sleep(0.05)
+
+    def kill(self):
+        self.process.kill()
+        self._ended()
+
+    def stop(self, timeout_s=30):
+        """SIGTERM and wait; the exit status."""
+        self.process.terminate()
+        try:
+            return self.process.wait(timeout_s)
+        finally:
+            self._ended()
+
+    def _ended(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+        self.log.close()
+
+    def __enter__(self):
+        return self.start()
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.stop()
