@@ -9,7 +9,7 @@ import zstandard
 
 SUPPORTED: Final = ("identity", "gzip", "deflate", "zstd")
 _ZLIB_WINDOW: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
-_GZIP_MAGIC: Final = b"\x1f\x8b"
+_MAX_ZSTD_WINDOW: Final = 2**27
 
 
 class TooLargeError(ValueError):
@@ -39,16 +39,20 @@ def decompress(body: bytes, encoding: str, max_bytes: int) -> bytes:
     else:
         msg = f"content encoding {encoding!r} is not supported; send one of {', '.join(SUPPORTED)}"
         raise UnsupportedEncodingError(msg)
-    if len(data) > max_bytes:
-        advice = "send smaller batches or raise TOKENTRAIL_MAX_DECOMPRESSED_BYTES"
-        msg = f"the decompressed body is larger than {max_bytes} bytes; {advice}"
-        raise TooLargeError(msg)
+    _check_size(len(data), max_bytes)
     return data
 
 
-def looks_gzipped(body: bytes) -> bool:
-    """Whether a gRPC message is still compressed: no OTLP message starts with these bytes."""
-    return body.startswith(_GZIP_MAGIC)
+def encoding_of_message(body: bytes) -> str:
+    """The encoding of a gRPC message by its first byte, with which no OTLP request can start."""
+    return {b"\x1f": "gzip", b"\x78": "deflate"}.get(body[:1], "identity")
+
+
+def _check_size(size: int, max_bytes: int) -> None:
+    if size > max_bytes:
+        advice = "send smaller batches or raise TOKENTRAIL_MAX_DECOMPRESSED_BYTES"
+        msg = f"the decompressed body is larger than {max_bytes} bytes; {advice}"
+        raise TooLargeError(msg)
 
 
 def _inflate(body: bytes, name: str, max_bytes: int) -> bytes:
@@ -65,9 +69,15 @@ def _inflate(body: bytes, name: str, max_bytes: int) -> bytes:
 
 
 def _unzstd(body: bytes, max_bytes: int) -> bytes:
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_ZSTD_WINDOW)
     try:
-        with zstandard.ZstdDecompressor(max_window_size=2**27).stream_reader(body, read_across_frames=True) as reader:
-            return reader.read(max_bytes + 1)
+        size = zstandard.get_frame_parameters(body).content_size
+        if size == zstandard.CONTENTSIZE_UNKNOWN:
+            with decompressor.stream_reader(body) as reader:
+                size = len(reader.read(max_bytes + 1))
+        _check_size(size, max_bytes)
+        # In one piece, because the stream reader takes a truncated body for a whole one.
+        return decompressor.decompress(body, max_output_size=max(size, 1), allow_extra_data=False)
     except zstandard.ZstdError as error:
-        msg = f"the body is not zstd: {error}"
+        msg = f"the body is not one whole zstd frame: {error}"
         raise BrokenEncodingError(msg) from error

@@ -12,7 +12,7 @@ from google.rpc.code_pb2 import Code
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 
-from collector.receive.decompress import BrokenEncodingError, TooLargeError, decompress, looks_gzipped
+from collector.receive.decompress import BrokenEncodingError, TooLargeError, decompress, encoding_of_message
 from collector.receive.http import RETRY_AFTER_S, BodyLimits
 from collector.receive.ingest import Ingest
 from collector.receive.validate import MalformedError
@@ -39,7 +39,7 @@ class _Handler(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpcio has no t
 
     def _export(self, message: bytes, context: grpc.ServicerContext) -> bytes:
         try:
-            body = decompress(message, "gzip" if looks_gzipped(message) else "identity", self._limits.decompressed)
+            body = decompress(message, encoding_of_message(message), self._limits.decompressed)
             answer: bytes = self._ingest.accept(body).result().SerializeToString()
         except TooLargeError as error:
             self._refuse(context, "too_large", Status(code=Code.INVALID_ARGUMENT, message=str(error)))

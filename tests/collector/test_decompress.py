@@ -1,0 +1,67 @@
+import gzip
+import tracemalloc
+import zlib
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collector.receive.decompress import (
+    SUPPORTED,
+    BrokenEncodingError,
+    TooLargeError,
+    UnsupportedEncodingError,
+    decompress,
+)
+
+COMPRESS = {
+    "identity": bytes,
+    "gzip": gzip.compress,
+    "deflate": zlib.compress,
+    "zstd": zstandard.ZstdCompressor().compress,
+}
+LIMIT = 10_000
+compressed = pytest.mark.parametrize("encoding", [name for name in SUPPORTED if name != "identity"])
+
+
+@given(st.sampled_from(SUPPORTED), st.binary(max_size=LIMIT))
+def test_every_encoding_gives_the_body_back(encoding, body):
+    assert decompress(COMPRESS[encoding](body), encoding, LIMIT) == body
+
+
+@pytest.mark.parametrize("encoding", SUPPORTED)
+def test_the_limit_is_exact(encoding):
+    assert len(decompress(COMPRESS[encoding](bytes(LIMIT)), encoding, LIMIT)) == LIMIT
+    with pytest.raises(TooLargeError, match="10000 bytes"):
+        decompress(COMPRESS[encoding](bytes(LIMIT + 1)), encoding, LIMIT)
+
+
+@compressed
+def test_a_bomb_is_refused_without_being_unpacked(encoding):
+    bomb = COMPRESS[encoding](bytes(256 * 2**20))
+    tracemalloc.start()
+    with pytest.raises(TooLargeError):
+        decompress(bomb, encoding, 2**20)
+    assert tracemalloc.get_traced_memory()[1] < 16 * 2**20
+    tracemalloc.stop()
+
+
+@compressed
+@given(st.data())
+def test_a_truncated_body_is_never_taken_for_a_whole_one(encoding, data):
+    whole = COMPRESS[encoding](bytes(range(256)) * 4)
+    cut = data.draw(st.integers(0, len(whole) - 1))
+    with pytest.raises(BrokenEncodingError, match=encoding):
+        decompress(whole[:cut], encoding, LIMIT)
+
+
+@compressed
+def test_garbage_is_named(encoding):
+    with pytest.raises(BrokenEncodingError, match=encoding):
+        decompress(b"not compressed at all", encoding, LIMIT)
+
+
+def test_an_unknown_encoding_is_answered_with_the_known_ones():
+    with pytest.raises(UnsupportedEncodingError, match="'br'.*gzip, deflate, zstd"):
+        decompress(b"", "br", LIMIT)

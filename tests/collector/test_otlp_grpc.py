@@ -1,0 +1,95 @@
+import grpc
+import pytest
+from google.rpc.error_details_pb2 import RetryInfo
+from google.rpc.status_pb2 import Status
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+from collector.receive.grpc import SERVICE, GrpcReceiver
+from collector.receive.http import BodyLimits
+from tests.collector.test_otlp_http import Receiver
+from tests.support.otlp import Request, token_body
+
+BODY = token_body(count=3)
+WAIT_S = 20
+
+
+@pytest.fixture
+def receiver(tmp_path):
+    receiver = Receiver(tmp_path)
+    server = GrpcReceiver(receiver.ingest, BodyLimits(sent=4_000, decompressed=8_000), "127.0.0.1", 0)
+    server.start()
+    receiver.channel = grpc.insecure_channel(server.url.removeprefix("http://"))
+    yield receiver
+    receiver.channel.close()
+    server.stop(1.0)
+    receiver.commit.stop()
+
+
+def export(receiver, body, method=f"/{SERVICE}/Export", **kwargs):
+    return receiver.channel.unary_unary(method)(body, timeout=WAIT_S, wait_for_ready=True, **kwargs)
+
+
+def status_of(error):
+    metadata = dict(error.trailing_metadata())
+    return Status.FromString(metadata["grpc-status-details-bin"])
+
+
+@pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip, grpc.Compression.Deflate])
+def test_an_acknowledged_message_is_in_the_log(receiver, compression):
+    assert export(receiver, BODY, compression=compression) == b""
+    assert receiver.stored() == [BODY]
+
+
+def test_rejected_spans_are_reported(receiver):
+    request = Request()
+    request.span("good")
+    request.span("bad", start=0, ns=1)
+    answer = ExportTraceServiceResponse.FromString(export(receiver, request.body()))
+    assert answer.partial_success.rejected_spans == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "compression", "text", "reason"),
+    [
+        (b"\xff\xff", None, "ExportTraceServiceRequest", "malformed"),
+        (b"\x1f\x8b no gzip", None, "gzip", "encoding"),
+        (bytes(9_000_000), grpc.Compression.Gzip, "larger", None),
+        (bytes(9_000), grpc.Compression.Gzip, "DECOMPRESSED", "too_large"),
+    ],
+)
+def test_errors_say_what_is_wrong(receiver, body, compression, text, reason):
+    with pytest.raises(grpc.RpcError, match=text) as refused:
+        export(receiver, body, compression=compression)
+    if reason:
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert text in status_of(refused.value).message
+        assert receiver.status.snapshot().payloads_rejected == {reason: 1}
+    else:
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert receiver.stored() == []
+
+
+def test_a_full_log_is_unavailable_with_a_time_to_retry(receiver):
+    with pytest.raises(grpc.RpcError) as refused:
+        for trace in range(1, 12):
+            export(receiver, token_body(trace=trace, count=20))
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+    retry = RetryInfo()
+    assert status_of(refused.value).details[0].Unpack(retry)
+    assert retry.retry_delay.seconds > 0
+
+
+def test_other_services_say_what_is_received(receiver):
+    with pytest.raises(grpc.RpcError, match="TraceService") as refused:
+        export(receiver, b"", method="/opentelemetry.proto.collector.metrics.v1.MetricsService/Export")
+    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_an_address_in_use_is_named(receiver):
+    port = receiver.ingest  # the same objects, another server
+    first = GrpcReceiver(port, BodyLimits(1, 1), "127.0.0.1", 0)
+    try:
+        with pytest.raises(OSError, match=first.url.removeprefix("http://")):
+            GrpcReceiver(port, BodyLimits(1, 1), *first.url.removeprefix("http://").split(":"))
+    finally:
+        first.stop(0)

@@ -1,0 +1,197 @@
+import gzip
+import json
+
+import pytest
+import zstandard
+from google.rpc.status_pb2 import Status
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from starlette.testclient import TestClient
+
+from collector.receive.http import BodyLimits, create_otlp_app
+from collector.receive.ingest import Ingest
+from collector.receive.status import IngestStatus
+from collector.receive.validate import SpanLimits
+from collector.wal.commit import GroupCommit
+from collector.wal.log import LogLimits, SegmentLog
+from tests.support.otlp import Request, token_body
+
+PROTOBUF = "application/x-protobuf"
+BODY = token_body(count=3)
+
+
+class Receiver:
+    def __init__(self, folder):
+        self.status = IngestStatus()
+        limits = LogLimits(segment_age_s=3600.0, max_bytes=20_000)
+        self.log = SegmentLog(folder / "wal", quarantine=folder / "dead", limits=limits)
+        self.commit = GroupCommit(self.log, self.status)
+        self.commit.start()
+        self.ingest = Ingest(self.commit, self.status, SpanLimits(max_bytes=5_000))
+        self.client = TestClient(create_otlp_app(self.ingest, BodyLimits(sent=4_000, decompressed=8_000)))
+
+    def post(self, body, content_type=PROTOBUF, **headers):
+        headers = {"content-type": content_type} | {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.client.post("/v1/traces", content=body, headers=headers)
+
+    def stored(self):
+        """Everything that was acknowledged, after sealing."""
+        self.commit.stop()
+        payloads = []
+        while segment := self.log.next_sealed(0):
+            frames = self.log.read(segment)
+            payloads += [frame.payload for frame in frames]
+            self.log.release(segment, [frame.digest for frame in frames])
+        return payloads
+
+
+@pytest.fixture
+def receiver(tmp_path):
+    receiver = Receiver(tmp_path)
+    yield receiver
+    receiver.commit.stop()
+
+
+def test_an_acknowledged_body_is_in_the_log(receiver):
+    answer = receiver.post(BODY)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == PROTOBUF
+    assert ExportTraceServiceResponse.FromString(answer.content) == ExportTraceServiceResponse()
+    assert receiver.stored() == [BODY]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "compress"),
+    [("gzip", gzip.compress), ("zstd", zstandard.ZstdCompressor().compress), ("identity", bytes)],
+)
+def test_encodings_are_undone_before_storing(receiver, encoding, compress):
+    assert receiver.post(compress(BODY), content_encoding=encoding).status_code == 200
+    assert receiver.stored() == [BODY]
+
+
+def test_json_has_hexadecimal_ids(receiver):
+    document = {
+        "resourceSpans": [
+            {
+                "scopeSpans": [
+                    {
+                        "spans": [
+                            {
+                                "traceId": "5B8EFFF798038103D269B633813FC60C",
+                                "spanId": "eee19b7ec3c1b174",
+                                "name": "from json",
+                                "startTimeUnixNano": "1795000000000000000",
+                                "endTimeUnixNano": 1795000000000000007,
+                                "kind": 2,
+                                "attributes": [{"key": "n", "value": {"intValue": "7"}}],
+                                "fieldOfTheFuture": True,
+                            }
+                        ]
+                    }
+                ]
+            }
+        ]
+    }
+    answer = receiver.post(json.dumps(document), "application/json; charset=utf-8")
+    assert (answer.status_code, answer.json()) == (200, {})
+    (payload,) = receiver.stored()
+    expected = Request().message
+    expected.ParseFromString(payload)
+    (span,) = expected.resource_spans[0].scope_spans[0].spans
+    assert span.trace_id.hex() == "5b8efff798038103d269b633813fc60c"
+    assert span.span_id.hex() == "eee19b7ec3c1b174"
+    assert span.end_time_unix_nano == 1795000000000000007
+    assert span.attributes[0].value.int_value == 7
+
+
+def test_rejected_spans_are_reported_and_the_others_stored(receiver):
+    request = Request()
+    request.span("good")
+    good = request.body()
+    request.span("bad", start=0, ns=1)
+    answer = receiver.post(request.body())
+    partial = ExportTraceServiceResponse.FromString(answer.content).partial_success
+    assert (answer.status_code, partial.rejected_spans) == (200, 1)
+    assert "2000" in partial.error_message
+    assert receiver.status.snapshot().spans_rejected == {"time": 1}
+    assert receiver.stored() == [good]
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status", "text", "reason"),
+    [
+        (b"\xff\xff", {}, 400, "ExportTraceServiceRequest", "malformed"),
+        (b"x", {"content_encoding": "gzip"}, 400, "gzip", "encoding"),
+        (b"x", {"content_encoding": "br"}, 415, "gzip", "encoding"),
+        (bytes(4_001), {}, 413, "TOKENTRAIL_MAX_BODY_BYTES", "too_large"),
+        (gzip.compress(bytes(9_000)), {"content_encoding": "gzip"}, 413, "DECOMPRESSED", "too_large"),
+    ],
+)
+def test_errors_are_a_status_in_the_requests_encoding(receiver, body, headers, status, text, reason):
+    answer = receiver.post(body, **headers)
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == PROTOBUF
+    assert text in Status.FromString(answer.content).message
+    assert receiver.status.snapshot().payloads_rejected == {reason: 1}
+    assert receiver.stored() == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b"[]",
+        b"1",
+        b'{"resourceSpans": [1]}',
+        b'{"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "xyz"}]}]}]}',
+        b'{"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": 5}]}]}]}',
+        b"[" * 3_900,
+        b'{"resourceSpans": [{"resource": {"attributes": [{"key": "a", "value": '
+        + b'{"arrayValue": {"values": [' * 120
+        + b"]}}" * 120
+        + b"}]}}]}",
+    ],
+)
+def test_malformed_json_is_a_400_in_json(receiver, body):
+    answer = receiver.post(body, "application/json")
+    assert answer.status_code == 400
+    assert "OTLP" in answer.json()["message"]
+    assert receiver.stored() == []
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "", "application/grpc"])
+def test_other_content_types_are_named(receiver, content_type):
+    answer = receiver.post(BODY, content_type)
+    assert answer.status_code == 415
+    assert PROTOBUF in answer.json()["message"]
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", "/v1/metrics"), ("POST", "/"), ("GET", "/v1/traces")])
+def test_other_paths_say_what_is_received(receiver, method, path):
+    answer = receiver.client.request(method, path)
+    assert answer.status_code in (404, 405)
+    assert "/v1/traces" in answer.json()["message"]
+
+
+def test_a_full_log_asks_to_come_again_and_keeps_what_it_acknowledged(receiver):
+    answers = [receiver.post(token_body(trace=trace, count=20)) for trace in range(1, 12)]
+    refused = [answer for answer in answers if answer.status_code != 200]
+    assert refused
+    assert {answer.status_code for answer in refused} == {503}
+    assert all(int(answer.headers["retry-after"]) > 0 for answer in refused)
+    assert receiver.status.snapshot().payloads_rejected == {"overloaded": len(refused)}
+    assert len(receiver.stored()) == len(answers) - len(refused)
+
+
+def test_the_same_body_twice_is_stored_once(receiver):
+    assert [receiver.post(BODY).status_code for _ in range(3)] == [200, 200, 200]
+    snapshot = receiver.status.snapshot()
+    assert (snapshot.payloads_received, snapshot.payloads_duplicate) == (3, 2)
+    assert receiver.stored() == [BODY]
+
+
+def test_everything_received_is_counted(receiver):
+    receiver.post(BODY)
+    receiver.post(gzip.compress(token_body(trace=2, count=2)), content_encoding="gzip")
+    snapshot = receiver.status.snapshot()
+    assert snapshot.spans_received == 5
+    assert snapshot.bytes_received == len(BODY) + len(token_body(trace=2, count=2))

@@ -1,0 +1,92 @@
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from collector.receive.validate import MalformedError, Reason, SpanLimits, check
+from tests.support.otlp import MS, T0, Request, token_body
+
+LIMITS = SpanLimits(max_bytes=2000, max_attributes=4)
+
+
+def names(payload):
+    request = ExportTraceServiceRequest.FromString(payload)
+    return [span.name for r in request.resource_spans for s in r.scope_spans for span in s.spans]
+
+
+def test_a_good_request_is_stored_as_it_came():
+    body = token_body(count=3)
+    checked = check(body, LIMITS)
+    assert (checked.payload, checked.spans, checked.rejected, checked.message) == (body, 3, {}, "")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"trace_id": b"x" * 15}, Reason.TRACE_ID),
+        ({"trace_id": b"x" * 17}, Reason.TRACE_ID),
+        ({"trace_id": bytes(16)}, Reason.TRACE_ID),
+        ({"trace_id": b""}, Reason.TRACE_ID),
+        ({"span_id": b"x" * 9}, Reason.SPAN_ID),
+        ({"span_id": bytes(8)}, Reason.SPAN_ID),
+        ({"parent_span_id": b"x" * 7}, Reason.PARENT_SPAN_ID),
+        ({"start_time_unix_nano": 0}, Reason.TIME),
+        ({"end_time_unix_nano": 2**64 - 1}, Reason.TIME),
+        ({"start_time_unix_nano": 1}, Reason.TIME),
+        ({"end_time_unix_nano": T0 - 1}, Reason.END_BEFORE_START),
+        ({"end_time_unix_nano": T0 + 401 * 86400 * 10**9}, Reason.TIME),
+        ({"name": "n" * 3000}, Reason.TOO_LARGE),
+        ({"attributes": {str(n): n for n in range(5)}}, Reason.TOO_MANY_ATTRIBUTES),
+    ],
+)
+def test_a_bad_span_is_rejected_alone_and_says_why(change, reason):
+    request = Request()
+    request.span("before")
+    attributes = change.pop("attributes", None)
+    request.span("bad", attributes=attributes, **({"start": T0} | {}))
+    for field, value in change.items():
+        setattr(request.scope_spans.spans[1], field, value)
+    request.span("after")
+    checked = check(request.body(), LIMITS)
+    assert checked.spans == 3
+    assert checked.rejected == {reason: 1}
+    assert len(names(checked.payload)) == 2
+    assert names(checked.payload) == ["before", "after"]
+    assert checked.message.startswith("1 spans: ")
+
+
+def test_a_request_of_which_nothing_is_left_stores_nothing():
+    request = Request()
+    request.span("bad", start=0, ns=1)
+    checked = check(request.body(), LIMITS)
+    assert (checked.payload, checked.spans, checked.rejected) == (b"", 1, {Reason.TIME: 1})
+
+
+def test_a_request_without_spans_stores_nothing():
+    assert check(b"", LIMITS).payload == b""
+    assert check(Request().body(), LIMITS).payload == b""
+
+
+def test_zero_durations_and_whole_days_are_fine():
+    request = Request()
+    request.span("instant", ns=0)
+    request.span("long", ns=86400 * 10**9)
+    assert check(request.body(), LIMITS).rejected == {}
+
+
+@pytest.mark.parametrize("body", [b"\xff\xff", b"\x0a\x05abc", b"hello", token_body()[:-3]])
+def test_what_is_no_request_is_malformed(body):
+    with pytest.raises(MalformedError, match="ExportTraceServiceRequest"):
+        check(body, LIMITS)
+
+
+def test_invalid_utf8_is_malformed():
+    body = Request()
+    body.span("name")
+    with pytest.raises(MalformedError):
+        check(body.body().replace(b"name", b"n\xff\xfee"), LIMITS)
+
+
+def test_the_same_rejections_give_the_same_bytes_again():
+    request = Request()
+    request.span("good", ns=5 * MS)
+    request.span("bad", start=0, ns=1)
+    assert check(request.body(), LIMITS).payload == check(request.body(), LIMITS).payload
