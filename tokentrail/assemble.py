@@ -88,7 +88,7 @@ class Assembler:
         try:
             return self._steps_and_tokens(records)
         except (TypeError, ValueError, OverflowError, AttributeError) as error:
-            whole = [record for record in records if well_formed(record)]
+            whole = [record for record in records if well_formed(record, self._slots)]
             self._drop(sum(map(spans_in, records)) - sum(map(spans_in, whole)), MALFORMED)
             self._guard.failed("building steps", error)
             return self._steps_and_tokens(whole) if whole else []

@@ -33,14 +33,21 @@ class Guard:
         self.strict = strict
         self.errors = 0  # a diagnostic: two threads may in theory lose a count, no lock is worth that
         self._throttle = throttle or Throttle()
+        self._first: Exception | None = None
 
     def failed(self, doing: str, error: Exception) -> None:
         """An error of ours while `doing` something (a short constant text: messages are throttled by it)."""
         if self.strict:
+            self._first = self._first or error
             raise error
         self.errors += 1
         if self._throttle.allows(doing):
             logger.error("tokentrail failed %s: %s", doing, error, exc_info=error)
+
+    def reraise(self) -> None:
+        """Raises, when strict, the first error that a background thread met."""
+        if self._first:
+            raise self._first
 
     def misuse(self, what: str, detail: object) -> None:
         """The host used the SDK wrongly; what it said is ignored and the trail stays consistent."""

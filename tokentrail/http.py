@@ -68,6 +68,9 @@ class OtlpHttp:
         shown = f"{self._endpoint.url} answered {status}: {answer.decode(errors='replace')[:SHOWN_CHARACTERS]!r}"
         if status in RETRYABLE:
             return Outcome(Verdict.RETRY, shown, retry_after_s=self._retry_after(response))
+        if response.is_redirect:
+            target = response.headers["Location"]
+            return Outcome(Verdict.REFUSED, f"{shown}: a redirect; configure the final URL, {target}")
         if not 200 <= status < 300:
             return Outcome(Verdict.REFUSED, shown)
         kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()

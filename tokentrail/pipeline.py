@@ -19,10 +19,13 @@ from tokentrail.export import Exporter, Transport, deadline
 from tokentrail.guard import Guard
 from tokentrail.request import Kind, Record
 from tokentrail.semconv import SCOPE_NAME
+from tokentrail.steps import spans_in
 from tokentrail.wire import Envelope, Payload
 
-BATCH_TOKENS: Final = 16_384
-"""Tokens assembled at once: enough to amortise NumPy's calls, small enough for its arrays to stay in cache."""
+BATCH_SPANS: Final = 16_000
+"""Spans assembled at once, about: enough to amortise NumPy's calls, few enough for its arrays to stay in cache."""
+
+_STEP: Final = Kind.STEP  # looking up an enum's member takes longer than comparing it
 
 
 class Pipeline:
@@ -82,7 +85,7 @@ class Pipeline:
                     for payload in self._payloads(batch):
                         self.exporter.offer(Payload(self._compress(payload.body), payload.spans))
                 except Exception as error:
-                    self.exporter.drop(len(batch), MALFORMED)
+                    self.exporter.drop(sum(map(spans_in, batch)), MALFORMED)
                     self._guard.failed("building a batch", error)
                 if not self._records:
                     return
@@ -105,15 +108,12 @@ class Pipeline:
 
     def _take(self) -> list[Record]:
         batch: list[Record] = []
-        tokens = 0
+        spans = 0
         pop = self._records.popleft
-        for _ in range(len(self._records)):
+        while self._records and spans < BATCH_SPANS:
             record = pop()
             batch.append(record)
-            if record[0] is Kind.STEP:
-                tokens += len(record[-2])
-                if tokens >= BATCH_TOKENS:
-                    break
+            spans += 1 + len(record[-2]) if record[0] is _STEP else 1
         return batch
 
     def _payloads(self, batch: list[Record]) -> list[Payload]:

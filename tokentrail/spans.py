@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Integral, Real
 from typing import Any, Final, NamedTuple
 
-from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext, TraceFlags
 from opentelemetry.trace.status import Status as SpanStatus
@@ -56,7 +56,7 @@ def request_span(request: RequestTrail, ending: Ending, end: int, emitted: Emitt
     if emitted.tokens:
         attributes[semconv.TIME_TO_LAST_TOKEN] = (emitted.last - arrival) / 1e9
     if ending.finish_reason:
-        attributes[semconv.FINISH_REASONS] = (text(ending.finish_reason),)
+        attributes[semconv.FINISH_REASONS] = [ending.finish_reason]
     optional = {
         semconv.FINISH_REASON: ending.finish_reason,
         semconv.ERROR_TYPE: ending.error_type,
@@ -109,11 +109,11 @@ def cold_start_span(cold: ColdStartSpan) -> ReadableSpan:
     )
 
 
-def clean(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Attributes that the encoder takes: text is valid unicode, integers fit 64 bits, other types are left out and
-    logged by OpenTelemetry.
+def clean(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes that the encoder takes: text is valid unicode, numbers (NumPy's too) are Python's, integers fit 64
+    bits; None is left out and any other object becomes its text.
     """
-    return BoundedAttributes(attributes={text(key): _cleaned(value) for key, value in attributes.items()})
+    return {text(key): _cleaned(value) for key, value in attributes.items() if value is not None}
 
 
 def text(value: object) -> str:
@@ -121,12 +121,16 @@ def text(value: object) -> str:
     return str(value).encode("utf-8", "replace").decode()
 
 
-def _cleaned(value: Any) -> Any:
-    if isinstance(value, str):
-        return text(value)
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        return str(value)
-    return value
+def _cleaned(value: object) -> Any:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, Integral):
+        return int(value) if -(2**63) <= int(value) < 2**63 else str(value)
+    if isinstance(value, Real):
+        return float(value)
+    if isinstance(value, list | tuple):
+        return [_cleaned(item) for item in value if item is not None]
+    return text(value)
 
 
 def _identity(opening: Opening) -> dict[str, Any]:

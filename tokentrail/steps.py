@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from numbers import Integral
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tokentrail.clock import STAMP_NS
-from tokentrail.request import NO_SLOT, Record, RequestTrail
+from tokentrail.request import NO_SLOT, Kind, Record, RequestTrail
 from tokentrail.slots import Slots, TokenRun
 
 I64 = npt.NDArray[np.int64]
@@ -22,6 +22,9 @@ STEP_INTS: Final = 11
 MAX_TOKENS_PER_STEP: Final = 1 << 16
 """Tokens that one request can get in one step; a larger count is a mistake of the caller."""
 
+_ints_of = itemgetter(slice(1, 1 + STEP_INTS))
+_emitted_of = itemgetter(-2)
+_counts_of = itemgetter(-1)
 _slot_of = attrgetter("slot")
 
 
@@ -41,12 +44,12 @@ class TokenColumns(NamedTuple):
     step: I64
 
 
-def well_formed(record: Record) -> bool:
+def well_formed(record: Record, slots: Slots) -> bool:
     """Whether a step record can become columns; asked only after a batch of them could not."""
     _kind, *ints, emitted, counts = record
     return (
         all(_whole(value, -(2**63), 2**63 - 1) for value in ints)
-        and all(isinstance(request, RequestTrail) for request in emitted)
+        and all(isinstance(request, RequestTrail) and request.slot < slots.capacity for request in emitted)
         and (counts is None or _counts_fit(emitted, counts))
     )
 
@@ -61,7 +64,8 @@ def _whole(value: object, low: int, high: int) -> bool:
 
 def step_columns(records: Sequence[Record]) -> StepColumns:
     """The steps' own numbers. Raises `TypeError`, `ValueError` or `OverflowError` for a malformed record."""
-    table = np.array([record[1 : 1 + STEP_INTS] for record in records], dtype=np.int64)
+    flat = np.fromiter(chain.from_iterable(map(_ints_of, records)), np.int64, len(records) * STEP_INTS)
+    table = flat.reshape(-1, STEP_INTS)
     stamps = np.maximum(table[:, :2], 0) // STAMP_NS * STAMP_NS
     return StepColumns(stamps[:, 0], np.maximum(stamps[:, 0], stamps[:, 1]), table[:, 2:])
 
@@ -73,10 +77,9 @@ def token_columns(
 
     Raises what `step_columns` does, before any state has changed.
     """
-    emitted = [record[-2] for record in records]
-    lengths = np.fromiter(map(len, emitted), np.int64, len(emitted))
-    owner = np.fromiter(map(_slot_of, chain.from_iterable(emitted)), np.int64, int(lengths.sum()))
-    step = np.repeat(np.arange(len(records)), lengths)
+    owner, step = _owners(map(_emitted_of, records))
+    if owner.max(initial=0) >= slots.capacity:
+        raise ValueError("a step emitted to a request of another trail")
     counts = _counts(records)
     if counts is not None:
         owner, step = np.repeat(owner, counts), np.repeat(step, counts)
@@ -91,19 +94,45 @@ def token_columns(
     return TokenColumns(owner, slots.advance(owner, steps.end[step]), steps.values[:, 0][step])
 
 
+def _owners(emitted: Iterable[tuple[RequestTrail, ...]]) -> tuple[I64, I64]:
+    """Slot and step position of each (step, request), in order. Decoding repeats itself: a step that emits to the same
+    requests as the one before costs a comparison of two tuples, not a look at every request.
+    """
+    runs: list[tuple[RequestTrail, ...]] = []
+    repeats: list[int] = []
+    for requests in emitted:
+        if runs and requests == runs[-1]:
+            repeats[-1] += 1
+        else:
+            runs.append(requests)
+            repeats.append(1)
+    slots = np.fromiter(map(_slot_of, chain.from_iterable(runs)), np.int64)
+    sizes = np.fromiter(map(len, runs), np.int64, len(runs))
+    run = np.repeat(np.arange(len(runs)), repeats)
+    lengths = sizes[run]
+    shift = (np.cumsum(sizes) - sizes)[run] - (np.cumsum(lengths) - lengths)
+    step = np.repeat(np.arange(len(run)), lengths)
+    return slots[np.arange(len(step)) + shift[step]], step
+
+
 def _counts(records: Sequence[Record]) -> I64 | None:
     """Tokens per (step, request) in order, or None when each got one."""
-    if all(record[-1] is None for record in records):
+    given = list(map(_counts_of, records))
+    if given.count(None) == len(given):
         return None
-    for record in records:
-        if record[-1] is not None and not _counts_fit(record[-2], record[-1]):
-            raise ValueError(f"step {record[3]} emitted to {len(record[-2])} requests with counts {record[-1]!r}")
-    parts = (record[-1] if record[-1] is not None else (1,) * len(record[-2]) for record in records)
+    parts = []
+    for record, counts in zip(records, given, strict=True):
+        emitted = record[-2]
+        if counts is not None and not _counts_fit(emitted, counts):
+            raise ValueError(f"step {record[3]} emitted to {len(emitted)} requests with counts {counts!r}")
+        parts.append((1,) * len(emitted) if counts is None else counts)
     return np.fromiter(chain.from_iterable(parts), np.int64)
 
 
 def spans_in(record: Record) -> int:
-    """Spans that a step record stands for: the step, and a token for each count of a sampled request."""
+    """Spans that a record stands for; of a step: itself, and a token for each count of a sampled request."""
+    if record[0] is not Kind.STEP:
+        return 1
     emitted, counts = record[-2], record[-1]
     sampled = [isinstance(request, RequestTrail) and request.sampled for request in emitted]
     if counts is None or len(counts) != len(emitted):

@@ -34,6 +34,8 @@ from tokentrail.version import __version__
 MAX_PENDING_RECORDS: Final = 65_536
 """Records that may wait to become spans, far more than a schedule delay brings; beyond it they are dropped, counted."""
 
+_STEP: Final = Kind.STEP  # looking up an enum's member takes longer than the append
+
 
 class Trail:
     """Records what an engine does and exports it as OTLP spans. One per process; thread-safe; never raises."""
@@ -143,7 +145,7 @@ class Trail:
         """
         try:
             record = (
-                Kind.STEP, start_ns, end_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted,
+                _STEP, start_ns, end_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted,
                 kv_used, kv_total, kv_evicted, tuple(emitted), None if counts is None else tuple(counts),
             )  # fmt: skip
             if len(self._records) < self._room:
@@ -181,6 +183,7 @@ class Trail:
 
     def flush(self, timeout_s: float = 5.0) -> bool:
         """Sends what was recorded so far; False when the time is up before everything is delivered or dropped."""
+        self._guard.reraise()
         return self._pipeline.flush(timeout_s)
 
     def shutdown(self, timeout_s: float = 5.0) -> bool:
@@ -189,6 +192,7 @@ class Trail:
         """
         atexit.unregister(self.shutdown)
         self._room = 0
+        self._guard.reraise()
         return self._pipeline.shutdown(timeout_s)
 
     @property

@@ -112,8 +112,7 @@ class SpanTemplate:
 
 def fill(columns: Columns, name: str, ints: Sequence[str], texts: tuple[tuple[str, str], ...] = ()) -> Block:
     """Serialises spans of one name, with the narrowest template that holds all their integers."""
-    largest = max((int(values.max(initial=0)) for values in columns.ints), default=0)
-    width = NARROW if largest <= _saturated(NARROW) else WIDE
+    width = NARROW if all(values.max(initial=0) <= _saturated(NARROW) for values in columns.ints) else WIDE
     return _template(name, tuple(ints), texts, columns.parent is not None, width).fill(columns)
 
 

@@ -1,0 +1,60 @@
+"""What every benchmark says besides its numbers: on what machine, with which versions, at what time."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Quick = Annotated[bool, typer.Option("--quick", help="Seconds instead of minutes; the numbers are rough.")]
+JsonPath = Annotated[Path | None, typer.Option("--json", help="Write the result there, with machine and versions.")]
+
+
+def publish(
+    name: str, numbers: Mapping[str, Any], *, packages: tuple[str, ...], quick: bool, path: Path | None
+) -> None:
+    """Prints a benchmark's numbers, one a line, and writes them as JSON to `path` when there is one."""
+    report = {
+        "benchmark": name,
+        "quick": quick,
+        "taken_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
+        "versions": {"python": platform.python_version(), **{package: _version(package) for package in packages}},
+        "numbers": dict(numbers),
+    }
+    for key, value in numbers.items():
+        print(f"{key:<44} {value:,.4g}" if isinstance(value, float) else f"{key:<44} {value}")
+    if path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(report, indent=2) + "\n")
+        print(f"written to {path}")
+
+
+def machine() -> dict[str, Any]:
+    """CPU model, cores that this process may use, memory, kernel and load: what a reader needs to judge a number."""
+    return {
+        "cpu": _first_line("/proc/cpuinfo", "model name") or platform.processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory": _first_line("/proc/meminfo", "MemTotal"),
+        "system": platform.platform(),
+        "load_1m": round(os.getloadavg()[0], 2),
+    }
+
+
+def _first_line(path: str, key: str) -> str:
+    lines = Path(path).read_text().splitlines() if Path(path).exists() else []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(key)), "")
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "absent"

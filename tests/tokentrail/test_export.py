@@ -1,0 +1,184 @@
+"""The books balance at all times, and nothing but the buffer's bound or a refusal loses a span."""
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.tokentrail.support import MS, T0, Collector, make_trail, start
+from tokentrail.export import Exporter, Outcome, Verdict
+from tokentrail.guard import Guard
+from tokentrail.wire import Payload
+
+RETRY = Outcome(Verdict.RETRY, "503")
+REFUSED = Outcome(Verdict.REFUSED, "400")
+DELIVERED = Outcome(Verdict.DELIVERED)
+
+outcomes = st.sampled_from([DELIVERED, RETRY, REFUSED, Outcome(Verdict.DELIVERED, "partial", rejected=2), OSError("x")])
+
+
+def exporter(collector, *, max_spans=1_000, max_bytes=1 << 20):
+    return Exporter(collector, Guard(), max_spans=max_spans, max_bytes=max_bytes)
+
+
+def balance(stats):
+    return stats.exported + stats.dropped + stats.queued
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.one_of(st.integers(1, 40), st.sampled_from(["attempt", "drop", "close"])), max_size=40),
+    st.lists(outcomes, max_size=40),
+)
+def test_accepted_is_exported_plus_dropped_plus_queued_at_all_times(actions, script):
+    collector = Collector(*script)
+    books = exporter(collector, max_spans=100, max_bytes=900)
+    accepted = 0
+    for action in actions:
+        if action == "attempt":
+            books.attempt()
+        elif action == "drop":
+            books.drop(3, "late")
+            accepted += 3
+        elif action == "close":
+            books.close()
+        else:
+            books.offer(Payload(b"x" * action * 10, action))
+            accepted += action
+        stats = books.stats
+        assert stats.accepted == accepted == balance(stats)
+        assert stats.queued <= 100
+    books.close()
+    assert books.stats.queued == 0
+    assert balance(books.stats) == accepted
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.sampled_from(["start", "step", "end", "flush"]), max_size=40), st.lists(outcomes, max_size=40))
+def test_a_trail_balances_whatever_the_collector_does(actions, script):
+    trail = make_trail(Collector(*script), strict=False, max_queue_spans=25, max_payload_spans=7)
+    requests, recorded = [], 0
+    for number, action in enumerate(actions):
+        if action == "start":
+            requests.append(start(trail))
+        elif action == "step":
+            trail.step(number, T0, T0 + number * MS, requests)
+            recorded += 1 + len(requests)
+        elif action == "end" and requests:
+            requests[number % len(requests)].end(T0 + number * MS)
+        elif action == "flush":
+            trail.flush(0)
+        assert trail.stats.accepted == balance(trail.stats)
+    trail.shutdown(0)
+    stats = trail.stats
+    assert stats.accepted == stats.exported + stats.dropped >= recorded
+    assert (stats.queued, stats.pending) == (0, 0)
+
+
+def test_a_retry_sends_the_same_bytes_until_they_are_taken(clock):
+    collector = Collector(RETRY, RETRY, RETRY)
+    trail = make_trail(collector, clock=clock)
+    trail.step(0, T0, T0, [start(trail)])
+    trail.flush(0)
+    assert trail.stats.queued == 3
+    clock.now += 60_000 * MS  # minutes later, with more behind it
+    for _ in range(3):
+        trail.flush(0)
+    assert len(set(collector.attempts[:4])) == 1
+    assert trail.stats.queued == 0
+    assert len(collector.spans) == len({span.span_id for span in collector.spans}) == trail.stats.exported
+
+
+def test_waits_grow_to_half_a_minute_and_start_over_after_success():
+    collector = Collector(*[RETRY] * 20, DELIVERED, RETRY)
+    books = exporter(collector)
+    books.offer(Payload(b"a", 1))
+    books.offer(Payload(b"b", 1))
+    waits = [books.attempt() for _ in range(20)]
+    assert waits[0] < waits[3] < waits[6] <= waits[-1] == 30
+    assert books.attempt() == 0
+    assert books.attempt() < 2
+
+
+@pytest.mark.parametrize(("wish", "wait"), [(7.5, 7.5), (0, 0), (-3, 0), (86_400, 300)])
+def test_the_collector_says_when_within_reason(wish, wait):
+    books = exporter(Collector(Outcome(Verdict.RETRY, "429", retry_after_s=wish)))
+    books.offer(Payload(b"a", 1))
+    assert books.attempt() == wait
+
+
+def test_a_full_buffer_drops_what_comes_and_keeps_what_waits(caplog):
+    collector = Collector(RETRY)
+    books = exporter(collector, max_spans=10, max_bytes=100)
+    books.offer(Payload(b"a" * 60, 6))
+    books.offer(Payload(b"b" * 10, 6))  # too many spans
+    books.offer(Payload(b"c" * 60, 1))  # too many bytes
+    books.offer(Payload(b"d" * 40, 4))
+    assert books.stats.drops == {"buffer_full": 7}
+    while (wait := books.attempt()) is not None:
+        assert wait < 2
+    assert [body[:1] for body in collector.bodies] == [b"a", b"d"]
+    assert [record.message for record in caplog.records if "buffer full" in record.message] == [
+        "tokentrail buffer full (6 spans, 60 bytes): dropping"
+    ]
+
+
+def test_a_transport_that_raises_loses_one_payload_and_says_so(caplog):
+    books = exporter(Collector(RuntimeError("bug")))
+    books.offer(Payload(b"a", 3))
+    assert books.attempt() == 0
+    assert books.stats.drops == {"refused": 3}
+    assert "bug" in caplog.text
+
+
+def test_rejected_spans_of_a_delivered_payload_are_drops():
+    books = exporter(
+        Collector(Outcome(Verdict.DELIVERED, "too old", rejected=2), Outcome(Verdict.DELIVERED, rejected=99))
+    )
+    books.offer(Payload(b"a", 5))
+    books.offer(Payload(b"b", 5))
+    books.attempt()
+    assert (books.stats.exported, books.stats.drops) == (3, {"rejected": 2})
+    books.attempt()
+    assert (books.stats.exported, books.stats.drops) == (3, {"rejected": 7})
+
+
+def test_a_payload_that_is_under_way_at_shutdown_is_booked_once():
+    def slow(body):
+        books.close()
+        return DELIVERED
+
+    books = exporter(slow)
+    books.offer(Payload(b"a", 5))
+    books.attempt()
+    assert (books.stats.exported, books.stats.drops) == (0, {"shutdown": 5})
+
+
+def test_a_batch_that_cannot_be_built_is_counted():
+    trail = make_trail(Collector(), strict=False)
+    trail.step(0, T0, T0, [start(trail)])
+    trail._pipeline._compress = lambda body: 1 / 0
+    trail.flush()
+    assert trail.stats.drops == {"malformed": 3}
+    assert trail.stats.errors == 1
+
+
+def test_too_many_records_for_the_assembler_are_dropped_with_their_tokens(monkeypatch):
+    trail = make_trail(Collector())
+    trail._room = 3
+    requests = [start(trail), start(trail)]
+    for number in range(4):
+        trail.step(number, T0, T0, requests)
+    assert trail.stats.drops == {"buffer_full": 9}
+    trail.flush()
+    assert trail.stats.accepted == 9 + 3 + 2
+
+
+def test_shutdown_does_not_wait_for_a_dead_collector():
+    trail = make_trail(lambda body: Outcome(Verdict.RETRY, "dead", retry_after_s=300))
+    trail.step(0, T0, T0, [])
+    begun = time.monotonic()
+    assert trail.shutdown(0.05) is False
+    assert time.monotonic() - begun < 5
+    assert trail.stats.drops == {"shutdown": 1}

@@ -1,0 +1,215 @@
+"""The transport and the threads against a real HTTP server that behaves badly."""
+
+import gzip
+import logging
+import socket
+import threading
+import zlib
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from opentelemetry.exporter.otlp.proto.http import Compression
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+
+from tests.tokentrail.support import MS, T0, parse, start
+from tokentrail import Trail
+from tokentrail.config import Settings
+from tokentrail.export import Verdict
+from tokentrail.http import Endpoint, OtlpHttp
+
+PROTOBUF = {"Content-Type": "application/x-protobuf"}
+
+
+class Server(ThreadingHTTPServer):
+    """Answers each POST with the next of `script` (status, headers, body), then with 200."""
+
+    daemon_threads = True
+
+    def __init__(self, *script):
+        self.script, self.posts = list(script), []
+        self.hold = threading.Event()
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_port}/v1/traces"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.posts.append((dict(self.headers), body))
+        answer = self.server.script.pop(0) if self.server.script else (200, {}, b"")
+        if answer == "hang":
+            self.server.hold.wait()
+        elif answer == "close":
+            self.close_connection = True
+        elif isinstance(answer, bytes):
+            self.wfile.write(answer)
+            self.close_connection = True
+        else:
+            status, headers, body = answer
+            self.send_response(status)
+            for name, value in (headers | {"Content-Length": str(len(body))}).items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+    def log_message(self, *args):
+        """Quiet."""
+
+
+@pytest.fixture
+def serve():
+    servers = []
+
+    def start_server(*script):
+        server = Server(*script)
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        servers.append(server)
+        return server
+
+    yield start_server
+    for server in servers:
+        server.hold.set()
+        server.shutdown()
+        server.server_close()
+
+
+def post(server, *, timeout_s=5.0):
+    return OtlpHttp(Endpoint(server.url, PROTOBUF, timeout_s))(b"body")
+
+
+def background_trail(url, *, compression=Compression.NoCompression, timeout_s=5.0):
+    settings = Settings(Endpoint(url, PROTOBUF, timeout_s, compression), schedule_delay_s=0.01, strict=True)
+    provider = TracerProvider(resource=Resource({"service.name": "test"}), shutdown_on_exit=False)
+    return Trail(settings, provider)
+
+
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+def test_these_answers_mean_again(serve, status):
+    outcome = post(serve((status, {"Retry-After": "7"}, b"busy")))
+    assert (outcome.verdict, outcome.retry_after_s) == (Verdict.RETRY, 7)
+    assert str(status) in outcome.detail
+    assert "busy" in outcome.detail
+
+
+def test_retry_after_may_be_a_date_and_may_be_nonsense(serve):
+    server = serve(
+        (503, {"Retry-After": formatdate(4_102_444_800, usegmt=True)}, b""), (503, {"Retry-After": "soon"}, b"")
+    )
+    assert post(server).retry_after_s > 1_000
+    assert post(server).retry_after_s is None
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 413, 500])
+def test_these_answers_mean_never_and_say_why(serve, status):
+    server = serve((status, {}, b"no such thing"))
+    outcome = post(server)
+    assert outcome.verdict is Verdict.REFUSED
+    assert all(part in outcome.detail for part in (server.url, str(status), "no such thing"))
+    assert len(server.posts) == 1
+
+
+def test_a_redirect_is_not_followed_but_named(serve):
+    server = serve((307, {"Location": "https://otel.example/v1/traces"}, b""))
+    outcome = post(server)
+    assert outcome.verdict is Verdict.REFUSED
+    assert "https://otel.example/v1/traces" in outcome.detail
+    assert len(server.posts) == 1
+
+
+def test_partial_success_is_told(serve):
+    answer = ExportTraceServiceResponse(partial_success={"rejected_spans": 3, "error_message": "too old"})
+    outcome = post(serve((200, PROTOBUF, answer.SerializeToString())))
+    assert (outcome.verdict, outcome.rejected, outcome.detail) == (Verdict.DELIVERED, 3, "too old")
+
+
+def test_success_that_is_not_otlp(serve):
+    server = serve((200, PROTOBUF, b"\xff\xff\xff garbage"), (200, {"Content-Type": "text/html"}, b"<html>Welcome"))
+    taken, page = post(server), post(server)
+    assert taken.verdict is Verdict.DELIVERED
+    assert "not an OTLP answer" in taken.detail
+    assert page.verdict is Verdict.REFUSED
+    assert "Welcome" in page.detail
+
+
+@pytest.mark.parametrize(
+    "answer", ["close", b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc"]
+)
+def test_a_broken_answer_is_tried_again(serve, answer):
+    assert post(serve(answer)).verdict is Verdict.RETRY
+
+
+def test_a_server_that_hangs_is_tried_again_after_the_timeout(serve):
+    assert post(serve("hang"), timeout_s=0.05).verdict is Verdict.RETRY
+
+
+def test_nobody_listening_is_tried_again_and_a_bad_url_is_not():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        nobody = f"http://127.0.0.1:{taken.getsockname()[1]}/v1/traces"
+        assert OtlpHttp(Endpoint(nobody, {}))(b"").verdict is Verdict.RETRY
+    outcome = OtlpHttp(Endpoint("not a url", {}))(b"")
+    assert outcome.verdict is Verdict.REFUSED
+    assert "not a url" in outcome.detail
+
+
+def test_threads_deliver_through_trouble_what_was_recorded_once(serve):
+    server = serve((503, {"Retry-After": "0"}, b""), "close")
+    trail = background_trail(server.url)
+    request = start(trail)
+    for step in range(50):
+        trail.step(step, T0, T0 + step * MS, [request])
+    request.end(T0 + 49 * MS)
+    assert trail.flush(20)
+    assert trail.shutdown()
+    assert server.posts[0][1] == server.posts[1][1] == server.posts[2][1]  # same bytes on every attempt
+    taken = {body for _, body in server.posts}
+    spans = [span for body in taken for span in parse(body)]
+    assert len(spans) == trail.stats.exported == trail.stats.accepted
+    assert sum(span.name == "tokentrail.token" for span in spans) == 50
+
+
+def test_a_retry_wait_does_not_hold_up_the_shutdown(serve):
+    server = serve((503, {"Retry-After": "300"}, b""))
+    trail = background_trail(server.url)
+    trail.step(0, T0, T0, [])
+    assert trail.flush(0.2) is False
+    assert trail.shutdown(20) is True  # the wait is cut short, the collector is back
+    assert trail.stats.exported == 1
+
+
+def test_a_hanging_collector_does_not_hold_up_the_shutdown(serve, caplog):
+    trail = background_trail(serve("hang").url, timeout_s=30)
+    trail.step(0, T0, T0, [])
+    assert trail.shutdown(0.1) is False
+    assert trail.stats.drops == {"shutdown": 1}
+
+
+@pytest.mark.parametrize(
+    ("compression", "decode"), [(Compression.Gzip, gzip.decompress), (Compression.Deflate, zlib.decompress)]
+)
+def test_compression(serve, compression, decode):
+    server = serve()
+    trail = background_trail(server.url, compression=compression)
+    trail.step(0, T0, T0, [])
+    assert trail.flush(10)
+    trail.shutdown()
+    assert [span.name for span in parse(decode(server.posts[0][1]))] == ["tokentrail.step"]
+
+
+def test_trouble_is_logged_once_a_minute(serve, caplog):
+    server = serve(*[(503, {"Retry-After": "0"}, b"maintenance")] * 5)
+    trail = background_trail(server.url)
+    with caplog.at_level(logging.WARNING, "tokentrail"):
+        trail.step(0, T0, T0, [])
+        assert trail.flush(20)
+    trail.shutdown()
+    (said,) = [record.message for record in caplog.records if record.name == "tokentrail"]
+    assert all(part in said for part in ("503", server.url, "maintenance"))

@@ -1,0 +1,289 @@
+"""What an engine records is what comes out: tokens, phases and requests that add up to the nanosecond."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from tests.tokentrail.support import (
+    MS,
+    T0,
+    US,
+    Collector,
+    ManualClock,
+    attributes,
+    by_parent,
+    duration,
+    make_trail,
+    start,
+)
+from tokentrail import KvEvent, Phase, Status, semconv
+
+
+def test_token_durations_are_ttft_then_itl(trail, collector):
+    request = start(trail)
+    for step, end in enumerate((9, 12, 20)):
+        trail.step(step, T0 + end * MS - MS, T0 + end * MS, [request])
+    trail.flush()
+    tokens = collector.named(semconv.TOKEN_SPAN)
+    assert [duration(t) for t in tokens] == [9 * MS, 3 * MS, 8 * MS]
+    assert [t.start_time_unix_nano for t in tokens] == [T0, T0 + 9 * MS, T0 + 12 * MS]
+    assert [attributes(t) for t in tokens] == [{semconv.TOKEN_INDEX: i, semconv.STEP: i} for i in range(3)]
+    assert {t.parent_span_id for t in tokens} == {request.span_id.to_bytes(8, "big")}
+    assert {t.trace_id for t in tokens} == {request.trace_id.to_bytes(16, "big")}
+    wanted = [(request.span_id + (i + 1) * semconv.TOKEN_ID_STRIDE) % 2**64 for i in range(3)]
+    assert [int.from_bytes(t.span_id, "big") for t in tokens] == wanted
+
+
+def test_tokens_of_one_step_share_its_end(trail, collector):
+    one, two = start(trail), start(trail)
+    trail.step(4, T0, T0 + 5 * MS, [one, two], counts=[3, 0])
+    trail.step(5, T0, T0 + 6 * MS, [one, two], counts=[1, 2])
+    trail.flush()
+    of = by_parent(collector.named(semconv.TOKEN_SPAN))
+    tokens = of[one.trace_id.to_bytes(16, "big"), one.span_id.to_bytes(8, "big")]
+    assert [duration(t) for t in tokens] == [5 * MS, 0, 0, 1 * MS]
+    assert [attributes(t)[semconv.STEP] for t in tokens] == [4, 4, 4, 5]
+    tokens = of[two.trace_id.to_bytes(16, "big"), two.span_id.to_bytes(8, "big")]
+    assert [duration(t) for t in tokens] == [6 * MS, 0]
+
+
+def test_state_lives_across_batches_and_slots_are_reused(trail, collector):
+    for round_ in range(600):  # more requests than the first slots hold
+        request = start(trail, request_id=str(round_))
+        trail.step(round_, T0, T0 + 2 * MS, [request])
+        if round_ % 3 == 0:
+            trail.flush()
+        trail.step(round_, T0, T0 + 5 * MS, [request])
+        if round_ % 5:
+            request.end(T0 + 5 * MS)
+    trail.flush()
+    for tokens in by_parent(collector.named(semconv.TOKEN_SPAN)).values():
+        assert [duration(t) for t in tokens] == [2 * MS, 3 * MS]
+    assert len(collector.named("chat m")) == 480
+    assert trail.stats.dropped == 0
+
+
+def test_the_request_span_carries_the_whole_story(trail, collector):
+    request = start(
+        trail, request_id="r-1", input_tokens=7, tenant="acme", slo_class="chat", provider="p",
+        attributes={semconv.REQUEST_MAX_TOKENS: 64, semconv.REQUEST_TEMPERATURE: 0.5, semconv.REQUEST_STREAM: True},
+    )  # fmt: skip
+    request.phase(Phase.PREFILL, T0 + 2 * MS)
+    trail.step(0, T0 + 2 * MS, T0 + 4 * MS, [request])
+    request.phase(Phase.DECODE, T0 + 4 * MS)
+    request.phase(Phase.PREEMPTED, T0 + 5 * MS)
+    request.phase(Phase.PREFILL, T0 + 6 * MS)
+    trail.step(1, T0 + 6 * MS, T0 + 9 * MS, [request])
+    request.end(T0 + 9 * MS, finish_reason="stop", cached_tokens=3, reasoning_tokens=1)
+    trail.flush()
+    (span,) = collector.named("chat m")
+    assert (span.start_time_unix_nano, span.end_time_unix_nano) == (T0, T0 + 9 * MS)
+    assert span.kind == 2
+    assert attributes(span) == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "p",
+        "gen_ai.request.model": "m",
+        "gen_ai.response.model": "m",
+        "gen_ai.response.id": "r-1",
+        "gen_ai.response.finish_reasons": ["stop"],
+        "gen_ai.response.time_to_first_chunk": 0.004,
+        "gen_ai.usage.input_tokens": 7,
+        "gen_ai.usage.output_tokens": 2,
+        "gen_ai.usage.cache_read.input_tokens": 3,
+        "gen_ai.usage.reasoning.output_tokens": 1,
+        "gen_ai.request.max_tokens": 64,
+        "gen_ai.request.temperature": 0.5,
+        "gen_ai.request.stream": True,
+        "tokentrail.tenant": "acme",
+        "tokentrail.slo_class": "chat",
+        "tokentrail.status": "ok",
+        "tokentrail.finish_reason": "stop",
+        "tokentrail.preemptions": 1,
+        "tokentrail.time_to_last_token": 0.009,
+        "tokentrail.phase_time.queued": 2 * MS,
+        "tokentrail.phase_time.prefill": 5 * MS,
+        "tokentrail.phase_time.decode": 1 * MS,
+        "tokentrail.phase_time.preempted": 1 * MS,
+    }
+    phases = collector.named(semconv.PHASE_SPAN)
+    assert sorted((p.start_time_unix_nano - T0, attributes(p)[semconv.PHASE_NAME], duration(p)) for p in phases) == [
+        (0, "queued", 2 * MS),
+        (2 * MS, "prefill", 2 * MS),
+        (4 * MS, "decode", 1 * MS),
+        (5 * MS, "preempted", 1 * MS),
+        (6 * MS, "prefill", 3 * MS),
+    ]
+    assert {p.parent_span_id for p in phases} == {span.span_id}
+
+
+def test_a_failure_is_an_error_span_without_token_attributes(trail, collector):
+    start(trail).end(T0 + MS, status=Status.ERROR, error_type="TimeoutError")
+    start(trail).end(T0 + MS, status=Status.CANCELLED)
+    trail.flush()
+    failed, cancelled = collector.named("chat m")
+    assert failed.status.code == StatusCode.ERROR.value
+    assert attributes(failed)[semconv.ERROR_TYPE] == "TimeoutError"
+    assert semconv.TIME_TO_FIRST_CHUNK not in attributes(failed)
+    assert cancelled.status.code == StatusCode.UNSET.value
+    assert attributes(cancelled)[semconv.STATUS] == "cancelled"
+
+
+def test_a_request_span_is_what_opentelemetry_makes_of_the_same_request(trail, collector):
+    request = start(trail, kind=SpanKind.CLIENT)
+    request.end(T0 + MS)
+    trail.flush()
+    (span,) = collector.named("chat m")
+
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    theirs = provider.get_tracer("t").start_span(
+        "chat m", kind=SpanKind.CLIENT, attributes=attributes(span), start_time=T0
+    )
+    theirs.end(T0 + MS)
+    (expected,) = encode_spans(exporter.get_finished_spans()).resource_spans[0].scope_spans[0].spans
+    expected.trace_id, expected.span_id = span.trace_id, span.span_id
+    assert span == expected
+
+
+def test_steps_and_kv_events_belong_to_the_engine_and_victims_to_their_request(trail, collector):
+    request = start(trail)
+    trail.step(
+        3, T0, T0 + MS, [request], prefill_tokens=40, decode_tokens=3, running=4, waiting=5, preempted=1,
+        kv_used=30, kv_total=64, kv_evicted=2,
+    )  # fmt: skip
+    trail.kv_event(KvEvent.EVICT, blocks=4, reason="preemption", step=3, start_ns=T0 + US, request=request)
+    trail.kv_event(KvEvent.OFFLOAD, blocks=9, reason="cache_full", step=3, start_ns=T0, end_ns=T0 + MS)
+    trail.flush()
+    (step,) = collector.named(semconv.STEP_SPAN)
+    assert list(attributes(step)) == list(semconv.STEP_ATTRIBUTES)
+    assert list(attributes(step).values()) == [3, 40, 3, 4, 5, 1, 30, 64, 2]
+    assert step.parent_span_id == b""
+    (evict,) = collector.named("tokentrail.kv.evict")
+    assert (evict.trace_id, evict.parent_span_id) == (
+        request.trace_id.to_bytes(16, "big"),
+        request.span_id.to_bytes(8, "big"),
+    )
+    assert attributes(evict) == {semconv.KV_BLOCKS: 4, semconv.KV_REASON: "preemption", semconv.STEP: 3}
+    (offload,) = collector.named("tokentrail.kv.offload")
+    assert (offload.parent_span_id, duration(offload)) == (b"", MS)
+    assert step.trace_id != request.trace_id.to_bytes(16, "big")
+
+
+def test_each_batch_of_steps_is_a_trace_of_its_own(trail, collector):
+    for step in range(2):
+        trail.step(step, T0, T0 + MS, [])
+        trail.flush()
+    assert len({step.trace_id for step in collector.named(semconv.STEP_SPAN)}) == 2
+
+
+def test_an_open_request_is_announced_on_arrival_and_every_five_seconds(trail, collector, clock):
+    request = start(trail, request_id="r", tenant="acme", slo_class="chat", input_tokens=7)
+    clock.now = T0 + MS
+    trail.flush()
+    trail.step(0, T0, T0 + 2 * MS, [request])
+    for now in (T0 + 4_999 * MS, T0 + 5_001 * MS):
+        clock.now = now
+        trail.flush()
+    first, second = collector.named(semconv.OPEN_SPAN)
+    assert (first.start_time_unix_nano, duration(first), duration(second)) == (T0, MS, 5_001 * MS)
+    assert first.parent_span_id == request.span_id.to_bytes(8, "big")
+    assert attributes(second) == {
+        semconv.OPERATION_NAME: "chat",
+        semconv.PROVIDER_NAME: "tokentrail",
+        semconv.REQUEST_MODEL: "m",
+        semconv.RESPONSE_ID: "r",
+        semconv.TENANT: "acme",
+        semconv.SLO_CLASS: "chat",
+        semconv.INPUT_TOKENS: 7,
+        semconv.OUTPUT_TOKENS: 1,
+        semconv.TIME_TO_FIRST_CHUNK: 0.002,
+    }
+    request.end(T0 + 6_000 * MS)
+    clock.now = T0 + 60_000 * MS
+    trail.flush()
+    assert len(collector.named(semconv.OPEN_SPAN)) == 2
+
+
+def test_a_cold_start_and_its_phases(trail, collector, clock):
+    try:
+        with trail.cold_start("m") as cold:
+            clock.now += 2 * MS
+            with cold.phase("load_weights"):
+                clock.now += 5 * MS
+            with cold.phase("warm_up"):
+                raise MemoryError("no room")
+    except MemoryError:
+        pass
+    trail.flush()
+    (whole,) = collector.named(semconv.COLD_START_SPAN)
+    (load,) = collector.named("tokentrail.cold_start.load_weights")
+    (warm,) = collector.named("tokentrail.cold_start.warm_up")
+    assert (duration(whole), duration(load), duration(warm)) == (7 * MS, 5 * MS, 0)
+    assert load.parent_span_id == warm.parent_span_id == whole.span_id
+    assert {load.trace_id, warm.trace_id} == {whole.trace_id}
+    assert attributes(load) == {semconv.REQUEST_MODEL: "m"}
+    assert attributes(warm)[semconv.ERROR_TYPE] == attributes(whole)[semconv.ERROR_TYPE] == "MemoryError"
+    assert whole.status.code == StatusCode.ERROR.value
+
+
+@st.composite
+def workloads(draw):
+    """Requests, steps that emit to some of them, and where the trail is flushed."""
+    requests = draw(st.integers(1, 5))
+    steps = draw(
+        st.lists(
+            st.tuples(
+                st.lists(st.integers(0, requests - 1), unique=True),
+                st.integers(-2_000, 9_000),  # ns since the step before: the clock may run backwards
+                st.integers(1, 3),
+                st.booleans(),
+            ),
+            max_size=25,
+        )
+    )
+    return requests, steps, draw(st.booleans())
+
+
+@settings(deadline=None)
+@given(workloads())
+def test_tokens_and_phases_add_up_whatever_happens(workload):
+    count, steps, speculative = workload
+    collector, clock = Collector(), ManualClock()
+    trail = make_trail(collector, clock=clock)
+    requests = [start(trail, arrival_ns=T0 + 7 * i) for i in range(count)]
+    now, emitted = T0, np.zeros(count, int)
+    for number, (chosen, gap, each, flush) in enumerate(steps):
+        now += gap
+        counts = [each] * len(chosen) if speculative else None
+        trail.step(number, now - US, now, [requests[i] for i in chosen], counts=counts)
+        emitted[chosen] += each if speculative else 1
+        for i in chosen:
+            requests[i].phase(Phase.DECODE if number % 3 else Phase.PREEMPTED, now)
+        if flush:
+            trail.flush()
+    for request in requests:
+        request.end(now)
+    trail.flush()
+    tokens, phases = (by_parent(collector.named(name)) for name in (semconv.TOKEN_SPAN, semconv.PHASE_SPAN))
+    for request, output in zip(requests, emitted.tolist(), strict=True):
+        (span,) = [s for s in collector.named("chat m") if s.span_id == request.span_id.to_bytes(8, "big")]
+        mine = tokens[span.trace_id, span.span_id]
+        assert [attributes(t)[semconv.TOKEN_INDEX] for t in mine] == list(range(output))
+        assert attributes(span)[semconv.OUTPUT_TOKENS] == output
+        assert all(t.start_time_unix_nano <= t.end_time_unix_nano for t in mine)
+        if mine:
+            total = sum(map(duration, mine))
+            assert round(attributes(span)[semconv.TIME_TO_LAST_TOKEN] * 1e9) == total <= duration(span)
+            assert round(attributes(span)[semconv.TIME_TO_FIRST_CHUNK] * 1e9) == duration(mine[0])
+        assert sum(map(duration, phases[span.trace_id, span.span_id])) == duration(span)
+        shared = [v for k, v in attributes(span).items() if k.startswith(semconv.PHASE_TIME_PREFIX)]
+        assert sum(shared) == duration(span)
+    assert all(s.start_time_unix_nano % US == s.end_time_unix_nano % US == 0 for s in collector.spans)
+    stats = trail.stats
+    assert stats.accepted == stats.exported == len(collector.spans)

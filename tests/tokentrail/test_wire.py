@@ -1,0 +1,94 @@
+"""Bytes against protobuf's own parser and OpenTelemetry's own encoder."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext
+
+from tests.tokentrail.support import T0, parse
+from tokentrail import semconv
+from tokentrail.wire import NARROW, WIDE, Block, Columns, Envelope, fill, padded_varint
+
+ENVELOPE = Envelope(Resource({"service.name": "s", "tokentrail.device.count": 2}), "tokentrail", "9")
+LIMITS = {"max_spans": 1_000, "max_bytes": 1 << 20}
+
+ids = st.integers(1, 2**64 - 1)
+spans = st.lists(
+    st.tuples(ids, ids, ids, ids, st.integers(0, 2**62), st.integers(0, 2**62), st.integers(0, 2**56 - 1), st.just(3)),
+    min_size=1,
+    max_size=20,
+)
+
+
+def columns(rows, *, child=True):
+    high, low, span, parent, start, end, first, second = (list(column) for column in zip(*rows, strict=True))
+    u64, i64 = (lambda v: np.array(v, np.uint64)), (lambda v: np.array(v, np.int64))
+    return Columns(
+        (u64(high), u64(low)),
+        u64(span),
+        u64(parent) if child else None,
+        i64(start),
+        i64(end),
+        (i64(first), i64(second)),
+    )
+
+
+def by_opentelemetry(rows, *, child):
+    return [
+        ReadableSpan(
+            semconv.TOKEN_SPAN,
+            SpanContext(high << 64 | low, span, is_remote=False),
+            SpanContext(high << 64 | low, parent, is_remote=False) if child else None,
+            Resource({"service.name": "s", "tokentrail.device.count": 2}),
+            {semconv.TOKEN_INDEX: first, semconv.STEP: second},
+            start_time=start,
+            end_time=end,
+            instrumentation_scope=InstrumentationScope("tokentrail", "9"),
+        )
+        for high, low, span, parent, start, end, first, second in rows
+    ]
+
+
+@given(spans, st.booleans())
+def test_a_payload_is_what_opentelemetry_would_send(rows, child):
+    block = fill(columns(rows, child=child), semconv.TOKEN_SPAN, (semconv.TOKEN_INDEX, semconv.STEP))
+    (payload,) = ENVELOPE.payloads([block], **LIMITS)
+    assert payload.spans == len(rows)
+    assert ExportTraceServiceRequest.FromString(payload.body) == encode_spans(by_opentelemetry(rows, child=child))
+
+
+@pytest.mark.parametrize("width", [NARROW, WIDE])
+def test_padded_varints_clip_instead_of_wrapping(width):
+    largest = 2 ** (7 * width) - 1
+    values = np.array([-5, 0, 1, 127, 128, largest, largest + 1, 2**63 - 1])
+    packed = padded_varint(values, width)
+    assert packed.dtype.itemsize == width
+    for value, raw in zip(values.tolist(), packed.tolist(), strict=True):
+        seven_bits = [byte & 0x7F for byte in raw.to_bytes(width, "little")]
+        assert sum(bits << 7 * place for place, bits in enumerate(seven_bits)) == min(max(value, 0), largest)
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 40)), max_size=8), st.integers(1, 12), st.integers(1, 200))
+def test_payloads_keep_both_limits_and_the_order(shapes, max_spans, max_bytes):
+    specimen = fill(columns([(1, 1, 1, 1, 0, 0, 0, 0)]), "s", ("a", "b"))
+    blocks = [Block(bytes(specimen.data) * n, n, specimen.size) for n, _ in shapes]
+    size = specimen.size * max_bytes // 40
+    made = list(ENVELOPE.payloads(blocks, max_spans=max_spans, max_bytes=size))
+    assert sum(p.spans for p in made) == sum(n for n, _ in shapes) == sum(len(parse(p.body)) for p in made)
+    assert all(1 <= p.spans <= max_spans for p in made)
+    assert all(p.spans * specimen.size <= size or p.spans == 1 for p in made)
+
+
+def test_numbers_that_grow_take_the_wide_template():
+    rows = [(1, 2, 3, 4, T0, T0, 2**28 - 1, 0), (1, 2, 3, 4, T0, T0, 2**28, 0)]
+    narrow = fill(columns(rows[:1]), "s", ("a", "b"))
+    wide = fill(columns(rows), "s", ("a", "b"))
+    assert wide.size > narrow.size
+    (payload,) = ENVELOPE.payloads([wide], **LIMITS)
+    assert [span.attributes[0].value.int_value for span in parse(payload.body)] == [2**28 - 1, 2**28]
