@@ -96,16 +96,16 @@ async def _http(_: Request, error: Exception) -> JSONResponse:
 async def _validation(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    path = [str(part) for part in first["loc"] if part != "body"]
+    path = [ascii(part).strip("'") for part in first["loc"] if part != "body"]
     if first["type"] == "json_invalid":
         return _answer(ApiError(400, f"The body is not valid JSON: {first['ctx']['error']}", code="invalid_json"))
     if first["type"] == "extra_forbidden":
         return _answer(
             ApiError(400, f"Unrecognized request argument: {path[-1]}", code="unknown_parameter", param=path[0])
         )
-    param = path[0] if path else None
+    param = first.get("ctx", {}).get("param") or (path[0] if path else None)
     where = f"{'.'.join(path)}: " if path else ""
-    return _answer(ApiError(400, where + first["msg"].removeprefix("Value error, "), code="invalid_value", param=param))
+    return _answer(ApiError(400, where + first["msg"], code="invalid_value", param=param))
 
 
 async def _unexpected(_: Request, error: Exception) -> JSONResponse:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from instrumented_engine.core.sequence import SamplingParams
 
@@ -40,6 +41,18 @@ IGNORED = {
 """Parameters that cannot change the output."""
 
 
+def _whole_characters(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise PydanticCustomError("surrogates", "half a surrogate pair is not a character") from error
+    return text
+
+
+Text = Annotated[str, AfterValidator(_whole_characters)]
+"""A string that can be tokenised; JSON can escape what no encoding allows."""
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -63,7 +76,7 @@ class GenerationRequest(_Strict):
     top_k: int | None = Field(None, ge=-1)
     min_p: float | None = Field(None, ge=0, le=1)
     seed: int | None = Field(None, ge=-(2**63), lt=2**64)
-    stop: str | list[str] | None = None
+    stop: Text | list[Text] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     ignore_eos: bool = False
@@ -76,15 +89,15 @@ class GenerationRequest(_Strict):
             return data
         for name, neutral in NEUTRAL.items():
             if (value := data.get(name)) is not None and value not in neutral:
-                raise ValueError(f"{name}={_short(value)} is not supported by this server")
+                raise _refused(name, f"{name}={_short(value)} is not supported by this server")
         return {key: value for key, value in data.items() if key not in NEUTRAL and key not in IGNORED}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if len(self.stops) > 16 or any(not 0 < len(stop) <= 1024 for stop in self.stops):
-            raise ValueError("stop: at most 16 strings of 1 to 1024 characters")
+            raise _refused("stop", "stop: at most 16 strings of 1 to 1024 characters")
         if self.stream_options and not self.stream:
-            raise ValueError("stream_options is only allowed with stream=true")
+            raise _refused("stream_options", "stream_options is only allowed with stream=true")
         return self
 
     @property
@@ -116,14 +129,14 @@ class TextPart(_Strict):
     """One part of a message's content."""
 
     type: Literal["text"]
-    text: str
+    text: Text
 
 
 class Message(_Strict):
     """One turn of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart]
+    content: Text | list[TextPart]
     name: str | None = None
     refusal: None = None
 
@@ -155,7 +168,7 @@ class CompletionRequest(GenerationRequest):
 
     default_max_tokens: ClassVar[int | None] = 16
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: Text | list[Text] | list[int] | list[list[int]]
 
     @model_validator(mode="after")
     def _one_prompt(self) -> Self:
@@ -165,7 +178,7 @@ class CompletionRequest(GenerationRequest):
             and not isinstance(self.prompt[0], int)
             and len(self.prompt) > 1
         ):
-            raise ValueError("prompt: only one prompt per request is supported")
+            raise _refused("prompt", "prompt: only one prompt per request is supported")
         return self
 
     @property
@@ -175,6 +188,10 @@ class CompletionRequest(GenerationRequest):
             return self.prompt
         first = self.prompt[0] if self.prompt else ""
         return first if not isinstance(first, int) else self.prompt  # type: ignore[return-value]  # a list of ints
+
+
+def _refused(param: str, message: str) -> PydanticCustomError:
+    return PydanticCustomError("refused", "{message}", {"message": message, "param": param})
 
 
 def _short(value: Any) -> str:

@@ -7,11 +7,11 @@ import threading
 from collections import defaultdict
 
 import numpy as np
+import tokenizers
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import TracerProvider
 from transformers import PreTrainedTokenizerFast
 
-import tokenizers
 from instrumented_engine.core.blocks import BlockPool
 from instrumented_engine.core.engine import Engine
 from instrumented_engine.core.scheduler import Scheduler
@@ -119,7 +119,9 @@ def make_engine(trail, *, blocks=64, block_size=4, max_seqs=8, budget=64, clock=
     return Engine(scheduler, CacheRunner(blocks, block_size, **runner), trail, eos_ids=[EOS], clock=clock)
 
 
-def make_sequence(trail, prompt, *, decode=lambda ids: "".join(chr(i + 31) for i in ids if i != EOS), name="", **params):
+def make_sequence(
+    trail, prompt, *, decode=lambda ids: "".join(chr(i + 31) for i in ids if i != EOS), name="", **params
+):
     """A request for `prompt` (token ids), greedy unless said otherwise."""
     params = SamplingParams(**{"max_tokens": 8, "temperature": 0.0, **params})
     request = trail.start_request(operation="text_completion", model="m", request_id=name)

@@ -10,11 +10,6 @@ from .support import EOS, MemoryTrail, make_engine, make_sequence, run_all
 PROMPTS = [list(range(1, 1 + n)) for n in (1, 2, 3, 4, 5, 7, 8, 9, 12, 17)]
 
 
-@pytest.fixture
-def trail():
-    return MemoryTrail()
-
-
 def ticking():
     """A clock that advances a millisecond each time it is read."""
     return itertools.count(1_800_000_000_000_000_000, 1_000_000).__next__
@@ -87,8 +82,12 @@ def test_phases_and_tokens_partition_the_request(trail):
     for i in range(4):
         request = trail.request(f"r{i}")
         mine = [s for s in spans if s["parent"] == request["id"]]
-        phases = sorted((s["start"], s["end"], s["tokentrail.phase.name"]) for s in mine if s["name"] == "tokentrail.phase")
-        tokens = sorted((s["gen_ai.token.index"], s["start"], s["end"]) for s in mine if s["name"] == "tokentrail.token")
+        phases = sorted(
+            (s["start"], s["end"], s["tokentrail.phase.name"]) for s in mine if s["name"] == "tokentrail.phase"
+        )
+        tokens = sorted(
+            (s["gen_ai.token.index"], s["start"], s["end"]) for s in mine if s["name"] == "tokentrail.token"
+        )
         for parts in ([(start, end) for start, end, _ in phases], [(start, end) for _, start, end in tokens]):
             assert parts[0][0] == request["start"]
             assert parts[-1][1] == request["end"]

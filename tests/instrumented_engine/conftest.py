@@ -1,0 +1,36 @@
+import pytest
+
+from instrumented_engine.device import open_device
+from instrumented_engine.model.download import DEFAULT_MODEL, cache_folder, download, local_path
+from instrumented_engine.settings import Settings
+
+from .support import MemoryTrail, byte_tokenizer
+
+
+@pytest.fixture
+def trail():
+    return MemoryTrail()
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    return byte_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def smollm_file():
+    """The default model's GGUF file, downloaded once per machine."""
+    return local_path(DEFAULT_MODEL) or download(DEFAULT_MODEL)
+
+
+@pytest.fixture(scope="session")
+def smollm(smollm_file):
+    """(model, tokenizer) of the default model on the CPU."""
+    from instrumented_engine.model.gguf import GgufFile
+    from instrumented_engine.model.llama import Llama
+    from instrumented_engine.model.tokenizer import load_tokenizer
+
+    device = open_device(Settings(device="cpu", threads=2))
+    file = GgufFile(smollm_file)
+    model = Llama(file.config(), file.weights(device.dtype, device.target), 8192)
+    return model, load_tokenizer(smollm_file, cache_folder(), file.eos_ids)

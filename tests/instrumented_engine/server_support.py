@@ -1,0 +1,76 @@
+"""A served engine within the test process: real HTTP over a real socket."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+
+import uvicorn
+
+from instrumented_engine.server.app import create_app
+from instrumented_engine.server.service import Service
+from instrumented_engine.settings import Settings
+from instrumented_engine.startup import Loaded
+
+from .support import MemoryTrail, byte_tokenizer, make_engine
+
+MODEL = "tiny"
+
+
+class Served:
+    """A running server: `url`, its `service`, and the `trail` it reports to."""
+
+    def __init__(self, service, trail, url):
+        self.service = service
+        self.trail = trail
+        self.url = url
+
+    @property
+    def engine(self):
+        return self.service.loaded.engine
+
+    def until(self, condition, timeout_s=20):
+        """Wait for something that another thread does."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < deadline, "it never happened"
+            time.sleep(0.005)
+
+
+@contextlib.contextmanager
+def served(load, **settings):
+    """Serve what `load` builds until the block ends."""
+    trail = MemoryTrail()
+    service = Service(Settings(**{"served_model_name": MODEL, "port": 0, **settings}), trail, load)
+    server = uvicorn.Server(
+        uvicorn.Config(create_app(service), port=0, log_level="warning", timeout_graceful_shutdown=1)
+    )
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive(), "the server did not start"
+        time.sleep(0.005)
+    try:
+        yield Served(service, trail, f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}")
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        service.close()
+        assert not thread.is_alive()
+
+
+def tiny_loader(*, max_tokens=120, **engine):
+    """Builds a byte-level engine over a CacheRunner."""
+
+    def load(settings, trail):
+        tokenizer = byte_tokenizer()
+        return Loaded(make_engine(trail, **engine), tokenizer, 257, max_tokens)
+
+    return load
+
+
+def script(**answers):
+    """Answers by prompt, as the CacheRunner takes them."""
+    tokenizer = byte_tokenizer()
+    return {tuple(tokenizer.encode(prompt)): tokenizer.encode(text) for prompt, text in answers.items()}

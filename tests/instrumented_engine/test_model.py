@@ -1,0 +1,144 @@
+"""Hugging Face folders against transformers, and models that are refused."""
+
+import json
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from instrumented_engine.core.scheduler import Scheduled
+from instrumented_engine.model.errors import ModelError
+from instrumented_engine.model.gguf import GgufFile
+from instrumented_engine.model.hf import HfFolder
+from instrumented_engine.model.llama import Llama
+from instrumented_engine.model.runner import ModelRunner
+from instrumented_engine.model.weights import open_model
+
+from .support import MemoryTrail, make_sequence
+
+CPU = torch.device("cpu")
+TINY = {
+    "vocab_size": 97,
+    "hidden_size": 48,
+    "intermediate_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.2,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+SHAPES = {
+    "grouped heads": {},
+    "tied embeddings": {"tie_word_embeddings": True},
+    "one key head per query head": {"num_key_value_heads": 6},
+    "wide heads": {"head_dim": 16},
+    "another rotary base": {"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}},
+    "llama 3 rotary scaling": {"rope_parameters": LLAMA3},
+}
+
+
+def save_tiny(folder, *, shards="1GB", **changes):
+    torch.manual_seed(5)
+    model = LlamaForCausalLM(LlamaConfig(**TINY | changes)).eval()
+    model.save_pretrained(folder, max_shard_size=shards)
+    return model
+
+
+def engine_logits(folder, prompt, chunks, dtype=torch.float32):
+    """Logits of the prompt's last token, computed `chunks` at a time."""
+    file = open_model(folder)
+    model = Llama(file.config(), file.weights(dtype, CPU), 256)
+    runner = ModelRunner(model, kv_blocks=40, block_size=4, eos_ids=[])
+    sequence = make_sequence(MemoryTrail(), prompt)
+    sequence.blocks = list(range(39, 39 - -(-len(prompt) // 4), -1))
+    with torch.inference_mode():
+        for count in chunks:
+            logits = model.forward(runner._tensors([], [Scheduled(sequence, count)]), runner._cache)
+            sequence.computed += count
+    return logits[0]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("chunks", [[60], [25, 34, 1]])
+def test_logits_as_transformers(tmp_path, shape, chunks):
+    reference = save_tiny(tmp_path, **SHAPES[shape])
+    prompt = torch.randint(0, 97, (60,), generator=torch.Generator().manual_seed(1)).tolist()
+    with torch.inference_mode():
+        expected = reference(torch.tensor([prompt])).logits[0, -1]
+    torch.testing.assert_close(engine_logits(tmp_path, prompt, chunks), expected, atol=2e-4, rtol=1e-4)
+
+
+def test_bfloat16_is_close(tmp_path):
+    reference = save_tiny(tmp_path)
+    prompt = list(range(40))
+    with torch.inference_mode():
+        expected = reference(torch.tensor([prompt])).logits[0, -1]
+    logits = engine_logits(tmp_path, prompt, [40], torch.bfloat16)
+    assert logits.dtype == torch.bfloat16
+    assert torch.corrcoef(torch.stack([logits.float(), expected]))[0, 1] > 0.99
+
+
+def test_sharded_folders(tmp_path):
+    save_tiny(tmp_path / "whole")
+    save_tiny(tmp_path / "sharded", shards="20KB")
+    assert len(list((tmp_path / "sharded").glob("*.safetensors"))) > 1
+    prompt = list(range(20))
+    whole, sharded = (engine_logits(tmp_path / name, prompt, [20]) for name in ("whole", "sharded"))
+    assert torch.equal(whole, sharded)
+    next((tmp_path / "sharded").glob("*-00002-*")).unlink()
+    with pytest.raises(ModelError, match=r"names files that are not there: .*00002"):
+        HfFolder(tmp_path / "sharded")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "gpt2"}, "model_type = 'gpt2' is not supported"),
+        ({"attention_bias": True}, "attention_bias = True is not supported"),
+        ({"hidden_act": "gelu"}, "hidden_act = 'gelu' is not supported"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "rope scaling 'yarn' is not supported"),
+        ({"hidden_size": None}, "hidden_size must be a positive integer, not None"),
+        ({"intermediate_size": 65}, r"ffn_gate.weight has shape \(64, 48\), the configuration says \(65, 48\)"),
+        ({"num_hidden_layers": 4}, "model.layers.3.input_layernorm.weight is missing"),
+    ],
+)
+def test_folders_that_are_refused(tmp_path, changes, message):
+    save_tiny(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(ModelError, match=message):
+        HfFolder(tmp_path).weights(torch.float32, CPU)
+
+
+def test_folders_without_what_they_need(tmp_path):
+    with pytest.raises(ModelError, match=r"config\.json cannot be read"):
+        HfFolder(tmp_path)
+    save_tiny(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"not tensors")
+    with pytest.raises(ModelError, match=r"no usable model\.safetensors"):
+        HfFolder(tmp_path)
+
+
+def test_files_that_are_refused(tmp_path):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF but not really")
+    with pytest.raises(ModelError, match="is not a readable GGUF file"):
+        GgufFile(path)
+    writer = gguf.GGUFWriter(path, "falcon")
+    writer.add_tensor("token_embd.weight", np.zeros((4, 4), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(ModelError, match="holds a 'falcon' model"):
+        GgufFile(path)

@@ -1,0 +1,98 @@
+"""`python -m instrumented_engine` with the real model, from the first byte to a clean end."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import httpx
+import openai
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from .support import flat
+
+MODEL = "smollm2-135m-instruct"
+
+
+@pytest.fixture(scope="module")
+def collector():
+    """An OTLP/HTTP endpoint that keeps what it gets; (url, spans)."""
+    import threading
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    bodies = []
+
+    class Keep(BaseHTTPRequestHandler):
+        def do_POST(self):
+            bodies.append(self.rfile.read(int(self.headers["content-length"])))
+            self.send_response(200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    def spans():
+        requests = [ExportTraceServiceRequest.FromString(body) for body in bodies]
+        return [flat(s) for r in requests for rs in r.resource_spans for ss in rs.scope_spans for s in ss.spans]
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Keep) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}", spans
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def process(smollm_file, collector):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector[0])
+        command = [sys.executable, "-m", "instrumented_engine", "--port", "0", "--threads", "2", "--variant", "v1"]
+        command += ["--device", "cpu", "--kv-blocks", "64"]
+        started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ.copy())
+    yield started
+    started.kill()
+    started.wait()
+    started.stdout.close()
+
+
+def test_a_life(process, collector):
+    line = process.stdout.readline()
+    url = re.fullmatch(r"listening on (http://127\.0\.0\.1:\d+)\n", line)[1]
+    assert httpx.get(f"{url}/healthz").status_code == 200
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=120) as client:
+        chat = client.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": "What is the capital of France?"}], temperature=0
+        )
+        assert "Paris" in chat.choices[0].message.content, "asked while the model was loading"
+        assert httpx.get(f"{url}/readyz").status_code == 200
+        first = client.completions.create(
+            model=MODEL, prompt="The capital of France is", max_tokens=12, temperature=0, stream=True, stop="\n"
+        )
+        assert "".join(chunk.choices[0].text for chunk in first) == " Paris."
+        endless = client.completions.create(
+            model=MODEL, prompt="Count:", max_tokens=900, stream=True, extra_body={"ignore_eos": True}
+        )
+        next(iter(endless))
+        endless.close()
+        deadline = time.monotonic() + 30
+        while "kv_cache_usage_ratio 0.0\n" not in httpx.get(f"{url}/metrics").text:
+            assert time.monotonic() < deadline, "the blocks of a client that left stay used"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+
+    spans = collector[1]()
+    requests = {s["gen_ai.response.id"]: s for s in spans if "tokentrail.status" in s and "gen_ai.response.id" in s}
+    assert sorted(r["tokentrail.status"] for r in requests.values()) == ["cancelled", "ok", "ok"]
+    asked = requests[chat.id]
+    assert asked["gen_ai.usage.output_tokens"] == chat.usage.completion_tokens
+    mine = [s for s in spans if s["parent"] == asked["id"]]
+    for kind in ("tokentrail.phase", "tokentrail.token"):
+        assert sum(s["end"] - s["start"] for s in mine if s["name"] == kind) == asked["end"] - asked["start"]
+    phases = {s["name"].removeprefix("tokentrail.cold_start.") for s in spans if "cold_start." in s["name"]}
+    assert phases == {"device_init", "load_weights", "tokenizer", "kv_cache", "warmup"}
+    waited = [s for s in mine if s.get("tokentrail.phase.name") == "cold_start"]
+    assert len(waited) == 1
+    assert waited[0]["end"] > waited[0]["start"]

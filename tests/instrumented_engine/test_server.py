@@ -1,0 +1,350 @@
+"""The HTTP interface over an engine whose answers are known."""
+
+import asyncio
+import json
+import threading
+
+import httpx
+import openai
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from tokentrail import Status
+
+from .server_support import MODEL, script, served, tiny_loader
+from .support import Gate
+
+ANSWERS = script(hello="naïve 漢字 answer", stops="one two STOP three", long="x" * 100)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with served(tiny_loader(script=ANSWERS)) as running:
+        running.until(lambda: running.service.ready)
+        yield running
+
+
+@pytest.fixture
+def client(server):
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def complete(client, prompt, **options):
+    return client.completions.create(model=MODEL, prompt=prompt, **{"max_tokens": 60, "temperature": 0, **options})
+
+
+def refusal(client, **body):
+    with pytest.raises(openai.APIStatusError) as raised:
+        client.post("/completions", body={"model": MODEL, "prompt": "hello", **body}, cast_to=dict)
+    return raised.value.status_code, raised.value.body
+
+
+def test_completion(server, client):
+    answer = complete(client, "hello")
+    assert answer.choices[0].text == "naïve 漢字 answer"
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage.prompt_tokens == 5
+    assert answer.usage.completion_tokens == len("naïve 漢字 answer".encode()) + 1
+    request = server.trail.request(answer.id)
+    assert answer.id.startswith("cmpl-")
+    assert request["name"] == f"text_completion {MODEL}"
+    assert request["gen_ai.usage.input_tokens"] == 5
+    assert request["gen_ai.usage.output_tokens"] == answer.usage.completion_tokens
+    assert request["gen_ai.request.max_tokens"] == 60
+
+
+def test_completion_of_token_ids(server, client):
+    ids = server.service.loaded.tokenizer.encode("hello")
+    assert complete(client, ids).choices[0].text == "naïve 漢字 answer"
+    assert complete(client, [ids]).choices[0].text == "naïve 漢字 answer"
+    assert complete(client, ["hello"]).choices[0].text == "naïve 漢字 answer"
+
+
+def test_chat(server, client):
+    # The template is "role: content\n", so the engine sees another prompt, and its answer is what the rule gives.
+    messages = [{"role": "system", "content": "be"}, {"role": "user", "content": [{"type": "text", "text": "brief"}]}]
+    answer = client.chat.completions.create(model=MODEL, messages=messages, max_completion_tokens=7, temperature=0)
+    plain = complete(client, "system: be\nuser: brief\n", max_tokens=7)
+    assert answer.choices[0].message.role == "assistant"
+    assert answer.choices[0].message.content == plain.choices[0].text
+    assert (answer.choices[0].finish_reason, answer.usage.completion_tokens) == ("length", 7)
+    assert answer.id.startswith("chatcmpl-")
+    assert server.trail.request(answer.id)["gen_ai.operation.name"] == "chat"
+
+
+def test_chat_without_a_limit_goes_to_the_end_of_the_context(client):
+    answer = client.chat.completions.create(
+        model=MODEL, messages=[{"role": "user", "content": "go"}], extra_body={"ignore_eos": True}, temperature=0
+    )
+    assert answer.usage.total_tokens == 120
+
+
+def test_streamed_completion(client):
+    chunks = list(complete(client, "hello", stream=True, stream_options={"include_usage": True}))
+    assert "".join(chunk.choices[0].text for chunk in chunks[:-1]) == "naïve 漢字 answer"
+    assert [chunk.choices[0].finish_reason for chunk in chunks[:-1]] == [None] * (len(chunks) - 2) + ["stop"]
+    assert (chunks[-1].choices, chunks[-1].usage.prompt_tokens) == ([], 5)
+    assert all(chunk.usage is None for chunk in chunks[:-1])
+
+
+def test_streamed_chat(client):
+    messages = [{"role": "user", "content": "hi"}]
+    whole = client.chat.completions.create(model=MODEL, messages=messages, max_tokens=20, temperature=0)
+    chunks = list(
+        client.chat.completions.create(model=MODEL, messages=messages, max_tokens=20, temperature=0, stream=True)
+    )
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert "".join(c.choices[0].delta.content or "" for c in chunks) == whole.choices[0].message.content
+    assert chunks[-1].choices[0].finish_reason == "length"
+
+
+def test_stop_strings(client):
+    for stream in (False, True):
+        answer = complete(client, "stops", stop=["STOP", "nowhere"], stream=stream)
+        pieces = [chunk.choices[0] for chunk in answer] if stream else [answer.choices[0]]
+        assert "".join(piece.text for piece in pieces) == "one two "
+        assert pieces[-1].finish_reason == "stop"
+
+
+def test_a_seed_repeats_itself(client):
+    texts = {complete(client, "dice", temperature=1.5, seed=9, max_tokens=20).choices[0].text for _ in range(3)}
+    assert len(texts) == 1
+
+
+def test_models(client):
+    assert [model.id for model in client.models.list()] == [MODEL]
+    assert client.models.retrieve(MODEL).id == MODEL
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("another")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "param", "message"),
+    [
+        ({"model": "gpt-4"}, 404, "model_not_found", None, "model 'gpt-4' does not exist; this server has 'tiny'"),
+        ({"temperature": -1}, 400, "invalid_value", "temperature", "temperature: Input should be greater than"),
+        ({"temperature": "hot"}, 400, "invalid_value", "temperature", "temperature: Input should be a valid number"),
+        ({"top_p": 0}, 400, "invalid_value", "top_p", "top_p: Input should be greater than 0"),
+        ({"max_tokens": 0}, 400, "invalid_value", "max_tokens", "max_tokens: Input should be greater than"),
+        ({"max_tokens": 1.5}, 400, "invalid_value", "max_tokens", "max_tokens: Input should be a valid integer"),
+        ({"n": 2}, 400, "invalid_value", "n", "n=2 is not supported by this server"),
+        ({"logprobs": 3}, 400, "invalid_value", "logprobs", "logprobs=3 is not supported"),
+        ({"stop": [""]}, 400, "invalid_value", "stop", "stop: at most 16 strings of 1 to 1024 characters"),
+        ({"tempreature": 1}, 400, "unknown_parameter", "tempreature", "Unrecognized request argument: tempreature"),
+        ({"stream_options": {}}, 400, "invalid_value", "stream_options", "only allowed with stream=true"),
+        ({"prompt": ""}, 400, "invalid_value", "prompt", "the prompt is empty"),
+        ({"prompt": ["a", "b"]}, 400, "invalid_value", "prompt", "only one prompt per request"),
+        ({"prompt": [5, 257]}, 400, "invalid_value", "prompt", "token ids must be between 0 and 256"),
+        ({"prompt": None}, 400, "invalid_value", "prompt", "prompt"),
+        ({"prompt": "x" * 100, "max_tokens": 21}, 400, "context_length_exceeded", "prompt", "121 tokens (100 in the"),
+        ({"prompt": "x" * 5000}, 400, "context_length_exceeded", "prompt", "maximum context length is 120 tokens"),
+    ],
+)  # fmt: skip
+def test_refusals(client, body, status, code, param, message):
+    found, error = refusal(client, **body)
+    assert (found, error["code"], error["param"]) == (status, code, param)
+    assert message in error["message"]
+    assert error["type"] == "invalid_request_error"
+
+
+def test_what_asks_for_nothing_is_accepted(client):
+    neutral = {"n": 1, "best_of": 1, "logprobs": None, "presence_penalty": 0.0, "logit_bias": {}, "user": "me"}
+    assert complete(client, "hello", extra_body=neutral).choices[0].text == "naïve 漢字 answer"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "content", "status", "code"),
+    [
+        ("POST", "/v1/completions", b"{not json", 400, "invalid_json"),
+        ("POST", "/v1/completions", b"[]", 400, "invalid_value"),
+        ("POST", "/v1/completions", b'{"model": "tiny", "prompt": "\\ud800"}', 400, "invalid_value"),
+        ("POST", "/v1/completions", b'{"model": "\\ud800", "prompt": "a"}', 400, "invalid_value"),
+        ("POST", "/v1/completions", b'{"model": "tiny", "prompt": "a", "\\ud800": 1}', 400, "invalid_value"),
+        ("POST", "/v1/completions", b'{"model": "tiny", "prompt": "a", "n": "\\ud800"}', 400, "invalid_value"),
+        ("POST", "/v1/completions", b'{"model": "tiny", "prompt": "a", "seed": NaN}', 400, "invalid_value"),
+        ("POST", "/v1/completions", b'{"model": "tiny", "prompt": "a", "temperature": NaN}', 400, "invalid_value"),
+        ("POST", "/v1/completions", b"", 400, "invalid_value"),
+        ("POST", "/v1/completions", b'{"a": "' + b"x" * (9 << 20) + b'"}', 413, "request_too_large"),
+        ("POST", "/v1/nothing", b"{}", 404, "not_found"),
+        ("GET", "/v1/completions", b"", 405, "method_not_allowed"),
+    ],
+)
+def test_errors_have_openais_shape(server, method, path, content, status, code):
+    answer = httpx.request(method, server.url + path, content=content, headers={"content-type": "application/json"})
+    assert answer.status_code == status
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+    assert answer.json()["error"]["code"] == code
+
+
+def test_too_long_prompts_end_their_trace_as_errors(server, client):
+    with pytest.raises(openai.BadRequestError):
+        complete(client, "x" * 500, extra_headers={"x-request-id": "too-long"})
+    request = server.trail.request("cmpl-too-long")
+    assert (request["tokentrail.status"], request["error.type"]) == ("error", "context_length_exceeded")
+
+
+def test_headers_that_telemetry_reads(server, client):
+    headers = {
+        "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        "x-request-id": "mine-42",
+        "x-tokentrail-tenant": "acme",
+        "x-tokentrail-slo-class": "chat",
+    }
+    answer = client.completions.with_raw_response.create(
+        model=MODEL, prompt="hello", max_tokens=3, extra_headers=headers
+    )
+    assert answer.parse().id == answer.headers["x-request-id"] == "cmpl-mine-42"
+    request = server.trail.request("cmpl-mine-42")
+    assert (request["tokentrail.tenant"], request["tokentrail.slo_class"]) == ("acme", "chat")
+    assert request["parent"].hex() == "b7ad6b7169203331"
+    assert answer.headers["traceparent"] == f"00-0af7651916cd43dd8448eb211c80319c-{request['id'].hex()}-01"
+
+
+def test_an_unusable_request_id_is_replaced(client):
+    answer = complete(client, "hello", extra_headers={"x-request-id": "no spaces, please"})
+    assert len(answer.id) == len("cmpl-") + 32
+
+
+def test_metrics_and_probes(server, client):
+    complete(client, "hello")
+    assert httpx.get(f"{server.url}/healthz").json() == {"status": "ok"}
+    assert httpx.get(f"{server.url}/readyz").status_code == 200
+    families = {f.name: f for f in text_string_to_metric_families(httpx.get(f"{server.url}/metrics").text)}
+    assert families["tokentrail_engine_ready"].samples[0].value == 1
+    assert families["tokentrail_engine_kv_cache_blocks"].samples[0].value == 64
+    assert families["tokentrail_engine_steps"].samples[0].value >= 3
+    assert {"num_requests_running", "num_requests_waiting", "kv_cache_usage_ratio", "preemptions"} <= {
+        name.removeprefix("tokentrail_engine_") for name in families
+    }
+
+
+async def leave_early(url, *, stream, seen):
+    """Ask for a long answer and hang up once the engine works on it."""
+    body = {"model": MODEL, "prompt": "long", "max_tokens": 100, "temperature": 0, "stream": stream}
+    async with httpx.AsyncClient(timeout=30) as client:
+        task = asyncio.create_task(
+            client.post(f"{url}/v1/completions", json=body, headers={"x-request-id": f"gone-{stream}"})
+        )
+        while not seen():  # noqa: ASYNC110  # another thread's state has no asyncio event
+            await asyncio.sleep(0.005)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_frees_its_blocks(stream):
+    gate = Gate()
+    with served(tiny_loader(script=ANSWERS, gate=gate)) as server:
+        server.until(lambda: server.service.ready)
+        scheduler = server.engine.scheduler
+        asyncio.run(leave_early(server.url, stream=stream, seen=lambda: scheduler.running))
+        server.until(lambda: server.service._loop.waiting == 1)  # the cancellation, behind the step that is held
+        gate.set()
+        server.until(lambda: not server.engine.busy)
+        assert scheduler.pool.used == 0
+        request = server.trail.request(f"cmpl-gone-{stream}")
+        assert request["tokentrail.status"] == "cancelled"
+        assert request["gen_ai.usage.output_tokens"] <= 2
+
+
+def test_a_client_that_leaves_while_the_model_loads():
+    loading = threading.Event()
+
+    def load(settings, trail):
+        assert loading.wait(20)
+        return tiny_loader()(settings, trail)
+
+    with served(load) as server:
+        asyncio.run(leave_early(server.url, stream=True, seen=lambda: server.service.waiting == 1))
+        server.until(lambda: server.service.waiting == 0)
+        loading.set()
+        server.until(lambda: server.service.ready)
+        assert server.engine.steps == 0
+        assert server.trail.request("cmpl-gone-True")["tokentrail.status"] == "cancelled"
+
+
+def post(server, name, **body):
+    body = {"model": MODEL, "prompt": "hello", "max_tokens": 3, "temperature": 0, **body}
+    return httpx.post(f"{server.url}/v1/completions", json=body, headers={"x-request-id": name}, timeout=30)
+
+
+def test_requests_wait_for_the_model_in_their_own_phase():
+    loading = threading.Event()
+
+    def load(settings, trail):
+        assert loading.wait(20)
+        return tiny_loader()(settings, trail)
+
+    with served(load) as server:
+        answers = []
+        thread = threading.Thread(target=lambda: answers.append(post(server, "early")))
+        thread.start()
+        server.until(lambda: server.service.waiting == 1)
+        assert httpx.get(f"{server.url}/healthz").status_code == 200
+        assert httpx.get(f"{server.url}/readyz").json() == {"status": "loading"}
+        loading.set()
+        thread.join(20)
+        assert answers[0].status_code == 200
+        request = server.trail.request("cmpl-early")
+        phases = {s["tokentrail.phase.name"]: s for s in server.trail.spans("tokentrail.phase")}
+        assert phases["cold_start"]["start"] == request["start"]
+        assert phases["cold_start"]["end"] == phases["queued"]["start"]
+        assert phases["queued"]["end"] == phases["prefill"]["start"]
+
+
+def test_a_model_that_cannot_load():
+    def load(settings, trail):
+        raise OSError("the disk is gone")
+
+    with served(load) as server:
+        server.until(lambda: server.service.failure is not None)
+        assert httpx.get(f"{server.url}/readyz").json() == {"status": "failed", "reason": "the disk is gone"}
+        answer = post(server, "late")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine_unavailable")
+        assert "the disk is gone" in answer.json()["error"]["message"]
+        assert server.trail.request("cmpl-late")["error.type"] == "engine_unavailable"
+
+
+def test_too_many_waiting_requests_are_refused():
+    gate = Gate()
+    with served(tiny_loader(gate=gate, max_seqs=1), max_waiting=1) as server:
+        server.until(lambda: server.service.ready)
+        threads = [threading.Thread(target=post, args=(server, f"ok-{i}")) for i in range(2)]
+        threads[0].start()
+        server.until(lambda: server.engine.scheduler.running)
+        threads[1].start()
+        server.until(lambda: server.service.waiting == 1)
+        answer = post(server, "one-too-many")
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        assert answer.json()["error"]["code"] == "overloaded"
+        gate.set()
+        for thread in threads:
+            thread.join(20)
+        assert server.trail.request("cmpl-one-too-many")["tokentrail.status"] == "error"
+        assert {server.trail.request(f"cmpl-ok-{i}")["tokentrail.status"] for i in range(2)} == {"ok"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_failed_step_is_told_and_survived(stream):
+    with served(tiny_loader()) as server:
+        server.until(lambda: server.service.ready)
+        server.engine._runner.failures.append(RuntimeError("bad kernel"))
+        answer = post(server, "hit", stream=stream)
+        error = json.loads(answer.text.removeprefix("data: "))["error"]
+        assert answer.status_code == (200 if stream else 500)
+        assert (error["code"], error["type"]) == ("engine_error", "server_error")
+        assert "bad kernel" in error["message"]
+        assert post(server, "next").status_code == 200
+        assert server.service.ready
+        assert server.trail.request("cmpl-hit")["tokentrail.status"] == Status.ERROR
+
+
+def test_an_engine_that_keeps_failing_is_not_ready():
+    with served(tiny_loader()) as server:
+        server.until(lambda: server.service.ready)
+        server.engine._runner.failures += [RuntimeError("dead device")] * 3
+        assert [post(server, f"hit-{i}").status_code for i in range(3)] == [500, 500, 500]
+        server.until(lambda: not server.service.ready)
+        assert httpx.get(f"{server.url}/readyz").json()["status"] == "failed"
+        assert post(server, "late").status_code == 503

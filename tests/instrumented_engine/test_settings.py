@@ -1,0 +1,40 @@
+import pytest
+
+from instrumented_engine.__main__ import read_settings
+from instrumented_engine.settings import Settings
+
+
+def test_flags_and_environment(monkeypatch):
+    monkeypatch.setenv("TOKENTRAIL_ENGINE_MAX_SEQS", "4")
+    monkeypatch.setenv("TOKENTRAIL_ENGINE_PORT", "1234")
+    settings = read_settings(["--port", "0", "--kv-blocks", "12", "--max-model-len", "99"])
+    assert (settings.max_seqs, settings.port, settings.kv_blocks, settings.max_model_len) == (4, 0, 12, 99)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--max-seqs", "0"], "--max-seqs: Input should be greater than or equal to 1"),
+        (["--port", "70000"], "--port: Input should be less than or equal to 65535"),
+        (["--kv-blocks", "many"], "--kv-blocks: Input should be a valid integer"),
+        (["--dtype", "int3"], "--dtype: Input should be 'auto', 'float32', 'bfloat16' or 'float16'"),
+        (["--max-seqs", "8", "--max-batched-tokens", "4"], "--max-batched-tokens (4) must be at least --max-seqs (8)"),
+    ],
+)
+def test_errors_name_the_flag(flags, message, capsys):
+    assert read_settings(flags) is None
+    assert f"error: {message}" in capsys.readouterr().err
+
+
+def test_unknown_flags_are_errors(capsys):
+    with pytest.raises(SystemExit) as raised:
+        read_settings(["--max-sequences", "3"])
+    assert raised.value.code == 2
+    assert "--max-sequences" in capsys.readouterr().err
+
+
+def test_what_clients_call_the_model(tmp_path):
+    (tmp_path / "llama-x.gguf").touch()
+    names = [Settings(model=str(model)).model_name for model in ("smollm2-135m-instruct", tmp_path / "llama-x.gguf")]
+    assert names == ["smollm2-135m-instruct", "llama-x"]
+    assert Settings(model=str(tmp_path), served_model_name="mine").model_name == "mine"
