@@ -23,11 +23,12 @@ def duration(seconds: float | None) -> str:
     for unit, size in (("µs", 1e-6), ("ms", 1e-3), ("s", 1.0)):
         if float(f"{seconds / size:.3g}") < (60 if unit == "s" else 1000):
             return f"{significant(seconds / size)} {unit}"
+    seconds = round(seconds)
     for (large, size), (small, part) in pairwise(_LONG):
         if seconds >= size:
             whole, rest = divmod(round(seconds / part), size // part)
             return f"{whole} {large}" + (f" {rest} {small}" if rest else "")
-    return f"{round(seconds)} s"
+    raise AssertionError(seconds)
 
 
 _LONG = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))

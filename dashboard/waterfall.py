@@ -157,7 +157,8 @@ def _steps(chart: go.Figure, row: int, trail: Json) -> None:
     ):
         heights = [step[key] for step in steps]
         chart.add_bar(
-            x=middle, y=heights, base=below, width=width, name=name, showlegend=False, hovertext=texts, hoverinfo="text",
+            x=middle, y=heights, base=below, width=width, name=name, showlegend=False,
+            hovertext=texts, hoverinfo="text",
             marker={"color": colour, "opacity": 0.75, "line": {"width": 0}}, row=row, col=1,
         )  # fmt: skip
         below = heights

@@ -11,8 +11,18 @@ from pathlib import Path
 
 import pytest
 
+from collector.settings import load_settings
+from instrumented_engine.__main__ import read_settings as engine_settings
+from instrumented_engine.model.download import WHEEL_MODELS, cache_folder
+
 ROOT = Path(__file__).parents[2]
 ROLES = ("collector", "engine", "dashboard")
+
+
+def environment(role, services, stages):
+    """What the role's process finds in its environment, and nothing of ours from this one."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("TOKENTRAIL_", "OTEL_"))}
+    return inherited | stages[role].env | services[role]["environment"]
 
 
 def from_context(stage):
@@ -47,6 +57,27 @@ def test_compose_builds_targets_that_exist_and_publishes_what_they_expose(servic
         assert stage.exposed == {int(port.rsplit(":", 1)[1]) for port in service["ports"]}
 
 
+def test_the_collector_accepts_its_environment(services, stages, monkeypatch):
+    for name, value in environment("collector", services, stages).items():
+        monkeypatch.setenv(name, value)
+    settings = load_settings([])
+    assert settings.store.startswith("http://tokentrail:tokentrail@clickhouse:8123/")
+    listening = {int(address.rsplit(":", 1)[1]) for address in (settings.otlp_grpc, settings.otlp_http, settings.api)}
+    assert listening == stages["collector"].exposed
+    assert str(settings.data_dir) in {volume.split(":")[1] for volume in services["collector"]["volumes"]}
+    assert str(settings.slos) in {volume.split(":")[1] for volume in services["collector"]["volumes"]}
+
+
+def test_the_engine_accepts_its_environment(services, stages, monkeypatch):
+    for name, value in environment("engine", services, stages).items():
+        monkeypatch.setenv(name, value)
+    settings = engine_settings([])
+    assert settings is not None
+    assert (settings.host, {settings.port}) == ("0.0.0.0", stages["engine"].exposed)
+    assert settings.model in WHEEL_MODELS
+    assert str(cache_folder()) in {volume.split(":")[1] for volume in services["engine"]["volumes"]}
+
+
 @pytest.mark.parametrize("role", ROLES)
 def test_the_copied_files_are_enough_to_start(role, stages, tmp_path):
     stage = stages[role]
@@ -56,16 +87,11 @@ def test_the_copied_files_are_enough_to_start(role, stages, tmp_path):
         (shutil.copytree if (ROOT / source).is_dir() else shutil.copy)(ROOT / source, place)
     packages = {path.name for path in (tmp_path / "app").iterdir() if path.is_dir()}
     absent = {"tokentrail", "collector", "instrumented_engine", "dashboard", "alerts", "benchmarks"} - packages
-    script = stage.entrypoint[stage.entrypoint.index("-m") + 1] if "-m" in stage.entrypoint else None
-    start = (
-        f"import runpy; runpy.run_module({script!r}, run_name='__main__')"
-        if script
-        else ("import runpy; runpy.run_path('dashboard/app.py')")
-    )
+    assert stage.entrypoint[:2] == ["python", "-m"]
+    run = {"dashboard": "run_path('dashboard/app.py')"}
+    start = run.get(role, f"run_module({stage.entrypoint[2]!r}, run_name='__main__')")
     # The development install puts the repository on sys.path: what the image lacks must not be found there.
-    code = f"import sys; sys.modules.update(dict.fromkeys({sorted(absent)!r})); sys.argv[1:] = ['--help']; {start}"
-    env = {**os.environ, "PYTHONPATH": str(tmp_path / "app")}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path / "app", env=env, capture_output=True, text=True, timeout=120
-    )
+    hide = f"import runpy, sys; sys.modules.update(dict.fromkeys({sorted(absent)!r})); sys.argv[1:] = ['--help']"
+    command = [sys.executable, "-c", f"{hide}; runpy.{start}"]
+    done = subprocess.run(command, cwd=tmp_path / "app", capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -1,0 +1,75 @@
+"""What the dashboard makes of answers, good and bad, over real HTTP."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import httpx
+import pytest
+
+from dashboard.api import Problem, answer, ask
+
+
+@contextmanager
+def answering(status, body):
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(status)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with httpx.Client(base_url=f"http://user:secret@127.0.0.1:{server.server_port}/api/v1/", trust_env=False) as client:
+        yield client
+    server.shutdown()
+    server.server_close()
+
+
+def test_an_object_is_the_answer():
+    with answering(200, b'{"slos": []}') as client:
+        assert answer(client, ask("slos")) == {"slos": []}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "title", "detail"),
+    [
+        (200, b"<html>", "This is not the collector's API", "not in JSON"),
+        (200, b"[1]", "This is not the collector's API", "not answer with an object"),
+        (502, b"[]", "HTTP 502", "no reason"),
+        (422, b'{"title": "Bad parameters", "detail": "see errors", "errors": [{"field": "start", "detail": "what?"}]}',
+         "Bad parameters", "start: what?"),
+        (404, b'{"title": "No such SLO", "detail": "x"}', "No such SLO", "x"),
+    ],
+)  # fmt: skip
+def test_anything_else_is_a_problem_in_words(status, body, title, detail):
+    with answering(status, body) as client:
+        found = answer(client, ask("summary"))
+    assert isinstance(found, Problem)
+    assert found.title == title
+    assert detail in found.detail
+    assert "secret" not in found.detail
+
+
+def test_nobody_there_is_a_problem_that_says_where():
+    with answering(200, b"") as client:
+        url = client.base_url
+    with httpx.Client(base_url=url, trust_env=False) as client:
+        found = answer(client, ask("summary"))
+    assert isinstance(found, Problem)
+    assert found.title == "The collector cannot be reached"
+    assert f"127.0.0.1:{url.port}" in found.detail
+    assert "secret" not in found.detail
+
+
+def test_parameters_are_the_pages_and_the_questions_own():
+    assert ask("timeseries", (("start", "-15m"),), metric="ttft", slo=None).params == (
+        ("start", "-15m"),
+        ("metric", "ttft"),
+    )

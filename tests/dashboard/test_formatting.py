@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dashboard.formatting import clock, count, duration, instant, percent, plain, rate, significant
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (None, "–"),
+        (float("nan"), "–"),
+        (0, "0 s"),
+        (0.0000004, "0.400 µs"),
+        (0.00048, "480 µs"),
+        (0.0213, "21.3 ms"),
+        (0.5, "500 ms"),
+        (0.9996, "1.00 s"),
+        (1.254, "1.25 s"),
+        (59.94, "59.9 s"),
+        (59.96, "1 min"),
+        (60, "1 min"),
+        (125, "2 min 5 s"),
+        (3599.9, "1 h"),
+        (11_400, "3 h 10 min"),
+        (2_592_000, "30 d"),
+        (1_051_200, "12 d 4 h"),
+        (-0.25, "−250 ms"),
+    ],
+)
+def test_duration(seconds, shown):
+    assert duration(seconds) == shown
+
+
+@given(st.floats(min_value=1e-6, max_value=59))
+def test_a_duration_says_the_same_within_half_a_percent(seconds):
+    number, unit = duration(seconds).split(" ")[:2]
+    if unit != "min":
+        assert float(number) * {"µs": 1e-6, "ms": 1e-3, "s": 1}[unit] == pytest.approx(seconds, rel=0.0051)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "shown"),
+    [
+        (None, "–"),
+        (0, "0 %"),
+        (1, "100 %"),
+        (0.99999, "99.99 %"),
+        (0.95, "95 %"),
+        (0.999, "99.9 %"),
+        (-0.176, "−17.6 %"),
+    ],
+)
+def test_percent_never_rounds_up_to_all(ratio, shown):
+    assert percent(ratio) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0, "0"), (0.07123, "0.0712"), (21.26, "21.3"), (480.4, "480"), (999.9, "1000"), (12_345, "12345")],
+)
+def test_significant(value, shown):
+    assert significant(value) == shown
+
+
+def test_counts_and_rates():
+    assert count(1234567) == "1\u202f234\u202f567"
+    assert count(None) == "–"
+    assert rate(0, "/s") == "0 /s"
+    assert rate(12345.6, "/s") == "12\u202f346 /s"
+    assert rate(None, "/s") == "–"
+
+
+def test_times():
+    assert instant("2026-11-21T10:15:03.123456789Z") == datetime(2026, 11, 21, 10, 15, 3, 123456, tzinfo=UTC)
+    assert instant("2026-11-21T12:15:03+02:00") == datetime(2026, 11, 21, 10, 15, 3, tzinfo=UTC)
+    assert instant(None) is None
+    assert clock("2026-11-21T10:15:03.5Z") == "2026-11-21 10:15:03 UTC"
+    assert clock(None) == "–"
+
+
+def test_plain_leaves_markdown_nothing_to_work_with():
+    assert plain("![x](http://e.invalid) <b>") == r"\!\[x\]\(http\://e.invalid\) \<b\>"
+    assert plain("a\n\n# b") == r"a \# b"
+    assert len(plain("x" * 10_000)) == 401

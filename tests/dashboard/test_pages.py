@@ -1,0 +1,203 @@
+"""Every page in a browser: the numbers on it are the API's."""
+
+from __future__ import annotations
+
+import re
+
+from dashboard.formatting import count, duration, percent, rate
+from tests.dashboard.conftest import streamlit
+from tests.dashboard.feed import HOSTILE_TENANT
+from tests.support.collector import Collector
+
+
+def metrics(scope):
+    """Label → value of the numbers in a part of the page."""
+    scope.locator('[data-testid="stMetric"]').first.wait_for()
+    shown = {}
+    for metric in scope.locator('[data-testid="stMetric"]').all():
+        label = metric.locator('[data-testid="stMetricLabel"]').inner_text().strip()
+        shown[label] = metric.locator('[data-testid="stMetricValue"]').inner_text().strip()
+    return shown
+
+
+def rows(scope):
+    """The rows of a table, from what it tells screen readers."""
+    scope.locator('[role="gridcell"]').first.wait_for(state="attached")
+    grid = scope.locator('[data-testid="stDataFrame"] canvas [role="row"]').all()
+    return [[cell.text_content() for cell in row.locator('[role="gridcell"]').all()] for row in grid[1:]]
+
+
+def part(page, key):
+    found = page.locator(f".st-key-{key}")
+    found.wait_for()
+    return found
+
+
+def test_overview_shows_the_windows_numbers(page, dashboard, api):
+    page.goto(dashboard)
+    shown = metrics(part(page, "traffic"))
+    summary = api("summary")
+    requests = summary["requests"]
+    assert requests == {
+        "total": 43, "ok": 41, "good": requests["good"], "failed": 1, "cancelled": 1,
+        "in_flight": 1, "in_flight_violations": 1, "lost": 0,
+    }  # fmt: skip
+    assert shown == {
+        "Attainment": percent(summary["attainment"]),
+        "Goodput": rate(summary["goodput"]["requests_per_s"], "/s"),
+        "Requests/s": rate(summary["throughput"]["requests_per_s"], "/s"),
+        "Output tokens/s": rate(summary["throughput"]["output_tokens_per_s"], "/s"),
+        "Requests": "43",
+        "Failed": "1",
+        "In flight": "1",
+        "Lost": "0",
+    }
+    assert "1 late" in part(page, "traffic").inner_text()
+    for name in ("ttft", "tpot", "e2e"):
+        tail = part(page, f"tail-{name}")
+        expected = {f"{name.upper()} {q}": duration(summary[f"{name}_s"][q]) for q in ("p50", "p95", "p99")}
+        assert metrics(tail) == expected
+        assert f"{summary[f'{name}_s']['count']} requests" in tail.inner_text()
+        tail.locator(".js-plotly-plot .scatterlayer .trace").nth(2).wait_for()
+    engine = api("kv")["engines"][0]
+    saturation = metrics(part(page, "saturation"))
+    assert saturation["KV used"] == percent(engine["usage"])
+    assert saturation["KV blocks evicted"] == count(engine["evicted_blocks"]) == "6"
+    assert saturation["Preemptions"] == "1"
+    assert saturation["Queue p99"] == duration(summary["queue_s"]["p99"])
+
+
+def test_overview_shows_promises_and_what_fires(page, dashboard, api):
+    page.goto(dashboard)
+    slos = {slo["name"]: slo for slo in api("slos")["slos"]}
+    for name, slo in slos.items():
+        card = part(page, f"slo-{name}")
+        assert metrics(card) == {
+            "Attainment": percent(slo["attainment"]),
+            "Budget left": percent(slo["budget_left"]),
+            "Goodput": rate(slo["goodput_rps"], "/s"),
+        }
+    assert slos["chat"]["firing"] == "page"
+    assert "Page" in part(page, "slo-chat").inner_text()
+    assert "TTFT ≤ 180 ms, TPOT ≤ 100 ms" in part(page, "slo-chat").inner_text()
+    now = [incident for incident in api("incidents")["incidents"] if incident["firing"]]
+    assert now
+    assert all(incident["title"] in part(page, "firing").inner_text() for incident in now)
+
+
+def test_overview_lists_engines_and_cold_starts(page, dashboard):
+    page.goto(dashboard)
+    (engine,) = rows(part(page, "engines"))
+    assert engine[:4] == ["engine", "host-1", "tokentrail", "baseline"]
+    (start,) = rows(part(page, "cold-starts"))
+    assert start[1] == "3.00 s"
+    assert start[-1] == "load_weights 2.00 s, warm_up 1.00 s"
+
+
+def test_a_filter_narrows_the_numbers_and_stays_in_the_url(page, dashboard, api):
+    page.goto(f"{dashboard}/?tenant=umbrella&range=1h")
+    expected = api("summary", tenant="umbrella", start="-1h")["requests"]["total"]
+    assert 0 < expected < 43
+    assert metrics(part(page, "traffic"))["Requests"] == str(expected)
+    page.get_by_role("link", name="Requests").click()
+    page.get_by_text(f"{expected} of {expected} requests").wait_for()
+    assert "tenant=umbrella" in page.url
+    assert "range=1h" in page.url
+    page.locator(".st-key-tenant").get_by_role("button", name="Clear all").click()
+    page.get_by_text("43 of 43 requests").wait_for()
+    assert "tenant" not in page.url
+
+
+def test_requests_are_listed_slowest_first_and_lead_to_the_waterfall(page, dashboard, api):
+    page.goto(f"{dashboard}/requests?sort=E2E&status=ok")
+    listed = api("requests", sort="e2e", status="ok")["requests"]
+    table = rows(page)
+    assert [row[5] for row in table[:5]] == [f"{row['e2e_s'] * 1000:.1f}" for row in listed[:5]]
+    assert table[0][0].endswith(f"trace_id={listed[0]['trace_id']}&span_id={listed[0]['span_id']}")
+    page.goto(f"{dashboard}/{table[0][0]}")
+    assert metrics(part(page, "request-numbers"))["E2E"] == duration(listed[0]["e2e_s"])
+
+
+def test_a_request_of_one_token_has_no_tpot(page, dashboard, api):
+    (request,) = api("requests", request_id="req-3")["requests"]
+    assert request["tpot_s"] is None
+    page.goto(f"{dashboard}/request?trace_id={request['trace_id']}")
+    assert metrics(part(page, "request-numbers"))["TPOT"] == "–"
+
+
+def test_the_waterfall_shows_every_token_and_what_disturbed_it(page, dashboard, api, disturbed):
+    page.goto(f"{dashboard}/request?trace_id={disturbed}")
+    trail = api(f"requests/{disturbed}")
+    request = trail["request"]
+    assert metrics(part(page, "request-numbers")) == {
+        "TTFT": duration(request["ttft_s"]),
+        "TPOT": duration(request["tpot_s"]),
+        "E2E": duration(request["e2e_s"]),
+        "Queue": duration(request["queue_s"]),
+        "Input tokens": "40",
+        "Cached tokens": "0",
+        "Output tokens": "48",
+        "Preemptions": "1",
+    }
+    plot = part(page, "waterfall").locator(".js-plotly-plot")
+    plot.wait_for()
+    bars = plot.locator(".barlayer .point path")
+    assert bars.count() == len(trail["phases"]) + len(trail["tokens"]) + 2 * len(trail["steps"])
+    phases = {row[0]: row[1] for row in rows(part(page, "phases"))}
+    assert phases["preempted"] == "300 ms"
+    assert phases["queued"] == duration(request["queue_s"])
+    longest, *others = rows(part(page, "waits"))
+    assert longest[1:4] == ["400 ms", duration(trail["tokens"][40]["offset_s"]), "preempted"]
+    assert [row[0] for row in others[:2]] == ["10", "20"]
+    assert (
+        "Prefill interference: 2 steps, 260 ms in all, prefilled 768 prompt tokens" in part(page, "waits").inner_text()
+    )
+
+
+def test_an_open_request_is_shown_as_far_as_it_is_known(page, dashboard, api, collector):
+    open_trace = next(incident for incident in [api("requests", request_id="req-open", status="in_flight")] if incident)
+    assert open_trace
+
+
+def test_unknown_and_hostile_ids_are_answered_in_words(page, dashboard):
+    for query, words in (
+        ("trace_id=" + "0" * 31 + "1", "No such request"),
+        ("trace_id=../../metrics", "That is not a trace id"),
+        ("trace_id=<img src=x onerror=alert(1)>", "That is not a trace id"),
+        ("trace_id=" + "a" * 32 + "&span_id=%27;drop", "That is not a trace id"),
+    ):
+        page.goto(f"{dashboard}/request?{query}")
+        assert words in part(page, "problem").inner_text()
+
+
+def test_a_range_that_the_api_refuses_is_explained(page, dashboard):
+    page.goto(f"{dashboard}/?range=custom&start=yesterday")
+    assert re.search(r"start:", part(page, "problem").inner_text())
+
+
+def test_names_from_outside_are_shown_as_they_are(page, dashboard, api):
+    dialogs = []
+    page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+    (request,) = api("requests", request_id="req-7")["requests"]
+    assert request["tenant"] == HOSTILE_TENANT
+    page.goto(f"{dashboard}/request?trace_id={request['trace_id']}")
+    metrics(part(page, "request-numbers"))
+    page.get_by_text(HOSTILE_TENANT).wait_for()
+    assert page.locator('img[src="x"], a[href*="example.invalid"]').count() == 0
+    assert dialogs == []
+
+
+def test_an_empty_collector_and_one_that_is_gone_are_explained(page, tmp_path):
+    collector = Collector(tmp_path / "data")
+    with collector, streamlit(collector.urls["api"], tmp_path) as url:
+        page.goto(url)
+        assert "OTEL_EXPORTER_OTLP_ENDPOINT" in part(page, "no-data").inner_text()
+        page.goto(f"{url}/requests")
+        page.get_by_text("No request matches").wait_for()
+        collector.stop()
+        for path in ("", "requests", f"request?trace_id={'a' * 32}"):
+            page.goto(f"{url}/{path}")
+            words = part(page, "problem").inner_text()
+            assert "The collector cannot be reached" in words
+            assert "TOKENTRAIL_API_URL" in words
+            assert "Traceback" not in page.content()

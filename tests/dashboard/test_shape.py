@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dashboard.charts import in_reach, legend
+from dashboard.filters import POINTS, STEPS_S, known_labels, refresh_s, step_s
+from dashboard.shape import (
+    Series,
+    interference,
+    longest_waits,
+    on_grid,
+    phase_totals,
+    slo_state,
+    thresholds,
+    waiting_phases,
+)
+from dashboard.waterfall import extent, figure
+
+WINDOW = {"start": "2026-11-21T10:00:03Z", "end": "2026-11-21T10:00:40Z", "seconds": 37.0}
+
+
+def token(index, offset, wait, step=0):
+    return {"index": index, "offset_s": offset, "duration_s": wait, "step": step}
+
+
+def phase(name, offset, length):
+    return {"name": name, "offset_s": offset, "duration_s": length}
+
+
+def step(number, offset, length, prefill=0):
+    return {
+        "step": number, "offset_s": offset, "duration_s": length, "prefill_tokens": prefill, "decode_tokens": 2,
+        "running": 2, "waiting": 0, "preempted": 0, "kv_blocks_used": 1, "kv_blocks_total": 4, "kv_blocks_evicted": 0,
+    }  # fmt: skip
+
+
+PHASES = [
+    phase("queued", 0.0, 0.1),
+    phase("prefill", 0.1, 0.2),
+    phase("decode", 0.3, 0.2),
+    phase("preempted", 0.5, 0.5),
+]
+TOKENS = [token(0, 0.3, 0.3, 1), token(1, 0.5, 0.2, 2), token(2, 0.5, 0.0, 2), token(3, 1.0, 0.5, 9)]
+
+
+def test_buckets_that_are_left_out_are_gaps_or_zeros():
+    answer = {
+        "step_s": 10.0,
+        "points": [{"t": "2026-11-21T10:00:00Z", "p99": 2.0}, {"t": "2026-11-21T10:00:20Z", "p99": None}],
+    }
+    gaps = on_grid(answer, ("p99",), WINDOW)
+    assert [time.second for time in gaps.times] == [0, 10, 20, 30]
+    assert gaps.values == {"p99": [2.0, None, None, None]}
+    assert on_grid(answer, ("p99",), WINDOW, missing=0.0).values == {"p99": [2.0, 0.0, None, 0.0]}
+    assert (gaps.latest("p99"), gaps.top("p99")) == (2.0, 2.0)
+
+
+def test_a_bucket_that_begins_where_the_window_ends_is_not_invented():
+    answer = {"step_s": 10.0, "points": []}
+    window = {**WINDOW, "end": "2026-11-21T10:00:30Z"}
+    assert [time.second for time in on_grid(answer, ("value",), window).times] == [0, 10, 20]
+
+
+def test_tokens_wait_in_the_phase_that_takes_most_of_the_wait():
+    assert waiting_phases(TOKENS, PHASES) == ["prefill", "decode", "decode", "preempted"]
+    assert waiting_phases(TOKENS, []) == [""] * 4
+    assert waiting_phases([], PHASES) == []
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=30))
+def test_every_token_has_one_of_the_phases(waits):
+    tokens, at = [], 0
+    for index, wait in enumerate(waits):
+        at += wait
+        tokens.append(token(index, at / 100, wait / 100))
+    found = waiting_phases(tokens, PHASES)
+    assert len(found) == len(tokens)
+    assert set(found) <= {part["name"] for part in PHASES}
+
+
+def test_interference_is_others_prefill_while_the_request_decodes():
+    own, others, before = step(1, 0.1, 0.2, prefill=40), step(2, 0.35, 0.1, prefill=300), step(0, 0.0, 0.05, prefill=9)
+    idle = step(3, 0.46, 0.04)
+    again = step(4, 0.6, 0.1, prefill=50)
+    phases = [*PHASES[:3], phase("prefill", 0.6, 0.1), phase("decode", 0.7, 0.3)]
+    assert interference([before, own, others, idle, again], TOKENS, phases) == [others]
+    assert interference([others], [], PHASES) == []
+
+
+def test_longest_waits_leave_out_the_first_token_and_name_the_step():
+    first, second, *_ = longest_waits(TOKENS, PHASES, [step(9, 0.9, 0.1, prefill=7)], k=2)
+    assert (first["token"], first["wait_s"], first["phase"], first["prefill_tokens"]) == (3, 0.5, "preempted", 7)
+    assert (second["token"], second["prefill_tokens"]) == (1, None)
+
+
+def test_phase_totals_add_up():
+    totals = phase_totals([*PHASES, phase("decode", 1.0, 1.0)])
+    assert [(total.name, total.stretches) for total in totals][:2] == [("decode", 2), ("preempted", 1)]
+    assert sum(total.share for total in totals) == pytest.approx(1)
+    assert phase_totals([]) == []
+    assert phase_totals([phase("queued", 0.0, 0.0)])[0].share == 0.0
+
+
+def slo(name="chat", **more):
+    limits = {"ttft_s": 0.5, "tpot_s": 0.1, "e2e_s": None}
+    return {"name": name, "thresholds": limits, "firing": None, "attainment": 0.99, "budget_left": 0.8} | more
+
+
+def test_thresholds_and_where_they_are_drawn():
+    slos = [slo(), slo("other"), slo("all", thresholds={"ttft_s": 9.0, "tpot_s": None, "e2e_s": 60.0})]
+    allowed = thresholds(slos, "ttft", None)
+    assert allowed == {"chat": 0.5, "other": 0.5, "all": 9.0}
+    assert thresholds(slos, "ttft", "all") == {"all": 9.0}
+    assert thresholds(slos, "e2e", "chat") == {}
+    series = Series([], {"p99": [0.4, None]})
+    assert in_reach(series, allowed) == [0.5]
+    assert legend(series, allowed) == "Dashed: chat, other ≤ 500 ms. Above the chart: all ≤ 9.00 s."
+    assert legend(series, {}) == "No SLO limits it."
+
+
+@pytest.mark.parametrize(
+    ("given", "state"),
+    [
+        ({"firing": "ticket"}, "ticket"),
+        ({"attainment": None, "budget_left": None}, "idle"),
+        ({"budget_left": -0.2}, "exhausted"),
+        ({}, "ok"),
+    ],
+)
+def test_slo_state(given, state):
+    assert slo_state(slo(**given)) == state
+
+
+def test_windows_are_cut_into_round_steps():
+    assert [step_s(seconds) for seconds in (1, 900, 3600, 86_400, 2_592_000)] == [1, 10, 60, 1800, 43_200]
+    assert all(seconds / step_s(seconds) <= POINTS for seconds in range(1, STEPS_S[-1] * POINTS, 9_973))
+    assert (refresh_s(300), refresh_s(3600), refresh_s(2_592_000)) == (5.0, 10.0, 60.0)
+
+
+def test_known_labels():
+    engines = [
+        {"engine": "vllm", "variant": "", "models": ["b", "a"]},
+        {"engine": "tokentrail", "variant": "x", "models": []},
+    ]
+    labels = known_labels(engines, [{"select": {"slo_class": ["chat"], "unheard": ["of"]}}, {"select": None}])
+    assert labels == {
+        "engine": ["tokentrail", "vllm"],
+        "variant": ["x"],
+        "model": ["a", "b"],
+        "tenant": [],
+        "slo_class": ["chat"],
+    }
+
+
+def trail(**more):
+    empty = {"phases": [], "tokens": [], "steps": [], "events": []}
+    return {"request": {"e2e_s": 1.0, "ttft_s": 0.3}} | empty | more
+
+
+def test_the_waterfall_has_a_panel_for_what_there_is():
+    assert len(figure(trail(phases=PHASES)).data) == len(PHASES)
+    whole = figure(trail(phases=PHASES, tokens=TOKENS, steps=[step(1, 0.1, 0.2, prefill=4)]))
+    assert sum(len(bars.y) for bars in whole.data if bars.type == "bar" and bars.orientation == "h") == len(
+        PHASES + TOKENS
+    )
+    assert figure(trail()).data == ()
+    assert extent(trail(tokens=TOKENS, request={"e2e_s": None})) == 1.0
+
+
+def test_names_from_outside_cannot_mark_up_the_figure():
+    drawn = figure(trail(phases=[phase("<a href='javascript:alert(1)'>x</a>", 0.0, 1.0)], tokens=TOKENS))
+    assert "<a" not in drawn.to_json().replace("\\u003c", "<")
