@@ -15,6 +15,7 @@ from tokentrail import semconv
 from tokentrail.phases import Partition
 from tokentrail.request import Ending, Opening, RequestTrail
 from tokentrail.semconv import Status
+from tokentrail.wire import NO_RESOURCE
 
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 
@@ -75,6 +76,7 @@ def request_span(request: RequestTrail, ending: Ending, end: int, emitted: Emitt
         attributes=clean(attributes),
         kind=opening.kind,
         status=_status(ending.error_type, failed=ending.status == Status.ERROR),
+        resource=NO_RESOURCE,
         start_time=arrival,
         end_time=end,
     )
@@ -88,6 +90,7 @@ def open_span(request: RequestTrail, span_id: int, now: int, emitted: Emitted) -
         SpanContext(request.trace_id, span_id, False, _SAMPLED),
         SpanContext(request.trace_id, request.span_id, False),
         attributes=clean({**_identity(opening), **_progress(opening, emitted)}),
+        resource=NO_RESOURCE,
         start_time=opening.arrival_ns,
         end_time=max(now, opening.arrival_ns),
     )
@@ -104,6 +107,7 @@ def cold_start_span(cold: ColdStartSpan) -> ReadableSpan:
         SpanContext(cold.trace_id, cold.parent_id, False) if cold.parent_id else None,
         attributes=clean(attributes),
         status=_status(cold.error_type, failed=bool(cold.error_type)),
+        resource=NO_RESOURCE,
         start_time=cold.start,
         end_time=max(cold.end, cold.start),
     )

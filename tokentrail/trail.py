@@ -78,8 +78,9 @@ class Trail:
         variant: str = "",
         resource: Mapping[str, str | int] | None = None,
     ) -> Trail:
-        """A trail configured by OTEL_* variables (docs/sdk.md). `service_name` yields to OTEL_SERVICE_NAME; `variant`
-        labels the experiment. With OTEL_SDK_DISABLED=true, one whose every call does nothing.
+        """A trail configured by OTEL_* variables (docs/sdk.md); with OTEL_SDK_DISABLED=true one whose every call does
+        nothing. `service_name` is the default of OTEL_SERVICE_NAME; `variant` (the experiment's label) and `resource`
+        go before OTEL_RESOURCE_ATTRIBUTES.
         """
         settings = Settings.from_env()
         if not settings.enabled:
@@ -261,7 +262,7 @@ class DisabledTrail(Trail):
 
 
 def _resource(service_name: str | None, variant: str, given: Mapping[str, str | int] | None) -> Resource:
-    """OpenTelemetry's resource (OTEL_RESOURCE_ATTRIBUTES, detectors) with ours below what the environment names."""
+    """OpenTelemetry's resource (OTEL_RESOURCE_ATTRIBUTES, detectors) and what the code says of this process."""
     own: dict[str, str | int] = {semconv.VARIANT: variant} if variant else {}
     resource = Resource.create({**own, **(given or {})})
     if service_name and str(resource.attributes.get(semconv.SERVICE_NAME, "")).startswith("unknown_service"):

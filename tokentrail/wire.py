@@ -28,6 +28,9 @@ NARROW: Final = 4
 WIDE: Final = 8
 """Bytes of a padded varint: 28 or 56 bits, each one aligned integer to NumPy. Larger values saturate."""
 
+NO_RESOURCE: Final = Resource.get_empty()
+"""For spans whose envelope names the resource; without one, OpenTelemetry detects the process's for every span."""
+
 _TRACE, _SPAN, _PARENT = 0xD1E2C3B4A5968778695A4B3C2D1E0F11, 0xF7E6D5C4B3A29181, 0xE9D8C7B6A5948372
 _START, _END = 0x8F9EADBCCBDAE9F8, 0x9AABBCCDDEEFF01C
 
@@ -63,13 +66,20 @@ class SpanTemplate:
     """Writes spans that differ in ids, times and integer attributes only."""
 
     def __init__(self, name: str, ints: Sequence[str], texts: Mapping[str, str], *, child: bool, width: int) -> None:
-        specimen = _saturated(width)
+        largest = _saturated(width)
         context = SpanContext(_TRACE, _SPAN, is_remote=False)
         parent = SpanContext(_TRACE, _PARENT, is_remote=False) if child else None
-        attributes: dict[str, str | int] = {**texts, **dict.fromkeys(ints, specimen)}
-        record = span_bytes(
-            ReadableSpan(name, context, parent, attributes=attributes, start_time=_START, end_time=_END)
+        attributes: dict[str, str | int] = {**texts, **dict.fromkeys(ints, largest)}
+        span = ReadableSpan(
+            name,
+            context,
+            parent,
+            attributes=attributes,
+            resource=NO_RESOURCE,
+            start_time=_START,
+            end_time=_END,
         )
+        record = span_bytes(span)
         fields = {
             "trace_high": (">u8", record.index(_TRACE.to_bytes(16, "big"))),
             "trace_low": (">u8", record.index(_TRACE.to_bytes(16, "big")) + 8),
@@ -80,7 +90,7 @@ class SpanTemplate:
         if child:
             fields["parent"] = (">u8", record.index(_PARENT.to_bytes(8, "big")))
         for key in ints:
-            pair = KeyValue(key=key, value=AnyValue(int_value=specimen)).SerializeToString()
+            pair = KeyValue(key=key, value=AnyValue(int_value=largest)).SerializeToString()
             fields[key] = (f"<u{width}", record.index(pair) + len(pair) - width)
         self._dtype = np.dtype(
             {

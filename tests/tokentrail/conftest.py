@@ -1,5 +1,8 @@
+import threading
+
 import pytest
 
+from tests.tokentrail.server import Server
 from tests.tokentrail.support import Collector, ManualClock, make_trail
 
 
@@ -16,3 +19,26 @@ def clock():
 @pytest.fixture
 def trail(collector, clock):
     return make_trail(collector, clock=clock)
+
+
+@pytest.fixture
+def serve():
+    """Starts a server that answers with the given script."""
+    servers = []
+
+    def start_server(*script):
+        server = Server(*script)
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        servers.append(server)
+        return server
+
+    yield start_server
+    for server in servers:
+        server.hold.set()
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def server(serve):
+    return serve()

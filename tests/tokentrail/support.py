@@ -1,5 +1,8 @@
 """A trail whose clock, ids and collector are in the test's hands; nothing in it is a stand-in for our own code."""
 
+import os
+import subprocess
+import sys
 from collections import defaultdict
 from itertools import count
 
@@ -109,3 +112,12 @@ def make_trail(collector, *, clock=None, strict=True, sampler=None, resource=Non
 
 def start(trail, **given):
     return trail.start_request(**{"operation": "chat", "model": "m", "arrival_ns": T0} | given)
+
+
+def run(code, url=""):
+    """What a process that runs this code and exports to the URL prints."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "TOKENTRAIL_"))}
+    env["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] = url
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -3,10 +3,8 @@
 import gzip
 import logging
 import socket
-import threading
 import zlib
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from opentelemetry.exporter.otlp.proto.http import Compression
@@ -21,64 +19,6 @@ from tokentrail.export import Verdict
 from tokentrail.http import Endpoint, OtlpHttp
 
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
-
-
-class Server(ThreadingHTTPServer):
-    """Answers each POST with the next of `script` (status, headers, body), then with 200."""
-
-    daemon_threads = True
-
-    def __init__(self, *script):
-        self.script, self.posts = list(script), []
-        self.hold = threading.Event()
-        super().__init__(("127.0.0.1", 0), _Handler)
-
-    @property
-    def url(self):
-        return f"http://127.0.0.1:{self.server_port}/v1/traces"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self):
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.posts.append((dict(self.headers), body))
-        answer = self.server.script.pop(0) if self.server.script else (200, {}, b"")
-        if answer == "hang":
-            self.server.hold.wait()
-        elif answer == "close":
-            self.close_connection = True
-        elif isinstance(answer, bytes):
-            self.wfile.write(answer)
-            self.close_connection = True
-        else:
-            status, headers, body = answer
-            self.send_response(status)
-            for name, value in (headers | {"Content-Length": str(len(body))}).items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(body)
-
-    def log_message(self, *args):
-        """Quiet."""
-
-
-@pytest.fixture
-def serve():
-    servers = []
-
-    def start_server(*script):
-        server = Server(*script)
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        servers.append(server)
-        return server
-
-    yield start_server
-    for server in servers:
-        server.hold.set()
-        server.shutdown()
-        server.server_close()
 
 
 def post(server, *, timeout_s=5.0):

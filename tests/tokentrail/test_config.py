@@ -1,0 +1,100 @@
+"""OTEL_* settings, as the documentation lists them."""
+
+import pytest
+from opentelemetry.exporter.otlp.proto.http import Compression
+
+from tokentrail.config import Settings
+
+
+def settings(**env):
+    return Settings.from_env(env)
+
+
+def test_defaults_need_no_environment():
+    found = settings()
+    assert found == Settings(found.endpoint)
+    assert found.endpoint.url == "http://localhost:4318/v1/traces"
+    assert found.endpoint.headers["content-type"] == "application/x-protobuf"
+
+
+@pytest.mark.parametrize(
+    ("env", "url"),
+    [
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "https://c.example"}, "https://c.example/v1/traces"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "https://c.example/otlp/"}, "https://c.example/otlp/v1/traces"),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "https://c.example/in"}, "https://c.example/in"),
+        (
+            {"OTEL_EXPORTER_OTLP_ENDPOINT": "https://a", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "https://b/x"},
+            "https://b/x",
+        ),
+    ],
+)
+def test_endpoint(env, url):
+    assert settings(**env).endpoint.url == url
+
+
+def test_a_traces_setting_goes_before_the_general_one():
+    found = settings(
+        OTEL_EXPORTER_OTLP_HEADERS="x-a=1",
+        OTEL_EXPORTER_OTLP_TRACES_HEADERS="authorization=Bearer%20abc,x-b=2",
+        OTEL_EXPORTER_OTLP_TIMEOUT="3",
+        OTEL_EXPORTER_OTLP_TRACES_TIMEOUT="4.5",
+        OTEL_EXPORTER_OTLP_COMPRESSION="deflate",
+        OTEL_EXPORTER_OTLP_TRACES_COMPRESSION="gzip",
+        OTEL_EXPORTER_OTLP_CERTIFICATE="/ca.pem",
+        OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE="/c.pem",
+        OTEL_EXPORTER_OTLP_CLIENT_KEY="/k.pem",
+    ).endpoint
+    assert found.headers | {"user-agent": ""} == {
+        "content-type": "application/x-protobuf",
+        "user-agent": "",
+        "authorization": "Bearer abc",
+        "x-b": "2",
+        "content-encoding": "gzip",
+    }
+    assert (found.timeout_s, found.compression) == (4.5, Compression.Gzip)
+    assert (found.verify, found.cert) == ("/ca.pem", ("/c.pem", "/k.pem"))
+
+
+def test_batching_and_bounds():
+    found = settings(
+        OTEL_BSP_SCHEDULE_DELAY="250",
+        OTEL_BSP_MAX_QUEUE_SIZE="1000",
+        OTEL_BSP_MAX_EXPORT_BATCH_SIZE="100",
+        TOKENTRAIL_MAX_QUEUE_BYTES="4096",
+    )
+    assert (found.schedule_delay_s, found.max_queue_spans, found.max_payload_spans, found.max_queue_bytes) == (
+        0.25, 1000, 100, 4096,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("OTEL_BSP_SCHEDULE_DELAY", "soon"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "0"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "-1"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "nan"),
+        ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "inf"),
+        ("OTEL_EXPORTER_OTLP_COMPRESSION", "brotli"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+    ],
+)
+def test_a_bad_value_is_named_and_the_default_used(caplog, name, value):
+    assert settings(**{name: value}) == settings()
+    (record,) = caplog.records
+    assert name.replace("_TRACES", "") in record.message.replace("_TRACES", "")
+    assert value in record.message
+
+
+@pytest.mark.parametrize(
+    ("env", "enabled"),
+    [
+        ({"OTEL_SDK_DISABLED": "TRUE"}, False),
+        ({"OTEL_SDK_DISABLED": "yes"}, True),  # the specification knows `true` alone
+        ({"OTEL_TRACES_EXPORTER": "none"}, False),
+        ({"OTEL_TRACES_EXPORTER": "otlp"}, True),
+    ],
+)
+def test_disabling(env, enabled):
+    assert settings(**env).enabled is enabled

@@ -1,0 +1,62 @@
+"""docs/sdk.md is executed, and lists the settings that exist."""
+
+import re
+from pathlib import Path
+
+from tests.tokentrail.support import attributes, by_parent, duration, parse, run
+from tokentrail import assemble, config, export, semconv
+from tokentrail.config import Settings
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "sdk.md").read_text()
+
+
+def test_the_example_runs_and_sends_what_the_page_says(server):
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert len([line for line in example.splitlines() if line and not line.startswith(("from", "#"))]) <= 15
+    run(example, server.url)
+    spans = [span for _, body in server.posts for span in parse(body)]
+    (request,) = [span for span in spans if span.name == "chat my-model"]
+    for name in (semconv.TOKEN_SPAN, semconv.PHASE_SPAN):
+        parts = by_parent([span for span in spans if span.name == name])[request.trace_id, request.span_id]
+        assert sum(map(duration, parts)) == duration(request)
+    assert attributes(request)[semconv.OUTPUT_TOKENS] == 3
+    assert {"tokentrail.step", "tokentrail.cold_start", "tokentrail.cold_start.load_weights"} <= {s.name for s in spans}
+
+
+def test_every_setting_is_listed_and_every_listed_setting_is_read():
+    source = (ROOT / "tokentrail" / "config.py").read_text()
+    read = set(re.findall(r"(?:otel\.)?\b((?:OTEL|TOKENTRAIL)_[A-Z_]+[A-Z])\b", source))
+    read |= {f"OTEL_EXPORTER_OTLP_{name}" for name in re.findall(r'(?:exporter|exporter_name)\("([A-Z_]+)"\)', source)}
+    by_opentelemetry = {
+        "OTEL_SERVICE_NAME",
+        "OTEL_RESOURCE_ATTRIBUTES",
+        "OTEL_TRACES_SAMPLER",
+        "OTEL_TRACES_SAMPLER_ARG",
+        "OTEL_PROPAGATORS",
+    }
+    listed = set(re.findall(r"`((?:OTEL|TOKENTRAIL)_[A-Z_]+)`", PAGE.split("## Settings")[1]))
+    assert listed == {name for name in read if not name.endswith("_TRACES")} | by_opentelemetry
+
+
+def test_the_numbers_of_the_page_are_the_codes():
+    defaults = Settings(None)
+    table = dict(re.findall(r"\| `([A-Z_]+)` \| `(\d+)` \|", PAGE))
+    assert float(table["OTEL_BSP_SCHEDULE_DELAY"]) == defaults.schedule_delay_s * 1_000
+    assert int(table["OTEL_BSP_MAX_QUEUE_SIZE"]) == defaults.max_queue_spans
+    assert int(table["OTEL_BSP_MAX_EXPORT_BATCH_SIZE"]) == defaults.max_payload_spans
+    assert int(table["TOKENTRAIL_MAX_QUEUE_BYTES"]) == defaults.max_queue_bytes
+    assert f"{config.MAX_PAYLOAD_SPANS:,} spans and {config.MAX_PAYLOAD_BYTES >> 20} MiB" in PAGE
+    assert f"every {assemble.ANNOUNCE_EVERY_NS // 10**9} s" in PAGE
+
+
+def test_every_reason_of_a_drop_is_listed():
+    listed = re.findall(r"^\| `([a-z_]+)` \|", PAGE, re.MULTILINE)
+    assert set(listed) == {
+        assemble.LATE,
+        assemble.MALFORMED,
+        export.BUFFER_FULL,
+        export.REFUSED,
+        export.REJECTED,
+        export.SHUTDOWN,
+    }
