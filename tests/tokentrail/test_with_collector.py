@@ -1,0 +1,59 @@
+"""The SDK's bytes in the real collector: padded varints, derived span ids and sums survive ClickHouse."""
+
+import pytest
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+
+from tests.support.collector import Collector
+from tests.tokentrail.support import MS, start
+from tokentrail import KvEvent, Phase, Trail, now_ns
+from tokentrail.config import Settings
+from tokentrail.http import Endpoint
+
+pytestmark = pytest.mark.e2e
+
+
+def test_a_request_is_stored_as_it_was_recorded(tmp_path):
+    with Collector(tmp_path / "data") as collector:
+        endpoint = Endpoint(collector.urls["otlp-http"] + "/v1/traces", {"content-type": "application/x-protobuf"})
+        provider = TracerProvider(resource=Resource({"service.name": "sdk"}), shutdown_on_exit=False)
+        trail = Trail(Settings(endpoint, strict=True), provider)
+        arrival = now_ns() - 100 * MS
+        with trail.cold_start("m") as cold, cold.phase("load_weights"):
+            pass
+        request = start(trail, arrival_ns=arrival, request_id="r-1", tenant="acme", input_tokens=9)
+        assert trail.flush(20)  # announced before it ends
+        request.phase(Phase.PREFILL, arrival + 4 * MS)
+        trail.step(2**28, arrival + 4 * MS, arrival + 10 * MS, [request], counts=[2], running=1, kv_used=3, kv_total=64)
+        request.phase(Phase.DECODE, arrival + 10 * MS)
+        trail.kv_event(
+            KvEvent.EVICT, blocks=4, reason="preemption", step=2**28, start_ns=arrival + 5 * MS, request=request
+        )
+        trail.step(2**28 + 1, arrival + 10 * MS, arrival + 31 * MS, [request], running=1, kv_used=4, kv_total=64)
+        request.end(arrival + 31 * MS, finish_reason="stop")
+        assert trail.shutdown(20)
+        assert trail.stats.dropped == 0
+
+        path = f"/api/v1/requests/{request.trace_id:032x}"
+        collector.wait_until(lambda: collector.get(path).json().get("request", {}).get("status") == "ok")
+        seen = collector.get(path).json()
+        starts = collector.get("/api/v1/cold_starts").json()["cold_starts"]
+
+    row = seen["request"]
+    assert (row["request_id"], row["tenant"], row["input_tokens"], row["output_tokens"]) == ("r-1", "acme", 9, 3)
+    assert (row["ttft_s"], row["tpot_s"], row["e2e_s"], row["queue_s"]) == (0.010, 0.0105, 0.031, 0.004)
+    assert [(t["index"], t["duration_s"], t["step"]) for t in seen["tokens"]] == [
+        (0, 0.010, 2**28),
+        (1, 0.0, 2**28),
+        (2, 0.021, 2**28 + 1),
+    ]
+    assert [(p["name"], p["duration_s"]) for p in seen["phases"]] == [
+        ("queued", 0.004),
+        ("prefill", 0.006),
+        ("decode", 0.021),
+    ]
+    assert [(s["step"], s["kv_blocks_used"]) for s in seen["steps"]] == [(2**28, 3), (2**28 + 1, 4)]
+    assert [(e["kind"], e["reason"], e["blocks"], e["own"]) for e in seen["events"]] == [
+        ("kv.evict", "preemption", 4, True)
+    ]
+    assert [(s["model"], [p["name"] for p in s["phases"]]) for s in starts] == [("m", ["load_weights"])]
