@@ -15,7 +15,9 @@ from urllib3.util import Retry
 from tokentrail.guard import Guard
 from tokentrail.wire import Payload
 
+RETRY_AFTER_MIN_S: Final = 0.05
 RETRY_AFTER_MAX_S: Final = 300.0
+"""Within these bounds the collector says when to come back: not at once for ever, not tomorrow."""
 BUFFER_FULL: Final = "buffer_full"
 REFUSED: Final = "refused"
 REJECTED: Final = "rejected"
@@ -187,7 +189,7 @@ class Exporter:
         if len(self._retry.history) < 16:  # the backoff is at its longest well before
             self._retry = self._retry.increment("POST", error=None)
         backoff_s = self._retry.get_backoff_time() or self._retry.backoff_factor
-        return backoff_s if retry_after_s is None else min(max(retry_after_s, 0.0), RETRY_AFTER_MAX_S)
+        return backoff_s if retry_after_s is None else min(max(retry_after_s, RETRY_AFTER_MIN_S), RETRY_AFTER_MAX_S)
 
 
 def deadline(timeout_s: float) -> Callable[[], float]:

@@ -77,18 +77,23 @@ class Pipeline:
             self.build()
 
     def build(self) -> None:
-        """Assembles all records made so far and queues the payloads."""
+        """Assembles the records made so far and queues the payloads. Runs once without any: announcements are due."""
         with self._building:
+            left = len(self._records)
             while True:
                 batch = self._take()
-                try:
-                    for payload in self._payloads(batch):
-                        self.exporter.offer(Payload(self._compress(payload.body), payload.spans))
-                except Exception as error:
-                    self.exporter.drop(sum(map(spans_in, batch)), MALFORMED)
-                    self._guard.failed("building a batch", error)
-                if not self._records:
+                left -= len(batch)
+                self._queue(batch)
+                if left <= 0:
                     return
+
+    def _queue(self, batch: list[Record]) -> None:
+        try:
+            for payload in self._payloads(batch):
+                self.exporter.offer(payload)
+        except Exception as error:
+            self.exporter.drop(sum(map(spans_in, batch)), MALFORMED)
+            self._guard.failed("building a batch", error)
 
     def flush(self, timeout_s: float) -> bool:
         """Builds and waits until everything is delivered, refused or dropped. False when the time is up first."""
@@ -119,7 +124,8 @@ class Pipeline:
     def _payloads(self, batch: list[Record]) -> list[Payload]:
         blocks = self._assembler.build(batch, self._clock())
         limits = {"max_spans": self._settings.max_payload_spans, "max_bytes": MAX_PAYLOAD_BYTES}
-        return list(self._envelope.payloads(blocks, **limits))
+        made = self._envelope.payloads(blocks, **limits)
+        return [Payload(self._compress(payload.body), payload.spans) for payload in made]
 
     def _before_fork(self) -> None:
         self._building.acquire()

@@ -122,7 +122,8 @@ def clean(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 def text(value: object) -> str:
     """Text that can be encoded: what an HTTP header smuggled in as lone surrogates becomes question marks."""
-    return str(value).encode("utf-8", "replace").decode()
+    plain = str(value)
+    return plain if plain.isascii() else plain.encode("utf-8", "replace").decode()
 
 
 def _cleaned(value: object) -> Any:

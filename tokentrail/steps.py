@@ -19,7 +19,7 @@ I64 = npt.NDArray[np.int64]
 
 STEP_INTS: Final = 11
 """Integers at the head of a step record: start, end, then the values of `semconv.STEP_ATTRIBUTES`."""
-MAX_TOKENS_PER_STEP: Final = 1 << 16
+MAX_TOKENS_PER_STEP: Final = 1 << 12
 """Tokens that one request can get in one step; a larger count is a mistake of the caller."""
 
 _ints_of = itemgetter(slice(1, 1 + STEP_INTS))
