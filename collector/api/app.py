@@ -9,8 +9,10 @@ from pathlib import Path
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 
+from collector import exposition
 from collector.api import engines, incidents, problems, requests, slos, summary, timeseries
 from collector.api.questions import Context
+from collector.exposition import Ledger, Scrape
 from collector.receive.status import IngestStatus
 from collector.slo.burn import burn_rules, load_windows
 from collector.slo.model import load_slos
@@ -41,6 +43,10 @@ def create_app(
         description="What happened to every request and token, and whether promises are kept. See docs/api.md.",
     )
     problems.install(app)
+    ledger = Ledger(ctx.queries, promises, lost_after_ns=ctx.lost_after_ns, clock=clock)
+    scrape = Scrape(ledger, ctx.queries, status, lost_after_ns=ctx.lost_after_ns, clock=clock)
+    app.state.on_segment = ledger.on_segment
+    app.include_router(exposition.router(scrape))
     for part in (summary, slos, requests, timeseries, engines, incidents):
         app.include_router(part.router(ctx), prefix="/api/v1")
 

@@ -116,3 +116,13 @@ def bad_already_for_any(slos: Sequence[Slo]) -> Condition:
     return either(
         *(both(selected(slo.select, f"slo{i}"), bad_already(slo.thresholds, f"slo{i}")) for i, slo in enumerate(slos))
     )
+
+
+def bad_now_by_slo(slos: Sequence[Slo]) -> Condition:
+    """An array with one element an SLO: it selects the request, which is lost or past one of its thresholds."""
+    conditions = [
+        both(selected(slo.select, f"slo{i}"), either(Condition("is_lost"), bad_already(slo.thresholds, f"slo{i}")))
+        for i, slo in enumerate(slos)
+    ]
+    flags = ", ".join(f"({c.sql})" for c in conditions)
+    return Condition(f"CAST([{flags}], 'Array(UInt8)')", {k: v for c in conditions for k, v in c.parameters.items()})

@@ -15,7 +15,7 @@ FROM
 (
     SELECT *
     FROM open_requests
-    WHERE seen > fromUnixTimestamp64Nano({start_ns:Int64} - {lost_after_ns:Int64})
+    WHERE seen >= fromUnixTimestamp64Nano({start_ns:Int64} - {lost_after_ns:Int64})
       AND start <= fromUnixTimestamp64Nano({end_ns:Int64})
       AND $filter
     ORDER BY seen DESC
@@ -29,7 +29,7 @@ LEFT JOIN
       AND (trace_id, span_id) IN
       (
           SELECT trace_id, span_id FROM open_requests
-          WHERE seen > fromUnixTimestamp64Nano({start_ns:Int64} - {lost_after_ns:Int64})
+          WHERE seen >= fromUnixTimestamp64Nano({start_ns:Int64} - {lost_after_ns:Int64})
       )
     GROUP BY trace_id, span_id
 ) AS ended USING (trace_id, span_id)

@@ -1,0 +1,137 @@
+"""Every metric of the collector's /metrics: its name, meaning and labels. docs/metrics.md lists the same (tested)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+REQUEST: Final = ("gen_ai_request_model", "engine", "service_name", "variant", "tenant", "slo_class")
+"""Labels of what is counted per request. Not the instance: processes come and go, and these series are many."""
+PROCESS: Final = ("service_name", "service_instance_id")
+"""Labels of what is known per engine process."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric family."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+TTFT = Metric(
+    "gen_ai_server_time_to_first_token_seconds", "histogram",
+    "Arrival to first output token of requests that ended ok.", REQUEST,
+)  # fmt: skip
+TPOT = Metric(
+    "gen_ai_server_time_per_output_token_seconds", "histogram",
+    "Mean time per output token after the first, of requests that ended ok with two tokens or more.", REQUEST,
+)  # fmt: skip
+E2E = Metric(
+    "gen_ai_server_request_duration_seconds", "histogram",
+    "Arrival to last token of requests that ended ok.", REQUEST,
+)  # fmt: skip
+
+REQUESTS = Metric(
+    "tokentrail_requests_total", "counter",
+    "Requests that ended, by status: ok, error or cancelled.", (*REQUEST, "status"),
+)  # fmt: skip
+TOKENS = Metric(
+    "tokentrail_tokens_total", "counter",
+    "Tokens of requests that ended, by gen_ai_token_type: input or output.", (*REQUEST, "gen_ai_token_type"),
+)  # fmt: skip
+CACHED_TOKENS = Metric(
+    "tokentrail_cached_input_tokens_total", "counter",
+    "Input tokens of requests that ended which came from the prefix cache.", REQUEST,
+)  # fmt: skip
+
+SLO_REQUESTS = Metric(
+    "tokentrail_slo_requests_total", "counter",
+    "Requests that an SLO judges: all it selects but the cancelled. One in flight counts once it is known to be bad.",
+    ("slo",),
+)  # fmt: skip
+SLO_GOOD = Metric(
+    "tokentrail_slo_good_requests_total", "counter",
+    "Those of tokentrail_slo_requests_total that ended ok and met every threshold.", ("slo",),
+)  # fmt: skip
+SLO_OBJECTIVE = Metric(
+    "tokentrail_slo_objective_ratio", "gauge", "Share of requests that is promised to be good.", ("slo",)
+)
+SLO_IN_FLIGHT = Metric(
+    "tokentrail_slo_in_flight_violations", "gauge", "Requests in flight that are past a threshold now.", ("slo",)
+)
+
+IN_FLIGHT = Metric(
+    "tokentrail_requests_in_flight", "gauge", "Requests that were announced and have not ended.", PROCESS
+)
+STUCK = Metric(
+    "tokentrail_requests_stuck", "gauge",
+    "Requests in flight whose engine runs no step although it is heard of.", PROCESS,
+)  # fmt: skip
+LOST = Metric(
+    "tokentrail_requests_lost_total", "counter",
+    "Requests that were announced and never heard of again: their engine died.", PROCESS,
+)  # fmt: skip
+LAST_LOST = Metric(
+    "tokentrail_requests_last_lost_timestamp_seconds", "gauge", "When a request was last given up as lost.", PROCESS
+)
+RUNNING = Metric("tokentrail_requests_running", "gauge", "Requests in the batch of the engine's newest step.", PROCESS)
+WAITING = Metric("tokentrail_requests_waiting", "gauge", "Requests queued at the engine's newest step.", PROCESS)
+
+KV_USAGE = Metric("tokentrail_kv_usage_ratio", "gauge", "KV-cache blocks in use at the newest step, 0 to 1.", PROCESS)
+KV_EVICTED = Metric(
+    "tokentrail_kv_evicted_blocks_total", "counter",
+    "KV-cache blocks evicted, by reason: preemption took them from a running request, cache_full dropped cached ones.",
+    (*PROCESS, "reason"),
+)  # fmt: skip
+PREEMPTIONS = Metric(
+    "tokentrail_preemptions_total", "counter", "Running requests that lost their KV-cache blocks.", PROCESS
+)
+LAST_PREEMPTION = Metric(
+    "tokentrail_kv_last_preemption_timestamp_seconds", "gauge",
+    "When a running request last lost its KV-cache blocks.", PROCESS,
+)  # fmt: skip
+
+COLD_STARTS = Metric("tokentrail_cold_starts_total", "counter", "Starts of engine processes.", PROCESS)
+COLD_START_DURATION = Metric(
+    "tokentrail_cold_start_last_duration_seconds", "gauge", "How long the process's latest start took.", PROCESS
+)
+COLD_START_END = Metric(
+    "tokentrail_cold_start_last_end_timestamp_seconds", "gauge", "When the process's latest start was over.", PROCESS
+)
+
+PAYLOADS = Metric("tokentrail_collector_payloads_received_total", "counter", "OTLP payloads acknowledged.")
+DUPLICATES = Metric(
+    "tokentrail_collector_payloads_duplicate_total", "counter", "Acknowledged payloads that had been received before."
+)
+REJECTED = Metric(
+    "tokentrail_collector_payloads_rejected_total", "counter", "OTLP payloads answered with an error.", ("reason",)
+)
+DEAD_LETTERED = Metric(
+    "tokentrail_collector_payloads_dead_lettered_total", "counter",
+    "Acknowledged payloads that the store refused; they are kept in the dead-letter folder.",
+)  # fmt: skip
+SPANS = Metric("tokentrail_collector_spans_received_total", "counter", "Spans in acknowledged payloads.")
+SPANS_REJECTED = Metric(
+    "tokentrail_collector_spans_rejected_total", "counter", "Spans left out of acknowledged payloads.", ("reason",)
+)
+BYTES = Metric("tokentrail_collector_received_bytes_total", "counter", "Bytes received, after decompression.")
+SEGMENTS = Metric("tokentrail_collector_segments_inserted_total", "counter", "Log segments written to the store.")
+WAL_SEGMENTS = Metric("tokentrail_collector_wal_segments", "gauge", "Log segments that the store does not have yet.")
+WAL_BYTES = Metric("tokentrail_collector_wal_bytes", "gauge", "Bytes in the log that the store does not have yet.")
+LAST_INSERT = Metric(
+    "tokentrail_collector_last_insert_timestamp_seconds",
+    "gauge",
+    "When the store last took a segment; 0 before the first.",
+)
+READY = Metric("tokentrail_collector_ready", "gauge", "1 when what is accepted can be stored, as /readyz says.")
+OVERFLOW = Metric(
+    "tokentrail_collector_label_overflow_total", "counter",
+    'Requests counted under "other" because there were too many label sets.',
+)  # fmt: skip
+
+ALL: Final = tuple(value for value in list(globals().values()) if isinstance(value, Metric))

@@ -1,0 +1,8 @@
+SELECT
+    service, instance,
+    count() AS n,
+    argMax(duration_ns, start) AS duration_ns,
+    toUnixTimestamp64Nano(max(start)) + argMax(cold_starts.duration_ns, start) AS ended_ns
+FROM cold_starts
+WHERE phase = '' AND segment IN {segments:Array(String)} AND start >= fromUnixTimestamp64Nano({since_ns:Int64})
+GROUP BY service, instance

@@ -1,0 +1,20 @@
+-- Latencies of requests that ended ok, by the largest bucket edge that they exceed; edges are ascending nanoseconds and
+-- start with 0. The latest request of each bucket is its exemplar.
+SELECT
+    model, engine, service, variant, tenant, slo_class, metric, over_ns,
+    count() AS n,
+    sum(value) AS sum_ns,
+    lower(hex(argMax(trace_id, end))) AS trace,
+    argMax(value, end) AS value_ns,
+    toUnixTimestamp64Nano(max(end)) AS at_ns
+FROM requests
+ARRAY JOIN
+    ['ttft', 'tpot', 'e2e'] AS metric,
+    [toFloat64(ttft_ns), tpot_ns, toFloat64(e2e_ns)] AS value,
+    [
+        roundDown(toInt64(greatest(ifNull(ttft_ns, 1), 1)) - 1, {ttft_edges:Array(Int64)}),
+        roundDown(toInt64(greatest(ceil(ifNull(tpot_ns, 1)), 1)) - 1, {tpot_edges:Array(Int64)}),
+        roundDown(toInt64(greatest(e2e_ns, 1)) - 1, {e2e_edges:Array(Int64)})
+    ] AS over_ns
+WHERE $segment AND status = 'ok' AND value IS NOT NULL
+GROUP BY ALL

@@ -1,0 +1,9 @@
+SELECT
+    service, instance, reason,
+    count() AS n,
+    sumIf(blocks, kind = 'evict') AS evicted,
+    toUnixTimestamp64Nano(max(start)) AS last_ns
+FROM kv_events
+WHERE segment IN {segments:Array(String)} AND start >= fromUnixTimestamp64Nano({since_ns:Int64})
+  AND (kind = 'evict' OR reason = 'preemption')
+GROUP BY service, instance, reason

@@ -1,0 +1,293 @@
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from collector.exposition import ledger, names
+from collector.exposition.series import Histogram
+from collector.sql.queries import Queries
+from tests.collector.rows import NOW, SECOND, trace_id
+
+MS = 1_000_000
+OPENMETRICS = {"accept": "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"}
+CHAT = {"slo_class": "chat", "e2e": SECOND, "ttft_ns": 100 * MS, "tpot_ns": 10.0 * MS}
+
+
+@pytest.fixture
+def scrape(app):
+    client = TestClient(app)
+
+    def scrape():
+        """Samples by name and labels, through the independent parser."""
+        answer = client.get("/metrics", headers=OPENMETRICS)
+        assert answer.status_code == 200, answer.text
+        return {
+            (s.name, *(f"{k}={v}" for k, v in sorted(s.labels.items()))): s.value
+            for family in parse_openmetrics(answer.text)
+            for s in family.samples
+        }
+
+    scrape.client = client
+    return scrape
+
+
+@pytest.fixture
+def arrive(rows, app, clock):
+    """Rows arrive in a segment, as the writer says they did."""
+    serial = iter(range(10**6))
+
+    def arrive(*requests, **many):
+        segment = f"segment-{next(serial)}"
+        if requests:
+            rows.requests(
+                [{"segment": segment, "ingested_at": clock.now, "ended": clock.now - 1, **r} for r in requests]
+            )
+        app.state.on_segment(segment)
+        return segment
+
+    return arrive
+
+
+def slo(samples, name="chat"):
+    return tuple(samples[f"tokentrail_slo_{kind}_total", f"slo={name}"] for kind in ("requests", "good_requests"))
+
+
+def test_slo_counters_start_at_zero_and_grow_by_what_arrives(scrape, arrive, clock):
+    assert slo(scrape()) == (0, 0)
+    arrive(
+        CHAT, CHAT | {"ttft_ns": SECOND}, CHAT | {"status": "error"}, CHAT | {"status": "cancelled"}, {"slo_class": "x"}
+    )
+    assert slo(scrape()) == (3, 1)
+    assert slo(scrape(), "all") == (4, 3)
+    clock.now += 5 * SECOND
+    arrive(CHAT)
+    arrive(CHAT)
+    arrive()
+    assert slo(scrape()) == (5, 3)
+    samples = scrape()
+    assert slo(samples) == (5, 3)
+    assert samples["tokentrail_slo_objective_ratio", "slo=chat"] == 0.95
+
+
+def test_nothing_piles_up_when_nobody_scrapes(app, arrive, scrape, monkeypatch):
+    asked = []
+    ask = ledger.Ledger._count_segments
+    monkeypatch.setattr(ledger.Ledger, "_count_segments", lambda self: (asked.append(1), ask(self))[1])
+    for _ in range(ledger.MOST_PENDING):
+        arrive(CHAT)
+    assert len(asked) == 1
+    assert slo(scrape()) == (ledger.MOST_PENDING, ledger.MOST_PENDING)
+
+
+def test_a_store_that_fails_costs_a_scrape_and_no_count(app, rows, arrive, scrape, monkeypatch):
+    arrive(CHAT)
+    monkeypatch.setattr(rows.store, "query", lambda *_: (_ for _ in ()).throw(ConnectionError("away")))
+    answer = TestClient(app, raise_server_exceptions=False).get("/metrics")
+    assert (answer.status_code, answer.headers["content-type"]) == (500, "application/problem+json")
+    monkeypatch.undo()
+    assert slo(scrape()) == (1, 1)
+
+
+class TestInFlight:
+    def test_a_hung_request_is_counted_when_it_turns_bad_and_once(self, scrape, arrive, rows, clock):
+        assert slo(scrape()) == (0, 0)
+        hung = rows.open(start=NOW - 2 * SECOND, seen=NOW - 2 * SECOND, slo_class="chat")
+        assert slo(scrape()) == (0, 0)
+        rows.insert("open_requests", [hung | {"seen": NOW}])
+        samples = scrape()
+        assert slo(samples) == (1, 0)
+        assert samples["tokentrail_slo_in_flight_violations", "slo=chat"] == 1
+        assert samples["tokentrail_slo_in_flight_violations", "slo=all"] == 0
+        assert samples["tokentrail_requests_in_flight", "service_instance_id=i-1", "service_name=engine"] == 1
+        assert slo(scrape()) == (1, 0)
+        clock.now += 3 * SECOND
+        arrive(CHAT | {"trace_id": hung["trace_id"], "e2e": 5 * SECOND, "ttft_ns": 4 * SECOND}, CHAT)
+        samples = scrape()
+        assert slo(samples) == (2, 1)
+        assert slo(samples, "all") == (2, 2)
+        assert samples["tokentrail_slo_in_flight_violations", "slo=chat"] == 0
+        assert samples["tokentrail_requests_in_flight", "service_instance_id=i-1", "service_name=engine"] == 0
+
+    def test_a_counter_does_not_decrease_when_the_bad_one_is_cancelled(self, scrape, arrive, rows):
+        hung = rows.open(start=NOW - 2 * SECOND, seen=NOW, slo_class="chat")
+        assert slo(scrape()) == (1, 0)
+        arrive(CHAT | {"trace_id": hung["trace_id"], "status": "cancelled"})
+        assert slo(scrape()) == (1, 0)
+        arrive(CHAT | {"trace_id": trace_id(), "status": "cancelled"})
+        assert slo(scrape()) == (1, 0)
+
+    def test_the_lost_are_bad_once_and_not_again_when_they_come_back(self, scrape, arrive, rows, clock):
+        clock.now = NOW + 60 * SECOND
+        assert slo(scrape()) == (0, 0)
+        lost = rows.open(start=NOW + 30 * SECOND, seen=NOW + 31 * SECOND, slo_class="chat", ttft_ns=MS, output_tokens=1)
+        assert slo(scrape()) == (0, 0)
+        clock.now = NOW + 65 * SECOND
+        samples = scrape()
+        assert slo(samples) == slo(scrape()) == (1, 0)
+        assert samples["tokentrail_requests_lost_total", "service_instance_id=i-1", "service_name=engine"] == 1
+        at = "tokentrail_requests_last_lost_timestamp_seconds", "service_instance_id=i-1", "service_name=engine"
+        assert samples[at] == NOW / SECOND + 61
+        clock.now = NOW + 200 * SECOND
+        assert slo(scrape()) == (1, 0)
+        arrive(CHAT | {"trace_id": lost["trace_id"]})
+        assert slo(scrape()) == (1, 0)
+
+    def test_silence_before_the_collector_listened_is_not_held_against_an_engine(self, scrape, rows, clock):
+        rows.open(start=NOW - 50 * SECOND, seen=NOW - 25 * SECOND)
+        clock.now = NOW + 10 * SECOND
+        assert slo(scrape(), "all") == (0, 0)
+        rows.open(start=NOW - 900 * SECOND, seen=NOW - 800 * SECOND)  # given up by a process before this one
+        clock.now = NOW + 31 * SECOND
+        assert slo(scrape(), "all") == (1, 0)
+
+
+def test_histograms_hold_exactly_the_requests_that_ended_ok(scrape, arrive):
+    made = [
+        {"e2e": 80 * SECOND, "ttft_ns": int(t) * MS, "tpot_ns": float(t) * MS / 7}
+        for t in (1, 2, 99, 100, 101, 499, 500, 501, 20_000)
+    ]
+    arrive(*made, {"status": "error", "ttft_ns": MS}, {"output_tokens": 1, "ttft_ns": MS})
+    samples = scrape()
+
+    def buckets(metric):
+        return {
+            float(next(x for x in key if x.startswith("le="))[3:]): value
+            for key, value in samples.items()
+            if key[0] == f"{metric}_bucket"
+        }
+
+    ttft = [r["ttft_ns"] / 1e9 for r in made] + [0.001]
+    assert buckets("gen_ai_server_time_to_first_token_seconds") == {
+        le: np.sum(np.array(ttft) <= le) for le in buckets("gen_ai_server_time_to_first_token_seconds")
+    }
+    assert {0.001, 0.5, 10.0, np.inf} <= buckets("gen_ai_server_time_to_first_token_seconds").keys()
+    tpot = buckets("gen_ai_server_time_per_output_token_seconds")
+    values = np.array([r["tpot_ns"] for r in made])
+    assert tpot == {le: np.sum(values <= le * 1e9) for le in tpot}
+    assert 60.0 in buckets("gen_ai_server_request_duration_seconds")  # an SLO's threshold, which no convention advises
+    labels = [f"{name}={value}" for name, value in sorted(
+        {"gen_ai_request_model": "m", "engine": "tokentrail", "service_name": "engine", "variant": "baseline",
+         "tenant": "", "slo_class": ""}.items())]  # fmt: skip
+    assert samples["gen_ai_server_time_to_first_token_seconds_count", *labels] == 10
+    assert samples["gen_ai_server_time_to_first_token_seconds_sum", *labels] == pytest.approx(sum(ttft))
+    assert samples["tokentrail_requests_total", *sorted([*labels, "status=ok"])] == 10
+    assert samples["tokentrail_tokens_total", *sorted([*labels, "gen_ai_token_type=output"])] == 101
+
+
+@pytest.mark.parametrize("over", [0, 10, 20, 30])
+def test_a_value_is_in_the_first_bucket_whose_edge_it_does_not_exceed(over):
+    histogram = Histogram([10, 20, 30])
+    histogram.add(over, 1, 5.0, None)
+    assert histogram.counts.index(1) == over // 10
+
+
+def test_exemplars_lead_from_a_bucket_to_a_trace(scrape, arrive, rows):
+    arrive({"trace_id": "ab" * 16, "ttft_ns": 123 * MS}, {"trace_id": "cd" * 16, "ttft_ns": 700 * MS})
+    text = scrape.client.get("/metrics", headers=OPENMETRICS).text
+    found = {
+        (s.exemplar.labels["trace_id"], s.exemplar.value)
+        for family in parse_openmetrics(text)
+        for s in family.samples
+        if s.exemplar and s.name == "gen_ai_server_time_to_first_token_seconds_bucket"
+    }
+    assert found == {("ab" * 16, 0.123), ("cd" * 16, 0.7)}
+
+
+def test_engine_state_events_and_cold_starts(scrape, arrive, rows, clock):
+    process = ("service_instance_id=i-1", "service_name=engine")
+    rows.step(start=NOW - SECOND, running=3, waiting=2, kv_blocks_used=32, kv_blocks_total=64)
+    samples = scrape()
+    assert [
+        samples[f"tokentrail_requests_{k}", *process]
+        for k in ("running", "waiting", "in_flight", "stuck", "lost_total")
+    ] == [3, 2, 0, 0, 0]
+    assert samples["tokentrail_kv_usage_ratio", *process] == 0.5
+    assert (
+        samples["tokentrail_kv_evicted_blocks_total", "reason=preemption", *process] == 0
+    )  # so that the first is an increase
+    segment = arrive()
+    rows.kv_event(start=NOW - 5 * SECOND, segment=segment, blocks=7)
+    rows.kv_event(start=NOW - 3 * SECOND, segment=segment, blocks=2)
+    rows.kv_event(start=NOW - SECOND, segment=segment, blocks=11, reason="cache_full")
+    rows.kv_event(start=NOW - SECOND, segment=segment, blocks=5, kind="restore", reason="")
+    rows.cold_start(start=NOW - 9 * SECOND, duration=2 * SECOND, segment=segment)
+    rows.cold_start(start=NOW - 99 * SECOND, duration=9 * SECOND, segment=segment)
+    samples = scrape()
+    assert samples["tokentrail_kv_evicted_blocks_total", "reason=preemption", *process] == 9
+    assert samples["tokentrail_kv_evicted_blocks_total", "reason=cache_full", *process] == 11
+    assert samples["tokentrail_preemptions_total", *process] == 2
+    assert samples["tokentrail_kv_last_preemption_timestamp_seconds", *process] == NOW / SECOND - 3
+    assert samples["tokentrail_cold_starts_total", *process] == 2
+    assert samples["tokentrail_cold_start_last_duration_seconds", *process] == 2
+    assert samples["tokentrail_cold_start_last_end_timestamp_seconds", *process] == NOW / SECOND - 7
+
+
+def test_label_sets_are_bounded_and_what_is_idle_makes_room(scrape, arrive, clock, monkeypatch, rows):
+    monkeypatch.setattr(ledger, "MOST_LABEL_SETS", 3)
+    fresh = ledger.Ledger(Queries(rows.store), [], lost_after_ns=30 * SECOND, clock=clock)
+    fresh.on_segment(arrive(*({"tenant": f"t{i}"} for i in range(5)), {"tenant": "t0"}))
+    fresh.advance()
+
+    def totals():
+        return {labels[4]: n for labels, n in fresh._series.counters[names.REQUESTS].items()}
+
+    assert sum(totals().values()) == 6
+    assert totals()["other"] in (2, 3)
+    assert fresh._series.counters[names.OVERFLOW][()] == totals()["other"]
+    clock.now += ledger.IDLE_NS + SECOND
+    fresh.advance()
+    assert totals().keys() == {"other"}
+    fresh.on_segment(arrive({"tenant": "late"}))
+    fresh.advance()
+    assert totals()["late"] == 1
+
+
+@pytest.fixture
+def busy(scrape, arrive, rows, ingest_status):
+    """A scrape in which every metric has a value."""
+    ingest_status.received(spans=5, size=100, duplicate=True, rejected={"too_large": 1})
+    ingest_status.refused("malformed")
+    rows.step(start=NOW - SECOND, kv_blocks_total=64)
+    segment = arrive(CHAT, {"status": "error", "tenant": 'quo"te\\\n'})
+    rows.kv_event(start=NOW - SECOND, segment=segment)
+    rows.cold_start(start=NOW - SECOND, duration=SECOND, segment=segment)
+    rows.open(start=NOW - 40 * SECOND, seen=NOW - 29 * SECOND)
+    return scrape
+
+
+def test_every_metric_is_exposed_and_documented(busy, clock):
+    clock.now += 31 * SECOND
+    exposed = {f.name: f for f in parse_openmetrics(busy.client.get("/metrics", headers=OPENMETRICS).text)}
+    declared = {m.name.removesuffix("_total"): m for m in names.ALL}
+    assert exposed.keys() == declared.keys()
+    for name, metric in declared.items():
+        assert (exposed[name].type, exposed[name].documentation) == (metric.kind, metric.help)
+        labels = {label for s in exposed[name].samples for label in s.labels} - {"le"}
+        assert labels == set(metric.labels), name
+    documented = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    listed = set(re.findall(r"^\| `(\w+)` \|", documented, re.MULTILINE))
+    assert listed == {m.name for m in names.ALL}
+
+
+def test_the_classic_format_is_what_promtool_accepts(busy):
+    answer = busy.client.get("/metrics", headers={"accept": "text/plain;version=0.0.4"})
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert {f.name for f in parse_text(answer.text)} >= {"tokentrail_slo_requests", "tokentrail_collector_ready"}
+    checked = subprocess.run(["promtool", "check", "metrics"], input=answer.text, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert checked.stdout + checked.stderr == ""
+
+
+def test_readiness_and_health(api, ingest_status):
+    for path, status, key in (("/healthz", 200, "status"), ("/readyz", 503, "reason")):
+        answer = api.client.get(path)
+        assert (answer.status_code, key in answer.json()) == (status, True)
+    ingest_status.set_ready("start")
+    assert api.client.get("/readyz").status_code == 200
+    ingest_status.set_ready("store", "the disk is full")
+    assert api.client.get("/readyz").json()["reason"] == "the disk is full"
