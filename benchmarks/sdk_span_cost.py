@@ -45,7 +45,9 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
     numbers: dict[str, float] = {f"floor_{name}_ns_per_token": value for name, value in FLOOR_NS.items()}
     numbers |= {f"{name}_ns_per_token": value for name, value in best.items()}
     for batch in BATCHES:
-        numbers[f"ratio_batch_{batch}"] = best["opentelemetry_cpu"] / best[f"tokentrail_cpu_batch_{batch}"]
+        per_token = best["opentelemetry_cpu"] / best[f"tokentrail_cpu_batch_{batch}"]
+        numbers[f"ratio_per_token_batch_{batch}"] = per_token
+        numbers[f"ratio_per_span_batch_{batch}"] = per_token * (batch + 1) / batch  # with the step spans
     numbers["rounds"] = rounds
     packages = ("tokentrail", "numpy", "protobuf", "opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-common")
     publish("sdk_span_cost", numbers, packages=packages, quick=quick, path=json)

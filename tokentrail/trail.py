@@ -184,8 +184,9 @@ class Trail:
 
     def flush(self, timeout_s: float = 5.0) -> bool:
         """Sends what was recorded so far; False when the time is up before everything is delivered or dropped."""
+        flushed = self._pipeline.flush(timeout_s)
         self._guard.reraise()
-        return self._pipeline.flush(timeout_s)
+        return flushed
 
     def shutdown(self, timeout_s: float = 5.0) -> bool:
         """Flushes and ends the background threads within the time; what is left then is counted as dropped and the
@@ -193,8 +194,9 @@ class Trail:
         """
         atexit.unregister(self.shutdown)
         self._room = 0
+        ended = self._pipeline.shutdown(timeout_s)
         self._guard.reraise()
-        return self._pipeline.shutdown(timeout_s)
+        return ended
 
     @property
     def stats(self) -> TrailStats:
