@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -36,6 +37,8 @@ def main(
     ] = False,
 ) -> None:
     """SLO monitoring for LLM inference that keeps the trail of every token."""
+    # Being told to stop is what Ctrl-C is: the children are stopped in order, and none is left behind.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
 
 
 SlosFile = Annotated[

@@ -8,6 +8,7 @@ import heapq
 import itertools
 import json
 import math
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -15,10 +16,9 @@ from pathlib import Path
 
 import httpx
 from rich.console import Console
-from rich.live import Live
 
 from tokentrail.cli.api import Api
-from tokentrail.cli.live import view
+from tokentrail.cli.live import LiveView
 from tokentrail.cli.stack import Stack, checkout
 from tokentrail.cli.verdict import judge, report
 from tokentrail.load import CHAT, COMPLETION, LONG_GENERATION, Observation, PlannedRequest, burst, poisson
@@ -27,11 +27,15 @@ from tokentrail.load import run as run_load
 MODEL = "smollm2-135m-instruct"
 ENGINE_FLAGS = ("--kv-blocks", "64", "--block-size", "16", "--max-seqs", "16", "--variant", "demo")
 """A KV cache of 1,024 tokens: enough for the steady traffic, too little for a burst of long generations."""
+ENGINE_THREADS = max(1, (os.cpu_count() or 2) - 1)
+"""One core is left to the rest: threads that wait for each other at every product crawl where all cores are busy."""
 RATES = {CHAT: 0.35, COMPLETION: 0.25}
 """Requests per second that two CPU cores answer with room to spare, beside everything else that runs there."""
 BURST = 8
 BURST_EVERY_S = 90.0
 DRAIN_S = 25.0
+PATIENCE_S = 60.0
+"""What is not answered so long after the last was sent is cancelled; when nothing was answered meanwhile, it hangs."""
 SCRAPE_INTERVAL = "2s"
 
 
@@ -62,11 +66,12 @@ def run(console: Console, *, seconds: float | None, home: Path, slos: Path | Non
         began = time.time()
         load_s = math.inf if seconds is None else max(10.0, seconds - DRAIN_S)
         with contextlib.suppress(KeyboardInterrupt):
-            asyncio.run(_drive(console, stack, workload(load_s, seed=seed), seen, began))
-        if seconds is not None:
+            done = asyncio.run(_drive(console, stack, workload(load_s, seed=seed), seen, began, load_s + PATIENCE_S))
+            if not done and not any(o.ended_ns / 1e9 > time.time() - PATIENCE_S for o in seen):
+                problems.append(f"the engine answered nothing for {PATIENCE_S:.0f} s while requests waited")
             verdict = judge(Api(stack.urls["API"]), seen, since=began, prometheus=stack.urls.get("Prometheus"))
-            report(console, verdict)
-            problems = verdict.problems
+            report(console, verdict, problems)
+            problems += verdict.problems
     finally:
         _write_client_log(home / "client.jsonl", seen)
         unclean = stack.stop(lambda line: console.print(f"[dim]{line}[/]"))
@@ -78,29 +83,40 @@ def _start(console: Console, stack: Stack) -> None:
         stack.collector(stack.home / "data")
     with console.status("starting the dashboard"):
         stack.dashboard()
+    with console.status("starting Prometheus"):
+        if stack.prometheus(interval=SCRAPE_INTERVAL) is None:
+            console.print("[dim]prometheus is not installed: alerts are shown as the collector computes them[/]")
     with console.status("starting the engine (the first time, it downloads a model of 93 MB)"):
-        stack.engine("--model", MODEL, *ENGINE_FLAGS)
-    if stack.prometheus(interval=SCRAPE_INTERVAL) is None:
-        console.print("[dim]prometheus is not installed: alerts are shown as the collector computes them[/]")
+        stack.engine("--model", MODEL, "--threads", str(ENGINE_THREADS), *ENGINE_FLAGS)
     for name, url in stack.urls.items():
         console.print(f"  {name:<11} {url}")
     console.print(f"  {'logs':<11} {stack.home / 'logs'}\n")
 
 
 async def _drive(
-    console: Console, stack: Stack, requests: Iterator[PlannedRequest], seen: list[Observation], began: float
-) -> None:
-    """Send the load and redraw the view until the load has ended. Stops with ProcessFailed when a part dies."""
+    console: Console,
+    stack: Stack,
+    requests: Iterator[PlannedRequest],
+    seen: list[Observation],
+    began: float,
+    limit_s: float,
+) -> bool:
+    """Send the load and show what becomes of it until all is answered; False when `limit_s` was over before that.
+
+    Raises ProcessFailed when a part dies.
+    """
     load = asyncio.create_task(run_load(stack.urls["engine"], MODEL, requests, on_observation=seen.append))
     api = Api(stack.urls["API"])
     title = f"tokentrail demo · dashboard {stack.urls['dashboard']} · Ctrl-C ends"
+    show = LiveView(console)
     try:
-        with Live(console=console, refresh_per_second=4, transient=False) as live:
-            while not load.done():
+        with show:
+            while not load.done() and time.time() < began + limit_s:
                 stack.check()
                 with contextlib.suppress(httpx.HTTPError):  # one refresh less; a dead collector is seen by check()
-                    live.update(view(await asyncio.to_thread(_state, api, stack, began, title)))
+                    show.update(await asyncio.to_thread(_state, api, stack, began, title))
                 await asyncio.wait({load}, timeout=1)
+        return load.done()
     finally:
         load.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from time import monotonic
+from typing import Any, Self
 
-from rich.console import Group
+from rich.console import Console, Group
+from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -55,24 +57,59 @@ def slos(answers: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def view(state: Mapping[str, Any]) -> Panel:
-    """The whole picture: traffic, tails, SLOs, KV cache, alerts. `state` holds API answers by name."""
-    summary, kv = state["summary"], state["kv"]["engines"]
+def traffic(summary: Mapping[str, Any]) -> str:
+    """One line: what was asked, how it ended, how fast it went."""
     r, t = summary["requests"], summary["throughput"]
-    traffic = (
+    return (
         f"{r['ok']} ok, {r['failed']} failed, {r['cancelled']} cancelled, {r['in_flight']} in flight · "
         f"{t['output_tokens_per_s']:.1f} output tokens/s · "
         f"goodput {summary['goodput']['requests_per_s']:.2f} requests/s"
     )
+
+
+def view(state: Mapping[str, Any]) -> Panel:
+    """The whole picture: traffic, tails, SLOs, KV cache, alerts. `state` holds API answers by name."""
+    summary, kv = state["summary"], state["kv"]["engines"]
     cache = ", ".join(
         f"KV cache {percent(e['usage'])}, {e['running']} running, {e['waiting']} waiting, "
         f"{e['preemptions']} preemptions, {e['evicted_blocks']} blocks evicted"
         for e in kv
     )
     alerts = state["alerts"]
-    lines: list[Any] = [Text(traffic), Text(cache or "no engine step yet", style="dim"), Text()]
+    lines: list[Any] = [Text(traffic(summary)), Text(cache or "no engine step yet", style="dim"), Text()]
     lines += [latencies(summary), Text(), slos(state["slos"]["slos"]), Text()]
     lines.append(
         Text("alerts: " + (", ".join(alerts) if alerts else "none firing"), style="bold red" if alerts else "dim")
     )
     return Panel(Group(*lines), title=state["title"], title_align="left", padding=(1, 2))
+
+
+class LiveView:
+    """Shows states as they come: redrawn in place in a terminal, a line now and then in a log."""
+
+    LINE_EVERY_S = 10.0
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
+        self._next_line = 0.0
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def update(self, state: Mapping[str, Any]) -> None:
+        """Show the newest state."""
+        if self._live:
+            self._live.update(view(state))
+        elif monotonic() >= self._next_line:
+            self._next_line = monotonic() + self.LINE_EVERY_S
+            summary, alerts = state["summary"], ", ".join(state["alerts"]) or "none"
+            self._console.print(
+                f"{traffic(summary)} · TTFT p99 {duration(summary['ttft_s']['p99'])} · alerts: {alerts}", soft_wrap=True
+            )

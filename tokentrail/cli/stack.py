@@ -14,6 +14,8 @@ import yaml
 from tokentrail.cli.processes import Child, ProcessFailed, free_port
 
 HOST = "127.0.0.1"
+PORTS = {"OTLP/HTTP": 4318, "OTLP/gRPC": 4317, "API": 8080, "engine": 8000, "dashboard": 8501, "Prometheus": 9090}
+"""Where each part listens; when something else does, on a free port instead."""
 
 
 def checkout() -> Path:
@@ -36,46 +38,49 @@ class Stack:
     """Where the logs and the generated configuration go."""
     slos: Path
     running: dict[str, Child] = field(default_factory=dict)
-    urls: dict[str, str] = field(default_factory=dict)
+    addresses: dict[str, str] = field(default_factory=lambda: {k: f"{HOST}:{free_port(p)}" for k, p in PORTS.items()})
+    """Host and port of every part, chosen once: a part that is started again is where it was."""
+
+    @property
+    def urls(self) -> dict[str, str]:
+        """Where the parts that run are to be found."""
+        parts = {"collector": ("OTLP/HTTP", "OTLP/gRPC", "API"), "prometheus": ("Prometheus",)}
+        listening = [name for part in self.running for name in parts.get(part, (part,))]
+        return {name: f"http://{self.addresses[name]}" for name in listening}
 
     def collector(self, data_dir: Path) -> str:
         """Start the collector on the embedded store; returns its API's URL."""
-        http, grpc, api = free_port(4318), free_port(4317), free_port(8080)
+        http, grpc, api = (self.addresses[name] for name in ("OTLP/HTTP", "OTLP/gRPC", "API"))
         child = self._start(
             "collector",
             [sys.executable, "-m", "collector", "--data-dir", str(data_dir), "--slos", str(self.slos)]
-            + ["--otlp-http", f"{HOST}:{http}", "--otlp-grpc", f"{HOST}:{grpc}", "--api", f"{HOST}:{api}"],
+            + ["--otlp-http", http, "--otlp-grpc", grpc, "--api", api],
         )
-        self.urls["OTLP/HTTP"] = f"http://{HOST}:{http}"
-        self.urls["OTLP/gRPC"] = f"{HOST}:{grpc}"
-        self.urls["API"] = f"http://{HOST}:{api}"
         child.wait_ready(f"{self.urls['API']}/readyz", timeout_s=60)
         return self.urls["API"]
 
     def engine(self, *flags: str) -> str:
         """Start the engine, which sends its trail to the collector; returns its URL as soon as it listens, which is
         before its weights are loaded."""
-        port = free_port(8000)
+        port = self.addresses["engine"].rpartition(":")[2]
         child = self._start(
             "engine",
-            [sys.executable, "-m", "instrumented_engine", "--host", HOST, "--port", str(port), *flags],
+            [sys.executable, "-m", "instrumented_engine", "--host", HOST, "--port", port, *flags],
             env={"OTEL_EXPORTER_OTLP_ENDPOINT": self.urls["OTLP/HTTP"], "OTEL_BSP_SCHEDULE_DELAY": "500"},
         )
-        self.urls["engine"] = f"http://{HOST}:{port}"
         child.wait_ready(f"{self.urls['engine']}/healthz", timeout_s=120)
         return self.urls["engine"]
 
     def dashboard(self) -> str:
         """Start the Streamlit dashboard; returns its URL."""
-        port = free_port(8501)
+        port = self.addresses["dashboard"].rpartition(":")[2]
         child = self._start(
             "dashboard",
             [sys.executable, "-m", "streamlit", "run", str(checkout() / "dashboard" / "app.py")]
-            + ["--server.address", HOST, "--server.port", str(port), "--server.headless", "true"]
+            + ["--server.address", HOST, "--server.port", port, "--server.headless", "true"]
             + ["--browser.gatherUsageStats", "false"],
             env={"TOKENTRAIL_API_URL": self.urls["API"]},
         )
-        self.urls["dashboard"] = f"http://{HOST}:{port}"
         child.wait_ready(f"{self.urls['dashboard']}/_stcore/health", timeout_s=60)
         return self.urls["dashboard"]
 
@@ -84,15 +89,13 @@ class Stack:
         binary = shutil.which("prometheus")
         if binary is None:
             return None
-        port = free_port(9090)
         config = self.home / "prometheus.yml"
         config.write_text(yaml.safe_dump(self._prometheus_config(interval)))
         child = self._start(
             "prometheus",
             [binary, f"--config.file={config}", f"--storage.tsdb.path={self.home / 'prometheus'}"]
-            + [f"--web.listen-address={HOST}:{port}"],
+            + [f"--web.listen-address={self.addresses['Prometheus']}"],
         )
-        self.urls["Prometheus"] = f"http://{HOST}:{port}"
         child.wait_ready(f"{self.urls['Prometheus']}/-/ready", timeout_s=60)
         return self.urls["Prometheus"]
 
@@ -124,13 +127,10 @@ class Stack:
         config["rule_files"] = [str(alerts / "rules" / "*.yml")]
         config.pop("alerting", None)
         jobs: list[dict[str, object]] = config["scrape_configs"]  # type: ignore[assignment] # as shipped, and tested
-        addresses = {"tokentrail-collector": "API", "tokentrail-engine": "engine"}
+        parts = {"tokentrail-collector": "API", "tokentrail-engine": "engine"}
         config["scrape_configs"] = [
-            {
-                **job,
-                "static_configs": [{"targets": [self.urls[addresses[str(job["job_name"])]].removeprefix("http://")]}],
-            }
+            {**job, "static_configs": [{"targets": [self.addresses[parts[str(job["job_name"])]]]}]}
             for job in jobs
-            if addresses.get(str(job["job_name"])) in self.urls
+            if job["job_name"] in parts
         ]
         return config

@@ -105,8 +105,8 @@ def _alerts_that_fired(prometheus: str, since: float) -> set[str]:
     return {series["metric"]["alertname"] for series in answer.json()["data"]["result"]}
 
 
-def report(console: Console, verdict: Verdict) -> None:
-    """Print the summary."""
+def report(console: Console, verdict: Verdict, problems: Sequence[str] = ()) -> None:
+    """Print the summary. `problems` come from elsewhere and are listed with the verdict's own."""
     r, a = verdict.summary["requests"], verdict.agreement
     console.rule("summary")
     console.print(f"{r['ok']} requests ok, {r['failed']} failed, {r['cancelled']} cancelled; {r['good']} good\n")
@@ -125,9 +125,9 @@ def report(console: Console, verdict: Verdict) -> None:
     console.print(f"KV pressure: {verdict.evicted_blocks} blocks evicted")
     if verdict.alerts_seen:
         console.print(f"alerts that fired: {', '.join(sorted(verdict.alerts_seen))}")
-    if verdict.problems:
+    if wrong := [*problems, *verdict.problems]:
         console.print("\n[bold red]does not add up:[/]")
-        for problem in verdict.problems[:20]:
+        for problem in wrong[:20]:
             console.print(f"  - {problem}", highlight=False, markup=False)
     else:
         console.print("\n[bold green]everything adds up[/]")
