@@ -55,8 +55,10 @@ class Conditions(BaseModel):
     engine_lost: Event
     engine_hung: Lasting
     collector_down: Lasting
-    data_refused: Event
+    engine_down: Lasting
+    slo_unwatched: Lasting
     no_telemetry: Lasting
+    data_refused: Event
 
 
 @cache
