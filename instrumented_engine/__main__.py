@@ -12,11 +12,14 @@ import uvicorn
 from pydantic import ValidationError
 from pydantic_settings import CliApp, SettingsError
 
+from instrumented_engine import nvml
+from instrumented_engine.model.download import local_path
+from instrumented_engine.model.errors import ModelError
 from instrumented_engine.server.app import create_app
 from instrumented_engine.server.service import Service
 from instrumented_engine.settings import Settings
 from instrumented_engine.startup import load
-from tokentrail import Trail
+from tokentrail import Trail, semconv
 
 
 class _Server(uvicorn.Server):
@@ -39,7 +42,7 @@ def main() -> int:
     # uvicorn raises the signal again once it has stopped; by then it only has to unwind.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _unwind)
-    trail = Trail.from_env(service_name="instrumented-engine", variant=settings.variant)
+    trail = Trail.from_env(service_name="instrumented-engine", variant=settings.variant, resource=_device(settings))
     service = Service(settings, trail, load)
     config = uvicorn.Config(
         create_app(service),
@@ -59,14 +62,22 @@ def main() -> int:
 def read_settings(arguments: list[str]) -> Settings | None:
     """Settings from flags and environment; None after printing what is wrong, field by field."""
     try:
-        return CliApp.run(Settings, cli_args=arguments)
+        settings = CliApp.run(Settings, cli_args=arguments)
+        local_path(settings.model)  # a model that is nowhere is told now and not after the server is up
+        return settings
     except ValidationError as error:
         for problem in error.errors():
             field = "".join(f"--{str(part).replace('_', '-')}: " for part in problem["loc"])
             print(f"error: {field}{problem['msg'].removeprefix('Value error, ')}", file=sys.stderr)  # noqa: T201
-    except SettingsError as error:
+    except (SettingsError, ModelError) as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
     return None
+
+
+def _device(settings: Settings) -> dict[str, str | int]:
+    """The resource attributes that say what computes; known before torch is loaded."""
+    gpus = [] if settings.device == "cpu" else nvml.devices()
+    return {semconv.DEVICE_NAME: gpus[0].name if gpus else "cpu", semconv.DEVICE_COUNT: 1}
 
 
 def _unwind(number: int, frame: FrameType | None) -> None:  # the shape of a signal handler

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
-from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from instrumented_engine import nvml
 from instrumented_engine.server.service import Service
 
 PREFIX = "tokentrail_engine_"
@@ -52,17 +51,15 @@ class _EngineState:
         yield self._gauge("spans_queued", "Spans that the trail has not sent yet.", stats.queued)
 
     def _devices(self) -> Iterator[Metric]:
-        if not (devices := _cuda_devices()):
+        if not (devices := nvml.devices()):
             return
-        import pynvml
-
         used = GaugeMetricFamily(PREFIX + "device_memory_used_bytes", "Device memory in use.", labels=["device"])
         busy = GaugeMetricFamily(
             PREFIX + "device_utilization_ratio", "Share of time with work, 0 to 1.", labels=["device"]
         )
-        for index, handle in enumerate(devices):
-            used.add_metric([str(index)], pynvml.nvmlDeviceGetMemoryInfo(handle).used)
-            busy.add_metric([str(index)], pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100)
+        for index, device in enumerate(devices):
+            used.add_metric([str(index)], device.memory_used_bytes())
+            busy.add_metric([str(index)], device.utilization())
         yield from (used, busy)
 
     def _gauge(self, name: str, help_text: str, value: float) -> Metric:
@@ -70,15 +67,3 @@ class _EngineState:
 
     def _counter(self, name: str, help_text: str, value: float) -> Metric:
         return CounterMetricFamily(PREFIX + name, help_text, value=value)
-
-
-@cache
-def _cuda_devices() -> list[Any]:
-    """Handles of all NVIDIA devices; none without the driver."""
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-        return [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-    except pynvml.NVMLError:
-        return []

@@ -23,34 +23,45 @@ class Settings(BaseSettings):
     )
 
     model: str = Field(
-        "smollm2-135m-instruct",
+        default="smollm2-135m-instruct",
         min_length=1,
         description="a known model's name, a GGUF file, or a Hugging Face folder of a llama-architecture model",
     )
-    served_model_name: str = Field("", description="what clients call the model; default: its name or file name")
-    host: str = Field("127.0.0.1", min_length=1, description="address to listen on")
-    port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0: any free one")
-    variant: str = Field("", max_length=64, description="label of this experiment in every trace")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where to compute; auto: cuda if there is one")
+    served_model_name: str = Field(
+        default="", description="what clients call the model; default: its name or file name"
+    )
+    host: str = Field(default="127.0.0.1", min_length=1, description="address to listen on")
+    port: int = Field(default=8000, ge=0, le=65535, description="port to listen on; 0: any free one")
+    variant: str = Field(default="", max_length=64, description="label of this experiment in every trace")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto", description="where to compute; auto: cuda if there is one"
+    )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="of weights and KV cache; auto: float32 on the CPU, bfloat16 on CUDA"
+        default="auto", description="of weights and KV cache; auto: float32 on the CPU, bfloat16 on CUDA"
     )
-    threads: int | None = Field(None, ge=1, le=1024, description="CPU threads for torch; default: torch's own choice")
-    max_seqs: int = Field(16, ge=1, le=1024, description="sequences that run at once")
+    threads: int | None = Field(
+        default=None, ge=1, le=1024, description="CPU threads for torch; default: torch's own choice"
+    )
+    max_seqs: int = Field(default=16, ge=1, le=1024, description="sequences that run at once")
     max_batched_tokens: int = Field(
-        2048, ge=1, le=1 << 20, description="tokens computed in one step; at least max-seqs. A longer prompt is split"
+        default=2048,
+        ge=1,
+        le=1 << 20,
+        description="tokens computed in one step; at least max-seqs. A longer prompt is split",
     )
-    block_size: int = Field(16, ge=1, le=1024, description="tokens in one KV-cache block")
+    block_size: int = Field(default=16, ge=1, le=1024, description="tokens in one KV-cache block")
     kv_blocks: int | None = Field(
-        None, ge=1, description="KV-cache blocks; default: 1 GiB on the CPU, 80 % of the free memory on CUDA"
+        default=None, ge=1, description="KV-cache blocks; default: 1 GiB on the CPU, 80 % of the free memory on CUDA"
     )
     max_model_len: int | None = Field(
-        None, ge=2, description="longest prompt and output together, in tokens; default: the model's own limit"
+        default=None, ge=2, description="longest prompt and output together, in tokens; default: the model's own limit"
     )
-    max_waiting: int = Field(256, ge=0, description="requests that may wait; more are refused with 503")
-    max_body_bytes: int = Field(8 << 20, ge=1024, description="largest request body; larger ones are refused with 413")
+    max_waiting: int = Field(default=256, ge=0, description="requests that may wait; more are refused with 503")
+    max_body_bytes: int = Field(
+        default=8 << 20, ge=1024, description="largest request body; larger ones are refused with 413"
+    )
     shutdown_grace_s: float = Field(
-        10.0, ge=0, le=3600, description="seconds that running requests get to finish after SIGTERM"
+        default=10.0, ge=0, le=3600, description="seconds that running requests get to finish after SIGTERM"
     )
 
     @model_validator(mode="after")

@@ -8,6 +8,7 @@ from instrumented_engine.core.blocks import BlockPool
 from instrumented_engine.core.engine import Engine
 from instrumented_engine.core.scheduler import Scheduler
 from instrumented_engine.model.download import cache_folder, download, local_path
+from instrumented_engine.model.errors import ModelError
 from instrumented_engine.model.tokenizer import Tokenizer, load_tokenizer
 from instrumented_engine.settings import Settings
 from tokentrail import Trail
@@ -40,7 +41,9 @@ def load(settings: Settings, trail: Trail) -> Loaded:
 
             model_file = open_model(path)
             config = model_file.config()
-            length = min(settings.max_model_len or config.max_position, config.max_position)
+            length = settings.max_model_len or config.max_position
+            if length > config.max_position:
+                raise ModelError(f"--max-model-len {length}: the model's own limit is {config.max_position}")
             model = Llama(config, model_file.weights(device.dtype, device.target), length)
         with cold.phase("tokenizer"):
             tokenizer = load_tokenizer(path, cache_folder(), model_file.eos_ids)

@@ -63,3 +63,39 @@ def test_rows_keep_their_own_parameters():
         make_sequence(TRAIL, [1], temperature=0.0, min_tokens=1),
     ]
     assert sample(logits, sequences, [1]) == [1, 1, 2], "the third may not end yet"
+
+
+def nucleus(logits, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0):
+    """Ids that may be drawn, by the definition and without a shortcut."""
+    p = softmax(logits.double().numpy() / temperature)
+    order = np.argsort(-p)
+    kept = order[: top_k or None]
+    share = p[kept] / p[kept].sum()
+    kept = kept[np.cumsum(share) - share < top_p]
+    return {int(i) for i in kept if p[i] >= min_p * p.max()}
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"top_p": 0.5},
+        {"top_p": 0.95},
+        {"top_k": 700},
+        {"top_k": 1024},
+        {"top_k": 1025},
+        {"top_k": 3000, "top_p": 0.3},
+        {"top_k": 5000},
+        {"top_k": 9999},
+        {"min_p": 0.05},
+        {"min_p": 0.9},
+        {"temperature": 3.0, "top_p": 0.9, "min_p": 0.01},
+    ],
+)
+def test_a_flat_vocabulary_reaches_beyond_the_head(params):
+    logits = torch.randn((1, 5000), generator=torch.Generator().manual_seed(2)) * 0.5
+    params = {"temperature": 1.0} | params
+    allowed = nucleus(logits[0], **params)
+    found = set(np.flatnonzero(drawn(3000, logits, **params)).tolist())
+    assert found <= allowed
+    # With replacement, 3,000 draws of near-equal chances see most of what is allowed.
+    assert len(found) > 0.3 * min(len(allowed), 3000)

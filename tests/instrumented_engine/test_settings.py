@@ -26,6 +26,11 @@ def test_errors_name_the_flag(flags, message, capsys):
     assert f"error: {message}" in capsys.readouterr().err
 
 
+def test_a_model_that_is_nowhere_is_told_at_once(capsys):
+    assert read_settings(["--model", "/nowhere/at-all.gguf"]) is None
+    assert "error: model '/nowhere/at-all.gguf' is neither one of" in capsys.readouterr().err
+
+
 def test_unknown_flags_are_errors(capsys):
     with pytest.raises(SystemExit) as raised:
         read_settings(["--max-sequences", "3"])

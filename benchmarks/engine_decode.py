@@ -1,0 +1,130 @@
+"""Decode speed of the engine beside transformers' `generate`: same model, dtype, threads, prompts and token counts.
+
+The floor is memory bandwidth: a decode step reads every weight once, so it cannot take less than the weights' bytes
+over the bandwidth of a large copy (bytes read and written), which is measured first. Rounds of the two alternate, so
+that a busy machine slows both; the ratio is taken within each round.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import typer
+from transformers import AutoModelForCausalLM
+
+from benchmarks.report import JsonPath, Quick, publish
+from instrumented_engine.core.blocks import BlockPool
+from instrumented_engine.core.engine import Engine
+from instrumented_engine.core.scheduler import Scheduler
+from instrumented_engine.core.sequence import SamplingParams, Sequence
+from instrumented_engine.core.text import TextStream
+from instrumented_engine.device import Device, open_device
+from instrumented_engine.model.download import DEFAULT_MODEL, download, local_path
+from instrumented_engine.model.gguf import GgufFile
+from instrumented_engine.model.llama import Llama
+from instrumented_engine.model.runner import ModelRunner
+from instrumented_engine.settings import Settings
+from tokentrail.trail import DisabledTrail
+
+PROMPT_TOKENS = 32
+BATCHES = (1, 8)
+COPY_BYTES = 512 << 20
+
+
+def main(quick: Quick = False, json: JsonPath = None) -> None:
+    """Measure and print; `ratio` is the engine's tokens/s over transformers'."""
+    tokens, rounds = (12, 2) if quick else (48, 7)
+    device = open_device(Settings())
+    path = local_path(DEFAULT_MODEL) or download(DEFAULT_MODEL)
+    file = GgufFile(path)
+    model = Llama(file.config(), file.weights(device.dtype, device.target), 1024)
+    reference: Any = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=device.dtype)
+    reference = reference.eval().to(device.target)
+
+    bandwidth = copy_bandwidth(device)
+    floor_s = model.weights.nbytes / bandwidth
+    numbers: dict[str, Any] = {
+        "device": str(device.target),
+        "dtype": str(device.dtype),
+        "threads": torch.get_num_threads(),
+        "weight_bytes": model.weights.nbytes,
+        "copy_bandwidth_gb_per_s": bandwidth / 1e9,
+        "floor_ms_per_step": floor_s * 1e3,
+    }
+    for batch in BATCHES:
+        prompts = torch.randint(100, 40_000, (batch, PROMPT_TOKENS), generator=torch.Generator().manual_seed(batch))
+        pairs = []
+        for _ in range(rounds):
+            ours = engine_step_s(model, prompts, tokens)
+            theirs = transformers_step_s(reference, prompts.to(device.target), tokens)
+            pairs.append((ours, theirs))
+        ours, theirs = (statistics.median(column) for column in zip(*pairs, strict=True))
+        ratios = sorted(theirs / ours for ours, theirs in pairs)
+        numbers |= {
+            f"batch_{batch}_engine_ms_per_step": ours * 1e3,
+            f"batch_{batch}_engine_tokens_per_s": batch / ours,
+            f"batch_{batch}_transformers_tokens_per_s": batch / theirs,
+            f"batch_{batch}_ratio_median": statistics.median(ratios),
+            f"batch_{batch}_ratio_min": ratios[0],
+            f"batch_{batch}_ratio_max": ratios[-1],
+            f"batch_{batch}_times_the_floor": ours / floor_s,
+        }
+    publish("engine_decode", numbers, packages=("torch", "transformers", "gguf"), quick=quick, path=json)
+
+
+def copy_bandwidth(device: Device) -> float:
+    """Bytes read and written per second by a copy that no cache holds; the best of five."""
+    source = torch.ones(COPY_BYTES // 4, device=device.target)
+    target = torch.zeros_like(source)
+    return 2 * COPY_BYTES / min(timed(lambda: target.copy_(source)) for _ in range(5))
+
+
+def engine_step_s(model: Llama, prompts: torch.Tensor, tokens: int) -> float:
+    """Seconds per decode step, the prefill step left out."""
+    blocks = len(prompts) * (PROMPT_TOKENS + tokens) // 16 + len(prompts)
+    scheduler = Scheduler(BlockPool(blocks, 16), max_seqs=len(prompts), max_batched_tokens=4096)
+    runner = ModelRunner(model, kv_blocks=blocks, block_size=16, eos_ids=[])
+    trail = DisabledTrail()
+    engine = Engine(scheduler, runner, trail, eos_ids=[])
+    params = SamplingParams(max_tokens=tokens + 1, temperature=0.0)
+    for prompt in prompts.tolist():
+        request = trail.start_request(operation="text_completion", model="m")
+        text = TextStream(lambda ids: "", ())
+        engine.add(Sequence(len(prompt), prompt, params, request, text, lambda _: None, random.Random(0)))
+    engine.step()
+
+    def decode() -> None:
+        while engine.busy:
+            engine.step()
+
+    return timed(decode) / tokens
+
+
+def transformers_step_s(model: Any, prompts: torch.Tensor, tokens: int) -> float:
+    """Seconds per decode step: a generation of `tokens` more tokens minus one of the first token only."""
+
+    def generate(count: int) -> None:
+        mask = torch.ones_like(prompts)
+        model.generate(prompts, attention_mask=mask, min_new_tokens=count, max_new_tokens=count, do_sample=False)
+
+    with torch.inference_mode():
+        first = timed(lambda: generate(1))
+        return (timed(lambda: generate(tokens + 1)) - first) / tokens
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Seconds that `work` takes, the device's included."""
+    start = time.perf_counter()
+    work()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    typer.run(main)

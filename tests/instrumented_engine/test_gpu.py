@@ -1,0 +1,43 @@
+"""The same engine on CUDA; skipped where there is none."""
+
+import pytest
+import torch
+
+from instrumented_engine.device import open_device
+from instrumented_engine.settings import Settings
+from instrumented_engine.startup import load
+
+from .support import MemoryTrail, make_sequence, run_all
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+PROMPTS = ["The capital of France is", "Water boils at", "def add(a, b):", "Once upon a time " * 40]
+
+
+def answers(settings, *, together):
+    trail = MemoryTrail()
+    loaded = load(settings, trail)
+    sequences = [make_sequence(trail, loaded.tokenizer.encode(text), max_tokens=16) for text in PROMPTS]
+    groups = [sequences] if together else [[sequence] for sequence in sequences]
+    return [tokens for group in groups for tokens, _, _ in run_all(loaded.engine, group).values()]
+
+
+def test_float32_equals_the_cpu(smollm_file):
+    common = {"model": str(smollm_file), "dtype": "float32", "kv_blocks": 128}
+    cpu = answers(Settings(device="cpu", **common), together=False)
+    cuda = Settings(device="cuda", **common)
+    assert answers(cuda, together=False) == cpu
+    assert answers(cuda, together=True) == cpu
+
+
+def test_preemption_on_cuda_does_not_change_the_output(smollm_file):
+    common = {"model": str(smollm_file), "device": "cuda", "dtype": "float32"}
+    tight = Settings(block_size=4, kv_blocks=56, max_model_len=220, **common)
+    assert answers(tight, together=True) == answers(Settings(kv_blocks=128, **common), together=False)
+
+
+def test_auto_takes_cuda_and_bfloat16_and_most_of_the_free_memory(smollm_file):
+    device = open_device(Settings())
+    assert (device.target.type, device.dtype) == ("cuda", torch.bfloat16)
+    loaded = load(Settings(model=str(smollm_file)), MemoryTrail())
+    cache = loaded.engine.scheduler.pool.total * 16 * 30 * 2 * 3 * 64 * 2
+    assert 0.5 < cache / torch.cuda.get_device_properties(0).total_memory < 0.9
