@@ -29,6 +29,7 @@ CAUSES: Final = {
     "cold_start": "#8b5cf6",
     "slo_burn": "#f59e0b",
     "engine_lost": "#db2777",
+    "engine_hung": "#db2777",
 }
 
 

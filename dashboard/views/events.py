@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import streamlit as st
 
@@ -10,7 +11,7 @@ from dashboard.formatting import UNDEFINED, clock, count, duration, instant, per
 from dashboard.helptexts import HELP
 from dashboard.shape import Json
 
-SEVERITY_COLOURS = {"page": "red", "ticket": "orange", "info": "blue"}
+SEVERITY_COLOURS: dict[str, Any] = {"page": "red", "ticket": "orange", "info": "blue"}
 
 
 def firing(incidents: list[Json]) -> None:
@@ -27,15 +28,16 @@ def firing(incidents: list[Json]) -> None:
 def row(incident: Json) -> None:
     """One firing condition."""
     severity = incident["severity"]
-    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.badge(severity.upper(), color=SEVERITY_COLOURS.get(severity, "gray"), icon=":material/notifications_active:")  # type: ignore[arg-type] # Streamlit's colour names
-        st.markdown(f"**{plain(incident['title'])}**", width="content")
-        st.markdown(plain(incident["detail"]), width="content")
+    colour = SEVERITY_COLOURS.get(severity, "gray")
     lasted = (datetime.now(UTC) - instant(incident["start"])).total_seconds()
-    facts = [f"since {clock(incident['start'])} ({duration(lasted)})", incident.get("instance") or ""]
+    facts = [f"for {duration(lasted)}, since {clock(incident['start'])}", incident.get("instance") or ""]
     if incident["requests_affected"] is not None:
-        facts.append(f"{count(incident['requests_affected'])} requests affected")
-    st.caption(plain(" · ".join(fact for fact in facts if fact)))
+        facts.append(f"requests affected: {count(incident['requests_affected'])}")
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.badge(severity.upper(), color=colour, icon=":material/notifications_active:")
+        st.markdown(f"**{plain(incident['title'])}**", width="content")
+        st.caption(plain(" · ".join(fact for fact in facts if fact)), width="content")
+    st.markdown(plain(incident["detail"]))
 
 
 def tables(incidents: list[Json], cold_starts: list[Json]) -> None:

@@ -42,9 +42,9 @@ def body(view: View, seconds: float) -> None:
         return
     if _never_seen(answers, summary):
         parts.no_data()
+    st.caption(f"{clock(summary['window']['start'])} – {clock(summary['window']['end'])}")
     with or_problem():
         events.firing(answers.need("incidents")["incidents"])
-    st.caption(f"{clock(summary['window']['start'])} – {clock(summary['window']['end'])}")
     with or_problem():
         slos.cards(answers.need("slos")["slos"])
     tails(answers, summary, view.slo)
@@ -80,12 +80,10 @@ def latency(name: str, answers: Answers, summary: Json, slo: str | None) -> None
     for column, quantile in zip(st.columns(3), ("p50", "p95", "p99"), strict=True):
         with column:
             metric(f"{label} {quantile}", duration(now.get(quantile)))
-    st.caption(
-        f"{count(now.get('count'))} requests · mean {duration(now.get('mean'))} · max {duration(now.get('max'))}"
-    )
     series = on_grid(answers.need(name), ("p50", "p95", "p99"), summary["window"])
     allowed = thresholds(_listed(answers, "slos"), name, slo)
-    st.caption(plain(charts.legend(series, allowed)))
+    rest = f"{count(now.get('count'))} requests · mean {duration(now.get('mean'))} · max {duration(now.get('max'))}"
+    st.caption(f"{rest}  \n{plain(charts.legend(series, allowed))}")
     figure = charts.latency(series, allowed, summary["window"], _listed(answers, "incidents"))
     st.plotly_chart(figure, key=f"chart-{name}", **charts.show_options())
 

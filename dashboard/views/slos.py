@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from dashboard import palette
-from dashboard.formatting import UNDEFINED, count, duration, percent, plain, rate, significant
+from dashboard.formatting import UNDEFINED, count, duration, pace, percent, plain, significant
 from dashboard.helptexts import HELP
 from dashboard.parts import bar, metric
 from dashboard.shape import Json, slo_state
@@ -22,9 +22,13 @@ CARDS_A_ROW = 3
 
 def cards(slos: list[Json]) -> None:
     """All promises, side by side."""
+    if not slos:
+        st.info("No SLO is defined: start the collector with `--slos FILE` to see promises kept or broken.")
+        return
     st.subheader("SLOs", help="Each over its own window, whatever the filters say.")
+    across = min(CARDS_A_ROW, len(slos))
     for start in range(0, len(slos), CARDS_A_ROW):
-        for column, slo in zip(st.columns(CARDS_A_ROW), slos[start : start + CARDS_A_ROW], strict=False):
+        for column, slo in zip(st.columns(across), slos[start : start + CARDS_A_ROW], strict=False):
             with column.container(border=True, key=f"slo-{slo['name']}", height="stretch"):
                 card(slo)
 
@@ -42,7 +46,7 @@ def card(slo: Json) -> None:
     with middle:
         metric("Budget left", percent(slo["budget_left"]), note=f"of {duration(slo['window_s'])}")
     with right:
-        metric("Goodput", rate(slo["goodput_rps"], "/s"), note=f"{count(slo['requests']['good'])} good")
+        metric("Goodput", pace(slo["goodput_rps"]), note=f"{count(slo['requests']['good'])} good")
     left_over = slo["budget_left"]
     bar(left_over, palette.GOOD if (left_over or 0) > 0.5 else palette.WARN if (left_over or 0) > 0 else palette.BAD)
     requests = slo["requests"]

@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
-from contextlib import contextmanager
-from pathlib import Path
-
 import httpx
 import pytest
-from playwright.sync_api import sync_playwright
 
+from tests.dashboard.browser import browsing, chromium, streamlit
 from tests.dashboard.feed import Engine
 from tests.support.collector import Collector
-from tokentrail.cli.processes import Child, free_port
-
-APP = Path(__file__).parents[2] / "dashboard" / "app.py"
-CHROMIUM_FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 SLOS = """
 slos:
@@ -42,22 +25,6 @@ slos:
 """
 
 
-@contextmanager
-def streamlit(api_url: str, folder: Path):
-    """The dashboard on a free port; its URL."""
-    port = free_port(0)
-    command = [sys.executable, "-m", "streamlit", "run", str(APP), "--server.address", "127.0.0.1"]
-    child = Child(
-        "dashboard", [*command, "--server.port", str(port)], folder / "streamlit.log", {"TOKENTRAIL_API_URL": api_url}
-    )
-    try:
-        child.wait_ready(f"http://127.0.0.1:{port}/_stcore/health", timeout_s=60)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        child.stop()
-    assert "Traceback" not in child.log.read_text()
-
-
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("dashboard")
@@ -72,18 +39,28 @@ def collector(folder):
 
 
 @pytest.fixture(scope="session")
-def disturbed(collector):
-    """The trace id of the disturbed request, once everything is there."""
+def lived(collector):
+    """The disturbed and the open request of an engine, once everything is there."""
     engine = Engine(collector.urls["otlp-http"])
-    request = engine.live()
+    lived = engine.live()
     collector.wait_until(lambda: collector.get("/api/v1/summary").json()["requests"]["total"] == 43)
     collector.wait_until(lambda: collector.get("/api/v1/summary").json()["requests"]["in_flight"] == 1)
-    yield f"{request.trace_id:032x}"
+    yield lived
     engine.trail.shutdown()
 
 
 @pytest.fixture(scope="session")
-def api(collector, disturbed):
+def disturbed(lived):
+    return f"{lived[0].trace_id:032x}"
+
+
+@pytest.fixture(scope="session")
+def still_open(lived):
+    return f"{lived[1].trace_id:032x}"
+
+
+@pytest.fixture(scope="session")
+def api(collector, lived):
     def get(path, **params):
         response = httpx.get(f"{collector.urls['api']}/api/v1/{path}", params=params, timeout=10)
         response.raise_for_status()
@@ -93,25 +70,24 @@ def api(collector, disturbed):
 
 
 @pytest.fixture(scope="session")
-def dashboard(collector, disturbed, folder):
+def dashboard(collector, lived, folder):
     with streamlit(collector.urls["api"], folder) as url:
         yield url
 
 
 @pytest.fixture(scope="session")
 def browser():
-    executable = shutil.which("chromium") or shutil.which("chromium-browser")
-    if executable is None:
+    """One context for all pages: Streamlit's scripts are loaded and compiled once."""
+    if chromium() is None:
         pytest.skip("chromium is not installed (make system)")
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=executable, args=CHROMIUM_FLAGS)
-        yield running
-        running.close()
+    with browsing() as running:
+        context = running.new_context(viewport={"width": 1440, "height": 1200})
+        context.set_default_timeout(60_000)
+        yield context
 
 
 @pytest.fixture
 def page(browser):
-    context = browser.new_context(viewport={"width": 1440, "height": 1200})
-    context.set_default_timeout(20_000)
-    yield context.new_page()
-    context.close()
+    opened = browser.new_page()
+    yield opened
+    opened.close()

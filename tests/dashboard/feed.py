@@ -87,7 +87,7 @@ class Engine:
         return request
 
     def live(self, minutes: int = 10):
-        """Everything the pages show; returns the disturbed request. One request stays open."""
+        """Everything the pages show; returns the disturbed request and one that stays open."""
         self.at = now_ns() - minutes * 60 * SECOND
         self.cold_start(self.at - 5 * SECOND)
         for number in range(40):
@@ -100,6 +100,6 @@ class Engine:
         failed.end(self.at + SECOND, status=Status.ERROR, error_type="out_of_memory")
         gone = self.arrive("req-gone")
         gone.end(self.at + SECOND, status=Status.CANCELLED, finish_reason="cancelled")
-        self.arrive("req-open", slo_class="")
+        still_open = self.arrive("req-open", slo_class="")
         assert self.trail.flush(10.0)
-        return disturbed
+        return disturbed, still_open

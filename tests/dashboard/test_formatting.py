@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.formatting import clock, count, duration, instant, percent, plain, rate, significant
+from dashboard.formatting import clock, count, duration, instant, pace, percent, plain, rate, significant
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,7 @@ def test_a_duration_says_the_same_within_half_a_percent(seconds):
         (0.95, "95 %"),
         (0.999, "99.9 %"),
         (-0.176, "−17.6 %"),
+        (-15.0975, "−1509 %"),
     ],
 )
 def test_percent_never_rounds_up_to_all(ratio, shown):
@@ -73,6 +74,9 @@ def test_counts_and_rates():
     assert rate(0, "/s") == "0 /s"
     assert rate(12345.6, "/s") == "12\u202f346 /s"
     assert rate(None, "/s") == "–"
+    assert [pace(value) for value in (None, 0, 2.1, 0.0866, 0.0005, 1.58e-5)] == [
+        "–", "0 /s", "2.10 /s", "5.20 /min", "1.80 /h", "1.37 /d",
+    ]  # fmt: skip
 
 
 def test_times():
@@ -84,6 +88,6 @@ def test_times():
 
 
 def test_plain_leaves_markdown_nothing_to_work_with():
-    assert plain("![x](http://e.invalid) <b>") == r"\!\[x\]\(http\://e.invalid\) \<b\>"
+    assert plain("![x](http://e.invalid) <b>") == "\\!\\[x\\]\\(http\u200b\\://e.invalid\\) \\<b\\>"
     assert plain("a\n\n# b") == r"a \# b"
     assert len(plain("x" * 10_000)) == 401

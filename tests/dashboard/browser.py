@@ -1,0 +1,60 @@
+"""Streamlit as a process and Chromium to look at it: for the page tests and for screenshots."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tokentrail.cli.processes import Child, free_port
+
+APP = Path(__file__).parents[2] / "dashboard" / "app.py"
+CHROMIUM_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@contextmanager
+def streamlit(api_url: str, folder: Path) -> Iterator[str]:
+    """The dashboard on a free port; its URL. Its log must be free of tracebacks in the end."""
+    port = free_port(0)
+    command = [sys.executable, "-m", "streamlit", "run", str(APP), "--server.address", "127.0.0.1"]
+    environment = {"TOKENTRAIL_API_URL": api_url}
+    child = Child("dashboard", [*command, "--server.port", str(port)], folder / "streamlit.log", environment)
+    try:
+        child.wait_ready(f"http://127.0.0.1:{port}/_stcore/health", timeout_s=60)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        child.stop()
+    assert "Traceback" not in child.log.read_text()
+
+
+def chromium() -> str | None:
+    """Where the browser is, None if it is not installed."""
+    return shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@contextmanager
+def browsing() -> Iterator[Browser]:
+    """A headless Chromium."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_FLAGS)
+        yield browser
+        browser.close()
+
+
+def settled(page: Page) -> None:
+    """Wait until the page has drawn its numbers and charts and nothing runs any more."""
+    page.locator('[data-testid="stMetric"]').first.wait_for()
+    page.locator(".js-plotly-plot .main-svg").first.wait_for()
+    page.wait_for_function("document.querySelector('[data-testid=stStatusWidget], [data-stale=true]') === null")

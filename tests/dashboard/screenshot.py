@@ -1,0 +1,67 @@
+"""Pictures of the dashboard over a collector that runs: `python -m tests.dashboard.screenshot --api URL --out FOLDER`.
+
+Writes overview.png and request.png (the slowest request of the range), 1440 px wide.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+import httpx
+from playwright.sync_api import Page
+
+from tests.dashboard.browser import browsing, settled, streamlit
+
+WIDTH, FIRST_SCREEN, TALLEST = 1440, 900, 2600
+
+
+def slowest(api: str, window: str) -> str | None:
+    """The trace id of the slowest request of the range, None when there is none."""
+    params = {"start": f"-{window}", "sort": "e2e", "status": "ok", "limit": "1"}
+    answer = httpx.get(f"{api}/api/v1/requests", params=params, timeout=30)
+    answer.raise_for_status()
+    rows = answer.json()["requests"]
+    return rows[0]["trace_id"] if rows else None
+
+
+def whole(page: Page, path: Path) -> None:
+    """A picture of the page from top to bottom."""
+    height = page.evaluate("document.querySelector('[data-testid=stMain]').scrollHeight")
+    page.set_viewport_size({"width": WIDTH, "height": max(FIRST_SCREEN, min(height, TALLEST))})
+    settled(page)
+    page.wait_for_timeout(1_000)  # the charts' own transitions
+    page.screenshot(path=path)
+    print(path)
+
+
+def main() -> None:
+    """Take the pictures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--api", required=True, help="the collector's API, for example http://127.0.0.1:8080")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the pictures")
+    parser.add_argument("--range", default="15m", help="5m, 15m, 1h, 6h, 24h, 7d or 30d")
+    parser.add_argument("--dark", action="store_true")
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    trace_id = slowest(given.api, given.range)
+    with tempfile.TemporaryDirectory() as folder, streamlit(given.api, Path(folder)) as url, browsing() as browser:
+        scheme = "dark" if given.dark else "light"
+        context = browser.new_context(viewport={"width": WIDTH, "height": FIRST_SCREEN}, color_scheme=scheme)
+        context.set_default_timeout(60_000)
+        page = context.new_page()
+        page.goto(f"{url}/?range={given.range}")
+        settled(page)
+        whole(page, given.out / "overview.png")
+        if trace_id is None:
+            raise SystemExit(f"no request ended ok in the last {given.range}: no picture of one")
+        page.set_viewport_size({"width": WIDTH, "height": FIRST_SCREEN})
+        page.goto(f"{url}/request?trace_id={trace_id}")
+        settled(page)
+        whole(page, given.out / "request.png")
+        context.close()
+
+
+if __name__ == "__main__":
+    main()
