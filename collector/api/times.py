@@ -11,8 +11,8 @@ from collector.slo.durations import parse_duration
 
 SECOND_NS = 1_000_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_RFC3339 = re.compile(r"(\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d)(?:\.(\d+))?([Zz]|[+-]\d\d:\d\d)")
-_UNIX = re.compile(r"\d{1,12}(\.\d+)?")
+_RFC3339 = re.compile(r"(\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d)(?:\.(\d+))?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+_UNIX = re.compile(r"\d{1,12}(\.\d+)?", re.ASCII)
 _LATEST_NS = 9_000_000_000 * SECOND_NS
 """The year 2255; 64-bit nanoseconds end in 2262."""
 

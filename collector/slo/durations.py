@@ -15,7 +15,7 @@ _UNITS_NS = {
     "d": 86_400_000_000_000,
     "w": 604_800_000_000_000,
 }
-_PART = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(ns|us|ms|s|m|h|d|w)")
+_PART = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)(ns|us|ms|s|m|h|d|w)", re.ASCII)
 _LONGEST_NS = 100 * 365 * _UNITS_NS["d"]
 
 

@@ -1,0 +1,131 @@
+"""A real Prometheus scrapes a real server of ours and evaluates the shipped rules."""
+
+import shutil
+import socket
+import subprocess
+import threading
+import time
+
+import httpx
+import pytest
+import uvicorn
+import yaml
+
+from alerts.generate import generate
+from collector.api import create_app
+from collector.receive.status import IngestStatus
+from collector.slo.model import load_slos
+from collector.store import Store
+from collector.store.schema import apply_schema
+from tests.collector.rows import SECOND, Rows
+
+DEADLINE_S = 60
+SLOS = 'slos: [{name: chat, objective: "0.95", window: 30d, thresholds: {ttft: 500ms}}]'
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def served(tmp_path):
+    """The collector's app behind uvicorn, with rows and segments at the test's command."""
+    store = Store.open(f"chdb://{tmp_path}/store")
+    apply_schema(store)
+    slos = tmp_path / "slos.yaml"
+    slos.write_text(SLOS)
+    status = IngestStatus()
+    status.set_ready("start")
+    app = create_app(store, slos, status=status, lost_after_s=30)
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    yield app, Rows(store), "{}:{}".format(*server.servers[0].sockets[0].getsockname()), slos
+    server.should_exit = True
+    thread.join()
+    store.close()
+
+
+@pytest.fixture
+def prometheus(served, tmp_path):
+    if shutil.which("prometheus") is None:
+        pytest.skip("prometheus is not installed")
+    _, _, address, slos = served
+    for name, text in generate(load_slos(slos)).items():
+        (tmp_path / name).write_text(text)
+    config = {
+        "global": {"scrape_interval": "300ms", "evaluation_interval": "300ms"},
+        "rule_files": [str(tmp_path / name) for name in ("slos.yml", "conditions.yml")],
+        "scrape_configs": [{"job_name": "tokentrail-collector", "static_configs": [{"targets": [address]}]}],
+    }
+    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
+    port = free_port()
+    with (tmp_path / "prometheus.log").open("wb") as log:
+        process = subprocess.Popen(
+            ["prometheus", f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/tsdb",
+             f"--web.listen-address=127.0.0.1:{port}", "--enable-feature=exemplar-storage"], stdout=log, stderr=log,
+        )  # fmt: skip
+    yield httpx.Client(base_url=f"http://127.0.0.1:{port}/api/v1", trust_env=False)
+    process.terminate()
+    process.wait(20)
+
+
+def eventually(ask, wanted):
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        try:
+            seen = ask()
+        except (httpx.HTTPError, KeyError) as error:
+            seen = error
+        if not isinstance(seen, Exception) and wanted(seen):
+            return seen
+        assert time.monotonic() < deadline, seen
+        time.sleep(0.1)
+
+
+def test_what_happens_to_requests_makes_alerts_fire(served, prometheus):
+    app, rows, _, _ = served
+
+    def query(text):
+        result = prometheus.get("/query", params={"query": text}).raise_for_status().json()["data"]["result"]
+        return {tuple(sorted(r["metric"].items())): float(r["value"][1]) for r in result}
+
+    def firing():
+        alerts = prometheus.get("/alerts").raise_for_status().json()["data"]["alerts"]
+        return {(a["labels"]["alertname"], a["labels"].get("rule")) for a in alerts if a["state"] == "firing"}
+
+    counted = 'tokentrail_slo_requests_total{slo="chat"}'
+    eventually(lambda: query(counted), lambda r: list(r.values()) == [0])
+    assert firing() == set()
+
+    now = time.time_ns()
+    bad = {"ended": now, "e2e": 2 * SECOND, "ttft_ns": SECOND, "segment": "one", "ingested_at": now}
+    made = rows.requests([bad for _ in range(40)])
+    rows.kv_event(start=now, segment="one")
+    rows.cold_start(start=now - 3 * SECOND, duration=2 * SECOND, segment="one")
+    app.state.on_segment("one")
+
+    eventually(lambda: query(counted), lambda r: list(r.values()) == [40])
+    burning = {("TokentrailSloBurn", rule) for rule in ("page-fast", "page-slow", "ticket-fast", "ticket-slow")}
+    expected = burning | {("TokentrailKvCacheEvictions", None), ("TokentrailColdStart", None)}
+    assert eventually(firing, lambda now: now >= expected) == expected
+
+    slo = httpx.get(f"http://{served[2]}/api/v1/slos/chat", trust_env=False).json()
+    assert slo["firing"] == "page"
+    assert {("TokentrailSloBurn", b["name"]) for b in slo["burn"] if b["firing"]} == burning
+
+    def traces():
+        asked = {
+            "query": "gen_ai_server_time_to_first_token_seconds_bucket",
+            "start": now / 1e9 - 60,
+            "end": now / 1e9 + 60,
+        }
+        found = prometheus.get("/query_exemplars", params=asked).raise_for_status().json()["data"]
+        return {e["labels"]["trace_id"] for series in found for e in series["exemplars"]}
+
+    assert eventually(traces, bool) <= {r["trace_id"] for r in made}

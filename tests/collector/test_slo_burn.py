@@ -1,0 +1,74 @@
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collector.slo.burn import InfeasibleSlo, Tally, budget_left, burn_rules, fires, load_windows
+from collector.slo.model import Slo
+
+DAY = 86400 * 10**9
+WINDOWS = load_windows()
+
+
+def slo(objective, window="30d"):
+    return Slo.model_validate({"name": "s", "objective": objective, "window": window, "thresholds": {"e2e": "1s"}})
+
+
+def test_the_factors_are_the_workbooks():
+    assert [(r.name, r.severity, r.threshold) for r in burn_rules(slo("0.999"), WINDOWS)] == [
+        ("page-fast", "page", Decimal("14.4")), ("page-slow", "page", 6),
+        ("ticket-fast", "ticket", 3), ("ticket-slow", "ticket", 1),
+    ]  # fmt: skip
+    assert burn_rules(slo("0.999", "28d"), WINDOWS)[0].threshold == Decimal("13.44")
+
+
+@given(st.decimals("0.01", "0.99999", places=5), st.integers(3, 90))
+def test_every_rule_can_fire_and_none_while_the_promise_is_kept(objective, days):
+    promise = slo(str(objective), f"{days}d")
+    for rule in burn_rules(promise, WINDOWS):
+        everything_failed, kept = Tally(1000, 1000), Tally(100_000, int(100_000 * promise.budget))
+        assert fires(rule, promise.budget, everything_failed, everything_failed)
+        if rule.threshold >= 1:
+            assert not fires(rule, promise.budget, kept, kept)
+
+
+def test_a_threshold_is_clamped_to_what_can_burn():
+    assert [r.threshold for r in burn_rules(slo("0.9"), WINDOWS)] == [8, 6, 3, 1]
+    assert [float(r.threshold) for r in burn_rules(slo("0.5"), WINDOWS)] == [1.6, 1.6, 1.6, 1]
+
+
+def test_rules_that_would_fire_within_the_budget_are_left_out():
+    assert [r.name for r in burn_rules(slo("0.99", "7d"), WINDOWS)] == ["page-fast", "page-slow"]
+    with pytest.raises(InfeasibleSlo, match=r"its window of 1d is too short to be watched.*Use 50h or more"):
+        burn_rules(slo("0.99", "1d"), WINDOWS)
+    assert len(burn_rules(slo("0.99", "50h"), WINDOWS)) == 1
+
+
+@given(st.integers(0, 1000), st.integers(1, 1000))
+def test_burn_and_budget_are_exact(bad, more):
+    tally = Tally(bad + more, bad)
+    budget = Decimal("0.001")
+    assert tally.burn(budget) == Fraction(bad * 1000, bad + more)
+    assert budget_left(tally, budget) == pytest.approx(1 - bad * 1000 / (bad + more))
+
+
+def test_both_windows_must_burn_and_hold_enough_requests():
+    rule = burn_rules(slo("0.99"), WINDOWS)[0]
+    hot, cold, few = Tally(100, 20), Tally(100, 14), Tally(9, 9)
+    budget = Decimal("0.01")
+    assert fires(rule, budget, hot, hot)
+    assert not fires(rule, budget, cold, hot)
+    assert not fires(rule, budget, hot, cold)
+    assert not fires(rule, budget, hot, few)
+    assert fires(rule, budget, few, hot)
+    assert not fires(rule, budget, Tally(0, 0), hot)
+    assert Tally(0, 0).burn(budget) is None
+    assert budget_left(Tally(0, 0), budget) is None
+
+
+def test_exactly_at_the_factor_is_not_faster_than_it():
+    rule = burn_rules(slo("0.99"), WINDOWS)[1]
+    assert not fires(rule, Decimal("0.01"), Tally(100, 6), Tally(100, 6))
+    assert fires(rule, Decimal("0.01"), Tally(1000, 61), Tally(1000, 61))

@@ -1,0 +1,123 @@
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collector.api.times import parse_moment, rfc3339
+from collector.slo.durations import format_duration, parse_duration
+from collector.slo.model import SloFileError, load_slos
+
+SHIPPED = Path(__file__).parents[2] / "alerts" / "slos.yaml"
+SECOND = 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [("500ms", 500_000_000), ("1.5s", 1_500_000_000), ("2m", 120 * SECOND), ("30d", 30 * 86400 * SECOND),
+     ("1h30m", 5400 * SECOND), ("0.000000001s", 1), ("0.1ms", 100_000), ("7ns", 7), ("1w", 7 * 86400 * SECOND)],
+)  # fmt: skip
+def test_durations(text, ns):
+    assert parse_duration(text) == ns
+
+
+@pytest.mark.parametrize(
+    "text", ["", "5", "ms", "5 ms", "-5ms", "1,5s", "5M", "1e3s", "٣s", "5ms ", "1.5ns", "999999w", "ms5", "5mss"]
+)
+def test_what_is_no_duration_is_told_how_to_write_one(text):
+    with pytest.raises(ValueError, match=r"is not a duration: write|whole number of nanoseconds|longer than"):
+        parse_duration(text)
+
+
+@given(st.integers(0, 10**17))
+def test_a_formatted_duration_is_read_back(ns):
+    assert parse_duration(format_duration(ns)) == ns
+
+
+@given(st.integers(0, 9_000_000_000 * SECOND))
+def test_a_formatted_time_is_read_back_to_the_nanosecond(ns):
+    assert parse_moment(rfc3339(ns)).at(0) == ns
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [
+        ("2026-11-21T10:00:00Z", 1_795_255_200 * SECOND),
+        ("2026-11-21T11:00:00.5+01:00", 1_795_255_200 * SECOND + SECOND // 2),
+        ("2026-11-21t10:00:00z", 1_795_255_200 * SECOND),
+        ("1795255200", 1_795_255_200 * SECOND),
+        ("1795255200.000000001", 1_795_255_200 * SECOND + 1),
+        ("now", 1000 * SECOND),
+        ("-15m", 100 * SECOND),
+        ("-1h30m", 0),
+    ],
+)
+def test_moments(text, ns):
+    assert parse_moment(text).at(1000 * SECOND) == ns
+
+
+def test_the_shipped_file():
+    chat, completion, everything = load_slos(SHIPPED)
+    assert (chat.name, chat.objective, chat.budget, chat.window) == (
+        "chat",
+        Decimal("0.95"),
+        Decimal("0.05"),
+        30 * 86400 * SECOND,
+    )
+    assert chat.select == {"slo_class": ("chat",)}
+    assert chat.thresholds.given() == {"ttft": 500_000_000, "tpot": 100_000_000}
+    assert completion.thresholds.ttft == 100_000_000
+    assert (everything.select, everything.thresholds.given()) == ({}, {"e2e": 60 * SECOND})
+
+
+GOOD = {"name": "a", "objective": "'0.9'", "window": "30d", "thresholds": "{e2e: 1s}"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"objective": "0.9"}, r"slos\[0\].objective: 0.9 must be a quoted decimal, such as \"0.95\""),
+        ({"objective": "'1'"}, r"objective: '1' must be between 0 and 1, both excluded"),
+        ({"objective": "'0'"}, "must be between 0 and 1"),
+        ({"objective": "'95%'"}, "must be between 0 and 1"),
+        ({"objective": "'NaN'"}, "must be between 0 and 1"),
+        ({"window": "30"}, "window: 30 has no unit: write for example"),
+        ({"window": "'-3d'"}, "window: '-3d' is not a duration"),
+        ({"window": None}, r"slos\[0\].window: is missing"),
+        ({"thresholds": "{}"}, "thresholds: name at least one threshold: ttft, tpot or e2e"),
+        ({"thresholds": "{ttft: 0ms}"}, "thresholds.ttft: '0ms' must be more than 0"),
+        ({"thresholds": "{itl: 1ms}"}, r"thresholds.itl: unknown field: remove it or correct its spelling"),
+        ({"select": "{region: [eu]}"}, "'region' cannot be selected by; use 'model', 'tenant'"),
+        ({"select": "{model: []}"}, "select.model: .*at least 1"),
+        ({"name": "My SLO"}, "'My SLO' must be a lower-case letter, then"),
+        ({"windw": "1d"}, "windw: unknown field"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_fix(tmp_path, change, message):
+    path = tmp_path / "slos.yaml"
+    fields = {k: v for k, v in (GOOD | change).items() if v is not None}
+    path.write_text("slos:\n- {" + ", ".join(f"{k}: {v}" for k, v in fields.items()) + "}\n")
+    with pytest.raises(SloFileError, match=message) as error:
+        load_slos(path)
+    assert str(error.value).startswith(f"{path}: slos[0].")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("slos: [", "is not YAML"),
+        ("", "valid dictionary"),
+        ("- a", "valid dictionary"),
+        ("slos:" + "\n- {name: a, objective: '0.9', window: 30d, thresholds: {e2e: 1s}}" * 2,
+         "each SLO needs a name of its own; used more than once: a"),
+        (b"\xff\xfe\x00", "cannot be read"),
+    ],
+)  # fmt: skip
+def test_what_is_no_slo_file(tmp_path, text, message):
+    path = tmp_path / "slos.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(SloFileError, match=message):
+        load_slos(path)
+    with pytest.raises(SloFileError, match=r"cannot be read: .*No such file"):
+        load_slos(tmp_path / "none.yaml")
