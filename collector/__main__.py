@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
-import threading
 
 from collector.service import Service
 from collector.settings import load_settings
@@ -18,9 +18,7 @@ def main(arguments: list[str]) -> int:
     """Run until SIGTERM or SIGINT; the exit status is 1 when it cannot start."""
     settings = load_settings(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop_signal = _listen_for_stop()
     try:
         service = Service(settings)
     except (StoreError, OSError, ValueError) as error:
@@ -30,11 +28,21 @@ def main(arguments: list[str]) -> int:
     for name, url in service.listeners.items():
         sys.stdout.write(f"{name} listening on {url}\n")
     sys.stdout.flush()
-    stop.wait()
+    os.read(stop_signal, 1)
     logger.info("stopping: receivers, log, store, API")
     if not service.stop():
         logger.warning("not everything is in the store yet; the log keeps it for the next start")
     return 0
+
+
+def _listen_for_stop() -> int:
+    """A file that can be read once SIGTERM or SIGINT came. Setting an Event in a handler can deadlock at the second one."""
+    readable, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    os.set_blocking(readable, True)
+    signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    return readable
 
 
 if __name__ == "__main__":

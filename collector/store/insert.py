@@ -24,7 +24,7 @@ INSERT_SETTINGS: Final = {
     "max_partitions_per_insert_block": 0,
 }
 
-# A server takes the schema with the insert. chDB would write such a schema into the working directory: it reads the file.
+# A server takes the schema with the insert. chDB would write it into the working directory, so it reads the file.
 _SERVER_SCHEMA: Final = {
     "format_schema_source": "string",
     "format_schema": OTLP_PROTO.read_text(),

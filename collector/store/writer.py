@@ -12,7 +12,7 @@ from tenacity import (
     RetryCallState,
     RetryError,
     Retrying,
-    retry_if_not_exception_type,
+    retry_if_exception,
     stop_when_event_set,
     wait_exponential_jitter,
 )
@@ -27,6 +27,10 @@ from collector.wal.segment import Segment, set_aside
 logger = logging.getLogger(__name__)
 
 SegmentCallback = Callable[[str], None]
+
+
+def _is_the_stores_fault(error: BaseException) -> bool:
+    return isinstance(error, Exception) and not isinstance(error, RefusedError)
 
 
 class _StoppedError(RetryError):
@@ -117,8 +121,8 @@ class Writer:
 
     def _insert_until_stored(self, body: bytes, token: str) -> None:
         attempts = Retrying(
-            retry=retry_if_not_exception_type(RefusedError),
-            wait=wait_exponential_jitter(initial=0.1, max=self._max_wait_s, jitter=0.1),
+            retry=retry_if_exception(_is_the_stores_fault),
+            wait=wait_exponential_jitter(multiplier=0.1, max=self._max_wait_s, jitter=0.1),
             stop=stop_when_event_set(self._stop),
             sleep=self._wait,
             before_sleep=self._report_failure,

@@ -63,5 +63,5 @@ def test_garbage_is_named(encoding):
 
 
 def test_an_unknown_encoding_is_answered_with_the_known_ones():
-    with pytest.raises(UnsupportedEncodingError, match="'br'.*gzip, deflate, zstd"):
+    with pytest.raises(UnsupportedEncodingError, match=r"'br'.*gzip, deflate, zstd"):
         decompress(b"", "br", LIMIT)

@@ -34,7 +34,9 @@ def status_of(error):
     return Status.FromString(metadata["grpc-status-details-bin"])
 
 
-@pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip, grpc.Compression.Deflate])
+@pytest.mark.parametrize(
+    "compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip, grpc.Compression.Deflate]
+)
 def test_an_acknowledged_message_is_in_the_log(receiver, compression):
     assert export(receiver, BODY, compression=compression) == b""
     assert receiver.stored() == [BODY]
@@ -70,9 +72,9 @@ def test_errors_say_what_is_wrong(receiver, body, compression, text, reason):
 
 
 def test_a_full_log_is_unavailable_with_a_time_to_retry(receiver):
+    bodies = [token_body(trace=trace, count=20) for trace in range(1, 12)]
     with pytest.raises(grpc.RpcError) as refused:
-        for trace in range(1, 12):
-            export(receiver, token_body(trace=trace, count=20))
+        [export(receiver, body) for body in bodies]
     assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
     retry = RetryInfo()
     assert status_of(refused.value).details[0].Unpack(retry)

@@ -20,6 +20,7 @@ class Collector:
         self._arguments = ["--data-dir", str(data_dir), "--store", store, "--segment-age-s", "0.1", *arguments]
         self.process = None
         self.urls = {}
+        self.http = httpx.Client(timeout=30)
 
     def start(self):
         address = "127.0.0.1:0"
@@ -44,10 +45,10 @@ class Collector:
         return self
 
     def get(self, path):
-        return httpx.get(self.urls["api"] + path, timeout=10)
+        return self.http.get(self.urls["api"] + path)
 
     def post(self, body, **headers):
-        return httpx.post(self.urls["otlp-http"] + "/v1/traces", content=body, headers=PROTOBUF | headers, timeout=30)
+        return self.http.post(self.urls["otlp-http"] + "/v1/traces", content=body, headers=PROTOBUF | headers)
 
     def wait_until(self, condition, timeout_s=30.0):
         deadline = time.monotonic() + timeout_s

@@ -6,10 +6,10 @@ CREATE OR REPLACE MATERIALIZED VIEW vllm_requests TO requests AS
 WITH
     toUInt64(round(least(number['gen_ai.latency.e2e'], 1e7) * 1e9)) AS whole_ns,     -- `end` must stay a date
     mapContains(number, 'gen_ai.latency.time_to_first_token') AS has_token,
-    toUInt64(round(number['gen_ai.latency.time_to_first_token'] * 1e9)) AS first_ns,
+    toUInt64(round(least(number['gen_ai.latency.time_to_first_token'], 1e7) * 1e9)) AS first_ns,
     mapContains(number, 'gen_ai.latency.time_in_model_prefill') AS has_phases,
-    toUInt64(round(number['gen_ai.latency.time_in_model_prefill'] * 1e9)) AS prefill,
-    toUInt64(round(number['gen_ai.latency.time_in_model_decode'] * 1e9)) AS decode,
+    toUInt64(round(least(number['gen_ai.latency.time_in_model_prefill'], 1e7) * 1e9)) AS prefill,
+    toUInt64(round(least(number['gen_ai.latency.time_in_model_decode'], 1e7) * 1e9)) AS decode,
     toUInt32(if(mapContains(number, 'gen_ai.usage.output_tokens'),
         number['gen_ai.usage.output_tokens'], number['gen_ai.usage.completion_tokens'])) AS n
 SELECT
@@ -44,9 +44,9 @@ WHERE claim = 'vllm.request';
 
 CREATE OR REPLACE MATERIALIZED VIEW vllm_phases TO phases AS
 WITH
-    toUInt64(round(number['gen_ai.latency.time_in_model_prefill'] * 1e9)) AS prefill,
-    toUInt64(round(number['gen_ai.latency.time_in_model_decode'] * 1e9)) AS decode,
-    toUInt64(greatest(toUInt64(round(number['gen_ai.latency.e2e'] * 1e9)), prefill + decode) - prefill - decode) AS queue,
+    toUInt64(round(least(number['gen_ai.latency.time_in_model_prefill'], 1e7) * 1e9)) AS prefill,
+    toUInt64(round(least(number['gen_ai.latency.time_in_model_decode'], 1e7) * 1e9)) AS decode,
+    toUInt64(greatest(toUInt64(round(least(number['gen_ai.latency.e2e'], 1e7) * 1e9)), prefill + decode) - prefill - decode) AS queue,
     arrayJoin([('queued', toUInt64(0), queue), ('prefill', queue, prefill), ('decode', queue + prefill, decode)]) AS phase
 SELECT
     toStartOfMinute(span.start + toIntervalNanosecond(phase.2 + phase.3)) AS minute,

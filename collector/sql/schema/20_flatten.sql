@@ -19,7 +19,7 @@ CREATE TABLE IF NOT EXISTS flat_spans
     end             DateTime64(9, 'UTC'),
     duration_ns     UInt64,
     text            Map(String, String),    -- attributes of type string
-    number          Map(String, Float64),   -- integers, doubles and booleans; negative and not finite ones read 0
+    number          Map(String, Float64),   -- integers, doubles and booleans, within 0…1e18; not finite ones read 0
     attributes      Array(Tuple(key String, value Tuple(
         value Enum8('none' = 0, 'string_value' = 1, 'bool_value' = 2, 'int_value' = 3, 'double_value' = 4, 'array_value' = 5, 'bytes_value' = 7),
         string_value String, bool_value Bool, int_value Int64, double_value Float64, bytes_value String,
@@ -60,7 +60,7 @@ SELECT
     span.end_time_unix_nano - span.start_time_unix_nano AS duration_ns,
     CAST((span.attributes.key, span.attributes.value.string_value), 'Map(String, String)') AS text,
     CAST((span.attributes.key, arrayMap(v -> if(isFinite(v.double_value),
-        greatest(v.int_value + v.double_value + v.bool_value, 0), 0), span.attributes.value)), 'Map(String, Float64)') AS number,
+        least(greatest(v.int_value + v.double_value + v.bool_value, 0), 1e18), 0), span.attributes.value)), 'Map(String, Float64)') AS number,
     span.attributes AS attributes,
     span.events AS events,
     span.status.code AS status_code,

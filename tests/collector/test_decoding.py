@@ -1,0 +1,299 @@
+"""What ClickHouse makes of OTLP, table by table."""
+
+import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Status as OtlpStatus
+
+from collector.store.insert import RefusedError, insert_otlp
+from collector.store.schema import TIME_COLUMNS, apply_schema
+from collector.store.store import Store, StoreError
+from tests.support.otlp import MS, T0, Request, token_body
+from tokentrail import semconv
+
+SECOND = 1000 * MS
+
+
+@pytest.fixture
+def store(module_store):
+    for table in TIME_COLUMNS:
+        module_store.client().command(f"TRUNCATE TABLE {table}")
+    return module_store
+
+
+def insert(store, request, token=None):
+    insert.count = getattr(insert, "count", 0) + 1
+    body = request if isinstance(request, bytes) else request.body()
+    insert_otlp(store, body, token or f"segment-{insert.count}")
+
+
+def rows(store, table, columns="*"):
+    return store.query(f"SELECT {columns} FROM {table} ORDER BY ALL").result_rows
+
+
+def one(store, table):
+    (row,) = store.query(f"SELECT * FROM {table}").named_results()
+    return row
+
+
+def times(store, table, *columns):
+    listed = ", ".join(f"toUnixTimestamp64Nano({column})" for column in columns)
+    return store.query(f"SELECT {listed} FROM {table}").result_rows[0]
+
+
+def test_tokens(store):
+    insert(store, token_body(trace=7, parent=9, count=3, first_step=40, ns=20 * MS))
+    minute = T0 // 10**9 // 60 * 60
+    found = rows(store, "tokens", "toUnixTimestamp(minute), trace_id, request_span_id, token_index, duration_us, step")
+    assert found == [
+        (minute, (7).to_bytes(16, "big"), (9).to_bytes(8, "big"), index, 20_000, 40 + index) for index in range(3)
+    ]
+    assert rows(store, "spans") == []
+
+
+def test_a_request_of_ours(store):
+    request = Request(**{semconv.VARIANT: "int8"})
+    attributes = {
+        semconv.OPERATION_NAME: "chat",
+        semconv.REQUEST_MODEL: "small",
+        semconv.RESPONSE_ID: "id-1",
+        semconv.TENANT: "acme",
+        semconv.SLO_CLASS: "chat",
+        semconv.STATUS: "ok",
+        semconv.FINISH_REASON: "stop",
+        semconv.FINISH_REASONS: ["stop"],
+        semconv.INPUT_TOKENS: 40,
+        semconv.OUTPUT_TOKENS: 5,
+        semconv.CACHED_TOKENS: 32,
+        semconv.REASONING_TOKENS: 2,
+        semconv.PREEMPTIONS: 1,
+        semconv.TIME_TO_FIRST_CHUNK: 0.2,
+        semconv.TIME_TO_LAST_TOKEN: 0.6,
+        semconv.PHASE_TIME_PREFIX + "queued": 50 * MS,
+        semconv.PHASE_TIME_PREFIX + "prefill": 150 * MS,
+        semconv.PHASE_TIME_PREFIX + "decode": 400 * MS,
+    }
+    request.span("chat small", trace=1, span=2, parent=3, ns=600 * MS, kind=2, attributes=attributes)
+    insert(store, request, "segment-of-the-request")
+    row = one(store, "requests")
+    assert times(store, "requests", "start", "end") == (T0, T0 + 600 * MS)
+    expected = {
+        "trace_id": (1).to_bytes(16, "big"), "span_id": (2).to_bytes(8, "big"), "request_id": "id-1",
+        "engine": "tokentrail", "service": "chat", "instance": "i-1", "variant": "int8", "vantage": "server",
+        "operation": "chat", "model": "small", "tenant": "acme", "slo_class": "chat", "status": "ok", "error_type": "",
+        "finish_reason": "stop", "input_tokens": 40, "output_tokens": 5, "cached_tokens": 32, "reasoning_tokens": 2,
+        "preemptions": 1, "ttft_ns": 200 * MS, "tpot_ns": 100.0 * MS, "e2e_ns": 600 * MS, "queue_ns": 50 * MS,
+        "cold_start_ns": 0, "prefill_ns": 150 * MS, "decode_ns": 400 * MS, "preempted_ns": 0, "kv_transfer_ns": 0,
+        "stalled_ns": 0, "segment": "segment-of-the-request",
+    }  # fmt: skip
+    assert {key: row[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("attributes", "tpot", "ttft"),
+    [
+        ({semconv.OUTPUT_TOKENS: 1, semconv.TIME_TO_FIRST_CHUNK: 0.2}, None, 200 * MS),
+        ({semconv.OUTPUT_TOKENS: 0}, None, None),
+        ({semconv.OUTPUT_TOKENS: 3, semconv.TIME_TO_FIRST_CHUNK: 0.2}, 200 * MS, 200 * MS),
+    ],
+)
+def test_tpot_is_undefined_below_two_tokens_and_ttft_without_one(store, attributes, tpot, ttft):
+    request = Request()
+    request.span("chat m", ns=600 * MS, kind=2, attributes={semconv.OPERATION_NAME: "chat"} | attributes)
+    insert(store, request)
+    assert rows(store, "requests", "tpot_ns, ttft_ns") == [(tpot, ttft)]
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "status"),
+    [("cancelled", 0, "cancelled"), ("error", 2, "error"), ("", 2, "error"), ("odd", 0, "ok")],
+)
+def test_status_is_what_the_request_says_or_else_the_span_status(store, said, code, status):
+    request = Request()
+    attributes = {semconv.OPERATION_NAME: "chat", semconv.STATUS: said}
+    request.span("chat m", kind=2, attributes=attributes, status=OtlpStatus(code=code))
+    insert(store, request)
+    assert rows(store, "requests", "status") == [(status,)]
+
+
+def test_phases_steps_kv_events_and_cold_starts(store):
+    request = Request()
+    request.span(semconv.PHASE_SPAN, parent=5, ns=30 * MS, attributes={semconv.PHASE_NAME: "prefill"})
+    counts = {name: n for n, name in enumerate(semconv.STEP_ATTRIBUTES, start=1)}
+    request.span(semconv.STEP_SPAN, ns=40 * MS, attributes=counts)
+    attributes = {semconv.KV_BLOCKS: 4, semconv.KV_REASON: "preemption", semconv.STEP: 17}
+    request.span("tokentrail.kv.evict", parent=5, ns=2 * MS, attributes=attributes)
+    request.span("tokentrail.cold_start", span=8, ns=3 * SECOND, attributes={semconv.REQUEST_MODEL: "small"})
+    request.span("tokentrail.cold_start.load_weights", parent=8, ns=2 * SECOND)
+    insert(store, request, "s")
+    assert rows(store, "phases", "request_span_id, toUnixTimestamp64Nano(start), name, duration_ns") == [
+        ((5).to_bytes(8, "big"), T0, "prefill", 30 * MS)
+    ]
+    assert store.query("SELECT * EXCEPT start FROM steps").result_rows == [
+        ("chat", "i-1", "", 1, 40 * MS, 2, 3, 4, 5, 6, 7, 8, 9)
+    ]
+    parent = (5).to_bytes(8, "big")
+    found = store.query("SELECT kind, reason, blocks, duration_ns, step, hex(request_span_id), segment FROM kv_events")
+    assert found.result_rows == [("evict", "preemption", 4, 2 * MS, 17, parent.hex().upper(), "s")]
+    found = rows(store, "cold_starts", "phase, duration_ns, engine, model, status, segment")
+    assert found == [
+        ("", 3 * SECOND, "tokentrail", "small", "ok", "s"),
+        ("load_weights", 2 * SECOND, "tokentrail", "", "ok", "s"),
+    ]
+    assert rows(store, "spans") == []
+
+
+def test_an_announcement_is_of_the_request_that_will_follow(store):
+    attributes = {semconv.OPERATION_NAME: "chat", semconv.REQUEST_MODEL: "small", semconv.INPUT_TOKENS: 40}
+    for seen, more in ((1, {}), (5, {semconv.OUTPUT_TOKENS: 3, semconv.TIME_TO_FIRST_CHUNK: 0.5})):
+        request = Request()
+        request.span(semconv.OPEN_SPAN, span=100 + seen, parent=5, ns=seen * SECOND, attributes=attributes | more)
+        insert(store, request)
+    found = store.query(
+        "SELECT span_id, toUnixTimestamp64Nano(seen), model, input_tokens, output_tokens, ttft_ns FROM open_requests FINAL"
+    )
+    assert found.result_rows == [((5).to_bytes(8, "big"), T0 + 5 * SECOND, "small", 40, 3, 500 * MS)]
+    assert rows(store, "requests") == []
+
+
+def test_a_plain_genai_span_is_a_request(store):
+    request = Request(scope="opentelemetry.instrumentation.openai_v2")
+    attributes = {
+        "gen_ai.operation.name": "chat", "gen_ai.request.model": "asked", "gen_ai.response.model": "answered",
+        "gen_ai.response.finish_reasons": ["length", "stop"], "gen_ai.usage.input_tokens": 10,
+        "gen_ai.usage.output_tokens": 5, "gen_ai.response.time_to_first_chunk": 0.2,
+    }  # fmt: skip
+    request.span("chat asked", ns=600 * MS, kind=3, attributes=attributes)
+    request.span("embeddings m", span=2, kind=3, attributes={"gen_ai.operation.name": "embeddings"})
+    insert(store, request)
+    found = rows(store, "requests", "engine, vantage, model, finish_reason, ttft_ns, tpot_ns, queue_ns")
+    assert found == [("genai", "client", "answered", "length", 200 * MS, 100.0 * MS, None)]
+    assert rows(store, "spans", "name") == [("embeddings m",)]
+
+
+@pytest.mark.parametrize(("stream", "ttft"), [(False, 600 * MS), (True, None), (None, None)])
+def test_without_streaming_the_first_token_comes_with_the_last(store, stream, ttft):
+    request = Request(scope="other")
+    attributes = {"gen_ai.operation.name": "chat", "gen_ai.usage.output_tokens": 5}
+    attributes |= {} if stream is None else {"gen_ai.request.stream": stream}
+    request.span("chat m", ns=600 * MS, kind=3, attributes=attributes)
+    insert(store, request)
+    assert rows(store, "requests", "ttft_ns") == [(ttft,)]
+
+
+def test_a_span_that_nobody_claims_is_kept_whole(store):
+    request = Request(scope="app", **{"process.name": "p"})
+    attributes = {"s": "text", "i": -7, "d": 0.5, "b": False, "y": b"\x00\xff", "list": ["a", "b"], "empty": ""}
+    status = OtlpStatus(code=2, message="boom")
+    span = request.span("GET /", span=2, parent=1, ns=3 * MS, kind=2, attributes=attributes, status=status)
+    event = span.events.add(time_unix_nano=T0 + MS, name="exception")
+    event.attributes.add(key="exception.type").value.string_value = "ValueError"
+    insert(store, request)
+    row = one(store, "spans")
+    assert row["attributes"] == {
+        "s": "text", "i": "-7", "d": "0.5", "b": "false", "y": "AP8=", "list": '["a","b"]', "empty": "",
+    }  # fmt: skip
+    assert row["resource"]["process.name"] == "p"
+    assert (row["scope"], row["name"], row["kind"], row["duration_ns"]) == ("app", "GET /", 2, 3 * MS)
+    assert (row["status_code"], row["status_message"]) == (2, "boom")
+    ((_, name, event_attributes),) = [
+        tuple(event.values()) if isinstance(event, dict) else event for event in row["events"]
+    ]
+    assert (name, event_attributes) == ("exception", {"exception.type": "ValueError"})
+
+
+def test_requests_of_different_resources_in_one_segment_keep_their_own(store):
+    bodies = []
+    for n in range(3):
+        request = Request(**{"service.name": f"service-{n}"})
+        request.span("chat m", trace=n + 1, kind=2, attributes={semconv.OPERATION_NAME: "chat"})
+        bodies.append(request.body())
+    insert(store, b"".join(bodies))
+    assert rows(store, "requests", "service") == [("service-0",), ("service-1",), ("service-2",)]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, 1e300])
+def test_hostile_numbers_do_not_stop_a_segment(store, value):
+    request = Request(scope="vllm.tracing.otel")
+    keys = ("e2e", "time_to_first_token", "time_in_model_prefill", "time_in_model_decode")
+    attributes = {f"gen_ai.latency.{key}": value for key in keys} | {"gen_ai.usage.completion_tokens": -5}
+    request.span("llm_request", kind=2, attributes=attributes)
+    request.span(
+        "chat m", span=2, kind=2, attributes={semconv.OPERATION_NAME: "chat", semconv.TIME_TO_FIRST_CHUNK: value}
+    )
+    insert(store, request.body() + token_body(count=2))
+    assert len(rows(store, "tokens")) == 2
+    assert store.query("SELECT count() FROM requests WHERE end < '2100-01-01'").result_rows == [(1,)]
+
+
+def test_an_insert_that_is_repeated_adds_nothing_anywhere(store):
+    request = Request()
+    request.tokens(count=5)
+    request.span("chat m", span=9, kind=2, attributes={semconv.OPERATION_NAME: "chat"})
+    request.span(semconv.PHASE_SPAN, span=10, parent=9, attributes={semconv.PHASE_NAME: "decode"})
+    request.span("unclaimed", span=11)
+    for _ in range(3):
+        insert(store, request, "the same segment")
+    counts = {table: len(rows(store, table)) for table in ("tokens", "requests", "phases", "spans")}
+    assert counts == {"tokens": 5, "requests": 1, "phases": 1, "spans": 1}
+
+
+def test_the_same_bytes_in_another_segment_are_other_rows(store):
+    insert(store, token_body(count=2), "one")
+    insert(store, token_body(count=2), "two")
+    assert len(rows(store, "tokens")) == 4
+
+
+@pytest.mark.parametrize(
+    "body", [b"\xff\xff\xff", token_body()[:-2], token_body().replace((1).to_bytes(16, "big"), b"")]
+)
+def test_data_that_the_store_cannot_read_is_refused_and_leaves_no_rows(store, body):
+    with pytest.raises(RefusedError):
+        insert(store, token_body(trace=5) + body)
+    assert rows(store, "tokens") == []
+
+
+def test_applying_the_schema_again_changes_nothing_and_replaces_views_that_differ(store):
+    def views():
+        sql = "SELECT name, comment, as_select FROM system.tables WHERE engine = 'MaterializedView' ORDER BY name"
+        return store.query(sql).result_rows
+
+    before = views()
+    apply_schema(store)
+    assert views() == before
+    store.client().command(
+        "CREATE OR REPLACE MATERIALIZED VIEW tokentrail_tokens TO tokens AS SELECT now() AS minute FROM otlp_traces"
+        " COMMENT 'of an older collector'"
+    )
+    apply_schema(store)
+    assert views() == before
+    insert(store, token_body(count=2))
+    assert len(rows(store, "tokens")) == 2
+
+
+def test_retention_is_set_changed_and_removed(store):
+    def expiring():
+        found = store.query("SELECT name FROM system.tables WHERE create_table_query LIKE '%TTL%toIntervalDay(%'")
+        return {row[0] for row in found.result_rows}
+
+    apply_schema(store, retention_days=30)
+    assert expiring() == set(TIME_COLUMNS)
+    apply_schema(store, retention_days=7)
+    assert "toIntervalDay(7)" in store.query("SHOW CREATE TABLE tokens").result_rows[0][0]
+    apply_schema(store)
+    assert expiring() == set()
+
+
+def test_a_store_of_another_version_is_refused_with_advice(tmp_path, module_store):
+    module_store.client().command("INSERT INTO schema_version VALUES (99)")
+    try:
+        with pytest.raises(StoreError, match=r"version 99.*another store"):
+            apply_schema(module_store)
+    finally:
+        module_store.client().command(
+            "ALTER TABLE schema_version DELETE WHERE version = 99 SETTINGS mutations_sync = 1"
+        )
+
+
+def test_a_server_that_is_not_there_is_named_without_its_password():
+    with pytest.raises(StoreError, match=r"127.0.0.1:1") as refused:
+        Store.open("http://user:secret@127.0.0.1:1/default", connect_timeout_s=1.0)
+    assert "secret" not in str(refused.value)

@@ -1,0 +1,156 @@
+"""The real process: starting, draining, being killed."""
+
+import itertools
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+
+import httpx
+import pytest
+
+from collector.settings import Settings
+from collector.store.store import Store
+from tests.support.collector import PROTOBUF, ROOT, Collector
+from tests.support.otlp import token_body
+
+SLOS = str(ROOT / "alerts" / "slos.yaml")
+
+
+def stored_tokens(data_dir):
+    """(trace, index) → rows, read from the store of a collector that has ended."""
+    store = Store.open(f"chdb://{data_dir / 'store'}")
+    try:
+        sql = "SELECT reinterpretAsUInt128(reverse(trace_id)) AS trace, token_index, count() FROM tokens GROUP BY ALL"
+        return {(trace, index): count for trace, index, count in store.query(sql).result_rows}
+    finally:
+        store.close()
+
+
+def test_what_was_acknowledged_before_sigterm_is_in_the_store_after(tmp_path):
+    collector = Collector(tmp_path / "data", "--segment-age-s", "3600", "--slos", SLOS).start()
+    for trace in range(1, 21):
+        assert collector.post(token_body(trace=trace)).status_code == 200
+    assert collector.stop() == 0
+    assert stored_tokens(tmp_path / "data") == {(trace, index): 1 for trace in range(1, 21) for index in range(3)}
+    assert list((tmp_path / "data" / "wal").glob("*.wal")) == []
+
+
+def test_sigint_ends_it_too(tmp_path):
+    collector = Collector(tmp_path / "data").start()
+    collector.process.send_signal(signal.SIGINT)
+    assert collector.stop() == 0
+
+
+def test_rows_can_be_queried_soon_and_a_repetition_after_a_restart_is_not_stored_again(tmp_path):
+    collector = Collector(tmp_path / "data").start()
+    assert collector.post(token_body(trace=1)).status_code == 200
+    collector.wait_until(lambda: not list((tmp_path / "data" / "wal").glob("*.wal")))
+    collector.kill()
+    collector.start()
+    assert collector.post(token_body(trace=1)).status_code == 200
+    assert collector.stop() == 0
+    assert stored_tokens(tmp_path / "data") == {(1, index): 1 for index in range(3)}
+
+
+class Client(threading.Thread):
+    """Sends bodies and, like any OTLP exporter, sends the same bytes again until they are acknowledged."""
+
+    def __init__(self, collector, traces):
+        super().__init__()
+        self.collector = collector
+        self.traces = traces
+        self.acknowledged = set()
+        self.retries = 0
+        self.enough = threading.Event()
+        self.http = httpx.Client(timeout=5)
+
+    def run(self):
+        for trace in self.traces:
+            body = token_body(trace=trace, count=20)
+            while not self._sent(body):
+                if self.enough.wait(0.02):
+                    return
+                self.retries += 1
+            self.acknowledged.add(trace)
+            if self.enough.is_set():
+                return
+
+    def _sent(self, body):
+        try:
+            url = self.collector.urls["otlp-http"] + "/v1/traces"
+            return self.http.post(url, content=body, headers=PROTOBUF).status_code == 200
+        except (httpx.HTTPError, KeyError):
+            return False
+
+
+def test_killed_again_and_again_under_load_every_acknowledged_token_is_there_exactly_once(tmp_path):
+    chance = random.Random(20261121)
+    collector = Collector(tmp_path / "data", "--segment-age-s", "0.05").start()
+    clients = [Client(collector, itertools.count(first, 4)) for first in (1, 2, 3, 4)]
+    for client in clients:
+        client.start()
+    for _ in range(6):
+        threading.Event().wait(chance.uniform(0.1, 0.9))
+        collector.kill()
+        collector.start()
+    for client in clients:
+        client.enough.set()
+        client.join(60)
+    assert collector.stop() == 0
+    acknowledged = set().union(*(client.acknowledged for client in clients))
+    assert len(acknowledged) > 6
+    assert sum(client.retries for client in clients) > 0
+    stored = stored_tokens(tmp_path / "data")
+    assert set(stored.values()) == {1}
+    assert {(trace, index) for trace in acknowledged for index in range(20)} <= set(stored)
+
+
+def test_the_data_folder_belongs_to_one_process(tmp_path):
+    with Collector(tmp_path / "data") as collector:
+        again = run("--data-dir", str(collector.data_dir))
+        assert again.returncode == 1
+        assert "another collector" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "message"),
+    [
+        ("--otlp-http", "4318", "HOST:PORT"),
+        ("--store", "mysql://x", "chdb://"),
+        ("--segment-age-s", "0", "greater than 0"),
+        ("--fsync", "never", "ack"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_its_flag_and_variable(tmp_path, flag, value, message):
+    ended = run("--data-dir", str(tmp_path), flag, value)
+    assert ended.returncode == 2
+    assert flag in ended.stderr
+    assert "TOKENTRAIL_" in ended.stderr
+    assert message in ended.stderr
+
+
+def test_an_address_in_use_is_a_clear_end(tmp_path):
+    with Collector(tmp_path / "data") as collector:
+        address = collector.urls["api"].removeprefix("http://")
+        ended = run("--data-dir", str(tmp_path / "other"), "--api", address)
+        assert ended.returncode == 1
+        assert f"cannot listen on {address}" in ended.stderr
+        assert "Traceback" not in ended.stderr
+
+
+def test_every_setting_is_documented_with_its_default():
+    text = (ROOT / "docs" / "collector.md").read_text()
+    documented = dict(re.findall(r"^\| `--([a-z0-9-]+)` \|[^|]*\| ([^|]*) \|", text, re.MULTILINE))
+    fields = Settings.model_fields
+    assert set(documented) == {name.replace("_", "-") for name in fields}
+    for name, field in fields.items():
+        default = documented[name.replace("_", "-")].strip().strip("`")
+        assert default == ("" if field.default is None else str(field.default)), name
+
+
+def run(*arguments):
+    command = [sys.executable, "-m", "collector", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)

@@ -1,0 +1,99 @@
+"""The names that the decoding SQL reads are those that the SDK sends."""
+
+import re
+
+import pytest
+
+from collector.store.schema import SQL_DIR, TIME_COLUMNS, statements
+from tokentrail import semconv
+
+FILES = [*sorted((SQL_DIR / "schema").glob("*.sql")), *sorted((SQL_DIR / "engines").glob("*.sql"))]
+FOREIGN = {
+    "gen_ai.latency.e2e",
+    "gen_ai.latency.time_to_first_token",
+    "gen_ai.latency.time_in_model_prefill",
+    "gen_ai.latency.time_in_model_decode",
+    "gen_ai.usage.prompt_tokens",
+    "gen_ai.usage.completion_tokens",
+    "gen_ai.request.id",
+}
+"""Keys that only vLLM sends."""
+
+SPANS = {
+    semconv.TOKEN_SPAN,
+    semconv.PHASE_SPAN,
+    semconv.OPEN_SPAN,
+    semconv.STEP_SPAN,
+    semconv.COLD_START_SPAN,
+    semconv.KV_SPAN_PREFIX,
+    *(semconv.KV_SPAN_PREFIX + kind for kind in semconv.KvEvent),
+}
+
+
+def constants():
+    return {value for name, value in vars(semconv).items() if name.isupper() and isinstance(value, str)}
+
+
+def names(sql):
+    found = set(re.findall(r"'((?:gen_ai|tokentrail|service|error)\.[a-z0-9_.]+)'", sql))
+    claims = {"tokentrail.request", "tokentrail.kv"}
+    return {name for name in found if not name.endswith(".request") and name not in claims}
+
+
+def known():
+    phases = {semconv.PHASE_TIME_PREFIX + phase for phase in semconv.Phase}
+    prefixes = {semconv.COLD_START_SPAN + "."}
+    return constants() | SPANS | phases | prefixes | FOREIGN
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_every_name_in_sql_is_a_wire_name(file):
+    assert names(file.read_text()) - known() == set()
+
+
+def test_every_wire_name_of_a_table_is_read():
+    read = set().union(*(names(file.read_text()) for file in FILES))
+    must = SPANS | {
+        *semconv.STEP_ATTRIBUTES,
+        *(semconv.PHASE_TIME_PREFIX + phase for phase in semconv.Phase),
+        semconv.TOKEN_INDEX,
+        semconv.PHASE_NAME,
+        semconv.KV_BLOCKS,
+        semconv.KV_REASON,
+        semconv.TENANT,
+        semconv.SLO_CLASS,
+        semconv.STATUS,
+        semconv.FINISH_REASON,
+        semconv.PREEMPTIONS,
+        semconv.TIME_TO_LAST_TOKEN,
+        semconv.TIME_TO_FIRST_CHUNK,
+        semconv.INPUT_TOKENS,
+        semconv.OUTPUT_TOKENS,
+        semconv.CACHED_TOKENS,
+        semconv.REASONING_TOKENS,
+        semconv.ERROR_TYPE,
+        semconv.VARIANT,
+        semconv.SERVICE_NAME,
+        semconv.SERVICE_INSTANCE_ID,
+        semconv.OPERATION_NAME,
+        semconv.REQUEST_MODEL,
+        semconv.RESPONSE_ID,
+    }
+    assert must - read == set()
+
+
+def test_the_scope_that_claims_our_requests_is_the_sdks():
+    assert f"scope = '{semconv.SCOPE_NAME}'" in (SQL_DIR / "schema" / "20_flatten.sql").read_text()
+
+
+def test_every_status_is_accepted():
+    listed = ", ".join(f"'{status}'" for status in semconv.Status)
+    assert f"IN ({listed})" in (SQL_DIR / "engines" / "tokentrail.sql").read_text()
+
+
+def test_every_table_ages_by_a_column_it_has():
+    sql = (SQL_DIR / "schema" / "10_tables.sql").read_text()
+    tables = {re.search(r"EXISTS (\w+)", text)[1]: text for text in statements(sql)}
+    assert set(tables) == set(TIME_COLUMNS)
+    for table, column in TIME_COLUMNS.items():
+        assert re.search(rf"^    {column} ", tables[table], re.MULTILINE)

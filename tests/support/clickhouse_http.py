@@ -1,0 +1,127 @@
+"""ClickHouse's HTTP interface, answered by chDB: a server for tests of the `http://` store.
+
+`python clickhouse_http.py PATH PORT`, in a working directory of its own (chDB keeps format schemas there). It knows
+what clickhouse-connect sends: statements in the body or in `query=`, settings and `param_…` in the query string, gzip or
+zstd bodies; errors carry ClickHouse's code in a header.
+"""
+
+import gzip
+import re
+import sys
+import tempfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
+
+import chdb
+import zstandard
+
+NOT_SETTINGS = {"query", "database", "client_protocol_version", "session_id", "query_id", "user", "password"}
+NOT_SETTINGS |= {"enable_http_compression", "http_headers_progress_interval_ms", "send_progress_in_http_headers"}
+NOT_SETTINGS |= {
+    "wait_end_of_query",
+    "compress",
+    "role",
+    "cancel_http_readonly_queries_on_client_close",
+    "session_timeout",
+}
+INSERT = re.compile(rb"\s*INSERT INTO\b.*\bFORMAT \w+\s*", re.IGNORECASE)
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    connection = None
+
+    def do_GET(self):
+        self._answer(200, b"Ok.\n") if urlsplit(self.path).path == "/ping" else self.do_POST()
+
+    def do_POST(self):
+        parameters = dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True))
+        body = self._body()
+        head, _, rest = body.partition(b"\n")
+        try:
+            if INSERT.fullmatch(head):
+                result = self._insert(head.decode(), rest, parameters)
+            else:
+                result = self._select(parameters.get("query", ""), body, parameters)
+            self._answer(200, result)
+        except Exception as error:
+            code = re.search(r"Code: (\d+)", str(error))
+            self._answer(500, str(error).encode(), {"X-ClickHouse-Exception-Code": code[1] if code else "1002"})
+
+    def _select(self, sql, body, parameters):
+        statement = (sql + "\n" + body.decode()).strip().rstrip(";")
+        found = re.search(r"\s+FORMAT\s+(\w+)\s*$", statement, re.IGNORECASE)
+        if found:
+            statement = statement[: found.start()]
+        values = {key.removeprefix("param_"): value for key, value in parameters.items() if key.startswith("param_")}
+        return self.server.run(statement, found[1] if found else "TabSeparated", _settings(parameters), values)
+
+    def _insert(self, sql, body, parameters):
+        with tempfile.NamedTemporaryFile(suffix=".raw") as file:
+            file.write(body)
+            file.flush()
+            insert, _, form = sql.rpartition(" FORMAT ")
+            statement = f"{insert} FROM INFILE '{file.name}' FORMAT {form}"
+            return self.server.run(statement, "TabSeparated", _settings(parameters), {})
+
+    def _body(self):
+        if self.headers.get("Transfer-Encoding") == "chunked":
+            body = b""
+            while size := int(self.rfile.readline(), 16):
+                body += self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
+        else:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        match self.headers.get("Content-Encoding"):
+            case "gzip":
+                return gzip.decompress(body)
+            case "zstd":
+                return zstandard.ZstdDecompressor().decompressobj().decompress(body)
+        return body
+
+    def _answer(self, status, body, headers=None):
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+class Server(ThreadingHTTPServer):
+    """One chDB engine; every request has its own session."""
+
+    daemon_threads = True
+
+    def __init__(self, path, port):
+        Path(path).mkdir(parents=True, exist_ok=True)
+        self._dsn = str(path)
+        self._keep = chdb.connect(self._dsn)
+        super().__init__(("127.0.0.1", port), Handler)
+
+    def run(self, statement, form, settings, values):
+        session = chdb.connect(self._dsn)
+        try:
+            for name, value in settings.items():
+                session.query(f"SET {name} = {_quoted(value)}")
+            return session.query(statement, form, params=values).bytes()
+        finally:
+            session.close()
+
+
+def _settings(parameters):
+    return {k: v for k, v in parameters.items() if k not in NOT_SETTINGS and not k.startswith("param_")}
+
+
+def _quoted(value):
+    return value if re.fullmatch(r"-?\d+", value) else "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+if __name__ == "__main__":
+    server = Server(sys.argv[1], int(sys.argv[2]))
+    print(f"listening on http://127.0.0.1:{server.server_port}", flush=True)
+    server.serve_forever()
