@@ -83,17 +83,23 @@ def _threshold(figure: go.Figure, at: float) -> None:
 
 def _incident_bands(figure: go.Figure, incidents: Sequence[Json], window: Json) -> None:
     """What happened to engines, shaded; an SLO's burn is a consequence and would shade everything."""
-    for incident in incidents:
-        if incident["cause"] == "slo_burn":
-            continue
-        figure.add_vrect(
-            x0=max(instant(incident["start"]), instant(window["start"])),
-            x1=instant(incident["end"]) or instant(window["end"]),
-            fillcolor=palette.CAUSES.get(incident["cause"], palette.QUIET),
-            opacity=0.10,
-            line_width=0,
-            layer="below",
-        )
+    bands = [
+        {
+            "type": "rect",
+            "yref": "paper",
+            "y0": 0,
+            "y1": 1,
+            "x0": max(instant(incident["start"]), instant(window["start"])),
+            "x1": instant(incident["end"]) or instant(window["end"]),
+            "fillcolor": palette.CAUSES.get(incident["cause"], palette.QUIET),
+            "opacity": 0.10,
+            "line": {"width": 0},
+            "layer": "below",
+        }
+        for incident in incidents
+        if incident["cause"] != "slo_burn"
+    ]
+    figure.update_layout(shapes=[*figure.layout.shapes, *bands])
 
 
 def traffic(requests: Series, goodput: Series, window: Json) -> go.Figure:

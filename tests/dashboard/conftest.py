@@ -43,7 +43,7 @@ def lived(collector):
     """The disturbed and the open request of an engine, once everything is there."""
     engine = Engine(collector.urls["otlp-http"])
     lived = engine.live()
-    collector.wait_until(lambda: collector.get("/api/v1/summary").json()["requests"]["total"] == 43)
+    collector.wait_until(lambda: collector.get("/api/v1/summary").json()["requests"]["total"] == 45)
     collector.wait_until(lambda: collector.get("/api/v1/summary").json()["requests"]["in_flight"] == 1)
     yield lived
     engine.trail.shutdown()

@@ -1,4 +1,4 @@
-"""Ten minutes of an engine's life, told to a real collector through the SDK with stamps of our choice."""
+"""Eight minutes of an engine's life, told to a real collector through the SDK with stamps of our choice."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ SECOND = 1000 * MS
 MODEL = "smollm2-135m-instruct"
 HOSTILE_TENANT = '"><img src=x onerror=alert(1)> **bold** [a](http://example.invalid/) `code` $x$ {{x}}'
 KV_TOTAL = 64
+TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 class Engine:
@@ -86,7 +87,7 @@ class Engine:
         request.end(self.at, finish_reason="stop")
         return request
 
-    def live(self, minutes: int = 10):
+    def live(self, minutes: int = 8):
         """Everything the pages show; returns the disturbed request and one that stays open."""
         self.at = now_ns() - minutes * 60 * SECOND
         self.cold_start(self.at - 5 * SECOND)
@@ -96,6 +97,8 @@ class Engine:
             self.answer(f"req-{number}", tokens=1 if number == 3 else 4 + number % 9, queued=queued, tenant=tenant)
             self.at += 10 * SECOND
         disturbed = self.disturbed("req-disturbed")
+        for twin in ("req-twin-a", "req-twin-b"):
+            self.answer(twin, tokens=2 if twin.endswith("a") else 3, carrier={"traceparent": TRACEPARENT})
         failed = self.arrive("req-failed")
         failed.end(self.at + SECOND, status=Status.ERROR, error_type="out_of_memory")
         gone = self.arrive("req-gone")

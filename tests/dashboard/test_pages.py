@@ -6,7 +6,7 @@ import re
 
 from dashboard.formatting import count, duration, pace, percent, rate
 from tests.dashboard.browser import streamlit
-from tests.dashboard.feed import HOSTILE_TENANT
+from tests.dashboard.feed import HOSTILE_TENANT, TRACEPARENT
 from tests.support.collector import Collector
 
 
@@ -39,7 +39,7 @@ def test_overview_shows_the_windows_numbers(page, dashboard, api):
     summary = api("summary")
     requests = summary["requests"]
     assert requests == {
-        "total": 43, "ok": 41, "good": requests["good"], "failed": 1, "cancelled": 1,
+        "total": 45, "ok": 43, "good": requests["good"], "failed": 1, "cancelled": 1,
         "in_flight": 1, "in_flight_violations": 1, "lost": 0,
     }  # fmt: skip
     assert shown == {
@@ -47,7 +47,7 @@ def test_overview_shows_the_windows_numbers(page, dashboard, api):
         "Goodput": rate(summary["goodput"]["requests_per_s"], "/s"),
         "Requests/s": rate(summary["throughput"]["requests_per_s"], "/s"),
         "Output tokens/s": rate(summary["throughput"]["output_tokens_per_s"], "/s"),
-        "Requests": "43",
+        "Requests": "45",
         "Failed": "1",
         "In flight": "1",
         "Lost": "0",
@@ -97,14 +97,14 @@ def test_overview_lists_engines_and_cold_starts(page, dashboard):
 def test_a_filter_narrows_the_numbers_and_stays_in_the_url(page, dashboard, api):
     page.goto(f"{dashboard}/?tenant=umbrella&range=1h")
     expected = api("summary", tenant="umbrella", start="-1h")["requests"]["total"]
-    assert 0 < expected < 43
+    assert 0 < expected < 45
     assert metrics(part(page, "traffic"))["Requests"] == str(expected)
     page.get_by_role("link", name="Requests").click()
     page.get_by_text(f"{expected} of {expected} requests").wait_for()
     assert "tenant=umbrella" in page.url
     assert "range=1h" in page.url
     page.locator(".st-key-tenant").get_by_role("button", name="Clear all").click()
-    page.get_by_text("43 of 43 requests").wait_for()
+    page.get_by_text("45 of 45 requests").wait_for()
     assert "tenant" not in page.url
 
 
@@ -161,6 +161,14 @@ def test_an_open_request_is_shown_as_far_as_it_is_known(page, dashboard, api, st
     assert (shown["TTFT"], shown["E2E"], shown["Input tokens"]) == ("–", "–", "40")
     page.get_by_text("in_flight").wait_for()
     page.get_by_text("No single tokens are recorded").wait_for()
+
+
+def test_requests_of_one_trace_lead_to_each_other(page, dashboard):
+    page.goto(f"{dashboard}/request?trace_id={TRACEPARENT.split('-')[1]}")
+    assert metrics(part(page, "request-numbers"))["Output tokens"] == "3"
+    link = page.get_by_text("1 more of this trace").get_by_role("link")
+    page.goto(f"{dashboard}/{link.get_attribute('href')}")
+    assert metrics(part(page, "request-numbers"))["Output tokens"] == "2"
 
 
 def test_unknown_and_hostile_ids_are_answered_in_words(page, dashboard):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.charts import in_reach, legend
+from dashboard.charts import in_reach, latency, legend
 from dashboard.filters import POINTS, STEPS_S, known_labels, refresh_s, step_s
 from dashboard.shape import (
     Series,
@@ -118,6 +118,16 @@ def test_thresholds_and_where_they_are_drawn():
     assert in_reach(series, allowed) == [0.5]
     assert legend(series, allowed) == "Dashed: chat, other ≤ 500 ms. Above the chart: all ≤ 9.00 s."
     assert legend(series, {}) == "No SLO limits it."
+
+
+def test_incidents_shade_the_part_of_the_window_that_they_took():
+    past = {"cause": "cold_start", "start": "2026-11-21T09:00:00Z", "end": "2026-11-21T10:00:10Z"}
+    lasting = {"cause": "engine_hung", "start": "2026-11-21T10:00:20Z", "end": None}
+    burn = {"cause": "slo_burn", "start": "2026-11-21T10:00:20Z", "end": None}
+    series = Series([], {"p50": [], "p95": [], "p99": []})
+    drawn = latency(series, {"chat": 0.5}, WINDOW, [past, lasting, burn])
+    _threshold, *bands = drawn.layout.shapes
+    assert [(band.x0.second, band.x1.second) for band in bands] == [(3, 10), (20, 40)]
 
 
 @pytest.mark.parametrize(
