@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO_SECONDS ?=
 BENCH_FLAGS ?=
-SYSTEM_PACKAGES := prometheus prometheus-alertmanager chromium
+SYSTEM_PACKAGES := prometheus prometheus-alertmanager chromium docker-compose
 
 .PHONY: help setup system demo test lint format bench constraints clean
 
@@ -30,7 +30,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-# Prometheus, Alertmanager and a browser for the tests; without root, the tests that need a missing one say so.
+# What the tests run against; without root, the tests that need a missing one say so.
 system:  ## install the system packages that the tests use (apt, as root)
 	@missing=; for p in $(SYSTEM_PACKAGES); do command -v $$p >/dev/null || missing="$$missing $$p"; done; \
 	if [ -z "$$missing" ]; then :; \

@@ -42,7 +42,7 @@ def main(
 
 
 SlosFile = Annotated[
-    Path | None, typer.Option("--slos", help="SLO file; the one in alerts/ by default.", exists=True, dir_okay=False)
+    Path | None, typer.Option("--slos", help="SLO file instead of the one in alerts/.", exists=True, dir_okay=False)
 ]
 
 

@@ -58,7 +58,7 @@ def run(console: Console, *, seconds: float | None, home: Path, slos: Path | Non
     Raises ProcessFailed when a part does not start or dies.
     """
     shutil.rmtree(home, ignore_errors=True)
-    stack = Stack(home=home.absolute(), slos=(slos or checkout() / "alerts" / "slos.yaml").absolute())
+    stack = Stack(home=home.absolute(), slos=(slos or checkout() / "alerts" / "slos.demo.yaml").absolute())
     seen: list[Observation] = []
     problems: list[str] = []
     try:

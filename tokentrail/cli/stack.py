@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -85,12 +86,15 @@ class Stack:
         return self.urls["dashboard"]
 
     def prometheus(self, *, interval: str) -> str | None:
-        """Start Prometheus with the shipped rules on this stack; returns its URL, None where it is not installed."""
+        """Start Prometheus with the rules for these SLOs; returns its URL, None where it is not installed."""
         binary = shutil.which("prometheus")
         if binary is None:
             return None
+        rules = self.home / "rules"
+        generate = [sys.executable, "-m", "alerts", "--slos", str(self.slos), "--out", str(rules)]
+        subprocess.run(generate, check=True, cwd=checkout(), stdout=subprocess.DEVNULL)
         config = self.home / "prometheus.yml"
-        config.write_text(yaml.safe_dump(self._prometheus_config(interval)))
+        config.write_text(yaml.safe_dump(self._prometheus_config(interval, rules)))
         child = self._start(
             "prometheus",
             [binary, f"--config.file={config}", f"--storage.tsdb.path={self.home / 'prometheus'}"]
@@ -119,12 +123,11 @@ class Stack:
         self.running[name] = child
         return child
 
-    def _prometheus_config(self, interval: str) -> dict[str, object]:
+    def _prometheus_config(self, interval: str, rules: Path) -> dict[str, object]:
         """The shipped alerts/prometheus.yml with this stack's addresses, so that what is shown is what is shipped."""
-        alerts = checkout() / "alerts"
-        config: dict[str, object] = yaml.safe_load((alerts / "prometheus.yml").read_text())
+        config: dict[str, object] = yaml.safe_load((checkout() / "alerts" / "prometheus.yml").read_text())
         config["global"] = {"scrape_interval": interval, "evaluation_interval": interval}
-        config["rule_files"] = [str(alerts / "rules" / "*.yml")]
+        config["rule_files"] = [str(rules / "*.yml")]
         config.pop("alerting", None)
         jobs: list[dict[str, object]] = config["scrape_configs"]  # type: ignore[assignment] # as shipped, and tested
         parts = {"tokentrail-collector": "API", "tokentrail-engine": "engine"}
