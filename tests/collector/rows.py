@@ -31,6 +31,7 @@ class Rows:
     def requests(self, many):
         rows = [_request(**fields) for fields in many]
         self.insert("requests", rows)
+        self.insert("open_requests", [_ended(row) for row in rows])
         return rows
 
     def open(self, *, start, seen, **fields):
@@ -99,6 +100,12 @@ def _native(name, value):
         case "ingested_at":
             return value // 1_000_000
     return value
+
+
+def _ended(request):
+    """What the decoding view makes of a request's end."""
+    same = ("start", "trace_id", "span_id", "engine", "service", "instance", "variant", "model", "tenant", "slo_class")
+    return {name: request[name] for name in same} | {"seen": request["end"] + 3600 * SECOND, "ended": 1}
 
 
 def _request(*, ended=NOW - SECOND, e2e=SECOND, **fields):

@@ -54,9 +54,9 @@ WHERE claim = 'tokentrail.request';
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_open_requests TO open_requests AS
 SELECT
     start,
-    end AS seen,
+    if(ended, end + INTERVAL 1 HOUR, end) AS seen,              -- no announcement, however late, outlives the end
     trace_id,
-    toFixedString(parent_span_id, 8) AS span_id,
+    toFixedString(if(ended, toString(flat_spans.span_id), parent_span_id), 8) AS span_id,
     text['gen_ai.response.id'] AS request_id,
     'tokentrail' AS engine,
     service, instance, variant,
@@ -67,9 +67,10 @@ SELECT
     number['gen_ai.usage.input_tokens'] AS input_tokens,
     number['gen_ai.usage.output_tokens'] AS output_tokens,
     if(mapContains(number, 'gen_ai.response.time_to_first_chunk'),
-        toUInt64(round(number['gen_ai.response.time_to_first_chunk'] * 1e9)), NULL) AS ttft_ns
+        toUInt64(round(number['gen_ai.response.time_to_first_chunk'] * 1e9)), NULL) AS ttft_ns,
+    claim = 'tokentrail.request' AS ended
 FROM flat_spans
-WHERE claim = 'tokentrail.request.open';
+WHERE claim IN ('tokentrail.request.open', 'tokentrail.request');
 
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_phases TO phases AS
 SELECT

@@ -140,7 +140,8 @@ PARTITION BY toYYYYMM(start)
 ORDER BY (start, trace_id)
 SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1;
 
--- The latest announcement of each request in flight; one that also has a row in `requests` is over.
+-- The latest announcement of each request. Its end replaces it, and is removed when its day has become one part: what stays
+-- of past days are the requests that were lost.
 CREATE TABLE IF NOT EXISTS open_requests
 (
     start             DateTime64(9, 'UTC'),
@@ -158,12 +159,17 @@ CREATE TABLE IF NOT EXISTS open_requests
     slo_class         LowCardinality(String),
     input_tokens      UInt32,
     output_tokens     UInt32,
-    ttft_ns           Nullable(UInt64)
+    ttft_ns           Nullable(UInt64),
+    ended             UInt8,                                    -- 1: it has ended; `seen` is then an hour after
+    INDEX by_seen seen TYPE minmax GRANULARITY 1
 )
-ENGINE = ReplacingMergeTree(seen)
+ENGINE = ReplacingMergeTree(seen, ended)
 PARTITION BY toDate(start)
 ORDER BY (start, trace_id, span_id)
-SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1;
+SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1,
+         min_age_to_force_merge_seconds = 3600, min_age_to_force_merge_on_partition_only = 1,
+         allow_experimental_replacing_merge_with_cleanup = 1,
+         enable_replacing_merge_with_cleanup_for_min_age_to_force_merge = 1;
 
 -- Everything else that arrived, whole: nothing is lost because nobody has written its SQL yet.
 CREATE TABLE IF NOT EXISTS spans
