@@ -25,18 +25,19 @@ from tokentrail.load import CHAT, COMPLETION, LONG_GENERATION, Observation, Plan
 from tokentrail.load import run as run_load
 
 MODEL = "smollm2-135m-instruct"
-ENGINE_FLAGS = ("--kv-blocks", "64", "--block-size", "16", "--max-seqs", "16", "--variant", "demo")
-"""A KV cache of 1,024 tokens: enough for the steady traffic, too little for a burst of long generations."""
+ENGINE_FLAGS = ("--kv-blocks", "80", "--block-size", "16", "--max-seqs", "16", "--variant", "demo")
+"""A KV cache of 1,280 tokens: enough for the steady traffic, too little for a burst of long generations."""
 ENGINE_THREADS = max(1, (os.cpu_count() or 2) - 1)
 """One core is left to the rest: threads that wait for each other at every product crawl where all cores are busy."""
-RATES = {CHAT: 0.35, COMPLETION: 0.25}
+RATES = {CHAT: 0.25, COMPLETION: 0.2}
 """Requests per second that two CPU cores answer with room to spare, beside everything else that runs there."""
 BURST = 8
 BURST_EVERY_S = 90.0
 DRAIN_S = 25.0
 PATIENCE_S = 60.0
 """What is not answered so long after the last was sent is cancelled; when nothing was answered meanwhile, it hangs."""
-SCRAPE_INTERVAL = "2s"
+REFRESH_S = 3.0
+"""Each refresh asks three questions of the store, on the cores that the engine computes on."""
 
 
 def workload(seconds: float, *, seed: int) -> Iterator[PlannedRequest]:
@@ -84,7 +85,7 @@ def _start(console: Console, stack: Stack) -> None:
     with console.status("starting the dashboard"):
         stack.dashboard()
     with console.status("starting Prometheus"):
-        if stack.prometheus(interval=SCRAPE_INTERVAL) is None:
+        if stack.prometheus() is None:
             console.print("[dim]prometheus is not installed: alerts are shown as the collector computes them[/]")
     with console.status("starting the engine (the first time, it downloads a model of 93 MB)"):
         stack.engine("--model", MODEL, "--threads", str(ENGINE_THREADS), *ENGINE_FLAGS)
@@ -115,7 +116,7 @@ async def _drive(
                 stack.check()
                 with contextlib.suppress(httpx.HTTPError):  # one refresh less; a dead collector is seen by check()
                     show.update(await asyncio.to_thread(_state, api, stack, began, title))
-                await asyncio.wait({load}, timeout=1)
+                await asyncio.wait({load}, timeout=REFRESH_S)
         return load.done()
     finally:
         load.cancel()

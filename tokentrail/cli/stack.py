@@ -85,7 +85,7 @@ class Stack:
         child.wait_ready(f"{self.urls['dashboard']}/_stcore/health", timeout_s=60)
         return self.urls["dashboard"]
 
-    def prometheus(self, *, interval: str) -> str | None:
+    def prometheus(self) -> str | None:
         """Start Prometheus with the rules for these SLOs; returns its URL, None where it is not installed."""
         binary = shutil.which("prometheus")
         if binary is None:
@@ -94,7 +94,7 @@ class Stack:
         generate = [sys.executable, "-m", "alerts", "--slos", str(self.slos), "--out", str(rules)]
         subprocess.run(generate, check=True, cwd=checkout(), stdout=subprocess.DEVNULL)
         config = self.home / "prometheus.yml"
-        config.write_text(yaml.safe_dump(self._prometheus_config(interval, rules)))
+        config.write_text(yaml.safe_dump(self._prometheus_config(rules)))
         child = self._start(
             "prometheus",
             [binary, f"--config.file={config}", f"--storage.tsdb.path={self.home / 'prometheus'}"]
@@ -123,10 +123,9 @@ class Stack:
         self.running[name] = child
         return child
 
-    def _prometheus_config(self, interval: str, rules: Path) -> dict[str, object]:
+    def _prometheus_config(self, rules: Path) -> dict[str, object]:
         """The shipped alerts/prometheus.yml with this stack's addresses, so that what is shown is what is shipped."""
         config: dict[str, object] = yaml.safe_load((checkout() / "alerts" / "prometheus.yml").read_text())
-        config["global"] = {"scrape_interval": interval, "evaluation_interval": interval}
         config["rule_files"] = [str(rules / "*.yml")]
         config.pop("alerting", None)
         jobs: list[dict[str, object]] = config["scrape_configs"]  # type: ignore[assignment] # as shipped, and tested

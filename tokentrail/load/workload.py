@@ -56,7 +56,7 @@ class Profile:
 
 CHAT = Profile("chat", prompt=Lengths(60, 0.9, 4, 400), output=Lengths(28, 0.7, 1, 120))
 COMPLETION = Profile("completion", prompt=Lengths(110, 0.6, 16, 400), output=Lengths(8, 0.6, 1, 32), temperature=0.0)
-LONG_GENERATION = Profile("chat", prompt=Lengths(90, 0.2, 40, 160), output=Lengths(120, 0.2, 80, 160), ignore_eos=True)
+LONG_GENERATION = Profile("chat", prompt=Lengths(90, 0.2, 40, 160), output=Lengths(90, 0.2, 60, 120), ignore_eos=True)
 """Fills a KV cache: every sequence grows well past its prompt."""
 
 
