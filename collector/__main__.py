@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _listen_for_stop() -> int:
-    """A file that can be read once SIGTERM or SIGINT came. Setting an Event in a handler can deadlock at the second one."""
+    """A file to read until SIGTERM or SIGINT comes: a handler that sets an Event may deadlock at the second signal."""
     readable, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     os.set_blocking(readable, True)
     signal.set_wakeup_fd(writable, warn_on_full_buffer=False)

@@ -72,7 +72,7 @@ class Settings(BaseSettings):
     max_span_attributes: Positive = Field(1024, description="most attributes of a span")
 
     fsync: Fsync = Field(Fsync.ACK, description="ack: on disk before acknowledged; os: left to the operating system")
-    segment_bytes: Positive = Field(8 * MIB, description="a segment of the log is sealed at this size")
+    segment_bytes: Positive = Field(32 * MIB, description="a segment of the log is sealed at this size")
     segment_age_s: PositiveSeconds = Field(1.0, description="or at this age, so that it can be queried")
     wal_max_bytes: Positive = Field(2048 * MIB, description="log size at which clients are told to retry later")
     dedup_retention_s: PositiveSeconds = Field(3600.0, description="how long a repeated payload is recognised")

@@ -30,7 +30,7 @@ from collector.wal.segment import (
 class LogLimits:
     """Sizes in bytes, times in seconds."""
 
-    segment_bytes: int = 8 * 1024 * 1024
+    segment_bytes: int = 32 * 1024 * 1024
     segment_age_s: float = 1.0
     max_bytes: int = 2 * 1024**3
     dedup_retention_s: float = 3600.0

@@ -148,7 +148,8 @@ def test_an_announcement_is_of_the_request_that_will_follow(store):
         request.span(semconv.OPEN_SPAN, span=100 + seen, parent=5, ns=seen * SECOND, attributes=attributes | more)
         insert(store, request)
     found = store.query(
-        "SELECT span_id, toUnixTimestamp64Nano(seen), model, input_tokens, output_tokens, ttft_ns FROM open_requests FINAL"
+        "SELECT span_id, toUnixTimestamp64Nano(seen), model, input_tokens, output_tokens, ttft_ns"
+        " FROM open_requests FINAL"
     )
     assert found.result_rows == [((5).to_bytes(8, "big"), T0 + 5 * SECOND, "small", 40, 3, 500 * MS)]
     assert rows(store, "requests") == []

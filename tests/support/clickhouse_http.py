@@ -1,8 +1,8 @@
 """ClickHouse's HTTP interface, answered by chDB: a server for tests of the `http://` store.
 
 `python clickhouse_http.py PATH PORT`, in a working directory of its own (chDB keeps format schemas there). It knows
-what clickhouse-connect sends: statements in the body or in `query=`, settings and `param_…` in the query string, gzip or
-zstd bodies; errors carry ClickHouse's code in a header.
+what clickhouse-connect sends: statements in the body or in `query=`, settings and `param_…` in the query string, gzip
+or zstd bodies; errors carry ClickHouse's code in a header.
 """
 
 import gzip

@@ -1,5 +1,8 @@
 -- Spans of any other instrumentation that follows OpenTelemetry's GenAI conventions: what they say, nothing guessed.
 
+CREATE TABLE IF NOT EXISTS genai_spans AS flat_spans ENGINE = Null;
+CREATE OR REPLACE MATERIALIZED VIEW genai_route TO genai_spans AS SELECT * FROM flat_spans WHERE claim = 'genai.request';
+
 CREATE OR REPLACE MATERIALIZED VIEW genai_requests TO requests AS
 WITH
     toUInt32(number['gen_ai.usage.output_tokens']) AS n,
@@ -32,5 +35,4 @@ SELECT
     duration_ns AS e2e_ns,
     getSetting('insert_deduplication_token') AS segment,
     now64(3, 'UTC') AS ingested_at
-FROM flat_spans
-WHERE claim = 'genai.request';
+FROM genai_spans;

@@ -99,6 +99,11 @@ SELECT
 FROM flat_spans
 WHERE claim = 'tokentrail.step';
 
+-- What happens rarely has a table of its own, too.
+CREATE TABLE IF NOT EXISTS tokentrail_events AS flat_spans ENGINE = Null;
+CREATE OR REPLACE MATERIALIZED VIEW tokentrail_route_events TO tokentrail_events AS
+SELECT * FROM flat_spans WHERE startsWith(claim, 'tokentrail.kv.') OR claim = 'tokentrail.cold_start';
+
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_kv_events TO kv_events AS
 SELECT
     start, service, instance, variant,
@@ -110,7 +115,7 @@ SELECT
     trace_id,
     parent_span_id AS request_span_id,
     getSetting('insert_deduplication_token') AS segment
-FROM flat_spans
+FROM tokentrail_events
 WHERE startsWith(claim, 'tokentrail.kv.');
 
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_cold_starts TO cold_starts AS
@@ -123,5 +128,5 @@ SELECT
     if(status_code = 2, 'error', 'ok') AS status,
     text['error.type'] AS error_type,
     getSetting('insert_deduplication_token') AS segment
-FROM flat_spans
+FROM tokentrail_events
 WHERE claim = 'tokentrail.cold_start';

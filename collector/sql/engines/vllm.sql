@@ -2,6 +2,9 @@
 -- queue_ns is everything that is not inference: time_in_queue starts when the engine core took the request in, and a
 -- request waits before that too; a promise about TTFT covers both. So queue + prefill + decode = E2E.
 
+CREATE TABLE IF NOT EXISTS vllm_spans AS flat_spans ENGINE = Null;
+CREATE OR REPLACE MATERIALIZED VIEW vllm_route TO vllm_spans AS SELECT * FROM flat_spans WHERE startsWith(claim, 'vllm.');
+
 CREATE OR REPLACE MATERIALIZED VIEW vllm_requests TO requests AS
 WITH
     toUInt64(round(least(number['gen_ai.latency.e2e'], 1e7) * 1e9)) AS whole_ns,     -- `end` must stay a date
@@ -39,7 +42,7 @@ SELECT
     if(has_phases, decode, NULL) AS decode_ns,
     getSetting('insert_deduplication_token') AS segment,
     now64(3, 'UTC') AS ingested_at
-FROM flat_spans
+FROM vllm_spans
 WHERE claim = 'vllm.request';
 
 CREATE OR REPLACE MATERIALIZED VIEW vllm_phases TO phases AS
@@ -55,7 +58,7 @@ SELECT
     span.start + toIntervalNanosecond(phase.2) AS start,
     phase.1 AS name,
     phase.3 AS duration_ns
-FROM flat_spans AS span
+FROM vllm_spans AS span
 WHERE claim = 'vllm.request' AND mapContains(number, 'gen_ai.latency.time_in_model_prefill') AND phase.3 > 0;
 
 -- Start-up is one trace; its parts come from several processes. 'Load weights' becomes load_weights, as ours is called.
@@ -69,5 +72,5 @@ SELECT
     if(status_code = 2, 'error', 'ok') AS status,
     extract(status_message, '^([A-Za-z_][A-Za-z0-9_.]*): ') AS error_type,
     getSetting('insert_deduplication_token') AS segment
-FROM flat_spans
+FROM vllm_spans
 WHERE claim = 'vllm.cold_start';

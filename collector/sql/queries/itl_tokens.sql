@@ -1,6 +1,2 @@
--- A request's tokens lie between its start and its end, so the minutes to read follow from the requests.
 FROM tokens
-WHERE token_index > 0
-  AND minute >= (SELECT toStartOfMinute(min(start)) FROM requests WHERE $window AND $filter AND status = 'ok')
-  AND minute <= toStartOfMinute(fromUnixTimestamp64Nano({end_ns:Int64}))
-  AND (trace_id, request_span_id) IN ($request_keys)
+WHERE $token_minutes AND (trace_id, request_span_id) IN ($request_keys)
