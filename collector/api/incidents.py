@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query
 from collector.api.models import Incident, Incidents
 from collector.api.parameters import Window, WindowQuery
 from collector.api.questions import Context, of_engines
-from collector.api.slos import state, tally, window_counts
+from collector.api.slos import burn_of, tally, window_counts, windows_of
 from collector.api.times import SECOND_NS, rfc3339
 from collector.slo.burn import burn_rules
 from collector.slo.conditions import Conditions, load_conditions
@@ -56,14 +56,13 @@ def _incident(
 
 def _slo_burns(ctx: Context, window: Window) -> Iterator[Incident]:
     for slo in ctx.slos:
-        now = state(ctx, slo, window)
-        firing = [
-            (rule, burn) for rule, burn in zip(burn_rules(slo, ctx.windows), now.burn, strict=True) if burn.firing
-        ]
+        rules = burn_rules(slo, ctx.windows)
+        by_window = window_counts(ctx, slo, window, windows_of(rules))
+        firing = [(rule, burn) for rule in rules if (burn := burn_of(rule, slo, by_window)).firing]
         if not firing:
             continue
         rule, burn = firing[0]
-        judged = tally(window_counts(ctx, slo, window, {rule.long_ns})[rule.long_ns])
+        judged = tally(by_window[rule.long_ns])
         bounds = {"start_ns": window.end_ns - rule.long_ns, "end_ns": window.end_ns}
         chosen = both(window.filter, selected(slo.select, "slo"))
         first = ctx.queries.ask_one("first_bad", {"filter": chosen, "good": good(slo.thresholds, "slo")}, **bounds)

@@ -69,10 +69,15 @@ def seconds(ns: float | None) -> float | None:
     return None if ns is None else ns / SECOND_NS
 
 
+def nothing() -> Distribution:
+    """The distribution of no values."""
+    return Distribution.model_validate(dict.fromkeys(Distribution.model_fields) | {"count": 0})
+
+
 def distribution(row: Mapping[str, Any], name: str) -> Distribution:
     """The columns `{name}_count`, `_mean`, `_quantiles` and `_max` of a row."""
     if row[f"{name}_count"] == 0:
-        return Distribution.model_validate(dict.fromkeys(Distribution.model_fields) | {"count": 0})
+        return nothing()
     quantiles: Sequence[float] = row[f"{name}_quantiles"]
     p50, p90, p95, p99, p999 = map(seconds, quantiles)
     return Distribution(

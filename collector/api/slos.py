@@ -48,9 +48,9 @@ def find(slos: Sequence[Slo], name: str) -> Slo:
 def state(ctx: Context, slo: Slo, asked: Window) -> SloOut:
     """An SLO's numbers at the end of the window that was asked about, all from counts of the same rows."""
     rules = burn_rules(slo, ctx.windows)
-    by_window = window_counts(ctx, slo, asked, {ns for r in rules for ns in (r.short_ns, r.long_ns)})
+    by_window = window_counts(ctx, slo, asked, {slo.window, *windows_of(rules)})
     whole = by_window[slo.window]
-    burn = [_burn(rule, slo, by_window) for rule in rules]
+    burn = [burn_of(rule, slo, by_window) for rule in rules]
     return SloOut(
         name=slo.name,
         description=slo.description,
@@ -69,9 +69,14 @@ def state(ctx: Context, slo: Slo, asked: Window) -> SloOut:
     )
 
 
-def window_counts(ctx: Context, slo: Slo, asked: Window, also: set[int]) -> dict[int, Counts]:
-    """Counts by window (nanoseconds, all ending when the asked one does): the SLO's own and those in `also`."""
-    windows = sorted({slo.window, *also})
+def windows_of(rules: Sequence[BurnRule]) -> set[int]:
+    """The windows that burn-rate rules look at, in nanoseconds."""
+    return {ns for rule in rules for ns in (rule.short_ns, rule.long_ns)}
+
+
+def window_counts(ctx: Context, slo: Slo, asked: Window, lengths: set[int]) -> dict[int, Counts]:
+    """An SLO's counts by the length of the window (nanoseconds), all ending when the asked one does, from one pass."""
+    windows = sorted(lengths)
     selection = both(asked.filter, selected(slo.select, "slo"))
     bounds = {"start_ns": max(0, asked.end_ns - windows[-1]), "end_ns": asked.end_ns, "windows": windows}
     ended = ctx.queries.ask("slo_bands", {"filter": selection, "good": good(slo.thresholds, "slo")}, **bounds)
@@ -96,7 +101,8 @@ def tally(requests: Counts) -> Tally:
     return Tally(judged, judged - requests.good)
 
 
-def _burn(rule: BurnRule, slo: Slo, by_window: Mapping[int, Counts]) -> BurnOut:
+def burn_of(rule: BurnRule, slo: Slo, by_window: Mapping[int, Counts]) -> BurnOut:
+    """How fast the budget burns over a rule's windows."""
     short, long = tally(by_window[rule.short_ns]), tally(by_window[rule.long_ns])
     short_burn, long_burn = short.burn(slo.budget), long.burn(slo.budget)
     return BurnOut(

@@ -6,10 +6,19 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from collector.api.models import GoodputAnswer, Summary, Throughput, Violations
+from collector.api.models import Distribution, GoodputAnswer, Summary, Throughput, Violations
 from collector.api.parameters import GoodputQuery, Window, WindowQuery
 from collector.api.problems import bad_parameter
-from collector.api.questions import Context, attainment, counts, distribution, goodput, thresholds_out, window_out
+from collector.api.questions import (
+    Context,
+    attainment,
+    counts,
+    distribution,
+    goodput,
+    nothing,
+    thresholds_out,
+    window_out,
+)
 from collector.api.surface import surface
 from collector.slo.judge import FALSE, bad_already, bad_already_for_any, good, good_for_all, missed, missed_already
 from collector.slo.model import Thresholds
@@ -25,13 +34,12 @@ def router(ctx: Context) -> APIRouter:
         window = query.window(ctx.clock())
         requests, tokens = counts(ctx, window, good_for_all(ctx.slos), bad_already_for_any(ctx.slos))
         latencies = ctx.queries.ask_one("latencies", {"filter": window.filter}, **window.bounds)
-        itl = ctx.queries.ask_one("itl", {"filter": window.filter}, **window.bounds)
         return Summary(
             window=window_out(window),
             requests=requests,
             ttft_s=distribution(latencies, "ttft"),
             tpot_s=distribution(latencies, "tpot"),
-            itl_s=distribution(itl, "itl"),
+            itl_s=_itl(ctx, window),
             e2e_s=distribution(latencies, "e2e"),
             queue_s=distribution(latencies, "queue"),
             throughput=Throughput(
@@ -64,6 +72,13 @@ def router(ctx: Context) -> APIRouter:
         return answer
 
     return routes
+
+
+def _itl(ctx: Context, window: Window) -> Distribution:
+    """Per token. To know whose a token is takes all requests of the window, so first: is there any?"""
+    if not ctx.queries.ask("itl_any", {"filter": window.filter}, **window.bounds):
+        return nothing()
+    return distribution(ctx.queries.ask_one("itl", {"filter": window.filter}, **window.bounds), "itl")
 
 
 def _violations(ctx: Context, window: Window, thresholds: Thresholds) -> Violations:

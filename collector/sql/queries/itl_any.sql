@@ -1,0 +1,1 @@
+SELECT 1 FROM tokens WHERE $token_minutes LIMIT 1
