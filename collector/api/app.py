@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from http import HTTPStatus
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -47,8 +48,9 @@ def create_app(
     scrape = Scrape(ledger, ctx.queries, status, lost_after_ns=ctx.lost_after_ns, clock=clock)
     app.state.on_segment = ledger.on_segment
     app.include_router(exposition.router(scrape))
+    errors = problems.responses(HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND)
     for part in (summary, slos, requests, timeseries, engines, incidents):
-        app.include_router(part.router(ctx), prefix="/api/v1")
+        app.include_router(part.router(ctx), prefix="/api/v1", responses=errors)
 
     @app.get("/healthz", tags=["process"])
     def healthz() -> dict[str, str]:

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from collector.api.models import ColdStartOut, ColdStarts, EngineOut, Engines, Kv, KvEngine, PhaseOut
 from collector.api.parameters import WindowQuery
 from collector.api.questions import Context, of_engines
+from collector.api.records import ColdStartOut, ColdStarts, EngineOut, Engines, Kv, KvEngine, PhaseOut
 from collector.api.times import SECOND_NS, rfc3339
 
 MOST_COLD_STARTS = 1000

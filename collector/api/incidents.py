@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 
-from collector.api.models import Incident, Incidents
 from collector.api.parameters import Window, WindowQuery
 from collector.api.questions import Context, of_engines
+from collector.api.records import Incident, Incidents
 from collector.api.slos import burn_of, tally, window_counts, windows_of
 from collector.api.times import SECOND_NS, rfc3339
 from collector.slo.burn import burn_rules

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 
-from collector.api.models import EventOut, PhaseOut, RequestDetail, RequestRow, Requests, StepOut, TokenOut
 from collector.api.parameters import RequestQuery, RequestsQuery
 from collector.api.problems import bad_parameter, not_found
 from collector.api.questions import Context, seconds
+from collector.api.records import EventOut, PhaseOut, RequestDetail, RequestRow, Requests, StepOut, TokenOut
 from collector.api.times import SECOND_NS, rfc3339
 from collector.slo.judge import Condition, both
 

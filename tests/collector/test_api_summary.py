@@ -1,5 +1,7 @@
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.collector.rows import NOW, SECOND
 
@@ -44,6 +46,17 @@ def test_percentiles_are_numpys_and_come_with_their_count(api, rows):
         assert got["max"] == max(values) / 1e9
         for key, q in (("p50", 50), ("p90", 90), ("p95", 95), ("p99", 99), ("p999", 99.9)):
             assert got[key] == pytest.approx(np.percentile(values, q) / 1e9, rel=1e-12), (name, key)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.integers(1, 10**12), min_size=1, max_size=60))
+def test_any_latencies_have_numpys_percentiles(api, rows, latencies):
+    rows.clear()
+    rows.requests([{"ttft_ns": ns} for ns in latencies])
+    got = api("summary")["ttft_s"]
+    for key, q in (("p50", 50), ("p90", 90), ("p95", 95), ("p99", 99), ("p999", 99.9)):
+        assert got[key] == pytest.approx(np.percentile(latencies, q) / 1e9, rel=1e-12)
+    assert (got["count"], got["max"]) == (len(latencies), max(latencies) / 1e9)
 
 
 def test_a_request_belongs_to_the_window_in_which_it_ended(api, rows):
