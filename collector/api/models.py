@@ -1,4 +1,4 @@
-"""Shapes of counts and judgements; they make the OpenAPI document. Durations are seconds, times RFC 3339, undefined is null."""
+"""Shapes of counts and judgements, for OpenAPI too. Durations are seconds, times RFC 3339, undefined is null."""
 
 from __future__ import annotations
 
