@@ -27,7 +27,7 @@ from collector.wal.commit import LogUnavailableError
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
 RETRY_AFTER_S: Final = 2
-_INLINE_BYTES: Final = 256 * 1024
+_INLINE_BYTES: Final = 1024 * 1024
 """Larger bodies are parsed on another thread, so that they do not hold up the small ones."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 from clickhouse_connect.driver.exceptions import DatabaseError
@@ -9,6 +10,8 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from collector.store.schema import OTLP_PROTO
 from collector.store.store import Store
 
+LANDING: Final = "otlp_traces"
+FORMAT: Final = "ProtobufSingle"
 INSERT_SETTINGS: Final = {
     "input_format_protobuf_oneof_presence": 1,
     "async_insert": 0,
@@ -56,20 +59,27 @@ class RefusedError(ValueError):
     """The store says that these bytes are wrong; trying again cannot help."""
 
 
-def insert_otlp(store: Store, body: bytes, token: str) -> None:
-    """Insert concatenated `ExportTraceServiceRequest` bodies; a token that was inserted before adds nothing.
+def insert_otlp(store: Store, source: bytes | Path, token: str) -> None:
+    """Insert `ExportTraceServiceRequest` bytes, or a file of them; a token that was inserted before adds nothing.
 
     Raises `RefusedError` when the data is at fault; whatever else it raises is worth another try.
     """
     schema = _EMBEDDED_SCHEMA if store.embedded else _SERVER_SCHEMA
+    settings = {**INSERT_SETTINGS, **schema, "insert_deduplication_token": token}
     try:
-        store.client().raw_insert(
-            "otlp_traces",
-            insert_block=body,
-            fmt="ProtobufSingle",
-            settings={**INSERT_SETTINGS, **schema, "insert_deduplication_token": token},
-        )
+        if store.embedded and isinstance(source, Path):
+            clause = ", ".join(f"{name} = {_literal(value)}" for name, value in settings.items())
+            file = _literal(str(source.resolve()))
+            store.client().command(f"INSERT INTO {LANDING} FROM INFILE {file} SETTINGS {clause} FORMAT {FORMAT}")
+        else:
+            body = source.read_bytes() if isinstance(source, Path) else source
+            store.client().raw_insert(LANDING, insert_block=body, fmt=FORMAT, settings=settings)
     except DatabaseError as error:
         if error.code in DATA_ERROR_CODES:
             raise RefusedError(str(error)) from error
         raise
+
+
+def _literal(value: object) -> str:
+    """A setting's value or a path, all of our own making, as SQL."""
+    return str(value) if isinstance(value, int) else "'" + str(value).replace("\\", "\\\\").replace("'", "\\'") + "'"

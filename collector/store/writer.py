@@ -51,7 +51,7 @@ class Writer:
         status: IngestStatus,
         *,
         dead_letters: Path,
-        insert: Callable[[Store, bytes, str], None] = insert_otlp,
+        insert: Callable[[Store, bytes | Path, str], None] = insert_otlp,
         max_wait_s: float = 10.0,
     ) -> None:
         self._log = log
@@ -84,9 +84,9 @@ class Writer:
 
     def write(self, segment: Segment) -> None:
         """Store one segment and release it from the log."""
-        frames = self._log.read(segment)
-        self._write_frames(segment.id, frames)
-        self._log.release(segment, [frame.digest for frame in frames])
+        contents = self._log.read(segment)
+        self._write_frames(segment.id, contents.frames, segment.path if contents.whole else None)
+        self._log.release(segment, [frame.digest for frame in contents.frames])
         self._status.wal_pending(*self._log.pending)
         self._status.set_ready("log room")
 
@@ -105,12 +105,12 @@ class Writer:
                 self._not_ready(f"the log cannot be read or released: {error}")
                 self._stop.wait(1.0)
 
-    def _write_frames(self, token: str, frames: Sequence[Frame]) -> None:
+    def _write_frames(self, token: str, frames: Sequence[Frame], file: Path | None = None) -> None:
         """Insert all; when the store refuses the data, halve until the payloads at fault stand alone."""
         if not frames:
             return
         try:
-            self._insert_until_stored(b"".join(frame.payload for frame in frames), token)
+            self._insert_until_stored(file or b"".join(frame.payload for frame in frames), token)
         except RefusedError as refused:
             if len(frames) == 1:
                 self._set_aside(token, frames[0], refused)
@@ -119,7 +119,7 @@ class Writer:
             self._write_frames(f"{token}.0", frames[:middle])
             self._write_frames(f"{token}.1", frames[middle:])
 
-    def _insert_until_stored(self, body: bytes, token: str) -> None:
+    def _insert_until_stored(self, source: bytes | Path, token: str) -> None:
         attempts = Retrying(
             retry=retry_if_exception(_is_the_stores_fault),
             wait=wait_exponential_jitter(multiplier=0.1, max=self._max_wait_s, jitter=0.1),
@@ -128,7 +128,7 @@ class Writer:
             before_sleep=self._report_failure,
             retry_error_cls=_StoppedError,
         )
-        attempts(self._insert, self._store, body, token)
+        attempts(self._insert, self._store, source, token)
         self._status.inserted(time())
         self._status.set_ready("store")
         for callback in self._callbacks:

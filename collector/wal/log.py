@@ -17,12 +17,13 @@ from collector.wal.seen import SeenDigests
 from collector.wal.segment import (
     INSERTED_SUFFIX,
     SEGMENT_SUFFIX,
+    Contents,
     Segment,
     list_segments,
     mark_inserted,
     new_segment_id,
-    read_frames,
     read_inserted,
+    read_segment,
 )
 
 
@@ -59,6 +60,7 @@ class SegmentLog:
         self._changed = threading.Condition()
         self._active: ActiveSegment | None = None
         self._seen = SeenDigests()
+        self._written_here: set[str] = set()
         folder.mkdir(parents=True, exist_ok=True)
         self._sealed = deque(list_segments(folder))
         self._last_id = max((path.stem for path in folder.iterdir()), default="")
@@ -85,7 +87,8 @@ class SegmentLog:
             path = self._folder / f"{segment_id}{SEGMENT_SUFFIX}"
             self._active = ActiveSegment(path, fsync=self._fsync, opened_at_s=now_ns / 1e9)
             self._last_id = segment_id
-        self._active.append(b"".join(frame.encode(item.payload, item.digest) for item in frames))
+            self._written_here.add(segment_id)
+        self._active.append(b"".join(part for item in frames for part in (frame.header(item), item.payload)))
         with self._changed:
             self._seen.add(item.digest for item in frames)
 
@@ -116,9 +119,9 @@ class SegmentLog:
             self._changed.wait_for(lambda: bool(self._sealed), timeout_s)
             return self._sealed[0] if self._sealed else None
 
-    def read(self, segment: Segment) -> list[Frame]:
+    def read(self, segment: Segment) -> Contents:
         """The segment's payloads; damaged frames go to the quarantine folder."""
-        return read_frames(segment, self._quarantine)
+        return read_segment(segment, self._quarantine, verify=segment.id not in self._written_here)
 
     def release(self, segment: Segment, digests: Sequence[bytes]) -> None:
         """The store has the oldest segment: keep its digests for the retention time and drop its payloads."""
@@ -126,6 +129,7 @@ class SegmentLog:
         path = mark_inserted(segment, list(digests))
         with self._changed:
             self._sealed.remove(segment)
+            self._written_here.discard(segment.id)
             self._seen.inserted(path, digests, now_s + self.limits.dedup_retention_s)
             expired = self._seen.expire(now_s)
         for old in expired:
@@ -138,4 +142,4 @@ class SegmentLog:
             until_s = path.stat().st_mtime + self.limits.dedup_retention_s
             self._seen.inserted(path, read_inserted(path), until_s)
         for segment in self._sealed:
-            self._seen.add(item.digest for item in self.read(segment))
+            self._seen.add(item.digest for item in self.read(segment).frames)

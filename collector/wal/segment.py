@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from collector.wal import frame
-from collector.wal.frame import DIGEST_BYTES, Corrupt, Frame, Torn
+from collector.wal.frame import DIGEST_BYTES, Corrupt, Frame
 
 SEGMENT_SUFFIX: Final = ".wal"
 INSERTED_SUFFIX: Final = ".inserted"
@@ -40,20 +40,29 @@ def list_segments(folder: Path) -> list[Segment]:
     return [Segment(path, path.stat().st_size) for path in sorted(folder.glob(f"*{SEGMENT_SUFFIX}"))]
 
 
-def read_frames(segment: Segment, quarantine: Path) -> list[Frame]:
+@dataclass(frozen=True)
+class Contents:
+    """What is in a segment file."""
+
+    frames: list[Frame]
+    whole: bool
+    """The file is these frames and nothing else, so that it can be read as one OTLP message."""
+
+
+def read_segment(segment: Segment, quarantine: Path, *, verify: bool) -> Contents:
     """The segment's whole frames. Damaged ones are copied to the quarantine folder with the reason."""
-    frames = []
-    for item in frame.read(segment.path.read_bytes()):
+    frames, whole = [], True
+    for item in frame.read(segment.path.read_bytes(), verify=verify):
         if isinstance(item, Frame):
             frames.append(item)
-        elif isinstance(item, Corrupt):
+            continue
+        whole = False
+        if isinstance(item, Corrupt):
             set_aside(quarantine, f"{segment.id}-{item.offset}", item.data, item.reason)
-        else:
-            assert isinstance(item, Torn)
-    return frames
+    return Contents(frames, whole)
 
 
-def set_aside(folder: Path, name: str, data: bytes, reason: str) -> None:
+def set_aside(folder: Path, name: str, data: bytes | memoryview, reason: str) -> None:
     """Keep bytes that cannot be stored: `NAME.bin` as they were and `NAME.json` saying why."""
     folder.mkdir(parents=True, exist_ok=True)
     write_durably(folder / f"{name}.bin", data)
@@ -77,7 +86,7 @@ def read_inserted(path: Path) -> list[bytes]:
     return [data[i : i + DIGEST_BYTES] for i in range(0, len(data) - DIGEST_BYTES + 1, DIGEST_BYTES)]
 
 
-def write_durably(path: Path, data: bytes) -> None:
+def write_durably(path: Path, data: bytes | memoryview) -> None:
     """Write a file that is whole or absent after a crash."""
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("wb") as file:

@@ -3,14 +3,16 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from collector.wal.frame import HEADER_BYTES, MAGIC, Corrupt, Frame, Torn, digest_of, encode, read
+from collector.wal.frame import HEADER_BYTES, MAGIC, Corrupt, Frame, Torn, digest_of, header, read
+from tests.support.otlp import token_body
 
 payloads = st.lists(st.binary(max_size=60), max_size=6)
 
 
 def written(items):
-    return b"".join(encode(item, digest_of(item)) for item in items)
+    return b"".join(header(Frame(digest_of(item), item)) + item for item in items)
 
 
 def whole(data):
@@ -74,5 +76,12 @@ def test_any_bytes_are_read_to_the_end(data):
 
 
 def test_a_payload_that_looks_like_a_frame_stays_one_payload():
-    nested = encode(b"inner", digest_of(b"inner"))
+    nested = written([b"inner"])
     assert whole(written([nested, b"after"])) == [nested, b"after"]
+
+
+def test_a_file_of_frames_is_one_otlp_message_of_all_payloads():
+    bodies = [token_body(trace=trace) for trace in (1, 2)]
+    joined = ExportTraceServiceRequest.FromString(b"".join(bodies))
+    as_it_lies = ExportTraceServiceRequest.FromString(written(bodies))
+    assert as_it_lies.resource_spans == joined.resource_spans

@@ -43,7 +43,7 @@ def sealed(log):
     """Every payload that waits for the store, by segment."""
     found = []
     while segment := log.next_sealed(0):
-        read = log.read(segment)
+        read = log.read(segment).frames
         found.append([frame.payload for frame in read])
         log.release(segment, [frame.digest for frame in read])
     return found

@@ -38,7 +38,7 @@ class Receiver:
         self.commit.stop()
         payloads = []
         while segment := self.log.next_sealed(0):
-            frames = self.log.read(segment)
+            frames = self.log.read(segment).frames
             payloads += [frame.payload for frame in frames]
             self.log.release(segment, [frame.digest for frame in frames])
         return payloads

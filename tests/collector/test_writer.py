@@ -115,7 +115,8 @@ def test_a_segment_with_a_damaged_frame_gives_the_others(setup):
     s = setup()
     segment = s.segment(token_body(trace=1), b"to be damaged", token_body(trace=2))
     segment.path.write_bytes(segment.path.read_bytes().replace(b"damaged", b"dAmaged"))
-    s.writer.write(segment)
+    after_a_restart = setup()
+    after_a_restart.writer.write(after_a_restart.log.next_sealed(0))
     assert s.tokens() == {1: 3, 2: 3}
     assert ["checksum" in why["reason"] for why in s.dead().values()] == [True]
 

@@ -1,0 +1,120 @@
+"""The fast way of checking must never pass what the parser would not."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Status
+
+from collector.receive import validate
+from collector.receive.validate import MalformedError, Reason, SpanLimits, check, count_if_uniform
+from tests.support.otlp import MS, T0, Request, token_body
+from tokentrail import semconv
+
+LIMITS = SpanLimits()
+
+
+def parsed(body):
+    """What the parser says of a body, without the fast way."""
+    request = ExportTraceServiceRequest.FromString(body)
+    return validate.check_parsed(request, body, LIMITS)
+
+
+def requests_body(count, **first):
+    request = Request()
+    for n in range(count):
+        attributes = {
+            semconv.OPERATION_NAME: "chat",
+            semconv.RESPONSE_ID: f"id-{n:04}",
+            semconv.OUTPUT_TOKENS: 100 + n % 20,
+        }
+        request.span("chat m", trace=n + 1, span=n + 1, kind=2, attributes=attributes, status=Status(code=1))
+    for field, value in first.items():
+        setattr(request.scope_spans.spans[0], field, value)
+    return request.body()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [token_body(count=100), requests_body(64), token_body(count=50) + requests_body(50), token_body(count=1)],
+)
+def test_long_runs_are_counted_without_parsing_them(body):
+    assert count_if_uniform(body, LIMITS) == parsed(body).spans
+    assert check(body, LIMITS).payload == body
+
+
+@pytest.mark.parametrize("where", [0, 1, 300, 511, 599])
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("trace_id", bytes(16), Reason.TRACE_ID),
+        ("span_id", bytes(8), Reason.SPAN_ID),
+        ("end_time_unix_nano", T0 - 10**12, Reason.END_BEFORE_START),
+        ("start_time_unix_nano", 5, Reason.TIME),
+        ("end_time_unix_nano", 2**64 - 1, Reason.TIME),
+        ("trace_id", b"short", Reason.TRACE_ID),
+        ("end_time_unix_nano", T0 + validate.LONGEST_NS + 10**12, Reason.TIME),
+    ],
+)
+def test_a_bad_span_anywhere_in_a_run_is_found(where, field, value, reason):
+    request = Request().tokens(count=600)
+    setattr(request.scope_spans.spans[where], field, value)
+    checked = check(request.body(), LIMITS)
+    assert (checked.spans, checked.rejected) == (600, {reason: 1})
+
+
+def test_text_that_is_not_ascii_is_left_to_the_parser():
+    request = Request()
+    for n in range(20):
+        request.span("chat m", trace=n + 1, attributes={semconv.TENANT: "ü" if n == 7 else "uu"})
+    assert check(request.body(), LIMITS).spans == 20
+    broken = request.body().replace("ü".encode(), b"\xff\xff")
+    assert broken != request.body()
+    with pytest.raises(MalformedError):
+        check(broken, LIMITS)
+
+
+def test_many_different_spans_are_parsed_at_once():
+    request = Request()
+    for n in range(100):
+        request.span("n" * (n + 1), trace=n + 1)
+    assert count_if_uniform(request.body(), LIMITS) is None
+    assert check(request.body(), LIMITS).spans == 100
+
+
+def test_limits_hold_for_runs():
+    body = requests_body(50)
+    assert check(body, SpanLimits(max_attributes=2)).rejected == {Reason.TOO_MANY_ATTRIBUTES: 50}
+    assert check(body, SpanLimits(max_bytes=50)).rejected == {Reason.TOO_LARGE: 50}
+
+
+UNIFORM = token_body(count=30, ns=7 * MS)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, len(UNIFORM) - 1), st.integers(1, 255)), min_size=1, max_size=3))
+def test_whatever_is_damaged_the_fast_way_says_no_more_than_the_parser(damage):
+    body = bytearray(UNIFORM)
+    for where, bits in damage:
+        body[where] ^= bits
+    fast = count_if_uniform(bytes(body), LIMITS)
+    if fast is not None:
+        slow = parsed(bytes(body))
+        assert (slow.spans, slow.rejected) == (fast, {})
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=200))
+def test_any_bytes_end_in_an_answer(data):
+    try:
+        checked = check(data, LIMITS)
+    except MalformedError:
+        assert count_if_uniform(data, LIMITS) is None
+    else:
+        assert checked.spans >= 0
+
+
+@given(st.integers(0, len(UNIFORM)))
+def test_a_cut_body_is_never_taken_for_a_whole_one(cut):
+    fast = count_if_uniform(UNIFORM[:cut], LIMITS)
+    assert fast is None or fast == parsed(UNIFORM[:cut]).spans
