@@ -61,6 +61,7 @@ class Writer:
         self._insert = insert
         self._max_wait_s = max_wait_s
         self._callbacks: list[SegmentCallback] = []
+        self._stored: set[str] = set()
         self._draining = threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
@@ -83,10 +84,11 @@ class Writer:
         return self._log.pending[0] == 0
 
     def write(self, segment: Segment) -> None:
-        """Store one segment and release it from the log."""
+        """Store one segment and release it from the log. Call again after an OSError: nothing is stored twice."""
         contents = self._log.read(segment)
         self._write_frames(segment.id, contents.frames, segment.path if contents.whole else None)
         self._log.release(segment, [frame.digest for frame in contents.frames])
+        self._stored.clear()
         self._status.wal_pending(*self._log.pending)
         self._status.set_ready("log room")
 
@@ -120,6 +122,8 @@ class Writer:
             self._write_frames(f"{token}.1", frames[middle:])
 
     def _insert_until_stored(self, source: bytes | Path, token: str) -> None:
+        if token in self._stored:
+            return
         attempts = Retrying(
             retry=retry_if_exception(_is_the_stores_fault),
             wait=wait_exponential_jitter(multiplier=0.1, max=self._max_wait_s, jitter=0.1),
@@ -129,6 +133,7 @@ class Writer:
             retry_error_cls=_StoppedError,
         )
         attempts(self._insert, self._store, source, token)
+        self._stored.add(token)
         self._status.inserted(time())
         self._status.set_ready("store")
         for callback in self._callbacks:

@@ -63,6 +63,7 @@ class SegmentLog:
         self._written_here: set[str] = set()
         folder.mkdir(parents=True, exist_ok=True)
         self._sealed = deque(list_segments(folder))
+        self._sealed_bytes = sum(segment.size for segment in self._sealed)
         self._last_id = max((path.stem for path in folder.iterdir()), default="")
         self._recover()
 
@@ -76,8 +77,7 @@ class SegmentLog:
         """Segments and bytes that the store does not have yet."""
         with self._changed:
             active = self._active
-            sizes = [segment.size for segment in self._sealed]
-            return len(sizes) + (active is not None), sum(sizes) + (active.size if active else 0)
+            return len(self._sealed) + (active is not None), self._sealed_bytes + (active.size if active else 0)
 
     def append(self, frames: Sequence[Frame]) -> None:
         """Write payloads; on return they are durable. Raises OSError, after which none of them is in the log."""
@@ -109,6 +109,7 @@ class SegmentLog:
             self._active = None
             if segment.size:
                 self._sealed.append(segment)
+                self._sealed_bytes += segment.size
             else:
                 segment.path.unlink()
             self._changed.notify_all()
@@ -129,6 +130,7 @@ class SegmentLog:
         path = mark_inserted(segment, list(digests))
         with self._changed:
             self._sealed.remove(segment)
+            self._sealed_bytes -= segment.size
             self._written_here.discard(segment.id)
             self._seen.inserted(path, digests, now_s + self.limits.dedup_retention_s)
             expired = self._seen.expire(now_s)

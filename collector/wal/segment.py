@@ -72,11 +72,13 @@ def set_aside(folder: Path, name: str, data: bytes | memoryview, reason: str) ->
 
 
 def mark_inserted(segment: Segment, digests: list[bytes]) -> Path:
-    """Replace a stored segment by the digests of its payloads, by which repetitions are recognised."""
+    """Replace a stored segment by the digests of its payloads, by which repetitions are recognised.
+
+    Should a crash bring the segment back, it is inserted again under its id, which the store recognises.
+    """
     path = segment.path.with_suffix(INSERTED_SUFFIX)
     write_durably(path, b"".join(digests))
     segment.path.unlink(missing_ok=True)
-    sync_folder(segment.path.parent)
     return path
 
 

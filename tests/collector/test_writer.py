@@ -121,6 +121,20 @@ def test_a_segment_with_a_damaged_frame_gives_the_others(setup):
     assert ["checksum" in why["reason"] for why in s.dead().values()] == [True]
 
 
+def test_a_segment_that_cannot_be_released_is_announced_once(setup, monkeypatch):
+    s = setup()
+    segment = s.segment(token_body(trace=1), unreadable(9))
+    release = s.log.release
+    monkeypatch.setattr(s.log, "release", lambda *_: (_ for _ in ()).throw(OSError("disk")))
+    with pytest.raises(OSError, match="disk"):
+        s.writer.write(segment)
+    monkeypatch.setattr(s.log, "release", release)
+    s.writer.write(segment)
+    assert s.segments == [f"{segment.id}.0"]
+    assert s.tokens() == {1: 3}
+    assert s.log.pending == (0, 0)
+
+
 def test_a_failing_callback_stops_nothing(setup, caplog):
     s = setup()
     s.writer.on_segment(lambda segment: 1 / 0)
