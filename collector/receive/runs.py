@@ -3,8 +3,7 @@
 tokentrail's SDK writes spans of one kind as records of one length, thousands of them in a row. The first record of a
 run is parsed; the others are compared with it as one array: every byte that is structure (tags, lengths, names, keys)
 must be equal, every byte of text must be ASCII, varints must be as long. Then what protobuf would say of the first
-holds for all, and ids and times are checked as columns. Whatever does not fit is left to the parser: nothing is rejected
-here.
+holds for all, and ids and times are checked as columns. Whatever does not fit is left to the parser.
 """
 
 from __future__ import annotations
