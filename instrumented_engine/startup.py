@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from instrumented_engine.core.blocks import BlockPool
@@ -26,6 +27,9 @@ class Loaded:
 
 def load(settings: Settings, trail: Trail) -> Loaded:
     """Load everything, torch included. Takes seconds; raises ModelError, or what torch raises."""
+    # torch's threads spin while they wait for each other, which on a machine with other work to do (this process's own
+    # event loop and exporter included) makes a step several times as long. Read when torch is first imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     with trail.cold_start(settings.model_name) as cold:
         with cold.phase("device_init"):
             from instrumented_engine.device import open_device
