@@ -1,4 +1,7 @@
-"""A real collector with real spans, a real Streamlit, a real browser."""
+"""A real collector with real spans, a real Streamlit, a real browser.
+
+For the module and not the session: a browser driven synchronously keeps an event loop in the tests' thread.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,12 @@ slos:
 """
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("dashboard")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def collector(folder):
     slos = folder / "slos.yaml"
     slos.write_text(SLOS)
@@ -38,7 +41,7 @@ def collector(folder):
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def lived(collector):
     """The disturbed and the open request of an engine, once everything is there."""
     engine = Engine(collector.urls["otlp-http"])
@@ -49,17 +52,17 @@ def lived(collector):
     engine.trail.shutdown()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def disturbed(lived):
     return f"{lived[0].trace_id:032x}"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def still_open(lived):
     return f"{lived[1].trace_id:032x}"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def api(collector, lived):
     def get(path, **params):
         response = httpx.get(f"{collector.urls['api']}/api/v1/{path}", params=params, timeout=10)
@@ -69,13 +72,13 @@ def api(collector, lived):
     return get
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def dashboard(collector, lived, folder):
     with streamlit(collector.urls["api"], folder) as url:
         yield url
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
     """One context for all pages: Streamlit's scripts are loaded and compiled once."""
     if chromium() is None:
