@@ -1,3 +1,6 @@
 """What must be so before any test module is imported."""
 
-import instrumented_engine  # noqa: F401  # sets how torch's threads wait, which counts only before torch is loaded
+import os
+
+# As the engine does for itself (instrumented_engine/startup.py); it counts only before torch is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
