@@ -39,7 +39,7 @@ COPY_BYTES = 512 << 20
 
 def main(quick: Quick = False, json: JsonPath = None) -> None:
     """Measure and print; `ratio` is the engine's decode tokens/s over transformers'."""
-    tokens, rounds = (12, 3) if quick else (16, 20)
+    tokens, rounds = (12, 3) if quick else (16, 10)
     device = open_device(Settings())
     path = local_path(DEFAULT_MODEL) or download(DEFAULT_MODEL)
     file = GgufFile(path)

@@ -19,7 +19,7 @@ whether this was where the bell lived. «Oui», said the keeper, who had once be
 The boy ate four eggs, slept for eleven hours, and then asked how many ships there were in the whole world. The keeper
 thought about it: the ledger went back to 1871, and nobody had ever added it up. So they began, page by page, year by
 year, carrying the tens. It took all winter. Questions: 1) How many steps? 2) What did the boy eat? 3) Who rang?"""
-LENGTHS = (1, 2, 3, 4, 5, 7, 8, 11, 15, 16, 17, 24, 31, 32, 33, 47, 64, 65, 96, 128, 190, 256, 330)
+LENGTHS = (1, 2, 3, 4, 5, 7, 8, 11, 15, 16, 17, 24, 32, 33, 47, 64, 96, 128, 190, 330)
 NEW_TOKENS = 16
 
 
