@@ -49,8 +49,8 @@ def test_every_alert_is_played_through():
 
 
 def test_prometheus_and_alertmanager_accept_their_configuration():
-    tool("promtool", "check", "config", str(ALERTS / "prometheus.yml"))
-    tool("amtool", "check-config", str(ALERTS / "alertmanager.yml"))
+    assert "SUCCESS" in tool("promtool", "check", "config", str(ALERTS / "prometheus.yml"))
+    assert "SUCCESS" in tool("amtool", "check-config", str(ALERTS / "alertmanager.yml"))
 
 
 def test_every_alert_says_how_urgent_it_is_what_it_means_and_what_to_do():
