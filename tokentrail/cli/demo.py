@@ -64,13 +64,16 @@ def run(console: Console, *, seconds: float | None, home: Path, slos: Path | Non
     problems: list[str] = []
     try:
         _start(console, stack)
+        api = Api(stack.urls["API"])
         began = time.time()
         load_s = math.inf if seconds is None else max(10.0, seconds - DRAIN_S)
         with contextlib.suppress(KeyboardInterrupt):
-            done = asyncio.run(_drive(console, stack, workload(load_s, seed=seed), seen, began, load_s + PATIENCE_S))
+            done = asyncio.run(
+                _drive(console, stack, api, workload(load_s, seed=seed), seen, began, load_s + PATIENCE_S)
+            )
             if not done and not any(o.ended_ns / 1e9 > time.time() - PATIENCE_S for o in seen):
                 problems.append(f"the engine answered nothing for {PATIENCE_S:.0f} s while requests waited")
-            verdict = judge(Api(stack.urls["API"]), seen, since=began, prometheus=stack.urls.get("Prometheus"))
+            verdict = judge(api, seen, since=began, prometheus=stack.urls.get("Prometheus"))
             report(console, verdict, problems)
             problems += verdict.problems
     finally:
@@ -97,6 +100,7 @@ def _start(console: Console, stack: Stack) -> None:
 async def _drive(
     console: Console,
     stack: Stack,
+    api: Api,
     requests: Iterator[PlannedRequest],
     seen: list[Observation],
     began: float,
@@ -107,7 +111,6 @@ async def _drive(
     Raises ProcessFailed when a part dies.
     """
     load = asyncio.create_task(run_load(stack.urls["engine"], MODEL, requests, on_observation=seen.append))
-    api = Api(stack.urls["API"])
     title = f"tokentrail demo · dashboard {stack.urls['dashboard']} · Ctrl-C ends"
     show = LiveView(console)
     try:

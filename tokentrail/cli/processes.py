@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import httpx
@@ -49,18 +49,11 @@ class Child:
 
     def wait_ready(self, url: str, *, timeout_s: float) -> None:
         """Wait until `url` answers 200. Raises ProcessFailed when the process ends or the time is over."""
-        self._wait(lambda: httpx.get(url, timeout=2, trust_env=False).status_code == 200, url, timeout_s)
-
-    def wait_up(self, url: str, *, timeout_s: float) -> None:
-        """Wait until `url` answers at all. Raises ProcessFailed when the process ends or the time is over."""
-        self._wait(lambda: httpx.get(url, timeout=2, trust_env=False).status_code > 0, url, timeout_s)
-
-    def _wait(self, answered: Callable[[], bool], url: str, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             self.check()
             try:
-                if answered():
+                if httpx.get(url, timeout=2, trust_env=False).status_code == httpx.codes.OK:
                     return
             except httpx.TransportError:
                 pass
