@@ -7,14 +7,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO_SECONDS ?=
 BENCH_FLAGS ?=
+# Each file of tests runs in one worker. Many tests wait for processes, so there is one worker more than cores.
+TEST_WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 SYSTEM_PACKAGES := prometheus prometheus-alertmanager chromium docker-compose
 
-.PHONY: help setup system demo test lint format bench constraints clean
+.PHONY: help setup system demo test test-fast lint format bench constraints clean
 
 help:  ## show this help
 	@echo 'tokentrail: SLO monitoring for LLM inference that keeps the trail of every token'
 	@echo
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 	@echo
 	@echo '  make demo DEMO_SECONDS=120   the demo ends by itself and checks its numbers'
 	@echo '  make test PYTEST_ARGS="-k wal"   some of the tests'
@@ -46,7 +49,10 @@ demo: setup  ## run everything on this machine: engine, load, collector, dashboa
 
 test: setup system  ## lint, type-check and run all tests
 	@$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(PYTEST) $(PYTEST_ARGS)
+
+test-fast: setup  ## run the tests that start no process, browser or real model
+	$(PYTEST) -m 'not slow' $(PYTEST_ARGS)
 
 lint: setup  ## ruff and mypy
 	$(BIN)/ruff check .
