@@ -22,7 +22,7 @@ from opentelemetry.trace import SpanKind, set_span_in_context
 from benchmarks.report import JsonPath, Quick, publish
 from tokentrail import RequestTrail, Trail, now_ns, semconv
 from tokentrail.config import Settings
-from tokentrail.export import Outcome, Verdict
+from tokentrail.export import SendResult, SendStatus
 from tokentrail.http import Endpoint
 
 BATCHES: Final = (1, 8, 64)
@@ -59,9 +59,9 @@ class _NullSink:
     def __init__(self) -> None:
         self.bytes = 0
 
-    def __call__(self, body: bytes) -> Outcome:
+    def __call__(self, body: bytes) -> SendResult:
         self.bytes += len(body)
-        return Outcome(Verdict.DELIVERED)
+        return SendResult(SendStatus.DELIVERED)
 
 
 def _trail(*, background: bool) -> Trail:

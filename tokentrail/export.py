@@ -24,7 +24,7 @@ REJECTED: Final = "rejected"
 SHUTDOWN: Final = "shutdown"
 
 
-class Verdict(Enum):
+class SendStatus(Enum):
     """What became of one attempt to send."""
 
     DELIVERED = auto()
@@ -33,16 +33,16 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SendResult:
     """A verdict; `rejected` spans of a delivered payload were not taken, `retry_after_s` is the collector's wish."""
 
-    verdict: Verdict
+    status: SendStatus
     detail: str = ""
     rejected: int = 0
     retry_after_s: float | None = None
 
 
-Transport = Callable[[bytes], Outcome]
+Transport = Callable[[bytes], SendResult]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +122,12 @@ class Exporter:
         if payload is None:
             return None
         try:
-            outcome = self._transport(payload.body)
+            result = self._transport(payload.body)
         except Exception as error:
-            self._settle(payload, Outcome(Verdict.REFUSED, repr(error)))
+            self._settle(payload, SendResult(SendStatus.REFUSED, repr(error)))
             self._guard.failed("sending", error)
             return 0.0
-        return self._settle(payload, outcome)
+        return self._settle(payload, result)
 
     def run(self) -> None:
         """The exporter thread: attempts until `close`."""
@@ -163,25 +163,25 @@ class Exporter:
             self._changed.notify_all()
             return left
 
-    def _settle(self, payload: Payload, outcome: Outcome) -> float:
+    def _settle(self, payload: Payload, result: SendResult) -> float:
         with self._changed:
             if not self._queue or self._queue[0] is not payload:
                 return 0.0  # closed while it was under way: already booked
-            if outcome.verdict is Verdict.RETRY:
-                self._guard.warn("retry", "tokentrail keeps %d spans and tries again: %s", self._queued, outcome.detail)
-                return self._pause(outcome.retry_after_s)
+            if result.status is SendStatus.RETRY:
+                self._guard.warn("retry", "tokentrail keeps %d spans and tries again: %s", self._queued, result.detail)
+                return self._pause(result.retry_after_s)
             self._queue.popleft()
             self._queued -= payload.spans
             self._bytes -= len(payload.body)
             self._retry = self._backoff
-            lost = payload.spans if outcome.verdict is Verdict.REFUSED else min(outcome.rejected, payload.spans)
+            lost = payload.spans if result.status is SendStatus.REFUSED else min(result.rejected, payload.spans)
             self._exported += payload.spans - lost
             if lost:
-                reason = REFUSED if outcome.verdict is Verdict.REFUSED else REJECTED
+                reason = REFUSED if result.status is SendStatus.REFUSED else REJECTED
                 self._drops[reason] += lost
-                self._guard.warn(reason, "tokentrail lost %d spans: %s", lost, outcome.detail)
-            elif outcome.detail:
-                self._guard.warn("warning", "tokentrail: %s", outcome.detail)
+                self._guard.warn(reason, "tokentrail lost %d spans: %s", lost, result.detail)
+            elif result.detail:
+                self._guard.warn("warning", "tokentrail: %s", result.detail)
             self._changed.notify_all()
             return 0.0
 

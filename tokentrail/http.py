@@ -14,7 +14,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from urllib3.exceptions import HTTPError, InvalidHeader
 from urllib3.util import Retry
 
-from tokentrail.export import Outcome, Verdict
+from tokentrail.export import SendResult, SendStatus
 
 RETRYABLE: Final = frozenset({429, 502, 503, 504})
 MAX_ANSWER_BYTES: Final = 65_536
@@ -42,7 +42,7 @@ class OtlpHttp:
         self._pid = 0
         self._session = requests.Session()
 
-    def __call__(self, body: bytes) -> Outcome:
+    def __call__(self, body: bytes) -> SendResult:
         """Posts one body. Never raises for what the network or the collector does."""
         if self._pid != os.getpid():
             self._session, self._pid = self._connect(), os.getpid()
@@ -52,9 +52,9 @@ class OtlpHttp:
                 answer = response.raw.read(MAX_ANSWER_BYTES, decode_content=True)
                 return self._judge(response, answer)
         except (requests.ConnectionError, requests.Timeout, HTTPError) as error:
-            return Outcome(Verdict.RETRY, f"{url}: {error}")
+            return SendResult(SendStatus.RETRY, f"{url}: {error}")
         except (requests.RequestException, ValueError) as error:
-            return Outcome(Verdict.REFUSED, f"{url} cannot be posted to: {error}")
+            return SendResult(SendStatus.REFUSED, f"{url} cannot be posted to: {error}")
 
     def _connect(self) -> requests.Session:
         session = requests.Session()
@@ -63,26 +63,26 @@ class OtlpHttp:
         session.cert = self._endpoint.cert
         return session
 
-    def _judge(self, response: requests.Response, answer: bytes) -> Outcome:
+    def _judge(self, response: requests.Response, answer: bytes) -> SendResult:
         status = response.status_code
         shown = f"{self._endpoint.url} answered {status}: {answer.decode(errors='replace')[:SHOWN_CHARACTERS]!r}"
         if status in RETRYABLE:
-            return Outcome(Verdict.RETRY, shown, retry_after_s=self._retry_after(response))
+            return SendResult(SendStatus.RETRY, shown, retry_after_s=self._retry_after(response))
         if response.is_redirect:
             target = response.headers["Location"]
-            return Outcome(Verdict.REFUSED, f"{shown}: a redirect; configure the final URL, {target}")
+            return SendResult(SendStatus.REFUSED, f"{shown}: a redirect; configure the final URL, {target}")
         if not 200 <= status < 300:
-            return Outcome(Verdict.REFUSED, shown)
+            return SendResult(SendStatus.REFUSED, shown)
         kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         if kind == "text/html":
-            return Outcome(Verdict.REFUSED, f"{shown}: a web page, not an OTLP endpoint")
+            return SendResult(SendStatus.REFUSED, f"{shown}: a web page, not an OTLP endpoint")
         if kind != "application/x-protobuf":
-            return Outcome(Verdict.DELIVERED)
+            return SendResult(SendStatus.DELIVERED)
         try:
             partial = ExportTraceServiceResponse.FromString(answer).partial_success
         except DecodeError:
-            return Outcome(Verdict.DELIVERED, f"{shown}: not an OTLP answer, taken as success for its status")
-        return Outcome(Verdict.DELIVERED, partial.error_message, rejected=max(partial.rejected_spans, 0))
+            return SendResult(SendStatus.DELIVERED, f"{shown}: not an OTLP answer, taken as success for its status")
+        return SendResult(SendStatus.DELIVERED, partial.error_message, rejected=max(partial.rejected_spans, 0))
 
     def _retry_after(self, response: requests.Response) -> float | None:
         try:

@@ -3,25 +3,33 @@
 import re
 from pathlib import Path
 
-from tests.tokentrail.support import attributes, by_parent, duration, parse, run
+from tests.tokentrail.support import run
 from tokentrail import assemble, config, export, semconv
 from tokentrail.config import Settings
+from tokentrail.testing import parse_spans
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "sdk.md").read_text()
+EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 def test_the_example_runs_and_sends_what_the_page_says(server):
-    (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    example = EXAMPLES[0]
     assert len([line for line in example.splitlines() if line and not line.startswith(("from", "#"))]) <= 15
     run(example, server.url)
-    spans = [span for _, body in server.posts for span in parse(body)]
+    spans = [span for _, body in server.posts for span in parse_spans(body)]
     (request,) = [span for span in spans if span.name == "chat my-model"]
     for name in (semconv.TOKEN_SPAN, semconv.PHASE_SPAN):
-        parts = by_parent([span for span in spans if span.name == name])[request.trace_id, request.span_id]
-        assert sum(map(duration, parts)) == duration(request)
-    assert attributes(request)[semconv.OUTPUT_TOKENS] == 3
+        parts = [span for span in spans if span.name == name and span.parent_id == request.span_id]
+        assert sum(part.duration_ns for part in parts) == request.duration_ns
+    assert request.attributes[semconv.OUTPUT_TOKENS] == 3
     assert {"tokentrail.step", "tokentrail.cold_start", "tokentrail.cold_start.load_weights"} <= {s.name for s in spans}
+
+
+def test_the_example_of_a_test_runs():
+    (example,) = EXAMPLES[1:]
+    assert "assert" in example
+    run(example)
 
 
 def test_every_setting_is_listed_and_every_listed_setting_is_read():
