@@ -13,11 +13,12 @@ from tokentrail import semconv
 from tokentrail.clock import floored
 from tokentrail.guard import Guard
 from tokentrail.phases import Stretch, partition
-from tokentrail.request import Kind, Record, RequestTrail
+from tokentrail.records import Kind, Record, kind_of, spans_in, subject_of, well_formed
+from tokentrail.request import RequestTrail
 from tokentrail.semconv import KvEvent, Phase
 from tokentrail.slots import U64, Slots
 from tokentrail.spans import cold_start_span, open_span, request_span
-from tokentrail.steps import spans_in, step_columns, token_columns, well_formed
+from tokentrail.steps import step_columns, token_columns
 from tokentrail.wire import Block, Columns, fill, span_bytes
 
 ANNOUNCE_EVERY_NS: Final = 5_000_000_000
@@ -60,21 +61,22 @@ class Assembler:
         """Spans of a batch of records, and announcements of the requests that are open at `now` (unix ns)."""
         steps: list[Record] = []
         ended: list[RequestTrail] = []
-        rest: defaultdict[Kind, list[Any]] = defaultdict(list)
+        events: defaultdict[Kind, list[Any]] = defaultdict(list)
         for record in records:
-            kind = record[0]
+            kind = kind_of(record)
             if kind is Kind.STEP:
                 steps.append(record)
             elif kind is Kind.START:
-                self._slots.take(record[1])
+                self._slots.take(subject_of(record))
             elif kind is Kind.END:
-                ended += self._slots.ends(record[1], after_steps=len(steps))
+                if self._slots.mark_ended(subject_of(record), after_steps=len(steps)):
+                    ended.append(subject_of(record))
             else:
-                rest[kind].append(record[1])
+                events[kind].append(subject_of(record))
         blocks = self._step_blocks(steps)
         blocks += self._request_blocks(ended)
-        blocks += self._kv_blocks(rest[Kind.KV])
-        blocks += self._singles(cold_start_span, rest[Kind.COLD])
+        blocks += self._kv_blocks(events[Kind.KV])
+        blocks += self._singles(cold_start_span, events[Kind.COLD])
         return blocks + self._announcements(now)
 
     def abandon(self) -> None:
@@ -88,10 +90,10 @@ class Assembler:
         try:
             return self._steps_and_tokens(records)
         except (TypeError, ValueError, OverflowError, AttributeError) as error:
-            whole = [record for record in records if well_formed(record, self._slots)]
-            self._drop(sum(map(spans_in, records)) - sum(map(spans_in, whole)), MALFORMED)
+            kept = [record for record in records if well_formed(record, self._slots.capacity)]
+            self._drop(sum(map(spans_in, records)) - sum(map(spans_in, kept)), MALFORMED)
             self._guard.failed("building steps", error)
-            return self._steps_and_tokens(whole) if whole else []
+            return self._steps_and_tokens(kept) if kept else []
 
     def _steps_and_tokens(self, records: list[Record]) -> list[Block]:
         slots, count = self._slots, len(records)
@@ -115,13 +117,13 @@ class Assembler:
 
         def span_of(request: RequestTrail) -> ReadableSpan:
             emitted = self._slots.release(request)
-            ending, arrival = request.ending, request.opening.arrival_ns
-            assert ending is not None
-            end = max(floored(ending.at_ns), arrival, emitted.last)
+            ended, arrival = request.ended, request.started.arrival_ns
+            assert ended is not None
+            end = max(floored(ended.at_ns), arrival, emitted.last)
             parts = partition(arrival, end, request.marks, lambda mark: self._guard.misuse("an unknown phase", mark))
             for stretch in parts.stretches:
                 phases[stretch.phase].append((request, stretch))
-            return request_span(request, ending, end, emitted, parts)
+            return request_span(request, ended, end, emitted, parts)
 
         blocks = self._singles(span_of, ended)
         return blocks + [self._phase_block(phase, stretches) for phase, stretches in phases.items()]

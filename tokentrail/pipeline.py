@@ -15,17 +15,14 @@ from opentelemetry.sdk.resources import Resource
 from tokentrail.assemble import MALFORMED, Assembler
 from tokentrail.clock import now_ns
 from tokentrail.config import MAX_PAYLOAD_BYTES, Settings, compressor
-from tokentrail.export import Exporter, Transport, deadline
+from tokentrail.export import Exporter, deadline
 from tokentrail.guard import Guard
-from tokentrail.request import Kind, Record
+from tokentrail.records import Record, spans_in, take
 from tokentrail.semconv import SCOPE_NAME
-from tokentrail.steps import spans_in
 from tokentrail.wire import Envelope, Payload
 
 BATCH_SPANS: Final = 16_000
 """Spans assembled at once, about: enough to amortise NumPy's calls, few enough for its arrays to stay in cache."""
-
-_STEP: Final = Kind.STEP  # looking up an enum's member takes longer than comparing it
 
 
 class Pipeline:
@@ -34,20 +31,18 @@ class Pipeline:
     def __init__(
         self,
         records: deque[Record],
+        exporter: Exporter,
         settings: Settings,
         resource: Callable[[], Resource],
         guard: Guard,
-        transport: Transport,
         *,
         version: str,
         ids: np.random.Generator | None = None,
         clock: Callable[[], int] = now_ns,
         background: bool = True,
     ) -> None:
-        self.exporter = Exporter(
-            transport, guard, max_spans=settings.max_queue_spans, max_bytes=settings.max_queue_bytes
-        )
         self._records = records
+        self._exporter = exporter
         self._settings = settings
         self._resource = resource
         self._guard = guard
@@ -65,11 +60,11 @@ class Pipeline:
     def _start(self, ids: np.random.Generator) -> None:
         self._building = threading.Lock()
         self._stopping = threading.Event()
-        self._assembler = Assembler(self._guard, self.exporter.drop, ids)
+        self._assembler = Assembler(self._guard, self._exporter.drop, ids)
         self._envelope = Envelope(self._resource(), SCOPE_NAME, self._version)
         if self._background:
             threading.Thread(target=self._assemble, name="tokentrail-assemble", daemon=True).start()
-            threading.Thread(target=self.exporter.run, name="tokentrail-export", daemon=True).start()
+            threading.Thread(target=self._exporter.run, name="tokentrail-export", daemon=True).start()
 
     def _assemble(self) -> None:
         stopping = self._stopping
@@ -81,7 +76,7 @@ class Pipeline:
         with self._building:
             left = len(self._records)
             while True:
-                batch = self._take()
+                batch = take(self._records, BATCH_SPANS)
                 left -= len(batch)
                 self._queue(batch)
                 if left <= 0:
@@ -90,9 +85,9 @@ class Pipeline:
     def _queue(self, batch: list[Record]) -> None:
         try:
             for payload in self._payloads(batch):
-                self.exporter.offer(payload)
+                self._exporter.offer(payload)
         except Exception as error:
-            self.exporter.drop(sum(map(spans_in, batch)), MALFORMED)
+            self._exporter.drop(sum(map(spans_in, batch)), MALFORMED)
             self._guard.failed("building a batch", error)
 
     def flush(self, timeout_s: float) -> bool:
@@ -100,26 +95,16 @@ class Pipeline:
         left_s = deadline(timeout_s)
         self.build()
         if not self._background:
-            while self.exporter.attempt() == 0.0:
+            while self._exporter.attempt() == 0.0:
                 pass
-        return self.exporter.drain(left_s())
+        return self._exporter.drain(left_s())
 
     def shutdown(self, timeout_s: float) -> bool:
         """Flushes, skipping the present wait for a retry, then ends the threads. True when nothing was left behind."""
         self._stopping.set()
-        self.exporter.hurry()
+        self._exporter.hurry()
         self.flush(timeout_s)
-        return self.exporter.close() == 0
-
-    def _take(self) -> list[Record]:
-        batch: list[Record] = []
-        spans = 0
-        pop = self._records.popleft
-        while self._records and spans < BATCH_SPANS:
-            record = pop()
-            batch.append(record)
-            spans += 1 + len(record[-2]) if record[0] is _STEP else 1
-        return batch
+        return self._exporter.close() == 0
 
     def _payloads(self, batch: list[Record]) -> list[Payload]:
         blocks = self._assembler.build(batch, self._clock())
@@ -137,7 +122,7 @@ class Pipeline:
         """What the parent recorded is the parent's to send; the child starts with empty books and its own threads."""
         self._records.clear()
         self._assembler.abandon()
-        self.exporter.reset()
+        self._exporter.reset()
         self._start(np.random.default_rng())
 
 

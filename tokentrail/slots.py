@@ -58,16 +58,16 @@ class Slots:
         self.trace_low[slot] = request.trace_id & 0xFFFF_FFFF_FFFF_FFFF
         self.span[slot] = request.span_id
         self.tokens[slot] = self.first[slot] = self.announced[slot] = 0
-        self.last[slot] = request.opening.arrival_ns
+        self.last[slot] = request.started.arrival_ns
         self.last_step[slot] = NEVER
 
-    def ends(self, request: RequestTrail, *, after_steps: int) -> list[RequestTrail]:
-        """Notes that a request ends after that many steps of the batch; [] when it has ended before."""
+    def mark_ended(self, request: RequestTrail, *, after_steps: int) -> bool:
+        """Lets a request get tokens in that many steps of the batch and no more; False when it has ended before."""
         slot = request.slot
         if slot < FIRST_SLOT or self.last_step[slot] != NEVER:
-            return []
+            return False
         self.last_step[slot] = after_steps
-        return [request]
+        return True
 
     def release(self, request: RequestTrail) -> Emitted:
         """Takes the slot of a request that has ended; answers what the request emitted."""
