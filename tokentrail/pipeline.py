@@ -1,4 +1,4 @@
-"""The two background threads: one assembles records into payloads, the other sends them."""
+"""The two background threads: one builds payloads from records, the other sends them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tokentrail.semconv import SCOPE_NAME
 from tokentrail.wire import Envelope, Payload
 
 BATCH_SPANS: Final = 16_000
-"""Spans assembled at once, about: enough to amortise NumPy's calls, few enough for its arrays to stay in cache."""
+"""About so many spans are built at once: enough to amortise NumPy's calls, few enough to stay in the CPU's cache."""
 
 
 class Pipeline:
-    """From the deque that the hot path appends to, to the collector."""
+    """Turns the records of the hot path into payloads and queues them for the collector."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Pipeline:
             self.build()
 
     def build(self) -> None:
-        """Assembles the records made so far and queues the payloads. Runs once without any: announcements are due."""
+        """Builds payloads from the records so far and queues them. Announcements may be due even without records."""
         with self._building:
             left = len(self._records)
             while True:
@@ -91,7 +91,7 @@ class Pipeline:
             self._guard.failed("building a batch", error)
 
     def flush(self, timeout_s: float) -> bool:
-        """Builds and waits until everything is delivered, refused or dropped. False when the time is up first."""
+        """Builds, then waits until the queue is empty. False when the time is up first."""
         left_s = deadline(timeout_s)
         self.build()
         if not self._background:
@@ -100,9 +100,9 @@ class Pipeline:
         return self._exporter.drain(left_s())
 
     def shutdown(self, timeout_s: float) -> bool:
-        """Flushes, skipping the present wait for a retry, then ends the threads. True when nothing was left behind."""
+        """Flushes, without the present wait for a retry, then ends the threads. False when it dropped queued spans."""
         self._stopping.set()
-        self._exporter.hurry()
+        self._exporter.retry_at_once()
         self.flush(timeout_s)
         return self._exporter.close() == 0
 
@@ -119,7 +119,7 @@ class Pipeline:
         self._building.release()
 
     def _after_fork_in_child(self) -> None:
-        """What the parent recorded is the parent's to send; the child starts with empty books and its own threads."""
+        """The child forgets the parent's records, which the parent sends; it has counts and threads of its own."""
         self._records.clear()
         self._assembler.abandon()
         self._exporter.reset()
@@ -127,7 +127,7 @@ class Pipeline:
 
 
 def _on_living(pipeline: Pipeline, do: Callable[[Pipeline], None]) -> Callable[[], None]:
-    """A hook that does not keep the pipeline alive: fork hooks cannot be taken back."""
+    """A fork hook that does not keep the pipeline alive. Python cannot unregister such hooks."""
     reference = weakref.ref(pipeline)
 
     def hook() -> None:

@@ -17,14 +17,13 @@ from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from tokentrail.export import BUFFER_FULL, SHUTDOWN
 from tokentrail.guard import Guard
 from tokentrail.request import RequestTrail
 from tokentrail.semconv import STEP_ATTRIBUTES
+from tokentrail.wire import I64
 
-I64 = npt.NDArray[np.int64]
 Record = tuple[Any, ...]
 
 MAX_PENDING_RECORDS: Final = 65_536
@@ -55,7 +54,7 @@ counts_of: Final = itemgetter(-1)
 
 
 class Recorder:
-    """The part of a `Trail` that an engine's thread runs for each step: one append to a bounded buffer.
+    """The part of a `Trail` that runs in the engine's thread: it appends records to a bounded buffer.
 
     `drop(spans, reason)` counts the spans of a record that the buffer did not take.
     """

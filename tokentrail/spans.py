@@ -1,4 +1,4 @@
-"""The few spans whose strings vary (requests, announcements, cold starts), as OpenTelemetry's own `ReadableSpan`."""
+"""Spans with varying strings (requests, announcements, cold starts), as OpenTelemetry's own `ReadableSpan`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 
 
 class Emitted(NamedTuple):
-    """What a request has emitted: tokens, and the stamps of the first and last (unix ns; 0 when there is none)."""
+    """The number of tokens of a request, and the stamps of the first and the last (unix ns; 0 when there is none)."""
 
     tokens: int
     first: int
@@ -44,7 +44,7 @@ class ColdStartSpan(NamedTuple):
 def request_span(
     request: RequestTrail, ended: RequestEnd, end: int, emitted: Emitted, phases: Partition
 ) -> ReadableSpan:
-    """The span of a request that has ended at `end` (which is not before its last token)."""
+    """The span of a request that ended at `end`, at or after its last token."""
     started = request.started
     arrival = started.arrival_ns
     attributes: dict[str, Any] = {
@@ -68,9 +68,9 @@ def request_span(
         semconv.PREEMPTIONS: phases.preemptions,
     }
     attributes |= {key: value for key, value in optional.items() if value}
-    for stretch in phases.stretches:
-        key = semconv.PHASE_TIME_PREFIX + stretch.phase
-        attributes[key] = attributes.get(key, 0) + stretch.end - stretch.start
+    for interval in phases.intervals:
+        key = semconv.PHASE_TIME_PREFIX + interval.phase
+        attributes[key] = attributes.get(key, 0) + interval.end - interval.start
     return ReadableSpan(
         text(f"{started.operation} {started.model}"),
         SpanContext(request.trace_id, request.span_id, False, _SAMPLED, started.trace_state),
@@ -116,14 +116,14 @@ def cold_start_span(cold: ColdStartSpan) -> ReadableSpan:
 
 
 def clean(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes that the encoder takes: text is valid unicode, numbers (NumPy's too) are Python's, integers fit 64
-    bits; None is left out and any other object becomes its text.
+    """Attributes that the encoder takes. Text becomes valid unicode, NumPy's numbers become Python's, None is left out;
+    integers over 64 bits and objects of other types become text.
     """
     return {text(key): _cleaned(value) for key, value in attributes.items() if value is not None}
 
 
 def text(value: object) -> str:
-    """Text that can be encoded: what an HTTP header smuggled in as lone surrogates becomes question marks."""
+    """Text that can be encoded. Lone surrogates, which HTTP headers may bring in, become question marks."""
     plain = str(value)
     return plain if plain.isascii() else plain.encode("utf-8", "replace").decode()
 

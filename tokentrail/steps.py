@@ -10,9 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from tokentrail.clock import STAMP_NS
-from tokentrail.records import I64, Record, emitted_of, step_ints, token_counts
+from tokentrail.records import Record, emitted_of, step_ints, token_counts
 from tokentrail.request import NO_SLOT, RequestTrail
 from tokentrail.slots import Slots, TokenRun
+from tokentrail.wire import I64
 
 _slot_of = attrgetter("slot")
 

@@ -78,9 +78,9 @@ class Trail(Recorder):
         variant: str = "",
         resource: Mapping[str, str | int] | None = None,
     ) -> Trail:
-        """A trail configured by OTEL_* variables (docs/sdk.md); with OTEL_SDK_DISABLED=true one whose every call does
-        nothing. `service_name` is the default of OTEL_SERVICE_NAME; `variant` (the experiment's label) and `resource`
-        go before OTEL_RESOURCE_ATTRIBUTES.
+        """A trail configured by OTEL_* variables (docs/sdk.md); with OTEL_SDK_DISABLED=true its calls do nothing.
+        `service_name` is the default of OTEL_SERVICE_NAME. `variant` (the experiment's label) and `resource` override
+        OTEL_RESOURCE_ATTRIBUTES.
         """
         settings = Settings.from_env()
         if not settings.enabled:
@@ -135,7 +135,7 @@ class Trail(Recorder):
         end_ns: int | None = None,
         request: RequestTrail | None = None,
     ) -> None:
-        """KV-cache blocks left or re-entered the cache; `request` is the victim, where there is one."""
+        """Blocks left or re-entered the KV cache. `request` is the request that they belong to, if there is one."""
         try:
             start = floored(start_ns)
             end = start if end_ns is None else max(floored(end_ns), start)
@@ -151,14 +151,14 @@ class Trail(Recorder):
         return ColdStart(model, self._record, ids.generate_trace_id(), ids.generate_span_id, self._clock)
 
     def flush(self, timeout_s: float = 5.0) -> bool:
-        """Sends what was recorded so far; False when the time is up before everything is delivered or dropped."""
+        """Sends everything recorded so far; False when the time is up before all of it is delivered or dropped."""
         flushed = self._pipeline.flush(timeout_s)
         self._guard.reraise()
         return flushed
 
     def shutdown(self, timeout_s: float = 5.0) -> bool:
-        """Flushes and ends the background threads within the time; what is left then is counted as dropped and the
-        answer is False. Called at exit by itself. Records made later are dropped.
+        """Flushes and ends the background threads. Spans that are still queued when the time is up are dropped, and the
+        answer is False. Later records are dropped too. The process calls it at exit by itself.
         """
         atexit.unregister(self.shutdown)
         self._closed = True
@@ -168,7 +168,7 @@ class Trail(Recorder):
 
     @property
     def stats(self) -> TrailStats:
-        """The span accounting: `accepted = exported + dropped + queued` spans, always."""
+        """Counts of spans: `accepted = exported + dropped + queued`, always."""
         return replace(self._exporter.stats, pending=len(self._records), errors=self._guard.errors)
 
     def _request_ended(self, request: RequestTrail) -> None:
@@ -195,7 +195,7 @@ class _Sampled(NamedTuple):
 
 
 class DisabledTrail(Trail):
-    """A trail whose every call does nothing and costs next to nothing."""
+    """A trail that records nothing. Its calls cost next to nothing."""
 
     def __init__(self) -> None:
         self._request = UnrecordedRequest()
@@ -205,10 +205,10 @@ class DisabledTrail(Trail):
         return self._request
 
     def step(self, *_: Any, **__: Any) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def kv_event(self, *_: Any, **__: Any) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def cold_start(self, model: str) -> ColdStart:
         """A cold start that records nothing."""
@@ -224,12 +224,12 @@ class DisabledTrail(Trail):
 
     @property
     def stats(self) -> TrailStats:
-        """Empty books."""
+        """All counts are 0."""
         return TrailStats()
 
 
 def _resource(service_name: str | None, variant: str, given: Mapping[str, str | int] | None) -> Resource:
-    """OpenTelemetry's resource (OTEL_RESOURCE_ATTRIBUTES, detectors) and what the code says of this process."""
+    """OpenTelemetry's resource (OTEL_RESOURCE_ATTRIBUTES, detectors) with the attributes that the code gives."""
     own: dict[str, str | int] = {semconv.VARIANT: variant} if variant else {}
     resource = Resource.create({**own, **(given or {})})
     if service_name and str(resource.attributes.get(semconv.SERVICE_NAME, "")).startswith("unknown_service"):

@@ -75,6 +75,10 @@ def test_padded_varints_clip_instead_of_wrapping(width):
         assert sum(bits << 7 * place for place, bits in enumerate(seven_bits)) == min(max(value, 0), largest)
 
 
+def test_the_example_of_a_padded_varint():
+    assert padded_varint(np.array([300]), NARROW).tobytes().hex() == "ac828000"
+
+
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 40)), max_size=8), st.integers(1, 12), st.integers(1, 200))
 def test_payloads_keep_both_limits_and_the_order(shapes, max_spans, max_bytes):
     specimen = fill(columns([(1, 1, 1, 1, 0, 0, 0, 0)]), "s", ("a", "b"))
