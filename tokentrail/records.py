@@ -1,9 +1,9 @@
-"""Records wait between the engine's threads and the exporter's: this module alone knows how they are laid out.
+"""The records that wait between the engine's threads and the exporter's. No other module knows their layout.
 
-    (Kind.STEP, start_ns, end_ns, step, … kv_evicted, emitted, counts)     `Recorder.step` writes it
-    (Kind.START | END | KV | COLD, the request or event)
+    (Kind.STEP, start_ns, end_ns, step, … kv_evicted, emitted, counts)
+    (Kind.START | END | KV | COLD, request or event)
 
-`emitted` is the tuple of requests that got tokens in the step; `counts` says how many each got, None for one each.
+`emitted` is the tuple of the requests that got tokens in the step, `counts` the number of tokens of each or None.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class Recorder:
         kv_total: int = 0,
         kv_evicted: int = 0,
     ) -> None:
-        """One engine step, from `start_ns` to `end_ns` (unix ns). `emitted`: the requests that got a token in it, with
-        `counts` how many each (None: one each); they share the step's end. This is the hot path: one append.
+        """Records one engine step, from `start_ns` to `end_ns` (unix ns). `emitted` are the requests that got tokens in
+        it, `counts` the number of tokens of each (None: one each). All its tokens end with it. This is the hot path.
         """
         try:
             record = (

@@ -77,8 +77,8 @@ class RequestTrail:
         return _traceparent(self)
 
     def phase(self, phase: Phase, at_ns: int) -> None:
-        """Enters `phase`, which ends the one before. A request starts in `QUEUED` at arrival; stamps that run backwards
-        or past the end are moved to the nearest one that keeps phases a partition of [arrival, end].
+        """Enters `phase` and leaves the one before; a request arrives in `QUEUED`. A stamp before the last one is moved
+        to it, a stamp after the end to the end, so that the phases partition [arrival, end].
         """
         self.marks.append((phase, at_ns))
 

@@ -1,4 +1,4 @@
-"""Names on the wire: the one place where span names and attribute keys are spelled.
+"""Names on the wire. Span names and attribute keys are spelled here and nowhere else.
 
 Keys that OpenTelemetry's GenAI semantic conventions define are used as they are; everything else lives under
 ``tokentrail.``. The SDK writes these names, the collector's SQL reads them (`collector/sql/`, which a test holds to

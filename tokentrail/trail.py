@@ -32,9 +32,7 @@ from tokentrail.version import __version__
 
 
 class Trail(Recorder):
-    """Records an engine's requests and steps and exports them as OTLP spans. One per process; thread-safe; never
-    raises.
-    """
+    """Records requests and steps, and exports them as OTLP spans. One per process; thread-safe; never raises."""
 
     def __init__(
         self,
@@ -104,9 +102,9 @@ class Trail(Recorder):
         attributes: Mapping[str, AttributeValue] | None = None,
         kind: SpanKind = SpanKind.SERVER,
     ) -> RequestTrail:
-        """A request arrived (at `arrival_ns`, unix ns, or now). Its trace continues that of `carrier` (HTTP headers
-        with W3C `traceparent`), else of the current OpenTelemetry span; sampling is decided here, once.
-        `kind` is CLIENT for proxies and client wrappers.
+        """Records the arrival of a request (`arrival_ns` in unix ns; by default now). It continues the trace of
+        `carrier` (HTTP headers with a W3C `traceparent`), or else of the current OpenTelemetry span. Sampling is decided
+        here, once. `kind` is CLIENT for proxies and client wrappers.
         """
         try:
             arrival = self._clock() if arrival_ns is None else floored(arrival_ns)

@@ -16,7 +16,7 @@ def start(trail, **given):
 
 
 def run(code, url=""):
-    """What a process that runs this code and exports to the URL prints."""
+    """The output of a process that runs this code and exports to the URL."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "TOKENTRAIL_"))}
     env["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] = url
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)

@@ -1,4 +1,4 @@
-"""The books balance at all times, and nothing but the buffer's bound or a refusal loses a span."""
+"""The counts balance at all times, and only a full buffer, a refusal or a shutdown loses a span."""
 
 import time
 
@@ -36,30 +36,30 @@ def balance(stats):
 )
 def test_accepted_is_exported_plus_dropped_plus_queued_at_all_times(actions, script):
     transport = MemoryTransport(*script)
-    books = exporter(transport, max_spans=100, max_bytes=900)
+    queue = exporter(transport, max_spans=100, max_bytes=900)
     accepted = 0
     for action in actions:
         if action == "attempt":
-            books.attempt()
+            queue.attempt()
         elif action == "drop":
-            books.drop(3, "late")
+            queue.drop(3, "late")
             accepted += 3
         elif action == "close":
-            books.close()
+            queue.close()
         else:
-            books.offer(Payload(b"x" * action * 10, action))
+            queue.offer(Payload(b"x" * action * 10, action))
             accepted += action
-        stats = books.stats
+        stats = queue.stats
         assert stats.accepted == accepted == balance(stats)
         assert stats.queued <= 100
-    books.close()
-    assert books.stats.queued == 0
-    assert balance(books.stats) == accepted
+    queue.close()
+    assert queue.stats.queued == 0
+    assert balance(queue.stats) == accepted
 
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.sampled_from(["start", "step", "end", "flush"]), max_size=40), st.lists(answers, max_size=40))
-def test_a_trail_balances_whatever_the_collector_does(actions, script):
+def test_a_trail_balances_for_every_answer_of_the_collector(actions, script):
     trail = MemoryTrail(*script, strict=False, max_queue_spans=25, max_payload_spans=7)
     requests, recorded = [], 0
     for number, action in enumerate(actions):
@@ -94,31 +94,31 @@ def test_a_retry_sends_the_same_bytes_until_they_are_taken(clock):
 
 def test_waits_grow_to_half_a_minute_and_start_over_after_success():
     transport = MemoryTransport(*[RETRY] * 20, DELIVERED, RETRY)
-    books = exporter(transport)
-    books.offer(Payload(b"a", 1))
-    books.offer(Payload(b"b", 1))
-    waits = [books.attempt() for _ in range(20)]
+    queue = exporter(transport)
+    queue.offer(Payload(b"a", 1))
+    queue.offer(Payload(b"b", 1))
+    waits = [queue.attempt() for _ in range(20)]
     assert waits[0] < waits[3] < waits[6] <= waits[-1] == 30
-    assert books.attempt() == 0
-    assert books.attempt() < 2
+    assert queue.attempt() == 0
+    assert queue.attempt() < 2
 
 
 @pytest.mark.parametrize(("wish", "wait"), [(7.5, 7.5), (0, 0.05), (-3, 0.05), (86_400, 300)])
 def test_the_collector_says_when_within_reason(wish, wait):
-    books = exporter(MemoryTransport(SendResult(SendStatus.RETRY, "429", retry_after_s=wish)))
-    books.offer(Payload(b"a", 1))
-    assert books.attempt() == wait
+    queue = exporter(MemoryTransport(SendResult(SendStatus.RETRY, "429", retry_after_s=wish)))
+    queue.offer(Payload(b"a", 1))
+    assert queue.attempt() == wait
 
 
 def test_a_full_buffer_drops_what_comes_and_keeps_what_waits(caplog):
     transport = MemoryTransport(RETRY)
-    books = exporter(transport, max_spans=10, max_bytes=100)
-    books.offer(Payload(b"a" * 60, 6))
-    books.offer(Payload(b"b" * 10, 6))  # too many spans
-    books.offer(Payload(b"c" * 60, 1))  # too many bytes
-    books.offer(Payload(b"d" * 40, 4))
-    assert books.stats.drops == {"buffer_full": 7}
-    while (wait := books.attempt()) is not None:
+    queue = exporter(transport, max_spans=10, max_bytes=100)
+    queue.offer(Payload(b"a" * 60, 6))
+    queue.offer(Payload(b"b" * 10, 6))  # too many spans
+    queue.offer(Payload(b"c" * 60, 1))  # too many bytes
+    queue.offer(Payload(b"d" * 40, 4))
+    assert queue.stats.drops == {"buffer_full": 7}
+    while (wait := queue.attempt()) is not None:
         assert wait < 2
     assert [body[:1] for body in transport.bodies] == [b"a", b"d"]
     assert [record.message for record in caplog.records if "buffer full" in record.message] == [
@@ -127,32 +127,32 @@ def test_a_full_buffer_drops_what_comes_and_keeps_what_waits(caplog):
 
 
 def test_a_transport_that_raises_loses_one_payload_and_says_so(caplog):
-    books = exporter(MemoryTransport(RuntimeError("bug")))
-    books.offer(Payload(b"a", 3))
-    assert books.attempt() == 0
-    assert books.stats.drops == {"refused": 3}
+    queue = exporter(MemoryTransport(RuntimeError("bug")))
+    queue.offer(Payload(b"a", 3))
+    assert queue.attempt() == 0
+    assert queue.stats.drops == {"refused": 3}
     assert "bug" in caplog.text
 
 
 def test_rejected_spans_of_a_delivered_payload_are_drops():
-    books = exporter(MemoryTransport(PARTIAL, SendResult(SendStatus.DELIVERED, rejected=99)))
-    books.offer(Payload(b"a", 5))
-    books.offer(Payload(b"b", 5))
-    books.attempt()
-    assert (books.stats.exported, books.stats.drops) == (3, {"rejected": 2})
-    books.attempt()
-    assert (books.stats.exported, books.stats.drops) == (3, {"rejected": 7})
+    queue = exporter(MemoryTransport(PARTIAL, SendResult(SendStatus.DELIVERED, rejected=99)))
+    queue.offer(Payload(b"a", 5))
+    queue.offer(Payload(b"b", 5))
+    queue.attempt()
+    assert (queue.stats.exported, queue.stats.drops) == (3, {"rejected": 2})
+    queue.attempt()
+    assert (queue.stats.exported, queue.stats.drops) == (3, {"rejected": 7})
 
 
-def test_a_payload_that_is_under_way_at_shutdown_is_booked_once():
+def test_a_payload_that_is_under_way_at_shutdown_is_counted_once():
     def slow(body):
-        books.close()
+        queue.close()
         return DELIVERED
 
-    books = exporter(slow)
-    books.offer(Payload(b"a", 5))
-    books.attempt()
-    assert (books.stats.exported, books.stats.drops) == (0, {"shutdown": 5})
+    queue = exporter(slow)
+    queue.offer(Payload(b"a", 5))
+    queue.attempt()
+    assert (queue.stats.exported, queue.stats.drops) == (0, {"shutdown": 5})
 
 
 def test_a_batch_that_cannot_be_built_is_counted():

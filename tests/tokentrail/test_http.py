@@ -152,5 +152,5 @@ def test_trouble_is_logged_once_a_minute(serve, caplog):
         trail.step(0, T0, T0, [])
         assert trail.flush(20)
     trail.shutdown()
-    (said,) = [record.message for record in caplog.records if record.name == "tokentrail"]
-    assert all(part in said for part in ("503", server.url, "maintenance"))
+    (message,) = [record.message for record in caplog.records if record.name == "tokentrail"]
+    assert all(part in message for part in ("503", server.url, "maintenance"))

@@ -1,4 +1,4 @@
-"""A server that uses the SDK wrongly is not broken by it, and what it lost is counted."""
+"""Wrong calls of the SDK do not break a server, and the spans that they cost are counted."""
 
 from fractions import Fraction
 

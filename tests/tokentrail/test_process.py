@@ -1,4 +1,4 @@
-"""What concerns whole processes: imports, exit and fork."""
+"""Imports, exit and fork, each in a process of its own."""
 
 from tests.tokentrail.support import run
 from tokentrail.testing import parse_spans

@@ -1,4 +1,4 @@
-"""What an engine records is what comes out: tokens, phases and requests that add up to the nanosecond."""
+"""The exported tokens, phases and requests are those that an engine recorded, and add up to the nanosecond."""
 
 from collections import defaultdict
 
@@ -202,15 +202,15 @@ def test_a_cold_start_and_its_phases(trail, clock):
                 raise MemoryError("no room")
     except MemoryError:
         pass
-    (whole,) = trail.spans(semconv.COLD_START_SPAN)
+    (cold_span,) = trail.spans(semconv.COLD_START_SPAN)
     (load,) = trail.spans("tokentrail.cold_start.load_weights")
     (warm,) = trail.spans("tokentrail.cold_start.warm_up")
-    assert (whole.duration_ns, load.duration_ns, warm.duration_ns) == (7 * MS, 5 * MS, 0)
-    assert load.parent_id == warm.parent_id == whole.span_id
-    assert {load.trace_id, warm.trace_id} == {whole.trace_id}
+    assert (cold_span.duration_ns, load.duration_ns, warm.duration_ns) == (7 * MS, 5 * MS, 0)
+    assert load.parent_id == warm.parent_id == cold_span.span_id
+    assert {load.trace_id, warm.trace_id} == {cold_span.trace_id}
     assert load.attributes == {semconv.REQUEST_MODEL: "m"}
-    assert warm.attributes[semconv.ERROR_TYPE] == whole.attributes[semconv.ERROR_TYPE] == "MemoryError"
-    assert whole.message.status.code == StatusCode.ERROR.value
+    assert warm.attributes[semconv.ERROR_TYPE] == cold_span.attributes[semconv.ERROR_TYPE] == "MemoryError"
+    assert cold_span.message.status.code == StatusCode.ERROR.value
 
 
 @st.composite
@@ -233,7 +233,7 @@ def workloads(draw):
 
 @settings(deadline=None)
 @given(workloads())
-def test_tokens_and_phases_add_up_whatever_happens(workload):
+def test_tokens_and_phases_add_up_for_every_workload(workload):
     count, steps, speculative = workload
     trail = MemoryTrail()
     requests = [start(trail, arrival_ns=T0 + 7 * i) for i in range(count)]
