@@ -33,7 +33,7 @@ from benchmarks.report import JsonPath, Quick, publish
 from collector.store import Store
 from tokentrail import Phase, Trail, now_ns, semconv
 from tokentrail.config import Settings
-from tokentrail.export import Outcome, Verdict
+from tokentrail.export import SendResult, SendStatus
 from tokentrail.http import Endpoint
 
 BATCH: Final = 64
@@ -77,9 +77,9 @@ class _Capture:
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
 
-    def __call__(self, body: bytes) -> Outcome:
+    def __call__(self, body: bytes) -> SendResult:
         self.bodies.append(bytes(body))
-        return Outcome(Verdict.DELIVERED)
+        return SendResult(SendStatus.DELIVERED)
 
 
 def _bodies(waves: int) -> tuple[list[bytes], int, int]:

@@ -1,8 +1,8 @@
 """CPU per token span: tokentrail against opentelemetry-sdk, both up to the serialised bytes and a null transport.
 
-Process time of all threads, so that work moved to a background thread is paid for. Both write the same spans (name,
-ids, parent, times, two integer attributes); tokentrail also writes its step spans, whose cost is in its figure. The two
-take turns and the best round of each counts, so that what else the machine does weighs on both alike.
+The figures are process time of all threads, so that work on a background thread counts too. Both write the same spans
+(name, ids, parent, times, two integer attributes); tokentrail also writes its step spans, and its figure includes them.
+The two take turns and the best round of each counts, so that other load on the machine weighs on both alike.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from opentelemetry.trace import SpanKind, set_span_in_context
 from benchmarks.report import JsonPath, Quick, publish
 from tokentrail import RequestTrail, Trail, now_ns, semconv
 from tokentrail.config import Settings
-from tokentrail.export import Outcome, Verdict
+from tokentrail.export import SendResult, SendStatus
 from tokentrail.http import Endpoint
 
 BATCHES: Final = (1, 8, 64)
 BURST_TOKENS: Final = 16_384
-"""Tokens between two builds: what a busy engine emits in one schedule delay."""
+"""Tokens between two builds: about as many as a busy engine emits in one schedule delay."""
 FLOOR_NS: Final = {"hot_path": 16.0, "build_and_serialise": 55.0}
-"""Written down before optimising: one append per step of 64 tokens, and filling ~140 bytes per span with NumPy."""
+"""Estimates from before optimising: one append per step of 64 tokens, and NumPy filling ~140 bytes per span."""
 
 
 def main(quick: Quick = False, json: JsonPath = None) -> None:
@@ -59,9 +59,9 @@ class _NullSink:
     def __init__(self) -> None:
         self.bytes = 0
 
-    def __call__(self, body: bytes) -> Outcome:
+    def __call__(self, body: bytes) -> SendResult:
         self.bytes += len(body)
-        return Outcome(Verdict.DELIVERED)
+        return SendResult(SendStatus.DELIVERED)
 
 
 def _trail(*, background: bool) -> Trail:

@@ -1,4 +1,4 @@
-"""Records to serialised spans: what the engine stamped becomes token, step, phase, request, KV and cold-start spans."""
+"""Builds serialised spans (token, step, phase, request, KV, cold start) from the records of an engine."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from opentelemetry.sdk.trace import ReadableSpan
 from tokentrail import semconv
 from tokentrail.clock import floored
 from tokentrail.guard import Guard
-from tokentrail.phases import Stretch, partition
-from tokentrail.request import Kind, Record, RequestTrail
+from tokentrail.phases import PhaseInterval, partition
+from tokentrail.records import Kind, Record, kind_of, spans_in, subject_of, well_formed
+from tokentrail.request import RequestTrail
 from tokentrail.semconv import KvEvent, Phase
-from tokentrail.slots import U64, Slots
+from tokentrail.slots import Slots
 from tokentrail.spans import cold_start_span, open_span, request_span
-from tokentrail.steps import spans_in, step_columns, token_columns, well_formed
-from tokentrail.wire import Block, Columns, fill, span_bytes
+from tokentrail.steps import step_columns, token_columns
+from tokentrail.wire import U64, Block, Columns, fill, span_bytes
 
 ANNOUNCE_EVERY_NS: Final = 5_000_000_000
 """How often a request that is still open is announced again."""
 LATE: Final = "late"
 """Reason of a drop: the token's request had ended."""
 MALFORMED: Final = "malformed"
-"""Reason of a drop: the record cannot be a span (wrong types, counts that do not match)."""
+"""Reason of a drop: the record cannot become a span, for wrong types or counts that do not match."""
 
 _ALL_IDS: Final = 0xFFFF_FFFF_FFFF_FFFF
 _STRIDE: Final = np.uint64(semconv.TOKEN_ID_STRIDE)
 
 
 class KvSpan(NamedTuple):
-    """A KV event as recorded; stamps in unix ns."""
+    """A recorded KV event; stamps in unix ns."""
 
     kind: KvEvent
     blocks: int
@@ -44,10 +45,9 @@ class KvSpan(NamedTuple):
 
 
 class Assembler:
-    """Holds the requests under way and turns batches of records, in the order they were made, into spans.
+    """Holds the requests under way and builds spans from batches of records, in the order of their recording.
 
-    `drop(spans, reason)` is told of every span that a record stood for and that cannot be built. One kind of record
-    that cannot be built does not take the others with it.
+    `drop(spans, reason)` counts the spans that cannot be built. A kind of record that fails does not stop the others.
     """
 
     def __init__(self, guard: Guard, drop: Callable[[int, str], None], ids: np.random.Generator) -> None:
@@ -57,28 +57,29 @@ class Assembler:
         self._slots = Slots()
 
     def build(self, records: Iterable[Record], now: int) -> list[Block]:
-        """Spans of a batch of records, and announcements of the requests that are open at `now` (unix ns)."""
+        """The spans of a batch of records, and the announcements that are due at `now` (unix ns)."""
         steps: list[Record] = []
         ended: list[RequestTrail] = []
-        rest: defaultdict[Kind, list[Any]] = defaultdict(list)
+        events: defaultdict[Kind, list[Any]] = defaultdict(list)
         for record in records:
-            kind = record[0]
+            kind = kind_of(record)
             if kind is Kind.STEP:
                 steps.append(record)
             elif kind is Kind.START:
-                self._slots.take(record[1])
+                self._slots.take(subject_of(record))
             elif kind is Kind.END:
-                ended += self._slots.ends(record[1], after_steps=len(steps))
+                if self._slots.mark_ended(subject_of(record), after_steps=len(steps)):
+                    ended.append(subject_of(record))
             else:
-                rest[kind].append(record[1])
+                events[kind].append(subject_of(record))
         blocks = self._step_blocks(steps)
         blocks += self._request_blocks(ended)
-        blocks += self._kv_blocks(rest[Kind.KV])
-        blocks += self._singles(cold_start_span, rest[Kind.COLD])
+        blocks += self._kv_blocks(events[Kind.KV])
+        blocks += self._encode_each(cold_start_span, events[Kind.COLD])
         return blocks + self._announcements(now)
 
     def abandon(self) -> None:
-        """Forgets the requests under way: in a forked child they are the parent's."""
+        """Forgets the requests under way. A forked child calls it, since the parent goes on with them."""
         for request in list(self._slots.open.values()):
             self._slots.release(request)
 
@@ -88,10 +89,10 @@ class Assembler:
         try:
             return self._steps_and_tokens(records)
         except (TypeError, ValueError, OverflowError, AttributeError) as error:
-            whole = [record for record in records if well_formed(record, self._slots)]
-            self._drop(sum(map(spans_in, records)) - sum(map(spans_in, whole)), MALFORMED)
+            kept = [record for record in records if well_formed(record, self._slots.capacity)]
+            self._drop(sum(map(spans_in, records)) - sum(map(spans_in, kept)), MALFORMED)
             self._guard.failed("building steps", error)
-            return self._steps_and_tokens(whole) if whole else []
+            return self._steps_and_tokens(kept) if kept else []
 
     def _steps_and_tokens(self, records: list[Record]) -> list[Block]:
         slots, count = self._slots, len(records)
@@ -111,28 +112,28 @@ class Assembler:
         return [*blocks, fill(columns, semconv.TOKEN_SPAN, (semconv.TOKEN_INDEX, semconv.STEP))]
 
     def _request_blocks(self, ended: list[RequestTrail]) -> list[Block]:
-        phases: defaultdict[Phase, list[tuple[RequestTrail, Stretch]]] = defaultdict(list)
+        phases: defaultdict[Phase, list[tuple[RequestTrail, PhaseInterval]]] = defaultdict(list)
 
         def span_of(request: RequestTrail) -> ReadableSpan:
             emitted = self._slots.release(request)
-            ending, arrival = request.ending, request.opening.arrival_ns
-            assert ending is not None
-            end = max(floored(ending.at_ns), arrival, emitted.last)
+            ended, arrival = request.ended, request.started.arrival_ns
+            assert ended is not None
+            end = max(floored(ended.at_ns), arrival, emitted.last)
             parts = partition(arrival, end, request.marks, lambda mark: self._guard.misuse("an unknown phase", mark))
-            for stretch in parts.stretches:
-                phases[stretch.phase].append((request, stretch))
-            return request_span(request, ending, end, emitted, parts)
+            for interval in parts.intervals:
+                phases[interval.phase].append((request, interval))
+            return request_span(request, ended, end, emitted, parts)
 
-        blocks = self._singles(span_of, ended)
-        return blocks + [self._phase_block(phase, stretches) for phase, stretches in phases.items()]
+        blocks = self._encode_each(span_of, ended)
+        return blocks + [self._phase_block(phase, intervals) for phase, intervals in phases.items()]
 
-    def _phase_block(self, phase: Phase, stretches: list[tuple[RequestTrail, Stretch]]) -> Block:
+    def _phase_block(self, phase: Phase, intervals: list[tuple[RequestTrail, PhaseInterval]]) -> Block:
         columns = Columns(
-            _trace_columns([request for request, _ in stretches]),
-            self._span_ids(len(stretches)),
-            np.array([request.span_id for request, _ in stretches], np.uint64),
-            np.array([stretch.start for _, stretch in stretches], np.int64),
-            np.array([stretch.end for _, stretch in stretches], np.int64),
+            _trace_columns([request for request, _ in intervals]),
+            self._span_ids(len(intervals)),
+            np.array([request.span_id for request, _ in intervals], np.uint64),
+            np.array([interval.start for _, interval in intervals], np.int64),
+            np.array([interval.end for _, interval in intervals], np.int64),
         )
         return fill(columns, semconv.PHASE_SPAN, (), ((semconv.PHASE_NAME, str(phase)),))
 
@@ -160,13 +161,13 @@ class Assembler:
         due = [slot for slot in slots.open if now - slots.announced[slot] >= ANNOUNCE_EVERY_NS]
         slots.announced[due] = now
         ids = self._span_ids(len(due)).tolist()
-        return self._singles(
+        return self._encode_each(
             lambda item: open_span(slots.open[item[0]], item[1], now, slots.emitted(item[0])),
             list(zip(due, ids, strict=True)),
         )
 
-    def _singles(self, make: Callable[[Any], ReadableSpan], items: Sequence[Any]) -> list[Block]:
-        """Spans serialised one by one: what cannot be is dropped alone."""
+    def _encode_each(self, make: Callable[[Any], ReadableSpan], items: Sequence[Any]) -> list[Block]:
+        """Serialises spans one by one. A span that fails is dropped alone."""
         blocks = []
         for item in items:
             try:
@@ -182,7 +183,7 @@ class Assembler:
         return self._ids.integers(1, _ALL_IDS, count, np.uint64, endpoint=True)
 
     def _own_trace(self, count: int) -> tuple[U64, U64]:
-        """One trace for a batch of the engine's own spans: one for the engine's whole life would be refused."""
+        """A new trace for each batch of the engine's own spans. Trace backends refuse one that grows for days."""
         high, low = self._span_ids(2)
         return np.full(count, high), np.full(count, low)
 

@@ -1,4 +1,4 @@
-"""The one clock of a trail: wall time that never runs backwards while the process lives."""
+"""The clock of a trail: wall time that never runs backwards within a process."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ def now_ns() -> int:
 
 
 def floored(stamp_ns: int) -> int:
-    """The stamp as it goes on the wire: floored to a multiple of 1,000, within what 63 bits hold."""
+    """The stamp for the wire: floored to a multiple of 1,000 and clamped to 63 bits."""
     return int(min(max(stamp_ns, 0), _LAST_NS)) // STAMP_NS * STAMP_NS

@@ -1,4 +1,4 @@
-"""A cold start as its phases happen: what an engine does before it can serve."""
+"""A cold start: an engine records the phases of its start as they happen."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
-from tokentrail.request import Kind, Record
+from tokentrail.records import Kind, Record
 from tokentrail.spans import ColdStartSpan
 
 
 class ColdStart:
-    """Context manager from the first thing an engine does until it can serve; each `phase` is sent when it ends, so
-    that a start which hangs shows how far it came. Exceptions pass through and mark the span as failed.
+    """Context manager around an engine's start, until it can serve. Each `phase` is sent when it ends, so that a start
+    that hangs shows how far it came. Exceptions pass through and mark the span as failed.
     """
 
     def __init__(

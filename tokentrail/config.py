@@ -1,4 +1,4 @@
-"""Configuration by OpenTelemetry's environment variables. A bad value is named, logged and replaced by the default."""
+"""Configuration by OpenTelemetry's environment variables. A bad value is logged by name and the default used."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FIXED_HEADERS: Final = {"content-type": "application/x-protobuf", "user-agent":
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a trail exports. Defaults keep about three minutes of 10,000 tokens/s while the collector is away."""
+    """Settings of the export. The defaults buffer about three minutes of 10,000 tokens/s."""
 
     endpoint: Endpoint
     enabled: bool = True
@@ -57,7 +57,7 @@ class Settings:
 
 
 def compressor(compression: Compression) -> Callable[[bytes], bytes]:
-    """The function that makes a body what its Content-Encoding says."""
+    """The function that compresses a body."""
     if compression is Compression.Gzip:
         return lambda body: gzip.compress(body, compresslevel=1, mtime=0)
     if compression is Compression.Deflate:

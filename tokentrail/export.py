@@ -1,4 +1,4 @@
-"""Payloads out: a bounded queue that outlives a dead collector, and the books that say where every span went."""
+"""The export queue: it is bounded, keeps payloads while the collector is away, and accounts for every span."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from tokentrail.wire import Payload
 
 RETRY_AFTER_MIN_S: Final = 0.05
 RETRY_AFTER_MAX_S: Final = 300.0
-"""Within these bounds the collector says when to come back: not at once for ever, not tomorrow."""
+"""The collector's `Retry-After` is obeyed within these bounds."""
+
+# Reasons of drops; docs/sdk.md defines them.
 BUFFER_FULL: Final = "buffer_full"
 REFUSED: Final = "refused"
 REJECTED: Final = "rejected"
 SHUTDOWN: Final = "shutdown"
 
 
-class Verdict(Enum):
-    """What became of one attempt to send."""
+class SendStatus(Enum):
+    """How one attempt to send a payload ended. `RETRY`: the payload stays queued. `REFUSED`: it is dropped."""
 
     DELIVERED = auto()
     RETRY = auto()
@@ -33,24 +35,27 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """A verdict; `rejected` spans of a delivered payload were not taken, `retry_after_s` is the collector's wish."""
+class SendResult:
+    """The answer of a transport. `rejected` spans of a delivered payload were not stored (OTLP partial success);
+    `retry_after_s` is the collector's `Retry-After`.
+    """
 
-    verdict: Verdict
+    status: SendStatus
     detail: str = ""
     rejected: int = 0
     retry_after_s: float | None = None
 
 
-Transport = Callable[[bytes], Outcome]
+Transport = Callable[[bytes], SendResult]
+"""Sends one request body. The HTTP transport is `tokentrail.http.OtlpHttp`."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrailStats:
-    """Where the spans went: `accepted = exported + dropped + queued`, at all times.
+    """Counts of spans: `accepted = exported + dropped + queued`, at all times. `drops` splits `dropped` by reason.
 
-    `pending` records (steps, requests) are not spans yet; they become so within the schedule delay. `drops` splits
-    `dropped` by reason. `errors` counts our own failures and misuses of the SDK.
+    `pending` counts records (steps, requests) that become spans within the schedule delay. `errors` counts failures of
+    the SDK itself and wrong calls of it.
     """
 
     accepted: int = 0
@@ -62,12 +67,12 @@ class TrailStats:
 
     @property
     def dropped(self) -> int:
-        """Spans that were not delivered and never will be."""
+        """Spans that are lost."""
         return sum(self.drops.values())
 
 
 class Exporter:
-    """Sends payloads in order, each until it is delivered or refused. `offer` and `drop` never block on the network."""
+    """Sends payloads in order, each until the collector takes or refuses it. `offer` and `drop` never wait for it."""
 
     def __init__(self, transport: Transport, guard: Guard, *, max_spans: int, max_bytes: int) -> None:
         self._transport = transport
@@ -78,22 +83,22 @@ class Exporter:
         self.reset()
 
     def reset(self) -> None:
-        """Empty books and an empty queue, as in a new process."""
+        """Empties the queue and sets all counts to 0, as in a new process."""
         self._changed = threading.Condition(threading.Lock())
         self._queue: deque[Payload] = deque()
         self._queued = self._bytes = self._accepted = self._exported = 0
         self._drops: Counter[str] = Counter()
         self._retry = self._backoff
-        self._hurried = self._closed = False
+        self._retry_at_once = self._closed = False
 
     @property
     def stats(self) -> TrailStats:
-        """The books, all read at one moment."""
+        """The counts, all read at one moment; `pending` and `errors` are the trail's to add."""
         with self._changed:
             return TrailStats(self._accepted, self._exported, self._queued, dict(self._drops))
 
     def offer(self, payload: Payload) -> None:
-        """Queues a payload, or drops it when there is no room: what waits longest has the first claim."""
+        """Queues a payload. A full queue drops the new payload and keeps those that wait."""
         with self._changed:
             self._accepted += payload.spans
             if self._closed:
@@ -110,49 +115,49 @@ class Exporter:
                 self._changed.notify_all()
 
     def drop(self, spans: int, reason: str) -> None:
-        """Books spans that never became a payload."""
+        """Counts spans that never became a payload as accepted and dropped."""
         with self._changed:
             self._accepted += spans
             self._drops[reason] += spans
 
     def attempt(self) -> float | None:
-        """Sends the oldest payload once. Seconds to wait before the next attempt, or None when nothing is queued."""
+        """Sends the oldest payload once. Returns the seconds until the next attempt, None when the queue is empty."""
         with self._changed:
             payload = self._queue[0] if self._queue else None
         if payload is None:
             return None
         try:
-            outcome = self._transport(payload.body)
+            result = self._transport(payload.body)
         except Exception as error:
-            self._settle(payload, Outcome(Verdict.REFUSED, repr(error)))
+            self._settle(payload, SendResult(SendStatus.REFUSED, repr(error)))
             self._guard.failed("sending", error)
             return 0.0
-        return self._settle(payload, outcome)
+        return self._settle(payload, result)
 
     def run(self) -> None:
-        """The exporter thread: attempts until `close`."""
+        """The body of the exporter thread: makes attempts until `close`."""
         while not self._closed:
             wait_s = self.attempt()
             with self._changed:
                 if wait_s is None:
                     self._changed.wait_for(lambda: self._queue or self._closed)
                 elif wait_s > 0:
-                    self._changed.wait_for(lambda: self._hurried or self._closed, wait_s)
-                    self._hurried = False
+                    self._changed.wait_for(lambda: self._retry_at_once or self._closed, wait_s)
+                    self._retry_at_once = False
 
     def drain(self, timeout_s: float) -> bool:
         """Waits until nothing is queued; False when the time is up first."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._queue, timeout_s)
 
-    def hurry(self) -> None:
-        """Cuts the present wait between attempts short: the process is about to end."""
+    def retry_at_once(self) -> None:
+        """Ends the present wait between two attempts; a process that is about to end has no time for it."""
         with self._changed:
-            self._hurried = True
+            self._retry_at_once = True
             self._changed.notify_all()
 
     def close(self) -> int:
-        """Ends the thread and books what is still queued as dropped; the number of those spans."""
+        """Ends the thread and drops the payloads that are still queued. Returns the number of their spans."""
         with self._changed:
             left = self._queued
             if left:
@@ -163,29 +168,29 @@ class Exporter:
             self._changed.notify_all()
             return left
 
-    def _settle(self, payload: Payload, outcome: Outcome) -> float:
+    def _settle(self, payload: Payload, result: SendResult) -> float:
         with self._changed:
             if not self._queue or self._queue[0] is not payload:
-                return 0.0  # closed while it was under way: already booked
-            if outcome.verdict is Verdict.RETRY:
-                self._guard.warn("retry", "tokentrail keeps %d spans and tries again: %s", self._queued, outcome.detail)
-                return self._pause(outcome.retry_after_s)
+                return 0.0  # `close` came during the attempt and has counted this payload
+            if result.status is SendStatus.RETRY:
+                self._guard.warn("retry", "tokentrail keeps %d spans and tries again: %s", self._queued, result.detail)
+                return self._next_wait_s(result.retry_after_s)
             self._queue.popleft()
             self._queued -= payload.spans
             self._bytes -= len(payload.body)
             self._retry = self._backoff
-            lost = payload.spans if outcome.verdict is Verdict.REFUSED else min(outcome.rejected, payload.spans)
+            lost = payload.spans if result.status is SendStatus.REFUSED else min(result.rejected, payload.spans)
             self._exported += payload.spans - lost
             if lost:
-                reason = REFUSED if outcome.verdict is Verdict.REFUSED else REJECTED
+                reason = REFUSED if result.status is SendStatus.REFUSED else REJECTED
                 self._drops[reason] += lost
-                self._guard.warn(reason, "tokentrail lost %d spans: %s", lost, outcome.detail)
-            elif outcome.detail:
-                self._guard.warn("warning", "tokentrail: %s", outcome.detail)
+                self._guard.warn(reason, "tokentrail lost %d spans: %s", lost, result.detail)
+            elif result.detail:
+                self._guard.warn("warning", "tokentrail: %s", result.detail)
             self._changed.notify_all()
             return 0.0
 
-    def _pause(self, retry_after_s: float | None) -> float:
+    def _next_wait_s(self, retry_after_s: float | None) -> float:
         if len(self._retry.history) < 16:  # the backoff is at its longest well before
             self._retry = self._retry.increment("POST", error=None)
         backoff_s = self._retry.get_backoff_time() or self._retry.backoff_factor
@@ -193,6 +198,6 @@ class Exporter:
 
 
 def deadline(timeout_s: float) -> Callable[[], float]:
-    """A function that tells the seconds left, never negative."""
+    """Returns a function that gives the seconds left until the time-out, never negative."""
     end = time.monotonic() + timeout_s
     return lambda: max(end - time.monotonic(), 0.0)

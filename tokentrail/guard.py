@@ -1,4 +1,4 @@
-"""Telemetry never breaks its host, and always breaks our tests."""
+"""The SDK's errors never reach the engine, except in tests, where they are raised."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class Throttle:
 
 
 class Guard:
-    """Takes the errors that must not reach the engine: counts and logs them, or, when `strict`, raises them."""
+    """Counts and logs the errors that must not reach the engine, or, when `strict`, raises them."""
 
     def __init__(self, *, strict: bool = False, throttle: Throttle | None = None) -> None:
         self.strict = strict
-        self.errors = 0  # a diagnostic: two threads may in theory lose a count, no lock is worth that
+        self.errors = 0  # without a lock: two threads may lose a count, which a diagnostic can bear
         self._throttle = throttle or Throttle()
         self._first: Exception | None = None
 
     def failed(self, doing: str, error: Exception) -> None:
-        """An error of ours while `doing` something (a short constant text: messages are throttled by it)."""
+        """An error in the SDK. `doing` is a short constant text; log messages are throttled by it."""
         if self.strict:
             self._first = self._first or error
             raise error
@@ -49,13 +49,13 @@ class Guard:
         if self._first:
             raise self._first
 
-    def misuse(self, what: str, detail: object) -> None:
-        """The host used the SDK wrongly; what it said is ignored and the trail stays consistent."""
+    def misuse(self, mistake: str, detail: object) -> None:
+        """The engine called the SDK wrongly. The call is ignored, counted and logged."""
         self.errors += 1
-        if self._throttle.allows(what):
-            logger.warning("tokentrail ignored %s: %r", what, detail)
+        if self._throttle.allows(mistake):
+            logger.warning("tokentrail ignored %s: %r", mistake, detail)
 
     def warn(self, key: str, message: str, *args: object) -> None:
-        """A condition outside the SDK (an unreachable collector, a full buffer), logged once a minute per key."""
+        """Logs a trouble outside the SDK, such as an unreachable collector, once a minute per key."""
         if self._throttle.allows(key):
             logger.warning(message, *args)

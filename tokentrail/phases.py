@@ -1,4 +1,4 @@
-"""The phases of a request as a partition of its life."""
+"""The phases of a request partition the time from its arrival to its end."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tokentrail.clock import floored
 from tokentrail.semconv import Phase
 
 
-class Stretch(NamedTuple):
-    """A phase from start to end, unix ns, never empty."""
+class PhaseInterval(NamedTuple):
+    """One phase from start to end, unix ns; the end is after the start."""
 
     phase: Phase
     start: int
@@ -18,19 +18,19 @@ class Stretch(NamedTuple):
 
 
 class Partition(NamedTuple):
-    """Phases that neither overlap nor leave a gap, and how often the request was preempted."""
+    """Intervals that neither overlap nor leave a gap, and the number of preemptions."""
 
-    stretches: list[Stretch]
+    intervals: list[PhaseInterval]
     preemptions: int
 
 
 def partition(arrival: int, end: int, marks: Sequence[tuple[Any, int]], unknown: Callable[[object], None]) -> Partition:
-    """Splits [arrival, end] at `marks` (phase entered, when), starting in `QUEUED`.
+    """Splits [arrival, end] at `marks` (phase entered, unix ns). The first phase is `QUEUED`.
 
-    Stamps are floored to microseconds and clamped into what is left; `unknown` gets each mark that is no `Phase`, and
-    the phase before it goes on.
+    Stamps are floored to microseconds and clamped between the mark before and `end`. A mark that is no `Phase` goes to
+    `unknown`, and the phase before it goes on.
     """
-    stretches: list[Stretch] = []
+    intervals: list[PhaseInterval] = []
     current, since, preemptions = Phase.QUEUED, arrival, 0
     for mark in marks:
         try:
@@ -41,9 +41,9 @@ def partition(arrival: int, end: int, marks: Sequence[tuple[Any, int]], unknown:
         if phase is current:
             continue
         if at > since:
-            stretches.append(Stretch(current, since, at))
+            intervals.append(PhaseInterval(current, since, at))
         current, since = phase, at
         preemptions += phase is Phase.PREEMPTED
     if end > since:
-        stretches.append(Stretch(current, since, end))
-    return Partition(stretches, preemptions)
+        intervals.append(PhaseInterval(current, since, end))
+    return Partition(intervals, preemptions)

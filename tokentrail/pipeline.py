@@ -1,4 +1,4 @@
-"""The two background threads: one assembles records into payloads, the other sends them."""
+"""The two background threads: one builds payloads from records, the other sends them."""
 
 from __future__ import annotations
 
@@ -15,39 +15,34 @@ from opentelemetry.sdk.resources import Resource
 from tokentrail.assemble import MALFORMED, Assembler
 from tokentrail.clock import now_ns
 from tokentrail.config import MAX_PAYLOAD_BYTES, Settings, compressor
-from tokentrail.export import Exporter, Transport, deadline
+from tokentrail.export import Exporter, deadline
 from tokentrail.guard import Guard
-from tokentrail.request import Kind, Record
+from tokentrail.records import Record, spans_in, take
 from tokentrail.semconv import SCOPE_NAME
-from tokentrail.steps import spans_in
 from tokentrail.wire import Envelope, Payload
 
 BATCH_SPANS: Final = 16_000
-"""Spans assembled at once, about: enough to amortise NumPy's calls, few enough for its arrays to stay in cache."""
-
-_STEP: Final = Kind.STEP  # looking up an enum's member takes longer than comparing it
+"""About so many spans are built at once: enough to amortise NumPy's calls, few enough to stay in the CPU's cache."""
 
 
 class Pipeline:
-    """From the deque that the hot path appends to, to the collector."""
+    """Turns the records of the hot path into payloads and queues them for the collector."""
 
     def __init__(
         self,
         records: deque[Record],
+        exporter: Exporter,
         settings: Settings,
         resource: Callable[[], Resource],
         guard: Guard,
-        transport: Transport,
         *,
         version: str,
         ids: np.random.Generator | None = None,
         clock: Callable[[], int] = now_ns,
         background: bool = True,
     ) -> None:
-        self.exporter = Exporter(
-            transport, guard, max_spans=settings.max_queue_spans, max_bytes=settings.max_queue_bytes
-        )
         self._records = records
+        self._exporter = exporter
         self._settings = settings
         self._resource = resource
         self._guard = guard
@@ -65,11 +60,11 @@ class Pipeline:
     def _start(self, ids: np.random.Generator) -> None:
         self._building = threading.Lock()
         self._stopping = threading.Event()
-        self._assembler = Assembler(self._guard, self.exporter.drop, ids)
+        self._assembler = Assembler(self._guard, self._exporter.drop, ids)
         self._envelope = Envelope(self._resource(), SCOPE_NAME, self._version)
         if self._background:
             threading.Thread(target=self._assemble, name="tokentrail-assemble", daemon=True).start()
-            threading.Thread(target=self.exporter.run, name="tokentrail-export", daemon=True).start()
+            threading.Thread(target=self._exporter.run, name="tokentrail-export", daemon=True).start()
 
     def _assemble(self) -> None:
         stopping = self._stopping
@@ -77,11 +72,11 @@ class Pipeline:
             self.build()
 
     def build(self) -> None:
-        """Assembles the records made so far and queues the payloads. Runs once without any: announcements are due."""
+        """Builds payloads from the records so far and queues them. Announcements may be due even without records."""
         with self._building:
             left = len(self._records)
             while True:
-                batch = self._take()
+                batch = take(self._records, BATCH_SPANS)
                 left -= len(batch)
                 self._queue(batch)
                 if left <= 0:
@@ -90,36 +85,26 @@ class Pipeline:
     def _queue(self, batch: list[Record]) -> None:
         try:
             for payload in self._payloads(batch):
-                self.exporter.offer(payload)
+                self._exporter.offer(payload)
         except Exception as error:
-            self.exporter.drop(sum(map(spans_in, batch)), MALFORMED)
+            self._exporter.drop(sum(map(spans_in, batch)), MALFORMED)
             self._guard.failed("building a batch", error)
 
     def flush(self, timeout_s: float) -> bool:
-        """Builds and waits until everything is delivered, refused or dropped. False when the time is up first."""
+        """Builds, then waits until the queue is empty. False when the time is up first."""
         left_s = deadline(timeout_s)
         self.build()
         if not self._background:
-            while self.exporter.attempt() == 0.0:
+            while self._exporter.attempt() == 0.0:
                 pass
-        return self.exporter.drain(left_s())
+        return self._exporter.drain(left_s())
 
     def shutdown(self, timeout_s: float) -> bool:
-        """Flushes, skipping the present wait for a retry, then ends the threads. True when nothing was left behind."""
+        """Flushes, without the present wait for a retry, then ends the threads. False when it dropped queued spans."""
         self._stopping.set()
-        self.exporter.hurry()
+        self._exporter.retry_at_once()
         self.flush(timeout_s)
-        return self.exporter.close() == 0
-
-    def _take(self) -> list[Record]:
-        batch: list[Record] = []
-        spans = 0
-        pop = self._records.popleft
-        while self._records and spans < BATCH_SPANS:
-            record = pop()
-            batch.append(record)
-            spans += 1 + len(record[-2]) if record[0] is _STEP else 1
-        return batch
+        return self._exporter.close() == 0
 
     def _payloads(self, batch: list[Record]) -> list[Payload]:
         blocks = self._assembler.build(batch, self._clock())
@@ -134,15 +119,15 @@ class Pipeline:
         self._building.release()
 
     def _after_fork_in_child(self) -> None:
-        """What the parent recorded is the parent's to send; the child starts with empty books and its own threads."""
+        """The child forgets the parent's records, which the parent sends; it has counts and threads of its own."""
         self._records.clear()
         self._assembler.abandon()
-        self.exporter.reset()
+        self._exporter.reset()
         self._start(np.random.default_rng())
 
 
 def _on_living(pipeline: Pipeline, do: Callable[[Pipeline], None]) -> Callable[[], None]:
-    """A hook that does not keep the pipeline alive: fork hooks cannot be taken back."""
+    """A fork hook that does not keep the pipeline alive. Python cannot unregister such hooks."""
     reference = weakref.ref(pipeline)
 
     def hook() -> None:

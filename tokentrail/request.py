@@ -1,10 +1,9 @@
-"""One request's trail as its server holds it: a few stamps, kept until the exporter thread reads them."""
+"""A request's trail in its server: a few stamps, kept until the exporter thread reads them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import Any, Final
 
 from opentelemetry.trace import SpanContext, SpanKind, TraceState
@@ -12,7 +11,7 @@ from opentelemetry.trace import SpanContext, SpanKind, TraceState
 from tokentrail.semconv import Phase, Status
 
 NO_SLOT: Final = 0
-"""Slot of a request whose tokens are not recorded."""
+"""Slot of a request that has none yet, or whose tokens are not recorded."""
 ENDED_SLOT: Final = 1
 """Slot of a request that has ended: a token that comes later is dropped and counted."""
 FIRST_SLOT: Final = 2
@@ -20,22 +19,9 @@ FIRST_SLOT: Final = 2
 AttributeValue = str | int | float | bool
 
 
-class Kind(Enum):
-    """Kinds of records; a record is a tuple that starts with one."""
-
-    STEP = auto()
-    START = auto()
-    END = auto()
-    KV = auto()
-    COLD = auto()
-
-
-Record = tuple[Any, ...]
-
-
 @dataclass(frozen=True, slots=True)
-class Opening:
-    """What is known of a request on arrival."""
+class RequestStart:
+    """The arguments of `Trail.start_request`, and the parent span that its carrier names."""
 
     arrival_ns: int
     operation: str
@@ -52,8 +38,8 @@ class Opening:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
-    """What the server says of a request when it ends."""
+class RequestEnd:
+    """The arguments of `RequestTrail.end`."""
 
     at_ns: int
     status: Status
@@ -70,27 +56,29 @@ class RequestTrail:
     Methods may be called from any thread, never raise, and cost one append each.
     """
 
-    __slots__ = ("_record", "ending", "marks", "opening", "slot", "span_id", "trace_id")
+    __slots__ = ("_on_end", "ended", "marks", "slot", "span_id", "started", "trace_id")
 
     sampled = True
 
-    def __init__(self, trace_id: int, span_id: int, opening: Opening, record: Callable[[Record], object]) -> None:
+    def __init__(
+        self, trace_id: int, span_id: int, started: RequestStart, on_end: Callable[[RequestTrail], object]
+    ) -> None:
         self.trace_id = trace_id
         self.span_id = span_id
-        self.opening = opening
-        self.ending: Ending | None = None
+        self.started = started
+        self.ended: RequestEnd | None = None
         self.marks: list[tuple[Phase, int]] = []
-        self.slot = NO_SLOT  # the exporter thread's, from START to END
-        self._record = record
+        self.slot = NO_SLOT  # only the exporter thread changes it
+        self._on_end = on_end
 
     @property
     def traceparent(self) -> str:
         """The W3C `traceparent` header that makes a downstream span a child of this request."""
-        return f"00-{self.trace_id:032x}-{self.span_id:016x}-{int(self.sampled):02x}"
+        return _traceparent(self)
 
     def phase(self, phase: Phase, at_ns: int) -> None:
-        """Enters `phase`, which ends the one before. A request starts in `QUEUED` at arrival; stamps that run backwards
-        or past the end are moved to the nearest one that keeps phases a partition of [arrival, end].
+        """Enters `phase` and leaves the one before; a request arrives in `QUEUED`. A stamp before the last one is moved
+        to it, a stamp after the end to the end, so that the phases partition [arrival, end].
         """
         self.marks.append((phase, at_ns))
 
@@ -108,37 +96,37 @@ class RequestTrail:
         """Ends the request; only the first call counts. After success `at_ns` is the end of the step that emitted the
         last token, so that E2E, the sum of the phases and the sum of the token spans are one number.
         """
-        if self.ending is None:
-            self.ending = Ending(
+        if self.ended is None:
+            self.ended = RequestEnd(
                 at_ns, status, finish_reason, error_type, input_tokens, cached_tokens, reasoning_tokens
             )
-            self._record((Kind.END, self))
+            self._on_end(self)
 
 
 class UnrecordedRequest(RequestTrail):
-    """A request that is not sampled, or whose trail is disabled: it carries ids to hand on and records nothing."""
+    """A request that is not sampled, or of a disabled trail: it has ids to hand on and records nothing."""
 
     __slots__ = ()
 
     sampled = False
 
     def __init__(self, trace_id: int = 0, span_id: int = 0) -> None:
-        super().__init__(trace_id, span_id, _NOTHING, _ignore)
+        super().__init__(trace_id, span_id, _NO_START, lambda _: None)
 
     @property
     def traceparent(self) -> str:
-        """As of a recorded request, with the sampled flag off; empty when tracing is disabled and nothing came in."""
-        return RequestTrail.traceparent.__get__(self) if self.trace_id else ""
+        """The header with the sampled flag off; empty when tracing is disabled, since there are no ids to hand on."""
+        return _traceparent(self) if self.trace_id else ""
 
     def phase(self, phase: Phase, at_ns: int) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def end(self, at_ns: int, **_: Any) -> None:
-        """Nothing."""
+        """Does nothing."""
 
 
-def _ignore(_record: Record) -> None:
-    """Where records of a request that is not recorded would go."""
+def _traceparent(request: RequestTrail) -> str:
+    return f"00-{request.trace_id:032x}-{request.span_id:016x}-{int(request.sampled):02x}"
 
 
-_NOTHING: Final = Opening(0, "", "", "", "", "", "", 0, SpanKind.SERVER, None, None, {})
+_NO_START: Final = RequestStart(0, "", "", "", "", "", "", 0, SpanKind.SERVER, None, None, {})

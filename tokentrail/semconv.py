@@ -1,4 +1,4 @@
-"""Names on the wire: the one place where span names and attribute keys are spelled.
+"""Names on the wire. Span names and attribute keys are spelled here and nowhere else.
 
 Keys that OpenTelemetry's GenAI semantic conventions define are used as they are; everything else lives under
 ``tokentrail.``. The SDK writes these names, the collector's SQL reads them (`collector/sql/`, which a test holds to
@@ -20,7 +20,7 @@ TOKEN_SPAN: Final = "tokentrail.token"
 when it was: token 0's duration is TTFT, the others' ITL, their sum the time to the last token."""
 
 PHASE_SPAN: Final = "tokentrail.phase"
-"""One stretch of a request's life (`Phase`). The phases of a request neither overlap nor leave a gap."""
+"""One phase of a request (`Phase`). The phases of a request neither overlap nor leave a gap."""
 
 OPEN_SPAN: Final = "tokentrail.request.open"
 """Announcement of a request in flight, sent on arrival and again while it runs: start = arrival, end = time of the
@@ -37,7 +37,7 @@ COLD_START_SPAN: Final = "tokentrail.cold_start"
 
 
 class Phase(StrEnum):
-    """What a request is waiting for or doing."""
+    """The state of a request between its arrival and its end."""
 
     QUEUED = "queued"
     COLD_START = "cold_start"
@@ -49,7 +49,7 @@ class Phase(StrEnum):
 
 
 class KvEvent(StrEnum):
-    """What happened to KV-cache blocks."""
+    """A change of KV-cache blocks."""
 
     EVICT = "evict"
     OFFLOAD = "offload"

@@ -1,4 +1,7 @@
-"""State of the requests under way, as columns: a request has a slot from start to end, then another takes it."""
+"""State of the requests under way, one NumPy column per field.
+
+A request has a row, its slot, from its start to its end. A later request takes the slot again.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from tokentrail.request import ENDED_SLOT, FIRST_SLOT, RequestTrail
 from tokentrail.spans import Emitted
-
-U64 = npt.NDArray[np.uint64]
-I64 = npt.NDArray[np.int64]
+from tokentrail.wire import I64, U64
 
 NEVER: Final = np.iinfo(np.int64).max
 
@@ -27,7 +27,7 @@ class TokenRun:
 
 
 class Slots:
-    """The columns; `open` maps each taken slot to its request. Slots below `FIRST_SLOT` are nobody's."""
+    """The columns. `open` maps each taken slot to its request. No request has a slot below `FIRST_SLOT`."""
 
     def __init__(self, capacity: int = 256) -> None:
         self.open: dict[int, RequestTrail] = {}
@@ -39,16 +39,16 @@ class Slots:
         self.first: I64 = np.zeros(capacity, np.int64)
         self.last: I64 = np.zeros(capacity, np.int64)
         self.announced: I64 = np.zeros(capacity, np.int64)
-        self.last_step: I64 = np.full(capacity, NEVER)  # within one batch: steps before the request's end
+        self.last_step: I64 = np.full(capacity, NEVER)  # steps of this batch before the request's end
         self.last_step[:FIRST_SLOT] = 0
 
     @property
     def capacity(self) -> int:
-        """Rows of the columns; every slot handed out is below it."""
+        """Rows of the columns. Every slot is below it."""
         return len(self.span)
 
     def take(self, request: RequestTrail) -> None:
-        """Gives a request that starts its slot."""
+        """Gives a new request its slot."""
         if not self._free:
             self._grow()
         slot = self._free.pop()
@@ -58,19 +58,19 @@ class Slots:
         self.trace_low[slot] = request.trace_id & 0xFFFF_FFFF_FFFF_FFFF
         self.span[slot] = request.span_id
         self.tokens[slot] = self.first[slot] = self.announced[slot] = 0
-        self.last[slot] = request.opening.arrival_ns
+        self.last[slot] = request.started.arrival_ns
         self.last_step[slot] = NEVER
 
-    def ends(self, request: RequestTrail, *, after_steps: int) -> list[RequestTrail]:
-        """Notes that a request ends after that many steps of the batch; [] when it has ended before."""
+    def mark_ended(self, request: RequestTrail, *, after_steps: int) -> bool:
+        """Lets a request get tokens in that many steps of the batch and no more; False when it has ended before."""
         slot = request.slot
         if slot < FIRST_SLOT or self.last_step[slot] != NEVER:
-            return []
+            return False
         self.last_step[slot] = after_steps
-        return [request]
+        return True
 
     def release(self, request: RequestTrail) -> Emitted:
-        """Takes the slot of a request that has ended; answers what the request emitted."""
+        """Frees the slot of a request that has ended. Returns its tokens."""
         slot = request.slot
         request.slot = ENDED_SLOT
         del self.open[slot]
@@ -80,15 +80,21 @@ class Slots:
         return emitted
 
     def emitted(self, slot: int) -> Emitted:
-        """What the request in this slot has emitted so far."""
+        """The tokens so far of the request in this slot."""
         tokens = int(self.tokens[slot])
         return Emitted(tokens, int(self.first[slot]), int(self.last[slot]) if tokens else 0)
 
     def advance(self, slots: I64, ends: I64) -> TokenRun:
         """Appends tokens to their requests: `slots` sorted, `ends` in order of emission within a slot.
 
-        A token starts when the one before it ended (the first: on arrival); a clock that ran backwards gives 0, never a
-        negative duration, so that the durations always add up to the time from arrival to the last token.
+        A token starts when the one before it ended (the first: on arrival). After a clock that ran backwards it has a
+        duration of 0 and never a negative one, so that the durations always add up to the time from arrival to the last
+        token.
+
+            slots = [2, 2, 7], ends = [30, 40, 35]; slot 2 had 1 token, at 20; slot 7 had none and arrived at 10
+            heads = [0, 2], lengths = [2, 1]     slot 2's tokens begin at position 0, slot 7's at position 2
+            start = [20, 30, 10]                 the end of the token before, at the heads the end of the last batch
+            index = [1, 2, 0]                    afterwards: tokens = 3 and 1, last = 40 and 35, first = 35 for slot 7
         """
         heads = np.flatnonzero(np.diff(slots, prepend=-1))
         lengths = np.diff(heads, append=len(slots))
@@ -114,7 +120,12 @@ class Slots:
 
 
 def _running_max(values: I64, group: I64, heads: I64, lengths: I64) -> I64:
-    """Each value raised to the largest before it in its group; a clock that runs forward leaves nothing to do."""
+    """Each value raised to the largest one before it in its group. A clock that runs forward leaves nothing to do.
+
+    values = [30, 25, 28, 10], group = [0, 0, 0, 1]
+    falls  = [1]                 25 is less than 30 and in the same group; group 1 is not looked at
+    result = [30, 30, 30, 10]    group 0 is accumulated in place
+    """
     falls = np.flatnonzero((values[1:] < values[:-1]) & (group[1:] == group[:-1])) + 1
     for fallen in np.unique(group[falls]):
         part = values[heads[fallen] : heads[fallen] + lengths[fallen]]

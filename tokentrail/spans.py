@@ -1,4 +1,4 @@
-"""The few spans whose strings vary (requests, announcements, cold starts), as OpenTelemetry's own `ReadableSpan`."""
+"""Spans with varying strings (requests, announcements, cold starts), as OpenTelemetry's own `ReadableSpan`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from opentelemetry.trace.status import StatusCode
 
 from tokentrail import semconv
 from tokentrail.phases import Partition
-from tokentrail.request import Ending, Opening, RequestTrail
+from tokentrail.request import RequestEnd, RequestStart, RequestTrail
 from tokentrail.semconv import Status
 from tokentrail.wire import NO_RESOURCE
 
@@ -21,7 +21,7 @@ _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 
 
 class Emitted(NamedTuple):
-    """What a request has emitted: tokens, and the stamps of the first and last (unix ns; 0 when there is none)."""
+    """The number of tokens of a request, and the stamps of the first and the last (unix ns; 0 when there is none)."""
 
     tokens: int
     first: int
@@ -41,41 +41,43 @@ class ColdStartSpan(NamedTuple):
     error_type: str
 
 
-def request_span(request: RequestTrail, ending: Ending, end: int, emitted: Emitted, phases: Partition) -> ReadableSpan:
-    """The span of a request that has ended at `end` (which is not before its last token)."""
-    opening = request.opening
-    arrival = opening.arrival_ns
+def request_span(
+    request: RequestTrail, ended: RequestEnd, end: int, emitted: Emitted, phases: Partition
+) -> ReadableSpan:
+    """The span of a request that ended at `end`, at or after its last token."""
+    started = request.started
+    arrival = started.arrival_ns
     attributes: dict[str, Any] = {
-        **opening.attributes,
-        **_identity(opening),
-        **_progress(opening, emitted),
-        semconv.RESPONSE_MODEL: opening.model,
-        semconv.STATUS: str(ending.status),
+        **started.attributes,
+        **_identity(started),
+        **_progress(started, emitted),
+        semconv.RESPONSE_MODEL: started.model,
+        semconv.STATUS: str(ended.status),
     }
-    if ending.input_tokens is not None:
-        attributes[semconv.INPUT_TOKENS] = ending.input_tokens
+    if ended.input_tokens is not None:
+        attributes[semconv.INPUT_TOKENS] = ended.input_tokens
     if emitted.tokens:
         attributes[semconv.TIME_TO_LAST_TOKEN] = (emitted.last - arrival) / 1e9
-    if ending.finish_reason:
-        attributes[semconv.FINISH_REASONS] = [ending.finish_reason]
+    if ended.finish_reason:
+        attributes[semconv.FINISH_REASONS] = [ended.finish_reason]
     optional = {
-        semconv.FINISH_REASON: ending.finish_reason,
-        semconv.ERROR_TYPE: ending.error_type,
-        semconv.CACHED_TOKENS: ending.cached_tokens,
-        semconv.REASONING_TOKENS: ending.reasoning_tokens,
+        semconv.FINISH_REASON: ended.finish_reason,
+        semconv.ERROR_TYPE: ended.error_type,
+        semconv.CACHED_TOKENS: ended.cached_tokens,
+        semconv.REASONING_TOKENS: ended.reasoning_tokens,
         semconv.PREEMPTIONS: phases.preemptions,
     }
     attributes |= {key: value for key, value in optional.items() if value}
-    for stretch in phases.stretches:
-        key = semconv.PHASE_TIME_PREFIX + stretch.phase
-        attributes[key] = attributes.get(key, 0) + stretch.end - stretch.start
+    for interval in phases.intervals:
+        key = semconv.PHASE_TIME_PREFIX + interval.phase
+        attributes[key] = attributes.get(key, 0) + interval.end - interval.start
     return ReadableSpan(
-        text(f"{opening.operation} {opening.model}"),
-        SpanContext(request.trace_id, request.span_id, False, _SAMPLED, opening.trace_state),
-        opening.parent,
+        text(f"{started.operation} {started.model}"),
+        SpanContext(request.trace_id, request.span_id, False, _SAMPLED, started.trace_state),
+        started.parent,
         attributes=clean(attributes),
-        kind=opening.kind,
-        status=_status(ending.error_type, failed=ending.status == Status.ERROR),
+        kind=started.kind,
+        status=_status(ended.error_type, failed=ended.status == Status.ERROR),
         resource=NO_RESOURCE,
         start_time=arrival,
         end_time=end,
@@ -84,15 +86,15 @@ def request_span(request: RequestTrail, ending: Ending, end: int, emitted: Emitt
 
 def open_span(request: RequestTrail, span_id: int, now: int, emitted: Emitted) -> ReadableSpan:
     """The announcement that a request is still under way at `now`."""
-    opening = request.opening
+    started = request.started
     return ReadableSpan(
         semconv.OPEN_SPAN,
         SpanContext(request.trace_id, span_id, False, _SAMPLED),
         SpanContext(request.trace_id, request.span_id, False),
-        attributes=clean({**_identity(opening), **_progress(opening, emitted)}),
+        attributes=clean({**_identity(started), **_progress(started, emitted)}),
         resource=NO_RESOURCE,
-        start_time=opening.arrival_ns,
-        end_time=max(now, opening.arrival_ns),
+        start_time=started.arrival_ns,
+        end_time=max(now, started.arrival_ns),
     )
 
 
@@ -114,14 +116,14 @@ def cold_start_span(cold: ColdStartSpan) -> ReadableSpan:
 
 
 def clean(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes that the encoder takes: text is valid unicode, numbers (NumPy's too) are Python's, integers fit 64
-    bits; None is left out and any other object becomes its text.
+    """Attributes that the encoder takes. Text becomes valid unicode, NumPy's numbers become Python's, None is left out;
+    integers over 64 bits and objects of other types become text.
     """
     return {text(key): _cleaned(value) for key, value in attributes.items() if value is not None}
 
 
 def text(value: object) -> str:
-    """Text that can be encoded: what an HTTP header smuggled in as lone surrogates becomes question marks."""
+    """Text that can be encoded. Lone surrogates, which HTTP headers may bring in, become question marks."""
     plain = str(value)
     return plain if plain.isascii() else plain.encode("utf-8", "replace").decode()
 
@@ -138,27 +140,27 @@ def _cleaned(value: object) -> Any:
     return text(value)
 
 
-def _identity(opening: Opening) -> dict[str, Any]:
+def _identity(started: RequestStart) -> dict[str, Any]:
     always = {
-        semconv.OPERATION_NAME: opening.operation,
-        semconv.PROVIDER_NAME: opening.provider,
-        semconv.REQUEST_MODEL: opening.model,
+        semconv.OPERATION_NAME: started.operation,
+        semconv.PROVIDER_NAME: started.provider,
+        semconv.REQUEST_MODEL: started.model,
     }
     optional = {
-        semconv.RESPONSE_ID: opening.request_id,
-        semconv.TENANT: opening.tenant,
-        semconv.SLO_CLASS: opening.slo_class,
+        semconv.RESPONSE_ID: started.request_id,
+        semconv.TENANT: started.tenant,
+        semconv.SLO_CLASS: started.slo_class,
     }
     return always | {key: value for key, value in optional.items() if value}
 
 
-def _progress(opening: Opening, emitted: Emitted) -> dict[str, Any]:
+def _progress(started: RequestStart, emitted: Emitted) -> dict[str, Any]:
     counts: dict[str, Any] = {
-        semconv.INPUT_TOKENS: opening.input_tokens,
+        semconv.INPUT_TOKENS: started.input_tokens,
         semconv.OUTPUT_TOKENS: emitted.tokens,
     }
     if emitted.tokens:
-        counts[semconv.TIME_TO_FIRST_CHUNK] = (emitted.first - opening.arrival_ns) / 1e9
+        counts[semconv.TIME_TO_FIRST_CHUNK] = (emitted.first - started.arrival_ns) / 1e9
     return counts
 
 

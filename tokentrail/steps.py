@@ -1,30 +1,20 @@
-"""Step records to token and step columns."""
+"""Columns from step records: the steps' own numbers, and one row for each token that they emitted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
-from numbers import Integral
-from operator import attrgetter, itemgetter
-from typing import Any, Final, NamedTuple
+from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tokentrail.clock import STAMP_NS
-from tokentrail.request import NO_SLOT, Kind, Record, RequestTrail
+from tokentrail.records import Record, emitted_of, step_ints, token_counts
+from tokentrail.request import NO_SLOT, RequestTrail
 from tokentrail.slots import Slots, TokenRun
+from tokentrail.wire import I64
 
-I64 = npt.NDArray[np.int64]
-
-STEP_INTS: Final = 11
-"""Integers at the head of a step record: start, end, then the values of `semconv.STEP_ATTRIBUTES`."""
-MAX_TOKENS_PER_STEP: Final = 1 << 12
-"""Tokens that one request can get in one step; a larger count is a mistake of the caller."""
-
-_ints_of = itemgetter(slice(1, 1 + STEP_INTS))
-_emitted_of = itemgetter(-2)
-_counts_of = itemgetter(-1)
 _slot_of = attrgetter("slot")
 
 
@@ -44,28 +34,9 @@ class TokenColumns(NamedTuple):
     step: I64
 
 
-def well_formed(record: Record, slots: Slots) -> bool:
-    """Whether a step record can become columns; asked only after a batch of them could not."""
-    _kind, *ints, emitted, counts = record
-    return (
-        all(_whole(value, -(2**63), 2**63 - 1) for value in ints)
-        and all(isinstance(request, RequestTrail) and request.slot < slots.capacity for request in emitted)
-        and (counts is None or _counts_fit(emitted, counts))
-    )
-
-
-def _counts_fit(emitted: Sequence[Any], counts: Sequence[Any]) -> bool:
-    return len(counts) == len(emitted) and all(_whole(count, 0, MAX_TOKENS_PER_STEP) for count in counts)
-
-
-def _whole(value: object, low: int, high: int) -> bool:
-    return isinstance(value, Integral) and low <= int(value) <= high
-
-
 def step_columns(records: Sequence[Record]) -> StepColumns:
     """The steps' own numbers. Raises `TypeError`, `ValueError` or `OverflowError` for a malformed record."""
-    flat = np.fromiter(chain.from_iterable(map(_ints_of, records)), np.int64, len(records) * STEP_INTS)
-    table = flat.reshape(-1, STEP_INTS)
+    table = step_ints(records)
     stamps = np.maximum(table[:, :2], 0) // STAMP_NS * STAMP_NS
     return StepColumns(stamps[:, 0], np.maximum(stamps[:, 0], stamps[:, 1]), table[:, 2:])
 
@@ -73,14 +44,19 @@ def step_columns(records: Sequence[Record]) -> StepColumns:
 def token_columns(
     records: Sequence[Record], steps: StepColumns, slots: Slots, late: Callable[[int], None]
 ) -> TokenColumns | None:
-    """The steps' tokens, and their requests' state moved on. `late` gets the number of tokens whose request had ended.
+    """Gives the steps' tokens to their requests. `late` gets the number of tokens whose request had ended.
 
-    Raises what `step_columns` does, before any state has changed.
+    Raises the errors of `step_columns`, before the state of any request has changed.
+
+        step 0 emits to slots (7, 2), step 1 to (7,); every request gets one token
+        owner = [7, 2, 7], step = [0, 0, 1]      one entry per token, in order of emission
+        the request in slot 7 ended after step 0: its second token is late, owner = [7, 2], step = [0, 0]
+        sorted by slot: owner = [2, 7], step = [0, 0], ready for `Slots.advance`
     """
-    owner, step = _owners(map(_emitted_of, records))
+    owner, step = _owners(map(emitted_of, records))
     if owner.max(initial=0) >= slots.capacity:
         raise ValueError("a step emitted to a request of another trail")
-    counts = _counts(records)
+    counts = token_counts(records)
     if counts is not None:
         owner, step = np.repeat(owner, counts), np.repeat(step, counts)
     alive = step < slots.last_step[owner]
@@ -95,8 +71,15 @@ def token_columns(
 
 
 def _owners(emitted: Iterable[tuple[RequestTrail, ...]]) -> tuple[I64, I64]:
-    """Slot and step position of each (step, request), in order. Decoding repeats itself: a step that emits to the same
-    requests as the one before costs a comparison of two tuples, not a look at every request.
+    """Slot and step position of each (step, request), in order.
+
+    Decoding repeats itself, so equal tuples in a row are read once: a repeated step costs a comparison of two tuples
+    instead of a look at every request.
+
+        emitted = (a, b), (a, b), (c,)           a, b, c have the slots 5, 6, 9
+        runs    = (a, b), (c,); repeats = 2, 1   slots = [5, 6, 9], read once per run
+        step    = [0, 0, 1, 1, 2]                shift = [0, -2, -2] moves the tokens of a step to the slots of its run
+        result  = slots[[0, 1, 2, 3, 4] + shift[step]] = slots[[0, 1, 0, 1, 2]] = [5, 6, 5, 6, 9]
     """
     runs: list[tuple[RequestTrail, ...]] = []
     repeats: list[int] = []
@@ -113,29 +96,3 @@ def _owners(emitted: Iterable[tuple[RequestTrail, ...]]) -> tuple[I64, I64]:
     shift = (np.cumsum(sizes) - sizes)[run] - (np.cumsum(lengths) - lengths)
     step = np.repeat(np.arange(len(run)), lengths)
     return slots[np.arange(len(step)) + shift[step]], step
-
-
-def _counts(records: Sequence[Record]) -> I64 | None:
-    """Tokens per (step, request) in order, or None when each got one."""
-    given = list(map(_counts_of, records))
-    if given.count(None) == len(given):
-        return None
-    parts = []
-    for record, counts in zip(records, given, strict=True):
-        emitted = record[-2]
-        if counts is not None and not _counts_fit(emitted, counts):
-            raise ValueError(f"step {record[3]} emitted to {len(emitted)} requests with counts {counts!r}")
-        parts.append((1,) * len(emitted) if counts is None else counts)
-    return np.fromiter(chain.from_iterable(parts), np.int64)
-
-
-def spans_in(record: Record) -> int:
-    """Spans that a record stands for; of a step: itself, and a token for each count of a sampled request."""
-    if record[0] is not Kind.STEP:
-        return 1
-    emitted, counts = record[-2], record[-1]
-    sampled = [isinstance(request, RequestTrail) and request.sampled for request in emitted]
-    if counts is None or len(counts) != len(emitted):
-        return 1 + sum(sampled)
-    fitting = (int(count) if _whole(count, 0, MAX_TOKENS_PER_STEP) else 1 for count in counts)
-    return 1 + sum(count for count, wanted in zip(fitting, sampled, strict=True) if wanted)

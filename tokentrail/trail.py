@@ -1,12 +1,11 @@
-"""What an engine calls. The hot path, `Trail.step`, is one append; everything else happens on other threads."""
+"""The calls of an engine. `Trail.step`, the hot path, is in `records.py`; spans are built and sent by other threads."""
 
 from __future__ import annotations
 
 import atexit
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from opentelemetry import propagate
@@ -21,24 +20,19 @@ from tokentrail.assemble import KvSpan
 from tokentrail.clock import floored, now_ns
 from tokentrail.coldstart import ColdStart
 from tokentrail.config import Settings
-from tokentrail.export import BUFFER_FULL, SHUTDOWN, TrailStats, Transport
+from tokentrail.export import Exporter, TrailStats, Transport
 from tokentrail.guard import Guard
 from tokentrail.http import OtlpHttp
 from tokentrail.pipeline import Pipeline
-from tokentrail.request import AttributeValue, Kind, Opening, Record, RequestTrail, UnrecordedRequest
+from tokentrail.records import Kind, Recorder
+from tokentrail.request import AttributeValue, RequestStart, RequestTrail, UnrecordedRequest
 from tokentrail.semconv import KvEvent
 from tokentrail.spans import text
-from tokentrail.steps import spans_in
 from tokentrail.version import __version__
 
-MAX_PENDING_RECORDS: Final = 65_536
-"""Records that may wait to become spans, far more than a schedule delay brings; beyond it they are dropped, counted."""
 
-_STEP: Final = Kind.STEP  # looking up an enum's member takes longer than the append
-
-
-class Trail:
-    """Records what an engine does and exports it as OTLP spans. One per process; thread-safe; never raises."""
+class Trail(Recorder):
+    """Records requests and steps, and exports them as OTLP spans. One per process; thread-safe; never raises."""
 
     def __init__(
         self,
@@ -50,18 +44,22 @@ class Trail:
         ids: np.random.Generator | None = None,
         background: bool = True,
     ) -> None:
-        self._records: deque[Record] = deque()
-        self._record = self._records.append
-        self._room = MAX_PENDING_RECORDS
-        self._guard = Guard(strict=settings.strict)
+        guard = Guard(strict=settings.strict)
+        self._exporter = Exporter(
+            transport or OtlpHttp(settings.endpoint),
+            guard,
+            max_spans=settings.max_queue_spans,
+            max_bytes=settings.max_queue_bytes,
+        )
+        super().__init__(guard, self._exporter.drop)
         self._provider = provider
         self._clock = clock
         self._pipeline = Pipeline(
             self._records,
+            self._exporter,
             settings,
             lambda: provider.resource,
-            self._guard,
-            transport or OtlpHttp(settings.endpoint),
+            guard,
             version=__version__,
             ids=ids,
             clock=clock,
@@ -78,9 +76,9 @@ class Trail:
         variant: str = "",
         resource: Mapping[str, str | int] | None = None,
     ) -> Trail:
-        """A trail configured by OTEL_* variables (docs/sdk.md); with OTEL_SDK_DISABLED=true one whose every call does
-        nothing. `service_name` is the default of OTEL_SERVICE_NAME; `variant` (the experiment's label) and `resource`
-        go before OTEL_RESOURCE_ATTRIBUTES.
+        """A trail configured by OTEL_* variables (docs/sdk.md); with OTEL_SDK_DISABLED=true its calls do nothing.
+        `service_name` is the default of OTEL_SERVICE_NAME. `variant` (the experiment's label) and `resource` override
+        OTEL_RESOURCE_ATTRIBUTES.
         """
         settings = Settings.from_env()
         if not settings.enabled:
@@ -104,57 +102,25 @@ class Trail:
         attributes: Mapping[str, AttributeValue] | None = None,
         kind: SpanKind = SpanKind.SERVER,
     ) -> RequestTrail:
-        """A request arrived (at `arrival_ns`, unix ns, or now). Its trace continues that of `carrier` (HTTP headers
-        with W3C `traceparent`), else of the current OpenTelemetry span; sampling is decided here, once.
-        `kind` is CLIENT for proxies and client wrappers.
+        """Records the arrival of a request (`arrival_ns` in unix ns; by default now). It continues the trace of
+        `carrier` (HTTP headers with a W3C `traceparent`), or else of the current OpenTelemetry span. Sampling is decided
+        here, once. `kind` is CLIENT for proxies and client wrappers.
         """
         try:
             arrival = self._clock() if arrival_ns is None else floored(arrival_ns)
             parent, trace_id, span_id, sampling = self._sample(carrier, f"{operation} {model}", kind)
-            if not self._room or sampling.decision is not Decision.RECORD_AND_SAMPLE:
+            if self._closed or sampling.decision is not Decision.RECORD_AND_SAMPLE:
                 return UnrecordedRequest(trace_id, span_id)
-            opening = Opening(
+            started = RequestStart(
                 arrival, operation, model, provider, request_id, tenant, slo_class, input_tokens, kind,
                 parent, sampling.trace_state, {**(attributes or {}), **sampling.attributes},
             )  # fmt: skip
-            request = RequestTrail(trace_id, span_id, opening, self._record)
-            self._record((Kind.START, request))
+            request = RequestTrail(trace_id, span_id, started, self._request_ended)
+            self._append((Kind.START, request))
             return request
         except Exception as error:
             self._guard.failed("starting a request", error)
             return UnrecordedRequest()
-
-    def step(
-        self,
-        step: int,
-        start_ns: int,
-        end_ns: int,
-        emitted: Sequence[RequestTrail],
-        *,
-        counts: Sequence[int] | None = None,
-        prefill_tokens: int = 0,
-        decode_tokens: int = 0,
-        running: int = 0,
-        waiting: int = 0,
-        preempted: int = 0,
-        kv_used: int = 0,
-        kv_total: int = 0,
-        kv_evicted: int = 0,
-    ) -> None:
-        """One engine step, from `start_ns` to `end_ns` (unix ns). `emitted`: the requests that got a token in it, with
-        `counts` how many each (None: one each); they share the step's end. This is the hot path: one append.
-        """
-        try:
-            record = (
-                _STEP, start_ns, end_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted,
-                kv_used, kv_total, kv_evicted, tuple(emitted), None if counts is None else tuple(counts),
-            )  # fmt: skip
-            if len(self._records) < self._room:
-                self._record(record)
-            else:
-                self._keep(record)
-        except Exception as error:
-            self._guard.failed("recording a step", error)
 
     def kv_event(
         self,
@@ -167,47 +133,44 @@ class Trail:
         end_ns: int | None = None,
         request: RequestTrail | None = None,
     ) -> None:
-        """KV-cache blocks left or re-entered the cache; `request` is the victim, where there is one."""
+        """Blocks left or re-entered the KV cache. `request` is the request that they belong to, if there is one."""
         try:
             start = floored(start_ns)
             end = start if end_ns is None else max(floored(end_ns), start)
             victim = request if request is not None and request.sampled else None
             event = KvSpan(KvEvent(kind), int(blocks), text(reason), int(step), start, end, victim)
-            self._keep((Kind.KV, event))
+            self._record((Kind.KV, event))
         except Exception as error:
             self._guard.failed("recording a KV event", error)
 
     def cold_start(self, model: str) -> ColdStart:
         """`with trail.cold_start(model) as cold: with cold.phase("load_weights"): …` around an engine's start."""
         ids = self._provider.id_generator
-        return ColdStart(model, self._keep, ids.generate_trace_id(), ids.generate_span_id, self._clock)
+        return ColdStart(model, self._record, ids.generate_trace_id(), ids.generate_span_id, self._clock)
 
     def flush(self, timeout_s: float = 5.0) -> bool:
-        """Sends what was recorded so far; False when the time is up before everything is delivered or dropped."""
+        """Sends everything recorded so far; False when the time is up before all of it is delivered or dropped."""
         flushed = self._pipeline.flush(timeout_s)
         self._guard.reraise()
         return flushed
 
     def shutdown(self, timeout_s: float = 5.0) -> bool:
-        """Flushes and ends the background threads within the time; what is left then is counted as dropped and the
-        answer is False. Called at exit by itself. Records made later are dropped.
+        """Flushes and ends the background threads. Spans that are still queued when the time is up are dropped, and the
+        answer is False. Later records are dropped too. The process calls it at exit by itself.
         """
         atexit.unregister(self.shutdown)
-        self._room = 0
+        self._closed = True
         ended = self._pipeline.shutdown(timeout_s)
         self._guard.reraise()
         return ended
 
     @property
     def stats(self) -> TrailStats:
-        """The books: `accepted = exported + dropped + queued` spans, always."""
-        return replace(self._pipeline.exporter.stats, pending=len(self._records), errors=self._guard.errors)
+        """Counts of spans: `accepted = exported + dropped + queued`, always."""
+        return replace(self._exporter.stats, pending=len(self._records), errors=self._guard.errors)
 
-    def _keep(self, record: Record) -> None:
-        if len(self._records) < self._room:
-            self._record(record)
-        else:
-            self._pipeline.exporter.drop(spans_in(record), BUFFER_FULL if self._room else SHUTDOWN)
+    def _request_ended(self, request: RequestTrail) -> None:
+        self._append((Kind.END, request))  # also when the buffer is full or closed: a request that began must end
 
     def _sample(self, carrier: Mapping[str, str] | None, name: str, kind: SpanKind) -> _Sampled:
         context = get_current()
@@ -230,7 +193,7 @@ class _Sampled(NamedTuple):
 
 
 class DisabledTrail(Trail):
-    """A trail whose every call does nothing and costs next to nothing."""
+    """A trail that records nothing. Its calls cost next to nothing."""
 
     def __init__(self) -> None:
         self._request = UnrecordedRequest()
@@ -240,10 +203,10 @@ class DisabledTrail(Trail):
         return self._request
 
     def step(self, *_: Any, **__: Any) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def kv_event(self, *_: Any, **__: Any) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def cold_start(self, model: str) -> ColdStart:
         """A cold start that records nothing."""
@@ -259,12 +222,12 @@ class DisabledTrail(Trail):
 
     @property
     def stats(self) -> TrailStats:
-        """Empty books."""
+        """All counts are 0."""
         return TrailStats()
 
 
 def _resource(service_name: str | None, variant: str, given: Mapping[str, str | int] | None) -> Resource:
-    """OpenTelemetry's resource (OTEL_RESOURCE_ATTRIBUTES, detectors) and what the code says of this process."""
+    """OpenTelemetry's resource (OTEL_RESOURCE_ATTRIBUTES, detectors) with the attributes that the code gives."""
     own: dict[str, str | int] = {semconv.VARIANT: variant} if variant else {}
     resource = Resource.create({**own, **(given or {})})
     if service_name and str(resource.attributes.get(semconv.SERVICE_NAME, "")).startswith("unknown_service"):

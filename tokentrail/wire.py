@@ -1,6 +1,6 @@
-"""Spans to OTLP bytes: fixed-length records filled by NumPy, and payloads made by joining bytes.
+"""Writes spans as OTLP bytes: NumPy fills spans of a fixed length, and a payload is their bytes joined.
 
-The records' layout is not written here by hand. OpenTelemetry's own encoder serialises a specimen span once, and a
+The layout of a span is not written here by hand. OpenTelemetry's own encoder serialises a specimen span once, and a
 template remembers where in those bytes the ids, times and integers lie; filling it for n spans is a handful of array
 assignments. Integers keep a fixed width by padding their varints with continuation bits, which protobuf parsers accept.
 """
@@ -29,7 +29,7 @@ WIDE: Final = 8
 """Bytes of a padded varint: 28 or 56 bits, each one aligned integer to NumPy. Larger values saturate."""
 
 NO_RESOURCE: Final = Resource.get_empty()
-"""For spans whose envelope names the resource; without one, OpenTelemetry detects the process's for every span."""
+"""The envelope names the resource. A span without any would make OpenTelemetry detect the process's for each span."""
 
 _TRACE, _SPAN, _PARENT = 0xD1E2C3B4A5968778695A4B3C2D1E0F11, 0xF7E6D5C4B3A29181, 0xE9D8C7B6A5948372
 _START, _END = 0x8F9EADBCCBDAE9F8, 0x9AABBCCDDEEFF01C
@@ -63,7 +63,7 @@ class Columns(NamedTuple):
 
 
 class SpanTemplate:
-    """Writes spans that differ in ids, times and integer attributes only."""
+    """Writes spans that differ only in ids, times and integer attributes."""
 
     def __init__(self, name: str, ints: Sequence[str], texts: Mapping[str, str], *, child: bool, width: int) -> None:
         largest = _saturated(width)
@@ -136,6 +136,11 @@ def _template(
 def padded_varint(values: I64, width: int) -> npt.NDArray[np.unsignedinteger]:
     """Each value as `width` (4 or 8) varint bytes in one little-endian integer: seven bits a byte, continuation bits
     set in all but the last. Values are clipped to 0 … 2**(7·width) - 1.
+
+        300 = 0b10_0101100, width 4
+        seven bits a byte, low first:  0101100  0000010  0000000  0000000
+        with continuation bits:        ac       82       80       00
+        a plain varint is ac 02; parsers read both as 300
     """
     kind = np.dtype(f"u{width}")
     left = np.clip(values, 0, _saturated(width)).astype(kind)
@@ -151,7 +156,7 @@ def _saturated(width: int) -> int:
 
 
 def span_bytes(*spans: ReadableSpan) -> bytes:
-    """Spans as they stand in a `ScopeSpans` message, by OpenTelemetry's encoder."""
+    """Spans as fields of a `ScopeSpans` message, written by OpenTelemetry's encoder."""
     return b"".join(
         ScopeSpans(spans=scoped.spans).SerializeToString()
         for resource in encode_spans(spans).resource_spans
@@ -160,7 +165,7 @@ def span_bytes(*spans: ReadableSpan) -> bytes:
 
 
 class Envelope:
-    """What stands around the spans of every payload: the resource and the instrumentation scope."""
+    """The bytes around the spans of every payload: the resource and the instrumentation scope."""
 
     def __init__(self, resource: Resource, scope: str, version: str) -> None:
         specimen = ReadableSpan("", SpanContext(1, 1, False), resource=resource)

@@ -34,7 +34,7 @@ def test_it_imports_with_its_base_dependencies_only(wheel, tmp_path):
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "--constraint", ROOT / "constraints.txt", wheel], check=True, capture_output=True)
     code = (
-        "import tokentrail, importlib.util as u; "
+        "import tokentrail, tokentrail.testing, importlib.util as u; "
         "assert u.find_spec('collector') is None; "
         "trail = tokentrail.Trail.from_env(service_name='wheel'); "
         "print(type(trail).__name__, tokentrail.__version__)"

@@ -20,7 +20,7 @@ from instrumented_engine.core.text import TextStream
 from instrumented_engine.model.tokenizer import Tokenizer
 from tokentrail import Trail, now_ns
 from tokentrail.config import Settings as TrailSettings
-from tokentrail.export import Outcome, Verdict
+from tokentrail.export import SendResult, SendStatus
 
 EOS = 0
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
@@ -36,7 +36,7 @@ class MemoryTrail(Trail):
 
     def _send(self, body):
         self.payloads.append(body)
-        return Outcome(Verdict.DELIVERED)
+        return SendResult(SendStatus.DELIVERED)
 
     def spans(self, name=""):
         """Every span exported so far whose name starts so, as {name, start, end, id, parent, attributes}."""

@@ -3,12 +3,7 @@ import threading
 import pytest
 
 from tests.tokentrail.server import Server
-from tests.tokentrail.support import Collector, ManualClock, make_trail
-
-
-@pytest.fixture
-def collector():
-    return Collector()
+from tokentrail.testing import ManualClock, MemoryTrail
 
 
 @pytest.fixture
@@ -17,8 +12,8 @@ def clock():
 
 
 @pytest.fixture
-def trail(collector, clock):
-    return make_trail(collector, clock=clock)
+def trail(clock):
+    return MemoryTrail(clock=clock)
 
 
 @pytest.fixture

@@ -5,33 +5,33 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, TraceIdRatioBased
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from tests.tokentrail.support import MS, T0, Collector, make_trail, start
+from tests.tokentrail.support import MS, T0, start
 from tokentrail import KvEvent, Phase, Trail, semconv
+from tokentrail.testing import MemoryTrail
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED = {"traceparent": f"00-{TRACE}-{SPAN}-01", "tracestate": "vendor=1"}
 UNSAMPLED = {"traceparent": f"00-{TRACE}-{SPAN}-00"}
 
 
-def test_a_request_continues_the_callers_trace(trail, collector):
+def test_a_request_continues_the_callers_trace(trail):
     request = start(trail, carrier=SAMPLED)
     request.end(T0 + MS)
-    trail.flush()
-    (span,) = collector.named("chat m")
-    assert (span.trace_id.hex(), span.parent_span_id.hex(), span.trace_state) == (TRACE, SPAN, "vendor=1")
-    assert span.flags == 0x300  # the parent is known to be remote
+    (span,) = trail.spans("chat m")
+    assert (span.trace_id, span.parent_id) == (int(TRACE, 16), int(SPAN, 16))
+    assert span.message.trace_state == "vendor=1"
+    assert span.message.flags == 0x300  # the parent is known to be remote
 
 
 def test_header_names_are_compared_without_case(trail):
     assert start(trail, carrier={"Traceparent": SAMPLED["traceparent"]}).trace_id == int(TRACE, 16)
 
 
-def test_two_requests_of_one_trace_have_tokens_of_their_own(trail, collector):
+def test_two_requests_of_one_trace_have_tokens_of_their_own(trail):
     requests = [start(trail, carrier=SAMPLED), start(trail, carrier=SAMPLED)]
     trail.step(0, T0, T0 + MS, requests)
-    trail.flush()
-    tokens = collector.named(semconv.TOKEN_SPAN)
-    assert len({t.span_id for t in tokens}) == len({t.parent_span_id for t in tokens}) == 2
+    tokens = trail.spans(semconv.TOKEN_SPAN)
+    assert len({t.span_id for t in tokens}) == len({t.parent_id for t in tokens}) == 2
 
 
 def test_traceparent_out_is_what_w3c_reads(trail):
@@ -45,13 +45,12 @@ def test_traceparent_out_is_what_w3c_reads(trail):
     "carrier",
     [{}, {"traceparent": ""}, {"traceparent": "00-zz-zz-01"}, {"traceparent": f"00-{'0' * 32}-{SPAN}-01"}, {"x": "y"}],
 )
-def test_without_a_valid_parent_a_trace_begins(trail, collector, carrier):
+def test_without_a_valid_parent_a_trace_begins(trail, carrier):
     request = start(trail, carrier=carrier)
     request.end(T0 + MS)
-    trail.flush()
-    (span,) = collector.named("chat m")
+    (span,) = trail.spans("chat m")
     assert request.trace_id not in (0, int(TRACE, 16))
-    assert span.parent_span_id == b""
+    assert span.parent_id == 0
 
 
 def test_without_a_carrier_the_current_span_is_the_parent(trail):
@@ -61,7 +60,7 @@ def test_without_a_carrier_the_current_span_is_the_parent(trail):
     assert start(trail).trace_id != 77
 
 
-def test_a_caller_that_does_not_sample_is_obeyed_and_costs_nothing(trail, collector):
+def test_a_caller_that_does_not_sample_is_obeyed_and_costs_nothing(trail):
     request = start(trail, carrier=UNSAMPLED)
     sampled = start(trail)
     assert request.sampled is False
@@ -71,22 +70,20 @@ def test_a_caller_that_does_not_sample_is_obeyed_and_costs_nothing(trail, collec
     trail.step(0, T0, T0 + MS, [request, sampled], counts=[2, 1])
     trail.kv_event(KvEvent.EVICT, blocks=1, reason="preemption", step=0, start_ns=T0, request=request)
     request.end(T0 + MS)
-    trail.flush()
-    assert [t.parent_span_id for t in collector.named(semconv.TOKEN_SPAN)] == [sampled.span_id.to_bytes(8, "big")]
-    assert collector.named("chat m") == []
-    assert collector.named("tokentrail.kv.evict")[0].parent_span_id == b""
+    assert [t.parent_id for t in trail.spans(semconv.TOKEN_SPAN)] == [sampled.span_id]
+    assert trail.spans("chat m") == []
+    assert trail.spans("tokentrail.kv.evict")[0].parent_id == 0
     assert trail.stats.dropped == 0
 
 
-def test_samplers_decide_requests_and_not_the_engines_own_spans(collector):
-    trail = make_trail(collector, sampler=ALWAYS_OFF)
+def test_samplers_decide_requests_and_not_the_engines_own_spans():
+    trail = MemoryTrail(sampler=ALWAYS_OFF)
     trail.step(0, T0, T0 + MS, [start(trail)])
-    trail.flush()
-    assert {span.name for span in collector.spans} == {semconv.STEP_SPAN}
+    assert {span.name for span in trail.spans()} == {semconv.STEP_SPAN}
 
 
-def test_a_ratio_is_about_kept(collector):
-    trail = make_trail(collector, sampler=ParentBased(TraceIdRatioBased(0.25)))
+def test_a_ratio_is_about_kept():
+    trail = MemoryTrail(sampler=ParentBased(TraceIdRatioBased(0.25)))
     ids = trail._provider.id_generator
     ids.generate_trace_id = iter(range(0, 2**128, 2**128 // 1000 + 12345678901234567)).__next__
     kept = sum(start(trail).sampled for _ in range(900))
@@ -146,11 +143,11 @@ def test_a_disabled_trail_is_another_object_that_does_nothing(from_env):
     assert trail.stats.accepted == 0
 
 
-def test_start_request_survives_a_sampler_that_does_not(collector):
+def test_start_request_survives_a_sampler_that_does_not():
     class Broken(ParentBased):
         def should_sample(self, *args, **kwargs):
             raise RuntimeError("sampler")
 
-    trail = make_trail(Collector(), strict=False, sampler=Broken(ALWAYS_OFF))
+    trail = MemoryTrail(strict=False, sampler=Broken(ALWAYS_OFF))
     assert start(trail).sampled is False
     assert trail.stats.errors == 1

@@ -1,4 +1,4 @@
-"""The books balance at all times, and nothing but the buffer's bound or a refusal loses a span."""
+"""The counts balance at all times, and only a full buffer, a refusal or a shutdown loses a span."""
 
 import time
 
@@ -6,20 +6,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.tokentrail.support import MS, T0, Collector, make_trail, start
-from tokentrail.export import Exporter, Outcome, Verdict
+from tests.tokentrail.support import MS, T0, start
+from tokentrail.export import Exporter
 from tokentrail.guard import Guard
+from tokentrail.testing import MemoryTrail, MemoryTransport, SendResult, SendStatus
 from tokentrail.wire import Payload
 
-RETRY = Outcome(Verdict.RETRY, "503")
-REFUSED = Outcome(Verdict.REFUSED, "400")
-DELIVERED = Outcome(Verdict.DELIVERED)
+RETRY = SendResult(SendStatus.RETRY, "503")
+REFUSED = SendResult(SendStatus.REFUSED, "400")
+DELIVERED = SendResult(SendStatus.DELIVERED)
 
-outcomes = st.sampled_from([DELIVERED, RETRY, REFUSED, Outcome(Verdict.DELIVERED, "partial", rejected=2), OSError("x")])
+PARTIAL = SendResult(SendStatus.DELIVERED, "too old", rejected=2)
+
+answers = st.sampled_from([DELIVERED, RETRY, REFUSED, PARTIAL, OSError("x")])
 
 
-def exporter(collector, *, max_spans=1_000, max_bytes=1 << 20):
-    return Exporter(collector, Guard(), max_spans=max_spans, max_bytes=max_bytes)
+def exporter(transport, *, max_spans=1_000, max_bytes=1 << 20):
+    return Exporter(transport, Guard(), max_spans=max_spans, max_bytes=max_bytes)
 
 
 def balance(stats):
@@ -29,35 +32,35 @@ def balance(stats):
 @settings(deadline=None)
 @given(
     st.lists(st.one_of(st.integers(1, 40), st.sampled_from(["attempt", "drop", "close"])), max_size=40),
-    st.lists(outcomes, max_size=40),
+    st.lists(answers, max_size=40),
 )
 def test_accepted_is_exported_plus_dropped_plus_queued_at_all_times(actions, script):
-    collector = Collector(*script)
-    books = exporter(collector, max_spans=100, max_bytes=900)
+    transport = MemoryTransport(*script)
+    queue = exporter(transport, max_spans=100, max_bytes=900)
     accepted = 0
     for action in actions:
         if action == "attempt":
-            books.attempt()
+            queue.attempt()
         elif action == "drop":
-            books.drop(3, "late")
+            queue.drop(3, "late")
             accepted += 3
         elif action == "close":
-            books.close()
+            queue.close()
         else:
-            books.offer(Payload(b"x" * action * 10, action))
+            queue.offer(Payload(b"x" * action * 10, action))
             accepted += action
-        stats = books.stats
+        stats = queue.stats
         assert stats.accepted == accepted == balance(stats)
         assert stats.queued <= 100
-    books.close()
-    assert books.stats.queued == 0
-    assert balance(books.stats) == accepted
+    queue.close()
+    assert queue.stats.queued == 0
+    assert balance(queue.stats) == accepted
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.lists(st.sampled_from(["start", "step", "end", "flush"]), max_size=40), st.lists(outcomes, max_size=40))
-def test_a_trail_balances_whatever_the_collector_does(actions, script):
-    trail = make_trail(Collector(*script), strict=False, max_queue_spans=25, max_payload_spans=7)
+@given(st.lists(st.sampled_from(["start", "step", "end", "flush"]), max_size=40), st.lists(answers, max_size=40))
+def test_a_trail_balances_for_every_answer_of_the_collector(actions, script):
+    trail = MemoryTrail(*script, strict=False, max_queue_spans=25, max_payload_spans=7)
     requests, recorded = [], 0
     for number, action in enumerate(actions):
         if action == "start":
@@ -77,86 +80,83 @@ def test_a_trail_balances_whatever_the_collector_does(actions, script):
 
 
 def test_a_retry_sends_the_same_bytes_until_they_are_taken(clock):
-    collector = Collector(RETRY, RETRY, RETRY)
-    trail = make_trail(collector, clock=clock)
+    trail = MemoryTrail(RETRY, RETRY, RETRY, clock=clock)
     trail.step(0, T0, T0, [start(trail)])
     trail.flush(0)
     assert trail.stats.queued == 3
     clock.now += 60_000 * MS  # minutes later, with more behind it
     for _ in range(3):
         trail.flush(0)
-    assert len(set(collector.attempts[:4])) == 1
+    assert len(set(trail.transport.attempts[:4])) == 1
     assert trail.stats.queued == 0
-    assert len(collector.spans) == len({span.span_id for span in collector.spans}) == trail.stats.exported
+    assert len(trail.spans()) == len({span.span_id for span in trail.spans()}) == trail.stats.exported
 
 
 def test_waits_grow_to_half_a_minute_and_start_over_after_success():
-    collector = Collector(*[RETRY] * 20, DELIVERED, RETRY)
-    books = exporter(collector)
-    books.offer(Payload(b"a", 1))
-    books.offer(Payload(b"b", 1))
-    waits = [books.attempt() for _ in range(20)]
+    transport = MemoryTransport(*[RETRY] * 20, DELIVERED, RETRY)
+    queue = exporter(transport)
+    queue.offer(Payload(b"a", 1))
+    queue.offer(Payload(b"b", 1))
+    waits = [queue.attempt() for _ in range(20)]
     assert waits[0] < waits[3] < waits[6] <= waits[-1] == 30
-    assert books.attempt() == 0
-    assert books.attempt() < 2
+    assert queue.attempt() == 0
+    assert queue.attempt() < 2
 
 
 @pytest.mark.parametrize(("wish", "wait"), [(7.5, 7.5), (0, 0.05), (-3, 0.05), (86_400, 300)])
 def test_the_collector_says_when_within_reason(wish, wait):
-    books = exporter(Collector(Outcome(Verdict.RETRY, "429", retry_after_s=wish)))
-    books.offer(Payload(b"a", 1))
-    assert books.attempt() == wait
+    queue = exporter(MemoryTransport(SendResult(SendStatus.RETRY, "429", retry_after_s=wish)))
+    queue.offer(Payload(b"a", 1))
+    assert queue.attempt() == wait
 
 
 def test_a_full_buffer_drops_what_comes_and_keeps_what_waits(caplog):
-    collector = Collector(RETRY)
-    books = exporter(collector, max_spans=10, max_bytes=100)
-    books.offer(Payload(b"a" * 60, 6))
-    books.offer(Payload(b"b" * 10, 6))  # too many spans
-    books.offer(Payload(b"c" * 60, 1))  # too many bytes
-    books.offer(Payload(b"d" * 40, 4))
-    assert books.stats.drops == {"buffer_full": 7}
-    while (wait := books.attempt()) is not None:
+    transport = MemoryTransport(RETRY)
+    queue = exporter(transport, max_spans=10, max_bytes=100)
+    queue.offer(Payload(b"a" * 60, 6))
+    queue.offer(Payload(b"b" * 10, 6))  # too many spans
+    queue.offer(Payload(b"c" * 60, 1))  # too many bytes
+    queue.offer(Payload(b"d" * 40, 4))
+    assert queue.stats.drops == {"buffer_full": 7}
+    while (wait := queue.attempt()) is not None:
         assert wait < 2
-    assert [body[:1] for body in collector.bodies] == [b"a", b"d"]
+    assert [body[:1] for body in transport.bodies] == [b"a", b"d"]
     assert [record.message for record in caplog.records if "buffer full" in record.message] == [
         "tokentrail buffer full (6 spans, 60 bytes): dropping"
     ]
 
 
 def test_a_transport_that_raises_loses_one_payload_and_says_so(caplog):
-    books = exporter(Collector(RuntimeError("bug")))
-    books.offer(Payload(b"a", 3))
-    assert books.attempt() == 0
-    assert books.stats.drops == {"refused": 3}
+    queue = exporter(MemoryTransport(RuntimeError("bug")))
+    queue.offer(Payload(b"a", 3))
+    assert queue.attempt() == 0
+    assert queue.stats.drops == {"refused": 3}
     assert "bug" in caplog.text
 
 
 def test_rejected_spans_of_a_delivered_payload_are_drops():
-    books = exporter(
-        Collector(Outcome(Verdict.DELIVERED, "too old", rejected=2), Outcome(Verdict.DELIVERED, rejected=99))
-    )
-    books.offer(Payload(b"a", 5))
-    books.offer(Payload(b"b", 5))
-    books.attempt()
-    assert (books.stats.exported, books.stats.drops) == (3, {"rejected": 2})
-    books.attempt()
-    assert (books.stats.exported, books.stats.drops) == (3, {"rejected": 7})
+    queue = exporter(MemoryTransport(PARTIAL, SendResult(SendStatus.DELIVERED, rejected=99)))
+    queue.offer(Payload(b"a", 5))
+    queue.offer(Payload(b"b", 5))
+    queue.attempt()
+    assert (queue.stats.exported, queue.stats.drops) == (3, {"rejected": 2})
+    queue.attempt()
+    assert (queue.stats.exported, queue.stats.drops) == (3, {"rejected": 7})
 
 
-def test_a_payload_that_is_under_way_at_shutdown_is_booked_once():
+def test_a_payload_that_is_under_way_at_shutdown_is_counted_once():
     def slow(body):
-        books.close()
+        queue.close()
         return DELIVERED
 
-    books = exporter(slow)
-    books.offer(Payload(b"a", 5))
-    books.attempt()
-    assert (books.stats.exported, books.stats.drops) == (0, {"shutdown": 5})
+    queue = exporter(slow)
+    queue.offer(Payload(b"a", 5))
+    queue.attempt()
+    assert (queue.stats.exported, queue.stats.drops) == (0, {"shutdown": 5})
 
 
 def test_a_batch_that_cannot_be_built_is_counted():
-    trail = make_trail(Collector(), strict=False)
+    trail = MemoryTrail(strict=False)
     trail.step(0, T0, T0, [start(trail)])
     trail._pipeline._compress = lambda body: 1 / 0
     trail.flush()
@@ -165,8 +165,8 @@ def test_a_batch_that_cannot_be_built_is_counted():
 
 
 def test_too_many_records_for_the_assembler_are_dropped_with_their_tokens(monkeypatch):
-    trail = make_trail(Collector())
-    trail._room = 3
+    trail = MemoryTrail()
+    monkeypatch.setattr("tokentrail.records.MAX_PENDING_RECORDS", 3)
     requests = [start(trail), start(trail)]
     for number in range(4):
         trail.step(number, T0, T0, requests)
@@ -176,7 +176,7 @@ def test_too_many_records_for_the_assembler_are_dropped_with_their_tokens(monkey
 
 
 def test_shutdown_does_not_wait_for_a_dead_collector():
-    trail = make_trail(lambda body: Outcome(Verdict.RETRY, "dead", retry_after_s=300))
+    trail = MemoryTrail(SendResult(SendStatus.RETRY, "dead", retry_after_s=300))
     trail.step(0, T0, T0, [])
     begun = time.monotonic()
     assert trail.shutdown(0.05) is False

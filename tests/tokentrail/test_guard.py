@@ -8,11 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace import TracerProvider
 
-from tests.tokentrail.support import NOWHERE, T0, Collector, ManualClock
+from tests.tokentrail.support import T0
 from tokentrail import Trail, now_ns
 from tokentrail.clock import floored
 from tokentrail.config import Settings
 from tokentrail.guard import Guard, Throttle
+from tokentrail.http import Endpoint
+from tokentrail.testing import ManualClock, MemoryTransport
 
 
 def test_the_clock_is_wall_time_in_whole_microseconds_and_never_goes_back():
@@ -31,10 +33,10 @@ def test_any_number_becomes_a_stamp_that_fits_the_wire(number):
 
 
 def test_a_message_passes_once_per_key_and_interval():
-    clock = ManualClock(0.0)
+    clock = ManualClock(0)
     throttle = Throttle(60.0, clock)
     assert [throttle.allows("a"), throttle.allows("b"), throttle.allows("a")] == [True, True, False]
-    clock.now = 60.0
+    clock.advance(60)
     assert throttle.allows("a")
 
 
@@ -42,9 +44,9 @@ def test_a_strict_trail_raises_at_the_next_flush_what_failed_in_the_background(m
     raised = threading.Event()
     monkeypatch.setattr("threading.excepthook", lambda args: raised.set())
     trail = Trail(
-        Settings(NOWHERE, strict=True, schedule_delay_s=0.001),
+        Settings(Endpoint("http://collector.invalid", {}), strict=True, schedule_delay_s=0.001),
         TracerProvider(shutdown_on_exit=False),
-        transport=Collector(ValueError("broken transport")),
+        transport=MemoryTransport(ValueError("broken transport")),
     )
     trail.step(0, T0, T0, [])
     assert raised.wait(10)

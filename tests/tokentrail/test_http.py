@@ -12,11 +12,12 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 
-from tests.tokentrail.support import MS, T0, parse, start
+from tests.tokentrail.support import MS, T0, start
 from tokentrail import Trail
 from tokentrail.config import Settings
-from tokentrail.export import Verdict
+from tokentrail.export import SendStatus
 from tokentrail.http import Endpoint, OtlpHttp
+from tokentrail.testing import parse_spans
 
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
 
@@ -34,7 +35,7 @@ def background_trail(url, *, compression=Compression.NoCompression, timeout_s=5.
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
 def test_these_answers_mean_again(serve, status):
     outcome = post(serve((status, {"Retry-After": "7"}, b"busy")))
-    assert (outcome.verdict, outcome.retry_after_s) == (Verdict.RETRY, 7)
+    assert (outcome.status, outcome.retry_after_s) == (SendStatus.RETRY, 7)
     assert str(status) in outcome.detail
     assert "busy" in outcome.detail
 
@@ -51,7 +52,7 @@ def test_retry_after_may_be_a_date_and_may_be_nonsense(serve):
 def test_these_answers_mean_never_and_say_why(serve, status):
     server = serve((status, {}, b"no such thing"))
     outcome = post(server)
-    assert outcome.verdict is Verdict.REFUSED
+    assert outcome.status is SendStatus.REFUSED
     assert all(part in outcome.detail for part in (server.url, str(status), "no such thing"))
     assert len(server.posts) == 1
 
@@ -59,7 +60,7 @@ def test_these_answers_mean_never_and_say_why(serve, status):
 def test_a_redirect_is_not_followed_but_named(serve):
     server = serve((307, {"Location": "https://otel.example/v1/traces"}, b""))
     outcome = post(server)
-    assert outcome.verdict is Verdict.REFUSED
+    assert outcome.status is SendStatus.REFUSED
     assert "https://otel.example/v1/traces" in outcome.detail
     assert len(server.posts) == 1
 
@@ -67,15 +68,15 @@ def test_a_redirect_is_not_followed_but_named(serve):
 def test_partial_success_is_told(serve):
     answer = ExportTraceServiceResponse(partial_success={"rejected_spans": 3, "error_message": "too old"})
     outcome = post(serve((200, PROTOBUF, answer.SerializeToString())))
-    assert (outcome.verdict, outcome.rejected, outcome.detail) == (Verdict.DELIVERED, 3, "too old")
+    assert (outcome.status, outcome.rejected, outcome.detail) == (SendStatus.DELIVERED, 3, "too old")
 
 
 def test_success_that_is_not_otlp(serve):
     server = serve((200, PROTOBUF, b"\xff\xff\xff garbage"), (200, {"Content-Type": "text/html"}, b"<html>Welcome"))
     taken, page = post(server), post(server)
-    assert taken.verdict is Verdict.DELIVERED
+    assert taken.status is SendStatus.DELIVERED
     assert "not an OTLP answer" in taken.detail
-    assert page.verdict is Verdict.REFUSED
+    assert page.status is SendStatus.REFUSED
     assert "Welcome" in page.detail
 
 
@@ -83,20 +84,20 @@ def test_success_that_is_not_otlp(serve):
     "answer", ["close", b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc"]
 )
 def test_a_broken_answer_is_tried_again(serve, answer):
-    assert post(serve(answer)).verdict is Verdict.RETRY
+    assert post(serve(answer)).status is SendStatus.RETRY
 
 
 def test_a_server_that_hangs_is_tried_again_after_the_timeout(serve):
-    assert post(serve("hang"), timeout_s=0.05).verdict is Verdict.RETRY
+    assert post(serve("hang"), timeout_s=0.05).status is SendStatus.RETRY
 
 
 def test_nobody_listening_is_tried_again_and_a_bad_url_is_not():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         nobody = f"http://127.0.0.1:{taken.getsockname()[1]}/v1/traces"
-        assert OtlpHttp(Endpoint(nobody, {}))(b"").verdict is Verdict.RETRY
+        assert OtlpHttp(Endpoint(nobody, {}))(b"").status is SendStatus.RETRY
     outcome = OtlpHttp(Endpoint("not a url", {}))(b"")
-    assert outcome.verdict is Verdict.REFUSED
+    assert outcome.status is SendStatus.REFUSED
     assert "not a url" in outcome.detail
 
 
@@ -111,7 +112,7 @@ def test_threads_deliver_through_trouble_what_was_recorded_once(serve):
     assert trail.shutdown()
     assert server.posts[0][1] == server.posts[1][1] == server.posts[2][1]  # same bytes on every attempt
     taken = {body for _, body in server.posts}
-    spans = [span for body in taken for span in parse(body)]
+    spans = [span for body in taken for span in parse_spans(body)]
     assert len(spans) == trail.stats.exported == trail.stats.accepted
     assert sum(span.name == "tokentrail.token" for span in spans) == 50
 
@@ -141,7 +142,7 @@ def test_compression(serve, compression, decode):
     trail.step(0, T0, T0, [])
     assert trail.flush(10)
     trail.shutdown()
-    assert [span.name for span in parse(decode(server.posts[0][1]))] == ["tokentrail.step"]
+    assert [span.name for span in parse_spans(decode(server.posts[0][1]))] == ["tokentrail.step"]
 
 
 def test_trouble_is_logged_once_a_minute(serve, caplog):
@@ -151,5 +152,5 @@ def test_trouble_is_logged_once_a_minute(serve, caplog):
         trail.step(0, T0, T0, [])
         assert trail.flush(20)
     trail.shutdown()
-    (said,) = [record.message for record in caplog.records if record.name == "tokentrail"]
-    assert all(part in said for part in ("503", server.url, "maintenance"))
+    (message,) = [record.message for record in caplog.records if record.name == "tokentrail"]
+    assert all(part in message for part in ("503", server.url, "maintenance"))

@@ -1,4 +1,4 @@
-"""Phases partition [arrival, end], whatever the engine says."""
+"""Phases partition [arrival, end] for every sequence of marks."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,17 +17,17 @@ def never(mark):
 @given(st.lists(st.tuples(st.sampled_from(Phase), stamps)), st.integers(0, 40))
 def test_no_gap_no_overlap_nothing_empty(marks, microseconds):
     end = T0 + microseconds * US
-    stretches, _ = partition(T0, end, marks, never)
-    edges = [T0] + [s.end for s in stretches]
-    assert [s.start for s in stretches] == edges[:-1]
+    intervals, _ = partition(T0, end, marks, never)
+    edges = [T0] + [s.end for s in intervals]
+    assert [s.start for s in intervals] == edges[:-1]
     assert edges[-1] == end
-    assert all(s.end > s.start and s.start % US == 0 for s in stretches)
+    assert all(s.end > s.start and s.start % US == 0 for s in intervals)
 
 
 def test_each_mark_ends_the_phase_before():
     marks = [(Phase.PREFILL, T0 + 3 * US), (Phase.DECODE, T0 + 5 * US), (Phase.PREEMPTED, T0 + 7 * US)]
-    stretches, preemptions = partition(T0, T0 + 9 * US, marks, never)
-    assert stretches == [
+    intervals, preemptions = partition(T0, T0 + 9 * US, marks, never)
+    assert intervals == [
         (Phase.QUEUED, T0, T0 + 3 * US),
         (Phase.PREFILL, T0 + 3 * US, T0 + 5 * US),
         (Phase.DECODE, T0 + 5 * US, T0 + 7 * US),
@@ -37,20 +37,20 @@ def test_each_mark_ends_the_phase_before():
 
 
 def test_entering_the_same_phase_again_goes_on_with_it():
-    stretches, _ = partition(T0, T0 + 9 * US, [(Phase.DECODE, T0 + 2 * US), (Phase.DECODE, T0 + 5 * US)], never)
-    assert [s.phase for s in stretches] == [Phase.QUEUED, Phase.DECODE]
+    intervals, _ = partition(T0, T0 + 9 * US, [(Phase.DECODE, T0 + 2 * US), (Phase.DECODE, T0 + 5 * US)], never)
+    assert [s.phase for s in intervals] == [Phase.QUEUED, Phase.DECODE]
 
 
 def test_a_preemption_of_no_length_still_counts():
     marks = [(Phase.DECODE, T0), (Phase.PREEMPTED, T0 + 2 * US), (Phase.DECODE, T0 + 2 * US)]
-    stretches, preemptions = partition(T0, T0 + 9 * US, marks, never)
-    assert {s.phase for s in stretches} == {Phase.DECODE}
+    intervals, preemptions = partition(T0, T0 + 9 * US, marks, never)
+    assert {s.phase for s in intervals} == {Phase.DECODE}
     assert preemptions == 1
 
 
 def test_what_is_no_phase_is_told_and_passed_over():
     unknown = []
     marks = [("thinking", T0 + US), (Phase.DECODE, None), (Phase.PREFILL, T0 + 2 * US)]
-    stretches, _ = partition(T0, T0 + 4 * US, marks, unknown.append)
+    intervals, _ = partition(T0, T0 + 4 * US, marks, unknown.append)
     assert unknown == marks[:2]
-    assert [s.phase for s in stretches] == [Phase.QUEUED, Phase.PREFILL]
+    assert [s.phase for s in intervals] == [Phase.QUEUED, Phase.PREFILL]

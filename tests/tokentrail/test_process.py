@@ -1,8 +1,7 @@
-"""What concerns whole processes: imports, exit and fork."""
+"""Imports, exit and fork, each in a process of its own."""
 
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-
-from tests.tokentrail.support import parse, run
+from tests.tokentrail.support import run
+from tokentrail.testing import parse_spans
 
 FOREIGN = (
     "torch", "clickhouse_connect", "chdb", "fastapi", "starlette", "uvicorn", "streamlit", "pandas", "grpc", "typer",
@@ -18,7 +17,7 @@ def test_importing_tokentrail_loads_nothing_of_the_rest():
 
 def test_what_was_recorded_is_sent_at_exit(server):
     run("from tokentrail import *; t = Trail.from_env(); t.step(0, now_ns(), now_ns(), [])", server.url)
-    assert [span.name for _, body in server.posts for span in parse(body)] == ["tokentrail.step"]
+    assert [span.name for _, body in server.posts for span in parse_spans(body)] == ["tokentrail.step"]
 
 
 FORK = """
@@ -46,10 +45,8 @@ def test_a_forked_child_sends_its_own_spans_under_its_own_name(server):
     run(FORK, server.url)
     by_instance = {}
     for _, body in server.posts:
-        for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
-            named = {pair.key: pair.value.string_value for pair in resource.resource.attributes}
-            names = by_instance.setdefault(named["service.instance.id"], [])
-            names += [span.name for scoped in resource.scope_spans for span in scoped.spans]
+        for span in parse_spans(body):
+            by_instance.setdefault(span.resource["service.instance.id"], []).append(span.name)
     child, parent = sorted(by_instance.values(), key=lambda names: "chat parent" in names)
     assert (child.count("chat child"), child.count("tokentrail.token"), child.count("tokentrail.step")) == (1, 1, 2)
     assert (parent.count("chat parent"), parent.count("tokentrail.token"), parent.count("tokentrail.step")) == (1, 1, 1)

@@ -3,25 +3,34 @@
 import re
 from pathlib import Path
 
-from tests.tokentrail.support import attributes, by_parent, duration, parse, run
-from tokentrail import assemble, config, export, semconv
+import tokentrail
+from tests.tokentrail.support import run
+from tokentrail import assemble, config, export, semconv, testing
 from tokentrail.config import Settings
+from tokentrail.testing import parse_spans
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "sdk.md").read_text()
+EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 def test_the_example_runs_and_sends_what_the_page_says(server):
-    (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    example = EXAMPLES[0]
     assert len([line for line in example.splitlines() if line and not line.startswith(("from", "#"))]) <= 15
     run(example, server.url)
-    spans = [span for _, body in server.posts for span in parse(body)]
+    spans = [span for _, body in server.posts for span in parse_spans(body)]
     (request,) = [span for span in spans if span.name == "chat my-model"]
     for name in (semconv.TOKEN_SPAN, semconv.PHASE_SPAN):
-        parts = by_parent([span for span in spans if span.name == name])[request.trace_id, request.span_id]
-        assert sum(map(duration, parts)) == duration(request)
-    assert attributes(request)[semconv.OUTPUT_TOKENS] == 3
+        parts = [span for span in spans if span.name == name and span.parent_id == request.span_id]
+        assert sum(part.duration_ns for part in parts) == request.duration_ns
+    assert request.attributes[semconv.OUTPUT_TOKENS] == 3
     assert {"tokentrail.step", "tokentrail.cold_start", "tokentrail.cold_start.load_weights"} <= {s.name for s in spans}
+
+
+def test_the_example_of_a_test_runs():
+    (example,) = EXAMPLES[1:]
+    assert "assert" in example
+    run(example)
 
 
 def test_every_setting_is_listed_and_every_listed_setting_is_read():
@@ -48,6 +57,21 @@ def test_the_numbers_of_the_page_are_the_codes():
     assert int(table["TOKENTRAIL_MAX_QUEUE_BYTES"]) == defaults.max_queue_bytes
     assert f"{config.MAX_PAYLOAD_SPANS:,} spans and {config.MAX_PAYLOAD_BYTES >> 20} MiB" in PAGE
     assert f"every {assemble.ANNOUNCE_EVERY_NS // 10**9} s" in PAGE
+
+
+def test_the_public_names_are_these():
+    """Removing or renaming one breaks the promise of the page's section on stability."""
+    assert tokentrail.__all__ == [
+        "ColdStart", "KvEvent", "Phase", "RequestTrail", "Status", "Trail", "TrailStats", "__version__", "now_ns",
+    ]  # fmt: skip
+    assert testing.__all__ == [
+        "START_NS", "ManualClock", "MemoryTrail", "MemoryTransport", "SendResult", "SendStatus", "SequentialIds",
+        "Span", "parse_spans",
+    ]  # fmt: skip
+    for module in (tokentrail, testing):
+        assert all(hasattr(module, name) for name in module.__all__)
+    stable = re.search(r"of a\s+`RequestTrail`: (.*?)\)", PAGE, re.DOTALL)[1]
+    assert all(hasattr(tokentrail.RequestTrail, name) for name in re.findall(r"`(\w+)`", stable))
 
 
 def test_every_reason_of_a_drop_is_listed():

@@ -1,4 +1,6 @@
-"""What an engine records is what comes out: tokens, phases and requests that add up to the nanosecond."""
+"""The exported tokens, phases and requests are those that an engine recorded, and add up to the nanosecond."""
+
+from collections import defaultdict
 
 import numpy as np
 from hypothesis import given, settings
@@ -9,50 +11,37 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from tests.tokentrail.support import (
-    MS,
-    T0,
-    US,
-    Collector,
-    ManualClock,
-    attributes,
-    by_parent,
-    duration,
-    make_trail,
-    start,
-)
+from tests.tokentrail.support import MS, T0, US, start
 from tokentrail import KvEvent, Phase, Status, semconv
+from tokentrail.testing import MemoryTrail
 
 
-def test_token_durations_are_ttft_then_itl(trail, collector):
+def test_token_durations_are_ttft_then_itl(trail):
     request = start(trail)
     for step, end in enumerate((9, 12, 20)):
         trail.step(step, T0 + end * MS - MS, T0 + end * MS, [request])
-    trail.flush()
-    tokens = collector.named(semconv.TOKEN_SPAN)
-    assert [duration(t) for t in tokens] == [9 * MS, 3 * MS, 8 * MS]
-    assert [t.start_time_unix_nano for t in tokens] == [T0, T0 + 9 * MS, T0 + 12 * MS]
-    assert [attributes(t) for t in tokens] == [{semconv.TOKEN_INDEX: i, semconv.STEP: i} for i in range(3)]
-    assert {t.parent_span_id for t in tokens} == {request.span_id.to_bytes(8, "big")}
-    assert {t.trace_id for t in tokens} == {request.trace_id.to_bytes(16, "big")}
+    tokens = trail.spans(semconv.TOKEN_SPAN)
+    assert [t.duration_ns for t in tokens] == [9 * MS, 3 * MS, 8 * MS]
+    assert [t.start_ns for t in tokens] == [T0, T0 + 9 * MS, T0 + 12 * MS]
+    assert [t.attributes for t in tokens] == [{semconv.TOKEN_INDEX: i, semconv.STEP: i} for i in range(3)]
+    assert {t.parent_id for t in tokens} == {request.span_id}
+    assert {t.trace_id for t in tokens} == {request.trace_id}
     wanted = [(request.span_id + (i + 1) * semconv.TOKEN_ID_STRIDE) % 2**64 for i in range(3)]
-    assert [int.from_bytes(t.span_id, "big") for t in tokens] == wanted
+    assert [t.span_id for t in tokens] == wanted
 
 
-def test_tokens_of_one_step_share_its_end(trail, collector):
+def test_tokens_of_one_step_share_its_end(trail):
     one, two = start(trail), start(trail)
     trail.step(4, T0, T0 + 5 * MS, [one, two], counts=[3, 0])
     trail.step(5, T0, T0 + 6 * MS, [one, two], counts=[1, 2])
-    trail.flush()
-    of = by_parent(collector.named(semconv.TOKEN_SPAN))
-    tokens = of[one.trace_id.to_bytes(16, "big"), one.span_id.to_bytes(8, "big")]
-    assert [duration(t) for t in tokens] == [5 * MS, 0, 0, 1 * MS]
-    assert [attributes(t)[semconv.STEP] for t in tokens] == [4, 4, 4, 5]
-    tokens = of[two.trace_id.to_bytes(16, "big"), two.span_id.to_bytes(8, "big")]
-    assert [duration(t) for t in tokens] == [6 * MS, 0]
+    tokens = trail.spans(semconv.TOKEN_SPAN, parent=one)
+    assert [t.duration_ns for t in tokens] == [5 * MS, 0, 0, 1 * MS]
+    assert [t.attributes[semconv.STEP] for t in tokens] == [4, 4, 4, 5]
+    tokens = trail.spans(semconv.TOKEN_SPAN, parent=two)
+    assert [t.duration_ns for t in tokens] == [6 * MS, 0]
 
 
-def test_state_lives_across_batches_and_slots_are_reused(trail, collector):
+def test_state_lives_across_batches_and_slots_are_reused(trail):
     for round_ in range(600):  # more requests than the first slots hold
         request = start(trail, request_id=str(round_))
         trail.step(round_, T0, T0 + 2 * MS, [request])
@@ -61,14 +50,15 @@ def test_state_lives_across_batches_and_slots_are_reused(trail, collector):
         trail.step(round_, T0, T0 + 5 * MS, [request])
         if round_ % 5:
             request.end(T0 + 5 * MS)
-    trail.flush()
-    for tokens in by_parent(collector.named(semconv.TOKEN_SPAN)).values():
-        assert [duration(t) for t in tokens] == [2 * MS, 3 * MS]
-    assert len(collector.named("chat m")) == 480
+    durations = defaultdict(list)
+    for token in trail.spans(semconv.TOKEN_SPAN):
+        durations[token.trace_id, token.parent_id].append(token.duration_ns)
+    assert list(durations.values()) == [[2 * MS, 3 * MS]] * 600
+    assert len(trail.spans("chat m")) == 480
     assert trail.stats.dropped == 0
 
 
-def test_the_request_span_carries_the_whole_story(trail, collector):
+def test_the_request_span_carries_the_whole_story(trail):
     request = start(
         trail, request_id="r-1", input_tokens=7, tenant="acme", slo_class="chat", provider="p",
         attributes={semconv.REQUEST_MAX_TOKENS: 64, semconv.REQUEST_TEMPERATURE: 0.5, semconv.REQUEST_STREAM: True},
@@ -80,11 +70,10 @@ def test_the_request_span_carries_the_whole_story(trail, collector):
     request.phase(Phase.PREFILL, T0 + 6 * MS)
     trail.step(1, T0 + 6 * MS, T0 + 9 * MS, [request])
     request.end(T0 + 9 * MS, finish_reason="stop", cached_tokens=3, reasoning_tokens=1)
-    trail.flush()
-    (span,) = collector.named("chat m")
-    assert (span.start_time_unix_nano, span.end_time_unix_nano) == (T0, T0 + 9 * MS)
-    assert span.kind == 2
-    assert attributes(span) == {
+    (span,) = trail.spans("chat m")
+    assert (span.start_ns, span.end_ns) == (T0, T0 + 9 * MS)
+    assert span.message.kind == 2
+    assert span.attributes == {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "p",
         "gen_ai.request.model": "m",
@@ -110,48 +99,46 @@ def test_the_request_span_carries_the_whole_story(trail, collector):
         "tokentrail.phase_time.decode": 1 * MS,
         "tokentrail.phase_time.preempted": 1 * MS,
     }
-    phases = collector.named(semconv.PHASE_SPAN)
-    assert sorted((p.start_time_unix_nano - T0, attributes(p)[semconv.PHASE_NAME], duration(p)) for p in phases) == [
+    phases = trail.spans(semconv.PHASE_SPAN)
+    assert sorted((p.start_ns - T0, p.attributes[semconv.PHASE_NAME], p.duration_ns) for p in phases) == [
         (0, "queued", 2 * MS),
         (2 * MS, "prefill", 2 * MS),
         (4 * MS, "decode", 1 * MS),
         (5 * MS, "preempted", 1 * MS),
         (6 * MS, "prefill", 3 * MS),
     ]
-    assert {p.parent_span_id for p in phases} == {span.span_id}
+    assert {p.parent_id for p in phases} == {span.span_id}
 
 
-def test_a_failure_is_an_error_span_without_token_attributes(trail, collector):
+def test_a_failure_is_an_error_span_without_token_attributes(trail):
     start(trail).end(T0 + MS, status=Status.ERROR, error_type="TimeoutError")
     start(trail).end(T0 + MS, status=Status.CANCELLED)
-    trail.flush()
-    failed, cancelled = collector.named("chat m")
-    assert failed.status.code == StatusCode.ERROR.value
-    assert attributes(failed)[semconv.ERROR_TYPE] == "TimeoutError"
-    assert semconv.TIME_TO_FIRST_CHUNK not in attributes(failed)
-    assert cancelled.status.code == StatusCode.UNSET.value
-    assert attributes(cancelled)[semconv.STATUS] == "cancelled"
+    failed, cancelled = trail.spans("chat m")
+    assert failed.message.status.code == StatusCode.ERROR.value
+    assert failed.attributes[semconv.ERROR_TYPE] == "TimeoutError"
+    assert semconv.TIME_TO_FIRST_CHUNK not in failed.attributes
+    assert cancelled.message.status.code == StatusCode.UNSET.value
+    assert cancelled.attributes[semconv.STATUS] == "cancelled"
 
 
-def test_a_request_span_is_what_opentelemetry_makes_of_the_same_request(trail, collector):
+def test_a_request_span_is_what_opentelemetry_makes_of_the_same_request(trail):
     request = start(trail, kind=SpanKind.CLIENT)
     request.end(T0 + MS)
-    trail.flush()
-    (span,) = collector.named("chat m")
+    (span,) = trail.spans("chat m")
 
     exporter = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     theirs = provider.get_tracer("t").start_span(
-        "chat m", kind=SpanKind.CLIENT, attributes=attributes(span), start_time=T0
+        "chat m", kind=SpanKind.CLIENT, attributes=span.attributes, start_time=T0
     )
     theirs.end(T0 + MS)
     (expected,) = encode_spans(exporter.get_finished_spans()).resource_spans[0].scope_spans[0].spans
-    expected.trace_id, expected.span_id = span.trace_id, span.span_id
-    assert span == expected
+    expected.trace_id, expected.span_id = span.message.trace_id, span.message.span_id
+    assert span.message == expected
 
 
-def test_steps_and_kv_events_belong_to_the_engine_and_victims_to_their_request(trail, collector):
+def test_steps_and_kv_events_belong_to_the_engine_and_victims_to_their_request(trail):
     request = start(trail)
     trail.step(
         3, T0, T0 + MS, [request], prefill_tokens=40, decode_tokens=3, running=4, waiting=5, preempted=1,
@@ -159,30 +146,26 @@ def test_steps_and_kv_events_belong_to_the_engine_and_victims_to_their_request(t
     )  # fmt: skip
     trail.kv_event(KvEvent.EVICT, blocks=4, reason="preemption", step=3, start_ns=T0 + US, request=request)
     trail.kv_event(KvEvent.OFFLOAD, blocks=9, reason="cache_full", step=3, start_ns=T0, end_ns=T0 + MS)
-    trail.flush()
-    (step,) = collector.named(semconv.STEP_SPAN)
-    assert list(attributes(step)) == list(semconv.STEP_ATTRIBUTES)
-    assert list(attributes(step).values()) == [3, 40, 3, 4, 5, 1, 30, 64, 2]
-    assert step.parent_span_id == b""
-    (evict,) = collector.named("tokentrail.kv.evict")
-    assert (evict.trace_id, evict.parent_span_id) == (
-        request.trace_id.to_bytes(16, "big"),
-        request.span_id.to_bytes(8, "big"),
-    )
-    assert attributes(evict) == {semconv.KV_BLOCKS: 4, semconv.KV_REASON: "preemption", semconv.STEP: 3}
-    (offload,) = collector.named("tokentrail.kv.offload")
-    assert (offload.parent_span_id, duration(offload)) == (b"", MS)
-    assert step.trace_id != request.trace_id.to_bytes(16, "big")
+    (step,) = trail.spans(semconv.STEP_SPAN)
+    assert list(step.attributes) == list(semconv.STEP_ATTRIBUTES)
+    assert list(step.attributes.values()) == [3, 40, 3, 4, 5, 1, 30, 64, 2]
+    assert step.parent_id == 0
+    (evict,) = trail.spans("tokentrail.kv.evict")
+    assert (evict.trace_id, evict.parent_id) == (request.trace_id, request.span_id)
+    assert evict.attributes == {semconv.KV_BLOCKS: 4, semconv.KV_REASON: "preemption", semconv.STEP: 3}
+    (offload,) = trail.spans("tokentrail.kv.offload")
+    assert (offload.parent_id, offload.duration_ns) == (0, MS)
+    assert step.trace_id != request.trace_id
 
 
-def test_each_batch_of_steps_is_a_trace_of_its_own(trail, collector):
+def test_each_batch_of_steps_is_a_trace_of_its_own(trail):
     for step in range(2):
         trail.step(step, T0, T0 + MS, [])
         trail.flush()
-    assert len({step.trace_id for step in collector.named(semconv.STEP_SPAN)}) == 2
+    assert len({step.trace_id for step in trail.spans(semconv.STEP_SPAN)}) == 2
 
 
-def test_an_open_request_is_announced_on_arrival_and_every_five_seconds(trail, collector, clock):
+def test_an_open_request_is_announced_on_arrival_and_every_five_seconds(trail, clock):
     request = start(trail, request_id="r", tenant="acme", slo_class="chat", input_tokens=7)
     clock.now = T0 + MS
     trail.flush()
@@ -190,10 +173,10 @@ def test_an_open_request_is_announced_on_arrival_and_every_five_seconds(trail, c
     for now in (T0 + 4_999 * MS, T0 + 5_001 * MS):
         clock.now = now
         trail.flush()
-    first, second = collector.named(semconv.OPEN_SPAN)
-    assert (first.start_time_unix_nano, duration(first), duration(second)) == (T0, MS, 5_001 * MS)
-    assert first.parent_span_id == request.span_id.to_bytes(8, "big")
-    assert attributes(second) == {
+    first, second = trail.spans(semconv.OPEN_SPAN)
+    assert (first.start_ns, first.duration_ns, second.duration_ns) == (T0, MS, 5_001 * MS)
+    assert first.parent_id == request.span_id
+    assert second.attributes == {
         semconv.OPERATION_NAME: "chat",
         semconv.PROVIDER_NAME: "tokentrail",
         semconv.REQUEST_MODEL: "m",
@@ -206,11 +189,10 @@ def test_an_open_request_is_announced_on_arrival_and_every_five_seconds(trail, c
     }
     request.end(T0 + 6_000 * MS)
     clock.now = T0 + 60_000 * MS
-    trail.flush()
-    assert len(collector.named(semconv.OPEN_SPAN)) == 2
+    assert len(trail.spans(semconv.OPEN_SPAN)) == 2
 
 
-def test_a_cold_start_and_its_phases(trail, collector, clock):
+def test_a_cold_start_and_its_phases(trail, clock):
     try:
         with trail.cold_start("m") as cold:
             clock.now += 2 * MS
@@ -220,16 +202,15 @@ def test_a_cold_start_and_its_phases(trail, collector, clock):
                 raise MemoryError("no room")
     except MemoryError:
         pass
-    trail.flush()
-    (whole,) = collector.named(semconv.COLD_START_SPAN)
-    (load,) = collector.named("tokentrail.cold_start.load_weights")
-    (warm,) = collector.named("tokentrail.cold_start.warm_up")
-    assert (duration(whole), duration(load), duration(warm)) == (7 * MS, 5 * MS, 0)
-    assert load.parent_span_id == warm.parent_span_id == whole.span_id
-    assert {load.trace_id, warm.trace_id} == {whole.trace_id}
-    assert attributes(load) == {semconv.REQUEST_MODEL: "m"}
-    assert attributes(warm)[semconv.ERROR_TYPE] == attributes(whole)[semconv.ERROR_TYPE] == "MemoryError"
-    assert whole.status.code == StatusCode.ERROR.value
+    (cold_span,) = trail.spans(semconv.COLD_START_SPAN)
+    (load,) = trail.spans("tokentrail.cold_start.load_weights")
+    (warm,) = trail.spans("tokentrail.cold_start.warm_up")
+    assert (cold_span.duration_ns, load.duration_ns, warm.duration_ns) == (7 * MS, 5 * MS, 0)
+    assert load.parent_id == warm.parent_id == cold_span.span_id
+    assert {load.trace_id, warm.trace_id} == {cold_span.trace_id}
+    assert load.attributes == {semconv.REQUEST_MODEL: "m"}
+    assert warm.attributes[semconv.ERROR_TYPE] == cold_span.attributes[semconv.ERROR_TYPE] == "MemoryError"
+    assert cold_span.message.status.code == StatusCode.ERROR.value
 
 
 @st.composite
@@ -252,10 +233,9 @@ def workloads(draw):
 
 @settings(deadline=None)
 @given(workloads())
-def test_tokens_and_phases_add_up_whatever_happens(workload):
+def test_tokens_and_phases_add_up_for_every_workload(workload):
     count, steps, speculative = workload
-    collector, clock = Collector(), ManualClock()
-    trail = make_trail(collector, clock=clock)
+    trail = MemoryTrail()
     requests = [start(trail, arrival_ns=T0 + 7 * i) for i in range(count)]
     now, emitted = T0, np.zeros(count, int)
     for number, (chosen, gap, each, flush) in enumerate(steps):
@@ -270,20 +250,20 @@ def test_tokens_and_phases_add_up_whatever_happens(workload):
     for request in requests:
         request.end(now)
     trail.flush()
-    tokens, phases = (by_parent(collector.named(name)) for name in (semconv.TOKEN_SPAN, semconv.PHASE_SPAN))
     for request, output in zip(requests, emitted.tolist(), strict=True):
-        (span,) = [s for s in collector.named("chat m") if s.span_id == request.span_id.to_bytes(8, "big")]
-        mine = tokens[span.trace_id, span.span_id]
-        assert [attributes(t)[semconv.TOKEN_INDEX] for t in mine] == list(range(output))
-        assert attributes(span)[semconv.OUTPUT_TOKENS] == output
-        assert all(t.start_time_unix_nano <= t.end_time_unix_nano for t in mine)
+        (span,) = [s for s in trail.spans("chat m") if s.span_id == request.span_id]
+        mine = trail.spans(semconv.TOKEN_SPAN, parent=request)
+        assert [t.attributes[semconv.TOKEN_INDEX] for t in mine] == list(range(output))
+        assert span.attributes[semconv.OUTPUT_TOKENS] == output
+        assert all(t.start_ns <= t.end_ns for t in mine)
         if mine:
-            total = sum(map(duration, mine))
-            assert round(attributes(span)[semconv.TIME_TO_LAST_TOKEN] * 1e9) == total <= duration(span)
-            assert round(attributes(span)[semconv.TIME_TO_FIRST_CHUNK] * 1e9) == duration(mine[0])
-        assert sum(map(duration, phases[span.trace_id, span.span_id])) == duration(span)
-        shared = [v for k, v in attributes(span).items() if k.startswith(semconv.PHASE_TIME_PREFIX)]
-        assert sum(shared) == duration(span)
-    assert all(s.start_time_unix_nano % US == s.end_time_unix_nano % US == 0 for s in collector.spans)
+            total = sum(token.duration_ns for token in mine)
+            assert round(span.attributes[semconv.TIME_TO_LAST_TOKEN] * 1e9) == total <= span.duration_ns
+            assert round(span.attributes[semconv.TIME_TO_FIRST_CHUNK] * 1e9) == mine[0].duration_ns
+        phases = trail.spans(semconv.PHASE_SPAN, parent=request)
+        assert sum(phase.duration_ns for phase in phases) == span.duration_ns
+        shared = [v for k, v in span.attributes.items() if k.startswith(semconv.PHASE_TIME_PREFIX)]
+        assert sum(shared) == span.duration_ns
+    assert all(s.start_ns % US == s.end_ns % US == 0 for s in trail.spans())
     stats = trail.stats
-    assert stats.accepted == stats.exported == len(collector.spans)
+    assert stats.accepted == stats.exported == len(trail.spans())
