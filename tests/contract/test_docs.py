@@ -1,4 +1,4 @@
-"""The documentation leads where it says, names nothing that does not exist, and its first screen runs."""
+"""The documentation's links, the names it uses and its first example are held to the code."""
 
 import ast
 import re
