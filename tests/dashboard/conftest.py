@@ -21,7 +21,7 @@ slos:
     select: {slo_class: [chat]}
     thresholds: {ttft: 180ms, tpot: 100ms}
   - name: all
-    description: Every request is answered within a minute.
+    description: Every request ends within a minute.
     objective: "0.9"
     window: 30d
     thresholds: {e2e: 60s}
