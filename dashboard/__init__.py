@@ -1,1 +1,1 @@
-"""Streamlit dashboard over the collector's HTTP API, and nothing else: `streamlit run dashboard/app.py`."""
+"""Streamlit dashboard that reads the collector's HTTP API and nothing else: `streamlit run dashboard/app.py`."""

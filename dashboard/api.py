@@ -1,4 +1,4 @@
-"""The collector's HTTP API as the dashboard asks it: many questions at once, a moment's cache, clear problems."""
+"""Client of the collector's HTTP API: runs queries in parallel, caches their answers, and explains failures."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ Params = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Problem:
-    """Why there is no answer, and what to do about it."""
+    """The reason why there is no answer, and the remedy."""
 
     title: str
     detail: str
     status: int | None = None
-    """HTTP status; None: the collector did not answer at all."""
+    """HTTP status; None when the collector did not answer."""
 
 
 class Unanswered(Exception):
-    """Raised where an answer is needed and there is a `problem` in its place."""
+    """An answer is needed and the query ended in a `problem`."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.title)
@@ -39,56 +39,56 @@ class Unanswered(Exception):
 
 
 @dataclass(frozen=True)
-class Question:
+class Query:
     """One GET below `/api/v1`."""
 
     path: str
     params: tuple[tuple[str, str], ...] = ()
 
 
-def ask(path: str, params: Params = (), **more: str | float | None) -> Question:
-    """A question with the page's parameters and more of its own; those that are None are left out."""
+def ask(path: str, params: Params = (), **more: str | float | None) -> Query:
+    """A query with the page's parameters and some of its own. Parameters that are None are left out."""
     own = [(name, str(value)) for name, value in more.items() if value is not None]
-    return Question(path, (*params, *own))
+    return Query(path, (*params, *own))
 
 
 def api_url() -> str:
-    """Where the collector's API is, from TOKENTRAIL_API_URL."""
+    """URL of the collector's API, from TOKENTRAIL_API_URL."""
     return os.environ.get(API_URL_VARIABLE, "").strip().rstrip("/") or DEFAULT_API_URL
 
 
 @st.cache_data(ttl=CACHE_S, max_entries=200, show_spinner=False)
-def _answers(base: str, questions: tuple[Question, ...]) -> list[dict[str, Any] | Problem]:
+def _answers(base: str, queries: tuple[Query, ...]) -> list[dict[str, Any] | Problem]:
     try:
         client = httpx.Client(base_url=f"{base}/api/v1/", timeout=TIMEOUT_S)
     except (httpx.InvalidURL, ValueError) as error:
         wrong = Problem(f"{API_URL_VARIABLE} is not a URL", f"It is {base!r} ({error}); for example {DEFAULT_API_URL}.")
-        return [wrong] * len(questions)
+        return [wrong] * len(queries)
     with client, ThreadPoolExecutor(max_workers=8) as pool:
-        return list(pool.map(lambda question: answer(client, question), questions))
+        return list(pool.map(lambda query: answer(client, query), queries))
 
 
-def fetch(questions: Mapping[str, Question]) -> Answers:
-    """All answers, asked for in parallel and kept for `CACHE_S` for everybody who looks at the same thing."""
-    return Answers(dict(zip(questions, _answers(api_url(), tuple(questions.values())), strict=True)))
+def fetch(queries: Mapping[str, Query]) -> Answers:
+    """Run all queries in parallel. Sessions that run the same ones within `CACHE_S` seconds share the answers."""
+    return Answers(dict(zip(queries, _answers(api_url(), tuple(queries.values())), strict=True)))
 
 
 class Answers(dict[str, "dict[str, Any] | Problem"]):
-    """Answers by the name of their question. `answers.need(name)` raises what stands in its place."""
+    """Answers, or Problems, by the name of their query."""
 
     def need(self, name: str) -> dict[str, Any]:
-        """The answer. Raises Unanswered."""
+        """The answer. Raises Unanswered when there is a Problem instead."""
         found = self[name]
         if isinstance(found, Problem):
             raise Unanswered(found)
         return found
 
 
-def answer(client: httpx.Client, question: Question) -> dict[str, Any] | Problem:
-    """The JSON object that the collector answers with, or the Problem."""
+def answer(client: httpx.Client, query: Query) -> dict[str, Any] | Problem:
+    """Run one query: the JSON object of the answer, or a Problem."""
     base = client.base_url.copy_with(userinfo=b"", path="/")
     try:
-        response = client.get(question.path, params=list(question.params))
+        response = client.get(query.path, params=list(query.params))
         body = response.json() if response.content else {}
     except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
         return Problem(
@@ -102,7 +102,7 @@ def answer(client: httpx.Client, question: Question) -> dict[str, Any] | Problem
         return Problem(
             "The collector cannot be reached",
             f"{base} does not answer ({error}). "
-            f"Start it with `tokentrail up`, or set {API_URL_VARIABLE} to where it is.",
+            f"Start it with `tokentrail up`, or set {API_URL_VARIABLE} to its address.",
         )
     except ValueError:
         return Problem("This is not the collector's API", f"{base} answers, but not in JSON. Check {API_URL_VARIABLE}.")
@@ -116,7 +116,7 @@ def answer(client: httpx.Client, question: Question) -> dict[str, Any] | Problem
 
 
 def _refusal(status: int, body: Any) -> Problem:
-    """An RFC 9457 body as a Problem; anything else by its status."""
+    """The Problem of an error status, from its RFC 9457 body when it has one."""
     if not isinstance(body, dict):
         body = {}
     errors = [f"{e.get('field')}: {e.get('detail')}" for e in body.get("errors") or [] if isinstance(e, dict)]

@@ -1,4 +1,4 @@
-"""Entry point: `streamlit run dashboard/app.py`, with TOKENTRAIL_API_URL naming the collector's API."""
+"""Entry point: `streamlit run dashboard/app.py`. TOKENTRAIL_API_URL is the address of the collector's API."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import streamlit as st
 
 from dashboard import filters
-from dashboard.parts import style
+from dashboard.components import style
 from dashboard.views import overview, request, requests
 
 HERE = Path(__file__).parent

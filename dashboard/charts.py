@@ -1,4 +1,4 @@
-"""The overview's charts: one look for all of them, time to the right in UTC, undefined is a gap."""
+"""The charts of the overview. Their time axis is in UTC; undefined values are gaps."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import plotly.graph_objects as go
 
 from dashboard import palette
 from dashboard.formatting import duration, instant
-from dashboard.shape import Json, Series
+from dashboard.transform import Json, Series
 
 HEIGHT = 230
 CONFIG = {"displayModeBar": False, "responsive": True}
 FAR_ABOVE = 2.5
-"""A threshold so many times over the largest value is named beside the chart instead of squashing the curves."""
+"""A threshold more than this many times the largest value would flatten the curves. It is named beside the chart."""
 
 
 def base(window: Json, *, height: int = HEIGHT) -> go.Figure:
-    """An empty chart over the window."""
+    """An empty chart with the window as its time axis."""
     figure = go.Figure()
     figure.update_layout(
         height=height,
@@ -38,7 +38,7 @@ def base(window: Json, *, height: int = HEIGHT) -> go.Figure:
 
 
 def latency(series: Series, allowed: Mapping[str, float], window: Json, incidents: Sequence[Json] = ()) -> go.Figure:
-    """Percentiles over time in seconds, with what SLOs allow and what happened meanwhile."""
+    """Percentiles over time in seconds, with the thresholds of SLOs as lines and incidents as shaded bands."""
     figure = base(window)
     for name, colour in palette.QUANTILES.items():
         figure.add_scatter(
@@ -57,22 +57,24 @@ def latency(series: Series, allowed: Mapping[str, float], window: Json, incident
 
 
 def in_reach(series: Series, allowed: Mapping[str, float]) -> list[float]:
-    """The thresholds that can be drawn without squashing the curves."""
+    """The thresholds that can be drawn without flattening the curves."""
     top = series.top("p99")
     return sorted({limit for limit in allowed.values() if top is None or limit <= FAR_ABOVE * top})
 
 
 def legend(series: Series, allowed: Mapping[str, float]) -> str:
-    """What the dashed lines are: `Dashed: chat, completion ≤ 100 ms. Above the chart: all ≤ 1 min.`"""
+    """The thresholds in words: `Dashed: chat, completion ≤ 100 ms. Above the chart: all ≤ 1 min.`"""
     drawn = in_reach(series, allowed)
-    who = {
+    texts = {
         limit: f"{', '.join(name for name, other in allowed.items() if other == limit)} ≤ {duration(limit)}"
         for limit in sorted(set(allowed.values()))
     }
-    dashed = [text for limit, text in who.items() if limit in drawn]
-    above = [text for limit, text in who.items() if limit not in drawn]
+    dashed = [text for limit, text in texts.items() if limit in drawn]
+    above = [text for limit, text in texts.items() if limit not in drawn]
     parts = [
-        f"{title}: {' · '.join(texts)}." for title, texts in (("Dashed", dashed), ("Above the chart", above)) if texts
+        f"{title}: {' · '.join(limits)}."
+        for title, limits in (("Dashed", dashed), ("Above the chart", above))
+        if limits
     ]
     return " ".join(parts) or "No SLO limits it."
 
@@ -82,7 +84,7 @@ def _threshold(figure: go.Figure, at: float) -> None:
 
 
 def _incident_bands(figure: go.Figure, incidents: Sequence[Json], window: Json) -> None:
-    """What happened to engines, shaded; an SLO's burn is a consequence and would shade everything."""
+    """Shade the incidents of engine processes. SLO burns are left out: they would shade the whole chart."""
     bands = [
         {
             "type": "rect",
@@ -103,7 +105,7 @@ def _incident_bands(figure: go.Figure, incidents: Sequence[Json], window: Json) 
 
 
 def traffic(requests: Series, goodput: Series, window: Json) -> go.Figure:
-    """Requests per second and how many of them were good."""
+    """Requests and good requests per second."""
     figure = base(window)
     line = {"color": palette.QUIET, "width": 1.5, "shape": "hvh"}
     figure.add_scatter(x=requests.times, y=requests.values["value"], name="ended", mode="lines", line=line)
@@ -121,7 +123,7 @@ def traffic(requests: Series, goodput: Series, window: Json) -> go.Figure:
 
 
 def attainment(series: Series, objective: float | None, window: Json) -> go.Figure:
-    """The share of good requests over time, with what was promised."""
+    """Attainment over time, with the SLO's objective as a line."""
     figure = base(window)
     line = {"color": palette.GOOD, "width": 2}
     figure.add_scatter(
@@ -135,7 +137,7 @@ def attainment(series: Series, objective: float | None, window: Json) -> go.Figu
 
 
 def queue(running: Series, waiting: Series, window: Json) -> go.Figure:
-    """Requests in the engines' batches and in their queues."""
+    """Requests in the batches and in the queues of all engine processes."""
     figure = base(window)
     for name, series, colour in (("running", running, palette.MAIN), ("waiting", waiting, palette.WARN)):
         figure.add_scatter(
@@ -147,7 +149,7 @@ def queue(running: Series, waiting: Series, window: Json) -> go.Figure:
 
 
 def kv(usage: Series, evictions: Series, window: Json) -> go.Figure:
-    """KV-cache use (left) and blocks evicted per second (right)."""
+    """KV-cache use (left axis) and blocks evicted per second (right axis)."""
     figure = base(window)
     if evictions.top("value"):
         figure.add_bar(
@@ -177,5 +179,5 @@ def kv(usage: Series, evictions: Series, window: Json) -> go.Figure:
 
 
 def show_options() -> dict[str, Any]:
-    """How every figure is shown."""
+    """Arguments of `st.plotly_chart` for every figure."""
     return {"width": "stretch", "config": CONFIG}

@@ -1,4 +1,4 @@
-"""What the pages look at: time range and labels, set in the sidebar and kept in the URL."""
+"""The sidebar: time range, SLO and labels, which select the traffic on all pages and are kept in the URL."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ POINTS = 90
 
 @dataclass(frozen=True)
 class View:
-    """One selection of traffic."""
+    """A selection of traffic: a time range, labels, and the SLO to judge by."""
 
     start: str
     end: str
     labels: tuple[tuple[str, str], ...]
     slo: str | None
     live: bool
-    """Whether the end moves with the clock, so that looking again is worth it."""
+    """True when the range ends now, so that the page must refresh."""
 
     @property
     def params(self) -> tuple[tuple[str, str], ...]:
-        """The API's parameters for it."""
+        """The API parameters that select this traffic."""
         return (("start", self.start), ("end", self.end), *self.labels)
 
 
 def step_s(seconds: float) -> int:
-    """A round bucket width that cuts a window of so many seconds into about `POINTS`."""
+    """The smallest round bucket width that cuts a window of `seconds` into at most `POINTS` buckets."""
     return next((step for step in STEPS_S if step * POINTS >= seconds), STEPS_S[-1])
 
 
 def refresh_s(seconds: float) -> float:
-    """How often a window of so many seconds is worth asking for again."""
+    """Seconds between two refreshes of a window of `seconds`."""
     return min(60.0, max(5.0, seconds / 360))
 
 
-def known_labels(engines: list[dict[str, Any]], slos: list[dict[str, Any]]) -> dict[str, list[str]]:
-    """The values to offer for each label: what engines have sent and SLOs select. Others can be typed in."""
+def known_labels(processes: list[dict[str, Any]], slos: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """The values to offer for each label: those that engine processes sent and SLOs select. Others can be typed in."""
     known: dict[str, set[str]] = {label: set() for label in LABELS}
-    for engine in engines:
-        known["engine"].add(engine["engine"])
-        known["variant"].add(engine["variant"])
-        known["model"].update(engine["models"])
+    for process in processes:
+        known["engine"].add(process["engine"])
+        known["variant"].add(process["variant"])
+        known["model"].update(process["models"])
     for slo in slos:
         for label, values in (slo.get("select") or {}).items():
             if label in known:
@@ -59,7 +59,7 @@ def known_labels(engines: list[dict[str, Any]], slos: list[dict[str, Any]]) -> d
 
 
 def sidebar() -> View:
-    """Draw the filters. Returns what they say, which pages find as `selected()`."""
+    """Draw the filters. Returns the selection; the pages read it with `selected()`."""
     answers = fetch({"engines": ask("engines", start="-30d"), "slos": ask("slos")})
     slos = _listed(answers, "slos")
     known = known_labels(_listed(answers, "engines"), slos)
@@ -81,14 +81,14 @@ def sidebar() -> View:
             placeholder="all requests",
             key="slo",
             bind="query-params",
-            help="Charts show only what this SLO selects, and judge goodput by it.",
+            help="Charts show only the requests that this SLO selects, and judge goodput by it.",
         )
         labels = [(label, value) for label in LABELS for value in _label(label, known[label])]
     return View(start, end, tuple(labels), slo, live=end == "now")
 
 
 def selected() -> View:
-    """What the sidebar of this run said."""
+    """The selection of this run's sidebar."""
     view: View = st.session_state["view"]
     return view
 
@@ -112,6 +112,6 @@ def _label(label: str, known: list[str]) -> list[str]:
 
 
 def _listed(answers: Answers, name: str) -> list[dict[str, Any]]:
-    """The list in an answer; empty where there is none, since the page itself says why."""
+    """The list in an answer; empty for a Problem, which the page itself shows."""
     found = answers[name]
     return [] if isinstance(found, Problem) else list(found[name])

@@ -1,4 +1,4 @@
-"""Numbers as people read them. What is undefined is `–`, never 0."""
+"""Formats numbers and times for people. An undefined number is `–`, never 0."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def duration(seconds: float | None) -> str:
     seconds = round(seconds)
     for (large, size), (small, part) in pairwise(_LONG):
         if seconds >= size:
-            whole, rest = divmod(round(seconds / part), size // part)
-            return f"{whole} {large}" + (f" {rest} {small}" if rest else "")
+            first, rest = divmod(round(seconds / part), size // part)
+            return f"{first} {large}" + (f" {rest} {small}" if rest else "")
     raise AssertionError(seconds)
 
 
@@ -35,7 +35,7 @@ _LONG = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """`value` with so many significant digits and no exponent: 0.0712, 21.3, 480, 12000."""
+    """`value` with `digits` significant digits and no exponent: 0.0712, 21.3, 480, 12000."""
     if value == 0:
         return "0"
     places = max(0, digits - 1 - floor(log10(abs(float(f"{value:.{digits}g}")))))
@@ -43,7 +43,7 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def percent(ratio: float | None) -> str:
-    """Two decimals, towards zero: 0.99999 is 99.99 %, because 100 % means every single one. None beyond ±1000 %."""
+    """A ratio with up to two decimals (none from 1000 % on), cut and not rounded: 100 % means every single one."""
     if ratio is None or not isfinite(ratio):
         return UNDEFINED
     hundredths = floor(abs(ratio) * 10_000 + 1e-9)
@@ -54,19 +54,19 @@ def percent(ratio: float | None) -> str:
 
 
 def count(value: float | None) -> str:
-    """A whole number with thin spaces between thousands: `12 345`."""
+    """A whole number with narrow spaces between thousands: `12 345`."""
     return UNDEFINED if value is None else f"{round(value):,}".replace(",", "\u202f")
 
 
 def rate(value: float | None, unit: str) -> str:
-    """Per second, three significant digits: `0.0712 req/s`."""
+    """A rate with three significant digits and its unit: `0.0712 /s`."""
     if value is None or not isfinite(value):
         return UNDEFINED
     return f"{significant(value) if value < 1000 else count(value)} {unit}"
 
 
 def pace(per_second: float | None) -> str:
-    """A rate in the unit of time that gives it a readable size: `2.10 /s`, `5.20 /min`, `1.37 /d`."""
+    """A rate per second, minute, hour or day, the first that makes it 1 or more: `2.10 /s`, `5.20 /min`, `1.37 /d`."""
     if not per_second:
         return rate(per_second, "/s")
     for unit, seconds in (("/s", 1), ("/min", 60), ("/h", 3600)):
@@ -96,9 +96,9 @@ def clock(text: str | None) -> str:
 
 
 def plain(text: str) -> str:
-    """`text` from outside, so that Markdown shows it as it is: no links, images, HTML or formatting in it.
+    """Escape text of others, so that Markdown shows it as it is: no links, images, HTML or formatting.
 
-    Addresses become links even where they are escaped, so a zero-width space goes into them.
+    Markdown makes a link of an address even when it is escaped, so a zero-width space is put into each.
     """
     flat = " ".join(text.split())[:400]
     broken = re.sub(r"(://|www\.|@)", "\u200b\\1", flat, flags=re.IGNORECASE)

@@ -1,4 +1,4 @@
-"""Colours that mean the same thing on every page, legible on light and dark."""
+"""Colours, each with one meaning on all pages, readable in light and dark mode."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ CAUSES: Final = {
 
 
 def phase_colour(name: str) -> str:
-    """The colour of a phase; grey for one that a newer collector knows."""
+    """The colour of a phase; grey for a phase that only a newer collector knows."""
     return PHASES.get(name, QUIET)  # type: ignore[call-overload,no-any-return] # a StrEnum is looked up by its value

@@ -1,4 +1,4 @@
-"""One request as a figure: its phases, every token's wait, the engine's steps and KV cache meanwhile."""
+"""The waterfall of one request: its phases, the wait for each token, and the engine's steps and KV cache meanwhile."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from plotly.subplots import make_subplots
 
 from dashboard import palette
 from dashboard.formatting import duration
-from dashboard.shape import Json, interference, waiting_phases
+from dashboard.transform import Json, interference, waiting_phases
 from tokentrail.semconv import Phase
 
 ROWS = {"phases": 56, "tokens": 330, "steps": 120, "kv": 110}
-"""Pixels of each panel."""
+"""Height of each panel in pixels."""
 GAP, TOP, BOTTOM = 34, 34, 40
 
 
 def figure(trail: Json) -> go.Figure:
-    """The waterfall of what `GET /api/v1/requests/{trace_id}` answers; panels without data are left out."""
+    """The figure of an answer of `/api/v1/requests/{trace_id}`. Panels without data are left out."""
     present = {"phases": trail["phases"], "tokens": trail["tokens"], "steps": trail["steps"]}
     if any(step["kv_blocks_total"] for step in trail["steps"]) or trail["events"]:
         present["kv"] = True
@@ -58,7 +58,7 @@ def figure(trail: Json) -> go.Figure:
 
 
 def extent(trail: Json) -> float:
-    """Seconds from arrival to the last thing known of the request."""
+    """Seconds from arrival to the request's last known phase, token or end."""
     ends = [part["offset_s"] + part["duration_s"] for part in trail["phases"]]
     ends += [token["offset_s"] for token in trail["tokens"][-1:]]
     return float(max([*ends, trail["request"].get("e2e_s") or 0.0, 1e-6]))
@@ -67,7 +67,7 @@ def extent(trail: Json) -> float:
 def _bars(
     chart: go.Figure, row: int, name: str, colour: str, parts: Sequence[tuple[float, float, Any, str]], **more: Any
 ) -> None:
-    """Horizontal bars (from, length, y, hover text) of one kind."""
+    """Draw horizontal bars of one colour. Each part is (start, length, y, hover text)."""
     begins, lengths, ys, texts = zip(*parts, strict=True)
     chart.add_bar(
         orientation="h",
@@ -125,7 +125,7 @@ def _tokens(chart: go.Figure, row: int, trail: Json) -> None:
 
 
 def _shade(chart: go.Figure, row: int, steps: Sequence[Json], tokens: int) -> None:
-    """The times of some steps as one trace: a shape for each takes Plotly seconds where there are many."""
+    """Shade the times of steps, all in one trace: with one shape per step, Plotly needs seconds for many of them."""
     spans = [(step["offset_s"], step["offset_s"] + step["duration_s"]) for step in steps]
     chart.add_scatter(
         x=[x for begin, end in spans for x in (begin, begin, end, end, None)],

@@ -1,4 +1,4 @@
-"""What happened: firing conditions, past incidents, cold starts, and the engines they happened to."""
+"""Incidents, cold starts, and the table of engine processes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import streamlit as st
 
 from dashboard.formatting import UNDEFINED, clock, count, duration, instant, percent, plain
-from dashboard.helptexts import HELP
-from dashboard.shape import Json
+from dashboard.help_texts import HELP
+from dashboard.transform import Json
 
 SEVERITY_COLOURS: dict[str, Any] = {"page": "red", "ticket": "orange", "info": "blue"}
 
 
 def firing(incidents: list[Json]) -> None:
-    """What needs somebody now, or that nothing does."""
+    """The incidents that fire now, or the sentence that none does."""
     now = [incident for incident in incidents if incident["firing"]]
     with st.container(key="firing"):
         if not now:
@@ -26,7 +26,7 @@ def firing(incidents: list[Json]) -> None:
 
 
 def row(incident: Json) -> None:
-    """One firing condition."""
+    """One firing incident."""
     severity = incident["severity"]
     colour = SEVERITY_COLOURS.get(severity, "gray")
     lasted = (datetime.now(UTC) - instant(incident["start"])).total_seconds()
@@ -48,7 +48,9 @@ def tables(incidents: list[Json], cold_starts: list[Json]) -> None:
         _table([incident_row(incident) for incident in incidents], "No incidents in this range.", "incidents")
     with right:
         st.subheader("Cold starts", help=HELP["Cold starts"])
-        _table([cold_start_row(start) for start in cold_starts], "No engine started in this range.", "cold-starts")
+        _table(
+            [cold_start_row(start) for start in cold_starts], "No engine process started in this range.", "cold-starts"
+        )
 
 
 def _table(rows: list[dict[str, str]], empty: str, key: str) -> None:
@@ -80,30 +82,30 @@ def cold_start_row(start: Json) -> dict[str, str]:
     return {
         "started": clock(start["start"]),
         "took": duration(start["duration_s"]),
-        "engine": start["service"] or start["engine"],
+        "service": start["service"] or start["engine"],
         "model": start["model"] or UNDEFINED,
         "result": start["error_type"] or start["status"],
         "spent on": ", ".join(f"{phase['name']} {duration(phase['duration_s'])}" for phase in phases) or UNDEFINED,
     }
 
 
-def engines(known: list[Json], caches: list[Json], end: datetime) -> None:
-    """Every engine process seen, with its cache where it reports one."""
+def processes(known: list[Json], caches: list[Json], end: datetime) -> None:
+    """The table of engine processes, with the KV cache of those that report one."""
     by_instance = {(cache["service"], cache["instance"]): cache for cache in caches}
     rows = []
-    for engine in known:
-        cache = by_instance.get((engine["service"], engine["instance"]), {})
-        ago = max(0.0, (end - instant(engine["last_seen"])).total_seconds())
+    for process in known:
+        cache = by_instance.get((process["service"], process["instance"]), {})
+        ago = max(0.0, (end - instant(process["last_seen"])).total_seconds())
         blocks = f"{count(cache['blocks_used'])} of {count(cache['blocks_total'])}" if cache else UNDEFINED
         rows.append(
             {
-                "service": engine["service"],
-                "instance": engine["instance"],
-                "kind": engine["engine"],
-                "variant": engine["variant"] or UNDEFINED,
-                "models": ", ".join(engine["models"]) or UNDEFINED,
+                "service": process["service"],
+                "instance": process["instance"],
+                "engine": process["engine"],
+                "variant": process["variant"] or UNDEFINED,
+                "models": ", ".join(process["models"]) or UNDEFINED,
                 "last seen": f"{duration(ago)} ago",
-                "requests": count(engine["requests"]),
+                "requests": count(process["requests"]),
                 "running": count(cache.get("running")),
                 "waiting": count(cache.get("waiting")),
                 "KV blocks": blocks,
@@ -111,4 +113,4 @@ def engines(known: list[Json], caches: list[Json], end: datetime) -> None:
                 "evicted blocks": count(cache.get("evicted_blocks")),
             }
         )
-    _table(rows, "No engine has sent anything in the last 30 days.", "engines")
+    _table(rows, "No engine process has sent anything in the last 30 days.", "engines")

@@ -1,4 +1,4 @@
-"""What an SRE asks, in this order: is anything firing, are promises kept, how long are the tails, what is full."""
+"""The Overview page: firing incidents, SLOs, latency, traffic and goodput, saturation, incidents and cold starts."""
 
 from __future__ import annotations
 
@@ -6,48 +6,49 @@ from typing import Any
 
 import streamlit as st
 
-from dashboard import charts, parts
+from dashboard import charts, components
 from dashboard.api import Answers, Problem, ask, fetch
+from dashboard.components import metric, or_problem
 from dashboard.filters import View, refresh_s, selected, step_s
 from dashboard.formatting import clock, count, duration, instant, percent, plain, rate
-from dashboard.parts import metric, or_problem
-from dashboard.shape import Json, on_grid, thresholds
+from dashboard.transform import Json, on_grid, thresholds
 from dashboard.views import events, slos
 
-TAILS = ("ttft", "tpot", "e2e")
+LATENCIES = ("ttft", "tpot", "e2e")
 RATES = ("requests", "goodput", "kv_evictions")
 GAUGES = ("attainment", "running", "waiting", "kv_usage")
 
 
 def page() -> None:
-    """Draw the page; again by itself while the window moves."""
+    """Draw the page. It refreshes itself while its range ends now."""
     view = selected()
     window = fetch({"summary": ask("summary", view.params)})["summary"]
     seconds = 0.0 if isinstance(window, Problem) else float(window["window"]["seconds"])
     st.title("Overview")
-    parts.refreshed(lambda: body(view, seconds), refresh_s(seconds) if view.live else None)
+    components.refreshed(lambda: body(view, seconds), refresh_s(seconds) if view.live else None)
 
 
 def body(view: View, seconds: float) -> None:
-    """Ask for everything at once and draw it."""
+    """Run all queries in parallel and draw the answers."""
     step = f"{step_s(seconds)}s"
-    questions = {name: ask(name, view.params) for name in ("summary", "incidents", "kv", "cold_starts")}
-    questions |= {"slos": ask("slos"), "engines": ask("engines", start="-30d")}
-    questions |= {
-        name: ask("timeseries", view.params, metric=name, step=step, slo=view.slo) for name in (*TAILS, *RATES, *GAUGES)
+    queries = {name: ask(name, view.params) for name in ("summary", "incidents", "kv", "cold_starts")}
+    queries |= {"slos": ask("slos"), "engines": ask("engines", start="-30d")}
+    queries |= {
+        name: ask("timeseries", view.params, metric=name, step=step, slo=view.slo)
+        for name in (*LATENCIES, *RATES, *GAUGES)
     }
-    answers = fetch(questions)
+    answers = fetch(queries)
     if isinstance(summary := answers["summary"], Problem):
-        parts.problem(summary)
+        components.problem(summary)
         return
     if _never_seen(answers, summary):
-        parts.no_data()
+        components.no_data()
     st.caption(f"{clock(summary['window']['start'])} – {clock(summary['window']['end'])}")
     with or_problem():
         events.firing(answers.need("incidents")["incidents"])
     with or_problem():
         slos.cards(answers.need("slos")["slos"])
-    tails(answers, summary, view.slo)
+    latencies(answers, summary, view.slo)
     traffic(answers, summary, view.slo)
     saturation(answers, summary)
     with or_problem():
@@ -65,21 +66,21 @@ def _listed(answers: Answers, name: str) -> list[dict[str, Any]]:
     return [] if isinstance(found, Problem) else list(found[name])
 
 
-def tails(answers: Answers, summary: Json, slo: str | None) -> None:
-    """TTFT, TPOT and E2E: percentiles now and over time."""
-    st.subheader("Latency", help="Exact percentiles of requests that ended ok in this range. Dashed: what SLOs allow. "
-                 "Shaded: cold starts, KV-eviction storms, lost engines.")  # fmt: skip
-    for column, name in zip(st.columns(3), TAILS, strict=True):
+def latencies(answers: Answers, summary: Json, slo: str | None) -> None:
+    """TTFT, TPOT and E2E: percentiles of the range and over time."""
+    st.subheader("Latency", help="Exact percentiles of requests that ended ok in this range. Dashed: SLO thresholds. "
+                 "Shaded: cold starts, KV-eviction storms, engine processes that were lost or hang.")  # fmt: skip
+    for column, name in zip(st.columns(3), LATENCIES, strict=True):
         with column.container(border=True, key=f"tail-{name}"), or_problem():
             latency(name, answers, summary, slo)
 
 
 def latency(name: str, answers: Answers, summary: Json, slo: str | None) -> None:
-    """One latency: its percentiles, the count they rest on, its chart."""
+    """One latency: its percentiles, the number of requests behind them, its chart."""
     label, now = name.upper(), summary[f"{name}_s"]
     for column, quantile in zip(st.columns(3), ("p50", "p95", "p99"), strict=True):
         with column:
-            metric(f"{label} {quantile}", duration(now.get(quantile)))
+            metric(label, duration(now.get(quantile)), quantile=quantile)
     series = on_grid(answers.need(name), ("p50", "p95", "p99"), summary["window"])
     allowed = thresholds(_listed(answers, "slos"), name, slo)
     rest = f"{count(now.get('count'))} requests · mean {duration(now.get('mean'))} · max {duration(now.get('max'))}"
@@ -89,7 +90,7 @@ def latency(name: str, answers: Answers, summary: Json, slo: str | None) -> None
 
 
 def traffic(answers: Answers, summary: Json, slo: str | None) -> None:
-    """How much came, how much of it was good, what is still open."""
+    """Requests, good requests and requests in flight: counts, rates and attainment."""
     st.subheader("Traffic and goodput")
     requests, flow, good = summary["requests"], summary["throughput"], summary["goodput"]
     late = requests["in_flight_violations"]
@@ -115,43 +116,42 @@ def traffic(answers: Answers, summary: Json, slo: str | None) -> None:
     window = summary["window"]
     with left.container(border=True), or_problem():
         st.markdown("**Requests per second**")
-        ended, well = (on_grid(answers.need(name), ("value",), window, missing=0.0) for name in ("requests", "goodput"))
-        st.plotly_chart(charts.traffic(ended, well, window), key="chart-traffic", **charts.show_options())
+        ended, good_ones = (
+            on_grid(answers.need(name), ("value",), window, missing=0.0) for name in ("requests", "goodput")
+        )
+        st.plotly_chart(charts.traffic(ended, good_ones, window), key="chart-traffic", **charts.show_options())
     with right.container(border=True), or_problem():
-        st.markdown(f"**Attainment** of {plain(slo)}; dashed: what is promised" if slo else "**Attainment**")
+        st.markdown(f"**Attainment** of {plain(slo)}; dashed: its objective" if slo else "**Attainment**")
         promised = next((float(s["objective"]) for s in _listed(answers, "slos") if s["name"] == slo), None)
         series = on_grid(answers.need("attainment"), ("value",), window)
         st.plotly_chart(charts.attainment(series, promised, window), key="chart-attainment", **charts.show_options())
 
 
 def saturation(answers: Answers, summary: Json) -> None:
-    """Queues and KV caches, now and over time, and each engine."""
+    """Batches, queues and KV caches, now and over time, and the table of engine processes."""
     st.subheader("Saturation")
     window = summary["window"]
     with or_problem():
-        engines = answers.need("kv")["engines"]
-        fullest = max((engine["usage"] for engine in engines if engine["usage"] is not None), default=None)
+        caches = answers.need("kv")["engines"]
+        fullest = max((cache["usage"] for cache in caches if cache["usage"] is not None), default=None)
         queue = summary["queue_s"]
         numbers = [
-            ("Running", count(sum(engine["running"] for engine in engines)) if engines else count(None)),
-            ("Waiting", count(sum(engine["waiting"] for engine in engines)) if engines else count(None)),
-            ("Queue p50", duration(queue.get("p50"))),
-            ("Queue p99", duration(queue.get("p99"))),
-            ("ITL p99", duration(summary["itl_s"].get("p99"))),
-            ("KV used", percent(fullest)),
-            (
-                "KV blocks evicted",
-                count(sum(engine["evicted_blocks"] for engine in engines)) if engines else count(None),
-            ),
-            ("Preemptions", count(sum(engine["preemptions"] for engine in engines)) if engines else count(None)),
+            ("Running", "", _total(caches, "running")),
+            ("Waiting", "", _total(caches, "waiting")),
+            ("Queue", "p50", duration(queue.get("p50"))),
+            ("Queue", "p99", duration(queue.get("p99"))),
+            ("ITL", "p99", duration(summary["itl_s"].get("p99"))),
+            ("KV used", "", percent(fullest)),
+            ("KV blocks evicted", "", _total(caches, "evicted_blocks")),
+            ("Preemptions", "", _total(caches, "preemptions")),
         ]
         with st.container(border=True, key="saturation"):
-            for column, (label, value) in zip(st.columns(len(numbers)), numbers, strict=True):
+            for column, (name, quantile, value) in zip(st.columns(len(numbers)), numbers, strict=True):
                 with column:
-                    metric(label, value)
+                    metric(name, value, quantile=quantile)
     left, right = st.columns(2)
     with left.container(border=True), or_problem():
-        st.markdown("**Requests in the engines**")
+        st.markdown("**Requests in the engine processes**")
         running, waiting = (on_grid(answers.need(name), ("value",), window) for name in ("running", "waiting"))
         st.plotly_chart(charts.queue(running, waiting, window), key="chart-queue", **charts.show_options())
     with right.container(border=True), or_problem():
@@ -160,4 +160,9 @@ def saturation(answers: Answers, summary: Json) -> None:
         evicted = on_grid(answers.need("kv_evictions"), ("value",), window, missing=0.0)
         st.plotly_chart(charts.kv(used, evicted, window), key="chart-kv", **charts.show_options())
     with or_problem():
-        events.engines(answers.need("engines")["engines"], answers.need("kv")["engines"], instant(window["end"]))
+        events.processes(answers.need("engines")["engines"], answers.need("kv")["engines"], instant(window["end"]))
+
+
+def _total(caches: list[Json], field: str) -> str:
+    """A count summed over engine processes; undefined when none reports it."""
+    return count(sum(cache[field] for cache in caches) if caches else None)

@@ -1,4 +1,4 @@
-"""One request: the waterfall of its phases and tokens, and what the engine did meanwhile."""
+"""The Request page: the waterfall of one request, its numbers, its phases and its longest waits."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 
 import streamlit as st
 
-from dashboard import charts, parts, waterfall
+from dashboard import charts, components, waterfall
 from dashboard.api import Problem, ask, fetch
+from dashboard.components import metric
 from dashboard.formatting import UNDEFINED, clock, count, duration, percent, plain
-from dashboard.helptexts import HELP
-from dashboard.parts import metric
-from dashboard.shape import Json, interference, longest_waits, phase_totals
+from dashboard.help_texts import HELP
+from dashboard.transform import Json, interference, longest_waits, phase_totals
 
 TRACE_ID = re.compile(r"[0-9a-f]{32}")
 SPAN_ID = re.compile(r"[0-9a-f]{16}")
@@ -19,7 +19,7 @@ OPEN_REFRESH_S = 2.0
 
 
 def page() -> None:
-    """Draw the page for the URL's `trace_id` (and `span_id`, where one trace holds several requests)."""
+    """Draw the page for the URL's `trace_id`, and its `span_id` when one trace holds several requests."""
     st.title("Request")
     trace_id = (
         st.text_input("Trace id", key="trace_id", bind="query-params", width=420, placeholder="32 hex digits")
@@ -31,7 +31,7 @@ def page() -> None:
         st.info("Enter a trace id, or choose a request on the Requests page.", icon=":material/search:")
         return
     if not TRACE_ID.fullmatch(trace_id) or (span_id and not SPAN_ID.fullmatch(span_id)):
-        parts.problem(
+        components.problem(
             Problem(
                 "That is not a trace id", "A trace id has 32 hex digits, a span id 16. Copy it from the Requests page."
             )
@@ -39,33 +39,35 @@ def page() -> None:
         return
     trail = fetch({"trail": ask(f"requests/{trace_id}", span_id=span_id or None)})["trail"]
     if isinstance(trail, Problem):
-        parts.problem(unknown(trace_id) if trail.status == 404 else trail)
+        components.problem(unknown(trace_id) if trail.status == 404 else trail)
         return
     is_open = trail["request"]["status"] == "in_flight"
-    parts.refreshed(lambda: body(trace_id, span_id), OPEN_REFRESH_S if is_open else None)
+    components.refreshed(lambda: body(trace_id, span_id), OPEN_REFRESH_S if is_open else None)
 
 
 def unknown(trace_id: str) -> Problem:
-    """Nothing is stored under this id."""
+    """The Problem that nothing is stored under this id."""
     return Problem(
         "No such request",
         f"The collector has nothing of trace {trace_id}. It may not have been sampled or have arrived yet, "
-        "be older than what is kept, or have gone to another collector.",
+        "be older than the retention time, or have gone to another collector.",
         404,
     )
 
 
 def body(trace_id: str, span_id: str) -> None:
-    """The request as it is now."""
+    """Draw the request as it is known now."""
     trail = fetch({"trail": ask(f"requests/{trace_id}", span_id=span_id or None)})["trail"]
     if isinstance(trail, Problem):
-        parts.problem(trail)
+        components.problem(trail)
         return
     head(trail)
     with st.container(border=True, key="waterfall"):
         st.plotly_chart(waterfall.figure(trail), key="chart-waterfall", **charts.show_options())
         if not trail["tokens"]:
-            st.caption("No single tokens are recorded: its engine sends one span a request, or no token came yet.")
+            st.caption(
+                "No single tokens are recorded: its engine sends one span per request, or no token was emitted yet."
+            )
     left, right = st.columns(2)
     with left:
         phases(trail)
@@ -75,7 +77,7 @@ def body(trace_id: str, span_id: str) -> None:
 
 
 def head(trail: Json) -> None:
-    """What it was, and its numbers."""
+    """The request's labels, times, outcome and numbers."""
     request = trail["request"]
     names = [
         request["operation"],
@@ -103,13 +105,13 @@ def head(trail: Json) -> None:
 
 
 def outcome(request: Json) -> str:
-    """`ok (stop)`, `error (engine_died)`, `in_flight`."""
+    """Status with its reason: `ok (stop)`, `error (engine_died)`, `in_flight`."""
     reason = request["error_type"] or request["finish_reason"]
     return f"{request['status']} ({reason})" if reason else str(request["status"])
 
 
 def phases(trail: Json) -> None:
-    """Where the time went."""
+    """The table of phases: time, share and number of stretches of each."""
     st.subheader("Where the time went", help="The phases neither overlap nor leave a gap: together they are E2E.")
     rows = [
         {
@@ -128,9 +130,9 @@ def phases(trail: Json) -> None:
 
 
 def waits(trail: Json) -> None:
-    """The longest gaps between tokens, with what the engine was doing."""
+    """The table of the longest waits between tokens, and the prefill interference."""
     st.subheader("Longest waits between tokens", help=HELP["ITL"])
-    meddling = interference(trail["steps"], trail["tokens"], trail["phases"])
+    interfering = interference(trail["steps"], trail["tokens"], trail["phases"])
     rows = [
         {
             "token": row["token"],
@@ -146,12 +148,12 @@ def waits(trail: Json) -> None:
     with st.container(key="waits"):
         if rows:
             st.dataframe(rows, hide_index=True)
-        if meddling:
-            tokens = sum(step["prefill_tokens"] for step in meddling)
-            spent = sum(step["duration_s"] for step in meddling)
+        if interfering:
+            tokens = sum(step["prefill_tokens"] for step in interfering)
+            spent = sum(step["duration_s"] for step in interfering)
             st.caption(
-                f"Prefill interference: {count(len(meddling))} steps, {duration(spent)} in all, prefilled "
-                f"{count(tokens)} prompt tokens of others while this request waited for its next token (shaded above).",
+                f"Prefill interference: {count(len(interfering))} steps, {duration(spent)} in all, prefilled "
+                f"{count(tokens)} prompt tokens of other requests while this one waited for a token (shaded above).",
                 help=HELP["Prefill interference"],
             )
         elif not rows:
@@ -159,7 +161,7 @@ def waits(trail: Json) -> None:
 
 
 def others(trail: Json) -> None:
-    """Links to the other requests of the same trace; both ids are hex digits, so nothing in them is markup."""
+    """Links to the other requests of the same trace. The ids are hex digits, so they cannot hold markup."""
     request = trail["request"]
     rest = [span for span in trail["span_ids"] if span != request["span_id"]]
     if rest:

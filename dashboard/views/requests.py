@@ -1,4 +1,4 @@
-"""Requests of the window, slowest first, each a link to its waterfall."""
+"""The Requests page: the slowest or newest requests of the range, each with a link to its waterfall."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from urllib.parse import urlencode
 
 import streamlit as st
 
-from dashboard import parts
+from dashboard import components
 from dashboard.api import Problem, ask, fetch
 from dashboard.filters import selected
 from dashboard.formatting import UNDEFINED, count, instant
-from dashboard.shape import Json
+from dashboard.transform import Json
 
 SORTS = {"TTFT": "ttft", "TPOT": "tpot", "E2E": "e2e", "newest": "end"}
 STATUSES = ("ok", "error", "cancelled")
@@ -37,12 +37,12 @@ def page() -> None:
             width=320,
             placeholder="as the client saw it: chatcmpl-…",
         )
-    question = ask(
+    query = ask(
         "requests", view.params, sort=SORTS[sort], limit=LIMIT, status=status, request_id=wanted.strip() or None
     )
-    found = fetch({"requests": question})["requests"]
+    found = fetch({"requests": query})["requests"]
     if isinstance(found, Problem):
-        parts.problem(found)
+        components.problem(found)
         return
     if not found["requests"]:
         st.info(
@@ -64,7 +64,7 @@ def page() -> None:
 
 
 def table(rows: list[Json]) -> list[dict[str, Any]]:
-    """Request rows as the table shows them; latencies in ms."""
+    """Request rows as rows of the table; latencies in ms."""
     return [
         {
             "open": link(row),
@@ -79,7 +79,7 @@ def table(rows: list[Json]) -> list[dict[str, Any]]:
             "tenant": row["tenant"],
             "variant": row["variant"],
             "class": row["slo_class"],
-            "engine": row["service"] or row["engine"],
+            "service": row["service"] or row["engine"],
             "request id": row["request_id"],
         }
         for row in rows
@@ -91,12 +91,12 @@ def _ms(seconds: float | None) -> float | None:
 
 
 def link(row: Json) -> str:
-    """Where the waterfall of a request is, relative to this page."""
+    """URL of a request's waterfall, relative to this page."""
     return "request?" + urlencode({"trace_id": row["trace_id"], "span_id": row["span_id"]})
 
 
 def columns() -> dict[str, Any]:
-    """How the table's columns are shown."""
+    """Formats of the table's columns."""
     shown: dict[str, Any] = {f"{name} ms": st.column_config.NumberColumn(format="%.1f") for name in MILLISECONDS}
     shown["open"] = st.column_config.LinkColumn("trace", display_text=r"trace_id=(\w{8})", pinned=True)
     shown["ended"] = st.column_config.DatetimeColumn("ended (UTC)", format="MM-DD HH:mm:ss", timezone="UTC")

@@ -1,14 +1,14 @@
-"""One card per promise: is it kept, how much of the budget is left, how fast is it going."""
+"""One card per SLO: attainment, error budget left, goodput, burn rates."""
 
 from __future__ import annotations
 
 import streamlit as st
 
 from dashboard import palette
+from dashboard.components import bar, metric
 from dashboard.formatting import UNDEFINED, count, duration, pace, percent, plain, significant
-from dashboard.helptexts import HELP
-from dashboard.parts import bar, metric
-from dashboard.shape import Json, slo_state
+from dashboard.help_texts import HELP
+from dashboard.transform import Json, slo_state
 
 STATES = {
     "page": ("Page", "red", ":material/notifications_active:"),
@@ -21,11 +21,11 @@ CARDS_A_ROW = 3
 
 
 def cards(slos: list[Json]) -> None:
-    """All promises, side by side."""
+    """The cards of all SLOs, three in a row."""
     if not slos:
-        st.info("No SLO is defined: start the collector with `--slos FILE` to see promises kept or broken.")
+        st.info("No SLO is defined: start the collector with `--slos FILE` to see attainment and error budgets.")
         return
-    st.subheader("SLOs", help="Each over its own window, whatever the filters say.")
+    st.subheader("SLOs", help="Each SLO is judged over its own window. The filters do not apply.")
     across = min(CARDS_A_ROW, len(slos))
     for start in range(0, len(slos), CARDS_A_ROW):
         for column, slo in zip(st.columns(across), slos[start : start + CARDS_A_ROW], strict=False):
@@ -34,21 +34,21 @@ def cards(slos: list[Json]) -> None:
 
 
 def card(slo: Json) -> None:
-    """One promise."""
+    """The card of one SLO."""
     text, colour, icon = STATES[slo_state(slo)]
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         st.markdown(f"**{plain(slo['name'])}**", width="content")
         st.badge(text, color=colour, icon=icon)  # type: ignore[arg-type] # STATES holds Streamlit's colour names
-    st.caption(f"{plain(slo['description'])} {promise(slo)}")
-    left, middle, right = st.columns(3)
-    with left:
-        metric("Attainment", percent(slo["attainment"]), note=f"promised {percent(float(slo['objective']))}")
-    with middle:
+    st.caption(f"{plain(slo['description'])} {thresholds(slo)}")
+    attainment, budget, goodput = st.columns(3)
+    with attainment:
+        metric("Attainment", percent(slo["attainment"]), note=f"objective {percent(float(slo['objective']))}")
+    with budget:
         metric("Budget left", percent(slo["budget_left"]), note=f"of {duration(slo['window_s'])}")
-    with right:
+    with goodput:
         metric("Goodput", pace(slo["goodput_rps"]), note=f"{count(slo['requests']['good'])} good")
-    left_over = slo["budget_left"]
-    bar(left_over, palette.GOOD if (left_over or 0) > 0.5 else palette.WARN if (left_over or 0) > 0 else palette.BAD)
+    left = slo["budget_left"]
+    bar(left, palette.GOOD if (left or 0) > 0.5 else palette.WARN if (left or 0) > 0 else palette.BAD)
     requests = slo["requests"]
     st.caption(
         f"{count(requests['total'])} ended, {count(requests['failed'])} failed, "
@@ -59,14 +59,14 @@ def card(slo: Json) -> None:
         st.dataframe([burn_row(window) for window in slo["burn"]], hide_index=True, placeholder=UNDEFINED)
 
 
-def promise(slo: Json) -> str:
-    """`TTFT ≤ 500 ms, TPOT ≤ 100 ms.`"""
+def thresholds(slo: Json) -> str:
+    """The thresholds in words: `TTFT ≤ 500 ms, TPOT ≤ 100 ms.`"""
     limits = [(name, slo["thresholds"].get(f"{name}_s")) for name in ("ttft", "tpot", "e2e")]
     return plain(", ".join(f"{name.upper()} ≤ {duration(limit)}" for name, limit in limits if limit is not None)) + "."
 
 
 def burn_row(window: Json) -> dict[str, str]:
-    """One pair of windows as a table row."""
+    """One burn-rate rule, with its two windows, as a table row."""
     times = [
         UNDEFINED if burn is None else f"{significant(burn)}×" for burn in (window["short_burn"], window["long_burn"])
     ]

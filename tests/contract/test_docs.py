@@ -1,4 +1,4 @@
-"""The documentation leads where it says, and its first screen runs."""
+"""The documentation's links, the names it uses and its first example are held to the code."""
 
 import ast
 import re
@@ -8,9 +8,20 @@ from pathlib import Path
 import pytest
 
 import tokentrail
+from collector.settings import Settings
+from tests.contract.commands import PACKAGES
+from tests.contract.mentions import missing, python_prose, yaml_comments
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [*sorted(ROOT.glob("*.md")), *DOCS, *ROOT.glob("examples/**/*.md"), *ROOT.glob("tests/**/*.md")]
+PAGES += ROOT.glob(".github/**/*.md")
+COMMENTED = [
+    *ROOT.glob("*.yml"),
+    *ROOT.glob("docker/Dockerfile"),
+    *ROOT.glob("alerts/**/*.y*ml"),
+    *ROOT.glob("collector/**/*.yaml"),
+]
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]*)(#[^)\s]*)?\)")
 
 
@@ -21,6 +32,10 @@ def anchors(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_lead_somewhere(page):
+    assert broken_links(page) == []
+
+
+def broken_links(page):
     broken = []
     for target, anchor in LINK.findall(page.read_text()):
         if "://" in target:
@@ -28,12 +43,46 @@ def test_links_lead_somewhere(page):
         path = (page.parent / target) if target else page
         if not path.exists() or (anchor and path.suffix == ".md" and anchor[1:] not in anchors(path)):
             broken.append(target + anchor)
-    assert broken == []
+    return broken
+
+
+def test_a_broken_link_or_anchor_is_found(tmp_path):
+    (tmp_path / "other.md").write_text("# Its title\n")
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# Here\n[a](other.md#its-title) [b](#here) [c](https://example.com/x) [d](gone.md) [e](other.md#x) [f](#y)"
+    )
+    assert broken_links(page) == ["gone.md", "other.md#x", "#y"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_a_page_names_only_what_exists(page):
+    assert missing(page.read_text()) == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_docstrings_and_comments_name_only_what_exists(package):
+    found = {path: missing(python_prose(path.read_text())) for path in sorted((ROOT / package).rglob("*.py"))}
+    assert {str(path.relative_to(ROOT)): names for path, names in found.items() if names} == {}
+
+
+def test_comments_of_configuration_name_only_what_exists():
+    found = {path: missing(yaml_comments(path.read_text())) for path in COMMENTED}
+    assert len(found) > 8
+    assert {str(path.relative_to(ROOT)): names for path, names in found.items() if names} == {}
+
+
+def test_every_setting_of_the_collector_is_listed_with_its_default():
+    table = re.findall(r"^\| `--([a-z-]+)` \|.*\| (.*) \|$", (ROOT / "docs" / "collector.md").read_text(), re.MULTILINE)
+    defaults = {name.replace("_", "-"): field.default for name, field in Settings.model_fields.items()}
+    assert {name: value.strip("` ") for name, value in table} == {
+        name: "" if value is None else str(getattr(value, "value", value)) for name, value in defaults.items()
+    }
 
 
 def test_every_page_is_reached_from_the_readme():
     linked = {target for target, _ in LINK.findall((ROOT / "README.md").read_text())}
-    assert {f"docs/{p.name}" for p in PAGES[1:]} <= linked
+    assert {f"docs/{p.name}" for p in DOCS} <= linked
 
 
 def test_the_readme_shows_what_the_sdk_has():

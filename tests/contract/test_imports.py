@@ -1,4 +1,4 @@
-"""Who may import whom, and what `import tokentrail` may load into somebody else's server."""
+"""Each package imports only the packages it may, and `import tokentrail` loads no framework into its host."""
 
 import ast
 import subprocess
@@ -30,7 +30,7 @@ def imports(path: Path) -> set[str]:
 
 
 def is_allowed(name: str, allowed: set[str]) -> bool:
-    # A parent package of an allowed module is only the way to it: `from tokentrail import semconv`.
+    # The parent package of an allowed module may be named to reach it: `from tokentrail import semconv`.
     return any(name == a or name.startswith(f"{a}.") or a.startswith(f"{name}.") for a in allowed)
 
 

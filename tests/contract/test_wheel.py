@@ -1,4 +1,4 @@
-"""The wheel holds `tokentrail/` alone and works in an environment that has nothing but its declared dependencies."""
+"""The wheel holds `tokentrail/` alone and works in an environment with its declared dependencies only."""
 
 import subprocess
 import sys

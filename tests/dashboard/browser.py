@@ -1,4 +1,4 @@
-"""Streamlit as a process and Chromium to look at it: for the page tests and for screenshots."""
+"""Runs Streamlit as a process and Chromium against it, for the page tests and for screenshots."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHROMIUM_FLAGS = [
 
 @contextmanager
 def streamlit(api_url: str, folder: Path) -> Iterator[str]:
-    """The dashboard on a free port; its URL. In the end its log must name no file of ours: no exception got out."""
+    """Run the dashboard on a free port and yield its URL. Then its log must name none of our files: no traceback."""
     port = free_port(0)
     command = [sys.executable, "-m", "streamlit", "run", str(APP), "--server.address", "127.0.0.1"]
     environment = {"TOKENTRAIL_API_URL": api_url}
@@ -42,7 +42,7 @@ def streamlit(api_url: str, folder: Path) -> Iterator[str]:
 
 
 def chromium() -> str | None:
-    """Where the browser is, None if it is not installed."""
+    """Path of the browser, or None when it is not installed."""
     return shutil.which("chromium") or shutil.which("chromium-browser")
 
 
@@ -56,7 +56,7 @@ def browsing() -> Iterator[Browser]:
 
 
 def settled(page: Page) -> None:
-    """Wait until the page has drawn its numbers and charts and nothing runs any more."""
+    """Wait until the page has drawn its numbers and charts and has stopped running."""
     page.locator('[data-testid="stMetric"]').first.wait_for()
     page.locator(".js-plotly-plot .main-svg").first.wait_for()
     page.wait_for_function("document.querySelector('[data-testid=stStatusWidget], [data-stale=true]') === null")

@@ -1,6 +1,6 @@
-"""A real collector with real spans, a real Streamlit, a real browser.
+"""Fixtures: a real collector with real spans, a real Streamlit, a real browser.
 
-For the module and not the session: a browser driven synchronously keeps an event loop in the tests' thread.
+Their scope is the module and not the session: a browser driven synchronously keeps an event loop in the tests' thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ slos:
     select: {slo_class: [chat]}
     thresholds: {ttft: 180ms, tpot: 100ms}
   - name: all
-    description: Every request is answered in time, whatever its class.
+    description: Every request ends within a minute.
     objective: "0.9"
     window: 30d
     thresholds: {e2e: 60s}
@@ -43,7 +43,7 @@ def collector(folder):
 
 @pytest.fixture(scope="module")
 def lived(collector):
-    """The disturbed and the open request of an engine, once everything is there."""
+    """The disturbed and the open request of an engine, once the collector has all requests."""
     engine = Engine(collector.urls["otlp-http"])
     lived = engine.live()
     collector.wait_until(lambda: collector.get("/api/v1/summary").json()["requests"]["total"] == 45)
@@ -80,7 +80,7 @@ def dashboard(collector, lived, folder):
 
 @pytest.fixture(scope="module")
 def browser():
-    """One context for all pages: Streamlit's scripts are loaded and compiled once."""
+    """One browser context for all pages, so that Streamlit's scripts are loaded and compiled once."""
     if chromium() is None:
         pytest.skip("chromium is not installed (make system)")
     with browsing() as running:

@@ -1,4 +1,4 @@
-"""Eight minutes of an engine's life, told to a real collector through the SDK with stamps of our choice."""
+"""Sends eight minutes of an engine process to a real collector, through the SDK, with stamps that the test chooses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 class Engine:
-    """Stamps requests as an engine would that runs one batch after the other."""
+    """A fake engine process: it stamps requests as an engine that runs one request after the other."""
 
     def __init__(self, otlp_http: str) -> None:
         resource = Resource.create(
@@ -65,7 +65,7 @@ class Engine:
         return request
 
     def disturbed(self, request_id: str):
-        """A request that another's prefill stalls twice and that then loses its KV cache."""
+        """A request that waits twice for the prefill of another and then loses its KV-cache blocks."""
         request = self.arrive(request_id, slo_class="")
         self.at += 30 * MS
         request.phase(Phase.PREFILL, self.at)
@@ -88,7 +88,7 @@ class Engine:
         return request
 
     def live(self, minutes: int = 8):
-        """Everything the pages show; returns the disturbed request and one that stays open."""
+        """Send every kind of event that the pages show. Returns the disturbed request and one that stays open."""
         self.at = now_ns() - minutes * 60 * SECOND
         self.cold_start(self.at - 5 * SECOND)
         for number in range(40):

@@ -1,4 +1,4 @@
-"""Pictures of the dashboard over a collector that runs: `python -m tests.dashboard.screenshot --api URL --out FOLDER`.
+"""Takes pictures of a running collector's dashboard: `python -m tests.dashboard.screenshot --api URL --out FOLDER`.
 
 Writes overview.png and request.png (the slowest request of the range), 1440 px wide.
 """
@@ -26,7 +26,7 @@ def slowest(api: str, window: str) -> str | None:
     return rows[0]["trace_id"] if rows else None
 
 
-def whole(page: Page, path: Path) -> None:
+def full_page(page: Page, path: Path) -> None:
     """A picture of the page from top to bottom."""
     height = page.evaluate("document.querySelector('[data-testid=stMain]').scrollHeight")
     page.set_viewport_size({"width": WIDTH, "height": max(FIRST_SCREEN, min(height, TALLEST))})
@@ -53,13 +53,13 @@ def main() -> None:
         page = context.new_page()
         page.goto(f"{url}/?range={given.range}")
         settled(page)
-        whole(page, given.out / "overview.png")
+        full_page(page, given.out / "overview.png")
         if trace_id is None:
             raise SystemExit(f"no request ended ok in the last {given.range}: no picture of one")
         page.set_viewport_size({"width": WIDTH, "height": FIRST_SCREEN})
         page.goto(f"{url}/request?trace_id={trace_id}")
         settled(page)
-        whole(page, given.out / "request.png")
+        full_page(page, given.out / "request.png")
         context.close()
 
 

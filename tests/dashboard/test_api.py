@@ -1,4 +1,4 @@
-"""What the dashboard makes of answers, good and bad, over real HTTP."""
+"""The dashboard's API client turns answers into objects and failures into Problems, over real HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every page in a browser: the numbers on it are the API's."""
+"""Every page, in a browser, shows the numbers of the API."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def metrics(scope):
 
 
 def rows(scope):
-    """The rows of a table, from what it tells screen readers."""
+    """The rows of a table, from its description for screen readers."""
     scope.locator('[role="gridcell"]').first.wait_for(state="attached")
     grid = scope.locator('[data-testid="stDataFrame"] canvas [role="row"]').all()
     return [[cell.text_content() for cell in row.locator('[role="gridcell"]').all()] for row in grid[1:]]

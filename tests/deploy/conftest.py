@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass
 class Stage:
-    """One stage of a Dockerfile with what it inherits from the stages that it starts from."""
+    """One stage of a Dockerfile, with the instructions inherited from the stage that it is built on."""
 
     base: str
     copies: list[list[str]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What can be known of the deployment without a container engine."""
+"""Checks of the Compose files that need no container engine."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_clickhouse_configuration_is_well_formed():
 
 
 def laid_out(service, at: Path) -> Path:
-    """The container's view of what is mounted from the repository, below `at`."""
+    """Copies the files that a service mounts from the repository to their container paths below `at`."""
     for source, target, *_ in mounts(service):
         if source.startswith("."):
             place = at / target.lstrip("/")

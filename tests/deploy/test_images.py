@@ -1,4 +1,4 @@
-"""The images, as far as their Dockerfile can be followed without building it."""
+"""Checks of the images that read the Dockerfile and do not build it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROLES = ("collector", "engine", "dashboard")
 
 
 def environment(role, services, stages):
-    """What the role's process finds in its environment, and nothing of ours from this one."""
+    """The environment of the role's container, without the TOKENTRAIL_* and OTEL_* variables of this process."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("TOKENTRAIL_", "OTEL_"))}
     return inherited | stages[role].env | services[role]["environment"]
 
@@ -90,7 +90,7 @@ def test_the_copied_files_are_enough_to_start(role, stages, tmp_path):
     assert stage.entrypoint[:2] == ["python", "-m"]
     run = {"dashboard": "run_path('dashboard/app.py')"}
     start = run.get(role, f"run_module({stage.entrypoint[2]!r}, run_name='__main__')")
-    # The development install puts the repository on sys.path: what the image lacks must not be found there.
+    # The development install puts the repository on sys.path: hide the packages that the image lacks.
     hide = f"import runpy, sys; sys.modules.update(dict.fromkeys({sorted(absent)!r})); sys.argv[1:] = ['--help']"
     command = [sys.executable, "-c", f"{hide}; runpy.{start}"]
     done = subprocess.run(command, cwd=tmp_path / "app", capture_output=True, text=True, timeout=120)

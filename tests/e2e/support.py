@@ -1,10 +1,10 @@
-"""Waiting for the trail to arrive, with a deadline."""
+"""Waits, with a deadline, until the collector has the requests of a test."""
 
 import time
 
 
 def settled(api, request_ids, *, since, timeout_s=30.0):
-    """All request rows since then, once those ids are among them. The assertion names who is missing."""
+    """All request rows since `since`, once the given ids are among them. The assertion names the missing ids."""
     deadline = time.monotonic() + timeout_s
     while True:
         rows = api.requests(start=since)

@@ -1,4 +1,4 @@
-"""`tokentrail demo`, as `make demo DEMO_SECONDS=…` runs it: it must end by itself and find that everything adds up."""
+"""`tokentrail demo`, as `make demo DEMO_SECONDS=…` runs it, ends by itself and finds no disagreement."""
 
 import os
 import shutil

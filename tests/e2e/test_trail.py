@@ -1,4 +1,4 @@
-"""Every token of a real model, from the engine through the collector, against the clock of an independent client."""
+"""Every token of a real model passes from the engine through the collector and is compared with a client's clock."""
 
 import asyncio
 import itertools
@@ -59,12 +59,12 @@ def test_the_collector_and_the_client_tell_the_same_story(driven, api):
     ok = [o for o in seen if o.status == "ok"]
     assert len(ok) == len(seen) - 1, [o.error for o in seen if o.status == "error"]
 
-    agreement = compare(seen, rows)
-    assert agreement.matched == len(ok)
-    assert agreement.problems(median_s=0.030) == []
-    assert statistics.median(abs(g) for g in agreement.tpot_gaps_s) < 0.005
+    comparison = compare(seen, rows)
+    assert comparison.matched == len(ok)
+    assert comparison.problems(median_s=0.030) == []
+    assert statistics.median(abs(g) for g in comparison.tpot_gaps_s) < 0.005
 
-    # the client that went away is cancelled, and in nobody's denominator
+    # the request that its client cancelled is in no SLO's denominator
     (gone,) = [o for o in seen if o.status == "cancelled"]
     assert {r["request_id"]: r["status"] for r in rows}[gone.request_id] == "cancelled"
     summary = api.get("summary", start=began)
@@ -88,10 +88,10 @@ def test_the_collector_and_the_client_tell_the_same_story(driven, api):
             assert round(detail["tokens"][0]["duration_s"] * 1e9) == round(row["ttft_s"] * 1e9)
         evictions += sum(e["kind"] == "kv.evict" and e["own"] for e in detail["events"])
 
-    # six sequences of over 100 tokens do not fit in 768: somebody was preempted, and the trail says who
+    # six sequences of over 100 tokens do not fit in 768: some were preempted, and the trail names them
     assert sum(r["preemptions"] for r in rows) == evictions > 0
 
-    # goodput, recomputed from what the clients saw
+    # goodput, recomputed from the clients' observations
     limits = {
         "ttft": middle_of_the_widest_gap([o.ttft_s for o in ok]),
         "tpot": middle_of_the_widest_gap([o.tpot_s for o in ok if o.tpot_s is not None]),
@@ -121,7 +121,7 @@ def test_kill_minus_nine_of_the_collector_loses_and_repeats_nothing(stack, api, 
 
     def restart():
         stack.collector(tmp_path / "data")
-        assert stack.urls == before  # the engine goes on sending to where it did
+        assert stack.urls == before  # the engine still exports to the same address
 
     asyncio.run(load_and_crash())
     assert [o.error for o in seen if o.status != "ok"] == []

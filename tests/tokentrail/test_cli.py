@@ -1,4 +1,4 @@
-"""The commands as a user types them; `demo` as a whole is in tests/e2e."""
+"""The commands as a user types them. tests/e2e runs the whole of `demo`."""
 
 import itertools
 import os

@@ -1,4 +1,4 @@
-"""The workload is what it claims to be, and the comparison with the collector finds what is planted."""
+"""The workload has the distributions that it claims; the comparison finds every planted discomparison."""
 
 import asyncio
 import itertools
@@ -126,11 +126,11 @@ def observation(**changes):
 
 
 def test_comparison_accepts_a_hop_and_nothing_else():
-    agreement = compare([observation()], [row()])
-    assert agreement.matched == 1
-    assert agreement.ttft_gaps_s == pytest.approx([0.01])
-    assert agreement.problems(median_s=0.02) == []
-    assert len(agreement.problems(median_s=0.005)) == 2  # the hop is longer than allowed, in TTFT and E2E
+    comparison = compare([observation()], [row()])
+    assert comparison.matched == 1
+    assert comparison.ttft_gaps_s == pytest.approx([0.01])
+    assert comparison.problems(median_s=0.02) == []
+    assert len(comparison.problems(median_s=0.005)) == 2  # the hop is longer than allowed, in TTFT and E2E
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The collector's API as the CLI reads it."""
+"""Client of the collector's `/api/v1`."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ _PAGE = 1000
 
 
 class Api:
-    """Thin reader of `/api/v1`; every method raises httpx.HTTPError when the collector does not answer well."""
+    """Reads `/api/v1`. Methods raise httpx.HTTPError when the collector does not answer or answers with an error."""
 
     def __init__(self, url: str) -> None:
         self._http = httpx.Client(base_url=url, timeout=30, trust_env=False)
 
     def get(self, path: str, **params: str | int | float) -> Any:
-        """The JSON of one endpoint below /api/v1."""
+        """The JSON of one endpoint, `path` being relative to /api/v1."""
         answer = self._http.get(f"/api/v1/{path}", params=params)
         answer.raise_for_status()
         return answer.json()
 
     def requests(self, **params: str | int | float) -> list[dict[str, Any]]:
-        """All request rows of a window, page by page."""
+        """All request rows of a window, fetched in pages."""
         rows: list[dict[str, Any]] = []
         while True:
             page = self.get("requests", limit=_PAGE, offset=len(rows), **params)["requests"]

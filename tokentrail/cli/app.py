@@ -1,4 +1,4 @@
-"""The commands. Each is thin: what it does is in the module that it calls."""
+"""The commands and their options. Each command calls the module of its name."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ def main(
     ] = False,
 ) -> None:
     """SLO monitoring for LLM inference that keeps the trail of every token."""
-    # Being told to stop is what Ctrl-C is: the children are stopped in order, and none is left behind.
+    # SIGTERM does the same as Ctrl-C: the child processes are stopped in order, and none is left behind.
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
 
 
 SlosFile = Annotated[
-    Path | None, typer.Option("--slos", help="SLO file instead of the one in alerts/.", exists=True, dir_okay=False)
+    Path | None, typer.Option("--slos", help="SLO file in place of the one in alerts/.", exists=True, dir_okay=False)
 ]
 
 
 @app.command()
 def up(
-    data_dir: Annotated[Path, typer.Option(help="Where the trail is kept.")] = Path("tokentrail-data"),
+    data_dir: Annotated[Path, typer.Option(help="Folder for the trail and the logs.")] = Path("tokentrail-data"),
     slos: SlosFile = None,
 ) -> None:
-    """Run the collector (embedded store) and the dashboard until Ctrl-C."""
+    """Run the collector, with its embedded store, and the dashboard until Ctrl-C."""
     try:
         up_.run(_console, data_dir=data_dir, slos=slos)
     except ProcessFailed as failure:
@@ -61,13 +61,13 @@ def up(
 @app.command()
 def demo(
     seconds: Annotated[
-        float | None, typer.Option(min=40, help="End after about this long, check the numbers and say so.")
+        float | None, typer.Option(min=40, help="Stop after about this many seconds and check the numbers.")
     ] = None,
-    home: Annotated[Path, typer.Option(help="Where data and logs go; emptied first.")] = Path(".demo"),
+    home: Annotated[Path, typer.Option(help="Folder for data and logs. It is emptied first.")] = Path(".demo"),
     slos: SlosFile = None,
-    seed: Annotated[int, typer.Option(help="Of the workload: the same seed asks the same.")] = 7,
+    seed: Annotated[int, typer.Option(help="Seed of the workload: the same seed sends the same requests.")] = 7,
 ) -> None:
-    """Run everything on this machine: engine with a real model, load, collector, dashboard, Prometheus."""
+    """Run everything on this machine: an engine with a real model, load, collector, dashboard, Prometheus."""
     try:
         problems = demo_.run(_console, seconds=seconds, home=home, slos=slos, seed=seed)
     except ProcessFailed as failure:

@@ -1,4 +1,4 @@
-"""`tokentrail demo`: the whole path on one machine, with a cold start and a spell of KV pressure made on purpose."""
+"""`tokentrail demo`: every process on one machine, under a load that causes a cold start and KV-cache evictions."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from rich.console import Console
 
 from tokentrail.cli.api import Api
 from tokentrail.cli.live import LiveView
+from tokentrail.cli.result import report, verify
 from tokentrail.cli.stack import Stack, checkout
-from tokentrail.cli.verdict import judge, report
 from tokentrail.load import CHAT, COMPLETION, LONG_GENERATION, Observation, PlannedRequest, burst, poisson
 from tokentrail.load import run as run_load
 
 MODEL = "smollm2-135m-instruct"
 ENGINE_FLAGS = ("--kv-blocks", "80", "--block-size", "16", "--max-seqs", "16", "--variant", "demo")
-"""A KV cache of 1,280 tokens: enough for the steady traffic, too little for a burst of long generations."""
+"""The KV cache holds 1,280 tokens: enough for the steady traffic, too few for a burst of long generations."""
 ENGINE_THREADS = max(1, (os.cpu_count() or 2) - 1)
-"""One core is left to the rest: threads that wait for each other at every product crawl where all cores are busy."""
+"""One core is left to the other processes: the engine's threads wait for each other at every matrix product."""
 RATES = {CHAT: 0.25, COMPLETION: 0.2}
-"""Requests per second that two CPU cores answer with room to spare, beside everything else that runs there."""
+"""Requests per second of each profile. Two CPU cores that run the whole demo can answer more than this."""
 BURST = 8
 BURST_EVERY_S = 90.0
 DRAIN_S = 25.0
 PATIENCE_S = 60.0
-"""What is not answered so long after the last was sent is cancelled; when nothing was answered meanwhile, it hangs."""
+"""Requests still open this long after the load's end are cancelled. If none ended in this time, the engine hangs."""
 REFRESH_S = 3.0
-"""Each refresh asks three questions of the store, on the cores that the engine computes on."""
+"""Seconds between two refreshes of the view. Each queries the store on the cores that the engine computes on."""
 
 
 def workload(seconds: float, *, seed: int) -> Iterator[PlannedRequest]:
-    """Two requests at once, which meet the cold start; Poisson traffic; now and then a burst of long generations."""
+    """Two requests at once, which wait for the cold start; Poisson traffic; every 90 s a burst of long generations."""
     first_burst = min(30.0, seconds / 3)
     starts = itertools.takewhile(lambda at: at < seconds - 5, itertools.count(first_burst, BURST_EVERY_S))
     bursts = (r for i, at in enumerate(starts) for r in burst(LONG_GENERATION, count=BURST, at_s=at, seed=seed + 1 + i))
@@ -54,9 +54,9 @@ def workload(seconds: float, *, seed: int) -> Iterator[PlannedRequest]:
 
 
 def run(console: Console, *, seconds: float | None, home: Path, slos: Path | None, seed: int) -> list[str]:
-    """Run until Ctrl-C, or for about `seconds`; returns what was wrong, in words (nothing: all adds up).
+    """Run until Ctrl-C, or for about `seconds`. Returns the problems found, in words; empty when there are none.
 
-    Raises ProcessFailed when a part does not start or dies.
+    Raises ProcessFailed when a process does not start or dies.
     """
     shutil.rmtree(home, ignore_errors=True)
     stack = Stack(home=home.absolute(), slos=(slos or checkout() / "alerts" / "slos.demo.yaml").absolute())
@@ -73,9 +73,9 @@ def run(console: Console, *, seconds: float | None, home: Path, slos: Path | Non
             )
             if not done and not any(o.ended_ns / 1e9 > time.time() - PATIENCE_S for o in seen):
                 problems.append(f"the engine answered nothing for {PATIENCE_S:.0f} s while requests waited")
-            verdict = judge(api, seen, since=began, prometheus=stack.urls.get("Prometheus"))
-            report(console, verdict, problems)
-            problems += verdict.problems
+            result = verify(api, seen, since=began, prometheus=stack.urls.get("Prometheus"))
+            report(console, result, problems)
+            problems += result.problems
     finally:
         _write_client_log(home / "client.jsonl", seen)
         unclean = stack.stop(lambda line: console.print(f"[dim]{line}[/]"))
@@ -89,8 +89,8 @@ def _start(console: Console, stack: Stack) -> None:
         stack.dashboard()
     with console.status("starting Prometheus"):
         if stack.prometheus() is None:
-            console.print("[dim]prometheus is not installed: alerts are shown as the collector computes them[/]")
-    with console.status("starting the engine (the first time, it downloads a model of 93 MB)"):
+            console.print("[dim]Prometheus is not installed: the alerts shown are those that the collector computes[/]")
+    with console.status("starting the engine (the first start downloads a model of 93 MB)"):
         stack.engine("--model", MODEL, "--threads", str(ENGINE_THREADS), *ENGINE_FLAGS)
     for name, url in stack.urls.items():
         console.print(f"  {name:<11} {url}")
@@ -106,9 +106,9 @@ async def _drive(
     began: float,
     limit_s: float,
 ) -> bool:
-    """Send the load and show what becomes of it until all is answered; False when `limit_s` was over before that.
+    """Send the load and show its progress until every request has ended. False when `limit_s` passed before that.
 
-    Raises ProcessFailed when a part dies.
+    Raises ProcessFailed when a process dies.
     """
     load = asyncio.create_task(run_load(stack.urls["engine"], MODEL, requests, on_observation=seen.append))
     title = f"tokentrail demo · dashboard {stack.urls['dashboard']} · Ctrl-C ends"
@@ -117,7 +117,7 @@ async def _drive(
         with show:
             while not load.done() and time.time() < began + limit_s:
                 stack.check()
-                with contextlib.suppress(httpx.HTTPError):  # one refresh less; a dead collector is seen by check()
+                with contextlib.suppress(httpx.HTTPError):  # skip this refresh; check() notices a dead collector
                     show.update(await asyncio.to_thread(_state, api, stack, began, title))
                 await asyncio.wait({load}, timeout=REFRESH_S)
         return load.done()
@@ -138,7 +138,7 @@ def _state(api: Api, stack: Stack, began: float, title: str) -> dict[str, object
 
 
 def firing(api: Api, prometheus: str | None) -> list[str]:
-    """Names of the alerts that fire: Prometheus's word where it runs, the collector's otherwise."""
+    """Names of the alerts that fire, from Prometheus when its URL is given, otherwise from `/api/v1/incidents`."""
     if prometheus is None:
         return sorted({i["title"] for i in api.get("incidents", start="-5m")["incidents"] if i["firing"]})
     alerts = httpx.get(f"{prometheus}/api/v1/alerts", timeout=5, trust_env=False).json()["data"]["alerts"]

@@ -1,4 +1,4 @@
-"""The demo's view in the terminal: the same API answers as the dashboard's, redrawn every second."""
+"""The demo's view in the terminal, drawn from the API answers that the dashboard shows too."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.text import Text
 
 
 def duration(seconds: float | None) -> str:
-    """Three significant digits with a fitting unit; `–` for what is undefined."""
+    """Three significant digits in ms or s; `–` for None."""
     if seconds is None:
         return "–"
     if seconds < 1:
@@ -23,12 +23,12 @@ def duration(seconds: float | None) -> str:
 
 
 def percent(ratio: float | None) -> str:
-    """A ratio as a percentage; `–` for what is undefined."""
+    """A ratio as a percentage; `–` for None."""
     return "–" if ratio is None else f"{ratio:.1%}"
 
 
 def latencies(summary: Mapping[str, Any]) -> Table:
-    """Percentiles of every latency, with the counts they rest on."""
+    """Percentiles of every latency, each with the number of values behind it."""
     table = Table("", "count", "p50", "p90", "p95", "p99", "max", box=None, pad_edge=False, header_style="dim")
     for column in table.columns[1:]:
         column.justify = "right"
@@ -39,7 +39,7 @@ def latencies(summary: Mapping[str, Any]) -> Table:
 
 
 def slos(answers: Sequence[Mapping[str, Any]]) -> Table:
-    """Attainment, budget and burn of each SLO."""
+    """Attainment, budget left and firing severity of each SLO."""
     table = Table("SLO", "objective", "attainment", "good", "bad", "budget left", "fires", box=None, header_style="dim")
     for slo in answers:
         r = slo["requests"]
@@ -58,7 +58,7 @@ def slos(answers: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def traffic(summary: Mapping[str, Any]) -> str:
-    """One line: what was asked, how it ended, how fast it went."""
+    """One line: requests by outcome, output tokens per second, goodput."""
     r, t = summary["requests"], summary["throughput"]
     return (
         f"{r['ok']} ok, {r['failed']} failed, {r['cancelled']} cancelled, {r['in_flight']} in flight · "
@@ -68,7 +68,7 @@ def traffic(summary: Mapping[str, Any]) -> str:
 
 
 def view(state: Mapping[str, Any]) -> Panel:
-    """The whole picture: traffic, tails, SLOs, KV cache, alerts. `state` holds API answers by name."""
+    """Traffic, KV cache, latencies, SLOs and alerts in one panel. `state` holds API answers by name."""
     summary, kv = state["summary"], state["kv"]["engines"]
     cache = ", ".join(
         f"KV cache {percent(e['usage'])}, {e['running']} running, {e['waiting']} waiting, "
@@ -85,7 +85,7 @@ def view(state: Mapping[str, Any]) -> Panel:
 
 
 class LiveView:
-    """Shows states as they come: redrawn in place in a terminal, a line now and then in a log."""
+    """Shows each state: redrawn in place in a terminal, one line every `LINE_EVERY_S` seconds elsewhere."""
 
     LINE_EVERY_S = 10.0
 

@@ -1,4 +1,4 @@
-"""Child processes of `up` and `demo`: started in order, watched, stopped in the order that data flows."""
+"""Child processes of `up` and `demo`: start, wait until ready, notice the end, stop."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ import httpx
 
 
 class ProcessFailed(RuntimeError):
-    """A child did not start or died; the message holds the end of its log."""
+    """A child process did not start, or died. The message holds the end of its log."""
 
 
 class Child:
-    """A process whose output goes to a log file. It is in a process group of its own: Ctrl-C reaches the parent only,
-    which then stops its children in order."""
+    """A process that writes its output to a log file.
+
+    It has a session of its own, so Ctrl-C reaches the parent only, which then stops its children in order.
+    """
 
     def __init__(self, name: str, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> None:
         self.name = name
@@ -37,7 +39,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The process id, while it runs and after."""
+        """The process id; still known after the process has ended."""
         return self._process.pid
 
     def check(self) -> None:
@@ -48,7 +50,7 @@ class Child:
             raise ProcessFailed(f"{self.name} ended with exit code {code}; the end of {self.log}:\n{tail}")
 
     def wait_ready(self, url: str, *, timeout_s: float) -> None:
-        """Wait until `url` answers 200. Raises ProcessFailed when the process ends or the time is over."""
+        """Wait until `url` answers 200. Raises ProcessFailed when the process ends or `timeout_s` has passed."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             self.check()
@@ -61,7 +63,7 @@ class Child:
         raise ProcessFailed(f"{self.name} did not answer at {url} within {timeout_s:.0f} s; its log: {self.log}")
 
     def stop(self, *, timeout_s: float = 20) -> bool:
-        """SIGTERM, then SIGKILL after the timeout. True when it ended by itself and without an error."""
+        """SIGTERM, then SIGKILL after the timeout. True when SIGTERM was enough and the process reported no error."""
         if self._process.poll() is None:
             self._process.terminate()
             try:
@@ -72,13 +74,13 @@ class Child:
         return self._process.returncode in (0, -signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL, as a crash would."""
+        """SIGKILL: end it as a crash would."""
         self._process.kill()
         self._process.wait()
 
 
 def free_port(preferred: int) -> int:
-    """`preferred` when nothing listens there, otherwise a port that is free now."""
+    """`preferred` when it is free, otherwise another port that is free now. Raises ProcessFailed when there is none."""
     for port in (preferred, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""The parts that `up` and `demo` run on this machine, each the same process that a deployment runs."""
+"""The processes that `up` and `demo` run on this machine: the same ones that a deployment runs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tokentrail.cli.processes import Child, ProcessFailed, free_port
 
 HOST = "127.0.0.1"
 PORTS = {"OTLP/HTTP": 4318, "OTLP/gRPC": 4317, "API": 8080, "engine": 8000, "dashboard": 8501, "Prometheus": 9090}
-"""Where each part listens; when something else does, on a free port instead."""
+"""Preferred port of each listener. When another process uses it, a free port is taken instead."""
 
 
 def checkout() -> Path:
-    """The source tree with collector, engine and dashboard. Raises ProcessFailed where only the wheel is installed."""
+    """The source tree with collector, engine and dashboard. Raises ProcessFailed when only the wheel is installed."""
     found = importlib.util.find_spec("collector")
     root = Path(found.origin).parent.parent if found and found.origin else None
     if root is None or not (root / "dashboard" / "app.py").exists():
@@ -33,24 +33,24 @@ def checkout() -> Path:
 
 @dataclass
 class Stack:
-    """Starts parts in the order in which they need each other and stops them in the order in which data flows."""
+    """Starts each process when told to, and stops all of them in the order in which data flows."""
 
     home: Path
-    """Where the logs and the generated configuration go."""
+    """Folder for the logs and the generated configuration."""
     slos: Path
     running: dict[str, Child] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=lambda: {k: f"{HOST}:{free_port(p)}" for k, p in PORTS.items()})
-    """Host and port of every part, chosen once: a part that is started again is where it was."""
+    """Host and port of every listener, chosen once: a process that is started again listens where it did before."""
 
     @property
     def urls(self) -> dict[str, str]:
-        """Where the parts that run are to be found."""
+        """URLs of the processes that run."""
         parts = {"collector": ("OTLP/HTTP", "OTLP/gRPC", "API"), "prometheus": ("Prometheus",)}
         listening = [name for part in self.running for name in parts.get(part, (part,))]
         return {name: f"http://{self.addresses[name]}" for name in listening}
 
     def collector(self, data_dir: Path) -> str:
-        """Start the collector on the embedded store; returns its API's URL."""
+        """Start the collector with its embedded store. Returns the URL of its API."""
         http, grpc, api = (self.addresses[name] for name in ("OTLP/HTTP", "OTLP/gRPC", "API"))
         child = self._start(
             "collector",
@@ -61,8 +61,10 @@ class Stack:
         return self.urls["API"]
 
     def engine(self, *flags: str) -> str:
-        """Start the engine, which sends its trail to the collector; returns its URL as soon as it listens, which is
-        before its weights are loaded."""
+        """Start the engine, which exports to the collector. Returns its URL as soon as it listens.
+
+        Its weights are loaded after that.
+        """
         port = self.addresses["engine"].rpartition(":")[2]
         child = self._start(
             "engine",
@@ -73,7 +75,7 @@ class Stack:
         return self.urls["engine"]
 
     def dashboard(self) -> str:
-        """Start the Streamlit dashboard; returns its URL."""
+        """Start the Streamlit dashboard. Returns its URL."""
         port = self.addresses["dashboard"].rpartition(":")[2]
         child = self._start(
             "dashboard",
@@ -86,7 +88,7 @@ class Stack:
         return self.urls["dashboard"]
 
     def prometheus(self) -> str | None:
-        """Start Prometheus with the rules for these SLOs; returns its URL, None where it is not installed."""
+        """Start Prometheus with the rules for these SLOs. Returns its URL, or None when it is not installed."""
         binary = shutil.which("prometheus")
         if binary is None:
             return None
@@ -104,12 +106,12 @@ class Stack:
         return self.urls["Prometheus"]
 
     def check(self) -> None:
-        """Raise ProcessFailed when any part has ended."""
+        """Raise ProcessFailed when any process has ended."""
         for child in self.running.values():
             child.check()
 
     def stop(self, say: Callable[[str], None] = lambda _: None) -> list[str]:
-        """Stop everything: engine, collector, then those who look on. Returns the names that did not end cleanly."""
+        """Stop engine, collector, dashboard, Prometheus, in this order. Returns the names that did not end cleanly."""
         order = ("engine", "collector", "dashboard", "prometheus")
         failed = []
         for name in [n for n in order if n in self.running]:
@@ -124,7 +126,7 @@ class Stack:
         return child
 
     def _prometheus_config(self, rules: Path) -> dict[str, object]:
-        """The shipped alerts/prometheus.yml with this stack's addresses, so that what is shown is what is shipped."""
+        """alerts/prometheus.yml with the addresses of this stack in place of the shipped ones."""
         config: dict[str, object] = yaml.safe_load((checkout() / "alerts" / "prometheus.yml").read_text())
         config["rule_files"] = [str(rules / "*.yml")]
         config.pop("alerting", None)

@@ -11,14 +11,14 @@ from tokentrail.cli.stack import Stack, checkout
 
 
 def run(console: Console, *, data_dir: Path, slos: Path | None) -> None:
-    """Run until Ctrl-C. Raises ProcessFailed when a part does not start or dies."""
+    """Run until Ctrl-C. Raises ProcessFailed when a process does not start or dies."""
     stack = Stack(home=data_dir, slos=slos or checkout() / "alerts" / "slos.yaml")
     try:
         stack.collector(data_dir / "collector")
         stack.dashboard()
         for name, url in stack.urls.items():
             console.print(f"  {name:<10} {url}")
-        console.print(f"\nSend traces there, for example: OTEL_EXPORTER_OTLP_ENDPOINT={stack.urls['OTLP/HTTP']}")
+        console.print(f"\nPoint an OTLP exporter here: OTEL_EXPORTER_OTLP_ENDPOINT={stack.urls['OTLP/HTTP']}")
         console.print("Ctrl-C stops.")
         while True:
             stack.check()

@@ -1,4 +1,4 @@
-"""Load for OpenAI-compatible endpoints, and what the client's own clock saw of it."""
+"""A load generator for OpenAI-compatible endpoints, which times every response with the client's own clock."""
 
 from tokentrail.load.client import Observation, observe, run
 from tokentrail.load.workload import CHAT, COMPLETION, LONG_GENERATION, Lengths, PlannedRequest, Profile, burst, poisson

@@ -1,6 +1,6 @@
-"""Sends planned requests and notes what the client's own clock saw.
+"""Sends planned requests and times their responses with the client's own clock.
 
-The outside view: what the collector reports is checked against it.
+The collector's numbers are checked against these observations.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tokentrail.load.workload import PlannedRequest
 
 @dataclass(slots=True)
 class Observation:
-    """One request as its client saw it. Times are unix nanoseconds of the client's clock.
+    """One request, timed by its client. Times are unix nanoseconds of the client's clock.
 
     `chunks_ns`: arrival of each chunk that carried text, or ended the output. `status`: ok, error or cancelled.
     """
@@ -52,16 +52,16 @@ class Observation:
         return (self.chunks_ns[-1] - self.chunks_ns[0]) / 1e9 / (self.output_tokens - 1)
 
     def as_dict(self) -> dict[str, Any]:
-        """For a client log, one JSON object per line."""
+        """The fields as JSON types, for a log with one object per line."""
         return asdict(self)
 
 
 async def observe(
     client: openai.AsyncOpenAI, model: str, planned: PlannedRequest, *, cancel_after: int | None = None
 ) -> Observation:
-    """Send one streaming chat request and watch its chunks. Errors of the server or the network are in the result.
+    """Send one streaming chat request and time its chunks. An error of server or network becomes status `error`.
 
-    `cancel_after` closes the connection after that many chunks, as a user who has seen enough.
+    `cancel_after` closes the connection after that many chunks, as a user does who stops an answer.
     """
     seen = Observation(slo_class=planned.slo_class, sent_ns=time.time_ns())
     try:
@@ -103,9 +103,9 @@ async def run(
     on_observation: Callable[[Observation], None],
     send: Callable[[openai.AsyncOpenAI, str, PlannedRequest], Awaitable[Observation]] = observe,
 ) -> None:
-    """Send each request at its time, whether or not earlier ones are answered (an open loop, as real users are).
+    """Send each request at its time, also while earlier ones are unanswered (an open loop, as independent users are).
 
-    Returns when all are answered; when cancelled, the requests in flight are cancelled too.
+    Returns when all are answered. Cancelling it cancels the requests in flight.
     """
     loop = asyncio.get_running_loop()
     start = loop.time()

@@ -1,4 +1,4 @@
-"""The client's clock against the collector's rows: do the two tell the same story?"""
+"""Compares the clients' observations with the collector's request rows."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tokentrail.load.client import Observation
 
 
 @dataclass(slots=True)
-class Agreement:
-    """Gaps are client − server in seconds, one per request that both saw end ok."""
+class Comparison:
+    """Result of `compare`. Gaps are client − server in seconds, one per answered request that has a row."""
 
     matched: int = 0
     missing: list[str] = field(default_factory=list)
@@ -22,10 +22,10 @@ class Agreement:
     e2e_gaps_s: list[float] = field(default_factory=list)
 
     def problems(self, *, median_s: float, slack_s: float = 0.005) -> list[str]:
-        """What does not add up, in words; empty when all does.
+        """The disagreements in words; empty when there are none.
 
-        A client sees each token after the server made it, so a gap below `-slack_s` (for clock reading) is wrong, and
-        so is a median gap above `median_s`, the time the hop between them may take.
+        A client sees each token after the server has made it. So a gap below `-slack_s` (the error of reading two
+        clocks) is wrong, and so is a median gap above `median_s`, the time that the hop between them may take.
         """
         found = [f"request {r} was answered but has no row" for r in self.missing] + self.wrong
         for name, gaps in (("TTFT", self.ttft_gaps_s), ("E2E", self.e2e_gaps_s)):
@@ -39,10 +39,10 @@ class Agreement:
         return found
 
 
-def compare(observations: Iterable[Observation], rows: Iterable[Mapping[str, Any]]) -> Agreement:
+def compare(observations: Iterable[Observation], rows: Iterable[Mapping[str, Any]]) -> Comparison:
     """Join observations with rows of `/api/v1/requests` by request id and compare counts and latencies."""
     by_id = {row["request_id"]: row for row in rows}
-    result = Agreement()
+    result = Comparison()
     for seen in observations:
         if seen.status != "ok":
             continue

@@ -1,6 +1,6 @@
-"""What is asked and when: Poisson arrivals of requests whose lengths are log-normal, as in published serving traces.
+"""Plans the requests of a load: Poisson arrivals and log-normal lengths, as in published serving traces.
 
-A workload is planned before it is sent, from a seeded generator, so that a run can be repeated request by request.
+The plan comes from a seeded generator, so a run can be repeated request by request.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ class Profile:
 CHAT = Profile("chat", prompt=Lengths(60, 0.9, 4, 400), output=Lengths(28, 0.7, 1, 120))
 COMPLETION = Profile("completion", prompt=Lengths(110, 0.6, 16, 400), output=Lengths(8, 0.6, 1, 32), temperature=0.0)
 LONG_GENERATION = Profile("chat", prompt=Lengths(90, 0.2, 40, 160), output=Lengths(90, 0.2, 60, 120), ignore_eos=True)
-"""Fills a KV cache: every sequence grows well past its prompt."""
+"""Fills a KV cache: each output is about as long as its prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRequest:
-    """A request to come: when (seconds after the start of the run) and what."""
+    """A request to send, `at_s` seconds after the start of the run."""
 
     at_s: float
     prompt: str
@@ -74,7 +74,7 @@ class PlannedRequest:
 
 
 def _request(profile: Profile, at_s: float, rng: random.Random) -> PlannedRequest:
-    # English takes about 1.3 tokens a word; the chat template and the task take some 30 more.
+    # An English word takes about 1.3 tokens; the chat template and the task take some 30 more.
     words = max(1, round(profile.prompt.draw(rng) / 1.3))
     prompt = f"{rng.choice(_TASKS)} {' '.join(rng.choices(_WORDS, k=words))}"
     return PlannedRequest(
@@ -97,14 +97,15 @@ def poisson(mix: dict[Profile, float], *, seconds: float, seed: int) -> Iterator
         raise ValueError(f"arrival rates must be positive, got {sorted(mix.values())}")
     rng = random.Random(seed)  # noqa: S311 - a repeatable workload, not a secret
     profiles, rates = list(mix), list(mix.values())
+    # Independent Poisson processes together are one Poisson process; each arrival draws its profile by rate.
     at_s = rng.expovariate(sum(rates))
-    while at_s < seconds:  # a superposition of Poisson processes is one Poisson process with marked arrivals
+    while at_s < seconds:
         yield _request(rng.choices(profiles, weights=rates)[0], at_s, rng)
         at_s += rng.expovariate(sum(rates))
 
 
 def burst(profile: Profile, *, count: int, at_s: float, seed: int) -> Iterator[PlannedRequest]:
-    """`count` requests at the same moment: what a retry storm or a batch job looks like to the server."""
+    """`count` requests at the same moment, as a retry storm or a batch job sends them."""
     rng = random.Random(seed)  # noqa: S311
     for _ in range(count):
         yield _request(profile, at_s, rng)

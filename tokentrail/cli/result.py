@@ -1,4 +1,4 @@
-"""The end of a demo: do the numbers add up, and were the cold start and the KV pressure seen?"""
+"""The result of a demo: checks the collector's numbers against the clients' and prints a summary."""
 
 from __future__ import annotations
 
@@ -14,61 +14,61 @@ from rich.console import Console
 from tokentrail.cli.api import Api
 from tokentrail.cli.live import duration, latencies, slos
 from tokentrail.load import Observation
-from tokentrail.load.compare import Agreement, compare
+from tokentrail.load.compare import Comparison, compare
 
 HOP_MEDIAN_S = 0.1
-"""What the hop between client and server may take at the median when both, and everything else, share two cores."""
+"""Median time that the hop between client and server may take when all processes share two cores."""
 SETTLE_S = 20.0
 EXPECTED_ALERTS = {"cold start": "TokentrailColdStart", "KV eviction": "TokentrailKvCacheEvictions"}
 
 
 @dataclass(slots=True)
-class Verdict:
-    """What the demo showed. `problems` is empty when everything adds up."""
+class DemoResult:
+    """What the collector recorded of a demo. `problems` is empty when all numbers agree."""
 
     summary: dict[str, Any]
     slos: list[dict[str, Any]]
-    agreement: Agreement
+    comparison: Comparison
     alerts_seen: set[str]
     cold_starts: list[dict[str, Any]]
     evicted_blocks: int
     problems: list[str] = field(default_factory=list)
 
 
-def judge(api: Api, seen: Sequence[Observation], *, since: float, prometheus: str | None) -> Verdict:
-    """Wait until the collector has every answered request, then compare it with the clients and with itself."""
+def verify(api: Api, seen: Sequence[Observation], *, since: float, prometheus: str | None) -> DemoResult:
+    """Wait until the collector has every answered request, then check its numbers against the clients'."""
     answered = [o for o in seen if o.status == "ok"]
     rows = _settled_rows(api, {o.request_id for o in answered}, since)
-    agreement = compare(seen, rows)
+    comparison = compare(seen, rows)
     kv = api.get("kv", start=since)["engines"]
-    verdict = Verdict(
+    result = DemoResult(
         summary=api.get("summary", start=since),
         slos=api.get("slos")["slos"],
-        agreement=agreement,
+        comparison=comparison,
         alerts_seen=_alerts_that_fired(prometheus, since) if prometheus else set(),
         cold_starts=api.get("cold_starts", start=since - 300)["cold_starts"],
         evicted_blocks=sum(e["evicted_blocks"] for e in kv),
-        problems=agreement.problems(median_s=HOP_MEDIAN_S),
+        problems=comparison.problems(median_s=HOP_MEDIAN_S),
     )
     if not answered:
-        verdict.problems.append("no request was answered")
-    verdict.problems += [f"a request failed: {o.error}" for o in seen if o.status == "error"]
-    verdict.problems += [p for row in rows for p in _parts_that_do_not_sum(api, row)]
-    if not verdict.cold_starts:
-        verdict.problems.append("the engine's cold start is not in /api/v1/cold_starts")
-    if verdict.evicted_blocks == 0:
-        verdict.problems.append("the burst evicted no KV blocks: the cache was never under pressure")
+        result.problems.append("no request was answered")
+    result.problems += [f"a request failed: {o.error}" for o in seen if o.status == "error"]
+    result.problems += [p for row in rows for p in _parts_that_do_not_sum(api, row)]
+    if not result.cold_starts:
+        result.problems.append("the engine's cold start is not in /api/v1/cold_starts")
+    if result.evicted_blocks == 0:
+        result.problems.append("the burst evicted no KV blocks: the cache was never under pressure")
     if prometheus:
-        verdict.problems += [
-            f"the {what} alert ({name}) never fired in Prometheus"
-            for what, name in EXPECTED_ALERTS.items()
-            if name not in verdict.alerts_seen
+        result.problems += [
+            f"the {cause} alert ({name}) never fired in Prometheus"
+            for cause, name in EXPECTED_ALERTS.items()
+            if name not in result.alerts_seen
         ]
-    return verdict
+    return result
 
 
 def _settled_rows(api: Api, expected: set[str], since: float) -> list[dict[str, Any]]:
-    """The request rows, once all expected ids are there or the time is over (the comparison then names the missing)."""
+    """The request rows, once all expected ids are among them. After `SETTLE_S` without them, the rows there are."""
     deadline = time.monotonic() + SETTLE_S
     while True:
         rows = api.requests(start=since)
@@ -78,7 +78,7 @@ def _settled_rows(api: Api, expected: set[str], since: float) -> list[dict[str, 
 
 
 def _parts_that_do_not_sum(api: Api, row: dict[str, Any]) -> list[str]:
-    """Phases, and the tokens of a request that ended ok, must sum to E2E to the nanosecond."""
+    """Problems of one request: its phases, and its tokens when it ended ok, must sum to E2E to the nanosecond."""
     detail = api.get(f"requests/{row['trace_id']}", span_id=row["span_id"])
     e2e_ns = round(row["e2e_s"] * 1e9)
     problems = []
@@ -94,7 +94,7 @@ def _parts_that_do_not_sum(api: Api, row: dict[str, Any]) -> list[str]:
 
 
 def _alerts_that_fired(prometheus: str, since: float) -> set[str]:
-    """Alert names that were firing at any time since then, from Prometheus's own ALERTS series."""
+    """Names of the alerts that fired at any time since `since`, from Prometheus's ALERTS series."""
     answer = httpx.get(
         f"{prometheus}/api/v1/query_range",
         params={"query": 'ALERTS{alertstate="firing"}', "start": since, "end": time.time(), "step": "2s"},
@@ -105,27 +105,27 @@ def _alerts_that_fired(prometheus: str, since: float) -> set[str]:
     return {series["metric"]["alertname"] for series in answer.json()["data"]["result"]}
 
 
-def report(console: Console, verdict: Verdict, problems: Sequence[str] = ()) -> None:
-    """Print the summary. `problems` come from elsewhere and are listed with the verdict's own."""
-    r, a = verdict.summary["requests"], verdict.agreement
+def report(console: Console, result: DemoResult, problems: Sequence[str] = ()) -> None:
+    """Print the summary. `problems` found elsewhere are listed before those of the result."""
+    r, a = result.summary["requests"], result.comparison
     console.rule("summary")
     console.print(f"{r['ok']} requests ok, {r['failed']} failed, {r['cancelled']} cancelled; {r['good']} good\n")
-    console.print(latencies(verdict.summary))
+    console.print(latencies(result.summary))
     console.print()
-    console.print(slos(verdict.slos))
+    console.print(slos(result.slos))
     console.print()
     if a.ttft_gaps_s:
         console.print(
             f"{a.matched} requests compared with their clients' clock: TTFT {_gap(a.ttft_gaps_s)}, "
             f"E2E {_gap(a.e2e_gaps_s)} later at the client (median, max)"
         )
-    for cold in verdict.cold_starts[:1]:
+    for cold in result.cold_starts[:1]:
         parts = ", ".join(f"{p['name']} {duration(p['duration_s'])}" for p in cold["phases"])
         console.print(f"cold start: {duration(cold['duration_s'])} ({parts})")
-    console.print(f"KV pressure: {verdict.evicted_blocks} blocks evicted")
-    if verdict.alerts_seen:
-        console.print(f"alerts that fired: {', '.join(sorted(verdict.alerts_seen))}")
-    if wrong := [*problems, *verdict.problems]:
+    console.print(f"KV pressure: {result.evicted_blocks} blocks evicted")
+    if result.alerts_seen:
+        console.print(f"alerts that fired: {', '.join(sorted(result.alerts_seen))}")
+    if wrong := [*problems, *result.problems]:
         console.print("\n[bold red]does not add up:[/]")
         for problem in wrong[:20]:
             console.print(f"  - {problem}", highlight=False, markup=False)

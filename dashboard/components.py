@@ -1,4 +1,4 @@
-"""Pieces that pages share: problems, empty states, the refreshing body."""
+"""Components that the pages share: problems, empty states, metrics, refreshing bodies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import streamlit as st
 
 from dashboard.api import Problem, Unanswered, api_url
 from dashboard.formatting import plain
-from dashboard.helptexts import HELP
+from dashboard.help_texts import HELP
 
 STYLE = """
 <style>
@@ -24,51 +24,52 @@ STYLE = """
 
 
 def style() -> None:
-    """The little that the theme cannot say."""
+    """Apply the styles that Streamlit's theme cannot express."""
     st.html(STYLE)
 
 
 def problem(found: Problem) -> None:
-    """What went wrong and what to do, in place of what could not be shown."""
+    """Show a problem and its remedy in place of the missing content."""
     with st.container(key="problem"):
         st.error(f"**{plain(found.title)}**\n\n{plain(found.detail)}", icon=":material/cloud_off:")
 
 
 @contextmanager
 def or_problem() -> Iterator[None]:
-    """Show the problem where a section lacks its answer; the sections after it are drawn all the same."""
+    """Show the problem when a section lacks its answer. The sections after it are still drawn."""
     try:
         yield
     except Unanswered as missing:
         problem(missing.problem)
 
 
-def metric(label: str, value: str, *, note: str | None = None) -> None:
-    """A number with its meaning, and a smaller `note` beneath it. `TTFT p99` is explained as TTFT."""
+def metric(name: str, value: str, *, quantile: str = "", note: str | None = None) -> None:
+    """Show a number with the help text of its `name`, and a smaller `note` below. The label is `TTFT` or `TTFT p99`."""
     with st.container(gap=None):
-        st.metric(label, value, help=HELP[label.split(" p")[0]])
+        st.metric(f"{name} {quantile}".rstrip(), value, help=HELP[name])
         if note is not None:
             st.caption(note)
 
 
 def no_data() -> None:
-    """The collector has never seen an engine."""
+    """Say that the collector has no data, and how to send some."""
     with st.container(key="no-data", border=True):
         st.subheader("No data yet")
         st.markdown(
-            f"The collector at `{plain(api_url())}` answers, but no engine has sent anything. Point one at it:\n\n"
-            "- an engine with the SDK, vLLM, SGLang or any OTLP exporter: "
+            f"The collector at `{plain(api_url())}` answers, but no engine has sent anything. Send it traces:\n\n"
+            "- vLLM: start it with `--otlp-traces-endpoint http://<collector>:4317`\n"
+            "- an engine with tokentrail's SDK, or any instrumentation with OpenTelemetry's GenAI conventions: set "
             "`OTEL_EXPORTER_OTLP_ENDPOINT=http://<collector>:4318` (HTTP) or `:4317` (gRPC)\n"
-            "- or try it out: `tokentrail demo` runs an engine and sends it requests"
+            "- no engine yet: `tokentrail demo` runs one and sends it requests"
         )
 
 
 def refreshed(body: Callable[[], None], every_s: float | None) -> None:
-    """Draw `body`, again every so many seconds without the rest of the page."""
+    """Draw `body`, and redraw it every `every_s` seconds without the rest of the page. None: draw it once."""
     st.fragment(body, run_every=every_s)()
 
 
 def bar(share: float | None, colour: str) -> None:
-    """A thin bar filled to `share` (0…1, cut to that)."""
+    """A thin bar filled to `share`, which is clamped to 0…1."""
     filled = 0.0 if share is None else min(1.0, max(0.0, share))
     st.html(f'<div class="tt-bar"><div style="width:{filled:.1%};background:{colour}"></div></div>')

@@ -1,4 +1,4 @@
-"""API answers as charts and tables need them. Pure: JSON in, plain lists out; offsets and durations in seconds."""
+"""Turns API answers into the values of charts and tables. Pure functions; offsets and durations are in seconds."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Series:
-    """Values over a regular grid of times (UTC). None: nothing to say about that bucket; a line breaks there."""
+    """Values over a regular grid of times (UTC). None: the bucket has no value, and the line has a gap."""
 
     times: list[datetime]
     values: dict[str, list[float | None]]
 
     def latest(self, name: str) -> float | None:
-        """The last value that is there."""
+        """The last value that is not None."""
         return next((value for value in reversed(self.values[name]) if value is not None), None)
 
     def top(self, name: str) -> float | None:
-        """The largest value that is there."""
+        """The largest value that is not None."""
         return max((value for value in self.values[name] if value is not None), default=None)
 
 
 def on_grid(answer: Json, names: Sequence[str], window: Json, missing: float | None = None) -> Series:
-    """A `/timeseries` answer with every bucket of the window, those that the answer leaves out holding `missing`.
+    """A `/timeseries` answer as a Series with every bucket of the window. `missing` fills the absent buckets.
 
-    Pass 0 for rates (nothing happened); leave None for percentiles and gauges (nothing is known).
+    Pass 0 for rates (nothing happened); leave None for percentiles and gauges (the value is unknown).
     """
     step = float(answer["step_s"])
     found = {_unix(point["t"]): point for point in answer["points"]}
     first, last = _unix(window["start"]) // step, _unix(window["end"]) // step
     grid = [round(index * step, 6) for index in range(int(first), int(last) + 1)]
     if grid and grid[-1] not in found and grid[-1] == _unix(window["end"]):
-        grid.pop()  # the window ends where this bucket would begin
+        grid.pop()  # the window ends at the moment at which this bucket begins
     values = {name: [found[at].get(name) if at in found else missing for at in grid] for name in names}
     return Series([datetime.fromtimestamp(at, UTC) for at in grid], values)
 
@@ -52,26 +52,30 @@ def _unix(text: str) -> float:
 
 @dataclass(frozen=True)
 class PhaseTotal:
-    """All stretches of one phase of a request."""
+    """One phase of a request, summed over all its stretches."""
 
     name: str
     seconds: float
     share: float
-    """Of the request's phases together, 0…1."""
+    """Share of the time of all phases, 0…1."""
     stretches: int
 
 
 def phase_totals(phases: Sequence[Json]) -> list[PhaseTotal]:
     """The phases of a request summed by name, longest first."""
-    whole = sum(phase["duration_s"] for phase in phases)
+    total_s = sum(phase["duration_s"] for phase in phases)
     names = dict.fromkeys(phase["name"] for phase in phases)
     parts = {name: [p["duration_s"] for p in phases if p["name"] == name] for name in names}
-    totals = [PhaseTotal(name, sum(p), sum(p) / whole if whole else 0.0, len(p)) for name, p in parts.items()]
+    totals = [PhaseTotal(name, sum(p), sum(p) / total_s if total_s else 0.0, len(p)) for name, p in parts.items()]
     return sorted(totals, key=lambda total: -total.seconds)
 
 
 def waiting_phases(tokens: Sequence[Json], phases: Sequence[Json]) -> list[str]:
-    """For each token the phase in which most of the wait for it fell; '' when the engine reports no phases."""
+    """For each token, the phase that took most of the wait for it; '' when the engine reports no phases.
+
+    A token that ends at 1.0 s after a wait of 0.5 s has waited from 0.5 to 1.0. With the phases decode 0.3–0.6 and
+    preempted 0.6–1.0 the overlaps are 0.1 and 0.4 s, so its phase is preempted.
+    """
     if not tokens or not phases:
         return [""] * len(tokens)
     end = np.array([token["offset_s"] for token in tokens])
@@ -79,13 +83,13 @@ def waiting_phases(tokens: Sequence[Json], phases: Sequence[Json]) -> list[str]:
     begins = np.array([[phase["offset_s"]] for phase in phases])
     ends = begins + [[phase["duration_s"]] for phase in phases]
     overlap = np.clip(np.minimum(end, ends) - np.maximum(start, begins), 0, None)
-    # Tokens of one step share its end, so all but the first waited for nothing: they belong to where they came out.
-    came_out = (begins < end) & (end <= ends + 1e-9)
-    return [str(phases[index]["name"]) for index in np.argmax(overlap + came_out * 1e-12, axis=0)]
+    # Tokens of one step share its end, so all but the first have a wait of 0. Such a token gets the phase of its end.
+    ends_in = (begins < end) & (end <= ends + 1e-9)
+    return [str(phases[index]["name"]) for index in np.argmax(overlap + ends_in * 1e-12, axis=0)]
 
 
 def interference(steps: Sequence[Json], tokens: Sequence[Json], phases: Sequence[Json]) -> list[Json]:
-    """Steps that prefilled somebody else's prompt while this request waited for its next token."""
+    """Steps that prefilled prompts of other requests while this request waited for its next token."""
     if not tokens:
         return []
     first, last = tokens[0]["offset_s"], tokens[-1]["offset_s"]
@@ -104,7 +108,7 @@ def _overlap(step: Json, begin: float, end: float) -> float:
 
 
 def longest_waits(tokens: Sequence[Json], phases: Sequence[Json], steps: Sequence[Json], k: int = 5) -> list[Json]:
-    """The k tokens waited for longest after the first, with what the step that made each was doing."""
+    """The k longest waits after the first token, each with the counts of the step that made the token."""
     waited_in = waiting_phases(tokens, phases)
     by_number = {step["step"]: step for step in steps}
     after_first = sorted(range(1, len(tokens)), key=lambda i: -tokens[i]["duration_s"])[:k]
@@ -127,7 +131,7 @@ def longest_waits(tokens: Sequence[Json], phases: Sequence[Json], steps: Sequenc
 
 
 def thresholds(slos: Sequence[Json], metric: str, only: str | None) -> dict[str, float]:
-    """What each SLO (or `only` that one) allows for a metric, in seconds, by its name."""
+    """The threshold of each SLO for a metric, in seconds, by the SLO's name. `only` names a single SLO."""
     wanted = [slo for slo in slos if only in (None, slo["name"])]
     return {
         slo["name"]: slo["thresholds"][f"{metric}_s"]
@@ -137,7 +141,7 @@ def thresholds(slos: Sequence[Json], metric: str, only: str | None) -> dict[str,
 
 
 def slo_state(slo: Json) -> str:
-    """`page`, `ticket`, `exhausted` (nothing fires, but the budget is spent), `ok`, or `idle` without any request."""
+    """`page` or `ticket` when an alert fires, else `idle` (no requests), `exhausted` (no budget left) or `ok`."""
     if slo["firing"]:
         return str(slo["firing"])
     if slo["attainment"] is None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from dashboard.charts import in_reach, latency, legend
 from dashboard.filters import POINTS, STEPS_S, known_labels, refresh_s, step_s
-from dashboard.shape import (
+from dashboard.transform import (
     Series,
     interference,
     longest_waits,

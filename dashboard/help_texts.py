@@ -1,0 +1,37 @@
+"""Help text of each number, shown by the question mark beside it. docs/numbers.md has the full definitions."""
+
+from __future__ import annotations
+
+from typing import Final
+
+HELP: Final = {
+    "TTFT": "Time to first token: from arrival to the first output token. Contains queueing, cold start and prefill.",
+    "TPOT": "Time per output token after the first: (last − first) / (n − 1). Undefined for fewer than two tokens.",
+    "ITL": "Inter-token latency: the gap before each token after the first, one value per token.",
+    "E2E": "From arrival to the last token.",
+    "Queue": "Time before the engine first scheduled the request. Only for engines that report it.",
+    "Attainment": "Good requests / all requests except those the client cancelled. Errors are bad; a request still "
+    "in flight that is already past a threshold is bad now, and so is a request of an engine process that died.",
+    "Budget left": "Share of the error budget (1 − objective) that is left in the SLO's window. Negative: overspent.",
+    "Goodput": "Requests per second that met every threshold of their SLO.",
+    "Requests": "Requests that ended in this range.",
+    "Requests/s": "Requests that ended in this range, per second.",
+    "Good": "Ended ok and met every threshold of every SLO that selects it.",
+    "Failed": "Ended with an error. Bad for every SLO.",
+    "Cancelled": "The client went away. No SLO counts these requests.",
+    "In flight": "Announced and not yet ended. Late: already past a threshold, so bad now.",
+    "Lost": "Announced, never ended, and not announced again: the engine process died. Counts as bad.",
+    "Output tokens/s": "Output tokens of all requests that ended in this range, per second.",
+    "Running": "Requests in the batch of each engine process at its newest step, summed.",
+    "Waiting": "Requests in the queue of each engine process at its newest step, summed.",
+    "KV used": "Share of KV-cache blocks in use in the fullest engine process. At 100 %, requests are preempted.",
+    "KV blocks evicted": "Blocks evicted in this range: taken from running requests, or cached blocks dropped.",
+    "Preemptions": "Times that a running request lost its KV-cache blocks in this range. It is computed again.",
+    "Cold starts": "Starts of engine processes that overlap this range: loading weights, compilation, warm-up.",
+    "Input tokens": "Tokens of the prompt.",
+    "Cached tokens": "Prompt tokens whose KV cache was already there and needed no prefill.",
+    "Output tokens": "Tokens generated for the request, hidden reasoning included.",
+    "Burn rate": "Speed at which the error budget is spent: at 1× it lasts exactly the SLO's window. An alert fires "
+    "while both of its windows burn faster than its threshold.",
+    "Prefill interference": "Engine steps that prefilled prompts of other requests while this one waited for a token.",
+}

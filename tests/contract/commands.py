@@ -1,0 +1,160 @@
+"""Finds the commands and flags that a text names (`tokentrail …`, `python -m …`, `make …`) and checks each."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from collector.settings import Settings as CollectorSettings
+from instrumented_engine.settings import Settings as EngineSettings
+from tokentrail.cli import app
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("tokentrail", "instrumented_engine", "collector", "alerts", "dashboard", "benchmarks")
+
+INLINE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
+FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+SHELL = ("", "sh", "console")
+WORD = re.compile(r"[a-z][a-z0-9_-]*")
+PLAIN = {"COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"}
+"""Environment in which help texts are neither coloured nor wrapped."""
+FLAGS_OF_OTHERS = {"--otlp-traces-endpoint"}
+"""vLLM's."""
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """Every command line in shell blocks, indented blocks and inline code, as words without prompt and comment.
+
+    "Run `.venv/bin/tokentrail demo --seed 7`" gives [".venv/bin/tokentrail", "demo", "--seed", "7"].
+    """
+    lines = [line for _, language, body in FENCE.findall(text) if language in SHELL for line in _joined(body)]
+    prose = FENCE.sub("", text)
+    lines += [" ".join(code.split()) for code in INLINE.findall(prose)]
+    lines += [line for line in _joined(prose) if line.startswith("    ")]
+    for line in lines:
+        for part in re.split(r"&&|\|\||[|;]", line.strip().removeprefix("$ ")):
+            try:
+                words = shlex.split(part, comments=True)
+            except ValueError:  # the quote was cut in two with the line
+                words = part.split()
+            while words and re.match(r"[A-Z_]+=", words[0]):
+                words.pop(0)
+            if words:
+                yield words
+
+
+def _joined(block: str) -> list[str]:
+    return re.sub(r"\\\n\s*", "", block).splitlines()
+
+
+def flags(words: Iterable[str]) -> list[str]:
+    """`--json` of both `--json PATH` and `--json=PATH`."""
+    return [match[0] for word in words if (match := re.match(r"--[a-z][a-z0-9-]*", word))]
+
+
+def named_commands(text: str) -> Iterator[str]:
+    """`tokentrail demo --seconds`: the command and one of its flags, or the command alone."""
+    for program, *words in commands(text):
+        if program.rpartition("/")[2] == "tokentrail" and words:
+            name = words[0] if WORD.fullmatch(words[0]) else ""
+            yield from (f"tokentrail {name} {flag}".replace("  ", " ") for flag in flags(words))
+            if name:
+                yield f"tokentrail {name}"
+
+
+def is_command(name: str) -> bool:
+    """Typer knows the command, and its help lists the flag."""
+    *words, last = name.split()[1:]
+    if not last.startswith("--"):
+        return _cli_help(last) is not None
+    return _has_flag(_cli_help(*words), last)
+
+
+@cache
+def _cli_help(*words: str) -> str | None:
+    shown = CliRunner().invoke(app, [*words, "--help"], env=PLAIN)
+    return shown.output if shown.exit_code == 0 else None
+
+
+def _has_flag(help_text: str | None, flag: str) -> bool:
+    return help_text is not None and bool(re.search(rf"(?<![\w-]){flag}(?![\w-])", help_text))
+
+
+def named_modules(text: str) -> Iterator[str]:
+    """`python -m collector --slos`: the module and one of its flags, or the module alone."""
+    for program, *words in commands(text):
+        if re.fullmatch(r"python[0-9.]*", program.rpartition("/")[2]) and words[:1] == ["-m"] and len(words) > 1:
+            yield f"python -m {words[1]}"
+            if words[1].partition(".")[0] in (*PACKAGES, "tests"):
+                yield from (f"python -m {words[1]} {flag}" for flag in flags(words[2:]))
+
+
+def is_module(name: str) -> bool:
+    """The module can be run, and its help lists the flag. Modules of others must only be installed."""
+    _, _, module, *flag = name.split()
+    if not _runs(module):
+        return False
+    return not flag or _has_flag(_module_help(module), flag[0])
+
+
+def _runs(module: str) -> bool:
+    with contextlib.suppress(ModuleNotFoundError):
+        found = importlib.util.find_spec(module)
+        is_package = found is not None and found.submodule_search_locations is not None
+        return found is not None and (not is_package or importlib.util.find_spec(f"{module}.__main__") is not None)
+    return False
+
+
+@cache
+def _module_help(module: str) -> str:
+    command = [sys.executable, "-m", module, "--help"]
+    env = {**os.environ, **PLAIN}
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env=env).stdout
+
+
+def named_targets(text: str) -> Iterator[str]:
+    """`make demo DEMO_SECONDS=120`: `make demo` and `make DEMO_SECONDS=`."""
+    for program, *words in commands(text):
+        if program == "make":
+            yield from (f"make {word}" for word in words if WORD.fullmatch(word))
+            yield from (f"make {word.partition('=')[0]}=" for word in words if re.match(r"[A-Z_]+=", word))
+
+
+def is_target(name: str) -> bool:
+    """A rule of the Makefile, or a variable that it uses."""
+    makefile, word = (ROOT / "Makefile").read_text(), name.removeprefix("make ")
+    if word.endswith("="):
+        return f"$({word[:-1]})" in makefile
+    return bool(re.search(rf"^{word}:", makefile, re.MULTILINE))
+
+
+def named_flags(text: str) -> Iterator[str]:
+    """Inline code that is a flag alone: `--wal-max-bytes`, `--slos FILE`."""
+    for code in INLINE.findall(FENCE.sub("", text)):
+        if code.startswith("--"):
+            yield from flags(code.split())
+
+
+def is_flag(name: str) -> bool:
+    """A flag of one of our commands, or one of `FLAGS_OF_OTHERS`."""
+    return name in FLAGS_OF_OTHERS or name in _flags()
+
+
+@cache
+def _flags() -> frozenset[str]:
+    settings = [*CollectorSettings.model_fields, *EngineSettings.model_fields]
+    ours = {f"--{name.replace('_', '-')}" for name in settings}
+    helps = [_module_help(module) for module in ("alerts", "benchmarks", "benchmarks.sdk_span_cost")]
+    helps += [_cli_help(name) or "" for name in get_command(app).commands]
+    return frozenset(ours.union(*(re.findall(r"--[a-z][a-z-]+", text) for text in helps)))

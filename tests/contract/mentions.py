@@ -1,0 +1,190 @@
+"""Finds the commands, settings, files, endpoints and metrics that a text names, and checks that each exists.
+
+`missing("Run `tokentrail rules`, then `make test`.")` is `["command: tokentrail rules"]`.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tempfile
+import tokenize
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from inspect import cleandoc
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
+
+from opentelemetry import environment_variables as otel_api
+from opentelemetry.sdk import environment_variables as otel_sdk
+
+from collector.settings import Settings as CollectorSettings
+from instrumented_engine.settings import Settings as EngineSettings
+from tests.contract.commands import (
+    INLINE,
+    PACKAGES,
+    is_command,
+    is_flag,
+    is_module,
+    is_target,
+    named_commands,
+    named_flags,
+    named_modules,
+    named_targets,
+)
+from tests.support.collector import Collector
+
+ROOT = Path(__file__).parents[2]
+
+OUTSIDE = {".git", ".venv", ".demo"}
+THEIR_OWN = {"docker-compose.override.yml", "config.json"}
+"""File names that the documentation gives to files of the reader or of Hugging Face."""
+
+
+def named_variables(text: str) -> Iterator[str]:
+    """`TOKENTRAIL_WAL_MAX_BYTES`; one that ends in `_`, as in `OTEL_*`, is a prefix."""
+    yield from re.findall(r"\b(?:TOKENTRAIL|OTEL)_[A-Z0-9_]*", text)
+
+
+def is_variable(name: str) -> bool:
+    """Read by the collector, the engine, the SDK, the dashboard, docker-compose.yml or OpenTelemetry."""
+    return name in _variables() or (name.endswith("_") and any(known.startswith(name) for known in _variables()))
+
+
+@cache
+def _variables() -> frozenset[str]:
+    known = {f"TOKENTRAIL_{name.upper()}" for name in CollectorSettings.model_fields}
+    known |= {f"TOKENTRAIL_ENGINE_{name.upper()}" for name in EngineSettings.model_fields}
+    known |= {text for text in _constants() if re.fullmatch(r"TOKENTRAIL_[A-Z_]*[A-Z]", text)}
+    known |= set(re.findall(r"\$\{(TOKENTRAIL_[A-Z_]+)", (ROOT / "docker-compose.yml").read_text()))
+    known |= {name for name in {**vars(otel_api), **vars(otel_sdk)} if name.startswith("OTEL_")}
+    return frozenset(known)
+
+
+@cache
+def _constants() -> frozenset[str]:
+    """Every string constant of the packages. A docstring that names a setting is a longer constant than its name."""
+    trees = (ast.parse(path.read_text()) for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+    nodes = (node for tree in trees for node in ast.walk(tree))
+    return frozenset(n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str))
+
+
+def named_files(text: str) -> Iterator[str]:
+    """Paths that begin with a folder of the repository, and file names in inline code: `conditions.yaml`."""
+    folders = "|".join(map(re.escape, _folders()))
+    for path in re.findall(rf"(?<![\w/.:@~-])(?:{folders})/[\w./*{{}},<>-]*+(?!:\d)", text):
+        yield path.rstrip(".,")
+    for code in INLINE.findall(text):
+        if re.fullmatch(r"[\w-][\w.-]*\.(?:py|sql|md|ya?ml|toml|json)", code):
+            yield code
+
+
+def is_file(name: str) -> bool:
+    """A file or folder of the repository; a name without a folder may lie in any.
+
+    `*`, `<name>` and words in capitals stand for any name: `collector/sql/engines/NN_name/` is there when one such is.
+    """
+    if name in THEIR_OWN or (ROOT / name).exists():
+        return True
+    pattern = re.sub(r"<\w+>|\b[A-Z]{2,}\w*", "*", name).rstrip("/")
+    known = _files() if "/" in name else {path.rpartition("/")[2] for path in _files()}
+    return any(fnmatchcase(path, pattern) or ("*" in pattern and fnmatchcase(path, f"{pattern}/*")) for path in known)
+
+
+@cache
+def _files() -> frozenset[str]:
+    tops = (top for top in ROOT.iterdir() if top.name not in OUTSIDE)
+    paths = (path for top in tops for path in (top, *top.rglob("*")) if path.is_file())
+    return frozenset(str(path.relative_to(ROOT)) for path in paths)
+
+
+def _folders() -> list[str]:
+    return sorted({path.partition("/")[0] for path in _files() if "/" in path})
+
+
+def named_endpoints(text: str) -> Iterator[str]:
+    """`/api/v1/summary?start=-1h`, the same below `$API`, and inline code that is a path alone: `/summary`."""
+    for path in re.findall(r"(?<![\w/])(?:\$API|https?://[\w.:-]+/api/v1|/api/v1)(/[^\s`\"')|]*)", text):
+        yield f"/api/v1{path}".rstrip(".,;:").removesuffix("/")
+    yield from (code for code in INLINE.findall(text) if re.fullmatch(r"/[a-z_]+(?:\?\S*)?", code) and code != "/tmp")
+
+
+def is_endpoint(name: str) -> bool:
+    """The collector's OpenAPI document has the path (without `/api/v1` too) and every parameter of the query."""
+    url = urlsplit(name)
+    return any(
+        set(dict(parse_qsl(url.query, keep_blank_values=True))) <= parameters
+        for route, parameters in _routes()
+        if re.fullmatch(rf"(?:/api/v1)?{re.sub(r'{[^}]*}', '[^/]+', route.removeprefix('/api/v1'))}", url.path)
+    )
+
+
+@cache
+def _routes() -> tuple[tuple[str, frozenset[str]], ...]:
+    with tempfile.TemporaryDirectory() as folder, Collector(Path(folder) / "data") as collector:
+        document = collector.get("/openapi.json").json()
+        unlisted = [path for path in ("/metrics", "/healthz", "/readyz") if collector.get(path).is_success]
+    listed = [
+        (path, frozenset(p["name"] for p in methods["get"].get("parameters", ())))
+        for path, methods in document["paths"].items()
+    ]
+    return (*listed, *((path, frozenset()) for path in (*unlisted, "/docs", "/openapi.json")))
+
+
+def named_metrics(text: str) -> Iterator[str]:
+    """`tokentrail_requests_total`; one that ends in `_`, as in `tokentrail_collector_*`, is a prefix."""
+    yield from re.findall(r"(?<![\w.])(?:tokentrail|gen_ai)_[a-z0-9_]+", text)
+
+
+def is_metric(name: str) -> bool:
+    """A metric or label that the code names; a histogram's series belong to it."""
+    base = re.sub(r"_(?:bucket|sum|count)$", "", name)
+    return bool({name, base} & _constants()) or (name.endswith("_") and any(c.startswith(name) for c in _constants()))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of name: how a text's names of it are found, and whether one exists."""
+
+    name: str
+    find: Callable[[str], Iterable[str]]
+    exists: Callable[[str], bool]
+
+
+KINDS = (
+    Kind("command", named_commands, is_command),
+    Kind("module", named_modules, is_module),
+    Kind("make", named_targets, is_target),
+    Kind("flag", named_flags, is_flag),
+    Kind("variable", named_variables, is_variable),
+    Kind("file", named_files, is_file),
+    Kind("endpoint", named_endpoints, is_endpoint),
+    Kind("metric", named_metrics, is_metric),
+)
+
+
+def missing(text: str) -> list[str]:
+    """The names in a text that do not exist, each with its kind."""
+    return [
+        f"{kind.name}: {name}" for kind in KINDS for name in dict.fromkeys(kind.find(text)) if not kind.exists(name)
+    ]
+
+
+def python_prose(source: str) -> str:
+    """The docstrings and comments of a Python file."""
+    values = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Expr)]
+    texts = [
+        cleandoc(value.value) for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)
+    ]
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    texts += [token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT]
+    return "\n\n".join(texts)
+
+
+def yaml_comments(source: str) -> str:
+    """The comments of a YAML file or Dockerfile."""
+    found = (re.search(r"(?:^|\s)#\s?(.*)", line) for line in source.splitlines())
+    return "\n".join(match[1] for match in found if match)

@@ -1,0 +1,66 @@
+"""The checker of the documentation finds each kind of name, and tells names that exist from names that do not."""
+
+import pytest
+
+from tests.contract.mentions import missing, python_prose, yaml_comments
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("`tokentrail demo --seed 7`, `tokentrail`, `.venv/bin/tokentrail up`", []),
+        ("after a change (`tokentrail rules`)", ["command: tokentrail rules"]),
+        ("```sh\nmake setup && .venv/bin/tokentrail rules  # as above\n```", ["command: tokentrail rules"]),
+        (
+            "`tokentrail up --out X`, `tokentrail --speed`",
+            ["command: tokentrail up --out", "command: tokentrail --speed"],
+        ),
+        ("```console\n$ tokentrail demo \\\n    --fast 3\n```", ["command: tokentrail demo --fast"]),
+        ("```python\ntokentrail rules\n```", []),
+        ("so tokentrail rules the world", []),
+        ("    python -m collectors --data-dir D", ["module: python -m collectors"]),
+        ("`python -m collector --store chdb://`, `python -m pytest -q`, `python -m alerts --slos=F`", []),
+        ("`python -m collector --stores x`", ["module: python -m collector --stores"]),
+        (
+            "`python -m benchmarks.gone`, `python -m docs`",
+            ["module: python -m benchmarks.gone", "module: python -m docs"],
+        ),
+        ("`make demo DEMO_SECONDS=9`, `make PYTHON=python3.12 test`", []),
+        ("`make demos`, `make test PYTEST=x`", ["make: make demos", "make: make PYTEST="]),
+        ("`--wal-max-bytes`, `--slos FILE`, `--json PATH`", []),
+        ("`--otlp-traces-endpoint` of vLLM", []),
+        ("`--wal-bytes`", ["flag: --wal-bytes"]),
+        ("TOKENTRAIL_LOST_AFTER_S, `TOKENTRAIL_ENGINE_*`, OTEL_SERVICE_NAME, `OTEL_BSP_…`", []),
+        ("(TOKENTRAIL_LOST_AFTER says when)", ["variable: TOKENTRAIL_LOST_AFTER"]),
+        (
+            "`OTEL_EXPORTER_ENDPOINT`, `TOKENTRAIL_SDK_*`",
+            ["variable: OTEL_EXPORTER_ENDPOINT", "variable: TOKENTRAIL_SDK_"],
+        ),
+        (
+            "collector/slo/windows.yaml, `windows.yaml`, alerts/tests/*.yml, collector/sql/, `NAME.json`",
+            [],
+        ),
+        ("see alerts/windows.yaml.", ["file: alerts/windows.yaml"]),
+        (
+            "`burns.yaml`, docs/rules/*.md, collector/nothing/",
+            ["file: docs/rules/*.md", "file: collector/nothing/", "file: burns.yaml"],
+        ),
+        ("image tokentrail/collector:0.1.0, /var/lib/tokentrail/x, https://example.com/docs/x", []),
+        ("`/api/v1/slos/{name}`, $API/slos/NAME, /api/v1/goodput?ttft=1s&surface=1, `/incidents`, `/readyz`", []),
+        ("`/api/v1/tails`, $API/slo", ["endpoint: /api/v1/tails", "endpoint: /api/v1/slo"]),
+        ("/api/v1/goodput?tbt=1s `/incident`", ["endpoint: /api/v1/goodput?tbt=1s", "endpoint: /incident"]),
+        ("tokentrail_requests_total, `tokentrail_collector_*`, gen_ai_server_request_duration_seconds_bucket", []),
+        (
+            "`tokentrail_request_total`, gen_ai_ttft_seconds",
+            ["metric: tokentrail_request_total", "metric: gen_ai_ttft_seconds"],
+        ),
+    ],
+)
+def test_each_kind_of_name_is_found_and_checked(text, names):
+    assert missing(text) == names
+
+
+def test_prose_is_taken_from_docstrings_and_comments_alone():
+    source = '"""Of `a.py`."""\nX = "TOKENTRAIL_X"\n"""Says x."""\ndef f():\n    """Reads it."""  # and logs\n'
+    assert python_prose(source) == "Of `a.py`.\n\nSays x.\n\nReads it.\n\nand logs"
+    assert yaml_comments("a: b#c  # one\n# two\n") == "one\ntwo"
