@@ -1,3 +1,3 @@
-"""The version, where the SDK can read it without importing itself."""
+"""The version. The wheel's metadata and `tokentrail --version` both come from this line."""
 
 __version__ = "0.1.0"

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import tokentrail
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -26,6 +28,7 @@ def test_it_holds_only_our_package(wheel):
     assert "tokentrail/semconv.py" in names
     assert "tokentrail/py.typed" in names
     assert any(n.endswith("licenses/LICENSE") for n in names)
+    assert wheel.name.startswith(f"tokentrail-{tokentrail.__version__}-")
 
 
 def test_it_imports_with_its_base_dependencies_only(wheel, tmp_path):
@@ -43,4 +46,4 @@ def test_it_imports_with_its_base_dependencies_only(wheel, tmp_path):
         [python, "-c", code], capture_output=True, text=True, cwd=tmp_path, env={"OTEL_SDK_DISABLED": "true"}
     )
     assert run.returncode == 0, run.stderr
-    assert run.stdout.split()[-1] == "0.1.0"
+    assert run.stdout.split()[-1] == tokentrail.__version__
