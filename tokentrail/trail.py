@@ -103,8 +103,8 @@ class Trail(Recorder):
         kind: SpanKind = SpanKind.SERVER,
     ) -> RequestTrail:
         """Records the arrival of a request (`arrival_ns` in unix ns; by default now). It continues the trace of
-        `carrier` (HTTP headers with a W3C `traceparent`), or else of the current OpenTelemetry span. Sampling is decided
-        here, once. `kind` is CLIENT for proxies and client wrappers.
+        `carrier` (HTTP headers with a W3C `traceparent`), or else of the current OpenTelemetry span. Sampling is
+        decided here, once. `kind` is CLIENT for proxies and client wrappers.
         """
         try:
             arrival = self._clock() if arrival_ns is None else floored(arrival_ns)
