@@ -43,9 +43,10 @@ def commands(text: str) -> Iterator[list[str]]:
     lines += [" ".join(code.split()) for code in INLINE.findall(prose)]
     lines += [line for line in _joined(prose) if line.startswith("    ")]
     for line in lines:
-        for part in re.split(r"&&|\|\||[|;]", line.strip().removeprefix("$ ")):
+        command = re.sub(r"(?:^|\s)#.*", "", line).strip().removeprefix("$ ")
+        for part in re.split(r"&&|\|\||[|;]", command):
             try:
-                words = shlex.split(part, comments=True)
+                words = shlex.split(part)
             except ValueError:  # the quote was cut in two with the line
                 words = part.split()
             while words and re.match(r"[A-Z_]+=", words[0]):

@@ -89,7 +89,7 @@ def is_file(name: str) -> bool:
     """
     if name in THEIR_OWN or (ROOT / name).exists():
         return True
-    pattern = re.sub(r"<\w+>|\b[A-Z]{2,}\w*", "*", name).rstrip("/")
+    pattern = re.sub(r"<\w+>|(?<![A-Za-z])[A-Z]{2,}\w*", "*", name).rstrip("/")
     known = _files() if "/" in name else {path.rpartition("/")[2] for path in _files()}
     return any(fnmatchcase(path, pattern) or ("*" in pattern and fnmatchcase(path, f"{pattern}/*")) for path in known)
 
@@ -140,9 +140,16 @@ def named_metrics(text: str) -> Iterator[str]:
 
 
 def is_metric(name: str) -> bool:
-    """A metric or label that the code names; a histogram's series belong to it."""
+    """A metric, a label or a table of the store. The series of a histogram (`…_bucket`) belong to it."""
     base = re.sub(r"_(?:bucket|sum|count)$", "", name)
-    return bool({name, base} & _constants()) or (name.endswith("_") and any(c.startswith(name) for c in _constants()))
+    known = _constants() | _tables()
+    return bool({name, base} & known) or (name.endswith("_") and any(other.startswith(name) for other in known))
+
+
+@cache
+def _tables() -> frozenset[str]:
+    sql = "\n".join(path.read_text() for path in (ROOT / "collector" / "sql").rglob("*.sql"))
+    return frozenset(re.findall(r"CREATE [A-Z ]*(?:TABLE|VIEW)(?: IF NOT EXISTS)? (\w+)", sql))
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from tests.contract.mentions import missing, python_prose, yaml_comments
             ["module: python -m benchmarks.gone", "module: python -m docs"],
         ),
         ("`make demo DEMO_SECONDS=9`, `make PYTHON=python3.12 test`", []),
+        ("```sh\nmake lint  # ruff; make nothing of it\nmake bench; make wishes\n```", ["make: make wishes"]),
         ("`make demos`, `make test PYTEST=x`", ["make: make demos", "make: make PYTEST="]),
         ("`--wal-max-bytes`, `--slos FILE`, `--json PATH`", []),
         ("`--otlp-traces-endpoint` of vLLM", []),
@@ -37,7 +38,7 @@ from tests.contract.mentions import missing, python_prose, yaml_comments
             ["variable: OTEL_EXPORTER_ENDPOINT", "variable: TOKENTRAIL_SDK_"],
         ),
         (
-            "collector/slo/windows.yaml, `windows.yaml`, alerts/tests/*.yml, collector/sql/, `NAME.json`",
+            "collector/slo/windows.yaml, `windows.yaml`, alerts/tests/*.yml, `test_api_NAME.py`, `NAME.json`",
             [],
         ),
         ("see alerts/windows.yaml.", ["file: alerts/windows.yaml"]),
@@ -49,6 +50,7 @@ from tests.contract.mentions import missing, python_prose, yaml_comments
         ("`/api/v1/slos/{name}`, $API/slos/NAME, /api/v1/goodput?ttft=1s&surface=1, `/incidents`, `/readyz`", []),
         ("`/api/v1/tails`, $API/slo", ["endpoint: /api/v1/tails", "endpoint: /api/v1/slo"]),
         ("/api/v1/goodput?tbt=1s `/incident`", ["endpoint: /api/v1/goodput?tbt=1s", "endpoint: /incident"]),
+        ("the tables `tokentrail_requests` and `tokentrail_request`", ["metric: tokentrail_request"]),
         ("tokentrail_requests_total, `tokentrail_collector_*`, gen_ai_server_request_duration_seconds_bucket", []),
         (
             "`tokentrail_request_total`, gen_ai_ttft_seconds",
