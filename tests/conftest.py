@@ -26,7 +26,7 @@ SLOW = (
     "alerts/test_prometheus.py",
     "tokentrail/test_process.py",
 )
-"""Files and folders that start processes, browsers or real models. The longest run first; `make test-fast` runs none."""
+"""Files and folders that start processes, browsers or real models, the longest first. `make test-fast` skips them."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -61,8 +61,11 @@ def test_the_collector_and_the_client_tell_the_same_story(driven, api):
 
     comparison = compare(seen, rows)
     assert comparison.matched == len(ok)
-    assert comparison.problems(median_s=0.030) == []
-    assert statistics.median(abs(g) for g in comparison.tpot_gaps_s) < 0.005
+    # The hop takes longer where the machine is slow, and so does everything else.
+    hop_s = max(0.030, 0.1 * statistics.median(o.ttft_s for o in ok))
+    assert comparison.problems(median_s=hop_s) == []
+    tpot_s = statistics.median(o.tpot_s for o in ok if o.tpot_s is not None)
+    assert statistics.median(abs(g) for g in comparison.tpot_gaps_s) < max(0.005, 0.05 * tpot_s)
 
     # the request that its client cancelled is in no SLO's denominator
     (gone,) = [o for o in seen if o.status == "cancelled"]

@@ -50,7 +50,7 @@ class Collector:
     def post(self, body, **headers):
         return self.http.post(self.urls["otlp-http"] + "/v1/traces", content=body, headers=PROTOBUF | headers)
 
-    def wait_until(self, condition, timeout_s=30.0):
+    def wait_until(self, condition, timeout_s=120.0):
         deadline = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < deadline, f"{condition} did not come true in {timeout_s} s"
@@ -60,7 +60,7 @@ class Collector:
         self.process.kill()
         self._ended()
 
-    def stop(self, timeout_s=30):
+    def stop(self, timeout_s=90):
         """SIGTERM and wait; the exit status."""
         self.process.terminate()
         try:
