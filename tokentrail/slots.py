@@ -64,7 +64,7 @@ class Slots:
     def mark_ended(self, request: RequestTrail, *, after_steps: int) -> bool:
         """Lets a request get tokens in that many steps of the batch and no more; False when it has ended before."""
         slot = request.slot
-        if slot < FIRST_SLOT or self.last_step[slot] != NEVER:
+        if self.last_step[slot] != NEVER:
             return False
         self.last_step[slot] = after_steps
         return True

@@ -1,5 +1,6 @@
 """The counts balance at all times, and only a full buffer, a refusal or a shutdown loses a span."""
 
+import threading
 import time
 
 import pytest
@@ -173,6 +174,23 @@ def test_too_many_records_for_the_assembler_are_dropped_with_their_tokens(monkey
     assert trail.stats.drops == {"buffer_full": 9}
     trail.flush()
     assert trail.stats.accepted == 9 + 3 + 2
+
+
+def test_an_attempt_at_once_is_one_attempt():
+    attempts = []
+
+    def dead(body):
+        attempts.append(body)
+        if len(attempts) == 1:
+            queue.retry_at_once()
+        else:
+            threading.Timer(0.05, queue.close).start()
+        return SendResult(SendStatus.RETRY, "dead", retry_after_s=300)
+
+    queue = exporter(dead)
+    queue.offer(Payload(b"a", 1))
+    queue.run()
+    assert len(attempts) == 2
 
 
 def test_shutdown_does_not_wait_for_a_dead_collector():

@@ -150,6 +150,7 @@ def test_after_shutdown_everything_is_refused_and_counted(trail):
     assert trail.shutdown()
     trail.step(0, T0, T0, [open_])
     trail.kv_event(KvEvent.EVICT, blocks=1, reason="r", step=0, start_ns=T0)
+    assert (trail.stats.pending, trail.stats.drops) == (0, {"shutdown": 3})
     assert start(trail).sampled is False
     open_.end(T0 + MS)
     trail.flush()

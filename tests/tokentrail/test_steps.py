@@ -136,6 +136,9 @@ def test_records_are_taken_oldest_first_until_they_hold_enough_spans():
     assert step_ints(take(trail._records, 4))[:, 2].tolist() == [0, 1]
     assert step_ints(take(trail._records, 100))[:, 2].tolist() == [2, 3]
     assert take(trail._records, 1) == []
+    for number in range(3):
+        trail.step(number, 0, 0, [])
+    assert len(take(trail._records, 2)) == 2
 
 
 def test_the_buffer_takes_as_many_records_as_it_says(monkeypatch):
