@@ -19,8 +19,9 @@ import typer
 from transformers import AutoModelForCausalLM
 
 from benchmarks.report import JsonPath, Quick, publish
-from instrumented_engine.core.blocks import BlockPool
+from instrumented_engine.core.block_manager import BlockManager
 from instrumented_engine.core.engine import Engine
+from instrumented_engine.core.observer import Observer
 from instrumented_engine.core.scheduler import Scheduler
 from instrumented_engine.core.sequence import SamplingParams, Sequence
 from instrumented_engine.core.text import TextStream
@@ -92,10 +93,10 @@ def copy_bandwidth(device: Device) -> float:
 def engine_step_s(model: Llama, prompts: torch.Tensor, tokens: int) -> float:
     """Seconds per decode step, the prefill step left out."""
     blocks = len(prompts) * (PROMPT_TOKENS + tokens) // 16 + len(prompts)
-    scheduler = Scheduler(BlockPool(blocks, 16), max_seqs=len(prompts), max_batched_tokens=4096)
+    scheduler = Scheduler(BlockManager(blocks, 16), max_seqs=len(prompts), max_batched_tokens=4096)
     runner = ModelRunner(model, kv_blocks=blocks, block_size=16, eos_ids=[])
     trail = DisabledTrail()
-    engine = Engine(scheduler, runner, trail, eos_ids=[])
+    engine = Engine(scheduler, runner, Observer(trail), eos_ids=[])
     params = SamplingParams(max_tokens=tokens + 1, temperature=0.0)
     for prompt in prompts.tolist():
         request = trail.start_request(operation="text_completion", model="m")

@@ -1,4 +1,4 @@
-"""`python -m instrumented_engine`: serve one model until told to stop."""
+"""`python -m instrumented_engine` serves one model until SIGINT or SIGTERM."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from pydantic_settings import CliApp, SettingsError
 
 from instrumented_engine import nvml
+from instrumented_engine.core.observer import Observer
 from instrumented_engine.model.download import local_path
 from instrumented_engine.model.errors import ModelError
 from instrumented_engine.server.app import create_app
@@ -23,7 +24,7 @@ from tokentrail import Trail, semconv
 
 
 class _Server(uvicorn.Server):
-    """Says where it listens, once it does."""
+    """Prints its address once it listens."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -43,7 +44,7 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _unwind)
     trail = Trail.from_env(service_name="instrumented-engine", variant=settings.variant, resource=_device(settings))
-    service = Service(settings, trail, load)
+    service = Service(settings, Observer(trail), load)
     config = uvicorn.Config(
         create_app(service),
         host=settings.host,
@@ -60,10 +61,10 @@ def main() -> int:
 
 
 def read_settings(arguments: list[str]) -> Settings | None:
-    """Settings from flags and environment; None after printing what is wrong, field by field."""
+    """Read flags and environment. Invalid values are printed, field by field, and the answer is None."""
     try:
         settings = CliApp.run(Settings, cli_args=arguments)
-        local_path(settings.model)  # a model that is nowhere is told now and not after the server is up
+        local_path(settings.model)  # a missing model is reported before the server starts
         return settings
     except ValidationError as error:
         for problem in error.errors():
@@ -75,12 +76,12 @@ def read_settings(arguments: list[str]) -> Settings | None:
 
 
 def _device(settings: Settings) -> dict[str, str | int]:
-    """The resource attributes that say what computes; known before torch is loaded."""
+    """The device as resource attributes, read before torch is loaded."""
     gpus = [] if settings.device == "cpu" else nvml.devices()
     return {semconv.DEVICE_NAME: gpus[0].name if gpus else "cpu", semconv.DEVICE_COUNT: 1}
 
 
-def _unwind(number: int, frame: FrameType | None) -> None:  # the shape of a signal handler
+def _unwind(number: int, frame: FrameType | None) -> None:  # the signature of a signal handler
     raise SystemExit(0)
 
 

@@ -1,4 +1,4 @@
-"""What NVIDIA's driver says of its devices, without torch."""
+"""Reads NVIDIA devices through the driver's library, without torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pynvml
 
 
 class NvidiaDevice:
-    """One device. Readings raise pynvml.NVMLError when the driver goes away."""
+    """One device. Readings raise pynvml.NVMLError when the driver cannot give them."""
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle

@@ -1,4 +1,4 @@
-"""From token ids to text that may be sent: whole characters only, and nothing that may become a stop string."""
+"""Turns token ids into text that may be sent: whole characters, and no part of a possible stop string."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ REPLACEMENT = "\ufffd"
 
 
 class TextStream:
-    """Detokenises one request's output as it grows.
+    """Detokenises one request's output as it grows; `decode` turns token ids into text.
 
-    `decode` turns token ids into text. Characters are held back while their bytes are incomplete, and text while it
-    may be the start of a `stop` string; `push` returns what is certain.
+    A character is held back until its last byte has come. Text is held back while it may be the start of a `stop`
+    string.
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str], stop: tuple[str, ...] = ()) -> None:
@@ -23,7 +23,7 @@ class TextStream:
         self._held = ""
 
     def push(self, token: int, *, may_stop: bool = True) -> tuple[str, bool]:
-        """Add a token; return (text that may be sent now, whether a stop string was completed)."""
+        """Add a token; return the text that may be sent now, and whether a stop string is complete."""
         self._held += self._characters(token)
         if may_stop and (cut := self._stop_position()) is not None:
             text, self._held = self._held[:cut], ""
@@ -33,7 +33,7 @@ class TextStream:
         return text, False
 
     def flush(self) -> str:
-        """Everything held back, at the end of the output."""
+        """Return all text that is held back, at the end of the output."""
         tail = self._decode(self._ids)[len(self._context_text) :]
         text, self._held, self._ids, self._context_text = self._held + tail, "", [], ""
         return text

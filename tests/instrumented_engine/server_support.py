@@ -8,12 +8,13 @@ import time
 
 import uvicorn
 
+from instrumented_engine.core.observer import Observer
 from instrumented_engine.server.app import create_app
 from instrumented_engine.server.service import Service
 from instrumented_engine.settings import Settings
 from instrumented_engine.startup import Loaded
 
-from .support import MemoryTrail, byte_tokenizer, make_engine
+from .support import MemoryTrail, byte_tokenizer, make_observed_engine
 
 MODEL = "tiny"
 
@@ -42,7 +43,7 @@ class Served:
 def served(load, **settings):
     """Serve what `load` builds until the block ends."""
     trail = MemoryTrail()
-    service = Service(Settings(**{"served_model_name": MODEL, "port": 0, **settings}), trail, load)
+    service = Service(Settings(**{"served_model_name": MODEL, "port": 0, **settings}), Observer(trail), load)
     server = uvicorn.Server(
         uvicorn.Config(create_app(service), port=0, log_level="warning", timeout_graceful_shutdown=1)
     )
@@ -63,9 +64,9 @@ def served(load, **settings):
 def tiny_loader(*, max_tokens=120, **engine):
     """Builds a byte-level engine over a CacheRunner."""
 
-    def load(settings, trail):
+    def load(settings, observer):
         tokenizer = byte_tokenizer()
-        return Loaded(make_engine(trail, **engine), tokenizer, 257, max_tokens)
+        return Loaded(make_observed_engine(observer, **engine), tokenizer, 257, max_tokens)
 
     return load
 

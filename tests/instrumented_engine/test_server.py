@@ -242,7 +242,7 @@ def test_a_client_that_leaves_frees_its_blocks(stream):
         server.until(lambda: server.service._loop.waiting == 1)  # the cancellation, behind the step that is held
         gate.set()
         server.until(lambda: not server.engine.busy)
-        assert scheduler.pool.used == 0
+        assert scheduler.block_manager.num_used_blocks == 0
         request = server.trail.request(f"cmpl-gone-{stream}")
         assert request["tokentrail.status"] == "cancelled"
         assert request["gen_ai.usage.output_tokens"] <= 2
@@ -251,9 +251,9 @@ def test_a_client_that_leaves_frees_its_blocks(stream):
 def test_a_client_that_leaves_while_the_model_loads():
     loading = threading.Event()
 
-    def load(settings, trail):
+    def load(settings, observer):
         assert loading.wait(20)
-        return tiny_loader()(settings, trail)
+        return tiny_loader()(settings, observer)
 
     with served(load) as server:
         asyncio.run(leave_early(server.url, stream=True, seen=lambda: server.service.waiting == 1))
@@ -272,9 +272,9 @@ def post(server, name, **body):
 def test_requests_wait_for_the_model_in_their_own_phase():
     loading = threading.Event()
 
-    def load(settings, trail):
+    def load(settings, observer):
         assert loading.wait(20)
-        return tiny_loader()(settings, trail)
+        return tiny_loader()(settings, observer)
 
     with served(load) as server:
         answers = []
@@ -294,7 +294,7 @@ def test_requests_wait_for_the_model_in_their_own_phase():
 
 
 def test_a_model_that_cannot_load():
-    def load(settings, trail):
+    def load(settings, observer):
         raise OSError("the disk is gone")
 
     with served(load) as server:
