@@ -13,8 +13,10 @@ from instrumented_engine.server.app import create_app
 from instrumented_engine.server.service import Service
 from instrumented_engine.settings import Settings
 from instrumented_engine.startup import Loaded
+from tokentrail import now_ns
+from tokentrail.testing import MemoryTrail
 
-from .support import MemoryTrail, byte_tokenizer, make_observed_engine
+from .support import byte_tokenizer, make_observed_engine
 
 MODEL = "tiny"
 
@@ -42,7 +44,7 @@ class Served:
 @contextlib.contextmanager
 def served(load, **settings):
     """Serve what `load` builds until the block ends."""
-    trail = MemoryTrail()
+    trail = MemoryTrail(clock=now_ns)
     service = Service(Settings(**{"served_model_name": MODEL, "port": 0, **settings}), Observer(trail), load)
     server = uvicorn.Server(
         uvicorn.Config(create_app(service), port=0, log_level="warning", timeout_graceful_shutdown=1)

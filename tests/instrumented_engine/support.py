@@ -1,4 +1,4 @@
-"""Real parts in small: a trail that exports to memory, a byte tokenizer, and a runner that computes from its cache."""
+"""Small real parts: a byte tokenizer, a runner that computes from its cache, and an engine over it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from collections import defaultdict
 
 import numpy as np
 import tokenizers
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.sdk.trace import TracerProvider
 from transformers import PreTrainedTokenizerFast
 
 from instrumented_engine.core.block_manager import BlockManager
@@ -19,50 +17,17 @@ from instrumented_engine.core.scheduler import Scheduler
 from instrumented_engine.core.sequence import SamplingParams, Sequence
 from instrumented_engine.core.text import TextStream
 from instrumented_engine.model.tokenizer import Tokenizer
-from tokentrail import Trail, now_ns
-from tokentrail.config import Settings as TrailSettings
-from tokentrail.export import SendResult, SendStatus
+from tokentrail import now_ns
 
 EOS = 0
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
 
 
-class MemoryTrail(Trail):
-    """A trail whose collector is a list."""
-
-    def __init__(self, clock=now_ns):
-        self.payloads = []
-        settings = TrailSettings.from_env({"TOKENTRAIL_STRICT": "true"})
-        super().__init__(settings, TracerProvider(), transport=self._send, clock=clock, background=False)
-
-    def _send(self, body):
-        self.payloads.append(body)
-        return SendResult(SendStatus.DELIVERED)
-
-    def spans(self, name=""):
-        """Every span exported so far whose name starts so, as {name, start, end, id, parent, attributes}."""
-        assert self.flush()
-        found = []
-        for body in self.payloads:
-            for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
-                found += [span for scope in resource.scope_spans for span in scope.spans]
-        return [flat(span) for span in found if span.name.startswith(name)]
-
-    def request(self, request_id):
-        """The one request span with that id."""
-        [span] = [s for s in self.spans() if s.get("gen_ai.response.id") == request_id and "tokentrail.status" in s]
-        return span
-
-
-def flat(span):
-    attributes = {a.key: getattr(a.value, a.value.WhichOneof("value") or "string_value") for a in span.attributes}
-    return attributes | {
-        "name": span.name,
-        "start": span.start_time_unix_nano,
-        "end": span.end_time_unix_nano,
-        "id": span.span_id,
-        "parent": span.parent_span_id,
-    }
+def request_span(trail, request_id):
+    """The one request span with that id."""
+    ended = [span for span in trail.spans() if "tokentrail.status" in span.attributes]
+    [span] = [span for span in ended if span.attributes.get("gen_ai.response.id") == request_id]
+    return span
 
 
 def byte_tokenizer():

@@ -7,8 +7,9 @@ from instrumented_engine.core.observer import Observer
 from instrumented_engine.device import open_device
 from instrumented_engine.settings import Settings
 from instrumented_engine.startup import load
+from tokentrail.testing import MemoryTrail
 
-from .support import MemoryTrail, make_sequence, run_all
+from .support import make_sequence, run_all
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 PROMPTS = ["The capital of France is", "Water boils at", "def add(a, b):", "Once upon a time " * 40]

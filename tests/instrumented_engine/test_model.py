@@ -15,8 +15,9 @@ from instrumented_engine.model.hf import HfFolder
 from instrumented_engine.model.llama import Llama
 from instrumented_engine.model.runner import ModelRunner
 from instrumented_engine.model.weights import open_model
+from tokentrail.testing import MemoryTrail
 
-from .support import MemoryTrail, make_sequence
+from .support import make_sequence
 
 CPU = torch.device("cpu")
 TINY = {

@@ -3,8 +3,9 @@ import pytest
 import torch
 
 from instrumented_engine.model.sampler import HEAD, sample
+from tokentrail.testing import MemoryTrail
 
-from .support import MemoryTrail, make_sequence
+from .support import make_sequence
 
 TRAIL = MemoryTrail()
 LOGITS = torch.tensor([[2.0, 1.0, 0.0, -1.0, 3.0]])

@@ -5,8 +5,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from instrumented_engine.core.block_manager import BlockManager
 from instrumented_engine.core.scheduler import Scheduler
+from tokentrail.testing import MemoryTrail
 
-from .support import MemoryTrail, make_sequence
+from .support import make_sequence
 
 TRAIL = MemoryTrail()
 

@@ -9,8 +9,9 @@ from instrumented_engine.core.engine import Engine
 from instrumented_engine.core.observer import Observer
 from instrumented_engine.core.scheduler import Scheduler
 from instrumented_engine.model.runner import ModelRunner
+from tokentrail.testing import MemoryTrail
 
-from .support import MemoryTrail, make_sequence, run_all
+from .support import make_sequence, run_all
 
 TEXT = """The lighthouse keeper counted ships the way other men count coins. Every evening he climbed the 199 steps, lit
 the lamp, and wrote into a ledger what the sea had brought: three trawlers, a naïve yacht, one barge with no name. On
