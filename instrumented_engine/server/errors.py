@@ -96,16 +96,21 @@ async def _http(_: Request, error: Exception) -> JSONResponse:
 async def _validation(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    path = [ascii(part).strip("'") for part in first["loc"] if part != "body"]
+    path = [ascii(part).strip("'") for part in first["loc"] if part != "body" and not _is_type_label(part)]
     if first["type"] == "json_invalid":
         return _response(ApiError(400, f"The body is not valid JSON: {first['ctx']['error']}", code="invalid_json"))
     if first["type"] == "extra_forbidden":
-        return _response(
-            ApiError(400, f"Unrecognized request argument: {path[-1]}", code="unknown_parameter", param=path[0])
-        )
+        name = ascii(first["loc"][-1]).strip("'")
+        param = path[0] if path else name
+        return _response(ApiError(400, f"Unrecognized request argument: {name}", code="unknown_parameter", param=param))
     param = first.get("ctx", {}).get("param") or (path[0] if path else None)
     where = f"{'.'.join(path)}: " if path else ""
     return _response(ApiError(400, where + first["msg"], code="invalid_value", param=param))
+
+
+def _is_type_label(part: int | str) -> bool:
+    """Whether pydantic put this part into an error's path to name a member of a union, such as `list[int]`."""
+    return isinstance(part, str) and part.startswith(("list[", "function-"))
 
 
 async def _unexpected(_: Request, error: Exception) -> JSONResponse:

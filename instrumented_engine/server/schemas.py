@@ -88,7 +88,7 @@ class GenerationRequest(_Strict):
         if not isinstance(data, dict):
             return data
         for name, neutral in NEUTRAL.items():
-            if (value := data.get(name)) is not None and value not in neutral:
+            if (value := data.get(name)) is not None and not any(_same(value, accepted) for accepted in neutral):
                 raise _refused(name, f"{name}={_short(value)} is not supported by this server")
         return {key: value for key, value in data.items() if key not in NEUTRAL and key not in IGNORED}
 
@@ -192,6 +192,11 @@ class CompletionRequest(GenerationRequest):
 
 def _refused(param: str, message: str) -> PydanticCustomError:
     return PydanticCustomError("refused", "{message}", {"message": message, "param": param})
+
+
+def _same(value: Any, accepted: Any) -> bool:
+    """Equality of JSON values; Python's own takes true for 1 and false for 0."""
+    return isinstance(value, bool) == isinstance(accepted, bool) and bool(value == accepted)
 
 
 def _short(value: Any) -> str:
