@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import socket
 import sys
@@ -35,10 +36,10 @@ class _Server(uvicorn.Server):
 
 
 def main() -> int:
-    """Serve; 0 after a clean stop, 2 for bad settings."""
+    """Serve; 0 after a clean stop, 2 for bad settings or an address that cannot be used."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     settings = read_settings(sys.argv[1:])
-    if settings is None:
+    if settings is None or (listener := listen(settings.host, settings.port)) is None:
         return 2
     # uvicorn raises the signal again once it has stopped; by then it only has to unwind.
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -47,16 +48,15 @@ def main() -> int:
     service = Service(settings, Observer(trail), load)
     config = uvicorn.Config(
         create_app(service),
-        host=settings.host,
-        port=settings.port,
         log_level="warning",
         timeout_graceful_shutdown=round(settings.shutdown_grace_s),
         lifespan="on",
     )
     try:
-        _Server(config).run()
+        _Server(config).run(sockets=[listener])
     finally:
-        service.close()
+        if not service.close():
+            os._exit(0)  # the engine's thread is still inside torch, which Python's own exit would tear down under it
     return 0
 
 
@@ -73,6 +73,16 @@ def read_settings(arguments: list[str]) -> Settings | None:
     except (SettingsError, ModelError) as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
     return None
+
+
+def listen(host: str, port: int) -> socket.socket | None:
+    """Bind the address before anything is loaded; None after printing the reason why it cannot be used."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        print(f"error: cannot listen on {host}:{port}: {error.strerror}", file=sys.stderr)  # noqa: T201
+        return None
 
 
 def _device(settings: Settings) -> dict[str, str | int]:

@@ -53,9 +53,12 @@ class EngineLoop:
         self._inbox.put(lambda engine: engine.abort([sequence], Status.CANCELLED))
 
     def close(self, timeout_s: float = 10.0) -> bool:
-        """Cancel the sequences that are left and stop. True when the thread has ended."""
+        """Cancel the sequences that are left and stop. True when the thread has ended.
+
+        Loading cannot be interrupted and nothing waits for it: the answer is False at once.
+        """
         self._inbox.put(None)
-        if self._thread.ident is not None:
+        if self.engine is not None:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 

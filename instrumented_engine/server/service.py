@@ -79,12 +79,17 @@ class Service:
         self._asyncio = asyncio.get_running_loop()
         self._loop.start()
 
-    def close(self) -> None:
-        """Cancel the requests that are left, end the engine's thread, then send the spans that are left."""
-        if not self._loop.close():
-            logger.warning("the engine's thread did not end in time; its last spans may be missing")
+    def close(self) -> bool:
+        """Cancel the requests that are left, end the engine's thread, then send the spans that are left.
+
+        False when the thread could not be ended: it is still loading, or inside a step.
+        """
+        ended = self._loop.close()
+        if not ended:
+            logger.warning("the engine's thread is still loading or inside a step; its last spans may be missing")
         if not self.observer.close():
             logger.warning("not all spans could be sent: %s", self.observer.stats)
+        return ended
 
     @property
     def ready(self) -> bool:
