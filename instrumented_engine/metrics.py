@@ -62,8 +62,9 @@ class _EngineState:
             PREFIX + "device_utilization_ratio", "Share of time with work, 0 to 1.", labels=["device"]
         )
         for index, device in enumerate(devices):
-            used.add_metric([str(index)], device.memory_used_bytes())
-            busy.add_metric([str(index)], device.utilization())
+            for family, value in ((used, device.memory_used_bytes()), (busy, device.utilization())):
+                if value is not None:
+                    family.add_metric([str(index)], value)
         yield from (used, busy)
 
     def _gauge(self, name: str, help_text: str, value: float) -> Metric:
