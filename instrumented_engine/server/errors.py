@@ -101,8 +101,8 @@ async def _validation(_: Request, error: Exception) -> JSONResponse:
         return _response(ApiError(400, f"The body is not valid JSON: {first['ctx']['error']}", code="invalid_json"))
     if first["type"] == "extra_forbidden":
         name = ascii(first["loc"][-1]).strip("'")
-        param = path[0] if path else name
-        return _response(ApiError(400, f"Unrecognized request argument: {name}", code="unknown_parameter", param=param))
+        message = f"Unrecognized request argument: {name}"
+        return _response(ApiError(400, message, code="unknown_parameter", param=path[0] if path else name))
     param = first.get("ctx", {}).get("param") or (path[0] if path else None)
     where = f"{'.'.join(path)}: " if path else ""
     return _response(ApiError(400, where + first["msg"], code="invalid_value", param=param))

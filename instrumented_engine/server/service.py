@@ -21,6 +21,9 @@ from tokentrail import RequestTrail, Status, now_ns
 
 logger = logging.getLogger(__name__)
 
+CONTEXT_TOKENS = 5
+"""Prompt tokens that are decoded before the output, so that its first token is not at the start of a text."""
+
 
 class Generation:
     """One admitted request. Its handler iterates `outputs` and always calls `close`."""
@@ -161,7 +164,7 @@ class Service:
             token_ids=prompt,
             params=params,
             trail=generation.trail,
-            text=TextStream(loaded.tokenizer.decode, params.stop),
+            text=TextStream(loaded.tokenizer.decode, params.stop, prompt[-CONTEXT_TOKENS:]),
             sink=generation.put,
             rng=random.Random(params.seed),  # noqa: S311  # sampling, not secrets
         )

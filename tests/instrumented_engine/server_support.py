@@ -63,11 +63,11 @@ def served(load, **settings):
         assert not thread.is_alive()
 
 
-def tiny_loader(*, max_tokens=120, **engine):
+def tiny_loader(*, max_tokens=120, strips_first_space=False, **engine):
     """Builds a byte-level engine over a CacheRunner."""
 
     def load(settings, observer):
-        tokenizer = byte_tokenizer()
+        tokenizer = byte_tokenizer(strips_first_space=strips_first_space)
         return Loaded(make_observed_engine(observer, **engine), tokenizer, 257, max_tokens)
 
     return load

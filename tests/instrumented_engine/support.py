@@ -30,13 +30,16 @@ def request_span(trail, request_id):
     return span
 
 
-def byte_tokenizer():
+def byte_tokenizer(*, strips_first_space=False):
     """A byte-level tokenizer: id 0 ends a text, the others are bytes."""
     alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {"<eos>": EOS} | {letter: i + 1 for i, letter in enumerate(alphabet)}
     backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, []))
     backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.decoder = tokenizers.decoders.ByteLevel()
+    decoders = [tokenizers.decoders.ByteLevel()]
+    if strips_first_space:
+        decoders.append(tokenizers.decoders.Strip(" ", 1, 0))
+    backend.decoder = tokenizers.decoders.Sequence(decoders)
     fast = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>", chat_template=TEMPLATE)
     return Tokenizer(fast)
 

@@ -4,7 +4,7 @@ import pytest
 
 from instrumented_engine.core.engine import StepError
 from tokentrail import Status
-from tokentrail.testing import MemoryTrail
+from tokentrail.testing import ManualClock, MemoryTrail
 
 from .support import EOS, make_engine, make_sequence, request_span, run_all
 
@@ -165,6 +165,21 @@ def test_phases_change_at_the_stamps_of_steps_and_tokens():
     assert preempted == steps[before][0], "the start of the step that took its blocks"
     readmitted = next(i for i, (_, end) in enumerate(steps) if end == tokens[before])
     assert (again, decode_again) == steps[readmitted]
+
+
+def test_a_step_lasts_from_before_its_schedule_to_after_its_run():
+    clock = ManualClock()
+    trail = MemoryTrail(clock=clock)
+    engine = make_engine(trail, clock=clock)
+
+    def lasting(ns, work):
+        return lambda *args: (clock.advance(ns), work(*args))[1]
+
+    engine.scheduler.schedule = lasting(1_000_000, engine.scheduler.schedule)
+    engine._runner.run = lasting(10_000_000, engine._runner.run)
+    run_all(engine, [make_sequence(trail, [1], max_tokens=1, name="r")])
+    [step] = trail.spans("tokentrail.step")
+    assert (step.start_ns, step.duration_ns) == (request_span(trail, "r").start_ns, 11_000_000)
 
 
 def test_steps_carry_their_numbers(trail):

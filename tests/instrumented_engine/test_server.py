@@ -314,6 +314,12 @@ def test_a_model_that_cannot_load():
         assert request_span(server.trail, "cmpl-late").attributes["error.type"] == "engine_unavailable"
 
 
+def test_the_space_at_the_start_of_an_answer_is_kept():
+    with served(tiny_loader(script=script(hello=" there"), strips_first_space=True)) as server:
+        server.until(lambda: server.service.ready)
+        assert post(server, "spaced", max_tokens=9).json()["choices"][0]["text"] == " there"
+
+
 def test_too_many_waiting_requests_are_refused():
     gate = Gate()
     with served(tiny_loader(gate=gate, max_seqs=1), max_waiting=1) as server:
