@@ -130,6 +130,7 @@ def test_phases_and_tokens_partition_the_request(trail):
     spans = trail.spans()
     for i in range(4):
         request = request_span(trail, f"r{i}")
+        assert request.attributes["gen_ai.usage.input_tokens"] == 4
         mine = [s for s in spans if s.parent_id == request.span_id]
         phases = sorted(
             (s.start_ns, s.end_ns, s.attributes["tokentrail.phase.name"]) for s in mine if s.name == "tokentrail.phase"
