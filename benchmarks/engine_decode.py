@@ -1,8 +1,8 @@
-"""Decode speed of the engine beside transformers' `generate`: same model, dtype, threads, prompts and token counts.
+"""Compares the engine's decode speed with transformers' `generate`: same model, dtype, threads, prompts, token counts.
 
-The floor is memory bandwidth: a decode step reads every weight once, so it cannot take less than the weights' bytes
-over the bandwidth of a large copy (bytes read and written), which is measured first. The two take turns in many short
-rounds and the best round of each counts, so that what else the machine does weighs on both alike.
+The floor is memory bandwidth: a decode step reads every weight once, so it takes at least the weights' bytes divided by
+the bandwidth of a large copy (bytes read and written), which is measured first. Engine and transformers take turns in
+many short rounds, so that other load on the machine slows both alike, and the best round of each counts.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ import typer
 from transformers import AutoModelForCausalLM
 
 from benchmarks.report import JsonPath, Quick, publish
-from instrumented_engine.core.blocks import BlockPool
+from instrumented_engine.core.block_manager import BlockManager
 from instrumented_engine.core.engine import Engine
+from instrumented_engine.core.observer import Observer
 from instrumented_engine.core.scheduler import Scheduler
 from instrumented_engine.core.sequence import SamplingParams, Sequence
 from instrumented_engine.core.text import TextStream
@@ -83,19 +84,19 @@ def _median(pairs: list[tuple[float, float]], column: int) -> float:
 
 
 def copy_bandwidth(device: Device) -> float:
-    """Bytes read and written per second by a copy that no cache holds; the best of five."""
+    """Bytes read and written per second by a copy larger than any cache; the best of five."""
     source = torch.ones(COPY_BYTES // 4, device=device.target)
     target = torch.zeros_like(source)
     return 2 * COPY_BYTES / min(timed(lambda: target.copy_(source)) for _ in range(5))
 
 
 def engine_step_s(model: Llama, prompts: torch.Tensor, tokens: int) -> float:
-    """Seconds per decode step, the prefill step left out."""
+    """Seconds per decode step, without the prefill step."""
     blocks = len(prompts) * (PROMPT_TOKENS + tokens) // 16 + len(prompts)
-    scheduler = Scheduler(BlockPool(blocks, 16), max_seqs=len(prompts), max_batched_tokens=4096)
+    scheduler = Scheduler(BlockManager(blocks, 16), max_seqs=len(prompts), max_batched_tokens=4096)
     runner = ModelRunner(model, kv_blocks=blocks, block_size=16, eos_ids=[])
     trail = DisabledTrail()
-    engine = Engine(scheduler, runner, trail, eos_ids=[])
+    engine = Engine(scheduler, runner, Observer(trail), eos_ids=[])
     params = SamplingParams(max_tokens=tokens + 1, temperature=0.0)
     for prompt in prompts.tolist():
         request = trail.start_request(operation="text_completion", model="m")
@@ -111,7 +112,7 @@ def engine_step_s(model: Llama, prompts: torch.Tensor, tokens: int) -> float:
 
 
 def transformers_step_s(model: Any, prompts: torch.Tensor, tokens: int) -> float:
-    """Seconds per decode step: a generation of `tokens` more tokens minus one of the first token only."""
+    """Seconds per decode step: a generation of `tokens` + 1 tokens minus one of the first token only."""
 
     def generate(count: int) -> None:
         mask = torch.ones_like(prompts)
@@ -123,7 +124,7 @@ def transformers_step_s(model: Any, prompts: torch.Tensor, tokens: int) -> float
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Seconds that `work` takes, the device's included."""
+    """Seconds that `work` takes, until the device is done."""
     start = time.perf_counter()
     work()
     if torch.cuda.is_available():

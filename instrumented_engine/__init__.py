@@ -1,1 +1,1 @@
-"""A torch decode engine that shows every serving technique, instrumented through the SDK only."""
+"""A torch decode engine with continuous batching and a paged KV cache, instrumented through the SDK only."""

@@ -1,8 +1,9 @@
-"""`python -m instrumented_engine`: serve one model until told to stop."""
+"""`python -m instrumented_engine` serves one model until SIGINT or SIGTERM."""
 
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import socket
 import sys
@@ -13,6 +14,7 @@ from pydantic import ValidationError
 from pydantic_settings import CliApp, SettingsError
 
 from instrumented_engine import nvml
+from instrumented_engine.core.observer import Observer
 from instrumented_engine.model.download import local_path
 from instrumented_engine.model.errors import ModelError
 from instrumented_engine.server.app import create_app
@@ -23,7 +25,7 @@ from tokentrail import Trail, semconv
 
 
 class _Server(uvicorn.Server):
-    """Says where it listens, once it does."""
+    """Prints its address once it listens."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -34,36 +36,35 @@ class _Server(uvicorn.Server):
 
 
 def main() -> int:
-    """Serve; 0 after a clean stop, 2 for bad settings."""
+    """Serve; 0 after a clean stop, 2 for bad settings or an address that cannot be used."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     settings = read_settings(sys.argv[1:])
-    if settings is None:
+    if settings is None or (listener := listen(settings.host, settings.port)) is None:
         return 2
     # uvicorn raises the signal again once it has stopped; by then it only has to unwind.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _unwind)
     trail = Trail.from_env(service_name="instrumented-engine", variant=settings.variant, resource=_device(settings))
-    service = Service(settings, trail, load)
+    service = Service(settings, Observer(trail), load)
     config = uvicorn.Config(
         create_app(service),
-        host=settings.host,
-        port=settings.port,
         log_level="warning",
         timeout_graceful_shutdown=round(settings.shutdown_grace_s),
         lifespan="on",
     )
     try:
-        _Server(config).run()
+        _Server(config).run(sockets=[listener])
     finally:
-        service.close()
+        if not service.close():
+            os._exit(0)  # the engine's thread is still inside torch, which Python's own exit would tear down under it
     return 0
 
 
 def read_settings(arguments: list[str]) -> Settings | None:
-    """Settings from flags and environment; None after printing what is wrong, field by field."""
+    """Read flags and environment. Invalid values are printed, field by field, and the answer is None."""
     try:
         settings = CliApp.run(Settings, cli_args=arguments)
-        local_path(settings.model)  # a model that is nowhere is told now and not after the server is up
+        local_path(settings.model)  # a missing model is reported before the server starts
         return settings
     except ValidationError as error:
         for problem in error.errors():
@@ -74,13 +75,23 @@ def read_settings(arguments: list[str]) -> Settings | None:
     return None
 
 
+def listen(host: str, port: int) -> socket.socket | None:
+    """Bind the address before anything is loaded; None after printing the reason why it cannot be used."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        print(f"error: cannot listen on {host}:{port}: {error.strerror}", file=sys.stderr)  # noqa: T201
+        return None
+
+
 def _device(settings: Settings) -> dict[str, str | int]:
-    """The resource attributes that say what computes; known before torch is loaded."""
+    """The device as resource attributes, read before torch is loaded."""
     gpus = [] if settings.device == "cpu" else nvml.devices()
     return {semconv.DEVICE_NAME: gpus[0].name if gpus else "cpu", semconv.DEVICE_COUNT: 1}
 
 
-def _unwind(number: int, frame: FrameType | None) -> None:  # the shape of a signal handler
+def _unwind(number: int, frame: FrameType | None) -> None:  # the signature of a signal handler
     raise SystemExit(0)
 
 

@@ -1,4 +1,4 @@
-"""The machine that computes: which device, in which dtype, with how much room for the KV cache."""
+"""Opens the device and chooses its dtype and the size of its KV cache."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from instrumented_engine.settings import Settings
 
 CPU_CACHE_BYTES = 1 << 30
 CUDA_CACHE_SHARE = 0.8
-"""Of the memory that is free once the weights are loaded; activations and logits need the rest."""
+"""Share of the memory that is free after the weights are loaded; activations and logits need the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Device:
     dtype: torch.dtype
 
     def kv_blocks(self, config: LlamaConfig, settings: Settings) -> int:
-        """How many KV-cache blocks to have: as set, else as many as the default memory holds (at least one)."""
+        """The number of KV-cache blocks: as set, else as many as fit the default memory, and at least one."""
         if settings.kv_blocks is not None:
             return settings.kv_blocks
         token_bytes = config.layers * 2 * config.kv_heads * config.head_dim * self.dtype.itemsize
@@ -35,7 +35,7 @@ class Device:
 
 
 def open_device(settings: Settings) -> Device:
-    """Initialise the device. Raises ModelError when CUDA is asked for and not there."""
+    """Initialise the device. Raises ModelError when CUDA is set and torch has none."""
     if settings.threads:
         torch.set_num_threads(settings.threads)
     cuda = torch.cuda.is_available()
@@ -46,5 +46,5 @@ def open_device(settings: Settings) -> Device:
     dtype = default if settings.dtype == "auto" else getattr(torch, settings.dtype)
     device = torch.device(kind, 0) if kind == "cuda" else torch.device(kind)
     if kind == "cuda":
-        torch.zeros(1, device=device)  # creates the context, so that this phase and not the next pays for it
+        torch.zeros(1, device=device)  # creates the CUDA context within this phase of the cold start
     return Device(device, dtype)

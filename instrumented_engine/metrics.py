@@ -1,4 +1,4 @@
-"""`/metrics`: the engine's state at the moment of the scrape, under vLLM's words."""
+"""`/metrics`: the engine's state at the moment of the scrape. Metric names follow vLLM's."""
 
 from __future__ import annotations
 
@@ -33,19 +33,23 @@ class _EngineState:
         yield self._gauge("num_requests_waiting", "Requests not scheduled yet.", service.waiting)
         if service.loaded is not None:
             engine = service.loaded.engine
-            pool = engine.scheduler.pool
+            block_manager = engine.scheduler.block_manager
             yield self._gauge("num_requests_running", "Requests in the batch.", len(engine.scheduler.running))
             yield self._gauge(
-                "kv_cache_usage_ratio", "Used share of the KV-cache blocks, 0 to 1.", pool.used / pool.total
+                "kv_cache_usage_ratio",
+                "Used share of the KV-cache blocks, 0 to 1.",
+                block_manager.num_used_blocks / block_manager.num_blocks,
             )
-            yield self._gauge("kv_cache_blocks", "KV-cache blocks.", pool.total)
-            yield self._counter("preemptions", "Sequences that lost their KV-cache blocks.", engine.preemptions)
+            yield self._gauge("kv_cache_blocks", "KV-cache blocks.", block_manager.num_blocks)
+            yield self._counter(
+                "preemptions", "Sequences that lost their KV-cache blocks.", engine.scheduler.preemptions
+            )
             yield self._counter("steps", "Engine steps.", engine.steps)
-        yield from self._trail()
+        yield from self._spans()
         yield from self._devices()
 
-    def _trail(self) -> Iterator[Metric]:
-        stats = self._service.trail.stats
+    def _spans(self) -> Iterator[Metric]:
+        stats = self._service.observer.stats
         for name in ("accepted", "exported", "dropped"):
             yield self._counter(f"spans_{name}", f"Spans that the trail {name}.", getattr(stats, name))
         yield self._gauge("spans_queued", "Spans that the trail has not sent yet.", stats.queued)
@@ -58,8 +62,9 @@ class _EngineState:
             PREFIX + "device_utilization_ratio", "Share of time with work, 0 to 1.", labels=["device"]
         )
         for index, device in enumerate(devices):
-            used.add_metric([str(index)], device.memory_used_bytes())
-            busy.add_metric([str(index)], device.utilization())
+            for family, value in ((used, device.memory_used_bytes()), (busy, device.utilization())):
+                if value is not None:
+                    family.add_metric([str(index)], value)
         yield from (used, busy)
 
     def _gauge(self, name: str, help_text: str, value: float) -> Metric:

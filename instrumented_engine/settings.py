@@ -1,4 +1,4 @@
-"""Everything that can be set, from flags and from `TOKENTRAIL_ENGINE_*` variables."""
+"""The engine's settings, from flags and from `TOKENTRAIL_ENGINE_*` variables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Settings(BaseSettings):
         description="a known model's name, a GGUF file, or a Hugging Face folder of a llama-architecture model",
     )
     served_model_name: str = Field(
-        default="", description="what clients call the model; default: its name or file name"
+        default="", description="the model's name in requests; default: its name or file name"
     )
     host: str = Field(default="127.0.0.1", min_length=1, description="address to listen on")
     port: int = Field(default=8000, ge=0, le=65535, description="port to listen on; 0: any free one")
@@ -42,12 +42,12 @@ class Settings(BaseSettings):
     threads: int | None = Field(
         default=None, ge=1, le=1024, description="CPU threads for torch; default: torch's own choice"
     )
-    max_seqs: int = Field(default=16, ge=1, le=1024, description="sequences that run at once")
+    max_seqs: int = Field(default=16, ge=1, le=1024, description="most sequences in one batch")
     max_batched_tokens: int = Field(
         default=2048,
         ge=1,
         le=1 << 20,
-        description="tokens computed in one step; at least max-seqs. A longer prompt is split",
+        description="most tokens computed in one step; at least max-seqs. A longer prompt is split",
     )
     block_size: int = Field(default=16, ge=1, le=1024, description="tokens in one KV-cache block")
     kv_blocks: int | None = Field(
@@ -74,6 +74,6 @@ class Settings(BaseSettings):
 
     @property
     def model_name(self) -> str:
-        """What clients call the model."""
+        """The model's name in requests."""
         path = Path(self.model).expanduser()
         return self.served_model_name or (path.resolve().name.removesuffix(".gguf") if path.exists() else self.model)

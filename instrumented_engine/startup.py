@@ -1,23 +1,23 @@
-"""From settings to an engine that can serve: the cold start, phase by phase."""
+"""Loads the engine; each part of the start is a phase of the cold-start span."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
 
-from instrumented_engine.core.blocks import BlockPool
+from instrumented_engine.core.block_manager import BlockManager
 from instrumented_engine.core.engine import Engine
+from instrumented_engine.core.observer import Observer
 from instrumented_engine.core.scheduler import Scheduler
 from instrumented_engine.model.download import cache_folder, download, local_path
 from instrumented_engine.model.errors import ModelError
 from instrumented_engine.model.tokenizer import Tokenizer, load_tokenizer
 from instrumented_engine.settings import Settings
-from tokentrail import Trail
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """An engine, and what the server must know of its model. `max_tokens`: longest prompt and output together."""
+    """A loaded engine and the properties of its model. `max_tokens` is the longest prompt and output together."""
 
     engine: Engine
     tokenizer: Tokenizer
@@ -25,12 +25,12 @@ class Loaded:
     max_tokens: int
 
 
-def load(settings: Settings, trail: Trail) -> Loaded:
-    """Load everything, torch included. Takes seconds; raises ModelError, or what torch raises."""
+def load(settings: Settings, observer: Observer) -> Loaded:
+    """Import torch and load the model. Takes seconds. Raises ModelError, or the error that torch raises."""
     # torch's threads spin while they wait for each other, which on a machine with other work to do (this process's own
     # event loop and exporter included) makes a step several times as long. Read when torch is first imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    with trail.cold_start(settings.model_name) as cold:
+    with observer.cold_start(settings.model_name) as cold:
         with cold.phase("device_init"):
             from instrumented_engine.device import open_device
 
@@ -56,9 +56,9 @@ def load(settings: Settings, trail: Trail) -> Loaded:
 
             blocks = device.kv_blocks(config, settings)
             runner = ModelRunner(model, kv_blocks=blocks, block_size=settings.block_size, eos_ids=tokenizer.eos_ids)
-            pool = BlockPool(blocks, settings.block_size)
+            block_manager = BlockManager(blocks, settings.block_size)
         with cold.phase("warmup"):
             runner.warm_up()
-    scheduler = Scheduler(pool, max_seqs=settings.max_seqs, max_batched_tokens=settings.max_batched_tokens)
-    engine = Engine(scheduler, runner, trail, eos_ids=tokenizer.eos_ids)
-    return Loaded(engine, tokenizer, config.vocab_size, min(length, pool.capacity))
+    scheduler = Scheduler(block_manager, max_seqs=settings.max_seqs, max_batched_tokens=settings.max_batched_tokens)
+    engine = Engine(scheduler, runner, observer, eos_ids=tokenizer.eos_ids)
+    return Loaded(engine, tokenizer, config.vocab_size, min(length, block_manager.capacity))

@@ -1,1 +1,1 @@
-"""What the engine decides: who runs, on which blocks, and what each request gets. No torch, no I/O."""
+"""Scheduling, block management, stop conditions and the engine's loop. Imports no torch and does no I/O."""

@@ -1,4 +1,4 @@
-"""The engine's loop body: schedule → run → postprocess. Telemetry enters here and nowhere else."""
+"""The engine: each step is schedule → run → postprocess."""
 
 from __future__ import annotations
 
@@ -6,42 +6,46 @@ from collections.abc import Callable, Collection
 from collections.abc import Sequence as Seq
 from typing import Protocol
 
+from instrumented_engine.core.observer import Observer
 from instrumented_engine.core.scheduler import Plan, Scheduled, Scheduler
 from instrumented_engine.core.sequence import Output, Sequence
-from tokentrail import KvEvent, Phase, Status, Trail, now_ns
+from tokentrail import Status, now_ns
 
 
 class Runner(Protocol):
-    """What computes a batch: the model, or a stand-in for it."""
+    """Computes a batch: the model, or a stand-in for it in tests."""
 
-    def run(self, batch: Seq[Scheduled]) -> list[int | None]:
-        """Compute the scheduled tokens of each sequence and sample where `Scheduled.samples`, else None."""
+    def run(self, batch: Seq[Scheduled]) -> list[list[int]]:
+        """Compute the scheduled tokens of each sequence, and return the tokens that follow them, in batch order.
+
+        A sequence gets none unless `Scheduled.samples`; then it gets one, or several from a runner that speculates.
+        Such a runner has stored the keys and values of all but the last of them in the sequence's blocks.
+        """
         ...
 
 
 class Engine:
-    """Owns the scheduler and the model runner; single-threaded. `step` must only be called while `busy`."""
+    """Owns the scheduler and the runner. Belongs to one thread; call `step` only while `busy`."""
 
     def __init__(
         self,
         scheduler: Scheduler,
         runner: Runner,
-        trail: Trail,
+        observer: Observer,
         *,
         eos_ids: Collection[int],
         clock: Callable[[], int] = now_ns,
     ) -> None:
         self.scheduler = scheduler
         self.steps = 0
-        self.preemptions = 0
         self._runner = runner
-        self._trail = trail
+        self._observer = observer
         self._eos_ids = frozenset(eos_ids)
         self._clock = clock
 
     @property
     def busy(self) -> bool:
-        """Whether any sequence is queued or running."""
+        """Whether a sequence is waiting or running."""
         return bool(self.scheduler.running or self.scheduler.waiting)
 
     def add(self, sequence: Sequence) -> None:
@@ -49,87 +53,51 @@ class Engine:
         self.scheduler.add(sequence)
 
     def step(self) -> list[Output]:
-        """Run one iteration and return what it gave to whom; a failed forward pass ends the requests of its batch."""
+        """Run one iteration and return its outputs. Raises StepError when the forward pass fails."""
         start = self._clock()
         plan = self.scheduler.schedule()
-        self._note(plan, start)
-        try:
-            tokens = self._runner.run(plan.batch)
-        except Exception as error:
-            self.end([item.sequence for item in plan.batch], Status.ERROR, error_type=type(error).__name__)
-            raise StepError([item.sequence for item in plan.batch], error) from error
+        self._observer.scheduled(plan, self.steps, start)
+        token_ids = self._run(plan)
         end = self._clock()
-        return self._postprocess(plan, tokens, start, end)
+        return self._postprocess(plan, token_ids, start, end)
 
-    def end(self, sequences: Seq[Sequence], status: Status, *, error_type: str = "") -> None:
-        """End sequences before their time: free their blocks, close their trails."""
+    def abort(self, sequences: Seq[Sequence], status: Status, *, error_type: str = "") -> None:
+        """End sequences before their time: free their blocks and close their trails."""
         now = self._clock()
         for sequence in sequences:
             self.scheduler.finish(sequence)
-            sequence.trail.end(now, status=status, error_type=error_type, input_tokens=sequence.prompt_tokens)
+            self._observer.aborted(sequence, now, status, error_type=error_type)
 
-    def _note(self, plan: Plan, start: int) -> None:
-        self.preemptions += len(plan.preempted)
-        for victim, blocks in plan.preempted:
-            victim.trail.phase(Phase.PREEMPTED, start)
-            self._trail.kv_event(
-                KvEvent.EVICT,
-                blocks=blocks,
-                reason="preemption",
-                step=self.steps,
-                start_ns=start,
-                request=victim.trail,
-            )
-        for sequence in plan.admitted:
-            sequence.trail.phase(Phase.PREFILL, start)
+    def _run(self, plan: Plan) -> list[list[int]]:
+        try:
+            return self._runner.run(plan.batch)
+        except Exception as error:
+            sequences = [item.sequence for item in plan.batch]
+            self.abort(sequences, Status.ERROR, error_type=type(error).__name__)
+            raise StepError(sequences, error) from error
 
-    def _postprocess(self, plan: Plan, tokens: list[int | None], start: int, end: int) -> list[Output]:
+    def _postprocess(self, plan: Plan, token_ids: list[list[int]], start: int, end: int) -> list[Output]:
         outputs = []
-        for item, token in zip(plan.batch, tokens, strict=True):
-            item.sequence.computed += item.count
-            if token is not None:
-                outputs.append(self._append(item.sequence, token, end))
-        self._trail.step(
-            self.steps,
-            start,
-            end,
-            [output.sequence.trail for output in outputs],
-            prefill_tokens=plan.prefill_tokens,
-            decode_tokens=plan.decode_tokens,
-            running=len(self.scheduler.running),
-            waiting=len(self.scheduler.waiting),
-            preempted=len(plan.preempted),
-            kv_used=self.scheduler.pool.used,
-            kv_total=self.scheduler.pool.total,
-            kv_evicted=plan.evicted_blocks,
-        )
+        for item, sampled in zip(plan.batch, token_ids, strict=True):
+            sequence = item.sequence
+            sequence.num_computed_tokens += item.num_scheduled_tokens
+            if not sampled:
+                continue
+            if not sequence.decoding:
+                sequence.decoding = True
+                self._observer.decode_started(sequence, end)
+            outputs.append(sequence.extend(sampled, self._eos_ids))
+        self._observer.stepped(plan, outputs, self.scheduler, step=self.steps, start_ns=start, end_ns=end)
         self.steps += 1
         for output in outputs:
             if output.final:
-                sequence = output.sequence
-                self.scheduler.finish(sequence)
-                sequence.trail.end(end, finish_reason=output.finish_reason, input_tokens=sequence.prompt_tokens)
+                self.scheduler.finish(output.sequence)
+                self._observer.finished(output, end)
         return outputs
-
-    def _append(self, sequence: Sequence, token: int, end: int) -> Output:
-        if not sequence.decoding:
-            sequence.decoding = True
-            sequence.trail.phase(Phase.DECODE, end)
-        sequence.tokens.append(token)
-        params = sequence.params
-        may_stop = sequence.generated >= params.min_tokens
-        text, stopped = sequence.text.push(token, may_stop=may_stop)
-        if stopped:
-            return Output(sequence, text, "stop")
-        if may_stop and token in self._eos_ids and not params.ignore_eos:
-            return Output(sequence, text + sequence.text.flush(), "stop")
-        if sequence.generated >= params.max_tokens:
-            return Output(sequence, text + sequence.text.flush(), "length")
-        return Output(sequence, text)
 
 
 class StepError(Exception):
-    """A forward pass failed: `sequences` were in its batch and have been ended."""
+    """A forward pass failed. `sequences` were in its batch and have been aborted."""
 
     def __init__(self, sequences: Seq[Sequence], cause: Exception) -> None:
         super().__init__(f"engine step failed: {type(cause).__name__}: {cause}")

@@ -1,4 +1,4 @@
-"""The engine's thread: loads the model, then steps while there is work and sleeps while there is none."""
+"""The engine's thread: it loads the model, steps while there is work, and sleeps otherwise."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from instrumented_engine.core.engine import Engine, StepError
 from instrumented_engine.core.sequence import Output, Sequence
 from tokentrail import Status
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 MAX_CONSECUTIVE_FAILURES = 3
-"""After so many failed steps in a row the device is taken to be broken."""
+"""After this many failed steps in a row, the loop takes the device as broken and stops serving."""
 
 Command = Callable[[Engine], None]
 
 
 class EngineLoop:
-    """Runs an engine in a thread of its own; the only thread that touches it.
+    """Runs an engine in a thread of its own. No other thread changes the engine.
 
-    `load` builds the engine (in that thread). `deliver` gets the outputs of each step, once per step; `on_ready` is
-    called once, with None when the engine can serve or with why it cannot, and again when it breaks later.
+    `load` builds the engine in that thread. `deliver` receives the outputs of each step. `on_ready` receives None when
+    the engine can serve, or the exception that kept it from loading; it is called again when the engine breaks.
     """
 
     def __init__(
@@ -49,13 +49,16 @@ class EngineLoop:
         self._inbox.put(lambda engine: engine.add(sequence))
 
     def cancel(self, sequence: Sequence) -> None:
-        """End a sequence as cancelled before the next step; nothing happens if it ended already."""
-        self._inbox.put(lambda engine: engine.end([sequence], Status.CANCELLED))
+        """Abort a sequence as cancelled before the next step; one that has ended already stays as it is."""
+        self._inbox.put(lambda engine: engine.abort([sequence], Status.CANCELLED))
 
     def close(self, timeout_s: float = 10.0) -> bool:
-        """Cancel what is left and stop; True when the thread is gone."""
+        """Cancel the sequences that are left and stop. True when the thread has ended.
+
+        Loading cannot be interrupted and nothing waits for it: the answer is False at once.
+        """
         self._inbox.put(None)
-        if self._thread.ident is not None:
+        if self.engine is not None:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -68,14 +71,14 @@ class EngineLoop:
         try:
             self.engine = engine = self._load()
         except Exception as error:
-            log.exception("the engine could not start")
+            logger.exception("the engine could not start")
             self._on_ready(error)
             return
         self._on_ready(None)
         try:
             self._serve(engine)
         except Exception as error:
-            log.exception("the engine broke")
+            logger.exception("the engine broke")
             self._on_ready(error)
             self._fail(engine, error)
 
@@ -87,7 +90,7 @@ class EngineLoop:
                 failures = 0
             except StepError as error:
                 failures += 1
-                log.exception("step %d failed", engine.steps)
+                logger.exception("step %d failed", engine.steps)
                 outputs = [Output(sequence, error=error) for sequence in error.sequences]
                 if failures >= MAX_CONSECUTIVE_FAILURES:
                     self._deliver(outputs)
@@ -95,10 +98,10 @@ class EngineLoop:
             if outputs:
                 self._deliver(outputs)
         scheduler = engine.scheduler
-        engine.end([*scheduler.running, *scheduler.waiting], Status.CANCELLED)
+        engine.abort([*scheduler.running, *scheduler.waiting], Status.CANCELLED)
 
     def _take_commands(self, engine: Engine) -> bool:
-        """Apply what arrived, waiting for something when idle; False when it is time to stop."""
+        """Apply all queued commands; when the engine is idle, wait for one first. False after the command to stop."""
         block = not engine.busy
         while True:
             try:
@@ -111,11 +114,11 @@ class EngineLoop:
             block = False
 
     def _fail(self, engine: Engine, error: Exception) -> None:
-        """Answer everyone who is left, and whoever still comes until the thread is told to stop."""
+        """Fail all sequences that are left, and those that still come, until the thread is told to stop."""
         while True:
             scheduler = engine.scheduler
             left = [*scheduler.running, *scheduler.waiting]
-            engine.end(left, Status.ERROR, error_type=type(error).__name__)
+            engine.abort(left, Status.ERROR, error_type=type(error).__name__)
             if left:
                 self._deliver([Output(sequence, error=error) for sequence in left])
             command = self._inbox.get()

@@ -1,1 +1,1 @@
-"""What the engine computes: weights in, token ids out. The only room with torch in it."""
+"""Loads the model and computes tokens. Only this package and `instrumented_engine.device` import torch."""

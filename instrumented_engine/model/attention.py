@@ -11,14 +11,14 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """One sequence's new tokens: rows `start:stop` of the batch. `blocks` (n,) hold its context, None if it has none.
+    """One sequence's new tokens: rows `start:stop` of the batch. `block_table` (blocks,) holds its context.
 
-    `mask` (new tokens, context) says what each may see when there is context before them.
+    `mask` (new tokens, context) is true where a new token may see a position. Both are None without earlier context.
     """
 
     start: int
     stop: int
-    blocks: Tensor | None = None
+    block_table: Tensor | None = None
     mask: Tensor | None = None
 
 
@@ -26,8 +26,8 @@ class Prefill:
 class Batch:
     """A ragged batch, flat: first one row per decoding sequence, then the prefilled tokens sequence by sequence.
 
-    `slots` says where in the cache each row's key and value go, `sampled` which rows' logits are wanted.
-    `block_table` (decodes, blocks) is padded with block 0 and `mask` (decodes, 1, 1, blocks · block size) hides that.
+    Each row's key and value are stored at its index in `slots`; logits are computed for the rows in `sampled`.
+    `block_table` (decodes, blocks) is padded with block 0; `mask` (decodes, 1, 1, blocks · block size) hides that.
     """
 
     tokens: Tensor
@@ -57,7 +57,7 @@ def attend(q: Tensor, kv: Tensor, batch: Batch, cache: Tensor) -> Tensor:
 
 
 def _decode(q: Tensor, batch: Batch, cache: Tensor) -> Tensor:
-    """One query row per sequence: the query heads that share a key head become the rows of one product."""
+    """One query row per sequence. The query heads that share a key head become the rows of one product."""
     decodes, heads, head_dim = q.shape
     kv_heads = cache.shape[2] // 2
     context = cache.index_select(0, batch.block_table.flatten()).view(decodes, -1, 2 * kv_heads, head_dim)
@@ -69,8 +69,8 @@ def _decode(q: Tensor, batch: Batch, cache: Tensor) -> Tensor:
 
 def _prefill(q: Tensor, kv: Tensor, prefill: Prefill, cache: Tensor) -> Tensor:
     kv_heads = kv.shape[1] // 2
-    if prefill.blocks is not None and prefill.mask is not None:
-        kv = cache.index_select(0, prefill.blocks).flatten(0, 1)[: prefill.mask.shape[1]]
+    if prefill.block_table is not None and prefill.mask is not None:
+        kv = cache.index_select(0, prefill.block_table).flatten(0, 1)[: prefill.mask.shape[1]]
     q, kv = q.transpose(0, 1), kv.transpose(0, 1)
     group = q.shape[0] // kv_heads
     keys, values = (part.repeat_interleave(group, dim=0) for part in (kv[:kv_heads], kv[kv_heads:]))

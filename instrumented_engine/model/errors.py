@@ -1,5 +1,5 @@
-"""What can be wrong with a model."""
+"""The error that all model code raises."""
 
 
 class ModelError(Exception):
-    """A model cannot be found, fetched or used; the message says which and what to do."""
+    """A model cannot be found, fetched or used. The message names the model, the reason and the remedy."""

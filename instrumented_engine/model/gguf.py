@@ -1,4 +1,4 @@
-"""Llama-architecture weights out of a GGUF file, dequantised."""
+"""Reads llama-architecture weights from a GGUF file and dequantises them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class GgufFile:
             raise ModelError(f"{path} holds a {architecture!r} model; only the llama architecture is supported")
 
     def config(self) -> LlamaConfig:
-        """The model's shape from the file's metadata."""
+        """The model's dimensions, from the file's metadata."""
         hidden, heads = self._value("llama.embedding_length"), self._value("llama.attention.head_count")
         if (scaling := self._value("llama.rope.scaling.type", "none")) != "none":
             raise ModelError(f"{self.path}: rope scaling {scaling!r} is not supported")
@@ -47,7 +47,7 @@ class GgufFile:
         )
 
     def weights(self, dtype: torch.dtype, device: torch.device) -> LlamaWeights:
-        """All tensors, dequantised, as `dtype` on `device`."""
+        """Load and dequantise all tensors, as `dtype` on `device`."""
         config = self.config()
 
         def get(name: str) -> Tensor:
@@ -62,7 +62,7 @@ class GgufFile:
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
-        """End-of-sequence tokens that the tokenizer does not name."""
+        """The end-of-turn token, which the tokenizer does not list as an end of sequence."""
         end_of_turn = self._value("tokenizer.ggml.eot_token_id", -1)
         return () if end_of_turn < 0 else (end_of_turn,)
 

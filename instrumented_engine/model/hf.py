@@ -1,4 +1,4 @@
-"""Llama-architecture weights out of a Hugging Face folder (config.json and safetensors)."""
+"""Reads llama-architecture weights from a Hugging Face folder (config.json and safetensors)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TENSOR_NAMES = {
 
 
 class HfFolder:
-    """An opened model folder. Raises ModelError for one that is broken or needs what this engine has not."""
+    """An opened model folder. Raises ModelError for one that is broken or that this engine does not support."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -40,7 +40,7 @@ class HfFolder:
         self._refuse_unsupported()
 
     def config(self) -> LlamaConfig:
-        """The model's shape from config.json (transformers 4 and 5)."""
+        """The model's dimensions, from config.json (transformers 4 and 5)."""
         get = self._config.get
         hidden, heads = self._required("hidden_size"), self._required("num_attention_heads")
         rope = get("rope_parameters") or {}
@@ -59,7 +59,7 @@ class HfFolder:
         )
 
     def weights(self, dtype: torch.dtype, device: torch.device) -> LlamaWeights:
-        """All tensors as `dtype` on `device`, query and key heads reordered to adjacent rotary pairs."""
+        """Load all tensors as `dtype` on `device`; reorder query and key heads to adjacent rotary pairs."""
         config = self.config()
         tied = bool(self._config.get("tie_word_embeddings"))
 

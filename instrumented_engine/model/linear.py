@@ -1,4 +1,4 @@
-"""Products with a weight matrix, in the form that is fastest where they run."""
+"""Linear layers in the memory layout that is fastest for their device and dtype."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ TYPICAL_ROWS = 8
 
 
 class Linear(Protocol):
-    """x (rows, in) → x · weightᵀ (rows, out). `nbytes` is what one product reads of the weight."""
+    """x (rows, in) → x · weightᵀ (rows, out). One product reads `nbytes` bytes of the weight."""
 
     nbytes: int
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The product."""
+        """Multiply."""
         ...
 
 
@@ -30,14 +30,14 @@ class DenseLinear:
         self._weight = weight
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The product."""
+        """Multiply."""
         return F.linear(x, self._weight)
 
 
 class PackedLinear:
     """A float32 weight in oneDNN's blocked layout: on CPUs without AVX-512, 1.3 to 3 times as fast for few rows.
 
-    torch packs weights like this when it freezes a compiled model, and has no other public way to it.
+    torch packs weights like this when it freezes a compiled model. It has no public function for it.
     """
 
     def __init__(self, weight: Tensor) -> None:
@@ -45,12 +45,12 @@ class PackedLinear:
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, TYPICAL_ROWS)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The product."""
+        """Multiply."""
         product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, None, "none", [], "")
         return product
 
 
 def linear(weight: Tensor) -> Linear:
-    """The fastest form of a weight (out, in) for its device and dtype."""
+    """Choose the fastest layout of a weight (out, in) for its device and dtype."""
     packable = weight.device.type == "cpu" and weight.dtype == torch.float32 and torch._C._has_mkldnn
     return PackedLinear(weight) if packable else DenseLinear(weight)

@@ -1,6 +1,6 @@
 """A llama-architecture decoder in plain torch, over a paged KV cache.
 
-Query and key heads keep rotary pairs next to each other (GGUF's order), so a rotation is one complex product; weights
+Query and key heads keep rotary pairs next to each other (GGUF's order), so a rotation is one complex product. Weights
 in Hugging Face's order are reordered when they are loaded.
 """
 
@@ -33,7 +33,7 @@ class RopeScaling:
 
 @dataclass(frozen=True, slots=True)
 class LlamaConfig:
-    """The shape of a model."""
+    """The dimensions of a model."""
 
     vocab_size: int
     hidden_size: int
@@ -78,32 +78,33 @@ class LlamaWeights:
 
 
 def build_weights(config: LlamaConfig, get: Callable[[str], Tensor], has: Callable[[str], bool]) -> LlamaWeights:
-    """Assemble weights by GGUF's tensor names from `get`, fusing what is computed together."""
-    layers = []
-    for i in range(config.layers):
-        name = f"blk.{i}.".__add__
-        layers.append(
-            LayerWeights(
-                attention_norm=get(name("attn_norm.weight")),
-                qkv=linear(torch.cat([get(name(f"attn_{part}.weight")) for part in "qkv"])),
-                output=linear(get(name("attn_output.weight"))),
-                mlp_norm=get(name("ffn_norm.weight")),
-                gate_up=linear(torch.cat([get(name("ffn_gate.weight")), get(name("ffn_up.weight"))])),
-                down=linear(get(name("ffn_down.weight"))),
-            )
-        )
+    """Assemble the model. `get` and `has` take GGUF's tensor names; matrices with the same input are fused."""
     embedding = get("token_embd.weight")
     return LlamaWeights(
         embedding=embedding,
-        layers=layers,
+        layers=[_build_layer(i, get) for i in range(config.layers)],
         norm=get("output_norm.weight"),
         lm_head=linear(get("output.weight") if has("output.weight") else embedding),
         rope_factors=get("rope_freqs.weight").float() if has("rope_freqs.weight") else None,
     )
 
 
+def _build_layer(index: int, get: Callable[[str], Tensor]) -> LayerWeights:
+    def weight(name: str) -> Tensor:
+        return get(f"blk.{index}.{name}.weight")
+
+    return LayerWeights(
+        attention_norm=weight("attn_norm"),
+        qkv=linear(torch.cat([weight("attn_q"), weight("attn_k"), weight("attn_v")])),
+        output=linear(weight("attn_output")),
+        mlp_norm=weight("ffn_norm"),
+        gate_up=linear(torch.cat([weight("ffn_gate"), weight("ffn_up")])),
+        down=linear(weight("ffn_down")),
+    )
+
+
 def check_shape(config: LlamaConfig, name: str, shape: Seq[int], path: Path) -> None:
-    """Raise ModelError when the tensor of that GGUF name is not what the configuration says."""
+    """Raise ModelError when a tensor (by its GGUF name) has another shape than the configuration implies."""
     hidden, mlp = config.hidden_size, config.intermediate_size
     query, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
     expected = {
@@ -126,7 +127,7 @@ def check_shape(config: LlamaConfig, name: str, shape: Seq[int], path: Path) -> 
 
 
 class Llama:
-    """The forward pass. Stateless but for its weights and the table of rotations."""
+    """The forward pass. It keeps no state besides its weights and the table of rotations."""
 
     def __init__(self, config: LlamaConfig, weights: LlamaWeights, max_position: int) -> None:
         self.config = config
@@ -134,7 +135,7 @@ class Llama:
         self._rotations = _rotations(config, weights.rope_factors, max_position).to(weights.embedding.device)
 
     def forward(self, batch: Batch, cache: Tensor) -> Tensor:
-        """Compute a ragged batch; write its keys and values to `cache`; logits (sampled rows, vocabulary)."""
+        """Compute a ragged batch, storing its keys and values in `cache`. Returns logits (sampled rows, vocabulary)."""
         eps = self.config.rms_norm_eps
         hidden_size = (self.config.hidden_size,)
         x = self.weights.embedding[batch.tokens]

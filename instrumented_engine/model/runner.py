@@ -1,4 +1,4 @@
-"""Turns a scheduled batch into tensors, runs the model on it, and samples."""
+"""Turns a scheduled batch into tensors, runs the model and samples."""
 
 from __future__ import annotations
 
@@ -29,67 +29,70 @@ class ModelRunner:
         )
 
     @torch.inference_mode()
-    def run(self, batch: Seq[Scheduled]) -> list[int | None]:
-        """Compute the batch; one token id for each sequence whose last token it holds, None for the others."""
+    def run(self, batch: Seq[Scheduled]) -> list[list[int]]:
+        """Compute the batch; return one token for each sequence that samples in this step, none for the others."""
         decodes = [item for item in batch if item.sequence.decoding]
         prefills = [item for item in batch if not item.sequence.decoding]
         ordered = decodes + prefills
         logits = self._model.forward(self._tensors(decodes, prefills), self._cache)
         sampling = [item.sequence for item in ordered if item.samples]
-        tokens = dict(zip(sampling, sample(logits, sampling, self._eos_ids), strict=True))
-        return [tokens.get(item.sequence) for item in batch]
+        sampled = dict(zip(sampling, sample(logits, sampling, self._eos_ids), strict=True))
+        return [[sampled[item.sequence]] if item.samples else [] for item in batch]
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Run one prefill and one decode in block 0, so that the first request does not pay for what is lazy."""
+        """Run one prefill and one decode in block 0, so that torch's lazy initialisation does not delay a request."""
         row, rows = self._tensor([0]), self._tensor(list(range(min(8, self._block_size))))
-        table, mask = (
-            self._tensor([[0]]),
-            torch.ones((1, 1, 1, self._block_size), dtype=torch.bool, device=self._device),
-        )
+        table = self._tensor([[0]])
+        mask = torch.ones((1, 1, 1, self._block_size), dtype=torch.bool, device=self._device)
         prefill = Batch(rows, rows, rows, row, 0, table, mask, (Prefill(0, len(rows)),))
         decode = Batch(row, row, row, row, 1, table, mask, ())
         for batch in (prefill, decode):
             self._model.forward(batch, self._cache).argmax(dim=-1).tolist()
 
     def _tensors(self, decodes: Seq[Scheduled], prefills: Seq[Scheduled]) -> Batch:
+        size = self._block_size
         tokens: list[int] = []
         positions: list[int] = []
         slots: list[int] = []
         sampled: list[int] = []
         parts: list[Prefill] = []
         for item in [*decodes, *prefills]:
-            sequence, first = item.sequence, item.sequence.computed
-            new = range(first, first + item.count)
+            sequence, new = item.sequence, _new_positions(item)
             if not sequence.decoding:
                 parts.append(self._prefill(item, row=len(tokens)))
-            tokens += sequence.tokens[first : first + item.count]
+            tokens += sequence.token_ids[new.start : new.stop]
             positions += new
-            slots += [sequence.blocks[p // self._block_size] * self._block_size + p % self._block_size for p in new]
+            slots += [sequence.block_table[p // size] * size + p % size for p in new]
             if item.samples:
                 sampled.append(len(tokens) - 1)
-        widest = max((len(item.sequence.blocks) for item in decodes), default=0)
-        table = [item.sequence.blocks + [0] * (widest - len(item.sequence.blocks)) for item in decodes]
-        lengths = self._tensor([len(item.sequence.tokens) for item in decodes])
-        offsets = torch.arange(widest * self._block_size, device=self._device)
+        tables = [item.sequence.block_table for item in decodes]
+        widest = max(map(len, tables), default=0)
+        lengths = self._tensor([len(item.sequence.token_ids) for item in decodes])
+        offsets = torch.arange(widest * size, device=self._device)
         return Batch(
             tokens=self._tensor(tokens),
             positions=self._tensor(positions),
             slots=self._tensor(slots),
             sampled=self._tensor(sampled),
             decodes=len(decodes),
-            block_table=self._tensor(table),
+            block_table=self._tensor([table + [0] * (widest - len(table)) for table in tables]),
             mask=(offsets < lengths.unsqueeze(1))[:, None, None, :],
             prefills=tuple(parts),
         )
 
     def _prefill(self, item: Scheduled, *, row: int) -> Prefill:
-        first, stop = item.sequence.computed, item.sequence.computed + item.count
-        if not first:
-            return Prefill(row, row + item.count)
-        seen = torch.arange(stop, device=self._device)
-        mask = seen <= torch.arange(first, stop, device=self._device).unsqueeze(1)
-        return Prefill(row, row + item.count, blocks=self._tensor(item.sequence.blocks), mask=mask)
+        new = _new_positions(item)
+        if not new.start:
+            return Prefill(row, row + len(new))
+        seen = torch.arange(new.stop, device=self._device)
+        mask = seen <= torch.arange(new.start, new.stop, device=self._device).unsqueeze(1)
+        return Prefill(row, row + len(new), block_table=self._tensor(item.sequence.block_table), mask=mask)
 
     def _tensor(self, values: Seq[int] | Seq[list[int]]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.long).to(self._device, non_blocking=True)
+
+
+def _new_positions(item: Scheduled) -> range:
+    first = item.sequence.num_computed_tokens
+    return range(first, first + item.num_scheduled_tokens)

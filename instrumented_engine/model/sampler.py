@@ -1,4 +1,4 @@
-"""From logits to token ids, each row by its own request's parameters."""
+"""Samples a token from each row of logits, by the parameters of its request."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from torch import Tensor
 from instrumented_engine.core.sequence import SamplingParams, Sequence
 
 HEAD = 1024
-"""Most likely tokens that are sorted first: they nearly always hold what top-k, top-p and min-p keep, and selecting
-them costs a tenth of sorting a vocabulary."""
+"""Number of most likely tokens that are sorted first. Top-k, top-p and min-p nearly always cut within them, and
+selecting them costs a tenth of sorting the vocabulary."""
 
 
 def sample(logits: Tensor, sequences: Seq[Sequence], eos_ids: Seq[int]) -> list[int]:
     """Choose a token for each row of logits (rows, vocabulary).
 
-    Temperature scales first, then top-k, top-p (of what top-k left) and min-p cut; one uniform number of the request's
-    own generator then picks from what is left, so neither batch nor device changes the draw.
+    Temperature scales first; then top-k, top-p (of the mass that top-k left) and min-p cut. One uniform number of the
+    request's own generator picks from the rest, so neither the batch nor the device changes the draw.
     """
     for row, sequence in enumerate(sequences):
-        if sequence.generated < sequence.params.min_tokens:
+        if sequence.num_output_tokens < sequence.params.min_tokens:
             logits[row, eos_ids] = -torch.inf
     tokens: list[int] = logits.argmax(dim=-1).tolist()
     rows = [row for row, sequence in enumerate(sequences) if sequence.params.temperature > 0]
@@ -38,32 +38,31 @@ def _draw(logits: Tensor, sequences: Seq[Sequence]) -> list[int]:
     temperature = _column([max(p.temperature, 1e-6) for p in params], logits).float()
     scaled = (logits - logits.amax(dim=-1, keepdim=True)) / temperature
     probability = scaled.softmax(dim=-1)
-    drawn = [0] * len(params)
-    left = [row for row, p in enumerate(params) if _cuts(p)]
-    whole = [row for row, p in enumerate(params) if not _cuts(p)]
-    if whole:
-        mass = probability[whole].cumsum(dim=-1, dtype=torch.float64)
-        for row, token in zip(whole, _pick(mass, mass[:, -1:], uniform[whole]), strict=True):
-            drawn[row] = token
+    drawn: dict[int, int] = {}
+    if rows := [row for row, p in enumerate(params) if not _cuts(p)]:
+        mass = probability[rows].cumsum(dim=-1, dtype=torch.float64)
+        drawn |= zip(rows, _pick(mass, mass[:, -1:], uniform[rows]), strict=True)
     for width in (min(HEAD, logits.shape[1]), logits.shape[1]):
-        if left:
-            found = _draw_from_head(probability[left], [params[row] for row in left], uniform[left], width)
-            drawn_now = {row: token for row, token in zip(left, found, strict=True) if token is not None}
-            for row, token in drawn_now.items():
-                drawn[row] = token
-            left = [row for row in left if row not in drawn_now]
-    return drawn
+        if rows := [row for row in range(len(params)) if row not in drawn]:
+            found = _draw_from_head(probability[rows], [params[row] for row in rows], uniform[rows], width)
+            drawn |= {row: token for row, token in zip(rows, found, strict=True) if token is not None}
+    return [drawn[row] for row in range(len(params))]
 
 
 def _cuts(params: SamplingParams) -> bool:
     return bool(params.top_k) or params.top_p < 1 or params.min_p > 0
 
 
+# Five tokens of probability .4 .3 .1 .1 .1 and a head of 2:
+#   top_k 2: two tokens are kept, as many as top-k allows        → draw from the head
+#   top_p .6: the mass before the second is .4 < .6, that before the third .7; both are in the head → cannot tell yet
+#   top_p .4: the mass before the second is not below .4, so one is kept, fewer than the head holds → draw from the head
+#   top_k 3, top_p .6: the nucleus is .6 of the three tokens' mass, and the head lacks the third    → cannot tell yet
 def _draw_from_head(probability: Tensor, params: Seq[SamplingParams], uniform: Tensor, width: int) -> list[int | None]:
-    """Draw from each row's `width` most likely tokens; None where the cut may reach beyond them.
+    """Draw from each row's `width` most likely tokens; None where tokens beyond them might be kept too.
 
-    Top-k, top-p and min-p each keep a head of the sorted row. A token is in the nucleus if the mass before it is below
-    `top_p` times what top-k left.
+    Top-k, top-p and min-p each keep the first tokens of the sorted row. A token is in the nucleus if the mass before it
+    is below `top_p` times the mass that top-k left.
     """
     vocabulary = probability.shape[1]
     head, order = probability.topk(width, dim=-1)
@@ -73,14 +72,16 @@ def _draw_from_head(probability: Tensor, params: Seq[SamplingParams], uniform: T
     in_nucleus = (mass - head < _column([p.top_p for p in params], head) * left_by_top_k).sum(dim=-1, keepdim=True)
     likely = (head >= _column([p.min_p for p in params], head) * head[:, :1]).sum(dim=-1, keepdim=True)
     kept = torch.minimum(torch.minimum(top_k, in_nucleus), likely).clamp(1, width)
-    enough = (width == vocabulary) | (((top_k <= width) | (top_k == vocabulary)) & (kept < width)) | (top_k == kept)
+    nucleus_known = (top_k <= width) | (top_k == vocabulary)
+    cut_found = (kept < width) | (kept == top_k)
+    certain = (nucleus_known & cut_found).squeeze(1).tolist()
     rank = torch.tensor(_pick(mass, mass.gather(1, kept - 1), uniform), device=head.device).unsqueeze(1)
     tokens = order.gather(1, torch.minimum(rank, kept - 1)).squeeze(1).tolist()
-    return [token if sure else None for token, sure in zip(tokens, enough.squeeze(1).tolist(), strict=True)]
+    return [token if sure else None for token, sure in zip(tokens, certain, strict=True)]
 
 
 def _pick(mass: Tensor, total: Tensor, uniform: Tensor) -> list[int]:
-    """Index at which each row's running sum passes `uniform` times its total."""
+    """The index at which each row's running sum passes `uniform` times its total."""
     index: list[int] = torch.searchsorted(mass, uniform * total, right=True).clamp(max=mass.shape[1] - 1)[:, 0].tolist()
     return index
 

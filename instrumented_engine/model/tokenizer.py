@@ -1,4 +1,4 @@
-"""The model's own tokenizer and chat template, through transformers."""
+"""Loads the model's own tokenizer and chat template through transformers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from instrumented_engine.model.errors import ModelError
 
 
 class Tokenizer:
-    """Text ↔ token ids. Thread-safe, as the Rust tokenizer beneath is."""
+    """Text ↔ token ids. Thread-safe, like the Rust tokenizer below it."""
 
     def __init__(self, tokenizer: Any, eos_ids: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
@@ -22,12 +22,12 @@ class Tokenizer:
         self.eos_ids = tuple(dict.fromkeys([*eos_ids, *own]))
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a plain prompt, with the special tokens that the model puts around one."""
+        """Token ids of a plain prompt, with the special tokens that the model expects around it."""
         ids: list[int] = self._backend.encode(text).ids
         return ids
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Token ids of a conversation, up to where the assistant answers. Raises ValueError if the template objects."""
+        """Token ids of a conversation and the start of an answer. Raises ValueError if the chat template refuses it."""
         from jinja2 import TemplateError
 
         if not self._tokenizer.chat_template:
@@ -40,7 +40,7 @@ class Tokenizer:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of token ids, special tokens left out."""
+        """The text of token ids without special tokens."""
         text: str = self._backend.decode(ids, skip_special_tokens=True)
         return text
 
@@ -76,7 +76,7 @@ def _converted(gguf_file: Path, cache: Path) -> Path:
             made = Path(temporary) / "tokenizer"
             _from_folder(gguf_file.parent, gguf_file=gguf_file.name).save_pretrained(made)
             try:
-                os.rename(made, folder)  # noqa: PTH104  # atomic; a loser of the race finds a full folder there
+                os.rename(made, folder)  # noqa: PTH104  # atomic; when another process was faster, its complete folder is there
             except OSError:
                 if not folder.exists():
                     raise

@@ -1,4 +1,4 @@
-"""Opens a model in whichever form it lies on disk."""
+"""Opens a model by its format on disk."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from instrumented_engine.model.hf import HfFolder
 
 
 def open_model(path: Path) -> GgufFile | HfFolder:
-    """A folder is a Hugging Face model, a file a GGUF model."""
+    """Open a Hugging Face folder or a GGUF file."""
     return HfFolder(path) if path.is_dir() else GgufFile(path)

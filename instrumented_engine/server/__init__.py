@@ -1,1 +1,1 @@
-"""What the engine says to the world: OpenAI-compatible HTTP."""
+"""The OpenAI-compatible HTTP server."""

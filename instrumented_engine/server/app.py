@@ -1,4 +1,4 @@
-"""The HTTP interface."""
+"""The routes of the HTTP server."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from starlette.requests import ClientDisconnect
 
 from instrumented_engine.metrics import exposition
 from instrumented_engine.server import errors
-from instrumented_engine.server.answer import EventStream, unless_disconnected, whole
-from instrumented_engine.server.forms import CHAT, COMPLETION, Form
+from instrumented_engine.server.endpoints import CHAT, COMPLETION, Endpoint
 from instrumented_engine.server.middleware import Arrival, BodyLimit
+from instrumented_engine.server.responses import EventStream, full_response, unless_disconnected
 from instrumented_engine.server.schemas import ChatRequest, CompletionRequest, GenerationRequest
 from instrumented_engine.server.service import Service
 
@@ -25,7 +25,7 @@ CLIENT_CLOSED_REQUEST = 499
 
 
 def create_app(service: Service) -> FastAPI:
-    """All routes over one service, which the app starts."""
+    """Build the app over one service, which starts with it."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -85,22 +85,22 @@ def _add_operations_routes(app: FastAPI, service: Service) -> None:
         return Response(content, media_type=media_type)
 
 
-async def _generate(service: Service, form: Form, body: GenerationRequest, request: Request) -> Response:
+async def _generate(service: Service, endpoint: Endpoint, body: GenerationRequest, request: Request) -> Response:
     if body.model != service.settings.model_name:
         raise errors.unknown_model(body.model, service.settings.model_name)
     admission = service.admit(
-        form,
+        endpoint,
         body,
         headers=request.headers,
         arrival_ns=request.state.arrival_ns,
-        request_id=form.id_prefix + _request_id(request),
+        request_id=endpoint.id_prefix + _request_id(request),
     )
     try:
         generation = await unless_disconnected(request.receive, admission)
         if body.stream:
-            return EventStream(form, body, generation)
+            return EventStream(endpoint, body, generation)
         try:
-            return await unless_disconnected(request.receive, whole(form, body, generation))
+            return await unless_disconnected(request.receive, full_response(endpoint, body, generation))
         finally:
             generation.close()
     except ClientDisconnect:

@@ -1,4 +1,4 @@
-"""Errors in OpenAI's JSON shape: `{"error": {"message", "type", "param", "code"}}`."""
+"""Error responses in OpenAI's JSON format: `{"error": {"message", "type", "param", "code"}}`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ApiError(HTTPException):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The JSON answer."""
+        """The JSON body of the response."""
         kind = "invalid_request_error" if self.status_code < 500 else "server_error"
         return {"error": {"message": self.detail, "type": kind, "param": self.param, "code": self.code}}
 
@@ -49,7 +49,7 @@ def too_long(prompt: int, output: int, limit: int, param: str) -> ApiError:
 
 
 def unknown_model(model: str, served: str) -> ApiError:
-    """Another model than the one served."""
+    """The request names another model than the served one."""
     return ApiError(404, f"The model {model!r} does not exist; this server has {served!r}.", code="model_not_found")
 
 
@@ -59,7 +59,7 @@ def body_too_large(limit: int) -> ApiError:
 
 
 def overloaded(limit: int) -> ApiError:
-    """Too many requests wait already."""
+    """Too many requests are waiting."""
     message = f"The server is overloaded: {limit} requests are waiting already. Please retry later."
     return ApiError(503, message, code="overloaded", headers={"Retry-After": "1"})
 
@@ -75,38 +75,43 @@ def step_failed(reason: Exception) -> ApiError:
 
 
 def install(app: FastAPI) -> None:
-    """Answer every error in this shape."""
+    """Make the app answer every error in this format."""
     app.add_exception_handler(StarletteHTTPException, _http)
     app.add_exception_handler(RequestValidationError, _validation)
     app.add_exception_handler(Exception, _unexpected)
 
 
-def _answer(error: ApiError) -> JSONResponse:
+def _response(error: ApiError) -> JSONResponse:
     return JSONResponse(error.body, error.status_code, headers=error.headers)
 
 
 async def _http(_: Request, error: Exception) -> JSONResponse:
     if isinstance(error, ApiError):
-        return _answer(error)
+        return _response(error)
     assert isinstance(error, StarletteHTTPException)
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
-    return _answer(ApiError(error.status_code, str(error.detail), code=code, headers=error.headers))
+    return _response(ApiError(error.status_code, str(error.detail), code=code, headers=error.headers))
 
 
 async def _validation(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    path = [ascii(part).strip("'") for part in first["loc"] if part != "body"]
+    path = [ascii(part).strip("'") for part in first["loc"] if part != "body" and not _is_type_label(part)]
     if first["type"] == "json_invalid":
-        return _answer(ApiError(400, f"The body is not valid JSON: {first['ctx']['error']}", code="invalid_json"))
+        return _response(ApiError(400, f"The body is not valid JSON: {first['ctx']['error']}", code="invalid_json"))
     if first["type"] == "extra_forbidden":
-        return _answer(
-            ApiError(400, f"Unrecognized request argument: {path[-1]}", code="unknown_parameter", param=path[0])
-        )
+        name = ascii(first["loc"][-1]).strip("'")
+        message = f"Unrecognized request argument: {name}"
+        return _response(ApiError(400, message, code="unknown_parameter", param=path[0] if path else name))
     param = first.get("ctx", {}).get("param") or (path[0] if path else None)
     where = f"{'.'.join(path)}: " if path else ""
-    return _answer(ApiError(400, where + first["msg"], code="invalid_value", param=param))
+    return _response(ApiError(400, where + first["msg"], code="invalid_value", param=param))
+
+
+def _is_type_label(part: int | str) -> bool:
+    """Whether pydantic put this part into an error's path to name a member of a union, such as `list[int]`."""
+    return isinstance(part, str) and part.startswith(("list[", "function-"))
 
 
 async def _unexpected(_: Request, error: Exception) -> JSONResponse:
-    return _answer(ApiError(500, f"internal error: {type(error).__name__}", code="internal_error"))
+    return _response(ApiError(500, f"internal error: {type(error).__name__}", code="internal_error"))

@@ -1,4 +1,4 @@
-"""What happens to a request before it is read."""
+"""Middleware: stamps the arrival of a request and limits its body."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tokentrail import now_ns
 
 
 class Arrival:
-    """Stamps `scope["state"]["arrival_ns"]`: latency counts from here. Must be the outermost middleware."""
+    """Stamps `scope["state"]["arrival_ns"]`, from which latency counts. Must be the outermost middleware."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -22,14 +22,14 @@ class Arrival:
 
 
 class BodyLimit:
-    """Refuses bodies of more than `limit` bytes, declared or not, before they are held in memory."""
+    """Refuses a body of more than `limit` bytes before it is held in memory, with or without a Content-Length."""
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
         self._app = app
         self._limit = limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Count what is received; the error surfaces where the body is read."""
+        """Count the received bytes; the error is raised where the body is read."""
         received = 0
 
         async def counted() -> Message:

@@ -1,4 +1,4 @@
-"""What clients may send. Unknown parameters, and known ones that are not implemented, are errors and not ignored."""
+"""Request models. A parameter that is unknown or not implemented is an error and never ignored."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "response_format": ({"type": "text"},),
     "use_beam_search": (False,),
 }
-"""Parameters that are not implemented, with the values (besides null) that ask for nothing."""
+"""Parameters that are not implemented, with the values (besides null) that have no effect and are accepted."""
 
 IGNORED = {
     "user",
@@ -38,10 +38,10 @@ IGNORED = {
     "parallel_tool_calls",
     "request_id",
 }
-"""Parameters that cannot change the output."""
+"""Parameters that do not change the output and are accepted with any value."""
 
 
-def _whole_characters(text: str) -> str:
+def _no_lone_surrogates(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -49,8 +49,8 @@ def _whole_characters(text: str) -> str:
     return text
 
 
-Text = Annotated[str, AfterValidator(_whole_characters)]
-"""A string that can be tokenised; JSON can escape what no encoding allows."""
+Text = Annotated[str, AfterValidator(_no_lone_surrogates)]
+"""A string that can be tokenised. JSON can escape half a surrogate pair, which has no encoding."""
 
 
 class _Strict(BaseModel):
@@ -58,14 +58,14 @@ class _Strict(BaseModel):
 
 
 class StreamOptions(_Strict):
-    """What a stream carries besides the text."""
+    """Options of a streamed response."""
 
     include_usage: bool = False
     continuous_usage_stats: Literal[False] = False
 
 
 class GenerationRequest(_Strict):
-    """What chat and plain completions share."""
+    """Parameters that chat and plain completions share."""
 
     default_max_tokens: ClassVar[int | None] = None
 
@@ -84,11 +84,11 @@ class GenerationRequest(_Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _drop_what_asks_for_nothing(cls, data: Any) -> Any:
+    def _drop_parameters_without_effect(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
         for name, neutral in NEUTRAL.items():
-            if (value := data.get(name)) is not None and value not in neutral:
+            if (value := data.get(name)) is not None and not any(_same(value, accepted) for accepted in neutral):
                 raise _refused(name, f"{name}={_short(value)} is not supported by this server")
         return {key: value for key, value in data.items() if key not in NEUTRAL and key not in IGNORED}
 
@@ -107,7 +107,7 @@ class GenerationRequest(_Strict):
 
     @property
     def wanted_tokens(self) -> int | None:
-        """Most output tokens, None if the context is the only limit."""
+        """The limit of output tokens, None if the context is the only one."""
         return self.max_tokens or self.default_max_tokens
 
     def sampling(self, max_tokens: int) -> SamplingParams:
@@ -159,7 +159,7 @@ class ChatRequest(GenerationRequest):
 
     @property
     def conversation(self) -> list[dict[str, str]]:
-        """The messages as the chat template takes them."""
+        """The messages in the format of chat templates."""
         return [{"role": message.role, "content": message.text} for message in self.messages]
 
 
@@ -192,6 +192,11 @@ class CompletionRequest(GenerationRequest):
 
 def _refused(param: str, message: str) -> PydanticCustomError:
     return PydanticCustomError("refused", "{message}", {"message": message, "param": param})
+
+
+def _same(value: Any, accepted: Any) -> bool:
+    """Equality of JSON values; Python's own takes true for 1 and false for 0."""
+    return isinstance(value, bool) == isinstance(accepted, bool) and bool(value == accepted)
 
 
 def _short(value: Any) -> str:

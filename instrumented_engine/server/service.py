@@ -1,4 +1,4 @@
-"""Between HTTP and the engine's thread: admits requests, waits for the model, hands each its own outputs."""
+"""Connects the HTTP handlers with the engine's thread: admits requests and hands each its outputs."""
 
 from __future__ import annotations
 
@@ -9,20 +9,24 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from instrumented_engine.core.loop import EngineLoop
+from instrumented_engine.core.observer import Observer
 from instrumented_engine.core.sequence import Output, SamplingParams, Sequence
 from instrumented_engine.core.text import TextStream
 from instrumented_engine.server import errors
-from instrumented_engine.server.forms import Form
+from instrumented_engine.server.endpoints import Endpoint
 from instrumented_engine.server.schemas import GenerationRequest
 from instrumented_engine.settings import Settings
 from instrumented_engine.startup import Loaded
-from tokentrail import Phase, RequestTrail, Status, Trail, now_ns
+from tokentrail import RequestTrail, Status, now_ns
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
+
+CONTEXT_TOKENS = 5
+"""Prompt tokens that are decoded before the output, so that its first token is not at the start of a text."""
 
 
 class Generation:
-    """One admitted request: iterate `outputs` to its end, and `close` it in any case."""
+    """One admitted request. Its handler iterates `outputs` and always calls `close`."""
 
     def __init__(self, request_id: str, trail: RequestTrail, close: Callable[[Sequence], None]) -> None:
         self.request_id = request_id
@@ -34,17 +38,17 @@ class Generation:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Response headers that let a caller find the trace."""
+        """Response headers with the ids that find the trace."""
         found = {"traceparent": self.trail.traceparent, "x-request-id": self.request_id}
         return {name: value for name, value in found.items() if value}
 
     def put(self, output: Output) -> None:
-        """Called by the service for every output of this request."""
+        """Receive an output; the service calls this for each one of the request."""
         self._ended = self._ended or output.final
         self._queue.put_nowait(output)
 
     async def outputs(self) -> AsyncIterator[Output]:
-        """Each step's output. Raises ApiError when the engine failed."""
+        """Iterate the outputs, one per step. Raises ApiError when the engine fails."""
         final = False
         while not final:
             output = await self._queue.get()
@@ -54,18 +58,18 @@ class Generation:
             yield output
 
     def close(self) -> None:
-        """Cancel what has not ended."""
+        """Cancel the request unless it has ended."""
         if not self._ended and self.sequence is not None:
             self._ended = True
             self._close(self.sequence)
 
 
 class Service:
-    """The engine as the server's handlers see it. All methods belong to the event loop's thread."""
+    """The engine's interface for HTTP handlers. Call its methods in the event loop's thread only."""
 
-    def __init__(self, settings: Settings, trail: Trail, load: Callable[[Settings, Trail], Loaded]) -> None:
+    def __init__(self, settings: Settings, observer: Observer, load: Callable[[Settings, Observer], Loaded]) -> None:
         self.settings = settings
-        self.trail = trail
+        self.observer = observer
         self.failure: Exception | None = None
         self.loaded: Loaded | None = None
         self._load = load
@@ -74,16 +78,21 @@ class Service:
         self._loop = EngineLoop(self._load_engine, deliver=self._deliver, on_ready=self._on_ready)
 
     def start(self) -> None:
-        """Begin loading; returns at once."""
+        """Start loading and return at once."""
         self._asyncio = asyncio.get_running_loop()
         self._loop.start()
 
-    def close(self) -> None:
-        """Cancel what runs, end the engine's thread, then send what the trail still holds."""
-        if not self._loop.close():
-            log.warning("the engine's thread did not end in time; its last spans may be missing")
-        if not self.trail.shutdown():
-            log.warning("the trail could not be sent completely: %s", self.trail.stats)
+    def close(self) -> bool:
+        """Cancel the requests that are left, end the engine's thread, then send the spans that are left.
+
+        False when the thread could not be ended: it is still loading, or inside a step.
+        """
+        ended = self._loop.close()
+        if not ended:
+            logger.warning("the engine's thread is still loading or inside a step; its last spans may be missing")
+        if not self.observer.close():
+            logger.warning("not all spans could be sent: %s", self.observer.stats)
+        return ended
 
     @property
     def ready(self) -> bool:
@@ -92,64 +101,70 @@ class Service:
 
     @property
     def waiting(self) -> int:
-        """Requests that have not been scheduled yet, wherever they wait."""
+        """Requests that have not been scheduled yet: those being admitted and those in the engine's queues."""
         return self._admitting + self._loop.waiting
 
     async def admit(
-        self, form: Form, body: GenerationRequest, *, headers: Mapping[str, str], arrival_ns: int, request_id: str
+        self,
+        endpoint: Endpoint,
+        body: GenerationRequest,
+        *,
+        headers: Mapping[str, str],
+        arrival_ns: int,
+        request_id: str,
     ) -> Generation:
         """Open a trail, wait for the model, check the prompt against it, and queue the request.
 
-        Raises ApiError; the trail has then ended as an error. Cancelling this ends it as cancelled.
+        After an exception, ApiError among them, the trail has ended as an error; after cancellation as cancelled.
         """
-        trail = self.trail.start_request(
-            operation=form.operation,
+        trail = self.observer.arrived(
+            arrival_ns,
+            operation=endpoint.operation,
             model=body.model,
             request_id=request_id,
-            carrier=headers,
-            arrival_ns=arrival_ns,
-            tenant=headers.get("x-tokentrail-tenant", ""),
-            slo_class=headers.get("x-tokentrail-slo-class", ""),
-            attributes=form.attributes(body),
+            headers=headers,
+            attributes=endpoint.attributes(body),
         )
         self._admitting += 1
         try:
-            return await self._admit(form, body, Generation(request_id, trail, self._loop.cancel), arrival_ns)
+            return await self._admit(endpoint, body, Generation(request_id, trail, self._loop.cancel), arrival_ns)
         except errors.ApiError as error:
-            trail.end(now_ns(), status=Status.ERROR, error_type=error.code)
+            self.observer.rejected(trail, now_ns(), Status.ERROR, error_type=error.code)
             raise
         except asyncio.CancelledError:
-            trail.end(now_ns(), status=Status.CANCELLED)
+            self.observer.rejected(trail, now_ns(), Status.CANCELLED)
             raise
         except Exception as error:
-            trail.end(now_ns(), status=Status.ERROR, error_type=type(error).__name__)
+            self.observer.rejected(trail, now_ns(), Status.ERROR, error_type=type(error).__name__)
             raise
         finally:
             self._admitting -= 1
 
-    async def _admit(self, form: Form, body: GenerationRequest, generation: Generation, arrival_ns: int) -> Generation:
+    async def _admit(
+        self, endpoint: Endpoint, body: GenerationRequest, generation: Generation, arrival_ns: int
+    ) -> Generation:
         if self.failure is not None:
             raise errors.unavailable(self.failure)
         if self.waiting > self.settings.max_waiting:
             raise errors.overloaded(self.settings.max_waiting)
         if self.loaded is None:
-            generation.trail.phase(Phase.COLD_START, arrival_ns)
+            self.observer.waits_for_model(generation.trail, arrival_ns)
             await self._started.wait()
-            generation.trail.phase(Phase.QUEUED, now_ns())
+            self.observer.model_loaded(generation.trail, now_ns())
         if self.loaded is None:
             raise errors.unavailable(self.failure or "it did not start")
         loaded = self.loaded
         try:
-            prompt = await asyncio.to_thread(form.encode, body, loaded.tokenizer)
+            prompt = await asyncio.to_thread(endpoint.encode, body, loaded.tokenizer)
         except ValueError as error:
-            raise errors.invalid(form.prompt_field, str(error)) from error
-        params = _checked(form, body, prompt, loaded)
+            raise errors.invalid(endpoint.prompt_field, str(error)) from error
+        params = _checked(endpoint, body, prompt, loaded)
         sequence = Sequence(
-            prompt_tokens=len(prompt),
-            tokens=prompt,
+            num_prompt_tokens=len(prompt),
+            token_ids=prompt,
             params=params,
             trail=generation.trail,
-            text=TextStream(loaded.tokenizer.decode, params.stop),
+            text=TextStream(loaded.tokenizer.decode, params.stop, prompt[-CONTEXT_TOKENS:]),
             sink=generation.put,
             rng=random.Random(params.seed),  # noqa: S311  # sampling, not secrets
         )
@@ -158,7 +173,7 @@ class Service:
         return generation
 
     def _load_engine(self) -> Any:
-        self._loading = self._load(self.settings, self.trail)
+        self._loading = self._load(self.settings, self.observer)
         return self._loading.engine
 
     def _on_ready(self, failure: Exception | None) -> None:
@@ -176,8 +191,8 @@ class Service:
     def _post(self, call: Callable[..., None], argument: Any) -> None:
         try:
             self._asyncio.call_soon_threadsafe(call, argument)
-        except RuntimeError:  # the event loop is closed: nobody is listening any more
-            log.debug("dropped an engine output after shutdown")
+        except RuntimeError:  # the event loop is closed; no handler is left
+            logger.debug("dropped an engine output after shutdown")
 
 
 def _dispatch(outputs: list[Output]) -> None:
@@ -185,12 +200,12 @@ def _dispatch(outputs: list[Output]) -> None:
         output.sequence.sink(output)
 
 
-def _checked(form: Form, body: GenerationRequest, prompt: list[int], loaded: Loaded) -> SamplingParams:
+def _checked(endpoint: Endpoint, body: GenerationRequest, prompt: list[int], loaded: Loaded) -> SamplingParams:
     if not prompt:
-        raise errors.invalid(form.prompt_field, "the prompt is empty")
+        raise errors.invalid(endpoint.prompt_field, "the prompt is empty")
     if not all(0 <= token < loaded.vocab_size for token in prompt):
-        raise errors.invalid(form.prompt_field, f"token ids must be between 0 and {loaded.vocab_size - 1}")
+        raise errors.invalid(endpoint.prompt_field, f"token ids must be between 0 and {loaded.vocab_size - 1}")
     wanted = body.wanted_tokens
     if len(prompt) + (wanted or 1) > loaded.max_tokens:
-        raise errors.too_long(len(prompt), wanted or 1, loaded.max_tokens, form.prompt_field)
+        raise errors.too_long(len(prompt), wanted or 1, loaded.max_tokens, endpoint.prompt_field)
     return body.sampling(wanted or loaded.max_tokens - len(prompt))

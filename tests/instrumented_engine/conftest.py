@@ -3,13 +3,15 @@ import pytest
 from instrumented_engine.device import open_device
 from instrumented_engine.model.download import DEFAULT_MODEL, cache_folder, download, local_path
 from instrumented_engine.settings import Settings
+from tokentrail import now_ns
+from tokentrail.testing import MemoryTrail
 
-from .support import MemoryTrail, byte_tokenizer
+from .support import byte_tokenizer
 
 
 @pytest.fixture
 def trail():
-    return MemoryTrail()
+    return MemoryTrail(clock=now_ns)
 
 
 @pytest.fixture(scope="session")

@@ -8,12 +8,15 @@ import time
 
 import uvicorn
 
+from instrumented_engine.core.observer import Observer
 from instrumented_engine.server.app import create_app
 from instrumented_engine.server.service import Service
 from instrumented_engine.settings import Settings
 from instrumented_engine.startup import Loaded
+from tokentrail import now_ns
+from tokentrail.testing import MemoryTrail
 
-from .support import MemoryTrail, byte_tokenizer, make_engine
+from .support import byte_tokenizer, make_observed_engine
 
 MODEL = "tiny"
 
@@ -41,8 +44,8 @@ class Served:
 @contextlib.contextmanager
 def served(load, **settings):
     """Serve what `load` builds until the block ends."""
-    trail = MemoryTrail()
-    service = Service(Settings(**{"served_model_name": MODEL, "port": 0, **settings}), trail, load)
+    trail = MemoryTrail(clock=now_ns)
+    service = Service(Settings(**{"served_model_name": MODEL, "port": 0, **settings}), Observer(trail), load)
     server = uvicorn.Server(
         uvicorn.Config(create_app(service), port=0, log_level="warning", timeout_graceful_shutdown=1)
     )
@@ -60,12 +63,12 @@ def served(load, **settings):
         assert not thread.is_alive()
 
 
-def tiny_loader(*, max_tokens=120, **engine):
+def tiny_loader(*, max_tokens=120, strips_first_space=False, **engine):
     """Builds a byte-level engine over a CacheRunner."""
 
-    def load(settings, trail):
-        tokenizer = byte_tokenizer()
-        return Loaded(make_engine(trail, **engine), tokenizer, 257, max_tokens)
+    def load(settings, observer):
+        tokenizer = byte_tokenizer(strips_first_space=strips_first_space)
+        return Loaded(make_observed_engine(observer, **engine), tokenizer, 257, max_tokens)
 
     return load
 

@@ -1,4 +1,4 @@
-"""Real parts in small: a trail that exports to memory, a byte tokenizer, and a runner that computes from its cache."""
+"""Small real parts: a byte tokenizer, a runner that computes from its cache, and an engine over it."""
 
 from __future__ import annotations
 
@@ -8,69 +8,38 @@ from collections import defaultdict
 
 import numpy as np
 import tokenizers
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.sdk.trace import TracerProvider
 from transformers import PreTrainedTokenizerFast
 
-from instrumented_engine.core.blocks import BlockPool
+from instrumented_engine.core.block_manager import BlockManager
 from instrumented_engine.core.engine import Engine
+from instrumented_engine.core.observer import Observer
 from instrumented_engine.core.scheduler import Scheduler
 from instrumented_engine.core.sequence import SamplingParams, Sequence
 from instrumented_engine.core.text import TextStream
 from instrumented_engine.model.tokenizer import Tokenizer
-from tokentrail import Trail, now_ns
-from tokentrail.config import Settings as TrailSettings
-from tokentrail.export import SendResult, SendStatus
+from tokentrail import now_ns
 
 EOS = 0
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
 
 
-class MemoryTrail(Trail):
-    """A trail whose collector is a list."""
-
-    def __init__(self, clock=now_ns):
-        self.payloads = []
-        settings = TrailSettings.from_env({"TOKENTRAIL_STRICT": "true"})
-        super().__init__(settings, TracerProvider(), transport=self._send, clock=clock, background=False)
-
-    def _send(self, body):
-        self.payloads.append(body)
-        return SendResult(SendStatus.DELIVERED)
-
-    def spans(self, name=""):
-        """Every span exported so far whose name starts so, as {name, start, end, id, parent, attributes}."""
-        assert self.flush()
-        found = []
-        for body in self.payloads:
-            for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
-                found += [span for scope in resource.scope_spans for span in scope.spans]
-        return [flat(span) for span in found if span.name.startswith(name)]
-
-    def request(self, request_id):
-        """The one request span with that id."""
-        [span] = [s for s in self.spans() if s.get("gen_ai.response.id") == request_id and "tokentrail.status" in s]
-        return span
+def request_span(trail, request_id):
+    """The one request span with that id."""
+    ended = [span for span in trail.spans() if "tokentrail.status" in span.attributes]
+    [span] = [span for span in ended if span.attributes.get("gen_ai.response.id") == request_id]
+    return span
 
 
-def flat(span):
-    attributes = {a.key: getattr(a.value, a.value.WhichOneof("value") or "string_value") for a in span.attributes}
-    return attributes | {
-        "name": span.name,
-        "start": span.start_time_unix_nano,
-        "end": span.end_time_unix_nano,
-        "id": span.span_id,
-        "parent": span.parent_span_id,
-    }
-
-
-def byte_tokenizer():
+def byte_tokenizer(*, strips_first_space=False):
     """A byte-level tokenizer: id 0 ends a text, the others are bytes."""
     alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {"<eos>": EOS} | {letter: i + 1 for i, letter in enumerate(alphabet)}
     backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, []))
     backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.decoder = tokenizers.decoders.ByteLevel()
+    decoders = [tokenizers.decoders.ByteLevel()]
+    if strips_first_space:
+        decoders.append(tokenizers.decoders.Strip(" ", 1, 0))
+    backend.decoder = tokenizers.decoders.Sequence(decoders)
     fast = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>", chat_template=TEMPLATE)
     return Tokenizer(fast)
 
@@ -78,14 +47,16 @@ def byte_tokenizer():
 class CacheRunner:
     """Continues texts by a rule that reads the whole context from a paged cache of token ids.
 
-    A block that two sequences own, or a token that was never computed, changes what comes out. `script` maps a prompt
-    to the exact tokens that follow it; `gate`, when given, must be set for a step to go on.
+    A block that two sequences own, or a token that was never computed, changes the output. `script` maps a prompt
+    to the exact tokens that follow it; `gate`, when given, must be set for a step to go on. A runner with a `burst`
+    over 1 speculates: it returns up to that many tokens at once, as far as the sequence's blocks hold them.
     """
 
-    def __init__(self, blocks, block_size, script=None, gate=None):
+    def __init__(self, blocks, block_size, script=None, gate=None, burst=1):
         self.cache = np.full((blocks, block_size), -1)
         self.script = script or {}
         self.gate = gate
+        self.burst = burst
         self.failures = []
 
     def run(self, batch):
@@ -94,29 +65,46 @@ class CacheRunner:
         if self.failures:
             raise self.failures.pop(0)
         for item in batch:
-            s = item.sequence
-            for position in range(s.computed, s.computed + item.count):
-                self.cache[self._slot(s, position)] = s.tokens[position]
-        return [self._next(item) if item.samples else None for item in batch]
+            sequence, first = item.sequence, item.sequence.num_computed_tokens
+            for position in range(first, first + item.num_scheduled_tokens):
+                self._store(sequence, position, sequence.token_ids[position])
+        return [self._sample(item.sequence) if item.samples else [] for item in batch]
+
+    def _sample(self, sequence):
+        context = [int(self.cache[self._slot(sequence, p)]) for p in range(len(sequence.token_ids))]
+        assert context == sequence.token_ids, "the cache holds another sequence's tokens"
+        room = len(sequence.block_table) * self.cache.shape[1] - len(context)
+        sampled = [self._next(sequence, context)]
+        while len(sampled) < min(self.burst, room + 1):
+            self._store(sequence, len(context), sampled[-1])
+            context.append(sampled[-1])
+            sampled.append(self._next(sequence, context))
+        return sampled
+
+    def _store(self, sequence, position, token):
+        self.cache[self._slot(sequence, position)] = token
 
     def _slot(self, sequence, position):
         size = self.cache.shape[1]
-        return sequence.blocks[position // size], position % size
+        return sequence.block_table[position // size], position % size
 
-    def _next(self, item):
-        sequence = item.sequence
-        context = [int(self.cache[self._slot(sequence, p)]) for p in range(len(sequence.tokens))]
-        assert context == sequence.tokens, "the cache holds another sequence's tokens"
-        answer = self.script.get(tuple(context[: sequence.prompt_tokens]))
+    def _next(self, sequence, context):
+        answer = self.script.get(tuple(context[: sequence.num_prompt_tokens]))
         if answer is not None:
-            return answer[sequence.generated] if sequence.generated < len(answer) else EOS
+            generated = len(context) - sequence.num_prompt_tokens
+            return answer[generated] if generated < len(answer) else EOS
         return 1 + sum((i + 1) * t for i, t in enumerate(context)) % 94
 
 
-def make_engine(trail, *, blocks=64, block_size=4, max_seqs=8, budget=64, clock=now_ns, **runner):
+def make_engine(trail, **options):
+    """An engine over a CacheRunner that reports to `trail`."""
+    return make_observed_engine(Observer(trail), **options)
+
+
+def make_observed_engine(observer, *, blocks=64, block_size=4, max_seqs=8, budget=64, clock=now_ns, **runner):
     """An engine over a CacheRunner."""
-    scheduler = Scheduler(BlockPool(blocks, block_size), max_seqs=max_seqs, max_batched_tokens=budget)
-    return Engine(scheduler, CacheRunner(blocks, block_size, **runner), trail, eos_ids=[EOS], clock=clock)
+    scheduler = Scheduler(BlockManager(blocks, block_size), max_seqs=max_seqs, max_batched_tokens=budget)
+    return Engine(scheduler, CacheRunner(blocks, block_size, **runner), observer, eos_ids=[EOS], clock=clock)
 
 
 def make_sequence(
@@ -139,7 +127,7 @@ def run_all(engine, sequences):
         for output in engine.step():
             text[output.sequence] += output.text
             reason[output.sequence] = output.finish_reason
-    return {s: (s.tokens[s.prompt_tokens :], text[s], reason[s]) for s in sequences or reason}
+    return {s: (s.token_ids[s.num_prompt_tokens :], text[s], reason[s]) for s in sequences or reason}
 
 
 class Gate(threading.Event):

@@ -4,8 +4,9 @@ import pytest
 
 from instrumented_engine.core.engine import StepError
 from tokentrail import Status
+from tokentrail.testing import ManualClock, MemoryTrail
 
-from .support import EOS, MemoryTrail, make_engine, make_sequence, run_all
+from .support import EOS, make_engine, make_sequence, request_span, run_all
 
 PROMPTS = [list(range(1, 1 + n)) for n in (1, 2, 3, 4, 5, 7, 8, 9, 12, 17)]
 
@@ -30,9 +31,9 @@ def test_preemption_does_not_change_the_output(trail):
     sequences = [make_sequence(trail, prompt, max_tokens=10) for prompt in PROMPTS]
     engine = make_engine(trail, blocks=9, block_size=3, budget=16)
     together = run_all(engine, sequences)
-    assert engine.preemptions > 0
+    assert engine.scheduler.preemptions > 0
     assert list(together.values()) == [alone(trail, prompt, max_tokens=10) for prompt in PROMPTS]
-    assert engine.scheduler.pool.used == 0
+    assert engine.scheduler.block_manager.num_used_blocks == 0
 
 
 def test_a_split_prompt_gives_the_same_output(trail):
@@ -58,6 +59,54 @@ def test_how_an_output_ends(trail):
         assert (tokens, reason) == expected, params
 
 
+def test_text_held_back_for_a_stop_string_is_sent_when_the_output_ends_otherwise(trail):
+    script = {(7,): [ord(c) - 31 for c in "to ST"] + [EOS]}
+    for params in ({"max_tokens": 5}, {"max_tokens": 9}):
+        sequence = make_sequence(trail, [7], stop=("STOP",), **params)
+        _, text, _ = run_all(make_engine(trail, script=script), [sequence])[sequence]
+        assert text == "to ST", params
+
+
+def test_several_tokens_a_step_do_not_change_the_output(trail):
+    for options in ({"blocks": 64}, {"blocks": 9, "block_size": 3, "budget": 16}):
+        sequences = [make_sequence(trail, prompt, max_tokens=10) for prompt in PROMPTS]
+        engine = make_engine(trail, burst=3, **options)
+        assert list(run_all(engine, sequences).values()) == [alone(trail, prompt, max_tokens=10) for prompt in PROMPTS]
+        assert engine.scheduler.block_manager.num_used_blocks == 0
+    assert engine.scheduler.preemptions > 0
+
+
+@pytest.mark.parametrize(
+    ("script", "params", "emitted", "text", "reason"),
+    [
+        ([40, EOS, 42], {}, [40, EOS], "G", "stop"),
+        ([40, 41, 42], {"stop": (chr(31 + 41),)}, [40, 41], "G", "stop"),
+        ([40, 41, 42], {"stop": ("GH",)}, [40, 41], "", "stop"),
+        ([40, 41, 42], {"max_tokens": 2}, [40, 41], "GH", "length"),
+        ([40, 41, 42], {"max_tokens": 3}, [40, 41, 42], "GHI", "length"),
+        ([EOS, 41, 42], {"min_tokens": 2, "max_tokens": 3}, [EOS, 41, 42], "HI", "length"),
+        ([EOS, EOS, 42], {"min_tokens": 2}, [EOS, EOS], "", "stop"),
+    ],
+)
+def test_tokens_behind_the_end_of_an_output_are_dropped(trail, script, params, emitted, text, reason):
+    ends, goes_on = make_sequence(trail, [7], name="ends", **params), make_sequence(trail, [8, 9], name="goes on")
+    engine = make_engine(trail, script={(7,): script, (8, 9): [50] * 99}, burst=3)
+    engine.add(ends)
+    engine.add(goes_on)
+    first, second = engine.step()
+    assert (first.sequence, first.text, first.finish_reason, first.num_tokens) == (ends, text, reason, len(emitted))
+    assert ends.token_ids == [7, *emitted]
+    assert ends.num_computed_tokens == len(emitted), "all but the last"
+    assert (ends.block_table, engine.scheduler.running) == ([], [goes_on])
+    # Two prompt tokens and the first two sampled ones fill a block of four; the last one is not computed yet.
+    assert (second.num_tokens, second.final, goes_on.num_computed_tokens) == (3, False, 4)
+    assert engine.scheduler.block_manager.num_used_blocks == 1
+    assert request_span(trail, "ends").attributes["gen_ai.usage.output_tokens"] == len(emitted)
+    tokens = trail.spans("tokentrail.token", parent=ends.trail)
+    assert [s.attributes["gen_ai.token.index"] for s in tokens] == list(range(len(emitted)))
+    assert [s.duration_ns == 0 for s in tokens] == [False] + [True] * (len(emitted) - 1), "the first carries the gap"
+
+
 def test_a_stop_string_is_never_sent_in_part(trail):
     text = "one two thrice STOP more"
     script = {(7,): [ord(c) - 31 for c in text]}
@@ -73,46 +122,111 @@ def test_a_stop_string_is_never_sent_in_part(trail):
 
 def test_phases_and_tokens_partition_the_request(trail):
     clock = ticking()
-    trail = MemoryTrail(clock)
+    trail = MemoryTrail(clock=clock)
     engine = make_engine(trail, blocks=7, block_size=2, budget=8, clock=clock)
     sequences = [make_sequence(trail, range(1, 5), max_tokens=8, name=f"r{i}") for i in range(4)]
     run_all(engine, sequences)
-    assert engine.preemptions > 0
+    assert engine.scheduler.preemptions > 0
     spans = trail.spans()
     for i in range(4):
-        request = trail.request(f"r{i}")
-        mine = [s for s in spans if s["parent"] == request["id"]]
+        request = request_span(trail, f"r{i}")
+        assert request.attributes["gen_ai.usage.input_tokens"] == 4
+        mine = [s for s in spans if s.parent_id == request.span_id]
         phases = sorted(
-            (s["start"], s["end"], s["tokentrail.phase.name"]) for s in mine if s["name"] == "tokentrail.phase"
+            (s.start_ns, s.end_ns, s.attributes["tokentrail.phase.name"]) for s in mine if s.name == "tokentrail.phase"
         )
         tokens = sorted(
-            (s["gen_ai.token.index"], s["start"], s["end"]) for s in mine if s["name"] == "tokentrail.token"
+            (s.attributes["gen_ai.token.index"], s.start_ns, s.end_ns) for s in mine if s.name == "tokentrail.token"
         )
         for parts in ([(start, end) for start, end, _ in phases], [(start, end) for _, start, end in tokens]):
-            assert parts[0][0] == request["start"]
-            assert parts[-1][1] == request["end"]
+            assert parts[0][0] == request.start_ns
+            assert parts[-1][1] == request.end_ns
             assert all(before[1] == after[0] for before, after in itertools.pairwise(parts))
         assert [index for index, _, _ in tokens] == list(range(8))
         names = [name for _, _, name in phases]
         assert names[:3] == ["queued", "prefill", "decode"]
-        assert names[3:] == ["preempted", "prefill", "decode"] * request.get("tokentrail.preemptions", 0)
+        assert names[3:] == ["preempted", "prefill", "decode"] * request.attributes.get("tokentrail.preemptions", 0)
+
+
+def test_phases_change_at_the_stamps_of_steps_and_tokens():
+    clock = ticking()
+    trail = MemoryTrail(clock=clock)
+    engine = make_engine(trail, blocks=5, block_size=2, max_seqs=2, clock=clock)
+    run_all(engine, [make_sequence(trail, [1, 2, 3], max_tokens=6, name=name) for name in ("old", "new")])
+    steps = sorted((s.start_ns, s.end_ns) for s in trail.spans("tokentrail.step"))
+    mine = trail.spans(parent=request_span(trail, "new"))
+    tokens = sorted(s.end_ns for s in mine if s.name == "tokentrail.token")
+    phases = sorted((s.start_ns, s.attributes["tokentrail.phase.name"]) for s in mine if s.name == "tokentrail.phase")
+    names = [name for _, name in phases]
+    assert names == ["queued", "prefill", "decode", "preempted", "prefill", "decode"]
+    _, prefill, decode, preempted, again, decode_again = (start for start, _ in phases)
+    assert prefill == steps[0][0], "the start of the step that admitted it"
+    assert decode == tokens[0] == steps[0][1], "the stamp of the first token"
+    before = sum(token < preempted for token in tokens)
+    assert preempted == steps[before][0], "the start of the step that took its blocks"
+    readmitted = next(i for i, (_, end) in enumerate(steps) if end == tokens[before])
+    assert (again, decode_again) == steps[readmitted]
+
+
+def test_a_step_lasts_from_before_its_schedule_to_after_its_run():
+    clock = ManualClock()
+    trail = MemoryTrail(clock=clock)
+    engine = make_engine(trail, clock=clock)
+
+    def lasting(ns, work):
+        return lambda *args: (clock.advance(ns), work(*args))[1]
+
+    engine.scheduler.schedule = lasting(1_000_000, engine.scheduler.schedule)
+    engine._runner.run = lasting(10_000_000, engine._runner.run)
+    run_all(engine, [make_sequence(trail, [1], max_tokens=1, name="r")])
+    [step] = trail.spans("tokentrail.step")
+    assert (step.start_ns, step.duration_ns) == (request_span(trail, "r").start_ns, 11_000_000)
+
+
+def test_steps_carry_their_numbers(trail):
+    # Blocks of 4 tokens; "b" fits behind "a" only in the second step, "c" waits for a place in the batch.
+    engine = make_engine(trail, blocks=8, block_size=4, max_seqs=2, budget=10)
+    sequences = [
+        make_sequence(trail, range(1, 10), max_tokens=3, name="a"),
+        make_sequence(trail, range(1, 6), max_tokens=2, name="b"),
+        make_sequence(trail, range(1, 13), max_tokens=1, name="c"),
+    ]
+    run_all(engine, sequences)
+    names = ("prefill_tokens", "decode_tokens", "running", "waiting", "kv_blocks_used", "kv_blocks_total")
+    steps = sorted(trail.spans("tokentrail.step"), key=lambda s: s.attributes["tokentrail.step"])
+    found = [tuple(step.attributes[f"tokentrail.step.{name}"] for name in names) for step in steps]
+    assert found == [
+        (9, 0, 1, 2, 3, 8),
+        (5, 1, 2, 1, 5, 8),
+        (0, 2, 2, 1, 5, 8),
+        (10, 0, 1, 0, 3, 8),
+        (2, 0, 1, 0, 3, 8),
+    ]
+
+
+def test_a_preempting_step_carries_its_numbers(trail):
+    engine = make_engine(trail, blocks=4, block_size=2)
+    run_all(engine, [make_sequence(trail, [1, 2], max_tokens=5, name=name) for name in ("old", "new")])
+    names = ("running", "waiting", "preempted", "kv_blocks_used", "kv_blocks_evicted")
+    [step] = [s for s in trail.spans("tokentrail.step") if s.attributes["tokentrail.step.preempted"]]
+    assert tuple(step.attributes[f"tokentrail.step.{name}"] for name in names) == (1, 1, 1, 3, 2)
 
 
 def test_evictions_name_their_victims(trail):
     engine = make_engine(trail, blocks=7, block_size=2, budget=8)
     run_all(engine, [make_sequence(trail, range(1, 5), name=f"r{i}") for i in range(4)])
     evictions = trail.spans("tokentrail.kv.evict")
-    steps = {s["tokentrail.step"]: s for s in trail.spans("tokentrail.step")}
-    victims = [s["parent"] for s in evictions]
-    assert len(evictions) == engine.preemptions > 0
+    steps = {s.attributes["tokentrail.step"]: s for s in trail.spans("tokentrail.step")}
+    victims = [s.parent_id for s in evictions]
+    assert len(evictions) == engine.scheduler.preemptions > 0
     for i in range(4):
-        request = trail.request(f"r{i}")
-        assert victims.count(request["id"]) == request.get("tokentrail.preemptions", 0)
+        request = request_span(trail, f"r{i}")
+        assert victims.count(request.span_id) == request.attributes.get("tokentrail.preemptions", 0)
     for eviction in evictions:
-        step = steps[eviction["tokentrail.step"]]
-        assert eviction["tokentrail.kv.reason"] == "preemption"
-        assert step["tokentrail.step.kv_blocks_evicted"] >= eviction["tokentrail.kv.blocks"] > 0
-        assert step["tokentrail.step.preempted"] > 0
+        step = steps[eviction.attributes["tokentrail.step"]]
+        assert eviction.attributes["tokentrail.kv.reason"] == "preemption"
+        assert step.attributes["tokentrail.step.kv_blocks_evicted"] >= eviction.attributes["tokentrail.kv.blocks"] > 0
+        assert step.attributes["tokentrail.step.preempted"] > 0
     assert sorted(steps) == list(range(engine.steps))
 
 
@@ -122,14 +236,14 @@ def test_cancelling_frees_the_blocks_and_ends_the_trace(trail):
     engine.add(gone)
     engine.add(stays)
     engine.step()
-    used = engine.scheduler.pool.used
-    engine.end([gone], Status.CANCELLED)
-    assert engine.scheduler.pool.used == used - 2
+    used = engine.scheduler.block_manager.num_used_blocks
+    engine.abort([gone], Status.CANCELLED)
+    assert engine.scheduler.block_manager.num_used_blocks == used - 2
     run_all(engine, [])
-    engine.end([gone], Status.CANCELLED)
-    assert trail.request("gone")["tokentrail.status"] == "cancelled"
-    assert trail.request("gone")["gen_ai.usage.output_tokens"] == 1
-    assert trail.request("stays")["tokentrail.status"] == "ok"
+    engine.abort([gone], Status.CANCELLED)
+    assert request_span(trail, "gone").attributes["tokentrail.status"] == "cancelled"
+    assert request_span(trail, "gone").attributes["gen_ai.usage.output_tokens"] == 1
+    assert request_span(trail, "stays").attributes["tokentrail.status"] == "ok"
 
 
 def test_a_failed_step_ends_its_batch_and_nobody_else(trail):
@@ -143,7 +257,7 @@ def test_a_failed_step_ends_its_batch_and_nobody_else(trail):
         engine.step()
     assert raised.value.sequences == [hit]
     assert list(run_all(engine, [])) == [spared]
-    assert trail.request("hit")["tokentrail.status"] == "error"
-    assert trail.request("hit")["error.type"] == "RuntimeError"
-    assert trail.request("spared")["tokentrail.status"] == "ok"
-    assert engine.scheduler.pool.used == 0
+    assert request_span(trail, "hit").attributes["tokentrail.status"] == "error"
+    assert request_span(trail, "hit").attributes["error.type"] == "RuntimeError"
+    assert request_span(trail, "spared").attributes["tokentrail.status"] == "ok"
+    assert engine.scheduler.block_manager.num_used_blocks == 0

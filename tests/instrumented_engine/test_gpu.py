@@ -3,11 +3,13 @@
 import pytest
 import torch
 
+from instrumented_engine.core.observer import Observer
 from instrumented_engine.device import open_device
 from instrumented_engine.settings import Settings
 from instrumented_engine.startup import load
+from tokentrail.testing import MemoryTrail
 
-from .support import MemoryTrail, make_sequence, run_all
+from .support import make_sequence, run_all
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 PROMPTS = ["The capital of France is", "Water boils at", "def add(a, b):", "Once upon a time " * 40]
@@ -15,7 +17,7 @@ PROMPTS = ["The capital of France is", "Water boils at", "def add(a, b):", "Once
 
 def answers(settings, *, together):
     trail = MemoryTrail()
-    loaded = load(settings, trail)
+    loaded = load(settings, Observer(trail))
     sequences = [make_sequence(trail, loaded.tokenizer.encode(text), max_tokens=16) for text in PROMPTS]
     groups = [sequences] if together else [[sequence] for sequence in sequences]
     return [tokens for group in groups for tokens, _, _ in run_all(loaded.engine, group).values()]
@@ -38,6 +40,6 @@ def test_preemption_on_cuda_does_not_change_the_output(smollm_file):
 def test_auto_takes_cuda_and_bfloat16_and_most_of_the_free_memory(smollm_file):
     device = open_device(Settings())
     assert (device.target.type, device.dtype) == ("cuda", torch.bfloat16)
-    loaded = load(Settings(model=str(smollm_file)), MemoryTrail())
-    cache = loaded.engine.scheduler.pool.total * 16 * 30 * 2 * 3 * 64 * 2
+    loaded = load(Settings(model=str(smollm_file)), Observer(MemoryTrail()))
+    cache = loaded.engine.scheduler.block_manager.num_blocks * 16 * 30 * 2 * 3 * 64 * 2
     assert 0.5 < cache / torch.cuda.get_device_properties(0).total_memory < 0.9

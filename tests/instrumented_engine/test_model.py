@@ -15,8 +15,9 @@ from instrumented_engine.model.hf import HfFolder
 from instrumented_engine.model.llama import Llama
 from instrumented_engine.model.runner import ModelRunner
 from instrumented_engine.model.weights import open_model
+from tokentrail.testing import MemoryTrail
 
-from .support import MemoryTrail, make_sequence
+from .support import make_sequence
 
 CPU = torch.device("cpu")
 TINY = {
@@ -60,11 +61,11 @@ def engine_logits(folder, prompt, chunks, dtype=torch.float32):
     model = Llama(file.config(), file.weights(dtype, CPU), 256)
     runner = ModelRunner(model, kv_blocks=40, block_size=4, eos_ids=[])
     sequence = make_sequence(MemoryTrail(), prompt)
-    sequence.blocks = list(range(39, 39 - -(-len(prompt) // 4), -1))
+    sequence.block_table = list(range(39, 39 - -(-len(prompt) // 4), -1))
     with torch.inference_mode():
         for count in chunks:
             logits = model.forward(runner._tensors([], [Scheduled(sequence, count)]), runner._cache)
-            sequence.computed += count
+            sequence.num_computed_tokens += count
     return logits[0]
 
 

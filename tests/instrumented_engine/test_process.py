@@ -10,9 +10,8 @@ import time
 import httpx
 import openai
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from .support import flat
+from tokentrail.testing import parse_spans
 
 MODEL = "smollm2-135m-instruct"
 
@@ -36,8 +35,7 @@ def collector():
             pass
 
     def spans():
-        requests = [ExportTraceServiceRequest.FromString(body) for body in bodies]
-        return [flat(s) for r in requests for rs in r.resource_spans for ss in rs.scope_spans for s in ss.spans]
+        return [span for body in bodies for span in parse_spans(body)]
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Keep) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -84,15 +82,16 @@ def test_a_life(process, collector):
     assert process.wait(30) == 0
 
     spans = collector[1]()
-    requests = {s["gen_ai.response.id"]: s for s in spans if "tokentrail.status" in s and "gen_ai.response.id" in s}
-    assert sorted(r["tokentrail.status"] for r in requests.values()) == ["cancelled", "ok", "ok"]
+    ended = [s for s in spans if {"tokentrail.status", "gen_ai.response.id"} <= s.attributes.keys()]
+    requests = {s.attributes["gen_ai.response.id"]: s for s in ended}
+    assert sorted(r.attributes["tokentrail.status"] for r in requests.values()) == ["cancelled", "ok", "ok"]
     asked = requests[chat.id]
-    assert asked["gen_ai.usage.output_tokens"] == chat.usage.completion_tokens
-    mine = [s for s in spans if s["parent"] == asked["id"]]
+    assert asked.attributes["gen_ai.usage.output_tokens"] == chat.usage.completion_tokens
+    mine = [s for s in spans if s.parent_id == asked.span_id]
     for kind in ("tokentrail.phase", "tokentrail.token"):
-        assert sum(s["end"] - s["start"] for s in mine if s["name"] == kind) == asked["end"] - asked["start"]
-    phases = {s["name"].removeprefix("tokentrail.cold_start.") for s in spans if "cold_start." in s["name"]}
+        assert sum(s.duration_ns for s in mine if s.name == kind) == asked.duration_ns
+    phases = {s.name.removeprefix("tokentrail.cold_start.") for s in spans if "cold_start." in s.name}
     assert phases == {"device_init", "load_weights", "tokenizer", "kv_cache", "warmup"}
-    waited = [s for s in mine if s.get("tokentrail.phase.name") == "cold_start"]
+    waited = [s for s in mine if s.attributes.get("tokentrail.phase.name") == "cold_start"]
     assert len(waited) == 1
-    assert waited[0]["end"] > waited[0]["start"]
+    assert waited[0].duration_ns > 0

@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 import torch
 
-from instrumented_engine.model.sampler import sample
+from instrumented_engine.model.sampler import HEAD, sample
+from tokentrail.testing import MemoryTrail
 
-from .support import MemoryTrail, make_sequence
+from .support import make_sequence
 
 TRAIL = MemoryTrail()
 LOGITS = torch.tensor([[2.0, 1.0, 0.0, -1.0, 3.0]])
@@ -95,7 +96,13 @@ def test_a_flat_vocabulary_reaches_beyond_the_head(params):
     logits = torch.randn((1, 5000), generator=torch.Generator().manual_seed(2)) * 0.5
     params = {"temperature": 1.0} | params
     allowed = nucleus(logits[0], **params)
-    found = set(np.flatnonzero(drawn(3000, logits, **params)).tolist())
+    frequencies = drawn(3000, logits, **params)
+    found = set(np.flatnonzero(frequencies).tolist())
     assert found <= allowed
     # With replacement, 3,000 draws of near-equal chances see most of what is allowed.
     assert len(found) > 0.3 * min(len(allowed), 3000)
+    # The tail beyond the sorted head is drawn as often as its mass says (a standard deviation is at most 0.01).
+    weight = softmax(logits[0].double().numpy() / params["temperature"])
+    tail = sorted(allowed, key=lambda i: -weight[i])[HEAD:]
+    share = weight[tail].sum() / weight[list(allowed)].sum()
+    assert frequencies[tail].sum() == pytest.approx(share, abs=0.05)

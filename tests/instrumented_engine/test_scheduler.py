@@ -3,41 +3,42 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from instrumented_engine.core.blocks import BlockPool
+from instrumented_engine.core.block_manager import BlockManager
 from instrumented_engine.core.scheduler import Scheduler
+from tokentrail.testing import MemoryTrail
 
-from .support import MemoryTrail, make_sequence
+from .support import make_sequence
 
 TRAIL = MemoryTrail()
 
 
 def scheduler_of(blocks, size, *, max_seqs=8, budget=64):
-    return Scheduler(BlockPool(blocks, size), max_seqs=max_seqs, max_batched_tokens=budget)
+    return Scheduler(BlockManager(blocks, size), max_seqs=max_seqs, max_batched_tokens=budget)
 
 
 def play(plan):
     for item in plan.batch:
         sequence, samples = item.sequence, item.samples
-        sequence.computed += item.count
+        sequence.num_computed_tokens += item.num_scheduled_tokens
         if samples:
-            sequence.tokens.append(1)
+            sequence.token_ids.append(1)
             sequence.decoding = True
 
 
 def counts(plan):
-    return [(item.sequence.prompt_tokens, item.count) for item in plan.batch]
+    return [(item.sequence.num_prompt_tokens, item.num_scheduled_tokens) for item in plan.batch]
 
 
 def test_growing_is_all_or_nothing():
-    pool = BlockPool(3, 4)
+    manager = BlockManager(3, 4)
     mine: list[int] = []
-    assert pool.grow(mine, 5)
-    assert (len(mine), pool.used) == (2, 2)
-    assert pool.grow(mine, 8), "eight tokens fit the two blocks"
-    assert not pool.grow(mine, 13), "four blocks do not exist"
-    assert (len(mine), pool.used) == (2, 2)
-    assert pool.release(mine) == 2
-    assert (mine, pool.used) == ([], 0)
+    assert manager.allocate(mine, 5)
+    assert (len(mine), manager.num_used_blocks) == (2, 2)
+    assert manager.allocate(mine, 8), "eight tokens fit the two blocks"
+    assert not manager.allocate(mine, 13), "four blocks do not exist"
+    assert (len(mine), manager.num_used_blocks) == (2, 2)
+    assert manager.free(mine) == 2
+    assert (mine, manager.num_used_blocks) == ([], 0)
 
 
 def test_a_budget_smaller_than_the_batch_is_refused():
@@ -84,7 +85,7 @@ def test_the_newest_is_preempted_and_comes_back_first():
     assert plan.evicted_blocks == 2
     assert [item.sequence for item in plan.batch] == [old], "nobody is admitted in a step that had to preempt"
     assert list(scheduler.waiting) == [new, late]
-    assert (new.computed, new.decoding, new.blocks) == (0, False, [])
+    assert (new.num_computed_tokens, new.decoding, new.block_table) == (0, False, [])
     scheduler.finish(old)
     plan = scheduler.schedule()
     assert counts(plan)[0] == (2, 5), "prompt and output are computed again"
@@ -98,7 +99,7 @@ def test_finishing_works_from_anywhere_and_twice():
     play(scheduler.schedule())
     for sequence in (waiting, running, running):
         scheduler.finish(sequence)
-    assert (scheduler.running, list(scheduler.waiting), scheduler.pool.used) == ([], [], 0)
+    assert (scheduler.running, list(scheduler.waiting), scheduler.block_manager.num_used_blocks) == ([], [], 0)
 
 
 class Traffic(RuleBasedStateMachine):
@@ -111,7 +112,7 @@ class Traffic(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def arrive(self, data):
-        capacity = self.scheduler.pool.capacity
+        capacity = self.scheduler.block_manager.capacity
         prompt = data.draw(st.integers(1, max(1, capacity - 1)))
         sequence = make_sequence(TRAIL, range(prompt), max_tokens=max(1, capacity - prompt))
         self.scheduler.add(sequence)
@@ -129,32 +130,33 @@ class Traffic(RuleBasedStateMachine):
     def step(self):
         plan = self.scheduler.schedule()
         assert plan.batch, "whoever waits makes progress"
-        assert plan.prefill_tokens + plan.decode_tokens == sum(item.count for item in plan.batch)
+        assert plan.prefill_tokens + plan.decode_tokens == sum(item.num_scheduled_tokens for item in plan.batch)
         assert plan.prefill_tokens + plan.decode_tokens <= self.scheduler.max_batched_tokens
         assert len({item.sequence for item in plan.batch}) == len(plan.batch)
         for item in plan.batch:
-            assert 0 < item.count <= item.sequence.remaining
-            held = len(item.sequence.blocks) * self.scheduler.pool.block_size
-            assert item.sequence.computed + item.count <= held, "every computed token has a place"
+            assert 0 < item.num_scheduled_tokens <= item.sequence.num_uncomputed_tokens
+            held = len(item.sequence.block_table) * self.scheduler.block_manager.block_size
+            computed = item.sequence.num_computed_tokens + item.num_scheduled_tokens
+            assert computed <= held, "every computed token has a place"
         play(plan)
         for sequence in list(self.alive):
-            if sequence.generated >= sequence.params.max_tokens:
+            if sequence.num_output_tokens >= sequence.params.max_tokens:
                 self.scheduler.finish(sequence)
                 self.alive.remove(sequence)
 
     @invariant()
     def every_block_has_one_owner(self):
-        pool = self.scheduler.pool
-        owned = [block for sequence in self.alive for block in sequence.blocks]
-        assert len(owned) == len(set(owned)) == pool.used
-        assert all(0 <= block < pool.total for block in owned)
+        manager = self.scheduler.block_manager
+        owned = [block for sequence in self.alive for block in sequence.block_table]
+        assert len(owned) == len(set(owned)) == manager.num_used_blocks
+        assert all(0 <= block < manager.num_blocks for block in owned)
 
     @invariant()
     def every_sequence_is_in_one_place(self):
         scheduler = self.scheduler
         assert len(scheduler.running) <= scheduler.max_seqs
         assert sorted(map(id, [*scheduler.running, *scheduler.waiting])) == sorted(map(id, self.alive))
-        assert not any(sequence.blocks for sequence in scheduler.waiting)
+        assert not any(sequence.block_table for sequence in scheduler.waiting)
 
     def teardown(self):
         for _ in range(100_000):
@@ -171,12 +173,12 @@ TestTraffic.settings = settings(max_examples=60, stateful_step_count=25, deadlin
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.integers(1, 6))
 @settings(max_examples=40, deadline=None)
 def test_blocks_come_back_whatever_was_taken(lengths, size):
-    pool = BlockPool(64, size)
+    manager = BlockManager(64, size)
     owners: list[list[int]] = [[] for _ in lengths]
     for owner, tokens in zip(owners, lengths, strict=True):
-        pool.grow(owner, tokens)
+        manager.allocate(owner, tokens)
     for owner in owners:
-        pool.release(owner)
+        manager.free(owner)
     everything: list[int] = []
-    assert pool.grow(everything, pool.capacity)
+    assert manager.allocate(everything, manager.capacity)
     assert sorted(everything) == list(range(64))

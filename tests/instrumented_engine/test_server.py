@@ -12,7 +12,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from tokentrail import Status
 
 from .server_support import MODEL, script, served, tiny_loader
-from .support import Gate
+from .support import Gate, request_span
 
 ANSWERS = script(hello="naïve 漢字 answer", stops="one two STOP three", long="x" * 100)
 
@@ -46,12 +46,12 @@ def test_completion(server, client):
     assert answer.choices[0].finish_reason == "stop"
     assert answer.usage.prompt_tokens == 5
     assert answer.usage.completion_tokens == len("naïve 漢字 answer".encode()) + 1
-    request = server.trail.request(answer.id)
+    request = request_span(server.trail, answer.id)
     assert answer.id.startswith("cmpl-")
-    assert request["name"] == f"text_completion {MODEL}"
-    assert request["gen_ai.usage.input_tokens"] == 5
-    assert request["gen_ai.usage.output_tokens"] == answer.usage.completion_tokens
-    assert request["gen_ai.request.max_tokens"] == 60
+    assert request.name == f"text_completion {MODEL}"
+    assert request.attributes["gen_ai.usage.input_tokens"] == 5
+    assert request.attributes["gen_ai.usage.output_tokens"] == answer.usage.completion_tokens
+    assert request.attributes["gen_ai.request.max_tokens"] == 60
 
 
 def test_completion_of_token_ids(server, client):
@@ -70,7 +70,7 @@ def test_chat(server, client):
     assert answer.choices[0].message.content == plain.choices[0].text
     assert (answer.choices[0].finish_reason, answer.usage.completion_tokens) == ("length", 7)
     assert answer.id.startswith("chatcmpl-")
-    assert server.trail.request(answer.id)["gen_ai.operation.name"] == "chat"
+    assert request_span(server.trail, answer.id).attributes["gen_ai.operation.name"] == "chat"
 
 
 def test_chat_without_a_limit_goes_to_the_end_of_the_context(client):
@@ -130,6 +130,11 @@ def test_models(client):
         ({"max_tokens": 1.5}, 400, "invalid_value", "max_tokens", "max_tokens: Input should be a valid integer"),
         ({"n": 2}, 400, "invalid_value", "n", "n=2 is not supported by this server"),
         ({"logprobs": 3}, 400, "invalid_value", "logprobs", "logprobs=3 is not supported"),
+        ({"logprobs": 0}, 400, "invalid_value", "logprobs", "logprobs=0 is not supported"),
+        ({"n": True}, 400, "invalid_value", "n", "n=True is not supported"),
+        ({"stop": 5}, 400, "invalid_value", "stop", "stop: Input should be a valid string"),
+        ({"prompt": 5}, 400, "invalid_value", "prompt", "prompt: Input should be a valid string"),
+        ({"list[x]": 1}, 400, "unknown_parameter", "list[x]", "Unrecognized request argument: list[x]"),
         ({"stop": [""]}, 400, "invalid_value", "stop", "stop: at most 16 strings of 1 to 1024 characters"),
         ({"tempreature": 1}, 400, "unknown_parameter", "tempreature", "Unrecognized request argument: tempreature"),
         ({"stream_options": {}}, 400, "invalid_value", "stream_options", "only allowed with stream=true"),
@@ -180,8 +185,11 @@ def test_errors_have_openais_shape(server, method, path, content, status, code):
 def test_too_long_prompts_end_their_trace_as_errors(server, client):
     with pytest.raises(openai.BadRequestError):
         complete(client, "x" * 500, extra_headers={"x-request-id": "too-long"})
-    request = server.trail.request("cmpl-too-long")
-    assert (request["tokentrail.status"], request["error.type"]) == ("error", "context_length_exceeded")
+    request = request_span(server.trail, "cmpl-too-long")
+    assert (request.attributes["tokentrail.status"], request.attributes["error.type"]) == (
+        "error",
+        "context_length_exceeded",
+    )
 
 
 def test_headers_that_telemetry_reads(server, client):
@@ -195,10 +203,10 @@ def test_headers_that_telemetry_reads(server, client):
         model=MODEL, prompt="hello", max_tokens=3, extra_headers=headers
     )
     assert answer.parse().id == answer.headers["x-request-id"] == "cmpl-mine-42"
-    request = server.trail.request("cmpl-mine-42")
-    assert (request["tokentrail.tenant"], request["tokentrail.slo_class"]) == ("acme", "chat")
-    assert request["parent"].hex() == "b7ad6b7169203331"
-    assert answer.headers["traceparent"] == f"00-0af7651916cd43dd8448eb211c80319c-{request['id'].hex()}-01"
+    request = request_span(server.trail, "cmpl-mine-42")
+    assert (request.attributes["tokentrail.tenant"], request.attributes["tokentrail.slo_class"]) == ("acme", "chat")
+    assert request.parent_id == 0xB7AD6B7169203331
+    assert answer.headers["traceparent"] == f"00-0af7651916cd43dd8448eb211c80319c-{request.span_id:016x}-01"
 
 
 def test_an_unusable_request_id_is_replaced(client):
@@ -242,18 +250,18 @@ def test_a_client_that_leaves_frees_its_blocks(stream):
         server.until(lambda: server.service._loop.waiting == 1)  # the cancellation, behind the step that is held
         gate.set()
         server.until(lambda: not server.engine.busy)
-        assert scheduler.pool.used == 0
-        request = server.trail.request(f"cmpl-gone-{stream}")
-        assert request["tokentrail.status"] == "cancelled"
-        assert request["gen_ai.usage.output_tokens"] <= 2
+        assert scheduler.block_manager.num_used_blocks == 0
+        request = request_span(server.trail, f"cmpl-gone-{stream}")
+        assert request.attributes["tokentrail.status"] == "cancelled"
+        assert request.attributes["gen_ai.usage.output_tokens"] <= 2
 
 
 def test_a_client_that_leaves_while_the_model_loads():
     loading = threading.Event()
 
-    def load(settings, trail):
+    def load(settings, observer):
         assert loading.wait(20)
-        return tiny_loader()(settings, trail)
+        return tiny_loader()(settings, observer)
 
     with served(load) as server:
         asyncio.run(leave_early(server.url, stream=True, seen=lambda: server.service.waiting == 1))
@@ -261,7 +269,7 @@ def test_a_client_that_leaves_while_the_model_loads():
         loading.set()
         server.until(lambda: server.service.ready)
         assert server.engine.steps == 0
-        assert server.trail.request("cmpl-gone-True")["tokentrail.status"] == "cancelled"
+        assert request_span(server.trail, "cmpl-gone-True").attributes["tokentrail.status"] == "cancelled"
 
 
 def post(server, name, **body):
@@ -272,9 +280,9 @@ def post(server, name, **body):
 def test_requests_wait_for_the_model_in_their_own_phase():
     loading = threading.Event()
 
-    def load(settings, trail):
+    def load(settings, observer):
         assert loading.wait(20)
-        return tiny_loader()(settings, trail)
+        return tiny_loader()(settings, observer)
 
     with served(load) as server:
         answers = []
@@ -286,15 +294,15 @@ def test_requests_wait_for_the_model_in_their_own_phase():
         loading.set()
         thread.join(20)
         assert answers[0].status_code == 200
-        request = server.trail.request("cmpl-early")
-        phases = {s["tokentrail.phase.name"]: s for s in server.trail.spans("tokentrail.phase")}
-        assert phases["cold_start"]["start"] == request["start"]
-        assert phases["cold_start"]["end"] == phases["queued"]["start"]
-        assert phases["queued"]["end"] == phases["prefill"]["start"]
+        request = request_span(server.trail, "cmpl-early")
+        phases = {s.attributes["tokentrail.phase.name"]: s for s in server.trail.spans("tokentrail.phase")}
+        assert phases["cold_start"].start_ns == request.start_ns
+        assert phases["cold_start"].end_ns == phases["queued"].start_ns
+        assert phases["queued"].end_ns == phases["prefill"].start_ns
 
 
 def test_a_model_that_cannot_load():
-    def load(settings, trail):
+    def load(settings, observer):
         raise OSError("the disk is gone")
 
     with served(load) as server:
@@ -303,7 +311,13 @@ def test_a_model_that_cannot_load():
         answer = post(server, "late")
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine_unavailable")
         assert "the disk is gone" in answer.json()["error"]["message"]
-        assert server.trail.request("cmpl-late")["error.type"] == "engine_unavailable"
+        assert request_span(server.trail, "cmpl-late").attributes["error.type"] == "engine_unavailable"
+
+
+def test_the_space_at_the_start_of_an_answer_is_kept():
+    with served(tiny_loader(script=script(hello=" there"), strips_first_space=True)) as server:
+        server.until(lambda: server.service.ready)
+        assert post(server, "spaced", max_tokens=9).json()["choices"][0]["text"] == " there"
 
 
 def test_too_many_waiting_requests_are_refused():
@@ -321,8 +335,8 @@ def test_too_many_waiting_requests_are_refused():
         gate.set()
         for thread in threads:
             thread.join(20)
-        assert server.trail.request("cmpl-one-too-many")["tokentrail.status"] == "error"
-        assert {server.trail.request(f"cmpl-ok-{i}")["tokentrail.status"] for i in range(2)} == {"ok"}
+        assert request_span(server.trail, "cmpl-one-too-many").attributes["tokentrail.status"] == "error"
+        assert {request_span(server.trail, f"cmpl-ok-{i}").attributes["tokentrail.status"] for i in range(2)} == {"ok"}
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -337,7 +351,7 @@ def test_a_failed_step_is_told_and_survived(stream):
         assert "bad kernel" in error["message"]
         assert post(server, "next").status_code == 200
         assert server.service.ready
-        assert server.trail.request("cmpl-hit")["tokentrail.status"] == Status.ERROR
+        assert request_span(server.trail, "cmpl-hit").attributes["tokentrail.status"] == Status.ERROR
 
 
 def test_an_engine_that_keeps_failing_is_not_ready():

@@ -1,6 +1,9 @@
+import socket
+
 import pytest
 
-from instrumented_engine.__main__ import read_settings
+from instrumented_engine import __main__ as program
+from instrumented_engine.__main__ import listen, read_settings
 from instrumented_engine.settings import Settings
 
 
@@ -43,3 +46,17 @@ def test_what_clients_call_the_model(tmp_path):
     names = [Settings(model=str(model)).model_name for model in ("smollm2-135m-instruct", tmp_path / "llama-x.gguf")]
     assert names == ["smollm2-135m-instruct", "llama-x"]
     assert Settings(model=str(tmp_path), served_model_name="mine").model_name == "mine"
+
+
+def test_an_address_in_use_is_told_before_anything_is_loaded(monkeypatch, capsys):
+    monkeypatch.setattr(program, "Service", None)  # building one would fail
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr("sys.argv", ["instrumented_engine", "--model", __file__, "--port", str(port)])
+        assert program.main() == 2
+    assert f"error: cannot listen on 127.0.0.1:{port}: Address already in use" in capsys.readouterr().err
+
+
+def test_a_host_that_does_not_exist_is_told(capsys):
+    assert listen("no-such-host.invalid", 0) is None
+    assert "error: cannot listen on no-such-host.invalid:0: " in capsys.readouterr().err

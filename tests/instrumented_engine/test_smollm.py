@@ -4,12 +4,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from instrumented_engine.core.blocks import BlockPool
+from instrumented_engine.core.block_manager import BlockManager
 from instrumented_engine.core.engine import Engine
+from instrumented_engine.core.observer import Observer
 from instrumented_engine.core.scheduler import Scheduler
 from instrumented_engine.model.runner import ModelRunner
+from tokentrail.testing import MemoryTrail
 
-from .support import MemoryTrail, make_sequence, run_all
+from .support import make_sequence, run_all
 
 TEXT = """The lighthouse keeper counted ships the way other men count coins. Every evening he climbed the 199 steps, lit
 the lamp, and wrote into a ledger what the sea had brought: three trawlers, a naïve yacht, one barge with no name. On
@@ -50,8 +52,8 @@ def expected(smollm_file, prompts):
 def engine_of(smollm, *, blocks=256, block_size=16, max_seqs=32, budget=512):
     model, tokenizer = smollm
     runner = ModelRunner(model, kv_blocks=blocks, block_size=block_size, eos_ids=tokenizer.eos_ids)
-    scheduler = Scheduler(BlockPool(blocks, block_size), max_seqs=max_seqs, max_batched_tokens=budget)
-    return Engine(scheduler, runner, MemoryTrail(), eos_ids=tokenizer.eos_ids)
+    scheduler = Scheduler(BlockManager(blocks, block_size), max_seqs=max_seqs, max_batched_tokens=budget)
+    return Engine(scheduler, runner, Observer(MemoryTrail()), eos_ids=tokenizer.eos_ids)
 
 
 def generate(engine, prompts):
@@ -68,7 +70,7 @@ def test_alone_as_transformers(smollm, prompts, expected):
 def test_batched_as_transformers(smollm, prompts, expected):
     engine = engine_of(smollm)
     assert generate(engine, prompts) == expected
-    assert engine.preemptions == 0
+    assert engine.scheduler.preemptions == 0
 
 
 def test_preempted_as_transformers(smollm, prompts, expected):
@@ -76,8 +78,8 @@ def test_preempted_as_transformers(smollm, prompts, expected):
     engine = engine_of(smollm, blocks=21, block_size=4, max_seqs=8, budget=48)
     fitting = [i for i, prompt in enumerate(prompts) if len(prompt) <= 65]
     assert generate(engine, [prompts[i] for i in fitting]) == [expected[i] for i in fitting]
-    assert engine.preemptions >= 3
-    assert engine.scheduler.pool.used == 0
+    assert engine.scheduler.preemptions >= 3
+    assert engine.scheduler.block_manager.num_used_blocks == 0
 
 
 def test_the_chat_template_is_the_models_own(smollm):

@@ -1,3 +1,4 @@
+import tokenizers
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -62,3 +63,50 @@ def test_what_may_become_a_stop_string_is_held_back():
     out = TextStream(TOKENIZER.decode, ("END",))
     pieces = [out.push(token) for token in TOKENIZER.encode("xENEND")]
     assert pieces == [("x", False), ("", False), ("", False), ("EN", False), ("", False), ("", True)]
+
+
+def test_long_broken_bytes_come_out_on_the_way_and_are_decoded_once():
+    decoded = []
+
+    def decode(ids):
+        decoded.append(len(ids))
+        return TOKENIZER.decode(ids)
+
+    out = TextStream(decode)
+    broken, *_ = TOKENIZER.encode("€")
+    pieces = [out.push(token)[0] for token in [broken] * 400]
+    assert "".join([*pieces, out.flush()]) == "\ufffd" * 400
+    assert any(pieces[:20])
+    assert max(decoded) < 50, "the work per token does not grow"
+
+
+@given(st.lists(st.sampled_from(["\ufffd", "€", "a", "\U0001f469"]), max_size=60))
+def test_real_replacement_characters_are_not_cut(characters):
+    text = "".join(characters)
+    pieces, _ = stream(text)
+    assert "".join(pieces) == text
+
+
+def sentencepiece_like():
+    """A tokenizer like Llama 2's: a space is part of the next token, and is dropped at the start of a text."""
+    words = ["<unk>", "▁The", "▁capital", "▁is", "▁Paris", "."]
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({word: i for i, word in enumerate(words)}, "<unk>"))
+    backend.decoder = tokenizers.decoders.Sequence(
+        [
+            tokenizers.decoders.Replace("▁", " "),
+            tokenizers.decoders.Fuse(),
+            tokenizers.decoders.Strip(" ", 1, 0),
+        ]
+    )
+    return backend.decode
+
+
+def test_the_space_before_the_first_word_is_kept():
+    decode = sentencepiece_like()
+    assert decode([1, 2]) == "The capital"
+    out = TextStream(decode, prompt=[1, 2])
+    assert [out.push(token)[0] for token in (3, 4, 5)] == [" is", " Paris", "."]
+    broken = TextStream(TOKENIZER.decode, prompt=TOKENIZER.encode("€")[:2])
+    assert [broken.push(token)[0] for token in TOKENIZER.encode("xy")] == ["x", "y"]
+    alone = TextStream(decode)
+    assert [alone.push(token)[0] for token in (3, 4, 5)] == ["is", " Paris", "."]

@@ -1,4 +1,4 @@
-"""The two kinds of request, and how each is read and answered."""
+"""The two generation endpoints: how each reads its prompt and words its response."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """`answer(text, finish_reason)` is the choice of a whole answer, `delta(text, finish_reason, first)` of a chunk."""
+class Endpoint:
+    """One endpoint. `choice(text, finish_reason)` builds the JSON of a choice.
+
+    `chunk_choice(text, finish_reason, first)` builds that of a streamed chunk.
+    """
 
     operation: str
     id_prefix: str
@@ -23,19 +26,19 @@ class Form:
     object: str
     chunk_object: str
     encode: Callable[[Any, Tokenizer], list[int]]
-    answer: Callable[[str, str], Json]
-    delta: Callable[[str, str | None, bool], Json]
+    choice: Callable[[str, str], Json]
+    chunk_choice: Callable[[str, str | None, bool], Json]
 
     def attributes(self, body: GenerationRequest) -> dict[str, str | int | float | bool]:
-        """Request attributes of the trace: what was asked for, never the content."""
-        asked = {
+        """Attributes of the request span: the sampling parameters, never the content."""
+        parameters = {
             semconv.REQUEST_MAX_TOKENS: body.wanted_tokens,
             semconv.REQUEST_TEMPERATURE: body.temperature,
             semconv.REQUEST_TOP_P: body.top_p,
             semconv.REQUEST_TOP_K: body.top_k,
             semconv.REQUEST_STREAM: bool(body.stream),
         }
-        return {key: value for key, value in asked.items() if value is not None}
+        return {key: value for key, value in parameters.items() if value is not None}
 
 
 def _encode_chat(body: ChatRequest, tokenizer: Tokenizer) -> list[int]:
@@ -47,40 +50,40 @@ def _encode_completion(body: CompletionRequest, tokenizer: Tokenizer) -> list[in
     return tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
 
 
-def _chat_answer(text: str, finish_reason: str) -> Json:
+def _chat_choice(text: str, finish_reason: str) -> Json:
     return {"message": {"role": "assistant", "content": text, "refusal": None}, "finish_reason": finish_reason}
 
 
-def _chat_delta(text: str, finish_reason: str | None, first: bool) -> Json:
+def _chat_chunk_choice(text: str, finish_reason: str | None, first: bool) -> Json:
     role = {"role": "assistant"} if first else {}
     return {"delta": role | ({"content": text} if text or first else {}), "finish_reason": finish_reason}
 
 
-def _completion_answer(text: str, finish_reason: str) -> Json:
+def _completion_choice(text: str, finish_reason: str) -> Json:
     return {"text": text, "finish_reason": finish_reason}
 
 
-def _completion_delta(text: str, finish_reason: str | None, first: bool) -> Json:  # Form.delta's shape
+def _completion_chunk_choice(text: str, finish_reason: str | None, first: bool) -> Json:  # as `Endpoint` declares it
     return {"text": text, "finish_reason": finish_reason}
 
 
-CHAT = Form(
+CHAT = Endpoint(
     operation="chat",
     id_prefix="chatcmpl-",
     prompt_field="messages",
     object="chat.completion",
     chunk_object="chat.completion.chunk",
     encode=_encode_chat,
-    answer=_chat_answer,
-    delta=_chat_delta,
+    choice=_chat_choice,
+    chunk_choice=_chat_chunk_choice,
 )
-COMPLETION = Form(
+COMPLETION = Endpoint(
     operation="text_completion",
     id_prefix="cmpl-",
     prompt_field="prompt",
     object="text_completion",
     chunk_object="text_completion",
     encode=_encode_completion,
-    answer=_completion_answer,
-    delta=_completion_delta,
+    choice=_completion_choice,
+    chunk_choice=_completion_chunk_choice,
 )

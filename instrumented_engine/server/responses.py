@@ -1,4 +1,4 @@
-"""Answers to a generation: one JSON document, or a stream of server-sent events. Both end when the client leaves."""
+"""Responses of the generation endpoints: one JSON document, or a stream of server-sent events."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
+from instrumented_engine.server.endpoints import Endpoint, Json
 from instrumented_engine.server.errors import ApiError
-from instrumented_engine.server.forms import Form, Json
 from instrumented_engine.server.schemas import GenerationRequest
 from instrumented_engine.server.service import Generation
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """Await `work`, but cancel it and raise ClientDisconnect as soon as the client goes away."""
+    """Await `work`. When the client disconnects first, cancel it and raise ClientDisconnect."""
     working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(receive))
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -39,29 +39,29 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-async def whole(form: Form, body: GenerationRequest, generation: Generation) -> JSONResponse:
-    """Collect everything, then answer."""
+async def full_response(endpoint: Endpoint, body: GenerationRequest, generation: Generation) -> JSONResponse:
+    """Wait for the whole output and return it as one JSON document."""
     text, finish_reason = "", ""
     async for output in generation.outputs():
         text += output.text
         finish_reason = output.finish_reason
-    answer = _head(form.object, body, generation)
-    answer["choices"] = [{"index": 0, "logprobs": None} | form.answer(text, finish_reason)]
-    answer["usage"] = _usage(generation)
-    return JSONResponse(answer, headers=generation.headers)
+    content = _head(endpoint.object, body, generation)
+    content["choices"] = [{"index": 0, "logprobs": None} | endpoint.choice(text, finish_reason)]
+    content["usage"] = _usage(generation)
+    return JSONResponse(content, headers=generation.headers)
 
 
 class EventStream(StreamingResponse):
-    """The answer as server-sent events, one chunk per step, closed by `[DONE]` or by an error event."""
+    """The output as server-sent events, one chunk per step; `[DONE]` or an error event is the last."""
 
-    def __init__(self, form: Form, body: GenerationRequest, generation: Generation) -> None:
-        events = _events(form, body, generation)
+    def __init__(self, endpoint: Endpoint, body: GenerationRequest, generation: Generation) -> None:
+        events = _events(endpoint, body, generation)
         super().__init__(events, media_type="text/event-stream", headers=generation.headers)
         self.headers["cache-control"] = "no-cache"
         self._generation = generation
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send until the end or until the client leaves; either way nothing keeps running."""
+        """Send until the output ends or the client disconnects; then the engine stops working on it."""
         try:
             await unless_disconnected(receive, self.stream_response(send))
         except ClientDisconnect:
@@ -70,8 +70,8 @@ class EventStream(StreamingResponse):
             self._generation.close()
 
 
-async def _events(form: Form, body: GenerationRequest, generation: Generation) -> AsyncIterator[str]:
-    head = _head(form.chunk_object, body, generation)
+async def _events(endpoint: Endpoint, body: GenerationRequest, generation: Generation) -> AsyncIterator[str]:
+    head = _head(endpoint.chunk_object, body, generation)
     with_usage = body.stream_options is not None and body.stream_options.include_usage
     if with_usage:
         head["usage"] = None
@@ -79,8 +79,8 @@ async def _events(form: Form, body: GenerationRequest, generation: Generation) -
     try:
         async for output in generation.outputs():
             if output.text or output.final or first:
-                delta = form.delta(output.text, output.finish_reason or None, first)
-                yield _event(head | {"choices": [{"index": 0, "logprobs": None} | delta]})
+                choice = endpoint.chunk_choice(output.text, output.finish_reason or None, first)
+                yield _event(head | {"choices": [{"index": 0, "logprobs": None} | choice]})
             first = False
     except ApiError as error:
         yield _event(error.body)
@@ -97,7 +97,7 @@ def _head(kind: str, body: GenerationRequest, generation: Generation) -> Json:
 def _usage(generation: Generation) -> Json:
     sequence = generation.sequence
     assert sequence is not None
-    prompt, output = sequence.prompt_tokens, sequence.generated
+    prompt, output = sequence.num_prompt_tokens, sequence.num_output_tokens
     return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
 
 

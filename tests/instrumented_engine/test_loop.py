@@ -1,0 +1,21 @@
+import threading
+
+import pytest
+
+from instrumented_engine.core.loop import EngineLoop
+
+
+@pytest.mark.timeout(60)
+def test_stopping_does_not_wait_for_a_model_that_loads():
+    loading, stopped = threading.Event(), threading.Event()
+
+    def load():
+        loading.set()
+        stopped.wait()
+        raise OSError("the test is over")
+
+    loop = EngineLoop(load, deliver=lambda _: None, on_ready=lambda _: None)
+    loop.start()
+    assert loading.wait(20)
+    assert not loop.close(timeout_s=3600)
+    stopped.set()
