@@ -30,7 +30,7 @@ from tests.contract.mentions import missing, python_prose, yaml_comments
         ("`make demo DEMO_SECONDS=9`, `make PYTHON=python3.12 test`", []),
         ("```sh\nmake lint  # ruff; make nothing of it\nmake bench; make wishes\n```", ["make: make wishes"]),
         ("`make emo`", ["make: make emo"]),
-        ("`make demos`, `make test PYTEST=x`", ["make: make demos", "make: make PYTEST="]),
+        ("`make demos`, `make test SPEED=x`", ["make: make demos", "make: make SPEED="]),
         ("`--wal-max-bytes`, `--slos FILE`, `--json PATH`", []),
         ("`--otlp-traces-endpoint` of vLLM", []),
         ("`--wal-bytes`", ["flag: --wal-bytes"]),
