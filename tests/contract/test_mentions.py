@@ -16,22 +16,26 @@ from tests.contract.mentions import missing, python_prose, yaml_comments
             ["command: tokentrail up --out", "command: tokentrail --speed"],
         ),
         ("```console\n$ tokentrail demo \\\n    --fast 3\n```", ["command: tokentrail demo --fast"]),
+        ("```\ntokentrail rules\ntokentrail rules\n```", ["command: tokentrail rules"]),
         ("```python\ntokentrail rules\n```", []),
         ("so tokentrail rules the world", []),
         ("    python -m collectors --data-dir D", ["module: python -m collectors"]),
         ("`python -m collector --store chdb://`, `python -m pytest -q`, `python -m alerts --slos=F`", []),
         ("`python -m collector --stores x`", ["module: python -m collector --stores"]),
+        ("`python -m collector --segment 1`", ["module: python -m collector --segment"]),
         (
             "`python -m benchmarks.gone`, `python -m docs`",
             ["module: python -m benchmarks.gone", "module: python -m docs"],
         ),
         ("`make demo DEMO_SECONDS=9`, `make PYTHON=python3.12 test`", []),
         ("```sh\nmake lint  # ruff; make nothing of it\nmake bench; make wishes\n```", ["make: make wishes"]),
-        ("`make demos`, `make test PYTEST=x`", ["make: make demos", "make: make PYTEST="]),
+        ("`make emo`", ["make: make emo"]),
+        ("`make demos`, `make test SPEED=x`", ["make: make demos", "make: make SPEED="]),
         ("`--wal-max-bytes`, `--slos FILE`, `--json PATH`", []),
         ("`--otlp-traces-endpoint` of vLLM", []),
         ("`--wal-bytes`", ["flag: --wal-bytes"]),
         ("TOKENTRAIL_LOST_AFTER_S, `TOKENTRAIL_ENGINE_*`, OTEL_SERVICE_NAME, `OTEL_BSP_…`", []),
+        ("TOKENTRAIL_ENGINE_KV_BLOCKS, TOKENTRAIL_KV_BLOCKS", ["variable: TOKENTRAIL_KV_BLOCKS"]),
         ("(TOKENTRAIL_LOST_AFTER says when)", ["variable: TOKENTRAIL_LOST_AFTER"]),
         (
             "`OTEL_EXPORTER_ENDPOINT`, `TOKENTRAIL_SDK_*`",
@@ -47,7 +51,10 @@ from tests.contract.mentions import missing, python_prose, yaml_comments
             ["file: docs/rules/*.md", "file: collector/nothing/", "file: burns.yaml"],
         ),
         ("image tokentrail/collector:0.1.0, /var/lib/tokentrail/x, https://example.com/docs/x", []),
-        ("`/api/v1/slos/{name}`, $API/slos/NAME, /api/v1/goodput?ttft=1s&surface=1, `/incidents`, `/readyz`", []),
+        (
+            "`/api/v1/slos/{name}`, $API/slos/NAME, /api/v1/goodput?ttft=1s&surface=1, `/incidents` `/readyz` $API/kv.",
+            [],
+        ),
         ("`/api/v1/tails`, $API/slo", ["endpoint: /api/v1/tails", "endpoint: /api/v1/slo"]),
         ("/api/v1/goodput?tbt=1s `/incident`", ["endpoint: /api/v1/goodput?tbt=1s", "endpoint: /incident"]),
         ("the tables `tokentrail_requests` and `tokentrail_request`", ["metric: tokentrail_request"]),
@@ -63,6 +70,6 @@ def test_each_kind_of_name_is_found_and_checked(text, names):
 
 
 def test_prose_is_taken_from_docstrings_and_comments_alone():
-    source = '"""Of `a.py`."""\nX = "TOKENTRAIL_X"\n"""Says x."""\ndef f():\n    """Reads it."""  # and logs\n'
+    source = '"""Of `a.py`."""\nX = "TOKENTRAIL_X"\n"""Says x."""\ndef f():\n    """Reads it."""  # and logs\n    ...\n'
     assert python_prose(source) == "Of `a.py`.\n\nSays x.\n\nReads it.\n\nand logs"
     assert yaml_comments("a: b#c  # one\n# two\n") == "one\ntwo"

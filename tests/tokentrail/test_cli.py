@@ -6,6 +6,7 @@ import socket
 import sys
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 import tokentrail
@@ -13,6 +14,8 @@ from tokentrail.cli import app
 from tokentrail.cli.demo import workload
 from tokentrail.cli.live import duration, percent
 from tokentrail.cli.processes import Child, ProcessFailed, free_port
+from tokentrail.cli.result import report, verify
+from tokentrail.load import Observation
 
 runner = CliRunner()
 
@@ -76,3 +79,80 @@ def test_the_demo_load_has_a_cold_start_and_bursts():
         (at, len(list(group))) for at, group in itertools.groupby(plan, key=lambda p: p.at_s if p.ignore_eos else -1)
     ]
     assert [b for b in bursts if b[0] >= 0] == [(30.0, 8), (120.0, 8)]
+
+
+REQUEST = {"trace_id": "t", "span_id": "s", "request_id": "r", "status": "ok", "input_tokens": 4, "output_tokens": 2}
+REQUEST |= {"ttft_s": 0.1, "tpot_s": 0.1, "e2e_s": 0.2}
+LATENCY = dict.fromkeys(("p50", "p90", "p95", "p99", "max"), 0.1) | {"count": 1}
+ANSWERS = {
+    "kv": {"engines": [{"evicted_blocks": 3}]},
+    "summary": {"requests": {"ok": 1, "failed": 0, "cancelled": 0, "good": 1}}
+    | dict.fromkeys(("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s"), LATENCY),
+    "slos": {"slos": []},
+    "cold_starts": {"cold_starts": [{"duration_s": 3.0, "phases": [{"name": "load_weights", "duration_s": 2.0}]}]},
+    "requests/t": {
+        "phases": [{"duration_s": 0.15}, {"duration_s": 0.05}],
+        "tokens": [{"duration_s": 0.1}, {"duration_s": 0.1}],
+    },
+}
+
+
+class FakeApi:
+    """Answers as a collector would that recorded one request, with some answers replaced."""
+
+    def __init__(self, **changed):
+        self.answers = ANSWERS | changed
+
+    def get(self, path, **_):
+        return self.answers[path]
+
+    def requests(self, **_):
+        return [REQUEST]
+
+
+def observed(**changed):
+    base = {"slo_class": "chat", "sent_ns": 0, "request_id": "r", "input_tokens": 4, "output_tokens": 2}
+    return Observation(**(base | {"chunks_ns": [101_000_000, 201_000_000], "ended_ns": 201_000_000} | changed))
+
+
+def printed(api, seen):
+    console = Console(record=True, width=200)
+    result = verify(api, seen, since=0.0, prometheus=None)
+    report(console, result)
+    return result.problems, console.export_text()
+
+
+def test_a_demo_whose_numbers_agree_has_no_problems():
+    problems, text = printed(FakeApi(), [observed()])
+    assert problems == []
+    assert "cold start: 3 s (load_weights 2 s)" in text
+    assert "KV pressure: 3 blocks evicted" in text
+    assert "everything adds up" in text
+
+
+@pytest.mark.parametrize(
+    ("changed", "seen", "problem"),
+    [
+        ({}, [observed(output_tokens=3)], "output_tokens is 2"),
+        ({}, [observed(), observed(status="error", error="APITimeoutError")], "a request failed: APITimeoutError"),
+        ({}, [], "no request was answered"),
+        ({"kv": {"engines": []}}, [observed()], "evicted no KV blocks"),
+        ({"cold_starts": {"cold_starts": []}}, [observed()], "cold start is not in"),
+        (
+            {"requests/t": ANSWERS["requests/t"] | {"phases": [{"duration_s": 0.199999999}]}},
+            [observed()],
+            "its phases sum to 199999999 ns",
+        ),
+        (
+            {"requests/t": ANSWERS["requests/t"] | {"tokens": [{"duration_s": 0.2}]}},
+            [observed()],
+            "1 tokens in the trail",
+        ),
+    ],
+)
+def test_a_demo_names_each_disagreement(changed, seen, problem):
+    problems, text = printed(FakeApi(**changed), seen)
+    assert [p for p in problems if problem in p] == problems
+    assert len(problems) == 1
+    assert problem in text
+    assert "everything adds up" not in text
