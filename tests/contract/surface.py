@@ -45,10 +45,8 @@ def _sdk():
 
 def _methods(exported, line):
     for name, member in inspect.getmembers(exported):
-        ours = getattr(member, "__module__", "tokentrail").startswith(
-            "tokentrail"
-        )  # not what a base of OpenTelemetry has
-        if ours and not name.startswith("_") and (isinstance(member, property) or inspect.isroutine(member)):
+        public = isinstance(member, property) or inspect.isroutine(member)
+        if public and not name.startswith("_"):
             yield f"{line}.{name}"
             parameters = inspect.signature(member).parameters if callable(member) else ()
             yield from (f"{line}.{name}({parameter})" for parameter in parameters if parameter != "self")
