@@ -3,8 +3,8 @@
     .venv/bin/tokentrail demo                  # in another terminal; it prints the engine's address
     .venv/bin/python examples/openai_client.py http://127.0.0.1:8000
 
-The headers say whose request it is, and `traceparent` makes it part of the caller's trace. The server records the
-request; a client that recorded it too would count it twice.
+The headers name the tenant and the SLO class, and `traceparent` makes the request part of the caller's trace. The
+server records the request; a client that recorded it too would count it twice.
 """
 
 from __future__ import annotations

@@ -10,9 +10,10 @@ place and nothing else changes. `generate` streams one request at a time.
 from __future__ import annotations
 
 from itertools import count
+from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
+from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.generation.streamers import BaseStreamer
 
 from tokentrail import Phase, RequestTrail, Status, Trail, now_ns
@@ -49,7 +50,7 @@ class TrailStreamer(BaseStreamer):
         """`generate` below ends the request, because it knows the finish reason."""
 
 
-def generate(trail: Trail, model: PreTrainedModel, prompt: list[int], max_tokens: int) -> list[int]:
+def generate(trail: Trail, model: Any, prompt: list[int], max_tokens: int) -> list[int]:
     """`model.generate` as one traced request; an exception ends the request as an error and passes on."""
     request = trail.start_request(
         operation="text_completion", model="tiny-llama", provider="transformers", input_tokens=len(prompt)
@@ -68,7 +69,7 @@ def generate(trail: Trail, model: PreTrainedModel, prompt: list[int], max_tokens
 trail = Trail.from_env(service_name="transformers-example")
 with trail.cold_start("tiny-llama") as cold, cold.phase("load_weights"):
     config = LlamaConfig(vocab_size=99, hidden_size=32, intermediate_size=64, num_hidden_layers=2)
-    model = AutoModelForCausalLM.from_config(config).eval()
+    model = LlamaForCausalLM(config)
 for length in (5, 50, 500):
     tokens = generate(trail, model, prompt=[3 + i % 96 for i in range(length)], max_tokens=16)
     print(f"{length} prompt tokens, {len(tokens)} output tokens")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import tokentrail
 from tests.support.collector import Collector
-from tokentrail import semconv
+from tokentrail import RequestTrail, semconv, testing
 
 LIST = Path(__file__).with_name("public_surface.txt")
 METRICS = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -29,21 +29,27 @@ def surface():
 
 
 def _sdk():
-    for name in tokentrail.__all__:
-        yield f"sdk tokentrail.{name}"
-        exported = getattr(tokentrail, name)
-        if inspect.isclass(exported) and not issubclass(exported, enum.Enum):
-            yield from (f"sdk tokentrail.{name}.{field}" for field in getattr(exported, "__dataclass_fields__", ()))
-            yield from _methods(exported)
+    for module in (tokentrail, testing):
+        for name in module.__all__:
+            exported = getattr(module, name)
+            line = f"sdk {module.__name__}.{name}"
+            yield line
+            if inspect.isclass(exported) and not issubclass(exported, enum.Enum):
+                yield from (f"{line}.{field}" for field in getattr(exported, "__dataclass_fields__", ()))
+                yield from _methods(exported, line)
+            elif inspect.isfunction(exported):
+                yield from (f"{line}({parameter})" for parameter in inspect.signature(exported).parameters)
+    attributes = [name for name in ("trace_id", "span_id", "sampled") if hasattr(RequestTrail, name)]
+    yield from (f"sdk tokentrail.RequestTrail.{name}" for name in attributes)
 
 
-def _methods(exported):
+def _methods(exported, line):
     for name, member in inspect.getmembers(exported):
         public = isinstance(member, property) or inspect.isroutine(member)
         if public and not name.startswith("_"):
-            yield f"sdk tokentrail.{exported.__name__}.{name}"
+            yield f"{line}.{name}"
             parameters = inspect.signature(member).parameters if callable(member) else ()
-            yield from (f"sdk tokentrail.{exported.__name__}.{name}({p})" for p in parameters if p != "self")
+            yield from (f"{line}.{name}({parameter})" for parameter in parameters if parameter != "self")
 
 
 def _wire():

@@ -75,8 +75,8 @@ def assert_complete(trail, output_tokens):
 @pytest.mark.e2e
 def test_engine(stack, api):
     printed = run(command(EXAMPLES / "engine.py"), OTEL_EXPORTER_OTLP_ENDPOINT=stack.urls["OTLP/HTTP"])
-    assert "drops={}" in printed
-    assert "errors=0" in printed
+    for count in ("queued=0", "drops={}", "pending=0", "errors=0"):
+        assert count in printed
     trails = details(api, 12, model="toy", slo_class="chat")
     for trail in trails:
         assert_complete(trail, trail["request"]["output_tokens"])
@@ -90,7 +90,12 @@ def test_engine(stack, api):
     assert max(step["kv_blocks_used"] for trail in trails for step in trail["steps"]) == 16
     steps = {step["step"]: step for trail in trails for step in trail["steps"]}.values()
     assert {step["running"] for step in steps} >= {1, 2, 3}
-    assert all(step["running"] >= step["decode_tokens"] for step in steps)
+    outputs = sum(trail["request"]["output_tokens"] for trail in trails)
+    assert (
+        sum(step["decode_tokens"] for step in steps) == outputs - len(trails) - preemptions
+    )  # the rest ended prefills
+    inputs = sum(trail["request"]["input_tokens"] for trail in trails)
+    assert sum(step["prefill_tokens"] for step in steps) > inputs  # the preempted were computed again
     assert sum(step["preempted"] for step in steps) == preemptions
     assert sum(step["kv_blocks_evicted"] for step in steps) == kv["evicted_blocks"]
     starts = api.get("cold_starts")["cold_starts"]
