@@ -4,10 +4,11 @@ import re
 
 import pytest
 
-from collector.store.schema import SQL_DIR, TIME_COLUMNS, statements
+from collector.store.definitions import SQL_DIR, read_schema
+from collector.store.schema import TIME_COLUMNS
 from tokentrail import semconv
 
-FILES = [*sorted((SQL_DIR / "schema").glob("*.sql")), *sorted((SQL_DIR / "engines").glob("*.sql"))]
+FILES = [*sorted((SQL_DIR / "schema").rglob("*.sql")), *sorted((SQL_DIR / "engines").rglob("*.sql"))]
 FOREIGN = {
     "gen_ai.latency.e2e",
     "gen_ai.latency.time_to_first_token",
@@ -46,7 +47,7 @@ def known():
     return constants() | SPANS | phases | prefixes | FOREIGN
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SQL_DIR)))
 def test_every_name_in_sql_is_a_wire_name(file):
     assert names(file.read_text()) - known() == set()
 
@@ -83,17 +84,17 @@ def test_every_wire_name_of_a_table_is_read():
 
 
 def test_the_scope_that_claims_our_requests_is_the_sdks():
-    assert f"scope = '{semconv.SCOPE_NAME}'" in (SQL_DIR / "schema" / "20_flatten.sql").read_text()
+    assert f"scope = '{semconv.SCOPE_NAME}'" in (SQL_DIR / "engines" / "10_tokentrail" / "claim.sql").read_text()
 
 
 def test_every_status_is_accepted():
     listed = ", ".join(f"'{status}'" for status in semconv.Status)
-    assert f"IN ({listed})" in (SQL_DIR / "engines" / "tokentrail.sql").read_text()
+    assert f"IN ({listed})" in (SQL_DIR / "engines" / "10_tokentrail" / "views.sql").read_text()
 
 
 def test_every_table_ages_by_a_column_it_has():
-    sql = (SQL_DIR / "schema" / "10_tables.sql").read_text()
-    tables = {re.search(r"EXISTS (\w+)", text)[1]: text for text in statements(sql)}
-    assert set(tables) == set(TIME_COLUMNS)
+    tables = read_schema().tables
+    stored = {name for name, sql in tables.items() if "MergeTree" in sql}
+    assert stored - {"schema_version"} == set(TIME_COLUMNS)
     for table, column in TIME_COLUMNS.items():
         assert re.search(rf"^    {column} ", tables[table], re.MULTILINE)
