@@ -44,9 +44,9 @@ class Schema:
 def read_schema(sql_dir: Path = SQL_DIR) -> Schema:
     """Read `schema/*.sql`, then `engines/*/views.sql`.
 
-    `$name` in them is the text of `schema/parts/name.sql`, and `$claims` joins `engines/*/claim.sql` in the order of the
-    folders. Raises OSError when an engine's folder lacks one of its two files or a part is missing, and ValueError for
-    a name that is used twice or a statement of another kind.
+    `$name` in them is the text of `schema/parts/name.sql`; `$claims` is the text of all `engines/*/claim.sql`, in the
+    order of the folders. Raises OSError when an engine's folder lacks one of its two files or a part is missing, and
+    ValueError for a name that is used twice or a statement of another kind.
     """
     engines = sorted(folder for folder in (sql_dir / "engines").iterdir() if folder.is_dir())
     parts = _Parts(sql_dir / "schema" / "parts")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Final
 
 from clickhouse_connect.driver.client import Client
@@ -17,6 +16,11 @@ from collector.store.store import Store, StoreError
 logger = logging.getLogger(__name__)
 
 _LONGEST_STATEMENT_S: Final = 24 * 3600.0
+_RECORD: Final = """
+    INSERT INTO schema_version (version, name, digest, applied_at)
+    SELECT migration.1, migration.2, migration.3, now64(3)
+    FROM (SELECT arrayJoin({migrations:Array(Tuple(UInt32, String, String))}) AS migration)
+"""
 
 
 def pending_migrations(client: Client, migrations: Sequence[Migration], where: str) -> Sequence[Migration]:
@@ -83,6 +87,5 @@ def _check_digests(client: Client, migrations: Sequence[Migration], where: str) 
 
 
 def _record(client: Client, migrations: Sequence[Migration]) -> None:
-    now = datetime.now(UTC)
-    rows = [[migration.version, migration.name, migration.digest, now] for migration in migrations]
-    client.insert("schema_version", rows, column_names=["version", "name", "digest", "applied_at"])
+    rows = [(migration.version, migration.name, migration.digest) for migration in migrations]
+    client.command(_RECORD, parameters={"migrations": rows})

@@ -1,4 +1,4 @@
-"""The SQL files: a folder per engine, fragments by name, numbered migrations. An engine is its folder and nothing else."""
+"""The SQL files: a folder per engine, fragments by name, numbered migrations."""
 
 import re
 import shutil
