@@ -57,9 +57,7 @@ def migrate(store: Store, pending: Sequence[Migration], lock: SchemaLock) -> Non
     client = patient.client()
     try:
         for migration in pending:
-            logger.info(
-                "migration %s brings the store %s to version %d", migration.name, store.safe_dsn, migration.version
-            )
+            logger.info("migration %s of the store %s begins", migration.name, store.safe_dsn)
             for number, statement in enumerate(migration.statements, start=1):
                 lock.renew()
                 try:
@@ -75,8 +73,9 @@ def migrate(store: Store, pending: Sequence[Migration], lock: SchemaLock) -> Non
 
 def _check_digests(client: Client, migrations: Sequence[Migration], where: str) -> None:
     """A branch may have used a number for another change: its tables are not those that this collector expects."""
-    found = client.query("SELECT DISTINCT version, name, digest FROM schema_version WHERE digest != ''").result_rows
     known = {migration.version: migration for migration in migrations}
+    sql = "SELECT DISTINCT version, name, digest FROM schema_version WHERE version >= {first:UInt32}"
+    found = client.query(sql, parameters={"first": migrations[0].version}).result_rows
     for version, name, digest in found:
         if digest != known[version].digest:
             msg = (

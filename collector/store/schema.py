@@ -31,7 +31,7 @@ LANDING_TABLES: Final = ("otlp_traces",)
 
 
 def apply_schema(store: Store, *, retention_days: int = 0, sql_dir: Path = SQL_DIR) -> None:
-    """Create missing tables, migrate a store of an older version, replace views whose SQL changed, set the retention.
+    """Create missing tables, migrate a store of an older version, replace views that differ, set the retention.
 
     Raises `StoreError` for a store that this collector cannot use, before it changes anything in it.
     """
@@ -44,19 +44,19 @@ def apply_schema(store: Store, *, retention_days: int = 0, sql_dir: Path = SQL_D
             client.command(statement)
         if pending:
             _close_landing_tables(client)
-            _replace_views(client, {})
+            _set_views(client, {})
             migrate(store, pending, lock)
-        _replace_views(client, schema.views)
+        _set_views(client, schema.views)
         _open_landing_tables(client)
         _set_retention(client, retention_days)
 
 
 def _close_landing_tables(client: Client) -> None:
-    """Make every insert fail. The writers of other collectors try again until the landing tables are open."""
+    """Make every insert fail, so that no span meets half of the views. Writers try again until the tables are open."""
     for table in LANDING_TABLES:
         client.command(
             f"CREATE MATERIALIZED VIEW IF NOT EXISTS {table}_closed ENGINE = Null AS"
-            f" SELECT throwIf(materialize(1), 'a collector migrates this store') FROM {table}"
+            f" SELECT throwIf(materialize(1), 'a collector changes the schema of this store') FROM {table}"
         )
 
 
@@ -65,21 +65,24 @@ def _open_landing_tables(client: Client) -> None:
         client.command(f"DROP VIEW IF EXISTS {table}_closed SYNC")
 
 
-def _replace_views(client: Client, statements: Mapping[str, str]) -> None:
-    """Create the views, and drop the others that a collector made.
+def _set_views(client: Client, statements: Mapping[str, str]) -> None:
+    """Create the views that are missing or differ, and drop the others that a collector made.
 
-    A view has a digest of its SQL as comment. One with the same digest is left alone: other collectors may be inserting
-    through it. SYNC waits until the inserts that go through a view have ended.
+    A view has a digest of its SQL as comment. If none differs, nothing happens, and other collectors go on inserting.
+    SYNC waits until the inserts that go through a view have ended.
     """
     sql = "SELECT name, comment FROM system.tables WHERE database = currentDatabase() AND engine = 'MaterializedView'"
     existing = dict(client.query(sql).result_rows)
-    for name, statement in statements.items():
-        digest = hashlib.sha256(statement.encode()).hexdigest()[:16]
-        if existing.get(name) != digest:
-            client.command(f"{statement} COMMENT '{digest}'")
-    for name, comment in existing.items():
-        if name not in statements and re.fullmatch("[0-9a-f]{16}", comment):
-            client.command(f"DROP VIEW IF EXISTS {name} SYNC")
+    digests = {name: hashlib.sha256(statement.encode()).hexdigest()[:16] for name, statement in statements.items()}
+    ours = {name for name, comment in existing.items() if re.fullmatch("[0-9a-f]{16}", comment)}
+    changed = [name for name, digest in digests.items() if existing.get(name) != digest]
+    gone = ours - statements.keys()
+    if changed or gone:
+        _close_landing_tables(client)
+    for name in changed:
+        client.command(f"{statements[name]} COMMENT '{digests[name]}'")
+    for name in gone:
+        client.command(f"DROP VIEW IF EXISTS {name} SYNC")
 
 
 def _set_retention(client: Client, days: int) -> None:

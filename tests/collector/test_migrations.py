@@ -265,7 +265,7 @@ def test_a_collector_that_dies_at_a_command_is_continued_by_the_next(
         apply_schema(dying, sql_dir=sql_dir)
     dying.close()
     if inserts_fail:
-        with pytest.raises(DatabaseError, match="a collector migrates this store"):
+        with pytest.raises(DatabaseError, match="a collector changes the schema"):
             insert_otlp(store, token_body(count=3), "the segment")
     else:
         insert_otlp(store, token_body(count=3), "the segment")
