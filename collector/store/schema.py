@@ -72,7 +72,7 @@ def _set_views(client: Client, statements: Mapping[str, str]) -> None:
     SYNC waits until the inserts that go through a view have ended.
     """
     sql = "SELECT name, comment FROM system.tables WHERE database = currentDatabase() AND engine = 'MaterializedView'"
-    existing = dict(client.query(sql).result_rows)
+    existing = {str(name): str(comment) for name, comment in client.query(sql).result_rows}
     digests = {name: hashlib.sha256(statement.encode()).hexdigest()[:16] for name, statement in statements.items()}
     ours = {name for name, comment in existing.items() if re.fullmatch("[0-9a-f]{16}", comment)}
     changed = [name for name, digest in digests.items() if existing.get(name) != digest]
