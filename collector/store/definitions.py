@@ -20,7 +20,7 @@ _STATEMENT_END: Final = re.compile(r";\s*(?:\n|$)")
 
 @dataclass(frozen=True)
 class Migration:
-    """One file of `migrations/`: `0003_name.sql` brings a store from version 2 to version 3."""
+    """One file of `migrations/`. The file with the number 0003 brings a store from version 2 to version 3."""
 
     version: int
     name: str

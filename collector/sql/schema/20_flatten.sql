@@ -1,7 +1,8 @@
 -- One row per span that is not a token, with its claim: a name that the engine's views filter by. The engines' claim.sql
--- files are inserted into the CASE in the order of their folders, and the first condition that is met decides. A span
--- without a claim is kept in `spans` with all its attributes. Token spans are many, so their view
--- (engines/10_tokentrail/views.sql) reads the landing table itself.
+-- files are inserted into the CASE in the order of their folders, and the first condition that is met decides. A condition
+-- may read `span` (otlp_traces.proto has its fields), `scope`, `resource`, `text` and `number`. A span without a claim is
+-- kept in `spans` with all its attributes. Token spans are many, so their view (engines/10_tokentrail/views.sql) reads the
+-- landing table itself.
 --
 -- ClickHouse analyses a view's SELECT at every insert whose block reaches it, about 0.2 ms a function. So this view does
 -- only the work that all views need, and each engine has a Null table of its own: an insert without its spans sends
