@@ -7,7 +7,7 @@ from typing import Final
 
 from clickhouse_connect.driver.exceptions import DatabaseError
 
-from collector.store.schema import OTLP_PROTO
+from collector.store.definitions import OTLP_PROTO
 from collector.store.store import Store
 
 LANDING: Final = "otlp_traces"

@@ -1,20 +1,20 @@
-"""Tables and views: applied at every start, so that a store always decodes with this collector's SQL."""
+"""Tables and views of a store. They are applied at every start, so that a store decodes with this collector's SQL."""
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from clickhouse_connect.driver.client import Client
 
-from collector.store.store import Store, StoreError
+from collector.store.definitions import SQL_DIR, read_migrations, read_schema
+from collector.store.lock import SchemaLock
+from collector.store.migrate import migrate, pending_migrations
+from collector.store.store import Store
 
-SQL_DIR: Final = Path(__file__).resolve().parent.parent / "sql"
-SCHEMA_VERSION: Final = 2
-"""Raised with every change of the tables in sql/schema/ that an existing store does not have."""
-OTLP_PROTO: Final = SQL_DIR / "schema" / "otlp_traces.proto"
 TIME_COLUMNS: Final = {
     "requests": "end",
     "tokens": "minute",
@@ -26,55 +26,67 @@ TIME_COLUMNS: Final = {
     "spans": "start",
 }
 """The time by which each table's rows age."""
+LANDING_TABLES: Final = ("otlp_traces",)
+"""The tables that OTLP is inserted into."""
 
-_VIEW = re.compile(r"CREATE OR REPLACE MATERIALIZED VIEW (\w+) ")
 
+def apply_schema(store: Store, *, retention_days: int = 0, sql_dir: Path = SQL_DIR) -> None:
+    """Create missing tables, migrate a store of an older version, replace views that differ, set the retention.
 
-def apply_schema(store: Store, *, retention_days: int = 0) -> None:
-    """Create what is missing, refuse a store of another version, replace views whose SQL changed, set the TTL."""
+    Raises `StoreError` for a store that this collector cannot use, before it changes anything in it.
+    """
     client = store.client()
-    _check_version(client, store.safe_dsn)
-    for file in [*sorted((SQL_DIR / "schema").glob("*.sql")), *sorted((SQL_DIR / "engines").glob("*.sql"))]:
-        for statement in statements(file.read_text()):
-            view = _VIEW.search(statement)
-            if view is None:
-                client.command(statement)
-            else:
-                _replace_view(client, view[1], statement)
-    _set_retention(client, retention_days)
+    schema, migrations = read_schema(sql_dir), read_migrations(sql_dir)
+    with SchemaLock(store) as lock:
+        client.command(schema.tables["schema_version"])
+        pending = pending_migrations(client, migrations, store.safe_dsn)
+        for statement in schema.tables.values():
+            client.command(statement)
+        if pending:
+            _close_landing_tables(client)
+            _set_views(client, {})
+            migrate(store, pending, lock)
+        _set_views(client, schema.views)
+        _open_landing_tables(client)
+        _set_retention(client, retention_days)
 
 
-def statements(sql: str) -> list[str]:
-    """The statements of a file: each ends with a semicolon at the end of a line."""
-    return [text for part in re.split(r";\s*(?:\n|$)", sql) if (text := part.strip())]
-
-
-def _check_version(client: Client, where: str) -> None:
-    client.command("CREATE TABLE IF NOT EXISTS schema_version (version UInt32) ENGINE = MergeTree ORDER BY version")
-    found = client.query("SELECT max(version), count() FROM schema_version").result_rows[0]
-    if found[1] == 0:
-        client.command(f"INSERT INTO schema_version VALUES ({SCHEMA_VERSION})")
-    elif found[0] != SCHEMA_VERSION:
-        msg = (
-            f"the store {where} has tables of version {found[0]}, this collector writes version {SCHEMA_VERSION}: "
-            f"start the collector that wrote it, or give this one another store"
+def _close_landing_tables(client: Client) -> None:
+    """Make every insert fail, so that no span meets half of the views. Writers try again until the tables are open."""
+    for table in LANDING_TABLES:
+        client.command(
+            f"CREATE MATERIALIZED VIEW IF NOT EXISTS {table}_closed ENGINE = Null AS"
+            f" SELECT throwIf(materialize(1), 'a collector changes the schema of this store') FROM {table}"
         )
-        raise StoreError(msg)
 
 
-def _replace_view(client: Client, name: str, statement: str) -> None:
-    """Views hold no data. An unchanged one is left alone: other collectors may be inserting through it."""
-    digest = hashlib.sha256(statement.encode()).hexdigest()[:16]
-    existing = client.query(
-        "SELECT comment FROM system.tables WHERE database = currentDatabase() AND name = {name:String}",
-        parameters={"name": name},
-    ).result_rows
-    if existing != [(digest,)]:
-        client.command(statement)
-        client.command(f"ALTER TABLE {name} MODIFY COMMENT '{digest}'")
+def _open_landing_tables(client: Client) -> None:
+    for table in LANDING_TABLES:
+        client.command(f"DROP VIEW IF EXISTS {table}_closed SYNC")
+
+
+def _set_views(client: Client, statements: Mapping[str, str]) -> None:
+    """Create the views that are missing or differ, and drop the others that a collector made.
+
+    A view has a digest of its SQL as comment. If none differs, nothing happens, and other collectors go on inserting.
+    SYNC waits until the inserts that go through a view have ended.
+    """
+    sql = "SELECT name, comment FROM system.tables WHERE database = currentDatabase() AND engine = 'MaterializedView'"
+    existing = {str(name): str(comment) for name, comment in client.query(sql).result_rows}
+    digests = {name: hashlib.sha256(statement.encode()).hexdigest()[:16] for name, statement in statements.items()}
+    ours = {name for name, comment in existing.items() if re.fullmatch("[0-9a-f]{16}", comment)}
+    changed = [name for name, digest in digests.items() if existing.get(name) != digest]
+    gone = ours - statements.keys()
+    if changed or gone:
+        _close_landing_tables(client)
+    for name in changed:
+        client.command(f"{statements[name]} COMMENT '{digests[name]}'")
+    for name in gone:
+        client.command(f"DROP VIEW IF EXISTS {name} SYNC")
 
 
 def _set_retention(client: Client, days: int) -> None:
+    """Set, change or remove (0 days) each table's TTL. An unchanged TTL is left alone."""
     found = client.query("SELECT name, create_table_query FROM system.tables WHERE database = currentDatabase()")
     definitions = {str(name): str(sql) for name, sql in found.result_rows}
     for table, column in TIME_COLUMNS.items():

@@ -47,6 +47,11 @@ class Store:
             raise StoreError(msg) from error
         return store
 
+    def with_timeout(self, send_receive_timeout_s: float) -> Store:
+        """Return the same store for statements that may take this long; close it when they are done."""
+        connect_timeout_s = self._timeouts["connect_timeout"]
+        return Store(self._dsn, connect_timeout_s=connect_timeout_s, send_receive_timeout_s=send_receive_timeout_s)
+
     @property
     def embedded(self) -> bool:
         """Whether ClickHouse runs in this process."""

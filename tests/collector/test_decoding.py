@@ -283,17 +283,6 @@ def test_retention_is_set_changed_and_removed(store):
     assert expiring() == set()
 
 
-def test_a_store_of_another_version_is_refused_with_advice(tmp_path, module_store):
-    module_store.client().command("INSERT INTO schema_version VALUES (99)")
-    try:
-        with pytest.raises(StoreError, match=r"version 99.*another store"):
-            apply_schema(module_store)
-    finally:
-        module_store.client().command(
-            "ALTER TABLE schema_version DELETE WHERE version = 99 SETTINGS mutations_sync = 1"
-        )
-
-
 def test_a_server_that_is_not_there_is_named_without_its_password():
     with pytest.raises(StoreError, match=r"127.0.0.1:1") as refused:
         Store.open("http://user:secret@127.0.0.1:1/default", connect_timeout_s=1.0)

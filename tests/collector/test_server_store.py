@@ -1,40 +1,10 @@
 """A ClickHouse server as the store: the same code over HTTP, and the server going away."""
 
-import socket
-import subprocess
-import sys
-
-import httpx
 import pytest
 
-from tests.support.collector import ROOT, Collector
+from tests.support.clickhouse_server import Server
+from tests.support.collector import Collector
 from tests.support.otlp import token_body
-
-
-class Server:
-    """tests/support/clickhouse_http.py on a fixed port, so that it can come back where it was."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.http = httpx.Client(timeout=30)
-
-    def start(self):
-        script = ROOT / "tests" / "support" / "clickhouse_http.py"
-        command = [sys.executable, str(script), str(self.folder / "db"), str(self.port)]
-        self.process = subprocess.Popen(command, cwd=self.folder, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout.readline(), "the test server did not start"
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-        self.process.stdout.close()
-
-    def tokens(self):
-        sql = "SELECT uniqExact(trace_id), count() FROM tokens"
-        return tuple(map(int, self.http.post(self.url, content=sql).text.split()))
 
 
 @pytest.fixture

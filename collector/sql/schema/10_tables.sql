@@ -1,5 +1,7 @@
--- The tables that everything else reads. Durations are nanoseconds unless the name says otherwise; a request belongs
--- to the window in which it ended. `segment` is the WAL segment that brought the row: the unit of exactly-once insertion.
+-- The tables that queries read. Durations are nanoseconds unless the name says otherwise. A request belongs to the window
+-- in which it ended. `segment` is the WAL segment that brought the row: one segment is inserted exactly once.
+--
+-- A change here needs a migration too (../migrations/README.md): these statements only create tables that are missing.
 
 CREATE TABLE IF NOT EXISTS requests
 (
@@ -9,7 +11,7 @@ CREATE TABLE IF NOT EXISTS requests
     span_id           FixedString(8),
     parent_span_id    String,                                   -- '' for a root span
     request_id        String,
-    engine            LowCardinality(String),                   -- tokentrail, vllm, …: whose spans these were
+    engine            LowCardinality(String),                   -- the product that sent the spans: tokentrail, vllm, …
     service           LowCardinality(String),
     instance          LowCardinality(String),
     variant           LowCardinality(String),
@@ -29,7 +31,7 @@ CREATE TABLE IF NOT EXISTS requests
     ttft_ns           Nullable(UInt64),                         -- NULL: no token was emitted
     tpot_ns           Nullable(Float64),                        -- NULL: fewer than two tokens
     e2e_ns            UInt64,
-    queue_ns          Nullable(UInt64),                         -- NULL: the engine does not say
+    queue_ns          Nullable(UInt64),                         -- NULL: the engine does not report it
     cold_start_ns     Nullable(UInt64),
     prefill_ns        Nullable(UInt64),
     decode_ns         Nullable(UInt64),
@@ -46,10 +48,11 @@ PARTITION BY toDate(end)
 ORDER BY (end, trace_id, span_id)
 SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1;
 
--- Two bytes a token: no times (the request's start plus the durations before gives them), no span id (derived).
+-- A token takes two bytes. It has no time of its own: the request's start plus the durations of the tokens up to it is its
+-- time. It has no span id: the id follows from the request's span id and the index.
 CREATE TABLE IF NOT EXISTS tokens
 (
-    minute            DateTime('UTC')         CODEC(Delta, ZSTD),   -- in which the token was emitted
+    minute            DateTime('UTC')         CODEC(Delta, ZSTD),   -- of its emission
     trace_id          FixedString(16)         CODEC(ZSTD),
     request_span_id   FixedString(8)          CODEC(ZSTD),
     token_index       UInt32                  CODEC(Delta, ZSTD),
@@ -63,7 +66,7 @@ SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1;
 
 CREATE TABLE IF NOT EXISTS phases
 (
-    minute            DateTime('UTC')         CODEC(Delta, ZSTD),   -- in which the phase ended
+    minute            DateTime('UTC')         CODEC(Delta, ZSTD),   -- of its end
     trace_id          FixedString(16)         CODEC(ZSTD),
     request_span_id   FixedString(8)          CODEC(ZSTD),
     start             DateTime64(9, 'UTC')    CODEC(Delta, ZSTD),
@@ -108,8 +111,8 @@ CREATE TABLE IF NOT EXISTS kv_events
     blocks            UInt32,
     duration_ns       UInt64,
     step              UInt64,
-    trace_id          FixedString(16),                          -- the victim's, when the parent says so
-    request_span_id   String,                                   -- '' when no request was hit
+    trace_id          FixedString(16),                          -- of the request that lost the blocks, if the span has a parent
+    request_span_id   String,                                   -- '' when no request lost blocks
     segment           String                  CODEC(ZSTD)
 )
 ENGINE = MergeTree
@@ -140,8 +143,8 @@ PARTITION BY toYYYYMM(start)
 ORDER BY (start, trace_id)
 SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1;
 
--- The latest announcement of each request. Its end replaces it, and is removed when its day has become one part: what stays
--- of past days are the requests that were lost.
+-- The latest announcement of each request. The request's end replaces it, and a merge removes ended requests once their day
+-- is one part. So the rows that stay of past days are lost requests.
 CREATE TABLE IF NOT EXISTS open_requests
 (
     start             DateTime64(9, 'UTC'),
@@ -160,7 +163,7 @@ CREATE TABLE IF NOT EXISTS open_requests
     input_tokens      UInt32,
     output_tokens     UInt32,
     ttft_ns           Nullable(UInt64),
-    ended             UInt8,                                    -- 1: it has ended; `seen` is then an hour after
+    ended             UInt8,                                    -- 1: it has ended; `seen` is then an hour after its end
     INDEX by_seen seen TYPE minmax GRANULARITY 1
 )
 ENGINE = ReplacingMergeTree(seen, ended)
@@ -171,7 +174,7 @@ SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1,
          allow_experimental_replacing_merge_with_cleanup = 1,
          enable_replacing_merge_with_cleanup_for_min_age_to_force_merge = 1;
 
--- Everything else that arrived, whole: nothing is lost because nobody has written its SQL yet.
+-- Spans without a claim, with all their attributes and events, so that an engine's mapping can be written from them later.
 CREATE TABLE IF NOT EXISTS spans
 (
     start             DateTime64(9, 'UTC')    CODEC(Delta, ZSTD),

@@ -1,8 +1,12 @@
--- One row per span that is not a token (tokens are many and take their own way, engines/tokentrail.sql), with the name
--- of the view that claims it. A span that nobody claims is kept whole in `spans`.
+-- One row per span that is not a token, with its claim: a name that the engine's views filter by. The engines' claim.sql
+-- files are inserted into the CASE in the order of their folders, and the first condition that is met decides. A condition
+-- may read `span` (otlp_traces.proto has its fields), `scope`, `resource`, `text` and `number`. A span without a claim is
+-- kept in `spans` with all its attributes. Token spans are many, so their view (engines/10_tokentrail/views.sql) reads the
+-- landing table itself.
 --
--- ClickHouse analyses a view's SELECT at every insert whose block reaches it, about 0.2 ms a function. So this does the
--- least that the views need, and each engine has a Null table of its own: no spans of it, no block, no analysis.
+-- ClickHouse analyses a view's SELECT at every insert whose block reaches it, about 0.2 ms a function. So this view does
+-- only the work that all views need, and each engine has a Null table of its own: an insert without its spans sends
+-- no block there, and the engine's views are not analysed.
 
 CREATE TABLE IF NOT EXISTS flat_spans
 (
@@ -22,13 +26,8 @@ CREATE TABLE IF NOT EXISTS flat_spans
     duration_ns     UInt64,
     text            Map(String, String),    -- attributes of type string
     number          Map(String, Float64),   -- integers, doubles and booleans, within 0…1e18; not finite ones read 0
-    attributes      Array(Tuple(key String, value Tuple(
-        value Enum8('none' = 0, 'string_value' = 1, 'bool_value' = 2, 'int_value' = 3, 'double_value' = 4, 'array_value' = 5, 'bytes_value' = 7),
-        string_value String, bool_value Bool, int_value Int64, double_value Float64, bytes_value String,
-        array_value Tuple(values Array(Tuple(string_value String, bool_value Bool, int_value Int64, double_value Float64)))))),
-    events          Array(Tuple(time_unix_nano UInt64, name String, attributes Array(Tuple(key String, value Tuple(
-        value Enum8('none' = 0, 'string_value' = 1, 'bool_value' = 2, 'int_value' = 3, 'double_value' = 4, 'array_value' = 5, 'bytes_value' = 7),
-        string_value String, bool_value Bool, int_value Int64, double_value Float64))))),
+    attributes      $span_attributes,
+    events          $span_events,
     status_code     Int32,                  -- 2 error
     status_message  String
 )
@@ -36,17 +35,10 @@ ENGINE = Null;
 
 CREATE OR REPLACE MATERIALIZED VIEW flatten_spans TO flat_spans AS
 SELECT
-    multiIf(
-        span.name IN ('tokentrail.phase', 'tokentrail.step', 'tokentrail.request.open',
-                      'tokentrail.kv.evict', 'tokentrail.kv.offload', 'tokentrail.kv.restore'), span.name,
-        startsWith(span.name, 'tokentrail.cold_start'), 'tokentrail.cold_start',
-        scope = 'tokentrail' AND has(span.attributes.key, 'gen_ai.operation.name'), 'tokentrail.request',
-        startsWith(scope, 'vllm.'), multiIf(
-            span.name = 'llm_request', 'vllm.request',
-            span.kind = 1 AND has(span.attributes.key, 'code.function'), 'vllm.cold_start',
-            ''),
-        text['gen_ai.operation.name'] IN ('chat', 'text_completion', 'generate_content'), 'genai.request',
-        '') AS claim,
+    CASE
+        $claims
+        ELSE ''
+    END AS claim,
     resource,
     resource['service.name'] AS service,
     resource['service.instance.id'] AS instance,

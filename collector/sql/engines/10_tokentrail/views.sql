@@ -1,4 +1,4 @@
--- tokentrail's own spans (tokentrail/semconv.py).
+-- tokentrail's own spans. tokentrail/semconv.py has their names.
 
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_tokens TO tokens AS
 SELECT
@@ -13,10 +13,11 @@ WHERE span.name = 'tokentrail.token';
 
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_requests TO requests AS
 WITH
+    $nanoseconds AS nanoseconds,
     mapContains(number, 'gen_ai.response.time_to_first_chunk') AS has_token,
-    if(has_token, toUInt64(round(number['gen_ai.response.time_to_first_chunk'] * 1e9)), NULL) AS first_ns,
+    if(has_token, nanoseconds(number['gen_ai.response.time_to_first_chunk']), NULL) AS first_ns,
     if(mapContains(number, 'tokentrail.time_to_last_token'),
-        toUInt64(round(number['tokentrail.time_to_last_token'] * 1e9)), duration_ns) AS last_ns,
+        nanoseconds(number['tokentrail.time_to_last_token']), duration_ns) AS last_ns,
     toUInt32(number['gen_ai.usage.output_tokens']) AS n
 SELECT
     end, start, trace_id, span_id, parent_span_id,
@@ -52,9 +53,10 @@ FROM flat_spans
 WHERE claim = 'tokentrail.request';
 
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_open_requests TO open_requests AS
+WITH $nanoseconds AS nanoseconds
 SELECT
     start,
-    if(ended, end + INTERVAL 1 HOUR, end) AS seen,              -- no announcement, however late, outlives the end
+    if(ended, end + INTERVAL 1 HOUR, end) AS seen,              -- a late announcement does not replace the end
     trace_id,
     toFixedString(if(ended, toString(flat_spans.span_id), parent_span_id), 8) AS span_id,
     text['gen_ai.response.id'] AS request_id,
@@ -67,7 +69,7 @@ SELECT
     number['gen_ai.usage.input_tokens'] AS input_tokens,
     number['gen_ai.usage.output_tokens'] AS output_tokens,
     if(mapContains(number, 'gen_ai.response.time_to_first_chunk'),
-        toUInt64(round(number['gen_ai.response.time_to_first_chunk'] * 1e9)), NULL) AS ttft_ns,
+        nanoseconds(number['gen_ai.response.time_to_first_chunk']), NULL) AS ttft_ns,
     claim = 'tokentrail.request' AS ended
 FROM flat_spans
 WHERE claim IN ('tokentrail.request.open', 'tokentrail.request');
@@ -99,7 +101,7 @@ SELECT
 FROM flat_spans
 WHERE claim = 'tokentrail.step';
 
--- What happens rarely has a table of its own, too.
+-- KV-cache events and cold starts are rare, so they have a Null table of their own: most inserts do not reach their views.
 CREATE TABLE IF NOT EXISTS tokentrail_events AS flat_spans ENGINE = Null;
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_route_events TO tokentrail_events AS
 SELECT * FROM flat_spans WHERE startsWith(claim, 'tokentrail.kv.') OR claim = 'tokentrail.cold_start';

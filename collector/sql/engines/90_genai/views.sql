@@ -1,16 +1,18 @@
--- Spans of any other instrumentation that follows OpenTelemetry's GenAI conventions: what they say, nothing guessed.
+-- Requests of any other instrumentation that follows OpenTelemetry's GenAI conventions. A value that the span does not
+-- have stays NULL or empty; none is estimated.
 
 CREATE TABLE IF NOT EXISTS genai_spans AS flat_spans ENGINE = Null;
 CREATE OR REPLACE MATERIALIZED VIEW genai_route TO genai_spans AS SELECT * FROM flat_spans WHERE claim = 'genai.request';
 
 CREATE OR REPLACE MATERIALIZED VIEW genai_requests TO requests AS
 WITH
+    $nanoseconds AS nanoseconds,
     toUInt32(number['gen_ai.usage.output_tokens']) AS n,
     multiIf(
         mapContains(number, 'gen_ai.response.time_to_first_chunk'),
-            toUInt64(round(number['gen_ai.response.time_to_first_chunk'] * 1e9)),
+            nanoseconds(number['gen_ai.response.time_to_first_chunk']),
         mapContains(number, 'gen_ai.request.stream') AND number['gen_ai.request.stream'] = 0 AND n > 0,
-            duration_ns,     -- not streamed: the first token comes with the last
+            duration_ns,     -- not streamed: the first token arrives with the last
         NULL) AS first_ns
 SELECT
     end, start, trace_id, span_id, parent_span_id,

@@ -1,0 +1,105 @@
+"""Reads the SQL files of the schema, the engines and the migrations as statements."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+from typing import Final
+
+SQL_DIR: Final = Path(__file__).resolve().parent.parent / "sql"
+OTLP_PROTO: Final = SQL_DIR / "schema" / "otlp_traces.proto"
+
+_COMMENT: Final = re.compile(r"[ \t]*--\s.*$", re.MULTILINE)
+_TABLE: Final = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+)\b")
+_VIEW: Final = re.compile(r"CREATE OR REPLACE MATERIALIZED VIEW (\w+) TO ")
+_STATEMENT_END: Final = re.compile(r";\s*(?:\n|$)")
+
+
+@dataclass(frozen=True)
+class Migration:
+    """One file of `migrations/`. The file with the number 0003 brings a store from version 2 to version 3."""
+
+    version: int
+    name: str
+    statements: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        """A digest of the statements. Comments and white space do not change it."""
+        words = " ".join(";".join(self.statements).split())
+        return hashlib.sha256(words.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The statement that creates each table and each view, by name, in the order in which they are created."""
+
+    tables: dict[str, str]
+    views: dict[str, str]
+
+
+def read_schema(sql_dir: Path = SQL_DIR) -> Schema:
+    """Read `schema/*.sql`, then `engines/*/views.sql`.
+
+    `$name` in them is the text of `schema/parts/name.sql`; `$claims` is the text of all `engines/*/claim.sql`, in the
+    order of the folders. Raises OSError when an engine's folder lacks one of its two files or a part is missing, and
+    ValueError for a name that is used twice or a statement of another kind.
+    """
+    engines = sorted(folder for folder in (sql_dir / "engines").iterdir() if folder.is_dir())
+    parts = _Parts(sql_dir / "schema" / "parts")
+    parts["claims"] = "\n".join(parts.fill(engine / "claim.sql") for engine in engines)
+    schema = Schema({}, {})
+    for file in [*sorted((sql_dir / "schema").glob("*.sql")), *(engine / "views.sql" for engine in engines)]:
+        for statement in statements(parts.fill(file)):
+            table, view = _TABLE.match(statement), _VIEW.match(statement)
+            created = table or view
+            if created is None or created[1] in schema.tables or created[1] in schema.views:
+                msg = f"{file}: a statement must create a table or a view of a new name: {statement[:80]}"
+                raise ValueError(msg)
+            (schema.tables if table else schema.views)[created[1]] = statement
+    return schema
+
+
+def read_migrations(sql_dir: Path = SQL_DIR) -> tuple[Migration, ...]:
+    """Return the migrations by version; raises ValueError when a number is missing or used twice."""
+    found = tuple(
+        Migration(int(file.name.split("_")[0]), file.stem, tuple(statements(without_comments(file.read_text()))))
+        for file in sorted((sql_dir / "migrations").glob("*.sql"))
+    )
+    versions = [migration.version for migration in found]
+    if not found or versions != list(range(versions[0], versions[0] + len(found))):
+        msg = f"the migrations in {sql_dir / 'migrations'} are not numbered one by one: {versions}"
+        raise ValueError(msg)
+    return found
+
+
+def statements(sql: str) -> list[str]:
+    """Split SQL into its statements. Each ends with a semicolon at the end of a line."""
+    return [text for part in _STATEMENT_END.split(sql) if (text := part.strip())]
+
+
+def without_comments(sql: str) -> str:
+    """Remove `-- …` to the end of its line. No string of our SQL may contain two hyphens and a space."""
+    return _COMMENT.sub("", sql).strip()
+
+
+class _Parts(dict[str, str]):
+    """SQL fragments by name, read from `folder` when first used."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __missing__(self, name: str) -> str:
+        self[name] = self.fill(self._folder / f"{name}.sql")
+        return self[name]
+
+    def fill(self, file: Path) -> str:
+        """Return the file's SQL without comments, each `$name` replaced by its fragment; `$$` is a dollar sign."""
+        try:
+            return Template(without_comments(file.read_text())).substitute(self)
+        except ValueError as error:
+            msg = f"{file}: {error}"
+            raise ValueError(msg) from error

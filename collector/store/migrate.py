@@ -1,0 +1,90 @@
+"""Brings a store of an older version forward; `sql/migrations/README.md` has the rules for the files."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.exceptions import ClickHouseError
+
+from collector.store.definitions import Migration
+from collector.store.lock import STATEMENT_SETTINGS, SchemaLock
+from collector.store.store import Store, StoreError
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_STATEMENT_S: Final = 24 * 3600.0
+_RECORD: Final = """
+    INSERT INTO schema_version (version, name, digest, applied_at)
+    SELECT migration.1, migration.2, migration.3, now64(3)
+    FROM (SELECT arrayJoin({migrations:Array(Tuple(UInt32, String, String))}) AS migration)
+"""
+
+
+def pending_migrations(client: Client, migrations: Sequence[Migration], where: str) -> Sequence[Migration]:
+    """Return the migrations that the store lacks; a store without a version is new and is recorded as current.
+
+    Raises `StoreError` for a store that is newer, too old, or had other statements under a number.
+    """
+    found = client.query("SELECT max(version), count() FROM schema_version").result_rows[0]
+    first, last = migrations[0].version, migrations[-1].version
+    if found[1] == 0:
+        _record(client, migrations)
+        return ()
+    version = int(found[0])
+    if version > last:
+        msg = (
+            f"the store {where} has tables of version {version}, newer than this collector's version {last}: "
+            f"start a collector of that version, or give this one another store"
+        )
+        raise StoreError(msg)
+    if version < first - 1:
+        msg = (
+            f"the store {where} has tables of version {version}, and migrations begin at version {first - 1}: "
+            f"start the collector that wrote it, or give this one another store"
+        )
+        raise StoreError(msg)
+    if version >= first:
+        _check_digests(client, migrations, where)
+    return [migration for migration in migrations if migration.version > version]
+
+
+def migrate(store: Store, pending: Sequence[Migration], lock: SchemaLock) -> None:
+    """Run and record each migration; raises `StoreError` that names the file and the statement that failed."""
+    patient = store.with_timeout(_LONGEST_STATEMENT_S)
+    client = patient.client()
+    try:
+        for migration in pending:
+            logger.info("migration %s of the store %s begins", migration.name, store.safe_dsn)
+            for number, statement in enumerate(migration.statements, start=1):
+                lock.renew()
+                try:
+                    client.command(statement, settings=STATEMENT_SETTINGS)
+                except ClickHouseError as error:
+                    msg = f"migration {migration.name} failed at statement {number}; the next start repeats it: {error}"
+                    raise StoreError(msg) from error
+            lock.renew()
+            _record(client, [migration])
+    finally:
+        patient.close()
+
+
+def _check_digests(client: Client, migrations: Sequence[Migration], where: str) -> None:
+    """A branch may have used a number for another change: its tables are not those that this collector expects."""
+    known = {migration.version: migration for migration in migrations}
+    sql = "SELECT DISTINCT version, name, digest FROM schema_version WHERE version >= {first:UInt32}"
+    found = client.query(sql, parameters={"first": migrations[0].version}).result_rows
+    for version, name, digest in found:
+        if digest != known[version].digest:
+            msg = (
+                f"the store {where} had migration {name} with other statements than this collector's "
+                f"{known[version].name}: start the collector that migrated it, or give this one another store"
+            )
+            raise StoreError(msg)
+
+
+def _record(client: Client, migrations: Sequence[Migration]) -> None:
+    rows = [(migration.version, migration.name, migration.digest) for migration in migrations]
+    client.command(_RECORD, parameters={"migrations": rows})

@@ -1,0 +1,385 @@
+"""A store of an older version is brought forward, once, whatever interrupts it and however many start at once."""
+
+import re
+import shutil
+import threading
+import time
+
+import pytest
+from clickhouse_connect.driver.exceptions import DatabaseError
+
+from collector.store.definitions import SQL_DIR, read_migrations, read_schema
+from collector.store.insert import insert_otlp
+from collector.store.lock import STATEMENT_SETTINGS, SchemaLock
+from collector.store.schema import TIME_COLUMNS, apply_schema
+from collector.store.store import Store, StoreError
+from tests.support.clickhouse_server import Server
+from tests.support.otlp import token_body
+from tests.support.stores import VERSION_2, drop_everything, write_version_2
+
+ROWS_OF_VERSION_2 = {
+    "cold_starts": 26, "kv_events": 1, "open_requests": 14, "phases": 188, "requests": 71, "spans": 5, "steps": 12,
+    "tokens": 72,
+}  # fmt: skip
+
+CURRENT = read_migrations()[-1].version
+NEXT = CURRENT + 1
+TOTALS = """
+CREATE TABLE IF NOT EXISTS totals (model String, tokens UInt64) ENGINE = MergeTree ORDER BY model;
+"""
+MIGRATION = """
+-- What the coming migrations do: a column more, a type changed, values filled in, a new table filled from an old one.
+ALTER TABLE requests ADD COLUMN IF NOT EXISTS weight Float64 DEFAULT 1;
+ALTER TABLE requests MODIFY COLUMN cached_tokens Nullable(UInt32);
+ALTER TABLE requests UPDATE cached_tokens = NULL WHERE engine = 'genai';
+TRUNCATE TABLE totals;
+INSERT INTO totals SELECT model, sum(output_tokens) FROM requests GROUP BY model;
+"""
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory):
+    store = Store.open(f"chdb://{tmp_path_factory.mktemp('migrations')}/db")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def store(opened):
+    """An empty store."""
+    drop_everything(opened)
+    return opened
+
+
+@pytest.fixture
+def sql_dir(tmp_path):
+    return later_sql(tmp_path)
+
+
+def later_sql(tmp_path):
+    """The SQL of a later version: one migration and one table more."""
+    folder = shutil.copytree(SQL_DIR, tmp_path / "sql")
+    (folder / "schema" / "30_totals.sql").write_text(TOTALS)
+    (folder / "migrations" / f"{NEXT:04}_later.sql").write_text(MIGRATION)
+    return folder
+
+
+def rows(store, table, columns="*"):
+    return store.query(f"SELECT {columns} FROM {table} ORDER BY ALL").result_rows
+
+
+def recorded(store):
+    return store.query("SELECT version, name FROM schema_version ORDER BY ALL").result_rows
+
+
+def definitions(store):
+    """Every table and view as ClickHouse writes it; two of them are of the version table before and after ALTER."""
+    found = store.query("SELECT name FROM system.tables WHERE database = currentDatabase()").result_rows
+    return {name: store.query(f"SHOW CREATE TABLE `{name}`").result_rows[0][0] for (name,) in found}
+
+
+def everything(store):
+    """Definitions and rows; a view's columns are in its definition."""
+    tables = [*TIME_COLUMNS, *(["totals"] if store.query("EXISTS totals").result_rows == [(1,)] else [])]
+    return definitions(store), {table: rows(store, table) for table in tables}, recorded(store)
+
+
+def test_a_store_of_version_2_keeps_every_row(store):
+    write_version_2(store)
+    before = {table: rows(store, table) for table in TIME_COLUMNS}
+    assert {table: len(found) for table, found in before.items()} == ROWS_OF_VERSION_2
+    apply_schema(store)
+    assert {table: rows(store, table) for table in TIME_COLUMNS} == before
+    assert recorded(store) == [(2, ""), *((migration.version, migration.name) for migration in read_migrations())]
+
+
+def test_a_migrated_store_has_the_tables_and_views_of_a_new_one(store):
+    apply_schema(store)
+    new = definitions(store)
+    drop_everything(store)
+    write_version_2(store)
+    apply_schema(store)
+    assert definitions(store) == new
+
+
+def test_a_migrated_store_takes_spans(store):
+    write_version_2(store)
+    apply_schema(store)
+    for _ in range(2):
+        insert_otlp(store, token_body(trace=5, count=3), "after the migration")
+    assert len(rows(store, "tokens")) == ROWS_OF_VERSION_2["tokens"] + 3
+
+
+def test_a_segment_that_was_stored_before_a_migration_is_not_stored_again(store, sql_dir):
+    apply_schema(store)
+    insert_otlp(store, token_body(count=3), "a segment")
+    apply_schema(store, sql_dir=sql_dir)
+    insert_otlp(store, token_body(count=3), "a segment")
+    assert len(rows(store, "tokens")) == 3
+
+
+def test_a_new_store_is_current_and_runs_no_migration(store, sql_dir):
+    (sql_dir / "migrations" / f"{NEXT:04}_later.sql").write_text("SELECT throwIf(1, 'a migration ran');\n")
+    apply_schema(store, sql_dir=sql_dir)
+    assert [version for version, _ in recorded(store)] == list(range(3, NEXT + 1))
+
+
+def test_migrations_run_in_order_and_once(store, sql_dir):
+    apply_schema(store)
+    later = sql_dir / "migrations"
+    (later / f"{NEXT:04}_later.sql").write_text("INSERT INTO totals VALUES ('first', 1);\n")
+    (later / f"{NEXT + 1:04}_last.sql").write_text("INSERT INTO totals SELECT 'second', count() FROM totals;\n")
+    for _ in range(3):
+        apply_schema(store, sql_dir=sql_dir)
+    assert rows(store, "totals") == [("first", 1), ("second", 1)]
+    assert [version for version, _ in recorded(store)] == list(range(3, NEXT + 2))
+
+
+def test_a_failed_statement_is_named_and_tried_again_at_the_next_start(store, sql_dir):
+    file = sql_dir / "migrations" / f"{NEXT:04}_later.sql"
+    write_version_2(store)
+    file.write_text(
+        "ALTER TABLE requests ADD COLUMN IF NOT EXISTS weight Float64;\nALTER TABLE nowhere DELETE WHERE 1;\n"
+    )
+    with pytest.raises(StoreError, match=rf"{NEXT:04}_later failed at statement 2.*nowhere"):
+        apply_schema(store, sql_dir=sql_dir)
+    assert NEXT not in dict(recorded(store))
+    file.write_text(MIGRATION)
+    apply_schema(store, sql_dir=sql_dir)
+    assert NEXT in dict(recorded(store))
+    assert not [name for name in definitions(store) if name.startswith(("schema_lock", "otlp_traces_closed"))]
+
+
+def set_version(store, version):
+    store.client().command("CREATE TABLE schema_version (version UInt32) ENGINE = MergeTree ORDER BY version")
+    store.client().command(f"INSERT INTO schema_version VALUES ({version})")
+
+
+@pytest.mark.parametrize(
+    ("version", "reason"),
+    [(99, f"version 99, newer than .* version {CURRENT}: .*another store"), (1, "version 1, .* begin at version 2")],
+)
+def test_a_store_that_is_newer_or_too_old_is_refused_and_left_as_it_is(store, version, reason):
+    set_version(store, version)
+    before = definitions(store)
+    with pytest.raises(StoreError, match=reason):
+        apply_schema(store)
+    assert definitions(store) == before
+
+
+def test_a_store_one_version_newer_is_refused(store, sql_dir):
+    apply_schema(store, sql_dir=sql_dir)
+    with pytest.raises(StoreError, match=f"version {NEXT}, newer than"):
+        apply_schema(store)
+
+
+def test_a_store_that_had_another_migration_of_the_number_is_refused(store, sql_dir):
+    file = sql_dir / "migrations" / f"{NEXT:04}_later.sql"
+    apply_schema(store, sql_dir=sql_dir)
+    file.write_text(MIGRATION + "-- a comment\n")
+    apply_schema(store, sql_dir=sql_dir)
+    file.rename(file.with_name(f"{NEXT:04}_other.sql")).write_text("SELECT 1;\n")
+    with pytest.raises(StoreError, match=rf"migration {NEXT:04}_later with other statements.*{NEXT:04}_other"):
+        apply_schema(store, sql_dir=sql_dir)
+
+
+class KilledError(BaseException):
+    pass
+
+
+class DyingStore(Store):
+    """A store whose process dies at a command: neither this nor any later one reaches ClickHouse."""
+
+    def __init__(self, dsn, last_words):
+        super().__init__(dsn)
+        self.last_words, self.dead = last_words, threading.Event()
+
+    def client(self):
+        return DyingClient(super().client(), self.last_words, self.dead)
+
+    def with_timeout(self, send_receive_timeout_s):
+        store = DyingStore(self._dsn, self.last_words)
+        store.dead = self.dead
+        return store
+
+
+class DyingClient:
+    def __init__(self, client, last_words, dead):
+        self._client, self._last_words, self._dead = client, last_words, dead
+
+    def __getattr__(self, name):
+        return getattr(self._client, name)
+
+    def command(self, sql, **kwargs):
+        if re.match(self._last_words, f"{sql.strip()} {kwargs.get('parameters', '')}", re.DOTALL):
+            self._dead.set()
+        if self._dead.is_set():
+            raise KilledError
+        return self._client.command(sql, **kwargs)
+
+
+@pytest.fixture(scope="module")
+def migrated(opened, tmp_path_factory):
+    """Everything in a store that was migrated without an interruption, and that then took a segment."""
+    drop_everything(opened)
+    write_version_2(opened)
+    apply_schema(opened, sql_dir=later_sql(tmp_path_factory.mktemp("later")))
+    insert_otlp(opened, token_body(count=3), "the segment")
+    return everything(opened)
+
+
+def test_the_migration_of_these_tests_does_something(migrated):
+    tables, found, _ = migrated
+    assert sum(tokens for _, tokens in found["totals"]) > 100
+    assert "`weight` Float64 DEFAULT 1" in tables["requests"]
+    assert "`cached_tokens` Nullable(UInt32)" in tables["requests"]
+
+
+@pytest.mark.parametrize(
+    ("command", "inserts_fail"),
+    [
+        ("CREATE TABLE IF NOT EXISTS schema_version", False),
+        ("CREATE TABLE IF NOT EXISTS totals", False),
+        ("CREATE MATERIALIZED VIEW IF NOT EXISTS otlp_traces_closed", False),
+        ("DROP VIEW IF EXISTS flatten_spans", True),
+        ("ALTER TABLE schema_version", True),
+        (rf"INSERT INTO schema_version .*\({CURRENT},", True),
+        ("ALTER TABLE requests ADD COLUMN", True),
+        ("ALTER TABLE requests MODIFY COLUMN", True),
+        ("ALTER TABLE requests UPDATE", True),
+        ("TRUNCATE TABLE totals", True),
+        ("INSERT INTO totals", True),
+        (rf"INSERT INTO schema_version .*\({NEXT},", True),
+        ("CREATE OR REPLACE MATERIALIZED VIEW flatten_spans", True),
+        ("CREATE OR REPLACE MATERIALIZED VIEW vllm_route", True),
+        ("DROP VIEW IF EXISTS otlp_traces_closed", True),
+        ("DROP TABLE IF EXISTS schema_lock_1", False),
+    ],
+)
+def test_a_collector_that_dies_at_a_command_is_continued_by_the_next(
+    opened, migrated, store, sql_dir, command, inserts_fail
+):
+    write_version_2(store)
+    dying = DyingStore(opened._dsn, command)
+    with pytest.raises(KilledError):
+        apply_schema(dying, sql_dir=sql_dir)
+    dying.close()
+    if inserts_fail:
+        with pytest.raises(DatabaseError, match="a collector changes the schema"):
+            insert_otlp(store, token_body(count=3), "the segment")
+    else:
+        insert_otlp(store, token_body(count=3), "the segment")
+    apply_schema(store, sql_dir=sql_dir)
+    insert_otlp(store, token_body(count=3), "the segment")
+    assert everything(store) == migrated
+
+
+@pytest.fixture
+def server(tmp_path):
+    server = Server(tmp_path)
+    server.start()
+    yield server
+    server.kill()
+
+
+def at_once(server, *actions):
+    """Run each action with a store of its own, all at once; raise the first error."""
+    errors = []
+
+    def run(action):
+        store = Store.open(f"{server.url}/default")
+        try:
+            action(store)
+        except Exception as error:
+            errors.append(error)
+        finally:
+            store.close()
+
+    threads = [threading.Thread(target=run, args=(action,)) for action in actions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    if errors:
+        raise errors[0]
+
+
+def test_several_collectors_that_start_at_once_migrate_once(server, sql_dir):
+    store = Store.open(f"{server.url}/default")
+    write_version_2(store)
+    slow = MIGRATION.replace("TRUNCATE TABLE totals;\n", "SELECT sleep(1);\n")
+    (sql_dir / "migrations" / f"{NEXT:04}_later.sql").write_text(slow)
+    at_once(server, *[lambda store: apply_schema(store, sql_dir=sql_dir)] * 3)
+    assert recorded(store) == [
+        (2, ""),
+        *((migration.version, migration.name) for migration in read_migrations(sql_dir)),
+    ]
+    assert rows(store, "totals") == rows(store, "requests GROUP BY model", "model, sum(output_tokens)")
+    assert set(definitions(store)) == {*read_schema(sql_dir).tables, *read_schema(sql_dir).views}
+    store.close()
+
+
+def test_several_collectors_that_start_at_once_on_a_new_store(server):
+    at_once(server, *[apply_schema] * 3)
+    store = Store.open(f"{server.url}/default")
+    assert recorded(store) == [(migration.version, migration.name) for migration in read_migrations()]
+    insert_otlp(store, token_body(count=3), "a segment")
+    assert len(rows(store, "tokens")) == 3
+    store.close()
+
+
+def test_the_lock_of_a_collector_that_died_is_taken_over_and_lost(server):
+    store = Store.open(f"{server.url}/default")
+    died = SchemaLock(store)
+    died.__enter__()
+    died.renew()
+    with SchemaLock(store, stale_after_s=1.0) as lock:
+        lock.renew()
+        with pytest.raises(StoreError, match="another collector took over"):
+            died.renew()
+        died.__exit__()
+        lock.renew()
+    assert definitions(store) == {}
+    store.close()
+
+
+def test_a_lock_that_is_renewed_is_not_taken_over(server):
+    first_has_it, second_has_it = threading.Event(), threading.Event()
+
+    def first(store):
+        with SchemaLock(store) as lock:
+            first_has_it.set()
+            for _ in range(8):
+                time.sleep(0.5)
+                lock.renew()
+                assert not second_has_it.is_set()
+
+    def second(store):
+        assert first_has_it.wait(10)
+        with SchemaLock(store, stale_after_s=3.0):
+            second_has_it.set()
+
+    at_once(server, first, second)
+    assert second_has_it.is_set()
+
+
+def test_the_lock_waits_for_a_statement_that_its_holder_left_running(server):
+    def running(store):
+        return store.query("SELECT count() FROM system.processes WHERE query LIKE 'SELECT sleep(%'").result_rows[0][0]
+
+    def leave_running(store):
+        store.client().command("SELECT sleep(3)", settings=STATEMENT_SETTINGS)
+
+    def take(store):
+        while not running(store):
+            time.sleep(0.01)
+        with SchemaLock(store):
+            assert not running(store)
+
+    at_once(server, leave_running, take)
+
+
+def test_the_kept_store_is_of_version_2():
+    schema = (VERSION_2 / "schema.sql").read_text()
+    assert len(re.findall(r"^CREATE ", schema, re.MULTILINE)) == 32
+    assert "CREATE TABLE schema_version\n(\n    `version` UInt32\n)" in schema
