@@ -3,23 +3,54 @@
 from __future__ import annotations
 
 import fcntl
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import IO
 
+from fastapi import FastAPI
+
 from collector.api import create_app
+from collector.api.questions import Context
+from collector.exposition import Ledger, Scrape
+from collector.http_server import HttpServer
 from collector.receive.grpc import GrpcReceiver
 from collector.receive.http import BodyLimits, create_otlp_app
 from collector.receive.ingest import Ingest
-from collector.receive.status import IngestStatus
 from collector.receive.validate import SpanLimits
-from collector.serve import HttpServer
 from collector.settings import Settings, split_address
+from collector.slo.burn import burn_rules, load_windows
+from collector.slo.model import Slo, load_slos
+from collector.sql.queries import Queries
+from collector.status import IngestStatus
 from collector.store.schema import apply_schema
 from collector.store.store import Store, StoreError
 from collector.store.writer import Writer
 from collector.wal.commit import GroupCommit
 from collector.wal.log import LogLimits, SegmentLog
+
+
+def build_api(
+    store: Store,
+    slos: Sequence[Slo],
+    status: IngestStatus,
+    *,
+    lost_after_s: float,
+    clock: Callable[[], int] = time.time_ns,
+) -> tuple[FastAPI, Ledger]:
+    """Build the HTTP API of a store, and the ledger behind its `/metrics`.
+
+    The ledger's `on_segment` must be called after each inserted segment. Raises `InfeasibleSlo` when no burn-rate rule
+    can watch one of the SLOs. `clock` gives unix nanoseconds.
+    """
+    windows = load_windows()
+    for slo in slos:
+        burn_rules(slo, windows)
+    context = Context(Queries(store), tuple(slos), windows, round(lost_after_s * 1e9), clock)
+    ledger = Ledger(context.queries, slos, lost_after_ns=context.lost_after_ns, clock=clock)
+    scrape = Scrape(ledger, context.queries, status, lost_after_ns=context.lost_after_ns, clock=clock)
+    return create_app(context, scrape, status), ledger
 
 
 class Service:
@@ -45,8 +76,9 @@ class Service:
         )
         self._commit = GroupCommit(log, self.status)
         self._writer = Writer(log, self.store, self.status, dead_letters=settings.data_dir / "dead_letters")
-        api = create_app(self.store, settings.slos, status=self.status, lost_after_s=settings.lost_after_s)
-        self._writer.on_segment(api.state.on_segment)
+        slos = load_slos(settings.slos) if settings.slos else ()
+        api, ledger = build_api(self.store, slos, self.status, lost_after_s=settings.lost_after_s)
+        self._writer.on_segment(ledger.on_segment)
 
         ingest = Ingest(self._commit, self.status, SpanLimits(settings.max_span_bytes, settings.max_span_attributes))
         limits = BodyLimits(settings.max_body_bytes, settings.max_decompressed_bytes)
@@ -71,7 +103,7 @@ class Service:
     def stop(self) -> bool:
         """Drain with the flow: receivers, log, store, API. True when everything acknowledged is in the store."""
         deadline = monotonic() + self._settings.drain_timeout_s
-        self.status.set_ready("start", "the collector is stopping")
+        self.status.set_not_ready("start", "the collector is stopping")
         self._otlp_http.stop(_left(deadline))
         self._otlp_grpc.stop(_left(deadline))
         self._commit.stop()

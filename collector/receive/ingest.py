@@ -12,8 +12,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
-from collector.receive.status import IngestStatus
 from collector.receive.validate import Checked, SpanLimits, check, check_parsed
+from collector.status import IngestStatus
 from collector.wal.commit import GroupCommit
 
 

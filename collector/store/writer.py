@@ -17,7 +17,7 @@ from tenacity import (
     wait_exponential_jitter,
 )
 
-from collector.receive.status import IngestStatus
+from collector.status import IngestStatus
 from collector.store.insert import RefusedError, insert_otlp
 from collector.store.store import Store
 from collector.wal.frame import Frame
@@ -150,7 +150,7 @@ class Writer:
         self._not_ready(f"the store {self._store.safe_dsn} does not take data: {error}", attempt.attempt_number)
 
     def _not_ready(self, reason: str, attempt: int = 1) -> None:
-        self._status.set_ready("store", reason)
+        self._status.set_not_ready("store", reason)
         logger.warning("%s (attempt %d; nothing is lost, the log keeps it)", reason, attempt)
 
     def _set_aside(self, token: str, frame: Frame, refused: RefusedError) -> None:

@@ -7,7 +7,7 @@ import threading
 from concurrent.futures import Future
 from typing import Final
 
-from collector.receive.status import IngestStatus
+from collector.status import IngestStatus
 from collector.wal.frame import HEADER_BYTES, Frame, digest_of
 from collector.wal.log import SegmentLog
 
@@ -76,7 +76,7 @@ class GroupCommit:
         limit = self._log.limits.max_bytes
         if stored + self._queued_bytes + HEADER_BYTES + size > limit:
             msg = f"the log is full ({limit} bytes wait for the store); the store must take its data first"
-            self._status.set_ready("log room", msg)
+            self._status.set_not_ready("log room", msg)
             raise LogUnavailableError(msg)
 
     def _run(self) -> None:
@@ -120,7 +120,9 @@ class GroupCommit:
             self._report(LogUnavailableError(f"a segment of the log cannot be sealed: {error}"))
 
     def _report(self, failure: LogUnavailableError | None) -> None:
-        if failure:
-            logger.error("%s", failure)
         self._broken = failure is not None
-        self._status.set_ready("log", str(failure or ""))
+        if failure is None:
+            self._status.set_ready("log")
+        else:
+            logger.error("%s", failure)
+            self._status.set_not_ready("log", str(failure))

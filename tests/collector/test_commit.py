@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from collector.receive.status import IngestStatus
+from collector.status import IngestStatus
 from collector.wal.commit import GroupCommit, LogUnavailableError
 from collector.wal.log import LogLimits, SegmentLog
 

@@ -37,7 +37,7 @@ def scrape(app):
 
 
 @pytest.fixture
-def arrive(rows, app, clock):
+def arrive(rows, on_segment, clock):
     """Rows arrive in a segment, as the writer says they did."""
     serial = iter(range(10**6))
 
@@ -47,7 +47,7 @@ def arrive(rows, app, clock):
             rows.requests(
                 [{"segment": segment, "ingested_at": clock.now, "ended": clock.now - 1, **r} for r in requests]
             )
-        app.state.on_segment(segment)
+        on_segment(segment)
         return segment
 
     return arrive
@@ -289,5 +289,5 @@ def test_readiness_and_health(api, ingest_status):
         assert (answer.status_code, key in answer.json()) == (status, True)
     ingest_status.set_ready("start")
     assert api.client.get("/readyz").status_code == 200
-    ingest_status.set_ready("store", "the disk is full")
+    ingest_status.set_not_ready("store", "the disk is full")
     assert api.client.get("/readyz").json()["reason"] == "the disk is full"

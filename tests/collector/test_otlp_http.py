@@ -9,8 +9,8 @@ from starlette.testclient import TestClient
 
 from collector.receive.http import BodyLimits, create_otlp_app
 from collector.receive.ingest import Ingest
-from collector.receive.status import IngestStatus
 from collector.receive.validate import SpanLimits
+from collector.status import IngestStatus
 from collector.wal.commit import GroupCommit
 from collector.wal.log import LogLimits, SegmentLog
 from tests.support.otlp import Request, token_body

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from collector.receive.status import IngestStatus
+from collector.status import IngestStatus
 from collector.store.insert import insert_otlp
 from collector.store.writer import Writer
 from collector.wal.frame import Frame, digest_of

@@ -74,12 +74,15 @@ class IngestStatus:
         with self._lock:
             self._wal_pending = (segments, size)
 
-    def set_ready(self, part: str, reason: str = "") -> None:
-        """Say that `part` works (empty reason) or why it does not; the collector is ready when every part is."""
+    def set_ready(self, part: str) -> None:
+        """Record that `part` works. The collector is ready when every part is."""
         with self._lock:
             self._not_ready.pop(part, None)
-            if reason:
-                self._not_ready[part] = reason
+
+    def set_not_ready(self, part: str, reason: str) -> None:
+        """Record why `part` does not work."""
+        with self._lock:
+            self._not_ready[part] = reason
 
     def snapshot(self) -> IngestSnapshot:
         """Everything at once."""
