@@ -1,24 +1,26 @@
-"""What the ingest half knows about itself; `/metrics` and `/readyz` read it."""
+"""Counters and readiness of the way in, from the receivers to the store; `/metrics` and `/readyz` read them."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class IngestSnapshot:
-    """One consistent reading of `IngestStatus`. Counts are since the process started."""
+    """One consistent reading of `IngestStatus`. Counts are since the process started, over all signals."""
 
     payloads_received: int
     payloads_duplicate: int
     payloads_rejected: dict[str, int]
-    """By reason: `too_large`, `content_type`, `encoding`, `malformed`, `overloaded`."""
+    """By reason, the names in `collector.receive.refusals`."""
     payloads_dead_lettered: int
-    spans_received: int
-    spans_rejected: dict[str, int]
-    """By reason, the names in `collector.receive.validate.Reason`."""
+    items_received: Counter[str]
+    """By kind: `spans`."""
+    items_rejected: dict[str, Counter[str]]
+    """By kind, then by reason: for `spans` the names in `collector.receive.validate.Reason`."""
     bytes_received: int
     """After decompression."""
     segments_inserted: int
@@ -29,29 +31,40 @@ class IngestSnapshot:
     """0.0 until the first insert."""
     ready: bool
     reason: str
-    """Why not ready; empty when ready."""
+    """Why the collector is not ready; empty when it is."""
+
+    @property
+    def spans_received(self) -> int:
+        """Spans in acknowledged payloads."""
+        return self.items_received["spans"]
+
+    @property
+    def spans_rejected(self) -> Mapping[str, int]:
+        """Spans left out of acknowledged payloads, by reason."""
+        return self.items_rejected.get("spans", {})
 
 
 @dataclass
 class IngestStatus:
-    """Counters and readiness, written by the receivers, the log and the writer; safe to use from any thread."""
+    """Counters and readiness, written by the receivers, the logs and the writers; safe to use from any thread."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _counts: Counter[str] = field(default_factory=Counter)
     _payloads_rejected: Counter[str] = field(default_factory=Counter)
-    _spans_rejected: Counter[str] = field(default_factory=Counter)
+    _items: Counter[str] = field(default_factory=Counter)
+    _items_rejected: dict[str, Counter[str]] = field(default_factory=dict)
     _not_ready: dict[str, str] = field(default_factory=lambda: {"start": "the collector is starting"})
-    _wal_pending: tuple[int, int] = (0, 0)
+    _wal_pending: dict[str, tuple[int, int]] = field(default_factory=dict)
     _last_insert_unix_s: float = 0.0
 
-    def received(self, *, spans: int, size: int, duplicate: bool, rejected: dict[str, int]) -> None:
-        """Count one acknowledged payload; `rejected` spans by reason are among `spans`."""
+    def received(self, items: str, *, count: int, size: int, duplicate: bool, rejected: Mapping[str, int]) -> None:
+        """Count one acknowledged payload of `count` items, spans for example; the `rejected` ones are among them."""
         with self._lock:
             self._counts["payloads"] += 1
             self._counts["duplicates"] += duplicate
-            self._counts["spans"] += spans
             self._counts["bytes"] += size
-            self._spans_rejected.update(rejected)
+            self._items[items] += count
+            self._items_rejected.setdefault(items, Counter()).update(rejected)
 
     def refused(self, reason: str) -> None:
         """Count one payload that was answered with an error."""
@@ -69,10 +82,10 @@ class IngestStatus:
         with self._lock:
             self._counts["dead_lettered"] += 1
 
-    def wal_pending(self, segments: int, size: int) -> None:
-        """Set what the log holds that the store does not have yet."""
+    def wal_pending(self, signal: str, segments: int, size: int) -> None:
+        """Set how many segments and bytes a signal's log holds that the store does not have yet."""
         with self._lock:
-            self._wal_pending = (segments, size)
+            self._wal_pending[signal] = (segments, size)
 
     def set_ready(self, part: str) -> None:
         """Record that `part` works. The collector is ready when every part is."""
@@ -85,19 +98,19 @@ class IngestStatus:
             self._not_ready[part] = reason
 
     def snapshot(self) -> IngestSnapshot:
-        """Everything at once."""
+        """Read everything at once."""
         with self._lock:
             return IngestSnapshot(
                 payloads_received=self._counts["payloads"],
                 payloads_duplicate=self._counts["duplicates"],
                 payloads_rejected=dict(self._payloads_rejected),
                 payloads_dead_lettered=self._counts["dead_lettered"],
-                spans_received=self._counts["spans"],
-                spans_rejected=dict(self._spans_rejected),
+                items_received=self._items.copy(),
+                items_rejected={kind: reasons.copy() for kind, reasons in self._items_rejected.items()},
                 bytes_received=self._counts["bytes"],
                 segments_inserted=self._counts["segments"],
-                wal_segments_pending=self._wal_pending[0],
-                wal_bytes_pending=self._wal_pending[1],
+                wal_segments_pending=sum(segments for segments, _ in self._wal_pending.values()),
+                wal_bytes_pending=sum(size for _, size in self._wal_pending.values()),
                 last_insert_unix_s=self._last_insert_unix_s,
                 ready=not self._not_ready,
                 reason="; ".join(self._not_ready.values()),

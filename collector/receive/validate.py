@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -15,6 +14,8 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from collector.receive import runs
+from collector.receive.checked import Checked, ItemLimits
+from collector.receive.errors import MalformedError
 
 TRACE_ID_BYTES: Final = 16
 SPAN_ID_BYTES: Final = 8
@@ -50,35 +51,7 @@ EXPLANATION: Final = {
 }
 
 
-class MalformedError(ValueError):
-    """The body is no `ExportTraceServiceRequest`."""
-
-
-@dataclass(frozen=True)
-class SpanLimits:
-    """Sizes of a single span."""
-
-    max_bytes: int = 256 * 1024
-    max_attributes: int = 1024
-
-
-@dataclass(frozen=True)
-class Checked:
-    """What of a request may be stored."""
-
-    payload: bytes
-    """Encoded `ExportTraceServiceRequest` without the rejected spans; empty when none is left."""
-    spans: int
-    """Spans in the request, the rejected ones included."""
-    rejected: Counter[Reason] = field(default_factory=Counter)
-
-    @property
-    def message(self) -> str:
-        """What was rejected and why, for the sender; empty when nothing was."""
-        return "; ".join(f"{count} spans: {EXPLANATION[reason]}" for reason, count in sorted(self.rejected.items()))
-
-
-def check(body: bytes, limits: SpanLimits) -> Checked:
+def check(body: bytes, limits: ItemLimits) -> Checked:
     """Parse a request and take out the spans that cannot be stored; raises `MalformedError`."""
     spans = count_if_uniform(body, limits)
     if spans is not None:
@@ -91,7 +64,7 @@ def check(body: bytes, limits: SpanLimits) -> Checked:
     return check_parsed(request, body, limits)
 
 
-def check_parsed(request: ExportTraceServiceRequest, body: bytes, limits: SpanLimits) -> Checked:
+def check_parsed(request: ExportTraceServiceRequest, body: bytes, limits: ItemLimits) -> Checked:
     """As `check`, for a request that is parsed already; `body` is its encoding."""
     total = 0
     rejected: Counter[Reason] = Counter()
@@ -107,10 +80,11 @@ def check_parsed(request: ExportTraceServiceRequest, body: bytes, limits: SpanLi
                     del spans[index]
     if rejected:
         body = request.SerializeToString() if rejected.total() < total else b""
-    return Checked(body if total else b"", total, rejected)
+    message = "; ".join(f"{count} spans: {EXPLANATION[reason]}" for reason, count in sorted(rejected.items()))
+    return Checked(body if total else b"", total, Counter({str(r): n for r, n in rejected.items()}), message)
 
 
-def count_if_uniform(body: bytes, limits: SpanLimits) -> int | None:
+def count_if_uniform(body: bytes, limits: ItemLimits) -> int | None:
     """The number of spans when the request is long runs of good ones; None when it must be parsed to know."""
     try:
         return sum(
@@ -136,7 +110,7 @@ def _messages(
             kind.FromString(body[begin:end])
 
 
-def _good_spans(body: bytes, where: tuple[int, int], limits: SpanLimits) -> int:
+def _good_spans(body: bytes, where: tuple[int, int], limits: ItemLimits) -> int:
     begin, end = where
     for number, wire_type, at, value, following in runs.fields(body, begin, end):
         if (number, wire_type) != (1, runs.LEN):
@@ -182,7 +156,7 @@ def _reason(span: Span) -> Reason | None:
     return Reason.TIME if end - start > LONGEST_NS else None
 
 
-def _reason_of_size(span: Span, limits: SpanLimits) -> Reason | None:
+def _reason_of_size(span: Span, limits: ItemLimits) -> Reason | None:
     if len(span.attributes) > limits.max_attributes:
         return Reason.TOO_MANY_ATTRIBUTES
     return Reason.TOO_LARGE if span.ByteSize() > limits.max_bytes else None

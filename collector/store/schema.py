@@ -14,7 +14,6 @@ from collector.store.store import Store, StoreError
 SQL_DIR: Final = Path(__file__).resolve().parent.parent / "sql"
 SCHEMA_VERSION: Final = 2
 """Raised with every change of the tables in sql/schema/ that an existing store does not have."""
-OTLP_PROTO: Final = SQL_DIR / "schema" / "otlp_traces.proto"
 TIME_COLUMNS: Final = {
     "requests": "end",
     "tokens": "minute",

@@ -250,7 +250,7 @@ def test_label_sets_are_bounded_and_what_is_idle_makes_room(scrape, arrive, cloc
 @pytest.fixture
 def busy(scrape, arrive, rows, ingest_status):
     """A scrape in which every metric has a value."""
-    ingest_status.received(spans=5, size=100, duplicate=True, rejected={"too_large": 1})
+    ingest_status.received("spans", count=5, size=100, duplicate=True, rejected={"too_large": 1})
     ingest_status.refused("malformed")
     rows.step(start=NOW - SECOND, kv_blocks_total=64)
     segment = arrive(CHAT, {"status": "error", "tenant": 'quo"te\\\n'})
