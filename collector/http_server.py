@@ -23,17 +23,13 @@ class HttpServer:
         except OSError as error:
             msg = f"cannot listen on {host}:{port} for {name}: {error.strerror or error}"
             raise OSError(msg) from error
-        self._host = f"[{host}]" if ":" in host else host
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self._socket.getsockname()[1]}"
+        """The address that it listens on, with the real port."""
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, lifespan="off", limit_concurrency=_MAX_CONCURRENT
         )
         self._server = _Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name=name, daemon=True)
-
-    @property
-    def url(self) -> str:
-        """The address that it listens on, with the real port."""
-        return f"http://{self._host}:{self._socket.getsockname()[1]}"
 
     def start(self) -> None:
         """Begin to answer."""

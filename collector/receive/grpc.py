@@ -109,17 +109,14 @@ class GrpcReceiver:
                 ("grpc.so_reuseport", 0),
             ],
         )
-        self._host = f"[{host}]" if ":" in host else host
+        host = f"[{host}]" if ":" in host else host
         try:
-            self._port = self._server.add_insecure_port(f"{self._host}:{port}")
+            port = self._server.add_insecure_port(f"{host}:{port}")
         except RuntimeError as error:
-            msg = f"cannot listen on {self._host}:{port}: {error}"
+            msg = f"cannot listen on {host}:{port}: {error}"
             raise OSError(msg) from error
-
-    @property
-    def url(self) -> str:
+        self.url = f"http://{host}:{port}"
         """The address that it listens on, with the real port."""
-        return f"http://{self._host}:{self._port}"
 
     def start(self) -> None:
         """Begin to receive."""

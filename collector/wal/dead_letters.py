@@ -19,7 +19,7 @@ class DeadLetters:
         self._signal = signal
 
     def keep(self, name: str, data: bytes | memoryview, reason: str) -> None:
-        """Write `NAME.bin` with the bytes and `NAME.json` with the reason. A second call writes the same files again."""
+        """Write `NAME.bin` with the bytes and `NAME.json` with the reason. A second call writes them again."""
         self._folder.mkdir(parents=True, exist_ok=True)
         about = {"name": name, "signal": self._signal, "bytes": len(data), "reason": reason}
         write_durably(self._folder / f"{name}.bin", data)
