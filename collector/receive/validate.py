@@ -1,4 +1,4 @@
-"""Checks on spans before they are stored: the store's columns have fixed sizes, and a wrong time is worse than none."""
+"""Checks of spans before they are stored: the store's ids have fixed sizes, and a wrong time is worse than no row."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ SPAN_ID_BYTES: Final = 8
 NO_TRACE_ID: Final = bytes(TRACE_ID_BYTES)
 NO_SPAN_ID: Final = bytes(SPAN_ID_BYTES)
 EARLIEST_NS: Final = 946_684_800 * 10**9
-"""2000-01-01: no span is older, but clocks that were never set are."""
+"""2000-01-01: a clock that was never set shows an earlier time."""
 LATEST_NS: Final = 4_102_444_800 * 10**9
-"""2100-01-01: still a date for the store, whose partitions are days."""
+"""2100-01-01: the store, whose partitions are days, still has such a date."""
 LONGEST_NS: Final = 400 * 86_400 * 10**9
+"""400 days between start and end."""
 
 
 class Reason(StrEnum):
-    """Why a span is not stored."""
+    """The reasons for which a span is not stored."""
 
     TRACE_ID = "trace_id"
     SPAN_ID = "span_id"
@@ -52,7 +53,7 @@ EXPLANATION: Final = {
 
 
 def check(body: bytes, limits: ItemLimits) -> Checked:
-    """Parse a request and take out the spans that cannot be stored; raises `MalformedError`."""
+    """Take out the spans of a request that cannot be stored; raises `MalformedError`."""
     spans = count_if_uniform(body, limits)
     if spans is not None:
         return Checked(body if spans else b"", spans)
@@ -65,7 +66,7 @@ def check(body: bytes, limits: ItemLimits) -> Checked:
 
 
 def check_parsed(request: ExportTraceServiceRequest, body: bytes, limits: ItemLimits) -> Checked:
-    """As `check`, for a request that is parsed already; `body` is its encoding."""
+    """Do the same for a request that is already parsed; `body` is its encoding."""
     total = 0
     rejected: Counter[Reason] = Counter()
     may_be_large = len(body) > min(limits.max_bytes, limits.max_attributes * 2)
@@ -85,7 +86,7 @@ def check_parsed(request: ExportTraceServiceRequest, body: bytes, limits: ItemLi
 
 
 def count_if_uniform(body: bytes, limits: ItemLimits) -> int | None:
-    """The number of spans when the request is long runs of good ones; None when it must be parsed to know."""
+    """Count the spans of a request that consists of long runs of good ones; None when it must be parsed to know."""
     try:
         return sum(
             _good_spans(body, scope, limits)
@@ -99,7 +100,10 @@ def count_if_uniform(body: bytes, limits: ItemLimits) -> int | None:
 def _messages(
     body: bytes, where: tuple[int, int], known: Mapping[int, type[Message] | None]
 ) -> Iterator[tuple[int, int]]:
-    """Where the messages of a field (None in `known`) lie; its other known fields are parsed, unknown ones end it."""
+    """Yield begin and end of each message of the field that is None in `known`.
+
+    Its other known fields are parsed, so that their errors show. An unknown field raises `NotUniformError`.
+    """
     for number, wire_type, _, begin, end in runs.fields(body, *where):
         if wire_type != runs.LEN or number not in known:
             raise runs.NotUniformError
@@ -128,7 +132,7 @@ def _good_spans(body: bytes, where: tuple[int, int], limits: ItemLimits) -> int:
 
 
 def _ids_and_times_are_good(run: runs.Run) -> bool:
-    """What `_reason` checks of one span, of a run whose first span is good."""
+    """Check all spans of a run, whose first span is good, as `_reason` checks one span."""
     start, end = run.times(7), run.times(8)
     return bool(
         run.column(1, TRACE_ID_BYTES).any(axis=1).all()
