@@ -101,6 +101,12 @@ def test_a_full_log_refuses_until_the_store_has_taken_something(commit, log, sta
     assert "full" in status.snapshot().reason
 
 
+def test_a_segment_that_cannot_be_sealed_is_not_handed_on(commit, log, monkeypatch):
+    assert commit.submit(b"a").result(WAIT_S) is False
+    monkeypatch.setattr(log, "seal", lambda: (_ for _ in ()).throw(OSError("disk")))
+    assert commit.stop(WAIT_S) is False
+
+
 def test_stopping_commits_what_is_queued_seals_and_takes_nothing_more(log, status):
     commit = GroupCommit("traces", log, status)
     queued = commit.submit(b"queued")

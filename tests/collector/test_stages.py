@@ -180,6 +180,18 @@ def test_a_stage_ends_in_time_while_the_one_behind_it_hangs_and_says_so(case):
     assert case.stage.stop(0.2) is False
 
 
+def test_a_request_that_the_http_server_cut_off_counts_after_its_end_too(tmp_path):
+    case = HttpCase(tmp_path)
+    case.stage.start()
+    case.gate.clear()
+    case.give_work()
+    assert case.entered.wait(WAIT_S)
+    case.stage.stop(0.1)
+    case.stage._thread.join(WAIT_S)
+    assert case.stage.stop(WAIT_S) is False
+    case.close()
+
+
 @pytest.mark.parametrize("kind", [HttpCase, GrpcCase])
 def test_a_stopped_receiver_answers_nobody(kind, tmp_path):
     case = kind(tmp_path)

@@ -6,10 +6,13 @@ from collector.signals import TRACES
 from collector.status import IngestStatus
 from collector.store.insert import insert_otlp
 from collector.store.writer import Writer
+from collector.wal.commit import GroupCommit, LogUnavailableError
 from collector.wal.dead_letters import DeadLetters
 from collector.wal.frame import Frame, digest_of
-from collector.wal.log import SegmentLog
+from collector.wal.log import LogLimits, SegmentLog
 from tests.support.otlp import Request, token_body
+
+WAIT_S = 20
 
 
 class Setup:
@@ -167,3 +170,16 @@ def test_draining_gives_up_on_a_store_that_is_away_and_keeps_the_segments(setup)
     s.writer.start()
     assert not s.writer.stop(timeout_s=0.2)
     assert s.log.pending[0] == 1
+    s.writer._thread.join(WAIT_S)
+    assert not s.writer._thread.is_alive()
+
+
+def test_a_full_log_is_ready_again_when_the_store_has_taken_something(setup):
+    s = setup()
+    segment = s.segment(token_body(trace=1))
+    s.log.limits = LogLimits(max_bytes=1)
+    with pytest.raises(LogUnavailableError, match="full"):
+        GroupCommit("traces", s.log, s.status).submit(b"another")
+    assert "the log of traces is full" in s.status.snapshot().reason
+    s.writer.write(segment)
+    assert s.status.snapshot().ready
