@@ -55,20 +55,14 @@ class Service:
 
         ingests = [chain.ingest for chain in chains]
         limits = BodyLimits(settings.max_body_bytes, settings.max_decompressed_bytes)
-        servers = (
-            HttpServer(create_otlp_app(ingests, limits), "otlp-http", *split_address(settings.otlp_http)),
-            GrpcReceiver(ingests, limits, *split_address(settings.otlp_grpc)),
-            HttpServer(api, "api", *split_address(settings.api)),
-        )
-        self.listeners = {server.name: server.url for server in servers}
+        otlp_http = HttpServer(create_otlp_app(ingests, limits), "otlp-http", *split_address(settings.otlp_http))
+        otlp_grpc = GrpcReceiver(ingests, limits, *split_address(settings.otlp_grpc))
+        api_server = HttpServer(api, "api", *split_address(settings.api))
+        self.listeners = {server.name: server.url for server in (otlp_http, otlp_grpc, api_server)}
         """Name and address of everything that listens, with the real ports."""
-        *receivers, api_server = servers
-        self._stages: list[Stage] = [
-            *receivers,
-            *(chain.commit for chain in chains),
-            *(chain.writer for chain in chains),
-            api_server,
-        ]
+        commits = [chain.commit for chain in chains]
+        writers = [chain.writer for chain in chains]
+        self._stages: list[Stage] = [otlp_http, otlp_grpc, *commits, *writers, api_server]
         """In the order in which data flows."""
 
     def start(self) -> None:

@@ -36,9 +36,10 @@ class _Export:
         with self._in_progress:
             try:
                 body = decompress(message, encoding_of_message(message), self._limits.decompressed)
-                return self._ingest.accept(body).result().SerializeToString()
+                answer: bytes = self._ingest.accept(body).result().SerializeToString()
             except REFUSED as error:
                 self._refuse(context, error)
+            return answer
 
     def _refuse(self, context: grpc.ServicerContext, error: Exception) -> NoReturn:
         refusal = REFUSALS[type(error)]
