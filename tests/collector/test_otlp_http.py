@@ -81,6 +81,7 @@ def test_json_has_hexadecimal_ids(receiver):
                             {
                                 "traceId": "5B8EFFF798038103D269B633813FC60C",
                                 "spanId": "eee19b7ec3c1b174",
+                                "parentSpanId": "eee19b7ec3c1b173",
                                 "name": "from json",
                                 "startTimeUnixNano": "1795000000000000000",
                                 "endTimeUnixNano": 1795000000000000007,
@@ -102,6 +103,7 @@ def test_json_has_hexadecimal_ids(receiver):
     (span,) = expected.resource_spans[0].scope_spans[0].spans
     assert span.trace_id.hex() == "5b8efff798038103d269b633813fc60c"
     assert span.span_id.hex() == "eee19b7ec3c1b174"
+    assert span.parent_span_id.hex() == "eee19b7ec3c1b173"
     assert span.end_time_unix_nano == 1795000000000000007
     assert span.attributes[0].value.int_value == 7
 
