@@ -16,8 +16,9 @@ import typer
 from fastapi.testclient import TestClient
 
 from benchmarks.report import JsonPath, Quick, publish
-from collector.api import create_app
-from collector.receive.status import IngestStatus
+from collector.service import build_api
+from collector.slo.model import load_slos
+from collector.status import IngestStatus
 from collector.store import Store
 from collector.store.schema import apply_schema
 
@@ -72,7 +73,7 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
         apply_schema(store)
         now_ns = time.time_ns()
         filled_s = fill(store, rows, now_ns)
-        app = create_app(store, SLOS, status=IngestStatus(), lost_after_s=30.0, clock=lambda: now_ns)
+        app, _ = build_api(store, load_slos(SLOS), IngestStatus(), lost_after_s=30.0, clock=lambda: now_ns)
         numbers: dict[str, Any] = {"rows": rows, "filled_s": filled_s}
         with TestClient(app) as client:
             for name, (path, params) in ASKED.items():

@@ -1,1 +1,1 @@
-"""The collector: OTLP in → WAL → ClickHouse → SLOs → `/metrics` and `/api/v1`."""
+"""The collector takes OTLP into a write-ahead log, stores it in ClickHouse, and answers `/metrics` and `/api/v1`."""

@@ -1,4 +1,4 @@
-"""`python -m collector`: settings, the service, and signals."""
+"""`python -m collector`: read the settings, run the service, stop at SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -29,14 +29,13 @@ def main(arguments: list[str]) -> int:
         sys.stdout.write(f"{name} listening on {url}\n")
     sys.stdout.flush()
     os.read(stop_signal, 1)
-    logger.info("stopping: receivers, log, store, API")
-    if not service.stop():
-        logger.warning("not everything is in the store yet; the log keeps it for the next start")
+    logger.info("stopping: receivers, logs, store, API")
+    service.stop()
     return 0
 
 
 def _listen_for_stop() -> int:
-    """A file to read until SIGTERM or SIGINT comes: a handler that sets an Event may deadlock at the second signal."""
+    """Open a file to read until SIGTERM or SIGINT. (A handler that sets an Event may deadlock at a second signal.)"""
     readable, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     os.set_blocking(readable, True)
     signal.set_wakeup_fd(writable, warn_on_full_buffer=False)

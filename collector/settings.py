@@ -20,7 +20,7 @@ def _is_address(value: str) -> str:
 
 
 def split_address(value: str) -> tuple[str, int]:
-    """Host and port of `host:port` or `[v6]:port`; raises ValueError that shows how to write one."""
+    """Split `host:port` or `[v6]:port`; raises ValueError that shows how to write one."""
     host, colon, port = value.rpartition(":")
     if not colon or not host or not port.isdigit() or int(port) > 65535:
         msg = f"{value!r} is not HOST:PORT; write for example 127.0.0.1:4318 or [::1]:4318 (port 0 picks a free one)"
@@ -56,41 +56,47 @@ class Settings(BaseSettings):
         cli_avoid_json=True,
     )
 
-    data_dir: Path = Field(Path(".data"), description="folder of the log, dead letters and the embedded store")
+    data_dir: Path = Field(Path(".data"), description="Folder of the logs, the dead letters and the embedded store.")
     store: Annotated[str, AfterValidator(_is_store)] = Field(
         "chdb://",
-        description="chdb:// (embedded, in the data dir), chdb:///PATH or http(s)://… (a ClickHouse server)",
+        description="chdb:// embeds ClickHouse in the data dir, chdb:///PATH elsewhere; http(s)://… is a server.",
     )
-    otlp_http: Address = Field("127.0.0.1:4318", description="where OTLP/HTTP is received")
-    otlp_grpc: Address = Field("127.0.0.1:4317", description="where OTLP/gRPC is received")
-    api: Address = Field("127.0.0.1:8080", description="where the API and /metrics answer")
-    slos: Path | None = Field(None, description="SLO file; without it there are latencies but no SLOs")
+    otlp_http: Address = Field("127.0.0.1:4318", description="Address that receives OTLP/HTTP.")
+    otlp_grpc: Address = Field("127.0.0.1:4317", description="Address that receives OTLP/gRPC.")
+    api: Address = Field("127.0.0.1:8080", description="Address of the API and /metrics.")
+    slos: Path | None = Field(None, description="SLO file. Without it there are latencies but no SLOs.")
 
-    max_body_bytes: Positive = Field(16 * MIB, description="largest request body as sent")
-    max_decompressed_bytes: Positive = Field(64 * MIB, description="largest request body after decompression")
-    max_span_bytes: Positive = Field(256 * 1024, description="largest single span")
-    max_span_attributes: Positive = Field(1024, description="most attributes of a span")
+    max_body_bytes: Positive = Field(16 * MIB, description="Largest request body as sent.")
+    max_decompressed_bytes: Positive = Field(64 * MIB, description="Largest request body after decompression.")
+    max_span_bytes: Positive = Field(256 * 1024, description="Largest single span.")
+    max_span_attributes: Positive = Field(1024, description="Most attributes of one span.")
 
-    fsync: Fsync = Field(Fsync.ACK, description="ack: on disk before acknowledged; os: left to the operating system")
-    segment_bytes: Positive = Field(32 * MIB, description="a segment of the log is sealed at this size")
-    segment_age_s: PositiveSeconds = Field(1.0, description="or at this age, so that it can be queried")
-    wal_max_bytes: Positive = Field(2048 * MIB, description="log size at which clients are told to retry later")
-    dedup_retention_s: PositiveSeconds = Field(3600.0, description="how long a repeated payload is recognised")
+    fsync: Fsync = Field(
+        Fsync.ACK, description="ack syncs to disk before the acknowledgement; os leaves that to the operating system."
+    )
+    segment_bytes: Positive = Field(32 * MIB, description="A segment of a log is sealed at this size.")
+    segment_age_s: PositiveSeconds = Field(
+        1.0, description="A segment is also sealed at this age, so that its rows can be queried."
+    )
+    wal_max_bytes: Positive = Field(2048 * MIB, description="At this size of a log, clients are told to retry later.")
+    dedup_retention_s: PositiveSeconds = Field(3600.0, description="A repeated payload is recognised for this long.")
 
-    lost_after_s: PositiveSeconds = Field(30.0, description="silence after which a request in flight counts as lost")
-    retention_days: Annotated[int, Field(ge=0)] = Field(0, description="days that rows are kept; 0 keeps them for ever")
+    lost_after_s: PositiveSeconds = Field(30.0, description="A request in flight counts as lost after this silence.")
+    retention_days: Annotated[int, Field(ge=0)] = Field(
+        0, description="Rows are kept for this many days; 0 keeps them for ever."
+    )
     drain_timeout_s: PositiveSeconds = Field(
-        30.0, description="longest shutdown; the log keeps what is not stored by then"
+        30.0, description="Longest shutdown. The log keeps the payloads that are not stored by then."
     )
 
     @property
     def store_dsn(self) -> str:
-        """The store's address with the embedded default filled in."""
+        """The store's address; the default is filled in with the data folder."""
         return f"chdb://{(self.data_dir / 'store').resolve()}" if self.store == "chdb://" else self.store
 
 
 def load_settings(arguments: list[str]) -> Settings:
-    """Settings from flags and the environment; exits with a message that names each wrong field and how to fix it."""
+    """Read flags and the environment; exits with a message that names each wrong setting and its fix."""
     try:
         return CliApp.run(Settings, cli_args=arguments)
     except ValidationError as error:

@@ -14,9 +14,9 @@ from prometheus_client.registry import Collector
 from collector.exposition import names
 from collector.exposition.ledger import SECOND_NS, Ledger
 from collector.exposition.series import Series
-from collector.receive.status import IngestStatus
 from collector.slo.judge import TRUE
 from collector.sql.queries import Queries
+from collector.status import IngestStatus
 
 RECENT_NS: Final = 300 * SECOND_NS
 """An engine process that made no step for this long has no present state to expose."""

@@ -1,1 +1,1 @@
-"""Receivers: OTLP over HTTP and gRPC, checked and handed to the write-ahead log before they are acknowledged."""
+"""Receivers of OTLP over HTTP and gRPC: they check a request and acknowledge it when the write-ahead log has it."""

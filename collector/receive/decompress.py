@@ -7,25 +7,15 @@ from typing import Final
 
 import zstandard
 
+from collector.receive.errors import BrokenEncodingError, TooLargeError, UnsupportedEncodingError
+
 SUPPORTED: Final = ("identity", "gzip", "deflate", "zstd")
 _ZLIB_WINDOW: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 _MAX_ZSTD_WINDOW: Final = 2**27
 
 
-class TooLargeError(ValueError):
-    """The body is larger than the collector takes."""
-
-
-class UnsupportedEncodingError(ValueError):
-    """The content encoding is not one of `SUPPORTED`."""
-
-
-class BrokenEncodingError(ValueError):
-    """The body is not what its content encoding says."""
-
-
 def decompress(body: bytes, encoding: str, max_bytes: int) -> bytes:
-    """The body without its content encoding; at most `max_bytes` are ever held.
+    """Undo the content encoding of a body; at most `max_bytes` are ever held.
 
     Raises `TooLargeError`, `UnsupportedEncodingError` or `BrokenEncodingError`, each with a message for the sender.
     """
@@ -44,7 +34,7 @@ def decompress(body: bytes, encoding: str, max_bytes: int) -> bytes:
 
 
 def encoding_of_message(body: bytes) -> str:
-    """The encoding of a gRPC message by its first byte, with which no OTLP request can start."""
+    """Tell the encoding of a gRPC message by its first byte: no OTLP request starts with that of gzip or deflate."""
     return {b"\x1f": "gzip", b"\x78": "deflate"}.get(body[:1], "identity")
 
 
@@ -76,7 +66,7 @@ def _unzstd(body: bytes, max_bytes: int) -> bytes:
             with decompressor.stream_reader(body) as reader:
                 size = len(reader.read(max_bytes + 1))
         _check_size(size, max_bytes)
-        # In one piece, because the stream reader takes a truncated body for a whole one.
+        # In one piece, because the stream reader accepts a truncated body.
         return decompressor.decompress(body, max_output_size=max(size, 1), allow_extra_data=False)
     except zstandard.ZstdError as error:
         msg = f"the body is not one whole zstd frame: {error}"

@@ -1,8 +1,9 @@
-"""OTLP/HTTP: `POST /v1/traces`, protobuf or JSON, compressed or not."""
+"""OTLP/HTTP: a POST to each signal's path, Protobuf or JSON, compressed or not."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final
@@ -11,42 +12,22 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 from google.rpc.code_pb2 import Code
 from google.rpc.status_pb2 import Status
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from collector.receive.decompress import BrokenEncodingError, TooLargeError, UnsupportedEncodingError, decompress
+from collector.receive.decompress import decompress
+from collector.receive.errors import TooLargeError, UnsupportedContentTypeError
 from collector.receive.ingest import Ingest
-from collector.receive.json_otlp import parse_json
-from collector.receive.validate import MalformedError
-from collector.wal.commit import LogUnavailableError
+from collector.receive.json_otlp import to_protobuf
+from collector.receive.refusals import REFUSALS, REFUSED
 
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
-RETRY_AFTER_S: Final = 2
 _INLINE_BYTES: Final = 1024 * 1024
 """Larger bodies are parsed on another thread, so that they do not hold up the small ones."""
-
-
-@dataclass(frozen=True)
-class _Refusal:
-    """How an error is answered and counted."""
-
-    http_status: int
-    code: Code.ValueType
-    reason: str
-
-
-_REFUSALS: Final[dict[type[Exception], _Refusal]] = {
-    TooLargeError: _Refusal(413, Code.INVALID_ARGUMENT, "too_large"),
-    UnsupportedEncodingError: _Refusal(415, Code.INVALID_ARGUMENT, "encoding"),
-    BrokenEncodingError: _Refusal(400, Code.INVALID_ARGUMENT, "encoding"),
-    MalformedError: _Refusal(400, Code.INVALID_ARGUMENT, "malformed"),
-    LogUnavailableError: _Refusal(503, Code.UNAVAILABLE, "overloaded"),
-}
 
 
 @dataclass(frozen=True)
@@ -57,45 +38,47 @@ class BodyLimits:
     decompressed: int
 
 
-def create_otlp_app(ingest: Ingest, limits: BodyLimits) -> Starlette:
-    """The receiver as an ASGI application."""
-
-    async def traces(request: Request) -> Response:
-        content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if content_type not in (PROTOBUF, JSON):
-            ingest.status.refused("content_type")
-            text = f"content type {content_type!r} is not supported; send {PROTOBUF} or {JSON}"
-            return _answer(Status(code=Code.INVALID_ARGUMENT, message=text), JSON, 415)
-        try:
-            acknowledged = await _export(ingest, request, content_type, limits)
-        except tuple(_REFUSALS) as error:
-            refusal = _REFUSALS[type(error)]
-            ingest.status.refused(refusal.reason)
-            return _answer(Status(code=refusal.code, message=str(error)), content_type, refusal.http_status)
-        except ClientDisconnect:
-            ingest.status.refused("disconnected")
-            return Response(status_code=400)
-        return _answer(acknowledged, content_type, 200)
+def create_otlp_app(ingests: Sequence[Ingest], limits: BodyLimits) -> Starlette:
+    """Build the receiver as an ASGI application with a route for each signal."""
+    received = "; ".join(
+        f"{i.signal.name}: POST an OTLP {i.signal.request.DESCRIPTOR.name} to {i.signal.http_path}" for i in ingests
+    )
 
     async def not_found(_: Request, error: Exception) -> Response:
-        status = error.status_code if isinstance(error, HTTPException) else 404
-        text = "this collector receives traces: POST an OTLP ExportTraceServiceRequest to /v1/traces"
-        return _answer(Status(code=Code.UNIMPLEMENTED, message=text), JSON, status)
+        http_status = error.status_code if isinstance(error, HTTPException) else 404
+        message = f"this collector receives {received}"
+        return _answer(Status(code=Code.UNIMPLEMENTED, message=message), JSON, http_status)
 
     return Starlette(
-        routes=[Route("/v1/traces", traces, methods=["POST"])], exception_handlers={404: not_found, 405: not_found}
+        routes=[Route(ingest.signal.http_path, _endpoint(ingest, limits), methods=["POST"]) for ingest in ingests],
+        exception_handlers={404: not_found, 405: not_found},
     )
 
 
-async def _export(
-    ingest: Ingest, request: Request, content_type: str, limits: BodyLimits
-) -> ExportTraceServiceResponse:
+def _endpoint(ingest: Ingest, limits: BodyLimits) -> Callable[[Request], Awaitable[Response]]:
+    async def export(request: Request) -> Response:
+        content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        answer_type = PROTOBUF if content_type == PROTOBUF else JSON
+        try:
+            return _answer(await _accept(ingest, request, content_type, limits), answer_type, 200)
+        except REFUSED as error:
+            refusal = REFUSALS[type(error)]
+            ingest.status.refused(refusal.reason)
+            return _answer(refusal.status(error), answer_type, refusal.http_status, refusal.retry_after_s)
+
+    return export
+
+
+async def _accept(ingest: Ingest, request: Request, content_type: str, limits: BodyLimits) -> Message:
+    if content_type not in (PROTOBUF, JSON):
+        msg = f"content type {content_type!r} is not supported; send {PROTOBUF} or {JSON}"
+        raise UnsupportedContentTypeError(msg)
     sent = await _read_body(request, limits.sent)
     encoding = request.headers.get("content-encoding", "identity")
 
-    def accept() -> Future[ExportTraceServiceResponse]:
+    def accept() -> Future[Message]:
         body = decompress(sent, encoding, limits.decompressed)
-        return ingest.accept(body) if content_type == PROTOBUF else ingest.accept_parsed(parse_json(body))
+        return ingest.accept(body if content_type == PROTOBUF else to_protobuf(body, ingest.signal.request))
 
     durable = accept() if len(sent) <= _INLINE_BYTES else await asyncio.to_thread(accept)
     return await asyncio.wrap_future(durable)
@@ -112,7 +95,7 @@ async def _read_body(request: Request, limit: int) -> bytes:
     return b"".join(chunks)
 
 
-def _answer(message: Message, content_type: str, http_status: int) -> Response:
+def _answer(message: Message, content_type: str, http_status: int, retry_after_s: int | None = None) -> Response:
     content = json_format.MessageToJson(message, indent=None) if content_type == JSON else message.SerializeToString()
-    headers = {"Retry-After": str(RETRY_AFTER_S)} if http_status == 503 else None
+    headers = None if retry_after_s is None else {"Retry-After": str(retry_after_s)}
     return Response(content, http_status, headers, media_type=content_type)

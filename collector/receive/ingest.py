@@ -1,4 +1,4 @@
-"""What both receivers do with a request: check it, give it to the log, and say what became of it."""
+"""The way of one signal's requests into the log, shared by both receivers."""
 
 from __future__ import annotations
 
@@ -6,48 +6,40 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTracePartialSuccess,
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
+from google.protobuf.message import Message
 
-from collector.receive.status import IngestStatus
-from collector.receive.validate import Checked, SpanLimits, check, check_parsed
+from collector.receive.checked import Checked, ItemLimits
+from collector.signals import Signal
+from collector.status import IngestStatus
 from collector.wal.commit import GroupCommit
 
 
 @dataclass(frozen=True)
 class Ingest:
-    """The way into the log. The returned future resolves when the payload is durable: only then answer the client."""
+    """Checks the requests of one signal and gives them to its log."""
 
+    signal: Signal
     commit: GroupCommit
     status: IngestStatus
-    limits: SpanLimits
+    limits: ItemLimits
 
-    def accept(self, body: bytes) -> Future[ExportTraceServiceResponse]:
-        """Take a protobuf request; raises `MalformedError` or, now or in the future, `LogUnavailableError`."""
-        return self._submit(check(body, self.limits), len(body))
+    def accept(self, body: bytes) -> Future[Message]:
+        """Take a Protobuf request. The future resolves to its answer when the payload is durable, and not before.
 
-    def accept_parsed(self, request: ExportTraceServiceRequest) -> Future[ExportTraceServiceResponse]:
-        """Take a request that came in another encoding."""
-        body = request.SerializeToString(deterministic=True)
-        return self._submit(check_parsed(request, body, self.limits), len(body))
+        Raises `MalformedError`, and `LogUnavailableError` here or in the future.
+        """
+        checked = self.signal.check(body, self.limits)
+        durable: Future[bool] = self.commit.submit(checked.payload) if checked.payload else _resolved(False)
+        return _then(durable, lambda duplicate: self._acknowledge(checked, len(body), duplicate))
 
-    def _submit(self, checked: Checked, size: int) -> Future[ExportTraceServiceResponse]:
-        done: Future[bool] = self.commit.submit(checked.payload) if checked.payload else _resolved(False)
-        return _then(done, lambda duplicate: self._acknowledge(checked, size, duplicate))
-
-    def _acknowledge(self, checked: Checked, size: int, duplicate: bool) -> ExportTraceServiceResponse:
-        rejected = {str(reason): count for reason, count in checked.rejected.items()}
-        self.status.received(spans=checked.spans, size=size, duplicate=duplicate, rejected=rejected)
-        if not rejected:
-            return ExportTraceServiceResponse()
-        return ExportTraceServiceResponse(
-            partial_success=ExportTracePartialSuccess(
-                rejected_spans=checked.rejected.total(), error_message=checked.message
-            )
-        )
+    def _acknowledge(self, checked: Checked, size: int, duplicate: bool) -> Message:
+        signal, rejected = self.signal, checked.rejected
+        self.status.received(signal.items, count=checked.items, size=size, duplicate=duplicate, rejected={**rejected})
+        answer: Message = signal.response()
+        if rejected:
+            partial = {f"rejected_{signal.items}": rejected.total(), "error_message": checked.message}
+            answer = signal.response(partial_success=partial)
+        return answer
 
 
 def _resolved(value: bool) -> Future[bool]:
@@ -56,11 +48,9 @@ def _resolved(value: bool) -> Future[bool]:
     return future
 
 
-def _then(
-    source: Future[bool], transform: Callable[[bool], ExportTraceServiceResponse]
-) -> Future[ExportTraceServiceResponse]:
-    """A future of the transformed result; a client that goes away cannot cancel what is being written."""
-    target: Future[ExportTraceServiceResponse] = Future()
+def _then(source: Future[bool], transform: Callable[[bool], Message]) -> Future[Message]:
+    """Return a future of the transformed result. A client that goes away cannot cancel the write behind it."""
+    target: Future[Message] = Future()
     target.set_running_or_notify_cancel()
 
     def settle(done: Future[bool]) -> None:

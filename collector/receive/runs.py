@@ -1,9 +1,16 @@
 """The fast way to check a request: long runs of spans that differ in values only.
 
 tokentrail's SDK writes spans of one kind as records of one length, thousands of them in a row. The first record of a
-run is parsed; the others are compared with it as one array: every byte that is structure (tags, lengths, names, keys)
-must be equal, every byte of text must be ASCII, varints must be as long. Then what protobuf would say of the first
-holds for all, and ids and times are checked as columns. Whatever does not fit is left to the parser.
+run is parsed; the others are compared with it as one array. Every byte of structure (tags, lengths, names, keys) must
+be equal, every byte of text must be ASCII, and varints must have the same length. Then the parser's result for the
+first record holds for all, and ids and times are checked as columns. A request that does not fit is parsed.
+
+Example, with a name (tag 2a, text), a start (tag 39, here cut to 2 bytes) and a kind (tag 30, varint):
+
+    first record  2a 02 'h' 'i'  39 10 27  30 02
+    mask          ff ff ff  ff   ff 00 00  ff 80    a bit is 1 where all records must agree
+    second        2a 02 'h' 'i'  39 d8 27  30 03    alike: it differs in the start and in the kind's low bits only
+    third         2a 02 'h' 'o'  39 d8 27  30 03    not alike, because names must be equal: a new run begins
 """
 
 from __future__ import annotations
@@ -22,7 +29,7 @@ LEN: Final = 2
 
 _VARINT, _I64, _I32 = 0, 1, 5
 _ANYTHING, _ASCII, _SAME = 0x00, 0x80, 0xFF
-"""Which bits of a byte must be those of the first record; text is loosened only where the first record's is ASCII."""
+"""Masks of the bits of a byte that must equal the first record's. `_ASCII` is used only where its text is ASCII."""
 
 _Kind: TypeAlias = "int | Mapping[int, _Kind]"
 _STATUS: Final[Mapping[int, _Kind]] = {2: _ASCII, 3: _ANYTHING}
@@ -40,35 +47,35 @@ _SPAN: Final[Mapping[int, _Kind]] = {
     15: _STATUS,
     16: _ANYTHING,
 }
-"""What may differ between the records of a run, by field number; fields that are not named must be equal."""
+"""Masks by field number of a span. A field that is not named must be equal in all records of a run."""
 
 _SHORT_RUN: Final = 8
 _WINDOW: Final = 256
 
 
 class NotUniformError(Exception):
-    """The request is not made of long runs: parse it."""
+    """The request does not consist of long runs and must be parsed."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What the records of a run have in common."""
+    """The structure that all records of a run share."""
 
     record: Bytes
     mask: Bytes
-    """The bits of `record` that all have."""
+    """The bits of `record` that are the same in all records."""
     offsets: Mapping[int, int]
-    """Where in a record the value of each of the span's own fields begins."""
+    """By number of the span's own fields: where in a record the value begins."""
 
 
 _known_shapes: dict[int, Shape] = {}
-"""The last shape of each record length: the same few come again and again, and finding one takes a walk in Python."""
+"""The last shape of each record length. The same few return in every request, and finding one is a walk in Python."""
 _MOST_SHAPES: Final = 256
 
 
 @dataclass(frozen=True)
 class Run:
-    """Span records that are alike."""
+    """Consecutive span records of one shape."""
 
     first: bytes
     """The first record's own bytes, without tag and length."""
@@ -77,17 +84,17 @@ class Run:
     offsets: Mapping[int, int]
 
     def column(self, number: int, width: int) -> Bytes:
-        """The bytes of a fixed-size field, (count, width)."""
+        """Return the bytes of a fixed-size field, (count, width)."""
         begin = self.offsets[number]
         return np.ascontiguousarray(self.rows[:, begin : begin + width])
 
     def times(self, number: int) -> npt.NDArray[np.uint64]:
-        """A fixed64 field, (count,)."""
+        """Return a fixed64 field, (count,)."""
         return self.column(number, 8).view("<u8").ravel()
 
 
 def runs(body: bytes, begin: int, end: int) -> Iterator[Run]:
-    """The spans of a `ScopeSpans` that lie from `begin` to `end`, one tagged record behind the other."""
+    """Yield the runs of spans in `body[begin:end]`, which holds the spans of a `ScopeSpans` one after another."""
     found = spans = 0
     while begin < end:
         run = _run_at(body, begin, end)
@@ -99,7 +106,7 @@ def runs(body: bytes, begin: int, end: int) -> Iterator[Run]:
 
 
 def fields(body: bytes, begin: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """(number, wire type, where its tag, its value and the next field begin) of a message's fields."""
+    """Yield for each field: number, wire type, and where its tag, its value and the next field begin."""
     while begin < end:
         tag, position = _varint(body, begin, end)
         wire_type = tag & 7
@@ -148,7 +155,7 @@ def _count_alike(rows: Bytes, shape: Shape) -> int:
 
 
 def _mask(body: bytes, begin: int, value: int, end: int) -> tuple[Bytes, dict[int, int]]:
-    """Which bits of a record must be equal in all, and where the span's own fields begin."""
+    """Build the mask of a record, and find where the values of the span's own fields begin."""
     mask = np.full(end - begin, _SAME, np.uint8)
     offsets: dict[int, int] = {}
 
@@ -164,7 +171,7 @@ def _mask(body: bytes, begin: int, value: int, end: int) -> tuple[Bytes, dict[in
                     raise NotUniformError
                 loosen(start, following, kind, top=False)
             elif wire_type == _VARINT and kind == _ANYTHING:
-                # As long as in the first record; the tenth byte holds a single bit, which protobuf checks.
+                # The same length as in the first record. A tenth byte has only one valid bit, so it must be equal.
                 mask[start - begin : min(following, start + 9) - begin] = 0x80
             elif kind != _ASCII or body[start:following].isascii():
                 mask[start - begin : following - begin] = kind

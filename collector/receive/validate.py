@@ -1,10 +1,9 @@
-"""Checks on spans before they are stored: the store's columns have fixed sizes, and a wrong time is worse than none."""
+"""Checks of spans before they are stored: the store's ids have fixed sizes, and a wrong time is worse than no row."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -15,20 +14,23 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from collector.receive import runs
+from collector.receive.checked import Checked, ItemLimits
+from collector.receive.errors import MalformedError
 
 TRACE_ID_BYTES: Final = 16
 SPAN_ID_BYTES: Final = 8
 NO_TRACE_ID: Final = bytes(TRACE_ID_BYTES)
 NO_SPAN_ID: Final = bytes(SPAN_ID_BYTES)
 EARLIEST_NS: Final = 946_684_800 * 10**9
-"""2000-01-01: no span is older, but clocks that were never set are."""
+"""2000-01-01: a clock that was never set shows an earlier time."""
 LATEST_NS: Final = 4_102_444_800 * 10**9
-"""2100-01-01: still a date for the store, whose partitions are days."""
+"""2100-01-01: the store, whose partitions are days, still has such a date."""
 LONGEST_NS: Final = 400 * 86_400 * 10**9
+"""400 days between start and end."""
 
 
 class Reason(StrEnum):
-    """Why a span is not stored."""
+    """The reasons for which a span is not stored."""
 
     TRACE_ID = "trace_id"
     SPAN_ID = "span_id"
@@ -50,36 +52,8 @@ EXPLANATION: Final = {
 }
 
 
-class MalformedError(ValueError):
-    """The body is no `ExportTraceServiceRequest`."""
-
-
-@dataclass(frozen=True)
-class SpanLimits:
-    """Sizes of a single span."""
-
-    max_bytes: int = 256 * 1024
-    max_attributes: int = 1024
-
-
-@dataclass(frozen=True)
-class Checked:
-    """What of a request may be stored."""
-
-    payload: bytes
-    """Encoded `ExportTraceServiceRequest` without the rejected spans; empty when none is left."""
-    spans: int
-    """Spans in the request, the rejected ones included."""
-    rejected: Counter[Reason] = field(default_factory=Counter)
-
-    @property
-    def message(self) -> str:
-        """What was rejected and why, for the sender; empty when nothing was."""
-        return "; ".join(f"{count} spans: {EXPLANATION[reason]}" for reason, count in sorted(self.rejected.items()))
-
-
-def check(body: bytes, limits: SpanLimits) -> Checked:
-    """Parse a request and take out the spans that cannot be stored; raises `MalformedError`."""
+def check(body: bytes, limits: ItemLimits) -> Checked:
+    """Take out the spans of a request that cannot be stored; raises `MalformedError`."""
     spans = count_if_uniform(body, limits)
     if spans is not None:
         return Checked(body if spans else b"", spans)
@@ -91,8 +65,8 @@ def check(body: bytes, limits: SpanLimits) -> Checked:
     return check_parsed(request, body, limits)
 
 
-def check_parsed(request: ExportTraceServiceRequest, body: bytes, limits: SpanLimits) -> Checked:
-    """As `check`, for a request that is parsed already; `body` is its encoding."""
+def check_parsed(request: ExportTraceServiceRequest, body: bytes, limits: ItemLimits) -> Checked:
+    """Do the same for a request that is already parsed; `body` is its encoding."""
     total = 0
     rejected: Counter[Reason] = Counter()
     may_be_large = len(body) > min(limits.max_bytes, limits.max_attributes * 2)
@@ -107,11 +81,12 @@ def check_parsed(request: ExportTraceServiceRequest, body: bytes, limits: SpanLi
                     del spans[index]
     if rejected:
         body = request.SerializeToString() if rejected.total() < total else b""
-    return Checked(body if total else b"", total, rejected)
+    message = "; ".join(f"{count} spans: {EXPLANATION[reason]}" for reason, count in sorted(rejected.items()))
+    return Checked(body if total else b"", total, Counter({str(r): n for r, n in rejected.items()}), message)
 
 
-def count_if_uniform(body: bytes, limits: SpanLimits) -> int | None:
-    """The number of spans when the request is long runs of good ones; None when it must be parsed to know."""
+def count_if_uniform(body: bytes, limits: ItemLimits) -> int | None:
+    """Count the spans of a request that consists of long runs of good ones; None when it must be parsed to know."""
     try:
         return sum(
             _good_spans(body, scope, limits)
@@ -125,7 +100,10 @@ def count_if_uniform(body: bytes, limits: SpanLimits) -> int | None:
 def _messages(
     body: bytes, where: tuple[int, int], known: Mapping[int, type[Message] | None]
 ) -> Iterator[tuple[int, int]]:
-    """Where the messages of a field (None in `known`) lie; its other known fields are parsed, unknown ones end it."""
+    """Yield begin and end of each message of the field that is None in `known`.
+
+    Its other known fields are parsed, so that their errors show. An unknown field raises `NotUniformError`.
+    """
     for number, wire_type, _, begin, end in runs.fields(body, *where):
         if wire_type != runs.LEN or number not in known:
             raise runs.NotUniformError
@@ -136,7 +114,7 @@ def _messages(
             kind.FromString(body[begin:end])
 
 
-def _good_spans(body: bytes, where: tuple[int, int], limits: SpanLimits) -> int:
+def _good_spans(body: bytes, where: tuple[int, int], limits: ItemLimits) -> int:
     begin, end = where
     for number, wire_type, at, value, following in runs.fields(body, begin, end):
         if (number, wire_type) != (1, runs.LEN):
@@ -154,7 +132,7 @@ def _good_spans(body: bytes, where: tuple[int, int], limits: SpanLimits) -> int:
 
 
 def _ids_and_times_are_good(run: runs.Run) -> bool:
-    """What `_reason` checks of one span, of a run whose first span is good."""
+    """Check all spans of a run, whose first span is good, as `_reason` checks one span."""
     start, end = run.times(7), run.times(8)
     return bool(
         run.column(1, TRACE_ID_BYTES).any(axis=1).all()
@@ -182,7 +160,7 @@ def _reason(span: Span) -> Reason | None:
     return Reason.TIME if end - start > LONGEST_NS else None
 
 
-def _reason_of_size(span: Span, limits: SpanLimits) -> Reason | None:
+def _reason_of_size(span: Span, limits: ItemLimits) -> Reason | None:
     if len(span.attributes) > limits.max_attributes:
         return Reason.TOO_MANY_ATTRIBUTES
     return Reason.TOO_LARGE if span.ByteSize() > limits.max_bytes else None

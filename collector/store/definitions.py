@@ -10,7 +10,6 @@ from string import Template
 from typing import Final
 
 SQL_DIR: Final = Path(__file__).resolve().parent.parent / "sql"
-OTLP_PROTO: Final = SQL_DIR / "schema" / "otlp_traces.proto"
 
 _COMMENT: Final = re.compile(r"[ \t]*--\s.*$", re.MULTILINE)
 _TABLE: Final = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+)\b")

@@ -1,16 +1,16 @@
-"""One insert of raw OTLP; ClickHouse decodes it and the views fan it out."""
+"""One insert of raw OTLP: ClickHouse decodes it, and materialised views sort the rows into tables."""
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 from clickhouse_connect.driver.exceptions import DatabaseError
 
-from collector.store.definitions import OTLP_PROTO
+from collector.signals import Signal
 from collector.store.store import Store
 
-LANDING: Final = "otlp_traces"
 FORMAT: Final = "ProtobufSingle"
 INSERT_SETTINGS: Final = {
     "input_format_protobuf_oneof_presence": 1,
@@ -26,14 +26,6 @@ INSERT_SETTINGS: Final = {
     # Spans are checked to be of this century, so partitions are days of real data; late data may span many.
     "max_partitions_per_insert_block": 0,
 }
-
-# A server takes the schema with the insert. chDB would write it into the working directory, so it reads the file.
-_SERVER_SCHEMA: Final = {
-    "format_schema_source": "string",
-    "format_schema": OTLP_PROTO.read_text(),
-    "format_schema_message_name": "TracesData",
-}
-_EMBEDDED_SCHEMA: Final = {"format_schema": f"{OTLP_PROTO}:TracesData"}
 
 DATA_ERROR_CODES: Final = frozenset(
     {
@@ -59,27 +51,39 @@ class RefusedError(ValueError):
     """The store says that these bytes are wrong; trying again cannot help."""
 
 
-def insert_otlp(store: Store, source: bytes | Path, token: str) -> None:
-    """Insert `ExportTraceServiceRequest` bytes, or a file of them; a token that was inserted before adds nothing.
+def insert_otlp(store: Store, signal: Signal, source: bytes | Path, token: str) -> None:
+    """Insert encoded requests of a signal, or a file of them; a token that was inserted before adds nothing.
 
-    Raises `RefusedError` when the data is at fault; whatever else it raises is worth another try.
+    Raises `RefusedError` when the data is at fault; any other error is worth another try.
     """
-    schema = _EMBEDDED_SCHEMA if store.embedded else _SERVER_SCHEMA
-    settings = {**INSERT_SETTINGS, **schema, "insert_deduplication_token": token}
+    table = signal.landing_table
+    settings = {**INSERT_SETTINGS, **_schema(signal, embedded=store.embedded), "insert_deduplication_token": token}
     try:
         if store.embedded and isinstance(source, Path):
             clause = ", ".join(f"{name} = {_literal(value)}" for name, value in settings.items())
             file = _literal(str(source.resolve()))
-            store.client().command(f"INSERT INTO {LANDING} FROM INFILE {file} SETTINGS {clause} FORMAT {FORMAT}")
+            store.client().command(f"INSERT INTO {table} FROM INFILE {file} SETTINGS {clause} FORMAT {FORMAT}")
         else:
             body = source.read_bytes() if isinstance(source, Path) else source
-            store.client().raw_insert(LANDING, insert_block=body, fmt=FORMAT, settings=settings)
+            store.client().raw_insert(table, insert_block=body, fmt=FORMAT, settings=settings)
     except DatabaseError as error:
         if error.code in DATA_ERROR_CODES:
             raise RefusedError(str(error)) from error
         raise
 
 
+@cache
+def _schema(signal: Signal, *, embedded: bool) -> dict[str, str]:
+    """Settings that name the Protobuf schema. chDB would write an inline one into the working directory."""
+    if embedded:
+        return {"format_schema": f"{signal.schema_file}:{signal.schema_message}"}
+    return {
+        "format_schema_source": "string",
+        "format_schema": signal.schema_file.read_text(),
+        "format_schema_message_name": signal.schema_message,
+    }
+
+
 def _literal(value: object) -> str:
-    """A setting's value or a path, all of our own making, as SQL."""
+    """Write a setting's value or a path, all of our own making, as SQL."""
     return str(value) if isinstance(value, int) else "'" + str(value).replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,4 +1,4 @@
-"""One client for both stores: `chdb://` runs ClickHouse in this process, `http(s)://` talks to a server."""
+"""One client for both stores: `chdb://` runs ClickHouse in this process, `http(s)://` talks to a ClickHouse server."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Store:
 
     @property
     def embedded(self) -> bool:
-        """Whether ClickHouse runs in this process."""
+        """True when ClickHouse runs in this process."""
         return self._dsn.startswith("chdb://")
 
     @property
@@ -64,7 +64,7 @@ class Store:
         return self._dsn.replace(f":{parts.password}@", ":…@") if parts.password else self._dsn
 
     def client(self) -> Client:
-        """The calling thread's own client."""
+        """Return the calling thread's own client."""
         client: Client | None = getattr(self._local, "client", None)
         if client is None:
             client = self._connect()

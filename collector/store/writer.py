@@ -17,16 +17,19 @@ from tenacity import (
     wait_exponential_jitter,
 )
 
-from collector.receive.status import IngestStatus
+from collector.signals import Signal
+from collector.status import IngestStatus
 from collector.store.insert import RefusedError, insert_otlp
 from collector.store.store import Store
+from collector.wal.dead_letters import DeadLetters
 from collector.wal.frame import Frame
 from collector.wal.log import SegmentLog
-from collector.wal.segment import Segment, set_aside
+from collector.wal.segment import Segment
 
 logger = logging.getLogger(__name__)
 
 SegmentCallback = Callable[[str], None]
+Insert = Callable[[Store, Signal, bytes | Path, str], None]
 
 
 def _is_the_stores_fault(error: BaseException) -> bool:
@@ -38,22 +41,25 @@ class _StoppedError(RetryError):
 
 
 class Writer:
-    """Takes segments from the log in order, on one thread.
+    """Takes a signal's segments from the log in order, on one thread.
 
     The insert's token is the segment's id, so a segment that was stored just before a crash is not stored twice. A
-    store that fails is tried for ever; a payload that the store refuses goes to the dead-letter folder alone.
+    store that fails is tried for ever; a payload that the store refuses becomes a dead letter, alone.
     """
 
     def __init__(
         self,
+        signal: Signal,
         log: SegmentLog,
         store: Store,
         status: IngestStatus,
+        dead_letters: DeadLetters,
         *,
-        dead_letters: Path,
-        insert: Callable[[Store, bytes | Path, str], None] = insert_otlp,
+        insert: Insert = insert_otlp,
         max_wait_s: float = 10.0,
     ) -> None:
+        self.name = f"{signal.name} writer"
+        self._signal = signal
         self._log = log
         self._store = store
         self._status = status
@@ -63,37 +69,37 @@ class Writer:
         self._callbacks: list[SegmentCallback] = []
         self._stored: set[str] = set()
         self._draining = threading.Event()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
+        self._give_up = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
 
     def on_segment(self, callback: SegmentCallback) -> None:
-        """Call with the `segment` value of the rows after every insert. An error in it is logged, nothing more."""
+        """Call with the `segment` value of the rows after every insert. An error in the callback is only logged."""
         self._callbacks.append(callback)
 
     def start(self) -> None:
         """Begin to write."""
         self._thread.start()
 
-    def drain(self, timeout_s: float) -> bool:
-        """Write what is sealed and stop; False when the time was too short and segments stay for the next start."""
-        self._draining.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
-            self._stop.set()
-            self._thread.join(5.0)  # an insert that hangs in the network dies with the process
-        return self._log.pending[0] == 0
+    def stop(self, timeout_s: float) -> bool:
+        """Write the sealed segments and stop; False when some stay in the log for the next start."""
+        last_insert_s = min(5.0, timeout_s / 4)  # when time is up, the insert in progress may still end
+        for event, seconds in ((self._draining, timeout_s - last_insert_s), (self._give_up, last_insert_s)):
+            event.set()
+            if self._thread.is_alive():
+                self._thread.join(seconds)
+        return not self._thread.is_alive() and self._log.pending[0] == 0
 
     def write(self, segment: Segment) -> None:
         """Store one segment and release it from the log. Call again after an OSError: nothing is stored twice."""
         contents = self._log.read(segment)
-        self._write_frames(segment.id, contents.frames, segment.path if contents.whole else None)
+        self._write_frames(segment.id, contents.frames, segment.path if contents.undamaged else None)
         self._log.release(segment, [frame.digest for frame in contents.frames])
         self._stored.clear()
-        self._status.wal_pending(*self._log.pending)
-        self._status.set_ready("log room")
+        self._status.wal_pending(self._signal.name, *self._log.pending)
+        self._status.set_ready(f"{self._signal.name} log room")
 
     def _run(self) -> None:
-        while not self._stop.is_set():
+        while not self._give_up.is_set():
             segment = self._log.next_sealed(timeout_s=0.2)
             if segment is None:
                 if self._draining.is_set():
@@ -104,8 +110,8 @@ class Writer:
             except _StoppedError:
                 return
             except OSError as error:
-                self._not_ready(f"the log cannot be read or released: {error}")
-                self._stop.wait(1.0)
+                self._not_ready(f"the log of {self._signal.name} cannot be read or released: {error}")
+                self._give_up.wait(1.0)
 
     def _write_frames(self, token: str, frames: Sequence[Frame], file: Path | None = None) -> None:
         """Insert all; when the store refuses the data, halve until the payloads at fault stand alone."""
@@ -115,7 +121,8 @@ class Writer:
             self._insert_until_stored(file or b"".join(frame.payload for frame in frames), token)
         except RefusedError as refused:
             if len(frames) == 1:
-                self._set_aside(token, frames[0], refused)
+                self._dead_letters.keep(f"{token}-{frames[0].digest.hex()}", frames[0].payload, str(refused))
+                self._status.dead_lettered()
                 return
             middle = len(frames) // 2
             self._write_frames(f"{token}.0", frames[:middle])
@@ -127,15 +134,15 @@ class Writer:
         attempts = Retrying(
             retry=retry_if_exception(_is_the_stores_fault),
             wait=wait_exponential_jitter(multiplier=0.1, max=self._max_wait_s, jitter=0.1),
-            stop=stop_when_event_set(self._stop),
+            stop=stop_when_event_set(self._give_up),
             sleep=self._wait,
             before_sleep=self._report_failure,
             retry_error_cls=_StoppedError,
         )
-        attempts(self._insert, self._store, source, token)
+        attempts(self._insert, self._store, self._signal, source, token)
         self._stored.add(token)
         self._status.inserted(time())
-        self._status.set_ready("store")
+        self._status.set_ready(f"{self._signal.name} store")
         for callback in self._callbacks:
             try:
                 callback(token)
@@ -143,17 +150,13 @@ class Writer:
                 logger.exception("a callback failed after segment %s", token)
 
     def _wait(self, seconds: float) -> None:
-        self._stop.wait(seconds)
+        self._give_up.wait(seconds)
 
     def _report_failure(self, attempt: RetryCallState) -> None:
         error = attempt.outcome.exception() if attempt.outcome else None
-        self._not_ready(f"the store {self._store.safe_dsn} does not take data: {error}", attempt.attempt_number)
+        reason = f"the store {self._store.safe_dsn} does not take data of {self._signal.name}: {error}"
+        self._not_ready(reason, attempt.attempt_number)
 
     def _not_ready(self, reason: str, attempt: int = 1) -> None:
-        self._status.set_ready("store", reason)
+        self._status.set_not_ready(f"{self._signal.name} store", reason)
         logger.warning("%s (attempt %d; nothing is lost, the log keeps it)", reason, attempt)
-
-    def _set_aside(self, token: str, frame: Frame, refused: RefusedError) -> None:
-        set_aside(self._dead_letters, f"{token}-{frame.digest.hex()}", frame.payload, str(refused))
-        self._status.dead_lettered()
-        logger.error("the store refused a payload, kept in %s as %s: %s", self._dead_letters, token, refused)

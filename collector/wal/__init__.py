@@ -1,1 +1,1 @@
-"""The write-ahead log: what is acknowledged is here before, and in the store after."""
+"""The write-ahead log: a payload is fsynced here before its acknowledgement, and leaves when the store has it."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from collector.wal.durable import sync_folder
 from collector.wal.policy import Fsync
-from collector.wal.segment import Segment, sync_folder
+from collector.wal.segment import Segment
 
 
 class ActiveSegment:
-    """An open segment file. A failed append leaves no trace: it is rolled back before anything else is written."""
+    """An open segment file. A failed append leaves no trace: the next call rolls it back first."""
 
     def __init__(self, path: Path, *, fsync: Fsync, opened_at_s: float) -> None:
         self._path = path
@@ -22,7 +23,7 @@ class ActiveSegment:
         sync_folder(path.parent)
 
     def append(self, data: bytes) -> None:
-        """Write, and make durable as the policy says. Raises OSError, after which the file ends where it did."""
+        """Write bytes and make them durable as the policy says. After an OSError the file ends where it did before."""
         self._roll_back()
         self._dirty = True
         view = memoryview(data)

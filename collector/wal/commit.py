@@ -7,7 +7,7 @@ import threading
 from concurrent.futures import Future
 from typing import Final
 
-from collector.receive.status import IngestStatus
+from collector.status import IngestStatus
 from collector.wal.frame import HEADER_BYTES, Frame, digest_of
 from collector.wal.log import SegmentLog
 
@@ -22,13 +22,15 @@ class LogUnavailableError(RuntimeError):
 
 
 class GroupCommit:
-    """Gives payloads to the log from one thread; whatever arrived during one fsync shares the next.
+    """Gives payloads to the log from one thread; the payloads that arrive during one fsync share the next.
 
     A future resolves to False when the payload is durable, to True when it already was (a repetition), and fails with
     `LogUnavailableError` when it is not in the log.
     """
 
-    def __init__(self, log: SegmentLog, status: IngestStatus) -> None:
+    def __init__(self, signal: str, log: SegmentLog, status: IngestStatus) -> None:
+        self.name = f"{signal} commit"
+        self._signal = signal
         self._log = log
         self._status = status
         self._wake = threading.Condition()
@@ -37,19 +39,21 @@ class GroupCommit:
         self._queued_bytes = 0
         self._stopping = False
         self._broken = False
-        self._thread = threading.Thread(target=self._run, name="wal-commit", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
 
     def start(self) -> None:
         """Begin to commit."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """Commit what is queued, seal, and take nothing more."""
+    def stop(self, timeout_s: float) -> bool:
+        """Take nothing more, commit the queue, and seal; False when something stays queued or unsealed."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(timeout_s)
+        with self._wake:
+            return not self._queue and not self._committing and self._log.seal_due_in_s() is None
 
     def submit(self, payload: bytes) -> Future[bool]:
         """Queue one payload; raises `LogUnavailableError` when the log is full or stopped."""
@@ -75,8 +79,11 @@ class GroupCommit:
         _, stored = self._log.pending
         limit = self._log.limits.max_bytes
         if stored + self._queued_bytes + HEADER_BYTES + size > limit:
-            msg = f"the log is full ({limit} bytes wait for the store); the store must take its data first"
-            self._status.set_ready("log room", msg)
+            msg = (
+                f"the log of {self._signal} is full ({limit} bytes wait for the store); "
+                "the store must take its data first"
+            )
+            self._status.set_not_ready(f"{self._signal} log room", msg)
             raise LogUnavailableError(msg)
 
     def _run(self) -> None:
@@ -89,7 +96,7 @@ class GroupCommit:
             if self._committing or self._broken:
                 self._commit()
             self._seal(now=stopping)
-            self._status.wal_pending(*self._log.pending)
+            self._status.wal_pending(self._signal, *self._log.pending)
             if stopping:
                 return
 
@@ -99,7 +106,7 @@ class GroupCommit:
         try:
             self._log.append([frame for frame, _ in batch.values()])
         except OSError as error:
-            failure = LogUnavailableError(f"the log cannot be written: {error}")
+            failure = LogUnavailableError(f"the log of {self._signal} cannot be written: {error}")
         self._report(failure)
         with self._wake:
             self._committing = {}
@@ -117,10 +124,12 @@ class GroupCommit:
         try:
             self._log.seal()
         except OSError as error:
-            self._report(LogUnavailableError(f"a segment of the log cannot be sealed: {error}"))
+            self._report(LogUnavailableError(f"a segment of {self._signal} cannot be sealed: {error}"))
 
     def _report(self, failure: LogUnavailableError | None) -> None:
-        if failure:
-            logger.error("%s", failure)
         self._broken = failure is not None
-        self._status.set_ready("log", str(failure or ""))
+        if failure is None:
+            self._status.set_ready(f"{self._signal} log")
+        else:
+            logger.error("%s", failure)
+            self._status.set_not_ready(f"{self._signal} log", str(failure))

@@ -1,11 +1,11 @@
 """Frames of a segment file: `magic | length u32 LE | blake2b-16 of the payload | payload`.
 
-The magic is the tag and the length of a protobuf field that OTLP does not have (4095, 20 bytes), so a reader of
-protobuf skips the headers: a segment file as it lies there is one OTLP message, all its payloads joined.
+The magic is the tag and the length of a Protobuf field that OTLP does not have (4095, 20 bytes), so a reader of
+Protobuf skips the headers: a segment file as it is on disk is one OTLP message, all its payloads joined.
 
 The digest is the frame's checksum and the payload's identity: a client that sends the same bytes again gets the same
-digest. Reading never stops at damage: what cannot be read is reported with its place, and the next whole frame is
-looked for.
+digest. Reading never stops at damage: a damaged part is reported with its place, and reading goes on at the next
+complete frame.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HEADER_BYTES: Final = _HEAD.size
 
 @dataclass(frozen=True)
 class Frame:
-    """One whole payload."""
+    """One complete payload."""
 
     digest: bytes
     payload: bytes | memoryview
@@ -32,14 +32,14 @@ class Frame:
 
 @dataclass(frozen=True)
 class Torn:
-    """The file ends in the middle of a frame, or in zeros: a write that a crash cut short. Nobody was promised it."""
+    """The file ends inside a frame, or in zeros: a crash cut a write short before its acknowledgement."""
 
     offset: int
 
 
 @dataclass(frozen=True)
 class Corrupt:
-    """Bytes that were written whole and are not whole now."""
+    """Bytes that were written completely and damaged afterwards."""
 
     offset: int
     data: bytes
@@ -47,28 +47,28 @@ class Corrupt:
 
 
 def digest_of(payload: bytes | memoryview) -> bytes:
-    """Identity and checksum of a payload, 16 bytes."""
+    """Compute the identity and checksum of a payload, 16 bytes."""
     return hashlib.blake2b(payload, digest_size=DIGEST_BYTES).digest()
 
 
 def header(frame: Frame) -> bytes:
-    """The bytes before the payload."""
+    """Pack the bytes that stand before the payload."""
     return _HEAD.pack(MAGIC, len(frame.payload), frame.digest)
 
 
 def read(data: bytes, *, verify: bool = True) -> Iterator[Frame | Torn | Corrupt]:
-    """Everything in a segment file, in order; `Torn` comes last if at all. Payloads are views of `data`.
+    """Yield the frames and damages of a segment file in order; `Torn` comes last. Payloads are views of `data`.
 
-    `verify=False` takes the headers' word for it: for a file that this process wrote a moment ago.
+    `verify=False` does not compare digests: for a file that this process wrote a moment ago.
     """
     offset = 0
     while offset < len(data):
-        frame = _whole_frame(data, offset, verify=verify)
+        frame = _complete_frame(data, offset, verify=verify)
         if frame is not None:
             yield frame
             offset += HEADER_BYTES + len(frame.payload)
             continue
-        following = _next_whole_frame(data, offset + 1)
+        following = _next_complete_frame(data, offset + 1)
         if following is None and _is_torn(data, offset):
             yield Torn(offset)
             return
@@ -77,7 +77,7 @@ def read(data: bytes, *, verify: bool = True) -> Iterator[Frame | Torn | Corrupt
         offset = end
 
 
-def _whole_frame(data: bytes, offset: int, *, verify: bool = True) -> Frame | None:
+def _complete_frame(data: bytes, offset: int, *, verify: bool = True) -> Frame | None:
     if len(data) - offset < HEADER_BYTES:
         return None
     magic, length, digest = _HEAD.unpack_from(data, offset)
@@ -88,9 +88,9 @@ def _whole_frame(data: bytes, offset: int, *, verify: bool = True) -> Frame | No
     return Frame(digest, payload) if not verify or digest_of(payload) == digest else None
 
 
-def _next_whole_frame(data: bytes, offset: int) -> int | None:
+def _next_complete_frame(data: bytes, offset: int) -> int | None:
     while (offset := data.find(MAGIC, offset)) >= 0:
-        if _whole_frame(data, offset) is not None:
+        if _complete_frame(data, offset) is not None:
             return offset
         offset += 1
     return None

@@ -1,4 +1,4 @@
-"""The log: one segment is being written, sealed ones wait for the store, stored ones are remembered for a while."""
+"""The log: one segment is open, sealed segments wait for the store, stored ones are remembered for a while."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from collector.wal import frame
 from collector.wal.active import ActiveSegment
+from collector.wal.dead_letters import DeadLetters
 from collector.wal.frame import Frame
 from collector.wal.policy import Fsync
 from collector.wal.seen import SeenDigests
@@ -38,22 +39,23 @@ class LogLimits:
 
 
 class SegmentLog:
-    """Durable payloads in order. `append` and `seal` are for one thread; everything may be read from any.
+    """Durable payloads in order. One thread calls `append` and `seal`; any thread may call the rest.
 
-    Opening it recovers: every segment that an earlier process left is sealed, whole frames count, torn ends do not.
+    Opening a log recovers it: every segment that an earlier process left is sealed. Its complete frames count; a frame
+    that a crash cut short does not, because nobody was promised it.
     """
 
     def __init__(
         self,
         folder: Path,
+        dead_letters: DeadLetters,
         *,
-        quarantine: Path,
         fsync: Fsync = Fsync.ACK,
         limits: LogLimits | None = None,
         unix_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self._folder = folder
-        self._quarantine = quarantine
+        self._dead_letters = dead_letters
         self._fsync = fsync
         self.limits = limits or LogLimits()
         self._unix_ns = unix_ns
@@ -68,7 +70,7 @@ class SegmentLog:
         self._recover()
 
     def seen(self, digest: bytes) -> bool:
-        """Whether a payload with this digest is in the log, or was until lately."""
+        """Tell whether a payload with this digest is in the log, or was until lately."""
         with self._changed:
             return digest in self._seen
 
@@ -80,7 +82,7 @@ class SegmentLog:
             return len(self._sealed) + (active is not None), self._sealed_bytes + (active.size if active else 0)
 
     def append(self, frames: Sequence[Frame]) -> None:
-        """Write payloads; on return they are durable. Raises OSError, after which none of them is in the log."""
+        """Write payloads; on return they are durable. After an OSError none of them is in the log."""
         if self._active is None:
             now_ns = self._unix_ns()
             segment_id = new_segment_id(now_ns, self._last_id)
@@ -93,7 +95,7 @@ class SegmentLog:
             self._seen.add(item.digest for item in frames)
 
     def seal_due_in_s(self) -> float | None:
-        """Seconds until the open segment must be sealed; None when there is none."""
+        """Return the seconds until the open segment must be sealed; None when no segment is open."""
         if self._active is None:
             return None
         if self._active.size >= self.limits.segment_bytes:
@@ -115,17 +117,17 @@ class SegmentLog:
             self._changed.notify_all()
 
     def next_sealed(self, timeout_s: float) -> Segment | None:
-        """The oldest segment that waits for the store; it stays until `release`."""
+        """Wait for the oldest sealed segment; it stays in the log until `release`."""
         with self._changed:
             self._changed.wait_for(lambda: bool(self._sealed), timeout_s)
             return self._sealed[0] if self._sealed else None
 
     def read(self, segment: Segment) -> Contents:
-        """The segment's payloads; damaged frames go to the quarantine folder."""
-        return read_segment(segment, self._quarantine, verify=segment.id not in self._written_here)
+        """Read the segment's payloads; damaged frames become dead letters."""
+        return read_segment(segment, self._dead_letters, verify=segment.id not in self._written_here)
 
     def release(self, segment: Segment, digests: Sequence[bytes]) -> None:
-        """The store has the oldest segment: keep its digests for the retention time and drop its payloads."""
+        """Drop a segment that the store has, and keep its digests for the retention time."""
         now_s = self._unix_ns() / 1e9
         path = mark_inserted(segment, list(digests))
         with self._changed:

@@ -1,4 +1,4 @@
-"""Which payloads were acknowledged lately."""
+"""The digests of payloads that were acknowledged lately, by which repetitions are recognised."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class SeenDigests:
         return len(self._digests)
 
     def add(self, digests: Iterable[bytes]) -> None:
-        """Remember payloads that the log has."""
+        """Remember payloads that wait in the log."""
         self._digests.update(digests)
 
     def inserted(self, path: Path, digests: Iterable[bytes], until_s: float) -> None:
-        """Remember payloads that the store has until a unix time; `path` is the file that remembers them, too."""
+        """Remember payloads that the store has, until a unix time. `path` is the file that holds the same digests."""
         group = _Group(until_s, path, tuple(digests))
         self._digests.update(group.digests)
         self._inserted.append(group)
 
     def expire(self, now_s: float) -> list[Path]:
-        """Forget what is past its time; the files that are no longer needed."""
+        """Forget digests that are past their time; return the files that are no longer needed."""
         paths = []
         while self._inserted and self._inserted[0].until_s <= now_s:
             group = self._inserted.popleft()

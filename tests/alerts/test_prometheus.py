@@ -12,9 +12,9 @@ import uvicorn
 import yaml
 
 from alerts.generate import generate
-from collector.api import create_app
-from collector.receive.status import IngestStatus
+from collector.service import build_api
 from collector.slo.model import load_slos
+from collector.status import IngestStatus
 from collector.store import Store
 from collector.store.schema import apply_schema
 from tests.collector.rows import SECOND, Rows
@@ -31,21 +31,21 @@ def free_port():
 
 @pytest.fixture
 def served(tmp_path):
-    """The collector's app behind uvicorn, with rows and segments at the test's command."""
+    """The collector's API behind uvicorn, with rows and segments at the test's command."""
     store = Store.open(f"chdb://{tmp_path}/store")
     apply_schema(store)
     slos = tmp_path / "slos.yaml"
     slos.write_text(SLOS)
     status = IngestStatus()
     status.set_ready("start")
-    app = create_app(store, slos, status=status, lost_after_s=30)
+    app, ledger = build_api(store, load_slos(slos), status, lost_after_s=30)
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:
         assert thread.is_alive()
         time.sleep(0.01)
-    yield app, Rows(store), "{}:{}".format(*server.servers[0].sockets[0].getsockname()), slos
+    yield ledger, Rows(store), "{}:{}".format(*server.servers[0].sockets[0].getsockname()), slos
     server.should_exit = True
     thread.join()
     store.close()
@@ -89,7 +89,7 @@ def eventually(ask, wanted):
 
 
 def test_what_happens_to_requests_makes_alerts_fire(served, prometheus):
-    app, rows, _, _ = served
+    ledger, rows, _, _ = served
 
     def query(text):
         result = prometheus.get("/query", params={"query": text}).raise_for_status().json()["data"]["result"]
@@ -108,7 +108,7 @@ def test_what_happens_to_requests_makes_alerts_fire(served, prometheus):
     made = rows.requests([bad for _ in range(40)])
     rows.kv_event(start=now, segment="one")
     rows.cold_start(start=now - 3 * SECOND, duration=2 * SECOND, segment="one")
-    app.state.on_segment("one")
+    ledger.on_segment("one")
 
     eventually(lambda: query(counted), lambda r: list(r.values()) == [40])
     burning = {("TokentrailSloBurn", rule) for rule in ("page-fast", "page-slow", "ticket-fast", "ticket-slow")}

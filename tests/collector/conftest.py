@@ -3,8 +3,9 @@
 import pytest
 from fastapi.testclient import TestClient
 
-from collector.api import create_app
-from collector.receive.status import IngestStatus
+from collector.service import build_api
+from collector.slo.model import load_slos
+from collector.status import IngestStatus
 from collector.store import Store
 from collector.store.schema import apply_schema
 from tests.collector.rows import NOW, Rows
@@ -69,8 +70,19 @@ def ingest_status():
 
 
 @pytest.fixture
-def app(rows, slos_file, clock, ingest_status):
-    return create_app(rows.store, slos_file, status=ingest_status, lost_after_s=30.0, clock=clock)
+def app_and_ledger(rows, slos_file, clock, ingest_status):
+    return build_api(rows.store, load_slos(slos_file), ingest_status, lost_after_s=30.0, clock=clock)
+
+
+@pytest.fixture
+def app(app_and_ledger):
+    return app_and_ledger[0]
+
+
+@pytest.fixture
+def on_segment(app_and_ledger):
+    """Tells the API that a segment is in the store, as the writer does."""
+    return app_and_ledger[1].on_segment
 
 
 @pytest.fixture

@@ -2,8 +2,9 @@ from fractions import Fraction
 
 import pytest
 
-from collector.api import create_app
+from collector.service import build_api
 from collector.slo.burn import InfeasibleSlo
+from collector.slo.model import load_slos
 from tests.collector.rows import NOW, SECOND
 
 MS = 1_000_000
@@ -81,4 +82,4 @@ def test_a_window_that_no_rule_can_watch_is_refused_at_the_start(rows, tmp_path,
     path = tmp_path / "short.yaml"
     path.write_text('slos: [{name: quick, objective: "0.9", window: 1h, thresholds: {e2e: 1s}}]')
     with pytest.raises(InfeasibleSlo, match=r"'quick'.*window of 1h is too short.*Use 50h or more"):
-        create_app(rows.store, path, status=ingest_status, lost_after_s=30)
+        build_api(rows.store, load_slos(path), ingest_status, lost_after_s=30)

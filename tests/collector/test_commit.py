@@ -2,8 +2,9 @@ import threading
 
 import pytest
 
-from collector.receive.status import IngestStatus
+from collector.status import IngestStatus
 from collector.wal.commit import GroupCommit, LogUnavailableError
+from collector.wal.dead_letters import DeadLetters
 from collector.wal.log import LogLimits, SegmentLog
 
 WAIT_S = 20
@@ -38,18 +39,18 @@ def status():
 def log(tmp_path):
     return GatedLog(
         tmp_path / "wal",
-        quarantine=tmp_path / "dead",
+        DeadLetters(tmp_path / "dead", "traces"),
         limits=LogLimits(segment_bytes=10**6, segment_age_s=3600.0, max_bytes=1000),
     )
 
 
 @pytest.fixture
 def commit(log, status):
-    commit = GroupCommit(log, status)
+    commit = GroupCommit("traces", log, status)
     commit.start()
     yield commit
     log.gate.set()
-    commit.stop()
+    commit.stop(WAIT_S)
 
 
 def test_a_future_resolves_when_the_payload_is_in_the_log(commit, log):
@@ -100,11 +101,17 @@ def test_a_full_log_refuses_until_the_store_has_taken_something(commit, log, sta
     assert "full" in status.snapshot().reason
 
 
+def test_a_segment_that_cannot_be_sealed_is_not_handed_on(commit, log, monkeypatch):
+    assert commit.submit(b"a").result(WAIT_S) is False
+    monkeypatch.setattr(log, "seal", lambda: (_ for _ in ()).throw(OSError("disk")))
+    assert commit.stop(WAIT_S) is False
+
+
 def test_stopping_commits_what_is_queued_seals_and_takes_nothing_more(log, status):
-    commit = GroupCommit(log, status)
+    commit = GroupCommit("traces", log, status)
     queued = commit.submit(b"queued")
     commit.start()
-    commit.stop()
+    assert commit.stop(WAIT_S)
     assert queued.result(0) is False
     assert log.next_sealed(0) is not None
     with pytest.raises(LogUnavailableError, match="shutting down"):

@@ -3,6 +3,7 @@
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Status as OtlpStatus
 
+from collector.signals import TRACES
 from collector.store.insert import RefusedError, insert_otlp
 from collector.store.schema import TIME_COLUMNS, apply_schema
 from collector.store.store import Store, StoreError
@@ -22,7 +23,7 @@ def store(module_store):
 def insert(store, request, token=None):
     insert.count = getattr(insert, "count", 0) + 1
     body = request if isinstance(request, bytes) else request.body()
-    insert_otlp(store, body, token or f"segment-{insert.count}")
+    insert_otlp(store, TRACES, body, token or f"segment-{insert.count}")
 
 
 def rows(store, table, columns="*"):

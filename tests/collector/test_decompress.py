@@ -7,13 +7,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.receive.decompress import (
-    SUPPORTED,
-    BrokenEncodingError,
-    TooLargeError,
-    UnsupportedEncodingError,
-    decompress,
-)
+from collector.receive.decompress import SUPPORTED, decompress
+from collector.receive.errors import BrokenEncodingError, TooLargeError, UnsupportedEncodingError
 
 COMPRESS = {
     "identity": bytes,

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from collector.signals import TRACES
 from collector.store.definitions import SQL_DIR, read_migrations, read_schema, statements
 from collector.store.insert import insert_otlp
 from collector.store.schema import LANDING_TABLES, apply_schema
@@ -63,7 +64,7 @@ def rows_of(store):
 def test_a_new_engine_is_one_folder(store, sql_dir):
     add_engine(sql_dir, "30_acme")
     apply_schema(store, sql_dir=sql_dir)
-    insert_otlp(store, acme_span(), "new-engine")
+    insert_otlp(store, TRACES, acme_span(), "new-engine")
     assert rows_of(store) == [("acme", "m", 7, 250 * MS, 600 * MS)]
     assert store.query("SELECT count() FROM spans").result_rows == [(0,)]
 
@@ -71,7 +72,7 @@ def test_a_new_engine_is_one_folder(store, sql_dir):
 def test_a_folder_behind_the_one_that_claims_a_span_does_not_get_it(store, sql_dir):
     add_engine(sql_dir, "95_acme")
     apply_schema(store, sql_dir=sql_dir)
-    insert_otlp(store, acme_span(), "behind-genai")
+    insert_otlp(store, TRACES, acme_span(), "behind-genai")
     assert rows_of(store) == [("genai", "", 0, None, 600 * MS)]
 
 
@@ -79,7 +80,7 @@ def test_the_first_of_two_folders_that_claim_a_span_gets_it(store, sql_dir):
     add_engine(sql_dir, "31_acme")
     add_engine(sql_dir, "30_first", CLAIM.replace("acme.request", "first.request"), VIEWS.replace("acme", "first"))
     apply_schema(store, sql_dir=sql_dir)
-    insert_otlp(store, acme_span(), "both")
+    insert_otlp(store, TRACES, acme_span(), "both")
     assert [row[0] for row in rows_of(store)] == ["first"]
 
 
@@ -91,7 +92,7 @@ def test_an_engine_that_is_gone_leaves_no_view_and_a_view_of_somebody_else_stays
     views = store.query("SELECT name FROM system.tables WHERE engine = 'MaterializedView'").result_rows
     assert ("theirs",) in views
     assert not [name for (name,) in views if name.startswith("acme")]
-    insert_otlp(store, acme_span(), "engine-is-gone")
+    insert_otlp(store, TRACES, acme_span(), "engine-is-gone")
     assert [row[0] for row in rows_of(store)] == ["genai"]
     store.client().command("DROP VIEW theirs")
 

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collector.wal.dead_letters import DeadLetters
 from collector.wal.frame import Frame, digest_of
 from collector.wal.log import LogLimits, SegmentLog
 from collector.wal.policy import Fsync
@@ -33,7 +34,10 @@ def clock():
 def reopen(tmp_path, clock):
     def open_log(**limits):
         return SegmentLog(
-            tmp_path / "wal", quarantine=tmp_path / "dead_letters", limits=LogLimits(**limits), unix_ns=clock
+            tmp_path / "wal",
+            DeadLetters(tmp_path / "dead_letters", "traces"),
+            limits=LogLimits(**limits),
+            unix_ns=clock,
         )
 
     return open_log
@@ -148,7 +152,7 @@ def test_a_corrupt_frame_is_set_aside_with_its_reason_and_the_others_go_on(reope
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=5, unique=True), st.data())
 def test_reopening_after_a_cut_at_any_byte_keeps_every_whole_frame(tmp_path_factory, items, data):
     folder = tmp_path_factory.mktemp("log")
-    log = SegmentLog(folder / "wal", quarantine=folder / "dead")
+    log = SegmentLog(folder / "wal", DeadLetters(folder / "dead", "traces"))
     ends = []
     for item in items:
         log.append(frames(item))
@@ -156,7 +160,7 @@ def test_reopening_after_a_cut_at_any_byte_keeps_every_whole_frame(tmp_path_fact
     (path,) = (folder / "wal").glob("*.wal")
     cut = data.draw(st.integers(0, ends[-1]))
     os.truncate(path, cut)
-    again = SegmentLog(folder / "wal", quarantine=folder / "dead")
+    again = SegmentLog(folder / "wal", DeadLetters(folder / "dead", "traces"))
     kept = [item for item, end in zip(items, ends, strict=True) if end <= cut]
     assert [payload for segment in sealed(again) for payload in segment] == kept
     assert all(again.seen(digest_of(item)) for item in kept)
@@ -186,7 +190,7 @@ class FullDisk:
 
 @pytest.mark.parametrize("fsync", list(Fsync))
 def test_a_full_disk_leaves_no_trace_of_what_it_refused(tmp_path, fsync):
-    log = SegmentLog(tmp_path / "wal", quarantine=tmp_path / "dead", fsync=fsync)
+    log = SegmentLog(tmp_path / "wal", DeadLetters(tmp_path / "dead", "traces"), fsync=fsync)
     log.append(frames(b"before"))
     disk = log._active._file = FullDisk(log._active._file, room=30)
     with pytest.raises(OSError, match="No space left"):
@@ -199,7 +203,7 @@ def test_a_full_disk_leaves_no_trace_of_what_it_refused(tmp_path, fsync):
 
 
 def test_segments_of_a_full_disk_are_sealed_without_what_it_refused(tmp_path):
-    log = SegmentLog(tmp_path / "wal", quarantine=tmp_path / "dead")
+    log = SegmentLog(tmp_path / "wal", DeadLetters(tmp_path / "dead", "traces"))
     log.append(frames(b"before"))
     log._active._file = FullDisk(log._active._file, room=30)
     with pytest.raises(OSError, match="No space left"):

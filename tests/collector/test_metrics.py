@@ -37,7 +37,7 @@ def scrape(app):
 
 
 @pytest.fixture
-def arrive(rows, app, clock):
+def arrive(rows, on_segment, clock):
     """Rows arrive in a segment, as the writer says they did."""
     serial = iter(range(10**6))
 
@@ -47,7 +47,7 @@ def arrive(rows, app, clock):
             rows.requests(
                 [{"segment": segment, "ingested_at": clock.now, "ended": clock.now - 1, **r} for r in requests]
             )
-        app.state.on_segment(segment)
+        on_segment(segment)
         return segment
 
     return arrive
@@ -250,7 +250,7 @@ def test_label_sets_are_bounded_and_what_is_idle_makes_room(scrape, arrive, cloc
 @pytest.fixture
 def busy(scrape, arrive, rows, ingest_status):
     """A scrape in which every metric has a value."""
-    ingest_status.received(spans=5, size=100, duplicate=True, rejected={"too_large": 1})
+    ingest_status.received("spans", count=5, size=100, duplicate=True, rejected={"too_large": 1})
     ingest_status.refused("malformed")
     rows.step(start=NOW - SECOND, kv_blocks_total=64)
     segment = arrive(CHAT, {"status": "error", "tenant": 'quo"te\\\n'})
@@ -289,5 +289,5 @@ def test_readiness_and_health(api, ingest_status):
         assert (answer.status_code, key in answer.json()) == (status, True)
     ingest_status.set_ready("start")
     assert api.client.get("/readyz").status_code == 200
-    ingest_status.set_ready("store", "the disk is full")
+    ingest_status.set_not_ready("store", "the disk is full")
     assert api.client.get("/readyz").json()["reason"] == "the disk is full"

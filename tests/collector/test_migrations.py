@@ -8,6 +8,7 @@ import time
 import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError
 
+from collector.signals import TRACES
 from collector.store.definitions import SQL_DIR, read_migrations, read_schema
 from collector.store.insert import insert_otlp
 from collector.store.lock import STATEMENT_SETTINGS, SchemaLock
@@ -106,15 +107,15 @@ def test_a_migrated_store_takes_spans(store):
     write_version_2(store)
     apply_schema(store)
     for _ in range(2):
-        insert_otlp(store, token_body(trace=5, count=3), "after the migration")
+        insert_otlp(store, TRACES, token_body(trace=5, count=3), "after the migration")
     assert len(rows(store, "tokens")) == ROWS_OF_VERSION_2["tokens"] + 3
 
 
 def test_a_segment_that_was_stored_before_a_migration_is_not_stored_again(store, sql_dir):
     apply_schema(store)
-    insert_otlp(store, token_body(count=3), "a segment")
+    insert_otlp(store, TRACES, token_body(count=3), "a segment")
     apply_schema(store, sql_dir=sql_dir)
-    insert_otlp(store, token_body(count=3), "a segment")
+    insert_otlp(store, TRACES, token_body(count=3), "a segment")
     assert len(rows(store, "tokens")) == 3
 
 
@@ -224,7 +225,7 @@ def migrated(opened, tmp_path_factory):
     drop_everything(opened)
     write_version_2(opened)
     apply_schema(opened, sql_dir=later_sql(tmp_path_factory.mktemp("later")))
-    insert_otlp(opened, token_body(count=3), "the segment")
+    insert_otlp(opened, TRACES, token_body(count=3), "the segment")
     return everything(opened)
 
 
@@ -266,11 +267,11 @@ def test_a_collector_that_dies_at_a_command_is_continued_by_the_next(
     dying.close()
     if inserts_fail:
         with pytest.raises(DatabaseError, match="a collector changes the schema"):
-            insert_otlp(store, token_body(count=3), "the segment")
+            insert_otlp(store, TRACES, token_body(count=3), "the segment")
     else:
-        insert_otlp(store, token_body(count=3), "the segment")
+        insert_otlp(store, TRACES, token_body(count=3), "the segment")
     apply_schema(store, sql_dir=sql_dir)
-    insert_otlp(store, token_body(count=3), "the segment")
+    insert_otlp(store, TRACES, token_body(count=3), "the segment")
     assert everything(store) == migrated
 
 
@@ -323,7 +324,7 @@ def test_several_collectors_that_start_at_once_on_a_new_store(server):
     at_once(server, *[apply_schema] * 3)
     store = Store.open(f"{server.url}/default")
     assert recorded(store) == [(migration.version, migration.name) for migration in read_migrations()]
-    insert_otlp(store, token_body(count=3), "a segment")
+    insert_otlp(store, TRACES, token_body(count=3), "a segment")
     assert len(rows(store, "tokens")) == 3
     store.close()
 

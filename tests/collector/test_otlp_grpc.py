@@ -4,8 +4,9 @@ from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from collector.receive.grpc import SERVICE, GrpcReceiver
+from collector.receive.grpc import GrpcReceiver
 from collector.receive.http import BodyLimits
+from collector.signals import TRACES
 from tests.collector.test_otlp_http import Receiver
 from tests.support.otlp import Request, token_body
 
@@ -16,16 +17,16 @@ WAIT_S = 20
 @pytest.fixture
 def receiver(tmp_path):
     receiver = Receiver(tmp_path)
-    server = GrpcReceiver(receiver.ingest, BodyLimits(sent=4_000, decompressed=8_000), "127.0.0.1", 0)
+    server = GrpcReceiver([receiver.ingest], BodyLimits(sent=4_000, decompressed=8_000), "127.0.0.1", 0)
     server.start()
     receiver.channel = grpc.insecure_channel(server.url.removeprefix("http://"))
     yield receiver
     receiver.channel.close()
     server.stop(1.0)
-    receiver.commit.stop()
+    receiver.commit.stop(WAIT_S)
 
 
-def export(receiver, body, method=f"/{SERVICE}/Export", **kwargs):
+def export(receiver, body, method=f"/{TRACES.grpc_service}/Export", **kwargs):
     return receiver.channel.unary_unary(method)(body, timeout=WAIT_S, wait_for_ready=True, **kwargs)
 
 
@@ -88,10 +89,10 @@ def test_other_services_say_what_is_received(receiver):
 
 
 def test_an_address_in_use_is_named(receiver):
-    port = receiver.ingest  # the same objects, another server
-    first = GrpcReceiver(port, BodyLimits(1, 1), "127.0.0.1", 0)
+    ingests = [receiver.ingest]  # the same objects, another server
+    first = GrpcReceiver(ingests, BodyLimits(1, 1), "127.0.0.1", 0)
     try:
         with pytest.raises(OSError, match=first.url.removeprefix("http://")):
-            GrpcReceiver(port, BodyLimits(1, 1), *first.url.removeprefix("http://").split(":"))
+            GrpcReceiver(ingests, BodyLimits(1, 1), *first.url.removeprefix("http://").split(":"))
     finally:
         first.stop(0)

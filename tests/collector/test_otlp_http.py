@@ -7,27 +7,30 @@ from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from starlette.testclient import TestClient
 
+from collector.receive.checked import ItemLimits
 from collector.receive.http import BodyLimits, create_otlp_app
 from collector.receive.ingest import Ingest
-from collector.receive.status import IngestStatus
-from collector.receive.validate import SpanLimits
+from collector.signals import TRACES
+from collector.status import IngestStatus
 from collector.wal.commit import GroupCommit
+from collector.wal.dead_letters import DeadLetters
 from collector.wal.log import LogLimits, SegmentLog
 from tests.support.otlp import Request, token_body
 
 PROTOBUF = "application/x-protobuf"
 BODY = token_body(count=3)
+WAIT_S = 20
 
 
 class Receiver:
     def __init__(self, folder):
         self.status = IngestStatus()
         limits = LogLimits(segment_age_s=3600.0, max_bytes=20_000)
-        self.log = SegmentLog(folder / "wal", quarantine=folder / "dead", limits=limits)
-        self.commit = GroupCommit(self.log, self.status)
+        self.log = SegmentLog(folder / "wal", DeadLetters(folder / "dead", "traces"), limits=limits)
+        self.commit = GroupCommit("traces", self.log, self.status)
         self.commit.start()
-        self.ingest = Ingest(self.commit, self.status, SpanLimits(max_bytes=5_000))
-        self.client = TestClient(create_otlp_app(self.ingest, BodyLimits(sent=4_000, decompressed=8_000)))
+        self.ingest = Ingest(TRACES, self.commit, self.status, ItemLimits(max_bytes=5_000))
+        self.client = TestClient(create_otlp_app([self.ingest], BodyLimits(sent=4_000, decompressed=8_000)))
 
     def post(self, body, content_type=PROTOBUF, **headers):
         headers = {"content-type": content_type} | {name.replace("_", "-"): value for name, value in headers.items()}
@@ -35,7 +38,7 @@ class Receiver:
 
     def stored(self):
         """Everything that was acknowledged, after sealing."""
-        self.commit.stop()
+        self.commit.stop(WAIT_S)
         payloads = []
         while segment := self.log.next_sealed(0):
             frames = self.log.read(segment).frames
@@ -48,7 +51,7 @@ class Receiver:
 def receiver(tmp_path):
     receiver = Receiver(tmp_path)
     yield receiver
-    receiver.commit.stop()
+    receiver.commit.stop(WAIT_S)
 
 
 def test_an_acknowledged_body_is_in_the_log(receiver):
@@ -78,6 +81,7 @@ def test_json_has_hexadecimal_ids(receiver):
                             {
                                 "traceId": "5B8EFFF798038103D269B633813FC60C",
                                 "spanId": "eee19b7ec3c1b174",
+                                "parentSpanId": "eee19b7ec3c1b173",
                                 "name": "from json",
                                 "startTimeUnixNano": "1795000000000000000",
                                 "endTimeUnixNano": 1795000000000000007,
@@ -99,6 +103,7 @@ def test_json_has_hexadecimal_ids(receiver):
     (span,) = expected.resource_spans[0].scope_spans[0].spans
     assert span.trace_id.hex() == "5b8efff798038103d269b633813fc60c"
     assert span.span_id.hex() == "eee19b7ec3c1b174"
+    assert span.parent_span_id.hex() == "eee19b7ec3c1b173"
     assert span.end_time_unix_nano == 1795000000000000007
     assert span.attributes[0].value.int_value == 7
 

@@ -7,11 +7,13 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
 from collector.receive import validate
-from collector.receive.validate import MalformedError, Reason, SpanLimits, check, count_if_uniform
+from collector.receive.checked import ItemLimits
+from collector.receive.errors import MalformedError
+from collector.receive.validate import Reason, check, count_if_uniform
 from tests.support.otlp import MS, T0, Request, token_body
 from tokentrail import semconv
 
-LIMITS = SpanLimits()
+LIMITS = ItemLimits()
 
 
 def parsed(body):
@@ -39,7 +41,7 @@ def requests_body(count, **first):
     [token_body(count=100), requests_body(64), token_body(count=50) + requests_body(50), token_body(count=1)],
 )
 def test_long_runs_are_counted_without_parsing_them(body):
-    assert count_if_uniform(body, LIMITS) == parsed(body).spans
+    assert count_if_uniform(body, LIMITS) == parsed(body).items
     assert check(body, LIMITS).payload == body
 
 
@@ -60,14 +62,14 @@ def test_a_bad_span_anywhere_in_a_run_is_found(where, field, value, reason):
     request = Request().tokens(count=600)
     setattr(request.scope_spans.spans[where], field, value)
     checked = check(request.body(), LIMITS)
-    assert (checked.spans, checked.rejected) == (600, {reason: 1})
+    assert (checked.items, checked.rejected) == (600, {reason: 1})
 
 
 def test_text_that_is_not_ascii_is_left_to_the_parser():
     request = Request()
     for n in range(20):
         request.span("chat m", trace=n + 1, attributes={semconv.TENANT: "ü" if n == 7 else "uu"})
-    assert check(request.body(), LIMITS).spans == 20
+    assert check(request.body(), LIMITS).items == 20
     broken = request.body().replace("ü".encode(), b"\xff\xff")
     assert broken != request.body()
     with pytest.raises(MalformedError):
@@ -79,13 +81,13 @@ def test_many_different_spans_are_parsed_at_once():
     for n in range(100):
         request.span("n" * (n + 1), trace=n + 1)
     assert count_if_uniform(request.body(), LIMITS) is None
-    assert check(request.body(), LIMITS).spans == 100
+    assert check(request.body(), LIMITS).items == 100
 
 
 def test_limits_hold_for_runs():
     body = requests_body(50)
-    assert check(body, SpanLimits(max_attributes=2)).rejected == {Reason.TOO_MANY_ATTRIBUTES: 50}
-    assert check(body, SpanLimits(max_bytes=50)).rejected == {Reason.TOO_LARGE: 50}
+    assert check(body, ItemLimits(max_attributes=2)).rejected == {Reason.TOO_MANY_ATTRIBUTES: 50}
+    assert check(body, ItemLimits(max_bytes=50)).rejected == {Reason.TOO_LARGE: 50}
 
 
 UNIFORM = token_body(count=30, ns=7 * MS)
@@ -100,7 +102,7 @@ def test_whatever_is_damaged_the_fast_way_says_no_more_than_the_parser(damage):
     fast = count_if_uniform(bytes(body), LIMITS)
     if fast is not None:
         slow = parsed(bytes(body))
-        assert (slow.spans, slow.rejected) == (fast, {})
+        assert (slow.items, slow.rejected) == (fast, {})
 
 
 @settings(max_examples=200, deadline=None)
@@ -111,10 +113,10 @@ def test_any_bytes_end_in_an_answer(data):
     except MalformedError:
         assert count_if_uniform(data, LIMITS) is None
     else:
-        assert checked.spans >= 0
+        assert checked.items >= 0
 
 
 @given(st.integers(0, len(UNIFORM)))
 def test_a_cut_body_is_never_taken_for_a_whole_one(cut):
     fast = count_if_uniform(UNIFORM[:cut], LIMITS)
-    assert fast is None or fast == parsed(UNIFORM[:cut]).spans
+    assert fast is None or fast == parsed(UNIFORM[:cut]).items

@@ -1,10 +1,12 @@
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from collector.receive.validate import MalformedError, Reason, SpanLimits, check
+from collector.receive.checked import ItemLimits
+from collector.receive.errors import MalformedError
+from collector.receive.validate import Reason, check
 from tests.support.otlp import MS, T0, Request, token_body
 
-LIMITS = SpanLimits(max_bytes=2000, max_attributes=4)
+LIMITS = ItemLimits(max_bytes=2000, max_attributes=4)
 
 
 def names(payload):
@@ -15,7 +17,7 @@ def names(payload):
 def test_a_good_request_is_stored_as_it_came():
     body = token_body(count=3)
     checked = check(body, LIMITS)
-    assert (checked.payload, checked.spans, checked.rejected, checked.message) == (body, 3, {}, "")
+    assert (checked.payload, checked.items, checked.rejected, checked.message) == (body, 3, {}, "")
 
 
 @pytest.mark.parametrize(
@@ -46,7 +48,7 @@ def test_a_bad_span_is_rejected_alone_and_says_why(change, reason):
         setattr(request.scope_spans.spans[1], field, value)
     request.span("after")
     checked = check(request.body(), LIMITS)
-    assert checked.spans == 3
+    assert checked.items == 3
     assert checked.rejected == {reason: 1}
     assert len(names(checked.payload)) == 2
     assert names(checked.payload) == ["before", "after"]
@@ -57,7 +59,7 @@ def test_a_request_of_which_nothing_is_left_stores_nothing():
     request = Request()
     request.span("bad", start=0, ns=1)
     checked = check(request.body(), LIMITS)
-    assert (checked.payload, checked.spans, checked.rejected) == (b"", 1, {Reason.TIME: 1})
+    assert (checked.payload, checked.items, checked.rejected) == (b"", 1, {Reason.TIME: 1})
 
 
 def test_a_request_without_spans_stores_nothing():

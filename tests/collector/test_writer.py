@@ -2,12 +2,17 @@ import json
 
 import pytest
 
-from collector.receive.status import IngestStatus
+from collector.signals import TRACES
+from collector.status import IngestStatus
 from collector.store.insert import insert_otlp
 from collector.store.writer import Writer
+from collector.wal.commit import GroupCommit, LogUnavailableError
+from collector.wal.dead_letters import DeadLetters
 from collector.wal.frame import Frame, digest_of
-from collector.wal.log import SegmentLog
+from collector.wal.log import LogLimits, SegmentLog
 from tests.support.otlp import Request, token_body
+
+WAIT_S = 20
 
 
 class Setup:
@@ -16,10 +21,14 @@ class Setup:
         self.store = store
         self.status = IngestStatus()
         self.status.set_ready("start")
-        self.log = SegmentLog(folder / "wal", quarantine=folder / "dead")
+        self.dead_letters = DeadLetters(folder / "dead", "traces")
+        self.log = SegmentLog(folder / "wal", self.dead_letters)
         self.segments = []
-        self.writer = Writer(self.log, store, self.status, dead_letters=folder / "dead", **kwargs)
+        self.writer = self.another_writer(**kwargs)
         self.writer.on_segment(self.segments.append)
+
+    def another_writer(self, **kwargs):
+        return Writer(TRACES, self.log, self.store, self.status, self.dead_letters, **kwargs)
 
     def segment(self, *payloads):
         self.log.append([Frame(digest_of(payload), payload) for payload in payloads])
@@ -79,15 +88,15 @@ def test_a_crash_in_the_middle_of_setting_aside_adds_nothing_twice(setup):
     segment = s.segment(*payloads)
     calls = []
 
-    def crash_after_an_insert(store, body, token):
+    def crash_after_an_insert(store, signal, body, token):
         calls.append(token)
-        insert_otlp(store, body, token)
+        insert_otlp(store, signal, body, token)
         if len(calls) == 5:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Writer(s.log, s.store, s.status, dead_letters=s.folder / "dead", insert=crash_after_an_insert).write(segment)
-    Writer(s.log, s.store, s.status, dead_letters=s.folder / "dead").write(segment)
+        s.another_writer(insert=crash_after_an_insert).write(segment)
+    s.another_writer().write(segment)
     assert s.tokens() == {1: 3, 2: 3, 3: 3}
     assert len(s.dead()) == 1
 
@@ -95,12 +104,12 @@ def test_a_crash_in_the_middle_of_setting_aside_adds_nothing_twice(setup):
 def test_a_store_that_fails_is_tried_until_it_takes_the_segment_and_is_not_ready_meanwhile(setup):
     reasons = []
 
-    def fail_three_times(store, body, token):
+    def fail_three_times(store, signal, body, token):
         if len(reasons) < 3:
             reasons.append(s.status.snapshot().reason)
             raise ConnectionError("connection refused")
         reasons.append(s.status.snapshot().reason)
-        insert_otlp(store, body, token)
+        insert_otlp(store, signal, body, token)
 
     s = setup(insert=fail_three_times, max_wait_s=0.01)
     s.writer.write(s.segment(token_body(trace=1)))
@@ -148,16 +157,29 @@ def test_draining_writes_what_is_sealed(setup):
     for trace in (1, 2, 3):
         s.segment(token_body(trace=trace))
     s.writer.start()
-    assert s.writer.drain(timeout_s=30.0)
+    assert s.writer.stop(timeout_s=30.0)
     assert s.tokens() == {1: 3, 2: 3, 3: 3}
 
 
 def test_draining_gives_up_on_a_store_that_is_away_and_keeps_the_segments(setup):
-    def away(store, body, token):
+    def away(store, signal, body, token):
         raise ConnectionError("away")
 
     s = setup(insert=away)
     s.segment(token_body(trace=1))
     s.writer.start()
-    assert not s.writer.drain(timeout_s=0.2)
+    assert not s.writer.stop(timeout_s=0.2)
     assert s.log.pending[0] == 1
+    s.writer._thread.join(WAIT_S)
+    assert not s.writer._thread.is_alive()
+
+
+def test_a_full_log_is_ready_again_when_the_store_has_taken_something(setup):
+    s = setup()
+    segment = s.segment(token_body(trace=1))
+    s.log.limits = LogLimits(max_bytes=1)
+    with pytest.raises(LogUnavailableError, match="full"):
+        GroupCommit("traces", s.log, s.status).submit(b"another")
+    assert "the log of traces is full" in s.status.snapshot().reason
+    s.writer.write(segment)
+    assert s.status.snapshot().ready

@@ -1,0 +1,34 @@
+"""One signal's chain of log, commit and writer."""
+
+from __future__ import annotations
+
+from collector.receive.checked import ItemLimits
+from collector.receive.ingest import Ingest
+from collector.settings import Settings
+from collector.signals import Signal
+from collector.status import IngestStatus
+from collector.store.store import Store
+from collector.store.writer import Writer
+from collector.wal.commit import GroupCommit
+from collector.wal.dead_letters import DeadLetters
+from collector.wal.log import LogLimits, SegmentLog
+
+
+class Chain:
+    """The way of one signal from the receivers to the store: `ingest` → `commit` → log → `writer`."""
+
+    def __init__(self, signal: Signal, settings: Settings, store: Store, status: IngestStatus) -> None:
+        """Open the signal's log, which recovers the payloads that an earlier process left."""
+        dead_letters = DeadLetters(settings.data_dir / "dead_letters", signal.name)
+        log = SegmentLog(
+            settings.data_dir / signal.wal_folder,
+            dead_letters,
+            fsync=settings.fsync,
+            limits=LogLimits(
+                settings.segment_bytes, settings.segment_age_s, settings.wal_max_bytes, settings.dedup_retention_s
+            ),
+        )
+        self.commit = GroupCommit(signal.name, log, status)
+        self.writer = Writer(signal, log, store, status, dead_letters)
+        limits = ItemLimits(settings.max_span_bytes, settings.max_span_attributes)
+        self.ingest = Ingest(signal, self.commit, status, limits)

@@ -1,0 +1,23 @@
+"""The errors for which a receiver refuses a request. Each message tells the sender how to mend it."""
+
+from __future__ import annotations
+
+
+class TooLargeError(ValueError):
+    """The body is larger than the collector takes."""
+
+
+class UnsupportedContentTypeError(ValueError):
+    """The body is neither Protobuf nor JSON."""
+
+
+class UnsupportedEncodingError(ValueError):
+    """The content encoding is not one that the collector can undo."""
+
+
+class BrokenEncodingError(ValueError):
+    """The body does not follow its content encoding."""
+
+
+class MalformedError(ValueError):
+    """The body is not a request of the signal that it was sent to."""

@@ -1,0 +1,49 @@
+"""One table of refusals: the answer of both receivers to each error, and the label under which it is counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from google.rpc.code_pb2 import Code
+from google.rpc.status_pb2 import Status
+from starlette.requests import ClientDisconnect
+
+from collector.receive.errors import (
+    BrokenEncodingError,
+    MalformedError,
+    TooLargeError,
+    UnsupportedContentTypeError,
+    UnsupportedEncodingError,
+)
+from collector.wal.commit import LogUnavailableError
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """How an error is answered and counted. The answer's message is the error's own."""
+
+    reason: str
+    """Value of the label `reason` of `tokentrail_collector_payloads_rejected_total`."""
+    http_status: int
+    code: Code.ValueType
+    """The code of the answer's `google.rpc.Status`, and the gRPC status code."""
+    retry_after_s: int | None = None
+    """When the client should try again; None when trying again cannot help."""
+
+    def status(self, error: Exception) -> Status:
+        """Describe the error as OTLP wants it in the body of an answer."""
+        return Status(code=self.code, message=str(error))
+
+
+REFUSALS: Final[dict[type[Exception], Refusal]] = {
+    TooLargeError: Refusal("too_large", 413, Code.INVALID_ARGUMENT),
+    UnsupportedContentTypeError: Refusal("content_type", 415, Code.INVALID_ARGUMENT),
+    UnsupportedEncodingError: Refusal("encoding", 415, Code.INVALID_ARGUMENT),
+    BrokenEncodingError: Refusal("encoding", 400, Code.INVALID_ARGUMENT),
+    MalformedError: Refusal("malformed", 400, Code.INVALID_ARGUMENT),
+    LogUnavailableError: Refusal("overloaded", 503, Code.UNAVAILABLE, retry_after_s=2),
+    ClientDisconnect: Refusal("disconnected", 400, Code.CANCELLED),
+}
+REFUSED: Final = tuple(REFUSALS)
+"""The errors that are answered with a refusal, for `except`."""

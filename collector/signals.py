@@ -1,0 +1,62 @@
+"""The OTLP signals that the collector receives: one row each in `SIGNALS`.
+
+The service runs one chain of log, commit and writer for each row, and both receivers answer for each row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+
+from collector.receive import validate
+from collector.receive.checked import Checked, ItemLimits
+
+_SCHEMA: Final = Path(__file__).parent / "sql" / "schema"
+
+
+@dataclass(frozen=True)
+class Signal:
+    """One OTLP signal: how its requests arrive, are checked, wait in a log and are inserted."""
+
+    name: str
+    """OpenTelemetry's name of the signal. Log lines, dead letters and readiness reasons carry it."""
+    items: str
+    """The parts of a request that are counted and rejected singly; `partial_success` has a field `rejected_ITEMS`."""
+    http_path: str
+    grpc_service: str
+    request: type[Any]
+    """Protobuf class of a request, without which the receivers cannot read JSON."""
+    response: type[Any]
+    check: Callable[[bytes, ItemLimits], Checked]
+    """Takes the items out that cannot be stored; raises `MalformedError` when the bytes are not a request."""
+    wal_folder: str
+    """Folder of the signal's write-ahead log in the data folder. A rename loses the payloads that wait in it."""
+    landing_table: str
+    """The table that requests are inserted into; materialised views read it."""
+    schema_file: Path
+    """Protobuf schema by which ClickHouse decodes a request."""
+    schema_message: str
+
+
+TRACES: Final = Signal(
+    name="traces",
+    items="spans",
+    http_path="/v1/traces",
+    grpc_service="opentelemetry.proto.collector.trace.v1.TraceService",
+    request=ExportTraceServiceRequest,
+    response=ExportTraceServiceResponse,
+    check=validate.check,
+    wal_folder="wal",
+    landing_table="otlp_traces",
+    schema_file=_SCHEMA / "otlp_traces.proto",
+    schema_message="TracesData",
+)
+
+SIGNALS: Final = (TRACES,)

@@ -1,0 +1,117 @@
+"""Counters and readiness of the way in, from the receivers to the store; `/metrics` and `/readyz` read them."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class IngestSnapshot:
+    """One consistent reading of `IngestStatus`. Counts are since the process started, over all signals."""
+
+    payloads_received: int
+    payloads_duplicate: int
+    payloads_rejected: dict[str, int]
+    """By reason, the names in `collector.receive.refusals`."""
+    payloads_dead_lettered: int
+    items_received: Counter[str]
+    """By kind: `spans`."""
+    items_rejected: dict[str, Counter[str]]
+    """By kind, then by reason: for `spans` the names in `collector.receive.validate.Reason`."""
+    bytes_received: int
+    """After decompression."""
+    segments_inserted: int
+    wal_segments_pending: int
+    """Sealed or open segments whose rows are not in the store yet."""
+    wal_bytes_pending: int
+    last_insert_unix_s: float
+    """0.0 until the first insert."""
+    ready: bool
+    reason: str
+    """Why the collector is not ready; empty when it is."""
+
+    @property
+    def spans_received(self) -> int:
+        """Spans in acknowledged payloads."""
+        return self.items_received["spans"]
+
+    @property
+    def spans_rejected(self) -> Mapping[str, int]:
+        """Spans left out of acknowledged payloads, by reason."""
+        return self.items_rejected.get("spans", {})
+
+
+@dataclass
+class IngestStatus:
+    """Counters and readiness, written by the receivers, the logs and the writers; safe to use from any thread."""
+
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _counts: Counter[str] = field(default_factory=Counter)
+    _payloads_rejected: Counter[str] = field(default_factory=Counter)
+    _items: Counter[str] = field(default_factory=Counter)
+    _items_rejected: dict[str, Counter[str]] = field(default_factory=dict)
+    _not_ready: dict[str, str] = field(default_factory=lambda: {"start": "the collector is starting"})
+    _wal_pending: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _last_insert_unix_s: float = 0.0
+
+    def received(self, items: str, *, count: int, size: int, duplicate: bool, rejected: Mapping[str, int]) -> None:
+        """Count one acknowledged payload of `count` items, spans for example; the `rejected` ones are among them."""
+        with self._lock:
+            self._counts["payloads"] += 1
+            self._counts["duplicates"] += duplicate
+            self._counts["bytes"] += size
+            self._items[items] += count
+            self._items_rejected.setdefault(items, Counter()).update(rejected)
+
+    def refused(self, reason: str) -> None:
+        """Count one payload that was answered with an error."""
+        with self._lock:
+            self._payloads_rejected[reason] += 1
+
+    def inserted(self, at_unix_s: float) -> None:
+        """Count one segment whose rows are in the store."""
+        with self._lock:
+            self._counts["segments"] += 1
+            self._last_insert_unix_s = at_unix_s
+
+    def dead_lettered(self) -> None:
+        """Count one payload that the store refused."""
+        with self._lock:
+            self._counts["dead_lettered"] += 1
+
+    def wal_pending(self, signal: str, segments: int, size: int) -> None:
+        """Set how many segments and bytes a signal's log holds that the store does not have yet."""
+        with self._lock:
+            self._wal_pending[signal] = (segments, size)
+
+    def set_ready(self, part: str) -> None:
+        """Record that `part` works. The collector is ready when every part is."""
+        with self._lock:
+            self._not_ready.pop(part, None)
+
+    def set_not_ready(self, part: str, reason: str) -> None:
+        """Record why `part` does not work."""
+        with self._lock:
+            self._not_ready[part] = reason
+
+    def snapshot(self) -> IngestSnapshot:
+        """Read everything at once."""
+        with self._lock:
+            return IngestSnapshot(
+                payloads_received=self._counts["payloads"],
+                payloads_duplicate=self._counts["duplicates"],
+                payloads_rejected=dict(self._payloads_rejected),
+                payloads_dead_lettered=self._counts["dead_lettered"],
+                items_received=self._items.copy(),
+                items_rejected={kind: reasons.copy() for kind, reasons in self._items_rejected.items()},
+                bytes_received=self._counts["bytes"],
+                segments_inserted=self._counts["segments"],
+                wal_segments_pending=sum(segments for segments, _ in self._wal_pending.values()),
+                wal_bytes_pending=sum(size for _, size in self._wal_pending.values()),
+                last_insert_unix_s=self._last_insert_unix_s,
+                ready=not self._not_ready,
+                reason="; ".join(self._not_ready.values()),
+            )

@@ -1,0 +1,262 @@
+"""One contract for every stage of the collector: `collector.stage.Stage`."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import httpx
+import pytest
+
+from collector.http_server import HttpServer
+from collector.receive.checked import ItemLimits
+from collector.receive.grpc import GrpcReceiver
+from collector.receive.http import BodyLimits, create_otlp_app
+from collector.receive.ingest import Ingest
+from collector.service import Service
+from collector.settings import Settings
+from collector.signals import TRACES
+from collector.status import IngestStatus
+from collector.store import Store
+from collector.store.writer import Writer
+from collector.wal.commit import GroupCommit
+from collector.wal.dead_letters import DeadLetters
+from collector.wal.frame import Frame, digest_of
+from tests.collector.test_commit import GatedLog
+from tests.support.otlp import token_body
+
+WAIT_S = 20
+BODY = token_body()
+
+
+class Case:
+    """A stage on a real log, with a gate below it: while the gate is shut, the stage behind this one hangs."""
+
+    def __init__(self, folder):
+        self.status = IngestStatus()
+        self.dead_letters = DeadLetters(folder / "dead", "traces")
+        self.log = GatedLog(folder / "wal", self.dead_letters)
+        self.gate, self.entered = self.log.gate, self.log.entered
+        self.commit = GroupCommit("traces", self.log, self.status)
+        self.stage = self.make()
+
+    def close(self):
+        self.gate.set()
+        self.stage.stop(WAIT_S)
+
+
+class CommitCase(Case):
+    def make(self):
+        return self.commit
+
+    def give_work(self):
+        self.future = self.commit.submit(BODY)
+
+    def handed_on(self):
+        return self.future.result(0) is False and self.log.next_sealed(0) is not None
+
+
+class WriterCase(Case):
+    def make(self):
+        self.gate, self.entered = threading.Event(), threading.Event()
+        self.gate.set()
+        return Writer(TRACES, self.log, Store("chdb://"), self.status, self.dead_letters, insert=self.insert)
+
+    def insert(self, *_):
+        self.entered.set()
+        assert self.gate.wait(WAIT_S)
+
+    def give_work(self):
+        self.log.append([Frame(digest_of(BODY), BODY)])
+        self.log.seal()
+
+    def handed_on(self):
+        return self.log.pending == (0, 0)
+
+
+class ReceiverCase(Case):
+    """A receiver is held up by a log that does not write."""
+
+    def make(self):
+        self.commit.start()
+        ingest = Ingest(TRACES, self.commit, self.status, ItemLimits())
+        return self.receiver([ingest], BodyLimits(10**6, 10**6))
+
+    def give_work(self):
+        self.client = ThreadPoolExecutor(1)
+        self.answer = self.client.submit(self.send)
+
+    def handed_on(self):
+        return self.answer.result(WAIT_S) == b""
+
+    def close(self):
+        super().close()
+        self.commit.stop(WAIT_S)
+
+
+class HttpCase(ReceiverCase):
+    def receiver(self, ingests, limits):
+        return HttpServer(create_otlp_app(ingests, limits), "otlp-http", "127.0.0.1", 0)
+
+    def send(self):
+        client = httpx.Client(base_url=self.stage.url, timeout=WAIT_S, trust_env=False)
+        answer = client.post("/v1/traces", content=BODY, headers={"content-type": "application/x-protobuf"})
+        return answer.raise_for_status().content
+
+
+class GrpcCase(ReceiverCase):
+    def receiver(self, ingests, limits):
+        return GrpcReceiver(ingests, limits, "127.0.0.1", 0)
+
+    def send(self):
+        with grpc.insecure_channel(self.stage.url.removeprefix("http://")) as channel:
+            return channel.unary_unary(f"/{TRACES.grpc_service}/Export")(BODY, timeout=WAIT_S)
+
+
+CASES = (HttpCase, GrpcCase, CommitCase, WriterCase)
+
+
+@pytest.fixture(params=CASES, ids=lambda case: case.__name__)
+def case(request, tmp_path):
+    case = request.param(tmp_path)
+    yield case
+    case.close()
+
+
+def stop_in_background(stage, timeout_s):
+    """The answer of `stop`, of a thread that must end while the stage behind still hangs."""
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(stage.stop(timeout_s)), daemon=True)
+    thread.start()
+    return thread, answers
+
+
+def test_a_stage_has_a_name_for_log_lines(case):
+    assert case.stage.name
+
+
+def test_a_stage_without_work_stops(case):
+    case.stage.start()
+    assert case.stage.stop(WAIT_S) is True
+
+
+def test_a_stage_may_be_stopped_twice(case):
+    case.stage.start()
+    assert [case.stage.stop(WAIT_S), case.stage.stop(WAIT_S)] == [True, True]
+
+
+def test_a_stage_may_be_stopped_without_a_start(case):
+    assert [case.stage.stop(WAIT_S), case.stage.stop(WAIT_S)] == [True, True]
+
+
+@pytest.mark.parametrize("kind", [CommitCase, WriterCase])
+def test_a_stage_that_was_never_started_says_that_it_keeps_its_work(kind, tmp_path):
+    case = kind(tmp_path)
+    case.give_work()
+    assert [case.stage.stop(0.1), case.stage.stop(0.1)] == [False, False]
+
+
+def test_a_stage_hands_on_its_work_before_it_ends(case):
+    case.stage.start()
+    case.gate.clear()
+    case.give_work()
+    assert case.entered.wait(WAIT_S)
+    stopping, answers = stop_in_background(case.stage, WAIT_S)
+    assert answers == []
+    case.gate.set()
+    stopping.join(WAIT_S)
+    assert answers == [True]
+    assert case.handed_on()
+
+
+def test_a_stage_ends_in_time_while_the_one_behind_it_hangs_and_says_so(case):
+    case.stage.start()
+    case.gate.clear()
+    case.give_work()
+    assert case.entered.wait(WAIT_S)
+    stopping, answers = stop_in_background(case.stage, 0.2)
+    stopping.join(WAIT_S / 2)
+    assert answers == [False]
+    assert not case.gate.is_set()
+    assert case.stage.stop(0.2) is False
+
+
+def test_a_request_that_the_http_server_cut_off_counts_after_its_end_too(tmp_path):
+    case = HttpCase(tmp_path)
+    case.stage.start()
+    case.gate.clear()
+    case.give_work()
+    assert case.entered.wait(WAIT_S)
+    case.stage.stop(0.1)
+    case.stage._thread.join(WAIT_S)
+    assert case.stage.stop(WAIT_S) is False
+    case.close()
+
+
+@pytest.mark.parametrize("kind", [HttpCase, GrpcCase])
+def test_a_stopped_receiver_answers_nobody(kind, tmp_path):
+    case = kind(tmp_path)
+    case.stage.start()
+    assert case.send() == b""
+    assert case.stage.stop(WAIT_S)
+    with pytest.raises((httpx.ConnectError, grpc.RpcError)):
+        case.send()
+    case.close()
+
+
+class Recorder:
+    """A stage that writes down its calls."""
+
+    def __init__(self, name, calls, *, finishes=True):
+        self.name = name
+        self.calls = calls
+        self.finishes = finishes
+
+    def start(self):
+        self.calls.append(("start", self.name))
+
+    def stop(self, timeout_s):
+        self.calls.append(("stop", self.name, timeout_s))
+        return self.finishes
+
+
+@pytest.fixture
+def service(tmp_path):
+    free = "127.0.0.1:0"
+    service = Service(
+        Settings(data_dir=tmp_path / "data", otlp_http=free, otlp_grpc=free, api=free, drain_timeout_s=0.001)
+    )
+    service.real_stages = service._stages
+    yield service
+    for stage in service.real_stages:
+        stage.stop(1.0)
+    service.store.close()
+
+
+def test_the_service_starts_against_the_flow_and_stops_with_it(service):
+    assert [stage.name for stage in service._stages] == [
+        "otlp-http",
+        "otlp-grpc",
+        "traces commit",
+        "traces writer",
+        "api",
+    ]
+    assert {type(stage) for stage in service.real_stages} == {HttpServer, GrpcReceiver, GroupCommit, Writer}
+    calls = []
+    service._stages = [Recorder(stage.name, calls) for stage in service.real_stages]
+    service.start()
+    assert calls == [("start", stage.name) for stage in reversed(service.real_stages)]
+    assert service.status.snapshot().ready
+    calls.clear()
+    assert service.stop() is True
+    assert [call[:2] for call in calls] == [("stop", stage.name) for stage in service.real_stages]
+    assert service.status.snapshot().reason == "the collector is stopping"
+
+
+def test_a_stage_that_is_late_is_named_and_the_others_still_get_time(service, caplog):
+    calls = []
+    names = ("first", "late", "last")
+    service._stages = [Recorder(name, calls, finishes=name != "late") for name in names]
+    assert service.stop() is False
+    assert [(name, timeout_s >= 1.0) for _, name, timeout_s in calls] == [(name, True) for name in names]
+    assert "work left in late;" in caplog.text
+    assert service.store.query("SELECT 1").result_rows == [(1,)], "a late stage may still use the store"
