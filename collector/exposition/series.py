@@ -11,7 +11,7 @@ from prometheus_client import Metric as Family
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.samples import Exemplar
 
-from collector.exposition.names import Metric
+from collector.exposition.metrics import Metric
 
 Labels = tuple[str, ...]
 OTHER = "other"
