@@ -19,7 +19,7 @@ def seconds(ns: float | None) -> float | None:
 
 
 class WindowOut(BaseModel):
-    """The stretch of time that was asked about."""
+    """The window of time that was asked about."""
 
     start: str
     end: str
@@ -32,7 +32,7 @@ class WindowOut(BaseModel):
 
 
 class ThresholdsOut(BaseModel):
-    """Null where nothing is promised."""
+    """Thresholds; null for a latency without one."""
 
     ttft_s: float | None
     tpot_s: float | None
@@ -45,7 +45,7 @@ class ThresholdsOut(BaseModel):
 
 
 class Distribution(BaseModel):
-    """Exact percentiles with the count they rest on."""
+    """Exact percentiles, and the number of values they are computed from."""
 
     count: int
     mean: float | None
@@ -81,7 +81,7 @@ class Goodput(BaseModel):
 
     @classmethod
     def of(cls, requests: Counts, tokens: Mapping[str, int], window: Window) -> Goodput:
-        """Goodput of a window, from what `evaluation.count` gives."""
+        """Goodput of a window, from the two results of `evaluation.count`."""
         seconds = window.seconds
         return cls(requests_per_s=requests.good / seconds, output_tokens_per_s=tokens["tokens_good"] / seconds)
 

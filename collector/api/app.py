@@ -19,7 +19,7 @@ def create_app(context: Context, metrics_page: MetricsPage, status: IngestStatus
     app = FastAPI(
         title="tokentrail collector",
         version="1",
-        description="What happened to every request and token, and whether promises are kept. See docs/api.md.",
+        description="Every request and token, and the SLOs that they meet or miss. See docs/api.md.",
     )
     problems.install(app)
     app.include_router(exposition.router(metrics_page))
@@ -34,7 +34,7 @@ def create_app(context: Context, metrics_page: MetricsPage, status: IngestStatus
 
     @app.get("/readyz", tags=["process"])
     def readyz() -> JSONResponse:
-        """It can store what it accepts; 503 with the reason when not."""
+        """The process can store the data that it accepts; if not, 503 with the reason."""
         now = status.snapshot()
         if now.ready:
             return JSONResponse({"status": "ready"})

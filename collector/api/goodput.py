@@ -20,7 +20,7 @@ from collector.sql.fragment import FALSE, Fragment
 
 
 class GoodputQuery(WindowQuery):
-    """Thresholds given now."""
+    """The thresholds to judge by."""
 
     ttft: Duration | None = Field(None, description="for example `500ms`")
     tpot: Duration | None = Field(None, description="for example `100ms`")

@@ -24,7 +24,7 @@ MOST_OF_A_KIND = 500
 
 
 class Incident(BaseModel):
-    """A condition worth a look; `end` is null while it lasts."""
+    """A condition that holds or held; `end` is null while it lasts."""
 
     cause: Cause
     severity: Severity
@@ -50,7 +50,7 @@ def router(ctx: Context) -> APIRouter:
 
     @routes.get("/incidents")
     def get_incidents(query: Annotated[WindowQuery, Query()]) -> Incidents:
-        """What fires at the window's end, first, and what happened in the window, newest first."""
+        """Incidents of the window: first those that fire at its end, then the others, each newest first."""
         window = query.window(ctx.clock())
         found = [incident for find in dict.fromkeys(FINDERS.values()) for incident in find(ctx, window)]
         newest_first = sorted(found, key=lambda i: i.start, reverse=True)

@@ -1,4 +1,4 @@
-"""Parameters that several endpoints take, validated: a window of time, and which requests of it."""
+"""Parameters that several endpoints take, validated: a window of time, and filters for its requests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Names = Annotated[list[Name], Field(max_length=100)]
 
 @dataclass(frozen=True)
 class Window:
-    """A half-open stretch of time, [start, end), in unix nanoseconds, and which requests of it are asked about."""
+    """A half-open stretch of time, [start, end), in unix nanoseconds, with a filter for its requests."""
 
     start_ns: int
     end_ns: int
@@ -45,7 +45,7 @@ class Window:
 
     @property
     def bounds(self) -> dict[str, int]:
-        """As parameters of a query."""
+        """The bounds as parameters of a query."""
         return {"start_ns": self.start_ns, "end_ns": self.end_ns}
 
     @property
@@ -55,7 +55,7 @@ class Window:
 
 
 class WindowQuery(BaseModel):
-    """Parameters of all endpoints: when, and which requests."""
+    """Parameters of all endpoints: a window of time, and filters for its requests."""
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
@@ -74,7 +74,7 @@ class WindowQuery(BaseModel):
     slo_class: Names = Field([], description="only requests of this SLO class; may be repeated")
 
     def window(self, now_ns: int) -> Window:
-        """The window and its requests, given what time it is. Raises Problem when it ends before it starts."""
+        """The window when the clock shows `now_ns`. Raises Problem unless it starts before it ends."""
         start, end = self.start.at(now_ns), self.end.at(now_ns)
         if start >= end:
             raise bad_parameter("start", "must be before end")

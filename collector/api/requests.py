@@ -29,7 +29,7 @@ _UNKNOWN_IN_FLIGHT = {
 
 
 class RequestsQuery(WindowQuery):
-    """Which rows, in which order."""
+    """Filters, order and page of request rows."""
 
     sort: Literal["end", "ttft", "tpot", "e2e"] = "end"
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
@@ -39,7 +39,7 @@ class RequestsQuery(WindowQuery):
 
 
 class RequestQuery(BaseModel):
-    """Which request of a trace."""
+    """One request of a trace."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -47,7 +47,7 @@ class RequestQuery(BaseModel):
 
 
 class RequestRow(BaseModel):
-    """One request. While it is in flight, what its announcements said."""
+    """One request. A request in flight is described by its latest announcement."""
 
     trace_id: str
     span_id: str
@@ -100,7 +100,7 @@ class TokenOut(BaseModel):
 
 
 class EventOut(BaseModel):
-    """What happened to the engine process meanwhile."""
+    """One KV event or cold start of the engine process during the request."""
 
     kind: str
     reason: str
@@ -111,7 +111,7 @@ class EventOut(BaseModel):
 
 
 class StepOut(BaseModel):
-    """One step of the engine process."""
+    """One step of the engine process during the request."""
 
     step: int
     offset_s: float
@@ -164,7 +164,7 @@ def router(ctx: Context) -> APIRouter:
     def get_request(
         trace_id: Annotated[str, Path(description="32 hex digits")], query: Annotated[RequestQuery, Query()]
     ) -> RequestDetail:
-        """One request: its phases, its tokens, and what its engine did meanwhile."""
+        """One request with its phases and tokens, and the events and steps of its engine process meanwhile."""
         _must_be_hex("trace_id", trace_id, 32)
         if query.span_id is not None:
             _must_be_hex("span_id", query.span_id, 16)
@@ -184,7 +184,7 @@ def _must_be_hex(field: str, value: str, digits: int) -> None:
 
 
 def _of_trace(ctx: Context, trace_id: str) -> list[dict[str, Any]]:
-    """The requests of a trace that have ended, newest first, and then those that have not."""
+    """The requests of a trace: first those that have ended, newest first, then those in flight."""
     ended = ctx.queries.rows("requests_of_trace", trace_id=trace_id)
     known = {row["span_id_hex"] for row in ended}
     announced = ctx.queries.rows("open_requests_of_trace", trace_id=trace_id)
@@ -192,7 +192,7 @@ def _of_trace(ctx: Context, trace_id: str) -> list[dict[str, Any]]:
 
 
 def request_row(row: Mapping[str, Any]) -> RequestRow:
-    """A row of the store as the API shows it."""
+    """The response model of a row of `requests` or `open_requests`."""
     ended_ns = row.get("ended_ns")
     return RequestRow.model_validate(
         {key: row[key] for key in RequestRow.model_fields.keys() & row.keys()}

@@ -16,7 +16,7 @@ from collector.slo.judge import bad_already_for_any, good_for_all
 
 
 class Throughput(BaseModel):
-    """Over all requests that ended in the window."""
+    """Rates over all requests that ended in the window."""
 
     requests_per_s: float
     output_tokens_per_s: float

@@ -45,11 +45,11 @@ TTFT_GRID_NS = tuple(
 TPOT_GRID_NS = tuple(
     ms * _MS for ms in (1, 2, 3, 5, 7, 10, 15, 20, 30, 40, 50, 60, 70, 80, 100, 150, 200, 300, 500, 1000)
 )
-"""From thresholds that nobody notices to thresholds that nobody waits for, about evenly spaced in the logarithm."""
+"""Evenly spaced in the logarithm, about: from latencies too short to notice to latencies too long to wait for."""
 
 
 class Surface(BaseModel):
-    """Attainment for every pair of thresholds; `ttft_s` indexes rows."""
+    """Attainment for every pair of thresholds: `attainment[i][j]` belongs to `ttft_s[i]` and `tpot_s[j]`."""
 
     ttft_s: list[float]
     tpot_s: list[float]
@@ -57,7 +57,7 @@ class Surface(BaseModel):
 
 
 def surface(ctx: Context, window: Window, thresholds: Thresholds) -> Surface:
-    """Attainment at every pair of the grids, which the given thresholds join; a given E2E applies to all."""
+    """Attainment at every pair of the two grids. Given thresholds join the grids; a given E2E applies to every pair."""
     grids = {
         "ttft_grid": [0, *sorted({*TTFT_GRID_NS, *filter(None, [thresholds.ttft])})],
         "tpot_grid": [0, *sorted({*TPOT_GRID_NS, *filter(None, [thresholds.tpot])})],
@@ -100,7 +100,7 @@ def surface(ctx: Context, window: Window, thresholds: Thresholds) -> Surface:
 
 
 def _met(rows: Sequence[dict[str, Any]], ttft_grid: Sequence[int], tpot_grid: Sequence[int]) -> npt.NDArray[np.int64]:
-    """How many requests meet each pair: all whose largest missed thresholds are smaller than the pair's."""
+    """How many requests meet each pair: the largest thresholds that they miss are smaller than the pair's."""
     cells = np.zeros((len(ttft_grid), len(tpot_grid)), dtype=np.int64)
     for row in rows:
         cells[ttft_grid.index(row["ttft_missed"]), tpot_grid.index(row["tpot_missed"])] += row["n"]

@@ -33,15 +33,15 @@ _UNITS = dict.fromkeys(("ttft", "tpot", "itl", "e2e", "queue"), "s") | {
 
 
 class TimeseriesQuery(WindowQuery):
-    """Which metric, in which steps."""
+    """The metric, and the width of a bucket."""
 
     metric: Metric
     step: Duration = Field(10 * SECOND_NS, description="for example `10s`")
-    slo: Name | None = Field(None, description="only what this SLO selects, judged by it")
+    slo: Name | None = Field(None, description="only requests that this SLO selects, judged by it")
 
 
 class LatencyPoint(BaseModel):
-    """One bucket of a latency; seconds."""
+    """One bucket of a latency, in seconds."""
 
     t: str
     count: int
@@ -53,7 +53,7 @@ class LatencyPoint(BaseModel):
 
 
 class ValuePoint(BaseModel):
-    """One bucket of anything else."""
+    """One bucket of a metric with one value."""
 
     t: str
     value: float

@@ -18,7 +18,7 @@ from collector.slo.severity import BurnSeverity
 
 
 class Window(BaseModel):
-    """One line of windows.yaml."""
+    """One rule of windows.yaml."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -30,7 +30,7 @@ class Window(BaseModel):
 
 
 class Windows(BaseModel):
-    """windows.yaml."""
+    """The content of windows.yaml."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -47,7 +47,7 @@ def load_windows() -> Windows:
 
 
 class InfeasibleSlo(ValueError):
-    """No burn-rate rule can watch this SLO; the message says why and what to change."""
+    """No burn-rate rule can watch this SLO. The message says why, and which window would do."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class BurnRule:
 def burn_rules(slo: Slo, windows: Windows) -> tuple[BurnRule, ...]:
     """The rules that watch an SLO, most urgent first.
 
-    A rule whose factor is below 1 would fire while the promise is kept, so it is left out. Raises InfeasibleSlo when
-    none is left.
+    A rule with a factor below 1 would fire while the SLO is met, so it is left out. Raises InfeasibleSlo when none is
+    left.
     """
     maximum = windows.largest_share_of_maximum / slo.budget
     rules = tuple(

@@ -1,4 +1,4 @@
-"""How urgent an alert is: the one list of severities."""
+"""The severities of alerts and incidents."""
 
 from __future__ import annotations
 
