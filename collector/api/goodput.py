@@ -79,8 +79,8 @@ def router(ctx: Context) -> APIRouter:
 def _violations(ctx: Context, window: Window, thresholds: Thresholds) -> Violations:
     never = dict.fromkeys(Thresholds.model_fields, FALSE)
 
-    def fragments(missed: dict[str, Fragment]) -> dict[str, Fragment]:
-        return {"filter": window.filter, **never, **missed}
+    def fragments(by_threshold: dict[str, Fragment]) -> dict[str, Fragment]:
+        return {"filter": window.filter, **never, **by_threshold}
 
     ended = ctx.queries.row("violations", fragments(missed(thresholds, "asked")), **window.bounds)
     not_ended = ctx.queries.row(
