@@ -6,7 +6,7 @@ WITH
     fromUnixTimestamp64Nano({end_ns:Int64}, 'UTC') AS at,
     fromUnixTimestamp64Nano({start_ns:Int64} - {lost_after_ns:Int64}, 'UTC') AS heard_since
 SELECT
-    trace_id, span_id, service, instance, model, tenant, variant, engine, slo_class, output_tokens, ttft_ns, start, seen,
+    $parts.in_flight_columns, seen,
     toUInt64(greatest(toUnixTimestamp64Nano(least(seen, at)) - toUnixTimestamp64Nano(start), 0)) AS elapsed_ns,
     toUnixTimestamp64Nano(seen) + {lost_after_ns:Int64} AS lost_at_ns,
     lost_at_ns < {end_ns:Int64} AS is_lost,
@@ -15,8 +15,7 @@ SELECT
     toUnixTimestamp64Nano(stepped.last_step) AS last_step_ns
 FROM
 (
-    SELECT
-        trace_id, span_id, service, instance, model, tenant, variant, engine, slo_class, output_tokens, ttft_ns, start, seen
+    SELECT $parts.in_flight_columns, seen
     FROM
     (
         SELECT *
@@ -27,8 +26,7 @@ FROM
     )
     WHERE NOT ended AND $filter
     UNION ALL
-    SELECT
-        trace_id, span_id, service, instance, model, tenant, variant, engine, slo_class, output_tokens, ttft_ns, start, end
+    SELECT $parts.in_flight_columns, end
     FROM requests
     WHERE start <= at AND end > at AND end < at + $parts.end_margin AND $filter
 ) AS open
