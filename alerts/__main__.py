@@ -24,7 +24,7 @@ class Generate(BaseSettings):
     out: Path = Field(HERE / "rules", description="folder that the rule files are written into")
 
     def cli_cmd(self) -> None:
-        """Write them; exit 2 with a message that names the problem when the SLO file cannot be used."""
+        """Write the files. When the SLO file cannot be used, exit with 2 and name the problem."""
         try:
             files = generate(load_slos(self.slos))
         except (SloFileError, InfeasibleSlo) as error:

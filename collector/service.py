@@ -12,9 +12,9 @@ from typing import IO, Final
 from fastapi import FastAPI
 
 from collector.api import create_app
-from collector.api.questions import Context
+from collector.api.context import Context
 from collector.chain import Chain
-from collector.exposition import Ledger, Scrape
+from collector.exposition import MetricsPage, StoreCounters
 from collector.http_server import HttpServer
 from collector.receive.grpc import GrpcReceiver
 from collector.receive.http import BodyLimits, create_otlp_app
@@ -48,10 +48,10 @@ class Service:
         self.store = Store.open(settings.store_dsn)
         apply_schema(self.store, retention_days=settings.retention_days)
         slos = load_slos(settings.slos) if settings.slos else ()
-        api, ledger = build_api(self.store, slos, self.status, lost_after_s=settings.lost_after_s)
+        api, counters = build_api(self.store, slos, self.status, lost_after_s=settings.lost_after_s)
         chains = [Chain(signal, settings, self.store, self.status) for signal in signals]
         for chain in chains:
-            chain.writer.on_segment(ledger.on_segment)
+            chain.writer.on_segment(counters.on_segment)
 
         ingests = [chain.ingest for chain in chains]
         limits = BodyLimits(settings.max_body_bytes, settings.max_decompressed_bytes)
@@ -98,19 +98,19 @@ def build_api(
     *,
     lost_after_s: float,
     clock: Callable[[], int] = time.time_ns,
-) -> tuple[FastAPI, Ledger]:
-    """Build the HTTP API of a store, and the ledger behind its `/metrics`.
+) -> tuple[FastAPI, StoreCounters]:
+    """Build the HTTP API of a store, and the counters behind its `/metrics`.
 
-    The ledger's `on_segment` must be called after each inserted segment. Raises `InfeasibleSlo` when no burn-rate rule
+    The counters' `on_segment` must be called after each inserted segment. Raises `InfeasibleSlo` when no burn-rate rule
     can watch one of the SLOs. `clock` gives unix nanoseconds.
     """
     windows = load_windows()
     for slo in slos:
         burn_rules(slo, windows)
     context = Context(Queries(store), tuple(slos), windows, round(lost_after_s * 1e9), clock)
-    ledger = Ledger(context.queries, slos, lost_after_ns=context.lost_after_ns, clock=clock)
-    scrape = Scrape(ledger, context.queries, status, lost_after_ns=context.lost_after_ns, clock=clock)
-    return create_app(context, scrape, status), ledger
+    counters = StoreCounters(context.queries, slos, lost_after_ns=context.lost_after_ns, clock=clock)
+    page = MetricsPage(counters, context.queries, status, lost_after_ns=context.lost_after_ns, clock=clock)
+    return create_app(context, page, status), counters
 
 
 def _lock_folder(data_dir: Path) -> IO[str]:

@@ -1,4 +1,4 @@
-"""The HTTP API. Handlers are thin: a validated question, a query from `collector/sql/queries`, an answer's shape."""
+"""The HTTP API: a file per endpoint, with its parameters, its response models and its routes."""
 
 from collector.api.app import create_app
 

@@ -8,23 +8,23 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 
 from collector import exposition
-from collector.api import engines, incidents, problems, requests, slos, summary, timeseries
-from collector.api.questions import Context
-from collector.exposition import Scrape
+from collector.api import engines, goodput, incidents, problems, requests, slos, summary, timeseries
+from collector.api.context import Context
+from collector.exposition import MetricsPage
 from collector.status import IngestStatus
 
 
-def create_app(context: Context, scrape: Scrape, status: IngestStatus) -> FastAPI:
-    """Build the application: `/api/v1` reads `context`, `/metrics` exposes `scrape`, `/readyz` reads `status`."""
+def create_app(context: Context, metrics_page: MetricsPage, status: IngestStatus) -> FastAPI:
+    """Build the application: `/api/v1` reads `context`, `/metrics` exposes `metrics_page`, `/readyz` reads `status`."""
     app = FastAPI(
         title="tokentrail collector",
         version="1",
-        description="What happened to every request and token, and whether promises are kept. See docs/api.md.",
+        description="Every request and token, and the SLOs that they meet or miss. See docs/api.md.",
     )
     problems.install(app)
-    app.include_router(exposition.router(scrape))
+    app.include_router(exposition.router(metrics_page))
     errors = problems.responses(HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND)
-    for part in (summary, slos, requests, timeseries, engines, incidents):
+    for part in (summary, goodput, slos, requests, timeseries, engines, incidents):
         app.include_router(part.router(context), prefix="/api/v1", responses=errors)
 
     @app.get("/healthz", tags=["process"])
@@ -34,7 +34,7 @@ def create_app(context: Context, scrape: Scrape, status: IngestStatus) -> FastAP
 
     @app.get("/readyz", tags=["process"])
     def readyz() -> JSONResponse:
-        """It can store what it accepts; 503 with the reason when not."""
+        """The process can store the data that it accepts; if not, 503 with the reason."""
         now = status.snapshot()
         if now.ready:
             return JSONResponse({"status": "ready"})

@@ -1,19 +1,85 @@
-"""`/kv`, `/cold_starts` and `/engines`: what belongs to an engine process and not to one request."""
+"""`/kv`, `/cold_starts` and `/engines`: the state and the events of engine processes."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
+from pydantic import BaseModel
 
+from collector.api.answers import PhaseOut
+from collector.api.context import Context
+from collector.api.evaluation import process_filter
 from collector.api.parameters import WindowQuery
-from collector.api.questions import Context, of_engines
-from collector.api.records import ColdStartOut, ColdStarts, EngineOut, Engines, Kv, KvEngine, PhaseOut
 from collector.api.times import SECOND_NS, rfc3339
 
 MOST_COLD_STARTS = 1000
-_NONE = {"evicted_blocks": 0, "evictions": 0, "preemptions": 0}
+_NO_EVENTS = {"evicted_blocks": 0, "evictions": 0, "preemptions": 0}
+
+
+class KvEngine(BaseModel):
+    """One engine process: its newest step in the window, and sums over the window."""
+
+    service: str
+    instance: str
+    variant: str
+    seen: str
+    blocks_used: int
+    blocks_total: int
+    usage: float | None
+    running: int
+    waiting: int
+    evicted_blocks: int
+    evictions: int
+    preemptions: int
+
+
+class Kv(BaseModel):
+    """`/kv`."""
+
+    engines: list[KvEngine]
+
+
+class ColdStartOut(BaseModel):
+    """One start of an engine process, with its sub-phases."""
+
+    trace_id: str
+    start: str
+    duration_s: float
+    engine: str
+    service: str
+    instance: str
+    variant: str
+    model: str
+    status: Literal["ok", "error"]
+    error_type: str
+    phases: list[PhaseOut]
+
+
+class ColdStarts(BaseModel):
+    """`/cold_starts`."""
+
+    cold_starts: list[ColdStartOut]
+
+
+class EngineOut(BaseModel):
+    """One engine process."""
+
+    service: str
+    instance: str
+    engine: str
+    variant: str
+    models: list[str]
+    first_seen: str
+    last_seen: str
+    requests: int
+
+
+class Engines(BaseModel):
+    """`/engines`."""
+
+    engines: list[EngineOut]
 
 
 def router(ctx: Context) -> APIRouter:
@@ -24,20 +90,23 @@ def router(ctx: Context) -> APIRouter:
     def get_kv(query: Annotated[WindowQuery, Query()]) -> Kv:
         """KV-cache use and evictions per engine process."""
         window = query.window(ctx.clock())
+        fragments = {"process_filter": process_filter(window)}
         sums = {
             (row.pop("service"), row.pop("instance")): row
-            for row in ctx.queries.ask("kv_sums", of_engines(window), **window.bounds)
+            for row in ctx.queries.rows("kv_event_sums", fragments, **window.bounds)
         }
-        rows = ctx.queries.ask("kv", of_engines(window), **window.bounds)
-        return Kv(engines=[_kv_engine(row, sums.get((row["service"], row["instance"]), _NONE)) for row in rows])
+        rows = ctx.queries.rows("newest_steps", fragments, **window.bounds)
+        return Kv(engines=[_kv_engine(row, sums.get((row["service"], row["instance"]), _NO_EVENTS)) for row in rows])
 
     @routes.get("/cold_starts")
     def get_cold_starts(query: Annotated[WindowQuery, Query()]) -> ColdStarts:
         """Cold starts that overlap the window, newest first, at most 1,000, with their sub-phases."""
         window = query.window(ctx.clock())
-        rows = ctx.queries.ask("cold_starts", of_engines(window), **window.bounds, limit=MOST_COLD_STARTS)
+        rows = ctx.queries.rows(
+            "cold_starts", {"process_filter": process_filter(window)}, **window.bounds, limit=MOST_COLD_STARTS
+        )
         phases = defaultdict(list)
-        for phase in ctx.queries.ask("cold_start_phases", trace_ids=[row["trace_id_hex"] for row in rows]):
+        for phase in ctx.queries.rows("cold_start_phases", trace_ids=[row["trace_id_hex"] for row in rows]):
             phases[phase["trace_id_hex"]].append(phase)
         return ColdStarts(cold_starts=[_cold_start(row, phases[row["trace_id_hex"]]) for row in rows])
 
@@ -45,8 +114,8 @@ def router(ctx: Context) -> APIRouter:
     def get_engines(query: Annotated[WindowQuery, Query()]) -> Engines:
         """The engine processes that gave a sign of life in the window, the latest first."""
         window = query.window(ctx.clock())
-        conditions = {"filter": window.filter, **of_engines(window)}
-        rows = ctx.queries.ask("engines", conditions, **window.bounds)
+        fragments = {"filter": window.filter, "process_filter": process_filter(window)}
+        rows = ctx.queries.rows("processes", fragments, **window.bounds)
         return Engines(
             engines=[
                 EngineOut.model_validate(

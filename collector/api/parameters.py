@@ -1,16 +1,18 @@
-"""What the endpoints take, validated."""
+"""Parameters that several endpoints take, validated: a window of time, and filters for its requests."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from collector.api.problems import bad_parameter
 from collector.api.times import SECOND_NS, Moment, parse_moment
 from collector.slo.durations import parse_duration
-from collector.slo.judge import Condition, selected
+from collector.slo.judge import selected
+from collector.slo.model import Dimension
+from collector.sql.fragment import Fragment
 
 
 def _moment(value: Any) -> Moment:
@@ -35,25 +37,25 @@ Names = Annotated[list[Name], Field(max_length=100)]
 
 @dataclass(frozen=True)
 class Window:
-    """A half-open stretch of time, [start, end), in unix nanoseconds, and which requests of it are asked about."""
+    """A half-open stretch of time, [start, end), in unix nanoseconds, with a filter for its requests."""
 
     start_ns: int
     end_ns: int
-    filter: Condition
+    filter: Fragment
 
     @property
     def bounds(self) -> dict[str, int]:
-        """As query parameters."""
+        """The bounds as parameters of a query."""
         return {"start_ns": self.start_ns, "end_ns": self.end_ns}
 
     @property
     def seconds(self) -> float:
-        """Its length."""
+        """The length of the window."""
         return (self.end_ns - self.start_ns) / SECOND_NS
 
 
 class WindowQuery(BaseModel):
-    """What all endpoints take: when, and which requests."""
+    """Parameters of all endpoints: a window of time, and filters for its requests."""
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
@@ -72,51 +74,9 @@ class WindowQuery(BaseModel):
     slo_class: Names = Field([], description="only requests of this SLO class; may be repeated")
 
     def window(self, now_ns: int) -> Window:
-        """The window and its requests, given what time it is. Raises Problem when it ends before it starts."""
+        """The window when the clock shows `now_ns`. Raises Problem unless it starts before it ends."""
         start, end = self.start.at(now_ns), self.end.at(now_ns)
         if start >= end:
             raise bad_parameter("start", "must be before end")
-        given = {key: getattr(self, key) for key in ("model", "tenant", "variant", "engine", "slo_class")}
+        given = {key: getattr(self, key) for key in get_args(Dimension)}
         return Window(start, end, selected({key: values for key, values in given.items() if values}, "filter"))
-
-
-class GoodputQuery(WindowQuery):
-    """Thresholds given now."""
-
-    ttft: Duration | None = Field(None, description="for example `500ms`")
-    tpot: Duration | None = Field(None, description="for example `100ms`")
-    e2e: Duration | None = Field(None, description="for example `30s`")
-    surface: Literal["0", "1"] = Field("0", description="1: also attainment for every pair of TTFT and TPOT")
-
-
-class RequestsQuery(WindowQuery):
-    """Which rows, in which order."""
-
-    sort: Literal["end", "ttft", "tpot", "e2e"] = "end"
-    limit: Annotated[int, Field(ge=1, le=1000)] = 100
-    offset: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
-    status: Literal["ok", "error", "cancelled"] | None = None
-    request_id: Name | None = None
-
-
-class RequestQuery(BaseModel):
-    """Which request of a trace."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    span_id: str | None = Field(None, description="16 hex digits, where a trace holds several requests")
-
-
-Metric = Literal[
-    "ttft", "tpot", "itl", "e2e", "queue",
-    "requests", "failed", "cancelled", "output_tokens", "goodput", "kv_evictions", "preemptions",
-    "attainment", "kv_usage", "running", "waiting",
-]  # fmt: skip
-
-
-class TimeseriesQuery(WindowQuery):
-    """Which metric, in which steps."""
-
-    metric: Metric
-    step: Duration = Field(10 * SECOND_NS, description="for example `10s`")
-    slo: Name | None = Field(None, description="only what this SLO selects, judged by it")

@@ -13,11 +13,11 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class ParameterProblem(BaseModel):
-    """What is wrong with one parameter."""
+    """A wrong parameter, and how to correct it."""
 
     field: str
     detail: str
@@ -34,13 +34,13 @@ class ProblemDocument(BaseModel):
 
 
 def responses(*statuses: HTTPStatus) -> dict[int | str, dict[str, Any]]:
-    """What an endpoint's description in the OpenAPI document says about its errors."""
+    """The errors of an endpoint, for the OpenAPI document."""
     content = {"application/problem+json": {"schema": ProblemDocument.model_json_schema()}}
     return {status.value: {"description": status.phrase, "content": content} for status in statuses}
 
 
 class Problem(Exception):
-    """What a handler raises to answer with an error."""
+    """A handler raises this to answer with an error."""
 
     def __init__(self, status: HTTPStatus, detail: str, errors: Sequence[tuple[str, str]] = ()) -> None:
         super().__init__(detail)
@@ -50,12 +50,12 @@ class Problem(Exception):
 
 
 def bad_parameter(field: str, detail: str) -> Problem:
-    """400 that names one parameter."""
+    """A 400 that names one parameter."""
     return Problem(HTTPStatus.BAD_REQUEST, f"{field}: {detail}", [(field, detail)])
 
 
 def not_found(detail: str) -> Problem:
-    """404 with a reason."""
+    """A 404 with a reason."""
     return Problem(HTTPStatus.NOT_FOUND, detail)
 
 
@@ -68,7 +68,7 @@ def install(app: FastAPI) -> None:
     describe = app.openapi
 
     def openapi() -> dict[str, Any]:
-        """Without the 422 that FastAPI describes by itself: a bad parameter is a 400 here."""
+        """The document without the 422 that FastAPI adds: a bad parameter is a 400 here."""
         document = describe()
         for operations in document["paths"].values():
             for operation in operations.values():
@@ -117,5 +117,5 @@ def _http(_: Request, error: Exception) -> JSONResponse:
 
 
 def _unexpected(request: Request, error: Exception) -> JSONResponse:
-    _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return _answer(HTTPStatus.INTERNAL_SERVER_ERROR, "the collector could not answer; its log says why")

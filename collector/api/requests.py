@@ -1,30 +1,140 @@
-"""`/requests` and `/requests/{trace_id}`: rows, and one request with everything that is known about it."""
+"""`/requests` and `/requests/{trace_id}`: request rows, and one request with its phases, tokens, events and steps."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
 
-from collector.api.parameters import RequestQuery, RequestsQuery
+from collector.api.answers import PhaseOut, seconds
+from collector.api.context import Context
+from collector.api.parameters import Name, WindowQuery
 from collector.api.problems import bad_parameter, not_found
-from collector.api.questions import Context, seconds
-from collector.api.records import EventOut, PhaseOut, RequestDetail, RequestRow, Requests, StepOut, TokenOut
 from collector.api.times import SECOND_NS, rfc3339
-from collector.slo.judge import Condition, both
+from collector.sql.fragment import Fragment, all_of
+from tokentrail.semconv import Phase
 
 MOST_EVENTS = 10_000
-"""Events, and steps, that one answer holds at most."""
+"""One answer holds at most so many events, and as many steps."""
 _ORDER = {"end": "end", "ttft": "ttft_ns", "tpot": "tpot_ns", "e2e": "e2e_ns"}
-_DURATIONS = (
-    "ttft", "tpot", "e2e", "queue", "cold_start", "prefill", "decode", "preempted", "kv_transfer", "stalled",
-)  # fmt: skip
+_DURATIONS = ("ttft", "tpot", "e2e", "queue", *(phase.value for phase in Phase if phase != Phase.QUEUED))
+"""Names of the columns that end in `_ns`, and of the fields that end in `_s`. `queue` is the time in phase `queued`."""
 _UNKNOWN_IN_FLIGHT = {
     "vantage": "server", "status": "in_flight", "error_type": "", "finish_reason": "", "cached_tokens": 0,
     "reasoning_tokens": 0, "preemptions": 0,
 }  # fmt: skip
+
+
+class RequestsQuery(WindowQuery):
+    """Filters, order and page of request rows."""
+
+    sort: Literal["end", "ttft", "tpot", "e2e"] = "end"
+    limit: Annotated[int, Field(ge=1, le=1000)] = 100
+    offset: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
+    status: Literal["ok", "error", "cancelled"] | None = None
+    request_id: Name | None = None
+
+
+class RequestQuery(BaseModel):
+    """One request of a trace."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    span_id: str | None = Field(None, description="16 hex digits, where a trace holds several requests")
+
+
+class RequestRow(BaseModel):
+    """One request. A request in flight is described by its latest announcement."""
+
+    trace_id: str
+    span_id: str
+    request_id: str
+    engine: str
+    service: str
+    instance: str
+    variant: str
+    vantage: str
+    operation: str
+    model: str
+    tenant: str
+    slo_class: str
+    start: str
+    end: str | None
+    status: Literal["ok", "error", "cancelled", "in_flight"]
+    error_type: str
+    finish_reason: str
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    reasoning_tokens: int
+    preemptions: int
+    ttft_s: float | None
+    tpot_s: float | None
+    e2e_s: float | None
+    queue_s: float | None
+    cold_start_s: float | None
+    prefill_s: float | None
+    decode_s: float | None
+    preempted_s: float | None
+    kv_transfer_s: float | None
+    stalled_s: float | None
+
+
+class Requests(BaseModel):
+    """`/requests`."""
+
+    requests: list[RequestRow]
+    total: int
+
+
+class TokenOut(BaseModel):
+    """One token: when it was emitted, and the wait for it."""
+
+    index: int
+    offset_s: float
+    duration_s: float
+    step: int
+
+
+class EventOut(BaseModel):
+    """One KV event or cold start of the engine process during the request."""
+
+    kind: str
+    reason: str
+    offset_s: float
+    duration_s: float
+    blocks: int
+    own: bool
+
+
+class StepOut(BaseModel):
+    """One step of the engine process during the request."""
+
+    step: int
+    offset_s: float
+    duration_s: float
+    prefill_tokens: int
+    decode_tokens: int
+    running: int
+    waiting: int
+    preempted: int
+    kv_blocks_used: int
+    kv_blocks_total: int
+    kv_blocks_evicted: int
+
+
+class RequestDetail(BaseModel):
+    """`/requests/{trace_id}`."""
+
+    request: RequestRow
+    span_ids: list[str]
+    phases: list[PhaseOut]
+    tokens: list[TokenOut]
+    events: list[EventOut]
+    steps: list[StepOut]
 
 
 def router(ctx: Context) -> APIRouter:
@@ -36,25 +146,25 @@ def router(ctx: Context) -> APIRouter:
         """Request rows, newest or slowest first."""
         window = query.window(ctx.clock())
         asked = {"status": query.status, "request_id": query.request_id}
-        conditions = [
-            Condition(f"{k} = {{asked_{k}:String}}", {f"asked_{k}": v}) for k, v in asked.items() if v is not None
+        predicates = [
+            Fragment(f"{k} = {{asked_{k}:String}}", {f"asked_{k}": v}) for k, v in asked.items() if v is not None
         ]
-        only = both(window.filter, *conditions)
-        rows = ctx.queries.ask(
+        chosen = all_of(window.filter, *predicates)
+        rows = ctx.queries.rows(
             "requests",
-            {"filter": only, "order": Condition(_ORDER[query.sort])},
+            {"filter": chosen, "order": Fragment(_ORDER[query.sort])},
             **window.bounds,
             limit=query.limit,
             offset=query.offset,
         )
-        total = ctx.queries.ask_one("requests_count", {"filter": only}, **window.bounds)
+        total = ctx.queries.row("requests_count", {"filter": chosen}, **window.bounds)
         return Requests(requests=[request_row(row) for row in rows], total=total["total"])
 
     @routes.get("/requests/{trace_id}")
     def get_request(
         trace_id: Annotated[str, Path(description="32 hex digits")], query: Annotated[RequestQuery, Query()]
     ) -> RequestDetail:
-        """One request: its phases, its tokens, and what its engine did meanwhile."""
+        """One request with its phases and tokens, and the events and steps of its engine process meanwhile."""
         _must_be_hex("trace_id", trace_id, 32)
         if query.span_id is not None:
             _must_be_hex("span_id", query.span_id, 16)
@@ -74,15 +184,15 @@ def _must_be_hex(field: str, value: str, digits: int) -> None:
 
 
 def _of_trace(ctx: Context, trace_id: str) -> list[dict[str, Any]]:
-    """The requests of a trace that have ended, newest first, and then those that have not."""
-    ended = ctx.queries.ask("request", trace_id=trace_id)
+    """The requests of a trace: first those that have ended, newest first, then those in flight."""
+    ended = ctx.queries.rows("requests_of_trace", trace_id=trace_id)
     known = {row["span_id_hex"] for row in ended}
-    announced = ctx.queries.ask("open_request", trace_id=trace_id)
+    announced = ctx.queries.rows("open_requests_of_trace", trace_id=trace_id)
     return ended + [{**_UNKNOWN_IN_FLIGHT, **row} for row in announced if row["span_id_hex"] not in known]
 
 
 def request_row(row: Mapping[str, Any]) -> RequestRow:
-    """A row of the store as the API shows it."""
+    """The response model of a row of `requests` or `open_requests`."""
     ended_ns = row.get("ended_ns")
     return RequestRow.model_validate(
         {key: row[key] for key in RequestRow.model_fields.keys() & row.keys()}
@@ -95,21 +205,21 @@ def request_row(row: Mapping[str, Any]) -> RequestRow:
 def _detail(ctx: Context, row: Mapping[str, Any], span_ids: list[str]) -> RequestDetail:
     until = row["ended_ns"] if "ended_ns" in row else max(ctx.clock(), row["seen_ns"])
     request = {"trace_id": row["trace_id_hex"], "span_id": row["span_id_hex"]}
-    engine = {"service": row["service"], "instance": row["instance"], "limit": MOST_EVENTS}
+    process = {"service": row["service"], "instance": row["instance"], "limit": MOST_EVENTS}
     span = {"began_ns": row["began_ns"], "ended_ns": until}
     return RequestDetail(
         request=request_row(row),
         span_ids=span_ids,
-        phases=[PhaseOut(name=r["name"], **_times(r)) for r in ctx.queries.ask("request_phases", **request, **span)],
+        phases=[PhaseOut(name=r["name"], **_times(r)) for r in ctx.queries.rows("request_phases", **request, **span)],
         tokens=[
             TokenOut(index=r["token_index"], step=r["step"], **_times(r))
-            for r in ctx.queries.ask("request_tokens", **request, **span)
+            for r in ctx.queries.rows("request_tokens", **request, **span)
         ],
         events=[
-            EventOut(kind=r["what"], reason=r["reason"], blocks=r["blocks"], own=bool(r["own"]), **_times(r))
-            for r in ctx.queries.ask("request_events", **request, **span, **engine)
+            EventOut(kind=r["kind"], reason=r["reason"], blocks=r["blocks"], own=bool(r["own"]), **_times(r))
+            for r in ctx.queries.rows("request_events", **request, **span, **process)
         ],
-        steps=[StepOut.model_validate(r | _times(r)) for r in ctx.queries.ask("request_steps", **span, **engine)],
+        steps=[StepOut.model_validate(r | _times(r)) for r in ctx.queries.rows("request_steps", **span, **process)],
     )
 
 

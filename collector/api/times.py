@@ -1,4 +1,4 @@
-"""Points in time as requests and answers spell them, held as unix nanoseconds."""
+"""Reads and writes points in time as the API spells them. Inside, they are unix nanoseconds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _RFC3339 = re.compile(r"(\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d)(?:\.(\d+))?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 _UNIX = re.compile(r"\d{1,12}(\.\d+)?", re.ASCII)
 _LATEST_NS = 9_000_000_000 * SECOND_NS
-"""The year 2255; 64-bit nanoseconds end in 2262."""
+"""The year 2255. Nanoseconds in 64 bits end in 2262."""
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,12 @@ class Moment:
     relative: bool
 
     def at(self, now_ns: int) -> int:
-        """Unix nanoseconds, given what time it is; never before 1970."""
+        """Unix nanoseconds of this point when the clock shows `now_ns`; never before 1970."""
         return max(0, now_ns + self.ns) if self.relative else self.ns
 
 
 def parse_moment(text: str) -> Moment:
-    """RFC 3339, unix seconds, `now`, or relative to now as in `-15m`. Raises ValueError that says so."""
+    """Read RFC 3339, unix seconds, `now`, or a duration before now as in `-15m`. Raises ValueError that lists these."""
     if text == "now":
         return Moment(0, relative=True)
     if text.startswith("-"):
@@ -38,8 +38,8 @@ def parse_moment(text: str) -> Moment:
     if _UNIX.fullmatch(text):
         return _absolute(int(Decimal(text) * SECOND_NS), text)
     if match := _RFC3339.fullmatch(text):
-        whole, fraction, zone = match.groups()
-        since = datetime.fromisoformat(f"{whole}{'+00:00' if zone in 'Zz' else zone}") - _EPOCH
+        to_the_second, fraction, zone = match.groups()
+        since = datetime.fromisoformat(f"{to_the_second}{'+00:00' if zone in 'Zz' else zone}") - _EPOCH
         return _absolute(since // timedelta(seconds=1) * SECOND_NS + int(f"{fraction or '0':0<9.9}"), text)
     msg = f"{text[:40]!r} is not a time: write RFC 3339 (2026-11-21T10:00:00Z), unix seconds, now, or -15m"
     raise ValueError(msg)
@@ -53,7 +53,7 @@ def _absolute(ns: int, text: str) -> Moment:
 
 
 def rfc3339(ns: int) -> str:
-    """UTC with a `Z` and as many of the nanoseconds' digits as are needed: none, 3, 6 or 9."""
+    """UTC with a `Z`, and 0, 3, 6 or 9 digits after the second: as few as lose nothing."""
     seconds, rest = divmod(ns, SECOND_NS)
     text = (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
     digits = f"{rest:09d}"

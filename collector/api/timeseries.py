@@ -2,29 +2,73 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
 
-from collector.api.models import LatencyPoint, Timeseries, ValuePoint
-from collector.api.parameters import TimeseriesQuery, Window
+from collector.api.context import Context
+from collector.api.evaluation import find_slo, process_filter
+from collector.api.parameters import Duration, Name, Window, WindowQuery
 from collector.api.problems import bad_parameter
-from collector.api.questions import Context, of_engines
-from collector.api.slos import find
 from collector.api.times import SECOND_NS, rfc3339
-from collector.slo.judge import Condition, bad_already_for_any, both, good_for_all, selected
+from collector.slo.counts import judged
+from collector.slo.judge import bad_already_for_any, good_for_all, selected
 from collector.slo.model import Slo
+from collector.sql.fragment import Fragment, all_of
 
 MOST_POINTS = 11_000
-Point = LatencyPoint | ValuePoint
+Metric = Literal[
+    "ttft", "tpot", "itl", "e2e", "queue",
+    "requests", "failed", "cancelled", "output_tokens", "goodput", "kv_evictions", "preemptions",
+    "attainment", "kv_usage", "running", "waiting",
+]  # fmt: skip
 _UNITS = dict.fromkeys(("ttft", "tpot", "itl", "e2e", "queue"), "s") | {
     "requests": "1/s", "failed": "1/s", "cancelled": "1/s", "output_tokens": "tokens/s", "goodput": "1/s",
     "kv_evictions": "blocks/s", "preemptions": "1/s", "attainment": "ratio", "kv_usage": "ratio",
     "running": "requests", "waiting": "requests",
 }  # fmt: skip
+
+
+class TimeseriesQuery(WindowQuery):
+    """The metric, and the width of a bucket."""
+
+    metric: Metric
+    step: Duration = Field(10 * SECOND_NS, description="for example `10s`")
+    slo: Name | None = Field(None, description="only requests that this SLO selects, judged by it")
+
+
+class LatencyPoint(BaseModel):
+    """One bucket of a latency, in seconds."""
+
+    t: str
+    count: int
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    max: float
+
+
+class ValuePoint(BaseModel):
+    """One bucket of a metric with one value."""
+
+    t: str
+    value: float
+
+
+Point = LatencyPoint | ValuePoint
+
+
+class Timeseries(BaseModel):
+    """`/timeseries`."""
+
+    metric: str
+    unit: str
+    step_s: float
+    points: Sequence[Point]
 
 
 def router(ctx: Context) -> APIRouter:
@@ -37,9 +81,9 @@ def router(ctx: Context) -> APIRouter:
         window = query.window(ctx.clock())
         if (window.end_ns - window.start_ns) / query.step > MOST_POINTS:
             raise bad_parameter("step", f"gives more than {MOST_POINTS} points: make it longer, or the window shorter")
-        slos = ctx.slos if query.slo is None else (find(ctx.slos, query.slo),)
+        slos = ctx.slos if query.slo is None else (find_slo(ctx.slos, query.slo),)
         if query.slo is not None:
-            window = replace(window, filter=both(window.filter, selected(slos[0].select, "chosen")))
+            window = replace(window, filter=all_of(window.filter, selected(slos[0].select, "chosen")))
         points = _points(ctx, window, query, slos)
         return Timeseries(metric=query.metric, unit=_UNITS[query.metric], step_s=query.step / SECOND_NS, points=points)
 
@@ -48,29 +92,33 @@ def router(ctx: Context) -> APIRouter:
 
 def _points(ctx: Context, window: Window, query: TimeseriesQuery, slos: Sequence[Slo]) -> Sequence[Point]:
     metric, step = query.metric, query.step
-    conditions = {"filter": window.filter}
-    judged = {"good": good_for_all(slos), **conditions}
+    requests = {"filter": window.filter}
+    processes = {"process_filter": process_filter(window)}
     if metric in ("ttft", "tpot", "e2e", "queue"):
-        value = Condition(f"{metric}_ns")
-        return _latencies(_ask(ctx, "timeseries_latency", window, step, {"value": value, **conditions}))
+        value = Fragment(f"{metric}_ns")
+        return _latencies(_ask(ctx, "timeseries_latency", window, step, {**requests, "value": value}))
     if metric == "itl":
-        return _latencies(_ask(ctx, "timeseries_itl", window, step, conditions))
+        return _latencies(_ask(ctx, "timeseries_itl", window, step, requests))
     if metric in ("kv_evictions", "preemptions"):
-        rows = _ask(ctx, "timeseries_kv_events", window, step, of_engines(window))
-        return _per_second(rows, metric, window, step)
+        return _per_second(_ask(ctx, "timeseries_kv_events", window, step, processes), metric, window, step)
     if metric in ("kv_usage", "running", "waiting"):
-        rows = _ask(ctx, "timeseries_steps", window, step, of_engines(window))
+        rows = _ask(ctx, "timeseries_steps", window, step, processes)
         return [ValuePoint(t=rfc3339(r["bucket_ns"]), value=r[metric]) for r in rows if r[metric] is not None]
-    rows = _ask(ctx, "timeseries_requests", window, step, judged)
+    rows = _ask(ctx, "timeseries_requests", window, step, {**requests, "good": good_for_all(slos)})
     if metric == "attainment":
-        return _attainment(ctx, window, step, rows, {"bad_already": bad_already_for_any(slos), **conditions})
+        not_ended = ctx.queries.rows(
+            "timeseries_in_flight",
+            {**requests, "bad_already": bad_already_for_any(slos)},
+            **window.bounds,
+            step_ns=step,
+            lost_after_ns=ctx.lost_after_ns,
+        )
+        return _attainment(rows, not_ended)
     return _per_second(rows, "tokens_out" if metric == "output_tokens" else metric, window, step)
 
 
-def _ask(
-    ctx: Context, name: str, window: Window, step: int, conditions: Mapping[str, Condition]
-) -> list[dict[str, Any]]:
-    return ctx.queries.ask(name, conditions, **window.bounds, step_ns=step)
+def _ask(ctx: Context, name: str, window: Window, step: int, fragments: Mapping[str, Fragment]) -> list[dict[str, Any]]:
+    return ctx.queries.rows(name, fragments, **window.bounds, step_ns=step)
 
 
 def _latencies(rows: Sequence[Mapping[str, Any]]) -> list[LatencyPoint]:
@@ -86,7 +134,7 @@ def _latencies(rows: Sequence[Mapping[str, Any]]) -> list[LatencyPoint]:
 
 
 def _per_second(rows: Sequence[Mapping[str, Any]], metric: str, window: Window, step: int) -> list[ValuePoint]:
-    """Counts divided by how much of the window their bucket holds, so that the outermost are not too low."""
+    """Counts ÷ the part of the bucket that is inside the window, so that the outermost buckets are not too low."""
     points = []
     for row in rows:
         begin = row["bucket_ns"]
@@ -95,15 +143,19 @@ def _per_second(rows: Sequence[Mapping[str, Any]], metric: str, window: Window, 
     return points
 
 
-def _attainment(
-    ctx: Context, window: Window, step: int, rows: Sequence[Mapping[str, Any]], conditions: Mapping[str, Condition]
-) -> list[ValuePoint]:
-    judged, met = Counter[int](), Counter[int]()
-    for row in rows:
-        judged[row["bucket_ns"]] += row["judged"]
-        met[row["bucket_ns"]] += row["goodput"]
-    for row in ctx.queries.ask(
-        "timeseries_in_flight", conditions, **window.bounds, step_ns=step, lost_after_ns=ctx.lost_after_ns
-    ):
-        judged[row["bucket_ns"]] += row["bad"]
-    return [ValuePoint(t=rfc3339(t), value=met[t] / judged[t]) for t in sorted(judged) if judged[t]]
+def _attainment(ended: Sequence[Mapping[str, Any]], not_ended: Sequence[Mapping[str, Any]]) -> list[ValuePoint]:
+    nothing = {"requests": 0, "cancelled": 0, "goodput": 0, "in_flight_violations": 0, "lost": 0}
+    buckets = {row["bucket_ns"]: {**nothing, **row} for row in ended}
+    for row in not_ended:
+        buckets[row["bucket_ns"]] = {**buckets.get(row["bucket_ns"], nothing), **row}
+    points = []
+    for t, counts in sorted(buckets.items()):
+        n = judged(
+            total=counts["requests"],
+            cancelled=counts["cancelled"],
+            in_flight_violations=counts["in_flight_violations"],
+            lost=counts["lost"],
+        )
+        if n:
+            points.append(ValuePoint(t=rfc3339(t), value=counts["goodput"] / n))
+    return points

@@ -1,6 +1,6 @@
-"""`/metrics`: counters that follow the store segment by segment, and what is true right now."""
+"""`/metrics`: counters of the rows that each stored segment brought, and the present state of engines and collector."""
 
-from collector.exposition.ledger import Ledger
-from collector.exposition.scrape import Scrape, router
+from collector.exposition.page import MetricsPage, router
+from collector.exposition.store_counters import StoreCounters
 
-__all__ = ["Ledger", "Scrape", "router"]
+__all__ = ["MetricsPage", "StoreCounters", "router"]

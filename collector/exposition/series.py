@@ -1,4 +1,4 @@
-"""Counters that only grow, gauges and histograms by labels, and a bound on how many there are."""
+"""Values of counters, gauges and histograms by their labels, and a limit on the number of label sets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from prometheus_client import Metric as Family
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.samples import Exemplar
 
-from collector.exposition.names import Metric
+from collector.exposition.metrics import Metric
 
 Labels = tuple[str, ...]
 OTHER = "other"
@@ -19,21 +19,21 @@ OTHER = "other"
 
 @dataclass
 class LabelSets:
-    """Admits label sets up to a limit; those beyond it count together under `other`."""
+    """Admits label sets up to a limit. All label sets beyond it count together under `other`."""
 
     names: tuple[str, ...]
     limit: int
     used_ns: dict[Labels, int] = field(default_factory=dict)
 
     def admit(self, labels: Labels, now_ns: int) -> Labels:
-        """The label set itself, or `other` in every label."""
+        """The label set itself, or `other` in every label when there is no room."""
         if labels not in self.used_ns and len(self.used_ns) >= self.limit:
             return (OTHER,) * len(labels)
         self.used_ns[labels] = now_ns
         return labels
 
     def forget_before(self, ns: int) -> list[Labels]:
-        """Drop and return the label sets that were not used since then: they make room."""
+        """Drop the label sets that were not used since then, and return them."""
         idle = [labels for labels, used in self.used_ns.items() if used < ns]
         for labels in idle:
             del self.used_ns[labels]
@@ -42,7 +42,7 @@ class LabelSets:
 
 @dataclass
 class Histogram:
-    """Counts by bucket; `edges` ascending nanoseconds, inclusive. The last bucket is for what exceeds them all."""
+    """Counts by bucket. `edges` are ascending nanoseconds, inclusive; larger values are in the last bucket."""
 
     edges: Sequence[int]
     counts: list[int] = field(init=False)
@@ -53,14 +53,14 @@ class Histogram:
         self.counts = [0] * (len(self.edges) + 1)
 
     def add(self, over_ns: int, n: int, sum_ns: float, exemplar: Exemplar) -> None:
-        """Count n values whose largest exceeded edge is `over_ns` (0: none)."""
+        """Count n values. `over_ns` is the largest edge that they exceed, 0 for none."""
         bucket = bisect_left(self.edges, over_ns) + 1 if over_ns else 0
         self.counts[bucket] += n
         self.sum_ns += sum_ns
         self.exemplars[bucket] = exemplar
 
     def buckets(self) -> Iterator[tuple[str, float] | tuple[str, float, Exemplar]]:
-        """Cumulative, as the exposition formats want them."""
+        """The edges with cumulative counts, as the exposition formats want them."""
         total = 0
         for i, (edge, n) in enumerate(zip([*self.edges, None], self.counts, strict=True)):
             total += n
@@ -77,7 +77,7 @@ class Series:
     histograms: dict[Metric, dict[Labels, Histogram]] = field(default_factory=dict)
 
     def add(self, metric: Metric, labels: Labels = (), n: int = 0) -> None:
-        """Add to a counter; 0 makes it visible, so that its first increase is one."""
+        """Add to a counter. Adding 0 exposes it, so that Prometheus sees its first increase."""
         values = self.counters.setdefault(metric, Counter())
         values[labels] += n
 
@@ -86,7 +86,7 @@ class Series:
         self.gauges.setdefault(metric, {})[labels] = value
 
     def raise_to(self, metric: Metric, labels: Labels, value: float) -> bool:
-        """Set a gauge unless it is larger already, for times of latest events. True when it was set."""
+        """Set a gauge that holds the time of the latest event, unless it is as late already. True when it was set."""
         values = self.gauges.setdefault(metric, {})
         if value <= values.get(labels, float("-inf")):
             return False
@@ -101,7 +101,7 @@ class Series:
         return by_labels[labels]
 
     def drop(self, names: tuple[str, ...], labels: Labels) -> None:
-        """Remove every series whose labels begin with these."""
+        """Remove every series of metrics with these label names that has these labels."""
         for by_metric in (self.counters, self.gauges, self.histograms):
             for metric, values in by_metric.items():
                 if metric.labels[: len(names)] == names:
@@ -109,7 +109,7 @@ class Series:
                         del values[key]
 
     def families(self) -> Iterator[Family]:
-        """As prometheus_client exposes them."""
+        """The values as metric families of prometheus_client."""
         for metric, counters in self.counters.items():
             counter = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
             for labels, n in counters.items():

@@ -1,1 +1,1 @@
-"""Service-level objectives: what is promised, who is judged, how fast the budget burns. No I/O but the data files."""
+"""Service-level objectives: the SLO file, the judgement of requests, error budgets and conditions."""

@@ -1,4 +1,4 @@
-"""Error-budget arithmetic, from summed counts: the one used by `/api/v1/slos` and by the generated Prometheus rules."""
+"""Error-budget arithmetic on summed counts. `/api/v1/slos` and the generated Prometheus rules both use it."""
 
 from __future__ import annotations
 
@@ -7,31 +7,30 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import cache
 from importlib import resources
-from typing import Annotated, Literal
+from typing import Annotated
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from collector.slo.durations import format_duration
 from collector.slo.model import DurationNs, Objective, Slo
-
-Severity = Literal["page", "ticket"]
+from collector.slo.severity import BurnSeverity
 
 
 class Window(BaseModel):
-    """One line of windows.yaml."""
+    """One rule of windows.yaml."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
-    severity: Severity
+    severity: BurnSeverity
     budget: Objective
     short: DurationNs
     long: DurationNs
 
 
 class Windows(BaseModel):
-    """windows.yaml."""
+    """The content of windows.yaml."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -48,7 +47,7 @@ def load_windows() -> Windows:
 
 
 class InfeasibleSlo(ValueError):
-    """No burn-rate rule can watch this SLO; the message says why and what to change."""
+    """No burn-rate rule can watch this SLO. The message says why, and which window would do."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class BurnRule:
     """Fires when the budget burns faster than `threshold` over both windows (nanoseconds)."""
 
     name: str
-    severity: Severity
+    severity: BurnSeverity
     short_ns: int
     long_ns: int
     threshold: Decimal
@@ -66,8 +65,8 @@ class BurnRule:
 def burn_rules(slo: Slo, windows: Windows) -> tuple[BurnRule, ...]:
     """The rules that watch an SLO, most urgent first.
 
-    A rule whose factor is below 1 would fire while the promise is kept, so it is left out. Raises InfeasibleSlo when
-    none is left.
+    A rule with a factor below 1 would fire while the SLO is met, so it is left out. Raises InfeasibleSlo when none is
+    left.
     """
     maximum = windows.largest_share_of_maximum / slo.budget
     rules = tuple(
@@ -87,7 +86,7 @@ def burn_rules(slo: Slo, windows: Windows) -> tuple[BurnRule, ...]:
 
 @dataclass(frozen=True)
 class Tally:
-    """Requests of a window that count for an SLO, and how many of them were bad."""
+    """Requests of a window that an SLO judges, and how many of them were bad."""
 
     judged: int
     bad: int
@@ -98,7 +97,7 @@ class Tally:
 
 
 def fires(rule: BurnRule, budget: Decimal, short: Tally, long: Tally) -> bool:
-    """Whether the rule fires; never without enough requests to say."""
+    """Whether the rule fires. It never fires when its long window holds fewer than `least_requests`."""
     rates = short.burn(budget), long.burn(budget)
     return long.judged >= rule.least_requests and all(r is not None and r > rule.threshold for r in rates)
 

@@ -1,68 +1,45 @@
-"""Thresholds of the conditions that are alerted on beside SLO burn, from conditions.yaml."""
+"""The table of conditions: every cause of an alert and of an incident is one row of conditions.yaml."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
-from typing import Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from collector.slo.model import DurationNs, Objective
+from collector.slo.severity import Severity
 
-Severity = Literal["page", "ticket", "info"]
 
+class Condition(BaseModel):
+    """One row of conditions.yaml, which explains the columns. Durations are nanoseconds, 0 where a row has none."""
 
-class _Condition(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    alert: Annotated[str, Field(pattern=r"^Tokentrail([A-Z][a-z]+)+$")]
     severity: Severity
-
-
-class Event(_Condition):
-    """Something that happens at a moment and stays visible for a while."""
-
-    shown: DurationNs
-
-
-class ColdStart(Event):
-    """A start that somebody may have waited for."""
-
-    longer_than: DurationNs
-
-
-class Lasting(_Condition):
-    """Something that must hold for a while before it is an alert."""
-
-    lasting: DurationNs = Field(alias="for")
-
-
-class KvFull(Lasting):
-    """KV-cache use above a ratio."""
-
-    ratio: Objective
-
-
-class Conditions(BaseModel):
-    """conditions.yaml."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    kv_eviction: Event
-    kv_full: KvFull
-    cold_start: ColdStart
-    engine_lost: Event
-    engine_hung: Lasting
-    collector_down: Lasting
-    engine_down: Lasting
-    slo_unwatched: Lasting
-    no_telemetry: Lasting
-    data_refused: Event
+    incident: bool = False
+    lasting: Annotated[DurationNs, Field(alias="for")] = 0
+    shown: DurationNs = 0
+    longer_than: DurationNs = 0
+    ratio: Objective | None = None
+    silenced_by: str | None = None
 
 
 @cache
-def load_conditions() -> Conditions:
-    """The conditions that ship with the collector."""
+def load_conditions() -> Mapping[str, Condition]:
+    """The conditions that ship with the collector, by name, in the order of the file."""
     text = resources.files(__package__).joinpath("conditions.yaml").read_text(encoding="utf-8")
-    return Conditions.model_validate(yaml.safe_load(text))
+    return TypeAdapter(dict[str, Condition]).validate_python(yaml.safe_load(text))
+
+
+CAUSES: Final = tuple(name for name, condition in load_conditions().items() if condition.incident)
+"""The conditions that `/api/v1/incidents` reports."""
+
+if TYPE_CHECKING:
+    Cause = str  # mypy reads no Literal that is made at run time
+else:
+    Cause = Literal[CAUSES]

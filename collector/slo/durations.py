@@ -1,4 +1,4 @@
-"""Durations as people write them, held exactly as nanoseconds."""
+"""Reads and writes durations such as `500ms`. Inside, they are whole nanoseconds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LONGEST_NS = 100 * 365 * _UNITS_NS["d"]
 def parse_duration(text: str) -> int:
     """Nanoseconds of `500ms`, `1.5s`, `2m`, `1h30m`, `30d`.
 
-    Raises ValueError that says how to write one, also for what is no whole number of nanoseconds or over 100 years.
+    Raises ValueError that shows how to write one. Fractions of a nanosecond and more than 100 years are refused too.
     """
     parts = _PART.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
@@ -30,7 +30,7 @@ def parse_duration(text: str) -> int:
         raise ValueError(msg)
     total = sum((Decimal(number) * _UNITS_NS[unit] for number, unit in parts), Decimal(0))
     if total != int(total):
-        msg = f"{text!r} is no whole number of nanoseconds"
+        msg = f"{text!r} is not a whole number of nanoseconds"
         raise ValueError(msg)
     if total > _LONGEST_NS:
         msg = f"{text!r} is longer than 100 years"

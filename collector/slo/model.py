@@ -1,4 +1,4 @@
-"""What is promised: the SLO file, validated. docs/slos.md describes each field."""
+"""The SLO file, validated. docs/slos.md describes each field."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from collector.slo.durations import parse_duration
 
 Dimension = Literal["model", "tenant", "variant", "engine", "slo_class"]
-"""What an SLO can select by, and the API filter by; each is a column of `requests` and of `open_requests`."""
+"""The columns of `requests` and `open_requests` that an SLO selects by and the API filters by."""
 
 
 class SloFileError(ValueError):
-    """The SLO file cannot be used; the message names file, place and fix, one problem a line."""
+    """The SLO file cannot be used. The message has one line per problem, with the file, the place and the fix."""
 
 
 def _duration(value: Any) -> int:
@@ -55,7 +55,7 @@ class _Strict(BaseModel):
 
 
 class Thresholds(_Strict):
-    """What a good request keeps, jointly; nanoseconds, inclusive. None: not promised."""
+    """A good request meets all of them (≤), in nanoseconds. None: no threshold."""
 
     ttft: DurationNs | None = None
     tpot: DurationNs | None = None
@@ -70,11 +70,11 @@ class Thresholds(_Strict):
 
     def given(self) -> dict[str, int]:
         """The thresholds that are set, by name, in nanoseconds."""
-        return {name: ns for name in ("ttft", "tpot", "e2e") if (ns := getattr(self, name)) is not None}
+        return {name: ns for name in type(self).model_fields if (ns := getattr(self, name)) is not None}
 
 
 class Slo(_Strict):
-    """One promise: this share of the selected requests is good over this window."""
+    """One objective: this share of the selected requests is good over this window."""
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
     description: str = ""
@@ -119,7 +119,7 @@ def load_slos(path: Path) -> tuple[Slo, ...]:
 
 
 def describe(error: ValidationError) -> list[str]:
-    """One line a problem: where it is and what to do about it."""
+    """One line per problem: its place and its fix."""
     return [f"{_place(e['loc'])}: {_fix(e)}" for e in error.errors()]
 
 

@@ -1,1 +1,1 @@
-"""SQL, in files: tables and views (`schema/`, `engines/`) and questions (`queries/`)."""
+"""SQL, in files: tables and views (`schema/`, `engines/`), whole queries (`queries/`) and their parts (`parts/`)."""

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from alerts.generate import generate
-from collector.exposition import names
+from collector.exposition import metrics
 from collector.slo.model import load_slos
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +65,7 @@ def test_every_alert_says_how_urgent_it_is_what_it_means_and_what_to_do():
 
 
 def test_rules_use_metrics_that_exist_with_labels_that_they_have():
-    exposed = {m.name: set(m.labels) for m in names.ALL}
+    exposed = {m.name: set(m.labels) for m in metrics.ALL}
     for rule in rules():
         for name, _, labels in re.findall(r"(?<![:\w])(tokentrail_\w+)(\{([^}]*)\})?", rule["expr"]):
             assert name in exposed, rule

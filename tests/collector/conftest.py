@@ -70,19 +70,19 @@ def ingest_status():
 
 
 @pytest.fixture
-def app_and_ledger(rows, slos_file, clock, ingest_status):
+def app_and_counters(rows, slos_file, clock, ingest_status):
     return build_api(rows.store, load_slos(slos_file), ingest_status, lost_after_s=30.0, clock=clock)
 
 
 @pytest.fixture
-def app(app_and_ledger):
-    return app_and_ledger[0]
+def app(app_and_counters):
+    return app_and_counters[0]
 
 
 @pytest.fixture
-def on_segment(app_and_ledger):
+def on_segment(app_and_counters):
     """Tells the API that a segment is in the store, as the writer does."""
-    return app_and_ledger[1].on_segment
+    return app_and_counters[1].on_segment
 
 
 @pytest.fixture

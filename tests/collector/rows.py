@@ -1,4 +1,4 @@
-"""Rows written straight into the real tables, for questions whose answers a test works out by itself."""
+"""Rows written straight into the real tables, so that a test can work out by itself how the API must answer."""
 
 from itertools import count
 

@@ -96,6 +96,16 @@ def test_attainment_sees_what_hangs_and_what_was_lost(api, rows):
     ]
 
 
+def test_attainment_adds_requests_that_have_not_ended_to_those_that_ended_in_their_bucket(api, rows):
+    rows.requests([{"ended": NOW - SECOND, "slo_class": "chat", "ttft_ns": MS, "tpot_ns": 1.0} for _ in range(3)])
+    rows.request(ended=NOW - SECOND, status="cancelled")
+    rows.request(ended=NOW - 40 * SECOND, status="cancelled")
+    rows.open(start=NOW - 5 * SECOND, seen=NOW - SECOND, slo_class="chat")
+    assert api("timeseries", metric="attainment", step="30s")["points"] == [
+        {"t": "2026-11-21T09:59:30Z", "value": 0.75},
+    ]
+
+
 def test_engine_states_and_events(api, rows):
     at = NOW - 30 * SECOND
     rows.step(start=at, running=3, waiting=1, kv_blocks_used=30, kv_blocks_total=60)

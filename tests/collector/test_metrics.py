@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from collector.exposition import ledger, names
+from collector.exposition import metrics, store_counters
 from collector.exposition.series import Histogram
 from collector.sql.queries import Queries
 from tests.collector.rows import NOW, SECOND, trace_id
@@ -76,12 +76,12 @@ def test_slo_counters_start_at_zero_and_grow_by_what_arrives(scrape, arrive, clo
 
 def test_nothing_piles_up_when_nobody_scrapes(app, arrive, scrape, monkeypatch):
     asked = []
-    ask = ledger.Ledger._count_segments
-    monkeypatch.setattr(ledger.Ledger, "_count_segments", lambda self: (asked.append(1), ask(self))[1])
-    for _ in range(ledger.MOST_PENDING):
+    ask = store_counters.StoreCounters._count_segments
+    monkeypatch.setattr(store_counters.StoreCounters, "_count_segments", lambda self: (asked.append(1), ask(self))[1])
+    for _ in range(store_counters.MOST_PENDING):
         arrive(CHAT)
     assert len(asked) == 1
-    assert slo(scrape()) == (ledger.MOST_PENDING, ledger.MOST_PENDING)
+    assert slo(scrape()) == (store_counters.MOST_PENDING, store_counters.MOST_PENDING)
 
 
 def test_a_store_that_fails_costs_a_scrape_and_no_count(app, rows, arrive, scrape, monkeypatch):
@@ -228,22 +228,22 @@ def test_engine_state_events_and_cold_starts(scrape, arrive, rows, clock):
 
 
 def test_label_sets_are_bounded_and_what_is_idle_makes_room(scrape, arrive, clock, monkeypatch, rows):
-    monkeypatch.setattr(ledger, "MOST_LABEL_SETS", 3)
-    fresh = ledger.Ledger(Queries(rows.store), [], lost_after_ns=30 * SECOND, clock=clock)
+    monkeypatch.setattr(store_counters, "MOST_LABEL_SETS", 3)
+    fresh = store_counters.StoreCounters(Queries(rows.store), [], lost_after_ns=30 * SECOND, clock=clock)
     fresh.on_segment(arrive(*({"tenant": f"t{i}"} for i in range(5)), {"tenant": "t0"}))
-    fresh.advance()
+    fresh.update()
 
     def totals():
-        return {labels[4]: n for labels, n in fresh._series.counters[names.REQUESTS].items()}
+        return {labels[4]: n for labels, n in fresh._series.counters[metrics.REQUESTS].items()}
 
     assert sum(totals().values()) == 6
     assert totals()["other"] in (2, 3)
-    assert fresh._series.counters[names.OVERFLOW][()] == totals()["other"]
-    clock.now += ledger.IDLE_NS + SECOND
-    fresh.advance()
+    assert fresh._series.counters[metrics.OVERFLOW][()] == totals()["other"]
+    clock.now += store_counters.IDLE_NS + SECOND
+    fresh.update()
     assert totals().keys() == {"other"}
     fresh.on_segment(arrive({"tenant": "late"}))
-    fresh.advance()
+    fresh.update()
     assert totals()["late"] == 1
 
 
@@ -263,7 +263,7 @@ def busy(scrape, arrive, rows, ingest_status):
 def test_every_metric_is_exposed_and_documented(busy, clock):
     clock.now += 31 * SECOND
     exposed = {f.name: f for f in parse_openmetrics(busy.client.get("/metrics", headers=OPENMETRICS).text)}
-    declared = {m.name.removesuffix("_total"): m for m in names.ALL}
+    declared = {m.name.removesuffix("_total"): m for m in metrics.ALL}
     assert exposed.keys() == declared.keys()
     for name, metric in declared.items():
         assert (exposed[name].type, exposed[name].documentation) == (metric.kind, metric.help)
@@ -271,7 +271,7 @@ def test_every_metric_is_exposed_and_documented(busy, clock):
         assert labels == set(metric.labels), name
     documented = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
     listed = set(re.findall(r"^\| `(\w+)` \|", documented, re.MULTILINE))
-    assert listed == {m.name for m in names.ALL}
+    assert listed == {m.name for m in metrics.ALL}
 
 
 def test_the_classic_format_is_what_promtool_accepts(busy):

@@ -1,4 +1,4 @@
-"""The questions that are asked of the store, one file each, and how they are asked."""
+"""The queries that the API and `/metrics` run, one file each, and the class that runs them."""
 
 from __future__ import annotations
 
@@ -8,45 +8,64 @@ from importlib import resources
 from string import Template
 from typing import Any
 
-from collector.slo.judge import Condition
+from collector.sql.fragment import Fragment, merged
 from collector.store import Store
 
 
+class _Sql(Template):
+    """`$parts.name` stands for the file parts/name.sql, `$name` for a fragment that the caller passes.
+
+    A value is neither: it is a bound parameter, `{name:Type}`.
+
+        queries/counts.sql         SELECT count() AS total FROM requests WHERE $parts.ended_in_window AND $filter
+        parts/ended_in_window.sql  end >= {start_ns:Int64} AND end < {end_ns:Int64}
+        the caller                 queries.row("counts", {"filter": Fragment("model = 'm'")}, start_ns=1, end_ns=2)
+        the store                  … WHERE end >= {start_ns:Int64} AND end < {end_ns:Int64} AND (model = 'm')
+    """
+
+    idpattern = r"(?-i:(?:parts\.)?[a-z][a-z0-9_]*)"
+
+
 @cache
-def _template(name: str) -> Template:
-    return Template(resources.files(__package__).joinpath(f"{name}.sql").read_text(encoding="utf-8"))
+def _with_parts(path: str) -> _Sql:
+    """A file without its comments, with the text of its parts. Fragments that callers pass still stand by name."""
+    text = resources.files("collector.sql").joinpath(f"{path}.sql").read_text(encoding="utf-8")
+    template = _Sql("\n".join(line for line in text.splitlines() if not line.startswith("--")))
+    parts = [name for name in template.get_identifiers() if name.startswith("parts.")]
+    return _Sql(template.safe_substitute({name: _with_parts(name.replace(".", "/")).template for name in parts}))
+
+
+def render(path: str, fragments: Mapping[str, Fragment]) -> str:
+    """The SQL of a file, such as `queries/counts`. Raises TypeError unless the fragments are those that it names."""
+    template = _with_parts(path)
+    named = set(template.get_identifiers())
+    if named != fragments.keys():
+        msg = f"{path}.sql takes the fragments {sorted(named)}, not {sorted(fragments)}"
+        raise TypeError(msg)
+    return template.substitute({name: f"({fragment.sql})" for name, fragment in fragments.items()})
+
+
+def part(name: str, fragments: Mapping[str, Fragment]) -> Fragment:
+    """A file of `parts/` as a fragment, for a part that only some callers need."""
+    return Fragment(render(f"parts/{name}", fragments), merged([*fragments.values()]))
 
 
 class Queries:
-    """Asks a store the questions in this folder.
-
-    `$name` in a file stands for a condition (`collector.slo.judge`) or for another file of the folder; every value is a
-    bound parameter.
-    """
+    """Runs the queries of this folder on a store. `fragments` stand in the SQL by name, `parameters` are bound."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def ask(
-        self, name: str, conditions: Mapping[str, Condition] | None = None, /, **parameters: Any
+    def rows(
+        self, query: str, fragments: Mapping[str, Fragment] | None = None, /, **parameters: Any
     ) -> list[dict[str, Any]]:
-        """The rows of the answer, by column name."""
-        conditions = conditions or {}
-        for condition in conditions.values():
-            parameters |= condition.parameters
-        sql = _render(name, {key: f"({condition.sql})" for key, condition in conditions.items()})
-        result = self._store.query(sql, parameters)
+        """The rows of the result, by column name."""
+        fragments = fragments or {}
+        sql = render(f"queries/{query}", fragments)
+        result = self._store.query(sql, parameters | merged([*fragments.values()]))
         return [dict(zip(result.column_names, row, strict=True)) for row in result.result_rows]
 
-    def ask_one(
-        self, name: str, conditions: Mapping[str, Condition] | None = None, /, **parameters: Any
-    ) -> dict[str, Any]:
-        """The only row of the answer, for questions that always have one."""
-        (row,) = self.ask(name, conditions, **parameters)
+    def row(self, query: str, fragments: Mapping[str, Fragment] | None = None, /, **parameters: Any) -> dict[str, Any]:
+        """The only row of the result, for queries that always have one."""
+        (row,) = self.rows(query, fragments, **parameters)
         return row
-
-
-def _render(name: str, fragments: Mapping[str, str]) -> str:
-    template = _template(name)
-    files = {key for key in template.get_identifiers() if key not in fragments}
-    return template.substitute(fragments, **{key: _render(key, fragments) for key in files})

@@ -1,3 +1,4 @@
+-- The sub-phases of the given cold starts, in order.
 SELECT
     lower(hex(trace_id)) AS trace_id_hex, phase AS name, toUnixTimestamp64Nano(start) AS began_ns, duration_ns
 FROM cold_starts

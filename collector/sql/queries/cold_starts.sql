@@ -10,7 +10,7 @@ FROM
     WHERE phase = ''
       AND start < fromUnixTimestamp64Nano({end_ns:Int64})
       AND toUnixTimestamp64Nano(start) + duration_ns >= {start_ns:Int64}
-      AND $of_engines
+      AND $process_filter
     ORDER BY start DESC
     LIMIT {limit:UInt32}
 ) AS cold
@@ -18,7 +18,7 @@ LEFT JOIN
 (
     SELECT service, instance, toUnixTimestamp64Nano(start) AS began_ns, toUnixTimestamp64Nano(end) AS ended_ns
     FROM requests
-    WHERE $window AND cold_start_ns > 0
+    WHERE $parts.ended_in_window AND cold_start_ns > 0
 ) AS waiting USING (service, instance)
 GROUP BY ALL
 ORDER BY began_ns DESC

@@ -1,3 +1,4 @@
+-- Requests that ended in the window, by how they ended, and the sums of their tokens.
 SELECT
     count() AS total,
     countIf(status = 'ok') AS ok,
@@ -8,4 +9,4 @@ SELECT
     sum(toUInt64(input_tokens) + output_tokens) AS tokens_all,
     sumIf(output_tokens, $good) AS tokens_good
 FROM requests
-WHERE $window AND $filter
+WHERE $parts.ended_in_window AND $filter

@@ -1,4 +1,5 @@
--- Runs of requests losing their KV-cache blocks, one engine process each: a run ends when `quiet_ns` pass without one.
+-- Runs of preemptions (a running request loses its KV-cache blocks), per engine process. A run ends when `quiet_ns` pass without
+-- a preemption.
 SELECT
     service, instance,
     toUnixTimestamp64Nano(min(start)) AS began_ns,
@@ -17,8 +18,8 @@ FROM
                 OVER (PARTITION BY service, instance ORDER BY start, trace_id, request_span_id
                       ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)) > {quiet_ns:Int64} AS opens
         FROM kv_events
-        WHERE start >= fromUnixTimestamp64Nano({start_ns:Int64}) AND start < fromUnixTimestamp64Nano({end_ns:Int64})
-          AND reason = 'preemption' AND $of_engines
+        WHERE $parts.started_in_window
+          AND reason = 'preemption' AND $process_filter
     )
 )
 GROUP BY service, instance, run

@@ -1,7 +1,7 @@
--- As violations.sql, of requests that have not ended; those that were lost have failed.
+-- As violations.sql, for requests that have not ended. A lost request has failed.
 SELECT
     countIf(NOT is_lost AND $ttft) AS ttft,
     countIf(NOT is_lost AND $tpot) AS tpot,
     countIf(NOT is_lost AND $e2e) AS e2e,
     countIf(is_lost) AS failed
-FROM ($in_flight)
+FROM ($parts.in_flight)

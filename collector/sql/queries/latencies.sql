@@ -1,4 +1,4 @@
--- Exact, of requests that ended ok; NULLs (no token, fewer than two, an engine that does not say) are not counted.
+-- Exact, of requests that ended ok. A NULL (no token, fewer than two tokens, the engine does not report it) is not counted.
 SELECT
     countIf(ttft_ns IS NOT NULL) AS ttft_count,
     avg(ttft_ns) AS ttft_mean,
@@ -17,4 +17,4 @@ SELECT
     quantilesExactInclusive(0.5, 0.9, 0.95, 0.99, 0.999)(queue_ns) AS queue_quantiles,
     max(queue_ns) AS queue_max
 FROM requests
-WHERE $window AND $filter AND status = 'ok'
+WHERE $parts.ended_in_window AND $filter AND status = 'ok'

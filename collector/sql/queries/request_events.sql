@@ -1,22 +1,22 @@
--- What happened to the request's engine process while it ran. No event is expected to last longer than an hour.
+-- KV events and cold starts of the request's engine process while the request ran.
 SELECT * FROM
 (
 SELECT
-    concat('kv.', kind) AS what, reason, toUnixTimestamp64Nano(start) - {began_ns:Int64} AS offset_ns, duration_ns,
+    concat('kv.', kind) AS kind, reason, toUnixTimestamp64Nano(start) - {began_ns:Int64} AS offset_ns, duration_ns,
     blocks, trace_id = unhex({trace_id:String}) AND request_span_id IN ('', unhex({span_id:String})) AS own
 FROM kv_events
 WHERE service = {service:String} AND instance = {instance:String}
   AND start <= fromUnixTimestamp64Nano({ended_ns:Int64})
-  AND start >= fromUnixTimestamp64Nano({began_ns:Int64}) - INTERVAL 1 HOUR
+  AND start >= fromUnixTimestamp64Nano({began_ns:Int64}) - $parts.longest_event
   AND toUnixTimestamp64Nano(start) + duration_ns >= {began_ns:Int64}
 UNION ALL
 SELECT
-    'cold_start' AS what, error_type AS reason, toUnixTimestamp64Nano(start) - {began_ns:Int64} AS offset_ns, duration_ns,
+    'cold_start' AS kind, error_type AS reason, toUnixTimestamp64Nano(start) - {began_ns:Int64} AS offset_ns, duration_ns,
     0 AS blocks, true AS own
 FROM cold_starts
 WHERE phase = '' AND service = {service:String} AND instance = {instance:String}
   AND start <= fromUnixTimestamp64Nano({ended_ns:Int64})
-  AND start >= fromUnixTimestamp64Nano({began_ns:Int64}) - INTERVAL 1 HOUR
+  AND start >= fromUnixTimestamp64Nano({began_ns:Int64}) - $parts.longest_event
   AND toUnixTimestamp64Nano(start) + duration_ns >= {began_ns:Int64}
 )
 ORDER BY offset_ns

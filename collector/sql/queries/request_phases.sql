@@ -1,3 +1,4 @@
+-- The phases of one request, in order.
 SELECT name, toUnixTimestamp64Nano(start) - {began_ns:Int64} AS offset_ns, duration_ns
 FROM phases
 WHERE trace_id = unhex({trace_id:String}) AND request_span_id = unhex({span_id:String})

@@ -1,10 +1,11 @@
+-- Steps of the request's engine process that overlap the request.
 SELECT
     step, toUnixTimestamp64Nano(start) - {began_ns:Int64} AS offset_ns, duration_ns, prefill_tokens, decode_tokens, running,
     waiting, preempted, kv_blocks_used, kv_blocks_total, kv_blocks_evicted
 FROM steps
 WHERE service = {service:String} AND instance = {instance:String}
   AND start <= fromUnixTimestamp64Nano({ended_ns:Int64})
-  AND start >= fromUnixTimestamp64Nano({began_ns:Int64}) - INTERVAL 1 HOUR
+  AND start >= fromUnixTimestamp64Nano({began_ns:Int64}) - $parts.longest_event
   AND toUnixTimestamp64Nano(start) + duration_ns >= {began_ns:Int64}
 ORDER BY start
 LIMIT {limit:UInt32}

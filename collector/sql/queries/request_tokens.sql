@@ -1,4 +1,4 @@
--- A token was emitted when its wait and those of all tokens before it were over.
+-- The tokens of one request. A token was emitted when its own wait and the waits of all tokens before it were over.
 SELECT
     token_index,
     duration_us * 1000 AS duration_ns,

@@ -1,3 +1,4 @@
+-- Cold starts that WAL segments brought, per engine process, with the latest one's duration and end.
 SELECT
     service, instance,
     count() AS n,

@@ -1,4 +1,4 @@
--- Latencies of requests that ended ok, by the largest bucket edge that they exceed; edges are ascending nanoseconds and
+-- Latencies of requests that ended ok, by the largest bucket edge that they exceed. Edges are ascending nanoseconds and
 -- start with 0. The latest request of each bucket is its exemplar.
 SELECT
     model, engine, service, variant, tenant, slo_class, metric, over_ns,
@@ -16,5 +16,5 @@ ARRAY JOIN
         roundDown(toInt64(greatest(ceil(ifNull(tpot_ns, 1)), 1)) - 1, {tpot_edges:Array(Int64)}),
         roundDown(toInt64(greatest(e2e_ns, 1)) - 1, {e2e_edges:Array(Int64)})
     ] AS over_ns
-WHERE $segment AND status = 'ok' AND value IS NOT NULL
+WHERE $parts.in_segments AND status = 'ok' AND value IS NOT NULL
 GROUP BY ALL

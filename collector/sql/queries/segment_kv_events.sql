@@ -1,3 +1,4 @@
+-- Evictions and preemptions that WAL segments brought, per engine process and reason.
 SELECT
     service, instance, reason,
     count() AS n,

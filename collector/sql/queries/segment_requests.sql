@@ -1,3 +1,4 @@
+-- Requests that WAL segments brought, and the sums of their tokens, by label set.
 SELECT
     model, engine, service, variant, tenant, slo_class, status,
     count() AS n,
@@ -5,5 +6,5 @@ SELECT
     sum(output_tokens) AS tokens_out,
     sum(cached_tokens) AS tokens_cached
 FROM requests
-WHERE $segment
+WHERE $parts.in_segments
 GROUP BY ALL

@@ -1,11 +1,11 @@
--- What a segment's requests add for one SLO, without those that were counted while they were in flight.
+-- Requests that WAL segments add to the counters of one SLO, without those that were counted while they were in flight.
 SELECT
-    countIf(status != 'cancelled' AND NOT was_counted) AS judged,
+    countIf($parts.is_judged AND NOT was_counted) AS judged,
     countIf($good AND NOT was_counted) AS good,
-    groupArrayIf(key, was_counted) AS known
+    groupArrayIf(key, was_counted) AS ended
 FROM
 (
     SELECT *, lower(hex(concat(trace_id, span_id))) AS key, key IN {counted:Array(String)} AS was_counted
     FROM requests
-    WHERE $segment AND $selected
+    WHERE $parts.in_segments AND $selected
 )

@@ -1,5 +1,5 @@
--- Counts by the shortest of the ascending `windows` (nanoseconds, all ending at `end_ns`) that holds the request: the sum
--- of the bands up to a window is that window's count.
+-- Counts by band: the index of the shortest window that holds the request, of ascending `windows` (nanoseconds, all ending at
+-- `end_ns`). The count of a window is the sum of its band and of all bands before it.
 SELECT
     arrayFirstIndex(w -> toUnixTimestamp64Nano(end) >= {end_ns:Int64} - w, {windows:Array(Int64)}) AS band,
     count() AS total,
@@ -8,5 +8,5 @@ SELECT
     countIf(status = 'error') AS failed,
     countIf(status = 'cancelled') AS cancelled
 FROM requests
-WHERE $window AND $filter
+WHERE $parts.ended_in_window AND $filter
 GROUP BY band

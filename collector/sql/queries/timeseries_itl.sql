@@ -1,15 +1,15 @@
--- A token belongs to the bucket in which its request ended, as everything else about that request.
+-- A token is in the bucket in which its request ended, as everything else about that request.
 SELECT
     bucket_ns,
     count() AS n,
     quantilesExactInclusive(0.5, 0.9, 0.95, 0.99)(duration_us * 1000) AS quantiles,
     max(duration_us * 1000) AS largest
-FROM (SELECT trace_id, request_span_id, duration_us $itl_tokens) AS token
+FROM (SELECT trace_id, request_span_id, duration_us $parts.itl_tokens) AS token
 INNER JOIN
 (
-    SELECT trace_id, span_id AS request_span_id, $bucket AS bucket_ns
+    SELECT trace_id, span_id AS request_span_id, $parts.bucket AS bucket_ns
     FROM requests
-    WHERE $window AND $filter AND status = 'ok'
+    WHERE $parts.ended_in_window AND $filter AND status = 'ok'
 ) AS request USING (trace_id, request_span_id)
 GROUP BY bucket_ns
 ORDER BY bucket_ns

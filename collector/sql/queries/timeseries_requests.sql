@@ -1,12 +1,12 @@
+-- Counts of requests by the bucket in which they ended.
 SELECT
-    $bucket AS bucket_ns,
+    $parts.bucket AS bucket_ns,
     count() AS requests,
     countIf(status = 'error') AS failed,
     countIf(status = 'cancelled') AS cancelled,
     sum(output_tokens) AS tokens_out,
-    countIf($good) AS goodput,
-    countIf(status != 'cancelled') AS judged
+    countIf($good) AS goodput
 FROM requests
-WHERE $window AND $filter
+WHERE $parts.ended_in_window AND $filter
 GROUP BY bucket_ns
 ORDER BY bucket_ns

@@ -1,3 +1,4 @@
+-- The highest KV-cache use of any engine process, and the sum over processes of each one's largest batch and queue, by bucket.
 SELECT
     bucket_ns,
     max(if(blocks_total = 0, NULL, blocks_used / blocks_total)) AS kv_usage,
@@ -12,8 +13,8 @@ FROM
         max(running) AS most_running,
         max(waiting) AS most_waiting
     FROM steps
-    WHERE start >= fromUnixTimestamp64Nano({start_ns:Int64}) AND start < fromUnixTimestamp64Nano({end_ns:Int64})
-      AND $of_engines
+    WHERE $parts.started_in_window
+      AND $process_filter
     GROUP BY bucket_ns, service, instance
 )
 GROUP BY bucket_ns

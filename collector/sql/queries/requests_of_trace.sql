@@ -1,6 +1,6 @@
--- Every request of a trace, newest first.
+-- Every request of a trace that has ended, newest first.
 SELECT
-    $request_columns
+    $parts.request_columns
 FROM requests
 WHERE trace_id = unhex({trace_id:String})
 ORDER BY end DESC, span_id

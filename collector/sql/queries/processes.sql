@@ -1,4 +1,4 @@
--- Every sign of life of each engine process: requests, announcements, steps, cold starts.
+-- Engine processes with any sign of life in the window: a request, an announcement, a step, a cold start.
 SELECT
     service, instance,
     anyIf(kind, kind != '') AS engine,
@@ -11,7 +11,7 @@ FROM
 (
     SELECT service, instance, engine AS kind, variant AS label, model AS name, min(start) AS first, max(end) AS last, count() AS n
     FROM requests
-    WHERE $window AND $filter
+    WHERE $parts.ended_in_window AND $filter
     GROUP BY ALL
     UNION ALL
     SELECT service, instance, engine, variant, model, min(start), max(seen), 0
@@ -21,12 +21,12 @@ FROM
     UNION ALL
     SELECT service, instance, engine, variant, model, min(start), max(start + toIntervalNanosecond(duration_ns)), 0
     FROM cold_starts
-    WHERE start >= fromUnixTimestamp64Nano({start_ns:Int64}) AND start < fromUnixTimestamp64Nano({end_ns:Int64}) AND $of_engines
+    WHERE $parts.started_in_window AND $process_filter
     GROUP BY ALL
     UNION ALL
     SELECT service, instance, '', variant, '', min(start), max(start), 0
     FROM steps
-    WHERE start >= fromUnixTimestamp64Nano({start_ns:Int64}) AND start < fromUnixTimestamp64Nano({end_ns:Int64}) AND $of_engines
+    WHERE $parts.started_in_window AND $process_filter
     GROUP BY ALL
 )
 GROUP BY service, instance

@@ -1,4 +1,4 @@
--- The latest announcements of a trace's requests, newest request first.
+-- The latest announcement of each request of a trace, newest request first.
 SELECT
     lower(hex(trace_id)) AS trace_id_hex, lower(hex(span_id)) AS span_id_hex, request_id, engine, service, instance,
     variant, operation, model, tenant, slo_class, toUnixTimestamp64Nano(start) AS began_ns,

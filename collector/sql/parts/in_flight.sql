@@ -1,11 +1,12 @@
--- Requests that had not ended at `end_ns`, and those of them that were lost since `start_ns`: not announced again for
--- `lost_after_ns`. What is known of one is what its latest announcement said, so `elapsed_ns` ends with that; of one
--- that ended since, everything is known. `no_progress`: its engine ran no step for `lost_after_ns`.
+-- Requests that had not ended at `end_ns`. A request is lost when it was not announced again for `lost_after_ns`; those lost
+-- before `start_ns` are left out. A request is described by its latest announcement, so `elapsed_ns` ends there; a request that
+-- ended after `end_ns` is described by its row. `no_progress`: its engine process ran no step for `lost_after_ns`. Steps older
+-- than a day are not looked for.
 WITH
     fromUnixTimestamp64Nano({end_ns:Int64}, 'UTC') AS at,
     fromUnixTimestamp64Nano({start_ns:Int64} - {lost_after_ns:Int64}, 'UTC') AS heard_since
 SELECT
-    trace_id, span_id, service, instance, model, tenant, variant, engine, slo_class, output_tokens, ttft_ns, start, seen,
+    $parts.in_flight_columns, seen,
     toUInt64(greatest(toUnixTimestamp64Nano(least(seen, at)) - toUnixTimestamp64Nano(start), 0)) AS elapsed_ns,
     toUnixTimestamp64Nano(seen) + {lost_after_ns:Int64} AS lost_at_ns,
     lost_at_ns < {end_ns:Int64} AS is_lost,
@@ -14,8 +15,7 @@ SELECT
     toUnixTimestamp64Nano(stepped.last_step) AS last_step_ns
 FROM
 (
-    SELECT
-        trace_id, span_id, service, instance, model, tenant, variant, engine, slo_class, output_tokens, ttft_ns, start, seen
+    SELECT $parts.in_flight_columns, seen
     FROM
     (
         SELECT *
@@ -26,10 +26,9 @@ FROM
     )
     WHERE NOT ended AND $filter
     UNION ALL
-    SELECT
-        trace_id, span_id, service, instance, model, tenant, variant, engine, slo_class, output_tokens, ttft_ns, start, end
+    SELECT $parts.in_flight_columns, end
     FROM requests
-    WHERE start <= at AND end > at AND end < at + INTERVAL 1 HOUR AND $filter
+    WHERE start <= at AND end > at AND end < at + $parts.end_margin AND $filter
 ) AS open
 LEFT JOIN
 (

@@ -1,4 +1,4 @@
-"""Every metric of the collector's /metrics: its name, meaning and labels. docs/metrics.md lists the same (tested)."""
+"""The registry of all metrics of `/metrics`: names, meanings and labels. A test holds docs/metrics.md to it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,19 @@ from typing import Final, Literal
 
 Kind = Literal["counter", "gauge", "histogram"]
 
-REQUEST: Final = ("gen_ai_request_model", "engine", "service_name", "variant", "tenant", "slo_class")
-"""Labels of what is counted per request. Not the instance: processes come and go, and these series are many."""
+REQUEST_LABELS: Final = {
+    "gen_ai_request_model": "model",
+    "engine": "engine",
+    "service_name": "service",
+    "variant": "variant",
+    "tenant": "tenant",
+    "slo_class": "slo_class",
+}
+"""Labels of metrics about requests, and their columns. Without the instance: processes come and go, and each label set
+has many series."""
+REQUEST: Final = tuple(REQUEST_LABELS)
 PROCESS: Final = ("service_name", "service_instance_id")
-"""Labels of what is known per engine process."""
+"""Labels of metrics about engine processes."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
+-- An engine process that has a matching request, ended or in flight, in the window.
 (service, instance) IN
 (
-    SELECT service, instance FROM requests WHERE $window AND $filter
+    SELECT service, instance FROM requests WHERE $parts.ended_in_window AND $filter
     UNION DISTINCT
     SELECT service, instance FROM open_requests
     WHERE seen >= fromUnixTimestamp64Nano({start_ns:Int64}) AND start < fromUnixTimestamp64Nano({end_ns:Int64}) AND $filter

@@ -1,3 +1,4 @@
+-- The newest step of each engine process in the window.
 SELECT
     service, instance,
     argMax(variant, start) AS variant_now,
@@ -7,7 +8,7 @@ SELECT
     argMax(running, start) AS running_now,
     argMax(waiting, start) AS waiting_now
 FROM steps
-WHERE start >= fromUnixTimestamp64Nano({start_ns:Int64}) AND start < fromUnixTimestamp64Nano({end_ns:Int64})
-  AND $of_engines
+WHERE $parts.started_in_window
+  AND $process_filter
 GROUP BY service, instance
 ORDER BY service, instance

@@ -1,0 +1,107 @@
+"""The page `/metrics`: counters from the store, the present state of engine processes, and the collector itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from fastapi import APIRouter, Request, Response
+from prometheus_client import CollectorRegistry
+from prometheus_client import Metric as Family
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from collector.exposition import metrics
+from collector.exposition.series import Series
+from collector.exposition.store_counters import SECOND_NS, StoreCounters
+from collector.sql.fragment import TRUE
+from collector.sql.queries import Queries
+from collector.status import IngestStatus
+
+RECENT_NS: Final = 300 * SECOND_NS
+"""The present state of an engine process is its newest step, if that is not older than this."""
+
+
+class MetricsPage(Collector):
+    """Every metric family of `/metrics`, for prometheus_client to write."""
+
+    def __init__(
+        self,
+        counters: StoreCounters,
+        queries: Queries,
+        status: IngestStatus,
+        *,
+        lost_after_ns: int,
+        clock: Callable[[], int],
+    ) -> None:
+        self._counters = counters
+        self._queries = queries
+        self._status = status
+        self._lost_after_ns = lost_after_ns
+        self._clock = clock
+
+    def collect(self) -> Iterator[Family]:
+        """The families. An error of the store passes through, so that the scrape fails and is not half an answer."""
+        present = Series()
+        self._processes(present)
+        self._counters.update()
+        yield from self._counters.families()
+        yield from present.families()
+        yield from self._collector().families()
+
+    def _processes(self, present: Series) -> None:
+        now = self._clock()
+        bounds = {"start_ns": now - RECENT_NS, "end_ns": now}
+        for row in self._queries.rows("newest_steps", {"process_filter": TRUE}, **bounds):
+            process = self._counters.admit_process((row["service"], row["instance"]))
+            present.set(metrics.RUNNING, process, row["running_now"])
+            present.set(metrics.WAITING, process, row["waiting_now"])
+            if row["blocks_total"]:
+                present.set(metrics.KV_USAGE, process, row["blocks_used"] / row["blocks_total"])
+        for process in self._counters.processes():
+            present.set(metrics.IN_FLIGHT, process, 0)
+            present.set(metrics.STUCK, process, 0)
+        for row in self._queries.rows(
+            "in_flight_by_process", {"filter": TRUE}, start_ns=now, end_ns=now, lost_after_ns=self._lost_after_ns
+        ):
+            process = self._counters.admit_process((row["service"], row["instance"]))
+            present.set(metrics.IN_FLIGHT, process, row["in_flight"])
+            present.set(metrics.STUCK, process, row["stuck"])
+
+    def _collector(self) -> Series:
+        now, series = self._status.snapshot(), Series()
+        for metric, n in (
+            (metrics.PAYLOADS, now.payloads_received),
+            (metrics.DUPLICATES, now.payloads_duplicate),
+            (metrics.DEAD_LETTERED, now.payloads_dead_lettered),
+            (metrics.SPANS, now.spans_received),
+            (metrics.BYTES, now.bytes_received),
+            (metrics.SEGMENTS, now.segments_inserted),
+        ):
+            series.add(metric, (), n)
+        for metric, by_reason in (
+            (metrics.REJECTED, now.payloads_rejected),
+            (metrics.SPANS_REJECTED, now.spans_rejected),
+        ):
+            for reason, n in by_reason.items():
+                series.add(metric, (reason,), n)
+        series.set(metrics.WAL_SEGMENTS, (), now.wal_segments_pending)
+        series.set(metrics.WAL_BYTES, (), now.wal_bytes_pending)
+        series.set(metrics.LAST_INSERT, (), now.last_insert_unix_s)
+        series.set(metrics.READY, (), int(now.ready))
+        return series
+
+
+def router(page: MetricsPage) -> APIRouter:
+    """`GET /metrics`: OpenMetrics with exemplars to a scraper that accepts it, the classic text format to others."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(page)
+    routes = APIRouter(tags=["process"])
+
+    @routes.get("/metrics", response_class=Response)
+    def get_metrics(request: Request) -> Response:
+        """Metrics for Prometheus."""
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(registry), headers={"content-type": content_type})
+
+    return routes

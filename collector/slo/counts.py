@@ -1,0 +1,47 @@
+"""Counts of requests in a window, and the one formula for how many of them an SLO judges."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel
+
+from collector.slo.burn import Tally
+
+N = TypeVar("N", int, npt.NDArray[np.int64])
+
+
+def judged(*, total: int, cancelled: int, in_flight_violations: N, lost: int) -> N:
+    """The denominator of attainment: requests that ended and were not cancelled, in flight and bad already, or lost."""
+    return total - cancelled + in_flight_violations + lost
+
+
+class Counts(BaseModel):
+    """Requests: ended in the window, and in flight at its end."""
+
+    total: int
+    ok: int
+    good: int
+    failed: int
+    cancelled: int
+    in_flight: int
+    in_flight_violations: int
+    lost: int
+
+    @property
+    def tally(self) -> Tally:
+        """The requests that an SLO judges, and the bad ones among them."""
+        n = judged(
+            total=self.total,
+            cancelled=self.cancelled,
+            in_flight_violations=self.in_flight_violations,
+            lost=self.lost,
+        )
+        return Tally(n, n - self.good)
+
+    @property
+    def attainment(self) -> float | None:
+        """Good ÷ judged; None when there is nothing to judge."""
+        return self.good / self.tally.judged if self.tally.judged else None

@@ -1,0 +1,2 @@
+-- The start of the timeseries bucket in which a request ended, in unix nanoseconds.
+intDiv(toUnixTimestamp64Nano(end), {step_ns:Int64}) * {step_ns:Int64}

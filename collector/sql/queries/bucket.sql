@@ -1,1 +1,0 @@
-intDiv(toUnixTimestamp64Nano(end), {step_ns:Int64}) * {step_ns:Int64}

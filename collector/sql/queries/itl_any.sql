@@ -1,1 +1,0 @@
-SELECT 1 FROM tokens WHERE $token_minutes LIMIT 1

@@ -1,1 +1,0 @@
-SELECT trace_id, span_id FROM requests WHERE $window AND $filter AND status = 'ok'

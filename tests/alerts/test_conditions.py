@@ -1,0 +1,107 @@
+"""A condition is one row of conditions.yaml. Every other list of conditions follows from the table or is held to it."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from alerts.generate import PER_SLO
+from collector.api.incidents import FINDERS, Incident
+from collector.slo.burn import load_windows
+from collector.slo.conditions import CAUSES, Condition, load_conditions
+from collector.slo.durations import format_duration
+from collector.slo.severity import SEVERITIES
+
+ROOT = Path(__file__).parents[2]
+CONDITIONS = load_conditions()
+ALERTMANAGER = yaml.safe_load((ROOT / "alerts" / "alertmanager.yml").read_text())
+
+
+def document(name):
+    return (ROOT / "docs" / name).read_text()
+
+
+def severities(name):
+    """A condition's severities, most urgent first; a burn has those of its windows."""
+    if name != "slo_burn":
+        return [CONDITIONS[name].severity]
+    return sorted({rule.severity for rule in load_windows().rules}, key=SEVERITIES.index)
+
+
+def test_each_row_has_an_alert_of_its_own():
+    assert len({condition.alert for condition in CONDITIONS.values()}) == len(CONDITIONS)
+
+
+def test_each_row_has_a_rule_and_each_rule_a_row():
+    templates = yaml.safe_load((ROOT / "alerts" / "templates" / "alerts.yml").read_text())
+    assert templates.keys() == CONDITIONS.keys()
+    assert set(PER_SLO) <= CONDITIONS.keys()
+    files = [yaml.safe_load(path.read_text()) for path in (ROOT / "alerts" / "rules").glob("*.yml")]
+    rules = [rule for file in files for group in file["groups"] for rule in group["rules"] if "alert" in rule]
+    assert {rule["alert"] for rule in rules} == {condition.alert for condition in CONDITIONS.values()}
+    names = {condition.alert: name for name, condition in CONDITIONS.items()}
+    for rule in rules:
+        condition = CONDITIONS[names[rule["alert"]]]
+        assert rule["labels"]["severity"] in severities(names[rule["alert"]])
+        assert rule.get("for") == (format_duration(condition.lasting) if condition.lasting else None)
+
+
+def test_each_cause_has_a_finder_and_is_a_value_of_the_api():
+    assert FINDERS.keys() == set(CAUSES) == {name for name, c in CONDITIONS.items() if c.incident}
+    assert Incident.model_json_schema()["properties"]["cause"]["enum"] == list(CAUSES)
+    assert f'"{"|".join(CAUSES)}"' in re.sub(r"\s+", " ", document("api.md"))
+
+
+def test_a_burn_is_as_urgent_as_its_most_urgent_window():
+    assert CONDITIONS["slo_burn"].severity == severities("slo_burn")[0]
+
+
+def test_each_severity_has_a_receiver_and_is_documented():
+    assert [receiver["name"] for receiver in ALERTMANAGER["receivers"]] == list(SEVERITIES)
+    routed = {re.sub(r'severity="(\w+)"', r"\1", route["matchers"][0]) for route in ALERTMANAGER["route"]["routes"]}
+    assert routed | {ALERTMANAGER["route"]["receiver"]} == set(SEVERITIES)
+    assert f'"{"|".join(SEVERITIES)}"' in re.sub(r"\s+", " ", document("api.md"))
+
+
+def test_alertmanager_silences_what_the_table_says():
+    silenced, burns = {}, []
+    for rule in ALERTMANAGER["inhibit_rules"]:
+        (source,) = re.findall(r'alertname="(\w+)"', rule["source_matchers"][0])
+        targets = re.findall(r"Tokentrail\w+", rule["target_matchers"][0])
+        if targets == [source]:
+            burns.append([source, *(m[1] for m in (rule["source_matchers"], rule["target_matchers"])), rule["equal"]])
+        else:
+            silenced |= dict.fromkeys(targets, source)
+    assert silenced == {c.alert: CONDITIONS[c.silenced_by].alert for c in CONDITIONS.values() if c.silenced_by}
+    page, ticket = severities("slo_burn")
+    assert burns == [[CONDITIONS["slo_burn"].alert, f'severity="{page}"', f'severity="{ticket}"', ["slo"]]]
+
+
+def test_the_documentation_lists_the_table():
+    rows = []
+    for name, condition in CONDITIONS.items():
+        alert = f"[{condition.alert}](#{condition.alert.lower()})"
+        silenced = f"`{condition.silenced_by}`" if condition.silenced_by else ""
+        lasting = format_duration(condition.lasting) if condition.lasting else ""
+        shown = format_duration(condition.shown) if condition.shown else ""
+        cells = [f"`{name}`", alert, " or ".join(severities(name)), "yes" if condition.incident else "", lasting, shown]
+        rows.append(re.sub(r" +", " ", f"| {' | '.join([*cells, silenced])} |"))
+    assert [line for line in document("alerts.md").splitlines() if line.startswith("| `")] == rows
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_each_section_of_the_documentation_says_how_urgent_it_is(name):
+    section = document("alerts.md").split(f"\n## {CONDITIONS[name].alert}\n")[1]
+    assert section.startswith(f"\n**{' or '.join(severities(name)).capitalize()}.** ")
+
+
+@pytest.mark.parametrize(
+    "change", [{"severity": "urgent"}, {"alert": "KvFull"}, {"shown": "0s"}, {"ratio": "2"}, {"quiet": "1m"}]
+)
+def test_a_wrong_row_is_refused(change):
+    row = {"alert": "TokentrailKvCacheFull", "severity": "ticket"}
+    assert TypeAdapter(Condition).validate_python(row).incident is False
+    with pytest.raises(ValidationError):
+        TypeAdapter(Condition).validate_python(row | change)

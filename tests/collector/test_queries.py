@@ -1,0 +1,131 @@
+"""Queries and their parts: every fragment is passed by name, and no file is left over."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from collector.sql import queries
+from collector.sql.fragment import FALSE, TRUE, Fragment, all_of, any_of, negated
+from collector.sql.queries import Queries, part, render
+from tests.collector.rows import NOW, SECOND, Rows, trace_id
+
+SQL = Path(queries.__file__).parent.parent
+METRICS = ("ttft", "itl", "kv_evictions", "kv_usage", "attainment")
+A = Fragment("a = {a:String}", {"a": "x"})
+B = Fragment("b", {"b": 1})
+
+
+def names(folder):
+    return {f"{folder}/{path.stem}" for path in (SQL / folder).glob("*.sql")}
+
+
+class TestFragments:
+    def test_predicates_are_joined_in_parentheses_with_all_their_parameters(self):
+        assert all_of(A, B) == Fragment("(a = {a:String}) AND (b)", {"a": "x", "b": 1})
+        assert any_of(A, B) == Fragment("(a = {a:String}) OR (b)", {"a": "x", "b": 1})
+        assert negated(A) == Fragment("NOT (a = {a:String})", {"a": "x"})
+
+    def test_all_of_nothing_is_true_and_any_of_nothing_is_false(self):
+        assert all_of() == TRUE
+        assert any_of() == FALSE
+
+
+class TestRender:
+    def test_parts_are_found_by_name_and_fragments_stand_in_parentheses(self):
+        sql = render("queries/requests_count", {"filter": Fragment("x OR y")})
+        assert sql == (
+            "SELECT count() AS total FROM requests WHERE end >= fromUnixTimestamp64Nano({start_ns:Int64}) "
+            "AND end < fromUnixTimestamp64Nano({end_ns:Int64}) AND (x OR y)"
+        )
+
+    def test_parts_of_parts_are_put_in_and_comments_left_out(self):
+        sql = render("queries/in_flight_counts", {"filter": TRUE, "bad_already": FALSE})
+        assert "at + INTERVAL 1 HOUR AND (true)" in sql
+        assert "--" not in sql
+        assert "$" not in sql
+
+    @pytest.mark.parametrize("given", [{}, {"good": TRUE}, {"filter": TRUE, "good": TRUE, "order": TRUE}])
+    def test_a_fragment_that_is_missing_or_unknown_is_an_error(self, given):
+        with pytest.raises(TypeError, match=r"queries/counts.sql takes the fragments \['filter', 'good'\], not "):
+            render("queries/counts", given)
+
+    def test_a_file_is_never_taken_for_a_fragment(self):
+        with pytest.raises(TypeError, match="takes the fragments"):
+            part("itl_tokens", {})
+
+    def test_a_part_carries_the_parameters_of_its_fragments(self):
+        fragment = part("serves_requests", {"filter": A})
+        assert fragment.parameters == {"a": "x"}
+        assert fragment.sql.count("(a = {a:String})") == 2
+
+    def test_values_are_bound_and_those_of_fragments_too(self):
+        class Store:
+            def query(self, sql, parameters):
+                self.parameters = parameters
+                return type("Result", (), {"column_names": ("total",), "result_rows": [(7,)]})
+
+        store = Store()
+        assert Queries(store).row("requests_count", {"filter": A}, start_ns=1, end_ns=2) == {"total": 7}
+        assert store.parameters == {"a": "x", "start_ns": 1, "end_ns": 2}
+
+
+def test_no_part_is_unused():
+    used = set()
+    for path in [*(SQL / "queries").glob("*.sql"), *(SQL / "parts").glob("*.sql")]:
+        used |= set(re.findall(r"\$(parts\.\w+)", path.read_text()))
+    for path in SQL.parent.rglob("*.py"):
+        used |= {f"parts.{name}" for name in re.findall(r'\bpart\("(\w+)"', path.read_text())}
+    assert {name.replace(".", "/") for name in used} == names("parts")
+
+
+def test_every_query_is_run_with_the_fragments_that_it_names(api, rows, on_segment, monkeypatch):
+    run = set()
+
+    def recorded(path, fragments):
+        run.add(path)
+        return render(path, fragments)
+
+    monkeypatch.setattr(queries, "render", recorded)
+    made = rows.requests([{"segment": "one", "ingested_at": NOW, "status": "error"} for _ in range(20)])
+    rows.tokens(rows.request(), [400_000, 1])
+    on_segment("one")
+    assert api.client.get("/metrics").status_code == 200
+    for params in ({}, {"model": "m"}):
+        for path in ("summary", "slos", "requests", "kv", "cold_starts", "engines", "incidents"):
+            api(path, **params)
+        api("goodput", ttft="1s", surface=1, **params)
+        for metric in METRICS:
+            api("timeseries", metric=metric, **params)
+        api("timeseries", metric="requests", slo="chat", **params)
+    api(f"requests/{made[0]['trace_id']}")
+    assert run - names("parts") == names("queries")
+
+
+def test_every_file_begins_with_a_comment():
+    for path in [*(SQL / "queries").glob("*.sql"), *(SQL / "parts").glob("*.sql")]:
+        assert path.read_text().startswith("-- "), path.name
+
+
+class TestMargin:
+    """`parts/end_margin.sql`: a request's end outranks late announcements, and is looked for up to so much later."""
+
+    def test_the_views_and_the_rows_of_tests_use_it(self, rows):
+        (hours,) = re.findall(r"^INTERVAL (\d+) HOUR$", (SQL / "parts" / "end_margin.sql").read_text(), re.MULTILINE)
+        views = "".join(path.read_text() for path in (SQL / "engines").rglob("*.sql"))
+        assert re.findall(r"end \+ INTERVAL (\d+) HOUR, end\) AS seen", views) == [hours]
+        end = rows.request()["end"]
+        ((seen,),) = rows.store.query("SELECT toUnixTimestamp64Nano(seen) FROM open_requests").result_rows
+        assert seen - end == int(hours) * 3600 * SECOND
+
+    def test_a_late_announcement_within_it_does_not_reopen_a_request(self, api, rows):
+        ended = rows.request(ended=NOW - 20 * SECOND)
+        same = {name: ended[name] for name in ("trace_id", "span_id", "start")}
+        rows.open(**same, seen=NOW - 10 * SECOND)
+        assert api("summary")["requests"]["in_flight"] == 0
+
+    @pytest.mark.parametrize(("after_s", "in_flight"), [(3599, 1), (3600, 0)])
+    def test_a_request_that_was_in_flight_is_found_by_its_end(self, api, rows: Rows, after_s, in_flight):
+        at = NOW - 7200 * SECOND
+        rows.request(trace_id=trace_id(), ended=at + after_s * SECOND, e2e=4000 * SECOND)
+        assert api("summary", end="-2h", start="-3h")["requests"]["in_flight"] == in_flight

@@ -1,0 +1,112 @@
+"""Severities, causes, dimensions, phases and statuses exist once; every other list of them is equal to the one."""
+
+import re
+from pathlib import Path
+from typing import get_args
+
+from rich.console import Console
+
+from collector.api.engines import ColdStartOut
+from collector.api.parameters import WindowQuery
+from collector.api.requests import RequestRow, RequestsQuery
+from collector.exposition import metrics
+from collector.slo.conditions import CAUSES
+from collector.slo.counts import Counts
+from collector.slo.model import Dimension, Thresholds
+from collector.slo.severity import SEVERITIES, BurnSeverity
+from dashboard import filters, palette
+from dashboard.views import events, slos
+from tokentrail.cli import live
+from tokentrail.semconv import Phase, Status
+
+ROOT = Path(__file__).parents[2]
+SQL = ROOT / "collector" / "sql"
+DIMENSIONS = get_args(Dimension)
+LATENCIES = ("ttft", "tpot", "e2e", "queue")
+
+
+def columns(table):
+    """The columns of a table, as its CREATE statement lists them."""
+    schema = "".join(path.read_text() for path in sorted((SQL / "schema").glob("*.sql")))
+    body = re.search(rf"CREATE TABLE IF NOT EXISTS {table}\n\((.*?)\n\)\n", schema, re.DOTALL)[1]
+    return set(re.findall(r"^    (\w+) ", body, re.MULTILINE))
+
+
+def enum(model, field):
+    schema = model.model_json_schema()["properties"][field]
+    return next(option["enum"] for option in [schema, *schema.get("anyOf", [])] if "enum" in option)
+
+
+class TestDimensions:
+    def test_the_api_filters_by_them(self):
+        assert tuple(name for name in WindowQuery.model_fields if name not in ("start", "end")) == DIMENSIONS
+
+    def test_both_tables_of_requests_have_them(self):
+        assert set(DIMENSIONS) <= columns("requests") & columns("open_requests")
+
+    def test_requests_in_flight_have_them(self):
+        columns = (SQL / "parts" / "in_flight_columns.sql").read_text().splitlines()[-1]
+        assert set(DIMENSIONS) <= set(columns.split(", "))
+
+    def test_metrics_of_requests_have_them_as_labels(self):
+        assert set(metrics.REQUEST_LABELS.values()) == {*DIMENSIONS, "service"}
+        for query in ("segment_requests", "segment_histograms"):
+            selected = re.search(r"^SELECT\n    (.*),$", (SQL / "queries" / f"{query}.sql").read_text(), re.MULTILINE)
+            assert set(metrics.REQUEST_LABELS.values()) <= set(selected[1].split(", "))
+
+    def test_the_dashboard_offers_them(self):
+        assert filters.LABELS == DIMENSIONS
+
+    def test_the_documentation_lists_them(self):
+        listed = ", ".join(f"`{name}`" for name in DIMENSIONS)
+        for page in ("api.md", "slos.md"):
+            assert listed in (ROOT / "docs" / page).read_text(), page
+
+
+class TestPhases:
+    def test_a_request_row_has_a_duration_of_each(self):
+        durations = [*LATENCIES, *(phase for phase in Phase if phase != Phase.QUEUED)]
+        assert [name for name in RequestRow.model_fields if name.endswith("_s")] == [f"{name}_s" for name in durations]
+        stored = set(re.findall(r"\w+_ns\b", (SQL / "parts" / "request_columns.sql").read_text()))
+        assert {f"{name}_ns" for name in durations} == stored - {"began_ns", "ended_ns"}
+        assert {f"{name}_ns" for name in durations} <= columns("requests")
+
+    def test_each_has_a_colour(self):
+        assert palette.PHASES.keys() == set(Phase)
+
+    def test_the_documentation_defines_each(self):
+        section = (ROOT / "docs" / "numbers.md").read_text().split("## Phases")[1].split("\n## ")[0]
+        assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(Phase)
+
+
+def test_statuses_are_the_wire_names():
+    assert enum(RequestsQuery, "status") == list(Status)
+    assert enum(RequestRow, "status") == [*Status, "in_flight"]
+    assert enum(ColdStartOut, "status") == [Status.OK, Status.ERROR]
+
+
+def test_causes_and_severities_have_colours_on_the_dashboard():
+    assert palette.CAUSES.keys() == set(CAUSES)
+    assert events.SEVERITY_COLOURS.keys() == set(SEVERITIES)
+    assert set(get_args(BurnSeverity)) <= slos.STATES.keys()
+
+
+def test_each_threshold_has_a_histogram():
+    exposed = {metrics.TTFT.name, metrics.TPOT.name, metrics.E2E.name}
+    assert len(exposed) == len(Thresholds.model_fields)
+    assert list(Thresholds.model_fields) == ["ttft", "tpot", "e2e"]
+
+
+def test_the_cli_counts_the_bad_as_the_collector_does():
+    requests = Counts(
+        total=1000, ok=800, good=700, failed=150, cancelled=50, in_flight=9, in_flight_violations=7, lost=4
+    )
+    slo = {
+        "name": "chat", "objective": 0.9, "attainment": requests.attainment, "budget_left": 0.5, "firing": None,
+        "requests": requests.model_dump(),
+    }  # fmt: skip
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(live.slos([slo]))
+    header, row = (re.split(r"\s{2,}", line.strip()) for line in capture.get().splitlines()[:2])
+    assert int(row[header.index("bad")]) == requests.tally.bad
