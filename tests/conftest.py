@@ -23,6 +23,8 @@ SLOW = (
     "deploy/test_images.py",
     "collector/test_vllm.py",
     "contract/test_wheel.py",
+    "contract/test_stability.py",
+    "contract/test_docs.py",
     "alerts/test_prometheus.py",
     "tokentrail/test_process.py",
 )
