@@ -43,7 +43,6 @@ def apply_schema(store: Store, *, retention_days: int = 0, sql_dir: Path = SQL_D
         for statement in schema.tables.values():
             client.command(statement)
         if pending:
-            _close_landing_tables(client)
             _set_views(client, {})
             migrate(store, pending, lock)
         _set_views(client, schema.views)

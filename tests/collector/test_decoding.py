@@ -171,6 +171,14 @@ def test_a_plain_genai_span_is_a_request(store):
     assert rows(store, "spans", "name") == [("embeddings m",)]
 
 
+def test_a_span_of_vllm_that_is_neither_a_request_nor_of_a_start_is_not_taken_for_a_genai_request(store):
+    request = Request(scope="vllm.other")
+    request.span("chat m", kind=3, attributes={"gen_ai.operation.name": "chat"})
+    insert(store, request)
+    assert rows(store, "requests") == []
+    assert rows(store, "spans", "name") == [("chat m",)]
+
+
 @pytest.mark.parametrize(("stream", "ttft"), [(False, 600 * MS), (True, None), (None, None)])
 def test_without_streaming_the_first_token_comes_with_the_last(store, stream, ttft):
     request = Request(scope="other")

@@ -136,6 +136,15 @@ def test_migrations_run_in_order_and_once(store, sql_dir):
     assert [version for version, _ in recorded(store)] == list(range(3, NEXT + 2))
 
 
+def test_no_view_but_the_closing_one_exists_while_a_migration_runs(store, sql_dir):
+    views = "SELECT groupArray(name) FROM system.tables WHERE engine = 'MaterializedView'"
+    check = f"SELECT throwIf(({views}) != ['otlp_traces_closed'], 'another view exists');\n"
+    (sql_dir / "migrations" / f"{NEXT:04}_later.sql").write_text(check)
+    write_version_2(store)
+    apply_schema(store, sql_dir=sql_dir)
+    assert NEXT in dict(recorded(store))
+
+
 def test_a_failed_statement_is_named_and_tried_again_at_the_next_start(store, sql_dir):
     file = sql_dir / "migrations" / f"{NEXT:04}_later.sql"
     write_version_2(store)
