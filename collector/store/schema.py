@@ -10,6 +10,7 @@ from typing import Final
 
 from clickhouse_connect.driver.client import Client
 
+from collector.signals import SIGNALS
 from collector.store.definitions import SQL_DIR, read_migrations, read_schema
 from collector.store.lock import SchemaLock
 from collector.store.migrate import migrate, pending_migrations
@@ -26,7 +27,7 @@ TIME_COLUMNS: Final = {
     "spans": "start",
 }
 """The time by which each table's rows age."""
-LANDING_TABLES: Final = ("otlp_traces",)
+LANDING_TABLES: Final = tuple(signal.landing_table for signal in SIGNALS)
 """The tables that OTLP is inserted into."""
 
 
