@@ -135,7 +135,8 @@ def test_a_wrong_setting_is_named_with_its_flag_and_variable(tmp_path, flag, val
 def test_an_address_in_use_is_a_clear_end(tmp_path):
     with Collector(tmp_path / "data") as collector:
         address = collector.urls["api"].removeprefix("http://")
-        ended = run("--data-dir", str(tmp_path / "other"), "--api", address)
+        free = ["--otlp-http", "127.0.0.1:0", "--otlp-grpc", "127.0.0.1:0"]
+        ended = run("--data-dir", str(tmp_path / "other"), "--api", address, *free)
         assert ended.returncode == 1
         assert f"cannot listen on {address}" in ended.stderr
         assert "Traceback" not in ended.stderr
@@ -153,4 +154,4 @@ def test_every_setting_is_documented_with_its_default():
 
 def run(*arguments):
     command = [sys.executable, "-m", "collector", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)

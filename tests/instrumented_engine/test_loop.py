@@ -5,7 +5,7 @@ import pytest
 from instrumented_engine.core.loop import EngineLoop
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 def test_stopping_does_not_wait_for_a_model_that_loads():
     loading, stopped = threading.Event(), threading.Event()
 

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from tokentrail.load import CHAT, COMPLETION, LONG_GENERATION, Observation, burst, observe, poisson, run
-from tokentrail.load.compare import compare
+from tokentrail.load.compare import compare, longest_hop_s
 
 
 def test_arrivals_are_poisson():
@@ -131,6 +131,14 @@ def test_comparison_accepts_a_hop_and_nothing_else():
     assert comparison.ttft_gaps_s == pytest.approx([0.01])
     assert comparison.problems(median_s=0.02) == []
     assert len(comparison.problems(median_s=0.005)) == 2  # the hop is longer than allowed, in TTFT and E2E
+
+
+def test_a_hop_may_take_a_tenth_of_the_median_ttft():
+    seen = [observation(chunks_ns=[ttft_ns], ended_ns=ttft_ns) for ttft_ns in (10**9, 2 * 10**9, 9 * 10**9)]
+    failed = observation(chunks_ns=[90 * 10**9], ended_ns=90 * 10**9, status="error")
+    assert longest_hop_s([*seen, failed], 0.05) == pytest.approx(0.2)
+    assert longest_hop_s(seen, 0.3) == 0.3
+    assert longest_hop_s([observation(chunks_ns=[], status="error")], 0.05) == 0.05
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from rich.console import Console
 from tokentrail.cli.api import Api
 from tokentrail.cli.live import duration, latencies, slos
 from tokentrail.load import Observation
-from tokentrail.load.compare import Comparison, compare
+from tokentrail.load.compare import Comparison, compare, longest_hop_s
 
 HOP_MEDIAN_S = 0.1
 """Median time that the hop between client and server may take when all processes share two cores."""
@@ -48,7 +48,7 @@ def verify(api: Api, seen: Sequence[Observation], *, since: float, prometheus: s
         alerts_seen=_alerts_that_fired(prometheus, since) if prometheus else set(),
         cold_starts=api.get("cold_starts", start=since - 300)["cold_starts"],
         evicted_blocks=sum(e["evicted_blocks"] for e in kv),
-        problems=comparison.problems(median_s=HOP_MEDIAN_S),
+        problems=comparison.problems(median_s=longest_hop_s(seen, HOP_MEDIAN_S)),
     )
     if not answered:
         result.problems.append("no request was answered")

@@ -39,6 +39,15 @@ class Comparison:
         return found
 
 
+def longest_hop_s(observations: Iterable[Observation], least_s: float) -> float:
+    """The median gap that still counts as a hop: `least_s`, or a tenth of the clients' median TTFT when that is longer.
+
+    On a machine that is too busy for its model, the hop is slow too.
+    """
+    ttfts_s = [seen.ttft_s for seen in observations if seen.status == "ok" and seen.ttft_s is not None]
+    return max(least_s, 0.1 * statistics.median(ttfts_s)) if ttfts_s else least_s
+
+
 def compare(observations: Iterable[Observation], rows: Iterable[Mapping[str, Any]]) -> Comparison:
     """Join observations with rows of `/api/v1/requests` by request id and compare counts and latencies."""
     by_id = {row["request_id"]: row for row in rows}
