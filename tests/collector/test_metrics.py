@@ -7,6 +7,7 @@ import pytest
 from fastapi.testclient import TestClient
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
+from prometheus_client.samples import Exemplar
 
 from collector.exposition import metrics, store_counters
 from collector.exposition.series import Histogram
@@ -19,9 +20,12 @@ CHAT = {"slo_class": "chat", "e2e": SECOND, "ttft_ns": 100 * MS, "tpot_ns": 10.0
 
 
 @pytest.fixture
-def scrape(app):
-    client = TestClient(app)
+def client(app):
+    return TestClient(app)
 
+
+@pytest.fixture
+def scrape(client):
     def scrape():
         """Samples by name and labels, through the independent parser."""
         answer = client.get("/metrics", headers=OPENMETRICS)
@@ -32,7 +36,6 @@ def scrape(app):
             for s in family.samples
         }
 
-    scrape.client = client
     return scrape
 
 
@@ -182,13 +185,13 @@ def test_histograms_hold_exactly_the_requests_that_ended_ok(scrape, arrive):
 @pytest.mark.parametrize("over", [0, 10, 20, 30])
 def test_a_value_is_in_the_first_bucket_whose_edge_it_does_not_exceed(over):
     histogram = Histogram([10, 20, 30])
-    histogram.add(over, 1, 5.0, None)
+    histogram.add(over, 1, 5.0, Exemplar({"trace_id": "1"}, 5.0))
     assert histogram.counts.index(1) == over // 10
 
 
-def test_exemplars_lead_from_a_bucket_to_a_trace(scrape, arrive, rows):
+def test_exemplars_lead_from_a_bucket_to_a_trace(client, arrive, rows):
     arrive({"trace_id": "ab" * 16, "ttft_ns": 123 * MS}, {"trace_id": "cd" * 16, "ttft_ns": 700 * MS})
-    text = scrape.client.get("/metrics", headers=OPENMETRICS).text
+    text = client.get("/metrics", headers=OPENMETRICS).text
     found = {
         (s.exemplar.labels["trace_id"], s.exemplar.value)
         for family in parse_openmetrics(text)
@@ -248,8 +251,8 @@ def test_label_sets_are_bounded_and_what_is_idle_makes_room(scrape, arrive, cloc
 
 
 @pytest.fixture
-def busy(scrape, arrive, rows, ingest_status):
-    """A scrape in which every metric has a value."""
+def busy(client, arrive, rows, ingest_status):
+    """A client of a collector in which every metric has a value."""
     ingest_status.received("spans", count=5, size=100, duplicate=True, rejected={"too_large": 1})
     ingest_status.refused("malformed")
     rows.step(start=NOW - SECOND, kv_blocks_total=64)
@@ -257,12 +260,12 @@ def busy(scrape, arrive, rows, ingest_status):
     rows.kv_event(start=NOW - SECOND, segment=segment)
     rows.cold_start(start=NOW - SECOND, duration=SECOND, segment=segment)
     rows.open(start=NOW - 40 * SECOND, seen=NOW - 29 * SECOND)
-    return scrape
+    return client
 
 
 def test_every_metric_is_exposed_and_documented(busy, clock):
     clock.now += 31 * SECOND
-    exposed = {f.name: f for f in parse_openmetrics(busy.client.get("/metrics", headers=OPENMETRICS).text)}
+    exposed = {f.name: f for f in parse_openmetrics(busy.get("/metrics", headers=OPENMETRICS).text)}
     declared = {m.name.removesuffix("_total"): m for m in metrics.ALL}
     assert exposed.keys() == declared.keys()
     for name, metric in declared.items():
@@ -275,7 +278,7 @@ def test_every_metric_is_exposed_and_documented(busy, clock):
 
 
 def test_the_classic_format_is_what_promtool_accepts(busy):
-    answer = busy.client.get("/metrics", headers={"accept": "text/plain;version=0.0.4"})
+    answer = busy.get("/metrics", headers={"accept": "text/plain;version=0.0.4"})
     assert answer.headers["content-type"].startswith("text/plain")
     assert {f.name for f in parse_text(answer.text)} >= {"tokentrail_slo_requests", "tokentrail_collector_ready"}
     checked = subprocess.run(["promtool", "check", "metrics"], input=answer.text, capture_output=True, text=True)

@@ -6,6 +6,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from collector.receive.grpc import GrpcReceiver
 from collector.receive.http import BodyLimits
+from collector.settings import split_address
 from collector.signals import TRACES
 from tests.collector.test_otlp_http import Receiver
 from tests.support.otlp import Request, token_body
@@ -93,6 +94,6 @@ def test_an_address_in_use_is_named(receiver):
     first = GrpcReceiver(ingests, BodyLimits(1, 1), "127.0.0.1", 0)
     try:
         with pytest.raises(OSError, match=first.url.removeprefix("http://")):
-            GrpcReceiver(ingests, BodyLimits(1, 1), *first.url.removeprefix("http://").split(":"))
+            GrpcReceiver(ingests, BodyLimits(1, 1), *split_address(first.url.removeprefix("http://")))
     finally:
         first.stop(0)
