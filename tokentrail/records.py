@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
 from itertools import chain
 from numbers import Integral
@@ -43,6 +43,9 @@ class Kind(Enum):
 
 
 _STEP: Final = Kind.STEP  # looking up an enum's member takes longer than appending a record
+_END: Final = Kind.END
+END_COST: Final = 32
+"""The end of a request takes as long to build as about so many tokens."""
 _STEP_INTS: Final = 2 + len(STEP_ATTRIBUTES)
 _ints_of: Final = itemgetter(slice(1, 1 + _STEP_INTS))
 
@@ -106,6 +109,9 @@ class Recorder:
 
     def _refuse(self, record: Record) -> None:
         self._drop(spans_in(record), SHUTDOWN if self._closed else BUFFER_FULL)
+        if kind_of(record) is _STEP:
+            for request, tokens in _tokens_in(record):
+                request.lost += tokens  # without a lock: two threads that emit to one request may lose a count
 
 
 def take(records: deque[Record], spans: int) -> list[Record]:
@@ -116,7 +122,8 @@ def take(records: deque[Record], spans: int) -> list[Record]:
     while records and found < spans:
         record = pop()
         taken.append(record)
-        found += 1 + len(record[-2]) if record[0] is _STEP else 1
+        kind = record[0]
+        found += 1 + len(record[-2]) if kind is _STEP else END_COST if kind is _END else 1
     return taken
 
 
@@ -157,15 +164,23 @@ def well_formed(record: Record, capacity: int) -> bool:
 
 
 def spans_in(record: Record) -> int:
-    """The number of spans that a record becomes; a step: its own and one for each token of a sampled request."""
-    if kind_of(record) is not _STEP:
-        return 1
+    """The number of spans that a record becomes for sure. An ended request: one, besides its phases; a step: its own
+    and one for each token of a sampled request.
+    """
+    kind = kind_of(record)
+    if kind is _STEP:
+        return 1 + sum(tokens for _, tokens in _tokens_in(record))
+    return 0 if kind is Kind.START else 1
+
+
+def _tokens_in(record: Record) -> Iterator[tuple[RequestTrail, int]]:
+    """The sampled requests of a step that may be malformed, and the number of tokens of each."""
     emitted, counts = emitted_of(record), counts_of(record)
-    sampled = [isinstance(request, RequestTrail) and request.sampled for request in emitted]
     if counts is None or len(counts) != len(emitted):
-        return 1 + sum(sampled)
-    fitting = (int(count) if _is_integer(count, 0, MAX_TOKENS_PER_STEP) else 1 for count in counts)
-    return 1 + sum(count for count, wanted in zip(fitting, sampled, strict=True) if wanted)
+        counts = (1,) * len(emitted)
+    for request, count in zip(emitted, counts, strict=True):
+        if isinstance(request, RequestTrail) and request.sampled:
+            yield request, int(count) if _is_integer(count, 0, MAX_TOKENS_PER_STEP) else 1
 
 
 def _counts_fit(emitted: Sequence[Any], counts: Sequence[Any]) -> bool:

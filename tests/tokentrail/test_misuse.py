@@ -152,9 +152,9 @@ def test_after_shutdown_everything_is_refused_and_counted(trail):
     trail.kv_event(KvEvent.EVICT, blocks=1, reason="r", step=0, start_ns=T0)
     assert (trail.stats.pending, trail.stats.drops) == (0, {"shutdown": 3})
     assert start(trail).sampled is False
-    open_.end(T0 + MS)
+    open_.end(T0 + MS)  # it has ended as abandoned
     trail.flush()
     stats = trail.stats
-    assert stats.drops == {"shutdown": 5}  # the step, its token, the event, the request, its phase
+    assert (stats.drops, stats.abandoned) == ({"shutdown": 3}, 1)  # the step, its token, the event
     assert stats.accepted == stats.exported + stats.dropped
     assert stats.pending == 0
