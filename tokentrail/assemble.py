@@ -76,25 +76,22 @@ class Assembler:
         """The spans of steps, tokens and events at `now` (unix ns). Remembers the requests that ended."""
         batch = _sorted(records)
         self._slots.take(batch.started)
-        steps = None
-        if batch.steps:
-            try:
-                steps = step_columns(batch.steps)
-                owners = token_owners(batch.steps, self._slots.capacity)
-            except (TypeError, ValueError, OverflowError, AttributeError) as error:
-                batch = self._without_malformed(records, error)
-                steps = step_columns(batch.steps)
-                owners = token_owners(batch.steps, self._slots.capacity)
+        try:
+            columns = self._columns(batch.steps)
+        except (TypeError, ValueError, OverflowError, AttributeError) as error:
+            batch = self._without_malformed(records, error)
+            columns = self._columns(batch.steps)
         for request, after_steps in batch.ended:
             if request.ended is None:
                 self._abandon(request, now)
             elif self._slots.mark_ended(request, after_steps=after_steps):
                 self._ended.append(request)
-        self._check_stamps(batch, steps, now)
+        self._check_stamps(batch, columns, now)
         events = self._kv_blocks(batch.events[Kind.KV]) + self._encode_each(cold_start_span, batch.events[Kind.COLD])
-        if steps is None:
+        if columns is None:
             return Steps([], _NO_ROWS, events)
-        tokens = token_columns(*owners, steps, self._slots, self._late)
+        steps, owner, position = columns
+        tokens = token_columns(owner, position, steps, self._slots, self._late)
         engine = [self._step_block(steps), *events]
         return Steps([self._token_block(tokens)], tokens.slots, engine) if tokens else Steps([], _NO_ROWS, engine)
 
@@ -144,15 +141,19 @@ class Assembler:
         self._guard.failed("building steps", error)
         return _sorted(kept)
 
+    def _columns(self, steps: Sequence[Record]) -> tuple[StepColumns, I64, I64] | None:
+        """The columns of steps, and slot and step position of each token. Raises an error for a malformed step."""
+        return (step_columns(steps), *token_owners(steps, self._slots.capacity)) if steps else None
+
     def _late(self, tokens: int) -> None:
         self._lost[LATE] += tokens
 
-    def _check_stamps(self, batch: _Batch, steps: StepColumns | None, now: int) -> None:
+    def _check_stamps(self, batch: _Batch, columns: tuple[StepColumns, I64, I64] | None, now: int) -> None:
         """Counts stamps that are no unix nanoseconds of the present, and says once what they probably are."""
         stamps = [request.started.arrival_ns for request in batch.started]
         stamps += [floored(request.ended.at_ns) for request in self._ended if request.ended]
-        columns = [np.array(stamps, np.int64)] + ([steps.start, steps.end] if steps else [])
-        far = np.concatenate([far_from(now, column) for column in columns])
+        parts = [np.array(stamps, np.int64), *(columns[0][:2] if columns else ())]
+        far = np.concatenate([far_from(now, part) for part in parts])
         if len(far):
             unit = probable_unit(int(far[0]), now)
             self._guard.misuse(

@@ -118,10 +118,9 @@ class Pipeline:
             self._asks += 1
             mine = self._asks
             self._asked.notify_all()
-            if self._asked.wait_for(lambda: self._ended or self._answered >= mine, timeout_s) and not self._ended:
-                return True
+            answered = self._asked.wait_for(lambda: self._ended or self._answered >= mine, timeout_s)
         self._drop_records()
-        return not self._records
+        return answered
 
     def _assemble(self) -> None:
         """The body of the assembler thread. No other thread builds, so that nobody's time-out depends on a build."""
