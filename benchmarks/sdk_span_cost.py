@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -35,6 +34,8 @@ BATCHES: Final = (1, 8, 64)
 BURST_TOKENS: Final = 16_384
 """Tokens between two builds: about as many as a busy engine emits in one schedule delay."""
 REQUEST_TOKENS: Final = 128
+REQUEST_STEPS: Final = 110
+"""Steps of a request: two thirds of them bring one token, a third one or two."""
 FLOOR: Final = {"engine_thread_ns_per_token": 2.0, "build_ns_per_token": 55.0, "request_ns_per_token": 8_000 / 128}
 """Estimates of what remains when nothing is left to optimise: a copied pointer; NumPy filling ~140 bytes for a span;
 and for each request twenty attributes of 0.2 µs, three phases, two announcements and a start, by its 128 tokens.
@@ -88,53 +89,46 @@ def _trail(*, background: bool, sink: _NullSink | None = None) -> Trail:
     return Trail(settings, provider, transport=sink or _NullSink(), background=background)
 
 
-@dataclass(slots=True)
-class _Sequence:
-    """A request as the engine's scheduler sees it."""
-
-    request: RequestTrail
-    left: int
-
-
-def _arrival(trail: Trail, number: int, stamp: int, tokens: int) -> _Sequence:
+def _arrival(trail: Trail, number: int, stamp: int) -> RequestTrail:
     request = trail.start_request(
         operation="chat", model="meta-llama/Llama-3.1-8B-Instruct", request_id=f"cmpl-{number:032x}", arrival_ns=stamp,
         input_tokens=512, tenant="acme", slo_class="chat",
     )  # fmt: skip
     request.phase(Phase.PREFILL, stamp + 1_000_000)
     request.phase(Phase.DECODE, stamp + 20_000_000)
-    return _Sequence(request, tokens)
+    return request
 
 
 def _realistic_ns(batch: int, tokens: int) -> float:
     trail = _trail(background=True)
+    counts = [[1 + (i + j) % 2 for i in range(batch)] for j in range(2)]
+    ending: list[list[int]] = [[] for _ in range(REQUEST_STEPS)]
+    for i in range(batch):
+        ending[i * REQUEST_STEPS // batch % REQUEST_STEPS].append(i)
     made = 0
 
     def work() -> None:
         nonlocal made
-        begun = now_ns()
-        running = [_arrival(trail, i, begun, 1 + i * REQUEST_TOKENS // batch) for i in range(batch)]
+        begun = stamp = now_ns()
+        running = [_arrival(trail, i, begun) for i in range(batch)]
         arrived, step, flushed = batch, 0, 0
         while made < tokens:
             stamp = begun + step * 10_000
-            emitted = [sequence.request for sequence in running]
-            counts = [1 + (step + i) % 2 for i in range(batch)] if step // 50 % 3 == 2 else None
+            given = list(counts[step % 2]) if step // 50 % 3 == 2 else None
             trail.step(
-                step, stamp, stamp + 9_000, emitted, counts=counts,
+                step, stamp, stamp + 9_000, [request for request in running], counts=given,
                 decode_tokens=batch, running=batch, kv_used=step, kv_total=100_000,
             )  # fmt: skip
-            for i, sequence in enumerate(running):
-                sequence.left -= counts[i] if counts else 1
-                if sequence.left <= 0:
-                    sequence.request.end(stamp + 9_000, finish_reason="stop")
-                    running[i] = _arrival(trail, arrived, stamp + 9_000, REQUEST_TOKENS)
-                    arrived += 1
-            step, made = step + 1, made + (sum(counts) if counts else batch)
+            for i in ending[step % REQUEST_STEPS]:
+                running[i].end(stamp + 9_000, finish_reason="stop")
+                running[i] = _arrival(trail, arrived, stamp + 9_000)
+                arrived += 1
+            step, made = step + 1, made + (sum(given) if given else batch)
             if made - flushed > BURST_TOKENS:
                 flushed = made
                 trail.flush(60.0)
-        for sequence in running:
-            sequence.request.end(stamp + 9_000)
+        for request in running:
+            request.end(stamp + 9_000)
         trail.flush(60.0)
 
     spent = _process_ns(work)
@@ -151,7 +145,7 @@ def _best_case_ns(batch: int, tokens: int) -> float:
 
     def work() -> None:
         begun = now_ns()
-        requests = [_arrival(trail, i, begun, 0).request for i in range(batch)]
+        requests = [_arrival(trail, i, begun) for i in range(batch)]
         for step in range(steps):
             stamp = begun + step * 10_000
             trail.step(
@@ -176,13 +170,13 @@ def _engine_thread_ns(batch: int, tokens: int) -> float:
     """The engine thread's share: the list of requests and `Trail.step`, nothing drained meanwhile."""
     trail = _trail(background=False)
     begun = now_ns()
-    running = [_arrival(trail, i, begun, 0) for i in range(batch)]
+    running = [_arrival(trail, i, begun) for i in range(batch)]
     trail.flush()
     steps = min(tokens // batch, 50_000)
     before = time.thread_time_ns()
     for step in range(steps):
         trail.step(
-            step, begun, begun + 9_000, [sequence.request for sequence in running],
+            step, begun, begun + 9_000, [request for request in running],
             decode_tokens=batch, running=batch, kv_used=step, kv_total=100_000,
         )  # fmt: skip
     return (time.thread_time_ns() - before) / (steps * batch)
@@ -193,7 +187,7 @@ def _bytes_per_token_span() -> float:
     for tokens in (1_000, 3_000):
         sink = _NullSink()
         trail = _trail(background=False, sink=sink)
-        request = _arrival(trail, 0, now_ns(), 0).request
+        request = _arrival(trail, 0, now_ns())
         trail.step(0, now_ns(), now_ns(), [request], counts=[tokens])
         trail.flush()
         sent.append(sink.bytes)

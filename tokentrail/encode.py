@@ -7,7 +7,7 @@ holds the two encoders equal.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from numbers import Integral, Real
 from typing import Any, Final, NamedTuple
@@ -78,8 +78,8 @@ def text(value: object) -> str:
 
 def varint(value: int) -> bytes:
     """Seven bits a byte, low first, with the high bit set in all but the last."""
-    if value < 0x80:
-        return _ONE_BYTE[value]
+    if value < _SHORT:
+        return _SHORT_VARINTS[value]
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -88,17 +88,47 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-_ONE_BYTE: Final = [bytes([value]) for value in range(0x80)]
+_SHORT: Final = 0x4000
+_SHORT_VARINTS: Final = [bytes([v] if v < 0x80 else [v & 0x7F | 0x80, v >> 7]) for v in range(_SHORT)]
 
 
 def _attribute(key: str, value: object) -> bytes:
-    pair = _key(key) + _sized(_VALUE, _any_value(value))
-    return _sized(_ATTRIBUTE, pair)
+    write = _WRITERS.get(type(value))
+    return write(key, value) if write else _pair(key, _any_value(value))
 
 
-@lru_cache(maxsize=1024)
-def _key(key: str) -> bytes:
-    return _sized(_KEY, _utf8(key))
+@lru_cache(maxsize=4096)
+def _text_attribute(key: str, value: str) -> bytes:
+    """Most texts come again and again: names, models, tenants."""
+    return _pair(key, _sized(_STRING, _utf8(value)))
+
+
+def _int_attribute(key: str, value: int) -> bytes:
+    if not -(2**63) <= value < 2**63:
+        return _text_attribute(key, str(value))
+    written = varint(value & 0xFFFF_FFFF_FFFF_FFFF)
+    return _head(key, _INT, len(written)) + written
+
+
+def _double_attribute(key: str, value: float) -> bytes:
+    return _head(key, _DOUBLE, 8) + _double(value)
+
+
+_WRITERS: Final[dict[type, Callable[[str, Any], bytes]]] = {
+    str: _text_attribute,
+    int: _int_attribute,
+    float: _double_attribute,
+}
+
+
+@lru_cache(maxsize=4096)
+def _head(key: str, tag: bytes, size: int) -> bytes:
+    """An attribute up to its value, which is that many bytes long."""
+    return _pair(key, tag + bytes(size))[:-size]
+
+
+def _pair(key: str, any_value: bytes) -> bytes:
+    return _sized(_ATTRIBUTE, _sized(_KEY, _utf8(key)) + _sized(_VALUE, any_value))
 
 
 def _any_value(value: object) -> bytes:

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
@@ -139,18 +140,19 @@ def step_ints(records: Sequence[Record]) -> I64:
 def token_counts(records: Sequence[Record]) -> I64 | None:
     """Tokens per request and step, one step after the other; None when each request got one in each step.
 
-    Raises `ValueError` for counts that do not fit their requests.
+    Raises `TypeError` or `ValueError` for counts that do not fit their requests.
     """
     given = list(map(counts_of, records))
     if given.count(None) == len(given):
         return None
-    parts = []
-    for record, counts in zip(records, given, strict=True):
-        emitted = emitted_of(record)
-        if counts is not None and not _counts_fit(emitted, counts):
-            raise ValueError(f"step {record[3]} emitted to {len(emitted)} requests with counts {counts!r}")
-        parts.append((1,) * len(emitted) if counts is None else counts)
-    return np.fromiter(chain.from_iterable(parts), np.int64)
+    emitted = list(map(emitted_of, records))
+    parts = [(1,) * len(some) if counts is None else counts for some, counts in zip(emitted, given, strict=True)]
+    if list(map(len, parts)) != list(map(len, emitted)):
+        raise ValueError("counts do not fit their requests")
+    counts = np.frombuffer(array("q", chain.from_iterable(parts)), np.int64)
+    if counts.min(initial=0) < 0 or counts.max(initial=0) > MAX_TOKENS_PER_STEP:
+        raise ValueError("counts that no step can have")
+    return counts
 
 
 def well_formed(record: Record, capacity: int) -> bool:

@@ -97,7 +97,7 @@ def test_counts_are_none_when_each_request_got_one_token():
     one, two = UnrecordedRequest(), UnrecordedRequest()
     assert token_counts(recorded((0, (one,), None), (0, (one, two), None))) is None
     assert token_counts(recorded((0, (one, two), None), (0, (one, two), (3, 0)))).tolist() == [1, 1, 3, 0]
-    with pytest.raises(ValueError, match=r"step 1 emitted to 2 requests with counts \(3,\)"):
+    with pytest.raises(ValueError, match="do not fit"):
         token_counts(recorded((0, (one,), None), (0, (one, two), (3,))))
 
 
