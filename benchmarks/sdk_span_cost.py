@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -89,14 +90,21 @@ def _trail(*, background: bool, sink: _NullSink | None = None) -> Trail:
     return Trail(settings, provider, transport=sink or _NullSink(), background=background)
 
 
-def _arrival(trail: Trail, number: int, stamp: int) -> RequestTrail:
+@dataclass(slots=True)
+class _Sequence:
+    """A request as the engine's scheduler knows it."""
+
+    request: RequestTrail
+
+
+def _arrival(trail: Trail, number: int, stamp: int) -> _Sequence:
     request = trail.start_request(
         operation="chat", model="meta-llama/Llama-3.1-8B-Instruct", request_id=f"cmpl-{number:032x}", arrival_ns=stamp,
         input_tokens=512, tenant="acme", slo_class="chat",
     )  # fmt: skip
     request.phase(Phase.PREFILL, stamp + 1_000_000)
     request.phase(Phase.DECODE, stamp + 20_000_000)
-    return request
+    return _Sequence(request)
 
 
 def _realistic_ns(batch: int, tokens: int) -> float:
@@ -116,19 +124,19 @@ def _realistic_ns(batch: int, tokens: int) -> float:
             stamp = begun + step * 10_000
             given = list(counts[step % 2]) if step // 50 % 3 == 2 else None
             trail.step(
-                step, stamp, stamp + 9_000, [request for request in running], counts=given,
+                step, stamp, stamp + 9_000, [sequence.request for sequence in running], counts=given,
                 decode_tokens=batch, running=batch, kv_used=step, kv_total=100_000,
             )  # fmt: skip
             for i in ending[step % REQUEST_STEPS]:
-                running[i].end(stamp + 9_000, finish_reason="stop")
+                running[i].request.end(stamp + 9_000, finish_reason="stop")
                 running[i] = _arrival(trail, arrived, stamp + 9_000)
                 arrived += 1
             step, made = step + 1, made + (sum(given) if given else batch)
             if made - flushed > BURST_TOKENS:
                 flushed = made
                 trail.flush(60.0)
-        for request in running:
-            request.end(stamp + 9_000)
+        for sequence in running:
+            sequence.request.end(stamp + 9_000)
         trail.flush(60.0)
 
     spent = _process_ns(work)
@@ -145,7 +153,7 @@ def _best_case_ns(batch: int, tokens: int) -> float:
 
     def work() -> None:
         begun = now_ns()
-        requests = [_arrival(trail, i, begun) for i in range(batch)]
+        requests = [_arrival(trail, i, begun).request for i in range(batch)]
         for step in range(steps):
             stamp = begun + step * 10_000
             trail.step(
@@ -176,7 +184,7 @@ def _engine_thread_ns(batch: int, tokens: int) -> float:
     before = time.thread_time_ns()
     for step in range(steps):
         trail.step(
-            step, begun, begun + 9_000, [request for request in running],
+            step, begun, begun + 9_000, [sequence.request for sequence in running],
             decode_tokens=batch, running=batch, kv_used=step, kv_total=100_000,
         )  # fmt: skip
     return (time.thread_time_ns() - before) / (steps * batch)
@@ -187,7 +195,7 @@ def _bytes_per_token_span() -> float:
     for tokens in (1_000, 3_000):
         sink = _NullSink()
         trail = _trail(background=False, sink=sink)
-        request = _arrival(trail, 0, now_ns())
+        request = _arrival(trail, 0, now_ns()).request
         trail.step(0, now_ns(), now_ns(), [request], counts=[tokens])
         trail.flush()
         sent.append(sink.bytes)

@@ -25,38 +25,40 @@ _KEY, _VALUE = b"\x0a", b"\x12"  # KeyValue
 _STRING, _TRUE, _FALSE, _INT, _DOUBLE, _ARRAY = b"\x0a", b"\x10\x01", b"\x10\x00", b"\x18", b"\x21", b"\x2a"  # AnyValue
 _ITEM: Final = b"\x0a"  # ArrayValue
 
-_HAS_IS_REMOTE, _IS_REMOTE = 0x100, 0x200  # span flags: whether the parent is in another process
+_UNSET: Final = _STATUS + b"\x00"
+_LOCAL_PARENT, _REMOTE_PARENT = _FLAGS + struct.pack("<I", 0x100), _FLAGS + struct.pack("<I", 0x300)
 _double = struct.Struct("<d").pack
-_fixed32 = struct.Struct("<I").pack
 
 
 class Span(NamedTuple):
     """A span to be written. Times in unix ns; attributes may have values of any type, those with None are left out."""
 
     name: str
-    context: SpanContext
+    trace_id: int
+    span_id: int
     parent: SpanContext | None
     attributes: Mapping[str, Any]
     start_ns: int
     end_ns: int
     kind: SpanKind = SpanKind.INTERNAL
     status: Status | None = None
+    trace_state: TraceState | None = None
 
 
 def span_bytes(span: Span) -> bytes:
     """A span as a field of a `ScopeSpans` message."""
-    context, parent, status = span.context, span.parent, span.status
+    name, trace_id, span_id, parent, attributes, start_ns, end_ns, kind, status, trace_state = span
     parts = [
-        _TRACE_ID + context.trace_id.to_bytes(16, "big") + _SPAN_ID + context.span_id.to_bytes(8, "big"),
-        _trace_state(context.trace_state),
+        b"%b%b%b%b" % (_TRACE_ID, trace_id.to_bytes(16, "big"), _SPAN_ID, span_id.to_bytes(8, "big")),
         b"" if parent is None else _PARENT_ID + parent.span_id.to_bytes(8, "big"),
-        _sized(_NAME, _utf8(span.name)),
-        _KIND + varint(span.kind.value + 1),
-        _TIMES(_START_TAG, span.start_ns, _END_TAG, span.end_ns),
-        attributes_bytes(span.attributes),
-        b"" if status is None else _sized(_STATUS, _status(status)),
-        _FLAGS + _fixed32(_HAS_IS_REMOTE | (_IS_REMOTE if parent is not None and parent.is_remote else 0)),
+        _named(name, kind),
+        _TIMES(_START_TAG, start_ns, _END_TAG, end_ns),
+        attributes_bytes(attributes),
+        _UNSET if status is None else _sized(_STATUS, _status(status)),
+        _REMOTE_PARENT if parent is not None and parent.is_remote else _LOCAL_PARENT,
     ]
+    if trace_state:
+        parts.append(_trace_state(trace_state))
     return _sized(_SPANS, b"".join(parts))
 
 
@@ -66,7 +68,10 @@ def attributes_bytes(attributes: Mapping[str, Any]) -> bytes:
     Text becomes valid unicode, NumPy's numbers become Python's; integers over 64 bits and objects of other types become
     text.
     """
-    return b"".join([_attribute(key, value) for key, value in attributes.items() if value is not None])
+    writer = _WRITERS.get
+    return b"".join(
+        [writer(type(value), _other_attribute)(key, value) for key, value in attributes.items() if value is not None]
+    )
 
 
 def text(value: object) -> str:
@@ -80,6 +85,9 @@ def varint(value: int) -> bytes:
     """Seven bits a byte, low first, with the high bit set in all but the last."""
     if value < _SHORT:
         return _SHORT_VARINTS[value]
+    if 1 << 28 <= value < _FIVE_BYTES:  # durations in ns, from a quarter of a second to half a minute
+        low, middle, high = value | 0x80, value >> 7 | 0x80, value >> 14 | 0x80
+        return bytes((low & 0xFF, middle & 0xFF, high & 0xFF, value >> 21 & 0x7F | 0x80, value >> 28))
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -89,12 +97,17 @@ def varint(value: int) -> bytes:
 
 
 _SHORT: Final = 0x4000
+_FIVE_BYTES: Final = 1 << 35
 _SHORT_VARINTS: Final = [bytes([v] if v < 0x80 else [v & 0x7F | 0x80, v >> 7]) for v in range(_SHORT)]
 
 
-def _attribute(key: str, value: object) -> bytes:
-    write = _WRITERS.get(type(value))
-    return write(key, value) if write else _pair(key, _any_value(value))
+@lru_cache(maxsize=256)
+def _named(name: str, kind: SpanKind) -> bytes:
+    return _sized(_NAME, _utf8(name)) + _KIND + varint(kind.value + 1)
+
+
+def _other_attribute(key: str, value: object) -> bytes:
+    return _pair(key, _any_value(value))
 
 
 @lru_cache(maxsize=4096)
@@ -167,8 +180,8 @@ def _utf8(value: object) -> bytes:
         return plain.encode("utf-8", "replace")
 
 
-def _trace_state(state: TraceState | None) -> bytes:
-    return _sized(_TRACE_STATE, ",".join(f"{key}={value}" for key, value in state.items()).encode()) if state else b""
+def _trace_state(state: TraceState) -> bytes:
+    return _sized(_TRACE_STATE, ",".join([f"{key}={value}" for key, value in state.items()]).encode())
 
 
 def _status(status: Status) -> bytes:

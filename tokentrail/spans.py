@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
-from opentelemetry.trace import SpanContext, TraceFlags
+from opentelemetry.trace import SpanContext
 from opentelemetry.trace.status import Status as SpanStatus
 from opentelemetry.trace.status import StatusCode
 
@@ -13,8 +13,6 @@ from tokentrail.encode import Span, text
 from tokentrail.phases import Partition
 from tokentrail.request import RequestEnd, RequestStart, RequestTrail
 from tokentrail.semconv import Status
-
-_SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 
 
 class Emitted(NamedTuple):
@@ -71,14 +69,16 @@ def request_span(request: RequestTrail, ended: RequestEnd, end: int, emitted: Em
         key = semconv.PHASE_TIME_PREFIX + interval.phase
         attributes[key] = attributes.get(key, 0) + interval.end - interval.start
     return Span(
-        text(f"{started.operation} {started.model}"),
-        SpanContext(request.trace_id, request.span_id, False, _SAMPLED, started.trace_state),
+        f"{started.operation} {started.model}",
+        request.trace_id,
+        request.span_id,
         started.parent,
         attributes,
         arrival,
         end,
         kind=started.kind,
-        status=_status(ended.error_type, failed=ended.status == Status.ERROR),
+        status=_status(ended.error_type) if ended.status == Status.ERROR else None,
+        trace_state=started.trace_state,
     )
 
 
@@ -93,13 +93,14 @@ def cold_start_span(cold: ColdStartSpan) -> Span:
     if cold.error_type:
         attributes[semconv.ERROR_TYPE] = cold.error_type
     return Span(
-        f"{semconv.COLD_START_SPAN}.{text(cold.phase)}" if cold.phase else semconv.COLD_START_SPAN,
-        SpanContext(cold.trace_id, cold.span_id, False, _SAMPLED),
+        f"{semconv.COLD_START_SPAN}.{cold.phase}" if cold.phase else semconv.COLD_START_SPAN,
+        cold.trace_id,
+        cold.span_id,
         SpanContext(cold.trace_id, cold.parent_id, False) if cold.parent_id else None,
         attributes,
         cold.start,
         max(cold.end, cold.start),
-        status=_status(cold.error_type, failed=bool(cold.error_type)),
+        status=_status(cold.error_type) if cold.error_type else None,
     )
 
 
@@ -127,5 +128,5 @@ def _progress(started: RequestStart, emitted: Emitted) -> dict[str, Any]:
     return counts
 
 
-def _status(error_type: str, *, failed: bool) -> SpanStatus:
-    return SpanStatus(StatusCode.ERROR, text(error_type)) if failed else SpanStatus()
+def _status(error_type: str) -> SpanStatus:
+    return SpanStatus(StatusCode.ERROR, text(error_type))
