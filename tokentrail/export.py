@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -13,7 +13,8 @@ from typing import Final
 from urllib3.util import Retry
 
 from tokentrail.guard import Guard
-from tokentrail.wire import Payload, Rank
+from tokentrail.queue import PayloadQueue, Queued
+from tokentrail.wire import Payload
 
 RETRY_AFTER_MIN_S: Final = 0.05
 RETRY_AFTER_MAX_S: Final = 300.0
@@ -23,9 +24,6 @@ MAX_ATTEMPTS: Final = 5
 """After so many attempts a payload lets the others pass. If one of them is delivered, this payload is at fault."""
 MAX_AGE_S: Final = 3_600.0
 """A payload that is tried again for longer than this is dropped."""
-
-SHARES: Final = {Rank.TOKENS: 0.75, Rank.STEPS: 0.875, Rank.REQUESTS: 1.0}
-"""The part of the queue that payloads of a rank may fill, so that requests still find room when tokens do not."""
 
 # Reasons of drops; docs/sdk.md defines them.
 BUFFER_FULL: Final = "buffer_full"
@@ -87,16 +85,6 @@ class TrailStats:
         return sum(self.drops.values())
 
 
-@dataclass(slots=True, eq=False)
-class _Queued:
-    """A payload in the queue. `passed` is the number of payloads that had been delivered when it began to fail."""
-
-    payload: Payload
-    since_s: float
-    attempts: int = 0
-    passed: int = 0
-
-
 class Exporter:
     """Sends payloads in order, each until the collector takes or refuses it. `offer` and `drop` never wait for it.
 
@@ -125,8 +113,8 @@ class Exporter:
     def reset(self) -> None:
         """Empties the queue and sets all counts to 0, as in a new process."""
         self.changed = threading.Condition()  # its lock is reentrant: a signal handler may call the trail at any point
-        self._queue: deque[_Queued] = deque()
-        self._queued = self._bytes = self._accepted = self._exported = self._delivered = 0
+        self._queue = PayloadQueue(self._max_spans, self._max_bytes)
+        self._accepted = self._exported = self._delivered = 0
         self._drops: Counter[str] = Counter()
         self._retry = self._backoff
         self._retry_at_once = self._waiting = self._closed = False
@@ -135,7 +123,7 @@ class Exporter:
     def stats(self) -> TrailStats:
         """The counts, all read at one moment; `pending` and `errors` are the trail's to add."""
         with self.changed:
-            return TrailStats(self._accepted, self._exported, self._queued, dict(self._drops))
+            return TrailStats(self._accepted, self._exported, self._queue.spans, dict(self._drops))
 
     def offer(
         self, *payloads: Payload, lost: Mapping[str, int] | None = None, handover: Callable[[], None] = lambda: None
@@ -148,11 +136,11 @@ class Exporter:
             handover()
             for reason, spans in (lost or {}).items():
                 self.drop(spans, reason)
-            queued, size = self._queued, self._bytes
+            queued = str(self._queue)
             taken = [self._take(payload) for payload in payloads]
             self.changed.notify_all()
         if not all(taken) and not self._closed:
-            self._guard.warn(BUFFER_FULL, "tokentrail buffer full (%d spans, %d bytes): dropping", queued, size)
+            self._guard.warn(BUFFER_FULL, "tokentrail buffer full (%s): dropping", queued)
         return taken
 
     def drop(self, spans: int, reason: str) -> None:
@@ -168,7 +156,7 @@ class Exporter:
             self._waiting = False
             if not self._queue:
                 return None
-            entry = self._queue[0]
+            entry = self._queue.oldest
             entry.attempts += 1
         try:
             result = self._transport(entry.payload.body)
@@ -199,14 +187,7 @@ class Exporter:
     def wait_for_room(self, timeout_s: float) -> None:
         """Waits until half of the queue is free, but not for a collector that is away."""
         with self.changed:
-            self.changed.wait_for(
-                lambda: (
-                    self._closed
-                    or self._waiting
-                    or (2 * self._queued <= self._max_spans and 2 * self._bytes <= self._max_bytes)
-                ),
-                timeout_s,
-            )
+            self.changed.wait_for(lambda: self._closed or self._waiting or self._queue.half_empty, timeout_s)
 
     def retry_at_once(self) -> None:
         """Ends the present wait between two attempts; a process that is about to end has no time for it."""
@@ -218,53 +199,32 @@ class Exporter:
         """Ends the thread and drops the payloads that are still queued. Returns the number of their spans."""
         with self.changed:
             self._closed = True
-            left = self._queued
+            left = self._queue.spans
             while self._queue:
-                self._remove(self._queue[-1], SHUTDOWN)
+                self._remove(self._queue.oldest, SHUTDOWN)
             self.changed.notify_all()
             return left
 
-    def _fits(self, payload: Payload) -> bool:
-        share = SHARES[payload.rank]
-        return not self._queue or (
-            self._queued + payload.spans <= self._max_spans * share
-            and self._bytes + len(payload.body) <= self._max_bytes * share
-        )
-
     def _take(self, payload: Payload) -> bool:
         self._accepted += payload.spans
-        taken = not self._closed and self._make_room(payload)
-        if taken:
-            self._append(_Queued(payload, self._clock()))
+        if self._closed:
+            self._drops[SHUTDOWN] += payload.spans
+            return False
+        for entry in self._queue.displaced_by(payload):
+            self._remove(entry, BUFFER_FULL)
+        fits = self._queue.fits(payload)
+        if fits:
+            self._queue.append(Queued(payload, self._clock()))
         else:
-            self._drops[SHUTDOWN if self._closed else BUFFER_FULL] += payload.spans
-        return taken
+            self._drops[BUFFER_FULL] += payload.spans
+        return fits
 
-    def _make_room(self, payload: Payload) -> bool:
-        """Drops the newest payloads of lower ranks, tokens first, until this one fits; False when it cannot."""
-        if self._fits(payload):
-            return True
-        lower = [entry for entry in self._queue if entry.payload.rank < payload.rank and not entry.attempts]
-        lower.sort(key=lambda entry: -entry.payload.rank)  # stable: the newest tokens are last
-        while not self._fits(payload):
-            if not lower:
-                return False
-            self._remove(lower.pop(), BUFFER_FULL)
-        return True
-
-    def _append(self, entry: _Queued) -> None:
-        self._queue.append(entry)
-        self._queued += entry.payload.spans
-        self._bytes += len(entry.payload.body)
-
-    def _remove(self, entry: _Queued, reason: str = "") -> None:
+    def _remove(self, entry: Queued, reason: str = "") -> None:
         self._queue.remove(entry)
-        self._queued -= entry.payload.spans
-        self._bytes -= len(entry.payload.body)
         if reason:
             self._drops[reason] += entry.payload.spans
 
-    def _settle(self, entry: _Queued, result: SendResult) -> float:
+    def _settle(self, entry: Queued, result: SendResult) -> float:
         """Applies an answer. Messages are logged after the lock is free, since a log handler may use the trail."""
         warnings: list[tuple[str, str, int, str]] = []
         with self.changed:
@@ -274,7 +234,7 @@ class Exporter:
             wait_s = 0.0
             if result.status is SendStatus.RETRY:
                 wait_s = self._next_wait_s(result.retry_after_s)
-                warnings.append(("retry", "tokentrail keeps %d spans and tries again: %s", self._queued, detail))
+                warnings.append(("retry", "tokentrail keeps %d spans and tries again: %s", self._queue.spans, detail))
                 lost, reason = self._keep(entry)
             elif result.status is SendStatus.TOO_LARGE:
                 lost, reason = self._split(entry), REFUSED
@@ -299,7 +259,7 @@ class Exporter:
             self._guard.warn(key, message, *args)
         return wait_s
 
-    def _keep(self, entry: _Queued) -> tuple[int, str]:
+    def _keep(self, entry: Queued) -> tuple[int, str]:
         """Decides about a payload that could not be delivered now. Returns the spans that are lost, and the reason.
 
         A collector that is away refuses every payload. One that delivers others after this one had failed
@@ -314,16 +274,15 @@ class Exporter:
             return 0, ""
         if self._delivered > entry.passed:
             return self._split(entry), REFUSED
-        self._queue.remove(entry)
-        self._queue.append(entry)
+        self._queue.send_later(entry)
         return 0, ""
 
-    def _split(self, entry: _Queued) -> int:
+    def _split(self, entry: Queued) -> int:
         """Puts the halves of a payload behind the others. Returns the spans that are lost: those of a single one."""
         halves = self._halves(entry.payload) if entry.payload.spans > 1 else []
         self._remove(entry, "" if halves else REFUSED)
         for half in halves:
-            self._append(_Queued(half, entry.since_s, attempts=MAX_ATTEMPTS, passed=self._delivered))
+            self._queue.append(Queued(half, entry.since_s, attempts=MAX_ATTEMPTS, passed=self._delivered))
         return 0 if halves else entry.payload.spans
 
     def _next_wait_s(self, retry_after_s: float | None) -> float:
