@@ -56,7 +56,7 @@ class RequestTrail:
     Methods may be called from any thread, never raise, and cost one append each.
     """
 
-    __slots__ = ("_on_end", "ended", "marks", "slot", "span_id", "started", "trace_id")
+    __slots__ = ("__weakref__", "_on_end", "ended", "lost", "marks", "slot", "span_id", "started", "trace_id")
 
     sampled = True
 
@@ -69,7 +69,13 @@ class RequestTrail:
         self.ended: RequestEnd | None = None
         self.marks: list[tuple[Phase, int]] = []
         self.slot = NO_SLOT  # only the exporter thread changes it
+        self.lost = 0  # tokens that the full buffer of records did not take
         self._on_end = on_end
+
+    def __del__(self) -> None:
+        """Nobody can end this request any more: the exporter thread ends it as abandoned."""
+        if self.slot >= FIRST_SLOT and self.ended is None:
+            self._on_end(self)
 
     @property
     def traceparent(self) -> str:

@@ -5,6 +5,8 @@ A request has a row, its slot, from its start to its end. A later request takes 
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +17,7 @@ from tokentrail.spans import Emitted
 from tokentrail.wire import I64, U64
 
 NEVER: Final = np.iinfo(np.int64).max
+ALL_IDS: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +30,24 @@ class TokenRun:
 
 
 class Slots:
-    """The columns. `open` maps each taken slot to its request. No request has a slot below `FIRST_SLOT`."""
+    """The columns. `open` maps each taken slot to its request, weakly: a request that its engine has forgotten ends as
+    abandoned. No request has a slot below `FIRST_SLOT`.
+    """
 
     def __init__(self, capacity: int = 256) -> None:
-        self.open: dict[int, RequestTrail] = {}
+        self.open: dict[int, weakref.ref[RequestTrail]] = {}
+        self.identity: dict[int, bytes] = {}  # attributes of the announcements that stay the same, serialised
         self._free = list(range(capacity - 1, FIRST_SLOT - 1, -1))
         self.trace_high: U64 = np.zeros(capacity, np.uint64)
         self.trace_low: U64 = np.zeros(capacity, np.uint64)
         self.span: U64 = np.zeros(capacity, np.uint64)
+        self.arrival: I64 = np.zeros(capacity, np.int64)
         self.tokens: I64 = np.zeros(capacity, np.int64)
         self.first: I64 = np.zeros(capacity, np.int64)
         self.last: I64 = np.zeros(capacity, np.int64)
-        self.announced: I64 = np.zeros(capacity, np.int64)
+        self.dropped: I64 = np.zeros(capacity, np.int64)
+        self.announcement: I64 = np.full(capacity, NEVER)  # when the next one is due
+        self.wait: I64 = np.zeros(capacity, np.int64)  # from that one to the next
         self.last_step: I64 = np.full(capacity, NEVER)  # steps of this batch before the request's end
         self.last_step[:FIRST_SLOT] = 0
 
@@ -47,19 +56,21 @@ class Slots:
         """Rows of the columns. Every slot is below it."""
         return len(self.span)
 
-    def take(self, request: RequestTrail) -> None:
-        """Gives a new request its slot."""
-        if not self._free:
+    def take(self, requests: Sequence[RequestTrail]) -> None:
+        """Gives new requests their slots."""
+        while len(self._free) < len(requests):
             self._grow()
-        slot = self._free.pop()
-        request.slot = slot
-        self.open[slot] = request
-        self.trace_high[slot] = request.trace_id >> 64
-        self.trace_low[slot] = request.trace_id & 0xFFFF_FFFF_FFFF_FFFF
-        self.span[slot] = request.span_id
-        self.tokens[slot] = self.first[slot] = self.announced[slot] = 0
-        self.last[slot] = request.started.arrival_ns
-        self.last_step[slot] = NEVER
+        taken = [self._free.pop() for _ in requests]
+        for slot, request in zip(taken, requests, strict=True):
+            request.slot = slot
+            self.open[slot] = weakref.ref(request)
+        rows = np.array(taken, np.int64)
+        self.trace_high[rows], self.trace_low[rows] = trace_columns(requests)
+        self.span[rows] = [request.span_id for request in requests]
+        self.arrival[rows] = self.last[rows] = [request.started.arrival_ns for request in requests]
+        for column in (self.tokens, self.first, self.dropped, self.announcement, self.wait):
+            column[rows] = 0
+        self.last_step[rows] = NEVER
 
     def mark_ended(self, request: RequestTrail, *, after_steps: int) -> bool:
         """Lets a request get tokens in that many steps of the batch and no more; False when it has ended before."""
@@ -74,15 +85,18 @@ class Slots:
         slot = request.slot
         request.slot = ENDED_SLOT
         del self.open[slot]
-        emitted = self.emitted(slot)
+        self.identity.pop(slot, None)
+        emitted = self.emitted(slot, request.lost)
+        self.announcement[slot] = NEVER
         self.last_step[slot] = 0
         self._free.append(slot)
         return emitted
 
-    def emitted(self, slot: int) -> Emitted:
-        """The tokens so far of the request in this slot."""
+    def emitted(self, slot: int, lost: int) -> Emitted:
+        """The tokens so far of the request in this slot, which lost that many before they came here."""
         tokens = int(self.tokens[slot])
-        return Emitted(tokens, int(self.first[slot]), int(self.last[slot]) if tokens else 0)
+        last = int(self.last[slot]) if tokens else 0
+        return Emitted(tokens, int(self.first[slot]), last, int(self.dropped[slot]) + lost)
 
     def advance(self, slots: I64, ends: I64) -> TokenRun:
         """Appends tokens to their requests: `slots` sorted, `ends` in order of emission within a slot.
@@ -113,10 +127,17 @@ class Slots:
 
     def _grow(self) -> None:
         old = self.capacity
-        for name in ("trace_high", "trace_low", "span", "tokens", "first", "last", "announced", "last_step"):
-            column = getattr(self, name)
-            setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
-        self._free.extend(range(2 * old - 1, old - 1, -1))
+        for name, column in vars(self).items():
+            if isinstance(column, np.ndarray):
+                setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
+        self.announcement[old:] = NEVER
+        self._free[:0] = range(2 * old - 1, old - 1, -1)  # the lowest slots are taken first
+
+
+def trace_columns(requests: Sequence[RequestTrail]) -> tuple[U64, U64]:
+    """The trace ids of requests, high and low 64 bits."""
+    ids = [request.trace_id for request in requests]
+    return np.array([i >> 64 for i in ids], np.uint64), np.array([i & ALL_IDS for i in ids], np.uint64)
 
 
 def _running_max(values: I64, group: I64, heads: I64, lengths: I64) -> I64:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,11 +15,12 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import Decision, SamplingResult
 from opentelemetry.trace import SpanContext, SpanKind, get_current_span
 
-from tokentrail import semconv
+from tokentrail import exits, semconv
 from tokentrail.assemble import KvSpan
 from tokentrail.clock import floored, now_ns
 from tokentrail.coldstart import ColdStart
 from tokentrail.config import Settings
+from tokentrail.encode import text
 from tokentrail.export import Exporter, TrailStats, Transport
 from tokentrail.guard import Guard
 from tokentrail.http import OtlpHttp
@@ -27,7 +28,7 @@ from tokentrail.pipeline import Pipeline
 from tokentrail.records import Kind, Recorder
 from tokentrail.request import AttributeValue, RequestStart, RequestTrail, UnrecordedRequest
 from tokentrail.semconv import KvEvent
-from tokentrail.spans import text
+from tokentrail.split import halves
 from tokentrail.version import __version__
 
 
@@ -50,6 +51,7 @@ class Trail(Recorder):
             guard,
             max_spans=settings.max_queue_spans,
             max_bytes=settings.max_queue_bytes,
+            halves=partial(halves, settings.endpoint.compression),
         )
         super().__init__(guard, self._exporter.drop)
         self._provider = provider
@@ -66,7 +68,7 @@ class Trail(Recorder):
             background=background,
         )
         if background:
-            atexit.register(self.shutdown)
+            exits.register(self)
 
     @classmethod
     def from_env(
@@ -158,7 +160,7 @@ class Trail(Recorder):
         """Flushes and ends the background threads. Spans that are still queued when the time is up are dropped, and the
         answer is False. Later records are dropped too. The process calls it at exit by itself.
         """
-        atexit.unregister(self.shutdown)
+        exits.unregister(self)
         self._closed = True
         ended = self._pipeline.shutdown(timeout_s)
         self._guard.reraise()
@@ -166,8 +168,8 @@ class Trail(Recorder):
 
     @property
     def stats(self) -> TrailStats:
-        """Counts of spans: `accepted = exported + dropped + queued`, always."""
-        return replace(self._exporter.stats, pending=len(self._records), errors=self._guard.errors)
+        """Counts of spans: `accepted = exported + dropped + queued + pending`, always."""
+        return replace(self._pipeline.stats, errors=self._guard.errors)
 
     def _request_ended(self, request: RequestTrail) -> None:
         self._append((Kind.END, request))  # also when the buffer is full or closed: a request that began must end
