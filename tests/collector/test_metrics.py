@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from clickhouse_connect.driver.exceptions import DatabaseError
 from fastapi.testclient import TestClient
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
@@ -89,11 +90,33 @@ def test_nothing_piles_up_when_nobody_scrapes(app, arrive, scrape, monkeypatch):
 
 def test_a_store_that_fails_costs_a_scrape_and_no_count(app, rows, arrive, scrape, monkeypatch):
     arrive(CHAT)
-    monkeypatch.setattr(rows.store, "query", lambda *_: (_ for _ in ()).throw(ConnectionError("away")))
+    monkeypatch.setattr(rows.store, "query", lambda *_: (_ for _ in ()).throw(DatabaseError("memory")))
     answer = TestClient(app, raise_server_exceptions=False).get("/metrics")
     assert (answer.status_code, answer.headers["content-type"]) == (500, "application/problem+json")
     monkeypatch.undo()
     assert slo(scrape()) == (1, 1)
+
+
+def test_while_the_store_is_away_the_page_has_the_collector_itself_and_counts_nothing(app, rows, arrive, scrape):
+    arrive(CHAT)
+    rows.store.refuse("away")
+    samples = scrape()
+    rows.store.admit()
+    assert {name for name, *_ in samples if not name.startswith("tokentrail_collector_")} == set()
+    assert samples["tokentrail_collector_store_up",] == 0
+    assert samples["tokentrail_collector_payloads_received_total",] == 0
+    samples = scrape()
+    assert slo(samples) == (1, 1)
+    assert samples["tokentrail_collector_store_up",] == 1
+
+
+def test_while_the_store_is_away_the_api_says_so_and_when_to_come_again(app, rows):
+    rows.store.refuse("the store is away")
+    answer = TestClient(app).get("/api/v1/summary")
+    rows.store.admit()
+    assert (answer.status_code, answer.headers["content-type"]) == (503, "application/problem+json")
+    assert answer.json()["detail"] == "the store is away"
+    assert int(answer.headers["retry-after"]) > 0
 
 
 class TestInFlight:
