@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from opentelemetry.sdk.trace import ReadableSpan
 
 from tokentrail import semconv
-from tokentrail.clock import floored
+from tokentrail.chunks import chunk_columns
 from tokentrail.guard import Guard
 from tokentrail.phases import PhaseInterval, partition
 from tokentrail.records import Kind, Record, kind_of, spans_in, subject_of, well_formed
-from tokentrail.request import RequestTrail
+from tokentrail.request import ENDED_SLOT, Chunk, RequestTrail
 from tokentrail.semconv import KvEvent, Phase
-from tokentrail.slots import Slots
+from tokentrail.slots import Slots, TokenRun
 from tokentrail.spans import cold_start_span, open_span, request_span
 from tokentrail.steps import step_columns, token_columns
-from tokentrail.wire import U64, Block, Columns, fill, span_bytes
+from tokentrail.wire import I64, U64, Block, Columns, fill, span_bytes
 
 ANNOUNCE_EVERY_NS: Final = 5_000_000_000
 """How often a request that is still open is announced again."""
 LATE: Final = "late"
 """Reason of a drop: the token's request had ended."""
+FOREIGN: Final = "foreign"
+"""Reason of a drop: the token's request is a copy, or of another trail."""
 MALFORMED: Final = "malformed"
 """Reason of a drop: the record cannot become a span, for wrong types or counts that do not match."""
 
@@ -68,11 +70,13 @@ class Assembler:
             elif kind is Kind.START:
                 self._slots.take(subject_of(record))
             elif kind is Kind.END:
-                if self._slots.mark_ended(subject_of(record), after_steps=len(steps)):
+                end = subject_of(record).ended.at_ns
+                if self._slots.mark_ended(subject_of(record), after_steps=len(steps), end=end):
                     ended.append(subject_of(record))
             else:
                 events[kind].append(subject_of(record))
         blocks = self._step_blocks(steps)
+        blocks += self._chunk_blocks(events[Kind.CHUNK])
         blocks += self._request_blocks(ended)
         blocks += self._kv_blocks(events[Kind.KV])
         blocks += self._encode_each(cold_start_span, events[Kind.COLD])
@@ -89,7 +93,7 @@ class Assembler:
         try:
             return self._steps_and_tokens(records)
         except (TypeError, ValueError, OverflowError, AttributeError) as error:
-            kept = [record for record in records if well_formed(record, self._slots.capacity)]
+            kept = [record for record in records if well_formed(record)]
             self._drop(sum(map(spans_in, records)) - sum(map(spans_in, kept)), MALFORMED)
             self._guard.failed("building steps", error)
             return self._steps_and_tokens(kept) if kept else []
@@ -97,19 +101,34 @@ class Assembler:
     def _steps_and_tokens(self, records: list[Record]) -> list[Block]:
         slots, count = self._slots, len(records)
         steps = step_columns(records)
-        tokens = token_columns(records, steps, slots, lambda late: self._drop(late, LATE))
+        tokens = token_columns(records, steps, slots, self._refuse)
         columns = Columns(
             self._own_trace(count), self._span_ids(count), None, steps.start, steps.end, list(steps.values.T)
         )
         blocks = [fill(columns, semconv.STEP_SPAN, semconv.STEP_ATTRIBUTES)]
         if tokens is None:
             return blocks
-        owner, run = tokens.slots, tokens.run
+        return [*blocks, self._token_block(tokens.slots, tokens.run, {semconv.STEP: tokens.step})]
+
+    def _chunk_blocks(self, chunks: list[Chunk]) -> list[Block]:
+        tokens = chunk_columns(chunks, self._slots, self._refuse)
+        return [self._token_block(*tokens, {})] if tokens else []
+
+    def _token_block(self, owner: I64, run: TokenRun, ints: Mapping[str, I64]) -> Block:
+        slots = self._slots
         parent = slots.span[owner]
         span = parent + (run.index + 1).astype(np.uint64) * _STRIDE
         trace = slots.trace_high[owner], slots.trace_low[owner]
-        columns = Columns(trace, span, parent, run.start, run.end, (run.index, tokens.step))
-        return [*blocks, fill(columns, semconv.TOKEN_SPAN, (semconv.TOKEN_INDEX, semconv.STEP))]
+        columns = Columns(trace, span, parent, run.start, run.end, (run.index, *ints.values()))
+        return fill(columns, semconv.TOKEN_SPAN, (semconv.TOKEN_INDEX, *ints))
+
+    def _refuse(self, slot: int, tokens: int) -> None:
+        """Counts and logs tokens that no request gets; `slot` tells why."""
+        if not tokens:
+            return
+        reason, why = (LATE, "had ended") if slot == ENDED_SLOT else (FOREIGN, "is a copy or of another trail")
+        self._drop(tokens, reason)
+        self._guard.warn(reason, "tokentrail dropped %d tokens whose request %s", tokens, why)
 
     def _request_blocks(self, ended: list[RequestTrail]) -> list[Block]:
         phases: defaultdict[Phase, list[tuple[RequestTrail, PhaseInterval]]] = defaultdict(list)
@@ -118,14 +137,18 @@ class Assembler:
             emitted = self._slots.release(request)
             ended, arrival = request.ended, request.started.arrival_ns
             assert ended is not None
-            end = max(floored(ended.at_ns), arrival, emitted.last)
-            parts = partition(arrival, end, request.marks, lambda mark: self._guard.misuse("an unknown phase", mark))
+            end = max(ended.at_ns, arrival, emitted.last)
+            first = emitted.first if emitted.tokens else None
+            parts = partition(arrival, end, request.marks, self._unknown_phase, first)
             for interval in parts.intervals:
                 phases[interval.phase].append((request, interval))
             return request_span(request, ended, end, emitted, parts)
 
         blocks = self._encode_each(span_of, ended)
         return blocks + [self._phase_block(phase, intervals) for phase, intervals in phases.items()]
+
+    def _unknown_phase(self, mark: object) -> None:
+        self._guard.misuse("an unknown phase", mark)
 
     def _phase_block(self, phase: Phase, intervals: list[tuple[RequestTrail, PhaseInterval]]) -> Block:
         columns = Columns(

@@ -95,7 +95,7 @@ class Exporter:
     def stats(self) -> TrailStats:
         """The counts, all read at one moment; `pending` and `errors` are the trail's to add."""
         with self._changed:
-            return TrailStats(self._accepted, self._exported, self._queued, dict(self._drops))
+            return TrailStats(self._accepted, self._exported, self._queued, dict(+self._drops))
 
     def offer(self, payload: Payload) -> None:
         """Queues a payload. A full queue drops the new payload and keeps those that wait."""

@@ -1,7 +1,7 @@
 """The records that wait between the engine's threads and the exporter's. No other module knows their layout.
 
     (Kind.STEP, start_ns, end_ns, step, … kv_evicted, emitted, counts)
-    (Kind.START | END | KV | COLD, request or event)
+    (Kind.START | END | CHUNK | KV | COLD, request, chunk or event)
 
 `emitted` is the tuple of the requests that got tokens in the step, `counts` the number of tokens of each or None.
 """
@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from tokentrail.arguments import MAX_TOKENS
 from tokentrail.export import BUFFER_FULL, SHUTDOWN
 from tokentrail.guard import Guard
 from tokentrail.request import RequestTrail
@@ -28,8 +29,6 @@ Record = tuple[Any, ...]
 
 MAX_PENDING_RECORDS: Final = 65_536
 """Records that may wait, far more than a schedule delay brings. Steps and events beyond it are dropped and counted."""
-MAX_TOKENS_PER_STEP: Final = 1 << 12
-"""Tokens that one request can get in one step; a larger count is a mistake of the caller."""
 
 
 class Kind(Enum):
@@ -38,6 +37,7 @@ class Kind(Enum):
     STEP = auto()
     START = auto()
     END = auto()
+    CHUNK = auto()
     KV = auto()
     COLD = auto()
 
@@ -146,30 +146,32 @@ def token_counts(records: Sequence[Record]) -> I64 | None:
     return np.fromiter(chain.from_iterable(parts), np.int64)
 
 
-def well_formed(record: Record, capacity: int) -> bool:
-    """Whether a step record can become columns; all its requests must have slots below `capacity`."""
+def well_formed(record: Record) -> bool:
+    """Whether a step record can become columns."""
     _kind, *ints, emitted, counts = record
     return (
         all(_is_integer(value, -(2**63), 2**63 - 1) for value in ints)
-        and all(isinstance(request, RequestTrail) and request.slot < capacity for request in emitted)
+        and all(isinstance(request, RequestTrail) for request in emitted)
         and (counts is None or _counts_fit(emitted, counts))
     )
 
 
 def spans_in(record: Record) -> int:
     """The number of spans that a record becomes; a step: its own and one for each token of a sampled request."""
+    if kind_of(record) is Kind.CHUNK:
+        return len(subject_of(record).stamps)
     if kind_of(record) is not _STEP:
         return 1
     emitted, counts = emitted_of(record), counts_of(record)
     sampled = [isinstance(request, RequestTrail) and request.sampled for request in emitted]
     if counts is None or len(counts) != len(emitted):
         return 1 + sum(sampled)
-    fitting = (int(count) if _is_integer(count, 0, MAX_TOKENS_PER_STEP) else 1 for count in counts)
+    fitting = (int(count) if _is_integer(count, 0, MAX_TOKENS) else 1 for count in counts)
     return 1 + sum(count for count, wanted in zip(fitting, sampled, strict=True) if wanted)
 
 
 def _counts_fit(emitted: Sequence[Any], counts: Sequence[Any]) -> bool:
-    return len(counts) == len(emitted) and all(_is_integer(count, 0, MAX_TOKENS_PER_STEP) for count in counts)
+    return len(counts) == len(emitted) and all(_is_integer(count, 0, MAX_TOKENS) for count in counts)
 
 
 def _is_integer(value: object, low: int, high: int) -> bool:

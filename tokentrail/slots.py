@@ -6,15 +6,20 @@ A request has a row, its slot, from its start to its end. A later request takes 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from tokentrail.request import ENDED_SLOT, FIRST_SLOT, RequestTrail
 from tokentrail.spans import Emitted
 from tokentrail.wire import I64, U64
 
 NEVER: Final = np.iinfo(np.int64).max
+_ROW_BITS: Final = 32
+_ROW: Final = (1 << _ROW_BITS) - 1
+_TABLES = count(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +32,14 @@ class TokenRun:
 
 
 class Slots:
-    """The columns. `open` maps each taken slot to its request. No request has a slot below `FIRST_SLOT`."""
+    """The columns. `open` maps the row of each taken slot to its request; no request has a row below `FIRST_SLOT`.
 
-    def __init__(self, capacity: int = 256) -> None:
+    A slot is a row and the number of its table, so that a request of another trail is seen: row 7 of table 2 is the
+    slot 0x2_0000_0007.
+    """
+
+    def __init__(self, capacity: int = 256, table: int | None = None) -> None:
+        self._table = (next(_TABLES) if table is None else table) << _ROW_BITS
         self.open: dict[int, RequestTrail] = {}
         self._free = list(range(capacity - 1, FIRST_SLOT - 1, -1))
         self.trace_high: U64 = np.zeros(capacity, np.uint64)
@@ -40,7 +50,8 @@ class Slots:
         self.last: I64 = np.zeros(capacity, np.int64)
         self.announced: I64 = np.zeros(capacity, np.int64)
         self.last_step: I64 = np.full(capacity, NEVER)  # steps of this batch before the request's end
-        self.last_step[:FIRST_SLOT] = 0
+        self.end: I64 = np.full(capacity, NEVER)  # the request's end, unix ns
+        self.last_step[:FIRST_SLOT], self.end[:FIRST_SLOT] = 0, -1
 
     @property
     def capacity(self) -> int:
@@ -52,30 +63,40 @@ class Slots:
         if not self._free:
             self._grow()
         slot = self._free.pop()
-        request.slot = slot
+        request.slot = self._table | slot
         self.open[slot] = request
         self.trace_high[slot] = request.trace_id >> 64
         self.trace_low[slot] = request.trace_id & 0xFFFF_FFFF_FFFF_FFFF
         self.span[slot] = request.span_id
         self.tokens[slot] = self.first[slot] = self.announced[slot] = 0
         self.last[slot] = request.started.arrival_ns
-        self.last_step[slot] = NEVER
+        self.last_step[slot] = self.end[slot] = NEVER
 
-    def mark_ended(self, request: RequestTrail, *, after_steps: int) -> bool:
-        """Lets a request get tokens in that many steps of the batch and no more; False when it has ended before."""
-        slot = request.slot
+    def rows(self, slots: I64) -> tuple[I64, npt.NDArray[np.bool_]]:
+        """The rows of these slots, and which of them are foreign: a request that has no row here gets that of
+        `ENDED_SLOT`.
+        """
+        rows = slots & _ROW
+        foreign = (slots - rows != self._table) & (slots > ENDED_SLOT)
+        return np.where(foreign, ENDED_SLOT, rows), foreign
+
+    def mark_ended(self, request: RequestTrail, *, after_steps: int, end: int) -> bool:
+        """Lets a request get tokens in that many steps of the batch, and in later ones that were over at its end (unix
+        ns); False when it has ended before.
+        """
+        slot = request.slot & _ROW
         if self.last_step[slot] != NEVER:
             return False
-        self.last_step[slot] = after_steps
+        self.last_step[slot], self.end[slot] = after_steps, end
         return True
 
     def release(self, request: RequestTrail) -> Emitted:
         """Frees the slot of a request that has ended. Returns its tokens."""
-        slot = request.slot
+        slot = request.slot & _ROW
         request.slot = ENDED_SLOT
         del self.open[slot]
         emitted = self.emitted(slot)
-        self.last_step[slot] = 0
+        self.last_step[slot], self.end[slot] = 0, -1
         self._free.append(slot)
         return emitted
 
@@ -113,7 +134,7 @@ class Slots:
 
     def _grow(self) -> None:
         old = self.capacity
-        for name in ("trace_high", "trace_low", "span", "tokens", "first", "last", "announced", "last_step"):
+        for name in ("trace_high", "trace_low", "span", "tokens", "first", "last", "announced", "last_step", "end"):
             column = getattr(self, name)
             setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
         self._free.extend(range(2 * old - 1, old - 1, -1))

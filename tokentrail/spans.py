@@ -7,7 +7,7 @@ from numbers import Integral, Real
 from typing import Any, Final, NamedTuple
 
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import SpanContext, TraceFlags
+from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 from opentelemetry.trace.status import Status as SpanStatus
 from opentelemetry.trace.status import StatusCode
 
@@ -41,45 +41,57 @@ class ColdStartSpan(NamedTuple):
     error_type: str
 
 
+def start_attributes(started: RequestStart) -> dict[str, Any]:
+    """The attributes of a request that arrives, which samplers decide on."""
+    return {**started.attributes, **_given({**_identity(started), semconv.INPUT_TOKENS: started.input_tokens})}
+
+
+def request_attributes(started: RequestStart, ended: RequestEnd, emitted: Emitted, phases: Partition) -> dict[str, Any]:
+    """The attributes of a request that has ended, before `clean`. What is not known is absent."""
+    known: dict[str, Any] = {
+        **_identity(started),
+        **_progress(started, emitted),
+        semconv.RESPONSE_MODEL: ended.response_model or _own_model(started),
+        semconv.STATUS: str(ended.status),
+        semconv.FINISH_REASONS: ended.finish_reasons or None,
+        semconv.FINISH_REASON: ended.finish_reasons[0] if ended.finish_reasons else None,
+        semconv.ERROR_TYPE: ended.error_type or None,
+        semconv.CACHED_TOKENS: ended.cached_tokens,
+        semconv.CACHE_CREATION_TOKENS: ended.cache_creation_tokens,
+        semconv.REASONING_TOKENS: ended.reasoning_tokens,
+        semconv.PREEMPTIONS: phases.preemptions or None,
+        semconv.TIME_TO_LAST_TOKEN: (emitted.last - started.arrival_ns) / 1e9 if emitted.tokens else None,
+    }
+    at_end = {
+        semconv.INPUT_TOKENS: ended.input_tokens,
+        semconv.OUTPUT_TOKENS: ended.output_tokens,
+        semconv.RESPONSE_ID: ended.response_id or None,
+    }
+    for interval in phases.intervals:
+        key = semconv.PHASE_TIME_PREFIX + interval.phase
+        known[key] = known.get(key, 0) + interval.end - interval.start
+    return {**started.attributes, **ended.attributes, **_given(known), **_given(at_end)}
+
+
+def open_attributes(started: RequestStart, emitted: Emitted) -> dict[str, Any]:
+    """The attributes of a request that is under way, before `clean`."""
+    return _given({**_identity(started), **_progress(started, emitted)})
+
+
 def request_span(
     request: RequestTrail, ended: RequestEnd, end: int, emitted: Emitted, phases: Partition
 ) -> ReadableSpan:
     """The span of a request that ended at `end`, at or after its last token."""
     started = request.started
-    arrival = started.arrival_ns
-    attributes: dict[str, Any] = {
-        **started.attributes,
-        **_identity(started),
-        **_progress(started, emitted),
-        semconv.RESPONSE_MODEL: started.model,
-        semconv.STATUS: str(ended.status),
-    }
-    if ended.input_tokens is not None:
-        attributes[semconv.INPUT_TOKENS] = ended.input_tokens
-    if emitted.tokens:
-        attributes[semconv.TIME_TO_LAST_TOKEN] = (emitted.last - arrival) / 1e9
-    if ended.finish_reason:
-        attributes[semconv.FINISH_REASONS] = [ended.finish_reason]
-    optional = {
-        semconv.FINISH_REASON: ended.finish_reason,
-        semconv.ERROR_TYPE: ended.error_type,
-        semconv.CACHED_TOKENS: ended.cached_tokens,
-        semconv.REASONING_TOKENS: ended.reasoning_tokens,
-        semconv.PREEMPTIONS: phases.preemptions,
-    }
-    attributes |= {key: value for key, value in optional.items() if value}
-    for interval in phases.intervals:
-        key = semconv.PHASE_TIME_PREFIX + interval.phase
-        attributes[key] = attributes.get(key, 0) + interval.end - interval.start
     return ReadableSpan(
         text(f"{started.operation} {started.model}"),
         SpanContext(request.trace_id, request.span_id, False, _SAMPLED, started.trace_state),
         started.parent,
-        attributes=clean(attributes),
+        attributes=clean(request_attributes(started, ended, emitted, phases)),
         kind=started.kind,
         status=_status(ended.error_type, failed=ended.status == Status.ERROR),
         resource=NO_RESOURCE,
-        start_time=arrival,
+        start_time=started.arrival_ns,
         end_time=end,
     )
 
@@ -91,7 +103,7 @@ def open_span(request: RequestTrail, span_id: int, now: int, emitted: Emitted) -
         semconv.OPEN_SPAN,
         SpanContext(request.trace_id, span_id, False, _SAMPLED),
         SpanContext(request.trace_id, request.span_id, False),
-        attributes=clean({**_identity(started), **_progress(started, emitted)}),
+        attributes=clean(open_attributes(started, emitted)),
         resource=NO_RESOURCE,
         start_time=started.arrival_ns,
         end_time=max(now, started.arrival_ns),
@@ -123,8 +135,13 @@ def clean(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def text(value: object) -> str:
-    """Text that can be encoded. Lone surrogates, which HTTP headers may bring in, become question marks."""
-    plain = str(value)
+    """Text that can be encoded. Lone surrogates, which HTTP headers may bring in, become question marks; an object that
+    cannot be shown becomes the name of its type.
+    """
+    try:
+        plain = str(value)
+    except Exception:
+        plain = type(value).__name__
     return plain if plain.isascii() else plain.encode("utf-8", "replace").decode()
 
 
@@ -140,28 +157,33 @@ def _cleaned(value: object) -> Any:
     return text(value)
 
 
+def _given(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in attributes.items() if value is not None}
+
+
 def _identity(started: RequestStart) -> dict[str, Any]:
-    always = {
+    return {
         semconv.OPERATION_NAME: started.operation,
         semconv.PROVIDER_NAME: started.provider,
         semconv.REQUEST_MODEL: started.model,
+        semconv.RESPONSE_ID: started.request_id or None,
+        semconv.TENANT: started.tenant or None,
+        semconv.SLO_CLASS: started.slo_class or None,
     }
-    optional = {
-        semconv.RESPONSE_ID: started.request_id,
-        semconv.TENANT: started.tenant,
-        semconv.SLO_CLASS: started.slo_class,
-    }
-    return always | {key: value for key, value in optional.items() if value}
 
 
 def _progress(started: RequestStart, emitted: Emitted) -> dict[str, Any]:
-    counts: dict[str, Any] = {
-        semconv.INPUT_TOKENS: started.input_tokens,
-        semconv.OUTPUT_TOKENS: emitted.tokens,
-    }
+    counts: dict[str, Any] = {semconv.INPUT_TOKENS: started.input_tokens, semconv.OUTPUT_TOKENS: emitted.tokens}
     if emitted.tokens:
-        counts[semconv.TIME_TO_FIRST_CHUNK] = (emitted.first - started.arrival_ns) / 1e9
+        counts[semconv.TIME_TO_FIRST_TOKEN] = (emitted.first - started.arrival_ns) / 1e9
+        if started.attributes.get(semconv.REQUEST_STREAM) is True:
+            counts[semconv.TIME_TO_FIRST_CHUNK] = counts[semconv.TIME_TO_FIRST_TOKEN]
     return counts
+
+
+def _own_model(started: RequestStart) -> str | None:
+    """The model that answers: a server's own is the one that was asked for; a client learns it from the answer."""
+    return started.model if started.kind is SpanKind.SERVER else None
 
 
 def _status(error_type: str, *, failed: bool) -> SpanStatus:

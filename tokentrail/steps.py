@@ -11,7 +11,7 @@ import numpy as np
 
 from tokentrail.clock import STAMP_NS
 from tokentrail.records import Record, emitted_of, step_ints, token_counts
-from tokentrail.request import NO_SLOT, RequestTrail
+from tokentrail.request import ENDED_SLOT, FOREIGN_SLOT, NO_SLOT, RequestTrail
 from tokentrail.slots import Slots, TokenRun
 from tokentrail.wire import I64
 
@@ -42,9 +42,11 @@ def step_columns(records: Sequence[Record]) -> StepColumns:
 
 
 def token_columns(
-    records: Sequence[Record], steps: StepColumns, slots: Slots, late: Callable[[int], None]
+    records: Sequence[Record], steps: StepColumns, slots: Slots, refuse: Callable[[int, int], None]
 ) -> TokenColumns | None:
-    """Gives the steps' tokens to their requests. `late` gets the number of tokens whose request had ended.
+    """Gives the steps' tokens to their requests. `refuse` gets the slot that tells why tokens are refused, and their
+    number: `ENDED_SLOT` where the step was over after the end of the request, `FOREIGN_SLOT` for a request of no or
+    another trail.
 
     Raises the errors of `step_columns`, before the state of any request has changed.
 
@@ -54,14 +56,14 @@ def token_columns(
         sorted by slot: owner = [2, 7], step = [0, 0], ready for `Slots.advance`
     """
     owner, step = _owners(map(emitted_of, records))
-    if owner.max(initial=0) >= slots.capacity:
-        raise ValueError("a step emitted to a request of another trail")
     counts = token_counts(records)
     if counts is not None:
         owner, step = np.repeat(owner, counts), np.repeat(step, counts)
-    alive = step < slots.last_step[owner]
+    owner, foreign = slots.rows(owner)
+    alive = (step < slots.last_step[owner]) | (steps.end[step] <= slots.end[owner])
     if not alive.all():
-        late(int(np.count_nonzero(owner[~alive] != NO_SLOT)))
+        refuse(FOREIGN_SLOT, int(np.count_nonzero(foreign)))
+        refuse(ENDED_SLOT, int(np.count_nonzero(owner[~alive & ~foreign] != NO_SLOT)))
         owner, step = owner[alive], step[alive]
     if not len(owner):
         return None

@@ -15,7 +15,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import Decision, SamplingResult
 from opentelemetry.trace import SpanContext, SpanKind, get_current_span
 
-from tokentrail import semconv
+from tokentrail import arguments, semconv
+from tokentrail.arguments import AttributeValue, Carrier
 from tokentrail.assemble import KvSpan
 from tokentrail.clock import floored, now_ns
 from tokentrail.coldstart import ColdStart
@@ -25,9 +26,9 @@ from tokentrail.guard import Guard
 from tokentrail.http import OtlpHttp
 from tokentrail.pipeline import Pipeline
 from tokentrail.records import Kind, Recorder
-from tokentrail.request import AttributeValue, RequestStart, RequestTrail, UnrecordedRequest
+from tokentrail.request import Chunk, Host, RequestStart, RequestTrail, UnrecordedRequest
 from tokentrail.semconv import KvEvent
-from tokentrail.spans import text
+from tokentrail.spans import start_attributes, text
 from tokentrail.version import __version__
 
 
@@ -54,6 +55,7 @@ class Trail(Recorder):
         super().__init__(guard, self._exporter.drop)
         self._provider = provider
         self._clock = clock
+        self._host = Host(clock, self._request_ended, self._chunk_arrived, guard.misuse)
         self._pipeline = Pipeline(
             self._records,
             self._exporter,
@@ -93,9 +95,9 @@ class Trail(Recorder):
         operation: str,
         model: str,
         request_id: str = "",
-        carrier: Mapping[str, str] | None = None,
+        carrier: Carrier | None = None,
         arrival_ns: int | None = None,
-        input_tokens: int = 0,
+        input_tokens: int | None = None,
         provider: str = "tokentrail",
         tenant: str = "",
         slo_class: str = "",
@@ -104,23 +106,33 @@ class Trail(Recorder):
     ) -> RequestTrail:
         """Records the arrival of a request (`arrival_ns` in unix ns; by default now). It continues the trace of
         `carrier` (HTTP headers with a W3C `traceparent`), or else of the current OpenTelemetry span. Sampling is
-        decided here, once. `kind` is CLIENT for proxies and client wrappers.
+        decided here, once; the sampler sees the attributes. `kind` is CLIENT for proxies and client wrappers.
+
+        An argument that cannot be used is left out, logged and counted in `stats.errors`. A request without a usable
+        arrival is not recorded, since all its latencies would be wrong.
         """
         try:
+            misuse = self._guard.misuse
             arrival = self._clock() if arrival_ns is None else floored(arrival_ns)
-            parent, trace_id, span_id, sampling = self._sample(carrier, f"{operation} {model}", kind)
+            started = RequestStart(
+                arrival, operation, model, provider, request_id, tenant, slo_class,
+                arguments.count(input_tokens, "input_tokens", misuse), arguments.kind(kind, misuse), None, None,
+                arguments.mapping(attributes, misuse),
+            )  # fmt: skip
+            parent, trace_id, span_id, sampling = self._sample(arguments.headers(carrier, misuse), started)
             if self._closed or sampling.decision is not Decision.RECORD_AND_SAMPLE:
                 return UnrecordedRequest(trace_id, span_id)
-            started = RequestStart(
-                arrival, operation, model, provider, request_id, tenant, slo_class, input_tokens, kind,
-                parent, sampling.trace_state, {**(attributes or {}), **sampling.attributes},
-            )  # fmt: skip
-            request = RequestTrail(trace_id, span_id, started, self._request_ended)
+            started.parent, started.trace_state = parent, sampling.trace_state
+            started.attributes = {**started.attributes, **sampling.attributes}
+            request = RequestTrail(trace_id, span_id, started, self._host)
             self._append((Kind.START, request))
             return request
         except Exception as error:
             self._guard.failed("starting a request", error)
             return UnrecordedRequest()
+
+    request = start_request
+    """`start_request` by the name that reads well in `with trail.request(…) as request:`."""
 
     def kv_event(
         self,
@@ -129,15 +141,20 @@ class Trail(Recorder):
         blocks: int,
         reason: str,
         step: int,
-        start_ns: int,
+        start_ns: int | None = None,
         end_ns: int | None = None,
         request: RequestTrail | None = None,
     ) -> None:
-        """Blocks left or re-entered the KV cache. `request` is the request that they belong to, if there is one."""
+        """Blocks left or re-entered the KV cache, from `start_ns` (unix ns; by default now) to `end_ns` (by default the
+        same). `request` is the request that they belong to, if there is one.
+        """
         try:
-            start = floored(start_ns)
+            start = self._clock() if start_ns is None else floored(start_ns)
             end = start if end_ns is None else max(floored(end_ns), start)
             victim = request if request is not None and request.sampled else None
+            if victim is not None and not victim.is_of(self._host):
+                self._guard.misuse("a KV event of a request that is a copy or of another trail", victim.traceparent)
+                victim = None
             event = KvSpan(KvEvent(kind), int(blocks), text(reason), int(step), start, end, victim)
             self._record((Kind.KV, event))
         except Exception as error:
@@ -172,16 +189,20 @@ class Trail(Recorder):
     def _request_ended(self, request: RequestTrail) -> None:
         self._append((Kind.END, request))  # also when the buffer is full or closed: a request that began must end
 
-    def _sample(self, carrier: Mapping[str, str] | None, name: str, kind: SpanKind) -> _Sampled:
+    def _chunk_arrived(self, chunk: Chunk) -> None:
+        self._record((Kind.CHUNK, chunk))
+
+    def _sample(self, carrier: Mapping[str, str], started: RequestStart) -> _Sampled:
         context = get_current()
         if carrier:
-            context = propagate.extract({key.lower(): value for key, value in carrier.items()}, context)
+            context = propagate.extract(carrier, context)
         parent: SpanContext | None = get_current_span(context).get_span_context()
         ids = self._provider.id_generator
         if parent is None or not parent.is_valid:
             parent = None
         trace_id = parent.trace_id if parent else ids.generate_trace_id()
-        result = self._provider.sampler.should_sample(context, trace_id, name, kind)
+        name = f"{started.operation} {started.model}"
+        result = self._provider.sampler.should_sample(context, trace_id, name, started.kind, start_attributes(started))
         return _Sampled(parent, trace_id, ids.generate_span_id(), result)
 
 
@@ -201,6 +222,8 @@ class DisabledTrail(Trail):
     def start_request(self, **_: Any) -> RequestTrail:
         """A request that records nothing."""
         return self._request
+
+    request = start_request
 
     def step(self, *_: Any, **__: Any) -> None:
         """Does nothing."""

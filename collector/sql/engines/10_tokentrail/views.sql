@@ -5,7 +5,9 @@ SELECT
     toStartOfMinute(fromUnixTimestamp64Nano(span.end_time_unix_nano, 'UTC')) AS minute,
     span.trace_id AS trace_id,
     toFixedString(span.parent_span_id, 8) AS request_span_id,
-    span.attributes.value.int_value[indexOf(span.attributes.key, 'gen_ai.token.index')] AS token_index,
+    -- An SDK before 0.2 sends the second key. The one that is absent adds 0.
+    span.attributes.value.int_value[indexOf(span.attributes.key, 'tokentrail.token.index')]
+        + span.attributes.value.int_value[indexOf(span.attributes.key, 'gen_ai.token.index')] AS token_index,
     intDiv(span.end_time_unix_nano - span.start_time_unix_nano, 1000) AS duration_us,
     span.attributes.value.int_value[indexOf(span.attributes.key, 'tokentrail.step')] AS step
 FROM (SELECT arrayJoin(arrayJoin(arrayJoin(resource_spans).scope_spans).spans) AS span FROM otlp_traces)
@@ -14,8 +16,11 @@ WHERE span.name = 'tokentrail.token';
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_requests TO requests AS
 WITH
     $nanoseconds AS nanoseconds,
-    mapContains(number, 'gen_ai.response.time_to_first_chunk') AS has_token,
-    if(has_token, nanoseconds(number['gen_ai.response.time_to_first_chunk']), NULL) AS first_ns,
+    -- An SDK before 0.2 sends the second key alone.
+    if(mapContains(number, 'tokentrail.time_to_first_token'),
+        'tokentrail.time_to_first_token', 'gen_ai.response.time_to_first_chunk') AS first_key,
+    mapContains(number, first_key) AS has_token,
+    if(has_token, nanoseconds(number[first_key]), NULL) AS first_ns,
     if(mapContains(number, 'tokentrail.time_to_last_token'),
         nanoseconds(number['tokentrail.time_to_last_token']), duration_ns) AS last_ns,
     toUInt32(number['gen_ai.usage.output_tokens']) AS n
@@ -53,7 +58,10 @@ FROM flat_spans
 WHERE claim = 'tokentrail.request';
 
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_open_requests TO open_requests AS
-WITH $nanoseconds AS nanoseconds
+WITH
+    $nanoseconds AS nanoseconds,
+    if(mapContains(number, 'tokentrail.time_to_first_token'),
+        'tokentrail.time_to_first_token', 'gen_ai.response.time_to_first_chunk') AS first_key
 SELECT
     start,
     if(ended, end + INTERVAL 1 HOUR, end) AS seen,              -- a late announcement does not replace the end
@@ -68,8 +76,7 @@ SELECT
     text['tokentrail.slo_class'] AS slo_class,
     number['gen_ai.usage.input_tokens'] AS input_tokens,
     number['gen_ai.usage.output_tokens'] AS output_tokens,
-    if(mapContains(number, 'gen_ai.response.time_to_first_chunk'),
-        nanoseconds(number['gen_ai.response.time_to_first_chunk']), NULL) AS ttft_ns,
+    if(mapContains(number, first_key), nanoseconds(number[first_key]), NULL) AS ttft_ns,
     claim = 'tokentrail.request' AS ended
 FROM flat_spans
 WHERE claim IN ('tokentrail.request.open', 'tokentrail.request');
