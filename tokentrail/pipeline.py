@@ -18,7 +18,7 @@ from tokentrail.config import MAX_PAYLOAD_BYTES, Settings, compressor
 from tokentrail.export import Exporter, deadline
 from tokentrail.guard import Guard
 from tokentrail.records import Record, spans_in, take
-from tokentrail.semconv import SCOPE_NAME
+from tokentrail.semconv import SCHEMA_URL, SCOPE_NAME
 from tokentrail.wire import Envelope, Payload
 
 BATCH_SPANS: Final = 16_000
@@ -61,7 +61,7 @@ class Pipeline:
         self._building = threading.Lock()
         self._stopping = threading.Event()
         self._assembler = Assembler(self._guard, self._exporter.drop, ids)
-        self._envelope = Envelope(self._resource(), SCOPE_NAME, self._version)
+        self._envelope = Envelope(self._resource(), SCOPE_NAME, self._version, SCHEMA_URL)
         if self._background:
             threading.Thread(target=self._assemble, name="tokentrail-assemble", daemon=True).start()
             threading.Thread(target=self._exporter.run, name="tokentrail-export", daemon=True).start()
