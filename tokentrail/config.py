@@ -7,6 +7,7 @@ import os
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Final
 
 from opentelemetry.exporter.otlp.proto.http import Compression
@@ -14,7 +15,7 @@ from opentelemetry.sdk import environment_variables as otel
 from opentelemetry.util.re import parse_env_headers
 
 from tokentrail.guard import logger
-from tokentrail.http import Endpoint
+from tokentrail.http import GRPC, HTTP, Endpoint
 
 MAX_QUEUE_BYTES: Final = "TOKENTRAIL_MAX_QUEUE_BYTES"
 STRICT: Final = "TOKENTRAIL_STRICT"
@@ -23,12 +24,10 @@ TRACES_EXPORTER: Final = "OTEL_TRACES_EXPORTER"
 MAX_PAYLOAD_BYTES: Final = 4 << 20
 MAX_PAYLOAD_SPANS: Final = 16_384
 
-_FIXED_HEADERS: Final = {"content-type": "application/x-protobuf", "user-agent": "tokentrail"}
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of the export. The defaults buffer about three minutes of 10,000 tokens/s."""
+    """Settings of the export, for `Trail(settings)`. The defaults buffer about three minutes of 10,000 tokens/s."""
 
     endpoint: Endpoint
     enabled: bool = True
@@ -42,9 +41,9 @@ class Settings:
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> Settings:
         """Settings from OTEL_* and TOKENTRAIL_* variables; docs/sdk.md lists them."""
         env = _Env(environ)
-        if (protocol := env.exporter("PROTOCOL")) not in ("", "http/protobuf"):
-            logger.warning("OTEL_EXPORTER_OTLP_PROTOCOL=%s: tokentrail speaks http/protobuf only and uses it", protocol)
         exporter = env.text(TRACES_EXPORTER).lower()
+        if exporter not in ("", "otlp", "none"):
+            logger.warning("%s=%s: tokentrail exports OTLP only and does so", TRACES_EXPORTER, exporter)
         return cls(
             endpoint=_endpoint(env),
             enabled=env.text(otel.OTEL_SDK_DISABLED).lower() != "true" and exporter != "none",
@@ -56,27 +55,31 @@ class Settings:
         )
 
 
-def compressor(compression: Compression) -> Callable[[bytes], bytes]:
-    """The function that compresses a body."""
-    if compression is Compression.Gzip:
+def compressor(endpoint: Endpoint) -> Callable[[bytes], bytes]:
+    """The function that compresses a body. A gRPC channel compresses its messages itself."""
+    if endpoint.protocol == GRPC:
+        return bytes
+    if endpoint.compression is Compression.Gzip:
         return lambda body: gzip.compress(body, compresslevel=1, mtime=0)
-    if compression is Compression.Deflate:
+    if endpoint.compression is Compression.Deflate:
         return lambda body: zlib.compress(body, level=1)
     return bytes
 
 
 def _endpoint(env: _Env) -> Endpoint:
-    base = env.text(otel.OTEL_EXPORTER_OTLP_ENDPOINT) or "http://localhost:4318"
-    compression = env.compression()
-    encoding = {} if compression is Compression.NoCompression else {"content-encoding": compression.value}
-    certificate, key = env.exporter("CLIENT_CERTIFICATE"), env.exporter("CLIENT_KEY")
-    return Endpoint(
-        url=env.text(otel.OTEL_EXPORTER_OTLP_TRACES_ENDPOINT) or f"{base.removesuffix('/')}/v1/traces",
-        headers={**_FIXED_HEADERS, **parse_env_headers(env.exporter("HEADERS"), liberal=True), **encoding},
+    protocol = env.protocol()
+    base = env.text(otel.OTEL_EXPORTER_OTLP_ENDPOINT)
+    if base and protocol == HTTP:
+        base = f"{base.removesuffix('/')}/v1/traces"
+    return Endpoint.to(
+        env.text(otel.OTEL_EXPORTER_OTLP_TRACES_ENDPOINT) or base,
+        headers=parse_env_headers(env.exporter("HEADERS"), liberal=True),
+        protocol=protocol,
         timeout_s=env.number(env.exporter_name("TIMEOUT"), 10.0, low=0.001),
-        compression=compression,
-        verify=env.exporter("CERTIFICATE") or True,
-        cert=(certificate, key) if certificate and key else certificate or None,
+        compression=env.compression(),
+        certificate=env.exporter("CERTIFICATE"),
+        client_certificate=env.exporter("CLIENT_CERTIFICATE"),
+        client_key=env.exporter("CLIENT_KEY"),
     )
 
 
@@ -105,6 +108,16 @@ class _Env:
             return value
         logger.warning("%s=%r is not a number of at least %g: using %g", name, raw, low, default)
         return default
+
+    def protocol(self) -> str:
+        name, raw = self.exporter_name("PROTOCOL"), self.exporter("PROTOCOL") or HTTP
+        if raw == GRPC and find_spec("grpc") is None:
+            logger.warning("%s=grpc needs `pip install tokentrail[grpc]`: using %s", name, HTTP)
+        elif raw not in (HTTP, GRPC):
+            logger.warning("%s=%r is neither %s nor %s: using the former", name, raw, HTTP, GRPC)
+        else:
+            return raw
+        return HTTP
 
     def compression(self) -> Compression:
         raw = self.exporter("COMPRESSION").lower() or Compression.NoCompression.value

@@ -49,7 +49,7 @@ class Pipeline:
         self._version = version
         self._clock = clock
         self._background = background
-        self._compress = compressor(settings.endpoint.compression)
+        self._compress = compressor(settings.endpoint)
         self._start(ids or np.random.default_rng())
         os.register_at_fork(
             before=_on_living(self, Pipeline._before_fork),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,8 +23,8 @@ from tokentrail.clock import floored, now_ns
 from tokentrail.coldstart import ColdStart
 from tokentrail.config import Settings
 from tokentrail.export import Exporter, TrailStats, Transport
-from tokentrail.guard import Guard
-from tokentrail.http import OtlpHttp
+from tokentrail.guard import Guard, logger
+from tokentrail.http import GRPC, Endpoint, OtlpHttp
 from tokentrail.pipeline import Pipeline
 from tokentrail.records import Kind, Recorder
 from tokentrail.request import Chunk, Host, RequestStart, RequestTrail, UnrecordedRequest
@@ -37,17 +38,30 @@ class Trail(Recorder):
 
     def __init__(
         self,
-        settings: Settings,
-        provider: TracerProvider,
+        settings: Settings | None = None,
+        provider: TracerProvider | None = None,
         *,
+        endpoint: str = "",
+        headers: Mapping[str, str] | None = None,
+        service_name: str | None = None,
+        variant: str = "",
+        resource: Mapping[str, str | int] | None = None,
         transport: Transport | None = None,
         clock: Callable[[], int] = now_ns,
         ids: np.random.Generator | None = None,
         background: bool = True,
     ) -> None:
+        """`Trail(endpoint="https://collector:4318", headers={…})` needs no environment variables; `Settings` and
+        `Endpoint.to` take everything else. `provider` holds the sampler, the id generator and the resource; by default
+        it is made of OTEL_* variables, `service_name`, `variant` and `resource`, as in `from_env`.
+        """
+        settings = settings or Settings(Endpoint.to(endpoint, headers=headers))
+        provider = provider or TracerProvider(
+            resource=_resource(service_name, variant, resource), shutdown_on_exit=False
+        )
         guard = Guard(strict=settings.strict)
         self._exporter = Exporter(
-            transport or OtlpHttp(settings.endpoint),
+            transport or _transport(settings.endpoint),
             guard,
             max_spans=settings.max_queue_spans,
             max_bytes=settings.max_queue_bytes,
@@ -85,9 +99,7 @@ class Trail(Recorder):
         settings = Settings.from_env()
         if not settings.enabled:
             return DisabledTrail()
-        return cls(
-            settings, TracerProvider(resource=_resource(service_name, variant, resource), shutdown_on_exit=False)
-        )
+        return cls(settings, service_name=service_name, variant=variant, resource=resource)
 
     def start_request(
         self,
@@ -247,6 +259,17 @@ class DisabledTrail(Trail):
     def stats(self) -> TrailStats:
         """All counts are 0."""
         return TrailStats()
+
+
+def _transport(endpoint: Endpoint) -> Transport:
+    for name, path in endpoint.files().items():
+        if not Path(path).exists():
+            logger.error("OTEL_EXPORTER_OTLP_%s=%s: no such file; spans are kept until it is there", name, path)
+    if endpoint.protocol == GRPC:
+        from tokentrail.grpc import OtlpGrpc
+
+        return OtlpGrpc(endpoint)
+    return OtlpHttp(endpoint)
 
 
 def _resource(service_name: str | None, variant: str, given: Mapping[str, str | int] | None) -> Resource:
