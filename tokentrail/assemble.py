@@ -62,6 +62,7 @@ class Assembler:
         """The spans of a batch of records, and the announcements that are due at `now` (unix ns)."""
         steps: list[Record] = []
         ended: list[RequestTrail] = []
+        left: list[RequestTrail] = []
         events: defaultdict[Kind, list[Any]] = defaultdict(list)
         for record in records:
             kind = kind_of(record)
@@ -73,11 +74,16 @@ class Assembler:
                 end = subject_of(record).ended.at_ns
                 if self._slots.mark_ended(subject_of(record), after_steps=len(steps), end=end):
                     ended.append(subject_of(record))
+            elif kind is Kind.LEAVE:
+                if self._slots.mark_ended(subject_of(record), after_steps=len(steps), end=-1):
+                    left.append(subject_of(record))
             else:
                 events[kind].append(subject_of(record))
         blocks = self._step_blocks(steps)
         blocks += self._chunk_blocks(events[Kind.CHUNK])
         blocks += self._request_blocks(ended)
+        for request in left:
+            self._slots.release(request)
         blocks += self._kv_blocks(events[Kind.KV])
         blocks += self._encode_each(cold_start_span, events[Kind.COLD])
         return blocks + self._announcements(now)

@@ -13,7 +13,7 @@ from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from tokentrail.export import SendResult, SendStatus
-from tokentrail.http import Endpoint, uninstrumented
+from tokentrail.http import Endpoint, tls_files, uninstrumented
 
 _EXPORT: Final = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 RETRYABLE: Final = frozenset(
@@ -71,7 +71,7 @@ class OtlpGrpc:
         return channel.unary_unary(_EXPORT, None, ExportTraceServiceResponse.FromString)
 
     def _credentials(self) -> grpc.ChannelCredentials:
-        read = {name: Path(path).read_bytes() for name, path in self._endpoint.files().items()}
+        read = {name: Path(path).read_bytes() for name, path in tls_files(self._endpoint).items()}
         return grpc.ssl_channel_credentials(
             read.get("CERTIFICATE"), read.get("CLIENT_KEY"), read.get("CLIENT_CERTIFICATE")
         )

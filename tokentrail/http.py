@@ -71,11 +71,12 @@ class Endpoint:
         cert = (client_certificate, client_key) if client_certificate and client_key else client_certificate or None
         return cls(url, {**own, **(headers or {})}, timeout_s, compression, certificate or True, cert, protocol)
 
-    def files(self) -> dict[str, str]:
-        """The TLS files, by the ends of the names of their variables."""
-        cert = (self.cert,) if isinstance(self.cert, str) else self.cert or ()
-        named = zip(("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY"), (self.verify, *cert), strict=False)
-        return {name: path for name, path in named if isinstance(path, str)}
+
+def tls_files(endpoint: Endpoint) -> dict[str, str]:
+    """The TLS files of an endpoint, by the ends of the names of their variables."""
+    cert = (endpoint.cert,) if isinstance(endpoint.cert, str) else endpoint.cert or ()
+    named = zip(("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY"), (endpoint.verify, *cert), strict=False)
+    return {name: path for name, path in named if isinstance(path, str)}
 
 
 @contextmanager

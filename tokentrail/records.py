@@ -1,7 +1,7 @@
 """The records that wait between the engine's threads and the exporter's. No other module knows their layout.
 
     (Kind.STEP, start_ns, end_ns, step, … kv_evicted, emitted, counts)
-    (Kind.START | END | CHUNK | KV | COLD, request, chunk or event)
+    (Kind.START | END | LEAVE | CHUNK | KV | COLD, request, chunk or event)
 
 `emitted` is the tuple of the requests that got tokens in the step, `counts` the number of tokens of each or None.
 """
@@ -37,6 +37,7 @@ class Kind(Enum):
     STEP = auto()
     START = auto()
     END = auto()
+    LEAVE = auto()
     CHUNK = auto()
     KV = auto()
     COLD = auto()

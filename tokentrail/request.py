@@ -81,6 +81,7 @@ class Host(NamedTuple):
 
     clock: Callable[[], int]
     on_end: Callable[[RequestTrail], object]
+    on_leave: Callable[[RequestTrail], object]
     on_chunk: Callable[[Chunk], object]
     misuse: Misuse
 
@@ -122,10 +123,6 @@ class RequestTrail:
         when the request is not sampled. Empty when tracing is disabled, since there are no ids to hand on.
         """
         return f"00-{self.trace_id:032x}-{self.span_id:016x}-{int(self.sampled):02x}" if self.trace_id else ""
-
-    def is_of(self, host: Host) -> bool:
-        """Whether this is a request of that trail, and not a copy or of another one."""
-        return self._host is host
 
     def inject(self, headers: MutableMapping[str, str]) -> None:
         """Adds the headers of this request's context (`traceparent`, `tracestate`; OTEL_PROPAGATORS chooses) for a call
@@ -197,6 +194,14 @@ class RequestTrail:
             arguments.mapping(attributes, misuse),
         )
         host.on_end(self)
+
+    def _is_of(self, host: Host) -> bool:
+        return self._host is host
+
+    def _hand_over(self) -> None:
+        if self.ended is None:
+            self.ended = _ELSEWHERE
+            self._host.on_leave(self)
 
     def _emit(self, stamps: tuple[int, ...]) -> None:
         if stamps:
@@ -298,5 +303,7 @@ class CopiedRequest(RequestTrail):
 
 _OF_NO_TRAIL: Final = Guard()
 """Logs the calls of requests that were unpickled, since no trail of this process made them."""
-_NO_HOST: Final = Host(lambda: 0, lambda _: None, lambda _: None, lambda *_: None)
+_NO_HOST: Final = Host(lambda: 0, lambda _: None, lambda _: None, lambda _: None, lambda *_: None)
+_ELSEWHERE: Final = RequestEnd(0, Status.OK, "", (), None, None, None, None, None, "", "", {})
+"""The end of a request that another process goes on with."""
 _NO_START: Final = RequestStart(0, "", "", "", "", "", "", None, SpanKind.SERVER, None, None, {})

@@ -24,7 +24,8 @@ from tokentrail.coldstart import ColdStart
 from tokentrail.config import Settings
 from tokentrail.export import Exporter, TrailStats, Transport
 from tokentrail.guard import Guard, logger
-from tokentrail.http import GRPC, Endpoint, OtlpHttp
+from tokentrail.handle import dumps, loads
+from tokentrail.http import GRPC, Endpoint, OtlpHttp, tls_files
 from tokentrail.pipeline import Pipeline
 from tokentrail.records import Kind, Recorder
 from tokentrail.request import Chunk, Host, RequestStart, RequestTrail, UnrecordedRequest
@@ -69,7 +70,7 @@ class Trail(Recorder):
         super().__init__(guard, self._exporter.drop)
         self._provider = provider
         self._clock = clock
-        self._host = Host(clock, self._request_ended, self._chunk_arrived, guard.misuse)
+        self._host = Host(clock, self._request_ended, self._request_left, self._chunk_arrived, guard.misuse)
         self._pipeline = Pipeline(
             self._records,
             self._exporter,
@@ -146,6 +147,36 @@ class Trail(Recorder):
     request = start_request
     """`start_request` by the name that reads well in `with trail.request(…) as request:`."""
 
+    def hand_over(self, request: RequestTrail) -> str:
+        """Text with which `take_over` of another process's trail goes on with the request, e.g. from an API server to
+        its engine core. It is handed over before its first token. Here its calls do nothing from now on, and its
+        context (`traceparent`, `inject`) stays usable.
+        """
+        try:
+            if request.sampled and not request._is_of(self._host):
+                self._guard.misuse("a hand-over of a request that is a copy or of another trail", request.traceparent)
+                return dumps(UnrecordedRequest(request.trace_id, request.span_id))
+            handle = dumps(request)
+            request._hand_over()
+            return handle
+        except Exception as error:
+            self._guard.failed("handing a request over", error)
+            return ""
+
+    def take_over(self, handle: str) -> RequestTrail:
+        """The request that another process handed over. This process announces and ends it."""
+        try:
+            trace_id, span_id, started, marks = loads(handle)
+        except (ValueError, KeyError, TypeError):
+            self._guard.misuse("a handle that is none", handle)
+            return UnrecordedRequest()
+        if self._closed or started is None:
+            return UnrecordedRequest(trace_id, span_id)
+        request = RequestTrail(trace_id, span_id, started, self._host)
+        request.marks.extend(marks)
+        self._append((Kind.START, request))
+        return request
+
     def kv_event(
         self,
         kind: KvEvent,
@@ -164,7 +195,7 @@ class Trail(Recorder):
             start = self._clock() if start_ns is None else floored(start_ns)
             end = start if end_ns is None else max(floored(end_ns), start)
             victim = request if request is not None and request.sampled else None
-            if victim is not None and not victim.is_of(self._host):
+            if victim is not None and not victim._is_of(self._host):
                 self._guard.misuse("a KV event of a request that is a copy or of another trail", victim.traceparent)
                 victim = None
             event = KvSpan(KvEvent(kind), int(blocks), text(reason), int(step), start, end, victim)
@@ -200,6 +231,9 @@ class Trail(Recorder):
 
     def _request_ended(self, request: RequestTrail) -> None:
         self._append((Kind.END, request))  # also when the buffer is full or closed: a request that began must end
+
+    def _request_left(self, request: RequestTrail) -> None:
+        self._append((Kind.LEAVE, request))
 
     def _chunk_arrived(self, chunk: Chunk) -> None:
         self._record((Kind.CHUNK, chunk))
@@ -237,6 +271,14 @@ class DisabledTrail(Trail):
 
     request = start_request
 
+    def hand_over(self, request: RequestTrail) -> str:
+        """The text of a request that is not sampled."""
+        return dumps(request)
+
+    def take_over(self, handle: str) -> RequestTrail:
+        """A request that records nothing."""
+        return self._request
+
     def step(self, *_: Any, **__: Any) -> None:
         """Does nothing."""
 
@@ -262,7 +304,7 @@ class DisabledTrail(Trail):
 
 
 def _transport(endpoint: Endpoint) -> Transport:
-    for name, path in endpoint.files().items():
+    for name, path in tls_files(endpoint).items():
         if not Path(path).exists():
             logger.error("OTEL_EXPORTER_OTLP_%s=%s: no such file; spans are kept until it is there", name, path)
     if endpoint.protocol == GRPC:

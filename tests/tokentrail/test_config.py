@@ -5,7 +5,7 @@ from opentelemetry.exporter.otlp.proto.http import Compression
 
 from tokentrail import config
 from tokentrail.config import Settings, compressor
-from tokentrail.http import GRPC, HTTP, Endpoint
+from tokentrail.http import GRPC, HTTP, Endpoint, tls_files
 
 
 def settings(**env):
@@ -128,8 +128,8 @@ def test_an_endpoint_without_environment():
     ).endpoint  # fmt: skip
     assert Endpoint.to() == settings().endpoint
     assert Endpoint.to("https://c.example/in").url == "https://c.example/in"
-    assert found.files() == {"CERTIFICATE": "/ca.pem", "CLIENT_CERTIFICATE": "/c.pem", "CLIENT_KEY": "/k.pem"}
-    assert Endpoint.to(client_certificate="/both.pem").files() == {"CLIENT_CERTIFICATE": "/both.pem"}
+    assert tls_files(found) == {"CERTIFICATE": "/ca.pem", "CLIENT_CERTIFICATE": "/c.pem", "CLIENT_KEY": "/k.pem"}
+    assert tls_files(Endpoint.to(client_certificate="/both.pem")) == {"CLIENT_CERTIFICATE": "/both.pem"}
 
 
 def test_a_grpc_channel_compresses_its_messages_itself():
