@@ -6,6 +6,7 @@ from tokentrail.config import Settings
 from tokentrail.export import TrailStats
 from tokentrail.http import Endpoint
 from tokentrail.request import RequestTrail
+from tokentrail.sampling import Sampling
 from tokentrail.semconv import KvEvent, Phase, Status
 from tokentrail.trail import Trail
 from tokentrail.version import __version__
@@ -16,6 +17,7 @@ __all__ = [
     "KvEvent",
     "Phase",
     "RequestTrail",
+    "Sampling",
     "Settings",
     "Status",
     "Trail",

@@ -15,6 +15,7 @@ from tokentrail.guard import Guard
 from tokentrail.phases import PhaseInterval, partition
 from tokentrail.records import Kind, Record, kind_of, spans_in, subject_of, well_formed
 from tokentrail.request import ENDED_SLOT, Chunk, RequestTrail
+from tokentrail.sampling import Sampling
 from tokentrail.semconv import KvEvent, Phase
 from tokentrail.slots import Slots, TokenRun
 from tokentrail.spans import cold_start_span, open_span, request_span
@@ -50,13 +51,18 @@ class Assembler:
     """Holds the requests under way and builds spans from batches of records, in the order of their recording.
 
     `drop(spans, reason)` counts the spans that cannot be built. A kind of record that fails does not stop the others.
+    `left_out` counts the requests that sampling left out.
     """
 
-    def __init__(self, guard: Guard, drop: Callable[[int, str], None], ids: np.random.Generator) -> None:
+    def __init__(
+        self, guard: Guard, drop: Callable[[int, str], None], ids: np.random.Generator, sampling: Sampling
+    ) -> None:
         self._guard = guard
         self._drop = drop
         self._ids = ids
+        self._sampling = sampling
         self._slots = Slots()
+        self.left_out = 0
 
     def build(self, records: Iterable[Record], now: int) -> list[Block]:
         """The spans of a batch of records, and the announcements that are due at `now` (unix ns)."""
@@ -69,7 +75,7 @@ class Assembler:
             if kind is Kind.STEP:
                 steps.append(record)
             elif kind is Kind.START:
-                self._slots.take(subject_of(record))
+                self._slots.take(subject_of(record), traced=self._sampling.records_tokens(subject_of(record)))
             elif kind is Kind.END:
                 end = subject_of(record).ended.at_ns
                 if self._slots.mark_ended(subject_of(record), after_steps=len(steps), end=end):
@@ -114,19 +120,25 @@ class Assembler:
         blocks = [fill(columns, semconv.STEP_SPAN, semconv.STEP_ATTRIBUTES)]
         if tokens is None:
             return blocks
-        return [*blocks, self._token_block(tokens.slots, tokens.run, {semconv.STEP: tokens.step})]
+        return [*blocks, *self._token_blocks(tokens.slots, tokens.run, {semconv.STEP: tokens.step})]
 
     def _chunk_blocks(self, chunks: list[Chunk]) -> list[Block]:
         tokens = chunk_columns(chunks, self._slots, self._refuse)
-        return [self._token_block(*tokens, {})] if tokens else []
+        return self._token_blocks(*tokens, {}) if tokens else []
 
-    def _token_block(self, owner: I64, run: TokenRun, ints: Mapping[str, I64]) -> Block:
+    def _token_blocks(self, owner: I64, run: TokenRun, ints: Mapping[str, I64]) -> list[Block]:
         slots = self._slots
+        traced = slots.traced[owner]
+        if not traced.all():
+            owner, run = owner[traced], TokenRun(run.index[traced], run.start[traced], run.end[traced])
+            ints = {key: values[traced] for key, values in ints.items()}
+        if not len(owner):
+            return []
         parent = slots.span[owner]
         span = parent + (run.index + 1).astype(np.uint64) * _STRIDE
         trace = slots.trace_high[owner], slots.trace_low[owner]
         columns = Columns(trace, span, parent, run.start, run.end, (run.index, *ints.values()))
-        return fill(columns, semconv.TOKEN_SPAN, (semconv.TOKEN_INDEX, *ints))
+        return [fill(columns, semconv.TOKEN_SPAN, (semconv.TOKEN_INDEX, *ints))]
 
     def _refuse(self, slot: int, tokens: int) -> None:
         """Counts and logs tokens that no request gets; `slot` tells why."""
@@ -139,16 +151,22 @@ class Assembler:
     def _request_blocks(self, ended: list[RequestTrail]) -> list[Block]:
         phases: defaultdict[Phase, list[tuple[RequestTrail, PhaseInterval]]] = defaultdict(list)
 
-        def span_of(request: RequestTrail) -> ReadableSpan:
+        def span_of(request: RequestTrail) -> ReadableSpan | None:
+            announced = self._slots.is_announced(request)
             emitted = self._slots.release(request)
             ended, arrival = request.ended, request.started.arrival_ns
             assert ended is not None
             end = max(ended.at_ns, arrival, emitted.last)
             first = emitted.first if emitted.tokens else None
             parts = partition(arrival, end, request.marks, self._unknown_phase, first)
+            preempted = parts.preemptions > 0
+            weight = self._sampling.weight(request, emitted, end, preempted=preempted, announced=announced)
+            if weight is None:
+                self.left_out += 1
+                return None
             for interval in parts.intervals:
                 phases[interval.phase].append((request, interval))
-            return request_span(request, ended, end, emitted, parts)
+            return request_span(request, ended, end, emitted, parts, weight)
 
         blocks = self._encode_each(span_of, ended)
         return blocks + [self._phase_block(phase, intervals) for phase, intervals in phases.items()]
@@ -188,6 +206,8 @@ class Assembler:
     def _announcements(self, now: int) -> list[Block]:
         slots = self._slots
         due = [slot for slot in slots.open if now - slots.announced[slot] >= ANNOUNCE_EVERY_NS]
+        if not self._sampling.keeps_all:
+            due = [slot for slot in due if self._sampling.announces(slots.open[slot], slots.emitted(slot), now)]
         slots.announced[due] = now
         ids = self._span_ids(len(due)).tolist()
         return self._encode_each(
@@ -195,17 +215,18 @@ class Assembler:
             list(zip(due, ids, strict=True)),
         )
 
-    def _encode_each(self, make: Callable[[Any], ReadableSpan], items: Sequence[Any]) -> list[Block]:
-        """Serialises spans one by one. A span that fails is dropped alone."""
+    def _encode_each(self, make: Callable[[Any], ReadableSpan | None], items: Sequence[Any]) -> list[Block]:
+        """Serialises spans one by one; None is no span. A span that fails is dropped alone."""
         blocks = []
         for item in items:
             try:
-                data = span_bytes(make(item))
+                span = make(item)
+                data = span_bytes(span) if span else b""
             except Exception as error:
                 self._drop(1, MALFORMED)
                 self._guard.failed("building a span", error)
             else:
-                blocks.append(Block(data, 1, len(data)))
+                blocks += [Block(data, 1, len(data))] if data else []
         return blocks
 
     def _span_ids(self, count: int) -> U64:

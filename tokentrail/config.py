@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Final
 
@@ -16,9 +17,11 @@ from opentelemetry.util.re import parse_env_headers
 
 from tokentrail.guard import logger
 from tokentrail.http import GRPC, HTTP, Endpoint
+from tokentrail.sampling import Sampling
 
 MAX_QUEUE_BYTES: Final = "TOKENTRAIL_MAX_QUEUE_BYTES"
 STRICT: Final = "TOKENTRAIL_STRICT"
+SAMPLING: Final = "TOKENTRAIL_SAMPLING"
 TRACES_EXPORTER: Final = "OTEL_TRACES_EXPORTER"
 
 MAX_PAYLOAD_BYTES: Final = 4 << 20
@@ -36,6 +39,7 @@ class Settings:
     max_queue_bytes: int = 256 << 20
     max_payload_spans: int = MAX_PAYLOAD_SPANS
     strict: bool = False
+    sampling: Sampling = field(default_factory=Sampling)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> Settings:
@@ -52,6 +56,7 @@ class Settings:
             max_queue_bytes=int(env.number(MAX_QUEUE_BYTES, 256 << 20, low=1)),
             max_payload_spans=int(env.number(otel.OTEL_BSP_MAX_EXPORT_BATCH_SIZE, MAX_PAYLOAD_SPANS, low=1)),
             strict=env.text(STRICT).lower() == "true",
+            sampling=env.sampling(),
         )
 
 
@@ -118,6 +123,14 @@ class _Env:
         else:
             return raw
         return HTTP
+
+    def sampling(self) -> Sampling:
+        raw = self.text(SAMPLING)
+        try:
+            return Sampling(**json.loads(raw)) if raw else Sampling()
+        except (ValueError, TypeError, AttributeError) as error:
+            logger.warning("%s=%r is not usable: %s; keeping every request", SAMPLING, raw, error)
+            return Sampling()
 
     def compression(self) -> Compression:
         raw = self.exporter("COMPRESSION").lower() or Compression.NoCompression.value

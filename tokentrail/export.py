@@ -55,7 +55,8 @@ class TrailStats:
     """Counts of spans: `accepted = exported + dropped + queued`, at all times. `drops` splits `dropped` by reason.
 
     `pending` counts records (steps, requests) that become spans within the schedule delay. `errors` counts failures of
-    the SDK itself and wrong calls of it.
+    the SDK itself and wrong calls of it. `left_out` counts requests that sampling left out; their spans are in no other
+    count.
     """
 
     accepted: int = 0
@@ -64,6 +65,7 @@ class TrailStats:
     drops: dict[str, int] = field(default_factory=dict)
     pending: int = 0
     errors: int = 0
+    left_out: int = 0
 
     @property
     def dropped(self) -> int:

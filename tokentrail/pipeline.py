@@ -60,7 +60,7 @@ class Pipeline:
     def _start(self, ids: np.random.Generator) -> None:
         self._building = threading.Lock()
         self._stopping = threading.Event()
-        self._assembler = Assembler(self._guard, self._exporter.drop, ids)
+        self._assembler = Assembler(self._guard, self._exporter.drop, ids, self._settings.sampling)
         self._envelope = Envelope(self._resource(), SCOPE_NAME, self._version, SCHEMA_URL)
         if self._background:
             threading.Thread(target=self._assemble, name="tokentrail-assemble", daemon=True).start()
@@ -89,6 +89,11 @@ class Pipeline:
         except Exception as error:
             self._exporter.drop(sum(map(spans_in, batch)), MALFORMED)
             self._guard.failed("building a batch", error)
+
+    @property
+    def left_out(self) -> int:
+        """Requests that sampling left out."""
+        return self._assembler.left_out
 
     def flush(self, timeout_s: float) -> bool:
         """Builds, then waits until the queue is empty. False when the time is up first."""

@@ -119,6 +119,8 @@ TIME_TO_FIRST_TOKEN: Final = "tokentrail.time_to_first_token"
 TIME_TO_LAST_TOKEN: Final = "tokentrail.time_to_last_token"
 """Seconds (double) from arrival to the last token; differs from the span's duration when the request failed or was
 cancelled later."""
+SAMPLING_WEIGHT: Final = "tokentrail.sampling.weight"
+"""The number of requests (double) that this one stands for, since others like it were left out. Absent: 1."""
 PHASE_TIME_PREFIX: Final = "tokentrail.phase_time."
 """`tokentrail.phase_time.<phase>`: nanoseconds (int) that the request spent in a phase, summed; absent when 0."""
 

@@ -50,6 +50,7 @@ class Slots:
         self.last: I64 = np.zeros(capacity, np.int64)
         self.announced: I64 = np.zeros(capacity, np.int64)
         self.last_step: I64 = np.full(capacity, NEVER)  # steps of this batch before the request's end
+        self.traced = np.ones(capacity, np.bool_)  # whether the tokens become spans
         self.end: I64 = np.full(capacity, NEVER)  # the request's end, unix ns
         self.last_step[:FIRST_SLOT], self.end[:FIRST_SLOT] = 0, -1
 
@@ -58,8 +59,8 @@ class Slots:
         """Rows of the columns. Every slot is below it."""
         return len(self.span)
 
-    def take(self, request: RequestTrail) -> None:
-        """Gives a new request its slot."""
+    def take(self, request: RequestTrail, *, traced: bool = True) -> None:
+        """Gives a new request its slot. Its tokens become spans where it is `traced`; they are counted anyway."""
         if not self._free:
             self._grow()
         slot = self._free.pop()
@@ -71,6 +72,7 @@ class Slots:
         self.tokens[slot] = self.first[slot] = self.announced[slot] = 0
         self.last[slot] = request.started.arrival_ns
         self.last_step[slot] = self.end[slot] = NEVER
+        self.traced[slot] = traced
 
     def rows(self, slots: I64) -> tuple[I64, npt.NDArray[np.bool_]]:
         """The rows of these slots, and which of them are foreign: a request that has no row here gets that of
@@ -89,6 +91,10 @@ class Slots:
             return False
         self.last_step[slot], self.end[slot] = after_steps, end
         return True
+
+    def is_announced(self, request: RequestTrail) -> bool:
+        """Whether a request under way was announced."""
+        return bool(self.announced[request.slot & _ROW])
 
     def release(self, request: RequestTrail) -> Emitted:
         """Frees the slot of a request that has ended. Returns its tokens."""
@@ -134,7 +140,18 @@ class Slots:
 
     def _grow(self) -> None:
         old = self.capacity
-        for name in ("trace_high", "trace_low", "span", "tokens", "first", "last", "announced", "last_step", "end"):
+        for name in (
+            "trace_high",
+            "trace_low",
+            "span",
+            "tokens",
+            "first",
+            "last",
+            "announced",
+            "last_step",
+            "end",
+            "traced",
+        ):
             column = getattr(self, name)
             setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
         self._free.extend(range(2 * old - 1, old - 1, -1))

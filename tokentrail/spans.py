@@ -46,8 +46,12 @@ def start_attributes(started: RequestStart) -> dict[str, Any]:
     return {**started.attributes, **_given({**_identity(started), semconv.INPUT_TOKENS: started.input_tokens})}
 
 
-def request_attributes(started: RequestStart, ended: RequestEnd, emitted: Emitted, phases: Partition) -> dict[str, Any]:
-    """The attributes of a request that has ended, before `clean`. What is not known is absent."""
+def request_attributes(
+    started: RequestStart, ended: RequestEnd, emitted: Emitted, phases: Partition, weight: float = 1.0
+) -> dict[str, Any]:
+    """The attributes of a request that has ended and stands for `weight` requests, before `clean`. What is not known is
+    absent.
+    """
     known: dict[str, Any] = {
         **_identity(started),
         **_progress(started, emitted),
@@ -60,6 +64,7 @@ def request_attributes(started: RequestStart, ended: RequestEnd, emitted: Emitte
         semconv.CACHE_CREATION_TOKENS: ended.cache_creation_tokens,
         semconv.REASONING_TOKENS: ended.reasoning_tokens,
         semconv.PREEMPTIONS: phases.preemptions or None,
+        semconv.SAMPLING_WEIGHT: weight if weight != 1 else None,
         semconv.TIME_TO_LAST_TOKEN: (emitted.last - started.arrival_ns) / 1e9 if emitted.tokens else None,
     }
     at_end = {
@@ -79,15 +84,15 @@ def open_attributes(started: RequestStart, emitted: Emitted) -> dict[str, Any]:
 
 
 def request_span(
-    request: RequestTrail, ended: RequestEnd, end: int, emitted: Emitted, phases: Partition
+    request: RequestTrail, ended: RequestEnd, end: int, emitted: Emitted, phases: Partition, weight: float = 1.0
 ) -> ReadableSpan:
-    """The span of a request that ended at `end`, at or after its last token."""
+    """The span of a request that ended at `end`, at or after its last token, and stands for `weight` requests."""
     started = request.started
     return ReadableSpan(
         text(f"{started.operation} {started.model}"),
         SpanContext(request.trace_id, request.span_id, False, _SAMPLED, started.trace_state),
         started.parent,
-        attributes=clean(request_attributes(started, ended, emitted, phases)),
+        attributes=clean(request_attributes(started, ended, emitted, phases, weight)),
         kind=started.kind,
         status=_status(ended.error_type, failed=ended.status == Status.ERROR),
         resource=NO_RESOURCE,

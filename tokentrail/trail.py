@@ -227,7 +227,8 @@ class Trail(Recorder):
     @property
     def stats(self) -> TrailStats:
         """Counts of spans: `accepted = exported + dropped + queued`, always."""
-        return replace(self._exporter.stats, pending=len(self._records), errors=self._guard.errors)
+        pending, left_out = len(self._records), self._pipeline.left_out
+        return replace(self._exporter.stats, pending=pending, errors=self._guard.errors, left_out=left_out)
 
     def _request_ended(self, request: RequestTrail) -> None:
         self._append((Kind.END, request))  # also when the buffer is full or closed: a request that began must end
