@@ -58,13 +58,13 @@ def count(value: object, name: str, misuse: Misuse, *, most: int = 2**63 - 1) ->
     return None
 
 
-def status(value: Status, misuse: Misuse) -> Status | None:
-    """A status, or None for one that is unknown."""
+def status(value: Status, misuse: Misuse) -> Status:
+    """A status; ERROR for one that is unknown, since it may not count as a success."""
     try:
         return Status(value)
     except ValueError:
         misuse("an unknown status", value)
-        return None
+        return Status.ERROR
 
 
 def kind(value: object, misuse: Misuse) -> SpanKind:

@@ -178,10 +178,10 @@ class RequestTrail:
         host = self._host
         misuse = host.misuse
         known = arguments.status(status, misuse)
-        failed = known is None or known is Status.ERROR or (bool(error_type) and known is Status.OK)
+        failed = known is Status.ERROR or (bool(error_type) and known is Status.OK)
         self.ended = RequestEnd(
             arguments.stamp(at_ns, host.clock, misuse),
-            Status.ERROR if failed or known is None else known,
+            Status.ERROR if failed else known,
             str(error_type or (OTHER_ERROR if failed else "")),
             arguments.words(finish_reasons or finish_reason, misuse) or (("error",) if failed else ()),
             arguments.count(input_tokens, "input_tokens", misuse),

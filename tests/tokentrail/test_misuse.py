@@ -227,3 +227,8 @@ def test_after_shutdown_everything_is_refused_and_counted(trail):
     assert stats.drops == {"shutdown": 5}  # the step, its token, the event, the request, its phase
     assert stats.accepted == stats.exported + stats.dropped
     assert stats.pending == 0
+
+
+def test_drops_hold_no_zeros(trail):
+    trail._exporter.drop(0, "late")
+    assert trail.stats.drops == {}

@@ -14,6 +14,9 @@ from opentelemetry.trace import SpanKind, StatusCode
 from tests.tokentrail.support import MS, T0, start
 from tests.tokentrail.test_context import SAMPLED, SPAN, TRACE
 from tokentrail import Phase, Status, Trail, semconv
+from tokentrail.chunks import chunk_columns
+from tokentrail.request import ENDED_SLOT, FOREIGN_SLOT, Chunk
+from tokentrail.slots import Slots
 from tokentrail.testing import MemoryTrail
 
 
@@ -161,7 +164,8 @@ def test_a_cancelled_request_keeps_its_status_and_its_error_type(trail):
 
 def test_an_unknown_status_is_refused_and_never_a_success(tolerant, caplog):
     start(tolerant).end(T0 + MS, status="failed")
-    assert attributes_of(tolerant)[semconv.STATUS] == "error"
+    attributes = attributes_of(tolerant)
+    assert (attributes[semconv.STATUS], attributes[semconv.ERROR_TYPE]) == ("error", "_OTHER")
     assert tolerant.stats.errors == 1
     assert "an unknown status: 'failed'" in caplog.text
 
@@ -473,6 +477,12 @@ def test_a_step_may_emit_5000_tokens_to_one_request(trail):
     trail.step(0, T0, T0 + MS, [request], counts=[5_000])
     request.end(T0 + MS)
     assert attributes_of(trail)[semconv.OUTPUT_TOKENS] == 5_000
+
+
+def test_a_chunk_of_a_request_that_no_trail_took_is_foreign(trail):
+    request, refused = start(trail), []
+    assert chunk_columns([Chunk(request, (T0, T0), False)], Slots(), lambda *why: refused.append(why)) is None
+    assert refused == [(FOREIGN_SLOT, 2), (ENDED_SLOT, 0)]
 
 
 def test_chunks_beyond_the_buffer_are_counted_by_their_tokens(trail):
