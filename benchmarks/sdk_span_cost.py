@@ -1,14 +1,20 @@
-"""CPU per token span: tokentrail against opentelemetry-sdk, both up to the serialised bytes and a null transport.
+"""CPU per token: tokentrail against opentelemetry-sdk, both up to the serialised bytes and a null transport.
 
-The figures are process time of all threads, so that work on a background thread counts too. Both write the same spans
-(name, ids, parent, times, two integer attributes); tokentrail also writes its step spans, and its figure includes them.
-The two take turns and the best round of each counts, so that other load on the machine weighs on both alike.
+`realistic`: requests of 128 tokens and three phases; in each step 0.8 % of the batch end and others arrive; a third of
+the steps give `counts` of one or two tokens; the engine's making of the list of requests is included. `best_case`: one
+batch that never changes, so that a request's own cost vanishes.
+
+The figures are process time of all threads, so that work on a background thread counts too. opentelemetry-sdk writes
+the same request, phase and token spans; tokentrail also writes its step spans and announcements, which count too.
+All take turns and the best round of each counts, so that other load on the machine weighs on all alike.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -20,7 +26,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.trace import SpanKind, set_span_in_context
 
 from benchmarks.report import JsonPath, Quick, publish
-from tokentrail import RequestTrail, Trail, now_ns, semconv
+from tokentrail import Phase, RequestTrail, Trail, now_ns, semconv
 from tokentrail.config import Settings
 from tokentrail.export import SendResult, SendStatus
 from tokentrail.http import Endpoint
@@ -28,26 +34,40 @@ from tokentrail.http import Endpoint
 BATCHES: Final = (1, 8, 64)
 BURST_TOKENS: Final = 16_384
 """Tokens between two builds: about as many as a busy engine emits in one schedule delay."""
-FLOOR_NS: Final = {"hot_path": 16.0, "build_and_serialise": 55.0}
-"""Estimates from before optimising: one append per step of 64 tokens, and NumPy filling ~140 bytes per span."""
+REQUEST_TOKENS: Final = 128
+REQUEST_STEPS: Final = 110
+"""Steps of a request: two thirds of them bring one token, a third one or two."""
+FLOOR: Final = {"engine_thread_ns_per_token": 2.0, "build_ns_per_token": 55.0, "request_ns_per_token": 8_000 / 128}
+"""Estimates of what remains when nothing is left to optimise: a copied pointer; NumPy filling ~140 bytes for a span;
+and for each request twenty attributes of 0.2 µs, three phases, two announcements and a start, by its 128 tokens.
+"""
 
 
 def main(quick: Quick = False, json: JsonPath = None) -> None:
     """Measure both and print the ratio."""
     tokens, peer_tokens, rounds = (200_000, 5_000, 3) if quick else (1_000_000, 30_000, 7)
-    measures: dict[str, Callable[[], float]] = {"opentelemetry_cpu": lambda: _opentelemetry_ns(peer_tokens)}
+    measures: dict[str, Callable[[], float]] = {
+        "opentelemetry_realistic": lambda: _opentelemetry_ns(peer_tokens, REQUEST_TOKENS),
+        "opentelemetry_best_case": lambda: _opentelemetry_ns(peer_tokens, peer_tokens),
+    }
     for batch in BATCHES:
-        share = tokens * batch // BATCHES[-1]
-        measures[f"hot_path_batch_{batch}"] = partial(_hot_path_ns, batch, share)
-        measures[f"tokentrail_cpu_batch_{batch}"] = partial(_tokentrail_ns, batch, share)
+        share = max(tokens * batch // BATCHES[-1], 20 * REQUEST_TOKENS)
+        measures[f"realistic_batch_{batch}"] = partial(_realistic_ns, batch, share)
+        measures[f"best_case_batch_{batch}"] = partial(_best_case_ns, batch, share)
+        measures[f"engine_thread_batch_{batch}"] = partial(_engine_thread_ns, batch, share)
     taken = [{name: measure() for name, measure in measures.items()} for _ in range(rounds)]
     best = {name: min(one[name] for one in taken) for name in measures}
-    numbers: dict[str, float] = {f"floor_{name}_ns_per_token": value for name, value in FLOOR_NS.items()}
+    numbers: dict[str, float] = {}
+    for case in ("realistic", "best_case"):
+        for batch in BATCHES:
+            numbers[f"{case}_ratio_batch_{batch}"] = best[f"opentelemetry_{case}"] / best[f"{case}_batch_{batch}"]
     numbers |= {f"{name}_ns_per_token": value for name, value in best.items()}
-    for batch in BATCHES:
-        per_token = best["opentelemetry_cpu"] / best[f"tokentrail_cpu_batch_{batch}"]
-        numbers[f"ratio_per_token_batch_{batch}"] = per_token
-        numbers[f"ratio_per_span_batch_{batch}"] = per_token * (batch + 1) / batch  # with the step spans
+    numbers |= {
+        f"engine_thread_batch_{batch}_ns_per_step": best[f"engine_thread_batch_{batch}"] * batch for batch in BATCHES
+    }
+    numbers["bytes_per_token_span"] = _bytes_per_token_span()
+    numbers |= {f"floor_{name}": value for name, value in FLOOR.items()}
+    numbers["load_average"] = os.getloadavg()[0]
     numbers["rounds"] = rounds
     packages = ("tokentrail", "numpy", "protobuf", "opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-common")
     publish("sdk_span_cost", numbers, packages=packages, quick=quick, path=json)
@@ -64,62 +84,140 @@ class _NullSink:
         return SendResult(SendStatus.DELIVERED)
 
 
-def _trail(*, background: bool) -> Trail:
+def _trail(*, background: bool, sink: _NullSink | None = None) -> Trail:
     settings = Settings(Endpoint("http://null.invalid", {}), schedule_delay_s=0.1, strict=True)
     provider = TracerProvider(resource=Resource({semconv.SERVICE_NAME: "benchmark"}), shutdown_on_exit=False)
-    return Trail(settings, provider, transport=_NullSink(), background=background)
+    return Trail(settings, provider, transport=sink or _NullSink(), background=background)
 
 
-def _requests(trail: Trail, batch: int) -> list[RequestTrail]:
-    return [trail.start_request(operation="chat", model="m", arrival_ns=now_ns()) for _ in range(batch)]
+@dataclass(slots=True)
+class _Sequence:
+    """A request as the engine's scheduler knows it."""
+
+    request: RequestTrail
 
 
-def _run_steps(trail: Trail, requests: Sequence[RequestTrail], steps: int, each: int) -> None:
-    """`each` steps a burst, one burst after the other, with the stamps a real engine would take."""
-    begun = now_ns()
-    for first in range(0, steps, each):
-        for step in range(first, min(first + each, steps)):
-            trail.step(
-                step, begun + step * 10_000, begun + step * 10_000 + 9_000, requests,
-                decode_tokens=len(requests), running=len(requests), kv_used=step, kv_total=100_000,
-            )  # fmt: skip
-        trail.flush(60.0)
+def _arrival(trail: Trail, number: int, stamp: int) -> _Sequence:
+    request = trail.start_request(
+        operation="chat", model="meta-llama/Llama-3.1-8B-Instruct", request_id=f"cmpl-{number:032x}", arrival_ns=stamp,
+        input_tokens=512, tenant="acme", slo_class="chat",
+    )  # fmt: skip
+    request.phase(Phase.PREFILL, stamp + 1_000_000)
+    request.phase(Phase.DECODE, stamp + 20_000_000)
+    return _Sequence(request)
 
 
-def _hot_path_ns(batch: int, tokens: int) -> float:
-    """The engine thread's share: `Trail.step` alone, nothing drained meanwhile."""
-    trail = _trail(background=False)
-    requests = _requests(trail, batch)
-    trail.flush()
-    steps = min(tokens // batch, 50_000)
-    begun = now_ns()
-    before = time.thread_time_ns()
-    for step in range(steps):
-        trail.step(
-            step, begun, begun + 9_000, requests,
-            decode_tokens=batch, running=batch, kv_used=step, kv_total=100_000,
-        )  # fmt: skip
-    return (time.thread_time_ns() - before) / (steps * batch)
-
-
-def _tokentrail_ns(batch: int, tokens: int) -> float:
+def _realistic_ns(batch: int, tokens: int) -> float:
     trail = _trail(background=True)
-    steps = tokens // batch
+    counts = [[1 + (i + j) % 2 for i in range(batch)] for j in range(2)]
+    ending: list[list[int]] = [[] for _ in range(REQUEST_STEPS)]
+    for i in range(batch):
+        ending[i * REQUEST_STEPS // batch % REQUEST_STEPS].append(i)
+    made = 0
 
     def work() -> None:
-        requests = _requests(trail, batch)
-        _run_steps(trail, requests, steps, each=BURST_TOKENS // batch)
-        for request in requests:
-            request.end(now_ns())
+        nonlocal made
+        begun = stamp = now_ns()
+        running = [_arrival(trail, i, begun) for i in range(batch)]
+        arrived, step, flushed = batch, 0, 0
+        while made < tokens:
+            stamp = begun + step * 10_000
+            given = list(counts[step % 2]) if step // 50 % 3 == 2 else None
+            trail.step(
+                step, stamp, stamp + 9_000, [sequence.request for sequence in running], counts=given,
+                decode_tokens=batch, running=batch, kv_used=step, kv_total=100_000,
+            )  # fmt: skip
+            for i in ending[step % REQUEST_STEPS]:
+                running[i].request.end(stamp + 9_000, finish_reason="stop")
+                running[i] = _arrival(trail, arrived, stamp + 9_000)
+                arrived += 1
+            step, made = step + 1, made + (sum(given) if given else batch)
+            if made - flushed > BURST_TOKENS:
+                flushed = made
+                trail.flush(60.0)
+        for sequence in running:
+            sequence.request.end(stamp + 9_000)
         trail.flush(60.0)
 
     spent = _process_ns(work)
     stats = trail.stats
     trail.shutdown()
-    expected = steps * batch + steps + 2 * batch
-    if stats.exported < expected or stats.dropped:
-        raise RuntimeError(f"{expected} spans were made and not all exported: {stats}")
+    if stats.exported < made or stats.dropped:
+        raise RuntimeError(f"{made} tokens were made and not all exported: {stats}")
+    return spent / made
+
+
+def _best_case_ns(batch: int, tokens: int) -> float:
+    trail = _trail(background=True)
+    steps = tokens // batch
+
+    def work() -> None:
+        begun = now_ns()
+        requests = [_arrival(trail, i, begun).request for i in range(batch)]
+        for step in range(steps):
+            stamp = begun + step * 10_000
+            trail.step(
+                step, stamp, stamp + 9_000, requests,
+                decode_tokens=batch, running=batch, kv_used=step, kv_total=100_000,
+            )  # fmt: skip
+            if step % (BURST_TOKENS // batch) == 0:
+                trail.flush(60.0)
+        for request in requests:
+            request.end(stamp + 9_000)
+        trail.flush(60.0)
+
+    spent = _process_ns(work)
+    stats = trail.stats
+    trail.shutdown()
+    if stats.exported < steps * (batch + 1) or stats.dropped:
+        raise RuntimeError(f"{steps * (batch + 1)} spans were made and not all exported: {stats}")
     return spent / (steps * batch)
+
+
+def _engine_thread_ns(batch: int, tokens: int) -> float:
+    """The engine thread's share: the list of requests and `Trail.step`, nothing drained meanwhile."""
+    trail = _trail(background=False)
+    begun = now_ns()
+    running = [_arrival(trail, i, begun) for i in range(batch)]
+    trail.flush()
+    steps = min(tokens // batch, 50_000)
+    before = time.thread_time_ns()
+    for step in range(steps):
+        trail.step(
+            step, begun, begun + 9_000, [sequence.request for sequence in running],
+            decode_tokens=batch, running=batch, kv_used=step, kv_total=100_000,
+        )  # fmt: skip
+    return (time.thread_time_ns() - before) / (steps * batch)
+
+
+def _bytes_per_token_span() -> float:
+    sent = []
+    for tokens in (1_000, 3_000):
+        sink = _NullSink()
+        trail = _trail(background=False, sink=sink)
+        request = _arrival(trail, 0, now_ns()).request
+        trail.step(0, now_ns(), now_ns(), [request], counts=[tokens])
+        trail.flush()
+        sent.append(sink.bytes)
+    return (sent[1] - sent[0]) / 2_000
+
+
+_ATTRIBUTES: Final = {
+    semconv.OPERATION_NAME: "chat",
+    semconv.PROVIDER_NAME: "tokentrail",
+    semconv.REQUEST_MODEL: "meta-llama/Llama-3.1-8B-Instruct",
+    semconv.RESPONSE_MODEL: "meta-llama/Llama-3.1-8B-Instruct",
+    semconv.TENANT: "acme",
+    semconv.SLO_CLASS: "chat",
+    semconv.STATUS: "ok",
+    semconv.FINISH_REASONS: ["stop"],
+    semconv.FINISH_REASON: "stop",
+    semconv.INPUT_TOKENS: 512,
+    semconv.OUTPUT_TOKENS: REQUEST_TOKENS,
+    semconv.TIME_TO_FIRST_CHUNK: 0.02,
+    semconv.TIME_TO_LAST_TOKEN: 2.0,
+    **{semconv.PHASE_TIME_PREFIX + phase: 1_000_000 for phase in ("queued", "prefill", "decode")},
+}
 
 
 class _EncodingSink(SpanExporter):
@@ -132,28 +230,36 @@ class _EncodingSink(SpanExporter):
         return SpanExportResult.SUCCESS
 
 
-def _opentelemetry_ns(tokens: int) -> float:
+def _opentelemetry_ns(tokens: int, each: int) -> float:
+    """`tokens` token spans, in requests of `each` tokens with three phases."""
     sink = _EncodingSink()
     provider = TracerProvider(resource=Resource({semconv.SERVICE_NAME: "benchmark"}), shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(sink, max_queue_size=tokens + 1_000))
+    provider.add_span_processor(BatchSpanProcessor(sink, max_queue_size=2 * tokens + 1_000))
     tracer = provider.get_tracer(semconv.SCOPE_NAME)
+    requests = -(-tokens // each)
 
     def work() -> None:
-        request = tracer.start_span("chat m", kind=SpanKind.SERVER)
-        context = set_span_in_context(request)
         stamp = now_ns()
-        for index in range(tokens):
-            attributes = {semconv.TOKEN_INDEX: index, semconv.STEP: index}
-            span = tracer.start_span(semconv.TOKEN_SPAN, context, attributes=attributes, start_time=stamp)
-            stamp += 9_000
-            span.end(stamp)
-        request.end()
+        for number in range(requests):
+            request = tracer.start_span("chat m", kind=SpanKind.SERVER, start_time=stamp)
+            context = set_span_in_context(request)
+            request.set_attributes({**_ATTRIBUTES, semconv.RESPONSE_ID: f"cmpl-{number:032x}"})
+            for phase in ("queued", "prefill", "decode"):
+                tracer.start_span(
+                    semconv.PHASE_SPAN, context, attributes={semconv.PHASE_NAME: phase}, start_time=stamp
+                ).end(stamp)
+            for index in range(min(each, tokens - number * each)):
+                attributes = {semconv.TOKEN_INDEX: index, semconv.STEP: index}
+                span = tracer.start_span(semconv.TOKEN_SPAN, context, attributes=attributes, start_time=stamp)
+                stamp += 9_000
+                span.end(stamp)
+            request.end(stamp)
         provider.force_flush(60_000)
 
     spent = _process_ns(work)
     provider.shutdown()
-    if sink.spans != tokens + 1:
-        raise RuntimeError(f"opentelemetry-sdk exported {sink.spans} of {tokens + 1} spans: no comparison")
+    if sink.spans != tokens + 4 * requests:
+        raise RuntimeError(f"opentelemetry-sdk exported {sink.spans} of {tokens + 4 * requests} spans: no comparison")
     return spent / tokens
 
 

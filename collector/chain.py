@@ -30,5 +30,7 @@ class Chain:
         )
         self.commit = GroupCommit(signal.name, log, status)
         self.writer = Writer(signal, log, store, status, dead_letters)
-        limits = ItemLimits(settings.max_span_bytes, settings.max_span_attributes)
+        limits = ItemLimits(
+            settings.max_span_bytes, settings.max_span_attributes, settings.max_payload_days, settings.max_future_s
+        )
         self.ingest = Ingest(signal, self.commit, status, limits)

@@ -25,7 +25,7 @@ from collector.slo.model import Slo, load_slos
 from collector.sql.queries import Queries
 from collector.stage import Stage
 from collector.status import IngestStatus
-from collector.store.schema import apply_schema
+from collector.store.opener import StoreOpener
 from collector.store.store import Store, StoreError
 
 _LEAST_STOP_S: Final = 1.0
@@ -38,15 +38,16 @@ class Service:
     """One collector process.
 
     Constructing it opens the store and the logs and binds the sockets; it raises `StoreError` or OSError that says what
-    to do. `start` begins, `stop` drains in the order in which data flows.
+    to do. A ClickHouse server that is away is opened when it answers. `start` begins, `stop` drains in the order in
+    which data flows.
     """
 
     def __init__(self, settings: Settings, signals: Sequence[Signal] = SIGNALS) -> None:
         self._settings = settings
         self.status = IngestStatus()
         self._lock_file = _lock_folder(settings.data_dir)
-        self.store = Store.open(settings.store_dsn)
-        apply_schema(self.store, retention_days=settings.retention_days)
+        opener = StoreOpener(settings.store_dsn, self.status, retention_days=settings.retention_days)
+        self.store = opener.store
         slos = load_slos(settings.slos) if settings.slos else ()
         api, counters = build_api(self.store, slos, self.status, lost_after_s=settings.lost_after_s)
         chains = [Chain(signal, settings, self.store, self.status) for signal in signals]
@@ -62,7 +63,7 @@ class Service:
         """Name and address of everything that listens, with the real ports."""
         commits = [chain.commit for chain in chains]
         writers = [chain.writer for chain in chains]
-        self._stages: list[Stage] = [otlp_http, otlp_grpc, *commits, *writers, api_server]
+        self._stages: list[Stage] = [otlp_http, otlp_grpc, *commits, *writers, opener, api_server]
         """In the order in which data flows."""
 
     def start(self) -> None:

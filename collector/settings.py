@@ -70,6 +70,8 @@ class Settings(BaseSettings):
     max_decompressed_bytes: Positive = Field(64 * MIB, description="Largest request body after decompression.")
     max_span_bytes: Positive = Field(256 * 1024, description="Largest single span.")
     max_span_attributes: Positive = Field(1024, description="Most attributes of one span.")
+    max_payload_days: Positive = Field(31, description="Most days that the spans of one payload may start or end on.")
+    max_future_s: PositiveSeconds = Field(86400.0, description="A span may end at most so far after now.")
 
     fsync: Fsync = Field(
         Fsync.ACK, description="ack syncs to disk before the acknowledgement; os leaves that to the operating system."

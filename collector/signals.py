@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
-from collector.receive import validate
+from collector.receive import divide, validate
 from collector.receive.checked import Checked, ItemLimits
 
 _SCHEMA: Final = Path(__file__).parent / "sql" / "schema"
@@ -36,6 +36,10 @@ class Signal:
     response: type[Any]
     check: Callable[[bytes, ItemLimits], Checked]
     """Takes the items out that cannot be stored; raises `MalformedError` when the bytes are not a request."""
+    without_misread: Callable[[bytes], tuple[bytes, bytes]]
+    """Divides a payload that the store cannot read: the request without the items at fault, and one of them alone."""
+    halves: Callable[[bytes], tuple[bytes, bytes] | None]
+    """Divides a payload that is too large for the store's memory; None when it has one item."""
     wal_folder: str
     """Folder of the signal's write-ahead log in the data folder. A rename loses the payloads that wait in it."""
     landing_table: str
@@ -53,6 +57,8 @@ TRACES: Final = Signal(
     request=ExportTraceServiceRequest,
     response=ExportTraceServiceResponse,
     check=validate.check,
+    without_misread=divide.without_misread,
+    halves=divide.halves,
     wal_folder="wal",
     landing_table="otlp_traces",
     schema_file=_SCHEMA / "otlp_traces.proto",

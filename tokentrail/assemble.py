@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from opentelemetry.sdk.trace import ReadableSpan
 
 from tokentrail import semconv
 from tokentrail.chunks import chunk_columns
+from tokentrail.encode import Span, attributes_bytes, span_bytes
 from tokentrail.guard import Guard
 from tokentrail.phases import PhaseInterval, partition
 from tokentrail.records import Kind, Record, kind_of, spans_in, subject_of, well_formed
-from tokentrail.request import ENDED_SLOT, Chunk, RequestTrail
+from tokentrail.request import ENDED_SLOT, RequestTrail
 from tokentrail.sampling import Sampling
-from tokentrail.semconv import KvEvent, Phase
-from tokentrail.slots import Slots, TokenRun
-from tokentrail.spans import cold_start_span, open_span, request_span
-from tokentrail.steps import step_columns, token_columns
-from tokentrail.wire import I64, U64, Block, Columns, fill, span_bytes
+from tokentrail.semconv import KvEvent, Phase, Status
+from tokentrail.slots import ALL_IDS, Slots, TokenRun, trace_columns
+from tokentrail.spans import cold_start_span, open_attributes, request_span
+from tokentrail.stamps import far_from, probable_unit
+from tokentrail.steps import StepColumns, step_columns, token_columns, token_owners
+from tokentrail.wire import I64, U64, Block, Columns, fill, joined
 
-ANNOUNCE_EVERY_NS: Final = 5_000_000_000
-"""How often a request that is still open is announced again."""
+ANNOUNCE_AFTER_NS: Final = 5_000_000_000
+"""A request is announced on arrival, again after this time, and from then on after twice the time before …"""
+ANNOUNCE_EVERY_NS: Final = 20_000_000_000
+"""… but at least this often: the collector takes a request for lost that it has not heard of for 30 s."""
 LATE: Final = "late"
 """Reason of a drop: the token's request had ended."""
 FOREIGN: Final = "foreign"
@@ -31,7 +34,7 @@ FOREIGN: Final = "foreign"
 MALFORMED: Final = "malformed"
 """Reason of a drop: the record cannot become a span, for wrong types or counts that do not match."""
 
-_ALL_IDS: Final = 0xFFFF_FFFF_FFFF_FFFF
+_NO_ROWS: Final = np.empty(0, np.int64)
 _STRIDE: Final = np.uint64(semconv.TOKEN_ID_STRIDE)
 
 
@@ -47,111 +50,166 @@ class KvSpan(NamedTuple):
     request: RequestTrail | None
 
 
+class Steps(NamedTuple):
+    """Spans of a batch of steps: those of tokens, with the slot of each, and the engine's own (steps, events)."""
+
+    tokens: list[Block]
+    owners: I64
+    engine: list[Block]
+
+
 class Assembler:
     """Holds the requests under way and builds spans from batches of records, in the order of their recording.
 
-    `drop(spans, reason)` counts the spans that cannot be built. A kind of record that fails does not stop the others.
-    `left_out` counts the requests that sampling left out.
+    `build_steps` and then `build_requests` are called for each batch. A kind of record that fails does not stop the
+    others; `take_lost` gives the spans that could not be built. `max_age_s` is the age at which an open request ends as
+    abandoned. `left_out` counts the requests that `sampling` left out.
     """
 
-    def __init__(
-        self, guard: Guard, drop: Callable[[int, str], None], ids: np.random.Generator, sampling: Sampling
-    ) -> None:
-        self._guard = guard
-        self._drop = drop
-        self._ids = ids
+    def __init__(self, guard: Guard, max_age_s: float, ids: np.random.Generator, sampling: Sampling) -> None:
+        self.abandoned = self.left_out = 0
         self._sampling = sampling
+        self._guard = guard
+        self._max_age_ns = round(max_age_s * 1e9)
+        self._ids = ids
         self._slots = Slots()
-        self.left_out = 0
+        self._lost: Counter[str] = Counter()
+        self._ended: list[RequestTrail] = []
+        self._left: list[RequestTrail] = []
 
-    def build(self, records: Iterable[Record], now: int) -> list[Block]:
-        """The spans of a batch of records, and the announcements that are due at `now` (unix ns)."""
-        steps: list[Record] = []
-        ended: list[RequestTrail] = []
-        left: list[RequestTrail] = []
-        events: defaultdict[Kind, list[Any]] = defaultdict(list)
-        for record in records:
-            kind = kind_of(record)
-            if kind is Kind.STEP:
-                steps.append(record)
-            elif kind is Kind.START:
-                self._slots.take(subject_of(record), traced=self._sampling.records_tokens(subject_of(record)))
-            elif kind is Kind.END:
-                end = subject_of(record).ended.at_ns
-                if self._slots.mark_ended(subject_of(record), after_steps=len(steps), end=end):
-                    ended.append(subject_of(record))
-            elif kind is Kind.LEAVE:
-                if self._slots.mark_ended(subject_of(record), after_steps=len(steps), end=-1):
-                    left.append(subject_of(record))
-            else:
-                events[kind].append(subject_of(record))
-        blocks = self._step_blocks(steps)
-        blocks += self._chunk_blocks(events[Kind.CHUNK])
-        blocks += self._request_blocks(ended)
+    def build_steps(self, records: Sequence[Record], now: int) -> Steps:
+        """The spans of steps, tokens and events at `now` (unix ns). Remembers the requests that ended."""
+        batch = _sorted(records)
+        sampling = self._sampling
+        traced = None if sampling.keeps_all else [sampling.records_tokens(request) for request in batch.started]
+        self._slots.take(batch.started, traced)
+        try:
+            columns = self._columns(batch.steps)
+        except (TypeError, ValueError, OverflowError, AttributeError) as error:
+            batch = self._without_malformed(records, error)
+            columns = self._columns(batch.steps)
+        for request, after_steps in batch.ended:
+            if request.ended is None:
+                self._abandon(request, now)
+            elif self._slots.mark_ended(request, after_steps=after_steps, end=request.ended.at_ns):
+                self._ended.append(request)
+        for request, after_steps in batch.left:
+            if self._slots.mark_ended(request, after_steps=after_steps, end=-1):
+                self._left.append(request)
+        self._check_stamps(batch, columns, now)
+        events = self._kv_blocks(batch.events[Kind.KV]) + self._encode_each(cold_start_span, batch.events[Kind.COLD])
+        found: list[_Tokens] = []
+        if columns is not None:
+            steps, owner, position = columns
+            events = [self._step_block(steps), *events]
+            if of_steps := token_columns(owner, position, steps, self._slots, self._refuse):
+                found.append(_Tokens(of_steps.slots, of_steps.run, {semconv.STEP: of_steps.step}))
+        if of_chunks := chunk_columns(batch.events[Kind.CHUNK], self._slots, self._refuse):
+            found.append(_Tokens(*of_chunks, {}))
+        found = [tokens for some in found if len((tokens := self._traced(some)).owner)]
+        owners = np.concatenate([_NO_ROWS, *(tokens.owner for tokens in found)])
+        return Steps([self._token_block(*tokens) for tokens in found], owners, events)
+
+    def build_requests(self, now: int) -> list[Block]:
+        """The spans of the requests that ended in the batch, and the announcements that are due at `now` (unix ns)."""
+        ended, self._ended = self._ended, []
+        blocks = self._request_blocks(ended)
+        left, self._left = self._left, []
         for request in left:
             self._slots.release(request)
-        blocks += self._kv_blocks(events[Kind.KV])
-        blocks += self._encode_each(cold_start_span, events[Kind.COLD])
         return blocks + self._announcements(now)
 
-    def abandon(self) -> None:
-        """Forgets the requests under way. A forked child calls it, since the parent goes on with them."""
-        for request in list(self._slots.open.values()):
-            self._slots.release(request)
+    def lose(self, owners: I64) -> None:
+        """Counts tokens that found no room in the queue for the requests in these slots."""
+        np.add.at(self._slots.dropped, owners, 1)
 
-    def _step_blocks(self, records: list[Record]) -> list[Block]:
-        if not records:
-            return []
-        try:
-            return self._steps_and_tokens(records)
-        except (TypeError, ValueError, OverflowError, AttributeError) as error:
-            kept = [record for record in records if well_formed(record)]
-            self._drop(sum(map(spans_in, records)) - sum(map(spans_in, kept)), MALFORMED)
-            self._guard.failed("building steps", error)
-            return self._steps_and_tokens(kept) if kept else []
+    def take_lost(self) -> Counter[str]:
+        """The spans that were lost since the last call, by reason."""
+        lost, self._lost = self._lost, Counter()
+        return lost
 
-    def _steps_and_tokens(self, records: list[Record]) -> list[Block]:
-        slots, count = self._slots, len(records)
-        steps = step_columns(records)
-        tokens = token_columns(records, steps, slots, self._refuse)
-        columns = Columns(
-            self._own_trace(count), self._span_ids(count), None, steps.start, steps.end, list(steps.values.T)
-        )
-        blocks = [fill(columns, semconv.STEP_SPAN, semconv.STEP_ATTRIBUTES)]
-        if tokens is None:
-            return blocks
-        return [*blocks, *self._token_blocks(tokens.slots, tokens.run, {semconv.STEP: tokens.step})]
+    def abandon_all(self, now: int) -> int:
+        """Ends the requests that are open. Returns the number of records that this appended."""
+        requests = [request for reference in self._slots.open.values() if (request := reference())]
+        return sum(self._abandon(request, now) for request in requests)
 
-    def _chunk_blocks(self, chunks: list[Chunk]) -> list[Block]:
-        tokens = chunk_columns(chunks, self._slots, self._refuse)
-        return self._token_blocks(*tokens, {}) if tokens else []
+    def forget(self) -> None:
+        """Frees the slots of the requests under way. A forked child calls it, since the parent goes on with them."""
+        for reference in list(self._slots.open.values()):
+            if request := reference():
+                self._slots.release(request)
 
-    def _token_blocks(self, owner: I64, run: TokenRun, ints: Mapping[str, I64]) -> list[Block]:
-        slots = self._slots
-        traced = slots.traced[owner]
-        if not traced.all():
-            owner, run = owner[traced], TokenRun(run.index[traced], run.start[traced], run.end[traced])
-            ints = {key: values[traced] for key, values in ints.items()}
-        if not len(owner):
-            return []
-        parent = slots.span[owner]
-        span = parent + (run.index + 1).astype(np.uint64) * _STRIDE
-        trace = slots.trace_high[owner], slots.trace_low[owner]
-        columns = Columns(trace, span, parent, run.start, run.end, (run.index, *ints.values()))
-        return [fill(columns, semconv.TOKEN_SPAN, (semconv.TOKEN_INDEX, *ints))]
+    def _abandon(self, request: RequestTrail, now: int) -> bool:
+        """Ends a request that nobody ended; its end is a record of the next batch. False when it has ended."""
+        if request.ended is not None:
+            return False
+        self.abandoned += 1
+        self._guard.warn("abandoned", "tokentrail ends a request that nobody ended (%032x)", request.trace_id)
+        request.end(now, status=Status.ERROR, error_type=semconv.ABANDONED)
+        return True
+
+    def _without_malformed(self, records: Sequence[Record], error: Exception) -> _Batch:
+        """The batch without its malformed steps, so that the positions of the others are those of its columns."""
+        kept = []
+        for record in records:
+            if kind_of(record) is not Kind.STEP or well_formed(record):
+                kept.append(record)
+            else:
+                self._lost[MALFORMED] += spans_in(record)
+        self._guard.failed("building steps", error)
+        return _sorted(kept)
+
+    def _columns(self, steps: Sequence[Record]) -> tuple[StepColumns, I64, I64] | None:
+        """The columns of steps, and slot and step position of each token. Raises an error for a malformed step."""
+        return (step_columns(steps), *token_owners(steps)) if steps else None
 
     def _refuse(self, slot: int, tokens: int) -> None:
         """Counts and logs tokens that no request gets; `slot` tells why."""
         if not tokens:
             return
         reason, why = (LATE, "had ended") if slot == ENDED_SLOT else (FOREIGN, "is a copy or of another trail")
-        self._drop(tokens, reason)
+        self._lost[reason] += tokens
         self._guard.warn(reason, "tokentrail dropped %d tokens whose request %s", tokens, why)
+
+    def _check_stamps(self, batch: _Batch, columns: tuple[StepColumns, I64, I64] | None, now: int) -> None:
+        """Counts stamps that are no unix nanoseconds of the present, and says once what they probably are."""
+        stamps = [request.started.arrival_ns for request in batch.started]
+        stamps += [request.ended.at_ns for request in self._ended if request.ended]
+        parts = [np.array(stamps, np.int64), *(columns[0][:2] if columns else ())]
+        far = np.concatenate([far_from(now, part) for part in parts])
+        if len(far):
+            unit = probable_unit(int(far[0]), now)
+            self._guard.misuse(
+                f"a stamp that is far from now ({unit} in place of unix ns?)", int(far[0]), times=len(far)
+            )
+
+    def _step_block(self, steps: StepColumns) -> Block:
+        count = len(steps.start)
+        columns = Columns(
+            self._own_trace(count), self._span_ids(count), None, steps.start, steps.end, list(steps.values.T)
+        )
+        return fill(columns, semconv.STEP_SPAN, semconv.STEP_ATTRIBUTES)
+
+    def _traced(self, tokens: _Tokens) -> _Tokens:
+        """The tokens that become spans."""
+        traced = self._slots.traced[tokens.owner]
+        if traced.all():
+            return tokens
+        run = TokenRun(*(column[traced] for column in (tokens.run.index, tokens.run.start, tokens.run.end)))
+        return _Tokens(tokens.owner[traced], run, {key: values[traced] for key, values in tokens.ints.items()})
+
+    def _token_block(self, owner: I64, run: TokenRun, ints: Mapping[str, I64]) -> Block:
+        slots = self._slots
+        parent = slots.span[owner]
+        span = parent + (run.index + 1).astype(np.uint64) * _STRIDE
+        trace = slots.trace_high[owner], slots.trace_low[owner]
+        columns = Columns(trace, span, parent, run.start, run.end, (run.index, *ints.values()))
+        return fill(columns, semconv.TOKEN_SPAN, (semconv.TOKEN_INDEX, *ints))
 
     def _request_blocks(self, ended: list[RequestTrail]) -> list[Block]:
         phases: defaultdict[Phase, list[tuple[RequestTrail, PhaseInterval]]] = defaultdict(list)
 
-        def span_of(request: RequestTrail) -> ReadableSpan | None:
+        def span_of(request: RequestTrail) -> Span | None:
             announced = self._slots.is_announced(request)
             emitted = self._slots.release(request)
             ended, arrival = request.ended, request.started.arrival_ns
@@ -176,7 +234,7 @@ class Assembler:
 
     def _phase_block(self, phase: Phase, intervals: list[tuple[RequestTrail, PhaseInterval]]) -> Block:
         columns = Columns(
-            _trace_columns([request for request, _ in intervals]),
+            trace_columns([request for request, _ in intervals]),
             self._span_ids(len(intervals)),
             np.array([request.span_id for request, _ in intervals], np.uint64),
             np.array([interval.start for _, interval in intervals], np.int64),
@@ -193,7 +251,7 @@ class Assembler:
     def _kv_block(self, kind: KvEvent, reason: str, events: list[KvSpan]) -> Block:
         victims = [event.request for event in events if event.request is not None]
         columns = Columns(
-            _trace_columns(victims) if victims else self._own_trace(len(events)),
+            trace_columns(victims) if victims else self._own_trace(len(events)),
             self._span_ids(len(events)),
             np.array([victim.span_id for victim in victims], np.uint64) if victims else None,
             np.array([event.start for event in events], np.int64),
@@ -204,33 +262,64 @@ class Assembler:
         return fill(columns, name, (semconv.KV_BLOCKS, semconv.STEP), ((semconv.KV_REASON, reason),))
 
     def _announcements(self, now: int) -> list[Block]:
+        """Announces the open requests that are due: those with tokens, and those without."""
         slots = self._slots
-        due = [slot for slot in slots.open if now - slots.announced[slot] >= ANNOUNCE_EVERY_NS]
+        due = np.flatnonzero(slots.announcement <= now)
+        for slot in due[now - slots.arrival[due] > self._max_age_ns].tolist():
+            if request := slots.open[slot]():
+                self._abandon(request, now)
         if not self._sampling.keeps_all:
-            due = [slot for slot in due if self._sampling.announces(slots.open[slot], slots.emitted(slot), now)]
-        slots.announced[due] = now
-        ids = self._span_ids(len(due)).tolist()
-        return self._encode_each(
-            lambda item: open_span(slots.open[item[0]], item[1], now, slots.emitted(item[0])),
-            list(zip(due, ids, strict=True)),
-        )
+            due = due[[self._is_certain(slot, now) for slot in due.tolist()]] if len(due) else due
+        slots.wait[due] = np.clip(2 * slots.wait[due], ANNOUNCE_AFTER_NS, ANNOUNCE_EVERY_NS)
+        slots.announcement[due] = now + slots.wait[due]
+        begun = slots.tokens[due] > 0
+        return [
+            self._announcement_block(some, keys, now)
+            for some, keys in ((due[begun], (semconv.TIME_TO_FIRST_TOKEN,)), (due[~begun], ()))
+            if len(some)
+        ]
 
-    def _encode_each(self, make: Callable[[Any], ReadableSpan | None], items: Sequence[Any]) -> list[Block]:
+    def _is_certain(self, slot: int, now: int) -> bool:
+        request = self._slots.open[slot]()
+        return request is not None and self._sampling.announces(request, self._slots.emitted(slot, request.lost), now)
+
+    def _announcement_block(self, due: I64, keys: Sequence[str], now: int) -> Block:
+        slots, arrival = self._slots, self._slots.arrival[due]
+        columns = Columns(
+            (slots.trace_high[due], slots.trace_low[due]),
+            self._span_ids(len(due)),
+            slots.span[due],
+            arrival,
+            np.maximum(arrival, now),
+            (slots.tokens[due],),
+            ((slots.first[due] - arrival) / 1e9,) * len(keys),
+        )
+        tails = [self._identity(slot) for slot in due.tolist()]
+        return fill(columns, semconv.OPEN_SPAN, (semconv.OUTPUT_TOKENS,), (), keys, tails)
+
+    def _identity(self, slot: int) -> bytes:
+        """The attributes of a request's announcements that stay the same."""
+        known = self._slots.identity.get(slot)
+        if known is None:
+            request = self._slots.open[slot]()
+            known = attributes_bytes(open_attributes(request.started)) if request else b""
+            self._slots.identity[slot] = known
+        return known
+
+    def _encode_each(self, make: Callable[[Any], Span | None], items: Sequence[Any]) -> list[Block]:
         """Serialises spans one by one; None is no span. A span that fails is dropped alone."""
-        blocks = []
+        spans = []
         for item in items:
             try:
-                span = make(item)
-                data = span_bytes(span) if span else b""
+                if span := make(item):
+                    spans.append(span_bytes(span))
             except Exception as error:
-                self._drop(1, MALFORMED)
+                self._lost[MALFORMED] += 1
                 self._guard.failed("building a span", error)
-            else:
-                blocks += [Block(data, 1, len(data))] if data else []
-        return blocks
+        return joined(spans)
 
     def _span_ids(self, count: int) -> U64:
-        return self._ids.integers(1, _ALL_IDS, count, np.uint64, endpoint=True)
+        return self._ids.integers(1, ALL_IDS, count, np.uint64, endpoint=True)
 
     def _own_trace(self, count: int) -> tuple[U64, U64]:
         """A new trace for each batch of the engine's own spans. Trace backends refuse one that grows for days."""
@@ -238,6 +327,36 @@ class Assembler:
         return np.full(count, high), np.full(count, low)
 
 
-def _trace_columns(requests: Sequence[RequestTrail]) -> tuple[U64, U64]:
-    high = np.array([request.trace_id >> 64 for request in requests], np.uint64)
-    return high, np.array([request.trace_id & _ALL_IDS for request in requests], np.uint64)
+class _Tokens(NamedTuple):
+    """Tokens sorted by the row of their request, and the integer attributes of their spans besides the index."""
+
+    owner: I64
+    run: TokenRun
+    ints: Mapping[str, I64]
+
+
+class _Batch(NamedTuple):
+    """Records by kind. `ended` and `left` have each request with the number of steps of the batch before that."""
+
+    started: list[RequestTrail]
+    steps: list[Record]
+    ended: list[tuple[RequestTrail, int]]
+    left: list[tuple[RequestTrail, int]]
+    events: defaultdict[Kind, list[Any]]
+
+
+def _sorted(records: Iterable[Record]) -> _Batch:
+    batch = _Batch([], [], [], [], defaultdict(list))
+    for record in records:
+        kind = kind_of(record)
+        if kind is Kind.STEP:
+            batch.steps.append(record)
+        elif kind is Kind.START:
+            batch.started.append(subject_of(record))
+        elif kind is Kind.END:
+            batch.ended.append((subject_of(record), len(batch.steps)))
+        elif kind is Kind.LEAVE:
+            batch.left.append((subject_of(record), len(batch.steps)))
+        else:
+            batch.events[kind].append(subject_of(record))
+    return batch

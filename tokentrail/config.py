@@ -20,6 +20,7 @@ from tokentrail.http import GRPC, HTTP, Endpoint
 from tokentrail.sampling import Sampling
 
 MAX_QUEUE_BYTES: Final = "TOKENTRAIL_MAX_QUEUE_BYTES"
+MAX_REQUEST_AGE_S: Final = "TOKENTRAIL_MAX_REQUEST_AGE_S"
 STRICT: Final = "TOKENTRAIL_STRICT"
 SAMPLING: Final = "TOKENTRAIL_SAMPLING"
 TRACES_EXPORTER: Final = "OTEL_TRACES_EXPORTER"
@@ -38,6 +39,7 @@ class Settings:
     max_queue_spans: int = 2_000_000
     max_queue_bytes: int = 256 << 20
     max_payload_spans: int = MAX_PAYLOAD_SPANS
+    max_request_age_s: float = 7_200.0
     strict: bool = False
     sampling: Sampling = field(default_factory=Sampling)
 
@@ -55,20 +57,31 @@ class Settings:
             max_queue_spans=int(env.number(otel.OTEL_BSP_MAX_QUEUE_SIZE, 2_000_000, low=1)),
             max_queue_bytes=int(env.number(MAX_QUEUE_BYTES, 256 << 20, low=1)),
             max_payload_spans=int(env.number(otel.OTEL_BSP_MAX_EXPORT_BATCH_SIZE, MAX_PAYLOAD_SPANS, low=1)),
+            max_request_age_s=env.number(MAX_REQUEST_AGE_S, 7_200.0, low=1),
             strict=env.text(STRICT).lower() == "true",
             sampling=env.sampling(),
         )
 
 
-def compressor(endpoint: Endpoint) -> Callable[[bytes], bytes]:
-    """The function that compresses a body. A gRPC channel compresses its messages itself."""
-    if endpoint.protocol == GRPC:
-        return bytes
-    if endpoint.compression is Compression.Gzip:
+def body_compression(endpoint: Endpoint) -> Compression:
+    """The compression of bodies in the queue. A gRPC channel compresses its messages itself."""
+    return Compression.NoCompression if endpoint.protocol == GRPC else endpoint.compression
+
+
+def compressor(compression: Compression) -> Callable[[bytes], bytes]:
+    """The function that compresses a body."""
+    if compression is Compression.Gzip:
         return lambda body: gzip.compress(body, compresslevel=1, mtime=0)
-    if endpoint.compression is Compression.Deflate:
+    if compression is Compression.Deflate:
         return lambda body: zlib.compress(body, level=1)
     return bytes
+
+
+def decompressor(compression: Compression) -> Callable[[bytes], bytes]:
+    """The inverse of `compressor`."""
+    if compression is Compression.Gzip:
+        return gzip.decompress
+    return zlib.decompress if compression is Compression.Deflate else bytes
 
 
 def _endpoint(env: _Env) -> Endpoint:

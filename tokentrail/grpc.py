@@ -81,6 +81,8 @@ class OtlpGrpc:
         delay_s = _retry_delay_s(error)
         if code in RETRYABLE or (code is grpc.StatusCode.RESOURCE_EXHAUSTED and delay_s is not None):
             return SendResult(SendStatus.RETRY, shown, retry_after_s=delay_s)
+        if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in shown:
+            return SendResult(SendStatus.TOO_LARGE, shown)
         return SendResult(SendStatus.REFUSED, shown)
 
 

@@ -49,9 +49,9 @@ class Guard:
         if self._first:
             raise self._first
 
-    def misuse(self, mistake: str, detail: object) -> None:
-        """The engine called the SDK wrongly. The call is ignored, counted and logged."""
-        self.errors += 1
+    def misuse(self, mistake: str, detail: object, *, times: int = 1) -> None:
+        """The engine called the SDK wrongly, `times` times. The call is ignored, counted and logged."""
+        self.errors += times
         if self._throttle.allows(mistake):
             logger.warning("tokentrail ignored %s: %r", mistake, detail)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from numbers import Integral, Real
 from typing import Any, Final
 
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, TraceState
 
+from tokentrail.encode import text
 from tokentrail.request import RequestStart, RequestTrail
-from tokentrail.spans import clean
 
 _VERSION: Final = 1
 _PLAIN: Final = ("arrival_ns", "operation", "model", "provider", "request_id", "tenant", "slo_class", "input_tokens")
@@ -28,10 +29,10 @@ def dumps(request: RequestTrail) -> str:
             "kind": started.kind.name,
             "parent": parent and [f"{parent.trace_id:032x}", f"{parent.span_id:016x}", parent.is_remote],
             "tracestate": started.trace_state.to_header() if started.trace_state else "",
-            "attributes": clean(started.attributes),
+            "attributes": {str(key): value for key, value in started.attributes.items()},
             "marks": request.marks,
         }
-    return json.dumps(said, separators=(",", ":"), default=str)
+    return json.dumps(said, separators=(",", ":"), default=_plain)
 
 
 def loads(text: str) -> tuple[int, int, RequestStart | None, list[Any]]:
@@ -50,6 +51,13 @@ def loads(text: str) -> tuple[int, int, RequestStart | None, list[Any]]:
         attributes=said["attributes"],
     )
     return trace_id, span_id, started, [(phase, at) for phase, at in said["marks"]]
+
+
+def _plain(value: object) -> object:
+    """NumPy's numbers become Python's, and other objects text."""
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if isinstance(value, Real) else text(value)
 
 
 def _parent(said: list[Any] | None) -> SpanContext | None:

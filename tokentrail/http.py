@@ -21,6 +21,7 @@ from tokentrail.export import SendResult, SendStatus
 
 RETRYABLE: Final = frozenset({429, 502, 503, 504})
 """The OTLP specification's list of statuses after which a client tries again."""
+TOO_LARGE: Final = 413
 MAX_ANSWER_BYTES: Final = 65_536
 SHOWN_CHARACTERS: Final = 200
 """Length of the part of an answer that a log message quotes."""
@@ -134,6 +135,8 @@ class OtlpHttp:
         shown = f"{self._endpoint.url} answered {status}: {answer.decode(errors='replace')[:SHOWN_CHARACTERS]!r}"
         if status in RETRYABLE:
             return SendResult(SendStatus.RETRY, shown, retry_after_s=self._retry_after(response))
+        if status == TOO_LARGE:
+            return SendResult(SendStatus.TOO_LARGE, shown)
         if response.is_redirect:
             target = response.headers["Location"]
             return SendResult(SendStatus.REFUSED, f"{shown}: a redirect; configure the final URL, {target}")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -14,15 +17,18 @@ from opentelemetry.sdk.resources import Resource
 
 from tokentrail.assemble import MALFORMED, Assembler
 from tokentrail.clock import now_ns
-from tokentrail.config import MAX_PAYLOAD_BYTES, Settings, compressor
-from tokentrail.export import Exporter, deadline
+from tokentrail.config import MAX_PAYLOAD_BYTES, Settings, body_compression, compressor
+from tokentrail.export import SHUTDOWN, Exporter, TrailStats, deadline
+from tokentrail.gate import Gate
 from tokentrail.guard import Guard
-from tokentrail.records import Record, spans_in, take
+from tokentrail.records import Kind, Record, kind_of, spans_in, take
 from tokentrail.semconv import SCHEMA_URL, SCOPE_NAME
-from tokentrail.wire import Envelope, Payload
+from tokentrail.wire import Block, Envelope, Payload, Rank
 
 BATCH_SPANS: Final = 16_000
 """About so many spans are built at once: enough to amortise NumPy's calls, few enough to stay in the CPU's cache."""
+SPAN_BYTES: Final = 256
+"""Room that a batch takes in the queue for each of its spans, about."""
 
 
 class Pipeline:
@@ -49,7 +55,11 @@ class Pipeline:
         self._version = version
         self._clock = clock
         self._background = background
-        self._compress = compressor(settings.endpoint)
+        self._compress = compressor(body_compression(settings.endpoint))
+        spans, size = settings.max_queue_spans, settings.max_queue_bytes
+        self._batch_spans = max(min(BATCH_SPANS, spans // 4, size // 4 // SPAN_BYTES), 1)
+        self._payload_spans = max(min(settings.max_payload_spans, spans // 8), 1)
+        self._payload_bytes = min(MAX_PAYLOAD_BYTES, size // 8)
         self._start(ids or np.random.default_rng())
         os.register_at_fork(
             before=_on_living(self, Pipeline._before_fork),
@@ -58,75 +68,184 @@ class Pipeline:
         )
 
     def _start(self, ids: np.random.Generator) -> None:
-        self._building = threading.Lock()
-        self._stopping = threading.Event()
-        self._assembler = Assembler(self._guard, self._exporter.drop, ids, self._settings.sampling)
+        self._gate = Gate()
+        self._asked = threading.Condition()  # its lock is reentrant: a signal handler may flush during a flush
+        self._asks = self._answered = 0
+        self._stopping = self._ended = False
+        self._batch: Sequence[Record] = ()
+        self._assembler = Assembler(self._guard, self._settings.max_request_age_s, ids, self._settings.sampling)
         self._envelope = Envelope(self._resource(), SCOPE_NAME, self._version, SCHEMA_URL)
         if self._background:
             threading.Thread(target=self._assemble, name="tokentrail-assemble", daemon=True).start()
             threading.Thread(target=self._exporter.run, name="tokentrail-export", daemon=True).start()
 
-    def _assemble(self) -> None:
-        stopping = self._stopping
-        while not stopping.wait(self._settings.schedule_delay_s):
-            self.build()
-
-    def build(self) -> None:
-        """Builds payloads from the records so far and queues them. Announcements may be due even without records."""
-        with self._building:
-            left = len(self._records)
-            while True:
-                batch = take(self._records, BATCH_SPANS)
-                left -= len(batch)
-                self._queue(batch)
-                if left <= 0:
-                    return
-
-    def _queue(self, batch: list[Record]) -> None:
-        try:
-            for payload in self._payloads(batch):
-                self._exporter.offer(payload)
-        except Exception as error:
-            self._exporter.drop(sum(map(spans_in, batch)), MALFORMED)
-            self._guard.failed("building a batch", error)
-
     @property
-    def left_out(self) -> int:
-        """Requests that sampling left out."""
-        return self._assembler.left_out
+    def stats(self) -> TrailStats:
+        """The exporter's counts and, from the same moment, those of the records that wait or are being built."""
+        with self._exporter.changed:
+            waiting = [*self._records.copy(), *self._batch]  # `copy` is one step for the threads that append
+            stats = self._exporter.stats
+        pending = sum(map(spans_in, waiting))
+        return replace(
+            stats,
+            accepted=stats.accepted + pending,
+            pending=pending,
+            abandoned=self._assembler.abandoned,
+            left_out=self._assembler.left_out,
+        )
 
     def flush(self, timeout_s: float) -> bool:
         """Builds, then waits until the queue is empty. False when the time is up first."""
         left_s = deadline(timeout_s)
-        self.build()
-        if not self._background:
-            while self._exporter.attempt() == 0.0:
-                pass
-        return self._exporter.drain(left_s())
+        if self._background:
+            built = self._ask(left_s())
+        else:
+            built = self._build()
+            self._send()
+        return self._exporter.drain(left_s()) and built
 
     def shutdown(self, timeout_s: float) -> bool:
-        """Flushes, without the present wait for a retry, then ends the threads. False when it dropped queued spans."""
-        self._stopping.set()
+        """Flushes, without the present wait for a retry, then ends the threads. Requests that are still open end as
+        abandoned. False when the time was not enough; what is left is dropped.
+        """
+        self._stopping = True
         self._exporter.retry_at_once()
-        self.flush(timeout_s)
-        return self._exporter.close() == 0
+        flushed = self.flush(timeout_s)
+        with self._asked:
+            self._ended = True
+            self._asked.notify_all()
+        left = self._exporter.close()
+        self._drop_records()
+        return flushed and left == 0
 
-    def _payloads(self, batch: list[Record]) -> list[Payload]:
-        blocks = self._assembler.build(batch, self._clock())
-        limits = {"max_spans": self._settings.max_payload_spans, "max_bytes": MAX_PAYLOAD_BYTES}
-        made = self._envelope.payloads(blocks, **limits)
-        return [Payload(self._compress(payload.body), payload.spans) for payload in made]
+    def _ask(self, timeout_s: float) -> bool:
+        """Has the assembler thread build, and waits for it. False when the time is up first."""
+        with self._asked:
+            self._asks += 1
+            mine = self._asks
+            self._asked.notify_all()
+            answered = self._asked.wait_for(lambda: self._ended or self._answered >= mine, timeout_s)
+        self._drop_records()
+        return answered
+
+    def _assemble(self) -> None:
+        """The body of the assembler thread. No other thread builds, so that nobody's time-out depends on a build."""
+        while not self._ended:
+            with self._asked:
+                self._asked.wait_for(
+                    lambda: self._ended or self._asks > self._answered, self._settings.schedule_delay_s
+                )
+                asks = self._asks
+            with suppress(Exception):  # the guard of a strict trail has kept it for `flush`
+                self._build()
+            with self._asked:
+                self._answered = asks
+                self._asked.notify_all()
+
+    def _build(self) -> bool:
+        """Builds payloads from the records so far and queues them, batch by batch. Announcements may be due even
+        without records. The last build of a trail ends the requests that are still open.
+        """
+        left = len(self._records)
+        stopping = self._stopping
+        while not self._ended:
+            if not self._gate.acquire():
+                return False
+            try:
+                built = self._build_batch()
+                left -= built
+                if left <= 0 and stopping:
+                    stopping = False
+                    left = self._assembler.abandon_all(self._clock())
+            finally:
+                self._gate.release()
+            if left <= 0:
+                return True
+            self._make_room()
+        self._drop_records()
+        return True
+
+    def _make_room(self) -> None:
+        """Lets the exporter send between two batches, so that a burst does not overflow the queue."""
+        if self._background:
+            self._exporter.wait_for_room(self._settings.schedule_delay_s)
+        else:
+            self._send()
+
+    def _send(self) -> None:
+        while self._exporter.attempt() == 0.0:
+            pass
+
+    def _build_batch(self) -> int:
+        """Builds one batch and queues it. Returns the number of its records.
+
+        Tokens and steps are queued first. The span of a request is built after that, and says how many of the tokens
+        found no room.
+        """
+        with self._exporter.changed:
+            batch = self._batch = take(self._records, self._batch_spans)
+        assembler, now = self._assembler, self._clock()
+        try:
+            steps = assembler.build_steps(batch, now)
+            requests = [record for record in batch if kind_of(record) is Kind.END]
+            refused = self._queue([(Rank.TOKENS, steps.tokens), (Rank.STEPS, steps.engine)], left=requests)
+            for rows in refused:
+                assembler.lose(steps.owners[rows])
+            self._queue([(Rank.REQUESTS, assembler.build_requests(now))], left=())
+        except Exception as error:
+            self._exporter.offer(lost={MALFORMED: sum(map(spans_in, self._batch))}, handover=self._hand_over(()))
+            self._guard.failed("building a batch", error)
+        return len(batch)
+
+    def _queue(self, ranks: Sequence[tuple[Rank, Sequence[Block]]], *, left: Sequence[Record]) -> list[slice]:
+        """Makes payloads of blocks and queues them; `left` are the records of the batch that are still to be built.
+        Returns the rows of the first rank that found no room.
+        """
+        payloads: list[Payload] = []
+        lost = self._assembler.take_lost()
+        for rank, blocks in ranks:
+            try:
+                payloads += self._payloads(blocks, rank)
+            except Exception as error:
+                lost[MALFORMED] += sum(block.count for block in blocks)
+                self._guard.failed("building a batch", error)
+        taken = self._exporter.offer(*payloads, lost=lost, handover=self._hand_over(left))
+        refused, row = [], 0
+        for payload, fits in zip(payloads, taken, strict=True):
+            if payload.rank is ranks[0][0] and not fits:
+                refused.append(slice(row, row + payload.spans))
+            row += payload.spans
+        return refused
+
+    def _hand_over(self, left: Sequence[Record]) -> Callable[[], None]:
+        """Returns the call by which the exporter, under its lock, takes over the count of a batch's records."""
+
+        def hand_over() -> None:
+            self._batch = left
+
+        return hand_over
+
+    def _payloads(self, blocks: Sequence[Block], rank: Rank) -> list[Payload]:
+        made = self._envelope.payloads(blocks, max_spans=self._payload_spans, max_bytes=self._payload_bytes)
+        return [Payload(self._compress(payload.body), payload.spans, rank) for payload in made]
+
+    def _drop_records(self) -> None:
+        """Counts the records that came too late to be built as dropped, once the trail has ended."""
+        if self._ended:
+            with self._exporter.changed:
+                records = take(self._records, sys.maxsize)
+                self._exporter.drop(sum(map(spans_in, records)), SHUTDOWN)
 
     def _before_fork(self) -> None:
-        self._building.acquire()
+        self._gate.acquire()
 
     def _after_fork_in_parent(self) -> None:
-        self._building.release()
+        self._gate.release()
 
     def _after_fork_in_child(self) -> None:
         """The child forgets the parent's records, which the parent sends; it has counts and threads of its own."""
         self._records.clear()
-        self._assembler.abandon()
+        self._assembler.forget()
         self._exporter.reset()
         self._start(np.random.default_rng())
 

@@ -8,8 +8,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
 from itertools import chain
 from numbers import Integral
@@ -44,6 +45,9 @@ class Kind(Enum):
 
 
 _STEP: Final = Kind.STEP  # looking up an enum's member takes longer than appending a record
+_END: Final = Kind.END
+END_COST: Final = 32
+"""The end of a request takes as long to build as about so many tokens."""
 _STEP_INTS: Final = 2 + len(STEP_ATTRIBUTES)
 _ints_of: Final = itemgetter(slice(1, 1 + _STEP_INTS))
 
@@ -107,6 +111,11 @@ class Recorder:
 
     def _refuse(self, record: Record) -> None:
         self._drop(spans_in(record), SHUTDOWN if self._closed else BUFFER_FULL)
+        if kind_of(record) is _STEP:
+            for request, tokens in _tokens_in(record):
+                request.lost += tokens  # without a lock: two threads that emit to one request may lose a count
+        elif kind_of(record) is Kind.CHUNK:
+            subject_of(record).request.lost += spans_in(record)
 
 
 def take(records: deque[Record], spans: int) -> list[Record]:
@@ -117,7 +126,8 @@ def take(records: deque[Record], spans: int) -> list[Record]:
     while records and found < spans:
         record = pop()
         taken.append(record)
-        found += 1 + len(record[-2]) if record[0] is _STEP else 1
+        kind = record[0]
+        found += 1 + len(record[-2]) if kind is _STEP else END_COST if kind is _END else 1
     return taken
 
 
@@ -133,18 +143,19 @@ def step_ints(records: Sequence[Record]) -> I64:
 def token_counts(records: Sequence[Record]) -> I64 | None:
     """Tokens per request and step, one step after the other; None when each request got one in each step.
 
-    Raises `ValueError` for counts that do not fit their requests.
+    Raises `TypeError` or `ValueError` for counts that do not fit their requests.
     """
     given = list(map(counts_of, records))
     if given.count(None) == len(given):
         return None
-    parts = []
-    for record, counts in zip(records, given, strict=True):
-        emitted = emitted_of(record)
-        if counts is not None and not _counts_fit(emitted, counts):
-            raise ValueError(f"step {record[3]} emitted to {len(emitted)} requests with counts {counts!r}")
-        parts.append((1,) * len(emitted) if counts is None else counts)
-    return np.fromiter(chain.from_iterable(parts), np.int64)
+    emitted = list(map(emitted_of, records))
+    parts = [(1,) * len(some) if counts is None else counts for some, counts in zip(emitted, given, strict=True)]
+    if list(map(len, parts)) != list(map(len, emitted)):
+        raise ValueError("counts do not fit their requests")
+    counts = np.frombuffer(array("q", chain.from_iterable(parts)), np.int64)
+    if counts.min(initial=0) < 0 or counts.max(initial=0) > MAX_TOKENS:
+        raise ValueError("counts that no step can have")
+    return counts
 
 
 def well_formed(record: Record) -> bool:
@@ -158,17 +169,25 @@ def well_formed(record: Record) -> bool:
 
 
 def spans_in(record: Record) -> int:
-    """The number of spans that a record becomes; a step: its own and one for each token of a sampled request."""
-    if kind_of(record) is Kind.CHUNK:
+    """The number of spans that a record becomes for sure. An ended request: one, besides its phases; a step: its own
+    and one for each token of a sampled request.
+    """
+    kind = kind_of(record)
+    if kind is _STEP:
+        return 1 + sum(tokens for _, tokens in _tokens_in(record))
+    if kind is Kind.CHUNK:
         return len(subject_of(record).stamps)
-    if kind_of(record) is not _STEP:
-        return 1
+    return 0 if kind in (Kind.START, Kind.LEAVE) else 1
+
+
+def _tokens_in(record: Record) -> Iterator[tuple[RequestTrail, int]]:
+    """The sampled requests of a step that may be malformed, and the number of tokens of each."""
     emitted, counts = emitted_of(record), counts_of(record)
-    sampled = [isinstance(request, RequestTrail) and request.sampled for request in emitted]
     if counts is None or len(counts) != len(emitted):
-        return 1 + sum(sampled)
-    fitting = (int(count) if _is_integer(count, 0, MAX_TOKENS) else 1 for count in counts)
-    return 1 + sum(count for count, wanted in zip(fitting, sampled, strict=True) if wanted)
+        counts = (1,) * len(emitted)
+    for request, count in zip(emitted, counts, strict=True):
+        if isinstance(request, RequestTrail) and request.sampled:
+            yield request, int(count) if _is_integer(count, 0, MAX_TOKENS) else 1
 
 
 def _counts_fit(emitted: Sequence[Any], counts: Sequence[Any]) -> bool:

@@ -97,7 +97,7 @@ class RequestTrail:
     A request is known by its object. A copy, also one that was pickled, is not the request: its tokens are refused.
     """
 
-    __slots__ = ("__weakref__", "_host", "_token", "ended", "marks", "slot", "span_id", "started", "trace_id")
+    __slots__ = ("__weakref__", "_host", "_token", "ended", "lost", "marks", "slot", "span_id", "started", "trace_id")
 
     sampled = True
 
@@ -108,8 +108,14 @@ class RequestTrail:
         self.ended: RequestEnd | None = None
         self.marks: list[tuple[Phase, int]] = []
         self.slot = FOREIGN_SLOT  # only the exporter thread changes it
+        self.lost = 0  # tokens that the full buffer of records did not take
         self._host = host
         self._token: Token[Context] | None = None
+
+    def __del__(self) -> None:
+        """Nobody can end this request any more: the exporter thread ends it as abandoned."""
+        if FIRST_SLOT <= self.slot < FOREIGN_SLOT and self.ended is None:
+            self._host.on_end(self)
 
     @property
     def span_context(self) -> SpanContext:

@@ -119,6 +119,11 @@ TIME_TO_FIRST_TOKEN: Final = "tokentrail.time_to_first_token"
 TIME_TO_LAST_TOKEN: Final = "tokentrail.time_to_last_token"
 """Seconds (double) from arrival to the last token; differs from the span's duration when the request failed or was
 cancelled later."""
+DROPPED_TOKENS: Final = "tokentrail.dropped_tokens"
+"""Number of the request's tokens that were lost for want of room; absent when there are none. The request's counts and
+times are those of the tokens that were recorded, also of the ones that were lost later."""
+ABANDONED: Final = "abandoned"
+"""`error.type` of a request that nobody ended."""
 SAMPLING_WEIGHT: Final = "tokentrail.sampling.weight"
 """The number of requests (double) that this one stands for, since others like it were left out. Absent: 1."""
 PHASE_TIME_PREFIX: Final = "tokentrail.phase_time."

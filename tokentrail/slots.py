@@ -5,6 +5,8 @@ A request has a row, its slot, from its start to its end. A later request takes 
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Final
@@ -17,6 +19,7 @@ from tokentrail.spans import Emitted
 from tokentrail.wire import I64, U64
 
 NEVER: Final = np.iinfo(np.int64).max
+ALL_IDS: Final = 0xFFFF_FFFF_FFFF_FFFF
 _ROW_BITS: Final = 32
 _ROW: Final = (1 << _ROW_BITS) - 1
 _TABLES = count(1)
@@ -32,23 +35,25 @@ class TokenRun:
 
 
 class Slots:
-    """The columns. `open` maps the row of each taken slot to its request; no request has a row below `FIRST_SLOT`.
-
-    A slot is a row and the number of its table, so that a request of another trail is seen: row 7 of table 2 is the
-    slot 0x2_0000_0007.
+    """The columns. `open` maps each taken slot to its request, weakly: a request that its engine has forgotten ends as
+    abandoned. No request has a slot below `FIRST_SLOT`.
     """
 
     def __init__(self, capacity: int = 256, table: int | None = None) -> None:
         self._table = (next(_TABLES) if table is None else table) << _ROW_BITS
-        self.open: dict[int, RequestTrail] = {}
+        self.open: dict[int, weakref.ref[RequestTrail]] = {}
+        self.identity: dict[int, bytes] = {}  # attributes of the announcements that stay the same, serialised
         self._free = list(range(capacity - 1, FIRST_SLOT - 1, -1))
         self.trace_high: U64 = np.zeros(capacity, np.uint64)
         self.trace_low: U64 = np.zeros(capacity, np.uint64)
         self.span: U64 = np.zeros(capacity, np.uint64)
+        self.arrival: I64 = np.zeros(capacity, np.int64)
         self.tokens: I64 = np.zeros(capacity, np.int64)
         self.first: I64 = np.zeros(capacity, np.int64)
         self.last: I64 = np.zeros(capacity, np.int64)
-        self.announced: I64 = np.zeros(capacity, np.int64)
+        self.dropped: I64 = np.zeros(capacity, np.int64)
+        self.announcement: I64 = np.full(capacity, NEVER)  # when the next one is due
+        self.wait: I64 = np.zeros(capacity, np.int64)  # from that one to the next
         self.last_step: I64 = np.full(capacity, NEVER)  # steps of this batch before the request's end
         self.traced = np.ones(capacity, np.bool_)  # whether the tokens become spans
         self.end: I64 = np.full(capacity, NEVER)  # the request's end, unix ns
@@ -59,20 +64,24 @@ class Slots:
         """Rows of the columns. Every slot is below it."""
         return len(self.span)
 
-    def take(self, request: RequestTrail, *, traced: bool = True) -> None:
-        """Gives a new request its slot. Its tokens become spans where it is `traced`; they are counted anyway."""
-        if not self._free:
+    def take(self, requests: Sequence[RequestTrail], traced: Sequence[bool] | None = None) -> None:
+        """Gives new requests their slots. Their tokens become spans where they are `traced` (None: all are), and are
+        counted anyway.
+        """
+        while len(self._free) < len(requests):
             self._grow()
-        slot = self._free.pop()
-        request.slot = self._table | slot
-        self.open[slot] = request
-        self.trace_high[slot] = request.trace_id >> 64
-        self.trace_low[slot] = request.trace_id & 0xFFFF_FFFF_FFFF_FFFF
-        self.span[slot] = request.span_id
-        self.tokens[slot] = self.first[slot] = self.announced[slot] = 0
-        self.last[slot] = request.started.arrival_ns
-        self.last_step[slot] = self.end[slot] = NEVER
-        self.traced[slot] = traced
+        taken = [self._free.pop() for _ in requests]
+        for slot, request in zip(taken, requests, strict=True):
+            request.slot = self._table | slot
+            self.open[slot] = weakref.ref(request)
+        rows = np.array(taken, np.int64)
+        self.trace_high[rows], self.trace_low[rows] = trace_columns(requests)
+        self.span[rows] = [request.span_id for request in requests]
+        self.arrival[rows] = self.last[rows] = [request.started.arrival_ns for request in requests]
+        for column in (self.tokens, self.first, self.dropped, self.announcement, self.wait):
+            column[rows] = 0
+        self.last_step[rows] = self.end[rows] = NEVER
+        self.traced[rows] = True if traced is None else traced
 
     def rows(self, slots: I64) -> tuple[I64, npt.NDArray[np.bool_]]:
         """The rows of these slots, and which of them are foreign: a request that has no row here gets that of
@@ -94,22 +103,25 @@ class Slots:
 
     def is_announced(self, request: RequestTrail) -> bool:
         """Whether a request under way was announced."""
-        return bool(self.announced[request.slot & _ROW])
+        return bool(self.wait[request.slot & _ROW])
 
     def release(self, request: RequestTrail) -> Emitted:
         """Frees the slot of a request that has ended. Returns its tokens."""
         slot = request.slot & _ROW
         request.slot = ENDED_SLOT
         del self.open[slot]
-        emitted = self.emitted(slot)
+        self.identity.pop(slot, None)
+        emitted = self.emitted(slot, request.lost)
+        self.announcement[slot] = NEVER
         self.last_step[slot], self.end[slot] = 0, -1
         self._free.append(slot)
         return emitted
 
-    def emitted(self, slot: int) -> Emitted:
-        """The tokens so far of the request in this slot."""
+    def emitted(self, slot: int, lost: int) -> Emitted:
+        """The tokens so far of the request in this slot, which lost that many before they came here."""
         tokens = int(self.tokens[slot])
-        return Emitted(tokens, int(self.first[slot]), int(self.last[slot]) if tokens else 0)
+        last = int(self.last[slot]) if tokens else 0
+        return Emitted(tokens, int(self.first[slot]), last, int(self.dropped[slot]) + lost)
 
     def advance(self, slots: I64, ends: I64) -> TokenRun:
         """Appends tokens to their requests: `slots` sorted, `ends` in order of emission within a slot.
@@ -140,21 +152,17 @@ class Slots:
 
     def _grow(self) -> None:
         old = self.capacity
-        for name in (
-            "trace_high",
-            "trace_low",
-            "span",
-            "tokens",
-            "first",
-            "last",
-            "announced",
-            "last_step",
-            "end",
-            "traced",
-        ):
-            column = getattr(self, name)
-            setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
-        self._free.extend(range(2 * old - 1, old - 1, -1))
+        for name, column in vars(self).items():
+            if isinstance(column, np.ndarray):
+                setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
+        self.announcement[old:] = NEVER
+        self._free[:0] = range(2 * old - 1, old - 1, -1)  # the lowest slots are taken first
+
+
+def trace_columns(requests: Sequence[RequestTrail]) -> tuple[U64, U64]:
+    """The trace ids of requests, high and low 64 bits."""
+    ids = [request.trace_id for request in requests]
+    return np.array([i >> 64 for i in ids], np.uint64), np.array([i & ALL_IDS for i in ids], np.uint64)
 
 
 def _running_max(values: I64, group: I64, heads: I64, lengths: I64) -> I64:

@@ -1,31 +1,30 @@
-"""Spans with varying strings (requests, announcements, cold starts), as OpenTelemetry's own `ReadableSpan`."""
+"""Spans with varying strings (requests, announcements, cold starts), before `encode` writes them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from numbers import Integral, Real
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
+from opentelemetry.trace import SpanContext, SpanKind
 from opentelemetry.trace.status import Status as SpanStatus
 from opentelemetry.trace.status import StatusCode
 
 from tokentrail import semconv
+from tokentrail.encode import Span, text
 from tokentrail.phases import Partition
 from tokentrail.request import RequestEnd, RequestStart, RequestTrail
 from tokentrail.semconv import Status
-from tokentrail.wire import NO_RESOURCE
-
-_SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 
 
 class Emitted(NamedTuple):
-    """The number of tokens of a request, and the stamps of the first and the last (unix ns; 0 when there is none)."""
+    """The number of tokens of a request, the stamps of the first and the last (unix ns; 0 when there is none), and the
+    number of those tokens and of others that were lost.
+    """
 
     tokens: int
     first: int
     last: int
+    dropped: int = 0
 
 
 class ColdStartSpan(NamedTuple):
@@ -49,9 +48,7 @@ def start_attributes(started: RequestStart) -> dict[str, Any]:
 def request_attributes(
     started: RequestStart, ended: RequestEnd, emitted: Emitted, phases: Partition, weight: float = 1.0
 ) -> dict[str, Any]:
-    """The attributes of a request that has ended and stands for `weight` requests, before `clean`. What is not known is
-    absent.
-    """
+    """The attributes of a request that has ended and stands for `weight` requests. What is not known is absent."""
     known: dict[str, Any] = {
         **_identity(started),
         **_progress(started, emitted),
@@ -64,6 +61,7 @@ def request_attributes(
         semconv.CACHE_CREATION_TOKENS: ended.cache_creation_tokens,
         semconv.REASONING_TOKENS: ended.reasoning_tokens,
         semconv.PREEMPTIONS: phases.preemptions or None,
+        semconv.DROPPED_TOKENS: emitted.dropped or None,
         semconv.SAMPLING_WEIGHT: weight if weight != 1 else None,
         semconv.TIME_TO_LAST_TOKEN: (emitted.last - started.arrival_ns) / 1e9 if emitted.tokens else None,
     }
@@ -78,88 +76,45 @@ def request_attributes(
     return {**started.attributes, **ended.attributes, **_given(known), **_given(at_end)}
 
 
-def open_attributes(started: RequestStart, emitted: Emitted) -> dict[str, Any]:
-    """The attributes of a request that is under way, before `clean`."""
-    return _given({**_identity(started), **_progress(started, emitted)})
-
-
 def request_span(
     request: RequestTrail, ended: RequestEnd, end: int, emitted: Emitted, phases: Partition, weight: float = 1.0
-) -> ReadableSpan:
+) -> Span:
     """The span of a request that ended at `end`, at or after its last token, and stands for `weight` requests."""
     started = request.started
-    return ReadableSpan(
-        text(f"{started.operation} {started.model}"),
-        SpanContext(request.trace_id, request.span_id, False, _SAMPLED, started.trace_state),
+    return Span(
+        f"{started.operation} {started.model}",
+        request.trace_id,
+        request.span_id,
         started.parent,
-        attributes=clean(request_attributes(started, ended, emitted, phases, weight)),
+        request_attributes(started, ended, emitted, phases, weight),
+        started.arrival_ns,
+        end,
         kind=started.kind,
-        status=_status(ended.error_type, failed=ended.status == Status.ERROR),
-        resource=NO_RESOURCE,
-        start_time=started.arrival_ns,
-        end_time=end,
+        status=_status(ended.error_type) if ended.status == Status.ERROR else None,
+        trace_state=started.trace_state,
     )
 
 
-def open_span(request: RequestTrail, span_id: int, now: int, emitted: Emitted) -> ReadableSpan:
-    """The announcement that a request is still under way at `now`."""
-    started = request.started
-    return ReadableSpan(
-        semconv.OPEN_SPAN,
-        SpanContext(request.trace_id, span_id, False, _SAMPLED),
-        SpanContext(request.trace_id, request.span_id, False),
-        attributes=clean(open_attributes(started, emitted)),
-        resource=NO_RESOURCE,
-        start_time=started.arrival_ns,
-        end_time=max(now, started.arrival_ns),
-    )
+def open_attributes(started: RequestStart) -> dict[str, Any]:
+    """The attributes of an announcement that stay the same as long as the request is open."""
+    return {**_identity(started), semconv.INPUT_TOKENS: started.input_tokens}
 
 
-def cold_start_span(cold: ColdStartSpan) -> ReadableSpan:
+def cold_start_span(cold: ColdStartSpan) -> Span:
     """A cold start, or a sub-phase of one as its child."""
     attributes = {semconv.REQUEST_MODEL: cold.model}
     if cold.error_type:
         attributes[semconv.ERROR_TYPE] = cold.error_type
-    return ReadableSpan(
-        f"{semconv.COLD_START_SPAN}.{text(cold.phase)}" if cold.phase else semconv.COLD_START_SPAN,
-        SpanContext(cold.trace_id, cold.span_id, False, _SAMPLED),
+    return Span(
+        f"{semconv.COLD_START_SPAN}.{cold.phase}" if cold.phase else semconv.COLD_START_SPAN,
+        cold.trace_id,
+        cold.span_id,
         SpanContext(cold.trace_id, cold.parent_id, False) if cold.parent_id else None,
-        attributes=clean(attributes),
-        status=_status(cold.error_type, failed=bool(cold.error_type)),
-        resource=NO_RESOURCE,
-        start_time=cold.start,
-        end_time=max(cold.end, cold.start),
+        attributes,
+        cold.start,
+        max(cold.end, cold.start),
+        status=_status(cold.error_type) if cold.error_type else None,
     )
-
-
-def clean(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes that the encoder takes. Text becomes valid unicode, NumPy's numbers become Python's, None is left out;
-    integers over 64 bits and objects of other types become text.
-    """
-    return {text(key): _cleaned(value) for key, value in attributes.items() if value is not None}
-
-
-def text(value: object) -> str:
-    """Text that can be encoded. Lone surrogates, which HTTP headers may bring in, become question marks; an object that
-    cannot be shown becomes the name of its type.
-    """
-    try:
-        plain = str(value)
-    except Exception:
-        plain = type(value).__name__
-    return plain if plain.isascii() else plain.encode("utf-8", "replace").decode()
-
-
-def _cleaned(value: object) -> Any:
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, Integral):
-        return int(value) if -(2**63) <= int(value) < 2**63 else str(value)
-    if isinstance(value, Real):
-        return float(value)
-    if isinstance(value, list | tuple):
-        return [_cleaned(item) for item in value if item is not None]
-    return text(value)
 
 
 def _given(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -191,5 +146,5 @@ def _own_model(started: RequestStart) -> str | None:
     return started.model if started.kind is SpanKind.SERVER else None
 
 
-def _status(error_type: str, *, failed: bool) -> SpanStatus:
-    return SpanStatus(StatusCode.ERROR, text(error_type)) if failed else SpanStatus()
+def _status(error_type: str) -> SpanStatus:
+    return SpanStatus(StatusCode.ERROR, text(error_type))

@@ -41,24 +41,28 @@ def step_columns(records: Sequence[Record]) -> StepColumns:
     return StepColumns(stamps[:, 0], np.maximum(stamps[:, 0], stamps[:, 1]), table[:, 2:])
 
 
+def token_owners(records: Sequence[Record]) -> tuple[I64, I64]:
+    """Slot and step position of each token, in order of emission.
+
+    Raises `TypeError`, `ValueError`, `OverflowError` or `AttributeError` for a malformed record.
+    """
+    owner, step = _owners(map(emitted_of, records))
+    counts = token_counts(records)
+    return (owner, step) if counts is None else (np.repeat(owner, counts), np.repeat(step, counts))
+
+
 def token_columns(
-    records: Sequence[Record], steps: StepColumns, slots: Slots, refuse: Callable[[int, int], None]
+    owner: I64, step: I64, steps: StepColumns, slots: Slots, refuse: Callable[[int, int], None]
 ) -> TokenColumns | None:
     """Gives the steps' tokens to their requests. `refuse` gets the slot that tells why tokens are refused, and their
     number: `ENDED_SLOT` where the step was over after the end of the request, `FOREIGN_SLOT` for a request of no or
     another trail.
 
-    Raises the errors of `step_columns`, before the state of any request has changed.
-
-        step 0 emits to slots (7, 2), step 1 to (7,); every request gets one token
-        owner = [7, 2, 7], step = [0, 0, 1]      one entry per token, in order of emission
-        the request in slot 7 ended after step 0: its second token is late, owner = [7, 2], step = [0, 0]
-        sorted by slot: owner = [2, 7], step = [0, 0], ready for `Slots.advance`
+    step 0 emits to slots (7, 2), step 1 to (7,); every request gets one token
+    owner = [7, 2, 7], step = [0, 0, 1]      one entry per token, in order of emission
+    the request in slot 7 ended after step 0: its second token is late, owner = [7, 2], step = [0, 0]
+    sorted by slot: owner = [2, 7], step = [0, 0], ready for `Slots.advance`
     """
-    owner, step = _owners(map(emitted_of, records))
-    counts = token_counts(records)
-    if counts is not None:
-        owner, step = np.repeat(owner, counts), np.repeat(step, counts)
     owner, foreign = slots.rows(owner)
     alive = (step < slots.last_step[owner]) | (steps.end[step] <= slots.end[owner])
     if not alive.all():

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,12 +16,13 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import Decision, SamplingResult
 from opentelemetry.trace import SpanContext, SpanKind, get_current_span
 
-from tokentrail import arguments, semconv
+from tokentrail import arguments, exits, semconv
 from tokentrail.arguments import AttributeValue, Carrier
 from tokentrail.assemble import KvSpan
 from tokentrail.clock import floored, now_ns
 from tokentrail.coldstart import ColdStart
-from tokentrail.config import Settings
+from tokentrail.config import Settings, body_compression
+from tokentrail.encode import text
 from tokentrail.export import Exporter, TrailStats, Transport
 from tokentrail.guard import Guard, logger
 from tokentrail.handle import dumps, loads
@@ -30,7 +31,8 @@ from tokentrail.pipeline import Pipeline
 from tokentrail.records import Kind, Recorder
 from tokentrail.request import Chunk, Host, RequestStart, RequestTrail, UnrecordedRequest
 from tokentrail.semconv import KvEvent
-from tokentrail.spans import start_attributes, text
+from tokentrail.spans import start_attributes
+from tokentrail.split import halves
 from tokentrail.version import __version__
 
 
@@ -66,6 +68,7 @@ class Trail(Recorder):
             guard,
             max_spans=settings.max_queue_spans,
             max_bytes=settings.max_queue_bytes,
+            halves=partial(halves, body_compression(settings.endpoint)),
         )
         super().__init__(guard, self._exporter.drop)
         self._provider = provider
@@ -83,7 +86,7 @@ class Trail(Recorder):
             background=background,
         )
         if background:
-            atexit.register(self.shutdown)
+            exits.register(self)
 
     @classmethod
     def from_env(
@@ -132,11 +135,13 @@ class Trail(Recorder):
                 arguments.count(input_tokens, "input_tokens", misuse), arguments.kind(kind, misuse), None, None,
                 arguments.mapping(attributes, misuse),
             )  # fmt: skip
-            parent, trace_id, span_id, sampling = self._sample(arguments.headers(carrier, misuse), started)
+            asked = start_attributes(started)
+            parent, trace_id, span_id, sampling = self._sample(arguments.headers(carrier, misuse), started, asked)
             if self._closed or sampling.decision is not Decision.RECORD_AND_SAMPLE:
                 return UnrecordedRequest(trace_id, span_id)
             started.parent, started.trace_state = parent, sampling.trace_state
-            started.attributes = {**started.attributes, **sampling.attributes}
+            added = {key: value for key, value in sampling.attributes.items() if asked.get(key) is not value}
+            started.attributes = {**started.attributes, **added}  # a sampler may answer with all that it was asked
             request = RequestTrail(trace_id, span_id, started, self._host)
             self._append((Kind.START, request))
             return request
@@ -218,7 +223,7 @@ class Trail(Recorder):
         """Flushes and ends the background threads. Spans that are still queued when the time is up are dropped, and the
         answer is False. Later records are dropped too. The process calls it at exit by itself.
         """
-        atexit.unregister(self.shutdown)
+        exits.unregister(self)
         self._closed = True
         ended = self._pipeline.shutdown(timeout_s)
         self._guard.reraise()
@@ -226,9 +231,8 @@ class Trail(Recorder):
 
     @property
     def stats(self) -> TrailStats:
-        """Counts of spans: `accepted = exported + dropped + queued`, always."""
-        pending, left_out = len(self._records), self._pipeline.left_out
-        return replace(self._exporter.stats, pending=pending, errors=self._guard.errors, left_out=left_out)
+        """Counts of spans: `accepted = exported + dropped + queued + pending`, always."""
+        return replace(self._pipeline.stats, errors=self._guard.errors)
 
     def _request_ended(self, request: RequestTrail) -> None:
         self._append((Kind.END, request))  # also when the buffer is full or closed: a request that began must end
@@ -239,7 +243,7 @@ class Trail(Recorder):
     def _chunk_arrived(self, chunk: Chunk) -> None:
         self._record((Kind.CHUNK, chunk))
 
-    def _sample(self, carrier: Mapping[str, str], started: RequestStart) -> _Sampled:
+    def _sample(self, carrier: Mapping[str, str], started: RequestStart, attributes: Mapping[str, Any]) -> _Sampled:
         context = get_current()
         if carrier:
             context = propagate.extract(carrier, context)
@@ -249,7 +253,7 @@ class Trail(Recorder):
             parent = None
         trace_id = parent.trace_id if parent else ids.generate_trace_id()
         name = f"{started.operation} {started.model}"
-        result = self._provider.sampler.should_sample(context, trace_id, name, started.kind, start_attributes(started))
+        result = self._provider.sampler.should_sample(context, trace_id, name, started.kind, attributes)
         return _Sampled(parent, trace_id, ids.generate_span_id(), result)
 
 

@@ -7,9 +7,12 @@ assignments. Integers keep a fixed width by padding their varints with continuat
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import lru_cache
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -20,6 +23,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext
+
+from tokentrail.encode import varint
 
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]
@@ -33,26 +38,53 @@ NO_RESOURCE: Final = Resource.get_empty()
 
 _TRACE, _SPAN, _PARENT = 0xD1E2C3B4A5968778695A4B3C2D1E0F11, 0xF7E6D5C4B3A29181, 0xE9D8C7B6A5948372
 _START, _END = 0x8F9EADBCCBDAE9F8, 0x9AABBCCDDEEFF01C
+_DOUBLE: Final = 1.2345678901234567
+_HEAD: Final = 1 + NARROW
+"""Bytes of the tag and the length of a span."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """`count` serialised spans of `size` bytes each, one after the other."""
+    """`count` serialised spans, one after the other, of `size` bytes each or else with these `ends`."""
 
     data: bytes | memoryview
     count: int
     size: int
+    ends: Sequence[int] = ()
+
+    def end(self, spans: int) -> int:
+        """Bytes of the first so many spans."""
+        return (self.ends[spans - 1] if spans else 0) if self.ends else spans * self.size
+
+    def fitting(self, done: int, room: int) -> int:
+        """Spans after the first `done` that fit in so many bytes."""
+        return bisect_right(self.ends, self.end(done) + room) - done if self.ends else room // self.size
+
+
+def joined(spans: Sequence[bytes]) -> list[Block]:
+    """Spans of different lengths as one block; none without spans."""
+    return [Block(b"".join(spans), len(spans), 0, list(accumulate(map(len, spans))))] if spans else []
+
+
+class Rank(IntEnum):
+    """The spans of a payload by their worth. A full queue drops those of the lowest rank first."""
+
+    TOKENS = 0
+    STEPS = 1
+    REQUESTS = 2
 
 
 class Payload(NamedTuple):
-    """One OTLP request body (`ExportTraceServiceRequest`) and the number of spans in it."""
+    """One OTLP request body (`ExportTraceServiceRequest`), compressed or not, and the number of spans in it."""
 
     body: bytes
     spans: int
+    rank: Rank = Rank.REQUESTS
 
 
 class Columns(NamedTuple):
-    """n spans, column by column. Times in unix ns; `trace` is (high, low) 64 bits; `ints` in the template's order."""
+    """n spans, column by column. Times in unix ns; `trace` is (high, low) 64 bits; `ints` and
+    `doubles` in the template's order."""
 
     trace: tuple[U64, U64]
     span: U64
@@ -60,16 +92,31 @@ class Columns(NamedTuple):
     start: I64
     end: I64
     ints: Sequence[I64] = ()
+    doubles: Sequence[npt.NDArray[np.float64]] = ()
 
 
 class SpanTemplate:
-    """Writes spans that differ only in ids, times and integer attributes."""
+    """Writes spans that differ only in ids, times and number attributes, and in a tail of more attributes."""
 
-    def __init__(self, name: str, ints: Sequence[str], texts: Mapping[str, str], *, child: bool, width: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        ints: Sequence[str],
+        texts: Mapping[str, str],
+        doubles: Sequence[str] = (),
+        *,
+        child: bool,
+        width: int,
+        tailed: bool = False,
+    ) -> None:
         largest = _saturated(width)
         context = SpanContext(_TRACE, _SPAN, is_remote=False)
         parent = SpanContext(_TRACE, _PARENT, is_remote=False) if child else None
-        attributes: dict[str, str | int] = {**texts, **dict.fromkeys(ints, largest)}
+        attributes: dict[str, str | int | float] = {
+            **texts,
+            **dict.fromkeys(ints, largest),
+            **dict.fromkeys(doubles, _DOUBLE),
+        }
         span = ReadableSpan(
             name,
             context,
@@ -79,8 +126,9 @@ class SpanTemplate:
             start_time=_START,
             end_time=_END,
         )
-        record = span_bytes(span)
+        record = _span_record(span, tailed=tailed)
         fields = {
+            **({"size": ("<u4", 1)} if tailed else {}),
             "trace_high": (">u8", record.index(_TRACE.to_bytes(16, "big"))),
             "trace_low": (">u8", record.index(_TRACE.to_bytes(16, "big")) + 8),
             "span": (">u8", record.index(_SPAN.to_bytes(8, "big"))),
@@ -92,6 +140,9 @@ class SpanTemplate:
         for key in ints:
             pair = KeyValue(key=key, value=AnyValue(int_value=largest)).SerializeToString()
             fields[key] = (f"<u{width}", record.index(pair) + len(pair) - width)
+        for key in doubles:
+            pair = KeyValue(key=key, value=AnyValue(double_value=_DOUBLE)).SerializeToString()
+            fields[key] = ("<f8", record.index(pair) + len(pair) - 8)
         self._dtype = np.dtype(
             {
                 "names": list(fields),
@@ -102,10 +153,11 @@ class SpanTemplate:
         )
         self._bytes = np.frombuffer(record, np.uint8)
         self._ints = tuple(ints)
+        self._doubles = tuple(doubles)
         self._width = width
 
-    def fill(self, columns: Columns) -> Block:
-        """The columns as one block of serialised spans."""
+    def fill(self, columns: Columns, tails: Sequence[bytes] = ()) -> Block:
+        """The columns as one block of serialised spans; each span ends with its tail, where there are tails."""
         count, size = len(columns.span), len(self._bytes)
         raw = np.empty((count, size), np.uint8)
         raw[:] = self._bytes
@@ -117,20 +169,42 @@ class SpanTemplate:
         out["start"], out["end"] = columns.start, columns.end
         for key, values in zip(self._ints, columns.ints, strict=True):
             out[key] = padded_varint(values, self._width)
-        return Block(raw.data.cast("B"), count, size)
+        for key, seconds in zip(self._doubles, columns.doubles, strict=True):
+            out[key] = seconds
+        if not tails:
+            return Block(raw.data.cast("B"), count, size)
+        lengths = np.fromiter(map(len, tails), np.int64, count)
+        out["size"] = padded_varint(lengths + size - _HEAD, NARROW)
+        heads = raw.tobytes()
+        (block,) = joined([heads[i * size : (i + 1) * size] + tail for i, tail in enumerate(tails)])
+        return block
 
 
-def fill(columns: Columns, name: str, ints: Sequence[str], texts: tuple[tuple[str, str], ...] = ()) -> Block:
+def fill(
+    columns: Columns,
+    name: str,
+    ints: Sequence[str],
+    texts: tuple[tuple[str, str], ...] = (),
+    doubles: Sequence[str] = (),
+    tails: Sequence[bytes] = (),
+) -> Block:
     """Serialises spans of one name, with the narrowest template that holds all their integers."""
     width = NARROW if all(values.max(initial=0) <= _saturated(NARROW) for values in columns.ints) else WIDE
-    return _template(name, tuple(ints), texts, columns.parent is not None, width).fill(columns)
+    template = _template(name, tuple(ints), texts, tuple(doubles), columns.parent is not None, width, bool(tails))
+    return template.fill(columns, tails)
 
 
 @lru_cache(maxsize=256)
 def _template(
-    name: str, ints: tuple[str, ...], texts: tuple[tuple[str, str], ...], child: bool, width: int
+    name: str,
+    ints: tuple[str, ...],
+    texts: tuple[tuple[str, str], ...],
+    doubles: tuple[str, ...],
+    child: bool,
+    width: int,
+    tailed: bool,
 ) -> SpanTemplate:
-    return SpanTemplate(name, ints, dict(texts), child=child, width=width)
+    return SpanTemplate(name, ints, dict(texts), doubles, child=child, width=width, tailed=tailed)
 
 
 def padded_varint(values: I64, width: int) -> npt.NDArray[np.unsignedinteger]:
@@ -155,13 +229,13 @@ def _saturated(width: int) -> int:
     return (1 << 7 * width) - 1
 
 
-def span_bytes(*spans: ReadableSpan) -> bytes:
-    """Spans as fields of a `ScopeSpans` message, written by OpenTelemetry's encoder."""
-    return b"".join(
-        ScopeSpans(spans=scoped.spans).SerializeToString()
-        for resource in encode_spans(spans).resource_spans
-        for scoped in resource.scope_spans
-    )
+def _span_record(span: ReadableSpan, *, tailed: bool) -> bytes:
+    """A span as a field of a `ScopeSpans` message, written by OpenTelemetry's encoder. Its length has a fixed width
+    when a tail will add to it.
+    """
+    (resource,) = encode_spans([span]).resource_spans
+    body: bytes = resource.scope_spans[0].spans[0].SerializeToString()
+    return b"\x12" + (padded_varint(np.array([len(body)]), NARROW).tobytes() if tailed else varint(len(body))) + body
 
 
 class Envelope:
@@ -181,28 +255,20 @@ class Envelope:
         for block in blocks:
             done = 0
             while done < block.count:
-                room = min(max_spans - spans, (max_bytes - size) // block.size)
+                room = min(max_spans - spans, block.fitting(done, max_bytes - size))
                 if room <= 0 and spans:
                     yield self._payload(parts, spans)
                     parts, spans, size = [], 0, 0
                     continue
                 taken = min(max(room, 1), block.count - done)
-                parts.append(block.data[done * block.size : (done + taken) * block.size])
-                done, spans, size = done + taken, spans + taken, size + taken * block.size
+                part = block.data[block.end(done) : block.end(done + taken)]
+                parts.append(part)
+                done, spans, size = done + taken, spans + taken, size + len(part)
         if spans:
             yield self._payload(parts, spans)
 
     def _payload(self, parts: list[bytes | memoryview], spans: int) -> Payload:
         scoped = len(self._scope) + sum(map(len, parts))
-        scope_head = b"\x12" + _varint(scoped) + self._scope  # ResourceSpans.scope_spans
-        head = b"\x0a" + _varint(len(self._resource) + len(scope_head) - len(self._scope) + scoped)  # .resource_spans
+        scope_head = b"\x12" + varint(scoped) + self._scope  # ResourceSpans.scope_spans
+        head = b"\x0a" + varint(len(self._resource) + len(scope_head) - len(self._scope) + scoped)  # .resource_spans
         return Payload(b"".join([head, self._resource, scope_head, *parts]), spans)
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

@@ -23,7 +23,7 @@ def create_app(context: Context, metrics_page: MetricsPage, status: IngestStatus
     )
     problems.install(app)
     app.include_router(exposition.router(metrics_page))
-    errors = problems.responses(HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND)
+    errors = problems.responses(HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE)
     for part in (summary, goodput, slos, requests, timeseries, engines, incidents):
         app.include_router(part.router(context), prefix="/api/v1", responses=errors)
 

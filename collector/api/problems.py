@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -13,7 +13,12 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
+from collector.store.store import StoreUnavailableError
+
 logger = logging.getLogger(__name__)
+
+_RETRY_AFTER_S: Final = 5
+"""When a client should ask again while the store's server is away."""
 
 
 class ParameterProblem(BaseModel):
@@ -64,6 +69,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(StoreUnavailableError, _unavailable)
     app.add_exception_handler(Exception, _unexpected)
     describe = app.openapi
 
@@ -114,6 +120,10 @@ def _text(error: Any) -> str:
 def _http(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     return _answer(error.status_code, str(error.detail), headers=error.headers)
+
+
+def _unavailable(_: Request, error: Exception) -> JSONResponse:
+    return _answer(HTTPStatus.SERVICE_UNAVAILABLE, str(error), headers={"Retry-After": str(_RETRY_AFTER_S)})
 
 
 def _unexpected(request: Request, error: Exception) -> JSONResponse:

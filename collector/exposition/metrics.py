@@ -138,6 +138,10 @@ LAST_INSERT = Metric(
     "When the store last took a segment; 0 before the first.",
 )
 READY = Metric("tokentrail_collector_ready", "gauge", "1 when what is accepted can be stored, as /readyz says.")
+STORE_UP = Metric(
+    "tokentrail_collector_store_up", "gauge",
+    "1 when the store answered this scrape; when 0, the page has only the metrics that need no store.",
+)  # fmt: skip
 OVERFLOW = Metric(
     "tokentrail_collector_label_overflow_total", "counter",
     'Requests counted under "other" because there were too many label sets.',

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -17,6 +18,9 @@ from collector.exposition.store_counters import SECOND_NS, StoreCounters
 from collector.sql.fragment import TRUE
 from collector.sql.queries import Queries
 from collector.status import IngestStatus
+from collector.store.store import StoreUnavailableError
+
+logger = logging.getLogger(__name__)
 
 RECENT_NS: Final = 300 * SECOND_NS
 """The present state of an engine process is its newest step, if that is not older than this."""
@@ -41,13 +45,23 @@ class MetricsPage(Collector):
         self._clock = clock
 
     def collect(self) -> Iterator[Family]:
-        """The families. An error of the store passes through, so that the scrape fails and is not half an answer."""
+        """The families. While the store's server is away, those that come from it are missing as a whole.
+
+        Any other error passes through, so that the scrape fails.
+        """
+        try:
+            from_store = self._from_store()
+        except StoreUnavailableError as error:
+            logger.warning("a scrape gets no metrics of requests and engines: %s", error)
+            from_store = []
+        yield from from_store
+        yield from self._collector(store_up=bool(from_store)).families()
+
+    def _from_store(self) -> list[Family]:
         present = Series()
         self._processes(present)
         self._counters.update()
-        yield from self._counters.families()
-        yield from present.families()
-        yield from self._collector().families()
+        return [*self._counters.families(), *present.families()]
 
     def _processes(self, present: Series) -> None:
         now = self._clock()
@@ -68,7 +82,7 @@ class MetricsPage(Collector):
             present.set(metrics.IN_FLIGHT, process, row["in_flight"])
             present.set(metrics.STUCK, process, row["stuck"])
 
-    def _collector(self) -> Series:
+    def _collector(self, *, store_up: bool) -> Series:
         now, series = self._status.snapshot(), Series()
         for metric, n in (
             (metrics.PAYLOADS, now.payloads_received),
@@ -89,6 +103,7 @@ class MetricsPage(Collector):
         series.set(metrics.WAL_BYTES, (), now.wal_bytes_pending)
         series.set(metrics.LAST_INSERT, (), now.last_insert_unix_s)
         series.set(metrics.READY, (), int(now.ready))
+        series.set(metrics.STORE_UP, (), int(store_up))
         return series
 
 

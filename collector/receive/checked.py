@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class ItemLimits:
-    """Largest size of a single item of a request: of a span, for traces."""
+    """Limits of the items of a request: of the spans, for traces."""
 
     max_bytes: int = 256 * 1024
+    """Largest single item."""
     max_attributes: int = 1024
+    max_days: int = 31
+    """Most days on which the items of one request may start or end. The store's partitions are days."""
+    max_future_s: float = 86400.0
+    """An item may end at most so far after `unix_ns`."""
+    unix_ns: Callable[[], int] = field(default=time.time_ns, repr=False)
+
+    def latest_ns(self) -> int:
+        """Return the latest time at which an item may end."""
+        return self.unix_ns() + round(self.max_future_s * 1e9)
 
 
 @dataclass(frozen=True)

@@ -21,3 +21,7 @@ class BrokenEncodingError(ValueError):
 
 class MalformedError(ValueError):
     """The body is not a request of the signal that it was sent to."""
+
+
+class BusyError(RuntimeError):
+    """The collector works on as many requests as it may; the client should try again soon."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, NoReturn
 
 import grpc
@@ -13,79 +14,113 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import RetryInfo
 
 from collector.receive.decompress import decompress, encoding_of_message
+from collector.receive.errors import BusyError
 from collector.receive.http import BodyLimits
 from collector.receive.ingest import Ingest
 from collector.receive.refusals import REFUSALS, REFUSED
+from collector.status import IngestStatus
 
 _THREADS: Final = 16
-_MAX_CONCURRENT: Final = 256
+_MAX_CALLS: Final = 256
+"""Most calls that are answered or wait for a thread."""
 _STATUS_CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 """grpc's own constants by the number that `google.rpc.Status` has."""
+
+
+class _Calls(ThreadPoolExecutor):
+    """The threads that answer calls. It counts the calls that were given to it and have not ended."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(_THREADS, thread_name_prefix=name)
+        self._changed = threading.Condition()
+        self.count = 0
+
+    def submit(self, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Queue one call."""
+        with self._changed:
+            self.count += 1
+        future = super().submit(*args, **kwargs)
+        future.add_done_callback(self._ended)
+        return future
+
+    def wait_until_none(self, timeout_s: float) -> bool:
+        """Wait for the end of all calls; False when some have not ended in time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.count == 0, timeout_s)
+
+    def _ended(self, _: Future[Any]) -> None:
+        with self._changed:
+            self.count -= 1
+            self._changed.notify_all()
 
 
 class _Export:
     """One signal's `Export`. Messages stay bytes: gRPC would decompress them without a limit."""
 
-    def __init__(self, ingest: Ingest, limits: BodyLimits, in_progress: _InProgress) -> None:
+    def __init__(self, ingest: Ingest, limits: BodyLimits) -> None:
         self._ingest = ingest
         self._limits = limits
-        self._in_progress = in_progress
 
     def __call__(self, message: bytes, context: grpc.ServicerContext) -> bytes:
         """Answer one request when its payload is durable."""
-        with self._in_progress:
-            try:
-                body = decompress(message, encoding_of_message(message), self._limits.decompressed)
-                answer: bytes = self._ingest.accept(body).result().SerializeToString()
-            except REFUSED as error:
-                self._refuse(context, error)
-            return answer
-
-    def _refuse(self, context: grpc.ServicerContext, error: Exception) -> NoReturn:
-        refusal = REFUSALS[type(error)]
-        self._ingest.status.refused(refusal.reason)
-        status = refusal.status(error)
-        if refusal.retry_after_s is not None:
-            detail = AnyMessage()
-            detail.Pack(RetryInfo(retry_delay=Duration(seconds=refusal.retry_after_s)))
-            status.details.append(detail)
-        context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))
-        context.abort(_STATUS_CODES[refusal.code], status.message)
-        raise AssertionError  # abort() raises
+        try:
+            body = decompress(message, encoding_of_message(message), self._limits.decompressed)
+            answer: bytes = self._ingest.accept(body).result().SerializeToString()
+        except REFUSED as error:
+            _refuse(context, self._ingest.status, error)
+        return answer
 
 
-class _InProgress:
-    """Counts the requests that are being answered."""
+class _Busy:
+    """Refuses a signal's calls because too many wait already.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.count = 0
+    It has a thread of its own: those of the calls may all wait for the log.
+    """
 
-    def __enter__(self) -> None:
-        with self._lock:
-            self.count += 1
+    def __init__(self, ingest: Ingest) -> None:
+        self._status = ingest.status
+        self.experimental_thread_pool = ThreadPoolExecutor(1)  # the name by which grpc finds it
 
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self.count -= 1
+    def __call__(self, _messages: Iterator[bytes], context: grpc.ServicerContext) -> NoReturn:
+        """Answer one call without reading its message."""
+        _refuse(context, self._status, BusyError(f"{_MAX_CALLS} requests are under way; try again"))
+
+
+def _refuse(context: grpc.ServicerContext, ingest_status: IngestStatus, error: Exception) -> NoReturn:
+    refusal = REFUSALS[type(error)]
+    ingest_status.refused(refusal.reason)
+    status = refusal.status(error)
+    if refusal.retry_after_s is not None:
+        detail = AnyMessage()
+        detail.Pack(RetryInfo(retry_delay=Duration(seconds=refusal.retry_after_s)))
+        status.details.append(detail)
+    context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))
+    context.abort(_STATUS_CODES[refusal.code], status.message)
+    raise AssertionError  # abort() raises
 
 
 class _Handler(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpcio has no types
-    """Finds the method for a call."""
+    """Finds the method for a call.
 
-    def __init__(self, ingests: Sequence[Ingest], limits: BodyLimits, in_progress: _InProgress) -> None:
-        self._methods = {
-            f"/{ingest.signal.grpc_service}/Export": grpc.unary_unary_rpc_method_handler(
-                _Export(ingest, limits, in_progress)
-            )
-            for ingest in ingests
-        }
+    grpc's own limit of calls answers RESOURCE_EXHAUSTED without a time to retry, and a sender must then drop its data.
+    """
+
+    def __init__(self, ingests: Sequence[Ingest], limits: BodyLimits, calls: _Calls) -> None:
+        self._calls = calls
+        self._export: dict[str, Any] = {}
+        self._busy: dict[str, Any] = {}
+        for ingest in ingests:
+            method = f"/{ingest.signal.grpc_service}/Export"
+            self._export[method] = grpc.unary_unary_rpc_method_handler(_Export(ingest, limits))
+            # A handler of a stream may answer before it has read a message.
+            self._busy[method] = grpc.stream_unary_rpc_method_handler(_Busy(ingest))
         self._received = "; ".join(f"{i.signal.name}: call {i.signal.grpc_service}/Export" for i in ingests)
         self._unknown_method = grpc.unary_unary_rpc_method_handler(self._unknown)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         """Find a method. An unknown one is answered with the methods that there are."""
-        return self._methods.get(handler_call_details.method, self._unknown_method)
+        methods = self._export if self._calls.count < _MAX_CALLS else self._busy
+        return methods.get(handler_call_details.method, self._unknown_method)
 
     def _unknown(self, _message: bytes, context: grpc.ServicerContext) -> bytes:
         context.abort(grpc.StatusCode.UNIMPLEMENTED, f"this collector receives {self._received}")
@@ -99,11 +134,10 @@ class GrpcReceiver:
 
     def __init__(self, ingests: Sequence[Ingest], limits: BodyLimits, host: str, port: int) -> None:
         """Bind at once; raises OSError when the address cannot be had."""
-        self._in_progress = _InProgress()
+        self._calls = _Calls(self.name)
         self._server = grpc.server(
-            ThreadPoolExecutor(_THREADS, thread_name_prefix=self.name),
-            handlers=(_Handler(ingests, limits, self._in_progress),),
-            maximum_concurrent_rpcs=_MAX_CONCURRENT,
+            self._calls,
+            handlers=(_Handler(ingests, limits, self._calls),),
             options=[
                 ("grpc.max_receive_message_length", limits.sent),
                 ("grpc.per_message_decompression", 0),
@@ -125,5 +159,6 @@ class GrpcReceiver:
 
     def stop(self, timeout_s: float) -> bool:
         """Take nothing new and let the requests in progress be acknowledged; False when some were not in time."""
+        deadline = time.monotonic() + timeout_s
         self._server.stop(timeout_s).wait(timeout_s)
-        return self._in_progress.count == 0
+        return self._calls.wait_until_none(deadline - time.monotonic())

@@ -26,8 +26,9 @@ from collector.receive.refusals import REFUSALS, REFUSED
 
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
-_INLINE_BYTES: Final = 1024 * 1024
-"""Larger bodies are parsed on another thread, so that they do not hold up the small ones."""
+_INLINE_BYTES: Final = {PROTOBUF: 1024 * 1024, JSON: 64 * 1024}
+"""Largest decompressed body that the event loop checks itself. Larger ones go to another thread, so that they do not
+hold up the small ones."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +77,21 @@ async def _accept(ingest: Ingest, request: Request, content_type: str, limits: B
     sent = await _read_body(request, limits.sent)
     encoding = request.headers.get("content-encoding", "identity")
 
-    def accept() -> Future[Message]:
-        body = decompress(sent, encoding, limits.decompressed)
+    def accept(most: int) -> Future[Message]:
+        body = decompress(sent, encoding, most)
         return ingest.accept(body if content_type == PROTOBUF else to_protobuf(body, ingest.signal.request))
 
-    durable = accept() if len(sent) <= _INLINE_BYTES else await asyncio.to_thread(accept)
-    return await asyncio.wrap_future(durable)
+    inline = min(_INLINE_BYTES[content_type], limits.decompressed)
+    durable = _unless_larger(accept, inline) if len(sent) <= inline else None
+    return await asyncio.wrap_future(durable or await asyncio.to_thread(accept, limits.decompressed))
+
+
+def _unless_larger(accept: Callable[[int], Future[Message]], limit: int) -> Future[Message] | None:
+    """Accept a body that is at most `limit` bytes after decompression; a few of its bytes may be gigabytes."""
+    try:
+        return accept(limit)
+    except TooLargeError:
+        return None
 
 
 async def _read_body(request: Request, limit: int) -> bytes:

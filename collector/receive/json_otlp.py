@@ -10,6 +10,9 @@ from google.protobuf import json_format
 
 from collector.receive.errors import MalformedError
 
+_PARSE_ERRORS: Final = (ValueError, TypeError, AttributeError, OverflowError, RecursionError, SystemError)
+"""Errors of protobuf's JSON parser beside its own: 1e400 as an integer overflows, and a lone surrogate in a field's
+name is a SystemError."""
 _ID_FIELDS: Final = {"traceId", "spanId", "parentSpanId", "trace_id", "span_id", "parent_span_id"}
 
 
@@ -22,7 +25,7 @@ def to_protobuf(body: bytes, request: type[Any]) -> bytes:
             raise TypeError(msg)
         message = json_format.ParseDict(document, request(), ignore_unknown_fields=True)
         encoded: bytes = message.SerializeToString(deterministic=True)
-    except (ValueError, TypeError, AttributeError, RecursionError, json_format.ParseError) as error:
+    except (*_PARSE_ERRORS, json_format.ParseError) as error:
         msg = f"the body is not OTLP/JSON: {error}"
         raise MalformedError(msg) from error
     return encoded

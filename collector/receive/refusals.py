@@ -11,6 +11,7 @@ from starlette.requests import ClientDisconnect
 
 from collector.receive.errors import (
     BrokenEncodingError,
+    BusyError,
     MalformedError,
     TooLargeError,
     UnsupportedContentTypeError,
@@ -32,8 +33,12 @@ class Refusal:
     """When the client should try again; None when trying again cannot help."""
 
     def status(self, error: Exception) -> Status:
-        """Describe the error as OTLP wants it in the body of an answer."""
-        return Status(code=self.code, message=str(error))
+        """Describe the error as OTLP wants it in the body of an answer.
+
+        A message may quote a lone surrogate of the request, which no UTF-8 text has; it is written as an escape.
+        """
+        message = str(error).encode("utf-8", "backslashreplace").decode("utf-8")
+        return Status(code=self.code, message=message)
 
 
 REFUSALS: Final[dict[type[Exception], Refusal]] = {
@@ -43,6 +48,7 @@ REFUSALS: Final[dict[type[Exception], Refusal]] = {
     BrokenEncodingError: Refusal("encoding", 400, Code.INVALID_ARGUMENT),
     MalformedError: Refusal("malformed", 400, Code.INVALID_ARGUMENT),
     LogUnavailableError: Refusal("overloaded", 503, Code.UNAVAILABLE, retry_after_s=2),
+    BusyError: Refusal("busy", 503, Code.UNAVAILABLE, retry_after_s=1),
     ClientDisconnect: Refusal("disconnected", 400, Code.CANCELLED),
 }
 REFUSED: Final = tuple(REFUSALS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -25,7 +26,8 @@ EARLIEST_NS: Final = 946_684_800 * 10**9
 """2000-01-01: a clock that was never set shows an earlier time."""
 LATEST_NS: Final = 4_102_444_800 * 10**9
 """2100-01-01: the store, whose partitions are days, still has such a date."""
-LONGEST_NS: Final = 400 * 86_400 * 10**9
+DAY_NS: Final = 86_400 * 10**9
+LONGEST_NS: Final = 400 * DAY_NS
 """400 days between start and end."""
 
 
@@ -37,6 +39,8 @@ class Reason(StrEnum):
     PARENT_SPAN_ID = "parent_span_id"
     TIME = "time"
     END_BEFORE_START = "end_before_start"
+    FUTURE = "future"
+    TOO_MANY_DAYS = "too_many_days"
     TOO_MANY_ATTRIBUTES = "too_many_attributes"
     TOO_LARGE = "too_large"
 
@@ -47,6 +51,8 @@ EXPLANATION: Final = {
     Reason.PARENT_SPAN_ID: "parent_span_id must be empty or 8 bytes",
     Reason.TIME: "start and end must be unix nanoseconds between the years 2000 and 2100, at most 400 days apart",
     Reason.END_BEFORE_START: "end is before start",
+    Reason.FUTURE: "end is later than TOKENTRAIL_MAX_FUTURE_S from now; is the sender's clock right?",
+    Reason.TOO_MANY_DAYS: "the spans before it have TOKENTRAIL_MAX_PAYLOAD_DAYS other days; send smaller batches",
     Reason.TOO_MANY_ATTRIBUTES: "more attributes than TOKENTRAIL_MAX_SPAN_ATTRIBUTES",
     Reason.TOO_LARGE: "larger than TOKENTRAIL_MAX_SPAN_BYTES",
 }
@@ -69,12 +75,19 @@ def check_parsed(request: ExportTraceServiceRequest, body: bytes, limits: ItemLi
     """Do the same for a request that is already parsed; `body` is its encoding."""
     total = 0
     rejected: Counter[Reason] = Counter()
+    latest_ns = limits.latest_ns()
+    days: set[int] = set()
     may_be_large = len(body) > min(limits.max_bytes, limits.max_attributes * 2)
     for resource_spans in request.resource_spans:
         for scope_spans in resource_spans.scope_spans:
             spans = scope_spans.spans
             total += len(spans)
-            reasons = [_reason(span) or (_reason_of_size(span, limits) if may_be_large else None) for span in spans]
+            reasons = [
+                _reason(span, latest_ns)
+                or (_reason_of_size(span, limits) if may_be_large else None)
+                or _reason_of_days(span, days, limits.max_days)
+                for span in spans
+            ]
             for index in range(len(reasons) - 1, -1, -1):
                 if reason := reasons[index]:
                     rejected[reason] += 1
@@ -88,11 +101,13 @@ def check_parsed(request: ExportTraceServiceRequest, body: bytes, limits: ItemLi
 def count_if_uniform(body: bytes, limits: ItemLimits) -> int | None:
     """Count the spans of a request that consists of long runs of good ones; None when it must be parsed to know."""
     try:
-        return sum(
-            _good_spans(body, scope, limits)
+        times = _Times(limits.latest_ns())
+        spans = sum(
+            _good_spans(body, scope, limits, times)
             for resource in _messages(body, (0, len(body)), {1: None})
             for scope in _messages(body, resource, {1: Resource, 2: None})
         )
+        return spans if times.days() <= limits.max_days else None
     except (runs.NotUniformError, DecodeError):
         return None
 
@@ -114,7 +129,20 @@ def _messages(
             kind.FromString(body[begin:end])
 
 
-def _good_spans(body: bytes, where: tuple[int, int], limits: ItemLimits) -> int:
+@dataclass
+class _Times:
+    """The earliest start and the latest end of a request's spans, and the latest end that a span may have."""
+
+    allowed_ns: int
+    earliest_ns: int = LATEST_NS
+    latest_ns: int = 0
+
+    def days(self) -> int:
+        """Return the number of days from the earliest start to the latest end."""
+        return max(0, self.latest_ns // DAY_NS - self.earliest_ns // DAY_NS + 1)
+
+
+def _good_spans(body: bytes, where: tuple[int, int], limits: ItemLimits, times: _Times) -> int:
     begin, end = where
     for number, wire_type, at, value, following in runs.fields(body, begin, end):
         if (number, wire_type) != (1, runs.LEN):
@@ -125,26 +153,33 @@ def _good_spans(body: bytes, where: tuple[int, int], limits: ItemLimits) -> int:
     total = 0
     for run in runs.runs(body, begin, end):
         first = Span.FromString(run.first)
-        if _reason(first) or _reason_of_size(first, limits) or not _ids_and_times_are_good(run):
+        if (
+            _reason(first, times.allowed_ns)
+            or _reason_of_size(first, limits)
+            or not _ids_and_times_are_good(run, times)
+        ):
             raise runs.NotUniformError
         total += len(run.rows)
     return total
 
 
-def _ids_and_times_are_good(run: runs.Run) -> bool:
-    """Check all spans of a run, whose first span is good, as `_reason` checks one span."""
+def _ids_and_times_are_good(run: runs.Run, times: _Times) -> bool:
+    """Check all spans of a run, whose first span is good, as `_reason` checks one span; widen `times` by them."""
     start, end = run.times(7), run.times(8)
+    earliest_ns, latest_ns = int(start.min()), int(end.max())
+    times.earliest_ns, times.latest_ns = min(times.earliest_ns, earliest_ns), max(times.latest_ns, latest_ns)
     return bool(
         run.column(1, TRACE_ID_BYTES).any(axis=1).all()
         and run.column(2, SPAN_ID_BYTES).any(axis=1).all()
-        and start.min() >= EARLIEST_NS
-        and end.max() < LATEST_NS
+        and earliest_ns >= EARLIEST_NS
+        and latest_ns < LATEST_NS
+        and latest_ns <= times.allowed_ns
         and (end >= start).all()
         and (end - start).max() <= LONGEST_NS
     )
 
 
-def _reason(span: Span) -> Reason | None:
+def _reason(span: Span, latest_ns: int) -> Reason | None:
     start, end = span.start_time_unix_nano, span.end_time_unix_nano
     trace_id, span_id, parent = span.trace_id, span.span_id, span.parent_span_id
     if len(trace_id) != TRACE_ID_BYTES or trace_id == NO_TRACE_ID:
@@ -157,7 +192,21 @@ def _reason(span: Span) -> Reason | None:
         return Reason.TIME
     if end < start:
         return Reason.END_BEFORE_START
-    return Reason.TIME if end - start > LONGEST_NS else None
+    if end - start > LONGEST_NS:
+        return Reason.TIME
+    return Reason.FUTURE if end > latest_ns else None
+
+
+def _reason_of_days(span: Span, days: set[int], most: int) -> Reason | None:
+    """Add the span's days to those of the spans before it, unless they become too many."""
+    start, end = span.start_time_unix_nano // DAY_NS, span.end_time_unix_nano // DAY_NS
+    if start in days and end in days:
+        return None
+    with_span = days | {start, end}
+    if len(with_span) > most:
+        return Reason.TOO_MANY_DAYS
+    days.update(with_span)
+    return None
 
 
 def _reason_of_size(span: Span, limits: ItemLimits) -> Reason | None:

@@ -23,7 +23,7 @@ INSERT_SETTINGS: Final = {
     "max_block_size": 100_000_000,
     "min_insert_block_size_rows": 0,
     "min_insert_block_size_bytes": 0,
-    # Spans are checked to be of this century, so partitions are days of real data; late data may span many.
+    # The check of a payload bounds its days.
     "max_partitions_per_insert_block": 0,
 }
 
@@ -47,14 +47,23 @@ DATA_ERROR_CODES: Final = frozenset(
 """ClickHouse errors that say the bytes are wrong. Every other failure is the store's and is tried again."""
 
 
+_TOO_MANY_PARTS: Final = 252
+_MEMORY_LIMIT_EXCEEDED: Final = 241
+
+
 class RefusedError(ValueError):
     """The store says that these bytes are wrong; trying again cannot help."""
+
+
+class TooMuchError(RuntimeError):
+    """The store has too little memory for this insert; trying again may help, and dividing it does."""
 
 
 def insert_otlp(store: Store, signal: Signal, source: bytes | Path, token: str) -> None:
     """Insert encoded requests of a signal, or a file of them; a token that was inserted before adds nothing.
 
-    Raises `RefusedError` when the data is at fault; any other error is worth another try.
+    Raises `RefusedError` when the data is at fault and `TooMuchError` when it is too large; any other error is worth
+    another try.
     """
     table = signal.landing_table
     settings = {**INSERT_SETTINGS, **_schema(signal, embedded=store.embedded), "insert_deduplication_token": token}
@@ -67,8 +76,12 @@ def insert_otlp(store: Store, signal: Signal, source: bytes | Path, token: str) 
             body = source.read_bytes() if isinstance(source, Path) else source
             store.client().raw_insert(table, insert_block=body, fmt=FORMAT, settings=settings)
     except DatabaseError as error:
-        if error.code in DATA_ERROR_CODES:
+        # The same code says that a table waits for merges, which pass.
+        too_many_days = error.code == _TOO_MANY_PARTS and "partitions for single INSERT" in str(error)
+        if error.code in DATA_ERROR_CODES or too_many_days:
             raise RefusedError(str(error)) from error
+        if error.code == _MEMORY_LIMIT_EXCEEDED:
+            raise TooMuchError(str(error)) from error
         raise
 
 

@@ -9,12 +9,22 @@ from urllib.parse import urlsplit
 
 import clickhouse_connect
 from clickhouse_connect.driver.client import Client
-from clickhouse_connect.driver.exceptions import ClickHouseError
+from clickhouse_connect.driver.exceptions import ClickHouseError, OperationalError
 from clickhouse_connect.driver.query import QueryResult
 
 
 class StoreError(RuntimeError):
     """The store cannot be used as it is; the message says what to do."""
+
+
+class StoreUnavailableError(StoreError):
+    """The store's server does not answer; it may answer the next time."""
+
+
+def is_unavailable(error: BaseException) -> bool:
+    """Tell whether the store's server did not answer. An answer that is an error has ClickHouse's code."""
+    without_answer = isinstance(error, OperationalError) and not error.code
+    return without_answer or isinstance(error, OSError | StoreUnavailableError)
 
 
 class Store:
@@ -32,20 +42,35 @@ class Store:
         self._local = threading.local()
         self._lock = threading.Lock()
         self._clients: list[Client] = []
+        self._unavailable = ""
 
     @classmethod
     def open(cls, dsn: str, *, connect_timeout_s: float = 10.0, send_receive_timeout_s: float = 300.0) -> Self:
         """Connect to `chdb:///path` or `http(s)://user:password@host:port/database`; raises `StoreError`.
 
-        One process may own a chDB path at a time.
+        One process may own a chDB path at a time. `StoreUnavailableError` says that a server does not answer.
         """
         store = cls(dsn, connect_timeout_s=connect_timeout_s, send_receive_timeout_s=send_receive_timeout_s)
         try:
             store.client()
         except (ClickHouseError, OSError) as error:
             msg = f"cannot open the store {store.safe_dsn}: {error}"
-            raise StoreError(msg) from error
+            away = is_unavailable(error) and not store.embedded
+            raise (StoreUnavailableError if away else StoreError)(msg) from error
         return store
+
+    def refuse(self, reason: str) -> None:
+        """Make every call of `client` and `query` raise `StoreUnavailableError` until `admit`."""
+        self._unavailable = reason
+
+    @property
+    def is_open(self) -> bool:
+        """False between `refuse` and `admit`."""
+        return not self._unavailable
+
+    def admit(self) -> None:
+        """End `refuse`: the server answers and has this collector's schema."""
+        self._unavailable = ""
 
     def with_timeout(self, send_receive_timeout_s: float) -> Store:
         """Return the same store for statements that may take this long; close it when they are done."""
@@ -65,6 +90,8 @@ class Store:
 
     def client(self) -> Client:
         """Return the calling thread's own client."""
+        if self._unavailable:
+            raise StoreUnavailableError(self._unavailable)
         client: Client | None = getattr(self._local, "client", None)
         if client is None:
             client = self._connect()
@@ -74,8 +101,17 @@ class Store:
         return client
 
     def query(self, sql: str, parameters: dict[str, Any] | None = None) -> QueryResult:
-        """Run one statement with bound `{name:Type}` parameters on the calling thread's client."""
-        return self.client().query(sql, parameters=parameters)
+        """Run one statement with bound `{name:Type}` parameters on the calling thread's client.
+
+        Raises `StoreUnavailableError` when a server does not answer.
+        """
+        try:
+            return self.client().query(sql, parameters=parameters)
+        except (OperationalError, OSError) as error:
+            if self.embedded or not is_unavailable(error):
+                raise
+            msg = f"the store {self.safe_dsn} does not answer: {error}"
+            raise StoreUnavailableError(msg) from error
 
     def close(self) -> None:
         """Close every thread's client; the store cannot be used afterwards."""

@@ -7,19 +7,19 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import time
+from typing import Final
 
 from tenacity import (
     RetryCallState,
     RetryError,
     Retrying,
-    retry_if_exception,
     stop_when_event_set,
     wait_exponential_jitter,
 )
 
 from collector.signals import Signal
 from collector.status import IngestStatus
-from collector.store.insert import RefusedError, insert_otlp
+from collector.store.insert import RefusedError, TooMuchError, insert_otlp
 from collector.store.store import Store
 from collector.wal.dead_letters import DeadLetters
 from collector.wal.frame import Frame
@@ -32,8 +32,22 @@ SegmentCallback = Callable[[str], None]
 Insert = Callable[[Store, Signal, bytes | Path, str], None]
 
 
-def _is_the_stores_fault(error: BaseException) -> bool:
+_LEAST_DIVIDED: Final = 1024 * 1024
+_MOST_ATTEMPTS_TOO_MUCH: Final = 4
+"""An insert that is too large for the store's memory is tried so often, because queries may have taken the memory.
+Then it is divided, down to this many bytes: a store that has no memory for so few is tried for ever."""
+
+
+def _is_the_stores_fault(attempt: RetryCallState) -> bool:
+    """Tell whether to try again, after a failed attempt."""
+    error = attempt.outcome.exception() if attempt.outcome else None
+    if isinstance(error, TooMuchError):
+        return attempt.attempt_number < _MOST_ATTEMPTS_TOO_MUCH or _size(attempt.args[2]) <= _LEAST_DIVIDED
     return isinstance(error, Exception) and not isinstance(error, RefusedError)
+
+
+def _size(source: bytes | Path) -> int:
+    return source.stat().st_size if isinstance(source, Path) else len(source)
 
 
 class _StoppedError(RetryError):
@@ -44,7 +58,8 @@ class Writer:
     """Takes a signal's segments from the log in order, on one thread.
 
     The insert's token is the segment's id, so a segment that was stored just before a crash is not stored twice. A
-    store that fails is tried for ever; a payload that the store refuses becomes a dead letter, alone.
+    store that fails is tried for ever. A payload that the store refuses becomes a dead letter, alone; if only some of
+    its items cannot be read, they alone do. An insert that is too large for the store's memory is divided.
     """
 
     def __init__(
@@ -114,25 +129,53 @@ class Writer:
                 self._give_up.wait(1.0)
 
     def _write_frames(self, token: str, frames: Sequence[Frame], file: Path | None = None) -> None:
-        """Insert all; when the store refuses the data, halve until the payloads at fault stand alone."""
+        """Insert all; when the store refuses the data, divide it until the parts at fault stand alone."""
         if not frames:
             return
         try:
             self._insert_until_stored(file or b"".join(frame.payload for frame in frames), token)
         except RefusedError as refused:
-            if len(frames) == 1:
-                self._dead_letters.keep(f"{token}-{frames[0].digest.hex()}", frames[0].payload, str(refused))
-                self._status.dead_lettered()
-                return
-            middle = len(frames) // 2
-            self._write_frames(f"{token}.0", frames[:middle])
-            self._write_frames(f"{token}.1", frames[middle:])
+            readable = self._without_misread(token, frames)
+            if readable is not None:
+                self._write_frames(f"{token}.r", readable)
+            elif len(frames) == 1:
+                self._set_aside(f"{token}-{frames[0].digest.hex()}", frames[0].payload, str(refused))
+            else:
+                self._write_halves(token, frames)
+        except TooMuchError as too_much:
+            payloads = self._signal.halves(bytes(frames[0].payload)) if len(frames) == 1 else None
+            if payloads:
+                self._write_halves(token, [Frame(frames[0].digest, payload) for payload in payloads])
+            elif len(frames) == 1:
+                self._set_aside(f"{token}-{frames[0].digest.hex()}", frames[0].payload, str(too_much))
+            else:
+                self._write_halves(token, frames)
+
+    def _write_halves(self, token: str, frames: Sequence[Frame]) -> None:
+        middle = len(frames) // 2
+        self._write_frames(f"{token}.0", frames[:middle])
+        self._write_frames(f"{token}.1", frames[middle:])
+
+    def _without_misread(self, token: str, frames: Sequence[Frame]) -> list[Frame] | None:
+        """Set the items aside that the store cannot read; None when every payload stays as it is."""
+        divided = [(frame, *self._signal.without_misread(bytes(frame.payload))) for frame in frames]
+        if all(good == frame.payload for frame, good, _ in divided):
+            return None
+        for frame, _, misread in divided:
+            if misread:
+                reason = f"a field has a wrong wire type; the other {self._signal.items} of the payload are stored"
+                self._set_aside(f"{token}-{frame.digest.hex()}", misread, reason)
+        return [Frame(frame.digest, good) for frame, good, _ in divided if good]
+
+    def _set_aside(self, name: str, payload: bytes | memoryview, reason: str) -> None:
+        self._dead_letters.keep(name, payload, reason)
+        self._status.dead_lettered()
 
     def _insert_until_stored(self, source: bytes | Path, token: str) -> None:
         if token in self._stored:
             return
         attempts = Retrying(
-            retry=retry_if_exception(_is_the_stores_fault),
+            retry=_is_the_stores_fault,
             wait=wait_exponential_jitter(multiplier=0.1, max=self._max_wait_s, jitter=0.1),
             stop=stop_when_event_set(self._give_up),
             sleep=self._wait,

@@ -11,7 +11,10 @@ from collector.wal.segment import Segment
 
 
 class ActiveSegment:
-    """An open segment file. A failed append leaves no trace: the next call rolls it back first."""
+    """An open segment file. A failed append leaves no trace: the next call rolls it back first.
+
+    `opened_at_s` is a time of the monotonic clock.
+    """
 
     def __init__(self, path: Path, *, fsync: Fsync, opened_at_s: float) -> None:
         self._path = path

@@ -41,6 +41,8 @@ class LogLimits:
 class SegmentLog:
     """Durable payloads in order. One thread calls `append` and `seal`; any thread may call the rest.
 
+    Ages are measured on the monotonic clock: somebody may set the wall clock, which only gives segments their ids.
+
     Opening a log recovers it: every segment that an earlier process left is sealed. Its complete frames count; a frame
     that a crash cut short does not, because nobody was promised it.
     """
@@ -53,12 +55,14 @@ class SegmentLog:
         fsync: Fsync = Fsync.ACK,
         limits: LogLimits | None = None,
         unix_ns: Callable[[], int] = time.time_ns,
+        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder = folder
         self._dead_letters = dead_letters
         self._fsync = fsync
         self.limits = limits or LogLimits()
         self._unix_ns = unix_ns
+        self._monotonic_s = monotonic_s
         self._changed = threading.Condition()
         self._active: ActiveSegment | None = None
         self._seen = SeenDigests()
@@ -84,10 +88,9 @@ class SegmentLog:
     def append(self, frames: Sequence[Frame]) -> None:
         """Write payloads; on return they are durable. After an OSError none of them is in the log."""
         if self._active is None:
-            now_ns = self._unix_ns()
-            segment_id = new_segment_id(now_ns, self._last_id)
+            segment_id = new_segment_id(self._unix_ns(), self._last_id)
             path = self._folder / f"{segment_id}{SEGMENT_SUFFIX}"
-            self._active = ActiveSegment(path, fsync=self._fsync, opened_at_s=now_ns / 1e9)
+            self._active = ActiveSegment(path, fsync=self._fsync, opened_at_s=self._monotonic_s())
             self._last_id = segment_id
             self._written_here.add(segment_id)
         self._active.append(b"".join(part for item in frames for part in (frame.header(item), item.payload)))
@@ -100,7 +103,7 @@ class SegmentLog:
             return None
         if self._active.size >= self.limits.segment_bytes:
             return 0.0
-        return max(0.0, self._active.opened_at_s + self.limits.segment_age_s - self._unix_ns() / 1e9)
+        return max(0.0, self._active.opened_at_s + self.limits.segment_age_s - self._monotonic_s())
 
     def seal(self) -> None:
         """Hand the open segment, if any, to the writer."""
@@ -128,7 +131,7 @@ class SegmentLog:
 
     def release(self, segment: Segment, digests: Sequence[bytes]) -> None:
         """Drop a segment that the store has, and keep its digests for the retention time."""
-        now_s = self._unix_ns() / 1e9
+        now_s = self._monotonic_s()
         path = mark_inserted(segment, list(digests))
         with self._changed:
             self._sealed.remove(segment)
@@ -142,8 +145,10 @@ class SegmentLog:
     def _recover(self) -> None:
         for path in self._folder.glob("*.tmp"):
             path.unlink()
-        for path in sorted(self._folder.glob(f"*{INSERTED_SUFFIX}")):
-            until_s = path.stat().st_mtime + self.limits.dedup_retention_s
-            self._seen.inserted(path, read_inserted(path), until_s)
+        stored = {path: path.stat().st_mtime for path in sorted(self._folder.glob(f"*{INSERTED_SUFFIX}"))}
+        for path, modified_s in stored.items():
+            # The wall clock may have been set while no collector ran, so the newest file counts as new.
+            age_s = max(stored.values()) - modified_s
+            self._seen.inserted(path, read_inserted(path), self._monotonic_s() - age_s + self.limits.dedup_retention_s)
         for segment in self._sealed:
             self._seen.add(item.digest for item in self.read(segment).frames)

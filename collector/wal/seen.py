@@ -33,7 +33,10 @@ class SeenDigests:
         self._digests.update(digests)
 
     def inserted(self, path: Path, digests: Iterable[bytes], until_s: float) -> None:
-        """Remember payloads that the store has, until a unix time. `path` is the file that holds the same digests."""
+        """Remember payloads that the store has, until a time of the monotonic clock.
+
+        `path` is the file that holds the same digests.
+        """
         group = _Group(until_s, path, tuple(digests))
         self._digests.update(group.digests)
         self._inserted.append(group)

@@ -1,5 +1,7 @@
 """What ClickHouse makes of OTLP, table by table."""
 
+import itertools
+
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Status as OtlpStatus
 
@@ -20,10 +22,12 @@ def store(module_store):
     return module_store
 
 
+SEGMENTS = itertools.count()
+
+
 def insert(store, request, token=None):
-    insert.count = getattr(insert, "count", 0) + 1
     body = request if isinstance(request, bytes) else request.body()
-    insert_otlp(store, TRACES, body, token or f"segment-{insert.count}")
+    insert_otlp(store, TRACES, body, token or f"segment-{next(SEGMENTS)}")
 
 
 def rows(store, table, columns="*"):
@@ -220,7 +224,7 @@ def test_without_streaming_the_first_token_comes_with_the_last(store, stream, tt
 def test_a_span_that_nobody_claims_is_kept_whole(store):
     request = Request(scope="app", **{"process.name": "p"})
     attributes = {"s": "text", "i": -7, "d": 0.5, "b": False, "y": b"\x00\xff", "list": ["a", "b"], "empty": ""}
-    status = OtlpStatus(code=2, message="boom")
+    status = OtlpStatus(code=OtlpStatus.STATUS_CODE_ERROR, message="boom")
     span = request.span("GET /", span=2, parent=1, ns=3 * MS, kind=2, attributes=attributes, status=status)
     event = span.events.add(time_unix_nano=T0 + MS, name="exception")
     event.attributes.add(key="exception.type").value.string_value = "ValueError"

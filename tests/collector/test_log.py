@@ -14,11 +14,15 @@ SECOND = 10**9
 
 
 class Clock:
+    """The wall clock, which somebody may set by hand, and the monotonic clock, which only goes on."""
+
     def __init__(self):
         self.ns = 1_795_000_000 * SECOND
+        self.monotonic_s = 100.0
 
-    def __call__(self):
-        return self.ns
+    def go_on(self, seconds):
+        self.ns += seconds * SECOND
+        self.monotonic_s += seconds
 
 
 def frames(*payloads):
@@ -37,7 +41,8 @@ def reopen(tmp_path, clock):
             tmp_path / "wal",
             DeadLetters(tmp_path / "dead_letters", "traces"),
             limits=LogLimits(**limits),
-            unix_ns=clock,
+            unix_ns=lambda: clock.ns,
+            monotonic_s=lambda: clock.monotonic_s,
         )
 
     return open_log
@@ -94,7 +99,7 @@ def test_a_segment_is_due_by_age_or_by_size(reopen, clock):
     assert log.seal_due_in_s() is None
     log.append(frames(b"a"))
     assert log.seal_due_in_s() == pytest.approx(2.0)
-    clock.ns += 3 * SECOND
+    clock.go_on(3)
     assert log.seal_due_in_s() == 0.0
     log.seal()
     log.append(frames(b"b" * 1000))
@@ -118,13 +123,55 @@ def test_a_payload_is_forgotten_after_the_retention_and_its_file_goes(reopen, cl
     log.append(frames(b"a"))
     log.seal()
     sealed(log)
-    clock.ns += 61 * SECOND
+    clock.go_on(61)
     log.append(frames(b"b"))
     log.seal()
     sealed(log)
     assert not log.seen(digest_of(b"a"))
     assert log.seen(digest_of(b"b"))
     assert len(list((tmp_path / "wal").glob("*.inserted"))) == 1
+
+
+@pytest.mark.parametrize("by_s", [-120, 7200])
+def test_a_wall_clock_that_is_set_neither_delays_a_segment_nor_forgets_a_payload(reopen, clock, by_s):
+    log = reopen(segment_age_s=1.0, dedup_retention_s=3600.0)
+    log.append(frames(b"a"))
+    clock.ns += by_s * SECOND
+    assert log.seal_due_in_s() == pytest.approx(1.0)
+    clock.go_on(1)
+    assert log.seal_due_in_s() == 0.0
+    log.seal()
+    sealed(log)
+    clock.ns += by_s * SECOND
+    log.append(frames(b"b"))
+    log.seal()
+    sealed(log)
+    assert log.seen(digest_of(b"a"))
+
+
+@pytest.mark.parametrize("files_are_older_s", [7200, -7200])
+def test_a_wall_clock_that_was_set_while_no_collector_ran_forgets_no_payload(
+    reopen, clock, tmp_path, files_are_older_s
+):
+    log = reopen(dedup_retention_s=3600.0)
+    for payload in (b"a", b"b", b"c"):
+        log.append(frames(payload))
+        log.seal()
+        sealed(log)
+    old, new, newest = sorted((tmp_path / "wal").glob("*.inserted"))
+    for path, age_s in ((old, 3601), (new, 3000), (newest, 0)):
+        at = path.stat().st_mtime - files_are_older_s - age_s
+        os.utime(path, (at, at))
+    again = reopen(dedup_retention_s=3600.0)
+    again.append(frames(b"d"))
+    again.seal()
+    sealed(again)
+    assert [again.seen(digest_of(payload)) for payload in (b"a", b"b", b"c")] == [False, True, True]
+    clock.go_on(601)
+    again.append(frames(b"e"))
+    again.seal()
+    sealed(again)
+    assert [again.seen(digest_of(payload)) for payload in (b"b", b"c")] == [False, True]
 
 
 def test_a_crash_between_remembering_and_dropping_a_segment_is_repaired(reopen, tmp_path):

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from clickhouse_connect.driver.exceptions import DatabaseError
 from fastapi.testclient import TestClient
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
+from prometheus_client.samples import Exemplar
 
 from collector.exposition import metrics, store_counters
 from collector.exposition.series import Histogram
@@ -19,9 +21,12 @@ CHAT = {"slo_class": "chat", "e2e": SECOND, "ttft_ns": 100 * MS, "tpot_ns": 10.0
 
 
 @pytest.fixture
-def scrape(app):
-    client = TestClient(app)
+def client(app):
+    return TestClient(app)
 
+
+@pytest.fixture
+def scrape(client):
     def scrape():
         """Samples by name and labels, through the independent parser."""
         answer = client.get("/metrics", headers=OPENMETRICS)
@@ -32,7 +37,6 @@ def scrape(app):
             for s in family.samples
         }
 
-    scrape.client = client
     return scrape
 
 
@@ -86,11 +90,33 @@ def test_nothing_piles_up_when_nobody_scrapes(app, arrive, scrape, monkeypatch):
 
 def test_a_store_that_fails_costs_a_scrape_and_no_count(app, rows, arrive, scrape, monkeypatch):
     arrive(CHAT)
-    monkeypatch.setattr(rows.store, "query", lambda *_: (_ for _ in ()).throw(ConnectionError("away")))
+    monkeypatch.setattr(rows.store, "query", lambda *_: (_ for _ in ()).throw(DatabaseError("memory")))
     answer = TestClient(app, raise_server_exceptions=False).get("/metrics")
     assert (answer.status_code, answer.headers["content-type"]) == (500, "application/problem+json")
     monkeypatch.undo()
     assert slo(scrape()) == (1, 1)
+
+
+def test_while_the_store_is_away_the_page_has_the_collector_itself_and_counts_nothing(app, rows, arrive, scrape):
+    arrive(CHAT)
+    rows.store.refuse("away")
+    samples = scrape()
+    rows.store.admit()
+    assert {name for name, *_ in samples if not name.startswith("tokentrail_collector_")} == set()
+    assert samples["tokentrail_collector_store_up",] == 0
+    assert samples["tokentrail_collector_payloads_received_total",] == 0
+    samples = scrape()
+    assert slo(samples) == (1, 1)
+    assert samples["tokentrail_collector_store_up",] == 1
+
+
+def test_while_the_store_is_away_the_api_says_so_and_when_to_come_again(app, rows):
+    rows.store.refuse("the store is away")
+    answer = TestClient(app).get("/api/v1/summary")
+    rows.store.admit()
+    assert (answer.status_code, answer.headers["content-type"]) == (503, "application/problem+json")
+    assert answer.json()["detail"] == "the store is away"
+    assert int(answer.headers["retry-after"]) > 0
 
 
 class TestInFlight:
@@ -182,13 +208,13 @@ def test_histograms_hold_exactly_the_requests_that_ended_ok(scrape, arrive):
 @pytest.mark.parametrize("over", [0, 10, 20, 30])
 def test_a_value_is_in_the_first_bucket_whose_edge_it_does_not_exceed(over):
     histogram = Histogram([10, 20, 30])
-    histogram.add(over, 1, 5.0, None)
+    histogram.add(over, 1, 5.0, Exemplar({"trace_id": "1"}, 5.0))
     assert histogram.counts.index(1) == over // 10
 
 
-def test_exemplars_lead_from_a_bucket_to_a_trace(scrape, arrive, rows):
+def test_exemplars_lead_from_a_bucket_to_a_trace(client, arrive, rows):
     arrive({"trace_id": "ab" * 16, "ttft_ns": 123 * MS}, {"trace_id": "cd" * 16, "ttft_ns": 700 * MS})
-    text = scrape.client.get("/metrics", headers=OPENMETRICS).text
+    text = client.get("/metrics", headers=OPENMETRICS).text
     found = {
         (s.exemplar.labels["trace_id"], s.exemplar.value)
         for family in parse_openmetrics(text)
@@ -248,8 +274,8 @@ def test_label_sets_are_bounded_and_what_is_idle_makes_room(scrape, arrive, cloc
 
 
 @pytest.fixture
-def busy(scrape, arrive, rows, ingest_status):
-    """A scrape in which every metric has a value."""
+def busy(client, arrive, rows, ingest_status):
+    """A client of a collector in which every metric has a value."""
     ingest_status.received("spans", count=5, size=100, duplicate=True, rejected={"too_large": 1})
     ingest_status.refused("malformed")
     rows.step(start=NOW - SECOND, kv_blocks_total=64)
@@ -257,12 +283,12 @@ def busy(scrape, arrive, rows, ingest_status):
     rows.kv_event(start=NOW - SECOND, segment=segment)
     rows.cold_start(start=NOW - SECOND, duration=SECOND, segment=segment)
     rows.open(start=NOW - 40 * SECOND, seen=NOW - 29 * SECOND)
-    return scrape
+    return client
 
 
 def test_every_metric_is_exposed_and_documented(busy, clock):
     clock.now += 31 * SECOND
-    exposed = {f.name: f for f in parse_openmetrics(busy.client.get("/metrics", headers=OPENMETRICS).text)}
+    exposed = {f.name: f for f in parse_openmetrics(busy.get("/metrics", headers=OPENMETRICS).text)}
     declared = {m.name.removesuffix("_total"): m for m in metrics.ALL}
     assert exposed.keys() == declared.keys()
     for name, metric in declared.items():
@@ -275,7 +301,7 @@ def test_every_metric_is_exposed_and_documented(busy, clock):
 
 
 def test_the_classic_format_is_what_promtool_accepts(busy):
-    answer = busy.client.get("/metrics", headers={"accept": "text/plain;version=0.0.4"})
+    answer = busy.get("/metrics", headers={"accept": "text/plain;version=0.0.4"})
     assert answer.headers["content-type"].startswith("text/plain")
     assert {f.name for f in parse_text(answer.text)} >= {"tokentrail_slo_requests", "tokentrail_collector_ready"}
     checked = subprocess.run(["promtool", "check", "metrics"], input=answer.text, capture_output=True, text=True)

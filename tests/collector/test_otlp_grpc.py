@@ -1,11 +1,19 @@
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import grpc
 import pytest
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SpanExportResult
 
 from collector.receive.grpc import GrpcReceiver
 from collector.receive.http import BodyLimits
+from collector.settings import split_address
 from collector.signals import TRACES
 from tests.collector.test_otlp_http import Receiver
 from tests.support.otlp import Request, token_body
@@ -19,6 +27,7 @@ def receiver(tmp_path):
     receiver = Receiver(tmp_path)
     server = GrpcReceiver([receiver.ingest], BodyLimits(sent=4_000, decompressed=8_000), "127.0.0.1", 0)
     server.start()
+    receiver.server = server
     receiver.channel = grpc.insecure_channel(server.url.removeprefix("http://"))
     yield receiver
     receiver.channel.close()
@@ -82,6 +91,37 @@ def test_a_full_log_is_unavailable_with_a_time_to_retry(receiver):
     assert retry.retry_delay.seconds > 0
 
 
+def test_calls_beyond_the_limit_are_unavailable_with_a_time_to_retry_and_an_exporter_delivers_them_later(receiver):
+    gate = threading.Event()
+    append = receiver.log.append
+    receiver.log.append = lambda frames: gate.wait(WAIT_S) and append(frames)
+    call = receiver.channel.unary_unary(f"/{TRACES.grpc_service}/Export")
+    waiting = [call.future(token_body(trace=1), timeout=WAIT_S, wait_for_ready=True) for _ in range(256)]
+    while receiver.server._calls.count < 256:
+        time.sleep(0.01)
+    with pytest.raises(grpc.RpcError) as refused:
+        export(receiver, token_body(trace=2))
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+    retry = RetryInfo()
+    assert status_of(refused.value).details[0].Unpack(retry)
+    assert retry.retry_delay.seconds == 1
+    assert receiver.status.snapshot().payloads_rejected == {"busy": 1}
+
+    tracer_provider = TracerProvider(shutdown_on_exit=False)
+    span = tracer_provider.get_tracer("t").start_span("late")
+    span.end()
+    exporter = OTLPSpanExporter(endpoint=receiver.server.url, insecure=True, timeout=WAIT_S)
+    with ThreadPoolExecutor(1) as pool:
+        exported = pool.submit(exporter.export, [span])
+        while receiver.status.snapshot().payloads_rejected["busy"] < 2:
+            time.sleep(0.01)
+        gate.set()
+        assert exported.result(WAIT_S) is SpanExportResult.SUCCESS
+    exporter.shutdown()
+    assert [future.result() for future in waiting] == [b""] * 256
+    assert b"late" in b"".join(receiver.stored())
+
+
 def test_other_services_say_what_is_received(receiver):
     with pytest.raises(grpc.RpcError, match="TraceService") as refused:
         export(receiver, b"", method="/opentelemetry.proto.collector.metrics.v1.MetricsService/Export")
@@ -93,6 +133,6 @@ def test_an_address_in_use_is_named(receiver):
     first = GrpcReceiver(ingests, BodyLimits(1, 1), "127.0.0.1", 0)
     try:
         with pytest.raises(OSError, match=first.url.removeprefix("http://")):
-            GrpcReceiver(ingests, BodyLimits(1, 1), *first.url.removeprefix("http://").split(":"))
+            GrpcReceiver(ingests, BodyLimits(1, 1), *split_address(first.url.removeprefix("http://")))
     finally:
         first.stop(0)

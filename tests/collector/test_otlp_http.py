@@ -1,5 +1,8 @@
 import gzip
 import json
+import threading
+import zlib
+from dataclasses import replace
 
 import pytest
 import zstandard
@@ -7,7 +10,8 @@ from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from starlette.testclient import TestClient
 
-from collector.receive.checked import ItemLimits
+from collector.receive.checked import Checked, ItemLimits
+from collector.receive.decompress import decompress
 from collector.receive.http import BodyLimits, create_otlp_app
 from collector.receive.ingest import Ingest
 from collector.signals import TRACES
@@ -161,6 +165,70 @@ def test_malformed_json_is_a_400_in_json(receiver, body):
     assert answer.status_code == 400
     assert "OTLP" in answer.json()["message"]
     assert receiver.stored() == []
+
+
+SPAN_WITH = '{"resourceSpans": [{"scopeSpans": [{"spans": [{%s}]}]}]}'
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        SPAN_WITH % r'"name": "\ud800"',
+        SPAN_WITH % r'"traceId": "\ud800"',
+        SPAN_WITH % r'"\ud800": 1',
+        SPAN_WITH % r'"kind": "\ud800"',
+        SPAN_WITH % r'"status": {"code": "\udfff"}',
+        SPAN_WITH % '"kind": 1e400',
+        SPAN_WITH % '"kind": -Infinity',
+        SPAN_WITH % '"startTimeUnixNano": 1e400',
+        SPAN_WITH % '"attributes": [{"key": "a", "value": {"intValue": 1e400}}]',
+        r'{"resourceSpans": "\udfff"}',
+        r'{"\ud800": 1}',
+    ],
+)
+def test_json_that_protobuf_cannot_hold_is_a_400_with_the_reason(receiver, body):
+    answer = receiver.post(body, "application/json")
+    assert answer.status_code == 400
+    assert "the body is not OTLP/JSON: " in answer.json()["message"]
+    assert receiver.status.snapshot().payloads_rejected == {"malformed": 1}
+    assert receiver.stored() == []
+
+
+class OnLoop:
+    """An application that remembers the thread of its event loop."""
+
+    def __init__(self, app):
+        self.app = app
+
+    async def __call__(self, scope, receive, send):
+        self.thread = threading.get_ident()
+        await self.app(scope, receive, send)
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress, zlib.compress, zstandard.ZstdCompressor().compress])
+@pytest.mark.parametrize(("size", "inline"), [(1_000_000, True), (1_500_000, False)])
+def test_the_event_loop_checks_no_body_that_inflates_to_more_than_a_mebibyte(
+    receiver, monkeypatch, compress, size, inline
+):
+    encoding = {bytes: "identity", gzip.compress: "gzip", zlib.compress: "deflate"}.get(compress, "zstd")
+    checked, unpacked = [], []
+
+    def check(body, limits):
+        checked.append(threading.get_ident())
+        return Checked(b"", 0)
+
+    def unpack(body, name, most):
+        unpacked.append((threading.get_ident(), most))
+        return decompress(body, name, most)
+
+    monkeypatch.setattr("collector.receive.http.decompress", unpack)
+    ingest = replace(receiver.ingest, signal=replace(TRACES, check=check))
+    app = OnLoop(create_otlp_app([ingest], BodyLimits(sent=2_000_000, decompressed=2_000_000)))
+    headers = {"content-type": PROTOBUF, "content-encoding": encoding}
+    answer = TestClient(app).post("/v1/traces", content=compress(bytes(size)), headers=headers)
+    assert answer.status_code == 200
+    assert [thread == app.thread for thread in checked] == [inline]
+    assert all(most <= 1024 * 1024 for thread, most in unpacked if thread == app.thread)
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", "", "application/grpc"])

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,7 +66,7 @@ class TestRender:
                 self.parameters = parameters
                 return type("Result", (), {"column_names": ("total",), "result_rows": [(7,)]})
 
-        store = Store()
+        store: Any = Store()
         assert Queries(store).row("requests_count", {"filter": A}, start_ns=1, end_ns=2) == {"total": 7}
         assert store.parameters == {"a": "x", "start_ns": 1, "end_ns": 2}
 

@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 
 from collector.receive.errors import (
     BrokenEncodingError,
+    BusyError,
     MalformedError,
     TooLargeError,
     UnsupportedContentTypeError,
@@ -32,6 +33,7 @@ EXPECTED = {
     BrokenEncodingError: ("encoding", 400, grpc.StatusCode.INVALID_ARGUMENT, None),
     MalformedError: ("malformed", 400, grpc.StatusCode.INVALID_ARGUMENT, None),
     LogUnavailableError: ("overloaded", 503, grpc.StatusCode.UNAVAILABLE, 2),
+    BusyError: ("busy", 503, grpc.StatusCode.UNAVAILABLE, 1),
     ClientDisconnect: ("disconnected", 400, grpc.StatusCode.CANCELLED, None),
 }
 

@@ -30,7 +30,9 @@ def requests_body(count, **first):
             semconv.RESPONSE_ID: f"id-{n:04}",
             semconv.OUTPUT_TOKENS: 100 + n % 20,
         }
-        request.span("chat m", trace=n + 1, span=n + 1, kind=2, attributes=attributes, status=Status(code=1))
+        request.span(
+            "chat m", trace=n + 1, span=n + 1, kind=2, attributes=attributes, status=Status(code=Status.STATUS_CODE_OK)
+        )
     for field, value in first.items():
         setattr(request.scope_spans.spans[0], field, value)
     return request.body()

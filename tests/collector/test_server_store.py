@@ -25,6 +25,11 @@ def test_a_server_that_goes_away_and_comes_back_gets_everything_once(server, tmp
     for trace in range(11, 21):
         assert collector.post(token_body(trace=trace)).status_code == 200
     collector.wait_until(lambda: collector.get("/readyz").status_code == 503)
+    answers = collector.get("/api/v1/summary"), collector.get("/metrics")
+    assert [answer.status_code for answer in answers] == [503, 200]
+    assert "does not answer" in answers[0].json()["detail"]
+    assert "tokentrail_collector_payloads_received_total 20.0" in answers[1].text
+    assert "tokentrail_collector_store_up 0.0" in answers[1].text
     assert "does not take data" in collector.get("/readyz").json()["reason"]
 
     server.start()
@@ -43,4 +48,27 @@ def test_what_a_lost_server_did_not_get_waits_for_the_next_start(server, tmp_pat
     server.start()
     collector.start()
     collector.wait_until(lambda: server.tokens() == (1, 3))
+    assert collector.stop() == 0
+
+
+def test_a_collector_that_starts_while_the_server_is_away_accepts_and_stores_later(server, tmp_path):
+    server.kill()
+    collector = Collector(tmp_path / "data", store=f"{server.url}/default").start(ready=False)
+    assert collector.post(token_body(trace=1)).status_code == 200
+    ready, summary, metrics = (collector.get(path) for path in ("/readyz", "/api/v1/summary", "/metrics"))
+    assert (ready.status_code, summary.status_code, metrics.status_code) == (503, 503, 200)
+    assert "is not open yet" in ready.json()["reason"]
+    assert "is not open yet" in summary.json()["detail"]
+    assert "tokentrail_collector_payloads_received_total 1.0" in metrics.text
+
+    server.start()
+    collector.wait_until(lambda: collector.get("/readyz").status_code == 200)
+    collector.wait_until(lambda: server.tokens() == (1, 3))
+    assert collector.get("/api/v1/summary").status_code == 200
+    assert collector.stop() == 0
+
+
+def test_a_collector_stops_while_the_server_is_away(server, tmp_path):
+    server.kill()
+    collector = Collector(tmp_path / "data", store=f"{server.url}/default").start(ready=False)
     assert collector.stop() == 0

@@ -90,6 +90,8 @@ def metrics(tmp_path):
         request=ExportMetricsServiceRequest,
         response=ExportMetricsServiceResponse,
         check=check_metrics,
+        without_misread=lambda payload: (payload, b""),
+        halves=lambda payload: None,
         wal_folder="wal_metrics",
         landing_table="landed_metrics",
         schema_file=schema,

@@ -17,6 +17,7 @@ from collector.settings import Settings
 from collector.signals import TRACES
 from collector.status import IngestStatus
 from collector.store import Store
+from collector.store.opener import StoreOpener
 from collector.store.writer import Writer
 from collector.wal.commit import GroupCommit
 from collector.wal.dead_letters import DeadLetters
@@ -238,9 +239,16 @@ def test_the_service_starts_against_the_flow_and_stops_with_it(service):
         "otlp-grpc",
         "traces commit",
         "traces writer",
+        "store opener",
         "api",
     ]
-    assert {type(stage) for stage in service.real_stages} == {HttpServer, GrpcReceiver, GroupCommit, Writer}
+    assert {type(stage) for stage in service.real_stages} == {
+        HttpServer,
+        GrpcReceiver,
+        GroupCommit,
+        Writer,
+        StoreOpener,
+    }
     calls = []
     service._stages = [Recorder(stage.name, calls) for stage in service.real_stages]
     service.start()

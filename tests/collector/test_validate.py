@@ -87,6 +87,57 @@ def test_invalid_utf8_is_malformed():
         check(body.body().replace(b"name", b"n\xff\xfee"), LIMITS)
 
 
+DAY = 86400 * 10**9
+
+
+def at_days(make_body, days):
+    """A request whose spans lie on these days."""
+    request = Request()
+    for n, day in enumerate(days):
+        make_body(request, n, T0 + day * DAY)
+    return request.body()
+
+
+def one_span(request, n, start):
+    request.span(f"day {n}", span=n + 1, start=start)
+
+
+def a_run(request, n, start):
+    request.tokens(trace=n + 1, parent=n + 1, count=50, start=start)
+
+
+@pytest.mark.parametrize(("make_body", "each"), [(one_span, 1), (a_run, 50)])
+def test_a_payload_has_so_many_days_and_further_ones_are_rejected_with_the_reason(make_body, each):
+    days = [0, -3, 0, -1, -2, -3, -40]
+    body = at_days(make_body, days)
+    assert check(body, ItemLimits(max_days=5)).payload == body
+    checked = check(body, ItemLimits(max_days=3))
+    assert checked.rejected == {Reason.TOO_MANY_DAYS: 2 * each}
+    assert "TOKENTRAIL_MAX_PAYLOAD_DAYS" in checked.message
+    kept = ExportTraceServiceRequest.FromString(checked.payload).resource_spans[0].scope_spans[0].spans
+    assert {(span.start_time_unix_nano - T0) // DAY for span in kept} == {0, -3, -1}
+
+
+def test_the_day_of_the_start_counts_as_the_day_of_the_end_does():
+    request = Request()
+    request.span("long", start=T0 - 5 * DAY, ns=5 * DAY)
+    assert check(request.body(), ItemLimits(max_days=1)).rejected == {Reason.TOO_MANY_DAYS: 1}
+    assert check(request.body(), ItemLimits(max_days=2)).rejected == {}
+
+
+@pytest.mark.parametrize("make_body", [one_span, a_run])
+def test_the_future_is_rejected_with_the_reason(make_body):
+    body = at_days(make_body, [0])
+    end = max(
+        span.end_time_unix_nano
+        for span in ExportTraceServiceRequest.FromString(body).resource_spans[0].scope_spans[0].spans
+    )
+    assert check(body, ItemLimits(max_future_s=60, unix_ns=lambda: end - 60 * 10**9)).payload == body
+    checked = check(body, ItemLimits(max_future_s=60, unix_ns=lambda: end - 60 * 10**9 - 1))
+    assert checked.rejected == {Reason.FUTURE: 1}
+    assert "TOKENTRAIL_MAX_FUTURE_S" in checked.message
+
+
 def test_the_same_rejections_give_the_same_bytes_again():
     request = Request()
     request.span("good", ns=5 * MS)

@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from collector.receive.grpc import SERVICE
+from collector.signals import TRACES
 from collector.store.store import Store
 from tests.support.collector import Collector
 
@@ -30,7 +30,7 @@ def replayed(tmp_path_factory):
     data_dir = tmp_path_factory.mktemp("vllm") / "data"
     collector = Collector(data_dir).start()
     with grpc.insecure_channel(collector.urls["otlp-grpc"].removeprefix("http://")) as channel:
-        export = channel.unary_unary(f"/{SERVICE}/Export")
+        export = channel.unary_unary(f"/{TRACES.grpc_service}/Export")
         for body in bodies("vllm-0.32"):
             assert export(body, compression=grpc.Compression.Gzip, timeout=20) == b""
     for run in ("vllm-0.32-kv-pressure", "vllm-0.32-failed-start"):

@@ -1,16 +1,19 @@
 import json
 
 import pytest
+from clickhouse_connect.driver.exceptions import DatabaseError
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from collector.signals import TRACES
 from collector.status import IngestStatus
-from collector.store.insert import insert_otlp
+from collector.store import insert
+from collector.store.insert import RefusedError, TooMuchError, insert_otlp
 from collector.store.writer import Writer
 from collector.wal.commit import GroupCommit, LogUnavailableError
 from collector.wal.dead_letters import DeadLetters
 from collector.wal.frame import Frame, digest_of
 from collector.wal.log import LogLimits, SegmentLog
-from tests.support.otlp import Request, token_body
+from tests.support.otlp import T0, Request, token_body
 
 WAIT_S = 20
 
@@ -80,6 +83,124 @@ def test_only_the_payloads_that_the_store_refuses_are_set_aside(setup, bad_at):
     assert all("FixedString" in why["reason"] for why in s.dead().values())
     assert s.status.snapshot().payloads_dead_lettered == len(bad_at)
     assert s.log.pending == (0, 0)
+
+
+def misread(trace):
+    """A request of three tokens, one of which has its name as a varint."""
+    request = Request().tokens(trace=trace, count=3)
+    request.scope_spans.spans[1].ClearField("name")
+    request.scope_spans.spans[1].MergeFromString(b"\x28\x05")
+    return request.body()
+
+
+@pytest.mark.parametrize("bad_at", [{0}, {1, 3}, {0, 1, 2, 3}])
+def test_a_field_of_a_wrong_wire_type_costs_its_span_alone(setup, bad_at):
+    s = setup()
+    segment = s.segment(*(misread(n + 1) if n in bad_at else token_body(trace=n + 1) for n in range(4)))
+    s.writer.write(segment)
+    assert s.tokens() == {n + 1: 2 if n in bad_at else 3 for n in range(4)}
+    assert s.segments == [f"{segment.id}.r"], "one insert for all that can be read"
+    for path, why in s.dead().items():
+        (span,) = ExportTraceServiceRequest.FromString(path.read_bytes()).resource_spans[0].scope_spans[0].spans
+        assert b"\x28\x05" in span.SerializeToString()
+        assert "wrong wire type" in why["reason"]
+    assert len(s.dead()) == s.status.snapshot().payloads_dead_lettered == len(bad_at)
+    assert s.log.pending == (0, 0)
+
+
+def test_a_misread_field_beside_the_spans_costs_none_of_them(setup):
+    s = setup()
+    s.writer.write(s.segment(token_body(trace=1) + b"\x08\x01"))
+    assert s.tokens() == {1: 3}
+    assert s.dead() == {}
+
+
+def test_a_payload_beside_misread_ones_that_the_store_refuses_is_still_set_aside_alone(setup):
+    s = setup()
+    s.writer.write(s.segment(token_body(trace=1), misread(2), unreadable(3), token_body(trace=4)))
+    assert s.tokens() == {1: 3, 2: 2, 4: 3}
+    assert sorted("wrong wire type" in why["reason"] for why in s.dead().values()) == [False, True]
+
+
+def scarce(most_bytes, calls):
+    """A store with memory for inserts of this many bytes."""
+
+    def insert(store, signal, source, token):
+        body = source.read_bytes() if hasattr(source, "read_bytes") else source
+        calls.append((token.partition(".")[2], len(body)))
+        if len(body) > most_bytes:
+            raise TooMuchError("memory limit")
+        insert_otlp(store, signal, source, token)
+
+    return insert
+
+
+def test_an_insert_that_is_too_large_for_the_memory_is_tried_again_and_then_divided(setup):
+    calls = []
+    s = setup(insert=scarce(1_500_000, calls), max_wait_s=0.001)
+    s.writer.write(s.segment(token_body(trace=1, count=16_000), token_body(trace=2)))
+    assert [token for token, _ in calls] == ["", "", "", "", "0", "0", "0", "0", "0.0", "0.1", "1"]
+    assert s.tokens() == {1: 16_000, 2: 3}
+    assert s.dead() == {}
+    assert s.log.pending == (0, 0)
+
+
+def test_a_small_insert_waits_for_memory_and_is_never_set_aside(setup):
+    calls = []
+
+    def recovers(store, signal, source, token):
+        scarce(0 if len(calls) < 9 else 10**6, calls)(store, signal, source, token)
+
+    s = setup(insert=recovers, max_wait_s=0.001)
+    s.writer.write(s.segment(token_body(trace=1), token_body(trace=2)))
+    assert {token for token, _ in calls} == {""}
+    assert s.tokens() == {1: 3, 2: 3}
+
+
+def test_a_single_span_that_is_too_large_for_the_memory_is_set_aside(setup):
+    request = Request()
+    request.span("large", attributes={"text": "x" * 2_000_000})
+    s = setup(insert=scarce(10**6, []), max_wait_s=0.001)
+    s.writer.write(s.segment(request.body(), token_body(trace=2)))
+    assert [path.read_bytes() for path in s.dead()] == [request.body()]
+    assert s.tokens() == {2: 3}
+    assert s.log.pending == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "raised"),
+    [
+        (241, "Memory limit (total) exceeded", TooMuchError),
+        (252, "Too many partitions for single INSERT block (more than 100)", RefusedError),
+        (252, "Too many parts (300). Merges are processing significantly slower than inserts", DatabaseError),
+    ],
+)
+def test_an_error_of_the_store_is_told_from_one_of_the_data(code, text, raised):
+    class Failing:
+        embedded = False
+
+        def client(self):
+            return self
+
+        def raw_insert(self, *_, **__):
+            raise DatabaseError(text, code=code)
+
+    with pytest.raises(raised, match=text[:10]):
+        insert_otlp(Failing(), TRACES, b"", "token")
+
+
+def test_clickhouse_says_both_errors_as_they_are_told_apart(setup, monkeypatch):
+    s = setup()
+    days = Request()
+    for day in range(3):
+        days.span("on a day", span=day + 1, start=T0 + day * 86400 * 10**9)
+    monkeypatch.setitem(insert.INSERT_SETTINGS, "max_partitions_per_insert_block", 2)
+    with pytest.raises(RefusedError, match="partitions"):
+        insert_otlp(s.store, TRACES, days.body(), "days")
+    monkeypatch.setitem(insert.INSERT_SETTINGS, "max_partitions_per_insert_block", 0)
+    monkeypatch.setitem(insert.INSERT_SETTINGS, "max_memory_usage", 1_000_000)
+    with pytest.raises(TooMuchError, match="emory limit"):
+        insert_otlp(s.store, TRACES, token_body(count=16_000), "memory")
 
 
 def test_a_crash_in_the_middle_of_setting_aside_adds_nothing_twice(setup):

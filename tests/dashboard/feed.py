@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 
@@ -38,7 +40,7 @@ class Engine:
                     pass
         self.trail._clock = now_ns
 
-    def step(self, duration: int, emitted, *, prefill: int = 0, kv_used: int = 20, **more: int) -> int:
+    def step(self, duration: int, emitted, *, prefill: int = 0, kv_used: int = 20, **more: Any) -> int:
         start, self.at = self.at, self.at + duration
         running = more.pop("running", len(emitted))
         self.trail.step(
@@ -49,7 +51,13 @@ class Engine:
         return self.at
 
     def arrive(self, request_id: str, **more):
-        given = {"operation": "chat", "model": MODEL, "tenant": "acme", "slo_class": "chat", "input_tokens": 40} | more
+        given: dict[str, Any] = {
+            "operation": "chat",
+            "model": MODEL,
+            "tenant": "acme",
+            "slo_class": "chat",
+            "input_tokens": 40,
+        } | more
         return self.trail.start_request(request_id=request_id, arrival_ns=self.at, **given)
 
     def answer(self, request_id: str, *, tokens: int, queued: int = 10 * MS, prefill: int = 150 * MS, **more):

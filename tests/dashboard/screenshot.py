@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from pathlib import Path
+from typing import Literal
 
 import httpx
 from playwright.sync_api import Page
@@ -47,7 +48,7 @@ def main() -> None:
     given.out.mkdir(parents=True, exist_ok=True)
     trace_id = slowest(given.api, given.range)
     with tempfile.TemporaryDirectory() as folder, streamlit(given.api, Path(folder)) as url, browsing() as browser:
-        scheme = "dark" if given.dark else "light"
+        scheme: Literal["dark", "light"] = "dark" if given.dark else "light"
         context = browser.new_context(viewport={"width": WIDTH, "height": FIRST_SCREEN}, color_scheme=scheme)
         context.set_default_timeout(60_000)
         page = context.new_page()

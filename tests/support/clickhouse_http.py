@@ -29,6 +29,7 @@ INSERT = re.compile(rb"\s*INSERT INTO\b.*\bFORMAT \w+\s*", re.IGNORECASE)
 
 
 class Handler(BaseHTTPRequestHandler):
+    server: "Server"
     protocol_version = "HTTP/1.1"
     connection = None
 

@@ -20,6 +20,7 @@ class Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
+    server: "Server"
     protocol_version = "HTTP/1.1"
 
     def do_POST(self):

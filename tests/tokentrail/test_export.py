@@ -1,5 +1,6 @@
 """The counts balance at all times, and only a full buffer, a refusal or a shutdown loses a span."""
 
+import logging
 import threading
 import time
 
@@ -8,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tokentrail.support import MS, T0, start
-from tokentrail.export import Exporter
-from tokentrail.guard import Guard
+from tokentrail.export import MAX_AGE_S, MAX_ATTEMPTS, Exporter
+from tokentrail.guard import Guard, logger
 from tokentrail.testing import MemoryTrail, MemoryTransport, SendResult, SendStatus
-from tokentrail.wire import Payload
+from tokentrail.wire import Payload, Rank
 
 RETRY = SendResult(SendStatus.RETRY, "503")
 REFUSED = SendResult(SendStatus.REFUSED, "400")
@@ -22,12 +23,18 @@ PARTIAL = SendResult(SendStatus.DELIVERED, "too old", rejected=2)
 answers = st.sampled_from([DELIVERED, RETRY, REFUSED, PARTIAL, OSError("x")])
 
 
-def exporter(transport, *, max_spans=1_000, max_bytes=1 << 20):
-    return Exporter(transport, Guard(), max_spans=max_spans, max_bytes=max_bytes)
+def halves(payload):
+    """Of a body with one byte for each span."""
+    middle = len(payload.body) // 2
+    return [Payload(part, len(part), payload.rank) for part in (payload.body[:middle], payload.body[middle:])]
+
+
+def exporter(transport, *, max_spans=1_000, max_bytes=1 << 20, clock=time.monotonic):
+    return Exporter(transport, Guard(), max_spans=max_spans, max_bytes=max_bytes, halves=halves, clock=clock)
 
 
 def balance(stats):
-    return stats.exported + stats.dropped + stats.queued
+    return stats.exported + stats.dropped + stats.queued + stats.pending
 
 
 @settings(deadline=None)
@@ -162,7 +169,7 @@ def test_a_batch_that_cannot_be_built_is_counted():
     trail._pipeline._compress = lambda body: 1 / 0
     trail.flush()
     assert trail.stats.drops == {"malformed": 3}
-    assert trail.stats.errors == 1
+    assert trail.stats.errors == 3  # tokens, steps and requests travel apart
 
 
 def test_too_many_records_for_the_assembler_are_dropped_with_their_tokens(monkeypatch):
@@ -200,3 +207,147 @@ def test_shutdown_does_not_wait_for_a_dead_collector():
     assert trail.shutdown(0.05) is False
     assert time.monotonic() - begun < 5
     assert trail.stats.drops == {"shutdown": 1}
+
+
+def run_out(queue, attempts=500):
+    """Makes attempts until the queue is empty."""
+    for _ in range(attempts):
+        if queue.attempt() is None:
+            return
+
+
+def test_a_body_that_the_collector_cannot_take_does_not_block_the_others():
+    bodies = []
+
+    def collector(body):
+        if b"P" in body:
+            return RETRY
+        bodies.append(body)
+        return DELIVERED
+
+    queue = exporter(collector)
+    queue.offer(Payload(b"aaaaaPaa", 8), Payload(b"bb", 2), Payload(b"cc", 2))
+    run_out(queue)
+    assert bodies[:2] == [b"bb", b"cc"]
+    assert sorted(b"".join(bodies)) == sorted(b"aaaaaaabbcc")
+    assert (queue.stats.exported, queue.stats.drops) == (11, {"refused": 1})
+    assert queue.stats.accepted == 12
+
+
+def test_nothing_is_split_while_the_collector_takes_nothing():
+    transport = MemoryTransport(*[RETRY] * 60)
+    queue = exporter(transport)
+    queue.offer(Payload(b"aa", 2), Payload(b"bb", 2), Payload(b"cc", 2))
+    run_out(queue)
+    assert set(transport.attempts) == {b"aa", b"bb", b"cc"}
+    assert transport.attempts[:6] == [b"aa"] * MAX_ATTEMPTS + [b"bb"]
+    assert (queue.stats.exported, queue.stats.drops) == (6, {})
+
+
+def test_a_payload_is_not_tried_for_ever(caplog):
+    now = [0.0]
+    queue = exporter(MemoryTransport(*[RETRY] * 3), clock=lambda: now[0])
+    queue.offer(Payload(b"a", 1))
+    now[0] = MAX_AGE_S - 1
+    assert queue.attempt() > 0
+    now[0] = MAX_AGE_S
+    queue.offer(Payload(b"b", 1))
+    queue.attempt()
+    assert queue.stats.drops == {"expired": 1}
+    assert queue.stats.queued == 1
+    assert "lost 1 spans" in caplog.text
+
+
+def test_a_payload_that_is_too_large_is_halved_at_once():
+    bodies = []
+
+    def collector(body):
+        bodies.append(body)
+        return DELIVERED if len(body) <= 2 else SendResult(SendStatus.TOO_LARGE, "413")
+
+    queue = exporter(collector)
+    queue.offer(Payload(b"abcdef", 6))
+    run_out(queue)
+    assert bodies == [b"abcdef", b"abc", b"def", b"a", b"bc", b"d", b"ef"]
+    assert (queue.stats.exported, queue.stats.drops) == (6, {})
+
+
+def test_a_single_span_that_is_too_large_is_refused():
+    queue = exporter(MemoryTransport(SendResult(SendStatus.TOO_LARGE, "413")))
+    queue.offer(Payload(b"abcdef", 1))
+    assert queue.attempt() == 0
+    assert queue.stats.drops == {"refused": 1}
+
+
+def ranked(queue, *payloads):
+    """Offers (rank, spans) with one byte a span, and tells which were taken."""
+    return queue.offer(*(Payload(b"x" * spans, spans, rank) for rank, spans in payloads))
+
+
+@pytest.mark.parametrize("limit", ["max_spans", "max_bytes"])
+@pytest.mark.parametrize(("rank", "share"), [(Rank.TOKENS, 60), (Rank.STEPS, 70), (Rank.REQUESTS, 80)])
+def test_each_rank_has_its_share_of_the_queue(limit, rank, share):
+    queue = exporter(MemoryTransport(), **{limit: 80})
+    assert ranked(queue, (rank, share - 1), (rank, 1), (rank, 1)) == [True, True, False]
+    assert queue.stats.drops == {"buffer_full": 1}
+
+
+def test_requests_displace_the_newest_tokens_and_then_steps():
+    transport = MemoryTransport(RETRY)
+    queue = exporter(transport, max_spans=80)
+    ranked(queue, (Rank.TOKENS, 20), (Rank.STEPS, 11), (Rank.TOKENS, 19), (Rank.TOKENS, 18), (Rank.REQUESTS, 12))
+    queue.attempt()  # the first one is under way from now on
+    assert ranked(queue, (Rank.REQUESTS, 30)) == [True]
+    assert queue.stats.drops == {"buffer_full": 37}
+    assert ranked(queue, (Rank.REQUESTS, 18)) == [True]
+    assert queue.stats.drops == {"buffer_full": 48}
+    assert ranked(queue, (Rank.REQUESTS, 1)) == [False]
+    run_out(queue)
+    assert [len(body) for body in transport.bodies] == [20, 12, 30, 18]
+
+
+def test_the_room_of_a_delivered_payload_is_given_back():
+    queue = exporter(MemoryTransport(), max_spans=10, max_bytes=100)
+    for _ in range(30):
+        assert queue.offer(Payload(b"x" * 100, 10)) == [True]
+        queue.attempt()
+    assert queue.stats.exported == 300
+
+
+def test_the_first_retry_waits():
+    queue = exporter(MemoryTransport(RETRY))
+    queue.offer(Payload(b"a", 1))
+    assert queue.attempt() >= 0.5
+
+
+def test_a_log_handler_may_read_the_counts_in_another_thread():
+    """A handler that queues its records, or that blocks until another thread has written them, does so."""
+    seen = []
+
+    class Handler(logging.Handler):
+        def emit(self, record):
+            reader = threading.Thread(target=lambda: seen.append(queue.stats), daemon=True)
+            reader.start()
+            reader.join(5)
+
+    queue = exporter(MemoryTransport(RETRY, REFUSED), max_spans=1)
+    handler = Handler()
+    logger.addHandler(handler)
+    try:
+        queue.offer(Payload(b"a", 1), Payload(b"b", 1))
+        queue.attempt()
+        queue.attempt()
+    finally:
+        logger.removeHandler(handler)
+    assert len(seen) == 3  # full, tried again, refused
+
+
+def test_drops_are_counted_under_the_lock():
+    queue, done = exporter(MemoryTransport()), threading.Event()
+    with queue.changed:
+        thread = threading.Thread(target=lambda: (queue.drop(1, "late"), done.set()))
+        thread.start()
+        assert not done.wait(0.05)
+    assert done.wait(20)
+    thread.join()
+    assert queue.stats.drops == {"late": 1}

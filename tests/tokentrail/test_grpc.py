@@ -101,6 +101,11 @@ def test_statuses_mean_again_or_never(collector, code, delay_s, status):
     assert all(part in outcome.detail for part in (collector.url, code.name, "no room"))
 
 
+def test_a_message_that_is_too_large_is_split(collector):
+    outcome = OtlpGrpc(Endpoint.to(collector.url, protocol=GRPC))(bytes(5 << 20))  # grpcio takes 4 MiB by default
+    assert outcome.status is SendStatus.TOO_LARGE
+
+
 def test_nobody_listening_is_tried_again():
     assert OtlpGrpc(Endpoint.to("http://127.0.0.1:9", protocol=GRPC, timeout_s=2))(b"").status is SendStatus.RETRY
 

@@ -3,6 +3,7 @@
 import copy
 import json
 
+import numpy as np
 import pytest
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind
@@ -92,8 +93,10 @@ def test_a_handle_of_a_disabled_trail(monkeypatch, core):
 
 
 def test_a_handle_is_one_line_of_json(trail):
-    handle = trail.hand_over(start(trail, model="\ud800", attributes={"odd": object, "n": 2**70}))
-    assert json.loads(handle)["attributes"]["n"] == str(2**70)
+    handle = trail.hand_over(
+        start(trail, model="\ud800", attributes={"odd": object, "n": np.int64(5), "x": np.float32(0.5)})
+    )
+    assert json.loads(handle)["attributes"] == {"odd": str(object), "n": 5, "x": 0.5}
     assert "\n" not in handle
 
 

@@ -15,8 +15,8 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 
 from tests.tokentrail.support import MS, T0, start
-from tokentrail import Trail
-from tokentrail.config import Settings
+from tokentrail import Trail, now_ns
+from tokentrail.config import Settings, decompressor
 from tokentrail.export import SendStatus
 from tokentrail.http import Endpoint, OtlpHttp
 from tokentrail.testing import parse_spans
@@ -50,13 +50,35 @@ def test_retry_after_may_be_a_date_and_may_be_nonsense(serve):
     assert post(server).retry_after_s is None
 
 
-@pytest.mark.parametrize("status", [400, 401, 404, 413, 500])
+@pytest.mark.parametrize("status", [400, 401, 404, 500])
 def test_these_answers_mean_never_and_say_why(serve, status):
     server = serve((status, {}, b"no such thing"))
     outcome = post(server)
     assert outcome.status is SendStatus.REFUSED
     assert all(part in outcome.detail for part in (server.url, str(status), "no such thing"))
     assert len(server.posts) == 1
+
+
+def test_a_body_that_is_too_large_is_to_be_split(serve):
+    outcome = post(serve((413, {}, b"too large")))
+    assert outcome.status is SendStatus.TOO_LARGE
+    assert "too large" in outcome.detail
+
+
+@pytest.mark.parametrize("compression", list(Compression))
+def test_the_halves_of_a_refused_body_hold_all_its_spans(serve, compression):
+    server = serve((413, {}, b""), (413, {}, b""))
+    trail = background_trail(server.url, compression=compression)
+    for step in range(7):
+        trail.step(step, now_ns(), now_ns(), [])
+    assert trail.flush(20)
+    trail.shutdown()
+    bodies = [decompressor(compression)(body) for _, body in server.posts]
+    assert [len(parse_spans(body)) for body in bodies] == [7, 3, 4, 1, 2]
+    taken = [span for body in bodies[2:] for span in parse_spans(body)]
+    assert sorted(span.attributes["tokentrail.step"] for span in taken) == list(range(7))
+    assert len({span.resource["service.name"] for span in taken}) == 1
+    assert trail.stats.exported == 7
 
 
 def test_a_redirect_is_not_followed_but_named(serve):
@@ -203,7 +225,7 @@ def test_trouble_is_logged_once_a_minute(serve, caplog):
     server = serve(*[(503, {"Retry-After": "0"}, b"maintenance")] * 5)
     trail = background_trail(server.url)
     with caplog.at_level(logging.WARNING, "tokentrail"):
-        trail.step(0, T0, T0, [])
+        trail.step(0, now_ns(), now_ns(), [])
         assert trail.flush(20)
     trail.shutdown()
     (message,) = [record.message for record in caplog.records if record.name == "tokentrail"]

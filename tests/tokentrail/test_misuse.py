@@ -221,10 +221,10 @@ def test_after_shutdown_everything_is_refused_and_counted(trail):
     trail.kv_event(KvEvent.EVICT, blocks=1, reason="r", step=0, start_ns=T0)
     assert (trail.stats.pending, trail.stats.drops) == (0, {"shutdown": 3})
     assert start(trail).sampled is False
-    open_.end(T0 + MS)
+    open_.end(T0 + MS)  # it has ended as abandoned
     trail.flush()
     stats = trail.stats
-    assert stats.drops == {"shutdown": 5}  # the step, its token, the event, the request, its phase
+    assert (stats.drops, stats.abandoned) == ({"shutdown": 3}, 1)  # the step, its token, the event
     assert stats.accepted == stats.exported + stats.dropped
     assert stats.pending == 0
 
@@ -232,3 +232,43 @@ def test_after_shutdown_everything_is_refused_and_counted(trail):
 def test_drops_hold_no_zeros(trail):
     trail._exporter.drop(0, "late")
     assert trail.stats.drops == {}
+
+
+def test_a_malformed_step_does_not_move_the_ends_of_its_batch(tolerant):
+    """Requests end between steps: one that was dropped must not count as one that the request could still get."""
+    request, other = start(tolerant), start(tolerant)
+    tolerant.step("first", T0, T0 + MS, [request])
+    tolerant.step(1, T0, T0 + MS, [request, other])
+    request.end(T0 + MS)
+    tolerant.step(2, T0, T0 + 2 * MS, [request, other])
+    tolerant.flush()
+    assert tolerant.stats.drops == {"malformed": 2, "late": 1}
+    (span,) = tolerant.spans("chat m")
+    assert span.attributes[semconv.OUTPUT_TOKENS] == 1
+    assert span.duration_ns == MS
+
+
+def test_a_batch_of_malformed_steps_alone_is_dropped(tolerant):
+    request = start(tolerant)
+    tolerant.step("first", T0, T0 + MS, [request])
+    request.end(T0 + MS)
+    tolerant.flush()
+    assert tolerant.stats.drops == {"malformed": 2}
+    assert len(tolerant.spans("chat m")) == 1
+
+
+def test_a_step_that_ends_before_it_starts_has_no_duration(trail):
+    trail.step(0, T0 + 2 * MS, T0 + MS, [])
+    (span,) = trail.spans(semconv.STEP_SPAN)
+    assert (span.start_ns, span.end_ns) == (T0 + 2 * MS, T0 + 2 * MS)
+
+
+def test_kv_events_with_and_without_a_victim_in_one_batch(trail):
+    victim, stamps = start(trail), {"blocks": 1, "reason": "preemption", "start_ns": T0}
+    for step, request in enumerate((None, victim, None, victim)):
+        trail.kv_event(KvEvent.EVICT, step=step, request=request, **stamps)
+    parents = {span.attributes[semconv.STEP]: span.parent_id for span in trail.spans("tokentrail.kv.evict")}
+    assert parents == {0: 0, 1: victim.span_id, 2: 0, 3: victim.span_id}
+    traces = {span.attributes[semconv.STEP]: span.trace_id for span in trail.spans("tokentrail.kv.evict")}
+    assert traces[1] == traces[3] == victim.trace_id
+    assert traces[0] == traces[2] != victim.trace_id

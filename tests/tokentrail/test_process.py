@@ -1,5 +1,11 @@
 """Imports, exit and fork, each in a process of its own."""
 
+import os
+import subprocess
+import sys
+
+import pytest
+
 from tests.tokentrail.support import run
 from tokentrail.testing import parse_spans
 
@@ -50,3 +56,95 @@ def test_a_forked_child_sends_its_own_spans_under_its_own_name(server):
     child, parent = sorted(by_instance.values(), key=lambda names: "chat parent" in names)
     assert (child.count("chat child"), child.count("tokentrail.token"), child.count("tokentrail.step")) == (1, 1, 2)
     assert (parent.count("chat parent"), parent.count("tokentrail.token"), parent.count("tokentrail.step")) == (1, 1, 1)
+
+
+def test_a_request_open_at_exit_is_sent_as_abandoned(server):
+    run("from tokentrail import *; t = Trail.from_env(); r = t.start_request(operation='chat', model='m')", server.url)
+    spans = [span for _, body in server.posts for span in parse_spans(body)]
+    assert [span.attributes["error.type"] for span in spans if span.name == "chat m"] == ["abandoned"]
+
+
+CHILDREN = """
+import multiprocessing, sys
+from tokentrail import *
+
+inherited = Trail.from_env()
+
+def inherit():
+    inherited.step(1, now_ns(), now_ns(), [])
+
+def make():
+    Trail.from_env().step(2, now_ns(), now_ns(), [])
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[1])
+    children = [context.Process(target=target) for target in (inherit, make)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+        assert child.exitcode == 0
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_children_of_multiprocessing_send_what_they_recorded(server, tmp_path, method):
+    script = tmp_path / "children.py"
+    script.write_text(CHILDREN)
+    env = os.environ | {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": server.url}
+    done = subprocess.run(
+        [sys.executable, script, method], env=env, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    spans = [span for _, body in server.posts for span in parse_spans(body)]
+    assert sorted(span.attributes["tokentrail.step"] for span in spans) == [1, 2]
+
+
+SIGNAL = """
+import os, signal, threading
+from tokentrail import *
+
+trail = Trail.from_env()
+signal.signal(signal.SIGTERM, lambda *_: print(trail.shutdown(20)))
+trail._pipeline._compress = lambda body: os.kill(os.getpid(), signal.SIGTERM) or body
+trail.step(0, now_ns(), now_ns(), [])
+trail.flush(20)
+print(trail.stats.exported)
+"""
+
+
+def test_a_signal_handler_shuts_down_during_a_flush(server):
+    assert run(SIGNAL, server.url).split()[-2:] == ["True", "1"]
+
+
+FORK_DURING_A_BUILD = """
+import os, threading
+from tokentrail import *
+
+trail, building, forked = Trail.from_env(), threading.Event(), threading.Event()
+batches = []
+
+def compress(body):
+    batches.append(forked.is_set())
+    building.set()
+    return body
+
+trail._pipeline._compress = compress
+stamp = now_ns()
+for _ in range(60_000):
+    trail.step(0, stamp, stamp, [])
+thread = threading.Thread(target=trail.flush, args=(60,))
+thread.start()
+building.wait()
+if os.fork() == 0:
+    os._exit(0)
+forked.set()
+thread.join()
+os.wait()
+assert trail.shutdown(20)
+assert any(batches), "the fork waited for the whole build"
+"""
+
+
+def test_a_fork_waits_for_one_batch_of_a_build(server):
+    run(FORK_DURING_A_BUILD, server.url)

@@ -83,6 +83,7 @@ def test_every_reason_of_a_drop_is_listed():
         assemble.LATE,
         assemble.MALFORMED,
         export.BUFFER_FULL,
+        export.EXPIRED,
         export.REFUSED,
         export.REJECTED,
         export.SHUTDOWN,

@@ -10,7 +10,7 @@ from tokentrail import records
 from tokentrail.records import Kind, spans_in, step_ints, take, token_counts, well_formed
 from tokentrail.request import ENDED_SLOT, FOREIGN_SLOT, NO_SLOT, UnrecordedRequest
 from tokentrail.slots import Slots, _running_max
-from tokentrail.steps import _owners, step_columns, token_columns
+from tokentrail.steps import _owners, step_columns, token_columns, token_owners
 from tokentrail.testing import MemoryTrail
 
 
@@ -21,7 +21,7 @@ def requests_in(slots, *, arrival=10):
     columns = Slots(table=0)  # a slot is then its row
     while not set(slots) <= set(made):
         request = start(trail, arrival_ns=arrival * 1_000)
-        columns.take(request)
+        columns.take([request])
         columns.last[request.slot] = arrival  # stamps of these examples are no whole microseconds
         made[request.slot] = request
     return columns, [made[slot] for slot in slots]
@@ -57,7 +57,7 @@ def test_the_example_of_token_columns():
     batch = recorded((1_000, (seven, two), None), (2_000, (seven,), None))
     assert slots.mark_ended(seven, after_steps=1, end=1_500)
     refused = []
-    tokens = token_columns(batch, step_columns(batch), slots, lambda *why: refused.append(why))
+    tokens = token_columns(*token_owners(batch), step_columns(batch), slots, lambda *why: refused.append(why))
     assert (tokens.slots.tolist(), tokens.step.tolist()) == ([2, 7], [0, 0])
     assert refused == [(FOREIGN_SLOT, 0), (ENDED_SLOT, 1)]
 
@@ -67,7 +67,7 @@ def test_a_step_that_was_over_at_the_end_of_its_request_is_no_later_than_the_end
     slots, (request,) = requests_in([2])
     batch = recorded((1_000, (request,), None), (2_000, (request,), None))
     slots.mark_ended(request, after_steps=1, end=end)
-    assert token_columns(batch, step_columns(batch), slots, lambda *_: None).step.tolist() == kept
+    assert token_columns(*token_owners(batch), step_columns(batch), slots, lambda *_: None).step.tolist() == kept
 
 
 def test_the_example_of_advance():
@@ -106,7 +106,7 @@ def test_counts_are_none_when_each_request_got_one_token():
     one, two = UnrecordedRequest(), UnrecordedRequest()
     assert token_counts(recorded((0, (one,), None), (0, (one, two), None))) is None
     assert token_counts(recorded((0, (one, two), None), (0, (one, two), (3, 0)))).tolist() == [1, 1, 3, 0]
-    with pytest.raises(ValueError, match=r"step 1 emitted to 2 requests with counts \(3,\)"):
+    with pytest.raises(ValueError, match="do not fit"):
         token_counts(recorded((0, (one,), None), (0, (one, two), (3,))))
 
 
@@ -125,14 +125,14 @@ def test_a_step_stands_for_itself_and_its_tokens(counts, spans):
 def test_only_sampled_requests_have_token_spans():
     _, (request,) = requests_in([2])
     assert spans_in(recorded((0, [request, UnrecordedRequest(), None], (2, 5, 7)))[0]) == 3
-    assert spans_in((Kind.START, request)) == 1
+    assert (spans_in((Kind.START, request)), spans_in((Kind.END, request))) == (0, 1)
 
 
 def test_a_row_of_another_table_is_foreign():
     columns, (own,) = requests_in([9])
     other = Slots(table=1)
     stranger = start(MemoryTrail())
-    other.take(stranger)
+    other.take([stranger])
     slots = np.array([own.slot, stranger.slot, start(MemoryTrail()).slot, UnrecordedRequest().slot, ENDED_SLOT])
     assert [column.tolist() for column in columns.rows(slots)] == [
         [9, ENDED_SLOT, ENDED_SLOT, NO_SLOT, ENDED_SLOT],
@@ -167,4 +167,4 @@ def test_the_buffer_takes_as_many_records_as_it_says(monkeypatch):
     assert trail.stats.drops == {"buffer_full": 2}
     request = start(trail)  # starts and ends are kept: a request that began must end
     request.end(0)
-    assert trail.stats.pending == 4
+    assert trail.stats.pending == 3

@@ -42,8 +42,8 @@ def test_tokens_of_one_step_share_its_end(trail):
 
 
 def test_state_lives_across_batches_and_slots_are_reused(trail):
-    for round_ in range(600):  # more requests than the first slots hold
-        request = start(trail, request_id=str(round_))
+    requests = [start(trail, request_id=str(number)) for number in range(600)]  # more than the first slots hold
+    for round_, request in enumerate(requests):
         trail.step(round_, T0, T0 + 2 * MS, [request])
         if round_ % 3 == 0:
             trail.flush()

@@ -1,0 +1,77 @@
+"""Opens the store of a collector, at once or, when its server is away, as soon as the server answers."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Final
+
+from clickhouse_connect.driver.exceptions import ClickHouseError
+
+from collector.status import IngestStatus
+from collector.store.schema import apply_schema
+from collector.store.store import Store, StoreError, is_unavailable
+
+logger = logging.getLogger(__name__)
+
+_FAILURES: Final = (StoreError, ClickHouseError, OSError)
+
+
+class StoreOpener:
+    """A stage that tries again and again to open a store whose server was away at the start.
+
+    Until then `store` refuses every call, so writers keep their segments and the API answers with the reason.
+    """
+
+    name = "store opener"
+
+    def __init__(self, dsn: str, status: IngestStatus, *, retention_days: int, retry_s: float = 2.0) -> None:
+        """Try once; raises `StoreError` for a store that this collector cannot use."""
+        self._dsn = dsn
+        self._status = status
+        self._retention_days = retention_days
+        self._retry_s = retry_s
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+        try:
+            self.store = self._open()
+        except _FAILURES as error:
+            self.store = Store(dsn)
+            if self.store.embedded or not is_unavailable(error):
+                raise
+            self._not_yet(error)
+
+    def start(self) -> None:
+        """Begin to try, unless the store is open."""
+        if not self.store.is_open:
+            self._thread.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Give up; False when an attempt still runs."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._retry_s):
+            try:
+                self._open().close()
+            except _FAILURES as error:
+                self._not_yet(error)
+                continue
+            self.store.admit()
+            self._status.set_ready("store")
+            logger.info("the store %s is open", self.store.safe_dsn)
+            return
+
+    def _open(self) -> Store:
+        store = Store.open(self._dsn)
+        apply_schema(store, retention_days=self._retention_days)
+        return store
+
+    def _not_yet(self, error: Exception) -> None:
+        reason = f"the store {self.store.safe_dsn} is not open yet: {error}"
+        self.store.refuse(reason)
+        self._status.set_not_ready("store", reason)
+        logger.warning("%s (payloads wait in the log; the next attempt is in %.0f s)", reason, self._retry_s)

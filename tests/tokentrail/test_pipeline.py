@@ -1,0 +1,270 @@
+"""The build: its counts, its time-outs, and those who call it at a bad moment."""
+
+import gc
+import threading
+import time
+import weakref
+from collections import Counter
+
+import pytest
+
+from tests.tokentrail.support import MS, T0, start
+from tokentrail import Trail, semconv
+from tokentrail.config import Settings
+from tokentrail.gate import Gate
+from tokentrail.http import Endpoint
+from tokentrail.testing import MemoryTrail, MemoryTransport, SendResult, SendStatus
+from tokentrail.trail import TracerProvider
+
+RETRY = SendResult(SendStatus.RETRY, "503")
+
+
+def background_trail(transport=None, **settings):
+    settings = {"schedule_delay_s": 0.01, "strict": True} | settings
+    return Trail(
+        Settings(Endpoint("http://collector.invalid", {}), **settings),
+        TracerProvider(shutdown_on_exit=False),
+        transport=transport or MemoryTransport(),
+        clock=lambda: T0,
+    )
+
+
+@pytest.fixture
+def stuck():
+    """A trail whose build is in the middle of a batch until `go` is set."""
+    trail, entered, go = background_trail(schedule_delay_s=60), threading.Event(), threading.Event()
+
+    def compress(body):
+        entered.set()
+        go.wait(30)
+        return body
+
+    trail._pipeline._compress = compress
+    trail.entered, trail.go = entered, go
+    yield trail
+    go.set()
+    trail.shutdown()
+
+
+def balanced(stats):
+    return stats.accepted == stats.exported + stats.dropped + stats.queued + stats.pending
+
+
+def test_what_waits_and_what_is_being_built_is_accepted(trail):
+    requests = [start(trail), start(trail)]
+    trail.step(0, T0, T0 + MS, requests, counts=[3, 1])
+    requests[0].end(T0 + MS)
+    assert (trail.stats.accepted, trail.stats.pending) == (6, 6)  # a step, four tokens, an ended request
+    during = []
+    trail._pipeline._compress = lambda body: during.append(trail.stats) or body
+    trail.flush()
+    assert [stats.accepted for stats in during] == [6, 6, 6]  # tokens, steps and requests are compressed one by one
+    assert [stats.pending for stats in during] == [6, 6, 1]
+    assert all(balanced(stats) for stats in during)
+    assert (trail.stats.accepted, trail.stats.pending) == (8, 0)  # with the phase, and the announcement of the other
+
+
+def test_a_flush_ends_in_time_though_the_build_does_not(stuck):
+    stuck.step(0, T0, T0, [])
+    assert stuck.flush(0.01) is False
+    assert stuck.entered.wait(20)
+    assert (stuck.stats.accepted, stuck.stats.pending) == (1, 1)
+    stuck.go.set()
+    assert stuck.flush(20)
+    assert stuck.stats.exported == 1
+
+
+def test_a_shutdown_ends_in_time_and_counts_what_was_not_built(stuck):
+    for _ in range(40_000):
+        stuck.step(0, T0, T0, [])
+    assert stuck.shutdown(0.01) is False
+    assert balanced(stuck.stats)
+    stuck.go.set()
+    for _ in range(2_000):
+        if not stuck.stats.pending:
+            break
+        time.sleep(0.01)
+    assert (stuck.stats.accepted, stuck.stats.drops) == (40_000, {"shutdown": 40_000})
+
+
+def test_a_shutdown_stops_the_build_after_the_batch(stuck):
+    """60,000 ended requests take seconds to build."""
+    for _ in range(2_000):
+        start(stuck).end(T0 + MS)
+    assert stuck.shutdown(0.01) is False
+    built = []
+    stuck._pipeline._compress = lambda body: built.append(1) or body
+    stuck.go.set()
+    assert len(built) <= 1
+
+
+def test_a_batch_holds_few_ended_requests(trail):
+    bodies = Counter()
+    trail._pipeline._compress = lambda body: bodies.update([len(trail._pipeline._batch)]) or body
+    for _ in range(2_000):
+        start(trail).end(T0 + MS)
+    trail.flush()
+    assert max(bodies) < 600
+    assert len(trail.spans("chat m")) == 2_000
+
+
+def test_whoever_waits_at_the_gate_comes_before_the_one_who_returns():
+    gate, order = Gate(), []
+    assert gate.acquire()
+
+    def other():
+        gate.acquire()
+        order.append("other")
+        gate.release()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    while not gate._next.locked():
+        time.sleep(0.001)
+    gate.release()
+    assert gate.acquire()
+    order.append("again")
+    thread.join()
+    assert order == ["other", "again"]
+
+
+def test_the_gate_tells_its_owner_that_it_is_inside():
+    gate = Gate()
+    assert gate.acquire()
+    assert gate.acquire() is False
+    gate.release()
+    assert gate.acquire()
+
+
+def test_a_flush_within_a_build_does_not_deadlock(trail):
+    answers = []
+    trail._pipeline._compress = lambda body: answers.append(trail.flush(0)) or body
+    trail.step(0, T0, T0, [])
+    trail.flush()
+    assert answers == [False]
+
+
+@pytest.mark.parametrize("lock", ["_exporter.changed", "_pipeline._asked"])
+def test_a_signal_handler_may_shut_down_wherever_it_interrupts(lock):
+    """The handler runs in the thread that may hold the lock."""
+    trail = background_trail()
+    owner, name = lock.split(".")
+    trail.step(0, T0, T0, [])
+    with getattr(getattr(trail, owner), name):
+        trail.shutdown(0.01)
+    assert balanced(trail.stats)
+
+
+def test_a_trail_that_is_shut_down_can_be_freed():
+    trail = background_trail()
+    trail.shutdown()
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("tokentrail")]
+    for thread in threads:
+        thread.join(20)
+    freed = weakref.ref(trail)
+    del trail
+    gc.collect()
+    assert freed() is None
+
+
+def test_several_threads_record_on_one_trail():
+    transport = MemoryTransport()
+    trail = background_trail(transport)
+
+    def engine(number):
+        request = start(trail, request_id=str(number))
+        for step in range(300):
+            trail.step(step, T0, T0 + step * MS, [request])
+        request.end(T0 + 299 * MS)
+
+    threads = [threading.Thread(target=engine, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert trail.shutdown(20)
+    tokens = Counter(token.parent_id for token in transport.spans(semconv.TOKEN_SPAN))
+    assert sorted(tokens.values()) == [300] * 8
+    assert len(transport.spans(semconv.STEP_SPAN)) == 2_400
+    requests = transport.spans("chat m")
+    assert {span.attributes[semconv.RESPONSE_ID] for span in requests} == {str(number) for number in range(8)}
+    assert all(span.attributes[semconv.OUTPUT_TOKENS] == 300 for span in requests)
+    assert trail.stats.accepted == trail.stats.exported
+
+
+def test_a_flush_builds_all_batches(trail):
+    requests = [start(trail) for _ in range(50)]
+    for step in range(800):
+        trail.step(step, T0, T0 + step * MS, requests)
+    trail.flush()
+    tokens = trail.transport.spans(semconv.TOKEN_SPAN, parent=requests[7])
+    assert [token.attributes[semconv.TOKEN_INDEX] for token in tokens] == list(range(800))
+    assert sum(token.duration_ns for token in tokens) == 799 * MS
+    assert trail.stats.exported == 800 * 51 + 50
+
+
+@pytest.mark.parametrize("limit", [{"max_queue_spans": 2_048}, {"max_queue_bytes": 100_000}, {"max_queue_spans": 256}])
+@pytest.mark.parametrize("background", [True, False])
+def test_payloads_fit_a_small_queue(limit, background):
+    trail = background_trail(**limit) if background else MemoryTrail(**limit)
+    requests = [start(trail) for _ in range(20)]
+    for step in range(150):
+        trail.step(step, T0, T0 + step * MS, requests)
+    for request in requests:
+        request.end(T0 + 200 * MS)
+    assert trail.flush(30)
+    assert trail.stats.drops == {}
+    assert trail.stats.exported >= 150 * 21 + 40
+    trail.shutdown()
+
+
+def test_tokens_are_shed_before_requests_and_a_request_says_how_many_it_lost():
+    trail = MemoryTrail(*[RETRY] * 500, max_queue_spans=400)
+    requests = []
+    for number in range(60):
+        request = start(trail, request_id=str(number))
+        requests.append(request)
+        for step in range(10):
+            trail.step(step, T0, T0 + (step + 1) * MS, [request])
+        request.end(T0 + 10 * MS)
+        trail.flush(0)
+    trail.transport.answers.clear()
+    spans = trail.spans("chat m")
+    spans.sort(key=lambda span: int(span.attributes[semconv.RESPONSE_ID]))
+    assert [span.attributes[semconv.RESPONSE_ID] for span in spans] == [str(number) for number in range(60)]
+    assert all(span.attributes[semconv.OUTPUT_TOKENS] == 10 for span in spans)
+    assert all(span.attributes[semconv.TIME_TO_LAST_TOKEN] == 0.01 for span in spans)
+    told = sum(span.attributes.get(semconv.DROPPED_TOKENS, 0) for span in spans)
+    sent = len(trail.spans(semconv.TOKEN_SPAN))
+    assert 0 < told <= 600 - sent
+    assert set(trail.stats.drops) == {"buffer_full"}
+    assert semconv.DROPPED_TOKENS not in spans[0].attributes
+
+
+def test_a_request_says_which_tokens_found_no_room_in_the_queue():
+    """Nothing is displaced here: tokens stop at three quarters of the queue."""
+    trail = MemoryTrail(*[RETRY] * 500, max_queue_spans=1_000, max_payload_spans=10)
+    whole, cut = start(trail), start(trail)
+    trail.step(0, T0, T0 + MS, [whole], counts=[700])
+    trail.flush(0)
+    trail.step(1, T0, T0 + 2 * MS, [cut], counts=[100])
+    cut.end(T0 + 2 * MS)
+    whole.end(T0 + 2 * MS)
+    trail.flush(0)
+    trail.transport.answers.clear()
+    of = {span.span_id: span.attributes for span in trail.spans("chat m")}
+    assert semconv.DROPPED_TOKENS not in of[whole.span_id]
+    assert of[cut.span_id][semconv.OUTPUT_TOKENS] == 100
+    assert of[cut.span_id][semconv.DROPPED_TOKENS] == 100 - len(trail.spans(semconv.TOKEN_SPAN, parent=cut))
+    assert 0 < of[cut.span_id][semconv.DROPPED_TOKENS] < 100
+
+
+def test_a_request_says_which_tokens_the_full_buffer_did_not_take(trail, monkeypatch):
+    monkeypatch.setattr("tokentrail.records.MAX_PENDING_RECORDS", 3)
+    request = start(trail)
+    for number in range(4):
+        trail.step(number, T0, T0 + (number + 1) * MS, [request], counts=[2])
+    request.end(T0 + 4 * MS)
+    (span,) = trail.spans("chat m")
+    assert (span.attributes[semconv.OUTPUT_TOKENS], span.attributes[semconv.DROPPED_TOKENS]) == (4, 4)
+    assert span.attributes[semconv.TIME_TO_LAST_TOKEN] == 0.002

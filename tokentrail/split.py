@@ -1,0 +1,25 @@
+"""Splits a payload that a collector does not take whole."""
+
+from __future__ import annotations
+
+from opentelemetry.exporter.otlp.proto.http import Compression
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from tokentrail.config import compressor, decompressor
+from tokentrail.wire import Payload
+
+
+def halves(compression: Compression, payload: Payload) -> list[Payload]:
+    """The first and the second half of a payload's spans."""
+    body = decompressor(compression)(payload.body)
+    (resource,) = ExportTraceServiceRequest.FromString(body).resource_spans
+    (scope,) = resource.scope_spans
+    spans = list(scope.spans)
+    middle = len(spans) // 2
+    made = []
+    for part in (spans[:middle], spans[middle:]):
+        del scope.spans[:]
+        scope.spans.extend(part)
+        half = ExportTraceServiceRequest(resource_spans=[resource]).SerializeToString()
+        made.append(Payload(compressor(compression)(half), len(part), payload.rank))
+    return made
