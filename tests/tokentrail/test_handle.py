@@ -122,3 +122,13 @@ def test_only_its_own_trail_hands_a_request_over(core):
     request.end(T0)
     assert len(tolerant.spans("chat m")) == 1
     assert tolerant.stats.errors == 2
+
+
+def test_a_request_that_was_handed_over_and_forgotten_is_not_abandoned(trail):
+    front = start(trail)
+    trail.flush()
+    trail.hand_over(front)
+    del front
+    trail.shutdown()
+    assert trail.stats.abandoned == 0
+    assert trail.spans("chat m") == []

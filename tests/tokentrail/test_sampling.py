@@ -150,6 +150,29 @@ def test_a_request_is_announced_when_it_is_certain_to_be_kept(clock):
     assert kept(trail) == [1.0]
 
 
+def test_an_abandoned_request_is_kept_as_the_error_that_it_is(clock):
+    trail = trail_with(clock, rate=0.0)
+    request = start(trail)
+    trail.flush()
+    del request
+    trail.flush()
+    (span,) = trail.spans("chat m")
+    assert span.attributes[semconv.ERROR_TYPE] == semconv.ABANDONED
+    assert (trail.stats.abandoned, trail.stats.left_out) == (1, 0)
+
+
+def test_a_request_that_is_too_old_ends_although_nobody_announced_it(clock):
+    trail = MemoryTrail(clock=clock, sampling=NONE, max_request_age_s=10)
+    request = start(trail)
+    trail.flush()
+    clock.now = T0 + 10_001 * MS
+    trail.flush()
+    trail.flush()
+    assert request.ended.error_type == semconv.ABANDONED
+    assert trail.spans(semconv.OPEN_SPAN) == []
+    assert kept(trail) == [1.0]
+
+
 def test_a_request_that_is_chosen_is_announced_at_once():
     trail = trail_with(rate=0.0, tenants={"acme": 1.0})
     start(trail, tenant="acme")
