@@ -16,7 +16,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.generation.streamers import BaseStreamer
 
-from tokentrail import Phase, RequestTrail, Status, Trail, now_ns
+from tokentrail import Phase, RequestTrail, Trail, now_ns
 
 STEPS = count()
 """Step numbers, which count up as long as the process lives."""
@@ -31,7 +31,7 @@ class TrailStreamer(BaseStreamer):
         self.since: int | None = None
 
     def put(self, value: torch.Tensor) -> None:
-        """The prompt starts PREFILL; each token ends a step, the first of them prefill too."""
+        """The prompt starts PREFILL, which the first token ends; each token ends a step."""
         now = now_ns()
         if self.since is None:
             self.prefill = value.numel()
@@ -42,7 +42,6 @@ class TrailStreamer(BaseStreamer):
                 next(STEPS), self.since, now, [self.request],
                 prefill_tokens=self.prefill, decode_tokens=decode, running=1,
             )  # fmt: skip
-            self.request.phase(Phase.DECODE, now)
             self.prefill = 0
         self.since = now
 
@@ -52,17 +51,13 @@ class TrailStreamer(BaseStreamer):
 
 def generate(trail: Trail, model: Any, prompt: list[int], max_tokens: int) -> list[int]:
     """`model.generate` as one traced request; an exception ends the request as an error and passes on."""
-    request = trail.start_request(
+    with trail.request(
         operation="text_completion", model="tiny-llama", provider="transformers", input_tokens=len(prompt)
-    )
-    streamer = TrailStreamer(trail, request)
-    try:
+    ) as request:
+        streamer = TrailStreamer(trail, request)
         output = model.generate(torch.tensor([prompt]), max_new_tokens=max_tokens, do_sample=False, streamer=streamer)
-    except Exception as error:
-        request.end(now_ns(), status=Status.ERROR, error_type=type(error).__name__)
-        raise
-    tokens: list[int] = output[0, len(prompt) :].tolist()
-    request.end(streamer.since or now_ns(), finish_reason="length" if len(tokens) == max_tokens else "stop")
+        tokens: list[int] = output[0, len(prompt) :].tolist()
+        request.end(streamer.since, finish_reason="length" if len(tokens) == max_tokens else "stop")
     return tokens
 
 

@@ -2,10 +2,26 @@
 
 from tokentrail.clock import now_ns
 from tokentrail.coldstart import ColdStart
+from tokentrail.config import Settings
 from tokentrail.export import TrailStats
+from tokentrail.http import Endpoint
 from tokentrail.request import RequestTrail
+from tokentrail.sampling import Sampling
 from tokentrail.semconv import KvEvent, Phase, Status
 from tokentrail.trail import Trail
 from tokentrail.version import __version__
 
-__all__ = ["ColdStart", "KvEvent", "Phase", "RequestTrail", "Status", "Trail", "TrailStats", "__version__", "now_ns"]
+__all__ = [
+    "ColdStart",
+    "Endpoint",
+    "KvEvent",
+    "Phase",
+    "RequestTrail",
+    "Sampling",
+    "Settings",
+    "Status",
+    "Trail",
+    "TrailStats",
+    "__version__",
+    "now_ns",
+]

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from tokentrail import semconv
-from tokentrail.clock import floored
+from tokentrail.chunks import chunk_columns
 from tokentrail.encode import Span, attributes_bytes, span_bytes
 from tokentrail.guard import Guard
 from tokentrail.phases import PhaseInterval, partition
 from tokentrail.records import Kind, Record, kind_of, spans_in, subject_of, well_formed
-from tokentrail.request import RequestTrail
+from tokentrail.request import ENDED_SLOT, RequestTrail
+from tokentrail.sampling import Sampling
 from tokentrail.semconv import KvEvent, Phase, Status
-from tokentrail.slots import ALL_IDS, Slots, trace_columns
+from tokentrail.slots import ALL_IDS, Slots, TokenRun, trace_columns
 from tokentrail.spans import cold_start_span, open_attributes, request_span
 from tokentrail.stamps import far_from, probable_unit
-from tokentrail.steps import StepColumns, TokenColumns, step_columns, token_columns, token_owners
+from tokentrail.steps import StepColumns, step_columns, token_columns, token_owners
 from tokentrail.wire import I64, U64, Block, Columns, fill, joined
 
 ANNOUNCE_AFTER_NS: Final = 5_000_000_000
@@ -28,6 +29,8 @@ ANNOUNCE_EVERY_NS: Final = 20_000_000_000
 """… but at least this often: the collector takes a request for lost that it has not heard of for 30 s."""
 LATE: Final = "late"
 """Reason of a drop: the token's request had ended."""
+FOREIGN: Final = "foreign"
+"""Reason of a drop: the token's request is a copy, or of another trail."""
 MALFORMED: Final = "malformed"
 """Reason of a drop: the record cannot become a span, for wrong types or counts that do not match."""
 
@@ -60,22 +63,26 @@ class Assembler:
 
     `build_steps` and then `build_requests` are called for each batch. A kind of record that fails does not stop the
     others; `take_lost` gives the spans that could not be built. `max_age_s` is the age at which an open request ends as
-    abandoned.
+    abandoned. `left_out` counts the requests that `sampling` left out.
     """
 
-    def __init__(self, guard: Guard, max_age_s: float, ids: np.random.Generator) -> None:
-        self.abandoned = 0
+    def __init__(self, guard: Guard, max_age_s: float, ids: np.random.Generator, sampling: Sampling) -> None:
+        self.abandoned = self.left_out = 0
+        self._sampling = sampling
         self._guard = guard
         self._max_age_ns = round(max_age_s * 1e9)
         self._ids = ids
         self._slots = Slots()
         self._lost: Counter[str] = Counter()
         self._ended: list[RequestTrail] = []
+        self._left: list[RequestTrail] = []
 
     def build_steps(self, records: Sequence[Record], now: int) -> Steps:
         """The spans of steps, tokens and events at `now` (unix ns). Remembers the requests that ended."""
         batch = _sorted(records)
-        self._slots.take(batch.started)
+        sampling = self._sampling
+        traced = None if sampling.keeps_all else [sampling.records_tokens(request) for request in batch.started]
+        self._slots.take(batch.started, traced)
         try:
             columns = self._columns(batch.steps)
         except (TypeError, ValueError, OverflowError, AttributeError) as error:
@@ -84,21 +91,32 @@ class Assembler:
         for request, after_steps in batch.ended:
             if request.ended is None:
                 self._abandon(request, now)
-            elif self._slots.mark_ended(request, after_steps=after_steps):
+            elif self._slots.mark_ended(request, after_steps=after_steps, end=request.ended.at_ns):
                 self._ended.append(request)
+        for request, after_steps in batch.left:
+            if self._slots.mark_ended(request, after_steps=after_steps, end=-1):
+                self._left.append(request)
         self._check_stamps(batch, columns, now)
         events = self._kv_blocks(batch.events[Kind.KV]) + self._encode_each(cold_start_span, batch.events[Kind.COLD])
-        if columns is None:
-            return Steps([], _NO_ROWS, events)
-        steps, owner, position = columns
-        tokens = token_columns(owner, position, steps, self._slots, self._late)
-        engine = [self._step_block(steps), *events]
-        return Steps([self._token_block(tokens)], tokens.slots, engine) if tokens else Steps([], _NO_ROWS, engine)
+        found: list[_Tokens] = []
+        if columns is not None:
+            steps, owner, position = columns
+            events = [self._step_block(steps), *events]
+            if of_steps := token_columns(owner, position, steps, self._slots, self._refuse):
+                found.append(_Tokens(of_steps.slots, of_steps.run, {semconv.STEP: of_steps.step}))
+        if of_chunks := chunk_columns(batch.events[Kind.CHUNK], self._slots, self._refuse):
+            found.append(_Tokens(*of_chunks, {}))
+        found = [tokens for some in found if len((tokens := self._traced(some)).owner)]
+        owners = np.concatenate([_NO_ROWS, *(tokens.owner for tokens in found)])
+        return Steps([self._token_block(*tokens) for tokens in found], owners, events)
 
     def build_requests(self, now: int) -> list[Block]:
         """The spans of the requests that ended in the batch, and the announcements that are due at `now` (unix ns)."""
         ended, self._ended = self._ended, []
         blocks = self._request_blocks(ended)
+        left, self._left = self._left, []
+        for request in left:
+            self._slots.release(request)
         return blocks + self._announcements(now)
 
     def lose(self, owners: I64) -> None:
@@ -134,7 +152,7 @@ class Assembler:
         """The batch without its malformed steps, so that the positions of the others are those of its columns."""
         kept = []
         for record in records:
-            if kind_of(record) is not Kind.STEP or well_formed(record, self._slots.capacity):
+            if kind_of(record) is not Kind.STEP or well_formed(record):
                 kept.append(record)
             else:
                 self._lost[MALFORMED] += spans_in(record)
@@ -143,15 +161,20 @@ class Assembler:
 
     def _columns(self, steps: Sequence[Record]) -> tuple[StepColumns, I64, I64] | None:
         """The columns of steps, and slot and step position of each token. Raises an error for a malformed step."""
-        return (step_columns(steps), *token_owners(steps, self._slots.capacity)) if steps else None
+        return (step_columns(steps), *token_owners(steps)) if steps else None
 
-    def _late(self, tokens: int) -> None:
-        self._lost[LATE] += tokens
+    def _refuse(self, slot: int, tokens: int) -> None:
+        """Counts and logs tokens that no request gets; `slot` tells why."""
+        if not tokens:
+            return
+        reason, why = (LATE, "had ended") if slot == ENDED_SLOT else (FOREIGN, "is a copy or of another trail")
+        self._lost[reason] += tokens
+        self._guard.warn(reason, "tokentrail dropped %d tokens whose request %s", tokens, why)
 
     def _check_stamps(self, batch: _Batch, columns: tuple[StepColumns, I64, I64] | None, now: int) -> None:
         """Counts stamps that are no unix nanoseconds of the present, and says once what they probably are."""
         stamps = [request.started.arrival_ns for request in batch.started]
-        stamps += [floored(request.ended.at_ns) for request in self._ended if request.ended]
+        stamps += [request.ended.at_ns for request in self._ended if request.ended]
         parts = [np.array(stamps, np.int64), *(columns[0][:2] if columns else ())]
         far = np.concatenate([far_from(now, part) for part in parts])
         if len(far):
@@ -167,29 +190,47 @@ class Assembler:
         )
         return fill(columns, semconv.STEP_SPAN, semconv.STEP_ATTRIBUTES)
 
-    def _token_block(self, tokens: TokenColumns) -> Block:
-        slots, owner, run = self._slots, tokens.slots, tokens.run
+    def _traced(self, tokens: _Tokens) -> _Tokens:
+        """The tokens that become spans."""
+        traced = self._slots.traced[tokens.owner]
+        if traced.all():
+            return tokens
+        run = TokenRun(*(column[traced] for column in (tokens.run.index, tokens.run.start, tokens.run.end)))
+        return _Tokens(tokens.owner[traced], run, {key: values[traced] for key, values in tokens.ints.items()})
+
+    def _token_block(self, owner: I64, run: TokenRun, ints: Mapping[str, I64]) -> Block:
+        slots = self._slots
         parent = slots.span[owner]
         span = parent + (run.index + 1).astype(np.uint64) * _STRIDE
         trace = slots.trace_high[owner], slots.trace_low[owner]
-        columns = Columns(trace, span, parent, run.start, run.end, (run.index, tokens.step))
-        return fill(columns, semconv.TOKEN_SPAN, (semconv.TOKEN_INDEX, semconv.STEP))
+        columns = Columns(trace, span, parent, run.start, run.end, (run.index, *ints.values()))
+        return fill(columns, semconv.TOKEN_SPAN, (semconv.TOKEN_INDEX, *ints))
 
     def _request_blocks(self, ended: list[RequestTrail]) -> list[Block]:
         phases: defaultdict[Phase, list[tuple[RequestTrail, PhaseInterval]]] = defaultdict(list)
 
-        def span_of(request: RequestTrail) -> Span:
+        def span_of(request: RequestTrail) -> Span | None:
+            announced = self._slots.is_announced(request)
             emitted = self._slots.release(request)
             ended, arrival = request.ended, request.started.arrival_ns
             assert ended is not None
-            end = max(floored(ended.at_ns), arrival, emitted.last)
-            parts = partition(arrival, end, request.marks, lambda mark: self._guard.misuse("an unknown phase", mark))
+            end = max(ended.at_ns, arrival, emitted.last)
+            first = emitted.first if emitted.tokens else None
+            parts = partition(arrival, end, request.marks, self._unknown_phase, first)
+            preempted = parts.preemptions > 0
+            weight = self._sampling.weight(request, emitted, end, preempted=preempted, announced=announced)
+            if weight is None:
+                self.left_out += 1
+                return None
             for interval in parts.intervals:
                 phases[interval.phase].append((request, interval))
-            return request_span(request, ended, end, emitted, parts)
+            return request_span(request, ended, end, emitted, parts, weight)
 
         blocks = self._encode_each(span_of, ended)
         return blocks + [self._phase_block(phase, intervals) for phase, intervals in phases.items()]
+
+    def _unknown_phase(self, mark: object) -> None:
+        self._guard.misuse("an unknown phase", mark)
 
     def _phase_block(self, phase: Phase, intervals: list[tuple[RequestTrail, PhaseInterval]]) -> Block:
         columns = Columns(
@@ -224,17 +265,23 @@ class Assembler:
         """Announces the open requests that are due: those with tokens, and those without."""
         slots = self._slots
         due = np.flatnonzero(slots.announcement <= now)
-        slots.wait[due] = np.clip(2 * slots.wait[due], ANNOUNCE_AFTER_NS, ANNOUNCE_EVERY_NS)
-        slots.announcement[due] = now + slots.wait[due]
         for slot in due[now - slots.arrival[due] > self._max_age_ns].tolist():
             if request := slots.open[slot]():
                 self._abandon(request, now)
+        if not self._sampling.keeps_all:
+            due = due[[self._is_certain(slot, now) for slot in due.tolist()]] if len(due) else due
+        slots.wait[due] = np.clip(2 * slots.wait[due], ANNOUNCE_AFTER_NS, ANNOUNCE_EVERY_NS)
+        slots.announcement[due] = now + slots.wait[due]
         begun = slots.tokens[due] > 0
         return [
             self._announcement_block(some, keys, now)
-            for some, keys in ((due[begun], (semconv.TIME_TO_FIRST_CHUNK,)), (due[~begun], ()))
+            for some, keys in ((due[begun], (semconv.TIME_TO_FIRST_TOKEN,)), (due[~begun], ()))
             if len(some)
         ]
+
+    def _is_certain(self, slot: int, now: int) -> bool:
+        request = self._slots.open[slot]()
+        return request is not None and self._sampling.announces(request, self._slots.emitted(slot, request.lost), now)
 
     def _announcement_block(self, due: I64, keys: Sequence[str], now: int) -> Block:
         slots, arrival = self._slots, self._slots.arrival[due]
@@ -259,12 +306,13 @@ class Assembler:
             self._slots.identity[slot] = known
         return known
 
-    def _encode_each(self, make: Callable[[Any], Span], items: Sequence[Any]) -> list[Block]:
-        """Serialises spans one by one. A span that fails is dropped alone."""
+    def _encode_each(self, make: Callable[[Any], Span | None], items: Sequence[Any]) -> list[Block]:
+        """Serialises spans one by one; None is no span. A span that fails is dropped alone."""
         spans = []
         for item in items:
             try:
-                spans.append(span_bytes(make(item)))
+                if span := make(item):
+                    spans.append(span_bytes(span))
             except Exception as error:
                 self._lost[MALFORMED] += 1
                 self._guard.failed("building a span", error)
@@ -279,17 +327,26 @@ class Assembler:
         return np.full(count, high), np.full(count, low)
 
 
+class _Tokens(NamedTuple):
+    """Tokens sorted by the row of their request, and the integer attributes of their spans besides the index."""
+
+    owner: I64
+    run: TokenRun
+    ints: Mapping[str, I64]
+
+
 class _Batch(NamedTuple):
-    """Records by kind. `ended` has each request with the number of steps of the batch before its end."""
+    """Records by kind. `ended` and `left` have each request with the number of steps of the batch before that."""
 
     started: list[RequestTrail]
     steps: list[Record]
     ended: list[tuple[RequestTrail, int]]
+    left: list[tuple[RequestTrail, int]]
     events: defaultdict[Kind, list[Any]]
 
 
 def _sorted(records: Iterable[Record]) -> _Batch:
-    batch = _Batch([], [], [], defaultdict(list))
+    batch = _Batch([], [], [], [], defaultdict(list))
     for record in records:
         kind = kind_of(record)
         if kind is Kind.STEP:
@@ -298,6 +355,8 @@ def _sorted(records: Iterable[Record]) -> _Batch:
             batch.started.append(subject_of(record))
         elif kind is Kind.END:
             batch.ended.append((subject_of(record), len(batch.steps)))
+        elif kind is Kind.LEAVE:
+            batch.left.append((subject_of(record), len(batch.steps)))
         else:
             batch.events[kind].append(subject_of(record))
     return batch

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Final
 
 from opentelemetry.exporter.otlp.proto.http import Compression
@@ -14,22 +16,22 @@ from opentelemetry.sdk import environment_variables as otel
 from opentelemetry.util.re import parse_env_headers
 
 from tokentrail.guard import logger
-from tokentrail.http import Endpoint
+from tokentrail.http import GRPC, HTTP, Endpoint
+from tokentrail.sampling import Sampling
 
 MAX_QUEUE_BYTES: Final = "TOKENTRAIL_MAX_QUEUE_BYTES"
 MAX_REQUEST_AGE_S: Final = "TOKENTRAIL_MAX_REQUEST_AGE_S"
 STRICT: Final = "TOKENTRAIL_STRICT"
+SAMPLING: Final = "TOKENTRAIL_SAMPLING"
 TRACES_EXPORTER: Final = "OTEL_TRACES_EXPORTER"
 
 MAX_PAYLOAD_BYTES: Final = 4 << 20
 MAX_PAYLOAD_SPANS: Final = 16_384
 
-_FIXED_HEADERS: Final = {"content-type": "application/x-protobuf", "user-agent": "tokentrail"}
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of the export. The defaults buffer about three minutes of 10,000 tokens/s."""
+    """Settings of the export, for `Trail(settings)`. The defaults buffer about three minutes of 10,000 tokens/s."""
 
     endpoint: Endpoint
     enabled: bool = True
@@ -39,14 +41,15 @@ class Settings:
     max_payload_spans: int = MAX_PAYLOAD_SPANS
     max_request_age_s: float = 7_200.0
     strict: bool = False
+    sampling: Sampling = field(default_factory=Sampling)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> Settings:
         """Settings from OTEL_* and TOKENTRAIL_* variables; docs/sdk.md lists them."""
         env = _Env(environ)
-        if (protocol := env.exporter("PROTOCOL")) not in ("", "http/protobuf"):
-            logger.warning("OTEL_EXPORTER_OTLP_PROTOCOL=%s: tokentrail speaks http/protobuf only and uses it", protocol)
         exporter = env.text(TRACES_EXPORTER).lower()
+        if exporter not in ("", "otlp", "none"):
+            logger.warning("%s=%s: tokentrail exports OTLP only and does so", TRACES_EXPORTER, exporter)
         return cls(
             endpoint=_endpoint(env),
             enabled=env.text(otel.OTEL_SDK_DISABLED).lower() != "true" and exporter != "none",
@@ -56,7 +59,13 @@ class Settings:
             max_payload_spans=int(env.number(otel.OTEL_BSP_MAX_EXPORT_BATCH_SIZE, MAX_PAYLOAD_SPANS, low=1)),
             max_request_age_s=env.number(MAX_REQUEST_AGE_S, 7_200.0, low=1),
             strict=env.text(STRICT).lower() == "true",
+            sampling=env.sampling(),
         )
+
+
+def body_compression(endpoint: Endpoint) -> Compression:
+    """The compression of bodies in the queue. A gRPC channel compresses its messages itself."""
+    return Compression.NoCompression if endpoint.protocol == GRPC else endpoint.compression
 
 
 def compressor(compression: Compression) -> Callable[[bytes], bytes]:
@@ -76,17 +85,19 @@ def decompressor(compression: Compression) -> Callable[[bytes], bytes]:
 
 
 def _endpoint(env: _Env) -> Endpoint:
-    base = env.text(otel.OTEL_EXPORTER_OTLP_ENDPOINT) or "http://localhost:4318"
-    compression = env.compression()
-    encoding = {} if compression is Compression.NoCompression else {"content-encoding": compression.value}
-    certificate, key = env.exporter("CLIENT_CERTIFICATE"), env.exporter("CLIENT_KEY")
-    return Endpoint(
-        url=env.text(otel.OTEL_EXPORTER_OTLP_TRACES_ENDPOINT) or f"{base.removesuffix('/')}/v1/traces",
-        headers={**_FIXED_HEADERS, **parse_env_headers(env.exporter("HEADERS"), liberal=True), **encoding},
+    protocol = env.protocol()
+    base = env.text(otel.OTEL_EXPORTER_OTLP_ENDPOINT)
+    if base and protocol == HTTP:
+        base = f"{base.removesuffix('/')}/v1/traces"
+    return Endpoint.to(
+        env.text(otel.OTEL_EXPORTER_OTLP_TRACES_ENDPOINT) or base,
+        headers=parse_env_headers(env.exporter("HEADERS"), liberal=True),
+        protocol=protocol,
         timeout_s=env.number(env.exporter_name("TIMEOUT"), 10.0, low=0.001),
-        compression=compression,
-        verify=env.exporter("CERTIFICATE") or True,
-        cert=(certificate, key) if certificate and key else certificate or None,
+        compression=env.compression(),
+        certificate=env.exporter("CERTIFICATE"),
+        client_certificate=env.exporter("CLIENT_CERTIFICATE"),
+        client_key=env.exporter("CLIENT_KEY"),
     )
 
 
@@ -115,6 +126,24 @@ class _Env:
             return value
         logger.warning("%s=%r is not a number of at least %g: using %g", name, raw, low, default)
         return default
+
+    def protocol(self) -> str:
+        name, raw = self.exporter_name("PROTOCOL"), self.exporter("PROTOCOL") or HTTP
+        if raw == GRPC and find_spec("grpc") is None:
+            logger.warning("%s=grpc needs `pip install tokentrail[grpc]`: using %s", name, HTTP)
+        elif raw not in (HTTP, GRPC):
+            logger.warning("%s=%r is neither %s nor %s: using the former", name, raw, HTTP, GRPC)
+        else:
+            return raw
+        return HTTP
+
+    def sampling(self) -> Sampling:
+        raw = self.text(SAMPLING)
+        try:
+            return Sampling(**json.loads(raw)) if raw else Sampling()
+        except (ValueError, TypeError, AttributeError) as error:
+            logger.warning("%s=%r is not usable: %s; keeping every request", SAMPLING, raw, error)
+            return Sampling()
 
     def compression(self) -> Compression:
         raw = self.exporter("COMPRESSION").lower() or Compression.NoCompression.value

@@ -68,7 +68,7 @@ class TrailStats:
     `pending` are the spans of records that wait for the next build or are in it: those of tokens, steps, events and
     ended requests. Phases and announcements are counted when they are built. `abandoned` counts requests that nobody
     ended: their object is gone, they are too old, or the trail was shut down. `errors` counts failures of the SDK
-    itself and wrong calls of it.
+    itself and wrong calls of it. `left_out` counts requests that sampling left out; their spans are in no other count.
     """
 
     accepted: int = 0
@@ -78,6 +78,7 @@ class TrailStats:
     pending: int = 0
     abandoned: int = 0
     errors: int = 0
+    left_out: int = 0
 
     @property
     def dropped(self) -> int:
@@ -123,7 +124,7 @@ class Exporter:
     def stats(self) -> TrailStats:
         """The counts, all read at one moment; `pending` and `errors` are the trail's to add."""
         with self.changed:
-            return TrailStats(self._accepted, self._exported, self._queue.spans, dict(self._drops))
+            return TrailStats(self._accepted, self._exported, self._queue.spans, dict(+self._drops))
 
     def offer(
         self, *payloads: Payload, lost: Mapping[str, int] | None = None, handover: Callable[[], None] = lambda: None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import urlsplit
 
 import requests
 from google.protobuf.message import DecodeError
+from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, attach, detach, set_value
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from urllib3.exceptions import HTTPError, InvalidHeader
@@ -24,9 +27,15 @@ SHOWN_CHARACTERS: Final = 200
 """Length of the part of an answer that a log message quotes."""
 
 
+HTTP: Final = "http/protobuf"
+GRPC: Final = "grpc"
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The address of a collector and how to post to it; `verify` and `cert` are those of `requests`."""
+    """The address of a collector and how to send to it. `headers` are all headers; `verify` (a CA file) and `cert` (the
+    client's certificate, or that and its key) are those of `requests`. Make one with `Endpoint.to`.
+    """
 
     url: str
     headers: Mapping[str, str]
@@ -34,6 +43,53 @@ class Endpoint:
     compression: Compression = Compression.NoCompression
     verify: bool | str = True
     cert: str | tuple[str, str] | None = None
+    protocol: str = HTTP
+
+    @classmethod
+    def to(
+        cls,
+        url: str = "",
+        *,
+        headers: Mapping[str, str] | None = None,
+        protocol: str = HTTP,
+        timeout_s: float = 10.0,
+        compression: Compression | str = Compression.NoCompression,
+        certificate: str = "",
+        client_certificate: str = "",
+        client_key: str = "",
+    ) -> Endpoint:
+        """An endpoint from the values of the OTEL_EXPORTER_OTLP_… variables of these names. `/v1/traces` is added to a
+        URL without a path; with `protocol="grpc"` the URL is an authority such as `https://collector:4317`.
+        """
+        compression = Compression(compression)
+        url = url or f"http://localhost:{4317 if protocol == GRPC else 4318}"
+        own: dict[str, str] = {}
+        if protocol == HTTP:
+            url = url if urlsplit(url).path.strip("/") else f"{url.rstrip('/')}/v1/traces"
+            own = {"content-type": "application/x-protobuf", "user-agent": "tokentrail"}
+            if compression is not Compression.NoCompression:
+                own["content-encoding"] = compression.value
+        cert = (client_certificate, client_key) if client_certificate and client_key else client_certificate or None
+        return cls(url, {**own, **(headers or {})}, timeout_s, compression, certificate or True, cert, protocol)
+
+
+def tls_files(endpoint: Endpoint) -> dict[str, str]:
+    """The TLS files of an endpoint, by the ends of the names of their variables."""
+    cert = (endpoint.cert,) if isinstance(endpoint.cert, str) else endpoint.cert or ()
+    named = zip(("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY"), (endpoint.verify, *cert), strict=False)
+    return {name: path for name, path in named if isinstance(path, str)}
+
+
+@contextmanager
+def uninstrumented() -> Iterator[None]:
+    """Instrumentations of `requests` and `grpc` pass the calls in this block over, so that the export is not traced.
+    OpenTelemetry's own exporters do the same.
+    """
+    token = attach(set_value(_SUPPRESS_INSTRUMENTATION_KEY, True))
+    try:
+        yield
+    finally:
+        detach(token)
 
 
 class OtlpHttp:
@@ -49,20 +105,28 @@ class OtlpHttp:
         """Posts one body. Trouble of the network or the collector is a result and never an exception."""
         if self._pid != os.getpid():
             self._session, self._pid = self._connect(), os.getpid()
-        url, timeout_s = self._endpoint.url, self._endpoint.timeout_s
+        url = self._endpoint.url
         try:
-            with self._session.post(url, data=body, timeout=timeout_s, stream=True, allow_redirects=False) as response:
+            with uninstrumented(), self._post(body) as response:
                 answer = response.raw.read(MAX_ANSWER_BYTES, decode_content=True)
                 return self._result(response, answer)
         except (requests.ConnectionError, requests.Timeout, HTTPError) as error:
             return SendResult(SendStatus.RETRY, f"{url}: {error}")
         except (requests.RequestException, ValueError) as error:
             return SendResult(SendStatus.REFUSED, f"{url} cannot be posted to: {error}")
+        except OSError as error:  # a TLS file that is not there, or not yet
+            return SendResult(SendStatus.RETRY, f"{url}: {error}")
+
+    def _post(self, body: bytes) -> requests.Response:
+        to = self._endpoint
+        # `verify` is an argument here, since REQUESTS_CA_BUNDLE overrides that of a session.
+        return self._session.post(
+            to.url, data=body, timeout=to.timeout_s, stream=True, allow_redirects=False, verify=to.verify
+        )
 
     def _connect(self) -> requests.Session:
         session = requests.Session()
         session.headers.update(self._endpoint.headers)
-        session.verify = self._endpoint.verify
         session.cert = self._endpoint.cert
         return session
 

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from tokentrail.clock import floored
 from tokentrail.semconv import Phase
 
+_Mark = tuple[Phase, int]
+
 
 class PhaseInterval(NamedTuple):
     """One phase from start to end, unix ns; the end is after the start."""
@@ -24,20 +26,24 @@ class Partition(NamedTuple):
     preemptions: int
 
 
-def partition(arrival: int, end: int, marks: Sequence[tuple[Any, int]], unknown: Callable[[object], None]) -> Partition:
+def partition(
+    arrival: int,
+    end: int,
+    marks: Sequence[tuple[Any, int]],
+    unknown: Callable[[object], None],
+    first_token: int | None = None,
+) -> Partition:
     """Splits [arrival, end] at `marks` (phase entered, unix ns). The first phase is `QUEUED`.
 
     Stamps are floored to microseconds and clamped between the mark before and `end`. A mark that is no `Phase` goes to
-    `unknown`, and the phase before it goes on.
+    `unknown`, and the phase before it goes on. `first_token` (unix ns) ends prefill where no mark says so.
     """
+    entered = _checked(arrival, end, marks, unknown)
+    if first_token is not None:
+        entered = _derived(entered, arrival, first_token)
     intervals: list[PhaseInterval] = []
     current, since, preemptions = Phase.QUEUED, arrival, 0
-    for mark in marks:
-        try:
-            phase, at = Phase(mark[0]), min(max(floored(mark[1]), since), end)
-        except (ValueError, TypeError):
-            unknown(mark)
-            continue
+    for phase, at in entered:
         if phase is current:
             continue
         if at > since:
@@ -47,3 +53,33 @@ def partition(arrival: int, end: int, marks: Sequence[tuple[Any, int]], unknown:
     if end > since:
         intervals.append(PhaseInterval(current, since, end))
     return Partition(intervals, preemptions)
+
+
+def _checked(
+    arrival: int, end: int, marks: Sequence[tuple[Any, int]], unknown: Callable[[object], None]
+) -> list[_Mark]:
+    entered: list[_Mark] = []
+    since = arrival
+    for mark in marks:
+        try:
+            phase, since = Phase(mark[0]), min(max(floored(mark[1]), since), end)
+        except (ValueError, TypeError, OverflowError):
+            unknown(mark)
+        else:
+            entered.append((phase, since))
+    return entered
+
+
+def _derived(marks: list[_Mark], arrival: int, first_token: int) -> list[_Mark]:
+    """Adds the DECODE that an engine left out: prefill ends with the first token.
+
+    no marks, arrival 10, first token 30                       PREFILL at 10, DECODE at 30
+    PREFILL at 12, PREEMPTED at 40, first token 30             PREFILL at 12, DECODE at 30, PREEMPTED at 40
+    DECODE is named, or the first token is not in PREFILL      nothing is added
+    """
+    if not marks:
+        return [(Phase.PREFILL, arrival), (Phase.DECODE, first_token)]
+    before = sum(at <= first_token for _, at in marks)
+    if not before or marks[before - 1][0] is not Phase.PREFILL or any(phase is Phase.DECODE for phase, _ in marks):
+        return marks
+    return [*marks[:before], (Phase.DECODE, first_token), *marks[before:]]

@@ -17,12 +17,12 @@ from opentelemetry.sdk.resources import Resource
 
 from tokentrail.assemble import MALFORMED, Assembler
 from tokentrail.clock import now_ns
-from tokentrail.config import MAX_PAYLOAD_BYTES, Settings, compressor
+from tokentrail.config import MAX_PAYLOAD_BYTES, Settings, body_compression, compressor
 from tokentrail.export import SHUTDOWN, Exporter, TrailStats, deadline
 from tokentrail.gate import Gate
 from tokentrail.guard import Guard
 from tokentrail.records import Kind, Record, kind_of, spans_in, take
-from tokentrail.semconv import SCOPE_NAME
+from tokentrail.semconv import SCHEMA_URL, SCOPE_NAME
 from tokentrail.wire import Block, Envelope, Payload, Rank
 
 BATCH_SPANS: Final = 16_000
@@ -55,7 +55,7 @@ class Pipeline:
         self._version = version
         self._clock = clock
         self._background = background
-        self._compress = compressor(settings.endpoint.compression)
+        self._compress = compressor(body_compression(settings.endpoint))
         spans, size = settings.max_queue_spans, settings.max_queue_bytes
         self._batch_spans = max(min(BATCH_SPANS, spans // 4, size // 4 // SPAN_BYTES), 1)
         self._payload_spans = max(min(settings.max_payload_spans, spans // 8), 1)
@@ -73,8 +73,8 @@ class Pipeline:
         self._asks = self._answered = 0
         self._stopping = self._ended = False
         self._batch: Sequence[Record] = ()
-        self._assembler = Assembler(self._guard, self._settings.max_request_age_s, ids)
-        self._envelope = Envelope(self._resource(), SCOPE_NAME, self._version)
+        self._assembler = Assembler(self._guard, self._settings.max_request_age_s, ids, self._settings.sampling)
+        self._envelope = Envelope(self._resource(), SCOPE_NAME, self._version, SCHEMA_URL)
         if self._background:
             threading.Thread(target=self._assemble, name="tokentrail-assemble", daemon=True).start()
             threading.Thread(target=self._exporter.run, name="tokentrail-export", daemon=True).start()
@@ -86,7 +86,13 @@ class Pipeline:
             waiting = [*self._records.copy(), *self._batch]  # `copy` is one step for the threads that append
             stats = self._exporter.stats
         pending = sum(map(spans_in, waiting))
-        return replace(stats, accepted=stats.accepted + pending, pending=pending, abandoned=self._assembler.abandoned)
+        return replace(
+            stats,
+            accepted=stats.accepted + pending,
+            pending=pending,
+            abandoned=self._assembler.abandoned,
+            left_out=self._assembler.left_out,
+        )
 
     def flush(self, timeout_s: float) -> bool:
         """Builds, then waits until the queue is empty. False when the time is up first."""

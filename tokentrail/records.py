@@ -1,7 +1,7 @@
 """The records that wait between the engine's threads and the exporter's. No other module knows their layout.
 
     (Kind.STEP, start_ns, end_ns, step, … kv_evicted, emitted, counts)
-    (Kind.START | END | KV | COLD, request or event)
+    (Kind.START | END | LEAVE | CHUNK | KV | COLD, request, chunk or event)
 
 `emitted` is the tuple of the requests that got tokens in the step, `counts` the number of tokens of each or None.
 """
@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from tokentrail.arguments import MAX_TOKENS
 from tokentrail.export import BUFFER_FULL, SHUTDOWN
 from tokentrail.guard import Guard
 from tokentrail.request import RequestTrail
@@ -29,8 +30,6 @@ Record = tuple[Any, ...]
 
 MAX_PENDING_RECORDS: Final = 65_536
 """Records that may wait, far more than a schedule delay brings. Steps and events beyond it are dropped and counted."""
-MAX_TOKENS_PER_STEP: Final = 1 << 12
-"""Tokens that one request can get in one step; a larger count is a mistake of the caller."""
 
 
 class Kind(Enum):
@@ -39,6 +38,8 @@ class Kind(Enum):
     STEP = auto()
     START = auto()
     END = auto()
+    LEAVE = auto()
+    CHUNK = auto()
     KV = auto()
     COLD = auto()
 
@@ -113,6 +114,8 @@ class Recorder:
         if kind_of(record) is _STEP:
             for request, tokens in _tokens_in(record):
                 request.lost += tokens  # without a lock: two threads that emit to one request may lose a count
+        elif kind_of(record) is Kind.CHUNK:
+            subject_of(record).request.lost += spans_in(record)
 
 
 def take(records: deque[Record], spans: int) -> list[Record]:
@@ -150,17 +153,17 @@ def token_counts(records: Sequence[Record]) -> I64 | None:
     if list(map(len, parts)) != list(map(len, emitted)):
         raise ValueError("counts do not fit their requests")
     counts = np.frombuffer(array("q", chain.from_iterable(parts)), np.int64)
-    if counts.min(initial=0) < 0 or counts.max(initial=0) > MAX_TOKENS_PER_STEP:
+    if counts.min(initial=0) < 0 or counts.max(initial=0) > MAX_TOKENS:
         raise ValueError("counts that no step can have")
     return counts
 
 
-def well_formed(record: Record, capacity: int) -> bool:
-    """Whether a step record can become columns; all its requests must have slots below `capacity`."""
+def well_formed(record: Record) -> bool:
+    """Whether a step record can become columns."""
     _kind, *ints, emitted, counts = record
     return (
         all(_is_integer(value, -(2**63), 2**63 - 1) for value in ints)
-        and all(isinstance(request, RequestTrail) and request.slot < capacity for request in emitted)
+        and all(isinstance(request, RequestTrail) for request in emitted)
         and (counts is None or _counts_fit(emitted, counts))
     )
 
@@ -172,7 +175,9 @@ def spans_in(record: Record) -> int:
     kind = kind_of(record)
     if kind is _STEP:
         return 1 + sum(tokens for _, tokens in _tokens_in(record))
-    return 0 if kind is Kind.START else 1
+    if kind is Kind.CHUNK:
+        return len(subject_of(record).stamps)
+    return 0 if kind in (Kind.START, Kind.LEAVE) else 1
 
 
 def _tokens_in(record: Record) -> Iterator[tuple[RequestTrail, int]]:
@@ -182,11 +187,11 @@ def _tokens_in(record: Record) -> Iterator[tuple[RequestTrail, int]]:
         counts = (1,) * len(emitted)
     for request, count in zip(emitted, counts, strict=True):
         if isinstance(request, RequestTrail) and request.sampled:
-            yield request, int(count) if _is_integer(count, 0, MAX_TOKENS_PER_STEP) else 1
+            yield request, int(count) if _is_integer(count, 0, MAX_TOKENS) else 1
 
 
 def _counts_fit(emitted: Sequence[Any], counts: Sequence[Any]) -> bool:
-    return len(counts) == len(emitted) and all(_is_integer(count, 0, MAX_TOKENS_PER_STEP) for count in counts)
+    return len(counts) == len(emitted) and all(_is_integer(count, 0, MAX_TOKENS) for count in counts)
 
 
 def _is_integer(value: object, low: int, high: int) -> bool:

@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from asyncio import CancelledError
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from contextvars import Token
 from dataclasses import dataclass
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, NamedTuple
 
-from opentelemetry.trace import SpanContext, SpanKind, TraceState
+from opentelemetry import propagate
+from opentelemetry.context import Context, attach, detach
+from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, TraceFlags, TraceState, set_span_in_context
 
-from tokentrail.semconv import Phase, Status
+from tokentrail import arguments
+from tokentrail.arguments import AttributeValue, Misuse
+from tokentrail.guard import Guard
+from tokentrail.semconv import OTHER_ERROR, Phase, Status
 
 NO_SLOT: Final = 0
-"""Slot of a request that has none yet, or whose tokens are not recorded."""
+"""Slot of a request whose tokens are not recorded."""
 ENDED_SLOT: Final = 1
 """Slot of a request that has ended: a token that comes later is dropped and counted."""
 FIRST_SLOT: Final = 2
+FOREIGN_SLOT: Final = 1 << 62
+"""Slot of a request that no trail has taken, such as a copy: its tokens are dropped and counted."""
 
-AttributeValue = str | int | float | bool
+_CANCELLATIONS: Final = (CancelledError, GeneratorExit)
+"""Exceptions that mean that the caller went away."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RequestStart:
-    """The arguments of `Trail.start_request`, and the parent span that its carrier names."""
+    """The arguments of `Trail.start_request`, and the parent span that its carrier names. Nobody changes it once the
+    request is made; its type is not frozen, since a frozen one takes three times as long to make.
+    """
 
     arrival_ns: int
     operation: str
@@ -30,7 +43,7 @@ class RequestStart:
     request_id: str
     tenant: str
     slo_class: str
-    input_tokens: int
+    input_tokens: int | None
     kind: SpanKind
     parent: SpanContext | None
     trace_state: TraceState | None
@@ -39,74 +52,201 @@ class RequestStart:
 
 @dataclass(frozen=True, slots=True)
 class RequestEnd:
-    """The arguments of `RequestTrail.end`."""
+    """The arguments of `RequestTrail.end`, checked. None: not known."""
 
     at_ns: int
     status: Status
-    finish_reason: str
     error_type: str
+    finish_reasons: tuple[str, ...]
     input_tokens: int | None
-    cached_tokens: int
-    reasoning_tokens: int
+    output_tokens: int | None
+    cached_tokens: int | None
+    cache_creation_tokens: int | None
+    reasoning_tokens: int | None
+    response_model: str
+    response_id: str
+    attributes: Mapping[str, Any]
+
+
+class Chunk(NamedTuple):
+    """Tokens that arrived without an engine step: one stamp (unix ns) each. `ended`: the request had ended before."""
+
+    request: RequestTrail
+    stamps: tuple[int, ...]
+    ended: bool
+
+
+class Host(NamedTuple):
+    """The trail of a request, as far as the request calls it."""
+
+    clock: Callable[[], int]
+    on_end: Callable[[RequestTrail], object]
+    on_leave: Callable[[RequestTrail], object]
+    on_chunk: Callable[[Chunk], object]
+    misuse: Misuse
 
 
 class RequestTrail:
     """A request under way. Made by `Trail.start_request`, given to `Trail.step` with each token it gets.
 
-    Methods may be called from any thread, never raise, and cost one append each.
+    Methods may be called from any thread, never raise, and cost one append each. Stamps are unix ns, by default now.
+
+    In a `with` or `async with` block the request is OpenTelemetry's current span. Leaving the block ends the request,
+    unless `end` was called in it: an exception makes it an error, a cancelled task or a closed generator cancelled.
+
+    A request is known by its object. A copy, also one that was pickled, is not the request: its tokens are refused.
     """
 
-    __slots__ = ("__weakref__", "_on_end", "ended", "lost", "marks", "slot", "span_id", "started", "trace_id")
+    __slots__ = ("__weakref__", "_host", "_token", "ended", "lost", "marks", "slot", "span_id", "started", "trace_id")
 
     sampled = True
 
-    def __init__(
-        self, trace_id: int, span_id: int, started: RequestStart, on_end: Callable[[RequestTrail], object]
-    ) -> None:
+    def __init__(self, trace_id: int, span_id: int, started: RequestStart, host: Host) -> None:
         self.trace_id = trace_id
         self.span_id = span_id
         self.started = started
         self.ended: RequestEnd | None = None
         self.marks: list[tuple[Phase, int]] = []
-        self.slot = NO_SLOT  # only the exporter thread changes it
+        self.slot = FOREIGN_SLOT  # only the exporter thread changes it
         self.lost = 0  # tokens that the full buffer of records did not take
-        self._on_end = on_end
+        self._host = host
+        self._token: Token[Context] | None = None
 
     def __del__(self) -> None:
         """Nobody can end this request any more: the exporter thread ends it as abandoned."""
-        if self.slot >= FIRST_SLOT and self.ended is None:
-            self._on_end(self)
+        if FIRST_SLOT <= self.slot < FOREIGN_SLOT and self.ended is None:
+            self._host.on_end(self)
+
+    @property
+    def span_context(self) -> SpanContext:
+        """OpenTelemetry's context of the request's span; not valid when there are no ids."""
+        flags = TraceFlags(TraceFlags.SAMPLED if self.sampled else TraceFlags.DEFAULT)
+        return SpanContext(self.trace_id, self.span_id, False, flags, self.started.trace_state)
 
     @property
     def traceparent(self) -> str:
-        """The W3C `traceparent` header that makes a downstream span a child of this request."""
-        return _traceparent(self)
+        """The W3C `traceparent` header that makes a downstream span a child of this request; its sampled flag is off
+        when the request is not sampled. Empty when tracing is disabled, since there are no ids to hand on.
+        """
+        return f"00-{self.trace_id:032x}-{self.span_id:016x}-{int(self.sampled):02x}" if self.trace_id else ""
 
-    def phase(self, phase: Phase, at_ns: int) -> None:
+    def inject(self, headers: MutableMapping[str, str]) -> None:
+        """Adds the headers of this request's context (`traceparent`, `tracestate`; OTEL_PROPAGATORS chooses) for a call
+        to another service.
+        """
+        if self.trace_id:
+            propagate.inject(headers, set_span_in_context(NonRecordingSpan(self.span_context)))
+
+    def phase(self, phase: Phase, at_ns: int | None = None) -> None:
         """Enters `phase` and leaves the one before; a request arrives in `QUEUED`. A stamp before the last one is moved
         to it, a stamp after the end to the end, so that the phases partition [arrival, end].
+
+        Nobody needs to name phases: without any, PREFILL lasts from the arrival to the first token, then comes DECODE.
         """
-        self.marks.append((phase, at_ns))
+        self.marks.append((phase, self._host.clock() if at_ns is None else at_ns))
+
+    def token(self, count: int = 1, at_ns: int | None = None) -> None:
+        """Records `count` tokens that arrived together, outside of an engine step: one chunk of a stream."""
+        host = self._host
+        at = arguments.stamp(at_ns, host.clock, host.misuse)
+        self._emit((at,) * (arguments.count(count, "tokens", host.misuse, most=arguments.MAX_TOKENS) or 0))
+
+    def tokens(self, stamps_ns: Sequence[int]) -> None:
+        """Records tokens that arrived outside of an engine step, one for each stamp, in order."""
+        self._emit(arguments.stamps(stamps_ns, self._host.misuse))
 
     def end(
         self,
-        at_ns: int,
+        at_ns: int | None = None,
         *,
         status: Status = Status.OK,
         finish_reason: str = "",
+        finish_reasons: Sequence[str] = (),
         error_type: str = "",
         input_tokens: int | None = None,
-        cached_tokens: int = 0,
-        reasoning_tokens: int = 0,
+        output_tokens: int | None = None,
+        cached_tokens: int | None = None,
+        cache_creation_tokens: int | None = None,
+        reasoning_tokens: int | None = None,
+        response_model: str = "",
+        response_id: str = "",
+        attributes: Mapping[str, AttributeValue] | None = None,
     ) -> None:
         """Ends the request; only the first call counts. After success `at_ns` is the end of the step that emitted the
         last token, so that E2E, the sum of the phases and the sum of the token spans are one number.
+
+        An `error_type` makes the status an error. `finish_reasons` holds one reason for each choice of a request with
+        several, `finish_reason` the only one. `output_tokens` overrides the number of recorded tokens. An argument that
+        cannot be used is left out, logged and counted in `Trail.stats.errors`; an unknown status is an error.
         """
+        if self.ended is not None:
+            return
+        host = self._host
+        misuse = host.misuse
+        known = arguments.status(status, misuse)
+        failed = known is Status.ERROR or (bool(error_type) and known is Status.OK)
+        self.ended = RequestEnd(
+            arguments.stamp(at_ns, host.clock, misuse),
+            Status.ERROR if failed else known,
+            str(error_type or (OTHER_ERROR if failed else "")),
+            arguments.words(finish_reasons or finish_reason, misuse) or (("error",) if failed else ()),
+            arguments.count(input_tokens, "input_tokens", misuse),
+            arguments.count(output_tokens, "output_tokens", misuse),
+            arguments.count(cached_tokens, "cached_tokens", misuse),
+            arguments.count(cache_creation_tokens, "cache_creation_tokens", misuse),
+            arguments.count(reasoning_tokens, "reasoning_tokens", misuse),
+            str(response_model),
+            str(response_id),
+            arguments.mapping(attributes, misuse),
+        )
+        host.on_end(self)
+
+    def _is_of(self, host: Host) -> bool:
+        return self._host is host
+
+    def _hand_over(self) -> None:
         if self.ended is None:
-            self.ended = RequestEnd(
-                at_ns, status, finish_reason, error_type, input_tokens, cached_tokens, reasoning_tokens
-            )
-            self._on_end(self)
+            self.ended = _ELSEWHERE
+            self._host.on_leave(self)
+
+    def _emit(self, stamps: tuple[int, ...]) -> None:
+        if stamps:
+            self._host.on_chunk(Chunk(self, stamps, self.ended is not None))
+
+    def __enter__(self) -> RequestTrail:
+        if self.trace_id:
+            self._token = attach(set_span_in_context(NonRecordingSpan(self.span_context)))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._token is not None:
+            detach(self._token)
+            self._token = None
+        if error is None:
+            self.end()
+        elif isinstance(error, _CANCELLATIONS):
+            self.end(status=Status.CANCELLED)
+        else:
+            self.end(error_type=type(error).__qualname__)
+
+    async def __aenter__(self) -> RequestTrail:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, traceback)
+
+    def __copy__(self) -> RequestTrail:
+        return CopiedRequest(self.trace_id, self.span_id, self._host.misuse)
+
+    def __deepcopy__(self, memo: object) -> RequestTrail:
+        return self.__copy__()
+
+    def __reduce__(self) -> tuple[type[RequestTrail], tuple[int, int]]:
+        return CopiedRequest, (self.trace_id, self.span_id)
 
 
 class UnrecordedRequest(RequestTrail):
@@ -117,22 +257,59 @@ class UnrecordedRequest(RequestTrail):
     sampled = False
 
     def __init__(self, trace_id: int = 0, span_id: int = 0) -> None:
-        super().__init__(trace_id, span_id, _NO_START, lambda _: None)
+        super().__init__(trace_id, span_id, _NO_START, _NO_HOST)
+        self.slot = NO_SLOT
 
-    @property
-    def traceparent(self) -> str:
-        """The header with the sampled flag off; empty when tracing is disabled, since there are no ids to hand on."""
-        return _traceparent(self) if self.trace_id else ""
-
-    def phase(self, phase: Phase, at_ns: int) -> None:
+    def phase(self, phase: Phase, at_ns: int | None = None) -> None:
         """Does nothing."""
 
-    def end(self, at_ns: int, **_: Any) -> None:
+    def token(self, count: int = 1, at_ns: int | None = None) -> None:
         """Does nothing."""
 
+    def tokens(self, stamps_ns: Sequence[int]) -> None:
+        """Does nothing."""
 
-def _traceparent(request: RequestTrail) -> str:
-    return f"00-{request.trace_id:032x}-{request.span_id:016x}-{int(request.sampled):02x}"
+    def end(self, at_ns: int | None = None, **_: Any) -> None:
+        """Does nothing."""
+
+    def __copy__(self) -> RequestTrail:
+        return self
+
+    def __reduce__(self) -> tuple[type[RequestTrail], tuple[int, int]]:
+        return UnrecordedRequest, (self.trace_id, self.span_id)
 
 
-_NO_START: Final = RequestStart(0, "", "", "", "", "", "", 0, SpanKind.SERVER, None, None, {})
+class CopiedRequest(RequestTrail):
+    """A copy of a request. Its calls are ignored, logged and counted, since the request itself goes on elsewhere."""
+
+    __slots__ = ()
+
+    def __init__(self, trace_id: int, span_id: int, misuse: Misuse | None = None) -> None:
+        super().__init__(trace_id, span_id, _NO_START, _NO_HOST._replace(misuse=misuse or _OF_NO_TRAIL.misuse))
+
+    def phase(self, phase: Phase, at_ns: int | None = None) -> None:
+        """Is ignored and counted."""
+        self._refuse("a phase")
+
+    def token(self, count: int = 1, at_ns: int | None = None) -> None:
+        """Is ignored and counted."""
+        self._refuse("tokens")
+
+    def tokens(self, stamps_ns: Sequence[int]) -> None:
+        """Is ignored and counted."""
+        self._refuse("tokens")
+
+    def end(self, at_ns: int | None = None, **_: Any) -> None:
+        """Is ignored and counted."""
+        self._refuse("the end")
+
+    def _refuse(self, call: str) -> None:
+        self._host.misuse(f"{call} of a copied request", self.traceparent)
+
+
+_OF_NO_TRAIL: Final = Guard()
+"""Logs the calls of requests that were unpickled, since no trail of this process made them."""
+_NO_HOST: Final = Host(lambda: 0, lambda _: None, lambda _: None, lambda _: None, lambda *_: None)
+_ELSEWHERE: Final = RequestEnd(0, Status.OK, "", (), None, None, None, None, None, "", "", {})
+"""The end of a request that another process goes on with."""
+_NO_START: Final = RequestStart(0, "", "", "", "", "", "", None, SpanKind.SERVER, None, None, {})

@@ -1,9 +1,9 @@
 """Names on the wire. Span names and attribute keys are spelled here and nowhere else.
 
-Keys that OpenTelemetry's GenAI semantic conventions define are used as they are; everything else lives under
-``tokentrail.``. The SDK writes these names, the collector's SQL reads them (`collector/sql/`, which a test holds to
-this file), and the dashboard labels with them. Times on the wire are unix nanoseconds and always multiples of
-1,000: a token is stored in microseconds, and sums must stay exact.
+Keys that OpenTelemetry's semantic conventions define (`SCHEMA_URL` names the version) are used as they are; everything
+else lives under ``tokentrail.``. The SDK writes these names, the collector's SQL reads them (`collector/sql/`, which a
+test holds to this file), and the dashboard labels with them. Times on the wire are unix nanoseconds and always
+multiples of 1,000: a token is stored in microseconds, and sums must stay exact.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from enum import StrEnum
 from typing import Final
 
 SCOPE_NAME: Final = "tokentrail"
+SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
+"""The version of OpenTelemetry's semantic conventions whose names are used here."""
 
 # --- span names -----------------------------------------------------------------------------------------------
 
@@ -82,17 +84,25 @@ RESPONSE_MODEL: Final = "gen_ai.response.model"
 RESPONSE_ID: Final = "gen_ai.response.id"
 FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
 TIME_TO_FIRST_CHUNK: Final = "gen_ai.response.time_to_first_chunk"
-"""TTFT in seconds (double), from arrival; absent when no token was emitted."""
+"""The value of `TIME_TO_FIRST_TOKEN`, sent for streamed requests only (`REQUEST_STREAM`)."""
 INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
 OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
 CACHED_TOKENS: Final = "gen_ai.usage.cache_read.input_tokens"
+CACHE_CREATION_TOKENS: Final = "gen_ai.usage.cache_creation.input_tokens"
 REASONING_TOKENS: Final = "gen_ai.usage.reasoning.output_tokens"
 REQUEST_MAX_TOKENS: Final = "gen_ai.request.max_tokens"
 REQUEST_TEMPERATURE: Final = "gen_ai.request.temperature"
 REQUEST_TOP_P: Final = "gen_ai.request.top_p"
 REQUEST_TOP_K: Final = "gen_ai.request.top_k"
 REQUEST_STREAM: Final = "gen_ai.request.stream"
+CHOICE_COUNT: Final = "gen_ai.request.choice.count"
+CONVERSATION_ID: Final = "gen_ai.conversation.id"
+SERVER_ADDRESS: Final = "server.address"
+SERVER_PORT: Final = "server.port"
 ERROR_TYPE: Final = "error.type"
+"""Always there on errors."""
+OTHER_ERROR: Final = "_OTHER"
+"""The value of `ERROR_TYPE` for an error of no known type."""
 
 # --- request span (ours) --------------------------------------------------------------------------------------
 
@@ -104,6 +114,8 @@ FINISH_REASON: Final = "tokentrail.finish_reason"
 """The first finish reason as a plain string: the arrays of `gen_ai.response.finish_reasons` cannot be declared to
 ClickHouse's Protobuf reader, so it is sent both ways."""
 PREEMPTIONS: Final = "tokentrail.preemptions"
+TIME_TO_FIRST_TOKEN: Final = "tokentrail.time_to_first_token"
+"""TTFT: seconds (double) from arrival to the first token; absent when no token was emitted."""
 TIME_TO_LAST_TOKEN: Final = "tokentrail.time_to_last_token"
 """Seconds (double) from arrival to the last token; differs from the span's duration when the request failed or was
 cancelled later."""
@@ -112,12 +124,16 @@ DROPPED_TOKENS: Final = "tokentrail.dropped_tokens"
 times are those of the tokens that were recorded, also of the ones that were lost later."""
 ABANDONED: Final = "abandoned"
 """`error.type` of a request that nobody ended."""
+SAMPLING_WEIGHT: Final = "tokentrail.sampling.weight"
+"""The number of requests (double) that this one stands for, since others like it were left out. Absent: 1."""
 PHASE_TIME_PREFIX: Final = "tokentrail.phase_time."
 """`tokentrail.phase_time.<phase>`: nanoseconds (int) that the request spent in a phase, summed; absent when 0."""
 
 # --- token, phase, step, KV and cold-start spans --------------------------------------------------------------
 
-TOKEN_INDEX: Final = "gen_ai.token.index"
+TOKEN_INDEX: Final = "tokentrail.token.index"
+OLD_TOKEN_INDEX: Final = "gen_ai.token.index"
+"""`TOKEN_INDEX` as SDKs before 0.2 sent it; the collector reads both."""
 STEP: Final = "tokentrail.step"
 """Step number, counted from 0 in each engine process: joins a token to the step that made it."""
 PHASE_NAME: Final = "tokentrail.phase.name"

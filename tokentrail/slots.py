@@ -8,9 +8,11 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from tokentrail.request import ENDED_SLOT, FIRST_SLOT, RequestTrail
 from tokentrail.spans import Emitted
@@ -18,6 +20,9 @@ from tokentrail.wire import I64, U64
 
 NEVER: Final = np.iinfo(np.int64).max
 ALL_IDS: Final = 0xFFFF_FFFF_FFFF_FFFF
+_ROW_BITS: Final = 32
+_ROW: Final = (1 << _ROW_BITS) - 1
+_TABLES = count(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,8 @@ class Slots:
     abandoned. No request has a slot below `FIRST_SLOT`.
     """
 
-    def __init__(self, capacity: int = 256) -> None:
+    def __init__(self, capacity: int = 256, table: int | None = None) -> None:
+        self._table = (next(_TABLES) if table is None else table) << _ROW_BITS
         self.open: dict[int, weakref.ref[RequestTrail]] = {}
         self.identity: dict[int, bytes] = {}  # attributes of the announcements that stay the same, serialised
         self._free = list(range(capacity - 1, FIRST_SLOT - 1, -1))
@@ -49,20 +55,24 @@ class Slots:
         self.announcement: I64 = np.full(capacity, NEVER)  # when the next one is due
         self.wait: I64 = np.zeros(capacity, np.int64)  # from that one to the next
         self.last_step: I64 = np.full(capacity, NEVER)  # steps of this batch before the request's end
-        self.last_step[:FIRST_SLOT] = 0
+        self.traced = np.ones(capacity, np.bool_)  # whether the tokens become spans
+        self.end: I64 = np.full(capacity, NEVER)  # the request's end, unix ns
+        self.last_step[:FIRST_SLOT], self.end[:FIRST_SLOT] = 0, -1
 
     @property
     def capacity(self) -> int:
         """Rows of the columns. Every slot is below it."""
         return len(self.span)
 
-    def take(self, requests: Sequence[RequestTrail]) -> None:
-        """Gives new requests their slots."""
+    def take(self, requests: Sequence[RequestTrail], traced: Sequence[bool] | None = None) -> None:
+        """Gives new requests their slots. Their tokens become spans where they are `traced` (None: all are), and are
+        counted anyway.
+        """
         while len(self._free) < len(requests):
             self._grow()
         taken = [self._free.pop() for _ in requests]
         for slot, request in zip(taken, requests, strict=True):
-            request.slot = slot
+            request.slot = self._table | slot
             self.open[slot] = weakref.ref(request)
         rows = np.array(taken, np.int64)
         self.trace_high[rows], self.trace_low[rows] = trace_columns(requests)
@@ -70,25 +80,40 @@ class Slots:
         self.arrival[rows] = self.last[rows] = [request.started.arrival_ns for request in requests]
         for column in (self.tokens, self.first, self.dropped, self.announcement, self.wait):
             column[rows] = 0
-        self.last_step[rows] = NEVER
+        self.last_step[rows] = self.end[rows] = NEVER
+        self.traced[rows] = True if traced is None else traced
 
-    def mark_ended(self, request: RequestTrail, *, after_steps: int) -> bool:
-        """Lets a request get tokens in that many steps of the batch and no more; False when it has ended before."""
-        slot = request.slot
+    def rows(self, slots: I64) -> tuple[I64, npt.NDArray[np.bool_]]:
+        """The rows of these slots, and which of them are foreign: a request that has no row here gets that of
+        `ENDED_SLOT`.
+        """
+        rows = slots & _ROW
+        foreign = (slots - rows != self._table) & (slots > ENDED_SLOT)
+        return np.where(foreign, ENDED_SLOT, rows), foreign
+
+    def mark_ended(self, request: RequestTrail, *, after_steps: int, end: int) -> bool:
+        """Lets a request get tokens in that many steps of the batch, and in later ones that were over at its end (unix
+        ns); False when it has ended before.
+        """
+        slot = request.slot & _ROW
         if self.last_step[slot] != NEVER:
             return False
-        self.last_step[slot] = after_steps
+        self.last_step[slot], self.end[slot] = after_steps, end
         return True
+
+    def is_announced(self, request: RequestTrail) -> bool:
+        """Whether a request under way was announced."""
+        return bool(self.wait[request.slot & _ROW])
 
     def release(self, request: RequestTrail) -> Emitted:
         """Frees the slot of a request that has ended. Returns its tokens."""
-        slot = request.slot
+        slot = request.slot & _ROW
         request.slot = ENDED_SLOT
         del self.open[slot]
         self.identity.pop(slot, None)
         emitted = self.emitted(slot, request.lost)
         self.announcement[slot] = NEVER
-        self.last_step[slot] = 0
+        self.last_step[slot], self.end[slot] = 0, -1
         self._free.append(slot)
         return emitted
 

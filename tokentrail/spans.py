@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from opentelemetry.trace import SpanContext
+from opentelemetry.trace import SpanContext, SpanKind
 from opentelemetry.trace.status import Status as SpanStatus
 from opentelemetry.trace.status import StatusCode
 
@@ -39,42 +40,54 @@ class ColdStartSpan(NamedTuple):
     error_type: str
 
 
-def request_span(request: RequestTrail, ended: RequestEnd, end: int, emitted: Emitted, phases: Partition) -> Span:
-    """The span of a request that ended at `end`, at or after its last token."""
-    started = request.started
-    arrival = started.arrival_ns
-    attributes: dict[str, Any] = {
-        **started.attributes,
+def start_attributes(started: RequestStart) -> dict[str, Any]:
+    """The attributes of a request that arrives, which samplers decide on."""
+    return {**started.attributes, **_given({**_identity(started), semconv.INPUT_TOKENS: started.input_tokens})}
+
+
+def request_attributes(
+    started: RequestStart, ended: RequestEnd, emitted: Emitted, phases: Partition, weight: float = 1.0
+) -> dict[str, Any]:
+    """The attributes of a request that has ended and stands for `weight` requests. What is not known is absent."""
+    known: dict[str, Any] = {
         **_identity(started),
         **_progress(started, emitted),
-        semconv.RESPONSE_MODEL: started.model,
+        semconv.RESPONSE_MODEL: ended.response_model or _own_model(started),
         semconv.STATUS: str(ended.status),
-    }
-    if ended.input_tokens is not None:
-        attributes[semconv.INPUT_TOKENS] = ended.input_tokens
-    if emitted.tokens:
-        attributes[semconv.TIME_TO_LAST_TOKEN] = (emitted.last - arrival) / 1e9
-    if ended.finish_reason:
-        attributes[semconv.FINISH_REASONS] = [ended.finish_reason]
-    optional = {
-        semconv.FINISH_REASON: ended.finish_reason,
-        semconv.ERROR_TYPE: ended.error_type,
+        semconv.FINISH_REASONS: ended.finish_reasons or None,
+        semconv.FINISH_REASON: ended.finish_reasons[0] if ended.finish_reasons else None,
+        semconv.ERROR_TYPE: ended.error_type or None,
         semconv.CACHED_TOKENS: ended.cached_tokens,
+        semconv.CACHE_CREATION_TOKENS: ended.cache_creation_tokens,
         semconv.REASONING_TOKENS: ended.reasoning_tokens,
-        semconv.PREEMPTIONS: phases.preemptions,
-        semconv.DROPPED_TOKENS: emitted.dropped,
+        semconv.PREEMPTIONS: phases.preemptions or None,
+        semconv.DROPPED_TOKENS: emitted.dropped or None,
+        semconv.SAMPLING_WEIGHT: weight if weight != 1 else None,
+        semconv.TIME_TO_LAST_TOKEN: (emitted.last - started.arrival_ns) / 1e9 if emitted.tokens else None,
     }
-    attributes |= {key: value for key, value in optional.items() if value}
+    at_end = {
+        semconv.INPUT_TOKENS: ended.input_tokens,
+        semconv.OUTPUT_TOKENS: ended.output_tokens,
+        semconv.RESPONSE_ID: ended.response_id or None,
+    }
     for interval in phases.intervals:
         key = semconv.PHASE_TIME_PREFIX + interval.phase
-        attributes[key] = attributes.get(key, 0) + interval.end - interval.start
+        known[key] = known.get(key, 0) + interval.end - interval.start
+    return {**started.attributes, **ended.attributes, **_given(known), **_given(at_end)}
+
+
+def request_span(
+    request: RequestTrail, ended: RequestEnd, end: int, emitted: Emitted, phases: Partition, weight: float = 1.0
+) -> Span:
+    """The span of a request that ended at `end`, at or after its last token, and stands for `weight` requests."""
+    started = request.started
     return Span(
         f"{started.operation} {started.model}",
         request.trace_id,
         request.span_id,
         started.parent,
-        attributes,
-        arrival,
+        request_attributes(started, ended, emitted, phases, weight),
+        started.arrival_ns,
         end,
         kind=started.kind,
         status=_status(ended.error_type) if ended.status == Status.ERROR else None,
@@ -104,28 +117,33 @@ def cold_start_span(cold: ColdStartSpan) -> Span:
     )
 
 
+def _given(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in attributes.items() if value is not None}
+
+
 def _identity(started: RequestStart) -> dict[str, Any]:
-    always = {
+    return {
         semconv.OPERATION_NAME: started.operation,
         semconv.PROVIDER_NAME: started.provider,
         semconv.REQUEST_MODEL: started.model,
+        semconv.RESPONSE_ID: started.request_id or None,
+        semconv.TENANT: started.tenant or None,
+        semconv.SLO_CLASS: started.slo_class or None,
     }
-    optional = {
-        semconv.RESPONSE_ID: started.request_id,
-        semconv.TENANT: started.tenant,
-        semconv.SLO_CLASS: started.slo_class,
-    }
-    return always | {key: value for key, value in optional.items() if value}
 
 
 def _progress(started: RequestStart, emitted: Emitted) -> dict[str, Any]:
-    counts: dict[str, Any] = {
-        semconv.INPUT_TOKENS: started.input_tokens,
-        semconv.OUTPUT_TOKENS: emitted.tokens,
-    }
+    counts: dict[str, Any] = {semconv.INPUT_TOKENS: started.input_tokens, semconv.OUTPUT_TOKENS: emitted.tokens}
     if emitted.tokens:
-        counts[semconv.TIME_TO_FIRST_CHUNK] = (emitted.first - started.arrival_ns) / 1e9
+        counts[semconv.TIME_TO_FIRST_TOKEN] = (emitted.first - started.arrival_ns) / 1e9
+        if started.attributes.get(semconv.REQUEST_STREAM) is True:
+            counts[semconv.TIME_TO_FIRST_CHUNK] = counts[semconv.TIME_TO_FIRST_TOKEN]
     return counts
+
+
+def _own_model(started: RequestStart) -> str | None:
+    """The model that answers: a server's own is the one that was asked for; a client learns it from the answer."""
+    return started.model if started.kind is SpanKind.SERVER else None
 
 
 def _status(error_type: str) -> SpanStatus:

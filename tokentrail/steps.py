@@ -11,7 +11,7 @@ import numpy as np
 
 from tokentrail.clock import STAMP_NS
 from tokentrail.records import Record, emitted_of, step_ints, token_counts
-from tokentrail.request import NO_SLOT, RequestTrail
+from tokentrail.request import ENDED_SLOT, FOREIGN_SLOT, NO_SLOT, RequestTrail
 from tokentrail.slots import Slots, TokenRun
 from tokentrail.wire import I64
 
@@ -41,31 +41,33 @@ def step_columns(records: Sequence[Record]) -> StepColumns:
     return StepColumns(stamps[:, 0], np.maximum(stamps[:, 0], stamps[:, 1]), table[:, 2:])
 
 
-def token_owners(records: Sequence[Record], capacity: int) -> tuple[I64, I64]:
+def token_owners(records: Sequence[Record]) -> tuple[I64, I64]:
     """Slot and step position of each token, in order of emission.
 
     Raises `TypeError`, `ValueError`, `OverflowError` or `AttributeError` for a malformed record.
     """
     owner, step = _owners(map(emitted_of, records))
-    if owner.max(initial=0) >= capacity:
-        raise ValueError("a step emitted to a request of another trail")
     counts = token_counts(records)
     return (owner, step) if counts is None else (np.repeat(owner, counts), np.repeat(step, counts))
 
 
 def token_columns(
-    owner: I64, step: I64, steps: StepColumns, slots: Slots, late: Callable[[int], None]
+    owner: I64, step: I64, steps: StepColumns, slots: Slots, refuse: Callable[[int, int], None]
 ) -> TokenColumns | None:
-    """Gives the steps' tokens to their requests. `late` gets the number of tokens whose request had ended.
+    """Gives the steps' tokens to their requests. `refuse` gets the slot that tells why tokens are refused, and their
+    number: `ENDED_SLOT` where the step was over after the end of the request, `FOREIGN_SLOT` for a request of no or
+    another trail.
 
     step 0 emits to slots (7, 2), step 1 to (7,); every request gets one token
     owner = [7, 2, 7], step = [0, 0, 1]      one entry per token, in order of emission
     the request in slot 7 ended after step 0: its second token is late, owner = [7, 2], step = [0, 0]
     sorted by slot: owner = [2, 7], step = [0, 0], ready for `Slots.advance`
     """
-    alive = step < slots.last_step[owner]
+    owner, foreign = slots.rows(owner)
+    alive = (step < slots.last_step[owner]) | (steps.end[step] <= slots.end[owner])
     if not alive.all():
-        late(int(np.count_nonzero(owner[~alive] != NO_SLOT)))
+        refuse(FOREIGN_SLOT, int(np.count_nonzero(foreign)))
+        refuse(ENDED_SLOT, int(np.count_nonzero(owner[~alive & ~foreign] != NO_SLOT)))
         owner, step = owner[alive], step[alive]
     if not len(owner):
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,19 +16,22 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import Decision, SamplingResult
 from opentelemetry.trace import SpanContext, SpanKind, get_current_span
 
-from tokentrail import exits, semconv
+from tokentrail import arguments, exits, semconv
+from tokentrail.arguments import AttributeValue, Carrier
 from tokentrail.assemble import KvSpan
 from tokentrail.clock import floored, now_ns
 from tokentrail.coldstart import ColdStart
-from tokentrail.config import Settings
+from tokentrail.config import Settings, body_compression
 from tokentrail.encode import text
 from tokentrail.export import Exporter, TrailStats, Transport
-from tokentrail.guard import Guard
-from tokentrail.http import OtlpHttp
+from tokentrail.guard import Guard, logger
+from tokentrail.handle import dumps, loads
+from tokentrail.http import GRPC, Endpoint, OtlpHttp, tls_files
 from tokentrail.pipeline import Pipeline
 from tokentrail.records import Kind, Recorder
-from tokentrail.request import AttributeValue, RequestStart, RequestTrail, UnrecordedRequest
+from tokentrail.request import Chunk, Host, RequestStart, RequestTrail, UnrecordedRequest
 from tokentrail.semconv import KvEvent
+from tokentrail.spans import start_attributes
 from tokentrail.split import halves
 from tokentrail.version import __version__
 
@@ -37,25 +41,39 @@ class Trail(Recorder):
 
     def __init__(
         self,
-        settings: Settings,
-        provider: TracerProvider,
+        settings: Settings | None = None,
+        provider: TracerProvider | None = None,
         *,
+        endpoint: str = "",
+        headers: Mapping[str, str] | None = None,
+        service_name: str | None = None,
+        variant: str = "",
+        resource: Mapping[str, str | int] | None = None,
         transport: Transport | None = None,
         clock: Callable[[], int] = now_ns,
         ids: np.random.Generator | None = None,
         background: bool = True,
     ) -> None:
+        """`Trail(endpoint="https://collector:4318", headers={…})` needs no environment variables; `Settings` and
+        `Endpoint.to` take everything else. `provider` holds the sampler, the id generator and the resource; by default
+        it is made of OTEL_* variables, `service_name`, `variant` and `resource`, as in `from_env`.
+        """
+        settings = settings or Settings(Endpoint.to(endpoint, headers=headers))
+        provider = provider or TracerProvider(
+            resource=_resource(service_name, variant, resource), shutdown_on_exit=False
+        )
         guard = Guard(strict=settings.strict)
         self._exporter = Exporter(
-            transport or OtlpHttp(settings.endpoint),
+            transport or _transport(settings.endpoint),
             guard,
             max_spans=settings.max_queue_spans,
             max_bytes=settings.max_queue_bytes,
-            halves=partial(halves, settings.endpoint.compression),
+            halves=partial(halves, body_compression(settings.endpoint)),
         )
         super().__init__(guard, self._exporter.drop)
         self._provider = provider
         self._clock = clock
+        self._host = Host(clock, self._request_ended, self._request_left, self._chunk_arrived, guard.misuse)
         self._pipeline = Pipeline(
             self._records,
             self._exporter,
@@ -85,9 +103,7 @@ class Trail(Recorder):
         settings = Settings.from_env()
         if not settings.enabled:
             return DisabledTrail()
-        return cls(
-            settings, TracerProvider(resource=_resource(service_name, variant, resource), shutdown_on_exit=False)
-        )
+        return cls(settings, service_name=service_name, variant=variant, resource=resource)
 
     def start_request(
         self,
@@ -95,9 +111,9 @@ class Trail(Recorder):
         operation: str,
         model: str,
         request_id: str = "",
-        carrier: Mapping[str, str] | None = None,
+        carrier: Carrier | None = None,
         arrival_ns: int | None = None,
-        input_tokens: int = 0,
+        input_tokens: int | None = None,
         provider: str = "tokentrail",
         tenant: str = "",
         slo_class: str = "",
@@ -106,23 +122,65 @@ class Trail(Recorder):
     ) -> RequestTrail:
         """Records the arrival of a request (`arrival_ns` in unix ns; by default now). It continues the trace of
         `carrier` (HTTP headers with a W3C `traceparent`), or else of the current OpenTelemetry span. Sampling is
-        decided here, once. `kind` is CLIENT for proxies and client wrappers.
+        decided here, once; the sampler sees the attributes. `kind` is CLIENT for proxies and client wrappers.
+
+        An argument that cannot be used is left out, logged and counted in `stats.errors`. A request without a usable
+        arrival is not recorded, since all its latencies would be wrong.
         """
         try:
+            misuse = self._guard.misuse
             arrival = self._clock() if arrival_ns is None else floored(arrival_ns)
-            parent, trace_id, span_id, sampling = self._sample(carrier, f"{operation} {model}", kind)
+            started = RequestStart(
+                arrival, operation, model, provider, request_id, tenant, slo_class,
+                arguments.count(input_tokens, "input_tokens", misuse), arguments.kind(kind, misuse), None, None,
+                arguments.mapping(attributes, misuse),
+            )  # fmt: skip
+            asked = start_attributes(started)
+            parent, trace_id, span_id, sampling = self._sample(arguments.headers(carrier, misuse), started, asked)
             if self._closed or sampling.decision is not Decision.RECORD_AND_SAMPLE:
                 return UnrecordedRequest(trace_id, span_id)
-            started = RequestStart(
-                arrival, operation, model, provider, request_id, tenant, slo_class, input_tokens, kind,
-                parent, sampling.trace_state, {**(attributes or {}), **sampling.attributes},
-            )  # fmt: skip
-            request = RequestTrail(trace_id, span_id, started, self._request_ended)
+            started.parent, started.trace_state = parent, sampling.trace_state
+            added = {key: value for key, value in sampling.attributes.items() if asked.get(key) is not value}
+            started.attributes = {**started.attributes, **added}  # a sampler may answer with all that it was asked
+            request = RequestTrail(trace_id, span_id, started, self._host)
             self._append((Kind.START, request))
             return request
         except Exception as error:
             self._guard.failed("starting a request", error)
             return UnrecordedRequest()
+
+    request = start_request
+    """`start_request` by the name that reads well in `with trail.request(…) as request:`."""
+
+    def hand_over(self, request: RequestTrail) -> str:
+        """Text with which `take_over` of another process's trail goes on with the request, e.g. from an API server to
+        its engine core. It is handed over before its first token. Here its calls do nothing from now on, and its
+        context (`traceparent`, `inject`) stays usable.
+        """
+        try:
+            if request.sampled and not request._is_of(self._host):
+                self._guard.misuse("a hand-over of a request that is a copy or of another trail", request.traceparent)
+                return dumps(UnrecordedRequest(request.trace_id, request.span_id))
+            handle = dumps(request)
+            request._hand_over()
+            return handle
+        except Exception as error:
+            self._guard.failed("handing a request over", error)
+            return ""
+
+    def take_over(self, handle: str) -> RequestTrail:
+        """The request that another process handed over. This process announces and ends it."""
+        try:
+            trace_id, span_id, started, marks = loads(handle)
+        except (ValueError, KeyError, TypeError):
+            self._guard.misuse("a handle that is none", handle)
+            return UnrecordedRequest()
+        if self._closed or started is None:
+            return UnrecordedRequest(trace_id, span_id)
+        request = RequestTrail(trace_id, span_id, started, self._host)
+        request.marks.extend(marks)
+        self._append((Kind.START, request))
+        return request
 
     def kv_event(
         self,
@@ -131,15 +189,20 @@ class Trail(Recorder):
         blocks: int,
         reason: str,
         step: int,
-        start_ns: int,
+        start_ns: int | None = None,
         end_ns: int | None = None,
         request: RequestTrail | None = None,
     ) -> None:
-        """Blocks left or re-entered the KV cache. `request` is the request that they belong to, if there is one."""
+        """Blocks left or re-entered the KV cache, from `start_ns` (unix ns; by default now) to `end_ns` (by default the
+        same). `request` is the request that they belong to, if there is one.
+        """
         try:
-            start = floored(start_ns)
+            start = self._clock() if start_ns is None else floored(start_ns)
             end = start if end_ns is None else max(floored(end_ns), start)
             victim = request if request is not None and request.sampled else None
+            if victim is not None and not victim._is_of(self._host):
+                self._guard.misuse("a KV event of a request that is a copy or of another trail", victim.traceparent)
+                victim = None
             event = KvSpan(KvEvent(kind), int(blocks), text(reason), int(step), start, end, victim)
             self._record((Kind.KV, event))
         except Exception as error:
@@ -174,16 +237,23 @@ class Trail(Recorder):
     def _request_ended(self, request: RequestTrail) -> None:
         self._append((Kind.END, request))  # also when the buffer is full or closed: a request that began must end
 
-    def _sample(self, carrier: Mapping[str, str] | None, name: str, kind: SpanKind) -> _Sampled:
+    def _request_left(self, request: RequestTrail) -> None:
+        self._append((Kind.LEAVE, request))
+
+    def _chunk_arrived(self, chunk: Chunk) -> None:
+        self._record((Kind.CHUNK, chunk))
+
+    def _sample(self, carrier: Mapping[str, str], started: RequestStart, attributes: Mapping[str, Any]) -> _Sampled:
         context = get_current()
         if carrier:
-            context = propagate.extract({key.lower(): value for key, value in carrier.items()}, context)
+            context = propagate.extract(carrier, context)
         parent: SpanContext | None = get_current_span(context).get_span_context()
         ids = self._provider.id_generator
         if parent is None or not parent.is_valid:
             parent = None
         trace_id = parent.trace_id if parent else ids.generate_trace_id()
-        result = self._provider.sampler.should_sample(context, trace_id, name, kind)
+        name = f"{started.operation} {started.model}"
+        result = self._provider.sampler.should_sample(context, trace_id, name, started.kind, attributes)
         return _Sampled(parent, trace_id, ids.generate_span_id(), result)
 
 
@@ -201,6 +271,16 @@ class DisabledTrail(Trail):
         self._request = UnrecordedRequest()
 
     def start_request(self, **_: Any) -> RequestTrail:
+        """A request that records nothing."""
+        return self._request
+
+    request = start_request
+
+    def hand_over(self, request: RequestTrail) -> str:
+        """The text of a request that is not sampled."""
+        return dumps(request)
+
+    def take_over(self, handle: str) -> RequestTrail:
         """A request that records nothing."""
         return self._request
 
@@ -226,6 +306,17 @@ class DisabledTrail(Trail):
     def stats(self) -> TrailStats:
         """All counts are 0."""
         return TrailStats()
+
+
+def _transport(endpoint: Endpoint) -> Transport:
+    for name, path in tls_files(endpoint).items():
+        if not Path(path).exists():
+            logger.error("OTEL_EXPORTER_OTLP_%s=%s: no such file; spans are kept until it is there", name, path)
+    if endpoint.protocol == GRPC:
+        from tokentrail.grpc import OtlpGrpc
+
+        return OtlpGrpc(endpoint)
+    return OtlpHttp(endpoint)
 
 
 def _resource(service_name: str | None, variant: str, given: Mapping[str, str | int] | None) -> Resource:

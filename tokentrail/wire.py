@@ -241,11 +241,12 @@ def _span_record(span: ReadableSpan, *, tailed: bool) -> bytes:
 class Envelope:
     """The bytes around the spans of every payload: the resource and the instrumentation scope."""
 
-    def __init__(self, resource: Resource, scope: str, version: str) -> None:
+    def __init__(self, resource: Resource, scope: str, version: str, schema_url: str = "") -> None:
         specimen = ReadableSpan("", SpanContext(1, 1, False), resource=resource)
         (encoded,) = encode_spans([specimen]).resource_spans
-        self._resource = ResourceSpans(resource=encoded.resource).SerializeToString()
-        self._scope = ScopeSpans(scope=InstrumentationScope(name=scope, version=version)).SerializeToString()
+        self._resource = ResourceSpans(resource=encoded.resource, schema_url=schema_url).SerializeToString()
+        named = InstrumentationScope(name=scope, version=version)
+        self._scope = ScopeSpans(scope=named, schema_url=schema_url).SerializeToString()
 
     def payloads(self, blocks: Iterable[Block], *, max_spans: int, max_bytes: int) -> Iterator[Payload]:
         """The blocks, in order, cut into payloads within both limits (a single larger span travels alone)."""

@@ -47,7 +47,7 @@ def _spans(payload: bytes, keep: Callable[[bool, int], bool]) -> bytes:
                 added.resource.CopyFrom(resource_spans.resource)
                 added.scope_spans.add(scope=scope_spans.scope, spans=chosen, schema_url=scope_spans.schema_url)
                 added.schema_url = resource_spans.schema_url
-    return divided.SerializeToString()
+    return bytes(divided.SerializeToString())
 
 
 def _is_misread(message: Message) -> bool:

@@ -54,6 +54,34 @@ def test_tokens(store):
     assert rows(store, "spans") == []
 
 
+def test_tokens_of_an_older_sdk(store):
+    request = Request()
+    for index in range(3):
+        attributes = {semconv.OLD_TOKEN_INDEX: index, semconv.STEP: 5}
+        request.span(semconv.TOKEN_SPAN, span=9 + index, parent=9, ns=MS, attributes=attributes)
+    insert(store, request)
+    assert rows(store, "tokens", "token_index, step") == [(0, 5), (1, 5), (2, 5)]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "ttft"),
+    [
+        ({semconv.TIME_TO_FIRST_TOKEN: 0.25}, 250 * MS),
+        ({semconv.TIME_TO_FIRST_TOKEN: 0.25, semconv.TIME_TO_FIRST_CHUNK: 0.2}, 250 * MS),
+        ({semconv.TIME_TO_FIRST_CHUNK: 0.2}, 200 * MS),
+    ],
+    ids=["ours", "ours beside the standard one", "an older SDK"],
+)
+def test_ttft_is_our_own_or_else_the_standard_one(store, attributes, ttft):
+    request = Request()
+    said = {semconv.OPERATION_NAME: "chat", semconv.OUTPUT_TOKENS: 3} | attributes
+    request.span("chat m", ns=600 * MS, kind=2, attributes=said)
+    request.span(semconv.OPEN_SPAN, trace=2, span=3, parent=4, ns=600 * MS, attributes=said)
+    insert(store, request)
+    assert rows(store, "requests", "ttft_ns") == [(ttft,)]
+    assert rows(store, "open_requests", "ttft_ns") == [(ttft,)] * 2
+
+
 def test_a_request_of_ours(store):
     request = Request(**{semconv.VARIANT: "int8"})
     attributes = {

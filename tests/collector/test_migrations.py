@@ -17,7 +17,9 @@ from collector.store.store import Store, StoreError
 from tests.support.clickhouse_server import Server
 from tests.support.otlp import token_body
 from tests.support.stores import VERSION_2, drop_everything, write_version_2
+from tokentrail import semconv
 
+OF_VERSION_2 = token_body(count=3, index_key=semconv.OLD_TOKEN_INDEX)
 ROWS_OF_VERSION_2 = {
     "cold_starts": 26, "kv_events": 1, "open_requests": 14, "phases": 188, "requests": 71, "spans": 5, "steps": 12,
     "tokens": 72,
@@ -262,7 +264,7 @@ def migrated(opened, tmp_path_factory):
     drop_everything(opened)
     write_version_2(opened)
     apply_schema(opened, sql_dir=later_sql(tmp_path_factory.mktemp("later")))
-    insert_otlp(opened, TRACES, token_body(count=3), "the segment")
+    insert_otlp(opened, TRACES, OF_VERSION_2, "the segment")
     return everything(opened)
 
 
@@ -308,11 +310,11 @@ def test_a_collector_that_dies_at_a_command_is_continued_by_the_next(
     dying.close()
     if inserts_fail:
         with pytest.raises(DatabaseError, match="a collector changes the schema"):
-            insert_otlp(store, TRACES, token_body(count=3), "the segment")
+            insert_otlp(store, TRACES, OF_VERSION_2, "the segment")
     else:
-        insert_otlp(store, TRACES, token_body(count=3), "the segment")
+        insert_otlp(store, TRACES, OF_VERSION_2, "the segment")
     apply_schema(store, sql_dir=sql_dir)
-    insert_otlp(store, TRACES, token_body(count=3), "the segment")
+    insert_otlp(store, TRACES, OF_VERSION_2, "the segment")
     assert everything(store) == migrated
 
 

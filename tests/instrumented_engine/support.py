@@ -111,10 +111,10 @@ def make_sequence(
     trail, prompt, *, decode=lambda ids: "".join(chr(i + 31) for i in ids if i != EOS), name="", **params
 ):
     """A request for `prompt` (token ids), greedy unless said otherwise."""
-    params = SamplingParams(**{"max_tokens": 8, "temperature": 0.0, **params})
+    sampling = SamplingParams(**{"max_tokens": 8, "temperature": 0.0, **params})
     request = trail.start_request(operation="text_completion", model="m", request_id=name)
-    text = TextStream(decode, params.stop)
-    return Sequence(len(prompt), list(prompt), params, request, text, lambda _: None, random.Random(params.seed))
+    text = TextStream(decode, sampling.stop)
+    return Sequence(len(prompt), list(prompt), sampling, request, text, lambda _: None, random.Random(sampling.seed))
 
 
 def run_all(engine, sequences):

@@ -3,7 +3,9 @@
 import pytest
 from opentelemetry.exporter.otlp.proto.http import Compression
 
-from tokentrail.config import Settings
+from tokentrail import config
+from tokentrail.config import Settings, body_compression
+from tokentrail.http import GRPC, HTTP, Endpoint, tls_files
 
 
 def settings(**env):
@@ -77,7 +79,8 @@ def test_batching_and_bounds():
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "nan"),
         ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "inf"),
         ("OTEL_EXPORTER_OTLP_COMPRESSION", "brotli"),
-        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"),
+        ("OTEL_TRACES_EXPORTER", "console"),
     ],
 )
 def test_a_bad_value_is_named_and_the_default_used(caplog, name, value):
@@ -98,3 +101,37 @@ def test_a_bad_value_is_named_and_the_default_used(caplog, name, value):
 )
 def test_disabling(env, enabled):
     assert settings(**env).enabled is enabled
+
+
+def test_grpc_goes_to_its_own_port_and_adds_no_path():
+    found = settings(OTEL_EXPORTER_OTLP_PROTOCOL="grpc").endpoint
+    assert (found.protocol, found.url, found.headers) == (GRPC, "http://localhost:4317", {})
+    env = {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_ENDPOINT": "https://c.example:4317"}
+    assert settings(**env).endpoint.url == "https://c.example:4317"
+
+
+def test_grpc_without_grpcio_is_told_and_http_used(monkeypatch, caplog):
+    monkeypatch.setattr(config, "find_spec", lambda name: None)
+    assert settings(OTEL_EXPORTER_OTLP_PROTOCOL="grpc").endpoint.protocol == HTTP
+    assert "pip install tokentrail[grpc]" in caplog.text
+
+
+def test_an_endpoint_without_environment():
+    found = Endpoint.to(
+        "https://c.example", headers={"authorization": "Bearer x"}, compression="gzip", timeout_s=2.0,
+        certificate="/ca.pem", client_certificate="/c.pem", client_key="/k.pem",
+    )  # fmt: skip
+    assert found == settings(
+        OTEL_EXPORTER_OTLP_ENDPOINT="https://c.example", OTEL_EXPORTER_OTLP_HEADERS="authorization=Bearer x",
+        OTEL_EXPORTER_OTLP_COMPRESSION="gzip", OTEL_EXPORTER_OTLP_TIMEOUT="2", OTEL_EXPORTER_OTLP_CERTIFICATE="/ca.pem",
+        OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE="/c.pem", OTEL_EXPORTER_OTLP_CLIENT_KEY="/k.pem",
+    ).endpoint  # fmt: skip
+    assert Endpoint.to() == settings().endpoint
+    assert Endpoint.to("https://c.example/in").url == "https://c.example/in"
+    assert tls_files(found) == {"CERTIFICATE": "/ca.pem", "CLIENT_CERTIFICATE": "/c.pem", "CLIENT_KEY": "/k.pem"}
+    assert tls_files(Endpoint.to(client_certificate="/both.pem")) == {"CLIENT_CERTIFICATE": "/both.pem"}
+
+
+def test_a_grpc_channel_compresses_its_messages_itself():
+    assert body_compression(Endpoint.to(protocol=GRPC, compression="gzip")) is Compression.NoCompression
+    assert body_compression(Endpoint.to(compression="gzip")) is Compression.Gzip

@@ -7,6 +7,8 @@ import zlib
 from email.utils import formatdate
 
 import pytest
+import requests
+from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, get_value
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.sdk.resources import Resource
@@ -121,6 +123,58 @@ def test_nobody_listening_is_tried_again_and_a_bad_url_is_not():
     outcome = OtlpHttp(Endpoint("not a url", {}))(b"")
     assert outcome.status is SendStatus.REFUSED
     assert "not a url" in outcome.detail
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """How `requests` was told to send, and whether instrumentations were to pass the call over."""
+    calls = []
+
+    def send(session, request, **how):
+        calls.append(how | {"suppressed": get_value(_SUPPRESS_INSTRUMENTATION_KEY)})
+        raise requests.ConnectionError
+
+    monkeypatch.setattr(requests.Session, "send", send)
+    return calls
+
+
+def test_a_ca_file_of_its_own_goes_before_that_of_requests(sent, monkeypatch):
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/everybodys.pem")
+    endpoint = Endpoint.to("https://c.example", certificate="/ours.pem", client_certificate="/client.pem")
+    OtlpHttp(endpoint)(b"")
+    OtlpHttp(Endpoint.to("https://c.example"))(b"")
+    assert [call["verify"] for call in sent] == ["/ours.pem", "/everybodys.pem"]
+    assert [call["cert"] for call in sent] == ["/client.pem", None]
+
+
+def test_the_export_is_not_traced_by_instrumentations(sent):
+    post_to_nobody = OtlpHttp(Endpoint.to("http://c.example"))
+    assert post_to_nobody(b"").status is SendStatus.RETRY
+    assert [call["suppressed"] for call in sent] == [True]
+    assert get_value(_SUPPRESS_INSTRUMENTATION_KEY) is None
+
+
+def test_a_tls_file_that_is_missing_is_told_at_start_and_waited_for(caplog):
+    endpoint = Endpoint.to("https://127.0.0.1:9", certificate="/no/ca.pem", client_key="/no/key.pem")
+    Trail(Settings(endpoint), background=False)
+    assert "OTEL_EXPORTER_OTLP_CERTIFICATE=/no/ca.pem: no such file" in caplog.text
+    outcome = OtlpHttp(endpoint)(b"")
+    assert outcome.status is SendStatus.RETRY
+    assert "/no/ca.pem" in outcome.detail
+
+
+def test_a_trail_without_environment_variables(serve, monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    server = serve()
+    address = server.url.removesuffix("/v1/traces")
+    trail = Trail(endpoint=address, headers={"authorization": "Bearer x"}, service_name="mine", variant="int8")
+    trail.step(0, T0, T0, [])
+    assert trail.shutdown(20)
+    ((headers, body),) = server.posts
+    assert headers["authorization"] == "Bearer x"
+    assert headers["content-type"] == "application/x-protobuf"
+    (step,) = parse_spans(body)
+    assert (step.resource["service.name"], step.resource["tokentrail.variant"]) == ("mine", "int8")
 
 
 def test_threads_deliver_through_trouble_what_was_recorded_once(serve):

@@ -1,5 +1,7 @@
 """Wrong calls of the SDK do not break a server, and the spans that they cost are counted."""
 
+import copy
+import pickle
 from fractions import Fraction
 
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 
 from tests.tokentrail.support import MS, T0, start
 from tokentrail import KvEvent, Phase, semconv
+from tokentrail.request import UnrecordedRequest
 from tokentrail.testing import MemoryTrail
 
 
@@ -108,13 +111,79 @@ def test_a_request_that_is_none_is_dropped_with_its_step(tolerant):
     assert len(tolerant.spans(semconv.TOKEN_SPAN)) == 1
 
 
-def test_a_request_of_another_trail_does_not_take_the_batch_with_it(tolerant):
-    crowded = MemoryTrail()
-    strangers = [start(crowded) for _ in range(400)]
-    crowded.flush()
-    tolerant.step(0, T0, T0 + MS, [strangers[-1]])
-    tolerant.step(1, T0, T0 + MS, [start(tolerant)])
-    assert [s.attributes[semconv.STEP] for s in tolerant.spans(semconv.STEP_SPAN)] == [1]
+@pytest.mark.parametrize("flushed", [True, False], ids=["with a slot there", "without"])
+def test_a_request_of_another_trail_is_refused_and_counted(tolerant, flushed, caplog):
+    other = MemoryTrail()
+    own, stranger = start(tolerant), start(other)  # both get the first slot of their trail
+    if flushed:
+        other.flush()
+    tolerant.step(0, T0, T0 + MS, [own, stranger], counts=[1, 3])
+    tolerant.kv_event(KvEvent.EVICT, blocks=1, reason="preemption", step=0, start_ns=T0, request=stranger)
+    assert [t.parent_id for t in tolerant.spans(semconv.TOKEN_SPAN)] == [own.span_id]
+    assert tolerant.spans("tokentrail.kv.evict")[0].parent_id == 0
+    assert tolerant.stats.drops == {"foreign": 3}
+    assert "3 tokens whose request is a copy or of another trail" in caplog.text
+    assert len(tolerant.spans(semconv.STEP_SPAN)) == 1
+    stranger.end(T0 + MS)
+    assert [s.span_id for s in other.spans("chat m")] == [stranger.span_id]
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [copy.copy, copy.deepcopy, lambda request: pickle.loads(pickle.dumps(request))],
+    ids=["copy", "deep", "pickle"],
+)
+def test_a_copied_request_is_refused_and_counted(tolerant, copied, caplog):
+    request = start(tolerant)
+    tolerant.flush()
+    twin = copied(request)
+    tolerant.step(0, T0, T0 + MS, [request, twin])
+    twin.phase(Phase.DECODE, T0)
+    twin.token()
+    twin.tokens([T0])
+    twin.end(T0)
+    tolerant.flush()
+    assert tolerant.stats.drops == {"foreign": 1}
+    assert tolerant.spans("chat m") == []
+    assert (twin.trace_id, twin.span_id, twin.traceparent) == (request.trace_id, request.span_id, request.traceparent)
+    assert all(f"{call} of a copied request" in caplog.text for call in ("a phase", "tokens", "the end"))
+    assert tolerant.stats.errors == (4 if copied in (copy.copy, copy.deepcopy) else 0)  # no trail made the pickled one
+    request.end(T0 + 2 * MS)
+    (span,) = tolerant.spans("chat m")
+    assert (span.duration_ns, span.attributes[semconv.OUTPUT_TOKENS]) == (2 * MS, 1)
+
+
+def test_a_copy_of_an_unrecorded_request_records_nothing_either(tolerant):
+    request = UnrecordedRequest(5, 6)
+    for twin in (copy.copy(request), copy.deepcopy(request), pickle.loads(pickle.dumps(request))):
+        tolerant.step(0, T0, T0, [twin])
+        assert (twin.traceparent, twin.sampled) == (request.traceparent, False)
+    tolerant.flush()
+    assert tolerant.stats.drops == {}
+
+
+@pytest.mark.parametrize("after_ms", [0, 1], ids=["at the end", "before it"])
+def test_a_last_step_that_is_recorded_after_the_end_counts(trail, after_ms):
+    request = start(trail)
+    trail.step(0, T0, T0 + MS, [request])
+    request.end(T0 + (3 + after_ms) * MS)
+    trail.step(1, T0 + MS, T0 + 3 * MS, [request])
+    (span,) = trail.spans("chat m")
+    assert span.attributes[semconv.OUTPUT_TOKENS] == 2
+    assert len(trail.spans(semconv.TOKEN_SPAN, parent=request)) == 2
+    assert trail.stats.drops == {}
+
+
+def test_a_late_token_is_logged(trail, caplog):
+    request = start(trail)
+    request.end(T0 + MS)
+    trail.step(1, T0, T0 + 2 * MS, [request])
+    trail.flush()
+    trail.step(2, T0, T0 + 2 * MS, [request])
+    trail.flush()
+    assert trail.stats.drops == {"late": 2}
+    assert "dropped 1 tokens whose request had ended" in caplog.text
+    assert trail.stats.errors == 0
 
 
 def test_text_that_is_no_unicode_and_numbers_that_do_not_fit(trail):
@@ -158,6 +227,11 @@ def test_after_shutdown_everything_is_refused_and_counted(trail):
     assert (stats.drops, stats.abandoned) == ({"shutdown": 3}, 1)  # the step, its token, the event
     assert stats.accepted == stats.exported + stats.dropped
     assert stats.pending == 0
+
+
+def test_drops_hold_no_zeros(trail):
+    trail._exporter.drop(0, "late")
+    assert trail.stats.drops == {}
 
 
 def test_a_malformed_step_does_not_move_the_ends_of_its_batch(tolerant):

@@ -60,7 +60,7 @@ def test_an_announcement_of_many_requests_is_one_payload(trail, clock):
         assert span.attributes[semconv.RESPONSE_ID] == f"r{'x' * number}"
         assert span.attributes[semconv.INPUT_TOKENS] == number
         assert span.attributes[semconv.OUTPUT_TOKENS] == int(number < 100)
-        assert span.attributes.get(semconv.TIME_TO_FIRST_CHUNK) == (0.002 if number < 100 else None)
+        assert span.attributes.get(semconv.TIME_TO_FIRST_TOKEN) == (0.002 if number < 100 else None)
 
 
 def test_the_heir_of_a_slot_is_announced_on_its_own_arrival(trail, clock):

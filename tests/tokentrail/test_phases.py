@@ -1,5 +1,6 @@
 """Phases partition [arrival, end] for every sequence of marks."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,3 +55,29 @@ def test_what_is_no_phase_is_told_and_passed_over():
     intervals, _ = partition(T0, T0 + 4 * US, marks, unknown.append)
     assert unknown == marks[:2]
     assert [s.phase for s in intervals] == [Phase.QUEUED, Phase.PREFILL]
+
+
+def test_a_preemption_that_is_told_twice_is_one():
+    marks = [(Phase.PREEMPTED, T0 + US), (Phase.PREEMPTED, T0 + 2 * US), (Phase.DECODE, T0 + 3 * US)]
+    assert partition(T0, T0 + 9 * US, marks, never).preemptions == 1
+
+
+@pytest.mark.parametrize(
+    ("marks", "parts"),
+    [
+        ([], [("prefill", 0), ("decode", 5)]),
+        ([("prefill", 2)], [("queued", 0), ("prefill", 2), ("decode", 5)]),
+        ([("prefill", 5)], [("queued", 0), ("decode", 5)]),
+        (
+            [("prefill", 2), ("preempted", 7), ("prefill", 8)],
+            [("queued", 0), ("prefill", 2), ("decode", 5), ("preempted", 7), ("prefill", 8)],
+        ),
+        ([("prefill", 2), ("decode", 6)], [("queued", 0), ("prefill", 2), ("decode", 6)]),
+        ([("kv_transfer", 2)], [("queued", 0), ("kv_transfer", 2)]),
+        ([("prefill", 6)], [("queued", 0), ("prefill", 6)]),
+    ],
+)
+def test_the_first_token_ends_prefill_where_no_mark_says_so(marks, parts):
+    given = [(Phase(name), T0 + at * US) for name, at in marks]
+    intervals, _ = partition(T0, T0 + 9 * US, given, never, T0 + 5 * US)
+    assert [(part.phase.value, (part.start - T0) // US) for part in intervals] == parts

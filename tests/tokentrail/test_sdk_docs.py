@@ -26,10 +26,28 @@ def test_the_example_runs_and_sends_what_the_page_says(server):
     assert {"tokentrail.step", "tokentrail.cold_start", "tokentrail.cold_start.load_weights"} <= {s.name for s in spans}
 
 
+def test_the_example_without_a_loop_runs_and_sends_what_the_page_says(server):
+    example = EXAMPLES[1]
+    assert "http://localhost:4318" in example
+    run(example.replace("http://localhost:4318", server.url.removesuffix("/v1/traces")))
+    spans = [span for _, body in server.posts for span in parse_spans(body)]
+    (request,) = [span for span in spans if span.name == "chat my-model"]
+    assert request.attributes[semconv.OUTPUT_TOKENS] == 2
+    assert request.attributes[semconv.RESPONSE_MODEL] == "my-model-2026-07"
+    assert semconv.TIME_TO_FIRST_CHUNK in request.attributes
+    phases = [span.attributes[semconv.PHASE_NAME] for span in spans if span.name == semconv.PHASE_SPAN]
+    assert sorted(phases) == ["decode", "prefill"]
+
+
 def test_the_example_of_a_test_runs():
-    (example,) = EXAMPLES[1:]
+    example = EXAMPLES[2]
     assert "assert" in example
     run(example)
+
+
+def test_the_example_of_settings_runs():
+    (example,) = EXAMPLES[3:]
+    run(example.replace("Bearer …", "Bearer x"))
 
 
 def test_every_setting_is_listed_and_every_listed_setting_is_read():
@@ -61,6 +79,7 @@ def test_the_numbers_of_the_page_are_the_codes():
 def test_every_reason_of_a_drop_is_listed():
     listed = re.findall(r"^\| `([a-z_]+)` \|", PAGE, re.MULTILINE)
     assert set(listed) == {
+        assemble.FOREIGN,
         assemble.LATE,
         assemble.MALFORMED,
         export.BUFFER_FULL,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.tokentrail.support import start
 from tokentrail import records
 from tokentrail.records import Kind, spans_in, step_ints, take, token_counts, well_formed
-from tokentrail.request import NO_SLOT, UnrecordedRequest
+from tokentrail.request import ENDED_SLOT, FOREIGN_SLOT, NO_SLOT, UnrecordedRequest
 from tokentrail.slots import Slots, _running_max
 from tokentrail.steps import _owners, step_columns, token_columns, token_owners
 from tokentrail.testing import MemoryTrail
@@ -18,7 +18,7 @@ def requests_in(slots, *, arrival=10):
     """Requests that have exactly these slots."""
     trail = MemoryTrail()
     made = {}
-    columns = Slots()
+    columns = Slots(table=0)  # a slot is then its row
     while not set(slots) <= set(made):
         request = start(trail, arrival_ns=arrival * 1_000)
         columns.take([request])
@@ -55,10 +55,19 @@ def test_owners_are_those_of_a_loop(steps):
 def test_the_example_of_token_columns():
     slots, (seven, two) = requests_in([7, 2])
     batch = recorded((1_000, (seven, two), None), (2_000, (seven,), None))
-    assert slots.mark_ended(seven, after_steps=1)
-    late = []
-    tokens = token_columns(*token_owners(batch, slots.capacity), step_columns(batch), slots, late.append)
-    assert (tokens.slots.tolist(), tokens.step.tolist(), late) == ([2, 7], [0, 0], [1])
+    assert slots.mark_ended(seven, after_steps=1, end=1_500)
+    refused = []
+    tokens = token_columns(*token_owners(batch), step_columns(batch), slots, lambda *why: refused.append(why))
+    assert (tokens.slots.tolist(), tokens.step.tolist()) == ([2, 7], [0, 0])
+    assert refused == [(FOREIGN_SLOT, 0), (ENDED_SLOT, 1)]
+
+
+@pytest.mark.parametrize(("end", "kept"), [(1_999, [0]), (2_000, [0, 1]), (2_001, [0, 1])])
+def test_a_step_that_was_over_at_the_end_of_its_request_is_no_later_than_the_end(end, kept):
+    slots, (request,) = requests_in([2])
+    batch = recorded((1_000, (request,), None), (2_000, (request,), None))
+    slots.mark_ended(request, after_steps=1, end=end)
+    assert token_columns(*token_owners(batch), step_columns(batch), slots, lambda *_: None).step.tolist() == kept
 
 
 def test_the_example_of_advance():
@@ -77,11 +86,11 @@ def test_the_example_of_running_max():
 
 def test_a_request_ends_once():
     slots, (request,) = requests_in([2])
-    assert slots.mark_ended(request, after_steps=1)
-    assert not slots.mark_ended(request, after_steps=0)
+    assert slots.mark_ended(request, after_steps=1, end=0)
+    assert not slots.mark_ended(request, after_steps=0, end=0)
     slots.release(request)
-    assert not slots.mark_ended(request, after_steps=0)
-    assert not slots.mark_ended(UnrecordedRequest(), after_steps=0)
+    assert not slots.mark_ended(request, after_steps=0, end=0)
+    assert not slots.mark_ended(UnrecordedRequest(), after_steps=0, end=0)
 
 
 def test_the_integers_of_a_step_are_its_stamps_and_attributes():
@@ -102,14 +111,15 @@ def test_counts_are_none_when_each_request_got_one_token():
 
 
 @pytest.mark.parametrize(
-    ("counts", "spans"), [(None, 3), ((2, 3), 6), ((4096, 0), 4097), ((4097, 0), 2), ((1,), 3), ((2, "x"), 4)]
+    ("counts", "spans"),
+    [(None, 3), ((2, 3), 6), ((5_000, 0), 5_001), ((65_536, 0), 65_537), ((65_537, 0), 2), ((1,), 3), ((2, "x"), 4)],
 )
 def test_a_step_stands_for_itself_and_its_tokens(counts, spans):
-    slots, requests = requests_in([2, 3])
+    _, requests = requests_in([2, 3])
     (record,) = recorded((0, requests, counts))
     assert spans_in(record) == spans
-    fits = counts is None or (len(counts) == 2 and all(isinstance(c, int) and c <= 4096 for c in counts))
-    assert well_formed(record, slots.capacity) is fits
+    fits = counts is None or (len(counts) == 2 and all(isinstance(c, int) and c <= 65_536 for c in counts))
+    assert well_formed(record) is fits
 
 
 def test_only_sampled_requests_have_token_spans():
@@ -118,12 +128,17 @@ def test_only_sampled_requests_have_token_spans():
     assert (spans_in((Kind.START, request)), spans_in((Kind.END, request))) == (0, 1)
 
 
-def test_a_slot_beyond_the_columns_is_not_well_formed():
-    _, (request,) = requests_in([9])
-    (record,) = recorded((0, [request], None))
-    assert well_formed(record, 10)
-    assert not well_formed(record, 9)
-    assert UnrecordedRequest().slot == NO_SLOT
+def test_a_row_of_another_table_is_foreign():
+    columns, (own,) = requests_in([9])
+    other = Slots(table=1)
+    stranger = start(MemoryTrail())
+    other.take([stranger])
+    slots = np.array([own.slot, stranger.slot, start(MemoryTrail()).slot, UnrecordedRequest().slot, ENDED_SLOT])
+    assert [column.tolist() for column in columns.rows(slots)] == [
+        [9, ENDED_SLOT, ENDED_SLOT, NO_SLOT, ENDED_SLOT],
+        [False, True, True, False, False],
+    ]
+    assert other.rows(slots)[1].tolist() == [True, False, True, False, False]
 
 
 def test_records_are_taken_oldest_first_until_they_hold_enough_spans():

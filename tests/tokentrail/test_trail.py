@@ -93,6 +93,7 @@ def test_the_request_span_carries_the_whole_story(trail):
         "tokentrail.status": "ok",
         "tokentrail.finish_reason": "stop",
         "tokentrail.preemptions": 1,
+        "tokentrail.time_to_first_token": 0.004,
         "tokentrail.time_to_last_token": 0.009,
         "tokentrail.phase_time.queued": 2 * MS,
         "tokentrail.phase_time.prefill": 5 * MS,
@@ -116,7 +117,7 @@ def test_a_failure_is_an_error_span_without_token_attributes(trail):
     failed, cancelled = trail.spans("chat m")
     assert failed.message.status.code == StatusCode.ERROR.value
     assert failed.attributes[semconv.ERROR_TYPE] == "TimeoutError"
-    assert semconv.TIME_TO_FIRST_CHUNK not in failed.attributes
+    assert semconv.TIME_TO_FIRST_TOKEN not in failed.attributes
     assert cancelled.message.status.code == StatusCode.UNSET.value
     assert cancelled.attributes[semconv.STATUS] == "cancelled"
 
@@ -185,7 +186,7 @@ def test_an_open_request_is_announced_on_arrival_and_every_five_seconds(trail, c
         semconv.SLO_CLASS: "chat",
         semconv.INPUT_TOKENS: 7,
         semconv.OUTPUT_TOKENS: 1,
-        semconv.TIME_TO_FIRST_CHUNK: 0.002,
+        semconv.TIME_TO_FIRST_TOKEN: 0.002,
     }
     request.end(T0 + 6_000 * MS)
     clock.now = T0 + 60_000 * MS
@@ -259,7 +260,7 @@ def test_tokens_and_phases_add_up_for_every_workload(workload):
         if mine:
             total = sum(token.duration_ns for token in mine)
             assert round(span.attributes[semconv.TIME_TO_LAST_TOKEN] * 1e9) == total <= span.duration_ns
-            assert round(span.attributes[semconv.TIME_TO_FIRST_CHUNK] * 1e9) == mine[0].duration_ns
+            assert round(span.attributes[semconv.TIME_TO_FIRST_TOKEN] * 1e9) == mine[0].duration_ns
         phases = trail.spans(semconv.PHASE_SPAN, parent=request)
         assert sum(phase.duration_ns for phase in phases) == span.duration_ns
         shared = [v for k, v in span.attributes.items() if k.startswith(semconv.PHASE_TIME_PREFIX)]

@@ -6,7 +6,9 @@ SELECT
     toStartOfMinute(fromUnixTimestamp64Nano(span.end_time_unix_nano, 'UTC')) AS minute,
     span.trace_id AS trace_id,
     toFixedString(span.parent_span_id, 8) AS request_span_id,
-    span.attributes.value.int_value[indexOf(span.attributes.key, 'gen_ai.token.index')] AS token_index,
+    -- An SDK before 0.2 sends the second key. The one that is absent adds 0.
+    span.attributes.value.int_value[indexOf(span.attributes.key, 'tokentrail.token.index')]
+        + span.attributes.value.int_value[indexOf(span.attributes.key, 'gen_ai.token.index')] AS token_index,
     intDiv(span.end_time_unix_nano - span.start_time_unix_nano, 1000) AS duration_us,
     span.attributes.value.int_value[indexOf(span.attributes.key, 'tokentrail.step')] AS step
 FROM (SELECT arrayJoin(arrayJoin(arrayJoin(resource_spans).scope_spans).spans) AS span FROM otlp_traces)
@@ -17,7 +19,10 @@ WITH
     $nanoseconds AS nanoseconds,
     $reported AS reported,
     (phase -> accurateCastOrNull(if(phase <= duration_ns, phase, nan), 'UInt64')) AS phase_ns,
-    nanoseconds(reported('gen_ai.response.time_to_first_chunk'), duration_ns) AS first_ns,
+    -- An SDK before 0.2 sends the second key alone.
+    if(mapContains(number, 'tokentrail.time_to_first_token'),
+        'tokentrail.time_to_first_token', 'gen_ai.response.time_to_first_chunk') AS first_key,
+    nanoseconds(reported(first_key), duration_ns) AS first_ns,
     if(mapContains(number, 'tokentrail.time_to_last_token'),
         nanoseconds(number['tokentrail.time_to_last_token'], duration_ns), duration_ns) AS last_ns,
     accurateCastOrNull(reported('gen_ai.usage.output_tokens'), 'UInt32') AS n
@@ -55,7 +60,11 @@ FROM flat_spans
 WHERE claim = 'tokentrail.request';
 
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_open_requests TO open_requests AS
-WITH $nanoseconds AS nanoseconds, $reported AS reported
+WITH
+    $nanoseconds AS nanoseconds,
+    $reported AS reported,
+    if(mapContains(number, 'tokentrail.time_to_first_token'),
+        'tokentrail.time_to_first_token', 'gen_ai.response.time_to_first_chunk') AS first_key
 SELECT
     start,
     if(ended, end + INTERVAL 1 HOUR, end) AS seen,              -- a late announcement does not replace the end
@@ -70,7 +79,7 @@ SELECT
     text['tokentrail.slo_class'] AS slo_class,
     accurateCastOrNull(reported('gen_ai.usage.input_tokens'), 'UInt32') AS input_tokens,
     accurateCastOrNull(reported('gen_ai.usage.output_tokens'), 'UInt32') AS output_tokens,
-    nanoseconds(reported('gen_ai.response.time_to_first_chunk'), $longest_ns) AS ttft_ns,
+    nanoseconds(reported(first_key), $longest_ns) AS ttft_ns,
     claim = 'tokentrail.request' AS ended
 FROM flat_spans
 WHERE claim IN ('tokentrail.request.open', 'tokentrail.request');

@@ -1,0 +1,120 @@
+"""Checks of an engine's arguments. A value that can be used is kept; the others are reported as misuse and left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral
+from typing import Any, Final
+
+from opentelemetry.trace import SpanKind
+
+from tokentrail.clock import floored
+from tokentrail.semconv import Status
+
+AttributeValue = str | int | float | bool | Sequence[str]
+Carrier = Mapping[str, str] | Mapping[bytes, bytes] | Iterable[tuple[str | bytes, str | bytes]]
+"""HTTP headers: a mapping, or pairs of text or bytes as ASGI gives them."""
+Misuse = Callable[[str, object], None]
+"""Reports a mistake (a short constant text) and the value."""
+
+MAX_TOKENS: Final = 1 << 16
+"""Tokens that one request can get at once; a larger count is a mistake of the caller."""
+
+
+def stamp(value: int | None, clock: Callable[[], int], misuse: Misuse) -> int:
+    """A stamp for the wire (unix ns); now for None and for values that are no number."""
+    if value is None:
+        return clock()
+    try:
+        return floored(value)
+    except (TypeError, ValueError, OverflowError):
+        misuse("a stamp that is no number", value)
+        return clock()
+
+
+def stamps(values: Sequence[int], misuse: Misuse) -> tuple[int, ...]:
+    """Stamps for the wire, without those that are no number, and at most `MAX_TOKENS`."""
+    kept = []
+    try:
+        for value in values:
+            try:
+                kept.append(floored(value))
+            except (TypeError, ValueError, OverflowError):
+                misuse("a stamp that is no number", value)
+    except TypeError:
+        misuse("stamps that are no sequence", values)
+    if len(kept) > MAX_TOKENS:
+        misuse(f"stamps after the first {MAX_TOKENS}", len(kept))
+    return tuple(kept[:MAX_TOKENS])
+
+
+def count(value: object, name: str, misuse: Misuse, *, most: int = 2**63 - 1) -> int | None:
+    """A number of tokens from 0 to `most`, or None."""
+    if value is None:
+        return None
+    if isinstance(value, Integral) and 0 <= int(value) <= most:
+        return int(value)
+    misuse(f"{name} that is no count", value)
+    return None
+
+
+def status(value: Status, misuse: Misuse) -> Status:
+    """A status; ERROR for one that is unknown, since it may not count as a success."""
+    try:
+        return Status(value)
+    except ValueError:
+        misuse("an unknown status", value)
+        return Status.ERROR
+
+
+def kind(value: object, misuse: Misuse) -> SpanKind:
+    """A kind of span; SERVER for values that are none."""
+    if isinstance(value, SpanKind):
+        return value
+    misuse("a kind that is no SpanKind", value)
+    return SpanKind.SERVER
+
+
+def words(value: str | Sequence[str], misuse: Misuse) -> tuple[str, ...]:
+    """Words; one text is one word, and empty ones are left out."""
+    if isinstance(value, str):
+        return (value,) if value else ()
+    try:
+        return tuple(str(word) for word in value if word)
+    except TypeError:
+        misuse("words that are no sequence", value)
+        return ()
+
+
+def mapping(value: Mapping[str, Any] | None, misuse: Misuse) -> dict[str, Any]:
+    """A copy of attributes; empty for None."""
+    try:
+        return dict(value or {})
+    except (TypeError, ValueError):
+        misuse("attributes that are no mapping", value)
+        return {}
+
+
+def headers(carrier: Carrier | None, misuse: Misuse) -> dict[str, str]:
+    """Headers with lower-case names. Entries that are no pair of texts are left out.
+
+    [(b"Traceparent", b"00-…"), (b"x", None)] gives {"traceparent": "00-…"} and one misuse
+    """
+    if not carrier:
+        return {}
+    kept: dict[str, str] = {}
+    try:
+        pairs: Iterable[Any] = carrier.items() if hasattr(carrier, "items") else carrier
+        for pair in pairs:
+            match pair:
+                case (str() | bytes() as name, (str() | bytes() as value) | [str() | bytes() as value, *_]):
+                    kept.setdefault(_decoded(name).lower(), _decoded(value))
+                case _:
+                    misuse("a header that is no pair of texts", pair)
+    except TypeError:
+        misuse("a carrier that holds no headers", carrier)
+    return kept
+
+
+def _decoded(value: str | bytes) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else value
