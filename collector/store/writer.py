@@ -139,7 +139,7 @@ class Writer:
             if readable is not None:
                 self._write_frames(f"{token}.r", readable)
             elif len(frames) == 1:
-                self._set_aside(f"{token}-{frames[0].digest.hex()}", frames[0].payload, str(refused))
+                self._dead_letters.keep(f"{token}-{frames[0].digest.hex()}", frames[0].payload, str(refused))
             else:
                 self._write_halves(token, frames)
         except TooMuchError as too_much:
@@ -147,7 +147,7 @@ class Writer:
             if payloads:
                 self._write_halves(token, [Frame(frames[0].digest, payload) for payload in payloads])
             elif len(frames) == 1:
-                self._set_aside(f"{token}-{frames[0].digest.hex()}", frames[0].payload, str(too_much))
+                self._dead_letters.keep(f"{token}-{frames[0].digest.hex()}", frames[0].payload, str(too_much))
             else:
                 self._write_halves(token, frames)
 
@@ -164,12 +164,8 @@ class Writer:
         for frame, _, misread in divided:
             if misread:
                 reason = f"a field has a wrong wire type; the other {self._signal.items} of the payload are stored"
-                self._set_aside(f"{token}-{frame.digest.hex()}", misread, reason)
+                self._dead_letters.keep(f"{token}-{frame.digest.hex()}", misread, reason)
         return [Frame(frame.digest, good) for frame, good, _ in divided if good]
-
-    def _set_aside(self, name: str, payload: bytes | memoryview, reason: str) -> None:
-        self._dead_letters.keep(name, payload, reason)
-        self._status.dead_lettered()
 
     def _insert_until_stored(self, source: bytes | Path, token: str) -> None:
         if token in self._stored:

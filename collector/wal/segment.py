@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Final
 from collector.wal import frame
 from collector.wal.dead_letters import DeadLetters
 from collector.wal.durable import write_durably
-from collector.wal.frame import DIGEST_BYTES, Corrupt, Frame
+from collector.wal.frame import DIGEST_BYTES, Frame, Torn
+
+logger = logging.getLogger(__name__)
 
 SEGMENT_SUFFIX: Final = ".wal"
 INSERTED_SUFFIX: Final = ".inserted"
@@ -57,7 +60,9 @@ def read_segment(segment: Segment, dead_letters: DeadLetters, *, verify: bool) -
             frames.append(item)
             continue
         undamaged = False
-        if isinstance(item, Corrupt):
+        if isinstance(item, Torn):
+            logger.warning("segment %s ends at byte %d in a write that was not acknowledged", segment.id, item.offset)
+        else:
             dead_letters.keep(f"{segment.id}-{item.offset}", item.data, item.reason)
     return Contents(frames, undamaged)
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collector.wal.dead_letters import DeadLetters
-from collector.wal.frame import Frame, digest_of
+from collector.wal.frame import COMMIT_BYTES, HEADER_BYTES, Frame, digest_of
 from collector.wal.log import LogLimits, SegmentLog
 from collector.wal.policy import Fsync
 
@@ -195,6 +195,29 @@ def test_a_corrupt_frame_is_set_aside_with_its_reason_and_the_others_go_on(reope
     assert "checksum" in kept.with_suffix(".json").read_text()
 
 
+@pytest.mark.parametrize("byte", range(4, 8))
+def test_a_flipped_length_bit_in_the_last_frame_is_a_dead_letter_a_log_line_and_counted_once(tmp_path, byte, caplog):
+    lost = []
+
+    def open_log():
+        dead_letters = DeadLetters(tmp_path / "dead", "traces", lambda: lost.append(1))
+        return SegmentLog(tmp_path / "wal", dead_letters)
+
+    log = open_log()
+    log.append(frames(b"first"))
+    log.append(frames(b"last"))
+    (path,) = (tmp_path / "wal").glob("*.wal")
+    data = bytearray(path.read_bytes())
+    header = len(data) - COMMIT_BYTES - len(b"last") - HEADER_BYTES
+    data[header + byte] ^= 0x10
+    path.write_bytes(data)
+    assert sealed(open_log()) == [[b"first"]]
+    (kept,) = (tmp_path / "dead").glob("*.bin")
+    assert kept.read_bytes().endswith(b"last")
+    assert "kept in" in caplog.text
+    assert lost == [1], "the log reads a segment when it opens and when it is stored"
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=5, unique=True), st.data())
 def test_reopening_after_a_cut_at_any_byte_keeps_every_whole_frame(tmp_path_factory, items, data):
@@ -203,9 +226,9 @@ def test_reopening_after_a_cut_at_any_byte_keeps_every_whole_frame(tmp_path_fact
     ends = []
     for item in items:
         log.append(frames(item))
-        ends.append(log.pending[1])
+        ends.append(log.pending[1] - COMMIT_BYTES)
     (path,) = (folder / "wal").glob("*.wal")
-    cut = data.draw(st.integers(0, ends[-1]))
+    cut = data.draw(st.integers(0, ends[-1] + COMMIT_BYTES))
     os.truncate(path, cut)
     again = SegmentLog(folder / "wal", DeadLetters(folder / "dead", "traces"))
     kept = [item for item, end in zip(items, ends, strict=True) if end <= cut]

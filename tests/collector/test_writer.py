@@ -24,7 +24,7 @@ class Setup:
         self.store = store
         self.status = IngestStatus()
         self.status.set_ready("start")
-        self.dead_letters = DeadLetters(folder / "dead", "traces")
+        self.dead_letters = DeadLetters(folder / "dead", "traces", self.status.dead_lettered)
         self.log = SegmentLog(folder / "wal", self.dead_letters)
         self.segments = []
         self.writer = self.another_writer(**kwargs)
