@@ -1,4 +1,4 @@
-"""The writer: one sealed segment of the log is one insert, again and again until the store has it."""
+"""The writer: a sealed segment of the log, or several that wait, is one insert, until the store has it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class _StoppedError(RetryError):
 
 
 class Writer:
-    """Takes a signal's segments from the log in order, on one thread.
+    """Takes a signal's segments from the log in order, on one thread; those that wait together are one insert.
 
     The insert's token is the segment's id, so a segment that was stored just before a crash is not stored twice. A
     store that fails is tried for ever. A payload that the store refuses becomes a dead letter, alone; if only some of
@@ -115,12 +115,13 @@ class Writer:
 
     def _run(self) -> None:
         while not self._give_up.is_set():
-            segment = self._log.next_sealed(timeout_s=0.2)
-            if segment is None:
-                if self._draining.is_set():
-                    return
-                continue
             try:
+                self._log.merge_waiting()
+                segment = self._log.next_sealed(timeout_s=0.2)
+                if segment is None:
+                    if self._draining.is_set():
+                        return
+                    continue
                 self.write(segment)
             except _StoppedError:
                 return
