@@ -127,7 +127,9 @@ async def _accept(
 
     inline = min(_INLINE_BYTES[content_type], limits.decompressed)
     durable = _unless_larger(accept, inline) if len(sent) <= inline else None
-    return await asyncio.wrap_future(durable or await asyncio.to_thread(accept, limits.decompressed))
+    if durable is None:
+        durable = await asyncio.to_thread(accept, limits.decompressed)
+    return await asyncio.wrap_future(durable)
 
 
 def _unless_larger(accept: Callable[[int], Future[Message]], limit: int) -> Future[Message] | None:
