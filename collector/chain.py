@@ -19,7 +19,7 @@ class Chain:
 
     def __init__(self, signal: Signal, settings: Settings, store: Store, status: IngestStatus) -> None:
         """Open the signal's log, which recovers the payloads that an earlier process left."""
-        dead_letters = DeadLetters(settings.data_dir / "dead_letters", signal.name)
+        dead_letters = DeadLetters(settings.data_dir / "dead_letters", signal.name, status.dead_lettered)
         log = SegmentLog(
             settings.data_dir / signal.wal_folder,
             dead_letters,

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
+from functools import partial
 from typing import Any, Final
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _MAX_CONCURRENT: Final = 512
+_MAX_HEADER_BYTES: Final = 64 * 1024
 
 
 class HttpServer:
     """A uvicorn server with its own event loop and thread."""
 
-    def __init__(self, app: Any, name: str, host: str, port: int) -> None:
-        """Bind at once; raises OSError when the address cannot be had."""
+    def __init__(
+        self, app: Any, name: str, host: str, port: int, *, header_timeout_s: float = 10.0, body_timeout_s: float = 30.0
+    ) -> None:
+        """Bind at once; raises OSError when the address cannot be had.
+
+        A connection is closed when a request's header or body has not arrived in its time.
+        """
         self.name = name
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
@@ -25,8 +34,14 @@ class HttpServer:
             raise OSError(msg) from error
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self._socket.getsockname()[1]}"
         """The address that it listens on, with the real port."""
+        protocol = partial(_Protocol, header_timeout_s=header_timeout_s, body_timeout_s=body_timeout_s)
         config = uvicorn.Config(
-            app, log_level="warning", access_log=False, lifespan="off", limit_concurrency=_MAX_CONCURRENT
+            app,
+            http=protocol,  # type: ignore[arg-type]  # any callable that makes a protocol works
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            limit_concurrency=_MAX_CONCURRENT,
         )
         self._server = _Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name=name, daemon=True)
@@ -54,3 +69,64 @@ class _Server(uvicorn.Server):
         """Shut down as uvicorn does: a request that is still there afterwards has been cancelled."""
         await super().shutdown(sockets)
         self.cut_off = bool(self.server_state.tasks)
+
+
+class _Protocol(HttpToolsProtocol):
+    """One connection. It is closed when the next part of a request does not arrive in time.
+
+    connection made    the header has 10 s
+    POST /v1/tr
+    aces …             header complete: the body has 30 s
+    body complete      no limit, the collector works
+    next request       the header has 10 s again
+    """
+
+    def __init__(self, *args: Any, header_timeout_s: float, body_timeout_s: float, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._header_timeout_s = header_timeout_s
+        self._body_timeout_s = body_timeout_s
+        self._timer: asyncio.TimerHandle | None = None
+        self._in_header = True
+        self._header_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for a header."""
+        super().connection_made(transport)
+        self._expect_within(self._header_timeout_s)
+
+    def data_received(self, data: bytes) -> None:
+        """Close the connection when the header is too long; otherwise parse the data."""
+        super().data_received(data)
+        self._header_bytes = self._header_bytes + len(data) if self._in_header else 0
+        if self._header_bytes > _MAX_HEADER_BYTES:
+            self.transport.close()
+
+    def on_message_begin(self) -> None:
+        """Wait for the rest of the header."""
+        super().on_message_begin()
+        self._in_header = True
+        self._expect_within(self._header_timeout_s)
+
+    def on_headers_complete(self) -> None:
+        """Wait for the body."""
+        self._in_header = False
+        self._expect_within(self._body_timeout_s)
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """Wait for nothing more of this request."""
+        self._expect_nothing()
+        super().on_message_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait for nothing more."""
+        self._expect_nothing()
+        super().connection_lost(exc)
+
+    def _expect_within(self, seconds: float) -> None:
+        self._expect_nothing()
+        self._timer = self.loop.call_later(seconds, self.transport.close)
+
+    def _expect_nothing(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()

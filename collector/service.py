@@ -6,6 +6,7 @@ import fcntl
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, Final
 
@@ -55,10 +56,11 @@ class Service:
             chain.writer.on_segment(counters.on_segment)
 
         ingests = [chain.ingest for chain in chains]
-        limits = BodyLimits(settings.max_body_bytes, settings.max_decompressed_bytes)
-        otlp_http = HttpServer(create_otlp_app(ingests, limits), "otlp-http", *split_address(settings.otlp_http))
+        limits = BodyLimits(settings.max_body_bytes, settings.max_decompressed_bytes, settings.receive_buffer_bytes)
+        http_server = partial(HttpServer, body_timeout_s=settings.body_timeout_s)
+        otlp_http = http_server(create_otlp_app(ingests, limits), "otlp-http", *split_address(settings.otlp_http))
         otlp_grpc = GrpcReceiver(ingests, limits, *split_address(settings.otlp_grpc))
-        api_server = HttpServer(api, "api", *split_address(settings.api))
+        api_server = http_server(api, "api", *split_address(settings.api))
         self.listeners = {server.name: server.url for server in (otlp_http, otlp_grpc, api_server)}
         """Name and address of everything that listens, with the real ports."""
         commits = [chain.commit for chain in chains]

@@ -68,6 +68,10 @@ class Settings(BaseSettings):
 
     max_body_bytes: Positive = Field(16 * MIB, description="Largest request body as sent.")
     max_decompressed_bytes: Positive = Field(64 * MIB, description="Largest request body after decompression.")
+    receive_buffer_bytes: Positive = Field(
+        256 * MIB, description="Bytes of all OTLP/HTTP requests under way; beyond them, clients are told to retry."
+    )
+    body_timeout_s: PositiveSeconds = Field(30.0, description="A request's body must arrive within this time.")
     max_span_bytes: Positive = Field(256 * 1024, description="Largest single span.")
     max_span_attributes: Positive = Field(1024, description="Most attributes of one span.")
     max_payload_days: Positive = Field(31, description="Most days that the spans of one payload may start or end on.")

@@ -78,7 +78,7 @@ class IngestStatus:
             self._last_insert_unix_s = at_unix_s
 
     def dead_lettered(self) -> None:
-        """Count one payload that the store refused."""
+        """Count one dead letter."""
         with self._lock:
             self._counts["dead_lettered"] += 1
 

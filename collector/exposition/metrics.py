@@ -128,7 +128,7 @@ REJECTED = Metric(
 )
 DEAD_LETTERED = Metric(
     "tokentrail_collector_payloads_dead_lettered_total", "counter",
-    "Acknowledged payloads that the store refused; they are kept in the dead-letter folder.",
+    "Acknowledged payloads, or parts of them, that the store refused or the disk damaged; kept as dead letters.",
 )  # fmt: skip
 SPANS = Metric("tokentrail_collector_spans_received_total", "counter", "Spans in acknowledged payloads.")
 SPANS_REJECTED = Metric(

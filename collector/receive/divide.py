@@ -47,7 +47,8 @@ def _spans(payload: bytes, keep: Callable[[bool, int], bool]) -> bytes:
                 added.resource.CopyFrom(resource_spans.resource)
                 added.scope_spans.add(scope=scope_spans.scope, spans=chosen, schema_url=scope_spans.schema_url)
                 added.schema_url = resource_spans.schema_url
-    return bytes(divided.SerializeToString())
+    encoded: bytes = divided.SerializeToString()
+    return encoded
 
 
 def _is_misread(message: Message) -> bool:

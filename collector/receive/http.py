@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from collector.receive.decompress import decompress
-from collector.receive.errors import TooLargeError, UnsupportedContentTypeError
+from collector.receive.errors import BusyError, TooLargeError, UnsupportedContentTypeError
 from collector.receive.ingest import Ingest
 from collector.receive.json_otlp import to_protobuf
 from collector.receive.refusals import REFUSALS, REFUSED
@@ -33,14 +35,48 @@ hold up the small ones."""
 
 @dataclass(frozen=True)
 class BodyLimits:
-    """Largest body in bytes, as sent and decompressed."""
+    """Largest body in bytes, as sent and decompressed, and the bytes of all bodies under way."""
 
     sent: int
     decompressed: int
+    under_way: int = 256 * 1024 * 1024
+
+
+class _Buffer:
+    """The bytes of all requests under way. A request that is alone may be as large as a single body may be."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._used = 0
+
+    @contextmanager
+    def share(self) -> Iterator[Callable[[int], None]]:
+        """Give a function that takes bytes for one request, and take them back at its end.
+
+        The function raises `BusyError` when the requests under way have too many.
+        """
+        own = 0
+
+        def take(size: int) -> None:
+            nonlocal own
+            with self._lock:
+                if self._used > own and self._used + size > self._limit:
+                    msg = f"the requests under way have more than {self._limit} bytes; try again"
+                    raise BusyError(msg)
+                self._used += size
+                own += size
+
+        try:
+            yield take
+        finally:
+            with self._lock:
+                self._used -= own
 
 
 def create_otlp_app(ingests: Sequence[Ingest], limits: BodyLimits) -> Starlette:
     """Build the receiver as an ASGI application with a route for each signal."""
+    buffer = _Buffer(limits.under_way)
     received = "; ".join(
         f"{i.signal.name}: POST an OTLP {i.signal.request.DESCRIPTOR.name} to {i.signal.http_path}" for i in ingests
     )
@@ -51,17 +87,21 @@ def create_otlp_app(ingests: Sequence[Ingest], limits: BodyLimits) -> Starlette:
         return _answer(Status(code=Code.UNIMPLEMENTED, message=message), JSON, http_status)
 
     return Starlette(
-        routes=[Route(ingest.signal.http_path, _endpoint(ingest, limits), methods=["POST"]) for ingest in ingests],
+        routes=[
+            Route(ingest.signal.http_path, _endpoint(ingest, limits, buffer), methods=["POST"]) for ingest in ingests
+        ],
         exception_handlers={404: not_found, 405: not_found},
     )
 
 
-def _endpoint(ingest: Ingest, limits: BodyLimits) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(ingest: Ingest, limits: BodyLimits, buffer: _Buffer) -> Callable[[Request], Awaitable[Response]]:
     async def export(request: Request) -> Response:
         content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         answer_type = PROTOBUF if content_type == PROTOBUF else JSON
         try:
-            return _answer(await _accept(ingest, request, content_type, limits), answer_type, 200)
+            with buffer.share() as take:
+                message = await _accept(ingest, request, content_type, limits, take)
+            return _answer(message, answer_type, 200)
         except REFUSED as error:
             refusal = REFUSALS[type(error)]
             ingest.status.refused(refusal.reason)
@@ -70,20 +110,26 @@ def _endpoint(ingest: Ingest, limits: BodyLimits) -> Callable[[Request], Awaitab
     return export
 
 
-async def _accept(ingest: Ingest, request: Request, content_type: str, limits: BodyLimits) -> Message:
+async def _accept(
+    ingest: Ingest, request: Request, content_type: str, limits: BodyLimits, take: Callable[[int], None]
+) -> Message:
     if content_type not in (PROTOBUF, JSON):
         msg = f"content type {content_type!r} is not supported; send {PROTOBUF} or {JSON}"
         raise UnsupportedContentTypeError(msg)
-    sent = await _read_body(request, limits.sent)
+    sent = await _read_body(request, limits.sent, take)
     encoding = request.headers.get("content-encoding", "identity")
 
     def accept(most: int) -> Future[Message]:
         body = decompress(sent, encoding, most)
+        if body is not sent:
+            take(len(body))
         return ingest.accept(body if content_type == PROTOBUF else to_protobuf(body, ingest.signal.request))
 
     inline = min(_INLINE_BYTES[content_type], limits.decompressed)
     durable = _unless_larger(accept, inline) if len(sent) <= inline else None
-    return await asyncio.wrap_future(durable or await asyncio.to_thread(accept, limits.decompressed))
+    if durable is None:
+        durable = await asyncio.to_thread(accept, limits.decompressed)
+    return await asyncio.wrap_future(durable)
 
 
 def _unless_larger(accept: Callable[[int], Future[Message]], limit: int) -> Future[Message] | None:
@@ -94,13 +140,14 @@ def _unless_larger(accept: Callable[[int], Future[Message]], limit: int) -> Futu
         return None
 
 
-async def _read_body(request: Request, limit: int) -> bytes:
+async def _read_body(request: Request, limit: int, take: Callable[[int], None]) -> bytes:
     chunks, size = [], 0
     async for chunk in request.stream():
         size += len(chunk)
         if size > limit:
             msg = f"the body is larger than {limit} bytes; send smaller batches or raise TOKENTRAIL_MAX_BODY_BYTES"
             raise TooLargeError(msg)
+        take(len(chunk))
         chunks.append(chunk)
     return b"".join(chunks)
 

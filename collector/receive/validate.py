@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -58,6 +58,19 @@ EXPLANATION: Final = {
 }
 
 
+@dataclass
+class _Times:
+    """The earliest start and the latest end of a request's spans, and the latest end that a span may have."""
+
+    allowed_ns: int
+    earliest_ns: int = LATEST_NS
+    latest_ns: int = 0
+
+    def days(self) -> int:
+        """Count the days from the earliest start to the latest end."""
+        return max(0, self.latest_ns // DAY_NS - self.earliest_ns // DAY_NS + 1)
+
+
 def check(body: bytes, limits: ItemLimits) -> Checked:
     """Take out the spans of a request that cannot be stored; raises `MalformedError`."""
     spans = count_if_uniform(body, limits)
@@ -75,27 +88,33 @@ def check_parsed(request: ExportTraceServiceRequest, body: bytes, limits: ItemLi
     """Do the same for a request that is already parsed; `body` is its encoding."""
     total = 0
     rejected: Counter[Reason] = Counter()
-    latest_ns = limits.latest_ns()
-    days: set[int] = set()
+    times = _Times(limits.latest_ns())
     may_be_large = len(body) > min(limits.max_bytes, limits.max_attributes * 2)
     for resource_spans in request.resource_spans:
         for scope_spans in resource_spans.scope_spans:
             spans = scope_spans.spans
             total += len(spans)
             reasons = [
-                _reason(span, latest_ns)
-                or (_reason_of_size(span, limits) if may_be_large else None)
-                or _reason_of_days(span, days, limits.max_days)
-                for span in spans
+                _reason(span, times) or (_reason_of_size(span, limits) if may_be_large else None) for span in spans
             ]
-            for index in range(len(reasons) - 1, -1, -1):
-                if reason := reasons[index]:
-                    rejected[reason] += 1
-                    del spans[index]
+            _take_out(spans, reasons, rejected)
+    if times.days() > limits.max_days:
+        days: set[int] = set()
+        for resource_spans in request.resource_spans:
+            for scope_spans in resource_spans.scope_spans:
+                spans = scope_spans.spans
+                _take_out(spans, [_reason_of_days(span, days, limits.max_days) for span in spans], rejected)
     if rejected:
         body = request.SerializeToString() if rejected.total() < total else b""
     message = "; ".join(f"{count} spans: {EXPLANATION[reason]}" for reason, count in sorted(rejected.items()))
     return Checked(body if total else b"", total, Counter({str(r): n for r, n in rejected.items()}), message)
+
+
+def _take_out(spans: MutableSequence[Span], reasons: Sequence[Reason | None], rejected: Counter[Reason]) -> None:
+    for index in range(len(reasons) - 1, -1, -1):
+        if reason := reasons[index]:
+            rejected[reason] += 1
+            del spans[index]
 
 
 def count_if_uniform(body: bytes, limits: ItemLimits) -> int | None:
@@ -129,19 +148,6 @@ def _messages(
             kind.FromString(body[begin:end])
 
 
-@dataclass
-class _Times:
-    """The earliest start and the latest end of a request's spans, and the latest end that a span may have."""
-
-    allowed_ns: int
-    earliest_ns: int = LATEST_NS
-    latest_ns: int = 0
-
-    def days(self) -> int:
-        """Return the number of days from the earliest start to the latest end."""
-        return max(0, self.latest_ns // DAY_NS - self.earliest_ns // DAY_NS + 1)
-
-
 def _good_spans(body: bytes, where: tuple[int, int], limits: ItemLimits, times: _Times) -> int:
     begin, end = where
     for number, wire_type, at, value, following in runs.fields(body, begin, end):
@@ -153,11 +159,7 @@ def _good_spans(body: bytes, where: tuple[int, int], limits: ItemLimits, times: 
     total = 0
     for run in runs.runs(body, begin, end):
         first = Span.FromString(run.first)
-        if (
-            _reason(first, times.allowed_ns)
-            or _reason_of_size(first, limits)
-            or not _ids_and_times_are_good(run, times)
-        ):
+        if _reason(first, times) or _reason_of_size(first, limits) or not _ids_and_times_are_good(run, times):
             raise runs.NotUniformError
         total += len(run.rows)
     return total
@@ -179,7 +181,8 @@ def _ids_and_times_are_good(run: runs.Run, times: _Times) -> bool:
     )
 
 
-def _reason(span: Span, latest_ns: int) -> Reason | None:
+def _reason(span: Span, times: _Times) -> Reason | None:
+    """Return why a span cannot be stored; None for a good one, by which it widens `times`."""
     start, end = span.start_time_unix_nano, span.end_time_unix_nano
     trace_id, span_id, parent = span.trace_id, span.span_id, span.parent_span_id
     if len(trace_id) != TRACE_ID_BYTES or trace_id == NO_TRACE_ID:
@@ -194,7 +197,13 @@ def _reason(span: Span, latest_ns: int) -> Reason | None:
         return Reason.END_BEFORE_START
     if end - start > LONGEST_NS:
         return Reason.TIME
-    return Reason.FUTURE if end > latest_ns else None
+    if end > times.allowed_ns:
+        return Reason.FUTURE
+    if start < times.earliest_ns:
+        times.earliest_ns = start
+    if end > times.latest_ns:
+        times.latest_ns = end
+    return None
 
 
 def _reason_of_days(span: Span, days: set[int], most: int) -> Reason | None:

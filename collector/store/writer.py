@@ -1,4 +1,4 @@
-"""The writer: one sealed segment of the log is one insert, again and again until the store has it."""
+"""The writer: a sealed segment of the log, or several that wait, is one insert, until the store has it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class _StoppedError(RetryError):
 
 
 class Writer:
-    """Takes a signal's segments from the log in order, on one thread.
+    """Takes a signal's segments from the log in order, on one thread; those that wait together are one insert.
 
     The insert's token is the segment's id, so a segment that was stored just before a crash is not stored twice. A
     store that fails is tried for ever. A payload that the store refuses becomes a dead letter, alone; if only some of
@@ -115,12 +115,13 @@ class Writer:
 
     def _run(self) -> None:
         while not self._give_up.is_set():
-            segment = self._log.next_sealed(timeout_s=0.2)
-            if segment is None:
-                if self._draining.is_set():
-                    return
-                continue
             try:
+                self._log.merge_waiting()
+                segment = self._log.next_sealed(timeout_s=0.2)
+                if segment is None:
+                    if self._draining.is_set():
+                        return
+                    continue
                 self.write(segment)
             except _StoppedError:
                 return
@@ -139,7 +140,7 @@ class Writer:
             if readable is not None:
                 self._write_frames(f"{token}.r", readable)
             elif len(frames) == 1:
-                self._set_aside(f"{token}-{frames[0].digest.hex()}", frames[0].payload, str(refused))
+                self._dead_letters.keep(f"{token}-{frames[0].digest.hex()}", frames[0].payload, str(refused))
             else:
                 self._write_halves(token, frames)
         except TooMuchError as too_much:
@@ -147,7 +148,7 @@ class Writer:
             if payloads:
                 self._write_halves(token, [Frame(frames[0].digest, payload) for payload in payloads])
             elif len(frames) == 1:
-                self._set_aside(f"{token}-{frames[0].digest.hex()}", frames[0].payload, str(too_much))
+                self._dead_letters.keep(f"{token}-{frames[0].digest.hex()}", frames[0].payload, str(too_much))
             else:
                 self._write_halves(token, frames)
 
@@ -164,12 +165,8 @@ class Writer:
         for frame, _, misread in divided:
             if misread:
                 reason = f"a field has a wrong wire type; the other {self._signal.items} of the payload are stored"
-                self._set_aside(f"{token}-{frame.digest.hex()}", misread, reason)
+                self._dead_letters.keep(f"{token}-{frame.digest.hex()}", misread, reason)
         return [Frame(frame.digest, good) for frame, good, _ in divided if good]
-
-    def _set_aside(self, name: str, payload: bytes | memoryview, reason: str) -> None:
-        self._dead_letters.keep(name, payload, reason)
-        self._status.dead_lettered()
 
     def _insert_until_stored(self, source: bytes | Path, token: str) -> None:
         if token in self._stored:

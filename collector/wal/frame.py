@@ -1,17 +1,29 @@
-"""Frames of a segment file: `magic | length u32 LE | blake2b-16 of the payload | payload`.
+"""Frames and commit records of a segment file.
 
-The magic is the tag and the length of a Protobuf field that OTLP does not have (4095, 20 bytes), so a reader of
-Protobuf skips the headers: a segment file as it is on disk is one OTLP message, all its payloads joined.
+    frame            magic fa ff 01 14 | length u32 LE | blake2b-16 of the payload | payload
+    commit record    magic f2 ff 01 0c | the record's own offset in the file u64 LE | crc32 of the twelve bytes before
+
+The magics are the tag and the length of Protobuf fields that OTLP does not have (4095 with 20 bytes, 4094 with 12), so
+a reader of Protobuf skips them: a segment file as it is on disk is one OTLP message, all its payloads joined.
 
 The digest is the frame's checksum and the payload's identity: a client that sends the same bytes again gets the same
-digest. Reading never stops at damage: a damaged part is reported with its place, and reading goes on at the next
-complete frame.
+digest. A commit record follows the frames that were written together: bytes before it were complete, so a frame there
+that is cut short has been damaged. Bytes behind the last record may be a write that a crash cut short.
+
+    frame 1, record, frame 2, record           two acknowledged payloads
+    frame 1, record, half of frame 2           torn: frame 2 was not acknowledged
+    frame 1, record, half of frame 2, record   corrupt: frame 2's length has changed
+
+Reading never stops at damage: a damaged part is reported with its place, and reading goes on at the next complete frame
+or commit record.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import struct
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -20,6 +32,10 @@ DIGEST_BYTES: Final = 16
 MAGIC: Final = b"\xfa\xff\x01\x14"
 _HEAD: Final = struct.Struct("<4sI16s")
 HEADER_BYTES: Final = _HEAD.size
+COMMIT_MAGIC: Final = b"\xf2\xff\x01\x0c"
+_COMMIT: Final = struct.Struct("<4sQI")
+COMMIT_BYTES: Final = _COMMIT.size
+_MAGICS: Final = re.compile(re.escape(MAGIC) + b"|" + re.escape(COMMIT_MAGIC))
 
 
 @dataclass(frozen=True)
@@ -32,7 +48,8 @@ class Frame:
 
 @dataclass(frozen=True)
 class Torn:
-    """The file ends inside a frame, or in zeros: a crash cut a write short before its acknowledgement."""
+    """The file ends inside a frame or a commit record, or in zeros, behind its last commit record: a crash cut a write
+    short before its acknowledgement."""
 
     offset: int
 
@@ -56,6 +73,12 @@ def header(frame: Frame) -> bytes:
     return _HEAD.pack(MAGIC, len(frame.payload), frame.digest)
 
 
+def commit_record(offset: int) -> bytes:
+    """Make the commit record that will stand at this offset of its file."""
+    checked = COMMIT_MAGIC + offset.to_bytes(8, "little")
+    return checked + zlib.crc32(checked).to_bytes(4, "little")
+
+
 def read(data: bytes, *, verify: bool = True) -> Iterator[Frame | Torn | Corrupt]:
     """Yield the frames and damages of a segment file in order; `Torn` comes last. Payloads are views of `data`.
 
@@ -68,7 +91,10 @@ def read(data: bytes, *, verify: bool = True) -> Iterator[Frame | Torn | Corrupt
             yield frame
             offset += HEADER_BYTES + len(frame.payload)
             continue
-        following = _next_complete_frame(data, offset + 1)
+        if _is_commit_record(data, offset):
+            offset += COMMIT_BYTES
+            continue
+        following = _next_frame_or_record(data, offset + 1)
         if following is None and _is_torn(data, offset):
             yield Torn(offset)
             return
@@ -88,18 +114,24 @@ def _complete_frame(data: bytes, offset: int, *, verify: bool = True) -> Frame |
     return Frame(digest, payload) if not verify or digest_of(payload) == digest else None
 
 
-def _next_complete_frame(data: bytes, offset: int) -> int | None:
-    while (offset := data.find(MAGIC, offset)) >= 0:
-        if _complete_frame(data, offset) is not None:
-            return offset
-        offset += 1
+def _is_commit_record(data: bytes, offset: int) -> bool:
+    return data[offset : offset + COMMIT_BYTES] == commit_record(offset)
+
+
+def _next_frame_or_record(data: bytes, offset: int) -> int | None:
+    for found in _MAGICS.finditer(data, offset):
+        if _complete_frame(data, found.start()) is not None or _is_commit_record(data, found.start()):
+            return found.start()
     return None
 
 
 def _is_torn(data: bytes, offset: int) -> bool:
     if not data[offset:].strip(b"\0"):
         return True
+    start = data[offset : offset + len(MAGIC)]
+    if len(data) - offset < COMMIT_BYTES and COMMIT_MAGIC.startswith(start):
+        return True
     if len(data) - offset < HEADER_BYTES:
-        return MAGIC.startswith(data[offset : offset + len(MAGIC)])
+        return MAGIC.startswith(start)
     magic, length, _ = _HEAD.unpack_from(data, offset)
     return bool(magic == MAGIC and len(data) - offset - HEADER_BYTES < length)

@@ -21,6 +21,7 @@ from collector.wal.segment import (
     Contents,
     Segment,
     list_segments,
+    make_group,
     mark_inserted,
     new_segment_id,
     read_inserted,
@@ -70,6 +71,8 @@ class SegmentLog:
         folder.mkdir(parents=True, exist_ok=True)
         self._sealed = deque(list_segments(folder))
         self._sealed_bytes = sum(segment.size for segment in self._sealed)
+        # An earlier process may have stored the oldest segment and died before it released it.
+        self._tried_id = self._sealed[0].id if self._sealed else ""
         self._last_id = max((path.stem for path in folder.iterdir()), default="")
         self._recover()
 
@@ -80,7 +83,7 @@ class SegmentLog:
 
     @property
     def pending(self) -> tuple[int, int]:
-        """Segments and bytes that the store does not have yet."""
+        """Segments and bytes that the store does not have yet; a group counts as one segment."""
         with self._changed:
             active = self._active
             return len(self._sealed) + (active is not None), self._sealed_bytes + (active.size if active else 0)
@@ -93,7 +96,8 @@ class SegmentLog:
             self._active = ActiveSegment(path, fsync=self._fsync, opened_at_s=self._monotonic_s())
             self._last_id = segment_id
             self._written_here.add(segment_id)
-        self._active.append(b"".join(part for item in frames for part in (frame.header(item), item.payload)))
+        data = b"".join(part for item in frames for part in (frame.header(item), item.payload))
+        self._active.append(data + frame.commit_record(self._active.size + len(data)))
         with self._changed:
             self._seen.add(item.digest for item in frames)
 
@@ -123,11 +127,37 @@ class SegmentLog:
         """Wait for the oldest sealed segment; it stays in the log until `release`."""
         with self._changed:
             self._changed.wait_for(lambda: bool(self._sealed), timeout_s)
-            return self._sealed[0] if self._sealed else None
+            if not self._sealed:
+                return None
+            self._tried_id = self._sealed[0].id
+            return self._sealed[0]
+
+    def merge_waiting(self) -> None:
+        """Make one group of the oldest segments that wait, up to the size of one segment; the writer's thread calls it.
+
+        A segment that may have been inserted under its own id stays alone: under another id it would be stored twice.
+        """
+        with self._changed:
+            members: list[Segment] = []
+            size = 0
+            for segment in self._sealed:
+                size += segment.size
+                if segment.members or segment.id == self._tried_id or size > self.limits.segment_bytes:
+                    break
+                members.append(segment)
+        group = make_group(members) if len(members) > 1 else None
+        if group is None:
+            return
+        with self._changed:
+            for _ in members:
+                self._sealed.popleft()
+            self._sealed.appendleft(group)
 
     def read(self, segment: Segment) -> Contents:
-        """Read the segment's payloads; damaged frames become dead letters."""
-        return read_segment(segment, self._dead_letters, verify=segment.id not in self._written_here)
+        """Read the payloads of a segment or a group; damaged frames become dead letters."""
+        if not segment.members:
+            return read_segment(segment, self._dead_letters, verify=segment.id not in self._written_here)
+        return Contents([item for member in segment.members for item in self.read(member).frames], undamaged=False)
 
     def release(self, segment: Segment, digests: Sequence[bytes]) -> None:
         """Drop a segment that the store has, and keep its digests for the retention time."""
@@ -136,7 +166,7 @@ class SegmentLog:
         with self._changed:
             self._sealed.remove(segment)
             self._sealed_bytes -= segment.size
-            self._written_here.discard(segment.id)
+            self._written_here.difference_update(member.id for member in segment.members or (segment,))
             self._seen.inserted(path, digests, now_s + self.limits.dedup_retention_s)
             expired = self._seen.expire(now_s)
         for old in expired:

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from collector.wal import frame
 from collector.wal.dead_letters import DeadLetters
-from collector.wal.durable import write_durably
-from collector.wal.frame import DIGEST_BYTES, Corrupt, Frame
+from collector.wal.durable import sync_folder, write_durably
+from collector.wal.frame import DIGEST_BYTES, Frame, Torn
+
+logger = logging.getLogger(__name__)
 
 SEGMENT_SUFFIX: Final = ".wal"
 INSERTED_SUFFIX: Final = ".inserted"
+GROUP_SUFFIX: Final = ".group"
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A sealed file of frames. `id` is unique over all collectors and sorts by age; it is the insert's token."""
+    """A sealed file of frames, or a group of such files that are inserted together.
+
+    `id` is unique over all collectors and sorts by age; it is the insert's token.
+    """
 
     path: Path
+    """For a group, the file that names its members."""
     size: int
+    members: tuple[Segment, ...] = ()
+    """The segments of a group, oldest first; empty for a single segment."""
 
     @property
     def id(self) -> str:
@@ -35,9 +46,33 @@ def new_segment_id(now_ns: int, after: str) -> str:
     return f"{max(now_ns, previous_ns + 1):020d}-{secrets.token_hex(4)}"
 
 
+def make_group(members: Sequence[Segment]) -> Segment | None:
+    """Write down that these segments are one insert, so that it has the same token and rows after a crash.
+
+    None when the disk fails: the segments stay alone. Raises OSError when it may hold half of a group.
+    """
+    first = members[0]
+    path = first.path.with_name(f"{first.id}.g{len(members)}{GROUP_SUFFIX}")
+    try:
+        write_durably(path, "\n".join(member.id for member in members).encode())
+    except OSError:
+        path.unlink(missing_ok=True)
+        sync_folder(path.parent)
+        return None
+    return Segment(path, sum(member.size for member in members), tuple(members))
+
+
 def list_segments(folder: Path) -> list[Segment]:
-    """List the segments that wait for the store, oldest first."""
-    return [Segment(path, path.stat().st_size) for path in sorted(folder.glob(f"*{SEGMENT_SUFFIX}"))]
+    """List the segments and groups that wait for the store, oldest first; ends the release of stored groups."""
+    waiting = {path.stem: Segment(path, path.stat().st_size) for path in sorted(folder.glob(f"*{SEGMENT_SUFFIX}"))}
+    for path in folder.glob(f"*{GROUP_SUFFIX}"):
+        members = tuple(waiting.pop(name) for name in path.read_text().split() if name in waiting)
+        group = Segment(path, sum(member.size for member in members), members)
+        if members and not path.with_suffix(INSERTED_SUFFIX).exists():
+            waiting[group.id] = group
+        else:
+            _remove(group)
+    return [waiting[name] for name in sorted(waiting)]
 
 
 @dataclass(frozen=True)
@@ -46,31 +81,43 @@ class Contents:
 
     frames: list[Frame]
     undamaged: bool
-    """The file holds these frames and nothing else, so that it can be read as one OTLP message."""
+    """The one file holds these frames and nothing else, so that it can be read as one OTLP message."""
 
 
 def read_segment(segment: Segment, dead_letters: DeadLetters, *, verify: bool) -> Contents:
-    """Read the segment's complete frames. Damaged ones become dead letters."""
+    """Read a single segment's complete frames. Damaged ones become dead letters."""
     frames, undamaged = [], True
     for item in frame.read(segment.path.read_bytes(), verify=verify):
         if isinstance(item, Frame):
             frames.append(item)
             continue
         undamaged = False
-        if isinstance(item, Corrupt):
+        if isinstance(item, Torn):
+            logger.warning("segment %s ends at byte %d in a write that was not acknowledged", segment.id, item.offset)
+        else:
             dead_letters.keep(f"{segment.id}-{item.offset}", item.data, item.reason)
     return Contents(frames, undamaged)
 
 
 def mark_inserted(segment: Segment, digests: list[bytes]) -> Path:
-    """Replace a stored segment by a file with the digests of its payloads.
+    """Replace a stored segment or group by a file with the digests of its payloads.
 
-    Should a crash leave the segment there, it is inserted again under its id, which the store recognises.
+    Should a crash leave the segment there, it is inserted again under its id, which the store recognises. A group whose
+    file of digests is there is stored; should a crash leave some of its files, the next start removes them.
     """
     path = segment.path.with_suffix(INSERTED_SUFFIX)
     write_durably(path, b"".join(digests))
-    segment.path.unlink(missing_ok=True)
+    _remove(segment)
     return path
+
+
+def _remove(segment: Segment) -> None:
+    """Remove the files of a stored segment. Those of a group go before the file that names them."""
+    for member in segment.members:
+        member.path.unlink(missing_ok=True)
+    if segment.members:
+        sync_folder(segment.path.parent)
+    segment.path.unlink(missing_ok=True)
 
 
 def read_inserted(path: Path) -> list[bytes]:

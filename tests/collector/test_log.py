@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collector.wal.dead_letters import DeadLetters
-from collector.wal.frame import Frame, digest_of
+from collector.wal.frame import COMMIT_BYTES, HEADER_BYTES, Frame, digest_of
 from collector.wal.log import LogLimits, SegmentLog
 from collector.wal.policy import Fsync
 
@@ -174,6 +174,83 @@ def test_a_wall_clock_that_was_set_while_no_collector_ran_forgets_no_payload(
     assert [again.seen(digest_of(payload)) for payload in (b"b", b"c")] == [False, True]
 
 
+def waiting(log, *payloads):
+    for payload in payloads:
+        log.append(frames(payload))
+        log.seal()
+
+
+def test_segments_that_wait_are_merged_up_to_the_size_of_one_and_stay_in_order(reopen):
+    log = reopen(segment_bytes=200)
+    waiting(log, b"a" * 20, b"b" * 20, b"c" * 20, b"d" * 300, b"e")
+    before = log.pending[1]
+    log.merge_waiting()
+    log.merge_waiting()
+    assert log.pending == (3, before)
+    assert [payload[:1] for payload in sealed(log)[0]] == [b"a", b"b", b"c"]
+    log = reopen(segment_bytes=200)
+    waiting(log, b"f")
+    log.merge_waiting()
+    assert log.pending[0] == 1
+
+
+def test_a_group_is_the_same_after_a_restart(reopen):
+    log = reopen()
+    waiting(log, b"a", b"b")
+    log.merge_waiting()
+    waiting(log, b"c")
+    group = log.next_sealed(0)
+    again = reopen()
+    again.merge_waiting()
+    assert (again.next_sealed(0).id, again.next_sealed(0).members) == (group.id, group.members)
+    assert sealed(again) == [[b"a", b"b"], [b"c"]]
+
+
+def test_a_segment_that_may_have_been_stored_alone_is_not_merged(reopen):
+    log = reopen()
+    waiting(log, b"a", b"b", b"c")
+    alone = log.next_sealed(0)
+    log.merge_waiting()
+    assert log.next_sealed(0) == alone
+    again = reopen()
+    again.merge_waiting()
+    assert again.next_sealed(0) == alone
+    again.release(alone, [digest_of(b"a")])
+    again.merge_waiting()
+    assert sealed(again) == [[b"b", b"c"]]
+
+
+@pytest.mark.parametrize("removed", range(3))
+def test_a_crash_while_a_stored_group_is_released_stores_nothing_again(reopen, tmp_path, removed):
+    log = reopen()
+    waiting(log, b"a", b"b", b"c")
+    log.merge_waiting()
+    group = log.next_sealed(0)
+    kept = {path: path.read_bytes() for path in (group.path, *(member.path for member in group.members[removed:]))}
+    log.release(group, [digest_of(payload) for payload in (b"a", b"b", b"c")])
+    for path, data in kept.items():
+        path.write_bytes(data)
+    again = reopen()
+    assert sealed(again) == []
+    assert all(again.seen(digest_of(payload)) for payload in (b"a", b"b", b"c"))
+    assert [path.suffix for path in (tmp_path / "wal").iterdir()] == [".inserted"]
+
+
+def test_a_group_that_cannot_be_written_down_leaves_the_segments_alone(reopen, monkeypatch, tmp_path):
+    log = reopen()
+    waiting(log, b"a", b"b")
+
+    def written_and_then_failed(path, data):
+        path.write_bytes(data)
+        raise OSError(errno.EIO, "disk")
+
+    monkeypatch.setattr("collector.wal.segment.write_durably", written_and_then_failed)
+    log.merge_waiting()
+    monkeypatch.undo()
+    assert list((tmp_path / "wal").glob("*.group")) == []
+    assert sealed(log) == [[b"a"], [b"b"]]
+
+
 def test_a_crash_between_remembering_and_dropping_a_segment_is_repaired(reopen, tmp_path):
     log = reopen()
     log.append(frames(b"a"))
@@ -195,6 +272,29 @@ def test_a_corrupt_frame_is_set_aside_with_its_reason_and_the_others_go_on(reope
     assert "checksum" in kept.with_suffix(".json").read_text()
 
 
+@pytest.mark.parametrize("byte", range(4, 8))
+def test_a_flipped_length_bit_in_the_last_frame_is_a_dead_letter_a_log_line_and_counted_once(tmp_path, byte, caplog):
+    lost = []
+
+    def open_log():
+        dead_letters = DeadLetters(tmp_path / "dead", "traces", lambda: lost.append(1))
+        return SegmentLog(tmp_path / "wal", dead_letters)
+
+    log = open_log()
+    log.append(frames(b"first"))
+    log.append(frames(b"last"))
+    (path,) = (tmp_path / "wal").glob("*.wal")
+    data = bytearray(path.read_bytes())
+    header = len(data) - COMMIT_BYTES - len(b"last") - HEADER_BYTES
+    data[header + byte] ^= 0x10
+    path.write_bytes(data)
+    assert sealed(open_log()) == [[b"first"]]
+    (kept,) = (tmp_path / "dead").glob("*.bin")
+    assert kept.read_bytes().endswith(b"last")
+    assert "kept in" in caplog.text
+    assert lost == [1], "the log reads a segment when it opens and when it is stored"
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=5, unique=True), st.data())
 def test_reopening_after_a_cut_at_any_byte_keeps_every_whole_frame(tmp_path_factory, items, data):
@@ -203,9 +303,9 @@ def test_reopening_after_a_cut_at_any_byte_keeps_every_whole_frame(tmp_path_fact
     ends = []
     for item in items:
         log.append(frames(item))
-        ends.append(log.pending[1])
+        ends.append(log.pending[1] - COMMIT_BYTES)
     (path,) = (folder / "wal").glob("*.wal")
-    cut = data.draw(st.integers(0, ends[-1]))
+    cut = data.draw(st.integers(0, ends[-1] + COMMIT_BYTES))
     os.truncate(path, cut)
     again = SegmentLog(folder / "wal", DeadLetters(folder / "dead", "traces"))
     kept = [item for item, end in zip(items, ends, strict=True) if end <= cut]

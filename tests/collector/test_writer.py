@@ -24,7 +24,7 @@ class Setup:
         self.store = store
         self.status = IngestStatus()
         self.status.set_ready("start")
-        self.dead_letters = DeadLetters(folder / "dead", "traces")
+        self.dead_letters = DeadLetters(folder / "dead", "traces", self.status.dead_lettered)
         self.log = SegmentLog(folder / "wal", self.dead_letters)
         self.segments = []
         self.writer = self.another_writer(**kwargs)
@@ -34,9 +34,12 @@ class Setup:
         return Writer(TRACES, self.log, self.store, self.status, self.dead_letters, **kwargs)
 
     def segment(self, *payloads):
+        self.segment_that_waits(*payloads)
+        return self.log.next_sealed(0)
+
+    def segment_that_waits(self, *payloads):
         self.log.append([Frame(digest_of(payload), payload) for payload in payloads])
         self.log.seal()
-        return self.log.next_sealed(0)
 
     def dead(self):
         return {
@@ -280,6 +283,47 @@ def test_draining_writes_what_is_sealed(setup):
     s.writer.start()
     assert s.writer.stop(timeout_s=30.0)
     assert s.tokens() == {1: 3, 2: 3, 3: 3}
+
+
+def test_a_backlog_is_one_insert(setup):
+    s = setup()
+    for trace in range(1, 6):
+        s.segment_that_waits(token_body(trace=trace))
+    s.writer.start()
+    assert s.writer.stop(timeout_s=30.0)
+    assert s.tokens() == dict.fromkeys(range(1, 6), 3)
+    assert len(s.segments) == s.status.snapshot().segments_inserted == 1
+    assert s.log.pending == (0, 0)
+    sql = "SELECT count() FROM system.parts WHERE table = 'tokens' AND active"
+    assert s.store.query(sql).result_rows == [(1,)]
+
+
+def test_a_crash_behind_the_insert_of_a_backlog_adds_nothing_twice(setup):
+    def crash_after_the_insert(store, signal, body, token):
+        insert_otlp(store, signal, body, token)
+        raise KeyboardInterrupt
+
+    s = setup()
+    for trace in (1, 2, 3):
+        s.segment_that_waits(token_body(trace=trace))
+    s.log.merge_waiting()
+    with pytest.raises(KeyboardInterrupt):
+        s.another_writer(insert=crash_after_the_insert).write(s.log.next_sealed(0))
+    after = setup()
+    after.segment_that_waits(token_body(trace=4))
+    after.writer.start()
+    assert after.writer.stop(timeout_s=30.0)
+    assert s.tokens() == {1: 3, 2: 3, 3: 3, 4: 3}
+
+
+def test_a_bad_payload_in_a_backlog_is_set_aside_alone(setup):
+    s = setup()
+    for payload in (token_body(trace=1), unreadable(2), misread(3), token_body(trace=4)):
+        s.segment_that_waits(payload)
+    s.writer.start()
+    assert s.writer.stop(timeout_s=30.0)
+    assert s.tokens() == {1: 3, 3: 2, 4: 3}
+    assert len(s.dead()) == 2
 
 
 def test_draining_gives_up_on_a_store_that_is_away_and_keeps_the_segments(setup):

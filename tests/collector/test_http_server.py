@@ -1,0 +1,133 @@
+"""Requests that arrive in part: each connection is closed in time, and their bytes are bounded."""
+
+import gzip
+import socket
+import threading
+
+import httpx
+import pytest
+from starlette.responses import PlainTextResponse
+from starlette.testclient import TestClient
+
+from collector.http_server import HttpServer
+from collector.receive.http import BodyLimits, create_otlp_app
+from tests.collector.test_otlp_http import PROTOBUF, Receiver
+from tests.support.otlp import token_body
+
+WAIT_S = 20
+HEADER = b"POST /v1/traces HTTP/1.1\r\nHost: c\r\nContent-Type: application/x-protobuf\r\n"
+
+
+async def echo(scope, receive, send):
+    size = 0
+    while (message := await receive())["type"] == "http.request":
+        size += len(message.get("body", b""))
+        if not message.get("more_body"):
+            await PlainTextResponse(str(size))(scope, receive, send)
+            return
+
+
+@pytest.fixture
+def connect():
+    """Opens connections to a server with these time-outs, on whose closing the test waits."""
+    opened = []
+
+    def connect(**timeouts):
+        server = HttpServer(echo, "test", "127.0.0.1", 0, **timeouts)
+        server.start()
+        opened.append(server)
+        return lambda: open_socket(server.url)
+
+    yield connect
+    for server in opened:
+        server.stop(1.0)
+
+
+def open_socket(url):
+    client = socket.create_connection(httpx.URL(url).netloc.decode().split(":"), timeout=WAIT_S)
+    client.settimeout(WAIT_S)
+    return client
+
+
+def until_closed(client):
+    received = b""
+    while data := client.recv(65536):
+        received += data
+    return received
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"P", HEADER, b"GET / HTTP/1.1\r\nHost: c\r\n\r\n" + HEADER],
+    ids=["nothing", "a byte", "no end of the header", "a half header behind a request"],
+)
+def test_a_header_that_does_not_arrive_in_time_closes_its_connection(connect, sent):
+    client = connect(header_timeout_s=0.2, body_timeout_s=3600.0)()
+    client.sendall(sent)
+    answered = until_closed(client)
+    assert answered.startswith(b"HTTP/1.1 200") == sent.startswith(b"GET")
+
+
+def test_a_body_that_does_not_arrive_in_time_closes_its_connection(connect):
+    client = connect(header_timeout_s=3600.0, body_timeout_s=0.2)()
+    client.sendall(HEADER + b"Content-Length: 100\r\n\r\n" + b"x" * 99)
+    assert until_closed(client) == b""
+
+
+def test_an_endless_header_closes_its_connection(connect):
+    client = connect(header_timeout_s=3600.0, body_timeout_s=3600.0)()
+    client.sendall(HEADER + b"X: " + b"x" * 70_000)
+    assert until_closed(client) == b""
+
+
+def test_a_header_time_out_does_not_run_while_a_body_arrives_or_an_answer_is_made(connect):
+    client = connect(header_timeout_s=0.2, body_timeout_s=3600.0)()
+    client.sendall(HEADER + b"Content-Length: 2\r\n\r\n" + b"x")
+    threading.Event().wait(0.6)
+    client.sendall(b"x")
+    assert client.recv(65536).startswith(b"HTTP/1.1 200")
+
+
+@pytest.fixture
+def receiver(tmp_path):
+    receiver = Receiver(tmp_path)
+    yield receiver
+    receiver.commit.stop(WAIT_S)
+
+
+def test_unfinished_bodies_share_a_budget_and_whoever_exceeds_it_is_told_to_come_again(receiver):
+    app = create_otlp_app([receiver.ingest], BodyLimits(sent=4_000, decompressed=8_000, under_way=5_000))
+    server = HttpServer(app, "test", "127.0.0.1", 0)
+    server.start()
+    try:
+        unfinished = open_socket(server.url)
+        unfinished.sendall(HEADER + b"Content-Length: 4000\r\n\r\n" + b"x" * 3_900)
+        buffer = {"content": token_body(count=20), "headers": {"content-type": PROTOBUF}}
+        assert 1_100 < len(buffer["content"]) < 4_000
+        client = httpx.Client(base_url=server.url, timeout=WAIT_S)
+        wait_until(lambda: client.post("/v1/traces", **buffer).status_code == 503)
+        refused = client.post("/v1/traces", **buffer)
+        assert refused.headers["retry-after"] == "1"
+        assert receiver.status.snapshot().payloads_rejected["busy"] >= 2
+        inflating = {"content": gzip.compress(bytes(7_000)), "headers": {"content-encoding": "gzip"}}
+        inflating["headers"]["content-type"] = PROTOBUF
+        assert client.post("/v1/traces", **inflating).status_code == 503
+        unfinished.close()
+        wait_until(lambda: client.post("/v1/traces", **buffer).status_code == 200)
+    finally:
+        server.stop(1.0)
+
+
+def test_a_large_body_that_is_alone_is_taken_although_the_budget_is_smaller(receiver):
+    app = create_otlp_app([receiver.ingest], BodyLimits(sent=4_000, decompressed=8_000, under_way=10))
+    receiver.client = TestClient(app)
+    assert receiver.post(gzip.compress(token_body()), content_encoding="gzip").status_code == 200
+    assert receiver.post(token_body(trace=2)).status_code == 200
+
+
+def wait_until(condition):
+    for _ in range(400):
+        if condition():
+            return
+        threading.Event().wait(0.05)
+    raise AssertionError
