@@ -10,8 +10,8 @@ HELP: Final = {
     "ITL": "Inter-token latency: the gap before each token after the first, one value per token.",
     "E2E": "From arrival to the last token.",
     "Queue": "Time before the engine first scheduled the request. Only for engines that report it.",
-    "Attainment": "Good requests / all requests except those the client cancelled and those that are undetermined, "
-    "because a threshold needs a value that nobody reported. Errors are bad; a request still in flight that is already past a "
+    "Attainment": "Good requests / all requests except those the client cancelled and the undetermined, for which a "
+    "threshold needs a value that nobody reported. Errors are bad; a request still in flight that is already past a "
     "threshold is bad now, and so is a request of an engine process that died.",
     "Budget left": "Share of the error budget (1 − objective) that is left in the SLO's window. Negative: overspent.",
     "Goodput": "Requests per second that met every threshold of their SLO.",
