@@ -12,7 +12,8 @@ from dashboard.api import Answers, Problem, ask, fetch
 RANGES = {"5m": 300, "15m": 900, "1h": 3600, "6h": 21600, "24h": 86400, "7d": 604800, "30d": 2592000}
 DEFAULT_RANGE = "15m"
 CUSTOM = "custom"
-LABELS = ("model", "tenant", "variant", "engine", "slo_class")
+LABELS = ("model", "tenant", "variant", "engine", "slo_class", "vantage")
+VANTAGES = {"server", "client"}
 STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400)
 POINTS = 90
 
@@ -46,7 +47,7 @@ def refresh_s(seconds: float) -> float:
 
 def known_labels(processes: list[dict[str, Any]], slos: list[dict[str, Any]]) -> dict[str, list[str]]:
     """The values to offer for each label: those that engine processes sent and SLOs select. Others can be typed in."""
-    known: dict[str, set[str]] = {label: set() for label in LABELS}
+    known: dict[str, set[str]] = {label: set() for label in LABELS} | {"vantage": set(VANTAGES)}
     for process in processes:
         known["engine"].add(process["engine"])
         known["variant"].add(process["variant"])

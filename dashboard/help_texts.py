@@ -10,8 +10,9 @@ HELP: Final = {
     "ITL": "Inter-token latency: the gap before each token after the first, one value per token.",
     "E2E": "From arrival to the last token.",
     "Queue": "Time before the engine first scheduled the request. Only for engines that report it.",
-    "Attainment": "Good requests / all requests except those the client cancelled. Errors are bad; a request still "
-    "in flight that is already past a threshold is bad now, and so is a request of an engine process that died.",
+    "Attainment": "Good requests / all requests except those the client cancelled and the undetermined, for which a "
+    "threshold needs a value that nobody reported. Errors are bad; a request still in flight that is already past a "
+    "threshold is bad now, and so is a request of an engine process that died.",
     "Budget left": "Share of the error budget (1 − objective) that is left in the SLO's window. Negative: overspent.",
     "Goodput": "Requests per second that met every threshold of their SLO.",
     "Requests": "Requests that ended in this range.",
@@ -21,7 +22,7 @@ HELP: Final = {
     "Cancelled": "The client went away. No SLO counts these requests.",
     "In flight": "Announced and not yet ended. Late: already past a threshold, so bad now.",
     "Lost": "Announced, never ended, and not announced again: the engine process died. Counts as bad.",
-    "Output tokens/s": "Output tokens of all requests that ended in this range, per second.",
+    "Output tokens/s": "Output tokens of all requests that ended in this range and report them, per second.",
     "Running": "Requests in the batch of each engine process at its newest step, summed.",
     "Waiting": "Requests in the queue of each engine process at its newest step, summed.",
     "KV used": "Share of KV-cache blocks in use in the fullest engine process. At 100 %, requests are preempted.",

@@ -72,6 +72,7 @@ class WindowQuery(BaseModel):
     variant: Names = Field([], description="only requests of this variant; may be repeated")
     engine: Names = Field([], description="only requests to this kind of server; may be repeated")
     slo_class: Names = Field([], description="only requests of this SLO class; may be repeated")
+    vantage: Names = Field([], description="only requests measured there (`server`, `client`); may be repeated")
 
     def window(self, now_ns: int) -> Window:
         """The window when the clock shows `now_ns`. Raises Problem unless it starts before it ends."""

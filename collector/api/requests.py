@@ -23,7 +23,7 @@ _ORDER = {"end": "end", "ttft": "ttft_ns", "tpot": "tpot_ns", "e2e": "e2e_ns"}
 _DURATIONS = ("ttft", "tpot", "e2e", "queue", *(phase.value for phase in Phase if phase != Phase.QUEUED))
 """Names of the columns that end in `_ns`, and of the fields that end in `_s`. `queue` is the time in phase `queued`."""
 _UNKNOWN_IN_FLIGHT = {
-    "vantage": "server", "status": "in_flight", "error_type": "", "finish_reason": "", "cached_tokens": None,
+    "status": "in_flight", "error_type": "", "finish_reason": "", "cached_tokens": None,
     "reasoning_tokens": None, "preemptions": None,
 }  # fmt: skip
 

@@ -14,6 +14,7 @@ REQUEST_LABELS: Final = {
     "variant": "variant",
     "tenant": "tenant",
     "slo_class": "slo_class",
+    "vantage": "vantage",
 }
 """Labels of metrics about requests, and their columns. Without the instance: processes come and go, and each label set
 has many series."""

@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from collector.slo.durations import parse_duration
 
-Dimension = Literal["model", "tenant", "variant", "engine", "slo_class"]
+Dimension = Literal["model", "tenant", "variant", "engine", "slo_class", "vantage"]
 """The columns of `requests` and `open_requests` that an SLO selects by and the API filters by."""
 
 

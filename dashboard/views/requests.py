@@ -79,6 +79,7 @@ def table(rows: list[Json]) -> list[dict[str, Any]]:
             "tenant": row["tenant"],
             "variant": row["variant"],
             "class": row["slo_class"],
+            "vantage": row["vantage"],
             "service": row["service"] or row["engine"],
             "request id": row["request_id"],
         }

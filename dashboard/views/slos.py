@@ -52,6 +52,7 @@ def card(slo: Json) -> None:
     requests = slo["requests"]
     st.caption(
         f"{count(requests['total'])} ended, {count(requests['failed'])} failed, "
+        f"{count(requests['undetermined'])} undetermined, "
         f"{count(requests['in_flight'])} in flight ({count(requests['in_flight_violations'])} late)"
     )
     with st.expander("Burn rates"):

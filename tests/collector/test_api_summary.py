@@ -167,6 +167,30 @@ def test_filters_are_any_of_and_all_of(api, rows):
     assert api("summary", engine="vllm")["requests"]["total"] == 0
 
 
+class TestVantage:
+    """The spans of a server and of its client for the same requests."""
+
+    @pytest.mark.parametrize(
+        ("vantage", "rows_of_it"), [([], 5), ("server", 2), ("client", 3), (["server", "client"], 5)]
+    )
+    def test_every_endpoint_about_requests_filters_by_it(self, api, rows, vantage, rows_of_it):
+        rows.requests([{"vantage": "server"}] * 2 + [{"vantage": "client"}] * 3)
+        assert api("summary", vantage=vantage)["requests"]["total"] == rows_of_it
+        assert api("goodput", vantage=vantage, e2e="1s", surface=1)["requests"]["good"] == rows_of_it
+        assert api("slos/all", vantage=vantage)["requests"]["total"] == rows_of_it
+        found = api("requests", vantage=vantage)
+        assert found["total"] == rows_of_it
+        points = api("timeseries", metric="requests", step="900s", vantage=vantage)["points"]
+        assert sum(point["value"] for point in points) * 900 == pytest.approx(rows_of_it)
+        assert api("engines", vantage=vantage)["engines"][0]["requests"] == rows_of_it
+
+    def test_requests_in_flight_have_it_too(self, api, rows):
+        rows.open(start=NOW - 5 * SECOND, seen=NOW)  # as an older collector stored it
+        announced = rows.open(start=NOW - 5 * SECOND, seen=NOW, vantage="client")
+        assert [api("summary", vantage=v)["requests"]["in_flight"] for v in ([], "server", "client")] == [2, 1, 1]
+        assert api(f"requests/{announced['trace_id']}")["request"]["vantage"] == "client"
+
+
 class TestInFlight:
     def test_what_is_known_to_be_past_a_threshold_is_bad_now(self, api, rows):
         rows.request(slo_class="chat", ttft_ns=5 * MS, tpot_ns=1.0 * MS)

@@ -360,6 +360,16 @@ def test_counts_of_steps_and_kv_events_that_are_none_do_not_stop_a_segment(store
     assert rows(store, "kv_events", "step, blocks") == [(3, 0)]
 
 
+@pytest.mark.parametrize(("kind", "vantage"), [(1, "server"), (2, "server"), (3, "client")])
+def test_an_announcement_and_its_end_have_the_vantage_of_their_kind(store, kind, vantage):
+    request = Request()
+    request.span(semconv.OPEN_SPAN, span=7, parent=5, kind=kind)
+    request.span("chat m", span=6, kind=kind, attributes={semconv.OPERATION_NAME: "chat"})
+    insert(store, request)
+    assert rows(store, "open_requests", "vantage") == [(vantage,)] * 2
+    assert rows(store, "requests", "vantage") == [(vantage,)]
+
+
 def test_an_announcement_without_usage_has_unknown_counts(store):
     request = Request()
     request.span(semconv.OPEN_SPAN, parent=5, attributes={semconv.INPUT_TOKENS: -1, semconv.TIME_TO_FIRST_CHUNK: NAN})

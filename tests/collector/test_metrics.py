@@ -119,6 +119,14 @@ def test_while_the_store_is_away_the_api_says_so_and_when_to_come_again(app, row
     assert int(answer.headers["retry-after"]) > 0
 
 
+def test_a_server_and_its_client_count_apart(scrape, arrive):
+    arrive({"vantage": "server"}, {"vantage": "client"}, {"vantage": "client"})
+    samples = scrape()
+    ended = {key: n for key, n in samples.items() if key[0] == "tokentrail_requests_total"}
+    counts = {v: sum(n for key, n in ended.items() if f"vantage={v}" in key) for v in ("server", "client")}
+    assert counts == {"server": 1, "client": 2}
+
+
 class TestUnknown:
     NO_USAGE = dict.fromkeys(("input_tokens", "output_tokens", "cached_tokens", "ttft_ns", "tpot_ns"))
     UNDETERMINED = "tokentrail_slo_undetermined_requests_total"

@@ -161,6 +161,7 @@ def test_known_labels():
         "model": ["a", "b"],
         "tenant": [],
         "slo_class": ["chat"],
+        "vantage": ["client", "server"],
     }
 
 

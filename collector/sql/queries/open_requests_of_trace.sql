@@ -1,7 +1,7 @@
 -- The latest announcement of each request of a trace, newest request first.
 SELECT
     lower(hex(trace_id)) AS trace_id_hex, lower(hex(span_id)) AS span_id_hex, request_id, engine, service, instance,
-    variant, operation, model, tenant, slo_class, toUnixTimestamp64Nano(start) AS began_ns,
+    variant, vantage, operation, model, tenant, slo_class, toUnixTimestamp64Nano(start) AS began_ns,
     toUnixTimestamp64Nano(seen) AS seen_ns, input_tokens, output_tokens, ttft_ns
 FROM open_requests
 WHERE trace_id = unhex({trace_id:String})

@@ -1,7 +1,7 @@
 -- Latencies of requests that ended ok, by the largest bucket edge that they exceed. Edges are ascending nanoseconds and
 -- start with 0. The latest request of each bucket is its exemplar.
 SELECT
-    model, engine, service, variant, tenant, slo_class, metric, over_ns,
+    model, engine, service, variant, tenant, slo_class, vantage, metric, over_ns,
     count() AS n,
     sum(value) AS sum_ns,
     lower(hex(argMax(trace_id, end))) AS trace,

@@ -1,6 +1,6 @@
 -- Requests that WAL segments brought, and the sums of their tokens, by label set. A sum of unknown counts alone is NULL.
 SELECT
-    model, engine, service, variant, tenant, slo_class, status,
+    model, engine, service, variant, tenant, slo_class, vantage, status,
     count() AS n,
     sum(input_tokens) AS tokens_in,
     sum(output_tokens) AS tokens_out,

@@ -156,6 +156,7 @@ CREATE TABLE IF NOT EXISTS open_requests
     service           LowCardinality(String),
     instance          LowCardinality(String),
     variant           LowCardinality(String),
+    vantage           LowCardinality(String)  DEFAULT 'server',
     operation         LowCardinality(String),
     model             LowCardinality(String),
     tenant            LowCardinality(String),

@@ -73,6 +73,7 @@ SELECT
     text['gen_ai.response.id'] AS request_id,
     'tokentrail' AS engine,
     service, instance, variant,
+    if(kind = 3, 'client', 'server') AS vantage,
     text['gen_ai.operation.name'] AS operation,
     text['gen_ai.request.model'] AS model,
     text['tokentrail.tenant'] AS tenant,
