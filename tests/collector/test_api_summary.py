@@ -130,6 +130,18 @@ class TestUnknown:
         answer = api("summary")
         assert (answer["requests"]["undetermined"], answer["requests"]["good"], answer["attainment"]) == (0, 0, 0.0)
 
+    @pytest.mark.parametrize(
+        ("tokens", "ttft_ns", "undetermined"),
+        [(0, None, 0), (1, None, 1), (None, None, 1), (1, MS, 0), (2, MS, 1), (None, MS, 1)],
+    )
+    def test_a_value_that_cannot_exist_is_not_needed(self, api, rows, tokens, ttft_ns, undetermined):
+        rows.request(slo_class="chat", output_tokens=tokens, ttft_ns=ttft_ns, tpot_ns=None)
+        assert api("summary")["requests"]["undetermined"] == undetermined
+        answer = api("goodput", ttft="500ms", tpot="100ms", surface=1)
+        assert answer["requests"]["undetermined"] == undetermined
+        expected = None if undetermined else 1.0
+        assert answer["attainment"] == answer["surface"]["attainment"][-1][-1] == expected
+
     def test_sums_of_tokens_are_over_the_requests_that_report_them(self, api, rows):
         rows.requests([{}, {"input_tokens": None, "output_tokens": 7}, NO_USAGE])
         assert api("summary")["throughput"] == {
