@@ -73,17 +73,24 @@ class Distribution(BaseModel):
         )  # fmt: skip
 
 
+def tokens_per_s(tokens: int | None, requests: int, window: Window) -> float | None:
+    """A sum of tokens as a rate. None when there are requests and none of them says how many tokens it had."""
+    return None if tokens is None and requests else (tokens or 0) / window.seconds
+
+
 class Goodput(BaseModel):
     """Good requests, and the output tokens that belong to them, per second."""
 
     requests_per_s: float
-    output_tokens_per_s: float
+    output_tokens_per_s: float | None
 
     @classmethod
-    def of(cls, requests: Counts, tokens: Mapping[str, int], window: Window) -> Goodput:
+    def of(cls, requests: Counts, tokens: Mapping[str, int | None], window: Window) -> Goodput:
         """Goodput of a window, from the two results of `evaluation.count`."""
-        seconds = window.seconds
-        return cls(requests_per_s=requests.good / seconds, output_tokens_per_s=tokens["tokens_good"] / seconds)
+        return cls(
+            requests_per_s=requests.good / window.seconds,
+            output_tokens_per_s=tokens_per_s(tokens["tokens_good"], requests.good, window),
+        )
 
 
 class PhaseOut(BaseModel):

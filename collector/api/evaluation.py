@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 from collector.api.context import Context
 from collector.api.parameters import Window
@@ -17,8 +18,8 @@ from collector.sql.fragment import TRUE, Fragment, all_of
 from collector.sql.queries import part
 
 
-def count(ctx: Context, window: Window, good: Fragment, bad_already: Fragment) -> tuple[Counts, Mapping[str, int]]:
-    """Requests of a window by how they ended, and the sums of their tokens (tokens_out, tokens_all, tokens_good)."""
+def count(ctx: Context, window: Window, good: Fragment, bad_already: Fragment) -> tuple[Counts, Mapping[str, Any]]:
+    """Requests of a window by how they ended, and the sums of their tokens, as sql/queries/counts.sql names them."""
     ended = ctx.queries.row("counts", {"filter": window.filter, "good": good}, **window.bounds)
     not_ended = ctx.queries.row(
         "in_flight_counts",

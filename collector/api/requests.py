@@ -23,8 +23,8 @@ _ORDER = {"end": "end", "ttft": "ttft_ns", "tpot": "tpot_ns", "e2e": "e2e_ns"}
 _DURATIONS = ("ttft", "tpot", "e2e", "queue", *(phase.value for phase in Phase if phase != Phase.QUEUED))
 """Names of the columns that end in `_ns`, and of the fields that end in `_s`. `queue` is the time in phase `queued`."""
 _UNKNOWN_IN_FLIGHT = {
-    "vantage": "server", "status": "in_flight", "error_type": "", "finish_reason": "", "cached_tokens": 0,
-    "reasoning_tokens": 0, "preemptions": 0,
+    "vantage": "server", "status": "in_flight", "error_type": "", "finish_reason": "", "cached_tokens": None,
+    "reasoning_tokens": None, "preemptions": None,
 }  # fmt: skip
 
 
@@ -66,11 +66,11 @@ class RequestRow(BaseModel):
     status: Literal["ok", "error", "cancelled", "in_flight"]
     error_type: str
     finish_reason: str
-    input_tokens: int
-    output_tokens: int
-    cached_tokens: int
-    reasoning_tokens: int
-    preemptions: int
+    input_tokens: int | None
+    output_tokens: int | None
+    cached_tokens: int | None
+    reasoning_tokens: int | None
+    preemptions: int | None
     ttft_s: float | None
     tpot_s: float | None
     e2e_s: float | None

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
-from collector.api.answers import Distribution, Goodput, WindowOut
+from collector.api.answers import Distribution, Goodput, WindowOut, tokens_per_s
 from collector.api.context import Context
 from collector.api.evaluation import count
 from collector.api.parameters import Window, WindowQuery
@@ -16,11 +16,13 @@ from collector.slo.judge import bad_already_for_any, good_for_all
 
 
 class Throughput(BaseModel):
-    """Rates over all requests that ended in the window."""
+    """Rates over all requests that ended in the window. Those of tokens are over the requests that report theirs."""
 
     requests_per_s: float
-    output_tokens_per_s: float
-    total_tokens_per_s: float
+    output_tokens_per_s: float | None
+    output_tokens_known: int
+    total_tokens_per_s: float | None
+    total_tokens_known: int
 
 
 class Summary(BaseModel):
@@ -58,8 +60,10 @@ def router(ctx: Context) -> APIRouter:
             queue_s=Distribution.of(latencies, "queue"),
             throughput=Throughput(
                 requests_per_s=requests.total / window.seconds,
-                output_tokens_per_s=tokens["tokens_out"] / window.seconds,
-                total_tokens_per_s=tokens["tokens_all"] / window.seconds,
+                output_tokens_per_s=tokens_per_s(tokens["tokens_out"], requests.total, window),
+                output_tokens_known=tokens["known_out"],
+                total_tokens_per_s=tokens_per_s(tokens["tokens_all"], requests.total, window),
+                total_tokens_known=tokens["known_all"],
             ),
             goodput=Goodput.of(requests, tokens, window),
             attainment=requests.attainment,

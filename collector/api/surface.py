@@ -68,8 +68,6 @@ def surface(ctx: Context, window: Window, thresholds: Thresholds) -> Surface:
         {"filter": window.filter, "good": good(e2e, "asked")},
         **window.bounds,
         **grids,
-        ttft_last=grids["ttft_grid"][-1],
-        tpot_last=grids["tpot_grid"][-1],
     )
     in_flight = ctx.queries.rows(
         "in_flight_surface",
@@ -81,11 +79,12 @@ def surface(ctx: Context, window: Window, thresholds: Thresholds) -> Surface:
     totals = ctx.queries.row(
         "surface_totals", {"filter": window.filter}, **window.bounds, lost_after_ns=ctx.lost_after_ns
     )
-    good_counts = _met(ended, **grids)
+    good_counts = _met([row for row in ended if not row["undetermined"]], **grids)
     not_yet_bad = _met([row for row in in_flight if not row["lasts_too_long"]], **grids)
     judged_counts = judged(
         total=totals["total"],
         cancelled=totals["cancelled"],
+        undetermined=_met([row for row in ended if row["undetermined"]], **grids),
         in_flight_violations=totals["in_flight"] - not_yet_bad,
         lost=totals["lost"],
     )

@@ -134,9 +134,14 @@ def _latencies(rows: Sequence[Mapping[str, Any]]) -> list[LatencyPoint]:
 
 
 def _per_second(rows: Sequence[Mapping[str, Any]], metric: str, window: Window, step: int) -> list[ValuePoint]:
-    """Counts ÷ the part of the bucket that is inside the window, so that the outermost buckets are not too low."""
+    """Counts ÷ the part of the bucket that is inside the window, so that the outermost buckets are not too low.
+
+    A bucket of requests that do not report their tokens has no sum of tokens, and no point.
+    """
     points = []
     for row in rows:
+        if row[metric] is None:
+            continue
         begin = row["bucket_ns"]
         covered_ns = min(begin + step, window.end_ns) - max(begin, window.start_ns)
         points.append(ValuePoint(t=rfc3339(begin), value=row[metric] * SECOND_NS / covered_ns))
@@ -144,7 +149,7 @@ def _per_second(rows: Sequence[Mapping[str, Any]], metric: str, window: Window, 
 
 
 def _attainment(ended: Sequence[Mapping[str, Any]], not_ended: Sequence[Mapping[str, Any]]) -> list[ValuePoint]:
-    nothing = {"requests": 0, "cancelled": 0, "goodput": 0, "in_flight_violations": 0, "lost": 0}
+    nothing = dict.fromkeys(("requests", "cancelled", "undetermined", "goodput", "in_flight_violations", "lost"), 0)
     buckets = {row["bucket_ns"]: {**nothing, **row} for row in ended}
     for row in not_ended:
         buckets[row["bucket_ns"]] = {**buckets.get(row["bucket_ns"], nothing), **row}
@@ -153,6 +158,7 @@ def _attainment(ended: Sequence[Mapping[str, Any]], not_ended: Sequence[Mapping[
         n = judged(
             total=counts["requests"],
             cancelled=counts["cancelled"],
+            undetermined=counts["undetermined"],
             in_flight_violations=counts["in_flight_violations"],
             lost=counts["lost"],
         )

@@ -51,21 +51,27 @@ REQUESTS = Metric(
 )  # fmt: skip
 TOKENS = Metric(
     "tokentrail_tokens_total", "counter",
-    "Tokens of requests that ended, by gen_ai_token_type: input or output.", (*REQUEST, "gen_ai_token_type"),
+    "Tokens of requests that ended and reported them, by gen_ai_token_type: input or output.",
+    (*REQUEST, "gen_ai_token_type"),
 )  # fmt: skip
 CACHED_TOKENS = Metric(
     "tokentrail_cached_input_tokens_total", "counter",
-    "Input tokens of requests that ended which came from the prefix cache.", REQUEST,
+    "Input tokens of requests that ended which came from the prefix cache, where the engine reports them.", REQUEST,
 )  # fmt: skip
 
 SLO_REQUESTS = Metric(
     "tokentrail_slo_requests_total", "counter",
-    "Requests that an SLO judges: all it selects but the cancelled. One in flight counts once it is known to be bad.",
+    "Requests that an SLO judges: all it selects but the cancelled and the undetermined. One in flight counts once it "
+    "is known to be bad.",
     ("slo",),
 )  # fmt: skip
 SLO_GOOD = Metric(
     "tokentrail_slo_good_requests_total", "counter",
     "Those of tokentrail_slo_requests_total that ended ok and met every threshold.", ("slo",),
+)  # fmt: skip
+SLO_UNDETERMINED = Metric(
+    "tokentrail_slo_undetermined_requests_total", "counter",
+    "Requests that ended ok and are neither good nor bad: a threshold needs a value that is not known.", ("slo",),
 )  # fmt: skip
 SLO_OBJECTIVE = Metric(
     "tokentrail_slo_objective_ratio", "gauge", "Share of requests that is promised to be good.", ("slo",)

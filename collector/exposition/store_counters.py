@@ -79,6 +79,7 @@ class StoreCounters:
             self._series.set(metrics.SLO_OBJECTIVE, (slo.name,), float(slo.objective))
             self._series.add(metrics.SLO_REQUESTS, (slo.name,))
             self._series.add(metrics.SLO_GOOD, (slo.name,))
+            self._series.add(metrics.SLO_UNDETERMINED, (slo.name,))
         self._series.add(metrics.OVERFLOW)
 
     def on_segment(self, segment_id: str) -> None:
@@ -126,6 +127,7 @@ class StoreCounters:
         for slo, row in zip(self._slos, judged, strict=True):
             self._series.add(metrics.SLO_REQUESTS, (slo.name,), row["judged"])
             self._series.add(metrics.SLO_GOOD, (slo.name,), row["good"])
+            self._series.add(metrics.SLO_UNDETERMINED, (slo.name,), row["undetermined"])
             for key in row["ended"]:
                 del self._counted_in_flight[slo.name][key]
         self._add_kv_events(evictions)
@@ -141,9 +143,13 @@ class StoreCounters:
             if labels != asked:
                 self._series.add(metrics.OVERFLOW, (), row["n"])
             self._series.add(metrics.REQUESTS, (*labels, row["status"]), row["n"])
-            self._series.add(metrics.TOKENS, (*labels, "input"), row["tokens_in"])
-            self._series.add(metrics.TOKENS, (*labels, "output"), row["tokens_out"])
-            self._series.add(metrics.CACHED_TOKENS, labels, row["tokens_cached"])
+            for metric, key, tokens in (
+                (metrics.TOKENS, (*labels, "input"), row["tokens_in"]),
+                (metrics.TOKENS, (*labels, "output"), row["tokens_out"]),
+                (metrics.CACHED_TOKENS, labels, row["tokens_cached"]),
+            ):
+                if tokens is not None:
+                    self._series.add(metric, key, tokens)
 
     def _add_histograms(self, rows: Sequence[dict[str, Any]]) -> None:
         for row in rows:

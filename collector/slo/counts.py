@@ -13,17 +13,21 @@ from collector.slo.burn import Tally
 N = TypeVar("N", int, npt.NDArray[np.int64])
 
 
-def judged(*, total: int, cancelled: int, in_flight_violations: N, lost: int) -> N:
-    """The denominator of attainment: requests that ended and were not cancelled, in flight and bad already, or lost."""
-    return total - cancelled + in_flight_violations + lost
+def judged(*, total: int, cancelled: int, undetermined: N, in_flight_violations: N, lost: int) -> N:
+    """The denominator of attainment: requests that ended good or bad, are in flight and bad already, or were lost."""
+    return total - cancelled - undetermined + in_flight_violations + lost
 
 
 class Counts(BaseModel):
-    """Requests: ended in the window, and in flight at its end."""
+    """Requests: ended in the window, and in flight at its end.
+
+    `undetermined`: ended ok and missed no threshold that is known, but a threshold needs a value that is not known.
+    """
 
     total: int
     ok: int
     good: int
+    undetermined: int
     failed: int
     cancelled: int
     in_flight: int
@@ -36,6 +40,7 @@ class Counts(BaseModel):
         n = judged(
             total=self.total,
             cancelled=self.cancelled,
+            undetermined=self.undetermined,
             in_flight_violations=self.in_flight_violations,
             lost=self.lost,
         )

@@ -1,4 +1,4 @@
-"""SLOs as SQL predicates over `requests` and over requests in flight: selected, good, bad already."""
+"""SLOs as SQL predicates over `requests` and over requests in flight: selected, good (or undetermined), bad already."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def selected(select: Mapping[Any, Sequence[str]], prefix: str) -> Fragment:
 
 
 _MISSED = {
-    "ttft": "ifNull(ttft_ns > {%s:UInt64}, output_tokens > 0)",
-    "tpot": "ifNull(tpot_ns > {%s:UInt64}, output_tokens > 1)",
+    "ttft": "if(ttft_ns IS NULL AND output_tokens = 0, false, ttft_ns > {%s:UInt64})",
+    "tpot": "if(tpot_ns IS NULL AND output_tokens < 2, false, tpot_ns > {%s:UInt64})",
     "e2e": "e2e_ns > {%s:UInt64}",
 }
-"""Ended requests. A value that must exist and was not measured misses its threshold. A value that cannot exist (TPOT of
-one token, TTFT of none) does not."""
+"""Ended requests. A value that cannot exist (TPOT of one token, TTFT of none) misses no threshold. Whether a value that
+is not known misses one is not known either: NULL."""
 
 _MISSED_ALREADY = {
     "ttft": "least(ifNull(ttft_ns, elapsed_ns), elapsed_ns) > {%s:UInt64}",
@@ -57,7 +57,14 @@ OK = Fragment("status = 'ok'")
 
 
 def good(thresholds: Thresholds, prefix: str) -> Fragment:
-    """An ended request ended ok and met every threshold."""
+    """An ended request ended ok and met every threshold. NULL: it is undetermined.
+
+    SQL's logic of three values decides. Of requests that ended ok, under TTFT ≤ 1 s and E2E ≤ 9 s:
+
+        TTFT 0.5 s, E2E 5 s    NOT (false OR false)   true: good
+        TTFT NULL,  E2E 20 s   NOT (NULL OR true)     false: bad
+        TTFT NULL,  E2E 5 s    NOT (NULL OR false)    NULL: undetermined
+    """
     return all_of(OK, negated(any_of(*missed(thresholds, prefix).values())))
 
 
@@ -67,7 +74,8 @@ def bad_already(thresholds: Thresholds, prefix: str) -> Fragment:
 
 
 def good_for_all(slos: Sequence[Slo]) -> Fragment:
-    """An ended request is good for every SLO that selects it; without one, when it ended ok."""
+    """An ended request is good for every SLO that selects it; without one, when it ended ok. NULL: undetermined for one
+    and bad for none."""
     return all_of(
         OK,
         *(

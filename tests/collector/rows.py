@@ -115,7 +115,7 @@ def _request(*, ended=NOW - SECOND, e2e=SECOND, **fields):
         "request_id": "", "engine": "tokentrail", **_ENGINE, "vantage": "server", "operation": "chat", "model": "m",
         "tenant": "", "slo_class": "", "status": "ok", "error_type": "", "finish_reason": "stop", "input_tokens": 5,
         "output_tokens": tokens, "cached_tokens": 0, "reasoning_tokens": 0, "preemptions": 0,
-        "ttft_ns": e2e // 2 if tokens else None, "tpot_ns": e2e / 2 / (tokens - 1) if tokens > 1 else None,
+        "ttft_ns": e2e // 2 if tokens else None, "tpot_ns": e2e / 2 / (tokens - 1) if tokens and tokens > 1 else None,
         "e2e_ns": e2e, "queue_ns": None, "cold_start_ns": None, "prefill_ns": None, "decode_ns": None,
         "preempted_ns": None,
         "kv_transfer_ns": None, "stalled_ns": None, "segment": "s", "ingested_at": ended,

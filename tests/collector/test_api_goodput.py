@@ -14,7 +14,7 @@ ended = st.fixed_dictionaries(
         "e2e": latencies,
         "ttft_ns": st.none() | latencies,
         "tpot_ns": st.none() | st.integers(1, 200).map(lambda ms: float(ms * MS)),
-        "output_tokens": st.integers(0, 3),
+        "output_tokens": st.none() | st.integers(0, 3),
     }
 )
 announced = st.fixed_dictionaries(
@@ -31,13 +31,20 @@ threshold = st.none() | st.sampled_from([1, 10, 70, 100, 150, 500, 1000, 2000])
 
 def missed(row, limits):
     """By threshold, as docs/numbers.md defines it."""
-    out = set()
-    for name, at_least in (("ttft", 1), ("tpot", 2), ("e2e", 0)):
-        value = row[f"{name}_ns"]
-        late = row["output_tokens"] >= at_least if value is None else limits[name] is not None and value > limits[name]
-        if limits[name] is not None and late:
-            out.add(name)
-    return out
+    return {
+        name
+        for name, limit in limits.items()
+        if limit is not None and row[f"{name}_ns"] is not None and row[f"{name}_ns"] > limit
+    }
+
+
+def unknown(row, limits):
+    """A threshold needs a value that is not known, although the request may have had it."""
+    tokens = 2 if row["output_tokens"] is None else row["output_tokens"]
+    return any(
+        limits[name] is not None and row[f"{name}_ns"] is None and tokens >= at_least
+        for name, at_least in (("ttft", 1), ("tpot", 2))
+    )
 
 
 def missed_already(row, limits):
@@ -79,15 +86,18 @@ def test_goodput_and_its_surface_are_what_brute_force_says(api, rows, ended, ann
     answer = api("goodput", surface=1, **asked)
 
     def judge(limits):
-        good = sum(r["status"] == "ok" and not missed(r, limits) for r in made)
+        meets = [r for r in made if r["status"] == "ok" and not missed(r, limits)]
+        undetermined = sum(unknown(r, limits) for r in meets)
+        good = len(meets) - undetermined
         judged = [r for r in made if r["status"] != "cancelled"]
         lost = [r for r in announced if r["silent"]]
         bad_now = [r for r in announced if not r["silent"] and missed_already(r, limits)]
-        denominator = len(judged) + len(lost) + len(bad_now)
-        return good, len(bad_now), good / denominator if denominator else None
+        denominator = len(judged) - undetermined + len(lost) + len(bad_now)
+        return good, undetermined, len(bad_now), good / denominator if denominator else None
 
-    good, bad_now, attainment = judge(limits)
+    good, undetermined, bad_now, attainment = judge(limits)
     assert answer["requests"]["good"] == good
+    assert answer["requests"]["undetermined"] == undetermined
     assert answer["requests"]["in_flight_violations"] == bad_now
     assert answer["attainment"] == attainment
     violations = dict.fromkeys(("ttft", "tpot", "e2e"), 0)
@@ -103,7 +113,7 @@ def test_goodput_and_its_surface_are_what_brute_force_says(api, rows, ended, ann
     }:
         for j, tpot_s in enumerate(surface["tpot_s"]):
             at = {"ttft": round(surface["ttft_s"][i] * 1e9), "tpot": round(tpot_s * 1e9), "e2e": limits["e2e"]}
-            assert surface["attainment"][i][j] == judge(at)[2], at
+            assert surface["attainment"][i][j] == judge(at)[3], at
 
 
 def test_the_surface_grows_with_its_thresholds(api, rows):

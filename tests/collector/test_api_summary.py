@@ -78,7 +78,7 @@ def test_good_means_every_threshold_of_every_slo_that_selects(api, rows):
             {**chat, "ttft_ns": 5 * MS, "tpot_ns": 100.0 * MS + 0.5},
             {**chat, "ttft_ns": 5 * MS, "tpot_ns": None, "output_tokens": 1},  # no TPOT to miss: good
             {**chat, "ttft_ns": None, "tpot_ns": None, "output_tokens": 0},  # nor TTFT: good
-            {**chat, "ttft_ns": None},  # it had tokens and nobody measured the first
+            {**chat, "ttft_ns": None},  # it had tokens and nobody measured the first: undetermined
             {**chat, "ttft_ns": 5 * MS, "tpot_ns": None},  # likewise
             {**chat, "ttft_ns": 5 * MS, "e2e": 61 * SECOND},  # past the threshold of `all`
             {"ttft_ns": 10 * SECOND, "e2e": 59 * SECOND},  # another class: only `all` counts
@@ -88,14 +88,68 @@ def test_good_means_every_threshold_of_every_slo_that_selects(api, rows):
     )
     answer = api("summary")
     assert answer["requests"] == {
-        "total": 11, "ok": 9, "good": 4, "failed": 1, "cancelled": 1, "in_flight": 0, "in_flight_violations": 0,
-        "lost": 0,
+        "total": 11, "ok": 9, "good": 4, "undetermined": 2, "failed": 1, "cancelled": 1, "in_flight": 0,
+        "in_flight_violations": 0, "lost": 0,
     }  # fmt: skip
-    assert answer["attainment"] == 4 / 10
+    assert answer["attainment"] == 4 / 8
     assert answer["goodput"] == {"requests_per_s": 4 / 900, "output_tokens_per_s": 21 / 900}
     assert answer["throughput"] == {
-        "requests_per_s": 11 / 900, "output_tokens_per_s": 91 / 900, "total_tokens_per_s": 146 / 900,
+        "requests_per_s": 11 / 900, "output_tokens_per_s": 91 / 900, "output_tokens_known": 11,
+        "total_tokens_per_s": 146 / 900, "total_tokens_known": 11,
     }  # fmt: skip
+
+
+NO_USAGE = {"input_tokens": None, "output_tokens": None, "ttft_ns": None, "tpot_ns": None}
+
+
+class TestUnknown:
+    """A value that its source did not report is neither 0 nor a missed threshold."""
+
+    def test_ten_requests_without_a_latency_are_undetermined(self, api, rows):
+        rows.requests([{"slo_class": "chat", **NO_USAGE}] * 10)
+        answer = api("summary")
+        counts = {name: n for name, n in answer["requests"].items() if n}
+        assert counts == {"total": 10, "ok": 10, "undetermined": 10}
+        assert answer["attainment"] is None
+        chat, every = api("slos")["slos"]
+        assert (chat["requests"]["undetermined"], chat["attainment"], chat["budget_left"]) == (10, None, None)
+        assert (every["requests"]["undetermined"], every["attainment"]) == (0, 1.0)  # its E2E is known
+        assert api("timeseries", metric="attainment")["points"] == []
+
+    def test_the_threshold_that_is_missed_for_certain_decides(self, api, rows):
+        chat = {"slo_class": "chat", "e2e": SECOND}
+        rows.requests(
+            [
+                {**chat, "ttft_ns": None, "tpot_ns": 200.0 * MS},
+                {**chat, "ttft_ns": 501 * MS, "tpot_ns": None},
+                {**chat, **NO_USAGE, "e2e": 61 * SECOND},  # undetermined for `chat`, bad for `all`
+                {**chat, **NO_USAGE, "status": "error"},
+                {**chat, **NO_USAGE, "status": "cancelled"},
+            ]
+        )
+        answer = api("summary")
+        assert (answer["requests"]["undetermined"], answer["requests"]["good"], answer["attainment"]) == (0, 0, 0.0)
+
+    def test_sums_of_tokens_are_over_the_requests_that_report_them(self, api, rows):
+        rows.requests([{}, {"input_tokens": None, "output_tokens": 7}, NO_USAGE])
+        assert api("summary")["throughput"] == {
+            "requests_per_s": 3 / 900, "output_tokens_per_s": 17 / 900, "output_tokens_known": 2,
+            "total_tokens_per_s": 15 / 900, "total_tokens_known": 1,
+        }  # fmt: skip
+
+    def test_a_rate_of_unknown_tokens_is_undefined(self, api, rows):
+        rows.requests([NO_USAGE])
+        answer = api("summary")
+        assert answer["throughput"] == {
+            "requests_per_s": 1 / 900, "output_tokens_per_s": None, "output_tokens_known": 0,
+            "total_tokens_per_s": None, "total_tokens_known": 0,
+        }  # fmt: skip
+        assert answer["goodput"] == {"requests_per_s": 1 / 900, "output_tokens_per_s": None}
+        assert api("timeseries", metric="output_tokens")["points"] == []
+
+    def test_a_rate_without_requests_is_0(self, api):
+        answer = api("summary")
+        assert answer["throughput"]["output_tokens_per_s"] == answer["goodput"]["output_tokens_per_s"] == 0
 
 
 def test_filters_are_any_of_and_all_of(api, rows):
@@ -123,8 +177,8 @@ class TestInFlight:
         rows.open(start=NOW - 61 * SECOND, seen=NOW, slo_class="batch")
         answer = api("summary")
         assert answer["requests"] == {
-            "total": 1, "ok": 1, "good": 1, "failed": 0, "cancelled": 0, "in_flight": 5, "in_flight_violations": 3,
-            "lost": 0,
+            "total": 1, "ok": 1, "good": 1, "undetermined": 0, "failed": 0, "cancelled": 0, "in_flight": 5,
+            "in_flight_violations": 3, "lost": 0,
         }  # fmt: skip
         assert answer["attainment"] == 1 / 4
 

@@ -266,6 +266,107 @@ def test_hostile_numbers_do_not_stop_a_segment(store, value):
     assert store.query("SELECT count() FROM requests WHERE end < '2100-01-01'").result_rows == [(1,)]
 
 
+NAN = float("nan")
+NOT_LATENCIES = [NAN, float("inf"), -1.0, 1e12, 0.601, "0.2"]
+NOT_COUNTS = [NAN, -5, 2**32, 5.5, "5"]
+COUNTS = "input_tokens, output_tokens, cached_tokens, reasoning_tokens, preemptions"
+LATENCIES = "ttft_ns, tpot_ns, queue_ns, prefill_ns, decode_ns"
+
+
+@pytest.fixture
+def span_of(store):
+    """Insert a request span of 600 ms with the given attributes. Returns the asked columns of its row."""
+
+    def insert_span(scope, attributes, columns):
+        request = Request(scope=scope)
+        name = "llm_request" if scope.startswith("vllm.") else "chat m"
+        request.span(name, ns=600 * MS, kind=2, attributes={semconv.OPERATION_NAME: "chat"} | attributes)
+        insert(store, request)
+        (row,) = rows(store, "requests", columns)
+        return row
+
+    return insert_span
+
+
+@pytest.mark.parametrize("value", NOT_LATENCIES)
+@pytest.mark.parametrize("scope", ["tokentrail", "other"])
+def test_a_ttft_that_is_no_latency_is_unknown_and_so_is_its_tpot(span_of, scope, value):
+    attributes = {semconv.OUTPUT_TOKENS: 5, semconv.TIME_TO_FIRST_CHUNK: value, "gen_ai.request.stream": False}
+    assert span_of(scope, attributes, "ttft_ns, tpot_ns, output_tokens") == (None, None, 5)
+
+
+@pytest.mark.parametrize("ttft", [0.6, 0.6000000004])
+def test_a_ttft_as_long_as_its_span_to_the_nanosecond_is_known(span_of, ttft):
+    attributes = {semconv.OUTPUT_TOKENS: 2, semconv.TIME_TO_FIRST_CHUNK: ttft}
+    assert span_of("tokentrail", attributes, "ttft_ns, tpot_ns") == (600 * MS, 0)
+
+
+@pytest.mark.parametrize("value", [*NOT_LATENCIES, None])
+def test_a_latency_of_vllm_that_is_none_is_unknown(span_of, value):
+    keys = ("time_to_first_token", "time_in_model_prefill", "time_in_model_decode")
+    attributes = {} if value is None else {f"gen_ai.latency.{key}": value for key in keys}
+    attributes |= {"gen_ai.latency.e2e": 0.6, semconv.OUTPUT_TOKENS: 5}
+    assert span_of("vllm.tracing.otel", attributes, LATENCIES) == (None,) * 5
+
+
+@pytest.mark.parametrize("value", [NAN, float("inf"), -1.0, 1e12, "0.2", None])
+def test_without_an_e2e_of_its_own_vllms_span_says_how_long_it_took(span_of, store, value):
+    attributes = {} if value is None else {"gen_ai.latency.e2e": value}
+    attributes |= {"gen_ai.latency.time_to_first_token": 0.2, semconv.OUTPUT_TOKENS: 5}
+    found = span_of("vllm.tracing.otel", attributes, "e2e_ns, ttft_ns, tpot_ns")
+    assert found == (600 * MS, 200 * MS, 100.0 * MS)
+    assert times(store, "requests", "start", "end") == (T0, T0 + 600 * MS)
+
+
+def test_phases_of_vllm_need_both_times(span_of, store):
+    attributes = {"gen_ai.latency.e2e": 0.5, "gen_ai.latency.time_in_model_prefill": 0.2}
+    assert span_of("vllm.tracing.otel", attributes, LATENCIES) == (None, None, None, 200 * MS, None)
+    assert rows(store, "phases") == []
+
+
+@pytest.mark.parametrize("value", NOT_COUNTS)
+@pytest.mark.parametrize("scope", ["tokentrail", "vllm.tracing.otel", "other"])
+def test_a_count_that_is_none_is_unknown(span_of, scope, value):
+    keys = (semconv.INPUT_TOKENS, semconv.OUTPUT_TOKENS, semconv.CACHED_TOKENS, semconv.REASONING_TOKENS)
+    attributes = dict.fromkeys((*keys, semconv.PREEMPTIONS), value)
+    assert span_of(scope, attributes, COUNTS) == (None,) * 5
+
+
+def test_the_largest_count_is_known(span_of):
+    assert span_of("other", {semconv.OUTPUT_TOKENS: 2**32 - 1}, "output_tokens") == (2**32 - 1,)
+
+
+@pytest.mark.parametrize(
+    ("scope", "counts"),
+    [("tokentrail", (None, None, 0, 0, 0)), ("vllm.tracing.otel", (None,) * 5), ("other", (None,) * 5)],
+)
+def test_a_count_that_no_attribute_gives_is_unknown_but_our_sdk_leaves_out_zeros(span_of, scope, counts):
+    assert span_of(scope, {}, COUNTS) == counts
+
+
+@pytest.mark.parametrize("value", [NAN, -1, 601 * MS, "5"])
+def test_a_phase_time_that_is_none_is_unknown_and_an_absent_one_is_0(span_of, value):
+    phase_times = {semconv.PHASE_TIME_PREFIX + phase: value for phase in ("queued", "prefill")}
+    assert span_of("tokentrail", phase_times, LATENCIES) == (None, None, None, None, 0)
+
+
+@pytest.mark.parametrize("value", [NAN, -1, 2**32, "5"])
+def test_counts_of_steps_and_kv_events_that_are_none_do_not_stop_a_segment(store, value):
+    request = Request()
+    request.span(semconv.STEP_SPAN, attributes=dict.fromkeys(semconv.STEP_ATTRIBUTES, value) | {semconv.STEP: 3})
+    request.span("tokentrail.kv.evict", span=2, attributes={semconv.KV_BLOCKS: value, semconv.STEP: 3})
+    insert(store, request)
+    assert rows(store, "steps", "step, running, kv_blocks_evicted") == [(3, 0, 0)]
+    assert rows(store, "kv_events", "step, blocks") == [(3, 0)]
+
+
+def test_an_announcement_without_usage_has_unknown_counts(store):
+    request = Request()
+    request.span(semconv.OPEN_SPAN, parent=5, attributes={semconv.INPUT_TOKENS: -1, semconv.TIME_TO_FIRST_CHUNK: NAN})
+    insert(store, request)
+    assert rows(store, "open_requests", "input_tokens, output_tokens, ttft_ns") == [(None, None, None)]
+
+
 def test_an_insert_that_is_repeated_adds_nothing_anywhere(store):
     request = Request()
     request.tokens(count=5)

@@ -119,6 +119,34 @@ def test_while_the_store_is_away_the_api_says_so_and_when_to_come_again(app, row
     assert int(answer.headers["retry-after"]) > 0
 
 
+class TestUnknown:
+    NO_USAGE = dict.fromkeys(("input_tokens", "output_tokens", "cached_tokens", "ttft_ns", "tpot_ns"))
+    UNDETERMINED = "tokentrail_slo_undetermined_requests_total"
+
+    def test_an_undetermined_request_is_counted_apart(self, scrape, arrive):
+        assert scrape()[self.UNDETERMINED, "slo=chat"] == 0
+        arrive(CHAT, *[CHAT | self.NO_USAGE] * 10, CHAT | self.NO_USAGE | {"status": "cancelled"})
+        samples = scrape()
+        assert (slo(samples), samples[self.UNDETERMINED, "slo=chat"]) == ((1, 1), 10)
+        assert (slo(samples, "all"), samples[self.UNDETERMINED, "slo=all"]) == ((11, 11), 0)
+
+    def test_one_that_was_bad_in_flight_is_not_counted_again(self, scrape, arrive, rows):
+        hung = rows.open(start=NOW - 2 * SECOND, seen=NOW, slo_class="chat")
+        assert slo(scrape()) == (1, 0)
+        arrive(CHAT | self.NO_USAGE | {"trace_id": hung["trace_id"]})
+        samples = scrape()
+        assert (slo(samples), samples[self.UNDETERMINED, "slo=chat"]) == ((1, 0), 0)
+
+    def test_tokens_that_nobody_reports_have_no_series(self, scrape, arrive):
+        def tokens(model):
+            mine = f"gen_ai_request_model={model}"
+            return {key[0]: n for key, n in scrape().items() if mine in key and "tokens_total" in key[0]}
+
+        arrive(self.NO_USAGE | {"model": "silent"}, self.NO_USAGE | {"model": "m", "output_tokens": 7}, {"model": "m"})
+        assert tokens("silent") == {}
+        assert tokens("m") == {"tokentrail_tokens_total": 17, "tokentrail_cached_input_tokens_total": 0}
+
+
 class TestInFlight:
     def test_a_hung_request_is_counted_when_it_turns_bad_and_once(self, scrape, arrive, rows, clock):
         assert slo(scrape()) == (0, 0)

@@ -31,8 +31,8 @@ CREATE TABLE IF NOT EXISTS totals (model String, tokens UInt64) ENGINE = MergeTr
 MIGRATION = """
 -- What the coming migrations do: a column more, a type changed, values filled in, a new table filled from an old one.
 ALTER TABLE requests ADD COLUMN IF NOT EXISTS weight Float64 DEFAULT 1;
-ALTER TABLE requests MODIFY COLUMN cached_tokens Nullable(UInt32);
-ALTER TABLE requests UPDATE cached_tokens = NULL WHERE engine = 'genai';
+ALTER TABLE requests MODIFY COLUMN e2e_ns Nullable(UInt64);
+ALTER TABLE requests UPDATE e2e_ns = NULL WHERE engine = 'genai';
 TRUNCATE TABLE totals;
 INSERT INTO totals SELECT model, sum(output_tokens) FROM requests GROUP BY model;
 """
@@ -85,13 +85,41 @@ def everything(store):
     return definitions(store), {table: rows(store, table) for table in tables}, recorded(store)
 
 
+COUNTS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "preemptions")
+
+
 def test_a_store_of_version_2_keeps_every_row(store):
     write_version_2(store)
-    before = {table: rows(store, table) for table in TIME_COLUMNS}
+    columns = dict.fromkeys(TIME_COLUMNS, "*") | {"requests": f"* EXCEPT ({', '.join(COUNTS)})"}
+    before = {table: rows(store, table, columns[table]) for table in TIME_COLUMNS}
     assert {table: len(found) for table, found in before.items()} == ROWS_OF_VERSION_2
     apply_schema(store)
-    assert {table: rows(store, table) for table in TIME_COLUMNS} == before
+    assert {table: rows(store, table, columns[table]) for table in TIME_COLUMNS} == before
     assert recorded(store) == [(2, ""), *((migration.version, migration.name) for migration in read_migrations())]
+
+
+def test_counts_of_version_2_are_kept_and_zeros_of_other_engines_become_unknown(store):
+    def counts(where):
+        return rows(store, f"requests WHERE {where}", f"trace_id, span_id, {', '.join(COUNTS)}")
+
+    write_version_2(store)
+    ours, others = counts("engine = 'tokentrail'"), counts("engine != 'tokentrail'")
+    assert len(ours) == 6
+    assert sum(row.count(0) for row in others) == 195
+    apply_schema(store)
+    assert counts("engine = 'tokentrail'") == ours
+    unknown = [(*row[:2], *(count or None for count in row[2:])) for row in others]
+    assert counts("engine != 'tokentrail'") == sorted(unknown, key=lambda row: row[:2])
+
+
+def test_a_ttft_of_0_in_version_2_was_not_a_number_and_becomes_unknown(store):
+    write_version_2(store)
+    store.client().command("ALTER TABLE requests UPDATE ttft_ns = 0, tpot_ns = 7 WHERE engine = 'vllm'",
+                           settings=STATEMENT_SETTINGS)  # fmt: skip
+    others = rows(store, "requests WHERE engine != 'vllm'", "trace_id, ttft_ns, tpot_ns")
+    apply_schema(store)
+    assert rows(store, "requests WHERE engine = 'vllm'", "DISTINCT ttft_ns, tpot_ns") == [(None, None)]
+    assert rows(store, "requests WHERE engine != 'vllm'", "trace_id, ttft_ns, tpot_ns") == others
 
 
 def test_a_migrated_store_has_the_tables_and_views_of_a_new_one(store):
@@ -242,7 +270,7 @@ def test_the_migration_of_these_tests_does_something(migrated):
     tables, found, _ = migrated
     assert sum(tokens for _, tokens in found["totals"]) > 100
     assert "`weight` Float64 DEFAULT 1" in tables["requests"]
-    assert "`cached_tokens` Nullable(UInt32)" in tables["requests"]
+    assert "`e2e_ns` Nullable(UInt64)" in tables["requests"]
 
 
 @pytest.mark.parametrize(
@@ -255,8 +283,12 @@ def test_the_migration_of_these_tests_does_something(migrated):
         ("ALTER TABLE schema_version", True),
         (rf"INSERT INTO schema_version .*\({CURRENT},", True),
         ("ALTER TABLE requests ADD COLUMN", True),
-        ("ALTER TABLE requests MODIFY COLUMN", True),
-        ("ALTER TABLE requests UPDATE", True),
+        (r"ALTER TABLE requests\s+MODIFY COLUMN input_tokens", True),
+        (r"ALTER TABLE open_requests\s+MODIFY COLUMN", True),
+        (r"ALTER TABLE requests UPDATE\s+input_tokens", True),
+        ("ALTER TABLE requests UPDATE ttft_ns", True),
+        ("ALTER TABLE requests MODIFY COLUMN e2e_ns", True),
+        ("ALTER TABLE requests UPDATE e2e_ns", True),
         ("TRUNCATE TABLE totals", True),
         ("INSERT INTO totals", True),
         (rf"INSERT INTO schema_version .*\({NEXT},", True),

@@ -43,14 +43,14 @@ def slos(answers: Sequence[Mapping[str, Any]]) -> Table:
     table = Table("SLO", "objective", "attainment", "good", "bad", "budget left", "fires", box=None, header_style="dim")
     for slo in answers:
         r = slo["requests"]
-        bad = r["total"] - r["cancelled"] + r["in_flight_violations"] + r["lost"] - r["good"]
+        judged = r["total"] - r["cancelled"] - r["undetermined"] + r["in_flight_violations"] + r["lost"]
         missed = slo["attainment"] is not None and slo["attainment"] < slo["objective"]
         table.add_row(
             slo["name"],
             percent(slo["objective"]),
             Text(percent(slo["attainment"]), style="red" if missed else "green"),
             str(r["good"]),
-            str(bad),
+            str(judged - r["good"]),
             percent(slo["budget_left"]),
             Text(slo["firing"] or "–", style="bold red" if slo["firing"] else "dim"),
         )
@@ -59,10 +59,11 @@ def slos(answers: Sequence[Mapping[str, Any]]) -> Table:
 
 def traffic(summary: Mapping[str, Any]) -> str:
     """One line: requests by outcome, output tokens per second, goodput."""
-    r, t = summary["requests"], summary["throughput"]
+    r, rate = summary["requests"], summary["throughput"]["output_tokens_per_s"]
+    tokens = "–" if rate is None else f"{rate:.1f}"
     return (
         f"{r['ok']} ok, {r['failed']} failed, {r['cancelled']} cancelled, {r['in_flight']} in flight · "
-        f"{t['output_tokens_per_s']:.1f} output tokens/s · "
+        f"{tokens} output tokens/s · "
         f"goodput {summary['goodput']['requests_per_s']:.2f} requests/s"
     )
 

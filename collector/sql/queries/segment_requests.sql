@@ -1,4 +1,4 @@
--- Requests that WAL segments brought, and the sums of their tokens, by label set.
+-- Requests that WAL segments brought, and the sums of their tokens, by label set. A sum of unknown counts alone is NULL.
 SELECT
     model, engine, service, variant, tenant, slo_class, status,
     count() AS n,

@@ -2,6 +2,7 @@
 SELECT
     countIf($parts.is_judged AND NOT was_counted) AS judged,
     countIf($good AND NOT was_counted) AS good,
+    countIf($parts.is_undetermined AND NOT was_counted) AS undetermined,
     groupArrayIf(key, was_counted) AS ended
 FROM
 (

@@ -5,6 +5,7 @@ SELECT
     count() AS total,
     countIf(status = 'ok') AS ok,
     countIf($good) AS good,
+    countIf($parts.is_undetermined) AS undetermined,
     countIf(status = 'error') AS failed,
     countIf(status = 'cancelled') AS cancelled
 FROM requests

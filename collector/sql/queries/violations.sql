@@ -5,4 +5,4 @@ SELECT
     countIf($e2e) AS e2e,
     countIf(status = 'error') AS failed
 FROM requests
-WHERE $parts.ended_in_window AND $filter AND $parts.is_judged
+WHERE $parts.ended_in_window AND $filter AND status != 'cancelled'

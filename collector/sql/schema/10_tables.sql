@@ -23,15 +23,15 @@ CREATE TABLE IF NOT EXISTS requests
     status            LowCardinality(String),                   -- ok | error | cancelled
     error_type        LowCardinality(String),
     finish_reason     LowCardinality(String),
-    input_tokens      UInt32,
-    output_tokens     UInt32,
-    cached_tokens     UInt32,
-    reasoning_tokens  UInt32,
-    preemptions       UInt32,
-    ttft_ns           Nullable(UInt64),                         -- NULL: no token was emitted
-    tpot_ns           Nullable(Float64),                        -- NULL: fewer than two tokens
+    input_tokens      Nullable(UInt32),                         -- NULL, here and below: not reported, or not a sensible number
+    output_tokens     Nullable(UInt32),
+    cached_tokens     Nullable(UInt32),
+    reasoning_tokens  Nullable(UInt32),
+    preemptions       Nullable(UInt32),
+    ttft_ns           Nullable(UInt64),                         -- NULL also: no token was emitted
+    tpot_ns           Nullable(Float64),                        -- NULL also: fewer than two tokens
     e2e_ns            UInt64,
-    queue_ns          Nullable(UInt64),                         -- NULL: the engine does not report it
+    queue_ns          Nullable(UInt64),
     cold_start_ns     Nullable(UInt64),
     prefill_ns        Nullable(UInt64),
     decode_ns         Nullable(UInt64),
@@ -160,8 +160,8 @@ CREATE TABLE IF NOT EXISTS open_requests
     model             LowCardinality(String),
     tenant            LowCardinality(String),
     slo_class         LowCardinality(String),
-    input_tokens      UInt32,
-    output_tokens     UInt32,
+    input_tokens      Nullable(UInt32),
+    output_tokens     Nullable(UInt32),
     ttft_ns           Nullable(UInt64),
     ended             UInt8,                                    -- 1: it has ended; `seen` is then an hour after its end
     INDEX by_seen seen TYPE minmax GRANULARITY 1

@@ -25,7 +25,7 @@ CREATE TABLE IF NOT EXISTS flat_spans
     end             DateTime64(9, 'UTC'),
     duration_ns     UInt64,
     text            Map(String, String),    -- attributes of type string
-    number          Map(String, Float64),   -- integers, doubles and booleans, within 0…1e18; not finite ones read 0
+    number          Map(String, Float64),   -- integers, doubles and booleans within 0…1e18; any other value is NaN
     attributes      $span_attributes,
     events          $span_events,
     status_code     Int32,                  -- 2 error
@@ -53,8 +53,10 @@ SELECT
     fromUnixTimestamp64Nano(span.end_time_unix_nano, 'UTC') AS end,
     span.end_time_unix_nano - span.start_time_unix_nano AS duration_ns,
     CAST((span.attributes.key, span.attributes.value.string_value), 'Map(String, String)') AS text,
-    CAST((span.attributes.key, arrayMap(v -> if(isFinite(v.double_value),
-        least(greatest(v.int_value + v.double_value + v.bool_value, 0), 1e18), 0), span.attributes.value)), 'Map(String, Float64)') AS number,
+    CAST((span.attributes.key, arrayMap(v -> if(
+        v.value IN ('bool_value', 'int_value', 'double_value')
+            AND v.int_value + v.double_value + v.bool_value BETWEEN 0 AND 1e18,
+        v.int_value + v.double_value + v.bool_value, nan), span.attributes.value)), 'Map(String, Float64)') AS number,
     span.attributes AS attributes,
     span.events AS events,
     span.status.code AS status_code,

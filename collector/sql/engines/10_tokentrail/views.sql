@@ -1,4 +1,5 @@
--- tokentrail's own spans. tokentrail/semconv.py has their names.
+-- tokentrail's own spans. tokentrail/semconv.py has their names. The SDK leaves out phase times, preemptions, and cached and
+-- reasoning tokens that are 0.
 
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_tokens TO tokens AS
 SELECT
@@ -16,14 +17,15 @@ WHERE span.name = 'tokentrail.token';
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_requests TO requests AS
 WITH
     $nanoseconds AS nanoseconds,
+    $reported AS reported,
+    (phase -> accurateCastOrNull(if(phase <= duration_ns, phase, nan), 'UInt64')) AS phase_ns,
     -- An SDK before 0.2 sends the second key alone.
     if(mapContains(number, 'tokentrail.time_to_first_token'),
         'tokentrail.time_to_first_token', 'gen_ai.response.time_to_first_chunk') AS first_key,
-    mapContains(number, first_key) AS has_token,
-    if(has_token, nanoseconds(number[first_key]), NULL) AS first_ns,
+    nanoseconds(reported(first_key), duration_ns) AS first_ns,
     if(mapContains(number, 'tokentrail.time_to_last_token'),
-        nanoseconds(number['tokentrail.time_to_last_token']), duration_ns) AS last_ns,
-    toUInt32(number['gen_ai.usage.output_tokens']) AS n
+        nanoseconds(number['tokentrail.time_to_last_token'], duration_ns), duration_ns) AS last_ns,
+    accurateCastOrNull(reported('gen_ai.usage.output_tokens'), 'UInt32') AS n
 SELECT
     end, start, trace_id, span_id, parent_span_id,
     text['gen_ai.response.id'] AS request_id,
@@ -37,21 +39,21 @@ SELECT
     multiIf(text['tokentrail.status'] IN ('ok', 'error', 'cancelled'), text['tokentrail.status'], status_code = 2, 'error', 'ok') AS status,
     text['error.type'] AS error_type,
     text['tokentrail.finish_reason'] AS finish_reason,
-    number['gen_ai.usage.input_tokens'] AS input_tokens,
+    accurateCastOrNull(reported('gen_ai.usage.input_tokens'), 'UInt32') AS input_tokens,
     n AS output_tokens,
-    number['gen_ai.usage.cache_read.input_tokens'] AS cached_tokens,
-    number['gen_ai.usage.reasoning.output_tokens'] AS reasoning_tokens,
-    number['tokentrail.preemptions'] AS preemptions,
+    accurateCastOrNull(number['gen_ai.usage.cache_read.input_tokens'], 'UInt32') AS cached_tokens,
+    accurateCastOrNull(number['gen_ai.usage.reasoning.output_tokens'], 'UInt32') AS reasoning_tokens,
+    accurateCastOrNull(number['tokentrail.preemptions'], 'UInt32') AS preemptions,
     first_ns AS ttft_ns,
-    if(has_token AND n > 1 AND last_ns >= first_ns, (last_ns - first_ns) / (n - 1), NULL) AS tpot_ns,
+    if(n > 1 AND last_ns >= first_ns, (last_ns - first_ns) / (n - 1), NULL) AS tpot_ns,
     duration_ns AS e2e_ns,
-    toUInt64(number['tokentrail.phase_time.queued']) AS queue_ns,
-    toUInt64(number['tokentrail.phase_time.cold_start']) AS cold_start_ns,
-    toUInt64(number['tokentrail.phase_time.prefill']) AS prefill_ns,
-    toUInt64(number['tokentrail.phase_time.decode']) AS decode_ns,
-    toUInt64(number['tokentrail.phase_time.preempted']) AS preempted_ns,
-    toUInt64(number['tokentrail.phase_time.kv_transfer']) AS kv_transfer_ns,
-    toUInt64(number['tokentrail.phase_time.stalled']) AS stalled_ns,
+    phase_ns(number['tokentrail.phase_time.queued']) AS queue_ns,
+    phase_ns(number['tokentrail.phase_time.cold_start']) AS cold_start_ns,
+    phase_ns(number['tokentrail.phase_time.prefill']) AS prefill_ns,
+    phase_ns(number['tokentrail.phase_time.decode']) AS decode_ns,
+    phase_ns(number['tokentrail.phase_time.preempted']) AS preempted_ns,
+    phase_ns(number['tokentrail.phase_time.kv_transfer']) AS kv_transfer_ns,
+    phase_ns(number['tokentrail.phase_time.stalled']) AS stalled_ns,
     getSetting('insert_deduplication_token') AS segment,
     now64(3, 'UTC') AS ingested_at
 FROM flat_spans
@@ -60,6 +62,7 @@ WHERE claim = 'tokentrail.request';
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_open_requests TO open_requests AS
 WITH
     $nanoseconds AS nanoseconds,
+    $reported AS reported,
     if(mapContains(number, 'tokentrail.time_to_first_token'),
         'tokentrail.time_to_first_token', 'gen_ai.response.time_to_first_chunk') AS first_key
 SELECT
@@ -74,9 +77,9 @@ SELECT
     text['gen_ai.request.model'] AS model,
     text['tokentrail.tenant'] AS tenant,
     text['tokentrail.slo_class'] AS slo_class,
-    number['gen_ai.usage.input_tokens'] AS input_tokens,
-    number['gen_ai.usage.output_tokens'] AS output_tokens,
-    if(mapContains(number, first_key), nanoseconds(number[first_key]), NULL) AS ttft_ns,
+    accurateCastOrNull(reported('gen_ai.usage.input_tokens'), 'UInt32') AS input_tokens,
+    accurateCastOrNull(reported('gen_ai.usage.output_tokens'), 'UInt32') AS output_tokens,
+    nanoseconds(reported(first_key), $longest_ns) AS ttft_ns,
     claim = 'tokentrail.request' AS ended
 FROM flat_spans
 WHERE claim IN ('tokentrail.request.open', 'tokentrail.request');
@@ -92,19 +95,21 @@ SELECT
 FROM flat_spans
 WHERE claim = 'tokentrail.phase';
 
+-- A count that is not one reads 0 here: only tokentrail's SDK sends steps and KV-cache events.
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_steps TO steps AS
+WITH (n -> if(n < 4294967296, n, 0)) AS counted
 SELECT
     start, service, instance, variant,
-    number['tokentrail.step'] AS step,
+    if(number['tokentrail.step'] >= 0, number['tokentrail.step'], 0) AS step,
     duration_ns,
-    number['tokentrail.step.prefill_tokens'] AS prefill_tokens,
-    number['tokentrail.step.decode_tokens'] AS decode_tokens,
-    number['tokentrail.step.running'] AS running,
-    number['tokentrail.step.waiting'] AS waiting,
-    number['tokentrail.step.preempted'] AS preempted,
-    number['tokentrail.step.kv_blocks_used'] AS kv_blocks_used,
-    number['tokentrail.step.kv_blocks_total'] AS kv_blocks_total,
-    number['tokentrail.step.kv_blocks_evicted'] AS kv_blocks_evicted
+    counted(number['tokentrail.step.prefill_tokens']) AS prefill_tokens,
+    counted(number['tokentrail.step.decode_tokens']) AS decode_tokens,
+    counted(number['tokentrail.step.running']) AS running,
+    counted(number['tokentrail.step.waiting']) AS waiting,
+    counted(number['tokentrail.step.preempted']) AS preempted,
+    counted(number['tokentrail.step.kv_blocks_used']) AS kv_blocks_used,
+    counted(number['tokentrail.step.kv_blocks_total']) AS kv_blocks_total,
+    counted(number['tokentrail.step.kv_blocks_evicted']) AS kv_blocks_evicted
 FROM flat_spans
 WHERE claim = 'tokentrail.step';
 
@@ -114,13 +119,14 @@ CREATE OR REPLACE MATERIALIZED VIEW tokentrail_route_events TO tokentrail_events
 SELECT * FROM flat_spans WHERE startsWith(claim, 'tokentrail.kv.') OR claim = 'tokentrail.cold_start';
 
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_kv_events TO kv_events AS
+WITH (n -> if(n < 4294967296, n, 0)) AS counted
 SELECT
     start, service, instance, variant,
     substring(name, length('tokentrail.kv.') + 1) AS kind,
     text['tokentrail.kv.reason'] AS reason,
-    number['tokentrail.kv.blocks'] AS blocks,
+    counted(number['tokentrail.kv.blocks']) AS blocks,
     duration_ns,
-    number['tokentrail.step'] AS step,
+    if(number['tokentrail.step'] >= 0, number['tokentrail.step'], 0) AS step,
     trace_id,
     parent_span_id AS request_span_id,
     getSetting('insert_deduplication_token') AS segment

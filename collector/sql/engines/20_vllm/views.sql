@@ -8,14 +8,13 @@ CREATE OR REPLACE MATERIALIZED VIEW vllm_route TO vllm_spans AS SELECT * FROM fl
 CREATE OR REPLACE MATERIALIZED VIEW vllm_requests TO requests AS
 WITH
     $nanoseconds AS nanoseconds,
-    nanoseconds(number['gen_ai.latency.e2e']) AS e2e,
-    mapContains(number, 'gen_ai.latency.time_to_first_token') AS has_token,
-    nanoseconds(number['gen_ai.latency.time_to_first_token']) AS first_ns,
-    mapContains(number, 'gen_ai.latency.time_in_model_prefill') AS has_phases,
-    nanoseconds(number['gen_ai.latency.time_in_model_prefill']) AS prefill,
-    nanoseconds(number['gen_ai.latency.time_in_model_decode']) AS decode,
-    toUInt32(if(mapContains(number, 'gen_ai.usage.output_tokens'),
-        number['gen_ai.usage.output_tokens'], number['gen_ai.usage.completion_tokens'])) AS n
+    $reported AS reported,
+    (key -> accurateCastOrNull(reported(key), 'UInt32')) AS counted,
+    ifNull(nanoseconds(reported('gen_ai.latency.e2e'), $longest_ns), duration_ns) AS e2e,
+    nanoseconds(reported('gen_ai.latency.time_to_first_token'), e2e) AS first_ns,
+    nanoseconds(reported('gen_ai.latency.time_in_model_prefill'), e2e) AS prefill,
+    nanoseconds(reported('gen_ai.latency.time_in_model_decode'), e2e) AS decode,
+    ifNull(counted('gen_ai.usage.output_tokens'), counted('gen_ai.usage.completion_tokens')) AS n
 SELECT
     start + toIntervalNanosecond(e2e) AS end,
     start, trace_id, span_id, parent_span_id,
@@ -31,37 +30,47 @@ SELECT
     text['tokentrail.slo_class'] AS slo_class,
     if(status_code = 2, 'error', 'ok') AS status,
     if(text['error.type'] != '', text['error.type'], $exception_in_status) AS error_type,
-    if(mapContains(number, 'gen_ai.usage.input_tokens'),
-        number['gen_ai.usage.input_tokens'], number['gen_ai.usage.prompt_tokens']) AS input_tokens,
+    ifNull(counted('gen_ai.usage.input_tokens'), counted('gen_ai.usage.prompt_tokens')) AS input_tokens,
     n AS output_tokens,
-    number['gen_ai.usage.cache_read.input_tokens'] AS cached_tokens,
-    if(has_token, first_ns, NULL) AS ttft_ns,
-    if(has_token AND n > 1 AND e2e >= first_ns, (e2e - first_ns) / (n - 1), NULL) AS tpot_ns,
+    counted('gen_ai.usage.cache_read.input_tokens') AS cached_tokens,
+    first_ns AS ttft_ns,
+    if(n > 1, (e2e - first_ns) / (n - 1), NULL) AS tpot_ns,
     e2e AS e2e_ns,
-    if(has_phases, greatest(e2e, prefill + decode) - prefill - decode, NULL) AS queue_ns,
-    if(has_phases, prefill, NULL) AS prefill_ns,
-    if(has_phases, decode, NULL) AS decode_ns,
+    greatest(e2e, prefill + decode) - prefill - decode AS queue_ns,
+    prefill AS prefill_ns,
+    decode AS decode_ns,
     getSetting('insert_deduplication_token') AS segment,
     now64(3, 'UTC') AS ingested_at
 FROM vllm_spans
 WHERE claim = 'vllm.request';
 
 CREATE OR REPLACE MATERIALIZED VIEW vllm_phases TO phases AS
-WITH
-    $nanoseconds AS nanoseconds,
-    nanoseconds(number['gen_ai.latency.time_in_model_prefill']) AS prefill,
-    nanoseconds(number['gen_ai.latency.time_in_model_decode']) AS decode,
-    toUInt64(greatest(nanoseconds(number['gen_ai.latency.e2e']), prefill + decode) - prefill - decode) AS queue,
-    arrayJoin([('queued', toUInt64(0), queue), ('prefill', queue, prefill), ('decode', queue + prefill, decode)]) AS phase
 SELECT
-    toStartOfMinute(span.start + toIntervalNanosecond(phase.2 + phase.3)) AS minute,
+    toStartOfMinute(arrival + toIntervalNanosecond(phase.2 + phase.3)) AS minute,
     trace_id,
     span_id AS request_span_id,
-    span.start + toIntervalNanosecond(phase.2) AS start,
+    arrival + toIntervalNanosecond(phase.2) AS start,
     phase.1 AS name,
     phase.3 AS duration_ns
-FROM vllm_spans AS span
-WHERE claim = 'vllm.request' AND mapContains(number, 'gen_ai.latency.time_in_model_prefill') AND phase.3 > 0;
+FROM
+(
+    WITH
+        $nanoseconds AS nanoseconds,
+        $reported AS reported,
+        ifNull(nanoseconds(reported('gen_ai.latency.e2e'), $longest_ns), duration_ns) AS e2e
+    SELECT
+        trace_id, span_id,
+        start AS arrival,
+        nanoseconds(reported('gen_ai.latency.time_in_model_prefill'), e2e) AS known_prefill,
+        nanoseconds(reported('gen_ai.latency.time_in_model_decode'), e2e) AS known_decode,
+        assumeNotNull(known_prefill) AS prefill,
+        assumeNotNull(known_decode) AS decode,
+        toUInt64(greatest(e2e, prefill + decode) - prefill - decode) AS queue
+    FROM vllm_spans
+    WHERE claim = 'vllm.request' AND known_prefill IS NOT NULL AND known_decode IS NOT NULL
+)
+ARRAY JOIN [('queued', toUInt64(0), queue), ('prefill', queue, prefill), ('decode', queue + prefill, decode)] AS phase
+WHERE phase.3 > 0;
 
 -- A start-up is one trace with spans of several processes. Its span 'Load weights' becomes the phase load_weights, the name
 -- that tokentrail's own cold starts use.

@@ -7,13 +7,10 @@ CREATE OR REPLACE MATERIALIZED VIEW genai_route TO genai_spans AS SELECT * FROM 
 CREATE OR REPLACE MATERIALIZED VIEW genai_requests TO requests AS
 WITH
     $nanoseconds AS nanoseconds,
-    toUInt32(number['gen_ai.usage.output_tokens']) AS n,
-    multiIf(
-        mapContains(number, 'gen_ai.response.time_to_first_chunk'),
-            nanoseconds(number['gen_ai.response.time_to_first_chunk']),
-        mapContains(number, 'gen_ai.request.stream') AND number['gen_ai.request.stream'] = 0 AND n > 0,
-            duration_ns,     -- not streamed: the first token arrives with the last
-        NULL) AS first_ns
+    $reported AS reported,
+    (key -> accurateCastOrNull(reported(key), 'UInt32')) AS counted,
+    counted('gen_ai.usage.output_tokens') AS n,
+    nanoseconds(reported('gen_ai.response.time_to_first_chunk'), duration_ns) AS first_ns
 SELECT
     end, start, trace_id, span_id, parent_span_id,
     text['gen_ai.response.id'] AS request_id,
@@ -27,13 +24,14 @@ SELECT
     if(status_code = 2 OR text['error.type'] != '', 'error', 'ok') AS status,
     text['error.type'] AS error_type,
     attributes.value.array_value.values.string_value[indexOf(attributes.key, 'gen_ai.response.finish_reasons')][1] AS finish_reason,
-    number['gen_ai.usage.input_tokens'] AS input_tokens,
+    counted('gen_ai.usage.input_tokens') AS input_tokens,
     n AS output_tokens,
-    number['gen_ai.usage.cache_read.input_tokens'] AS cached_tokens,
-    number['gen_ai.usage.reasoning.output_tokens'] AS reasoning_tokens,
-    first_ns AS ttft_ns,
-    if(n > 1 AND mapContains(number, 'gen_ai.response.time_to_first_chunk') AND duration_ns >= first_ns,
-        (duration_ns - first_ns) / (n - 1), NULL) AS tpot_ns,
+    counted('gen_ai.usage.cache_read.input_tokens') AS cached_tokens,
+    counted('gen_ai.usage.reasoning.output_tokens') AS reasoning_tokens,
+    -- Not streamed: the first token arrives with the last.
+    if(NOT mapContains(number, 'gen_ai.response.time_to_first_chunk') AND reported('gen_ai.request.stream') = 0 AND n > 0,
+        duration_ns, first_ns) AS ttft_ns,
+    if(n > 1, (duration_ns - first_ns) / (n - 1), NULL) AS tpot_ns,
     duration_ns AS e2e_ns,
     getSetting('insert_deduplication_token') AS segment,
     now64(3, 'UTC') AS ingested_at

@@ -1,3 +1,3 @@
--- A function from seconds to whole nanoseconds. More than 1e7 s (116 days) becomes 1e7 s, because a start plus a duration
--- must stay a date. A view uses it so: WITH $nanoseconds AS nanoseconds, nanoseconds(number['seconds']) AS ns
-(seconds -> toUInt64(round(least(seconds, 1e7) * 1e9)))
+-- A function from seconds to whole nanoseconds. Seconds that are not known, or longer than the second argument allows, are NULL.
+-- A view uses it so: WITH $nanoseconds AS nanoseconds, nanoseconds(reported('seconds'), duration_ns) AS ns
+((seconds, longest_ns) -> accurateCastOrNull(if(round(seconds * 1e9) <= longest_ns, round(seconds * 1e9), nan), 'UInt64'))
