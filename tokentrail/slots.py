@@ -113,7 +113,7 @@ class Slots:
         self.identity.pop(slot, None)
         emitted = self.emitted(slot, request.lost)
         self.announcement[slot] = NEVER
-        self.last_step[slot], self.end[slot] = 0, -1
+        self.last_step[slot] = 0
         self._free.append(slot)
         return emitted
 

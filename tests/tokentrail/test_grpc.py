@@ -9,6 +9,7 @@ from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, get_value
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTracePartialSuccess,
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
@@ -29,7 +30,7 @@ class Collector(TraceServiceServicer):
     """Answers with the next of `script`: an answer, or (code, details, seconds of a RetryInfo or None)."""
 
     def __init__(self):
-        self.script, self.calls = [], []
+        self.script, self.calls, self.url = [], [], ""
 
     def Export(self, request, context):  # noqa: N802
         self.calls.append((request, dict(context.invocation_metadata())))
@@ -75,7 +76,7 @@ def test_a_trail_over_grpc(collector, compression):
 
 
 def test_partial_success_is_told(collector):
-    partial = {"rejected_spans": 3, "error_message": "too old"}
+    partial = ExportTracePartialSuccess(rejected_spans=3, error_message="too old")
     collector.script = [ExportTraceServiceResponse(partial_success=partial)]
     outcome = send(collector)
     assert (outcome.status, outcome.rejected, outcome.detail) == (SendStatus.DELIVERED, 3, "too old")

@@ -183,6 +183,7 @@ def test_a_late_token_is_logged(trail, caplog):
     trail.flush()
     assert trail.stats.drops == {"late": 2}
     assert "dropped 1 tokens whose request had ended" in caplog.text
+    assert "copy" not in caplog.text
     assert trail.stats.errors == 0
 
 

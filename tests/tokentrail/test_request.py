@@ -13,7 +13,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from tests.tokentrail.support import MS, T0, start
 from tests.tokentrail.test_context import SAMPLED, SPAN, TRACE
-from tokentrail import Phase, Status, Trail, semconv
+from tokentrail import Phase, Status, Trail, records, semconv
 from tokentrail.chunks import chunk_columns
 from tokentrail.request import ENDED_SLOT, FOREIGN_SLOT, Chunk
 from tokentrail.slots import Slots
@@ -490,6 +490,24 @@ def test_chunks_beyond_the_buffer_are_counted_by_their_tokens(trail):
     trail.shutdown()
     request.token(3)
     assert trail.stats.drops["shutdown"] == 3
+
+
+def test_a_chunk_that_found_no_room_is_told_by_its_request(trail, monkeypatch):
+    request = start(trail)
+    monkeypatch.setattr(records, "MAX_PENDING_RECORDS", 1)
+    request.token(3)
+    request.end(T0)
+    attributes = attributes_of(trail)
+    assert (attributes[semconv.DROPPED_TOKENS], attributes[semconv.OUTPUT_TOKENS]) == (3, 0)
+    assert trail.stats.drops == {"buffer_full": 3}
+
+
+def test_a_request_that_no_trail_took_is_not_abandoned(trail):
+    """A forked child forgets the records of its parent, and the parent goes on with the request."""
+    request = start(trail)
+    trail._records.clear()
+    del request
+    assert not trail._records
 
 
 # --- phases that nobody names ----------------------------------------------------------------------------------

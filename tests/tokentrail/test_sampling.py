@@ -2,6 +2,7 @@
 
 import json
 from math import sqrt
+from typing import Any
 
 import pytest
 
@@ -199,7 +200,14 @@ def test_a_rate_that_is_none_is_refused(rates):
 
 
 def test_the_environment_gives_the_same_as_code():
-    given = {"rate": 0.1, "tenants": {"acme": 1}, "token_rate": 0.5, "ttft_s": 0.5, "tpot_s": 0.1, "e2e_s": 30}
+    given: dict[str, Any] = {
+        "rate": 0.1,
+        "tenants": {"acme": 1},
+        "token_rate": 0.5,
+        "ttft_s": 0.5,
+        "tpot_s": 0.1,
+        "e2e_s": 30,
+    }
     assert Settings.from_env({"TOKENTRAIL_SAMPLING": json.dumps(given)}).sampling == Sampling(**given)
 
 
