@@ -202,7 +202,7 @@ def _bytes_per_token_span() -> float:
     return (sent[1] - sent[0]) / 2_000
 
 
-_ATTRIBUTES: Final = {
+_ATTRIBUTES: Final[dict[str, Any]] = {
     semconv.OPERATION_NAME: "chat",
     semconv.PROVIDER_NAME: "tokentrail",
     semconv.REQUEST_MODEL: "meta-llama/Llama-3.1-8B-Instruct",
@@ -243,7 +243,7 @@ def _opentelemetry_ns(tokens: int, each: int) -> float:
         for number in range(requests):
             request = tracer.start_span("chat m", kind=SpanKind.SERVER, start_time=stamp)
             context = set_span_in_context(request)
-            request.set_attributes({**_ATTRIBUTES, semconv.RESPONSE_ID: f"cmpl-{number:032x}"})
+            request.set_attributes(_ATTRIBUTES | {semconv.RESPONSE_ID: f"cmpl-{number:032x}"})
             for phase in ("queued", "prefill", "decode"):
                 tracer.start_span(
                     semconv.PHASE_SPAN, context, attributes={semconv.PHASE_NAME: phase}, start_time=stamp

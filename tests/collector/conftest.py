@@ -95,5 +95,5 @@ def api(app):
         assert answer.status_code == 200, answer.text
         return answer.json()
 
-    get.client = client
+    get.client = client  # type: ignore[attr-defined]
     return get

@@ -27,10 +27,10 @@ def receiver(tmp_path):
     receiver = Receiver(tmp_path)
     server = GrpcReceiver([receiver.ingest], BodyLimits(sent=4_000, decompressed=8_000), "127.0.0.1", 0)
     server.start()
-    receiver.server = server
-    receiver.channel = grpc.insecure_channel(server.url.removeprefix("http://"))
+    receiver.server = server  # type: ignore[attr-defined]
+    receiver.channel = grpc.insecure_channel(server.url.removeprefix("http://"))  # type: ignore[attr-defined]
     yield receiver
-    receiver.channel.close()
+    receiver.channel.close()  # type: ignore[attr-defined]
     server.stop(1.0)
     receiver.commit.stop(WAIT_S)
 

@@ -38,7 +38,7 @@ class Case:
         self.log = GatedLog(folder / "wal", self.dead_letters)
         self.gate, self.entered = self.log.gate, self.log.entered
         self.commit = GroupCommit("traces", self.log, self.status)
-        self.stage = self.make()
+        self.stage = self.make()  # type: ignore[attr-defined]
 
     def close(self):
         self.gate.set()
@@ -80,11 +80,11 @@ class ReceiverCase(Case):
     def make(self):
         self.commit.start()
         ingest = Ingest(TRACES, self.commit, self.status, ItemLimits())
-        return self.receiver([ingest], BodyLimits(10**6, 10**6))
+        return self.receiver([ingest], BodyLimits(10**6, 10**6))  # type: ignore[attr-defined]
 
     def give_work(self):
         self.client = ThreadPoolExecutor(1)
-        self.answer = self.client.submit(self.send)
+        self.answer = self.client.submit(self.send)  # type: ignore[attr-defined]
 
     def handed_on(self):
         return self.answer.result(WAIT_S) == b""
@@ -226,9 +226,9 @@ def service(tmp_path):
     service = Service(
         Settings(data_dir=tmp_path / "data", otlp_http=free, otlp_grpc=free, api=free, drain_timeout_s=0.001)
     )
-    service.real_stages = service._stages
+    service.real_stages = service._stages  # type: ignore[attr-defined]
     yield service
-    for stage in service.real_stages:
+    for stage in service.real_stages:  # type: ignore[attr-defined]
         stage.stop(1.0)
     service.store.close()
 

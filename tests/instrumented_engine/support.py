@@ -107,9 +107,12 @@ def make_observed_engine(observer, *, blocks=64, block_size=4, max_seqs=8, budge
     return Engine(scheduler, CacheRunner(blocks, block_size, **runner), observer, eos_ids=[EOS], clock=clock)
 
 
-def make_sequence(
-    trail, prompt, *, decode=lambda ids: "".join(chr(i + 31) for i in ids if i != EOS), name="", **params
-):
+def decode_printable(ids):
+    """One printable character for each token, none for EOS."""
+    return "".join(chr(i + 31) for i in ids if i != EOS)
+
+
+def make_sequence(trail, prompt, *, decode=decode_printable, name="", **params):
     """A request for `prompt` (token ids), greedy unless said otherwise."""
     sampling = SamplingParams(**{"max_tokens": 8, "temperature": 0.0, **params})
     request = trail.start_request(operation="text_completion", model="m", request_id=name)

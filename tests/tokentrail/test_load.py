@@ -78,7 +78,7 @@ def server():
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
         http.handle_error = lambda *_: None  # a client that goes away is part of a test
         Thread(target=http.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{http.server_port}", handler.received
+        yield f"http://127.0.0.1:{http.server_port}", handler.received  # type: ignore[attr-defined]
         http.shutdown()
 
 

@@ -7,6 +7,7 @@ import weakref
 from collections import Counter
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
 
 from tests.tokentrail.support import MS, T0, start
 from tokentrail import Trail, semconv
@@ -14,7 +15,6 @@ from tokentrail.config import Settings
 from tokentrail.gate import Gate
 from tokentrail.http import Endpoint
 from tokentrail.testing import MemoryTrail, MemoryTransport, SendResult, SendStatus
-from tokentrail.trail import TracerProvider
 
 RETRY = SendResult(SendStatus.RETRY, "503")
 
