@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import typer
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
