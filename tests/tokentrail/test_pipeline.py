@@ -13,7 +13,7 @@ from tokentrail import Trail, semconv
 from tokentrail.config import Settings
 from tokentrail.gate import Gate
 from tokentrail.http import Endpoint
-from tokentrail.testing import MemoryTrail, MemoryTransport, SendResult, SendStatus
+from tokentrail.testing import MemoryTrail, MemoryTransport, SendResult, SendStatus, parse_spans
 from tokentrail.trail import TracerProvider
 
 RETRY = SendResult(SendStatus.RETRY, "503")
@@ -79,6 +79,7 @@ def test_a_shutdown_ends_in_time_and_counts_what_was_not_built(stuck):
         stuck.step(0, T0, T0, [])
     assert stuck.shutdown(0.01) is False
     assert balanced(stuck.stats)
+    assert stuck.stats.pending <= 16_000  # the batch that is being built; the others are dropped at once
     stuck.go.set()
     for _ in range(2_000):
         if not stuck.stats.pending:
@@ -216,6 +217,16 @@ def test_payloads_fit_a_small_queue(limit, background):
     assert trail.stats.drops == {}
     assert trail.stats.exported >= 150 * 21 + 40
     trail.shutdown()
+
+
+def test_a_payload_is_an_eighth_of_a_small_queue_at_most():
+    for limit in ({"max_queue_spans": 2_048}, {"max_queue_bytes": 100_000}):
+        trail = MemoryTrail(**limit)
+        trail.step(0, T0, T0 + MS, [start(trail)], counts=[1_500])
+        trail.flush()
+        bodies = trail.transport.bodies
+        assert max(len(parse_spans(body)) for body in bodies) <= 256
+        assert max(map(len, bodies)) <= 12_500 + 200 or "max_queue_spans" in limit  # 200 for the resource and the scope
 
 
 def test_tokens_are_shed_before_requests_and_a_request_says_how_many_it_lost():
