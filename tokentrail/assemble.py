@@ -115,8 +115,7 @@ class Assembler:
         ended, self._ended = self._ended, []
         blocks = self._request_blocks(ended)
         left, self._left = self._left, []
-        for request in left:
-            self._slots.release([request])
+        self._slots.release(left)
         return blocks + self._announcements(now)
 
     def lose(self, owners: I64) -> None:
