@@ -12,13 +12,13 @@ from tokentrail import semconv
 from tokentrail.chunks import chunk_columns
 from tokentrail.encode import Span, attributes_bytes, span_bytes
 from tokentrail.guard import Guard
-from tokentrail.phases import PhaseInterval, partition
+from tokentrail.phases import partition
 from tokentrail.records import Kind, Record, kind_of, spans_in, subject_of, well_formed
 from tokentrail.request import ENDED_SLOT, RequestTrail
 from tokentrail.sampling import Sampling
 from tokentrail.semconv import KvEvent, Phase, Status
 from tokentrail.slots import ALL_IDS, Slots, TokenRun, trace_columns
-from tokentrail.spans import cold_start_span, open_attributes, request_span
+from tokentrail.spans import Emitted, cold_start_span, open_attributes, request_span
 from tokentrail.stamps import far_from, probable_unit
 from tokentrail.steps import StepColumns, step_columns, token_columns, token_owners
 from tokentrail.wire import I64, U64, Block, Columns, fill, joined
@@ -115,8 +115,7 @@ class Assembler:
         ended, self._ended = self._ended, []
         blocks = self._request_blocks(ended)
         left, self._left = self._left, []
-        for request in left:
-            self._slots.release(request)
+        self._slots.release(left)
         return blocks + self._announcements(now)
 
     def lose(self, owners: I64) -> None:
@@ -130,14 +129,14 @@ class Assembler:
 
     def abandon_all(self, now: int) -> int:
         """Ends the requests that are open. Returns the number of records that this appended."""
-        requests = [request for reference in self._slots.open.values() if (request := reference())]
-        return sum(self._abandon(request, now) for request in requests)
+        return sum(self._abandon(request, now) for request in self._open_requests())
 
     def forget(self) -> None:
         """Frees the slots of the requests under way. A forked child calls it, since the parent goes on with them."""
-        for reference in list(self._slots.open.values()):
-            if request := reference():
-                self._slots.release(request)
+        self._slots.release(self._open_requests())
+
+    def _open_requests(self) -> list[RequestTrail]:
+        return [request for reference in self._slots.open.values() if (request := reference())]
 
     def _abandon(self, request: RequestTrail, now: int) -> bool:
         """Ends a request that nobody ended; its end is a record of the next batch. False when it has ended."""
@@ -206,40 +205,36 @@ class Assembler:
         columns = Columns(trace, span, parent, run.start, run.end, (run.index, *ints.values()))
         return fill(columns, semconv.TOKEN_SPAN, (semconv.TOKEN_INDEX, *ints))
 
-    def _request_blocks(self, ended: list[RequestTrail]) -> list[Block]:
-        phases: defaultdict[Phase, list[tuple[RequestTrail, PhaseInterval]]] = defaultdict(list)
+    def _request_blocks(self, requests: list[RequestTrail]) -> list[Block]:
+        phases: defaultdict[Phase, list[tuple[int, int, int]]] = defaultdict(list)  # row, start, end
 
-        def span_of(request: RequestTrail) -> Span | None:
-            announced = self._slots.is_announced(request)
-            emitted = self._slots.release(request)
+        def span_of(item: tuple[RequestTrail, int, Emitted]) -> Span | None:
+            request, row, emitted = item
             ended, arrival = request.ended, request.started.arrival_ns
             assert ended is not None
             end = max(ended.at_ns, arrival, emitted.last)
             first = emitted.first if emitted.tokens else None
             parts = partition(arrival, end, request.marks, self._unknown_phase, first)
-            preempted = parts.preemptions > 0
+            preempted, announced = parts.preemptions > 0, self._slots.is_announced(row)
             weight = self._sampling.weight(request, emitted, end, preempted=preempted, announced=announced)
             if weight is None:
                 self.left_out += 1
                 return None
-            for interval in parts.intervals:
-                phases[interval.phase].append((request, interval))
+            for phase, start, stop in parts.intervals:
+                phases[phase].append((row, start, stop))
             return request_span(request, ended, end, emitted, parts, weight)
 
-        blocks = self._encode_each(span_of, ended)
-        return blocks + [self._phase_block(phase, intervals) for phase, intervals in phases.items()]
+        rows = self._slots.rows_of(requests)
+        blocks = self._encode_each(span_of, list(zip(requests, rows, self._slots.release(requests), strict=True)))
+        return blocks + [self._phase_block(phase, np.array(intervals)) for phase, intervals in phases.items()]
 
     def _unknown_phase(self, mark: object) -> None:
         self._guard.misuse("an unknown phase", mark)
 
-    def _phase_block(self, phase: Phase, intervals: list[tuple[RequestTrail, PhaseInterval]]) -> Block:
-        columns = Columns(
-            trace_columns([request for request, _ in intervals]),
-            self._span_ids(len(intervals)),
-            np.array([request.span_id for request, _ in intervals], np.uint64),
-            np.array([interval.start for _, interval in intervals], np.int64),
-            np.array([interval.end for _, interval in intervals], np.int64),
-        )
+    def _phase_block(self, phase: Phase, intervals: I64) -> Block:
+        slots, (rows, starts, ends) = self._slots, intervals.T
+        trace = slots.trace_high[rows], slots.trace_low[rows]
+        columns = Columns(trace, self._span_ids(len(rows)), slots.span[rows], starts, ends)
         return fill(columns, semconv.PHASE_SPAN, (), ((semconv.PHASE_NAME, str(phase)),))
 
     def _kv_blocks(self, events: list[KvSpan]) -> list[Block]:

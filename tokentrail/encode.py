@@ -7,7 +7,7 @@ holds the two encoders equal.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from numbers import Integral, Real
 from typing import Any, Final, NamedTuple
@@ -85,9 +85,13 @@ def varint(value: int) -> bytes:
     """Seven bits a byte, low first, with the high bit set in all but the last."""
     if value < _SHORT:
         return _SHORT_VARINTS[value]
-    if 1 << 28 <= value < _FIVE_BYTES:  # durations in ns, from a quarter of a second to half a minute
-        low, middle, high = value | 0x80, value >> 7 | 0x80, value >> 14 | 0x80
-        return bytes((low & 0xFF, middle & 0xFF, high & 0xFF, value >> 21 & 0x7F | 0x80, value >> 28))
+    low, middle = value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80
+    if value < 1 << 21:
+        return bytes((low, middle, value >> 14))
+    if value < 1 << 28:
+        return bytes((low, middle, value >> 14 & 0x7F | 0x80, value >> 21))
+    if value < 1 << 35:  # 34 s in ns: most durations are written by one of these
+        return bytes((low, middle, value >> 14 & 0x7F | 0x80, value >> 21 & 0x7F | 0x80, value >> 28))
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -97,7 +101,6 @@ def varint(value: int) -> bytes:
 
 
 _SHORT: Final = 0x4000
-_FIVE_BYTES: Final = 1 << 35
 _SHORT_VARINTS: Final = [bytes([v] if v < 0x80 else [v & 0x7F | 0x80, v >> 7]) for v in range(_SHORT)]
 
 
@@ -127,10 +130,23 @@ def _double_attribute(key: str, value: float) -> bytes:
     return _head(key, _DOUBLE, 8) + _double(value)
 
 
+def _array_attribute(key: str, values: Sequence[object]) -> bytes:
+    if len(values) == 1 and type(values[0]) is str:
+        return _text_in_array(key, values[0])
+    return _other_attribute(key, values)
+
+
+@lru_cache(maxsize=256)
+def _text_in_array(key: str, value: str) -> bytes:
+    return _other_attribute(key, [value])
+
+
 _WRITERS: Final[dict[type, Callable[[str, Any], bytes]]] = {
     str: _text_attribute,
     int: _int_attribute,
     float: _double_attribute,
+    list: _array_attribute,
+    tuple: _array_attribute,
 }
 
 

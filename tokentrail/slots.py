@@ -101,27 +101,37 @@ class Slots:
         self.last_step[slot], self.end[slot] = after_steps, end
         return True
 
-    def is_announced(self, request: RequestTrail) -> bool:
-        """Whether a request under way was announced."""
-        return bool(self.wait[request.slot & _ROW])
+    def is_announced(self, row: int) -> bool:
+        """Whether the request of a row was announced."""
+        return bool(self.wait[row])
 
-    def release(self, request: RequestTrail) -> Emitted:
-        """Frees the slot of a request that has ended. Returns its tokens."""
-        slot = request.slot & _ROW
-        request.slot = ENDED_SLOT
-        del self.open[slot]
-        self.identity.pop(slot, None)
-        emitted = self.emitted(slot, request.lost)
-        self.announcement[slot] = NEVER
-        self.last_step[slot] = 0
-        self._free.append(slot)
+    def rows_of(self, requests: Sequence[RequestTrail]) -> list[int]:
+        """The rows of requests under way."""
+        return [request.slot & _ROW for request in requests]
+
+    def release(self, requests: Sequence[RequestTrail]) -> list[Emitted]:
+        """Frees the slots of requests that have ended. Returns their tokens. The columns keep their values until the
+        next `take`.
+        """
+        slots = self.rows_of(requests)
+        rows = np.array(slots, np.int64)
+        columns = [column[rows].tolist() for column in (self.tokens, self.first, self.last, self.dropped)]
+        emitted = []
+        for slot, request, tokens, first, last, dropped in zip(slots, requests, *columns, strict=True):
+            emitted.append(Emitted(tokens, first, last if tokens else 0, dropped + request.lost))
+            request.slot = ENDED_SLOT
+            del self.open[slot]
+            self.identity.pop(slot, None)
+        self.announcement[rows] = NEVER
+        self.last_step[rows] = 0
+        self._free += slots
         return emitted
 
-    def emitted(self, slot: int, lost: int) -> Emitted:
-        """The tokens so far of the request in this slot, which lost that many before they came here."""
-        tokens = int(self.tokens[slot])
-        last = int(self.last[slot]) if tokens else 0
-        return Emitted(tokens, int(self.first[slot]), last, int(self.dropped[slot]) + lost)
+    def emitted(self, row: int, lost: int) -> Emitted:
+        """The tokens so far of the request in this row, which lost that many before they came here."""
+        tokens = int(self.tokens[row])
+        last = int(self.last[row]) if tokens else 0
+        return Emitted(tokens, int(self.first[row]), last, int(self.dropped[row]) + lost)
 
     def advance(self, slots: I64, ends: I64) -> TokenRun:
         """Appends tokens to their requests: `slots` sorted, `ends` in order of emission within a slot.

@@ -53,7 +53,7 @@ def collector():
     servicer = Collector()
     server = grpc.server(ThreadPoolExecutor(2))
     add_TraceServiceServicer_to_server(servicer, server)
-    servicer.url = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"  # type: ignore[attr-defined]
+    servicer.url = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
     yield servicer
     server.stop(0)

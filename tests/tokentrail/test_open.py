@@ -1,6 +1,7 @@
 """Requests that are open: their announcements, and their end when nobody ends them."""
 
 import gc
+import time
 
 import pytest
 
@@ -47,12 +48,10 @@ def test_an_announcement_of_many_requests_is_one_payload(trail, clock):
     trail.step(0, T0, T0 + 2 * MS, requests[:100])
     trail.flush()
     clock.now += 5 * S
-    (body,) = trail.transport.bodies[3:] or [None]
     bodies = len(trail.transport.bodies)
     trail.flush()
     assert len(trail.transport.bodies) == bodies + 1
     spans = trail.spans(semconv.OPEN_SPAN)[300:]
-    assert body is None or bodies
     assert len(spans) == 300
     for number, request in enumerate(requests):
         (span,) = [one for one in spans if one.parent_id == request.span_id]
@@ -159,8 +158,6 @@ def test_stamps_far_from_now_are_counted_and_said_once(trail, caplog, stamp, mea
 
 
 def test_stamps_of_a_monotonic_clock_are_named(trail, caplog):
-    import time
-
     start(trail, arrival_ns=time.monotonic_ns()).end(T0)
     trail.flush()
     assert "nanoseconds of time.monotonic" in caplog.text

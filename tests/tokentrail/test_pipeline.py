@@ -14,7 +14,7 @@ from tokentrail import Trail, semconv
 from tokentrail.config import Settings
 from tokentrail.gate import Gate
 from tokentrail.http import Endpoint
-from tokentrail.testing import MemoryTrail, MemoryTransport, SendResult, SendStatus
+from tokentrail.testing import MemoryTrail, MemoryTransport, SendResult, SendStatus, parse_spans
 
 RETRY = SendResult(SendStatus.RETRY, "503")
 
@@ -79,6 +79,7 @@ def test_a_shutdown_ends_in_time_and_counts_what_was_not_built(stuck):
         stuck.step(0, T0, T0, [])
     assert stuck.shutdown(0.01) is False
     assert balanced(stuck.stats)
+    assert stuck.stats.pending <= 16_000  # the batch that is being built; the others are dropped at once
     stuck.go.set()
     for _ in range(2_000):
         if not stuck.stats.pending:
@@ -216,6 +217,15 @@ def test_payloads_fit_a_small_queue(limit, background):
     assert trail.stats.drops == {}
     assert trail.stats.exported >= 150 * 21 + 40
     trail.shutdown()
+
+
+def test_a_payload_is_an_eighth_of_a_small_queue_at_most():
+    few_spans, few_bytes = MemoryTrail(max_queue_spans=2_048), MemoryTrail(max_queue_bytes=100_000)
+    for trail in (few_spans, few_bytes):
+        trail.step(0, T0, T0 + MS, [start(trail)], counts=[1_500])
+        trail.flush()
+    assert max(len(parse_spans(body)) for body in few_spans.transport.bodies) == 256
+    assert 11_000 < max(map(len, few_bytes.transport.bodies)) <= 12_500 + 200  # the resource and the scope
 
 
 def test_tokens_are_shed_before_requests_and_a_request_says_how_many_it_lost():

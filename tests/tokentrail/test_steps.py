@@ -88,7 +88,7 @@ def test_a_request_ends_once():
     slots, (request,) = requests_in([2])
     assert slots.mark_ended(request, after_steps=1, end=0)
     assert not slots.mark_ended(request, after_steps=0, end=0)
-    slots.release(request)
+    slots.release([request])
     assert not slots.mark_ended(request, after_steps=0, end=0)
     assert not slots.mark_ended(UnrecordedRequest(), after_steps=0, end=0)
 
