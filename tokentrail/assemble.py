@@ -174,6 +174,7 @@ class Assembler:
         """Counts stamps that are no unix nanoseconds of the present, and says once what they probably are."""
         stamps = [request.started.arrival_ns for request in batch.started]
         stamps += [request.ended.at_ns for request in self._ended if request.ended]
+        stamps += [stamp for chunk in batch.events[Kind.CHUNK] for stamp in chunk.stamps]
         parts = [np.array(stamps, np.int64), *(columns[0][:2] if columns else ())]
         far = np.concatenate([far_from(now, part) for part in parts])
         if len(far):

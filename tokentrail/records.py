@@ -46,6 +46,7 @@ class Kind(Enum):
 
 _STEP: Final = Kind.STEP  # looking up an enum's member takes longer than appending a record
 _END: Final = Kind.END
+_CHUNK: Final = Kind.CHUNK
 END_COST: Final = 32
 """The end of a request takes as long to build as about so many tokens."""
 _STEP_INTS: Final = 2 + len(STEP_ATTRIBUTES)
@@ -114,7 +115,7 @@ class Recorder:
         if kind_of(record) is _STEP:
             for request, tokens in _tokens_in(record):
                 request.lost += tokens  # without a lock: two threads that emit to one request may lose a count
-        elif kind_of(record) is Kind.CHUNK:
+        elif kind_of(record) is _CHUNK:
             subject_of(record).request.lost += spans_in(record)
 
 
@@ -127,7 +128,10 @@ def take(records: deque[Record], spans: int) -> list[Record]:
         record = pop()
         taken.append(record)
         kind = record[0]
-        found += 1 + len(record[-2]) if kind is _STEP else END_COST if kind is _END else 1
+        if kind is _STEP:
+            found += 1 + len(record[-2])
+        else:
+            found += END_COST if kind is _END else spans_in(record) if kind is _CHUNK else 1
     return taken
 
 
@@ -175,7 +179,7 @@ def spans_in(record: Record) -> int:
     kind = kind_of(record)
     if kind is _STEP:
         return 1 + sum(tokens for _, tokens in _tokens_in(record))
-    if kind is Kind.CHUNK:
+    if kind is _CHUNK:
         return len(subject_of(record).stamps)
     return 0 if kind in (Kind.START, Kind.LEAVE) else 1
 

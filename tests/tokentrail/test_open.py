@@ -164,6 +164,14 @@ def test_stamps_of_a_monotonic_clock_are_named(trail, caplog):
     assert trail.stats.errors == 1
 
 
+def test_stamps_of_tokens_without_a_step_are_checked_too(trail, caplog):
+    request = start(trail)
+    request.tokens([time.monotonic_ns()] * 3)
+    trail.flush()
+    assert "nanoseconds of time.monotonic" in caplog.text
+    assert trail.stats.errors == 3
+
+
 def test_stamps_within_a_day_are_no_mistake(trail):
     day = 86_400 * S
     trail.step(0, T0 - day, T0 + day, [])

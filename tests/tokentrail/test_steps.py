@@ -156,6 +156,15 @@ def test_records_are_taken_oldest_first_until_they_hold_enough_spans():
     assert len(take(trail._records, 2)) == 2
 
 
+def test_the_tokens_of_a_chunk_count_as_spans_when_records_are_taken():
+    trail = MemoryTrail()
+    request = start(trail)
+    for _ in range(3):
+        request.token(5_000)
+    assert len(take(trail._records, 6_000)) == 3  # the start and two chunks
+    assert len(take(trail._records, 6_000)) == 1
+
+
 def test_the_buffer_takes_as_many_records_as_it_says(monkeypatch):
     monkeypatch.setattr(records, "MAX_PENDING_RECORDS", 2)
     trail = MemoryTrail()
