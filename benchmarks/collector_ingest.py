@@ -72,7 +72,7 @@ def _round(bodies: list[bytes], tokens: int, spans: int) -> dict[str, float]:
 
 
 class _Capture:
-    """A transport that keeps what the SDK would have sent."""
+    """A transport that keeps the bodies that the SDK would have sent."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -83,7 +83,7 @@ class _Capture:
 
 
 def _bodies(waves: int) -> tuple[list[bytes], int, int]:
-    """What an engine at batch 64 sends: each wave is 64 requests of 256 tokens, about 25 ms a step with jitter."""
+    """Bodies of an engine at batch 64: each wave is 64 requests of 256 tokens, about 25 ms a step with jitter."""
     chance = random.Random(1)
     capture = _Capture()
     settings = Settings(Endpoint("http://null.invalid", {}), strict=True)
@@ -154,7 +154,7 @@ def _bytes_per_token(data: Path, tokens: int) -> float:
 
 
 class _Forget(BaseHTTPRequestHandler):
-    """Reads what a ClickHouse exporter posts, and answers as ClickHouse does."""
+    """Reads the inserts that a ClickHouse exporter posts, and answers as ClickHouse does."""
 
     protocol_version = "HTTP/1.1"
     received = 0

@@ -1,4 +1,4 @@
-"""What every benchmark says besides its numbers: on what machine, with which versions, at what time."""
+"""Describes the machine, the versions and the time of a benchmark, beside its numbers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def publish(
 
 
 def machine() -> dict[str, Any]:
-    """CPU model, cores that this process may use, memory, kernel and load: what a reader needs to judge a number."""
+    """CPU model, cores that this process may use, memory, kernel and load. A number cannot be judged without them."""
     return {
         "cpu": _first_line("/proc/cpuinfo", "model name") or platform.processor(),
         "cores": len(os.sched_getaffinity(0)),

@@ -171,7 +171,7 @@ class Assembler:
         self._guard.warn(reason, "tokentrail dropped %d tokens whose request %s", tokens, why)
 
     def _check_stamps(self, batch: _Batch, columns: tuple[StepColumns, I64, I64] | None, now: int) -> None:
-        """Counts stamps that are no unix nanoseconds of the present, and says once what they probably are."""
+        """Counts stamps that are no unix nanoseconds of the present, and logs their probable unit once."""
         stamps = [request.started.arrival_ns for request in batch.started]
         stamps += [request.ended.at_ns for request in self._ended if request.ended]
         stamps += [stamp for chunk in batch.events[Kind.CHUNK] for stamp in chunk.stamps]

@@ -129,7 +129,7 @@ class Exporter:
     def offer(
         self, *payloads: Payload, lost: Mapping[str, int] | None = None, handover: Callable[[], None] = lambda: None
     ) -> list[bool]:
-        """Queues payloads; False for each one that is dropped. A full queue keeps what waits, except that requests
+        """Queues payloads; False for each one that is dropped. A full queue keeps its payloads, except that requests
         displace tokens and then steps. `lost` spans by reason never became a payload. `handover` is called at the
         moment at which all of them are counted here.
         """

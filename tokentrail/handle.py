@@ -16,7 +16,7 @@ _PLAIN: Final = ("arrival_ns", "operation", "model", "provider", "request_id", "
 
 
 def dumps(request: RequestTrail) -> str:
-    """One line of JSON: the ids of a request, and what its start said where it is sampled."""
+    """One line of JSON: the ids of a request, and the arguments of its start if it is sampled."""
     said: dict[str, Any] = {
         "version": _VERSION,
         "trace_id": f"{request.trace_id:032x}",

@@ -106,7 +106,7 @@ class Pipeline:
 
     def shutdown(self, timeout_s: float) -> bool:
         """Flushes, without the present wait for a retry, then ends the threads. Requests that are still open end as
-        abandoned. False when the time was not enough; what is left is dropped.
+        abandoned. False when the time was not enough; the rest is dropped.
         """
         self._stopping = True
         self._exporter.retry_at_once()

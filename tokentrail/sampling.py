@@ -17,8 +17,8 @@ _IDS: Final = 1 << 64
 class Sampling:
     """Keeps every request that failed, was preempted, or was slower than a threshold, and the others at a rate.
 
-    `rate` is that of all tenants, `tenants` those of single ones. `token_rate` is the part of the requests kept at the
-    rate whose tokens become spans; the others keep their counts and times. With SLOs of several classes, the strictest
+    `rate` is that of all tenants, `tenants` those of single ones. Of the requests that are kept at the rate, the part
+    `token_rate` gets token spans; the others keep their counts and times. With SLOs of several classes, the strictest
     thresholds keep all misses.
 
     A kept request stands for `weight` requests: 1 for those that are always kept, 1 / rate for the others. Sums of

@@ -48,7 +48,7 @@ def start_attributes(started: RequestStart) -> dict[str, Any]:
 def request_attributes(
     started: RequestStart, ended: RequestEnd, emitted: Emitted, phases: Partition, weight: float = 1.0
 ) -> dict[str, Any]:
-    """The attributes of a request that has ended and stands for `weight` requests. What is not known is absent."""
+    """The attributes of a request that has ended and stands for `weight` requests. An unknown value is absent."""
     known: dict[str, Any] = {
         **_identity(started),
         **_progress(started, emitted),

@@ -14,7 +14,7 @@ from clickhouse_connect.driver.query import QueryResult
 
 
 class StoreError(RuntimeError):
-    """The store cannot be used as it is; the message says what to do."""
+    """The store cannot be used as it is; the message names the way out."""
 
 
 class StoreUnavailableError(StoreError):

@@ -9,6 +9,7 @@ from collector.status import IngestStatus
 from collector.store import Store
 from collector.store.schema import apply_schema
 from tests.collector.rows import NOW, Rows
+from tokentrail.testing import ManualClock
 
 
 @pytest.fixture(scope="module")
@@ -27,19 +28,9 @@ def rows(module_store):
     return rows
 
 
-class Clock:
-    """Unix nanoseconds, moved by hand."""
-
-    def __init__(self):
-        self.now = NOW
-
-    def __call__(self):
-        return self.now
-
-
 @pytest.fixture
 def clock():
-    return Clock()
+    return ManualClock(NOW)
 
 
 SLOS = """

@@ -24,7 +24,7 @@ EXPECTED_ALERTS = {"cold start": "TokentrailColdStart", "KV eviction": "Tokentra
 
 @dataclass(slots=True)
 class DemoResult:
-    """What the collector recorded of a demo. `problems` is empty when all numbers agree."""
+    """The collector's records of a demo. `problems` is empty when all numbers agree."""
 
     summary: dict[str, Any]
     slos: list[dict[str, Any]]
