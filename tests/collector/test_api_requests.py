@@ -177,4 +177,16 @@ def test_openapi_describes_every_endpoint_of_the_documentation(api):
     answers = described["paths"]["/api/v1/requests/{trace_id}"]["get"]["responses"]
     assert answers.keys() == {"200", "400", "404", "503"}
     assert list(answers["404"]["content"]) == ["application/problem+json"]
-    assert names == {"start", "end", "model", "tenant", "variant", "engine", "slo_class", "metric", "step", "slo"}
+    assert names == {
+        "start",
+        "end",
+        "model",
+        "tenant",
+        "variant",
+        "engine",
+        "slo_class",
+        "vantage",
+        "metric",
+        "step",
+        "slo",
+    }

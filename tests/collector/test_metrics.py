@@ -234,7 +234,7 @@ def test_histograms_hold_exactly_the_requests_that_ended_ok(scrape, arrive):
     assert 60.0 in buckets("gen_ai_server_request_duration_seconds")  # an SLO's threshold, which no convention advises
     labels = [f"{name}={value}" for name, value in sorted(
         {"gen_ai_request_model": "m", "engine": "tokentrail", "service_name": "engine", "variant": "baseline",
-         "tenant": "", "slo_class": ""}.items())]  # fmt: skip
+         "tenant": "", "slo_class": "", "vantage": "server"}.items())]  # fmt: skip
     assert samples["gen_ai_server_time_to_first_token_seconds_count", *labels] == 10
     assert samples["gen_ai_server_time_to_first_token_seconds_sum", *labels] == pytest.approx(sum(ttft))
     assert samples["tokentrail_requests_total", *sorted([*labels, "status=ok"])] == 10

@@ -21,6 +21,7 @@ from collector.settings import Settings
 from collector.signals import SIGNALS, TRACES, Signal
 from tests.support.collector import ROOT
 from tests.support.otlp import T0, token_body
+from tokentrail import semconv
 
 PROTOBUF = {"content-type": "application/x-protobuf"}
 SCHEMA = """
@@ -248,7 +249,10 @@ def test_payloads_that_version_0_1_left_in_its_log_become_rows(tmp_path):
         shutil.copyfile(path, tmp_path / "data" / "wal" / path.name)
     running = Running(tmp_path / "data", SIGNALS).start()
     try:
-        assert running.post("/v1/traces", token_body(trace=1, count=2)).status_code == 200
+        assert (
+            running.post("/v1/traces", token_body(trace=1, count=2, index_key=semconv.OLD_TOKEN_INDEX)).status_code
+            == 200
+        )
         assert running.snapshot().payloads_duplicate == 1
         by_trace = "SELECT reinterpretAsUInt128(reverse(trace_id)) AS t, count() FROM tokens GROUP BY t ORDER BY t"
         eventually(lambda: running.ask(by_trace), [(2, 2), (3, 2), (4, 2)])
