@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
@@ -124,15 +124,15 @@ def count_if_uniform(body: bytes, limits: ItemLimits) -> int | None:
         spans = sum(
             _good_spans(body, scope, limits, times)
             for resource in _messages(body, (0, len(body)), {1: None})
-            for scope in _messages(body, resource, {1: Resource, 2: None})
+            for scope in _messages(body, resource, {1: Resource.FromString, 2: None, 3: bytes.decode})
         )
         return spans if times.days() <= limits.max_days else None
-    except (runs.NotUniformError, DecodeError):
+    except (runs.NotUniformError, DecodeError, UnicodeDecodeError):
         return None
 
 
 def _messages(
-    body: bytes, where: tuple[int, int], known: Mapping[int, type[Message] | None]
+    body: bytes, where: tuple[int, int], known: Mapping[int, Callable[[bytes], object] | None]
 ) -> Iterator[tuple[int, int]]:
     """Yield begin and end of each message of the field that is None in `known`.
 
@@ -141,20 +141,21 @@ def _messages(
     for number, wire_type, _, begin, end in runs.fields(body, *where):
         if wire_type != runs.LEN or number not in known:
             raise runs.NotUniformError
-        kind = known[number]
-        if kind is None:
+        parse = known[number]
+        if parse is None:
             yield begin, end
         else:
-            kind.FromString(body[begin:end])
+            parse(body[begin:end])
 
 
 def _good_spans(body: bytes, where: tuple[int, int], limits: ItemLimits, times: _Times) -> int:
     begin, end = where
+    before_spans: Mapping[int, Callable[[bytes], object]] = {1: InstrumentationScope.FromString, 3: bytes.decode}
     for number, wire_type, at, value, following in runs.fields(body, begin, end):
-        if (number, wire_type) != (1, runs.LEN):
+        if wire_type != runs.LEN or number not in before_spans:
             begin = at
             break
-        InstrumentationScope.FromString(body[value:following])
+        before_spans[number](body[value:following])
         begin = following
     total = 0
     for run in runs.runs(body, begin, end):

@@ -12,6 +12,7 @@ from collector.receive.errors import MalformedError
 from collector.receive.validate import Reason, check, count_if_uniform
 from tests.support.otlp import MS, T0, Request, token_body
 from tokentrail import semconv
+from tokentrail.testing import ManualClock, MemoryTrail, parse_spans
 
 LIMITS = ItemLimits()
 
@@ -45,6 +46,22 @@ def requests_body(count, **first):
 def test_long_runs_are_counted_without_parsing_them(body):
     assert count_if_uniform(body, LIMITS) == parsed(body).items
     assert check(body, LIMITS).payload == body
+
+
+def test_the_tokens_that_the_sdk_sends_are_counted_without_parsing_them():
+    trail = MemoryTrail(clock=ManualClock(T0))
+    requests = [trail.start_request(operation="chat", model="m", arrival_ns=T0) for _ in range(64)]
+    for step in range(20):
+        trail.step(step, T0, T0, requests)
+    trail.flush()
+    (tokens,) = [body for body in trail.transport.bodies if len(parse_spans(body)) == 64 * 20]
+    assert count_if_uniform(tokens, LIMITS) == 64 * 20
+    url = semconv.SCHEMA_URL.encode()
+    assert tokens.count(url) == 2
+    no_text = url[:-1] + b"\xff"
+    head, inner, tail = tokens.split(url)
+    assert count_if_uniform(head + no_text + inner + url + tail, LIMITS) is None
+    assert count_if_uniform(head + url + inner + no_text + tail, LIMITS) is None
 
 
 @pytest.mark.parametrize("where", [0, 1, 300, 511, 599])
