@@ -19,9 +19,7 @@ WITH
     $nanoseconds AS nanoseconds,
     $reported AS reported,
     (phase -> accurateCastOrNull(if(phase <= duration_ns, phase, nan), 'UInt64')) AS phase_ns,
-    -- An SDK before 0.2 sends the second key alone.
-    if(mapContains(number, 'tokentrail.time_to_first_token'),
-        'tokentrail.time_to_first_token', 'gen_ai.response.time_to_first_chunk') AS first_key,
+    $first_key AS first_key,
     nanoseconds(reported(first_key), duration_ns) AS first_ns,
     if(mapContains(number, 'tokentrail.time_to_last_token'),
         nanoseconds(number['tokentrail.time_to_last_token'], duration_ns), duration_ns) AS last_ns,
@@ -63,8 +61,7 @@ CREATE OR REPLACE MATERIALIZED VIEW tokentrail_open_requests TO open_requests AS
 WITH
     $nanoseconds AS nanoseconds,
     $reported AS reported,
-    if(mapContains(number, 'tokentrail.time_to_first_token'),
-        'tokentrail.time_to_first_token', 'gen_ai.response.time_to_first_chunk') AS first_key
+    $first_key AS first_key
 SELECT
     start,
     if(ended, end + INTERVAL 1 HOUR, end) AS seen,              -- a late announcement does not replace the end
@@ -98,7 +95,7 @@ WHERE claim = 'tokentrail.phase';
 
 -- A count that is not one reads 0 here: only tokentrail's SDK sends steps and KV-cache events.
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_steps TO steps AS
-WITH (n -> if(n < 4294967296, n, 0)) AS counted
+WITH $counted AS counted
 SELECT
     start, service, instance, variant,
     if(number['tokentrail.step'] >= 0, number['tokentrail.step'], 0) AS step,
@@ -120,7 +117,7 @@ CREATE OR REPLACE MATERIALIZED VIEW tokentrail_route_events TO tokentrail_events
 SELECT * FROM flat_spans WHERE startsWith(claim, 'tokentrail.kv.') OR claim = 'tokentrail.cold_start';
 
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_kv_events TO kv_events AS
-WITH (n -> if(n < 4294967296, n, 0)) AS counted
+WITH $counted AS counted
 SELECT
     start, service, instance, variant,
     substring(name, length('tokentrail.kv.') + 1) AS kind,
