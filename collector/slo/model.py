@@ -103,7 +103,7 @@ class _ExactLoader(yaml.SafeLoader):
     """YAML's safe loader, with decimals left as text: 0.95 as a binary fraction would not be exact."""
 
 
-_ExactLoader.add_constructor("tag:yaml.org,2002:float", yaml.SafeLoader.construct_yaml_str)
+_ExactLoader.add_constructor("tag:yaml.org,2002:float", _ExactLoader.construct_scalar)
 
 
 def load_slos(path: Path) -> tuple[Slo, ...]:

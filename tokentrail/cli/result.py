@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -100,10 +100,10 @@ def _slowest(api: Api, rows: Sequence[dict[str, Any]]) -> Slowest | None:
     row = max(rows, key=lambda row: row["e2e_s"], default=None)
     if row is None:
         return None
-    spent: Counter[str] = Counter()
+    spent: defaultdict[str, float] = defaultdict(float)
     for phase in api.get(f"requests/{row['trace_id']}", span_id=row["span_id"])["phases"]:
         spent[phase["name"]] += phase["duration_s"]
-    return Slowest(row["trace_id"], row["e2e_s"], spent.most_common())
+    return Slowest(row["trace_id"], row["e2e_s"], sorted(spent.items(), key=lambda item: -item[1]))
 
 
 def _parts_that_do_not_sum(api: Api, row: dict[str, Any]) -> list[str]:
