@@ -103,7 +103,11 @@ class _ExactLoader(yaml.SafeLoader):
     """YAML's safe loader, with decimals left as text: 0.95 as a binary fraction would not be exact."""
 
 
-_ExactLoader.add_constructor("tag:yaml.org,2002:float", _ExactLoader.construct_scalar)
+def _as_written(loader: _ExactLoader, node: yaml.ScalarNode) -> str:
+    return str(loader.construct_scalar(node))
+
+
+_ExactLoader.add_constructor("tag:yaml.org,2002:float", _as_written)
 
 
 def load_slos(path: Path) -> tuple[Slo, ...]:
