@@ -11,6 +11,7 @@ import numpy as np
 from tokentrail import semconv
 from tokentrail.chunks import chunk_columns
 from tokentrail.encode import Span, span_bytes
+from tokentrail.export import SAMPLED_OUT
 from tokentrail.guard import Guard
 from tokentrail.phases import partition
 from tokentrail.records import Kind, Record, kind_of, spans_in, subject_of, well_formed
@@ -123,7 +124,7 @@ class Assembler:
         np.add.at(self._slots.dropped, owners, 1)
 
     def take_lost(self) -> Counter[str]:
-        """The spans that were lost since the last call, by reason."""
+        """The spans that were lost or sampled out since the last call, by reason."""
         lost, self._lost = self._lost, Counter()
         return lost
 
@@ -195,6 +196,7 @@ class Assembler:
         traced = self._slots.traced[tokens.owner]
         if traced.all():
             return tokens
+        self._lost[SAMPLED_OUT] += int(np.count_nonzero(~traced))
         run = TokenRun(*(column[traced] for column in (tokens.run.index, tokens.run.start, tokens.run.end)))
         return _Tokens(tokens.owner[traced], run, {key: values[traced] for key, values in tokens.ints.items()})
 
@@ -220,6 +222,7 @@ class Assembler:
             weight = self._sampling.weight(request, emitted, end, preempted=preempted, announced=announced)
             if weight is None:
                 self.left_out += 1
+                self._lost[SAMPLED_OUT] += 1
                 return None
             for phase, start, stop in parts.intervals:
                 phases[phase].append((row, start, stop))

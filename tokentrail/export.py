@@ -27,10 +27,14 @@ MAX_AGE_S: Final = 3_600.0
 
 # Reasons of drops; docs/sdk.md defines them.
 BUFFER_FULL: Final = "buffer_full"
+DISPLACED: Final = "displaced"
 EXPIRED: Final = "expired"
 REFUSED: Final = "refused"
 REJECTED: Final = "rejected"
 SHUTDOWN: Final = "shutdown"
+
+SAMPLED_OUT: Final = "sampled_out"
+"""The reason of spans that sampling left out. They are no drops: `TrailStats.sampled_out` counts them."""
 
 
 class SendStatus(Enum):
@@ -62,13 +66,14 @@ Transport = Callable[[bytes], SendResult]
 
 @dataclass(frozen=True, slots=True)
 class TrailStats:
-    """Counts of spans: `accepted = exported + dropped + queued + pending`, at all times. `drops` splits `dropped` by
-    reason.
+    """Counts of spans: `accepted = exported + dropped + queued + pending + sampled_out`, at all times. `drops` splits
+    `dropped` by reason.
 
     `pending` are the spans of records that wait for the next build or are in it: those of tokens, steps, events and
     ended requests. Phases and announcements are counted when they are built. `abandoned` counts requests that nobody
     ended: their object is gone, they are too old, or the trail was shut down. `errors` counts failures of the SDK
-    itself and wrong calls of it. `left_out` counts requests that sampling left out; their spans are in no other count.
+    itself and wrong calls of it. `left_out` counts requests that `Sampling` left out, `sampled_out` the spans of those
+    requests and of tokens.
     """
 
     accepted: int = 0
@@ -79,6 +84,7 @@ class TrailStats:
     abandoned: int = 0
     errors: int = 0
     left_out: int = 0
+    sampled_out: int = 0
 
     @property
     def dropped(self) -> int:
@@ -124,14 +130,16 @@ class Exporter:
     def stats(self) -> TrailStats:
         """The counts, all read at one moment; `pending` and `errors` are the trail's to add."""
         with self.changed:
-            return TrailStats(self._accepted, self._exported, self._queue.spans, dict(+self._drops))
+            drops = dict(+self._drops)
+            sampled_out = drops.pop(SAMPLED_OUT, 0)
+            return TrailStats(self._accepted, self._exported, self._queue.spans, drops, sampled_out=sampled_out)
 
     def offer(
         self, *payloads: Payload, lost: Mapping[str, int] | None = None, handover: Callable[[], None] = lambda: None
     ) -> list[bool]:
         """Queues payloads; False for each one that is dropped. A full queue keeps its payloads, except that requests
-        displace tokens and then steps. `lost` spans by reason never became a payload. `handover` is called at the
-        moment at which all of them are counted here.
+        displace tokens and then steps. `lost` spans by reason never became a payload. `handover` is called under the
+        lock, so that no span is counted twice or not at all.
         """
         with self.changed:
             handover()
@@ -212,7 +220,7 @@ class Exporter:
             self._drops[SHUTDOWN] += payload.spans
             return False
         for entry in self._queue.displaced_by(payload):
-            self._remove(entry, BUFFER_FULL)
+            self._remove(entry, DISPLACED)
         fits = self._queue.fits(payload)
         if fits:
             self._queue.append(Queued(payload, self._clock()))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tokentrail.support import MS, T0, start
-from tokentrail.export import MAX_AGE_S, MAX_ATTEMPTS, Exporter
+from tokentrail.export import MAX_AGE_S, MAX_ATTEMPTS, SAMPLED_OUT, Exporter
 from tokentrail.guard import Guard, logger
 from tokentrail.testing import MemoryTrail, MemoryTransport, SendResult, SendStatus
 from tokentrail.wire import Payload, Rank
@@ -298,12 +298,22 @@ def test_requests_displace_the_newest_tokens_and_then_steps():
     ranked(queue, (Rank.TOKENS, 20), (Rank.STEPS, 11), (Rank.TOKENS, 19), (Rank.TOKENS, 18), (Rank.REQUESTS, 12))
     queue.attempt()  # the first one is under way from now on
     assert ranked(queue, (Rank.REQUESTS, 30)) == [True]
-    assert queue.stats.drops == {"buffer_full": 37}
+    assert queue.stats.drops == {"buffer_full": 18, "displaced": 19}
     assert ranked(queue, (Rank.REQUESTS, 18)) == [True]
-    assert queue.stats.drops == {"buffer_full": 48}
+    assert queue.stats.drops == {"buffer_full": 18, "displaced": 30}
     assert ranked(queue, (Rank.REQUESTS, 1)) == [False]
+    assert queue.stats.drops == {"buffer_full": 19, "displaced": 30}
     run_out(queue)
     assert [len(body) for body in transport.bodies] == [20, 12, 30, 18]
+
+
+def test_spans_that_sampling_left_out_are_accepted_and_no_drops():
+    queue = exporter(MemoryTransport())
+    queue.offer(Payload(b"a", 2), lost={SAMPLED_OUT: 3, "late": 1, "malformed": 0})
+    stats = queue.stats
+    assert (stats.accepted, stats.sampled_out, stats.drops, stats.dropped) == (6, 3, {"late": 1}, 1)
+    queue.reset()
+    assert queue.stats.sampled_out == 0
 
 
 def test_the_room_of_a_delivered_payload_is_given_back():

@@ -133,7 +133,7 @@ def test_a_request_that_is_left_out_leaves_no_span_at_all(clock):
     request.end(T0 + 2 * MS)
     assert [span.name for span in trail.spans()] == [semconv.STEP_SPAN]
     stats = trail.stats
-    assert (stats.left_out, stats.accepted, stats.exported) == (1, 1, 1)
+    assert (stats.left_out, stats.sampled_out, stats.accepted, stats.exported) == (1, 2, 3, 1)  # its token and itself
 
 
 def test_a_request_is_announced_when_it_is_certain_to_be_kept(clock):
