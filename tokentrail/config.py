@@ -17,7 +17,7 @@ from opentelemetry.util.re import parse_env_headers
 
 from tokentrail.guard import logger
 from tokentrail.http import GRPC, HTTP, Endpoint
-from tokentrail.sampling import Sampling
+from tokentrail.sampling import Sampling, Thresholds
 
 MAX_QUEUE_BYTES: Final = "TOKENTRAIL_MAX_QUEUE_BYTES"
 MAX_REQUEST_AGE_S: Final = "TOKENTRAIL_MAX_REQUEST_AGE_S"
@@ -140,7 +140,9 @@ class _Env:
     def sampling(self) -> Sampling:
         raw = self.text(SAMPLING)
         try:
-            return Sampling(**json.loads(raw)) if raw else Sampling()
+            given = json.loads(raw) if raw else {}
+            thresholds = tuple(Thresholds(**entry) for entry in given.pop("thresholds", ()))
+            return Sampling(**given, thresholds=thresholds)
         except (ValueError, TypeError, AttributeError) as error:
             logger.warning("%s=%r is not usable: %s; keeping every request", SAMPLING, raw, error)
             return Sampling()

@@ -26,6 +26,11 @@ class Emitted(NamedTuple):
     last: int
     dropped: int = 0
 
+    def tpot_ns(self, output_tokens: int | None) -> float | None:
+        """The mean gap between tokens, None for less than two. `output_tokens` goes before the recorded number."""
+        n = self.tokens if output_tokens is None else output_tokens
+        return (self.last - self.first) / (n - 1) if self.tokens and n > 1 else None
+
 
 class ColdStartSpan(NamedTuple):
     """A cold start (`phase` empty) or one sub-phase of it."""

@@ -231,7 +231,7 @@ class Trail(Recorder):
 
     @property
     def stats(self) -> TrailStats:
-        """Counts of spans: `accepted = exported + dropped + queued + pending`, always."""
+        """Counts of spans: `accepted = exported + dropped + queued + pending + sampled_out`, always."""
         return replace(self._pipeline.stats, errors=self._guard.errors)
 
     def _request_ended(self, request: RequestTrail) -> None:

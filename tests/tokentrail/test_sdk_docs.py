@@ -40,13 +40,17 @@ def test_the_example_without_a_loop_runs_and_sends_what_the_page_says(server):
 
 
 def test_the_example_of_a_test_runs():
-    example = EXAMPLES[2]
+    example = EXAMPLES[3]
     assert "assert" in example
     run(example)
 
 
+def test_the_example_of_sampling_runs():
+    run(EXAMPLES[2])
+
+
 def test_the_example_of_settings_runs():
-    (example,) = EXAMPLES[3:]
+    (example,) = EXAMPLES[4:]
     run(example.replace("Bearer …", "Bearer x"))
 
 
@@ -83,6 +87,7 @@ def test_every_reason_of_a_drop_is_listed():
         assemble.LATE,
         assemble.MALFORMED,
         export.BUFFER_FULL,
+        export.DISPLACED,
         export.EXPIRED,
         export.REFUSED,
         export.REJECTED,
