@@ -15,7 +15,7 @@ from tokentrail.export import SAMPLED_OUT
 from tokentrail.guard import Guard
 from tokentrail.phases import partition
 from tokentrail.records import Kind, Record, kind_of, spans_in, subject_of, well_formed
-from tokentrail.request import ENDED_SLOT, RequestTrail
+from tokentrail.request import ENDED_SLOT, RequestEnd, RequestTrail
 from tokentrail.sampling import Sampling
 from tokentrail.semconv import KvEvent, Phase, Status
 from tokentrail.slots import ALL_IDS, Slots, TokenRun, trace_columns
@@ -64,12 +64,21 @@ class Assembler:
 
     `build_steps` and then `build_requests` are called for each batch. A kind of record that fails does not stop the
     others; `take_lost` gives the spans that could not be built. `max_age_s` is the age at which an open request ends as
-    abandoned. `left_out` counts the requests that `sampling` left out.
+    abandoned. `left_out` counts the requests that `sampling` left out. `on_end` gets every request that ended, its end
+    (unix ns) and its tokens.
     """
 
-    def __init__(self, guard: Guard, max_age_s: float, ids: np.random.Generator, sampling: Sampling) -> None:
+    def __init__(
+        self,
+        guard: Guard,
+        max_age_s: float,
+        ids: np.random.Generator,
+        sampling: Sampling,
+        on_end: Callable[[RequestTrail, RequestEnd, int, Emitted], object],
+    ) -> None:
         self.abandoned = self.left_out = 0
         self._sampling = sampling
+        self._on_end = on_end
         self._guard = guard
         self._max_age_ns = round(max_age_s * 1e9)
         self._ids = ids
@@ -216,6 +225,10 @@ class Assembler:
             ended, arrival = request.ended, request.started.arrival_ns
             assert ended is not None
             end = max(ended.at_ns, arrival, emitted.last)
+            try:
+                self._on_end(request, ended, end, emitted)
+            except Exception as error:
+                self._guard.failed("recording metrics", error)
             first = emitted.first if emitted.tokens else None
             parts = partition(arrival, end, request.marks, self._unknown_phase, first)
             preempted, announced = parts.preemptions > 0, self._slots.is_announced(row)

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from typing import Final
 
 from opentelemetry.exporter.otlp.proto.http import Compression
+from opentelemetry.metrics import MeterProvider
 from opentelemetry.sdk import environment_variables as otel
 from opentelemetry.util.re import parse_env_headers
 
@@ -42,6 +43,8 @@ class Settings:
     max_request_age_s: float = 7_200.0
     strict: bool = False
     sampling: Sampling = field(default_factory=Sampling)
+    meter_provider: MeterProvider | None = None
+    """Where the metrics of the SDK go; None is the global one."""
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> Settings:

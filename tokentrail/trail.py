@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from opentelemetry import propagate
 from opentelemetry.context import get_current
+from opentelemetry.metrics import MeterProvider
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import Decision, SamplingResult
@@ -49,6 +49,7 @@ class Trail(Recorder):
         service_name: str | None = None,
         variant: str = "",
         resource: Mapping[str, str | int] | None = None,
+        meter_provider: MeterProvider | None = None,
         transport: Transport | None = None,
         clock: Callable[[], int] = now_ns,
         ids: np.random.Generator | None = None,
@@ -56,9 +57,10 @@ class Trail(Recorder):
     ) -> None:
         """`Trail(endpoint="https://collector:4318", headers={…})` needs no environment variables; `Settings` and
         `Endpoint.to` take everything else. `provider` holds the sampler, the id generator and the resource; by default
-        it is made of OTEL_* variables, `service_name`, `variant` and `resource`, as in `from_env`.
+        it is made of OTEL_* variables, `service_name`, `variant` and `resource`, as in `from_env`. The metrics of
+        the SDK go to `meter_provider`, by default OpenTelemetry's global one.
         """
-        settings = settings or Settings(Endpoint.to(endpoint, headers=headers))
+        settings = settings or Settings(Endpoint.to(endpoint, headers=headers), meter_provider=meter_provider)
         provider = provider or TracerProvider(
             resource=_resource(service_name, variant, resource), shutdown_on_exit=False
         )
@@ -232,7 +234,7 @@ class Trail(Recorder):
     @property
     def stats(self) -> TrailStats:
         """Counts of spans: `accepted = exported + dropped + queued + pending + sampled_out`, always."""
-        return replace(self._pipeline.stats, errors=self._guard.errors)
+        return self._pipeline.stats
 
     def _request_ended(self, request: RequestTrail) -> None:
         self._append((Kind.END, request))  # also when the buffer is full or closed: a request that began must end
