@@ -28,6 +28,8 @@ ANNOUNCE_AFTER_NS: Final = 5_000_000_000
 """A request is announced on arrival, again after this time, and from then on after twice the time before …"""
 ANNOUNCE_EVERY_NS: Final = 20_000_000_000
 """… but at least this often: the collector takes a request for lost that it has not heard of for 30 s."""
+ANNOUNCED_AT_ONCE: Final = 500
+"""Announcements that are built without a break."""
 LATE: Final = "late"
 """Reason of a drop: the token's request had ended."""
 FOREIGN: Final = "foreign"
@@ -65,7 +67,7 @@ class Assembler:
     `build_steps` and then `build_requests` are called for each batch. A kind of record that fails does not stop the
     others; `take_lost` gives the spans that could not be built. `max_age_s` is the age at which an open request ends as
     abandoned. `left_out` counts the requests that `sampling` left out. `on_end` gets every request that ended, its end
-    (unix ns) and its tokens.
+    (unix ns) and its tokens. `breathe` is called between two pieces of work, so that other threads get their turn.
     """
 
     def __init__(
@@ -75,10 +77,12 @@ class Assembler:
         ids: np.random.Generator,
         sampling: Sampling,
         on_end: Callable[[RequestTrail, RequestEnd, int, Emitted], object],
+        breathe: Callable[[], object],
     ) -> None:
         self.abandoned = self.left_out = 0
         self._sampling = sampling
         self._on_end = on_end
+        self._breathe = breathe
         self._guard = guard
         self._max_age_ns = round(max_age_s * 1e9)
         self._ids = ids
@@ -92,7 +96,9 @@ class Assembler:
         batch = _sorted(records)
         sampling = self._sampling
         traced = None if sampling.keeps_all else [sampling.records_tokens(request) for request in batch.started]
+        self._breathe()
         self._slots.take(batch.started, traced)
+        self._breathe()
         try:
             columns = self._columns(batch.steps)
         except (TypeError, ValueError, OverflowError, AttributeError) as error:
@@ -106,7 +112,9 @@ class Assembler:
         for request, after_steps in batch.left:
             if self._slots.mark_ended(request, after_steps=after_steps, end=-1):
                 self._left.append(request)
+        self._breathe()
         self._check_stamps(batch, columns, now)
+        self._breathe()
         events = self._kv_blocks(batch.events[Kind.KV]) + self._encode_each(cold_start_span, batch.events[Kind.COLD])
         found: list[_Tokens] = []
         if columns is not None:
@@ -210,6 +218,7 @@ class Assembler:
         return _Tokens(tokens.owner[traced], run, {key: values[traced] for key, values in tokens.ints.items()})
 
     def _token_block(self, owner: I64, run: TokenRun, ints: Mapping[str, I64]) -> Block:
+        self._breathe()
         slots = self._slots
         parent = slots.span[owner]
         span = parent + (run.index + 1).astype(np.uint64) * _STRIDE
@@ -221,6 +230,7 @@ class Assembler:
         phases: defaultdict[Phase, list[tuple[int, int, int]]] = defaultdict(list)  # row, start, end
 
         def span_of(item: tuple[RequestTrail, int, Emitted]) -> Span | None:
+            self._breathe()
             request, row, emitted = item
             ended, arrival = request.ended, request.started.arrival_ns
             assert ended is not None
@@ -286,9 +296,9 @@ class Assembler:
         slots.announcement[due] = now + slots.wait[due]
         begun = slots.tokens[due] > 0
         return [
-            self._announcement_block(some, keys, now)
+            self._announcement_block(some[done : done + ANNOUNCED_AT_ONCE], keys, now)
             for some, keys in ((due[begun], (semconv.TIME_TO_FIRST_TOKEN,)), (due[~begun], ()))
-            if len(some)
+            for done in range(0, len(some), ANNOUNCED_AT_ONCE)
         ]
 
     def _is_certain(self, slot: int, now: int) -> bool:
@@ -296,6 +306,7 @@ class Assembler:
         return request is not None and self._sampling.announces(request, self._slots.emitted(slot, request.lost), now)
 
     def _announcement_block(self, due: I64, keys: Sequence[str], now: int) -> Block:
+        self._breathe()
         slots, arrival = self._slots, self._slots.arrival[due]
         columns = Columns(
             (slots.trace_high[due], slots.trace_low[due]),
@@ -313,6 +324,7 @@ class Assembler:
         """The kind and the attributes of a request's announcements that stay the same."""
         known = self._slots.identity.get(slot)
         if known is None:
+            self._breathe()
             request = self._slots.open[slot]()
             known = announcement_tail(request.started) if request else b""
             self._slots.identity[slot] = known

@@ -19,7 +19,7 @@ from tokentrail.assemble import MALFORMED, Assembler
 from tokentrail.clock import now_ns
 from tokentrail.config import MAX_PAYLOAD_BYTES, Settings, body_compression, compressor
 from tokentrail.export import SHUTDOWN, Exporter, TrailStats, deadline
-from tokentrail.gate import Gate
+from tokentrail.gate import Breaks, Gate
 from tokentrail.guard import Guard
 from tokentrail.metrics import metrics_of
 from tokentrail.records import Kind, Record, kind_of, spans_in, take
@@ -79,8 +79,10 @@ class Pipeline:
         self._asks = self._answered = 0
         self._stopping = self._ended = False
         self._batch: Sequence[Record] = ()
+        self._breathe: Callable[[], object] = Breaks() if self._background else lambda: None
+        settings = self._settings
         self._assembler = Assembler(
-            self._guard, self._settings.max_request_age_s, ids, self._settings.sampling, self._metrics.record
+            self._guard, settings.max_request_age_s, ids, settings.sampling, self._metrics.record, self._breathe
         )
         self._envelope = Envelope(self._resource(), SCOPE_NAME, self._version, SCHEMA_URL)
         if self._background:
@@ -220,6 +222,7 @@ class Pipeline:
                 self._guard.failed("building a batch", error)
         taken = self._exporter.offer(*payloads, lost=lost, handover=self._hand_over(left))
         refused, row = [], 0
+        self._breathe()
         for payload, fits in zip(payloads, taken, strict=True):
             if payload.rank is ranks[0][0] and not fits:
                 refused.append(slice(row, row + payload.spans))
@@ -235,8 +238,11 @@ class Pipeline:
         return hand_over
 
     def _payloads(self, blocks: Sequence[Block], rank: Rank) -> list[Payload]:
-        made = self._envelope.payloads(blocks, max_spans=self._payload_spans, max_bytes=self._payload_bytes)
-        return [Payload(self._compress(payload.body), payload.spans, rank) for payload in made]
+        made = []
+        for payload in self._envelope.payloads(blocks, max_spans=self._payload_spans, max_bytes=self._payload_bytes):
+            self._breathe()
+            made.append(Payload(self._compress(payload.body), payload.spans, rank))
+        return made
 
     def _drop_records(self) -> None:
         """Counts the records that came too late to be built as dropped, once the trail has ended."""

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from tests.tokentrail.support import MS, T0, start
 from tokentrail import Trail, semconv
 from tokentrail.config import Settings
-from tokentrail.gate import Gate
+from tokentrail.gate import BREAK_S, WORK_S, Breaks, Gate
 from tokentrail.http import Endpoint
 from tokentrail.sampling import Sampling
 from tokentrail.testing import MemoryTrail, MemoryTransport, SendResult, SendStatus, parse_spans
@@ -138,6 +138,44 @@ def test_the_gate_tells_its_owner_that_it_is_inside():
     assert gate.acquire() is False
     gate.release()
     assert gate.acquire()
+
+
+def test_a_break_is_taken_once_the_work_has_lasted():
+    now, slept = [10.0], []
+
+    def sleep(seconds):
+        slept.append((round(now[0], 6), seconds))
+        now[0] += 0.5  # whoever waited works for so long
+
+    breathe = Breaks(lambda: now[0], sleep)
+    for _ in range(8):
+        breathe()
+        now[0] += WORK_S / 2.9
+    assert slept == [(10.0, BREAK_S), (round(10.5 + 3 * WORK_S / 2.9, 6), BREAK_S), (11.002069, BREAK_S)]
+
+
+def test_a_build_takes_breaks_between_its_requests_announcements_and_payloads(trail, clock):
+    """Only the assembler thread waits: a test's trail and a flush without threads do not."""
+    calls = []
+    assert trail._pipeline._breathe() is None
+    for worker in (trail._pipeline, trail._pipeline._assembler):
+        worker._breathe = lambda: calls.append(1)
+    requests = [start(trail) for _ in range(1_200)]
+    trail.flush()
+    assert len(calls) >= 1_200  # the attributes of each first announcement
+    calls.clear()
+    clock.now += 5_000 * MS
+    trail.flush()
+    assert len(trail.spans(semconv.OPEN_SPAN)) == 2_400
+    assert len(calls) >= 3
+    calls.clear()
+    for request in requests:
+        request.end(clock.now)
+    trail.flush()
+    assert len(calls) >= 1_200
+    background = background_trail()
+    assert isinstance(background._pipeline._assembler._breathe, Breaks)
+    background.shutdown()
 
 
 def test_a_flush_within_a_build_does_not_deadlock(trail):
