@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Final
 
-from tokentrail.request import RequestEnd, RequestStart, RequestTrail
+from tokentrail.request import RequestTrail
 from tokentrail.semconv import TOKEN_ID_STRIDE, Status
 from tokentrail.spans import Emitted
 
@@ -34,22 +34,6 @@ class Thresholds:
         for name, value in given.items():
             if not isinstance(value, Real) or not 0 < value < float("inf"):
                 raise ValueError(f"the threshold {name}={value!r} is no number of seconds")
-
-    def apply_to(self, started: RequestStart) -> bool:
-        """Whether the request is of this class and tenant."""
-        return self.slo_class in ("", started.slo_class) and self.tenant in ("", started.tenant)
-
-    def find_late(self, arrival: int, emitted: Emitted, now: int) -> bool:
-        """Whether TTFT or E2E is over its threshold at `now` (unix ns). A request without a token waits for its first.
-        What is late stays late.
-        """
-        first = emitted.first if emitted.tokens else now
-        return _over(first - arrival, self.ttft_s) or _over(now - arrival, self.e2e_s)
-
-    def find_slow(self, ended: RequestEnd | None, emitted: Emitted) -> bool:
-        """Whether TPOT is over its threshold. This is certain at the end of a request only."""
-        tpot_ns = emitted.tpot_ns(ended.output_tokens if ended else None)
-        return tpot_ns is not None and _over(tpot_ns, self.tpot_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +81,8 @@ class Sampling:
         """
         ended = request.ended
         failed = ended is not None and ended.status is Status.ERROR
-        slow = any(thresholds.find_slow(ended, emitted) for thresholds in self._of(request))
+        tpot_ns = emitted.tpot_ns(ended.output_tokens if ended else None)
+        slow = tpot_ns is not None and any(_over(tpot_ns, given.tpot_s) for given in self._of(request))
         if failed or preempted or slow or self._is_late(request, emitted, end):
             return 1.0
         if self.is_chosen(request):
@@ -111,11 +96,19 @@ class Sampling:
         return self.is_chosen(request) or self._is_late(request, emitted, now)
 
     def _is_late(self, request: RequestTrail, emitted: Emitted, now: int) -> bool:
+        """Whether TTFT or E2E is over a threshold at `now`. A request without a token waits for its first. What is late
+        stays late; TPOT is certain at the end only.
+        """
         arrival = request.started.arrival_ns
-        return any(thresholds.find_late(arrival, emitted, now) for thresholds in self._of(request))
+        first = emitted.first if emitted.tokens else now
+        return any(
+            _over(first - arrival, given.ttft_s) or _over(now - arrival, given.e2e_s) for given in self._of(request)
+        )
 
-    def _of(self, request: RequestTrail) -> Iterator[Thresholds]:
-        return (thresholds for thresholds in self.thresholds if thresholds.apply_to(request.started))
+    def _of(self, request: RequestTrail) -> list[Thresholds]:
+        """The thresholds of a request's class and tenant."""
+        classes, tenants = ("", request.started.slo_class), ("", request.started.tenant)
+        return [given for given in self.thresholds if given.slo_class in classes and given.tenant in tenants]
 
     def _rate(self, request: RequestTrail) -> float:
         return self.tenants.get(request.started.tenant, self.rate)
