@@ -69,8 +69,8 @@ class _Book(NamedTuple):
 
 
 def _exported(stats: TrailStats) -> dict[str, int]:
-    failed = {reason: stats.drops[reason] for reason in _SENT_REASONS if reason in stats.drops}
-    return {"": stats.exported, **failed}
+    failed: dict[str, int] = {reason: stats.drops[reason] for reason in _SENT_REASONS if reason in stats.drops}
+    return {"": stats.exported} | failed
 
 
 def _processed(stats: TrailStats) -> dict[str, int]:

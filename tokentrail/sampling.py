@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Final
+from typing import Any, Final
 
 from tokentrail.request import RequestTrail
 from tokentrail.semconv import TOKEN_ID_STRIDE, Status
@@ -27,7 +27,7 @@ class Thresholds:
     e2e_s: float | None = None
 
     def __post_init__(self) -> None:
-        most = {"ttft_s": self.ttft_s, "tpot_s": self.tpot_s, "e2e_s": self.e2e_s}
+        most: dict[str, Any] = {"ttft_s": self.ttft_s, "tpot_s": self.tpot_s, "e2e_s": self.e2e_s}
         given = {name: value for name, value in most.items() if value is not None}
         if not given:
             raise ValueError(f"thresholds with none of {', '.join(most)}")

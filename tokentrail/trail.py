@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from opentelemetry import propagate
 from opentelemetry.context import get_current
+from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
@@ -65,12 +66,14 @@ class Trail(Recorder):
             resource=_resource(service_name, variant, resource), shutdown_on_exit=False
         )
         guard = Guard(strict=settings.strict)
+        compression = body_compression(settings.endpoint)
         self._exporter = Exporter(
             transport or _transport(settings.endpoint),
             guard,
             max_spans=settings.max_queue_spans,
             max_bytes=settings.max_queue_bytes,
-            halves=partial(halves, body_compression(settings.endpoint)),
+            halves=partial(halves, compression),
+            joined_spans=settings.max_payload_spans if compression is Compression.NoCompression else 0,
         )
         super().__init__(guard, self._exporter.drop)
         self._provider = provider

@@ -210,6 +210,16 @@ def test_the_expected_weight_of_a_request_is_one(clock, given, happens):
     assert len(kept(trail)) in (10, 50, 100)
 
 
+def test_a_rate_of_0_keeps_nobody_and_a_rate_of_1_everybody():
+    inverse = pow(semconv.TOKEN_ID_STRIDE, -1, 1 << 64)
+    for span_id in (inverse, -inverse % (1 << 64)):  # the lowest draw, 0, and the highest
+        for rate, chosen in ((0.0, False), (1.0, True)):
+            trail = trail_with(rate=rate, token_rate=0.5)
+            trail._provider.id_generator = GivenIds([span_id])
+            start(trail).end(T0)
+            assert kept(trail) == [1.0] * chosen
+
+
 @pytest.mark.parametrize("rate", [0.1, 0.25])
 def test_a_sample_gives_goodput_and_attainment_within_the_stated_error(rate):
     """20 samples of a known population. The error that docs/sdk.md states, √Σ w·(w − 1), is the one that the
