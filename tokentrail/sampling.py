@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any, Final
 
 from tokentrail.request import RequestTrail
@@ -32,7 +31,7 @@ class Thresholds:
         if not given:
             raise ValueError(f"thresholds with none of {', '.join(most)}")
         for name, value in given.items():
-            if not isinstance(value, Real) or not 0 < value < float("inf"):
+            if not isinstance(value, int | float) or not 0 < value < float("inf"):
                 raise ValueError(f"the threshold {name}={value!r} is no number of seconds")
 
 
