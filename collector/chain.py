@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collector.access.limits import Limiter
 from collector.receive.checked import ItemLimits
 from collector.receive.ingest import Ingest
 from collector.settings import Settings
@@ -17,7 +18,9 @@ from collector.wal.log import LogLimits, SegmentLog
 class Chain:
     """The way of one signal from the receivers to the store: `ingest` → `commit` → log → `writer`."""
 
-    def __init__(self, signal: Signal, settings: Settings, store: Store, status: IngestStatus) -> None:
+    def __init__(
+        self, signal: Signal, settings: Settings, store: Store, status: IngestStatus, limiter: Limiter
+    ) -> None:
         """Open the signal's log, which recovers the payloads that an earlier process left."""
         dead_letters = DeadLetters(settings.data_dir / "dead_letters", signal.name, status.dead_lettered)
         log = SegmentLog(
@@ -33,4 +36,4 @@ class Chain:
         limits = ItemLimits(
             settings.max_span_bytes, settings.max_span_attributes, settings.max_payload_days, settings.max_future_s
         )
-        self.ingest = Ingest(signal, self.commit, status, limits)
+        self.ingest = Ingest(signal, self.commit, status, limits, limiter)

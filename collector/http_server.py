@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import threading
 from functools import partial
 from typing import Any, Final
@@ -19,7 +20,15 @@ class HttpServer:
     """A uvicorn server with its own event loop and thread."""
 
     def __init__(
-        self, app: Any, name: str, host: str, port: int, *, header_timeout_s: float = 10.0, body_timeout_s: float = 30.0
+        self,
+        app: Any,
+        name: str,
+        host: str,
+        port: int,
+        *,
+        header_timeout_s: float = 10.0,
+        body_timeout_s: float = 30.0,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """Bind at once; raises OSError when the address cannot be had.
 
@@ -32,7 +41,8 @@ class HttpServer:
         except OSError as error:
             msg = f"cannot listen on {host}:{port} for {name}: {error.strerror or error}"
             raise OSError(msg) from error
-        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self._socket.getsockname()[1]}"
+        scheme = "https" if tls else "http"
+        self.url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{self._socket.getsockname()[1]}"
         """The address that it listens on, with the real port."""
         protocol = partial(_Protocol, header_timeout_s=header_timeout_s, body_timeout_s=body_timeout_s)
         config = uvicorn.Config(
@@ -43,6 +53,8 @@ class HttpServer:
             lifespan="off",
             limit_concurrency=_MAX_CONCURRENT,
         )
+        config.load()
+        config.ssl = tls
         self._server = _Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name=name, daemon=True)
 

@@ -12,8 +12,14 @@ from typing import IO, Final
 
 from fastapi import FastAPI
 
+from collector.access.access import OPEN, Access, check_exposure
+from collector.access.audit import AuditLog
+from collector.access.keyring import Keyring
+from collector.access.limits import Limiter, TenantLimits
+from collector.access.tls import Tls, TlsFiles
 from collector.api import create_app
 from collector.api.context import Context
+from collector.api.session import QueryLimits, query_settings
 from collector.chain import Chain
 from collector.exposition import MetricsPage, StoreCounters
 from collector.http_server import HttpServer
@@ -45,21 +51,43 @@ class Service:
 
     def __init__(self, settings: Settings, signals: Sequence[Signal] = SIGNALS) -> None:
         self._settings = settings
+        hosts = [split_address(address)[0] for address in (settings.otlp_http, settings.otlp_grpc, settings.api)]
+        access = open_access(settings, hosts)
+        files = (settings.tls_cert, settings.tls_key)
+        tls = Tls(TlsFiles(*files, settings.tls_client_ca)) if all(files) else None
         self.status = IngestStatus()
         self._lock_file = _lock_folder(settings.data_dir)
         opener = StoreOpener(settings.store_dsn, self.status, retention_days=settings.retention_days)
         self.store = opener.store
         slos = load_slos(settings.slos) if settings.slos else ()
-        api, counters = build_api(self.store, slos, self.status, lost_after_s=settings.lost_after_s)
-        chains = [Chain(signal, settings, self.store, self.status) for signal in signals]
+        api, counters = build_api(
+            self.store,
+            slos,
+            self.status,
+            lost_after_s=settings.lost_after_s,
+            access=access,
+            limits=QueryLimits(
+                settings.query_concurrency,
+                settings.query_waiting,
+                settings.query_timeout_s,
+                settings.query_memory_bytes,
+            ),
+            metrics_without_key=settings.metrics_without_key,
+        )
+        limiter = Limiter(
+            TenantLimits(settings.tenant_spans_per_s, settings.tenant_bytes_per_s, settings.tenant_names),
+            self.status.limited,
+        )
+        chains = [Chain(signal, settings, self.store, self.status, limiter) for signal in signals]
         for chain in chains:
             chain.writer.on_segment(counters.on_segment)
 
         ingests = [chain.ingest for chain in chains]
         limits = BodyLimits(settings.max_body_bytes, settings.max_decompressed_bytes, settings.receive_buffer_bytes)
-        http_server = partial(HttpServer, body_timeout_s=settings.body_timeout_s)
-        otlp_http = http_server(create_otlp_app(ingests, limits), "otlp-http", *split_address(settings.otlp_http))
-        otlp_grpc = GrpcReceiver(ingests, limits, *split_address(settings.otlp_grpc))
+        http_server = partial(HttpServer, body_timeout_s=settings.body_timeout_s, tls=tls.context() if tls else None)
+        otlp_app = create_otlp_app(ingests, limits, access)
+        otlp_http = http_server(otlp_app, "otlp-http", *split_address(settings.otlp_http))
+        otlp_grpc = GrpcReceiver(ingests, limits, *split_address(settings.otlp_grpc), access=access, tls=tls)
         api_server = http_server(api, "api", *split_address(settings.api))
         self.listeners = {server.name: server.url for server in (otlp_http, otlp_grpc, api_server)}
         """Name and address of everything that listens, with the real ports."""
@@ -101,6 +129,9 @@ def build_api(
     *,
     lost_after_s: float,
     clock: Callable[[], int] = time.time_ns,
+    access: Access = OPEN,
+    limits: QueryLimits | None = None,
+    metrics_without_key: bool = False,
 ) -> tuple[FastAPI, StoreCounters]:
     """Build the HTTP API of a store, and the counters behind its `/metrics`.
 
@@ -110,10 +141,28 @@ def build_api(
     windows = load_windows()
     for slo in slos:
         burn_rules(slo, windows)
-    context = Context(Queries(store), tuple(slos), windows, round(lost_after_s * 1e9), clock)
-    counters = StoreCounters(context.queries, slos, lost_after_ns=context.lost_after_ns, clock=clock)
-    page = MetricsPage(counters, context.queries, status, lost_after_ns=context.lost_after_ns, clock=clock)
-    return create_app(context, page, status), counters
+    context = Context(Queries(store, query_settings), tuple(slos), windows, round(lost_after_s * 1e9), clock)
+    own_queries = Queries(store)
+    counters = StoreCounters(own_queries, slos, lost_after_ns=context.lost_after_ns, clock=clock)
+    page = MetricsPage(counters, own_queries, status, lost_after_ns=context.lost_after_ns, clock=clock)
+    app = create_app(
+        context,
+        page,
+        status,
+        cancel=store.cancel,
+        access=access,
+        limits=limits,
+        metrics_without_key=metrics_without_key,
+    )
+    return app, counters
+
+
+def open_access(settings: Settings, hosts: Sequence[str]) -> Access:
+    """Read the keys; raises ValueError when other machines could call without one and nobody has said that they may."""
+    keyring = Keyring(settings.keys_file)
+    check_exposure(hosts, keyring, allow_anonymous=settings.allow_anonymous, keys_file=str(settings.keys_file))
+    allowed = {name.strip().lower() for name in settings.allowed_hosts.split(",")} | {host.lower() for host in hosts}
+    return Access(keyring, AuditLog(settings.audit_file), settings.allow_anonymous, frozenset(allowed - {""}))
 
 
 def _lock_folder(data_dir: Path) -> IO[str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
 from collector.wal.policy import Fsync
@@ -40,6 +41,7 @@ def _is_store(value: str) -> str:
 Address = Annotated[str, AfterValidator(_is_address)]
 Positive = Annotated[int, Field(gt=0)]
 PositiveSeconds = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
 
 
 class Settings(BaseSettings):
@@ -65,6 +67,29 @@ class Settings(BaseSettings):
     otlp_grpc: Address = Field("127.0.0.1:4317", description="Address that receives OTLP/gRPC.")
     api: Address = Field("127.0.0.1:8080", description="Address of the API and /metrics.")
     slos: Path | None = Field(None, description="SLO file. Without it there are latencies but no SLOs.")
+
+    keys: Path | None = Field(None, description="File of keys; keys.json in the data dir if not given.")
+    audit_log: Path | None = Field(None, description="Audit log; audit.jsonl in the data dir if not given.")
+    allow_anonymous: bool = Field(
+        False, description="Callers need no key, also on addresses that other machines reach."
+    )
+    metrics_without_key: bool = Field(False, description="/metrics needs no key.")
+    allowed_hosts: str = Field(
+        "", description="Host names, divided by commas, by which callers without a key may reach this collector."
+    )
+    tls_cert: Path | None = Field(None, description="Certificate (PEM) of all ports. Without it they speak plain text.")
+    tls_key: Path | None = Field(None, description="Key (PEM) of the certificate.")
+    tls_client_ca: Path | None = Field(None, description="CA (PEM) that has signed the clients' certificates.")
+
+    tenant_spans_per_s: NotNegative = Field(0.0, description="Most spans a second of one tenant; 0 is no limit.")
+    tenant_bytes_per_s: NotNegative = Field(0.0, description="Most bytes a second of one tenant; 0 is no limit.")
+    tenant_names: Annotated[int, Field(ge=0)] = Field(
+        0, description="Most distinct models, services, instances and so on of one tenant in an hour; 0 is no limit."
+    )
+    query_concurrency: Positive = Field(4, description="Requests to the API that are answered at a time.")
+    query_waiting: Positive = Field(64, description="Requests to the API that wait; more get 429.")
+    query_timeout_s: PositiveSeconds = Field(30.0, description="Longest time for one answer of the API.")
+    query_memory_bytes: Positive = Field(2048 * MIB, description="Most memory of one query in the store.")
 
     max_body_bytes: Positive = Field(16 * MIB, description="Largest request body as sent.")
     max_decompressed_bytes: Positive = Field(64 * MIB, description="Largest request body after decompression.")
@@ -95,6 +120,23 @@ class Settings(BaseSettings):
         30.0, description="Longest shutdown. The log keeps the payloads that are not stored by then."
     )
 
+    @model_validator(mode="after")
+    def _tls_is_whole(self) -> Settings:
+        if bool(self.tls_cert) != bool(self.tls_key) or (self.tls_client_ca and not self.tls_cert):
+            msg = "TLS needs both --tls-cert and --tls-key (TOKENTRAIL_TLS_CERT and TOKENTRAIL_TLS_KEY)"
+            raise ValueError(msg)
+        return self
+
+    @property
+    def keys_file(self) -> Path:
+        """The file of keys."""
+        return self.keys or self.data_dir / "keys.json"
+
+    @property
+    def audit_file(self) -> Path:
+        """The audit log."""
+        return self.audit_log or self.data_dir / "audit.jsonl"
+
     @property
     def store_dsn(self) -> str:
         """The store's address; the default is filled in with the data folder."""
@@ -106,9 +148,17 @@ def load_settings(arguments: list[str]) -> Settings:
     try:
         return CliApp.run(Settings, cli_args=arguments)
     except ValidationError as error:
-        for problem in error.errors():
-            field = str(problem["loc"][0]) if problem["loc"] else "settings"
-            detail = problem["msg"].removeprefix("Value error, ")
-            names = f"--{field.replace('_', '-')} or TOKENTRAIL_{field.upper()}"
-            sys.stderr.write(f"{field}: {detail}; set {names} (got {problem['input']!r})\n")
+        sys.stderr.write("".join(f"{line}\n" for line in describe_problems(error)))
         raise SystemExit(2) from None
+
+
+def describe_problems(error: ValidationError) -> Iterator[str]:
+    """Yield a line for each wrong setting, with its fix."""
+    for problem in error.errors():
+        detail = problem["msg"].removeprefix("Value error, ")
+        if not problem["loc"]:
+            yield detail
+            continue
+        field = str(problem["loc"][0])
+        names = f"--{field.replace('_', '-')} or TOKENTRAIL_{field.upper()}"
+        yield f"{field}: {detail}; set {names} (got {problem['input']!r})"

@@ -6,6 +6,10 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
+
+_MOST_LIMITED: Final = 1000
+"""Most pairs of tenant and limit that are counted apart."""
 
 
 @dataclass(frozen=True)
@@ -16,6 +20,10 @@ class IngestSnapshot:
     payloads_duplicate: int
     payloads_rejected: dict[str, int]
     """By reason, the names in `collector.receive.refusals`."""
+    payloads_limited: dict[tuple[str, str], int]
+    """By tenant and limit."""
+    api_refused: dict[str, int]
+    """Requests to the API that were refused or given up, by reason."""
     payloads_dead_lettered: int
     items_received: Counter[str]
     """By kind: `spans`."""
@@ -51,6 +59,8 @@ class IngestStatus:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _counts: Counter[str] = field(default_factory=Counter)
     _payloads_rejected: Counter[str] = field(default_factory=Counter)
+    _payloads_limited: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _api_refused: Counter[str] = field(default_factory=Counter)
     _items: Counter[str] = field(default_factory=Counter)
     _items_rejected: dict[str, Counter[str]] = field(default_factory=dict)
     _not_ready: dict[str, str] = field(default_factory=lambda: {"start": "the collector is starting"})
@@ -70,6 +80,17 @@ class IngestStatus:
         """Count one payload that was answered with an error."""
         with self._lock:
             self._payloads_rejected[reason] += 1
+
+    def limited(self, tenant: str, limit: str) -> None:
+        """Count one payload that was refused because its tenant is over a limit. Many tenants count as `other`."""
+        with self._lock:
+            known = (tenant, limit) in self._payloads_limited or len(self._payloads_limited) < _MOST_LIMITED
+            self._payloads_limited[(tenant if known else "other", limit)] += 1
+
+    def api_refused(self, reason: str) -> None:
+        """Count one request to the API that was refused or given up."""
+        with self._lock:
+            self._api_refused[reason] += 1
 
     def inserted(self, at_unix_s: float) -> None:
         """Count one segment whose rows are in the store."""
@@ -104,6 +125,8 @@ class IngestStatus:
                 payloads_received=self._counts["payloads"],
                 payloads_duplicate=self._counts["duplicates"],
                 payloads_rejected=dict(self._payloads_rejected),
+                payloads_limited=dict(self._payloads_limited),
+                api_refused=dict(self._api_refused),
                 payloads_dead_lettered=self._counts["dead_lettered"],
                 items_received=self._items.copy(),
                 items_rejected={kind: reasons.copy() for kind, reasons in self._items_rejected.items()},

@@ -6,12 +6,14 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 import httpx
 import streamlit as st
 
 API_URL_VARIABLE = "TOKENTRAIL_API_URL"
+API_KEY_VARIABLE = "TOKENTRAIL_API_KEY"
 DEFAULT_API_URL = "http://127.0.0.1:8080"
 TIMEOUT_S = 15.0
 CACHE_S = 2.0
@@ -57,10 +59,16 @@ def api_url() -> str:
     return os.environ.get(API_URL_VARIABLE, "").strip().rstrip("/") or DEFAULT_API_URL
 
 
+def key_header() -> dict[str, str]:
+    """The header with the key in TOKENTRAIL_API_KEY, if there is one."""
+    key = os.environ.get(API_KEY_VARIABLE, "").strip()
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
 @st.cache_data(ttl=CACHE_S, max_entries=200, show_spinner=False)
 def _answers(base: str, queries: tuple[Query, ...]) -> list[dict[str, Any] | Problem]:
     try:
-        client = httpx.Client(base_url=f"{base}/api/v1/", timeout=TIMEOUT_S)
+        client = httpx.Client(base_url=f"{base}/api/v1/", timeout=TIMEOUT_S, headers=key_header())
     except (httpx.InvalidURL, ValueError) as error:
         wrong = Problem(f"{API_URL_VARIABLE} is not a URL", f"It is {base!r} ({error}); for example {DEFAULT_API_URL}.")
         return [wrong] * len(queries)
@@ -120,5 +128,7 @@ def _refusal(status: int, body: Any) -> Problem:
     if not isinstance(body, dict):
         body = {}
     errors = [f"{e.get('field')}: {e.get('detail')}" for e in body.get("errors") or [] if isinstance(e, dict)]
+    if status == HTTPStatus.UNAUTHORIZED:
+        return Problem("The collector asks for a key", f"Set {API_KEY_VARIABLE} to a key with the role read.", status)
     detail = "; ".join(errors) or str(body.get("detail") or "The collector gave no reason; its log may.")
     return Problem(str(body.get("title") or f"HTTP {status}"), detail, status)

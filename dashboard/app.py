@@ -1,4 +1,5 @@
-"""Entry point: `streamlit run dashboard/app.py`. TOKENTRAIL_API_URL is the address of the collector's API."""
+"""Entry point: `streamlit run dashboard/app.py`. TOKENTRAIL_API_URL is the address of the collector's API,
+TOKENTRAIL_API_KEY the key that it asks for."""
 
 from __future__ import annotations
 

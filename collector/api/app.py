@@ -2,28 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from http import HTTPStatus
 
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 
 from collector import exposition
-from collector.api import engines, goodput, incidents, problems, requests, slos, summary, timeseries
+from collector.access.access import OPEN, Access
+from collector.api import admission, engines, goodput, incidents, problems, requests, slos, summary, timeseries
 from collector.api.context import Context
+from collector.api.session import QueryLimits
 from collector.exposition import MetricsPage
 from collector.status import IngestStatus
 
 
-def create_app(context: Context, metrics_page: MetricsPage, status: IngestStatus) -> FastAPI:
-    """Build the application: `/api/v1` reads `context`, `/metrics` exposes `metrics_page`, `/readyz` reads `status`."""
+def create_app(
+    context: Context,
+    metrics_page: MetricsPage,
+    status: IngestStatus,
+    *,
+    cancel: Callable[[str], None],
+    access: Access = OPEN,
+    limits: QueryLimits | None = None,
+    metrics_without_key: bool = False,
+) -> FastAPI:
+    """Build the application: `/api/v1` reads `context`, `/metrics` exposes `metrics_page`, `/readyz` reads `status`.
+
+    `cancel` stops the store's queries that have a given `log_comment`.
+    """
     app = FastAPI(
         title="tokentrail collector",
         version="1",
         description="Every request and token, and the SLOs that they meet or miss. See docs/api.md.",
     )
     problems.install(app)
+    admission.install(
+        app,
+        access=access,
+        limits=limits or QueryLimits(),
+        status=status,
+        cancel=cancel,
+        metrics_without_key=metrics_without_key,
+    )
     app.include_router(exposition.router(metrics_page))
-    errors = problems.responses(HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE)
+    errors = problems.responses(
+        HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, *admission.REFUSALS, HTTPStatus.SERVICE_UNAVAILABLE
+    )
     for part in (summary, goodput, slos, requests, timeseries, engines, incidents):
         app.include_router(part.router(context), prefix="/api/v1", responses=errors)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from collector.api.session import visible_slos
 from collector.slo.burn import Windows
 from collector.slo.model import Slo
 from collector.sql.queries import Queries
@@ -15,8 +16,14 @@ class Context:
     """The store's queries and the configuration that answers depend on."""
 
     queries: Queries
-    slos: tuple[Slo, ...]
+    all_slos: tuple[Slo, ...]
+    """Those of the SLO file."""
     windows: Windows
     lost_after_ns: int
     clock: Callable[[], int] = field(repr=False)
     """Unix nanoseconds."""
+
+    @property
+    def slos(self) -> tuple[Slo, ...]:
+        """The SLOs that the caller may see, without the names of other tenants in them."""
+        return visible_slos(self.all_slos)

@@ -12,6 +12,7 @@ from collector.api.answers import PhaseOut
 from collector.api.context import Context
 from collector.api.evaluation import process_filter
 from collector.api.parameters import WindowQuery
+from collector.api.session import ALL_TENANTS
 from collector.api.times import SECOND_NS, rfc3339
 
 MOST_COLD_STARTS = 1000
@@ -86,7 +87,7 @@ def router(ctx: Context) -> APIRouter:
     """The routes."""
     routes = APIRouter(tags=["engines"])
 
-    @routes.get("/kv")
+    @routes.get("/kv", dependencies=[ALL_TENANTS])
     def get_kv(query: Annotated[WindowQuery, Query()]) -> Kv:
         """KV-cache use and evictions per engine process."""
         window = query.window(ctx.clock())
@@ -98,7 +99,7 @@ def router(ctx: Context) -> APIRouter:
         rows = ctx.queries.rows("newest_steps", fragments, **window.bounds)
         return Kv(engines=[_kv_engine(row, sums.get((row["service"], row["instance"]), _NO_EVENTS)) for row in rows])
 
-    @routes.get("/cold_starts")
+    @routes.get("/cold_starts", dependencies=[ALL_TENANTS])
     def get_cold_starts(query: Annotated[WindowQuery, Query()]) -> ColdStarts:
         """Cold starts that overlap the window, newest first, at most 1,000, with their sub-phases."""
         window = query.window(ctx.clock())
@@ -110,7 +111,7 @@ def router(ctx: Context) -> APIRouter:
             phases[phase["trace_id_hex"]].append(phase)
         return ColdStarts(cold_starts=[_cold_start(row, phases[row["trace_id_hex"]]) for row in rows])
 
-    @routes.get("/engines")
+    @routes.get("/engines", dependencies=[ALL_TENANTS])
     def get_engines(query: Annotated[WindowQuery, Query()]) -> Engines:
         """The engine processes that gave a sign of life in the window, the latest first."""
         window = query.window(ctx.clock())

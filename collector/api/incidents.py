@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from collector.api.context import Context
 from collector.api.evaluation import burn_windows, burns, count_by_window, process_filter
 from collector.api.parameters import Window, WindowQuery
+from collector.api.session import sees_all_tenants, tenant_filter
 from collector.api.times import SECOND_NS, rfc3339
 from collector.slo.burn import burn_rules
 from collector.slo.conditions import Cause, load_conditions
@@ -20,6 +21,8 @@ from collector.slo.judge import good, selected
 from collector.slo.severity import Severity
 from collector.sql.fragment import all_of
 
+_OF_PROCESSES: Final = frozenset({"kv_eviction", "cold_start"})
+"""Causes that are found in rows of engine processes, which have no tenant."""
 MOST_OF_A_KIND = 500
 """One answer holds at most so many incidents that one query found."""
 
@@ -55,7 +58,7 @@ def router(ctx: Context) -> APIRouter:
         """Incidents of the window: first those that fire at its end, then the others, each newest first."""
         window = query.window(ctx.clock())
         found = _found(ctx, window)
-        unfiltered = replace(window, filter=selected({}, "filter"))
+        unfiltered = replace(window, filter=tenant_filter())
         everything = found if window == unfiltered else _found(ctx, unfiltered)
         newest_first = sorted(found, key=lambda i: i.start, reverse=True)
         return Incidents(
@@ -67,7 +70,8 @@ def router(ctx: Context) -> APIRouter:
 
 
 def _found(ctx: Context, window: Window) -> list[Incident]:
-    return [incident for find in dict.fromkeys(FINDERS.values()) for incident in find(ctx, window)]
+    finders = dict.fromkeys(find for cause, find in FINDERS.items() if sees_all_tenants() or cause not in _OF_PROCESSES)
+    return [incident for find in finders for incident in find(ctx, window)]
 
 
 def _firing(incidents: list[Incident]) -> set[tuple[str, str | None, str | None]]:

@@ -8,11 +8,12 @@ from typing import Annotated, Any, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from collector.api.problems import bad_parameter
+from collector.api.session import tenant_filter
 from collector.api.times import SECOND_NS, Moment, parse_moment
 from collector.slo.durations import parse_duration
 from collector.slo.judge import selected
 from collector.slo.model import Dimension
-from collector.sql.fragment import Fragment
+from collector.sql.fragment import TRUE, Fragment, all_of
 
 
 def _moment(value: Any) -> Moment:
@@ -80,4 +81,6 @@ class WindowQuery(BaseModel):
         if start >= end:
             raise bad_parameter("start", "must be before end")
         given = {key: getattr(self, key) for key in get_args(Dimension)}
-        return Window(start, end, selected({key: values for key, values in given.items() if values}, "filter"))
+        asked = selected({key: values for key, values in given.items() if values}, "filter")
+        own = tenant_filter()
+        return Window(start, end, asked if own == TRUE else all_of(own, asked))

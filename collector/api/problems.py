@@ -70,7 +70,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(StoreUnavailableError, _unavailable)
-    app.add_exception_handler(Exception, _unexpected)
+    app.add_exception_handler(Exception, unexpected)
     describe = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -84,7 +84,8 @@ def install(app: FastAPI) -> None:
     app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to change it
 
 
-def _answer(status: int, detail: str, errors: Sequence[tuple[str, str]] = (), headers: Any = None) -> JSONResponse:
+def answer(status: int, detail: str, errors: Sequence[tuple[str, str]] = (), headers: Any = None) -> JSONResponse:
+    """A problem document as an answer."""
     body: dict[str, Any] = {
         "type": "about:blank",
         "title": HTTPStatus(status).phrase,
@@ -98,13 +99,13 @@ def _answer(status: int, detail: str, errors: Sequence[tuple[str, str]] = (), he
 
 def _problem(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, Problem)
-    return _answer(error.status, error.detail, error.errors)
+    return answer(error.status, error.detail, error.errors)
 
 
 def _invalid(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     errors = [(_field(e), _text(e)) for e in error.errors()]
-    return _answer(HTTPStatus.BAD_REQUEST, "; ".join(f"{field}: {text}" for field, text in errors), errors)
+    return answer(HTTPStatus.BAD_REQUEST, "; ".join(f"{field}: {text}" for field, text in errors), errors)
 
 
 def _field(error: Any) -> str:
@@ -119,13 +120,14 @@ def _text(error: Any) -> str:
 
 def _http(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    return _answer(error.status_code, str(error.detail), headers=error.headers)
+    return answer(error.status_code, str(error.detail), headers=error.headers)
 
 
 def _unavailable(_: Request, error: Exception) -> JSONResponse:
-    return _answer(HTTPStatus.SERVICE_UNAVAILABLE, str(error), headers={"Retry-After": str(_RETRY_AFTER_S)})
+    return answer(HTTPStatus.SERVICE_UNAVAILABLE, str(error), headers={"Retry-After": str(_RETRY_AFTER_S)})
 
 
-def _unexpected(request: Request, error: Exception) -> JSONResponse:
+def unexpected(request: Request, error: Exception) -> JSONResponse:
+    """Answer 500, and log the error."""
     logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return _answer(HTTPStatus.INTERNAL_SERVER_ERROR, "the collector could not answer; its log says why")
+    return answer(HTTPStatus.INTERNAL_SERVER_ERROR, "the collector could not answer; its log says why")

@@ -13,6 +13,7 @@ from collector.api.answers import PhaseOut, seconds
 from collector.api.context import Context
 from collector.api.parameters import Name, WindowQuery
 from collector.api.problems import bad_parameter, not_found
+from collector.api.session import sees_all_tenants
 from collector.api.times import SECOND_NS, rfc3339
 from collector.sql.fragment import Fragment, all_of
 from tokentrail.semconv import Phase
@@ -134,7 +135,8 @@ class RequestDetail(BaseModel):
     phases: list[PhaseOut]
     tokens: list[TokenOut]
     events: list[EventOut]
-    steps: list[StepOut]
+    steps: list[StepOut] | None
+    """Null for a caller of one tenant: steps serve all tenants."""
 
 
 def router(ctx: Context) -> APIRouter:
@@ -218,8 +220,11 @@ def _detail(ctx: Context, row: Mapping[str, Any], span_ids: list[str]) -> Reques
         events=[
             EventOut(kind=r["kind"], reason=r["reason"], blocks=r["blocks"], own=bool(r["own"]), **_times(r))
             for r in ctx.queries.rows("request_events", **request, **span, **process)
+            if r["own"] or sees_all_tenants()
         ],
-        steps=[StepOut.model_validate(r | _times(r)) for r in ctx.queries.rows("request_steps", **span, **process)],
+        steps=[StepOut.model_validate(r | _times(r)) for r in ctx.queries.rows("request_steps", **span, **process)]
+        if sees_all_tenants()
+        else None,
     )
 
 

@@ -13,6 +13,7 @@ from collector.api.context import Context
 from collector.api.evaluation import find_slo, process_filter
 from collector.api.parameters import Duration, Name, Window, WindowQuery
 from collector.api.problems import bad_parameter
+from collector.api.session import need_all_tenants
 from collector.api.times import SECOND_NS, rfc3339
 from collector.slo.counts import judged
 from collector.slo.judge import bad_already_for_any, good_for_all, selected
@@ -30,6 +31,8 @@ _UNITS = dict.fromkeys(("ttft", "tpot", "itl", "e2e", "queue"), "s") | {
     "kv_evictions": "blocks/s", "preemptions": "1/s", "attainment": "ratio", "kv_usage": "ratio",
     "running": "requests", "waiting": "requests",
 }  # fmt: skip
+
+_OF_PROCESSES = frozenset({"kv_evictions", "preemptions", "kv_usage", "running", "waiting"})
 
 
 class TimeseriesQuery(WindowQuery):
@@ -78,6 +81,8 @@ def router(ctx: Context) -> APIRouter:
     @routes.get("/timeseries")
     def get_timeseries(query: Annotated[TimeseriesQuery, Query()]) -> Timeseries:
         """A metric over time, for charts."""
+        if query.metric in _OF_PROCESSES:
+            need_all_tenants()
         window = query.window(ctx.clock())
         if (window.end_ns - window.start_ns) / query.step > MOST_POINTS:
             raise bad_parameter("step", f"gives more than {MOST_POINTS} points: make it longer, or the window shorter")

@@ -127,6 +127,15 @@ DUPLICATES = Metric(
 REJECTED = Metric(
     "tokentrail_collector_payloads_rejected_total", "counter", "OTLP payloads answered with an error.", ("reason",)
 )
+LIMITED = Metric(
+    "tokentrail_collector_payloads_limited_total", "counter",
+    "OTLP payloads refused because their tenant is over a limit; at most 1,000 pairs of labels, then tenant `other`.",
+    ("tenant", "limit"),
+)  # fmt: skip
+API_REFUSED = Metric(
+    "tokentrail_collector_api_requests_refused_total", "counter",
+    "Requests to the API that were refused or given up.", ("reason",),
+)  # fmt: skip
 DEAD_LETTERED = Metric(
     "tokentrail_collector_payloads_dead_lettered_total", "counter",
     "Acknowledged payloads, or parts of them, that the store refused or the disk damaged; kept as dead letters.",

@@ -99,6 +99,10 @@ class MetricsPage(Collector):
         ):
             for reason, n in by_reason.items():
                 series.add(metric, (reason,), n)
+        for labels, n in now.payloads_limited.items():
+            series.add(metrics.LIMITED, labels, n)
+        for reason, n in now.api_refused.items():
+            series.add(metrics.API_REFUSED, (reason,), n)
         series.set(metrics.WAL_SEGMENTS, (), now.wal_segments_pending)
         series.set(metrics.WAL_BYTES, (), now.wal_bytes_pending)
         series.set(metrics.LAST_INSERT, (), now.last_insert_unix_s)

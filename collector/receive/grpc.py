@@ -13,6 +13,9 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import RetryInfo
 
+from collector.access.access import OPEN, Access
+from collector.access.caller import Role
+from collector.access.tls import Tls
 from collector.receive.decompress import decompress, encoding_of_message
 from collector.receive.errors import BusyError
 from collector.receive.http import BodyLimits
@@ -57,18 +60,30 @@ class _Calls(ThreadPoolExecutor):
 class _Export:
     """One signal's `Export`. Messages stay bytes: gRPC would decompress them without a limit."""
 
-    def __init__(self, ingest: Ingest, limits: BodyLimits) -> None:
+    def __init__(self, ingest: Ingest, limits: BodyLimits, access: Access) -> None:
         self._ingest = ingest
         self._limits = limits
+        self._access = access
 
     def __call__(self, message: bytes, context: grpc.ServicerContext) -> bytes:
         """Answer one request when its payload is durable."""
         try:
+            tenant = self._tenant(context)
+            self._ingest.check_rate(tenant)
             body = decompress(message, encoding_of_message(message), self._limits.decompressed)
-            answer: bytes = self._ingest.accept(body).result().SerializeToString()
+            answer: bytes = self._ingest.accept(body, tenant).result().SerializeToString()
         except REFUSED as error:
             _refuse(context, self._ingest.status, error)
         return answer
+
+    def _tenant(self, context: grpc.ServicerContext) -> str:
+        metadata = dict(context.invocation_metadata())
+        route = f"{self._ingest.signal.grpc_service}/Export"
+        # Browsers, in which names are rebound, do not speak gRPC, so its host is not checked.
+        caller = self._access.admit(
+            Role.INGEST, metadata.get("authorization"), host=None, address=context.peer(), route=route
+        )
+        return caller.tenant
 
 
 class _Busy:
@@ -90,9 +105,10 @@ def _refuse(context: grpc.ServicerContext, ingest_status: IngestStatus, error: E
     refusal = REFUSALS[type(error)]
     ingest_status.refused(refusal.reason)
     status = refusal.status(error)
-    if refusal.retry_after_s is not None:
+    retry_after_s = refusal.retry_after(error)
+    if retry_after_s is not None:
         detail = AnyMessage()
-        detail.Pack(RetryInfo(retry_delay=Duration(seconds=refusal.retry_after_s)))
+        detail.Pack(RetryInfo(retry_delay=Duration(seconds=retry_after_s)))
         status.details.append(detail)
     context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))
     context.abort(_STATUS_CODES[refusal.code], status.message)
@@ -105,13 +121,13 @@ class _Handler(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpcio has no t
     grpc's own limit of calls answers RESOURCE_EXHAUSTED without a time to retry, and a sender must then drop its data.
     """
 
-    def __init__(self, ingests: Sequence[Ingest], limits: BodyLimits, calls: _Calls) -> None:
+    def __init__(self, ingests: Sequence[Ingest], limits: BodyLimits, calls: _Calls, access: Access) -> None:
         self._calls = calls
         self._export: dict[str, Any] = {}
         self._busy: dict[str, Any] = {}
         for ingest in ingests:
             method = f"/{ingest.signal.grpc_service}/Export"
-            self._export[method] = grpc.unary_unary_rpc_method_handler(_Export(ingest, limits))
+            self._export[method] = grpc.unary_unary_rpc_method_handler(_Export(ingest, limits, access))
             # A handler of a stream may answer before it has read a message.
             self._busy[method] = grpc.stream_unary_rpc_method_handler(_Busy(ingest))
         self._received = "; ".join(f"{i.signal.name}: call {i.signal.grpc_service}/Export" for i in ingests)
@@ -132,12 +148,21 @@ class GrpcReceiver:
 
     name = "otlp-grpc"
 
-    def __init__(self, ingests: Sequence[Ingest], limits: BodyLimits, host: str, port: int) -> None:
+    def __init__(
+        self,
+        ingests: Sequence[Ingest],
+        limits: BodyLimits,
+        host: str,
+        port: int,
+        *,
+        access: Access = OPEN,
+        tls: Tls | None = None,
+    ) -> None:
         """Bind at once; raises OSError when the address cannot be had."""
         self._calls = _Calls(self.name)
         self._server = grpc.server(
             self._calls,
-            handlers=(_Handler(ingests, limits, self._calls),),
+            handlers=(_Handler(ingests, limits, self._calls, access),),
             options=[
                 ("grpc.max_receive_message_length", limits.sent),
                 ("grpc.per_message_decompression", 0),
@@ -146,11 +171,16 @@ class GrpcReceiver:
         )
         host = f"[{host}]" if ":" in host else host
         try:
-            port = self._server.add_insecure_port(f"{host}:{port}")
+            address = f"{host}:{port}"
+            port = (
+                self._server.add_secure_port(address, tls.grpc_credentials())
+                if tls
+                else self._server.add_insecure_port(address)
+            )
         except RuntimeError as error:
             msg = f"cannot listen on {host}:{port}: {error}"
             raise OSError(msg) from error
-        self.url = f"http://{host}:{port}"
+        self.url = f"{'https' if tls else 'http'}://{host}:{port}"
         """The address that it listens on, with the real port."""
 
     def start(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Final
 
 from google.protobuf import json_format
@@ -20,6 +21,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from collector.access.access import OPEN, Access
+from collector.access.asgi import BEARER, admit
+from collector.access.caller import Role
 from collector.receive.decompress import decompress
 from collector.receive.errors import BusyError, TooLargeError, UnsupportedContentTypeError
 from collector.receive.ingest import Ingest
@@ -74,7 +78,7 @@ class _Buffer:
                 self._used -= own
 
 
-def create_otlp_app(ingests: Sequence[Ingest], limits: BodyLimits) -> Starlette:
+def create_otlp_app(ingests: Sequence[Ingest], limits: BodyLimits, access: Access = OPEN) -> Starlette:
     """Build the receiver as an ASGI application with a route for each signal."""
     buffer = _Buffer(limits.under_way)
     received = "; ".join(
@@ -88,30 +92,35 @@ def create_otlp_app(ingests: Sequence[Ingest], limits: BodyLimits) -> Starlette:
 
     return Starlette(
         routes=[
-            Route(ingest.signal.http_path, _endpoint(ingest, limits, buffer), methods=["POST"]) for ingest in ingests
+            Route(ingest.signal.http_path, _endpoint(ingest, limits, buffer, access), methods=["POST"])
+            for ingest in ingests
         ],
         exception_handlers={404: not_found, 405: not_found},
     )
 
 
-def _endpoint(ingest: Ingest, limits: BodyLimits, buffer: _Buffer) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(
+    ingest: Ingest, limits: BodyLimits, buffer: _Buffer, access: Access
+) -> Callable[[Request], Awaitable[Response]]:
     async def export(request: Request) -> Response:
         content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         answer_type = PROTOBUF if content_type == PROTOBUF else JSON
         try:
+            tenant = admit(access, Role.INGEST, request.scope).tenant
+            ingest.check_rate(tenant)
             with buffer.share() as take:
-                message = await _accept(ingest, request, content_type, limits, take)
+                message = await _accept(ingest, request, content_type, limits, take, tenant)
             return _answer(message, answer_type, 200)
         except REFUSED as error:
             refusal = REFUSALS[type(error)]
             ingest.status.refused(refusal.reason)
-            return _answer(refusal.status(error), answer_type, refusal.http_status, refusal.retry_after_s)
+            return _answer(refusal.status(error), answer_type, refusal.http_status, refusal.retry_after(error))
 
     return export
 
 
 async def _accept(
-    ingest: Ingest, request: Request, content_type: str, limits: BodyLimits, take: Callable[[int], None]
+    ingest: Ingest, request: Request, content_type: str, limits: BodyLimits, take: Callable[[int], None], tenant: str
 ) -> Message:
     if content_type not in (PROTOBUF, JSON):
         msg = f"content type {content_type!r} is not supported; send {PROTOBUF} or {JSON}"
@@ -123,7 +132,7 @@ async def _accept(
         body = decompress(sent, encoding, most)
         if body is not sent:
             take(len(body))
-        return ingest.accept(body if content_type == PROTOBUF else to_protobuf(body, ingest.signal.request))
+        return ingest.accept(body if content_type == PROTOBUF else to_protobuf(body, ingest.signal.request), tenant)
 
     inline = min(_INLINE_BYTES[content_type], limits.decompressed)
     durable = _unless_larger(accept, inline) if len(sent) <= inline else None
@@ -154,5 +163,7 @@ async def _read_body(request: Request, limit: int, take: Callable[[int], None]) 
 
 def _answer(message: Message, content_type: str, http_status: int, retry_after_s: int | None = None) -> Response:
     content = json_format.MessageToJson(message, indent=None) if content_type == JSON else message.SerializeToString()
-    headers = None if retry_after_s is None else {"Retry-After": str(retry_after_s)}
+    headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
+    if http_status == HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = BEARER
     return Response(content, http_status, headers, media_type=content_type)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from google.protobuf.message import Message
 
+from collector.access.limits import Limiter
+from collector.access.stamp import stamped
 from collector.receive.checked import Checked, ItemLimits
 from collector.signals import Signal
 from collector.status import IngestStatus
@@ -22,14 +24,26 @@ class Ingest:
     commit: GroupCommit
     status: IngestStatus
     limits: ItemLimits
+    limiter: Limiter = field(default_factory=Limiter)
 
-    def accept(self, body: bytes) -> Future[Message]:
+    def check_rate(self, tenant: str) -> None:
+        """Raise `LimitedError` while the tenant may not send; a receiver asks before it reads a body."""
+        self.limiter.check_rate(tenant)
+
+    def accept(self, body: bytes, tenant: str = "") -> Future[Message]:
         """Take a Protobuf request. The future resolves to its answer when the payload is durable, and not before.
 
-        Raises `MalformedError`, and `LogUnavailableError` here or in the future.
+        `tenant` is that of the sender's key and replaces the tenants in the request; empty: they stay. Raises
+        `MalformedError`, `LimitedError`, and `LogUnavailableError` here or in the future.
         """
         checked = self.signal.check(body, self.limits)
-        durable: Future[bool] = self.commit.submit(checked.payload) if checked.payload else _resolved(False)
+        payload = checked.payload
+        if payload and tenant:
+            payload = stamped(payload, tenant, self.signal.request)
+        if payload:
+            self.limiter.check_names(tenant, payload, self.signal.request)
+        self.limiter.spend(tenant, spans=checked.items, size=len(body))
+        durable: Future[bool] = self.commit.submit(payload) if payload else _resolved(False)
         return _then(durable, lambda duplicate: self._acknowledge(checked, len(body), duplicate))
 
     def _acknowledge(self, checked: Checked, size: int, duplicate: bool) -> Message:

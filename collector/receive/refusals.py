@@ -9,6 +9,8 @@ from google.rpc.code_pb2 import Code
 from google.rpc.status_pb2 import Status
 from starlette.requests import ClientDisconnect
 
+from collector.access.access import ForbiddenError, UnauthenticatedError, WrongHostError
+from collector.access.limits import LimitedError
 from collector.receive.errors import (
     BrokenEncodingError,
     BusyError,
@@ -30,7 +32,11 @@ class Refusal:
     code: Code.ValueType
     """The code of the answer's `google.rpc.Status`, and the gRPC status code."""
     retry_after_s: int | None = None
-    """When the client should try again; None when trying again cannot help."""
+    """When the client should try again, unless the error says so itself; None when trying again cannot help."""
+
+    def retry_after(self, error: Exception) -> int | None:
+        """Return the seconds after which the client should try again."""
+        return error.retry_after_s if isinstance(error, LimitedError) else self.retry_after_s
 
     def status(self, error: Exception) -> Status:
         """Describe the error as OTLP wants it in the body of an answer.
@@ -49,6 +55,10 @@ REFUSALS: Final[dict[type[Exception], Refusal]] = {
     MalformedError: Refusal("malformed", 400, Code.INVALID_ARGUMENT),
     LogUnavailableError: Refusal("overloaded", 503, Code.UNAVAILABLE, retry_after_s=2),
     BusyError: Refusal("busy", 503, Code.UNAVAILABLE, retry_after_s=1),
+    UnauthenticatedError: Refusal("unauthenticated", 401, Code.UNAUTHENTICATED),
+    ForbiddenError: Refusal("forbidden", 403, Code.PERMISSION_DENIED),
+    WrongHostError: Refusal("wrong_host", 421, Code.PERMISSION_DENIED),
+    LimitedError: Refusal("limited", 429, Code.RESOURCE_EXHAUSTED, retry_after_s=1),
     ClientDisconnect: Refusal("disconnected", 400, Code.CANCELLED),
 }
 REFUSED: Final = tuple(REFUSALS)

@@ -15,6 +15,8 @@ FORMAT: Final = "ProtobufSingle"
 INSERT_SETTINGS: Final = {
     "input_format_protobuf_oneof_presence": 1,
     "async_insert": 0,
+    # The API's queries have a larger number: they pause while an insert runs.
+    "priority": 1,
     "insert_deduplicate": 1,
     "deduplicate_blocks_in_dependent_materialized_views": 1,
     "materialized_views_ignore_errors": 0,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -11,6 +13,8 @@ import clickhouse_connect
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError, OperationalError
 from clickhouse_connect.driver.query import QueryResult
+
+logger = logging.getLogger(__name__)
 
 
 class StoreError(RuntimeError):
@@ -100,18 +104,27 @@ class Store:
                 self._clients.append(client)
         return client
 
-    def query(self, sql: str, parameters: dict[str, Any] | None = None) -> QueryResult:
+    def query(
+        self, sql: str, parameters: dict[str, Any] | None = None, settings: Mapping[str, Any] | None = None
+    ) -> QueryResult:
         """Run one statement with bound `{name:Type}` parameters on the calling thread's client.
 
         Raises `StoreUnavailableError` when a server does not answer.
         """
         try:
-            return self.client().query(sql, parameters=parameters)
+            return self.client().query(sql, parameters=parameters, settings=dict(settings or {}))
         except (OperationalError, OSError) as error:
             if self.embedded or not is_unavailable(error):
                 raise
             msg = f"the store {self.safe_dsn} does not answer: {error}"
             raise StoreUnavailableError(msg) from error
+
+    def cancel(self, comment: str) -> None:
+        """Stop the queries that run with this `log_comment`; the caller made it, so it is safe in SQL."""
+        try:
+            self.client().command(f"KILL QUERY WHERE Settings['log_comment'] = '{comment}' ASYNC")
+        except (ClickHouseError, StoreError, OSError) as error:
+            logger.warning("a query cannot be cancelled: %s", error)
 
     def close(self) -> None:
         """Close every thread's client; the store cannot be used afterwards."""

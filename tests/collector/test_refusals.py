@@ -9,6 +9,8 @@ from google.rpc.status_pb2 import Status
 from starlette.requests import ClientDisconnect
 from starlette.testclient import TestClient
 
+from collector.access.access import ForbiddenError, UnauthenticatedError, WrongHostError
+from collector.access.limits import LimitedError
 from collector.receive.errors import (
     BrokenEncodingError,
     BusyError,
@@ -34,6 +36,10 @@ EXPECTED = {
     MalformedError: ("malformed", 400, grpc.StatusCode.INVALID_ARGUMENT, None),
     LogUnavailableError: ("overloaded", 503, grpc.StatusCode.UNAVAILABLE, 2),
     BusyError: ("busy", 503, grpc.StatusCode.UNAVAILABLE, 1),
+    UnauthenticatedError: ("unauthenticated", 401, grpc.StatusCode.UNAUTHENTICATED, None),
+    ForbiddenError: ("forbidden", 403, grpc.StatusCode.PERMISSION_DENIED, None),
+    WrongHostError: ("wrong_host", 421, grpc.StatusCode.PERMISSION_DENIED, None),
+    LimitedError: ("limited", 429, grpc.StatusCode.RESOURCE_EXHAUSTED, 1),
     ClientDisconnect: ("disconnected", 400, grpc.StatusCode.CANCELLED, None),
 }
 

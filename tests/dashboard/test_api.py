@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import httpx
 import pytest
 
-from dashboard.api import Problem, answer, ask
+from dashboard.api import Problem, answer, ask, key_header
 
 
 @contextmanager
@@ -45,6 +45,7 @@ def test_an_object_is_the_answer():
         (502, b"[]", "HTTP 502", "no reason"),
         (422, b'{"title": "Bad parameters", "detail": "see errors", "errors": [{"field": "start", "detail": "what?"}]}',
          "Bad parameters", "start: what?"),
+        (401, b'{"title": "Unauthorized", "detail": "x"}', "The collector asks for a key", "TOKENTRAIL_API_KEY"),
         (404, b'{"title": "No such SLO", "detail": "x"}', "No such SLO", "x"),
     ],
 )  # fmt: skip
@@ -73,3 +74,9 @@ def test_parameters_are_the_pages_and_the_questions_own():
         ("start", "-15m"),
         ("metric", "ttft"),
     )
+
+
+def test_the_key_of_the_settings_is_sent(monkeypatch):
+    assert key_header() == {}
+    monkeypatch.setenv("TOKENTRAIL_API_KEY", " tokentrail_1_2\n")
+    assert key_header() == {"Authorization": "Bearer tokentrail_1_2"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import httpx
@@ -10,10 +11,15 @@ _PAGE = 1000
 
 
 class Api:
-    """Reads `/api/v1`. Methods raise httpx.HTTPError when the collector does not answer or answers with an error."""
+    """Reads `/api/v1`, with the key in TOKENTRAIL_API_KEY if there is one.
+
+    Methods raise httpx.HTTPError when the collector does not answer or answers with an error.
+    """
 
     def __init__(self, url: str) -> None:
-        self._http = httpx.Client(base_url=url, timeout=30, trust_env=False)
+        key = os.environ.get("TOKENTRAIL_API_KEY", "").strip()
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._http = httpx.Client(base_url=url, timeout=30, trust_env=False, headers=headers)
 
     def get(self, path: str, **params: str | int | float) -> Any:
         """The JSON of one endpoint, `path` being relative to /api/v1."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 
 import tokentrail
 from tokentrail.cli import demo as demo_
+from tokentrail.cli import keys as keys_
 from tokentrail.cli import up as up_
 from tokentrail.cli.processes import ProcessFailed, terminated
 from tokentrail.cli.stack import PORTS
@@ -111,6 +112,16 @@ def demo(
         raise typer.Exit(1)
 
 
-def _fail(failure: ProcessFailed) -> None:
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+def keys(context: typer.Context) -> None:
+    """Make, list and revoke the keys of a collector: create, list, revoke."""
+    try:
+        status = keys_.run(context.args)
+    except ProcessFailed as failure:
+        _fail(failure)
+    raise typer.Exit(status)
+
+
+def _fail(failure: ProcessFailed) -> NoReturn:
     Console(stderr=True).print(f"[bold red]error:[/] {failure}", highlight=False, soft_wrap=True)
     raise typer.Exit(1)

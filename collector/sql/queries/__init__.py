@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import resources
 from string import Template
@@ -53,8 +53,10 @@ def part(name: str, fragments: Mapping[str, Fragment]) -> Fragment:
 class Queries:
     """Runs the queries of this folder on a store. `fragments` stand in the SQL by name, `parameters` are bound."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, settings: Callable[[], Mapping[str, Any]] = dict) -> None:
+        """`settings` is called for the store's settings of each query."""
         self._store = store
+        self._settings = settings
 
     def rows(
         self, query: str, fragments: Mapping[str, Fragment] | None = None, /, **parameters: Any
@@ -62,7 +64,7 @@ class Queries:
         """The rows of the result, by column name."""
         fragments = fragments or {}
         sql = render(f"queries/{query}", fragments)
-        result = self._store.query(sql, parameters | merged([*fragments.values()]))
+        result = self._store.query(sql, parameters | merged([*fragments.values()]), self._settings())
         return [dict(zip(result.column_names, row, strict=True)) for row in result.result_rows]
 
     def row(self, query: str, fragments: Mapping[str, Fragment] | None = None, /, **parameters: Any) -> dict[str, Any]:

@@ -26,7 +26,7 @@ SELECT
     multiIf(text['gen_ai.response.model'] != '', text['gen_ai.response.model'],
             text['gen_ai.request.model'] != '', text['gen_ai.request.model'],
             startsWith(service, 'unknown_service'), '', service) AS model,
-    text['tokentrail.tenant'] AS tenant,
+    $tenant AS tenant,
     text['tokentrail.slo_class'] AS slo_class,
     if(status_code = 2, 'error', 'ok') AS status,
     if(text['error.type'] != '', text['error.type'], $exception_in_status) AS error_type,

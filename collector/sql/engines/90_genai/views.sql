@@ -19,7 +19,7 @@ SELECT
     if(kind = 2, 'server', 'client') AS vantage,
     text['gen_ai.operation.name'] AS operation,
     if(text['gen_ai.response.model'] != '', text['gen_ai.response.model'], text['gen_ai.request.model']) AS model,
-    text['tokentrail.tenant'] AS tenant,
+    $tenant AS tenant,
     text['tokentrail.slo_class'] AS slo_class,
     if(status_code = 2 OR text['error.type'] != '', 'error', 'ok') AS status,
     text['error.type'] AS error_type,

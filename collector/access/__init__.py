@@ -1,0 +1,1 @@
+"""Access to a collector that others reach: keys, tenants, limits, the audit log and TLS."""

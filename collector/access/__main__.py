@@ -1,0 +1,126 @@
+"""`python -m collector.access`, which `tokentrail keys` runs: make, list and revoke keys."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import sys
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from collector.access.audit import AuditLog
+from collector.access.caller import Role
+from collector.access.keyring import utc_now
+from collector.access.keys import Key, KeyFileError, changing, make_key, read_keys
+from collector.settings import Settings, describe_problems
+from collector.slo.durations import parse_duration
+
+
+def main(arguments: list[str]) -> int:
+    """Run one command; 1 when it fails."""
+    given = _parser().parse_args(arguments)
+    folder = {"data_dir": given.data_dir} if given.data_dir else {}
+    try:
+        settings = Settings(**folder)
+        return int(given.run(given, settings))
+    except ValidationError as error:
+        sys.stderr.write("".join(f"{line}\n" for line in describe_problems(error)))
+    except (KeyFileError, OSError, ValueError) as error:
+        sys.stderr.write(f"error: {error}\n")
+    return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tokentrail keys",
+        description="Keys of a collector. They are in TOKENTRAIL_KEYS, or keys.json in the data folder.",
+    )
+    parser.add_argument("--data-dir", type=Path, help="the collector's data folder (TOKENTRAIL_DATA_DIR, .data)")
+    commands = parser.add_subparsers(required=True, metavar="create | list | revoke")
+
+    create = commands.add_parser("create", help="make a key and show it, once")
+    create.add_argument("--role", type=Role, choices=list(Role), required=True)
+    whom = create.add_mutually_exclusive_group()
+    whom.add_argument("--tenant", default="", help="the only tenant that the key writes or reads")
+    whom.add_argument("--all-tenants", action="store_true", help="the key writes or reads those of all tenants")
+    create.add_argument("--name", default="", help="a note for the list")
+    create.add_argument("--expires", help="90d, 12h, or a time such as 2027-01-31T00:00:00+00:00; never if not given")
+    create.set_defaults(run=_create)
+
+    show = commands.add_parser("list", help="list the keys, without their secrets")
+    show.set_defaults(run=_list)
+
+    revoke = commands.add_parser("revoke", help="make a key invalid at once")
+    revoke.add_argument("id", help="eight hex digits, as `list` shows them; the whole key also works")
+    revoke.set_defaults(run=_revoke)
+    return parser
+
+
+def _create(given: argparse.Namespace, settings: Settings) -> int:
+    if given.role is not Role.ADMIN and not given.tenant and not given.all_tenants:
+        msg = f"a key with the role {given.role} needs --tenant NAME, or --all-tenants"
+        raise ValueError(msg)
+    now = utc_now()
+    key, secret = make_key(given.role, given.tenant, now, name=given.name, expires=_expiry(given.expires, now))
+    with changing(settings.keys_file) as keys:
+        keys.append(key)
+    _audit(settings, "created", key)
+    sys.stdout.write(f"{secret}\n")
+    whom = f"tenant {key.tenant}" if key.tenant else "all tenants"
+    sys.stderr.write(f"key {key.id}: role {key.role}, {whom}. It is not shown again; only its hash is stored\n")
+    return 0
+
+
+def _list(_given: argparse.Namespace, settings: Settings) -> int:
+    rows = [("id", "role", "tenant", "state", "created", "expires", "name")]
+    for key in read_keys(settings.keys_file):
+        expires = key.expires.isoformat(timespec="seconds") if key.expires else "never"
+        created = key.created.isoformat(timespec="seconds")
+        rows.append((key.id, str(key.role), key.tenant or "all", key.state(utc_now()), created, expires, key.name))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        sys.stdout.write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n")
+    return 0
+
+
+def _revoke(given: argparse.Namespace, settings: Settings) -> int:
+    wanted = given.id.split("_")[1] if given.id.startswith("tokentrail_") else given.id
+    with changing(settings.keys_file) as keys:
+        at = next((i for i, key in enumerate(keys) if key.id == wanted), None)
+        if at is None:
+            msg = f"there is no key {wanted!r} in {settings.keys_file}"
+            raise ValueError(msg)
+        if keys[at].revoked is None:
+            keys[at] = keys[at].model_copy(update={"revoked": utc_now()})
+        key = keys[at]
+    _audit(settings, "revoked", key)
+    sys.stderr.write(f"key {key.id} is revoked; a running collector knows it after a second\n")
+    return 0
+
+
+def _expiry(text: str | None, now: datetime) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        expires = datetime.fromisoformat(text)
+    except ValueError:
+        expires = now + timedelta(microseconds=parse_duration(text) / 1000)
+    if expires.tzinfo is None:
+        msg = f"{text!r} has no time zone; write for example 2027-01-31T00:00:00+00:00"
+        raise ValueError(msg)
+    if expires <= now:
+        msg = f"{text!r} is in the past"
+        raise ValueError(msg)
+    return expires
+
+
+def _audit(settings: Settings, event: str, key: Key) -> None:
+    AuditLog(settings.audit_file).write(
+        event, key=key.id, role=key.role, tenant=key.tenant, route="tokentrail keys", user=getpass.getuser()
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,80 @@
+"""The audit log: one JSON line for each key that is made, revoked or refused, and for each change through the API."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import Any, Final
+
+logger = logging.getLogger(__name__)
+
+_MAX_BYTES: Final = 10 * 1024 * 1024
+_MAX_FILES: Final = 5
+_DENIED_PER_S: Final = 10
+"""More denials in one second are counted and not written, so that a flood of them cannot rotate the others away."""
+
+
+class AuditLog:
+    """Appends lines to a file that only its owner may read. At 10 MiB it becomes FILE.1; five old files are kept.
+
+    A line has `time`, `event` (`created`, `revoked`, `denied`, `changed`) and the fields that are known of `key`,
+    `role`, `tenant`, `address`, `route`, `reason`, `user`. An error of the disk is logged and stops nothing.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        *,
+        max_bytes: int = _MAX_BYTES,
+        unix_s: Callable[[], float] = time.time,
+    ) -> None:
+        """Nothing is written without a path."""
+        self._unix_s = unix_s
+        self._lock = threading.Lock()
+        self._second = 0
+        self._denied = 0
+        self._left_out = 0
+        self._file = _PrivateFile(path, maxBytes=max_bytes, backupCount=_MAX_FILES, delay=True) if path else None
+
+    def write(self, event: str, **fields: str) -> None:
+        """Write one line; empty fields are left out."""
+        if self._file is None:
+            return
+        now_s = self._unix_s()
+        with self._lock:
+            if event == "denied" and self._is_flood(int(now_s)):
+                return
+            more: dict[str, Any] = {"left_out": self._left_out} if self._left_out and event == "denied" else {}
+            if event == "denied":
+                self._left_out = 0
+        when = datetime.fromtimestamp(now_s, UTC).isoformat(timespec="milliseconds")
+        line = {"time": when, "event": event} | {name: value for name, value in fields.items() if value} | more
+        self._file.emit(logging.makeLogRecord({"msg": json.dumps(line)}))
+
+    def _is_flood(self, second: int) -> bool:
+        if second != self._second:
+            self._second, self._denied = second, 0
+        self._denied += 1
+        if self._denied <= _DENIED_PER_S:
+            return False
+        self._left_out += 1
+        return True
+
+
+class _PrivateFile(RotatingFileHandler):
+    """Rotates a file that only its owner may read."""
+
+    def _open(self) -> Any:
+        Path(self.baseFilename).parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        return os.fdopen(descriptor, "a", encoding="utf-8")
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
+        logger.exception("a line is missing in the audit log: %s", record.msg)

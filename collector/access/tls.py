@@ -1,0 +1,100 @@
+"""TLS for all ports: certificate, key, and the CA of client certificates, read again when their files change."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """PEM files."""
+
+    certificate: Path
+    """The certificate, followed by those of the intermediate CAs."""
+    key: Path
+    client_ca: Path | None = None
+    """Clients need a certificate that this CA has signed; None: they need none."""
+
+    def versions(self) -> tuple[int, ...]:
+        """Return the times at which the files were changed; raises OSError."""
+        files = (self.certificate, self.key, *([self.client_ca] if self.client_ca else []))
+        return tuple(file.stat().st_mtime_ns for file in files)
+
+
+class Tls:
+    """The TLS configuration of a collector's servers.
+
+    Every handshake looks whether the files have changed, and connections made from then on have the new certificate.
+    New files that cannot be used leave the old ones in place, with an error in the log.
+    """
+
+    def __init__(self, files: TlsFiles) -> None:
+        """Read the files; raises ValueError that names them."""
+        self._files = files
+        self._lock = threading.Lock()
+        self._versions: tuple[int, ...] = ()
+        try:
+            self._versions = files.versions()
+            self._current, self._current_grpc = self._context(), self._grpc_configuration()
+        except (OSError, ssl.SSLError) as error:
+            msg = f"TLS cannot be used with the certificate {files.certificate} and the key {files.key}: {error}"
+            raise ValueError(msg) from error
+
+    def context(self) -> ssl.SSLContext:
+        """Make the context of an HTTP server. It gives each handshake the newest certificate."""
+        context = self._context()
+        context.sni_callback = self._choose
+        return context
+
+    def grpc_credentials(self) -> Any:
+        """Make the credentials of a gRPC server. They give each handshake the newest certificate."""
+        return grpc.dynamic_ssl_server_credentials(
+            self._current_grpc,
+            self._newest_grpc_configuration,
+            require_client_authentication=self._files.client_ca is not None,
+        )
+
+    def _context(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(self._files.certificate, self._files.key)
+        if self._files.client_ca:
+            context.load_verify_locations(self._files.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+    def _choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        self._read_again()
+        connection.context = self._current
+
+    def _newest_grpc_configuration(self) -> Any:
+        self._read_again()
+        return self._current_grpc
+
+    def _grpc_configuration(self) -> Any:
+        files = self._files
+        pair = (files.key.read_bytes(), files.certificate.read_bytes())
+        client_ca = files.client_ca.read_bytes() if files.client_ca else None
+        return grpc.ssl_server_certificate_configuration([pair], client_ca)
+
+    def _read_again(self) -> None:
+        with self._lock:
+            try:
+                versions = self._files.versions()
+                if versions == self._versions:
+                    return
+                self._versions = versions
+                self._current, self._current_grpc = self._context(), self._grpc_configuration()
+            except (OSError, ssl.SSLError) as error:
+                logger.error("%s cannot be used: %s (the old certificate stays)", self._files.certificate, error)
+                return
+            logger.info("read the certificate %s again", self._files.certificate)

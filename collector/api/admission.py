@@ -1,0 +1,203 @@
+"""Lets requests in: each shows its key, a few are answered at a time, and one whose client has left is given up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from http import HTTPStatus
+from typing import Any, Final
+
+from clickhouse_connect.driver.exceptions import DatabaseError
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from collector.access.access import Access, ForbiddenError, UnauthenticatedError, WrongHostError
+from collector.access.asgi import BEARER, admit
+from collector.access.caller import Caller, Role
+from collector.api import problems
+from collector.api.problems import answer
+from collector.api.session import CURRENT, ClientLeftError, QueryLimits, Session, TooLongError
+from collector.status import IngestStatus
+
+_WITHOUT_KEY: Final = frozenset({"/healthz", "/readyz"})
+_METRICS: Final = "/metrics"
+_READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_REFUSALS: Final = {
+    UnauthenticatedError: ("unauthenticated", HTTPStatus.UNAUTHORIZED),
+    ForbiddenError: ("forbidden", HTTPStatus.FORBIDDEN),
+    WrongHostError: ("wrong_host", HTTPStatus.MISDIRECTED_REQUEST),
+}
+REFUSALS: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS)
+"""The refusals that every endpoint may answer with."""
+_RETRY_AFTER_S: Final = 2
+_CANCEL_AGAIN_S: Final = 0.5
+_TIMEOUT_EXCEEDED: Final = 159
+_MEMORY_LIMIT_EXCEEDED: Final = 241
+_QUERY_WAS_CANCELLED: Final = 394
+"""ClickHouse's error codes."""
+
+
+class Admission:
+    """ASGI middleware in front of the API.
+
+    Health needs no key. `/metrics` needs one that reads all tenants. Everything else needs a key that reads, or an
+    admin's when it is not a GET.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        access: Access,
+        limits: QueryLimits,
+        status: IngestStatus,
+        cancel: Callable[[str], None],
+        metrics_without_key: bool,
+    ) -> None:
+        """`cancel` stops the queries that the store lists under a comment."""
+        self._app = app
+        self._access = access
+        self._limits = limits
+        self._status = status
+        self._cancel = cancel
+        self._without_key = _WITHOUT_KEY | ({_METRICS} if metrics_without_key else set())
+        self._slots = asyncio.Semaphore(limits.concurrency)
+        self._under_way = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http" or scope["path"] in self._without_key:
+            await self._app(scope, receive, send)
+            return
+        try:
+            caller = self._admitted(scope)
+        except PermissionError as error:
+            reason, http_status = _REFUSALS[type(error)]
+            headers = {"WWW-Authenticate": BEARER} if http_status == HTTPStatus.UNAUTHORIZED else {}
+            await self._refuse(reason, http_status, str(error), headers)(scope, receive, send)
+            return
+        if scope["path"] == _METRICS:
+            await self._app(scope, receive, send)
+        elif self._under_way >= self._limits.concurrency + self._limits.waiting:
+            detail = f"{self._under_way} requests are under way already; try again"
+            headers = {"Retry-After": str(_RETRY_AFTER_S)}
+            await self._refuse("busy", HTTPStatus.TOO_MANY_REQUESTS, detail, headers)(scope, receive, send)
+        else:
+            await self._in_turn(Session(caller, self._limits), scope, receive, send)
+
+    def _admitted(self, scope: MutableMapping[str, Any]) -> Caller:
+        method, path = scope["method"], scope["path"]
+        caller = admit(self._access, Role.READ if method in _READING else Role.ADMIN, scope)
+        route = f"{method} {path}"[:200]
+        if path == _METRICS and caller.tenant:
+            msg = f"the key {caller.key_id} is for one tenant; /metrics has those of all tenants"
+            self._access.audit.write("denied", key=caller.key_id, address=caller.address, route=route, reason=msg)
+            raise ForbiddenError(msg)
+        if method not in _READING:
+            self._access.audit.write(
+                "changed", key=caller.key_id, role=caller.role, address=caller.address, route=route
+            )
+        return caller
+
+    def _refuse(self, reason: str, http_status: HTTPStatus, detail: str, headers: dict[str, str]) -> ASGIApp:
+        self._status.api_refused(reason)
+        return answer(http_status, detail, headers=headers)
+
+    async def _in_turn(self, session: Session, scope: Scope, receive: Receive, send: Send) -> None:
+        """Wait for a slot and answer, unless the client leaves before."""
+        messages: asyncio.Queue[Any] = asyncio.Queue(maxsize=16)
+
+        async def listen() -> None:
+            while True:
+                message = await receive()
+                await messages.put(message)
+                if message["type"] == "http.disconnect":
+                    return
+
+        left = asyncio.create_task(listen())
+        self._under_way += 1
+        try:
+            if await self._got_slot(left):
+                try:
+                    await self._answer(session, left, self._app(scope, messages.get, send))
+                finally:
+                    self._slots.release()
+            else:
+                self._status.api_refused("client_left")
+        finally:
+            self._under_way -= 1
+            left.cancel()
+
+    async def _got_slot(self, left: asyncio.Task[None]) -> bool:
+        slot = asyncio.create_task(self._slots.acquire())
+        try:
+            await asyncio.wait({slot, left}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not slot.done():
+                slot.cancel()
+        return slot.done()
+
+    async def _answer(self, session: Session, left: asyncio.Task[None], answering: Awaitable[None]) -> None:
+        session.start()
+        CURRENT.set(session)
+        work = asyncio.ensure_future(answering)
+        try:
+            await asyncio.wait({work, left}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({work}, timeout=_CANCEL_AGAIN_S / 10)  # the end of an answer also ends `left`
+            if not work.done():
+                session.left = True
+                self._status.api_refused("client_left")
+            while not work.done():
+                # The query may begin just now, so it is cancelled until the handler gives up.
+                await asyncio.to_thread(self._cancel, session.comment)
+                await asyncio.wait({work}, timeout=_CANCEL_AGAIN_S)
+            await work
+        finally:
+            work.cancel()
+
+
+def install(
+    app: FastAPI,
+    *,
+    access: Access,
+    limits: QueryLimits,
+    status: IngestStatus,
+    cancel: Callable[[str], None],
+    metrics_without_key: bool,
+) -> None:
+    """Put `Admission` in front of the app, and answer the queries that its limits end."""
+
+    def ended(reason: str, detail: str) -> JSONResponse:
+        status.api_refused(reason)
+        return answer(HTTPStatus.SERVICE_UNAVAILABLE, detail)
+
+    def too_long(_: Request, error: Exception) -> JSONResponse:
+        return ended("too_long", f"the answer takes longer than {limits.timeout_s:g} s; ask for a shorter window")
+
+    def client_left(_: Request, error: Exception) -> JSONResponse:
+        return answer(HTTPStatus.SERVICE_UNAVAILABLE, "the client has left")  # nobody reads it
+
+    def by_code(request: Request, error: Exception) -> JSONResponse:
+        code = getattr(error, "code", None)
+        if code == _TIMEOUT_EXCEEDED:
+            return too_long(request, error)
+        if code == _MEMORY_LIMIT_EXCEEDED:
+            most = f"{limits.memory_bytes / 2**20:.0f} MiB"
+            detail = f"a query takes more memory than {most} or than there is; ask for a shorter window"
+            return ended("too_large", detail)
+        if code == _QUERY_WAS_CANCELLED:
+            return client_left(request, error)
+        return problems.unexpected(request, error)
+
+    app.add_exception_handler(TooLongError, too_long)
+    app.add_exception_handler(ClientLeftError, client_left)
+    app.add_exception_handler(DatabaseError, by_code)
+    app.add_middleware(
+        Admission,
+        access=access,
+        limits=limits,
+        status=status,
+        cancel=cancel,
+        metrics_without_key=metrics_without_key,
+    )

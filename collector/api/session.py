@@ -1,0 +1,130 @@
+"""One request to the API: its caller, and the limits that every query made for it has."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, Final
+
+from fastapi import Depends
+
+from collector.access.caller import Caller
+from collector.api.problems import Problem
+from collector.slo.judge import selected
+from collector.slo.model import Slo
+from collector.sql.fragment import TRUE, Fragment
+
+TENANT_FILTERS: Final = {
+    "requests": "tenant = '{tenant}'",
+    "open_requests": "tenant = '{tenant}'",
+    "spans": "resource['tokentrail.tenant'] = '{tenant}'",
+}
+"""Conditions by which the store itself hides the rows of other tenants, whatever a query asks for. The tables of tokens
+and phases have no tenant: they are read by the ids of requests. Those of engine processes have none either."""
+
+
+@dataclass(frozen=True)
+class QueryLimits:
+    """Limits of the API's work for its callers."""
+
+    concurrency: int = 4
+    """Requests that are answered at a time; the others wait."""
+    waiting: int = 64
+    """Requests that may wait; more are told to come back."""
+    timeout_s: float = 30.0
+    """Longest time for one answer, without the wait before."""
+    memory_bytes: int = 2 * 1024**3
+    """Most memory of one query in the store."""
+
+
+class ClientLeftError(RuntimeError):
+    """The client has closed its connection, so nobody waits for the answer."""
+
+
+class TooLongError(RuntimeError):
+    """The answer has taken all the time that it may."""
+
+
+@dataclass
+class Session:
+    """One request to the API."""
+
+    caller: Caller
+    limits: QueryLimits
+    left: bool = False
+    """The client has gone."""
+    comment: str = field(default_factory=lambda: f"tokentrail query {uuid.uuid4()}")
+    """The store lists the session's queries under this comment."""
+    started_s: float = field(default_factory=time.monotonic)
+
+    def start(self) -> None:
+        """Begin to count the time: the request has waited until now."""
+        self.started_s = time.monotonic()
+
+    def query_settings(self) -> dict[str, Any]:
+        """Settings of the session's next query. Raises `ClientLeftError` or `TooLongError` when there may be none."""
+        if self.left:
+            raise ClientLeftError
+        left_s = self.started_s + self.limits.timeout_s - time.monotonic()
+        if left_s <= 0:
+            raise TooLongError
+        settings: dict[str, Any] = {
+            "log_comment": self.comment,
+            "max_execution_time": left_s,
+            "max_memory_usage": self.limits.memory_bytes,
+            "priority": 10,  # behind inserts, which have 1
+        }
+        if self.caller.tenant:
+            settings["additional_table_filters"] = _table_filters(self.caller.tenant)
+        return settings
+
+
+def _table_filters(tenant: str) -> str:
+    conditions = {table: sql.format(tenant=tenant).replace("'", "\\'") for table, sql in TENANT_FILTERS.items()}
+    return "{" + ", ".join(f"'{table}': '{condition}'" for table, condition in conditions.items()) + "}"
+
+
+CURRENT: Final[ContextVar[Session]] = ContextVar("session")
+"""The request that this thread or task works for. Without one there is no query."""
+
+
+def query_settings() -> dict[str, Any]:
+    """Settings of the next query of the current session; raises LookupError outside of one."""
+    return CURRENT.get().query_settings()
+
+
+def tenant_filter() -> Fragment:
+    """Select the requests that the caller may see."""
+    tenant = CURRENT.get().caller.tenant
+    return selected({"tenant": [tenant]}, "caller") if tenant else TRUE
+
+
+def visible_slos(slos: tuple[Slo, ...]) -> tuple[Slo, ...]:
+    """Leave out the SLOs of other tenants, and the names of other tenants in those that are for several."""
+    tenant = CURRENT.get().caller.tenant
+    if not tenant:
+        return slos
+    return tuple(
+        slo.model_copy(update={"select": {**slo.select, "tenant": (tenant,)}}) if "tenant" in slo.select else slo
+        for slo in slos
+        if tenant in slo.select.get("tenant", (tenant,))
+    )
+
+
+def sees_all_tenants() -> bool:
+    """Tell whether the caller may see what belongs to no tenant or to all of them."""
+    return not CURRENT.get().caller.tenant
+
+
+def need_all_tenants() -> None:
+    """Raise Problem (403) for a caller of one tenant."""
+    if not sees_all_tenants():
+        msg = "engine processes serve all tenants together: this needs a key that is not for one tenant only"
+        raise Problem(HTTPStatus.FORBIDDEN, msg)
+
+
+ALL_TENANTS: Final = Depends(need_all_tenants)
+"""Dependency of a route that callers of one tenant may not use."""

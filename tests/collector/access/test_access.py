@@ -1,0 +1,160 @@
+"""Who may call: by key, by host name, and when a collector may listen at all."""
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from collector.access.access import (
+    Access,
+    ForbiddenError,
+    UnauthenticatedError,
+    WrongHostError,
+    check_exposure,
+    host_name,
+)
+from collector.access.audit import AuditLog
+from collector.access.caller import ANYBODY, Role
+from collector.access.keyring import Keyring
+from collector.access.keys import changing
+from tests.support.keys import CREATED, access_to, add_key
+
+KEYS_FILE = "/data/keys.json"
+
+
+def admit(access, role, headers=None, host="collector.example"):
+    authorization = (headers or {}).get("authorization")
+    return access.admit(Role(role), authorization, host=host, address="10.0.0.7", route="GET /x")
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "keys.json"
+
+
+@pytest.mark.parametrize(
+    ("role", "may"),
+    [("ingest", {"ingest"}), ("read", {"read"}), ("admin", {"ingest", "read", "admin"})],
+)
+def test_roles(path, role, may):
+    headers = add_key(path, role, "" if role == "admin" else "acme")
+    access = access_to(path)
+    for wanted in ("ingest", "read", "admin"):
+        if wanted in may:
+            caller = admit(access, wanted, headers)
+            assert (caller.role, caller.tenant, caller.address) == (role, "" if role == "admin" else "acme", "10.0.0.7")
+        else:
+            with pytest.raises(ForbiddenError, match=f"role {role}; this needs {wanted}"):
+                admit(access, wanted, headers)
+
+
+def test_a_tenant_has_several_keys_so_that_they_can_be_changed(path):
+    first, second = add_key(path, "read", "acme"), add_key(path, "read", "acme")
+    access = access_to(path)
+    assert {admit(access, "read", headers).tenant for headers in (first, second)} == {"acme"}
+    with changing(path) as keys:
+        keys[0] = keys[0].model_copy(update={"revoked": CREATED})
+    with pytest.raises(UnauthenticatedError, match="revoked"):
+        admit(access, "read", first)
+    assert admit(access, "read", second).tenant == "acme"
+
+
+def test_an_expired_key_is_refused(path):
+    headers = add_key(path, "read", "acme", expires=CREATED + timedelta(days=1))
+    access = access_to(path, now=lambda: CREATED)
+    assert admit(access, "read", headers)
+    with pytest.raises(UnauthenticatedError, match="expired"):
+        admit(access_to(path, now=lambda: CREATED + timedelta(days=1)), "read", headers)
+
+
+@pytest.mark.parametrize("header", ["", "Basic dTpw", "\xff", "Bearerx"])
+def test_any_other_scheme_is_no_key(path, header):
+    assert admit(Access(), "read", {"authorization": header}).key_id == ""
+    add_key(path, "read", "acme")
+    with pytest.raises(UnauthenticatedError, match="asks for a key"):
+        admit(access_to(path), "read", {"authorization": header})
+
+
+@pytest.mark.parametrize("header", ["Bearer", "Bearer ", "Bearer x", "bearer tokentrail_1_2", "Bearer \xff"])
+def test_a_wrong_key_is_refused_also_where_none_is_needed(path, header):
+    for access in (access_to(path), access_to(path, allow_anonymous=True), Access()):
+        with pytest.raises(UnauthenticatedError, match="does not know this key"):
+            admit(access, "read", {"authorization": header})
+
+
+def test_the_word_bearer_may_be_small(path):
+    secret = add_key(path, "admin")["authorization"].partition(" ")[2]
+    assert admit(access_to(path), "read", {"authorization": f"bearer  {secret} "}).role is Role.ADMIN
+
+
+def test_without_keys_everybody_may_call_and_with_the_first_one_nobody_without(path):
+    access = access_to(path)
+    assert admit(access, "admin").role is ANYBODY.role
+    add_key(path, "read", "acme")
+    with pytest.raises(UnauthenticatedError, match="asks for a key"):
+        admit(access, "admin")
+    assert admit(access_to(path, allow_anonymous=True), "admin").key_id == ""
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed"),
+    [
+        ("localhost", True), ("LOCALHOST:8080", True), ("a.localhost", True), ("127.0.0.1:8080", True),
+        ("[::1]:8080", True), ("10.1.2.3", True), ("collector:8080", True), ("Collector.", True), (None, True),
+        ("evil.example", False), ("evil.example:8080", False), ("localhost.evil.example", False), ("", False),
+        ("127.0.0.1.evil.example", False), ("notlocalhost", False), ("collector.evil.example", False),
+    ],
+)  # fmt: skip
+def test_a_caller_without_a_key_must_use_a_name_of_the_collector(host, allowed):
+    access = Access(allowed_hosts=frozenset({"collector"}))
+    if allowed:
+        assert admit(access, "read", host=host) == ANYBODY.__class__("", Role.ADMIN, "", "10.0.0.7")
+    else:
+        with pytest.raises(WrongHostError, match="TOKENTRAIL_ALLOWED_HOSTS"):
+            admit(access, "read", host=host)
+
+
+def test_a_caller_with_a_key_may_use_any_name(path):
+    headers = add_key(path, "read", "acme")
+    assert admit(access_to(path, allowed_hosts=frozenset()), "read", headers, host="slo.example").tenant == "acme"
+
+
+@pytest.mark.parametrize(
+    ("host", "name"), [("A.b:80", "a.b"), ("[::1]:80", "::1"), ("[::1]", "::1"), ("x", "x"), ("x.", "x"), ("", "")]
+)
+def test_host_names(host, name):
+    assert host_name(host) == name
+
+
+def test_each_refusal_is_a_line_of_the_audit_log(path):
+    headers = add_key(path, "read", "acme")
+    access = access_to(path)
+    admit(access, "read", headers)
+    for refused in ({}, {"authorization": "Bearer x"}, headers):
+        with pytest.raises(PermissionError):
+            admit(access, "ingest", refused)
+    lines = [json.loads(line) for line in path.with_name("audit.jsonl").read_text().splitlines()]
+    assert [line["event"] for line in lines] == ["denied"] * 3
+    assert [line.get("key") for line in lines] == [None, None, headers["authorization"].split("_")[1]]
+    assert {(line["address"], line["route"]) for line in lines} == {("10.0.0.7", "GET /x")}
+
+
+class TestExposure:
+    @pytest.mark.parametrize("hosts", [["127.0.0.1", "::1"], ["localhost"], ["127.8.8.8"]])
+    def test_loopback_needs_no_key(self, hosts, path):
+        check_exposure(hosts, Keyring(path), allow_anonymous=False, keys_file=KEYS_FILE)
+
+    @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "collector"])
+    def test_any_other_address_needs_one_or_the_word_for_none(self, host, path):
+        with pytest.raises(ValueError, match="tokentrail keys create") as refused:
+            check_exposure(["127.0.0.1", host], Keyring(path), allow_anonymous=False, keys_file=KEYS_FILE)
+        assert host in str(refused.value)
+        assert "TOKENTRAIL_ALLOW_ANONYMOUS=true" in str(refused.value)
+        assert KEYS_FILE in str(refused.value)
+        check_exposure([host], Keyring(path), allow_anonymous=True, keys_file=KEYS_FILE)
+        add_key(path, "read", "acme")
+        check_exposure([host], Keyring(path), allow_anonymous=False, keys_file=KEYS_FILE)
+
+
+def test_the_default_log_is_no_log():
+    assert isinstance(Access().audit, AuditLog)

@@ -1,0 +1,325 @@
+"""A few requests to the API are answered at a time; the others wait, are told to come back, or leave."""
+
+import asyncio
+import threading
+
+import pytest
+from clickhouse_connect.driver.exceptions import DatabaseError
+from fastapi.testclient import TestClient
+
+from collector.access.access import Access
+from collector.access.caller import ANYBODY
+from collector.api.admission import Admission
+from collector.api.session import (
+    CURRENT,
+    ClientLeftError,
+    QueryLimits,
+    Session,
+    TooLongError,
+    query_settings,
+    tenant_filter,
+)
+from collector.service import build_api
+from collector.status import IngestStatus
+from collector.store.insert import INSERT_SETTINGS
+from tests.support.keys import access_to, add_key
+
+WAIT_S = 20
+
+
+class Server:
+    """`Admission` around a handler that the test lets answer, and clients that may leave."""
+
+    def __init__(self, **limits):
+        self.status = IngestStatus()
+        self.cancelled = []
+        self.sessions = []
+        self.may_answer = asyncio.Event()
+        self.cancelling = asyncio.Semaphore(0)
+        self.loop = asyncio.get_running_loop()
+        self.app = Admission(
+            self.handler,
+            access=Access(),
+            limits=QueryLimits(**limits),
+            status=self.status,
+            cancel=self.cancel,
+            metrics_without_key=False,
+        )
+
+    async def handler(self, scope, receive, send):
+        self.sessions.append(CURRENT.get())
+        await self.may_answer.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    def cancel(self, comment):
+        self.cancelled.append(comment)
+        self.loop.call_soon_threadsafe(self.cancelling.release)
+
+    def client(self, path="/api/v1/summary"):
+        return Client(self.app, path)
+
+
+class Client:
+    def __init__(self, app, path):
+        self._inbox = asyncio.Queue()
+        self._inbox.put_nowait({"type": "http.request", "body": b"", "more_body": False})
+        self.sent = []
+        scope = {"type": "http", "method": "GET", "path": path, "headers": [], "client": ("10.0.0.7", 1)}
+        self.task = asyncio.create_task(app(scope, self._inbox.get, self._send))
+
+    async def _send(self, message):
+        self.sent.append(message)
+
+    def leave(self):
+        self._inbox.put_nowait({"type": "http.disconnect"})
+
+    async def status(self):
+        await asyncio.wait_for(self.task, WAIT_S)
+        return self.sent[0]["status"] if self.sent else None
+
+    @property
+    def headers(self):
+        return dict(self.sent[0]["headers"])
+
+
+def run(test):
+    async def limited():
+        await asyncio.wait_for(test(), WAIT_S)
+
+    asyncio.run(limited())
+
+
+async def settle():
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def test_only_so_many_are_answered_at_a_time():
+    async def test():
+        server = Server(concurrency=2, waiting=10)
+        clients = [server.client() for _ in range(5)]
+        await settle()
+        assert len(server.sessions) == 2
+        server.may_answer.set()
+        assert [await client.status() for client in clients] == [200] * 5
+        assert len(server.sessions) == 5
+
+    run(test)
+
+
+def test_more_than_may_wait_are_told_to_come_back():
+    async def test():
+        server = Server(concurrency=1, waiting=2)
+        clients = [server.client() for _ in range(3)]
+        await settle()
+        late = server.client()
+        assert await late.status() == 429
+        assert late.headers[b"retry-after"] == b"2"
+        assert late.headers[b"content-type"] == b"application/problem+json"
+        server.may_answer.set()
+        assert [await client.status() for client in clients] == [200] * 3
+        assert await server.client().status() == 200
+        assert server.status.snapshot().api_refused == {"busy": 1}
+
+    run(test)
+
+
+def test_a_client_that_leaves_has_its_queries_stopped_until_the_handler_gives_up():
+    async def test():
+        server = Server(concurrency=1)
+        client = server.client()
+        await settle()
+        client.leave()
+        for _ in range(2):
+            await server.cancelling.acquire()
+        session = server.sessions[0]
+        assert set(server.cancelled) == {session.comment}
+        with pytest.raises(ClientLeftError):
+            session.query_settings()
+        next_one = server.client()
+        await settle()
+        assert len(server.sessions) == 1  # the slot is not free while the query runs
+        server.may_answer.set()
+        await client.task
+        assert await next_one.status() == 200
+        assert server.status.snapshot().api_refused == {"client_left": 1}
+        assert server.sessions[1].comment not in server.cancelled
+
+    run(test)
+
+
+def test_a_client_that_leaves_while_it_waits_takes_no_slot():
+    async def test():
+        server = Server(concurrency=1)
+        first, second, third = (server.client() for _ in range(3))
+        await settle()
+        second.leave()
+        assert await second.status() is None
+        server.may_answer.set()
+        assert [await first.status(), await third.status()] == [200, 200]
+        assert len(server.sessions) == 2
+        assert server.cancelled == []
+
+    run(test)
+
+
+def test_an_answer_that_is_complete_is_not_cancelled():
+    async def test():
+        server = Server(concurrency=1)
+        client = server.client()
+        await settle()
+        server.may_answer.set()
+        client.leave()
+        assert await client.status() == 200
+        assert server.cancelled == []
+        assert server.status.snapshot().api_refused == {}
+
+    run(test)
+
+
+def test_a_handler_that_fails_gives_its_slot_back():
+    async def test():
+        server = Server(concurrency=1)
+
+        async def fail(scope, receive, send):
+            raise RuntimeError
+
+        server.app._app = fail
+        for _ in range(3):
+            with pytest.raises(RuntimeError):
+                await server.client().task
+
+    run(test)
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/healthz", "/readyz"])
+def test_metrics_and_health_do_not_wait_for_queries(path):
+    async def test():
+        server = Server(concurrency=1, waiting=1)
+        for _ in range(2):
+            server.client()
+        await settle()
+        seen = []
+
+        async def handler(scope, receive, send):
+            seen.append(scope["path"])
+
+        server.app._app = handler
+        await server.client(path).task
+        assert seen == [path]
+
+    run(test)
+
+
+class TestSession:
+    def test_the_time_counts_from_the_start_of_the_work(self, monkeypatch):
+        now = [100.0]
+        monkeypatch.setattr("collector.api.session.time.monotonic", lambda: now[0])
+        session = Session(ANYBODY, QueryLimits(timeout_s=30))
+        now[0] = 150.0
+        session.start()
+        now[0] = 160.0
+        assert session.query_settings()["max_execution_time"] == 20
+        now[0] = 180.0
+        with pytest.raises(TooLongError):
+            session.query_settings()
+
+    def test_limits_of_a_query(self):
+        settings = Session(ANYBODY, QueryLimits(memory_bytes=7)).query_settings()
+        assert settings["max_memory_usage"] == 7
+        assert "additional_table_filters" not in settings
+
+    def test_inserts_come_before_queries(self):
+        """ClickHouse's smaller number comes first, and 0 has no place in the order."""
+        assert 0 < INSERT_SETTINGS["priority"] < Session(ANYBODY, QueryLimits()).query_settings()["priority"]
+
+    def test_sessions_have_comments_of_their_own(self):
+        assert Session(ANYBODY, QueryLimits()).comment != Session(ANYBODY, QueryLimits()).comment
+
+    def test_outside_of_a_request_there_is_no_query(self):
+        with pytest.raises(LookupError):
+            query_settings()
+        with pytest.raises(LookupError):
+            tenant_filter()
+
+
+@pytest.fixture
+def limited(rows, clock, ingest_status):
+    def build(**limits):
+        app, _ = build_api(rows.store, (), ingest_status, lost_after_s=30.0, clock=clock, limits=QueryLimits(**limits))
+        return TestClient(app)
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason", "text"),
+    [
+        ({"timeout_s": 0.0005}, "too_long", "longer than 0.0005 s"),
+        ({"memory_bytes": 2**20}, "too_large", "more memory than 1 MiB"),
+    ],
+)
+def test_an_answer_that_takes_too_much_says_so(limited, rows, ingest_status, limits, reason, text):
+    rows.requests([{"e2e": 1_000_000 + n} for n in range(20_000)])
+    answer = limited(**limits).get("/api/v1/summary")
+    assert answer.status_code == 503
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert text in answer.json()["detail"]
+    assert "shorter window" in answer.json()["detail"]
+    assert ingest_status.snapshot().api_refused == {reason: 1}
+    assert limited().get("/api/v1/summary").status_code == 200
+
+
+def test_a_running_query_is_stopped_by_its_comment(module_store):
+    failed = []
+
+    def query():
+        sql = "SELECT count() FROM numbers(1000000000000) WHERE sipHash64(number) = 1"
+        try:
+            module_store.query(sql, settings={"log_comment": "tokentrail query x", "max_execution_time": 60})
+        except DatabaseError as error:
+            failed.append(error.code)
+
+    thread = threading.Thread(target=query)
+    thread.start()
+    running = "SELECT count() FROM system.processes WHERE Settings['log_comment'] = 'tokentrail query x'"
+    while module_store.query(running).result_rows == [(0,)]:
+        assert thread.is_alive()
+    module_store.cancel("tokentrail query another")
+    module_store.cancel("tokentrail query x")
+    thread.join(WAIT_S)
+    assert failed == [394]
+
+
+def test_changes_need_an_admin_and_are_in_the_audit_log(rows, clock, ingest_status, tmp_path):
+    path = tmp_path / "keys.json"
+    reader, admin = add_key(path, "read"), add_key(path, "admin")
+    app, _ = build_api(rows.store, (), ingest_status, lost_after_s=30.0, clock=clock, access=access_to(path))
+    client = TestClient(app)
+    assert client.post("/api/v1/summary", headers=reader).status_code == 403
+    assert client.post("/api/v1/summary", headers=admin).status_code == 405
+    log = path.with_name("audit.jsonl").read_text()
+    assert [line.split('"event": "')[1].split('"')[0] for line in log.splitlines()] == ["denied", "changed"]
+    assert ingest_status.snapshot().api_refused == {"forbidden": 1}
+
+
+def test_metrics_may_be_open_by_a_setting(rows, clock, ingest_status, tmp_path):
+    path = tmp_path / "keys.json"
+    add_key(path, "admin")
+    reader, tenant = add_key(path, "read"), add_key(path, "read", "acme")
+    for is_open, expected in ((False, [401, 403, 200]), (True, [200, 200, 200])):
+        settings = {"access": access_to(path), "metrics_without_key": is_open}
+        app, _ = build_api(rows.store, (), ingest_status, lost_after_s=30.0, clock=clock, **settings)
+        client = TestClient(app)
+        assert [client.get("/metrics", headers=h).status_code for h in ({}, tenant, reader)] == expected
+        assert client.get("/api/v1/summary").status_code == 401
+
+
+def test_the_api_refuses_a_name_of_another_host(rows, clock, ingest_status, tmp_path):
+    access = access_to(tmp_path / "keys.json", allowed_hosts=frozenset())
+    app, _ = build_api(rows.store, (), ingest_status, lost_after_s=30.0, clock=clock, access=access)
+    client = TestClient(app)
+    assert client.get("/api/v1/summary", headers={"host": "evil.example"}).status_code == 421
+    assert client.get("/api/v1/summary", headers={"host": "localhost:8080"}).status_code == 200
+    assert client.get("/healthz", headers={"host": "evil.example"}).status_code == 200

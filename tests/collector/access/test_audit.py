@@ -1,0 +1,63 @@
+"""The audit log: its lines, its size, and a flood of denials."""
+
+import json
+import stat
+
+from collector.access.audit import AuditLog
+
+
+class Clock:
+    now = 1_795_000_000.25
+
+    def __call__(self):
+        return self.now
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_line_has_the_time_and_the_fields_that_are_known(tmp_path):
+    path = tmp_path / "new" / "audit.jsonl"
+    AuditLog(path, unix_s=Clock()).write("denied", key="", address="10.0.0.7", route="GET /x", reason='a "b"\nc')
+    assert lines(path) == [
+        {"time": "2026-11-18T11:06:40.250+00:00", "event": "denied", "address": "10.0.0.7", "route": "GET /x",
+         "reason": 'a "b"\nc'}
+    ]  # fmt: skip
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_its_size_is_bounded(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    log = AuditLog(path, max_bytes=1_000)
+    for n in range(200):
+        log.write("created", key=f"{n:08x}")
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == 6
+    assert all(file.stat().st_size <= 1_000 for file in files)
+    assert lines(path)[-1]["key"] == f"{199:08x}"
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+
+
+def test_a_flood_of_denials_is_counted_and_other_events_are_kept(tmp_path):
+    path, clock = tmp_path / "audit.jsonl", Clock()
+    log = AuditLog(path, unix_s=clock)
+    for _ in range(25):
+        log.write("denied", reason="r")
+    log.write("created", key="k")
+    clock.now += 1
+    log.write("denied", reason="r")
+    log.write("denied", reason="r")
+    events = lines(path)
+    assert [line["event"] for line in events] == ["denied"] * 10 + ["created"] + ["denied"] * 2
+    assert [line.get("left_out") for line in events[-2:]] == [15, None]
+
+
+def test_a_disk_that_fails_stops_nothing(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    AuditLog(tmp_path / "file" / "audit.jsonl").write("created", key="k")
+    assert "audit log" in caplog.text
+
+
+def test_without_a_path_nothing_is_written():
+    AuditLog(None).write("created", key="k")

@@ -1,0 +1,126 @@
+"""A real collector that others reach: it refuses to start without keys, then asks for them on every port."""
+
+import subprocess
+import sys
+import threading
+from collections import Counter
+
+import grpc
+import httpx
+import pytest
+
+from benchmarks.query_10m import fill
+from collector.signals import TRACES
+from collector.store import Store
+from collector.store.schema import apply_schema
+from tests.collector.rows import NOW
+from tests.support.collector import PROTOBUF, ROOT, Collector
+from tests.support.keys import add_key
+from tests.support.otlp import token_body
+
+CLIENTS = 8
+
+
+def test_it_does_not_start_where_others_reach_it_until_it_is_told_how(tmp_path):
+    command = [sys.executable, "-m", "collector", "--data-dir", str(tmp_path), "--otlp-http", "0.0.0.0:0"]
+    command += ["--otlp-grpc", "127.0.0.1:0", "--api", "127.0.0.1:0"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 1
+    assert "tokentrail keys create" in ended.stderr
+    assert "TOKENTRAIL_ALLOW_ANONYMOUS=true" in ended.stderr
+    assert str(tmp_path / "keys.json") in ended.stderr
+
+
+def test_every_port_asks_for_a_key_and_a_new_one_counts_without_a_restart(tmp_path):
+    data = tmp_path / "data"
+    with Collector(data) as collector:
+        assert collector.get("/api/v1/summary").status_code == 200
+        reader, sender = add_key(data / "keys.json", "read", "acme"), add_key(data / "keys.json", "ingest", "acme")
+        collector.wait_until(lambda: collector.get("/api/v1/summary").status_code == 401)
+        assert collector.post(token_body()).status_code == 401
+        assert collector.get("/metrics").status_code == 401
+        assert collector.get("/readyz").status_code == 200
+        assert collector.post(token_body(), **sender).status_code == 200
+        answer = collector.http.get(collector.urls["api"] + "/api/v1/summary", headers=reader)
+        assert answer.status_code == 200
+        with grpc.insecure_channel(collector.urls["otlp-grpc"].removeprefix("http://")) as channel:
+            call = channel.unary_unary(f"/{TRACES.grpc_service}/Export")
+            with pytest.raises(grpc.RpcError, match="asks for a key"):
+                call(token_body(), timeout=20)
+            assert call(token_body(), timeout=20, metadata=[*sender.items()]) == b""
+    assert '"event": "denied"' in (data / "audit.jsonl").read_text()
+
+
+def test_eight_heavy_queries_at_once_are_bounded_and_data_goes_on_arriving(tmp_path):
+    data = tmp_path / "data"
+    store = Store.open(f"chdb://{data / 'store'}")
+    apply_schema(store)
+    fill(store, 200_000, NOW)
+    store.close()
+    limits = ["--query-concurrency", "1", "--query-waiting", "3", "--query-memory-bytes", str(8 * 2**20)]
+    with Collector(data, *limits) as collector:
+        answers = Counter()
+        together = threading.Barrier(CLIENTS)
+
+        def ask(seconds):
+            together.wait()
+            path = f"/api/v1/summary?start={(NOW - seconds * 10**9) // 10**9}&end={NOW // 10**9}"
+            answer = httpx.get(collector.urls["api"] + path, timeout=120)
+            answers[answer.status_code] += 1
+            if answer.status_code != 200:
+                details.append(answer.json()["detail"])
+
+        details = []
+        clients = [threading.Thread(target=ask, args=(30 * 86400,)) for _ in range(CLIENTS)]
+        for client in clients:
+            client.start()
+        stored = 0
+        while any(client.is_alive() for client in clients) or not stored:
+            assert collector.post(token_body(trace=stored + 1)).status_code == 200
+            assert collector.get("/readyz").status_code == 200
+            stored += 1
+        for client in clients:
+            client.join()
+        assert sum(answers.values()) == CLIENTS
+        assert answers[503] == 4  # one at a time and three that wait
+        assert answers[429] == 4
+        assert {detail.partition(" ")[0] for detail in details} == {"a", "4"}
+        collector.wait_until(lambda: not list((data / "wal").glob("*.wal")))
+        metrics = collector.get("/metrics").text
+        assert 'tokentrail_collector_api_requests_refused_total{reason="too_large"} 4.0' in metrics
+        assert 'tokentrail_collector_api_requests_refused_total{reason="busy"} 4.0' in metrics
+        assert f"tokentrail_collector_payloads_received_total {stored}" in metrics
+
+
+def test_a_client_that_leaves_ends_its_query(tmp_path):
+    data = tmp_path / "data"
+    store = Store.open(f"chdb://{data / 'store'}")
+    apply_schema(store)
+    fill(store, 500_000, NOW)
+    store.close()
+    with Collector(data, "--query-concurrency", "1") as collector:
+        path = f"/api/v1/goodput?surface=1&ttft=1s&start={NOW // 10**9 - 30 * 86400}&end={NOW // 10**9}"
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.get(collector.urls["api"] + path, timeout=httpx.Timeout(20, read=0.05))
+        left = 'tokentrail_collector_api_requests_refused_total{reason="client_left"} 1.0'
+        collector.wait_until(lambda: left in collector.get("/metrics").text)
+        # The place is free again.
+        assert collector.get("/api/v1/slos").status_code == 200
+
+
+def test_tls_on_all_ports(tmp_path):
+    certificate, key = tmp_path / "c.pem", tmp_path / "k.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command += ["-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True, timeout=60)
+    collector = Collector(tmp_path / "data", "--tls-cert", str(certificate), "--tls-key", str(key))
+    collector.http = httpx.Client(timeout=30, verify=str(certificate))
+    with collector:
+        assert {url.partition(":")[0] for url in collector.urls.values()} == {"https"}
+        assert collector.post(token_body()).status_code == 200
+        credentials = grpc.ssl_channel_credentials(certificate.read_bytes())
+        with grpc.secure_channel(collector.urls["otlp-grpc"].removeprefix("https://"), credentials) as channel:
+            assert channel.unary_unary(f"/{TRACES.grpc_service}/Export")(token_body(), timeout=20) == b""
+        plain = collector.urls["otlp-http"].replace("https", "http")
+        with pytest.raises(httpx.HTTPError):
+            httpx.post(plain + "/v1/traces", content=token_body(), headers=PROTOBUF)

@@ -1,0 +1,243 @@
+"""Keys: made once, stored as hashes, found by their secret, and read again when their file changes."""
+
+import json
+import logging
+import os
+import re
+import stat
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from pydantic import ValidationError
+
+from collector.access.__main__ import main
+from collector.access.caller import Role
+from collector.access.keyring import Keyring
+from collector.access.keys import KeyFileError, Keys, changing, make_key, read_keys
+
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "data" / "keys.json"
+
+
+def add(path, *args, **kwargs):
+    key, secret = make_key(*args, **kwargs)
+    with changing(path) as keys:
+        keys.append(key)
+    return key, secret
+
+
+def test_the_file_has_the_hash_and_not_the_secret(path):
+    key, secret = add(path, Role.INGEST, "acme", NOW)
+    assert re.fullmatch("tokentrail_[0-9a-f]{8}_[0-9a-f]{64}", secret)
+    assert secret.split("_")[2] not in path.read_text()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert read_keys(path) == [key]
+
+
+def test_secrets_differ():
+    assert len({make_key(Role.READ, "a", NOW)[1] for _ in range(100)}) == 100
+
+
+def test_a_key_is_found_by_its_whole_secret_only(path):
+    first, secret = make_key(Role.READ, "acme", NOW)
+    second, other = make_key(Role.READ, "acme", NOW)
+    keys = Keys([first, second])
+    assert keys.find(secret) == first
+    assert keys.find(other) == second
+    mixed = f"tokentrail_{first.id}_{other.split('_')[2]}"
+    wrong = [mixed, secret[:-1], secret + "0", secret.upper(), "", first.id, first.sha256]
+    wrong.append("tokentrail_00000000_" + "0" * 64)
+    assert [keys.find(text) for text in wrong] == [None] * len(wrong)
+
+
+@pytest.mark.parametrize(
+    ("fields", "state"),
+    [
+        ({}, "valid"),
+        ({"expires": NOW + timedelta(seconds=1)}, "valid"),
+        ({"expires": NOW}, "expired"),
+        ({"expires": NOW + timedelta(days=1), "revoked": NOW}, "revoked"),
+    ],
+)
+def test_states(fields, state):
+    key, _ = make_key(Role.READ, "a", NOW)
+    assert key.model_copy(update=fields).state(NOW) == state
+
+
+@pytest.mark.parametrize("tenant", ["a'b", "x" * 65, "-a", "a b", "a\n", "ä"])
+def test_a_tenants_name_is_safe_in_sql(tenant):
+    with pytest.raises(ValidationError):
+        make_key(Role.READ, tenant, NOW)
+
+
+def test_an_admin_key_has_no_tenant():
+    with pytest.raises(ValidationError, match="all tenants"):
+        make_key(Role.ADMIN, "acme", NOW)
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[]", '{"keys": [{"id": "x"}]}', '{"keys": [], "more": 1}', "\x00", '{"keys": [{}]}']
+)
+def test_a_broken_file_is_refused_without_its_content(path, content):
+    path.parent.mkdir()
+    path.write_text(content)
+    with pytest.raises(KeyFileError, match=re.escape(str(path))):
+        read_keys(path)
+
+
+def test_two_keys_with_one_id_are_refused(path):
+    add(path, Role.READ, "a", NOW)
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({"keys": content["keys"] * 2}))
+    with pytest.raises(KeyFileError, match="one id"):
+        read_keys(path)
+
+
+def test_a_change_that_fails_leaves_the_file(path):
+    key, _ = add(path, Role.READ, "a", NOW)
+
+    def fail():
+        with changing(path) as keys:
+            keys.clear()
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert read_keys(path) == [key]
+    assert sorted(p.name for p in path.parent.iterdir()) == ["keys.json", "keys.json.lock"]
+
+
+def test_a_disk_that_fails_leaves_the_file(path, monkeypatch):
+    key, _ = add(path, Role.READ, "a", NOW)
+
+    def no_space(_):
+        raise OSError(28, "no space")
+
+    monkeypatch.setattr(os, "fsync", no_space)
+    with pytest.raises(OSError, match="no space"):
+        add(path, Role.READ, "b", NOW)
+    assert read_keys(path) == [key]
+    assert sorted(p.name for p in path.parent.iterdir()) == ["keys.json", "keys.json.lock"]
+
+
+def test_writers_wait_for_each_other(path):
+    threads = [threading.Thread(target=add, args=(path, Role.READ, f"t{n}", NOW)) for n in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert {key.tenant for key in read_keys(path)} == {f"t{n}" for n in range(20)}
+
+
+class Monotonic:
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_a_running_collector_knows_a_new_key_and_a_revoked_one_after_a_second(path):
+    clock = Monotonic()
+    keyring = Keyring(path, monotonic_s=clock)
+    assert not keyring.in_use
+    key, secret = add(path, Role.READ, "a", NOW)
+    clock.now += 0.9
+    assert keyring.find(secret) is None
+    clock.now += 0.1
+    assert keyring.find(secret) == key
+    assert keyring.in_use
+    with changing(path) as keys:
+        keys[0] = key.model_copy(update={"revoked": NOW})
+    clock.now += 1
+    assert keyring.find(secret).state(NOW) == "revoked"
+    assert keyring.in_use
+
+
+def test_a_mistake_in_the_file_leaves_the_keys_as_they_were(path, caplog):
+    clock = Monotonic()
+    key, secret = add(path, Role.READ, "a", NOW)
+    keyring = Keyring(path, monotonic_s=clock)
+    path.write_text("{")
+    clock.now += 1
+    assert keyring.find(secret) == key
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    _, later = make_key(Role.READ, "b", NOW)
+    path.unlink()
+    clock.now += 1
+    assert keyring.find(secret) is None
+    assert keyring.find(later) is None
+    assert keyring.in_use  # a lost file does not open the collector
+
+
+def test_a_broken_file_ends_the_start(path):
+    path.parent.mkdir()
+    path.write_text("{")
+    with pytest.raises(KeyFileError):
+        Keyring(path)
+
+
+class TestCommand:
+    @pytest.fixture(autouse=True)
+    def environment(self, monkeypatch, tmp_path):
+        for name in [name for name in os.environ if name.startswith("TOKENTRAIL_")]:
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("TOKENTRAIL_DATA_DIR", str(tmp_path))
+        self.path = tmp_path / "keys.json"
+        self.audit = tmp_path / "audit.jsonl"
+
+    def test_create_shows_the_key_once(self, capsys):
+        assert main(["create", "--role", "ingest", "--tenant", "acme", "--expires", "90d", "--name", "engine 1"]) == 0
+        secret = capsys.readouterr().out.strip()
+        key = Keys(read_keys(self.path)).find(secret)
+        assert (key.role, key.tenant, key.name) == (Role.INGEST, "acme", "engine 1")
+        assert key.expires - key.created == timedelta(days=90)
+        assert main(["list"]) == 0
+        listed = capsys.readouterr().out
+        assert key.id in listed
+        assert secret.split("_")[2] not in listed
+        line = json.loads(self.audit.read_text())
+        assert (line["event"], line["key"], line["role"], line["tenant"]) == ("created", key.id, "ingest", "acme")
+        assert secret.split("_")[2] not in self.audit.read_text()
+
+    def test_revoke_takes_the_id_or_the_key(self, capsys):
+        for tenant in ("a", "b"):
+            main(["create", "--role", "read", "--tenant", tenant])
+        first, second = capsys.readouterr().out.split()
+        assert main(["revoke", first]) == 0
+        assert main(["revoke", second.split("_")[1]]) == 0
+        assert [key.state(datetime.now(UTC)) for key in read_keys(self.path)] == ["revoked", "revoked"]
+        assert [json.loads(line)["event"] for line in self.audit.read_text().splitlines()][2:] == ["revoked", "revoked"]
+
+    def test_revoking_again_keeps_the_time(self, capsys):
+        main(["create", "--role", "admin"])
+        secret = capsys.readouterr().out.strip()
+        main(["revoke", secret])
+        before = read_keys(self.path)
+        main(["revoke", secret])
+        assert read_keys(self.path) == before
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["create", "--role", "read"], "--tenant NAME, or --all-tenants"),
+            (["create", "--role", "ingest", "--tenant", "a b"], "tenant"),
+            (["create", "--role", "admin", "--tenant", "a"], "all tenants"),
+            (["create", "--role", "admin", "--expires", "2020-01-01T00:00:00+00:00"], "past"),
+            (["create", "--role", "admin", "--expires", "2099-01-01T00:00:00"], "time zone"),
+            (["create", "--role", "admin", "--expires", "soon"], "duration"),
+            (["revoke", "0123abcd"], "no key"),
+        ],
+    )
+    def test_mistakes_are_named_and_change_nothing(self, capsys, arguments, message):
+        assert main(arguments) == 1
+        assert message in capsys.readouterr().err
+        assert not self.path.exists() or read_keys(self.path) == []
+
+    def test_a_key_of_all_tenants_is_made_when_it_is_asked_for(self, capsys):
+        assert main(["create", "--role", "read", "--all-tenants"]) == 0
+        assert read_keys(self.path)[0].tenant == ""

@@ -1,0 +1,240 @@
+"""What one tenant is answered does not depend on another tenant's data, on any route of the API."""
+
+import re
+from itertools import chain
+
+import pytest
+from fastapi.testclient import TestClient
+
+from collector.api.session import TENANT_FILTERS
+from collector.service import build_api
+from collector.slo.model import load_slos
+from tests.collector.rows import NOW, SECOND
+from tests.support.keys import access_to, add_key
+
+TRACE = f"{0xACE:032x}"
+THEIR_TRACE = f"{0xB0B:032x}"
+ASKED = ("", "tenant=globex", "model=globex-model", "start=-30d")
+METRICS = (
+    "ttft",
+    "tpot",
+    "itl",
+    "e2e",
+    "queue",
+    "requests",
+    "failed",
+    "cancelled",
+    "output_tokens",
+    "goodput",
+    "attainment",
+)
+PROCESS_METRICS = ("kv_evictions", "preemptions", "kv_usage", "running", "waiting")
+
+ANSWERED = {
+    "/api/v1/summary": ASKED,
+    "/api/v1/goodput": [f"ttft=1s&surface=1&{asked}" for asked in ASKED],
+    "/api/v1/slos": ASKED,
+    "/api/v1/slos/all": ASKED[:2],
+    "/api/v1/requests": [*ASKED, "sort=ttft", "request_id=globex-request", "status=error"],
+    f"/api/v1/requests/{TRACE}": ("", "span_id=00000000000000aa"),
+    "/api/v1/timeseries": [*(f"metric={metric}" for metric in METRICS), "metric=ttft&tenant=globex"],
+    "/api/v1/incidents": ASKED,
+}
+"""Queries of a route that a tenant's key is answered."""
+REFUSED = {
+    "/api/v1/kv": ASKED[:2],
+    "/api/v1/cold_starts": ASKED[:2],
+    "/api/v1/engines": ASKED[:2],
+    "/api/v1/timeseries": [f"metric={metric}" for metric in PROCESS_METRICS],
+    "/metrics": ("",),
+}
+"""Queries that need a key for all tenants."""
+OPEN = {"/healthz", "/readyz"}
+
+SLOS = """
+slos:
+  - {name: all, objective: "0.9", window: 30d, thresholds: {ttft: 600ms, e2e: 60s}}
+  - {name: ours, objective: "0.9", window: 30d, select: {tenant: [acme, globex]}, thresholds: {e2e: 60s}}
+  - {name: globex-only, objective: "0.9", window: 30d, select: {tenant: [globex]}, thresholds: {e2e: 60s}}
+"""
+
+
+@pytest.fixture
+def client(rows, clock, tmp_path, ingest_status):
+    slos = tmp_path / "slos.yaml"
+    slos.write_text(SLOS)
+    app, _ = build_api(
+        rows.store,
+        load_slos(slos),
+        ingest_status,
+        lost_after_s=30.0,
+        clock=clock,
+        access=access_to(tmp_path / "keys.json"),
+    )
+    return TestClient(app)
+
+
+@pytest.fixture
+def acme(tmp_path):
+    return add_key(tmp_path / "keys.json", "read", "acme")
+
+
+@pytest.fixture
+def admin(tmp_path):
+    return add_key(tmp_path / "keys.json", "admin")
+
+
+def add_traffic(rows, tenant, trace):
+    """Ended, failed and open requests with tokens and phases, and the events of the process that served them."""
+    own = {
+        "tenant": tenant, "model": f"{tenant}-model", "service": f"{tenant}-service", "instance": f"{tenant}-instance",
+        "variant": f"{tenant}-variant",
+    }  # fmt: skip
+    process = {name: own[name] for name in ("service", "instance", "variant")}
+    engine = {"engine": f"{tenant}-server"}
+    request = rows.request(
+        **own, **engine, trace_id=trace, request_id=f"{tenant}-request", queue_ns=SECOND // 4, ended=NOW - 2 * SECOND
+    )
+    rows.tokens(request, [500_000, 100_000, 400_000])
+    rows.phases(request, [("queued", SECOND // 4), ("decode", SECOND - SECOND // 4)])
+    # A second request in the trace that both tenants share.
+    shared = f"{0xACE:032x}"
+    rows.request(**own, trace_id=shared, span_id=f"{len(tenant):016x}", status="error", error_type=f"{tenant}-error")
+    rows.request(**own, status="cancelled", ended=NOW - 3 * SECOND)
+    if tenant == "globex":
+        rows.request(**own, status="error", ended=NOW - 2 * SECOND)
+    rows.open(**own, start=NOW - 120 * SECOND, seen=NOW - 100 * SECOND)
+    rows.open(**own, start=NOW - 20 * SECOND, seen=NOW - SECOND)
+    rows.step(**process, start=NOW - SECOND, running=3, waiting=7, kv_blocks_used=len(tenant), kv_blocks_total=9)
+    rows.kv_event(**process, start=NOW - SECOND, trace_id=trace, request_span_id=bytes.fromhex("00000000000000aa"))
+    rows.cold_start(**process, **engine, model=own["model"], start=NOW - 5 * SECOND, duration=4 * SECOND)
+
+
+def paths(queries):
+    return [f"{path}?{query}" for path, each in queries.items() for query in each]
+
+
+def answers(client, headers, asked):
+    found = {}
+    for path in asked:
+        answer = client.get(path, headers=headers)
+        found[path] = (answer.status_code, answer.text)
+    return found
+
+
+def test_every_route_of_the_api_is_asked_here(client, admin):
+    routes = client.get("/openapi.json", headers=admin).json()["paths"]
+    asked = {*ANSWERED, *REFUSED, *OPEN}
+
+    def is_asked(route):
+        return any(re.fullmatch(re.sub(r"\{[a-z_]+\}", "[^/]+", route), path) for path in asked)
+
+    assert [route for route in routes if not is_asked(route)] == []
+    metrics = next(p for p in routes["/api/v1/timeseries"]["get"]["parameters"] if p["name"] == "metric")
+    assert {*METRICS, *PROCESS_METRICS} == {*metrics["schema"]["enum"]}
+
+
+def test_a_tenant_is_answered_as_if_it_were_alone(client, rows, acme):
+    add_traffic(rows, "acme", TRACE)
+    alone = answers(client, acme, paths(ANSWERED))
+    assert {status for status, _ in alone.values()} == {200}
+    add_traffic(rows, "globex", THEIR_TRACE)
+    with_others = answers(client, acme, paths(ANSWERED))
+    assert {path: text for path, text in with_others.items() if text != alone[path]} == {}
+    # The client may send the other tenant's name; nothing else may bring it.
+    assert [path for path, (_, text) in with_others.items() if "globex" in text] == []
+
+
+def test_a_tenant_sees_its_own_requests(client, rows, acme):
+    add_traffic(rows, "acme", TRACE)
+    add_traffic(rows, "globex", THEIR_TRACE)
+    assert client.get("/api/v1/summary", headers=acme).json()["requests"]["total"] == 3
+    detail = client.get(f"/api/v1/requests/{TRACE}?span_id=00000000000000aa", headers=acme).json()
+    assert len(detail["tokens"]) == 3
+    assert [event["own"] for event in detail["events"]] == [True]
+    assert detail["steps"] is None
+
+
+def test_all_of_these_answers_hold_the_other_tenants_data_for_an_admin(client, rows, acme, admin):
+    """So the test above would see a filter that is missing."""
+    add_traffic(rows, "acme", TRACE)
+    asked = [f"{path}?" for path in ANSWERED if path != "/api/v1/timeseries"]
+    asked += [path for path in paths(REFUSED) if "tenant=" not in path]
+    asked += ["/api/v1/goodput?ttft=100ms&surface=1", *(f"/api/v1/timeseries?metric={metric}" for metric in METRICS)]
+    alone = answers(client, admin, asked)
+    add_traffic(rows, "globex", THEIR_TRACE)
+    now = answers(client, admin, asked)
+    goodput = "/api/v1/goodput?"  # needs a threshold
+    assert {path for path in asked if now[path] == alone[path]} == {goodput}
+    assert {path: now[path][0] for path in asked if now[path][0] != 200} == {goodput: 400}
+
+
+def test_another_tenants_trace_does_not_exist(client, rows, acme, admin):
+    add_traffic(rows, "globex", THEIR_TRACE)
+    assert client.get(f"/api/v1/requests/{THEIR_TRACE}", headers=acme).status_code == 404
+    assert client.get(f"/api/v1/requests/{THEIR_TRACE}", headers=admin).status_code == 200
+
+
+def test_an_slo_of_another_tenant_does_not_exist(client, acme):
+    assert [slo["name"] for slo in client.get("/api/v1/slos", headers=acme).json()["slos"]] == ["all", "ours"]
+    assert client.get("/api/v1/slos/ours", headers=acme).json()["select"] == {"tenant": ["acme"]}
+    missing = client.get("/api/v1/slos/globex-only", headers=acme)
+    assert missing.status_code == 404
+    assert "there are: all, ours" in missing.json()["detail"]
+
+
+@pytest.mark.parametrize("path", paths(REFUSED))
+def test_engine_processes_need_a_key_for_all_tenants(client, acme, path):
+    answer = client.get(path, headers=acme)
+    assert answer.status_code == 403
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize("path", sorted({*chain(ANSWERED, REFUSED)}))
+def test_no_route_answers_without_a_reading_key(client, acme, tmp_path, path):
+    without = client.get(path)
+    assert without.status_code == 401
+    assert without.headers["www-authenticate"].startswith("Bearer")
+    assert without.headers["content-type"] == "application/problem+json"
+    assert client.get(path, headers=add_key(tmp_path / "other.json", "admin")).status_code == 401
+    ingest = add_key(tmp_path / "keys.json", "ingest", "acme")
+    assert client.get(path, headers=ingest).status_code == 403
+
+
+@pytest.mark.parametrize("path", sorted(OPEN))
+def test_health_needs_no_key(client, acme, path):
+    assert client.get(path).status_code in (200, 503)
+    assert "www-authenticate" not in client.get(path).headers
+
+
+def test_every_table_is_hidden_or_has_no_tenant(module_store):
+    """A new table needs a decision: a filter in TENANT_FILTERS, or a reason why it has no tenant."""
+    without_tenant = {
+        "tokens": "read by the ids of requests",
+        "phases": "read by the ids of requests",
+        "steps": "of engine processes",
+        "kv_events": "of engine processes",
+        "cold_starts": "of engine processes",
+        "schema_version": "the collector's own",
+    }
+    sql = "SELECT name FROM system.tables WHERE database = currentDatabase() AND engine LIKE '%MergeTree'"
+    tables = {name for (name,) in module_store.query(sql).result_rows}
+    assert tables == {*TENANT_FILTERS, *without_tenant}
+
+
+def test_the_store_hides_other_tenants_from_a_query_that_forgets_the_filter(module_store, rows):
+    from collector.access.caller import Caller, Role
+    from collector.api.session import QueryLimits, Session
+
+    add_traffic(rows, "acme", TRACE)
+    add_traffic(rows, "globex", THEIR_TRACE)
+    rows.store.client().command(
+        "INSERT INTO spans (start, resource) VALUES (now(), {'tokentrail.tenant': 'acme'}), (now(), {})"
+    )
+    settings = Session(Caller("k", Role.READ, "acme"), QueryLimits()).query_settings()
+    counts = {
+        table: module_store.query(f"SELECT count() FROM {table}", settings=settings).result_rows[0][0]
+        for table in TENANT_FILTERS
+    }
+    assert counts == {"requests": 3, "open_requests": 5, "spans": 1}
+    rows.store.client().command("TRUNCATE TABLE spans")

@@ -1,0 +1,197 @@
+"""TLS on all ports, with certificates that openssl makes."""
+
+import logging
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+
+import grpc
+import httpx
+import pytest
+from starlette.responses import PlainTextResponse
+
+from collector.access.tls import Tls, TlsFiles
+from collector.http_server import HttpServer
+from collector.receive.grpc import GrpcReceiver
+from collector.receive.http import BodyLimits
+from collector.settings import Settings
+from collector.signals import TRACES
+from tests.collector.test_otlp_http import WAIT_S, Receiver
+from tests.support.otlp import token_body
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make certificates")
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Makes a certificate for localhost that signs itself; files are replaced when they exist."""
+    made = []
+
+    def make(name, common_name="localhost"):
+        certificate, key = tmp_path / f"{name}.pem", tmp_path / f"{name}.key"
+        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+        command += ["-days", "2", "-subj", f"/CN={common_name}", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+        subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True, timeout=60)
+        made.append(name)
+        for file in (certificate, key):
+            os.utime(file, ns=(len(made), len(made)))  # a new time, however fast the test is
+        return certificate, key
+
+    return make
+
+
+async def hello(scope, receive, send):
+    await PlainTextResponse("hello")(scope, receive, send)
+
+
+@pytest.fixture
+def serve():
+    started = []
+
+    def serve(tls):
+        server = HttpServer(hello, "test", "127.0.0.1", 0, tls=tls.context())
+        server.start()
+        started.append(server)
+        return server.url
+
+    yield serve
+    for server in started:
+        server.stop(1.0)
+
+
+def get(url, ca, client=None):
+    context = ssl.create_default_context(cafile=ca)
+    if client:
+        context.load_cert_chain(*client)
+    return httpx.get(url, verify=context, timeout=WAIT_S)
+
+
+def common_name(url, ca):
+    """The subject of the certificate that a server shows now."""
+    host, port = httpx.URL(url).host, httpx.URL(url).port
+    context = ssl.create_default_context(cafile=ca)
+    with socket.create_connection((host, port), WAIT_S) as plain:
+        tls = context.wrap_socket(plain, server_hostname=host)
+        return dict(pair[0] for pair in tls.getpeercert()["subject"])["commonName"]
+
+
+def test_https(make, serve):
+    certificate, key = make("server")
+    url = serve(Tls(TlsFiles(certificate, key)))
+    assert url.startswith("https://")
+    assert get(url, certificate).text == "hello"
+    other, _ = make("other")
+    with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+        get(url, other)
+    with pytest.raises(httpx.RemoteProtocolError):
+        httpx.get(url.replace("https", "http"), timeout=WAIT_S)
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1")
+def test_old_versions_of_tls_are_refused(make, serve):
+    certificate, key = make("server")
+    url = serve(Tls(TlsFiles(certificate, key)))
+    context = ssl.create_default_context(cafile=certificate)
+    context.set_ciphers("DEFAULT:@SECLEVEL=0")
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(url, verify=context, timeout=WAIT_S)
+
+
+def test_clients_need_a_certificate_when_there_is_a_ca(make, serve):
+    server, client, stranger = make("server"), make("client"), make("stranger")
+    url = serve(Tls(TlsFiles(*server, client_ca=client[0])))
+    assert get(url, server[0], client).text == "hello"
+    for wrong in (None, stranger):
+        with pytest.raises(httpx.HTTPError):
+            get(url, server[0], wrong)
+
+
+def test_a_new_certificate_is_shown_without_a_restart(make, serve, caplog):
+    certificate, key = make("server", "first")
+    url = serve(Tls(TlsFiles(certificate, key)))
+    assert common_name(url, certificate) == "first"
+    make("server", "second")
+    assert common_name(url, certificate) == "second"
+    good = certificate.read_bytes()
+    certificate.write_text("nonsense")
+    trusted = certificate.with_name("good.pem")
+    trusted.write_bytes(good)
+    assert common_name(url, trusted) == "second"
+    assert [record.levelno for record in caplog.records if record.levelno > logging.WARNING] == [logging.ERROR]
+
+
+@pytest.mark.parametrize("missing", ["certificate", "key"])
+def test_files_that_cannot_be_used_end_the_start(make, missing):
+    certificate, key = make("server")
+    {"certificate": certificate, "key": key}[missing].unlink()
+    with pytest.raises(ValueError, match=str(certificate)):
+        Tls(TlsFiles(certificate, key))
+
+
+def test_a_key_of_another_certificate_ends_the_start(make):
+    with pytest.raises(ValueError, match="TLS cannot be used"):
+        Tls(TlsFiles(make("one")[0], make("two")[1]))
+
+
+@pytest.mark.parametrize("given", [{"tls_cert": "c"}, {"tls_key": "k"}, {"tls_client_ca": "ca"}])
+def test_settings_need_certificate_and_key_together(given):
+    with pytest.raises(ValueError, match="TOKENTRAIL_TLS_KEY"):
+        Settings(**given)
+
+
+class TestGrpc:
+    @pytest.fixture
+    def export(self, tmp_path):
+        receiver = Receiver(tmp_path)
+        started = []
+
+        def start(tls):
+            server = GrpcReceiver([receiver.ingest], BodyLimits(4_000, 8_000), "127.0.0.1", 0, tls=tls)
+            server.start()
+            started.append(server)
+
+            def export(**files):
+                contents = {name: file.read_bytes() for name, file in files.items()}
+                address = server.url.removeprefix("https://")
+                with grpc.secure_channel(address, grpc.ssl_channel_credentials(**contents)) as channel:
+                    return channel.unary_unary(f"/{TRACES.grpc_service}/Export")(token_body(), timeout=5)
+
+            return export
+
+        yield start
+        for server in started:
+            server.stop(1.0)
+        receiver.commit.stop(WAIT_S)
+
+    def test_grpc(self, make, export):
+        certificate, key = make("server")
+        call = export(Tls(TlsFiles(certificate, key)))
+        assert call(root_certificates=certificate) == b""
+        other, _ = make("other")
+        with pytest.raises(grpc.RpcError):
+            call(root_certificates=other)
+
+    def test_clients_need_a_certificate_when_there_is_a_ca(self, make, export):
+        server, client = make("server"), make("client")
+        call = export(Tls(TlsFiles(*server, client_ca=client[0])))
+        assert call(root_certificates=server[0], private_key=client[1], certificate_chain=client[0]) == b""
+        with pytest.raises(grpc.RpcError):
+            call(root_certificates=server[0])
+
+    def test_a_new_certificate_is_shown_without_a_restart(self, make, export):
+        certificate, key = make("server")
+        call = export(Tls(TlsFiles(certificate, key)))
+        old = certificate.with_name("old.pem")
+        old.write_bytes(certificate.read_bytes())
+        assert call(root_certificates=old) == b""
+        make("server")
+        assert call(root_certificates=certificate) == b""
+        with pytest.raises(grpc.RpcError):
+            call(root_certificates=old)
+        newer = certificate.with_name("newer.pem")
+        newer.write_bytes(certificate.read_bytes())
+        certificate.write_text("nonsense")
+        assert call(root_certificates=newer) == b""
