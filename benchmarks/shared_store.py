@@ -31,10 +31,10 @@ from collector.status import IngestStatus
 from collector.store import Store
 from collector.store.insert import insert_otlp
 from collector.store.schema import apply_schema
-from tests.support.otlp import token_body
+from tests.support.otlp import Request
 
 CLIENTS = 8
-PAYLOAD = token_body(count=3000)
+PAYLOAD: bytes = Request().tokens(count=3000).body()  # type: ignore[no-untyped-call]
 LIMITS = {
     "limits": QueryLimits(),
     "no_limits": QueryLimits(concurrency=100, timeout_s=600.0, memory_bytes=2**40),

@@ -53,8 +53,9 @@ class Service:
         self._settings = settings
         hosts = [split_address(address)[0] for address in (settings.otlp_http, settings.otlp_grpc, settings.api)]
         access = open_access(settings, hosts)
-        files = (settings.tls_cert, settings.tls_key)
-        tls = Tls(TlsFiles(*files, settings.tls_client_ca)) if all(files) else None
+        tls = None
+        if settings.tls_cert and settings.tls_key:
+            tls = Tls(TlsFiles(settings.tls_cert, settings.tls_key, settings.tls_client_ca))
         self.status = IngestStatus()
         self._lock_file = _lock_folder(settings.data_dir)
         opener = StoreOpener(settings.store_dsn, self.status, retention_days=settings.retention_days)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import getpass
 import sys
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Final
 
 from pydantic import ValidationError
 
@@ -24,12 +26,14 @@ def main(arguments: list[str]) -> int:
     folder = {"data_dir": given.data_dir} if given.data_dir else {}
     try:
         settings = Settings(**folder)
-        return int(given.run(given, settings))
+        _ACTIONS[given.action](given, settings)
     except ValidationError as error:
         sys.stderr.write("".join(f"{line}\n" for line in describe_problems(error)))
+        return 1
     except (KeyFileError, OSError, ValueError) as error:
         sys.stderr.write(f"error: {error}\n")
-    return 1
+        return 1
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -37,28 +41,24 @@ def _parser() -> argparse.ArgumentParser:
         prog="tokentrail keys",
         description="Keys of a collector. They are in TOKENTRAIL_KEYS, or keys.json in the data folder.",
     )
+    parser.add_argument(
+        "action", choices=_ACTIONS, help="make a key and show it, once; list the keys; make one invalid at once"
+    )
+    parser.add_argument("id", nargs="?", default="", help="revoke: the id in the list, or the whole key")
+    parser.add_argument("--role", type=Role, choices=list(Role), help="create: what the key is for")
+    whom = parser.add_mutually_exclusive_group()
+    whom.add_argument("--tenant", default="", help="create: the only tenant that the key writes or reads")
+    whom.add_argument("--all-tenants", action="store_true", help="create: the key writes or reads all tenants")
+    parser.add_argument("--name", default="", help="create: a note for the list")
+    parser.add_argument("--expires", help="create: 90d, 12h, or 2027-01-31T00:00:00+00:00; never if not given")
     parser.add_argument("--data-dir", type=Path, help="the collector's data folder (TOKENTRAIL_DATA_DIR, .data)")
-    commands = parser.add_subparsers(required=True, metavar="create | list | revoke")
-
-    create = commands.add_parser("create", help="make a key and show it, once")
-    create.add_argument("--role", type=Role, choices=list(Role), required=True)
-    whom = create.add_mutually_exclusive_group()
-    whom.add_argument("--tenant", default="", help="the only tenant that the key writes or reads")
-    whom.add_argument("--all-tenants", action="store_true", help="the key writes or reads those of all tenants")
-    create.add_argument("--name", default="", help="a note for the list")
-    create.add_argument("--expires", help="90d, 12h, or a time such as 2027-01-31T00:00:00+00:00; never if not given")
-    create.set_defaults(run=_create)
-
-    show = commands.add_parser("list", help="list the keys, without their secrets")
-    show.set_defaults(run=_list)
-
-    revoke = commands.add_parser("revoke", help="make a key invalid at once")
-    revoke.add_argument("id", help="eight hex digits, as `list` shows them; the whole key also works")
-    revoke.set_defaults(run=_revoke)
     return parser
 
 
-def _create(given: argparse.Namespace, settings: Settings) -> int:
+def _create(given: argparse.Namespace, settings: Settings) -> None:
+    if given.role is None:
+        msg = "a key needs --role ingest, read or admin"
+        raise ValueError(msg)
     if given.role is not Role.ADMIN and not given.tenant and not given.all_tenants:
         msg = f"a key with the role {given.role} needs --tenant NAME, or --all-tenants"
         raise ValueError(msg)
@@ -70,10 +70,9 @@ def _create(given: argparse.Namespace, settings: Settings) -> int:
     sys.stdout.write(f"{secret}\n")
     whom = f"tenant {key.tenant}" if key.tenant else "all tenants"
     sys.stderr.write(f"key {key.id}: role {key.role}, {whom}. It is not shown again; only its hash is stored\n")
-    return 0
 
 
-def _list(_given: argparse.Namespace, settings: Settings) -> int:
+def _list(_given: argparse.Namespace, settings: Settings) -> None:
     rows = [("id", "role", "tenant", "state", "created", "expires", "name")]
     for key in read_keys(settings.keys_file):
         expires = key.expires.isoformat(timespec="seconds") if key.expires else "never"
@@ -82,10 +81,9 @@ def _list(_given: argparse.Namespace, settings: Settings) -> int:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         sys.stdout.write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n")
-    return 0
 
 
-def _revoke(given: argparse.Namespace, settings: Settings) -> int:
+def _revoke(given: argparse.Namespace, settings: Settings) -> None:
     wanted = given.id.split("_")[1] if given.id.startswith("tokentrail_") else given.id
     with changing(settings.keys_file) as keys:
         at = next((i for i, key in enumerate(keys) if key.id == wanted), None)
@@ -97,7 +95,6 @@ def _revoke(given: argparse.Namespace, settings: Settings) -> int:
         key = keys[at]
     _audit(settings, "revoked", key)
     sys.stderr.write(f"key {key.id} is revoked; a running collector knows it after a second\n")
-    return 0
 
 
 def _expiry(text: str | None, now: datetime) -> datetime | None:
@@ -120,6 +117,13 @@ def _audit(settings: Settings, event: str, key: Key) -> None:
     AuditLog(settings.audit_file).write(
         event, key=key.id, role=key.role, tenant=key.tenant, route="tokentrail keys", user=getpass.getuser()
     )
+
+
+_ACTIONS: Final[dict[str, Callable[[argparse.Namespace, Settings], None]]] = {
+    "create": _create,
+    "list": _list,
+    "revoke": _revoke,
+}
 
 
 if __name__ == "__main__":

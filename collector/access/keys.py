@@ -4,7 +4,7 @@ A key is shown once, when it is made. The file has its SHA-256 only. A slow hash
 because people choose guessable ones. A key has 256 random bits, which nobody can guess at any speed, and a slow hash
 would cost its time with every request.
 
-    tokentrail_5f1c09ab_64-hex-digits    the prefix is for scanners that look for leaked secrets, 5f1c09ab is the id
+    tokentrail_ID_SECRET    a word for scanners that look for leaked secrets, 8 hex digits, 64 hex digits
 """
 
 from __future__ import annotations

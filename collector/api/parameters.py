@@ -82,5 +82,5 @@ class WindowQuery(BaseModel):
             raise bad_parameter("start", "must be before end")
         given = {key: getattr(self, key) for key in get_args(Dimension)}
         asked = selected({key: values for key, values in given.items() if values}, "filter")
-        own = tenant_filter()
-        return Window(start, end, asked if own == TRUE else all_of(own, asked))
+        both = [part for part in (tenant_filter(), asked) if part != TRUE]
+        return Window(start, end, both[0] if len(both) == 1 else all_of(*both))

@@ -40,8 +40,8 @@ from tests.support.collector import Collector
 ROOT = Path(__file__).parents[2]
 
 OUTSIDE = {".git", ".venv", ".demo"}
-THEIR_OWN = {"docker-compose.override.yml", "config.json"}
-"""File names that the documentation gives to files of the reader or of Hugging Face."""
+THEIR_OWN = {"docker-compose.override.yml", "config.json", "keys.json"}
+"""File names that the documentation gives to files of the reader, of a data folder or of Hugging Face."""
 
 
 def named_variables(text: str) -> Iterator[str]:

@@ -29,15 +29,15 @@ def test_help_and_version():
     assert "up" in usage
 
 
-def test_keys_are_made_listed_and_revoked(tmp_path, capfd):
-    folder = ["keys", "--data-dir", str(tmp_path)]
-    assert runner.invoke(app, [*folder, "create", "--role", "read", "--tenant", "acme"]).exit_code == 0
-    key = capfd.readouterr().out.strip()
+def test_keys_are_made_listed_and_revoked(tmp_path):
+    def run(*arguments):
+        return runner.invoke(app, ["keys", *arguments, "--data-dir", str(tmp_path)])
+
+    key = run("create", "--role", "read", "--tenant", "acme").stdout.strip()
     assert key.startswith("tokentrail_")
-    assert runner.invoke(app, [*folder, "revoke", key]).exit_code == 0
-    assert runner.invoke(app, [*folder, "list"]).exit_code == 0
-    assert "revoked" in capfd.readouterr().out
-    assert runner.invoke(app, [*folder, "revoke", "0"]).exit_code == 1
+    assert run("revoke", key).exit_code == 0
+    assert "revoked" in run("list").stdout
+    assert run("revoke", "0").exit_code == 1
 
 
 def test_bad_options_are_named():

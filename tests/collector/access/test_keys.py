@@ -144,18 +144,18 @@ class Monotonic:
 def test_a_running_collector_knows_a_new_key_and_a_revoked_one_after_a_second(path):
     clock = Monotonic()
     keyring = Keyring(path, monotonic_s=clock)
-    assert not keyring.in_use
+    in_use = [keyring.in_use]
     key, secret = add(path, Role.READ, "a", NOW)
     clock.now += 0.9
     assert keyring.find(secret) is None
     clock.now += 0.1
     assert keyring.find(secret) == key
-    assert keyring.in_use
+    in_use.append(keyring.in_use)
     with changing(path) as keys:
         keys[0] = key.model_copy(update={"revoked": NOW})
     clock.now += 1
     assert keyring.find(secret).state(NOW) == "revoked"
-    assert keyring.in_use
+    assert [*in_use, keyring.in_use] == [False, True, True]
 
 
 def test_a_mistake_in_the_file_leaves_the_keys_as_they_were(path, caplog):
@@ -224,6 +224,7 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
+            (["create"], "--role"),
             (["create", "--role", "read"], "--tenant NAME, or --all-tenants"),
             (["create", "--role", "ingest", "--tenant", "a b"], "tenant"),
             (["create", "--role", "admin", "--tenant", "a"], "all tenants"),
