@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from collector.service import open_access
 from collector.settings import load_settings
 from instrumented_engine.__main__ import read_settings as engine_settings
 from instrumented_engine.model.download import WHEEL_MODELS, cache_folder
@@ -66,6 +67,18 @@ def test_the_collector_accepts_its_environment(services, stages, monkeypatch):
     assert listening == stages["collector"].exposed
     assert str(settings.data_dir) in {volume.split(":")[1] for volume in services["collector"]["volumes"]}
     assert str(settings.slos) in {volume.split(":")[1] for volume in services["collector"]["volumes"]}
+
+
+def test_the_image_alone_asks_for_keys_and_compose_says_that_none_is_needed(services, stages, monkeypatch, tmp_path):
+    for name, value in (stages["collector"].env | {"TOKENTRAIL_DATA_DIR": str(tmp_path)}).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match="there is no key"):
+        open_access(load_settings([]), ["0.0.0.0"])
+    for name, value in services["collector"]["environment"].items():
+        monkeypatch.setenv(name, value)
+    access = open_access(load_settings([]), ["0.0.0.0"])
+    assert access.allow_anonymous
+    assert access.allowed_hosts == {"collector", "0.0.0.0"}
 
 
 def test_the_engine_accepts_its_environment(services, stages, monkeypatch):
