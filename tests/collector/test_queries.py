@@ -62,13 +62,16 @@ class TestRender:
 
     def test_values_are_bound_and_those_of_fragments_too(self):
         class Store:
-            def query(self, sql, parameters):
-                self.parameters = parameters
+            def query(self, sql, parameters, settings):
+                self.parameters, self.settings = parameters, settings
                 return type("Result", (), {"column_names": ("total",), "result_rows": [(7,)]})
 
         store: Any = Store()
         assert Queries(store).row("requests_count", {"filter": A}, start_ns=1, end_ns=2) == {"total": 7}
         assert store.parameters == {"a": "x", "start_ns": 1, "end_ns": 2}
+        assert store.settings == {}
+        Queries(store, lambda: {"max_threads": 1}).row("requests_count", {"filter": A}, start_ns=1, end_ns=2)
+        assert store.settings == {"max_threads": 1}
 
 
 def test_no_part_is_unused():
