@@ -71,6 +71,7 @@ def test_an_overdrawn_allowance_is_paid_back_before_the_next_payload(limiter, cl
 
 def test_an_allowance_that_is_not_used_does_not_grow_beyond_a_second(limiter, clock):
     one = limiter(spans_per_s=100)
+    one.check_rate("a")
     clock.now += 3600
     one.check_rate("a")
     one.spend("a", spans=100, size=1)

@@ -89,6 +89,12 @@ def test_no_encoding_hides_a_claim(message):
     assert tenants(stamp(body)) == [["acme"], ["acme"]]
 
 
+def test_a_resource_that_comes_in_two_parts_keeps_the_attributes_of_both():
+    parts = field(1, resource(first="1")) + SPANS + field(1, resource(second="2"))
+    (found,) = ExportTraceServiceRequest.FromString(stamp(field(1, parts))).resource_spans
+    assert {a.key for a in found.resource.attributes} == {"tokentrail.tenant", "first", "second"}
+
+
 def test_other_fields_of_the_request_stay():
     body = token_body()
     assert stamp(body + field(9, b"more")).endswith(field(9, b"more"))
