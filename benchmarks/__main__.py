@@ -9,7 +9,15 @@ from typing import Annotated
 
 import typer
 
-BENCHMARKS = ("sdk_span_cost", "sdk_metrics", "sdk_wakeups", "collector_ingest", "query_10m", "shared_store", "engine_decode")
+BENCHMARKS = (
+    "sdk_span_cost",
+    "sdk_metrics",
+    "sdk_wakeups",
+    "collector_ingest",
+    "query_10m",
+    "shared_store",
+    "engine_decode",
+)
 
 
 def main(
