@@ -17,6 +17,8 @@ class IngestSnapshot:
     payloads_rejected: dict[str, int]
     """By reason, the names in `collector.receive.refusals`."""
     payloads_dead_lettered: int
+    payloads_repeated: int
+    """Left out of inserts, because another segment has claimed them."""
     items_received: Counter[str]
     """By kind: `spans`."""
     items_rejected: dict[str, Counter[str]]
@@ -82,6 +84,11 @@ class IngestStatus:
         with self._lock:
             self._counts["dead_lettered"] += 1
 
+    def repeated(self, payloads: int) -> None:
+        """Count payloads that another collector, or an earlier segment, stores."""
+        with self._lock:
+            self._counts["repeated"] += payloads
+
     def wal_pending(self, signal: str, segments: int, size: int) -> None:
         """Set how many segments and bytes a signal's log holds that the store does not have yet."""
         with self._lock:
@@ -105,6 +112,7 @@ class IngestStatus:
                 payloads_duplicate=self._counts["duplicates"],
                 payloads_rejected=dict(self._payloads_rejected),
                 payloads_dead_lettered=self._counts["dead_lettered"],
+                payloads_repeated=self._counts["repeated"],
                 items_received=self._items.copy(),
                 items_rejected={kind: reasons.copy() for kind, reasons in self._items_rejected.items()},
                 bytes_received=self._counts["bytes"],

@@ -87,6 +87,7 @@ class MetricsPage(Collector):
         for metric, n in (
             (metrics.PAYLOADS, now.payloads_received),
             (metrics.DUPLICATES, now.payloads_duplicate),
+            (metrics.REPEATED, now.payloads_repeated),
             (metrics.DEAD_LETTERED, now.payloads_dead_lettered),
             (metrics.SPANS, now.spans_received),
             (metrics.BYTES, now.bytes_received),
