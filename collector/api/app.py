@@ -6,9 +6,10 @@ from http import HTTPStatus
 
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
+from fastapi_offline import FastAPIOffline
 
 from collector import exposition
-from collector.api import engines, goodput, incidents, problems, requests, slos, summary, timeseries
+from collector.api import engines, goodput, incidents, problems, requests, slos, spans, summary, timeseries
 from collector.api.context import Context
 from collector.exposition import MetricsPage
 from collector.status import IngestStatus
@@ -16,7 +17,8 @@ from collector.status import IngestStatus
 
 def create_app(context: Context, metrics_page: MetricsPage, status: IngestStatus) -> FastAPI:
     """Build the application: `/api/v1` reads `context`, `/metrics` exposes `metrics_page`, `/readyz` reads `status`."""
-    app = FastAPI(
+    app = FastAPIOffline(
+        redoc_url=None,
         title="tokentrail collector",
         version="1",
         description="Every request and token, and the SLOs that they meet or miss. See docs/api.md.",
@@ -24,7 +26,7 @@ def create_app(context: Context, metrics_page: MetricsPage, status: IngestStatus
     problems.install(app)
     app.include_router(exposition.router(metrics_page))
     errors = problems.responses(HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE)
-    for part in (summary, goodput, slos, requests, timeseries, engines, incidents):
+    for part in (summary, goodput, slos, requests, timeseries, engines, incidents, spans):
         app.include_router(part.router(context), prefix="/api/v1", responses=errors)
 
     @app.get("/healthz", tags=["process"])

@@ -35,8 +35,8 @@ class ContendedError(RuntimeError):
 class Claims:
     """Decides which segment stores a payload: the one with the first claim of its digest.
 
-    Claims have a total order, because claim 7 is inserted with the token "claim 7" after claim 6 was seen, and the store
-    takes a token once:
+    Claims have a total order, because claim 7 is inserted with the token "claim 7" after claim 6 was seen, and the
+    store takes a token once:
 
         A and B see claim 6          both insert claim 7, and the store takes A's
         A sees claim 7: its own      it stores the payloads of claim 7 that no claim before 7 has

@@ -21,7 +21,7 @@ from collector.signals import Signal
 from collector.status import IngestStatus
 from collector.store.claims import Claims
 from collector.store.insert import RefusedError, TooMuchError, insert_otlp
-from collector.store.store import Store
+from collector.store.store import Store, reason_of
 from collector.wal.dead_letters import DeadLetters
 from collector.wal.frame import Frame, digest_of
 from collector.wal.log import SegmentLog
@@ -218,7 +218,8 @@ class Writer:
 
     def _report_failure(self, attempt: RetryCallState) -> None:
         error = attempt.outcome.exception() if attempt.outcome else None
-        reason = f"the store {self._store.safe_dsn} does not take data of {self._signal.name}: {error}"
+        cause = reason_of(error) if error else "no reason"
+        reason = f"the store {self._store.safe_dsn} does not take data of {self._signal.name}: {cause}"
         self._not_ready(reason, attempt.attempt_number)
 
     def _not_ready(self, reason: str, attempt: int = 1) -> None:

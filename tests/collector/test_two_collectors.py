@@ -1,4 +1,4 @@
-"""Two collectors on one ClickHouse: a payload that both get makes its rows once, and counts once in the sum of /metrics."""
+"""Two collectors on one ClickHouse: a payload that both get makes its rows once, and /metrics count it once in sum."""
 
 import re
 import time
