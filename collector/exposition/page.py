@@ -68,9 +68,10 @@ class MetricsPage(Collector):
         bounds = {"start_ns": now - RECENT_NS, "end_ns": now}
         for row in self._queries.rows("newest_steps", {"process_filter": TRUE}, **bounds):
             process = self._counters.admit_process((row["service"], row["instance"]))
-            present.set(metrics.RUNNING, process, row["running_now"])
-            present.set(metrics.WAITING, process, row["waiting_now"])
-            if row["blocks_total"]:
+            for metric, n in ((metrics.RUNNING, row["running_now"]), (metrics.WAITING, row["waiting_now"])):
+                if n is not None:
+                    present.set(metric, process, n)
+            if row["blocks_total"] and row["blocks_used"] is not None:
                 present.set(metrics.KV_USAGE, process, row["blocks_used"] / row["blocks_total"])
         for process in self._counters.processes():
             present.set(metrics.IN_FLIGHT, process, 0)

@@ -101,14 +101,17 @@ class Claims:
         )
 
     def _claims_of(self, digests: set[bytes]) -> list[tuple[int, bytes, str, int]]:
-        """Return claim, digest, segment and `withdrawn` of every claim of these digests, in the order of the claims."""
+        """Return claim, digest, segment and `withdrawn` of every claim of these digests, in the order of the claims.
+
+        A digest with the same first bytes as one of them may be among the answers.
+        """
         prefixes = ",".join(str(int.from_bytes(digest[:8], "little")) for digest in digests)
         sql = f"""
             SELECT claim, digest, segment, withdrawn FROM payload_claims
             WHERE signal = {{signal:String}} AND prefix IN ({prefixes}) ORDER BY claim
         """
         found = self._store.client().query(sql, {"signal": self._signal}, settings=_LONGEST_SQL).result_rows
-        return [(claim, digest, segment, withdrawn) for claim, digest, segment, withdrawn in found if digest in digests]
+        return [(claim, digest, segment, withdrawn) for claim, digest, segment, withdrawn in found]
 
     @staticmethod
     def _owners(claims: Sequence[tuple[int, bytes, str, int]]) -> dict[bytes, str]:

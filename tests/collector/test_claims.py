@@ -150,3 +150,9 @@ def test_old_claims_are_dropped_by_partitions_and_the_newest_number_stays(claims
     claims(retention_s=86_400.0)._forget(197_000)
     kept = module_store.query("SELECT claim FROM payload_claims ORDER BY claim").result_rows
     assert kept == [(1,), (2,), (3 * 65_536 - 2,), (3 * 65_536 - 1,)]
+
+
+def test_the_newest_claims_stay_however_old_they_are(claims, module_store):
+    module_store.client().command("INSERT INTO payload_claims (claim, claimed_at) VALUES (1, now() - 100000)")
+    claims(retention_s=1.0)._forget(1000)
+    assert count(module_store) == (1, 1)

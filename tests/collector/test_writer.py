@@ -129,6 +129,8 @@ def test_a_payload_that_another_segment_has_claimed_is_left_out_and_counted(setu
     assert s.log.pending == (0, 0)
     assert s.log.seen(digest_of(token_body(trace=2)))
     assert s.status.snapshot().ready
+    s.writer.write(s.segment(token_body(trace=4), token_body(trace=2)))
+    assert s.tokens() == {1: 3, 4: 3}
 
 
 def test_a_segment_of_which_others_have_claimed_all_inserts_nothing(setup):
