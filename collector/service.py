@@ -59,7 +59,9 @@ class Service:
         limits = BodyLimits(settings.max_body_bytes, settings.max_decompressed_bytes, settings.receive_buffer_bytes)
         http_server = partial(HttpServer, body_timeout_s=settings.body_timeout_s)
         otlp_http = http_server(create_otlp_app(ingests, limits), "otlp-http", *split_address(settings.otlp_http))
-        otlp_grpc = GrpcReceiver(ingests, limits, *split_address(settings.otlp_grpc))
+        otlp_grpc = GrpcReceiver(
+            ingests, limits, *split_address(settings.otlp_grpc), message_timeout_s=settings.body_timeout_s
+        )
         api_server = http_server(api, "api", *split_address(settings.api))
         self.listeners = {server.name: server.url for server in (otlp_http, otlp_grpc, api_server)}
         """Name and address of everything that listens, with the real ports."""

@@ -14,15 +14,16 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import RetryInfo
 
 from collector.receive.decompress import decompress, encoding_of_message
-from collector.receive.errors import BusyError
+from collector.receive.errors import BusyError, SlowError
 from collector.receive.http import BodyLimits
 from collector.receive.ingest import Ingest
 from collector.receive.refusals import REFUSALS, REFUSED
 from collector.status import IngestStatus
 
-_THREADS: Final = 16
 _MAX_CALLS: Final = 256
-"""Most calls that are answered or wait for a thread."""
+"""Most calls that are answered or wait for their message, each on a thread."""
+_MAX_CONNECTIONS: Final = 512
+_HANDSHAKE_TIMEOUT_MS: Final = 10_000
 _STATUS_CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 """grpc's own constants by the number that `google.rpc.Status` has."""
 
@@ -31,7 +32,7 @@ class _Calls(ThreadPoolExecutor):
     """The threads that answer calls. It counts the calls that were given to it and have not ended."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(_THREADS, thread_name_prefix=name)
+        super().__init__(_MAX_CALLS, thread_name_prefix=name)
         self._changed = threading.Condition()
         self.count = 0
 
@@ -55,20 +56,34 @@ class _Calls(ThreadPoolExecutor):
 
 
 class _Export:
-    """One signal's `Export`. Messages stay bytes: gRPC would decompress them without a limit."""
+    """One signal's `Export`. Messages stay bytes: gRPC would decompress them without a limit.
 
-    def __init__(self, ingest: Ingest, limits: BodyLimits) -> None:
+    It is a handler of a stream, because grpc waits for ever for the message of any other.
+    """
+
+    def __init__(self, ingest: Ingest, limits: BodyLimits, message_timeout_s: float) -> None:
         self._ingest = ingest
         self._limits = limits
+        self._message_timeout_s = message_timeout_s
+        self._readers = ThreadPoolExecutor(_MAX_CALLS, thread_name_prefix="otlp-grpc reader")
 
-    def __call__(self, message: bytes, context: grpc.ServicerContext) -> bytes:
+    def __call__(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
         """Answer one request when its payload is durable."""
         try:
+            message = self._read(messages)
             body = decompress(message, encoding_of_message(message), self._limits.decompressed)
             answer: bytes = self._ingest.accept(body).result().SerializeToString()
         except REFUSED as error:
             _refuse(context, self._ingest.status, error)
         return answer
+
+    def _read(self, messages: Iterator[bytes]) -> bytes:
+        """Wait for the message. The refusal of a slow one ends the call, and with it the reader's wait."""
+        try:
+            return self._readers.submit(next, messages, b"").result(self._message_timeout_s)
+        except TimeoutError as error:
+            msg = f"the message did not arrive within {self._message_timeout_s:g} s; try again"
+            raise SlowError(msg) from error
 
 
 class _Busy:
@@ -105,13 +120,13 @@ class _Handler(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpcio has no t
     grpc's own limit of calls answers RESOURCE_EXHAUSTED without a time to retry, and a sender must then drop its data.
     """
 
-    def __init__(self, ingests: Sequence[Ingest], limits: BodyLimits, calls: _Calls) -> None:
+    def __init__(self, ingests: Sequence[Ingest], limits: BodyLimits, calls: _Calls, timeout_s: float) -> None:
         self._calls = calls
         self._export: dict[str, Any] = {}
         self._busy: dict[str, Any] = {}
         for ingest in ingests:
             method = f"/{ingest.signal.grpc_service}/Export"
-            self._export[method] = grpc.unary_unary_rpc_method_handler(_Export(ingest, limits))
+            self._export[method] = grpc.stream_unary_rpc_method_handler(_Export(ingest, limits, timeout_s))
             # A handler of a stream may answer before it has read a message.
             self._busy[method] = grpc.stream_unary_rpc_method_handler(_Busy(ingest))
         self._received = "; ".join(f"{i.signal.name}: call {i.signal.grpc_service}/Export" for i in ingests)
@@ -132,16 +147,23 @@ class GrpcReceiver:
 
     name = "otlp-grpc"
 
-    def __init__(self, ingests: Sequence[Ingest], limits: BodyLimits, host: str, port: int) -> None:
-        """Bind at once; raises OSError when the address cannot be had."""
+    def __init__(
+        self, ingests: Sequence[Ingest], limits: BodyLimits, host: str, port: int, *, message_timeout_s: float = 30.0
+    ) -> None:
+        """Bind at once; raises OSError when the address cannot be had.
+
+        A call is refused when its message has not arrived in its time.
+        """
         self._calls = _Calls(self.name)
         self._server = grpc.server(
             self._calls,
-            handlers=(_Handler(ingests, limits, self._calls),),
+            handlers=(_Handler(ingests, limits, self._calls, message_timeout_s),),
             options=[
                 ("grpc.max_receive_message_length", limits.sent),
                 ("grpc.per_message_decompression", 0),
                 ("grpc.so_reuseport", 0),
+                ("grpc.max_allowed_incoming_connections", _MAX_CONNECTIONS),
+                ("grpc.server_handshake_timeout_ms", _HANDSHAKE_TIMEOUT_MS),
             ],
         )
         host = f"[{host}]" if ":" in host else host

@@ -13,6 +13,7 @@ from collector.receive.errors import (
     BrokenEncodingError,
     BusyError,
     MalformedError,
+    SlowError,
     TooLargeError,
     UnsupportedContentTypeError,
     UnsupportedEncodingError,
@@ -48,6 +49,7 @@ REFUSALS: Final[dict[type[Exception], Refusal]] = {
     BrokenEncodingError: Refusal("encoding", 400, Code.INVALID_ARGUMENT),
     MalformedError: Refusal("malformed", 400, Code.INVALID_ARGUMENT),
     LogUnavailableError: Refusal("overloaded", 503, Code.UNAVAILABLE, retry_after_s=2),
+    SlowError: Refusal("slow", 408, Code.UNAVAILABLE, retry_after_s=1),
     BusyError: Refusal("busy", 503, Code.UNAVAILABLE, retry_after_s=1),
     ClientDisconnect: Refusal("disconnected", 400, Code.CANCELLED),
 }

@@ -131,6 +131,7 @@ def test_a_payload_that_another_segment_has_claimed_is_left_out_and_counted(setu
     assert s.status.snapshot().ready
     s.writer.write(s.segment(token_body(trace=4), token_body(trace=2)))
     assert s.tokens() == {1: 3, 4: 3}
+    assert len(claims.withdrawn) == 1
 
 
 def test_a_segment_of_which_others_have_claimed_all_inserts_nothing(setup):
@@ -222,6 +223,15 @@ def test_a_single_span_that_is_too_large_for_the_memory_is_set_aside(setup):
     assert [path.read_bytes() for path in s.dead()] == [request.body()]
     assert s.tokens() == {2: 3}
     assert s.log.pending == (0, 0)
+
+
+def test_a_payload_of_which_a_half_is_stored_is_known(setup):
+    request = Request().tokens(trace=1, count=1)
+    request.span("large", attributes={"text": "x" * 2_000_000})
+    s = setup(insert=scarce(10**6, []), max_wait_s=0.001)
+    s.writer.write(s.segment(request.body()))
+    assert (s.tokens(), len(s.dead())) == ({1: 1}, 1)
+    assert s.log.seen(digest_of(request.body()))
 
 
 @pytest.mark.parametrize(
