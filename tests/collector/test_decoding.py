@@ -324,6 +324,13 @@ def test_phases_of_vllm_need_both_times(span_of, store):
     assert rows(store, "phases") == []
 
 
+@pytest.mark.parametrize(("prefill", "decode", "queue"), [(0.2, 0.3, 100 * MS), (0.3, 0.3, 0), (0.5, 0.4, 0)])
+def test_a_vllm_request_whose_parts_are_longer_than_the_whole_has_not_waited(span_of, prefill, decode, queue):
+    whole = {"gen_ai.latency.e2e": 0.6, "gen_ai.latency.time_in_model_prefill": prefill}
+    parts = span_of("vllm.tracing.otel", whole | {"gen_ai.latency.time_in_model_decode": decode}, "queue_ns, e2e_ns")
+    assert parts == (queue, 600 * MS)
+
+
 @pytest.mark.parametrize("value", NOT_COUNTS)
 @pytest.mark.parametrize("scope", ["tokentrail", "vllm.tracing.otel", "other"])
 def test_a_count_that_is_none_is_unknown(span_of, scope, value):

@@ -13,6 +13,7 @@ from collector.receive.errors import (
     BrokenEncodingError,
     BusyError,
     MalformedError,
+    SlowError,
     TooLargeError,
     UnsupportedContentTypeError,
     UnsupportedEncodingError,
@@ -33,6 +34,7 @@ EXPECTED = {
     BrokenEncodingError: ("encoding", 400, grpc.StatusCode.INVALID_ARGUMENT, None),
     MalformedError: ("malformed", 400, grpc.StatusCode.INVALID_ARGUMENT, None),
     LogUnavailableError: ("overloaded", 503, grpc.StatusCode.UNAVAILABLE, 2),
+    SlowError: ("slow", 408, grpc.StatusCode.UNAVAILABLE, 1),
     BusyError: ("busy", 503, grpc.StatusCode.UNAVAILABLE, 1),
     ClientDisconnect: ("disconnected", 400, grpc.StatusCode.CANCELLED, None),
 }
