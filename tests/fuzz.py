@@ -7,6 +7,7 @@ witness's rows are not exactly those it described, or when the collector does no
 """
 
 import argparse
+import base64
 import gzip
 import json
 import random
@@ -122,12 +123,26 @@ def changed_bytes(chance, body):
     return bytes(data)
 
 
+def otlp_json(message):
+    """The request as OTLP/JSON, with hexadecimal ids."""
+
+    def hexadecimal(fields):
+        ids = {
+            key: base64.b64decode(fields[key]).hex() for key in ("traceId", "spanId", "parentSpanId") if key in fields
+        }
+        return fields | ids
+
+    return json.loads(json_format.MessageToJson(message), object_hook=hexadecimal)
+
+
 def changed_json(chance, node):
-    """The document with about one value in twenty replaced."""
-    if chance.random() < 0.05:
+    """The document with about one value in a hundred replaced."""
+    if chance.random() < 0.01:
         return chance.choice(JSON_VALUES)
     if isinstance(node, dict):
-        return {key if chance.random() > 0.01 else "\ud800": changed_json(chance, value) for key, value in node.items()}
+        return {
+            key if chance.random() > 0.002 else "\ud800": changed_json(chance, value) for key, value in node.items()
+        }
     return [changed_json(chance, item) for item in node] if isinstance(node, list) else node
 
 
@@ -135,7 +150,7 @@ def http_case(chance, trace):
     """Body and headers of one request."""
     message = good(chance, trace).message
     if as_json := chance.random() < 0.4:
-        text = json.dumps(changed_json(chance, json_format.MessageToDict(message)))
+        text = json.dumps(changed_json(chance, otlp_json(message)))
         body = text.encode() if chance.random() < 0.7 else changed_bytes(chance, text.encode())
     else:
         body = changed_bytes(chance, message.SerializeToString())
@@ -202,7 +217,7 @@ def judge(data_dir, traces):
             )
         sql = f"""
             SELECT count(), uniqExact(trace_id, token_index), sum(duration_us) FROM tokens
-            WHERE reinterpretAsUInt128(reverse(trace_id)) >= {WITNESS_TRACE}
+            WHERE reinterpretAsUInt128(reverse(trace_id)) BETWEEN {traces[0]} AND {traces[-1]}
         """
         tokens = store.query(sql).result_rows[0]
         if tokens != (5 * len(traces), 5 * len(traces), 600_000 * len(traces)):
