@@ -60,9 +60,11 @@ class Claims:
         The answer is the same after a crash. Raises `ContendedError`, or the store's errors, and may be called again.
         """
         digests = {frame.digest for frame in frames}
+        if not digests:
+            return []
         for _ in range(_TRIES):
             claims = self._claims_of(digests)
-            mine = [claim for claim, digest, claimant, _ in claims if claimant == segment]
+            mine = [claim for claim, _, claimant, _ in claims if claimant == segment]
             if mine:
                 owners = self._owners(claims)
                 self._forget(min(mine))
@@ -110,8 +112,8 @@ class Claims:
             SELECT claim, digest, segment, withdrawn FROM payload_claims
             WHERE signal = {{signal:String}} AND prefix IN ({prefixes}) ORDER BY claim
         """
-        found = self._store.client().query(sql, {"signal": self._signal}, settings=_LONGEST_SQL).result_rows
-        return [(claim, digest, segment, withdrawn) for claim, digest, segment, withdrawn in found]
+        found = self._store.client().query(sql, {"signal": self._signal}, settings=_LONGEST_SQL)
+        return [(claim, digest, segment, withdrawn) for claim, digest, segment, withdrawn in found.result_rows]
 
     @staticmethod
     def _owners(claims: Sequence[tuple[int, bytes, str, int]]) -> dict[bytes, str]:

@@ -35,6 +35,11 @@ def test_the_first_segment_that_claims_a_payload_stores_it_whatever_the_collecto
     assert owned(claims(), "c", b"1", b"2", b"3") == []
 
 
+def test_a_segment_without_a_payload_claims_nothing(claims, module_store):
+    assert claims().own("a", []) == []
+    assert count(module_store) == (0, 0)
+
+
 def test_the_answer_is_the_same_after_a_crash_and_makes_no_further_claim(claims, module_store):
     for segment, expected in (("a", [b"1", b"2"]), ("b", [b"3"])):
         payloads = (b"1", b"2") if segment == "a" else (b"2", b"3")
