@@ -8,6 +8,7 @@ from collector.receive.ingest import Ingest
 from collector.settings import Settings
 from collector.signals import Signal
 from collector.status import IngestStatus
+from collector.store.claims import Claims
 from collector.store.store import Store
 from collector.store.writer import Writer
 from collector.wal.commit import GroupCommit
@@ -32,7 +33,9 @@ class Chain:
             ),
         )
         self.commit = GroupCommit(signal.name, log, status)
-        self.writer = Writer(signal, log, store, status, dead_letters)
+        # One process has an embedded store, and its log knows what it has received.
+        claims = None if store.embedded else Claims(store, signal.name, retention_s=settings.claim_retention_s)
+        self.writer = Writer(signal, log, store, status, dead_letters, claims=claims)
         limits = ItemLimits(
             settings.max_span_bytes, settings.max_span_attributes, settings.max_payload_days, settings.max_future_s
         )

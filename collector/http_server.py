@@ -12,7 +12,7 @@ from typing import Any, Final
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-_MAX_CONCURRENT: Final = 512
+_MAX_CONNECTIONS: Final = 512
 _MAX_HEADER_BYTES: Final = 64 * 1024
 
 
@@ -51,7 +51,6 @@ class HttpServer:
             log_level="warning",
             access_log=False,
             lifespan="off",
-            limit_concurrency=_MAX_CONCURRENT,
         )
         config.load()
         config.ssl = tls
@@ -81,6 +80,14 @@ class _Server(uvicorn.Server):
         """Shut down as uvicorn does: a request that is still there afterwards has been cancelled."""
         await super().shutdown(sockets)
         self.cut_off = bool(self.server_state.tasks)
+
+
+async def _too_many_connections(_scope: Any, _receive: Any, send: Any) -> None:
+    """Answer a request beyond the limit of connections. (uvicorn's own answer to it has no time to retry.)"""
+    headers = [(b"content-type", b"text/plain"), (b"retry-after", b"1"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": 503, "headers": headers})
+    text = f"{_MAX_CONNECTIONS} connections are open; try again\n"
+    await send({"type": "http.response.body", "body": text.encode()})
 
 
 class _Protocol(HttpToolsProtocol):
@@ -123,6 +130,8 @@ class _Protocol(HttpToolsProtocol):
         """Wait for the body."""
         self._in_header = False
         self._expect_within(self._body_timeout_s)
+        too_many = len(self.connections) > _MAX_CONNECTIONS
+        self.app = _too_many_connections if too_many else self.config.loaded_app
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:

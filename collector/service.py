@@ -88,7 +88,14 @@ class Service:
         http_server = partial(HttpServer, body_timeout_s=settings.body_timeout_s, tls=tls.context() if tls else None)
         otlp_app = create_otlp_app(ingests, limits, access)
         otlp_http = http_server(otlp_app, "otlp-http", *split_address(settings.otlp_http))
-        otlp_grpc = GrpcReceiver(ingests, limits, *split_address(settings.otlp_grpc), access=access, tls=tls)
+        otlp_grpc = GrpcReceiver(
+            ingests,
+            limits,
+            *split_address(settings.otlp_grpc),
+            message_timeout_s=settings.body_timeout_s,
+            access=access,
+            tls=tls,
+        )
         api_server = http_server(api, "api", *split_address(settings.api))
         self.listeners = {server.name: server.url for server in (otlp_http, otlp_grpc, api_server)}
         """Name and address of everything that listens, with the real ports."""

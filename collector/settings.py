@@ -111,6 +111,9 @@ class Settings(BaseSettings):
     )
     wal_max_bytes: Positive = Field(2048 * MIB, description="At this size of a log, clients are told to retry later.")
     dedup_retention_s: PositiveSeconds = Field(3600.0, description="A repeated payload is recognised for this long.")
+    claim_retention_s: PositiveSeconds = Field(
+        86400.0, description="A payload that another collector of the same store took is recognised for this long."
+    )
 
     lost_after_s: PositiveSeconds = Field(30.0, description="A request in flight counts as lost after this silence.")
     retention_days: Annotated[int, Field(ge=0)] = Field(

@@ -25,6 +25,8 @@ class IngestSnapshot:
     api_refused: dict[str, int]
     """Requests to the API that were refused or given up, by reason."""
     payloads_dead_lettered: int
+    payloads_repeated: int
+    """Left out of inserts, because another segment has claimed them."""
     items_received: Counter[str]
     """By kind: `spans`."""
     items_rejected: dict[str, Counter[str]]
@@ -103,6 +105,11 @@ class IngestStatus:
         with self._lock:
             self._counts["dead_lettered"] += 1
 
+    def repeated(self, payloads: int) -> None:
+        """Count payloads that another collector, or an earlier segment, stores."""
+        with self._lock:
+            self._counts["repeated"] += payloads
+
     def wal_pending(self, signal: str, segments: int, size: int) -> None:
         """Set how many segments and bytes a signal's log holds that the store does not have yet."""
         with self._lock:
@@ -128,6 +135,7 @@ class IngestStatus:
                 payloads_limited=dict(self._payloads_limited),
                 api_refused=dict(self._api_refused),
                 payloads_dead_lettered=self._counts["dead_lettered"],
+                payloads_repeated=self._counts["repeated"],
                 items_received=self._items.copy(),
                 items_rejected={kind: reasons.copy() for kind, reasons in self._items_rejected.items()},
                 bytes_received=self._counts["bytes"],

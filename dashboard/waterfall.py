@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from dashboard import palette
-from dashboard.formatting import duration
+from dashboard.formatting import count, duration
 from dashboard.transform import Json, interference, waiting_phases
 from tokentrail.semconv import Phase
 
@@ -153,8 +153,8 @@ def _steps(chart: go.Figure, row: int, trail: Json) -> None:
     width = [step["duration_s"] for step in steps]
     texts = [
         f"step {s['step']}: {duration(s['duration_s'])}"
-        f"<br>{s['prefill_tokens']} tokens prefilled, {s['decode_tokens']} decoded"
-        f"<br>{s['running']} running, {s['waiting']} waiting"
+        f"<br>{count(s['prefill_tokens'])} tokens prefilled, {count(s['decode_tokens'])} decoded"
+        f"<br>{count(s['running'])} running, {count(s['waiting'])} waiting"
         for s in steps
     ]
     below = [0] * len(steps)
@@ -162,7 +162,7 @@ def _steps(chart: go.Figure, row: int, trail: Json) -> None:
         ("decode_tokens", "tokens decoded", palette.MAIN),
         ("prefill_tokens", "prompt tokens prefilled", palette.WARN),
     ):
-        heights = [step[key] for step in steps]
+        heights = [step[key] or 0 for step in steps]
         chart.add_bar(
             x=middle, y=heights, base=below, width=width, name=name, showlegend=False,
             hovertext=texts, hoverinfo="text",
@@ -173,7 +173,7 @@ def _steps(chart: go.Figure, row: int, trail: Json) -> None:
 
 
 def _kv(chart: go.Figure, row: int, trail: Json) -> None:
-    steps = [step for step in trail["steps"] if step["kv_blocks_total"]]
+    steps = [step for step in trail["steps"] if step["kv_blocks_total"] and step["kv_blocks_used"] is not None]
     if steps:
         chart.add_scatter(
             x=[step["offset_s"] + step["duration_s"] for step in steps],

@@ -7,10 +7,11 @@ from http import HTTPStatus
 
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
+from fastapi_offline import FastAPIOffline
 
 from collector import exposition
 from collector.access.access import OPEN, Access
-from collector.api import admission, engines, goodput, incidents, problems, requests, slos, summary, timeseries
+from collector.api import admission, engines, goodput, incidents, problems, requests, slos, spans, summary, timeseries
 from collector.api.context import Context
 from collector.api.session import QueryLimits
 from collector.exposition import MetricsPage
@@ -31,7 +32,8 @@ def create_app(
 
     `cancel` stops the store's queries that have a given `log_comment`.
     """
-    app = FastAPI(
+    app = FastAPIOffline(
+        redoc_url=None,
         title="tokentrail collector",
         version="1",
         description="Every request and token, and the SLOs that they meet or miss. See docs/api.md.",
@@ -49,7 +51,7 @@ def create_app(
     errors = problems.responses(
         HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, *admission.REFUSALS, HTTPStatus.SERVICE_UNAVAILABLE
     )
-    for part in (summary, goodput, slos, requests, timeseries, engines, incidents):
+    for part in (summary, goodput, slos, requests, timeseries, engines, incidents, spans):
         app.include_router(part.router(context), prefix="/api/v1", responses=errors)
 
     @app.get("/healthz", tags=["process"])

@@ -26,12 +26,12 @@ class KvEngine(BaseModel):
     instance: str
     variant: str
     seen: str
-    blocks_used: int
-    blocks_total: int
+    blocks_used: int | None
+    blocks_total: int | None
     usage: float | None
-    running: int
-    waiting: int
-    evicted_blocks: int
+    running: int | None
+    waiting: int | None
+    evicted_blocks: int | None
     evictions: int
     preemptions: int
 
@@ -129,16 +129,16 @@ def router(ctx: Context) -> APIRouter:
     return routes
 
 
-def _kv_engine(row: dict[str, Any], sums: dict[str, int]) -> KvEngine:
-    total = row["blocks_total"]
+def _kv_engine(row: dict[str, Any], sums: dict[str, Any]) -> KvEngine:
+    used, total = row["blocks_used"], row["blocks_total"]
     return KvEngine(
         service=row["service"],
         instance=row["instance"],
         variant=row["variant_now"],
         seen=rfc3339(row["seen_ns"]),
-        blocks_used=row["blocks_used"],
+        blocks_used=used,
         blocks_total=total,
-        usage=row["blocks_used"] / total if total else None,
+        usage=used / total if total and used is not None else None,
         running=row["running_now"],
         waiting=row["waiting_now"],
         **sums,

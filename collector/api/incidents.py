@@ -153,12 +153,16 @@ def _evictions(ctx: Context, window: Window) -> Iterator[Incident]:
         yield _incident(
             "kv_eviction",
             title=f"{row['service']} {row['instance']} takes KV-cache blocks from running requests",
-            detail=f"{row['evictions']} preemptions took {row['blocks_lost']} blocks, to be computed again.",
+            detail=f"{row['evictions']} preemptions took {_number(row['blocks_lost'])} blocks, to be computed again.",
             start_ns=row["began_ns"],
             end_ns=row["last_ns"] if row["last_ns"] + shown <= window.end_ns else None,
             instance=row["instance"],
             requests_affected=row["victims"],
         )
+
+
+def _number(n: int | None) -> str:
+    return "an unknown number of" if n is None else str(n)
 
 
 def _cold_starts(ctx: Context, window: Window) -> Iterator[Incident]:

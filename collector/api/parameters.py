@@ -55,19 +55,32 @@ class Window:
         return (self.end_ns - self.start_ns) / SECOND_NS
 
 
-class WindowQuery(BaseModel):
-    """Parameters of all endpoints: a window of time, and filters for its requests."""
+class TimesQuery(BaseModel):
+    """Parameters of all endpoints: a window of time."""
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
     start: Time = Field(
-        Moment(-900 * SECOND_NS, relative=True),
+        "-15m",
         validate_default=True,
         description="RFC 3339, unix seconds, `now`, or `-15m`",
     )
-    end: Time = Field(
-        Moment(0, relative=True), validate_default=True, description="RFC 3339, unix seconds, `now`, or `-15m`"
-    )
+    end: Time = Field("now", validate_default=True, description="RFC 3339, unix seconds, `now`, or `-15m`")
+
+    def bounds(self, now_ns: int) -> dict[str, int]:
+        """The bounds as parameters of a query, when the clock shows `now_ns`.
+
+        Raises Problem unless the window starts before it ends.
+        """
+        start, end = self.start.at(now_ns), self.end.at(now_ns)
+        if start >= end:
+            raise bad_parameter("start", "must be before end")
+        return {"start_ns": start, "end_ns": end}
+
+
+class WindowQuery(TimesQuery):
+    """A window of time, and filters for its requests."""
+
     model: Names = Field([], description="only requests of this model; may be repeated (any of)")
     tenant: Names = Field([], description="only requests of this tenant; may be repeated")
     variant: Names = Field([], description="only requests of this variant; may be repeated")
@@ -77,10 +90,8 @@ class WindowQuery(BaseModel):
 
     def window(self, now_ns: int) -> Window:
         """The window when the clock shows `now_ns`. Raises Problem unless it starts before it ends."""
-        start, end = self.start.at(now_ns), self.end.at(now_ns)
-        if start >= end:
-            raise bad_parameter("start", "must be before end")
+        bounds = self.bounds(now_ns)
         given = {key: getattr(self, key) for key in get_args(Dimension)}
         asked = selected({key: values for key, values in given.items() if values}, "filter")
         both = [part for part in (tenant_filter(), asked) if part != TRUE]
-        return Window(start, end, both[0] if len(both) == 1 else all_of(*both))
+        return Window(bounds["start_ns"], bounds["end_ns"], both[0] if len(both) == 1 else all_of(*both))

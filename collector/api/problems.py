@@ -11,12 +11,14 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 
 from collector.store.store import StoreUnavailableError
 
 logger = logging.getLogger(__name__)
 
+_REFERENCE: Final = "#/components/schemas/{model}"
 _RETRY_AFTER_S: Final = 5
 """When a client should ask again while the store's server is away."""
 
@@ -40,7 +42,7 @@ class ProblemDocument(BaseModel):
 
 def responses(*statuses: HTTPStatus) -> dict[int | str, dict[str, Any]]:
     """The errors of an endpoint, for the OpenAPI document."""
-    content = {"application/problem+json": {"schema": ProblemDocument.model_json_schema()}}
+    content = {"application/problem+json": {"schema": {"$ref": _REFERENCE.format(model=ProblemDocument.__name__)}}}
     return {status.value: {"description": status.phrase, "content": content} for status in statuses}
 
 
@@ -74,8 +76,10 @@ def install(app: FastAPI) -> None:
     describe = app.openapi
 
     def openapi() -> dict[str, Any]:
-        """The document without the 422 that FastAPI adds: a bad parameter is a 400 here."""
+        """The document with the errors' models, and without FastAPI's 422: a bad parameter is a 400 here."""
         document = describe()
+        _, models = models_json_schema([(ProblemDocument, "serialization")], ref_template=_REFERENCE)
+        document["components"]["schemas"] |= models["$defs"]
         for operations in document["paths"].values():
             for operation in operations.values():
                 operation["responses"].pop("422", None)

@@ -107,24 +107,24 @@ class EventOut(BaseModel):
     reason: str
     offset_s: float
     duration_s: float
-    blocks: int
+    blocks: int | None
     own: bool
 
 
 class StepOut(BaseModel):
-    """One step of the engine process during the request."""
+    """One step of the engine process during the request. A count that the engine did not send is null."""
 
-    step: int
+    step: int | None
     offset_s: float
     duration_s: float
-    prefill_tokens: int
-    decode_tokens: int
-    running: int
-    waiting: int
-    preempted: int
-    kv_blocks_used: int
-    kv_blocks_total: int
-    kv_blocks_evicted: int
+    prefill_tokens: int | None
+    decode_tokens: int | None
+    running: int | None
+    waiting: int | None
+    preempted: int | None
+    kv_blocks_used: int | None
+    kv_blocks_total: int | None
+    kv_blocks_evicted: int | None
 
 
 class RequestDetail(BaseModel):

@@ -39,7 +39,7 @@ class TimeseriesQuery(WindowQuery):
     """The metric, and the width of a bucket."""
 
     metric: Metric
-    step: Duration = Field(10 * SECOND_NS, description="for example `10s`")
+    step: Duration = Field("10s", validate_default=True, description="for example `10s`")
     slo: Name | None = Field(None, description="only requests that this SLO selects, judged by it")
 
 

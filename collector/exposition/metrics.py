@@ -124,6 +124,10 @@ PAYLOADS = Metric("tokentrail_collector_payloads_received_total", "counter", "OT
 DUPLICATES = Metric(
     "tokentrail_collector_payloads_duplicate_total", "counter", "Acknowledged payloads that had been received before."
 )
+REPEATED = Metric(
+    "tokentrail_collector_payloads_repeated_total", "counter",
+    "Acknowledged payloads that were left out of an insert, because another segment has claimed the same bytes.",
+)  # fmt: skip
 REJECTED = Metric(
     "tokentrail_collector_payloads_rejected_total", "counter", "OTLP payloads answered with an error.", ("reason",)
 )

@@ -68,9 +68,10 @@ class MetricsPage(Collector):
         bounds = {"start_ns": now - RECENT_NS, "end_ns": now}
         for row in self._queries.rows("newest_steps", {"process_filter": TRUE}, **bounds):
             process = self._counters.admit_process((row["service"], row["instance"]))
-            present.set(metrics.RUNNING, process, row["running_now"])
-            present.set(metrics.WAITING, process, row["waiting_now"])
-            if row["blocks_total"]:
+            for metric, n in ((metrics.RUNNING, row["running_now"]), (metrics.WAITING, row["waiting_now"])):
+                if n is not None:
+                    present.set(metric, process, n)
+            if row["blocks_total"] and row["blocks_used"] is not None:
                 present.set(metrics.KV_USAGE, process, row["blocks_used"] / row["blocks_total"])
         for process in self._counters.processes():
             present.set(metrics.IN_FLIGHT, process, 0)
@@ -87,6 +88,7 @@ class MetricsPage(Collector):
         for metric, n in (
             (metrics.PAYLOADS, now.payloads_received),
             (metrics.DUPLICATES, now.payloads_duplicate),
+            (metrics.REPEATED, now.payloads_repeated),
             (metrics.DEAD_LETTERED, now.payloads_dead_lettered),
             (metrics.SPANS, now.spans_received),
             (metrics.BYTES, now.bytes_received),

@@ -23,5 +23,9 @@ class MalformedError(ValueError):
     """The body is not a request of the signal that it was sent to."""
 
 
+class SlowError(RuntimeError):
+    """The message did not arrive in its time; the client should try again."""
+
+
 class BusyError(RuntimeError):
     """The collector works on as many requests as it may; the client should try again soon."""

@@ -17,15 +17,16 @@ from collector.access.access import OPEN, Access
 from collector.access.caller import Role
 from collector.access.tls import Tls
 from collector.receive.decompress import decompress, encoding_of_message
-from collector.receive.errors import BusyError
+from collector.receive.errors import BusyError, SlowError
 from collector.receive.http import BodyLimits
 from collector.receive.ingest import Ingest
 from collector.receive.refusals import REFUSALS, REFUSED
 from collector.status import IngestStatus
 
-_THREADS: Final = 16
 _MAX_CALLS: Final = 256
-"""Most calls that are answered or wait for a thread."""
+"""Most calls that are answered or wait for their message, each on a thread."""
+_MAX_CONNECTIONS: Final = 512
+_HANDSHAKE_TIMEOUT_MS: Final = 10_000
 _STATUS_CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 """grpc's own constants by the number that `google.rpc.Status` has."""
 
@@ -34,7 +35,7 @@ class _Calls(ThreadPoolExecutor):
     """The threads that answer calls. It counts the calls that were given to it and have not ended."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(_THREADS, thread_name_prefix=name)
+        super().__init__(_MAX_CALLS, thread_name_prefix=name)
         self._changed = threading.Condition()
         self.count = 0
 
@@ -58,18 +59,21 @@ class _Calls(ThreadPoolExecutor):
 
 
 class _Export:
-    """One signal's `Export`. Messages stay bytes: gRPC would decompress them without a limit."""
+    """One signal's `Export`. Messages stay bytes: gRPC would decompress them without a limit.
 
-    def __init__(self, ingest: Ingest, limits: BodyLimits, access: Access) -> None:
+    def __init__(self, ingest: Ingest, limits: BodyLimits, access: Access, message_timeout_s: float) -> None:
         self._ingest = ingest
         self._limits = limits
         self._access = access
+        self._message_timeout_s = message_timeout_s
+        self._readers = ThreadPoolExecutor(_MAX_CALLS, thread_name_prefix="otlp-grpc reader")
 
-    def __call__(self, message: bytes, context: grpc.ServicerContext) -> bytes:
+    def __call__(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
         """Answer one request when its payload is durable."""
         try:
             tenant = self._tenant(context)
             self._ingest.check_rate(tenant)
+            message = self._read(messages)
             body = decompress(message, encoding_of_message(message), self._limits.decompressed)
             answer: bytes = self._ingest.accept(body, tenant).result().SerializeToString()
         except REFUSED as error:
@@ -84,6 +88,14 @@ class _Export:
             Role.INGEST, metadata.get("authorization"), host=None, address=context.peer(), route=route
         )
         return caller.tenant
+
+    def _read(self, messages: Iterator[bytes]) -> bytes:
+        """Wait for the message. The refusal of a slow one ends the call, and with it the reader's wait."""
+        try:
+            return self._readers.submit(next, messages, b"").result(self._message_timeout_s)
+        except TimeoutError as error:
+            msg = f"the message did not arrive within {self._message_timeout_s:g} s; try again"
+            raise SlowError(msg) from error
 
 
 class _Busy:
@@ -121,13 +133,15 @@ class _Handler(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpcio has no t
     grpc's own limit of calls answers RESOURCE_EXHAUSTED without a time to retry, and a sender must then drop its data.
     """
 
-    def __init__(self, ingests: Sequence[Ingest], limits: BodyLimits, calls: _Calls, access: Access) -> None:
+    def __init__(
+        self, ingests: Sequence[Ingest], limits: BodyLimits, calls: _Calls, access: Access, timeout_s: float
+    ) -> None:
         self._calls = calls
         self._export: dict[str, Any] = {}
         self._busy: dict[str, Any] = {}
         for ingest in ingests:
             method = f"/{ingest.signal.grpc_service}/Export"
-            self._export[method] = grpc.unary_unary_rpc_method_handler(_Export(ingest, limits, access))
+            self._export[method] = grpc.stream_unary_rpc_method_handler(_Export(ingest, limits, access, timeout_s))
             # A handler of a stream may answer before it has read a message.
             self._busy[method] = grpc.stream_unary_rpc_method_handler(_Busy(ingest))
         self._received = "; ".join(f"{i.signal.name}: call {i.signal.grpc_service}/Export" for i in ingests)
@@ -155,18 +169,24 @@ class GrpcReceiver:
         host: str,
         port: int,
         *,
+        message_timeout_s: float = 30.0,
         access: Access = OPEN,
         tls: Tls | None = None,
     ) -> None:
-        """Bind at once; raises OSError when the address cannot be had."""
+        """Bind at once; raises OSError when the address cannot be had.
+
+        A call is refused when its message has not arrived in its time.
+        """
         self._calls = _Calls(self.name)
         self._server = grpc.server(
             self._calls,
-            handlers=(_Handler(ingests, limits, self._calls, access),),
+            handlers=(_Handler(ingests, limits, self._calls, access, message_timeout_s),),
             options=[
                 ("grpc.max_receive_message_length", limits.sent),
                 ("grpc.per_message_decompression", 0),
                 ("grpc.so_reuseport", 0),
+                ("grpc.max_allowed_incoming_connections", _MAX_CONNECTIONS),
+                ("grpc.server_handshake_timeout_ms", _HANDSHAKE_TIMEOUT_MS),
             ],
         )
         host = f"[{host}]" if ":" in host else host

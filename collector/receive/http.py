@@ -87,8 +87,11 @@ def create_otlp_app(ingests: Sequence[Ingest], limits: BodyLimits, access: Acces
 
     async def not_found(_: Request, error: Exception) -> Response:
         http_status = error.status_code if isinstance(error, HTTPException) else 404
-        message = f"this collector receives {received}"
-        return _answer(Status(code=Code.UNIMPLEMENTED, message=message), JSON, http_status)
+        answer = _answer(
+            Status(code=Code.UNIMPLEMENTED, message=f"this collector receives {received}"), JSON, http_status
+        )
+        answer.headers.update(getattr(error, "headers", None) or {})
+        return answer
 
     return Starlette(
         routes=[

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from typing import Any, Final
 
 from google.protobuf import json_format
@@ -21,14 +22,33 @@ def to_protobuf(body: bytes, request: type[Any]) -> bytes:
     try:
         document = json.loads(body, object_hook=_ids_to_base64)
         if not isinstance(document, dict):
-            msg = "it is not a JSON object"
-            raise TypeError(msg)
+            msg = "the body is not OTLP/JSON: it is not a JSON object"
+            raise MalformedError(msg)
         message = json_format.ParseDict(document, request(), ignore_unknown_fields=True)
         encoded: bytes = message.SerializeToString(deterministic=True)
+    except MalformedError:
+        raise
     except (*_PARSE_ERRORS, json_format.ParseError) as error:
-        msg = f"the body is not OTLP/JSON: {error}"
+        msg = f"the body is not OTLP/JSON: {_mistake(error)}"
         raise MalformedError(msg) from error
     return encoded
+
+
+def _mistake(error: Exception) -> str:
+    """Tell the sender its mistake. The text of the errors is about Python's objects; only the fields in it are useful.
+
+    Failed to parse resourceSpans field: Failed to parse scopeSpans field: 'int' object is not iterable
+    resourceSpans.scopeSpans has a value that does not fit its type
+    """
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} in line {error.lineno}, column {error.colno}"
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.start} is not UTF-8"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    fields = re.findall(r"(?:Failed to parse|repeated field) (\w+)", str(error))
+    where = ".".join(dict.fromkeys(fields)) or "a field"
+    return f"{where} has a value that does not fit its type"
 
 
 def _ids_to_base64(fields: dict[str, Any]) -> dict[str, Any]:
@@ -36,7 +56,8 @@ def _ids_to_base64(fields: dict[str, Any]) -> dict[str, Any]:
     for name in _ID_FIELDS & fields.keys():
         try:
             fields[name] = base64.b64encode(bytes.fromhex(fields[name])).decode()
-        except (ValueError, TypeError) as error:
-            msg = f"{name} {str(fields[name])[:64]!r} is not hexadecimal ({error})"
-            raise ValueError(msg) from None
+        except (ValueError, TypeError):
+            given = json.dumps(fields[name])[:64]
+            msg = f"the body is not OTLP/JSON: {name} {given} is not hexadecimal"
+            raise MalformedError(msg) from None
     return fields

@@ -10,7 +10,7 @@ from clickhouse_connect.driver.exceptions import ClickHouseError
 
 from collector.status import IngestStatus
 from collector.store.schema import apply_schema
-from collector.store.store import Store, StoreError, is_unavailable
+from collector.store.store import Store, StoreError, is_unavailable, reason_of
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class StoreOpener:
         return store
 
     def _not_yet(self, error: Exception) -> None:
-        reason = f"the store {self.store.safe_dsn} is not open yet: {error}"
+        reason = f"the store {self.store.safe_dsn} is not open yet: {reason_of(error)}"
         self.store.refuse(reason)
         self._status.set_not_ready("store", reason)
         logger.warning("%s (payloads wait in the log; the next attempt is in %.0f s)", reason, self._retry_s)

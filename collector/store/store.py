@@ -31,6 +31,20 @@ def is_unavailable(error: BaseException) -> bool:
     return without_answer or isinstance(error, OSError | StoreUnavailableError)
 
 
+def reason_of(error: BaseException) -> str:
+    """Say why a call of the store failed. A network error has the operating system's words, without the libraries'.
+
+    Error HTTPConnectionPool(…): Max retries exceeded (Caused by NewConnectionError(…: [Errno 111] Connection refused))
+    Connection refused
+    """
+    cause = error
+    while deeper := cause.__cause__ or cause.__context__:
+        cause = deeper
+    if is_unavailable(error) and isinstance(cause, OSError):
+        return cause.strerror or str(cause)
+    return str(error)
+
+
 class Store:
     """A ClickHouse database; open it once per process and share it between threads.
 
@@ -58,7 +72,7 @@ class Store:
         try:
             store.client()
         except (ClickHouseError, OSError) as error:
-            msg = f"cannot open the store {store.safe_dsn}: {error}"
+            msg = f"cannot open the store {store.safe_dsn}: {reason_of(error)}"
             away = is_unavailable(error) and not store.embedded
             raise (StoreUnavailableError if away else StoreError)(msg) from error
         return store
@@ -116,7 +130,7 @@ class Store:
         except (OperationalError, OSError) as error:
             if self.embedded or not is_unavailable(error):
                 raise
-            msg = f"the store {self.safe_dsn} does not answer: {error}"
+            msg = f"the store {self.safe_dsn} does not answer: {reason_of(error)}"
             raise StoreUnavailableError(msg) from error
 
     def cancel(self, comment: str) -> None:

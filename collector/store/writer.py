@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import time
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from tenacity import (
     RetryCallState,
@@ -19,15 +19,17 @@ from tenacity import (
 
 from collector.signals import Signal
 from collector.status import IngestStatus
+from collector.store.claims import Claims
 from collector.store.insert import RefusedError, TooMuchError, insert_otlp
-from collector.store.store import Store
+from collector.store.store import Store, reason_of
 from collector.wal.dead_letters import DeadLetters
-from collector.wal.frame import Frame
+from collector.wal.frame import Frame, digest_of
 from collector.wal.log import SegmentLog
 from collector.wal.segment import Segment
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 SegmentCallback = Callable[[str], None]
 Insert = Callable[[Store, Signal, bytes | Path, str], None]
 
@@ -59,7 +61,8 @@ class Writer:
 
     The insert's token is the segment's id, so a segment that was stored just before a crash is not stored twice. A
     store that fails is tried for ever. A payload that the store refuses becomes a dead letter, alone; if only some of
-    its items cannot be read, they alone do. An insert that is too large for the store's memory is divided.
+    its items cannot be read, they alone do. An insert that is too large for the store's memory is divided. With
+    `claims`, a payload that another segment has claimed is left out.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class Writer:
         status: IngestStatus,
         dead_letters: DeadLetters,
         *,
+        claims: Claims | None = None,
         insert: Insert = insert_otlp,
         max_wait_s: float = 10.0,
     ) -> None:
@@ -79,10 +83,12 @@ class Writer:
         self._store = store
         self._status = status
         self._dead_letters = dead_letters
+        self._claims = claims
         self._insert = insert
         self._max_wait_s = max_wait_s
         self._callbacks: list[SegmentCallback] = []
         self._stored: set[str] = set()
+        self._set_aside: set[bytes] = set()
         self._draining = threading.Event()
         self._give_up = threading.Event()
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
@@ -107,9 +113,16 @@ class Writer:
     def write(self, segment: Segment) -> None:
         """Store one segment and release it from the log. Call again after an OSError: nothing is stored twice."""
         contents = self._log.read(segment)
-        self._write_frames(segment.id, contents.frames, segment.path if contents.undamaged else None)
-        self._log.release(segment, [frame.digest for frame in contents.frames])
+        frames = self._until_done(self._claims.own, segment.id, contents.frames) if self._claims else contents.frames
+        repeated = len(contents.frames) - len(frames)
+        self._write_frames(segment.id, frames, segment.path if contents.undamaged and not repeated else None)
+        if self._claims and self._set_aside:
+            self._until_done(self._claims.withdraw, segment.id, self._set_aside)
+        digests = [frame.digest for frame in contents.frames if frame.digest not in self._set_aside]
+        self._log.release(segment, digests, self._set_aside)
         self._stored.clear()
+        self._set_aside.clear()
+        self._status.repeated(repeated)
         self._status.wal_pending(self._signal.name, *self._log.pending)
         self._status.set_ready(f"{self._signal.name} log room")
 
@@ -140,7 +153,7 @@ class Writer:
             if readable is not None:
                 self._write_frames(f"{token}.r", readable)
             elif len(frames) == 1:
-                self._dead_letters.keep(f"{token}-{frames[0].digest.hex()}", frames[0].payload, str(refused))
+                self._put_aside(token, frames[0], str(refused))
             else:
                 self._write_halves(token, frames)
         except TooMuchError as too_much:
@@ -148,9 +161,15 @@ class Writer:
             if payloads:
                 self._write_halves(token, [Frame(frames[0].digest, payload) for payload in payloads])
             elif len(frames) == 1:
-                self._dead_letters.keep(f"{token}-{frames[0].digest.hex()}", frames[0].payload, str(too_much))
+                self._put_aside(token, frames[0], str(too_much))
             else:
                 self._write_halves(token, frames)
+
+    def _put_aside(self, token: str, frame: Frame, reason: str) -> None:
+        """Make a dead letter. If it is a whole payload, it is forgotten, so that it can be sent again."""
+        self._dead_letters.keep(f"{token}-{frame.digest.hex()}", frame.payload, reason)
+        if digest_of(frame.payload) == frame.digest:
+            self._set_aside.add(frame.digest)
 
     def _write_halves(self, token: str, frames: Sequence[Frame]) -> None:
         middle = len(frames) // 2
@@ -171,6 +190,17 @@ class Writer:
     def _insert_until_stored(self, source: bytes | Path, token: str) -> None:
         if token in self._stored:
             return
+        self._until_done(self._insert, self._store, self._signal, source, token)
+        self._stored.add(token)
+        self._status.inserted(time())
+        for callback in self._callbacks:
+            try:
+                callback(token)
+            except Exception:
+                logger.exception("a callback failed after segment %s", token)
+
+    def _until_done(self, call: Callable[..., T], *args: Any) -> T:
+        """Call until the store does its part; raises `RefusedError` and `TooMuchError` of inserts."""
         attempts = Retrying(
             retry=_is_the_stores_fault,
             wait=wait_exponential_jitter(multiplier=0.1, max=self._max_wait_s, jitter=0.1),
@@ -179,22 +209,17 @@ class Writer:
             before_sleep=self._report_failure,
             retry_error_cls=_StoppedError,
         )
-        attempts(self._insert, self._store, self._signal, source, token)
-        self._stored.add(token)
-        self._status.inserted(time())
+        result = attempts(call, *args)
         self._status.set_ready(f"{self._signal.name} store")
-        for callback in self._callbacks:
-            try:
-                callback(token)
-            except Exception:
-                logger.exception("a callback failed after segment %s", token)
+        return result
 
     def _wait(self, seconds: float) -> None:
         self._give_up.wait(seconds)
 
     def _report_failure(self, attempt: RetryCallState) -> None:
         error = attempt.outcome.exception() if attempt.outcome else None
-        reason = f"the store {self._store.safe_dsn} does not take data of {self._signal.name}: {error}"
+        cause = reason_of(error) if error else "no reason"
+        reason = f"the store {self._store.safe_dsn} does not take data of {self._signal.name}: {cause}"
         self._not_ready(reason, attempt.attempt_number)
 
     def _not_ready(self, reason: str, attempt: int = 1) -> None:

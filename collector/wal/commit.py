@@ -106,7 +106,7 @@ class GroupCommit:
         try:
             self._log.append([frame for frame, _ in batch.values()])
         except OSError as error:
-            failure = LogUnavailableError(f"the log of {self._signal} cannot be written: {error}")
+            failure = LogUnavailableError(f"the log of {self._signal} cannot be written: {error.strerror or error}")
         self._report(failure)
         with self._wake:
             self._committing = {}
@@ -124,7 +124,9 @@ class GroupCommit:
         try:
             self._log.seal()
         except OSError as error:
-            self._report(LogUnavailableError(f"a segment of {self._signal} cannot be sealed: {error}"))
+            self._report(
+                LogUnavailableError(f"a segment of {self._signal} cannot be sealed: {error.strerror or error}")
+            )
 
     def _report(self, failure: LogUnavailableError | None) -> None:
         self._broken = failure is not None

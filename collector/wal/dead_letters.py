@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 from collector.wal.durable import write_durably
@@ -21,10 +22,16 @@ class DeadLetters:
         self._count = count
         self._signal = signal
 
-    def keep(self, name: str, data: bytes | memoryview, reason: str) -> None:
-        """Write `NAME.bin` with the bytes and `NAME.json` with the reason. A second call writes them again."""
+    def keep(self, name: str, data: bytes | memoryview, reason: str, *, damaged: bool = False) -> None:
+        """Write `NAME.bin` with the bytes and `NAME.json` with the reason. A second call writes them again.
+
+        `damaged` says that the bytes are not those that were acknowledged.
+        """
         self._folder.mkdir(parents=True, exist_ok=True)
-        about = {"name": name, "signal": self._signal, "bytes": len(data), "reason": reason}
+        at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        about = {
+            "name": name, "signal": self._signal, "at": at, "bytes": len(data), "reason": reason, "damaged": damaged
+        }  # fmt: skip
         if not (self._folder / f"{name}.json").exists():
             self._count()
         write_durably(self._folder / f"{name}.bin", data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -159,14 +159,18 @@ class SegmentLog:
             return read_segment(segment, self._dead_letters, verify=segment.id not in self._written_here)
         return Contents([item for member in segment.members for item in self.read(member).frames], undamaged=False)
 
-    def release(self, segment: Segment, digests: Sequence[bytes]) -> None:
-        """Drop a segment that the store has, and keep its digests for the retention time."""
+    def release(self, segment: Segment, digests: Sequence[bytes], set_aside: Collection[bytes] = ()) -> None:
+        """Drop a segment that the store has, and keep its digests for the retention time.
+
+        The payloads with the digests `set_aside` are not in the store: they may be sent again.
+        """
         now_s = self._monotonic_s()
         path = mark_inserted(segment, list(digests))
         with self._changed:
             self._sealed.remove(segment)
             self._sealed_bytes -= segment.size
             self._written_here.difference_update(member.id for member in segment.members or (segment,))
+            self._seen.forget(set_aside)
             self._seen.inserted(path, digests, now_s + self.limits.dedup_retention_s)
             expired = self._seen.expire(now_s)
         for old in expired:

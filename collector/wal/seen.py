@@ -32,6 +32,10 @@ class SeenDigests:
         """Remember payloads that wait in the log."""
         self._digests.update(digests)
 
+    def forget(self, digests: Iterable[bytes]) -> None:
+        """Forget payloads that wait no longer and are not in the store."""
+        self._digests.difference_update(digests)
+
     def inserted(self, path: Path, digests: Iterable[bytes], until_s: float) -> None:
         """Remember payloads that the store has, until a time of the monotonic clock.
 

@@ -95,7 +95,7 @@ def read_segment(segment: Segment, dead_letters: DeadLetters, *, verify: bool) -
         if isinstance(item, Torn):
             logger.warning("segment %s ends at byte %d in a write that was not acknowledged", segment.id, item.offset)
         else:
-            dead_letters.keep(f"{segment.id}-{item.offset}", item.data, item.reason)
+            dead_letters.keep(f"{segment.id}-{item.offset}", item.data, item.reason, damaged=True)
     return Contents(frames, undamaged)
 
 

@@ -101,7 +101,7 @@ def processes(known: list[Json], caches: list[Json], end: datetime) -> None:
     for process in known:
         cache = by_instance.get((process["service"], process["instance"]), {})
         ago = max(0.0, (end - instant(process["last_seen"])).total_seconds())
-        blocks = f"{count(cache['blocks_used'])} of {count(cache['blocks_total'])}" if cache else UNDEFINED
+        blocks = f"{count(cache['blocks_used'])} of {count(cache['blocks_total'])}" if cache.get("usage") else UNDEFINED
         rows.append(
             {
                 "service": process["service"],

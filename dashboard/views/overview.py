@@ -165,4 +165,5 @@ def saturation(answers: Answers, summary: Json) -> None:
 
 def _total(caches: list[Json], field: str) -> str:
     """A count summed over engine processes; undefined when none reports it."""
-    return count(sum(cache[field] for cache in caches) if caches else None)
+    known = [cache[field] for cache in caches if cache[field] is not None]
+    return count(sum(known) if known else None)

@@ -27,6 +27,32 @@ def test_kv_is_the_newest_step_and_the_windows_sums(api, rows):
     assert (second["instance"], second["usage"], second["evictions"]) == ("no-cache", None, 0)
 
 
+def test_a_count_that_the_engine_did_not_send_is_null_and_no_earlier_one_stands_in(api, rows):
+    rows.step(start=T0, kv_blocks_used=60, kv_blocks_total=64, running=9)
+    unknown = dict.fromkeys(("running", "waiting", "kv_blocks_used", "step"), None)
+    rows.step(start=T0 + SECOND, kv_blocks_total=64, **unknown)
+    rows.kv_event(start=T0, blocks=None)
+    (engine,) = api("kv")["engines"]
+    assert {
+        key: engine[key] for key in ("running", "waiting", "blocks_used", "usage", "evicted_blocks")
+    } == dict.fromkeys(("running", "waiting", "blocks_used", "usage", "evicted_blocks"))
+    assert (engine["blocks_total"], engine["evictions"]) == (64, 1)
+    (incident,) = api("incidents")["incidents"]
+    assert "took an unknown number of blocks" in incident["detail"]
+    request = rows.request(ended=T0 + 2 * SECOND, e2e=3 * SECOND)
+    trail = api(f"requests/{request['trace_id']}")
+    assert [(step["step"], step["running"]) for step in trail["steps"]] == [(0, 9), (None, None)]
+    assert trail["events"][0]["blocks"] is None
+
+
+def test_metrics_leave_out_a_state_that_is_not_known(api, rows):
+    rows.step(start=NOW - SECOND, running=None, waiting=3, kv_blocks_used=None, kv_blocks_total=64)
+    text = api.client.get("/metrics").text
+    assert "tokentrail_requests_waiting{" in text
+    assert "tokentrail_requests_running{" not in text
+    assert "tokentrail_kv_usage_ratio{" not in text
+
+
 def test_engine_state_is_filtered_by_the_requests_that_an_engine_has(api, rows):
     rows.step(start=T0, instance="a")
     rows.step(start=T0, instance="b")

@@ -324,6 +324,13 @@ def test_phases_of_vllm_need_both_times(span_of, store):
     assert rows(store, "phases") == []
 
 
+@pytest.mark.parametrize(("prefill", "decode", "queue"), [(0.2, 0.3, 100 * MS), (0.3, 0.3, 0), (0.5, 0.4, 0)])
+def test_a_vllm_request_whose_parts_are_longer_than_the_whole_has_not_waited(span_of, prefill, decode, queue):
+    whole = {"gen_ai.latency.e2e": 0.6, "gen_ai.latency.time_in_model_prefill": prefill}
+    parts = span_of("vllm.tracing.otel", whole | {"gen_ai.latency.time_in_model_decode": decode}, "queue_ns, e2e_ns")
+    assert parts == (queue, 600 * MS)
+
+
 @pytest.mark.parametrize("value", NOT_COUNTS)
 @pytest.mark.parametrize("scope", ["tokentrail", "vllm.tracing.otel", "other"])
 def test_a_count_that_is_none_is_unknown(span_of, scope, value):
@@ -338,10 +345,25 @@ def test_the_largest_count_is_known(span_of):
 
 @pytest.mark.parametrize(
     ("scope", "counts"),
-    [("tokentrail", (None, None, 0, 0, 0)), ("vllm.tracing.otel", (None,) * 5), ("other", (None,) * 5)],
+    [("tokentrail", (None, None, None, None, 0)), ("vllm.tracing.otel", (None,) * 5), ("other", (None,) * 5)],
 )
-def test_a_count_that_no_attribute_gives_is_unknown_but_our_sdk_leaves_out_zeros(span_of, scope, counts):
+def test_a_count_that_no_attribute_gives_is_unknown_but_our_sdk_counts_preemptions_itself(span_of, scope, counts):
     assert span_of(scope, {}, COUNTS) == counts
+
+
+@pytest.mark.parametrize("scope", ["tokentrail", "vllm.tracing.otel", "other"])
+def test_a_count_of_0_is_known(span_of, scope):
+    keys = (semconv.INPUT_TOKENS, semconv.OUTPUT_TOKENS, semconv.CACHED_TOKENS)
+    assert span_of(scope, dict.fromkeys(keys, 0), "input_tokens, output_tokens, cached_tokens") == (0, 0, 0)
+
+
+@pytest.mark.parametrize("scope", ["vllm.tracing.otel", "other"])
+@pytest.mark.parametrize(
+    ("new", "counts"), [({}, (7, 8)), ({semconv.INPUT_TOKENS: 0, semconv.OUTPUT_TOKENS: 2}, (0, 2))]
+)
+def test_the_old_names_of_token_counts_are_read_and_the_new_ones_go_first(span_of, scope, new, counts):
+    old = {"gen_ai.usage.prompt_tokens": 7, "gen_ai.usage.completion_tokens": 8}
+    assert span_of(scope, old | new, "input_tokens, output_tokens") == counts
 
 
 @pytest.mark.parametrize("value", [NAN, -1, 601 * MS, "5"])
@@ -350,14 +372,28 @@ def test_a_phase_time_that_is_none_is_unknown_and_an_absent_one_is_0(span_of, va
     assert span_of("tokentrail", phase_times, LATENCIES) == (None, None, None, None, 0)
 
 
-@pytest.mark.parametrize("value", [NAN, -1, 2**32, "5"])
-def test_counts_of_steps_and_kv_events_that_are_none_do_not_stop_a_segment(store, value):
+@pytest.mark.parametrize("value", [NAN, -1, 1.5, 2**32, "5", None])
+def test_counts_of_steps_and_kv_events_that_are_none_or_absent_are_unknown(store, value):
     request = Request()
-    request.span(semconv.STEP_SPAN, attributes=dict.fromkeys(semconv.STEP_ATTRIBUTES, value) | {semconv.STEP: 3})
-    request.span("tokentrail.kv.evict", span=2, attributes={semconv.KV_BLOCKS: value, semconv.STEP: 3})
+    counts = {} if value is None else dict.fromkeys(semconv.STEP_ATTRIBUTES, value)
+    request.span(semconv.STEP_SPAN, attributes=counts | {semconv.STEP: 3})
+    blocks = {} if value is None else {semconv.KV_BLOCKS: value}
+    request.span("tokentrail.kv.evict", span=2, attributes={semconv.STEP: 3} | blocks)
     insert(store, request)
-    assert rows(store, "steps", "step, running, kv_blocks_evicted") == [(3, 0, 0)]
-    assert rows(store, "kv_events", "step, blocks") == [(3, 0)]
+    found = store.query("SELECT * EXCEPT (start, service, instance, variant, duration_ns) FROM steps")
+    assert found.result_rows == [(3,) + (None,) * 8]
+    assert rows(store, "kv_events", "step, blocks") == [(3, None)]
+
+
+@pytest.mark.parametrize("value", [NAN, -1, 1.5, "5", None])
+def test_a_step_without_a_number_is_kept(store, value):
+    attributes = {semconv.STEP_RUNNING: 0} | ({} if value is None else {semconv.STEP: value})
+    request = Request()
+    request.span(semconv.STEP_SPAN, attributes=attributes)
+    request.span("tokentrail.kv.evict", span=2, attributes=attributes | {semconv.KV_BLOCKS: 0})
+    insert(store, request)
+    assert rows(store, "steps", "step, running") == [(None, 0)]
+    assert rows(store, "kv_events", "step, blocks") == [(None, 0)]
 
 
 @pytest.mark.parametrize(("kind", "vantage"), [(1, "server"), (2, "server"), (3, "client")])

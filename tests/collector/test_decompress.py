@@ -52,6 +52,14 @@ def test_a_truncated_body_is_never_taken_for_a_whole_one(encoding, data):
 
 
 @compressed
+@pytest.mark.parametrize("behind", [b"x", b"more data", None], ids=["a byte", "bytes", "another body"])
+def test_data_behind_a_whole_body_is_refused(encoding, behind):
+    whole = COMPRESS[encoding](b"spans" * 10)
+    with pytest.raises(BrokenEncodingError, match=encoding):
+        decompress(whole + (behind or whole), encoding, LIMIT)
+
+
+@compressed
 def test_garbage_is_named(encoding):
     with pytest.raises(BrokenEncodingError, match=encoding):
         decompress(b"not compressed at all", encoding, LIMIT)

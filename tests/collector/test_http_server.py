@@ -95,6 +95,27 @@ def test_a_header_time_out_does_not_run_while_a_body_arrives_or_an_answer_is_mad
     assert client.recv(65536).startswith(b"HTTP/1.1 200")
 
 
+def answer_of(client):
+    client.sendall(b"GET / HTTP/1.1\r\nHost: c\r\n\r\n")
+    return client.recv(65536).decode().lower()
+
+
+def test_a_request_beyond_the_limit_of_connections_is_told_when_to_come_again(connect, monkeypatch):
+    monkeypatch.setattr("collector.http_server._MAX_CONNECTIONS", 3)
+    open_one = connect(header_timeout_s=3600.0, body_timeout_s=3600.0)
+    first, *others = [open_one() for _ in range(3)]
+    for client in (first, *others):
+        assert answer_of(client).startswith("http/1.1 200")
+    beyond = open_one()
+    refused = answer_of(beyond)
+    assert refused.startswith("http/1.1 503")
+    assert "\r\nretry-after: 1\r\n" in refused
+    assert "3 connections are open" in refused + until_closed(beyond).decode()
+    assert answer_of(first).startswith("http/1.1 200"), "those that are open go on"
+    first.close()
+    wait_until(lambda: answer_of(open_one()).startswith("http/1.1 200"))
+
+
 @pytest.fixture
 def receiver(tmp_path):
     receiver = Receiver(tmp_path)

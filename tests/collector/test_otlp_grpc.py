@@ -122,6 +122,73 @@ def test_calls_beyond_the_limit_are_unavailable_with_a_time_to_retry_and_an_expo
     assert b"late" in b"".join(receiver.stored())
 
 
+@pytest.fixture
+def impatient(receiver):
+    """A server that waits 3 s for a message."""
+    limits = BodyLimits(sent=4_000_000, decompressed=8_000_000)
+    server = GrpcReceiver([receiver.ingest], limits, "127.0.0.1", 0, message_timeout_s=3.0)
+    server.start()
+    receiver.channel.close()
+    receiver.channel = grpc.insecure_channel(server.url.removeprefix("http://"))
+    yield receiver
+    server.stop(1.0)
+
+
+def half_sent(receiver):
+    """A call whose message never comes."""
+    gone = threading.Event()
+
+    def messages():
+        gone.wait(WAIT_S)
+        yield from ()
+
+    return receiver.channel.stream_unary(f"/{TRACES.grpc_service}/Export").future(messages(), timeout=WAIT_S), gone
+
+
+def test_messages_that_do_not_arrive_in_time_are_refused_with_a_time_to_retry_and_hold_up_nobody(impatient):
+    calls = [half_sent(impatient) for _ in range(40)]
+    assert export(impatient, BODY) == b""
+    assert not any(call.done() for call, _ in calls), "a good call does not wait until the slow ones are refused"
+    for call, gone in calls:
+        error = call.exception(WAIT_S)
+        assert error.code() is grpc.StatusCode.UNAVAILABLE
+        assert "within 3 s" in status_of(error).message
+        retry = RetryInfo()
+        assert status_of(error).details[0].Unpack(retry)
+        assert retry.retry_delay.seconds == 1
+        gone.set()
+    assert impatient.status.snapshot().payloads_rejected == {"slow": 40}
+    assert export(impatient, token_body(trace=2)) == b""
+    assert impatient.stored() == [BODY, token_body(trace=2)]
+
+
+def test_a_call_without_a_message_stores_nothing(impatient):
+    assert impatient.channel.stream_unary(f"/{TRACES.grpc_service}/Export")(iter(()), timeout=WAIT_S) == b""
+    assert impatient.stored() == []
+
+
+def test_connections_beyond_the_limit_are_closed(receiver, monkeypatch):
+    monkeypatch.setattr("collector.receive.grpc._MAX_CONNECTIONS", 3)
+    server = GrpcReceiver([receiver.ingest], BodyLimits(4_000, 8_000), "127.0.0.1", 0)
+    server.start()
+    address = server.url.removeprefix("http://")
+    method = f"/{TRACES.grpc_service}/Export"
+    own = [("grpc.use_local_subchannel_pool", 1)]
+    channels = [grpc.insecure_channel(address, options=own) for _ in range(4)]
+    try:
+        for channel in channels[:3]:
+            assert channel.unary_unary(method)(BODY, timeout=WAIT_S) == b""
+        with pytest.raises(grpc.RpcError) as refused:
+            channels[3].unary_unary(method)(BODY, timeout=WAIT_S)
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        channels[0].close()
+        assert channels[3].unary_unary(method)(BODY, timeout=WAIT_S, wait_for_ready=True) == b""
+    finally:
+        for channel in channels:
+            channel.close()
+        server.stop(1.0)
+
+
 def test_other_services_say_what_is_received(receiver):
     with pytest.raises(grpc.RpcError, match="TraceService") as refused:
         export(receiver, b"", method="/opentelemetry.proto.collector.metrics.v1.MetricsService/Export")

@@ -18,6 +18,7 @@ from collector.signals import TRACES
 from collector.status import IngestStatus
 from collector.store import Store
 from collector.store.opener import StoreOpener
+from collector.store.store import StoreUnavailableError
 from collector.store.writer import Writer
 from collector.wal.commit import GroupCommit
 from collector.wal.dead_letters import DeadLetters
@@ -113,7 +114,32 @@ class GrpcCase(ReceiverCase):
             return channel.unary_unary(f"/{TRACES.grpc_service}/Export")(BODY, timeout=WAIT_S)
 
 
-CASES = (HttpCase, GrpcCase, CommitCase, WriterCase)
+class OpenerCase(Case):
+    """The opener of a store whose server answers as soon as there is work."""
+
+    def make(self):
+        self.gate, self.entered = threading.Event(), threading.Event()
+        self.gate.set()
+        self.answers = False
+        opener = StoreOpener("http://127.0.0.1:1/x", self.status, retention_days=0, retry_s=0.01)
+        opener._open = self.open
+        return opener
+
+    def open(self):
+        if not self.answers:
+            raise StoreUnavailableError("away")
+        self.entered.set()
+        assert self.gate.wait(WAIT_S)
+        return Store("chdb://")
+
+    def give_work(self):
+        self.answers = True
+
+    def handed_on(self):
+        return self.stage.store.is_open
+
+
+CASES = (HttpCase, GrpcCase, CommitCase, WriterCase, OpenerCase)
 
 
 @pytest.fixture(params=CASES, ids=lambda case: case.__name__)

@@ -88,6 +88,61 @@ def test_only_the_payloads_that_the_store_refuses_are_set_aside(setup, bad_at):
     assert s.log.pending == (0, 0)
 
 
+def test_a_payload_that_was_set_aside_may_be_sent_again_and_a_stored_one_is_known(setup):
+    s = setup()
+    stored, refused, divided = token_body(trace=1), unreadable(2), misread(3)
+    s.writer.write(s.segment(stored, refused, divided))
+    again = SegmentLog(s.folder / "wal", s.dead_letters)
+    for log in (s.log, again):
+        assert [log.seen(digest_of(payload)) for payload in (stored, refused, divided)] == [True, False, True]
+    s.writer.write(s.segment(refused, token_body(trace=4)))
+    assert s.tokens() == {1: 3, 3: 2, 4: 3}
+    assert s.status.snapshot().payloads_dead_lettered == 3
+
+
+class ClaimedElsewhere:
+    """Claims of which another collector has those of some payloads. They fail at first."""
+
+    def __init__(self, *payloads):
+        self.payloads = payloads
+        self.failures = 2
+        self.withdrawn = []
+
+    def own(self, segment, frames):
+        self.failures -= 1
+        if self.failures >= 0:
+            raise ConnectionError("connection refused")
+        return [frame for frame in frames if frame.payload not in self.payloads]
+
+    def withdraw(self, segment, digests):
+        self.withdrawn.append((segment, set(digests)))
+
+
+def test_a_payload_that_another_segment_has_claimed_is_left_out_and_counted(setup):
+    claims = ClaimedElsewhere(token_body(trace=2))
+    s = setup(claims=claims, max_wait_s=0.001)
+    segment = s.segment(token_body(trace=1), token_body(trace=2), unreadable(3))
+    s.writer.write(segment)
+    assert s.tokens() == {1: 3}
+    assert s.status.snapshot().payloads_repeated == 1
+    assert claims.withdrawn == [(segment.id, {digest_of(unreadable(3))})]
+    assert s.log.pending == (0, 0)
+    assert s.log.seen(digest_of(token_body(trace=2)))
+    assert s.status.snapshot().ready
+    s.writer.write(s.segment(token_body(trace=4), token_body(trace=2)))
+    assert s.tokens() == {1: 3, 4: 3}
+    assert len(claims.withdrawn) == 1
+
+
+def test_a_segment_of_which_others_have_claimed_all_inserts_nothing(setup):
+    s = setup(claims=ClaimedElsewhere(token_body(trace=1)), max_wait_s=0.001)
+    s.writer.write(s.segment(token_body(trace=1)))
+    assert (s.tokens(), s.segments, s.log.pending) == ({}, [], (0, 0))
+    s.writer.write(s.segment(token_body(trace=2)))
+    assert s.tokens() == {2: 3}
+    assert s.writer._claims.withdrawn == []
+
+
 def misread(trace):
     """A request of three tokens, one of which has its name as a varint."""
     request = Request().tokens(trace=trace, count=3)
@@ -168,6 +223,15 @@ def test_a_single_span_that_is_too_large_for_the_memory_is_set_aside(setup):
     assert [path.read_bytes() for path in s.dead()] == [request.body()]
     assert s.tokens() == {2: 3}
     assert s.log.pending == (0, 0)
+
+
+def test_a_payload_of_which_a_half_is_stored_is_known(setup):
+    request = Request().tokens(trace=1, count=1)
+    request.span("large", attributes={"text": "x" * 2_000_000})
+    s = setup(insert=scarce(10**6, []), max_wait_s=0.001)
+    s.writer.write(s.segment(request.body()))
+    assert (s.tokens(), len(s.dead())) == ({1: 1}, 1)
+    assert s.log.seen(digest_of(request.body()))
 
 
 @pytest.mark.parametrize(

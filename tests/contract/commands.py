@@ -65,20 +65,31 @@ def flags(words: Iterable[str]) -> list[str]:
 
 
 def named_commands(text: str) -> Iterator[str]:
-    """`tokentrail demo --seconds`: the command and one of its flags, or the command alone."""
+    """`tokentrail demo --seconds`: the command, with its subcommand, and one of its flags, or the command alone."""
     for program, *words in commands(text):
         if program.rpartition("/")[2] == "tokentrail" and words:
-            name = words[0] if WORD.fullmatch(words[0]) else ""
+            name = " ".join(_command(words))
             yield from (f"tokentrail {name} {flag}".replace("  ", " ") for flag in flags(words))
             if name:
                 yield f"tokentrail {name}"
+
+
+def _command(words: Iterable[str]) -> Iterator[str]:
+    """The words that name a command: `dead-letters list` of `dead-letters list --json`."""
+    group = get_command(app)
+    for word in words:
+        known = getattr(group, "commands", None)
+        if known is None or not WORD.fullmatch(word):
+            return
+        yield word
+        group = known.get(word)
 
 
 def is_command(name: str) -> bool:
     """Typer knows the command, and its help lists the flag."""
     *words, last = name.split()[1:]
     if not last.startswith("--"):
-        return _cli_help(last) is not None
+        return _cli_help(*words, last) is not None
     return _has_flag(_cli_help(*words), last)
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
+import httpx
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 import tokentrail
+from tokentrail.cli import dead_letters as dead_letters_
 from tokentrail.cli import demo as demo_
 from tokentrail.cli import keys as keys_
+from tokentrail.cli import spans as spans_
 from tokentrail.cli import up as up_
+from tokentrail.cli.api import Api
 from tokentrail.cli.processes import ProcessFailed, terminated
 from tokentrail.cli.stack import PORTS
 
@@ -122,6 +128,104 @@ def keys(context: typer.Context) -> None:
     raise typer.Exit(status)
 
 
-def _fail(failure: ProcessFailed) -> NoReturn:
-    Console(stderr=True).print(f"[bold red]error:[/] {failure}", highlight=False, soft_wrap=True)
+ApiUrl = Annotated[str, typer.Option("--api", envvar="TOKENTRAIL_API_URL", help="Address of the collector's API.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def spans(
+    name: Annotated[str | None, typer.Argument(help="Print the newest spans of this name.")] = None,
+    api: ApiUrl = "http://127.0.0.1:8080",
+    start: Annotated[str, typer.Option(help="Only spans since then: -1h, RFC 3339, or unix seconds.")] = "-1h",
+    service: Annotated[str | None, typer.Option(help="Only spans of this service.")] = None,
+    scope: Annotated[str | None, typer.Option(help="Only spans of this instrumentation scope.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Most spans to print.")] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """List the spans that no engine's mapping claims, by name; or print those of one name."""
+    given = {"start": start, "service": service, "scope": scope, "name": name}
+    params: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    client = Api(api)
+    try:
+        answer = client.get("spans", **params, limit=limit) if name else client.get("spans/names", **params)
+    except httpx.HTTPError as error:
+        _fail(error)
+    finally:
+        client.close()
+    if as_json:
+        _print_json(answer)
+    elif name:
+        spans_.show(_console, answer["spans"])
+    else:
+        _console.print(spans_.names(answer["names"]))
+
+
+dead_letters = typer.Typer(no_args_is_help=True, help="Acknowledged payloads that the collector's store refused.")
+app.add_typer(dead_letters, name="dead-letters")
+DataDir = Annotated[Path, typer.Option(envvar="TOKENTRAIL_DATA_DIR", help="The collector's data folder.")]
+Names = Annotated[list[str], typer.Argument(help="Names of dead letters, as `list` prints them.")]
+
+
+@dead_letters.command("list")
+def list_dead_letters(data_dir: DataDir = Path(".data"), as_json: AsJson = False) -> None:
+    """List the dead letters, oldest first."""
+    try:
+        letters = dead_letters_.find(data_dir)
+    except dead_letters_.NotFound as failure:
+        _fail(failure)
+    if as_json:
+        _print_json([letter.described() for letter in letters])
+    elif letters:
+        _console.print(dead_letters_.table(letters))
+    else:
+        _console.print("no dead letters")
+
+
+@dead_letters.command("show")
+def show_dead_letters(names: Names, data_dir: DataDir = Path(".data"), as_json: AsJson = False) -> None:
+    """Print dead letters: why and when each was set aside, and the spans in it."""
+    try:
+        letters = dead_letters_.chosen(data_dir, names)
+    except dead_letters_.NotFound as failure:
+        _fail(failure)
+    if as_json:
+        _print_json([{**letter.described(), "content": letter.content()} for letter in letters])
+        return
+    for letter in letters:
+        dead_letters_.show(_console, letter)
+
+
+@dead_letters.command("replay")
+def replay_dead_letters(
+    names: Annotated[list[str] | None, typer.Argument(help="Names of dead letters, as `list` prints them.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Send all of them.")] = False,
+    data_dir: DataDir = Path(".data"),
+    url: Annotated[str, typer.Option(help="OTLP/HTTP address of a collector.")] = "http://127.0.0.1:4318",
+    header: Annotated[list[str] | None, typer.Option(help="A header of each request, as NAME=VALUE.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send dead letters again; each is removed when the collector has acknowledged all of it. Exit status 1 if not."""
+    if bool(names) == every:
+        raise typer.BadParameter("give names, or --all")
+    headers = dict(text.split("=", 1) for text in header or [] if "=" in text)
+    try:
+        letters = dead_letters_.find(data_dir) if every else dead_letters_.chosen(data_dir, names or [])
+    except dead_letters_.NotFound as failure:
+        _fail(failure)
+    kept = {letter.name: dead_letters_.replay(letter, url, headers) for letter in letters}
+    if as_json:
+        _print_json([{"name": name, "replayed": not reason, "reason": reason} for name, reason in kept.items()])
+    else:
+        for name, reason in kept.items():
+            _console.print(f"{name}: {reason or 'replayed'}", soft_wrap=True, markup=False, highlight=False)
+    if any(kept.values()):
+        raise typer.Exit(1)
+
+
+def _print_json(answer: Any) -> None:
+    typer.echo(json.dumps(answer, indent=2))
+
+
+def _fail(failure: Exception) -> NoReturn:
+    Console(stderr=True).print("[bold red]error:[/]", escape(str(failure)), highlight=False, soft_wrap=True)
     raise typer.Exit(1)

@@ -27,6 +27,11 @@ def percent(ratio: float | None) -> str:
     return "–" if ratio is None else f"{ratio:.1%}"
 
 
+def count(n: int | None) -> str:
+    """A whole number; `–` for None."""
+    return "–" if n is None else str(n)
+
+
 def latencies(summary: Mapping[str, Any]) -> Table:
     """Percentiles of every latency, each with the number of values behind it."""
     table = Table("", "count", "p50", "p90", "p95", "p99", "max", box=None, pad_edge=False, header_style="dim")
@@ -72,8 +77,8 @@ def view(state: Mapping[str, Any]) -> Panel:
     """Traffic, KV cache, latencies, SLOs and alerts in one panel. `state` holds API answers by name."""
     summary, kv = state["summary"], state["kv"]["engines"]
     cache = ", ".join(
-        f"KV cache {percent(e['usage'])}, {e['running']} running, {e['waiting']} waiting, "
-        f"{e['preemptions']} preemptions, {e['evicted_blocks']} blocks evicted"
+        f"KV cache {percent(e['usage'])}, {count(e['running'])} running, {count(e['waiting'])} waiting, "
+        f"{e['preemptions']} preemptions, {count(e['evicted_blocks'])} blocks evicted"
         for e in kv
     )
     alerts = state["alerts"]

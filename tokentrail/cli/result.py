@@ -63,7 +63,7 @@ def verify(
         comparison=comparison,
         alerts_seen=_alerts_that_fired(prometheus, since) if prometheus else set(),
         cold_starts=api.get("cold_starts", start=since - 300)["cold_starts"],
-        evicted_blocks=sum(e["evicted_blocks"] for e in kv),
+        evicted_blocks=sum(e["evicted_blocks"] or 0 for e in kv),
         slowest=_slowest(api, rows),
         problems=comparison.problems(median_s=longest_hop_s(seen, HOP_MEDIAN_S)),
     )

@@ -1,8 +1,8 @@
--- KV-cache evictions and preemptions of the window, per engine process.
+-- KV-cache evictions and preemptions of the window, per engine process. Blocks are NULL when no eviction says its number.
 SELECT
     service, instance,
-    sumIf(blocks, kind = 'evict') AS evicted_blocks,
     countIf(kind = 'evict') AS evictions,
+    if(evictions = 0, 0, sumIf(blocks, kind = 'evict')) AS evicted_blocks,
     countIf(reason = 'preemption') AS preemptions
 FROM kv_events
 WHERE $parts.started_in_window

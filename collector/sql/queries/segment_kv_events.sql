@@ -2,7 +2,7 @@
 SELECT
     service, instance, reason,
     count() AS n,
-    sumIf(blocks, kind = 'evict') AS evicted,
+    ifNull(sumIf(blocks, kind = 'evict'), 0) AS evicted,
     toUnixTimestamp64Nano(max(start)) AS last_ns
 FROM kv_events
 WHERE segment IN {segments:Array(String)} AND start >= fromUnixTimestamp64Nano({since_ns:Int64})

@@ -1,7 +1,7 @@
 -- KV-cache blocks evicted, and preemptions, by bucket.
 SELECT
     intDiv(toUnixTimestamp64Nano(start), {step_ns:Int64}) * {step_ns:Int64} AS bucket_ns,
-    sumIf(blocks, kind = 'evict') AS kv_evictions,
+    if(countIf(kind = 'evict') = 0, 0, sumIf(blocks, kind = 'evict')) AS kv_evictions,
     countIf(reason = 'preemption') AS preemptions
 FROM kv_events
 WHERE $parts.started_in_window

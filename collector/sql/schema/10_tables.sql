@@ -84,16 +84,16 @@ CREATE TABLE IF NOT EXISTS steps
     service           LowCardinality(String),
     instance          LowCardinality(String),
     variant           LowCardinality(String),
-    step              UInt64                  CODEC(Delta, ZSTD),
+    step              Nullable(UInt64)        CODEC(Delta, ZSTD),   -- NULL, here and below: absent, or no count
     duration_ns       UInt64                  CODEC(T64, ZSTD),
-    prefill_tokens    UInt32                  CODEC(T64, ZSTD),
-    decode_tokens     UInt32                  CODEC(T64, ZSTD),
-    running           UInt32                  CODEC(T64, ZSTD),
-    waiting           UInt32                  CODEC(T64, ZSTD),
-    preempted         UInt32                  CODEC(T64, ZSTD),
-    kv_blocks_used    UInt32                  CODEC(T64, ZSTD),
-    kv_blocks_total   UInt32                  CODEC(T64, ZSTD),
-    kv_blocks_evicted UInt32                  CODEC(T64, ZSTD)
+    prefill_tokens    Nullable(UInt32)        CODEC(T64, ZSTD),
+    decode_tokens     Nullable(UInt32)        CODEC(T64, ZSTD),
+    running           Nullable(UInt32)        CODEC(T64, ZSTD),
+    waiting           Nullable(UInt32)        CODEC(T64, ZSTD),
+    preempted         Nullable(UInt32)        CODEC(T64, ZSTD),
+    kv_blocks_used    Nullable(UInt32)        CODEC(T64, ZSTD),
+    kv_blocks_total   Nullable(UInt32)        CODEC(T64, ZSTD),
+    kv_blocks_evicted Nullable(UInt32)        CODEC(T64, ZSTD)
 )
 ENGINE = MergeTree
 PARTITION BY toDate(start)
@@ -108,9 +108,9 @@ CREATE TABLE IF NOT EXISTS kv_events
     variant           LowCardinality(String),
     kind              LowCardinality(String),                   -- evict | offload | restore
     reason            LowCardinality(String),
-    blocks            UInt32,
+    blocks            Nullable(UInt32),
     duration_ns       UInt64,
-    step              UInt64,
+    step              Nullable(UInt64),
     trace_id          FixedString(16),                          -- of the request that lost the blocks, if the span has a parent
     request_span_id   String,                                   -- '' when no request lost blocks
     segment           String                  CODEC(ZSTD)

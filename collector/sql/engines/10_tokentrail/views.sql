@@ -1,5 +1,6 @@
--- tokentrail's own spans. tokentrail/semconv.py has their names. The SDK leaves out phase times, preemptions, and cached and
--- reasoning tokens that are 0.
+-- tokentrail's own spans. tokentrail/semconv.py has their names. The SDK leaves out phase times and preemptions that are 0: it
+-- counts both itself. Cached and reasoning tokens are the engine's, and absent ones are not known. An SDK before 0.2 left out
+-- their zeros too, so those read as not known.
 
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_tokens TO tokens AS
 SELECT
@@ -18,12 +19,13 @@ CREATE OR REPLACE MATERIALIZED VIEW tokentrail_requests TO requests AS
 WITH
     $nanoseconds AS nanoseconds,
     $reported AS reported,
+    $counted AS counted,
     (phase -> accurateCastOrNull(if(phase <= duration_ns, phase, nan), 'UInt64')) AS phase_ns,
     $first_key AS first_key,
     nanoseconds(reported(first_key), duration_ns) AS first_ns,
     if(mapContains(number, 'tokentrail.time_to_last_token'),
         nanoseconds(number['tokentrail.time_to_last_token'], duration_ns), duration_ns) AS last_ns,
-    accurateCastOrNull(reported('gen_ai.usage.output_tokens'), 'UInt32') AS n
+    counted('gen_ai.usage.output_tokens') AS n
 SELECT
     end, start, trace_id, span_id, parent_span_id,
     text['gen_ai.response.id'] AS request_id,
@@ -37,10 +39,10 @@ SELECT
     multiIf(text['tokentrail.status'] IN ('ok', 'error', 'cancelled'), text['tokentrail.status'], status_code = 2, 'error', 'ok') AS status,
     text['error.type'] AS error_type,
     text['tokentrail.finish_reason'] AS finish_reason,
-    accurateCastOrNull(reported('gen_ai.usage.input_tokens'), 'UInt32') AS input_tokens,
+    counted('gen_ai.usage.input_tokens') AS input_tokens,
     n AS output_tokens,
-    accurateCastOrNull(number['gen_ai.usage.cache_read.input_tokens'], 'UInt32') AS cached_tokens,
-    accurateCastOrNull(number['gen_ai.usage.reasoning.output_tokens'], 'UInt32') AS reasoning_tokens,
+    counted('gen_ai.usage.cache_read.input_tokens') AS cached_tokens,
+    counted('gen_ai.usage.reasoning.output_tokens') AS reasoning_tokens,
     accurateCastOrNull(number['tokentrail.preemptions'], 'UInt32') AS preemptions,
     first_ns AS ttft_ns,
     if(n > 1 AND last_ns >= first_ns, (last_ns - first_ns) / (n - 1), NULL) AS tpot_ns,
@@ -61,6 +63,7 @@ CREATE OR REPLACE MATERIALIZED VIEW tokentrail_open_requests TO open_requests AS
 WITH
     $nanoseconds AS nanoseconds,
     $reported AS reported,
+    $counted AS counted,
     $first_key AS first_key
 SELECT
     start,
@@ -75,8 +78,8 @@ SELECT
     text['gen_ai.request.model'] AS model,
     $tenant AS tenant,
     text['tokentrail.slo_class'] AS slo_class,
-    accurateCastOrNull(reported('gen_ai.usage.input_tokens'), 'UInt32') AS input_tokens,
-    accurateCastOrNull(reported('gen_ai.usage.output_tokens'), 'UInt32') AS output_tokens,
+    counted('gen_ai.usage.input_tokens') AS input_tokens,
+    counted('gen_ai.usage.output_tokens') AS output_tokens,
     nanoseconds(reported(first_key), $longest_ns) AS ttft_ns,
     claim = 'tokentrail.request' AS ended
 FROM flat_spans
@@ -93,21 +96,20 @@ SELECT
 FROM flat_spans
 WHERE claim = 'tokentrail.phase';
 
--- A count that is not one reads 0 here: only tokentrail's SDK sends steps and KV-cache events.
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_steps TO steps AS
-WITH $counted AS counted
+WITH $reported AS reported, $counted AS counted
 SELECT
     start, service, instance, variant,
-    if(number['tokentrail.step'] >= 0, number['tokentrail.step'], 0) AS step,
+    accurateCastOrNull(reported('tokentrail.step'), 'UInt64') AS step,
     duration_ns,
-    counted(number['tokentrail.step.prefill_tokens']) AS prefill_tokens,
-    counted(number['tokentrail.step.decode_tokens']) AS decode_tokens,
-    counted(number['tokentrail.step.running']) AS running,
-    counted(number['tokentrail.step.waiting']) AS waiting,
-    counted(number['tokentrail.step.preempted']) AS preempted,
-    counted(number['tokentrail.step.kv_blocks_used']) AS kv_blocks_used,
-    counted(number['tokentrail.step.kv_blocks_total']) AS kv_blocks_total,
-    counted(number['tokentrail.step.kv_blocks_evicted']) AS kv_blocks_evicted
+    counted('tokentrail.step.prefill_tokens') AS prefill_tokens,
+    counted('tokentrail.step.decode_tokens') AS decode_tokens,
+    counted('tokentrail.step.running') AS running,
+    counted('tokentrail.step.waiting') AS waiting,
+    counted('tokentrail.step.preempted') AS preempted,
+    counted('tokentrail.step.kv_blocks_used') AS kv_blocks_used,
+    counted('tokentrail.step.kv_blocks_total') AS kv_blocks_total,
+    counted('tokentrail.step.kv_blocks_evicted') AS kv_blocks_evicted
 FROM flat_spans
 WHERE claim = 'tokentrail.step';
 
@@ -117,14 +119,14 @@ CREATE OR REPLACE MATERIALIZED VIEW tokentrail_route_events TO tokentrail_events
 SELECT * FROM flat_spans WHERE startsWith(claim, 'tokentrail.kv.') OR claim = 'tokentrail.cold_start';
 
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_kv_events TO kv_events AS
-WITH $counted AS counted
+WITH $reported AS reported, $counted AS counted
 SELECT
     start, service, instance, variant,
     substring(name, length('tokentrail.kv.') + 1) AS kind,
     text['tokentrail.kv.reason'] AS reason,
-    counted(number['tokentrail.kv.blocks']) AS blocks,
+    counted('tokentrail.kv.blocks') AS blocks,
     duration_ns,
-    if(number['tokentrail.step'] >= 0, number['tokentrail.step'], 0) AS step,
+    accurateCastOrNull(reported('tokentrail.step'), 'UInt64') AS step,
     trace_id,
     parent_span_id AS request_span_id,
     getSetting('insert_deduplication_token') AS segment

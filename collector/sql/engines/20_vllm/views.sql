@@ -9,7 +9,7 @@ CREATE OR REPLACE MATERIALIZED VIEW vllm_requests TO requests AS
 WITH
     $nanoseconds AS nanoseconds,
     $reported AS reported,
-    (key -> accurateCastOrNull(reported(key), 'UInt32')) AS counted,
+    $counted AS counted,
     ifNull(nanoseconds(reported('gen_ai.latency.e2e'), $longest_ns), duration_ns) AS e2e,
     nanoseconds(reported('gen_ai.latency.time_to_first_token'), e2e) AS first_ns,
     nanoseconds(reported('gen_ai.latency.time_in_model_prefill'), e2e) AS prefill,

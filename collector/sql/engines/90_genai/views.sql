@@ -8,8 +8,9 @@ CREATE OR REPLACE MATERIALIZED VIEW genai_requests TO requests AS
 WITH
     $nanoseconds AS nanoseconds,
     $reported AS reported,
-    (key -> accurateCastOrNull(reported(key), 'UInt32')) AS counted,
-    counted('gen_ai.usage.output_tokens') AS n,
+    $counted AS counted,
+    -- OpenTelemetry's conventions before 1.27 have the second key, also of input tokens.
+    ifNull(counted('gen_ai.usage.output_tokens'), counted('gen_ai.usage.completion_tokens')) AS n,
     nanoseconds(reported('gen_ai.response.time_to_first_chunk'), duration_ns) AS first_ns
 SELECT
     end, start, trace_id, span_id, parent_span_id,
@@ -24,7 +25,7 @@ SELECT
     if(status_code = 2 OR text['error.type'] != '', 'error', 'ok') AS status,
     text['error.type'] AS error_type,
     attributes.value.array_value.values.string_value[indexOf(attributes.key, 'gen_ai.response.finish_reasons')][1] AS finish_reason,
-    counted('gen_ai.usage.input_tokens') AS input_tokens,
+    ifNull(counted('gen_ai.usage.input_tokens'), counted('gen_ai.usage.prompt_tokens')) AS input_tokens,
     n AS output_tokens,
     counted('gen_ai.usage.cache_read.input_tokens') AS cached_tokens,
     counted('gen_ai.usage.reasoning.output_tokens') AS reasoning_tokens,

@@ -1,2 +1,3 @@
--- A function from a number to a count. A number that is no count reads 0.
-(n -> if(n < 4294967296, n, 0))
+-- A function from an attribute's key to a count. A span without the attribute, or with a number that is no count, has NULL.
+-- It stands behind $reported: WITH $reported AS reported, $counted AS counted, counted('key') AS n
+(key -> accurateCastOrNull(reported(key), 'UInt32'))

@@ -1,0 +1,150 @@
+"""`/spans` and `/spans/names`: the spans that no engine's mapping claims. A new mapping starts from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
+
+from collector.api.context import Context
+from collector.api.parameters import Names, TimesQuery
+from collector.api.times import SECOND_NS, rfc3339
+from collector.sql.fragment import Fragment, all_of
+
+MOST_NAMES = 1000
+_KINDS = ("unspecified", "internal", "server", "client", "producer", "consumer")
+_STATUSES = ("unset", "ok", "error")
+
+
+class SpanNamesQuery(TimesQuery):
+    """A window of time, and filters for its spans."""
+
+    service: Names = Field([], description="only spans of this service; may be repeated (any of)")
+    scope: Names = Field([], description="only spans of this instrumentation scope; may be repeated")
+    name: Names = Field([], description="only spans of this name; may be repeated")
+
+    @property
+    def filter(self) -> Fragment:
+        """The filter for rows of `spans`."""
+        given = {column: getattr(self, column) for column in ("service", "scope", "name") if getattr(self, column)}
+        return all_of(
+            *(
+                Fragment(f"{column} IN {{span_{column}:Array(String)}}", {f"span_{column}": values})
+                for column, values in given.items()
+            )
+        )
+
+
+class SpansQuery(SpanNamesQuery):
+    """A page of spans."""
+
+    limit: Annotated[int, Field(ge=1, le=1000)] = 100
+    offset: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
+
+
+class SpanEvent(BaseModel):
+    """One event of a span."""
+
+    time: str
+    name: str
+    attributes: dict[str, str]
+
+
+class SpanOut(BaseModel):
+    """One span. Values of attributes are text."""
+
+    trace_id: str
+    span_id: str
+    parent_span_id: str
+    service: str
+    instance: str
+    scope: str
+    name: str
+    kind: str
+    status: str
+    status_message: str
+    start: str
+    duration_s: float
+    attributes: dict[str, str]
+    resource: dict[str, str]
+    events: list[SpanEvent]
+
+
+class Spans(BaseModel):
+    """`/spans`."""
+
+    spans: list[SpanOut]
+    total: int
+
+
+class SpanName(BaseModel):
+    """The spans of one name, scope and service: their number, and up to 200 keys of their attributes."""
+
+    service: str
+    scope: str
+    name: str
+    spans: int
+    first_start: str
+    last_start: str
+    attribute_keys: list[str]
+    resource_keys: list[str]
+
+
+class SpanNames(BaseModel):
+    """`/spans/names`."""
+
+    names: list[SpanName]
+
+
+def router(ctx: Context) -> APIRouter:
+    """The routes."""
+    routes = APIRouter(tags=["spans"])
+
+    @routes.get("/spans")
+    def get_spans(query: Annotated[SpansQuery, Query()]) -> Spans:
+        """Spans that no engine's mapping claims and that started in the window, newest first."""
+        fragments, bounds = {"filter": query.filter}, query.bounds(ctx.clock())
+        rows = ctx.queries.rows("spans", fragments, **bounds, limit=query.limit, offset=query.offset)
+        total = ctx.queries.row("spans_count", fragments, **bounds)["total"]
+        return Spans(spans=[_span(row) for row in rows], total=total)
+
+    @routes.get("/spans/names")
+    def get_span_names(query: Annotated[SpanNamesQuery, Query()]) -> SpanNames:
+        """Names of such spans with their number, the most frequent first, at most 1,000."""
+        rows = ctx.queries.rows("span_names", {"filter": query.filter}, **query.bounds(ctx.clock()), limit=MOST_NAMES)
+        return SpanNames(
+            names=[
+                SpanName.model_validate(
+                    row | {"first_start": rfc3339(row["first_ns"]), "last_start": rfc3339(row["last_ns"])}
+                )
+                for row in rows
+            ]
+        )
+
+    return routes
+
+
+def _span(row: Mapping[str, Any]) -> SpanOut:
+    return SpanOut.model_validate(
+        {
+            **row,
+            "trace_id": row["trace_id_hex"],
+            "span_id": row["span_id_hex"],
+            "parent_span_id": row["parent_span_id_hex"],
+            "kind": _word(_KINDS, row["kind"]),
+            "status": _word(_STATUSES, row["status_code"]),
+            "start": rfc3339(row["began_ns"]),
+            "duration_s": row["duration_ns"] / SECOND_NS,
+            "events": [
+                SpanEvent(time=rfc3339(at_ns), name=name, attributes=attributes)
+                for at_ns, name, attributes in row["span_events"]
+            ],
+        }
+    )
+
+
+def _word(words: tuple[str, ...], number: int) -> str:
+    """OTLP's word for a number; a number that OTLP does not have stays one."""
+    return words[number] if number < len(words) else str(number)

@@ -1,0 +1,13 @@
+-- The names of the spans that no engine's mapping claims, the most frequent first, with the keys of their attributes.
+SELECT
+    service, scope, name,
+    count() AS spans,
+    toUnixTimestamp64Nano(min(start)) AS first_ns,
+    toUnixTimestamp64Nano(max(start)) AS last_ns,
+    arraySort(groupUniqArrayArray(200)(mapKeys(attributes))) AS attribute_keys,
+    arraySort(groupUniqArrayArray(200)(mapKeys(resource))) AS resource_keys
+FROM spans
+WHERE $parts.started_in_window AND $filter
+GROUP BY service, scope, name
+ORDER BY spans DESC, service, scope, name
+LIMIT {limit:UInt32}

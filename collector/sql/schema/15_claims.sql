@@ -1,0 +1,18 @@
+-- Which segment stores a payload, when several collectors insert into this store (collector/store/claims.py). A claim is one
+-- insert: a number, and the digests of a segment's payloads. The numbers grow by one and order the claims.
+
+CREATE TABLE IF NOT EXISTS payload_claims
+(
+    claim       UInt64                        CODEC(Delta, ZSTD),
+    signal      LowCardinality(String),
+    prefix      UInt64                        CODEC(NONE),          -- the first 8 bytes of the digest, little endian
+    digest      FixedString(16)               CODEC(NONE),
+    segment     String                        CODEC(ZSTD),
+    withdrawn   UInt8,                                              -- 1: the segment has not stored it, it is a dead letter
+    claimed_at  DateTime('UTC') DEFAULT now() CODEC(Delta, ZSTD)
+)
+ENGINE = MergeTree
+PARTITION BY intDiv(claim, 65536)
+ORDER BY prefix
+SETTINGS index_granularity = 256, min_compress_block_size = 4096,
+         non_replicated_deduplication_window = 10000, fsync_after_insert = 1;

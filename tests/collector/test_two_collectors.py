@@ -1,0 +1,136 @@
+"""Two collectors on one ClickHouse: a payload that both get makes its rows once, and /metrics count it once in sum."""
+
+import re
+import time
+
+import httpx
+import pytest
+
+from tests.support.clickhouse_server import Server
+from tests.support.collector import Collector
+from tests.support.otlp import Request
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def server(tmp_path):
+    server = Server(tmp_path)
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def collectors(server, tmp_path):
+    flags = ("--dedup-retention-s", "0.2")
+    pair = [Collector(tmp_path / name, *flags, store=f"{server.url}/default") for name in ("a", "b")]
+    for collector in pair:
+        collector.start()
+    yield pair
+    for collector in pair:
+        if collector.process.poll() is None:
+            collector.kill()
+
+
+def body(trace):
+    request = Request()
+    request.span("chat m", trace=trace, attributes={"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"})
+    return request.tokens(trace=trace, count=3).body()
+
+
+def metric(collector, name):
+    text = collector.get("/metrics").text
+    return sum(float(value) for value in re.findall(rf"^{name}(?:\{{.*\}})? (\S+)$", text, re.MULTILINE))
+
+
+def settled(*collectors):
+    """Wait until the logs are empty."""
+    for collector in collectors:
+        collector.wait_until(lambda c=collector: metric(c, "tokentrail_collector_wal_segments") == 0)
+
+
+def rows(server):
+    sql = "SELECT count(), uniqExact(trace_id) FROM requests"
+    return tuple(map(int, server.http.post(server.url, content=sql).text.split())), server.tokens()
+
+
+def exactly(requests):
+    return (requests, requests), (requests, 3 * requests)
+
+
+def sums(collectors, *names):
+    return [sum(metric(collector, f"tokentrail_{name}_total") for collector in collectors) for name in names]
+
+
+def test_the_same_bytes_at_both_at_once_and_again_later_are_stored_once(server, collectors):
+    bodies = [body(trace) for trace in range(1, 21)]
+    for sent in bodies:
+        assert {collector.post(sent).status_code for collector in collectors} == {200}
+    settled(*collectors)
+    assert rows(server) == exactly(20)
+
+    for collector in collectors:  # past the time for which the logs know their payloads
+        time.sleep(0.3)
+        assert collector.post(body(100 + collectors.index(collector))).status_code == 200
+        settled(collector)
+        time.sleep(0.3)
+        assert collector.post(body(200 + collectors.index(collector))).status_code == 200
+        settled(collector)
+        for sent in bodies:
+            assert collector.post(sent).status_code == 200
+        settled(collector)
+    for collector in collectors:
+        assert sums([collector], "collector_payloads_duplicate") == [0.0], "no log knew the payloads any more"
+    assert rows(server) == exactly(24)
+    assert sums(collectors, "requests") == [24.0]
+    assert sums(collectors, "collector_payloads_repeated") == [20.0 + 2 * 20.0]
+
+    for collector in collectors:
+        assert collector.stop() == 0
+        collector.start()
+        assert collector.post(bodies[0]).status_code == 200
+    settled(*collectors)
+    assert rows(server) == exactly(24)
+    assert sums(collectors, "requests") == [0.0]
+
+
+def test_a_payload_that_timed_out_at_one_collector_and_went_to_the_other_is_stored_once(server, collectors):
+    first, second = collectors
+    hold = server.folder / "hold"
+    hold.touch()
+    with pytest.raises(httpx.TimeoutException):
+        first.http.post(
+            first.urls["otlp-http"] + "/v1/traces",
+            content=body(1),
+            headers={"content-type": "application/x-protobuf"},
+            timeout=0.0001,
+        )
+    assert first.post(body(1)).status_code == 200
+    assert second.post(body(1)).status_code == 200
+    hold.unlink()
+    settled(first, second)
+    assert rows(server) == exactly(1)
+    assert sums(collectors, "requests", "collector_payloads_repeated") == [1.0, 1.0]
+
+
+def claims(server):
+    return int(server.http.post(server.url, content="SELECT uniqExact(claim) FROM payload_claims").text)
+
+
+def test_a_collector_killed_between_claim_and_insert_stores_what_it_claimed_when_it_is_back(server, collectors):
+    first, second = collectors
+    hold = server.folder / "hold"
+    hold.touch()
+    assert first.post(body(1)).status_code == 200
+    first.wait_until(lambda: claims(server) == 1)
+    first.kill()
+    assert second.post(body(1)).status_code == 200
+    second.wait_until(lambda: claims(server) == 2)
+    hold.unlink()
+    settled(second)
+    first.start()
+    settled(first)
+    assert rows(server) == exactly(1)
+    assert claims(server) == 2
+    assert sums([second], "requests", "collector_payloads_repeated") == [0.0, 1.0]

@@ -1,0 +1,144 @@
+"""`tokentrail dead-letters`: lists acknowledged payloads that the collector's store refused, and sends them again."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from rich.console import Console
+from rich.table import Table
+
+_UNKNOWN = "not known: the file beside it is missing or damaged"
+_HEADERS = {"content-type": "application/x-protobuf"}
+
+
+class NotFound(ValueError):
+    """There is no data folder, or no dead letter of that name."""
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """One dead letter: its file of bytes, and what the collector wrote beside it."""
+
+    name: str
+    signal: str
+    at: str
+    """When it was set aside, RFC 3339."""
+    bytes: int
+    reason: str
+    damaged: bool
+    """The disk changed its bytes, so they may be wrong numbers."""
+    file: Path
+
+    def content(self) -> str:
+        """The spans in it, by service and name."""
+        try:
+            request = ExportTraceServiceRequest.FromString(self.file.read_bytes())
+        except DecodeError:
+            return "no OTLP message"
+        found: Counter[str] = Counter()
+        for resource_spans in request.resource_spans:
+            attributes = {item.key: item.value.string_value for item in resource_spans.resource.attributes}
+            service = attributes.get("service.name") or "no service"
+            found.update(
+                f"{span.name or 'no name'} ({service})" for s in resource_spans.scope_spans for span in s.spans
+            )
+        return ", ".join(f"{n} × {name}" for name, n in found.most_common(20)) or "no span"
+
+    def described(self) -> dict[str, Any]:
+        """All of it for JSON."""
+        return {**asdict(self), "file": str(self.file)}
+
+
+def find(data_dir: Path) -> list[DeadLetter]:
+    """The dead letters of a collector's data folder, oldest first. Raises NotFound without such a folder."""
+    # `tokentrail up` has its collector's data folder inside its own.
+    folders = [folder for folder in (data_dir, data_dir / "collector") if (folder / "wal").is_dir()]
+    if not folders:
+        raise NotFound(f"{data_dir} is not the data folder of a collector: it has no folder wal; set --data-dir")
+    letters = [_read(file) for folder in folders for file in (folder / "dead_letters").glob("*.bin")]
+    return sorted(letters, key=lambda letter: (letter.at, letter.name))
+
+
+def chosen(data_dir: Path, names: Sequence[str]) -> list[DeadLetter]:
+    """The dead letters of these names. Raises NotFound that has the missing name."""
+    letters = {letter.name: letter for letter in find(data_dir)}
+    for name in names:
+        if name not in letters:
+            raise NotFound(f"there is no dead letter {name} in {data_dir}")
+    return [letters[name] for name in dict.fromkeys(names)]
+
+
+def table(letters: Sequence[DeadLetter]) -> Table:
+    """One line for each dead letter."""
+    lines = Table("set aside", "bytes", "reason", "name", box=None, pad_edge=False, header_style="dim")
+    lines.columns[1].justify = "right"
+    for letter in letters:
+        lines.add_row(letter.at, str(letter.bytes), _short(letter.reason), letter.name)
+    return lines
+
+
+def show(console: Console, letter: DeadLetter) -> None:
+    """Print one dead letter."""
+    for key, value in (*letter.described().items(), ("content", letter.content())):
+        console.print(f"{key:<8} {value}", soft_wrap=True, markup=False, highlight=False)
+
+
+def replay(letter: DeadLetter, url: str, headers: Mapping[str, str]) -> str:
+    """Send a dead letter to an OTLP/HTTP receiver and remove it. Returns why it is kept, or "" when it is gone."""
+    if letter.damaged:
+        return "its bytes are damaged, and might become wrong numbers"
+    try:
+        answer = httpx.post(
+            f"{url.rstrip('/')}/v1/{letter.signal}",
+            content=letter.file.read_bytes(),
+            headers={**headers, **_HEADERS},
+            timeout=60,
+            trust_env=False,
+        )
+    except httpx.HTTPError as error:
+        return f"{url} does not answer ({error})"
+    if answer.status_code != httpx.codes.OK:
+        return f"{url} answered {answer.status_code}: {answer.text[:200]}"
+    try:
+        rejected = ExportTraceServiceResponse.FromString(answer.content).partial_success
+    except DecodeError:
+        return f"{url} did not answer as an OTLP receiver does"
+    if rejected.rejected_spans:
+        return f"{url} rejected {rejected.rejected_spans} of its spans: {rejected.error_message}"
+    # The bytes go last: after a crash in between, the payload is sent again, and the collector knows it.
+    letter.file.with_suffix(".json").unlink(missing_ok=True)
+    letter.file.unlink()
+    return ""
+
+
+def _read(file: Path) -> DeadLetter:
+    try:
+        about = json.loads(file.with_suffix(".json").read_text())
+    except (OSError, ValueError):
+        about = {}
+    written = datetime.fromtimestamp(file.stat().st_mtime, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return DeadLetter(
+        name=file.stem,
+        signal=str(about.get("signal", "traces")),
+        at=str(about.get("at", written)),
+        bytes=file.stat().st_size,
+        reason=str(about.get("reason", _UNKNOWN)),
+        damaged=bool(about.get("damaged", not about)),
+        file=file,
+    )
+
+
+def _short(reason: str) -> str:
+    return reason if len(reason) <= 80 else reason[:79] + "…"

@@ -1,0 +1,31 @@
+"""`tokentrail spans`: the spans that no engine's mapping claims, from which a new mapping starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def names(answers: Sequence[Mapping[str, Any]]) -> Table:
+    """One line for each service, scope and name."""
+    lines = Table("spans", "service", "scope", "name", "attributes", box=None, pad_edge=False, header_style="dim")
+    lines.columns[0].justify = "right"
+    for answer in answers:
+        keys = ", ".join(answer["attribute_keys"])
+        lines.add_row(str(answer["spans"]), answer["service"], answer["scope"], answer["name"], keys)
+    return lines
+
+
+def show(console: Console, spans: Sequence[Mapping[str, Any]]) -> None:
+    """Print each span with its attributes, its resource's, and its events."""
+    for span in spans:
+        head = f"{span['start']} {span['name']} {span['duration_s']:g} s, {span['kind']}, status {span['status']}"
+        console.print(head, soft_wrap=True, markup=False, highlight=False)
+        groups = [("", span["attributes"]), ("resource ", span["resource"])]
+        groups += [(f"event {event['name']} ", event["attributes"]) for event in span["events"]]
+        for group, attributes in groups:
+            for key, value in attributes.items():
+                console.print(f"  {group}{key} = {value}", soft_wrap=True, markup=False, highlight=False)
