@@ -10,7 +10,7 @@ BENCH_FLAGS ?=
 # Each file of tests runs in one worker. Many tests wait for processes, so there is one worker more than cores.
 TEST_WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
-SYSTEM_PACKAGES := prometheus prometheus-alertmanager chromium docker-compose
+SYSTEM_PACKAGES := prometheus prometheus-alertmanager chromium docker-compose openssl
 
 .PHONY: help setup system demo test test-fast lint format bench constraints clean
 

@@ -61,6 +61,9 @@ class _Calls(ThreadPoolExecutor):
 class _Export:
     """One signal's `Export`. Messages stay bytes: gRPC would decompress them without a limit.
 
+    It is a handler of a stream, because grpc waits for ever for the message of any other.
+    """
+
     def __init__(self, ingest: Ingest, limits: BodyLimits, access: Access, message_timeout_s: float) -> None:
         self._ingest = ingest
         self._limits = limits
