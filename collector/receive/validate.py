@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
-from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from collector.receive import runs
@@ -119,61 +117,27 @@ def _take_out(spans: MutableSequence[Span], reasons: Sequence[Reason | None], re
 
 def count_if_uniform(body: bytes, limits: ItemLimits) -> int | None:
     """Count the spans of a request that consists of long runs of good ones; None when it must be parsed to know."""
+    times = _Times(limits.latest_ns())
+    spans = 0
     try:
-        times = _Times(limits.latest_ns())
-        spans = sum(
-            _good_spans(body, scope, limits, times)
-            for resource in _messages(body, (0, len(body)), {1: None})
-            for scope in _messages(body, resource, {1: Resource.FromString, 2: None, 3: bytes.decode})
-        )
-        return spans if times.days() <= limits.max_days else None
-    except (runs.NotUniformError, DecodeError, UnicodeDecodeError):
+        for run in runs.runs(body):
+            first = Span.FromString(run.first)
+            if _reason(first, times) or _reason_of_size(first, limits) or not _ids_and_times_are_good(run, times):
+                return None
+            spans += len(run.rows)
+    except (runs.NotUniformError, DecodeError):
         return None
-
-
-def _messages(
-    body: bytes, where: tuple[int, int], known: Mapping[int, Callable[[bytes], object] | None]
-) -> Iterator[tuple[int, int]]:
-    """Yield begin and end of each message of the field that is None in `known`.
-
-    Its other known fields are parsed, so that their errors show. An unknown field raises `NotUniformError`.
-    """
-    for number, wire_type, _, begin, end in runs.fields(body, *where):
-        if wire_type != runs.LEN or number not in known:
-            raise runs.NotUniformError
-        parse = known[number]
-        if parse is None:
-            yield begin, end
-        else:
-            parse(body[begin:end])
-
-
-def _good_spans(body: bytes, where: tuple[int, int], limits: ItemLimits, times: _Times) -> int:
-    begin, end = where
-    before_spans: Mapping[int, Callable[[bytes], object]] = {1: InstrumentationScope.FromString, 3: bytes.decode}
-    for number, wire_type, at, value, following in runs.fields(body, begin, end):
-        if wire_type != runs.LEN or number not in before_spans:
-            begin = at
-            break
-        before_spans[number](body[value:following])
-        begin = following
-    total = 0
-    for run in runs.runs(body, begin, end):
-        first = Span.FromString(run.first)
-        if _reason(first, times) or _reason_of_size(first, limits) or not _ids_and_times_are_good(run, times):
-            raise runs.NotUniformError
-        total += len(run.rows)
-    return total
+    return spans if times.days() <= limits.max_days else None
 
 
 def _ids_and_times_are_good(run: runs.Run, times: _Times) -> bool:
     """Check all spans of a run, whose first span is good, as `_reason` checks one span; widen `times` by them."""
-    start, end = run.times(7), run.times(8)
+    start, end = run.words(7), run.words(8)
     earliest_ns, latest_ns = int(start.min()), int(end.max())
     times.earliest_ns, times.latest_ns = min(times.earliest_ns, earliest_ns), max(times.latest_ns, latest_ns)
     return bool(
-        run.column(1, TRACE_ID_BYTES).any(axis=1).all()
-        and run.column(2, SPAN_ID_BYTES).any(axis=1).all()
+        (run.words(1) | run.words(1, skip=8)).all()
+        and run.words(2).all()
         and earliest_ns >= EARLIEST_NS
         and latest_ns < LATEST_NS
         and latest_ns <= times.allowed_ns
