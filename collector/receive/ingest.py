@@ -29,7 +29,8 @@ class Ingest:
         Raises `MalformedError`, and `LogUnavailableError` here or in the future.
         """
         checked = self.signal.check(body, self.limits)
-        durable: Future[bool] = self.commit.submit(checked.payload) if checked.payload else _resolved(False)
+        payload = checked.payload
+        durable = self.commit.submit(payload, checked.days) if payload else _resolved(False)
         return _then(durable, lambda duplicate: self._acknowledge(checked, len(body), duplicate))
 
     def _acknowledge(self, checked: Checked, size: int, duplicate: bool) -> Message:

@@ -15,7 +15,7 @@ Example, with a name (tag 2a, text), a start (tag 39, here cut to 2 bytes) and a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, TypeAlias
@@ -42,6 +42,7 @@ _ANYTHING, _ASCII, _SAME = 0x00, 0x80, 0xFF
 """Masks of the bits of a byte that must equal the first record's. `_ASCII` is used only where its text is ASCII."""
 
 _Kind: TypeAlias = "int | Mapping[int, _Kind]"
+_Read: TypeAlias = Callable[[bytes], object]
 _STATUS: Final[Mapping[int, _Kind]] = {2: _ASCII, 3: _ANYTHING}
 _ANY_VALUE: Final[Mapping[int, _Kind]] = {1: _ASCII, 2: _ANYTHING, 3: _ANYTHING, 4: _ANYTHING, 7: _ANYTHING}
 _KEY_VALUE: Final[Mapping[int, _Kind]] = {1: _SAME, 2: _ANY_VALUE}
@@ -109,27 +110,25 @@ class Run:
 def runs(body: Body) -> Iterator[Run]:
     """Yield the runs of spans of a request; raises `NotUniformError` when the request must be parsed."""
     for resource in _messages(body, (0, len(body)), {1: None}):
-        for scope in _messages(body, resource, {1: Resource, 2: None, 3: str}):
+        for scope in _messages(body, resource, {1: Resource.FromString, 2: None, 3: bytes.decode}):
             yield from _runs(body, *scope)
 
 
-def _messages(
-    body: Body, where: tuple[int, int], known: Mapping[int, type[Message] | type[str] | None]
-) -> Iterator[tuple[int, int]]:
+def _messages(body: Body, where: tuple[int, int], known: Mapping[int, _Read | None]) -> Iterator[tuple[int, int]]:
     """Yield begin and end of each message of the field that is None in `known`; other fields must be read well."""
     for number, wire_type, _, begin, end in fields(body, *where):
         if wire_type != LEN or number not in known:
             raise NotUniformError
-        kind = known[number]
-        if kind is None:
+        read = known[number]
+        if read is None:
             yield begin, end
         else:
-            _check_envelope(body, begin, end, kind)
+            _check_envelope(body, begin, end, read)
 
 
 def _runs(body: Body, begin: int, end: int) -> Iterator[Run]:
     """Yield the runs of a `ScopeSpans`, whose spans come behind its other fields."""
-    before_spans: Mapping[int, type[Message] | type[str]] = {1: InstrumentationScope, 3: str}
+    before_spans: Mapping[int, _Read] = {1: InstrumentationScope.FromString, 3: bytes.decode}
     for number, wire_type, at, value, following in fields(body, begin, end):
         if wire_type != LEN or number not in before_spans:
             begin = at
@@ -146,21 +145,19 @@ def _runs(body: Body, begin: int, end: int) -> Iterator[Run]:
             raise NotUniformError
 
 
-def _check_envelope(body: Body, begin: int, end: int, kind: type[Message] | type[str]) -> None:
-    if end - begin > _MOST_ENVELOPE_BYTES or not _is_well_read(bytes(body[begin:end]), kind):
+def _check_envelope(body: Body, begin: int, end: int, read: _Read) -> None:
+    if end - begin > _MOST_ENVELOPE_BYTES or not _is_well_read(bytes(body[begin:end]), read):
         raise NotUniformError
 
 
 @lru_cache(maxsize=256)
-def _is_well_read(data: bytes, kind: type[Message] | type[str]) -> bool:
+def _is_well_read(data: bytes, read: _Read) -> bool:
     """Tell whether a resource, a scope or a text is what all parsers take it for."""
     try:
-        if issubclass(kind, Message):
-            return not is_misread(kind.FromString(data))
-        data.decode()
+        found = read(data)
     except (DecodeError, UnicodeDecodeError):
         return False
-    return True
+    return not (isinstance(found, Message) and is_misread(found))
 
 
 def fields(body: Body, begin: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:

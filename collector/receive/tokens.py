@@ -1,8 +1,8 @@
 """Token spans as columns of the table `tokens`, so that the store need not decode them.
 
-The rows are those that the view `tokentrail_tokens` makes of the same spans. Only requests of plain token spans are read
-here: long runs of one shape whose attributes appear once and have the types that OTLP gives them. For any other request
-the answer is None, and the store decodes it.
+The rows are those that the view `tokentrail_tokens` makes of the same spans. Only requests of plain token spans are
+read here: long runs of one shape whose attributes appear once and have the types that OTLP gives them. For any other
+request the answer is None, and the store decodes it.
 
     payload   one run of 2,560 records of 146 bytes, all of the same shape
     layout    trace id at 5, parent at 33, end at 71, token index at 112 (a varint of 4 bytes), …

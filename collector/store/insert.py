@@ -1,4 +1,4 @@
-"""Inserts of raw OTLP, which ClickHouse decodes and materialised views sort into tables, and of columns of one table."""
+"""Inserts: raw OTLP, which ClickHouse decodes and materialised views sort into tables, or columns of one table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from clickhouse_connect.driver.common import write_leb128
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from collector.receive.tokens import Columns
-
 from collector.signals import Signal
 from collector.store.store import Store
 

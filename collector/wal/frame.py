@@ -10,8 +10,11 @@ message, all its payloads joined.
 
 The digest is the frame's checksum and the payload's identity: a client that sends the same bytes again gets the same
 digest. It is the first half of the payload's SHA-256, which processors compute three times as fast as BLAKE2b. The days
-are the first and the last of the payload's spans, counted from 1970-01-01. Old frames, of collectors before 0.2, are still read; they have no days. A commit record follows the frames that were written together: bytes before it were complete, so a frame there
-that is cut short has been damaged. Bytes behind the last record may be a write that a crash cut short.
+are the first and the last of the payload's spans, counted from 1970-01-01. Old frames, of collectors before 0.2, are
+still read; they have no days.
+
+A commit record follows the frames that were written together: bytes before it were complete, so a frame there that is
+cut short has been damaged. Bytes behind the last record may be a write that a crash cut short.
 
     frame 1, record, frame 2, record           two acknowledged payloads
     frame 1, record, half of frame 2           torn: frame 2 was not acknowledged

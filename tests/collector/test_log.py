@@ -181,7 +181,7 @@ def waiting(log, *payloads):
 
 
 def test_segments_that_wait_are_merged_up_to_the_size_of_one_and_stay_in_order(reopen):
-    log = reopen(segment_bytes=200)
+    log = reopen(segment_bytes=3 * (HEADER_BYTES + 20 + COMMIT_BYTES))
     waiting(log, b"a" * 20, b"b" * 20, b"c" * 20, b"d" * 300, b"e")
     before = log.pending[1]
     log.merge_waiting()

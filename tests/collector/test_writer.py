@@ -14,6 +14,7 @@ from collector.wal.dead_letters import DeadLetters
 from collector.wal.frame import Frame, digest_of
 from collector.wal.log import LogLimits, SegmentLog
 from tests.support.otlp import T0, Request, token_body
+from tokentrail import semconv
 
 WAIT_S = 20
 
@@ -141,7 +142,7 @@ def scarce(most_bytes, calls):
 def test_an_insert_that_is_too_large_for_the_memory_is_tried_again_and_then_divided(setup):
     calls = []
     s = setup(insert=scarce(1_500_000, calls), max_wait_s=0.001)
-    s.writer.write(s.segment(token_body(trace=1, count=16_000), token_body(trace=2)))
+    s.writer.write(s.segment(token_body(trace=1, count=16_000, index_key=semconv.OLD_TOKEN_INDEX), token_body(trace=2)))
     assert [token for token, _ in calls] == ["", "", "", "", "0", "0", "0", "0", "0.0", "0.1", "1"]
     assert s.tokens() == {1: 16_000, 2: 3}
     assert s.dead() == {}
