@@ -33,14 +33,22 @@ TYPES: Final = {
     "minute": "DateTime('UTC')",
     "trace_id": "FixedString(16)",
     "request_span_id": "FixedString(8)",
+    "choice": "UInt16",
     "token_index": "UInt32",
     "duration_us": "UInt64",
     "step": "UInt64",
 }
 """ClickHouse's types of the columns."""
 
-_NAME, _INDEX, _OLD_INDEX, _STEP = (
-    name.encode() for name in (semconv.TOKEN_SPAN, semconv.TOKEN_INDEX, semconv.OLD_TOKEN_INDEX, semconv.STEP)
+_NAME, _INDEX, _OLD_INDEX, _STEP, _CHOICE = (
+    name.encode()
+    for name in (
+        semconv.TOKEN_SPAN,
+        semconv.TOKEN_INDEX,
+        semconv.OLD_TOKEN_INDEX,
+        semconv.STEP,
+        semconv.CHOICE_INDEX,
+    )
 )
 _MINUTE_NS: Final = 60 * 10**9
 _FIXED: Final = {1: (LEN, 16), 2: (LEN, 8), 4: (LEN, 8), 7: (I64, 8), 8: (I64, 8), 16: (I32, 4)}
@@ -80,6 +88,7 @@ def _columns(run: Run) -> Columns:
         "minute": (end // _MINUTE_NS * 60).astype("<u4"),
         "trace_id": np.stack([run.words(1), run.words(1, skip=8)], axis=1),
         "request_span_id": run.words(4),
+        "choice": _numbers(run, attributes.get(_CHOICE)).astype("<u2"),
         "token_index": _numbers(run, attributes[_INDEX]).astype("<u4"),
         "duration_us": (end - start) // 1000,
         "step": _numbers(run, attributes.get(_STEP)),
@@ -132,7 +141,7 @@ def _attributes(shape: Shape) -> Mapping[bytes, _Varint | None]:
         else:
             _expect(_FIXED.get(number) == (wire_type, following - value))
     _expect({1, 2, 4, 5, 7, 8} <= seen and _INDEX in found and _OLD_INDEX not in found)
-    _expect(all(found[key] is not None for key in (_INDEX, _STEP) if key in found))
+    _expect(all(found[key] is not None for key in (_INDEX, _STEP, _CHOICE) if key in found))
     return found
 
 

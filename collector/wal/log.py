@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from collector.wal import frame
 from collector.wal.active import ActiveSegment
@@ -27,6 +29,11 @@ from collector.wal.segment import (
     read_inserted,
     read_segment,
 )
+
+_SMALL_BYTES: Final = 128 * 1024
+_SMALL_PAUSE: Final = 3.0
+"""A small segment is not sealed sooner than so many ages after the one before it. An insert of a few spans costs almost
+as much as one of thousands."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,7 @@ class SegmentLog:
         self._monotonic_s = monotonic_s
         self._changed = threading.Condition()
         self._active: ActiveSegment | None = None
+        self._sealed_at_s = -math.inf
         self._seen = SeenDigests()
         self._old_digests_until_s = 0.0
         self._written_here: set[str] = set()
@@ -114,13 +122,18 @@ class SegmentLog:
             return None
         if self._active.size >= self.limits.segment_bytes:
             return 0.0
-        return max(0.0, self._active.opened_at_s + self.limits.segment_age_s - self._monotonic_s())
+        age_s = self.limits.segment_age_s
+        due_s = self._active.opened_at_s + age_s
+        if self._active.size < _SMALL_BYTES:
+            due_s = max(due_s, self._sealed_at_s + _SMALL_PAUSE * age_s)
+        return max(0.0, due_s - self._monotonic_s())
 
     def seal(self) -> None:
         """Hand the open segment, if any, to the writer."""
         if self._active is None:
             return
         segment = self._active.seal()
+        self._sealed_at_s = self._monotonic_s()
         with self._changed:
             self._active = None
             if segment.size:

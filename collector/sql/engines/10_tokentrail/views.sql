@@ -6,6 +6,7 @@ SELECT
     toStartOfMinute(fromUnixTimestamp64Nano(span.end_time_unix_nano, 'UTC')) AS minute,
     span.trace_id AS trace_id,
     toFixedString(span.parent_span_id, 8) AS request_span_id,
+    span.attributes.value.int_value[indexOf(span.attributes.key, 'tokentrail.choice.index')] AS choice,
     -- An SDK before 0.2 sends the second key. The one that is absent adds 0.
     span.attributes.value.int_value[indexOf(span.attributes.key, 'tokentrail.token.index')]
         + span.attributes.value.int_value[indexOf(span.attributes.key, 'gen_ai.token.index')] AS token_index,
