@@ -82,7 +82,7 @@ def plain_tokens(spans: int) -> list[bytes]:
 
     The requests of a batch are at different tokens, so the spans of a body differ in length.
     """
-    chance = random.Random(2)
+    chance = random.Random(spans)
     ids = [(chance.randbytes(16), chance.randbytes(8), chance.randrange(TOKENS_PER_REQUEST)) for _ in range(BATCH)]
 
     def tokens() -> Iterator[Span]:
@@ -99,7 +99,7 @@ def plain_tokens(spans: int) -> list[bytes]:
 
 def genai_clients(spans: int) -> list[bytes]:
     """Spans of a client that follows OpenTelemetry's GenAI conventions."""
-    chance = random.Random(3)
+    chance = random.Random(spans)
 
     def requests() -> Iterator[Span]:
         at = now_ns() - spans * 1_000_000
@@ -126,7 +126,7 @@ def genai_clients(spans: int) -> list[bytes]:
 
 def vllm_requests(spans: int) -> list[bytes]:
     """Copies of the request spans that a real vLLM sent, with ids of their own."""
-    chance = random.Random(4)
+    chance = random.Random(spans)
     recorded = [
         (resource_spans, span)
         for file in sorted(VLLM.glob("*.bin"))

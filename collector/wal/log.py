@@ -111,8 +111,9 @@ class SegmentLog:
             self._active = ActiveSegment(path, fsync=self._fsync, opened_at_s=self._monotonic_s())
             self._last_id = segment_id
             self._written_here.add(segment_id)
-        data = b"".join(part for item in frames for part in (frame.header(item), item.payload))
-        self._active.append(data + frame.commit_record(self._active.size + len(data)))
+        parts = [part for item in frames for part in (frame.header(item), item.payload)]
+        parts.append(frame.commit_record(self._active.size + sum(map(len, parts))))
+        self._active.append(b"".join(parts))
         with self._changed:
             self._seen.add(item.digest for item in frames)
 

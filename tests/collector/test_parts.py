@@ -50,6 +50,12 @@ def test_the_days_of_an_insert_are_bounded():
     ]
 
 
+def test_days_are_counted_anew_in_each_part():
+    days = [(1, 1), (200, 200), (200, 201), (1, 1), (2, 2)]
+    frames = [frame(b"%c" % (97 + n), pair) for n, pair in enumerate(days)]
+    assert [payloads for _, _, payloads in divided(frames)] == [[b"a"], [b"b", b"c"], [b"d", b"e"]]
+
+
 def test_a_payload_of_too_many_days_stands_alone():
     frames = [frame(b"a"), frame(b"b", (1, 5000)), frame(b"c")]
     assert [payloads for _, _, payloads in divided(frames)] == [[b"a"], [b"b"], [b"c"]]
