@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -162,7 +162,7 @@ def _span(
     name: str,
     start: int,
     ns: int,
-    attributes: dict[str, _Value],
+    attributes: Mapping[str, _Value],
     *,
     trace: bytes = b"",
     parent: bytes = b"",
