@@ -7,6 +7,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
 from collector.receive.tokens import TYPES, joined, token_columns
 from collector.signals import TRACES
+from collector.sql.queries import Queries
 from collector.store.insert import insert_block, insert_otlp, native_block
 from collector.store.schema import apply_schema
 from collector.store.store import Store
@@ -186,3 +187,18 @@ def test_a_misread_resource_is_left_to_the_store(damage):
 def test_no_tokens_have_no_columns():
     assert token_columns(b"") is None
     assert token_columns(Request().body()) is None
+
+
+def test_each_choice_has_a_time_of_its_own(module_store):
+    module_store.client().command("TRUNCATE TABLE tokens")
+    request = Request()
+    for n, (choice, index) in enumerate([(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)]):
+        attributes = {INDEX: index, semconv.STEP: index} | ({semconv.CHOICE_INDEX: choice} if choice else {})
+        request.span(semconv.TOKEN_SPAN, span=n + 1, parent=9, ns=(choice + 1) * MS, attributes=attributes)
+    insert_otlp(module_store, TRACES, request.body(), "choices")
+    rows = Queries(module_store).rows(
+        "request_tokens", trace_id=f"{1:032x}", span_id=f"{9:016x}", began_ns=T0, ended_ns=T0 + 60_000 * MS
+    )
+    assert [(row["choice"], row["token_index"], row["offset_ns"] // MS) for row in rows] == [
+        (0, 0, 1), (0, 1, 2), (1, 0, 2), (1, 1, 4), (1, 2, 6),
+    ]  # fmt: skip
