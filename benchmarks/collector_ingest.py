@@ -1,23 +1,30 @@
 """CPU per span of the collector, from OTLP/HTTP to rows that can be queried, against rotel on the way to ClickHouse.
 
-Both get the same bodies, which the SDK built: token spans in bursts, with their step, phase and request spans. The
+Both get the same bodies, shape by shape: the token spans of tokentrail's SDK with their step, phase and request spans;
+token spans as any Protobuf library writes them; spans of GenAI clients; request spans that a real vLLM sent. The
 collector's figure is all of it: receiving, checking, the fsynced log, and ClickHouse (embedded) decoding, sorting and
 writing. rotel's is the receiver, its batching and its ClickHouse exporter, which posts to a server that reads and
-forgets: ClickHouse's own work is not in it, nor does rotel keep a log. CPU time is user + system of the process.
+forgets: ClickHouse's own work is not in it, nor does rotel keep a log. CPU time is user + system of the process, after
+both have taken a few bodies of the same shape to warm up.
+
+The SDK's shape is also sent over 16 connections while other processes keep all cores busy, which is the other end of
+the range. Bytes at rest are those of the token spans in `tokens`, and in the table of OpenTelemetry's ClickHouse
+exporter without its indices.
 """
 
 from __future__ import annotations
 
-import random
+import os
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
@@ -26,130 +33,192 @@ import httpx
 import psutil
 import rotel
 import typer
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
 
+from benchmarks import ingest_shapes
 from benchmarks.report import JsonPath, Quick, publish
+from collector.receive.tokens import token_columns
+from collector.signals import TRACES
 from collector.store import Store
-from tokentrail import Phase, Trail, now_ns, semconv
-from tokentrail.config import Settings
-from tokentrail.export import SendResult, SendStatus
-from tokentrail.http import Endpoint
+from collector.store.definitions import statements, without_comments
+from collector.store.insert import insert_otlp
+from collector.store.schema import apply_schema
 
-BATCH: Final = 64
-TOKENS_PER_REQUEST: Final = 256
-STEPS_PER_EXPORT: Final = 40
-"""One second of steps, the SDK's schedule delay: about 2,600 spans a body."""
 CONNECTIONS: Final = 4
+MANY_CONNECTIONS: Final = 16
 HEADERS: Final = {"content-type": "application/x-protobuf"}
-FLOOR_US: Final = 0.66
-"""Written down before optimising: ClickHouse's Protobuf reader alone takes this per span; nothing can go below."""
+WARM_UP_SPANS: Final = 5000
+SMALL_PER_S: Final = 5
+FLOOR_US: Final = 0.45
+"""Per token span, each step alone on an idle machine: 0.15 to receive 150 bytes over loopback, 0.09 for their SHA-256,
+0.05 to compare them with their run, 0.03 to copy them to the log, 0.13 for ClickHouse to sort and compress a row."""
+OTEL: Final = Path(__file__).with_name("otel_traces.sql")
+_BUSY: Final = [sys.executable, "-c", "while True: pass"]
 
 
 def main(quick: Quick = False, json: JsonPath = None) -> None:
-    """Send the same bodies to both and print the ratio."""
-    waves = 12 if quick else 60
-    bodies, tokens, spans = _bodies(waves)
+    """Send the same bodies to both and print the ratios."""
+    bodies, tokens, spans = ingest_shapes.of_our_sdk(12 if quick else 60)
+    warm, warm_tokens, _ = ingest_shapes.of_our_sdk(2)
+    some = 40_000 if quick else 200_000
     rounds = 1 if quick else 3
     numbers: dict[str, float] = {
-        "floor_us_per_span": FLOOR_US,
+        "floor_us_per_token_span": FLOOR_US,
         "spans": spans,
         "tokens": tokens,
         "bytes_per_span_on_the_wire": sum(map(len, bodies)) / spans,
     }
-    taken = [_round(bodies, tokens, spans) for _ in range(rounds)]
-    for name in taken[0]:
-        numbers[name] = min(one[name] for one in taken)
-    numbers["ratio_collector_to_rotel"] = numbers["collector_us_per_span"] / numbers["rotel_us_per_span"]
+    numbers |= _best(rounds, lambda: _round("", warm, bodies, spans, tokens + warm_tokens))
+    with _busy_cores():
+        numbers |= _best(rounds, lambda: _round("_under_load", warm, bodies, spans, connections=MANY_CONNECTIONS))
+    for name, shape in (
+        ("_plain_tokens", ingest_shapes.plain_tokens),
+        ("_genai_client", ingest_shapes.genai_clients),
+        ("_vllm", ingest_shapes.vllm_requests),
+    ):
+        warm, shaped = shape(WARM_UP_SPANS), shape(some)
+        numbers |= _best(rounds, partial(_round, name, warm, shaped, some))
+    numbers |= _small(10 if quick else 60)
+    numbers["otel_schema_bytes_per_token_at_rest"] = _otel_bytes_per_token(bodies)
     packages = ("tokentrail", "chdb", "chdb-core", "clickhouse-connect", "protobuf", "uvicorn", "rotel")
     publish("collector_ingest", numbers, packages=packages, quick=quick, path=json)
 
 
-def _round(bodies: list[bytes], tokens: int, spans: int) -> dict[str, float]:
-    numbers = _collector(bodies, tokens, spans)
-    numbers["rotel_us_per_span"] = _rotel(bodies, spans)
-    return numbers
+def _best(rounds: int, take: Callable[[], dict[str, float]]) -> dict[str, float]:
+    """Take each number's least over the rounds, and the ratios of the least."""
+    taken = [take() for _ in range(rounds)]
+    best = {name: min(one[name] for one in taken) for name in taken[0]}
+    for name in [name for name in best if name.startswith("collector_us_per_span")]:
+        best[name.replace("collector_us_per_span", "ratio_collector_to_rotel")] = (
+            best[name] / best[name.replace("collector", "rotel", 1)]
+        )
+    return best
 
 
-class _Capture:
-    """A transport that keeps the bodies that the SDK would have sent."""
-
-    def __init__(self) -> None:
-        self.bodies: list[bytes] = []
-
-    def __call__(self, body: bytes) -> SendResult:
-        self.bodies.append(bytes(body))
-        return SendResult(SendStatus.DELIVERED)
-
-
-def _bodies(waves: int) -> tuple[list[bytes], int, int]:
-    """Bodies of an engine at batch 64: each wave is 64 requests of 256 tokens, about 25 ms a step with jitter."""
-    chance = random.Random(1)
-    capture = _Capture()
-    settings = Settings(Endpoint("http://null.invalid", {}), strict=True)
-    resource = Resource({semconv.SERVICE_NAME: "benchmark", semconv.SERVICE_INSTANCE_ID: "engine-0"})
-    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    trail = Trail(settings, provider, transport=capture, background=False)
-    at = now_ns() - waves * TOKENS_PER_REQUEST * 25_000_000
-    step = 0
-    for _ in range(waves):
-        requests = [
-            trail.start_request(operation="chat", model="m", arrival_ns=at + n * 1000, input_tokens=40)
-            for n in range(BATCH)
-        ]
-        at += 1_000_000
-        for request in requests:
-            request.phase(Phase.PREFILL, at)
-        for position in range(TOKENS_PER_REQUEST):
-            end = at + chance.randrange(24_000, 26_000) * 1000
-            trail.step(step, at, end, requests, decode_tokens=BATCH, running=BATCH, kv_used=step % 1000, kv_total=1000)
-            at, step = end, step + 1
-            if position == 0:
-                for request in requests:
-                    request.phase(Phase.DECODE, at)
-            if step % STEPS_PER_EXPORT == 0:
-                trail.flush(60.0)
-        for request in requests:
-            request.end(at, finish_reason="length")
-        trail.flush(60.0)
-    spans = trail.stats.exported
-    trail.shutdown()
-    return capture.bodies, waves * BATCH * TOKENS_PER_REQUEST, spans
+def _round(
+    name: str, warm: list[bytes], bodies: list[bytes], spans: int, tokens: int = 0, connections: int = CONNECTIONS
+) -> dict[str, float]:
+    numbers = _collector(warm, bodies, spans, tokens, connections)
+    with _rotel() as (process, url):
+        _send(url, warm, connections)
+        _drained()
+        before = _cpu_s(process.pid)
+        _send(url, bodies, connections)
+        if _drained() < spans * 20:
+            raise RuntimeError(f"rotel exported only {_Forget.received} bytes of {spans} spans")
+        numbers["rotel_us_per_span"] = (_cpu_s(process.pid) - before) / spans * 1e6
+    return {f"{key}{name}": value for key, value in numbers.items()}
 
 
-def _collector(bodies: list[bytes], tokens: int, spans: int) -> dict[str, float]:
+def _collector(warm: list[bytes], bodies: list[bytes], spans: int, tokens: int, connections: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data"
-        address = "127.0.0.1:0"
-        command = [sys.executable, "-m", "collector", "--data-dir", str(data), "--otlp-http", address]
-        with _running([*command, "--otlp-grpc", address, "--api", address], subprocess.PIPE) as process:
-            assert process.stdout
-            lines = dict(process.stdout.readline().decode().split(" listening on ") for _ in range(3))
+        with _collecting(data) as (process, url):
+            _send(url, warm, connections)
+            _wait_until_stored(data)
             before, begun = _cpu_s(process.pid), time.perf_counter()
-            _send(lines["otlp-http"].strip() + "/v1/traces", bodies)
+            _send(url, bodies, connections)
             acknowledged = time.perf_counter() - begun
-            while list((data / "wal").glob("*.wal")):
-                time.sleep(0.05)
+            _wait_until_stored(data)
             queryable = time.perf_counter() - begun
             spent = _cpu_s(process.pid) - before
-        return {
+            peak = _peak_mb(process.pid)
+        numbers = {
             "collector_us_per_span": spent / spans * 1e6,
             "collector_spans_per_s_acknowledged": spans / acknowledged,
             "collector_spans_per_s_queryable": spans / queryable,
-            "bytes_per_token_at_rest": _bytes_per_token(data, tokens),
+            "collector_peak_memory_mb": peak,
         }
+        return numbers | ({"bytes_per_token_at_rest": _bytes_per_token(data, tokens)} if tokens else {})
+
+
+def _small(seconds: int) -> dict[str, float]:
+    """Share of one core in % at five bodies of one span a second, beside the share without any."""
+    bodies = ingest_shapes.small_bodies(seconds * SMALL_PER_S)
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder) / "data"
+        with _collecting(data) as (process, url):
+            _send(url, ingest_shapes.small_bodies(1), 1)
+            _wait_until_stored(data)
+            idle = _share(process.pid, lambda: time.sleep(seconds))
+            busy = _share(process.pid, lambda: _send_slowly(url, bodies))
+    with _rotel() as (process, url):
+        theirs = _share(process.pid, lambda: _send_slowly(url, bodies))
+    return {
+        "collector_share_of_a_core_idle_percent": idle,
+        "collector_share_of_a_core_small_bodies_percent": busy,
+        "rotel_share_of_a_core_small_bodies_percent": theirs,
+    }
+
+
+def _share(pid: int, work: Callable[[], None]) -> float:
+    before, begun = _cpu_s(pid), time.perf_counter()
+    work()
+    return (_cpu_s(pid) - before) / (time.perf_counter() - begun) * 100
+
+
+def _send_slowly(url: str, bodies: Sequence[bytes]) -> None:
+    with httpx.Client(timeout=60.0) as client:
+        for body in bodies:
+            client.post(url, content=body, headers=HEADERS).raise_for_status()
+            time.sleep(1 / SMALL_PER_S)
+
+
+@contextmanager
+def _collecting(data: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    address = "127.0.0.1:0"
+    command = [sys.executable, "-m", "collector", "--data-dir", str(data), "--otlp-http", address]
+    with _running([*command, "--otlp-grpc", address, "--api", address], subprocess.PIPE) as process:
+        assert process.stdout
+        lines = dict(process.stdout.readline().decode().split(" listening on ") for _ in range(3))
+        yield process, lines["otlp-http"].strip() + "/v1/traces"
+
+
+def _wait_until_stored(data: Path) -> None:
+    while list((data / "wal").glob("*.wal")):
+        time.sleep(0.05)
+
+
+def _peak_mb(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM:"))
 
 
 def _bytes_per_token(data: Path, tokens: int) -> float:
     store = Store.open(f"chdb://{data / 'store'}")
     try:
-        store.client().command("OPTIMIZE TABLE tokens FINAL")
-        sql = "SELECT sum(rows), sum(data_compressed_bytes) FROM system.parts WHERE active AND table = 'tokens'"
-        rows, size = store.query(sql).result_rows[0]
+        return _bytes_per_row(store, "tokens", tokens)
     finally:
         store.close()
-    if rows != tokens:
-        raise RuntimeError(f"{tokens} tokens were sent and {rows} are stored")
+
+
+def _otel_bytes_per_token(bodies: list[bytes]) -> float:
+    """The token spans of the same bodies in the table of OpenTelemetry's exporter."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store.open(f"chdb://{folder}/store")
+        try:
+            apply_schema(store)
+            views = store.query("SELECT name FROM system.tables WHERE engine = 'MaterializedView'").result_rows
+            for (view,) in views:
+                store.client().command(f"DROP VIEW {view} SYNC")
+            for statement in statements(without_comments(OTEL.read_text())):
+                store.client().command(statement)
+            tokens = 0
+            for number, body in enumerate(bodies):
+                columns = token_columns(body)
+                if columns:
+                    tokens += len(columns["step"])
+                    insert_otlp(store, TRACES, body, f"body {number}")
+            return _bytes_per_row(store, "otel_traces", tokens)
+        finally:
+            store.close()
+
+
+def _bytes_per_row(store: Store, table: str, expected: int) -> float:
+    store.client().command(f"OPTIMIZE TABLE {table} FINAL")
+    sql = f"SELECT sum(rows), sum(data_compressed_bytes) FROM system.parts WHERE active AND table = '{table}'"
+    rows, size = store.query(sql).result_rows[0]
+    if rows != expected:
+        raise RuntimeError(f"{expected} tokens were sent and {rows} are stored")
     return float(size) / float(rows)
 
 
@@ -175,7 +244,8 @@ class _Forget(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def _rotel(bodies: list[bytes], spans: int) -> float:
+@contextmanager
+def _rotel() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     _Forget.received = 0
     sink = ThreadingHTTPServer(("127.0.0.1", 0), _Forget)
     threading.Thread(target=sink.serve_forever, daemon=True).start()
@@ -187,26 +257,37 @@ def _rotel(bodies: list[bytes], spans: int) -> float:
     ]  # fmt: skip
     with _running(command, subprocess.DEVNULL) as process:
         _wait_for(ports[0])
-        before = _cpu_s(process.pid)
-        _send(f"http://127.0.0.1:{ports[0]}/v1/traces", bodies)
-        seen = -1
-        while _Forget.received != seen:
-            seen = _Forget.received
-            time.sleep(1.0)
-        spent = _cpu_s(process.pid) - before
+        yield process, f"http://127.0.0.1:{ports[0]}/v1/traces"
     sink.shutdown()
-    if seen < spans * 20:
-        raise RuntimeError(f"rotel exported only {seen} bytes of {spans} spans")
-    return spent / spans * 1e6
 
 
-def _send(url: str, bodies: list[bytes]) -> None:
+def _drained() -> int:
+    seen = -1
+    while _Forget.received != seen:
+        seen = _Forget.received
+        time.sleep(1.0)
+    return seen
+
+
+@contextmanager
+def _busy_cores() -> Iterator[None]:
+    """Keep every core busy with another process."""
+    others = [subprocess.Popen(_BUSY) for _ in os.sched_getaffinity(0)]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+def _send(url: str, bodies: list[bytes], connections: int) -> None:
     def post(body: bytes) -> None:
         while (answer := client.post(url, content=body, headers=HEADERS)).status_code == 503:
             time.sleep(0.05)
         answer.raise_for_status()
 
-    with httpx.Client(timeout=60.0) as client, ThreadPoolExecutor(CONNECTIONS) as pool:
+    with httpx.Client(timeout=60.0) as client, ThreadPoolExecutor(connections) as pool:
         list(pool.map(post, bodies))
 
 

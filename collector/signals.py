@@ -5,7 +5,7 @@ The service runs one chain of log, commit and writer for each row, and both rece
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,10 +15,23 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
-from collector.receive import divide, validate
+from collector.receive import divide, tokens, validate
 from collector.receive.checked import Checked, ItemLimits
+from collector.receive.runs import Body
+from collector.receive.tokens import Columns
 
 _SCHEMA: Final = Path(__file__).parent / "sql" / "schema"
+
+
+@dataclass(frozen=True, eq=False)
+class PlainRows:
+    """Requests that the collector reads as columns of one table. The rows are those that the views would make."""
+
+    table: str
+    types: Mapping[str, str]
+    """ClickHouse's types of the columns, by name."""
+    columns: Callable[[Body], Columns | None]
+    """Returns the columns of a request's rows; None for a request that the store must decode."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +60,8 @@ class Signal:
     schema_file: Path
     """Protobuf schema by which ClickHouse decodes a request."""
     schema_message: str
+    """The message of a request in it."""
+    plain: PlainRows | None = None
 
 
 TRACES: Final = Signal(
@@ -63,6 +78,7 @@ TRACES: Final = Signal(
     landing_table="otlp_traces",
     schema_file=_SCHEMA / "otlp_traces.proto",
     schema_message="TracesData",
+    plain=PlainRows(tokens.TABLE, tokens.TYPES, tokens.token_columns),
 )
 
 SIGNALS: Final = (TRACES,)

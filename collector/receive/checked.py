@@ -38,3 +38,5 @@ class Checked:
     """Rejected items by reason."""
     message: str = ""
     """Tells the sender how many items were rejected and why; empty when none was."""
+    days: tuple[int, int] = (0, 0)
+    """The first and the last day, from 1970-01-01, on which an item of the payload starts or ends."""

@@ -19,7 +19,7 @@ def without_misread(payload: bytes) -> tuple[bytes, bytes]:
         28 05           field 5 as a varint    misread: the parser would say that the span has no name
         f8 07 01        field 127              not misread: OTLP has no such field, and both parsers skip it
     """
-    if not _is_misread(ExportTraceServiceRequest.FromString(payload)):
+    if not is_misread(ExportTraceServiceRequest.FromString(payload)):
         return payload, b""
     return _spans(payload, lambda misread, _: not misread), _spans(payload, lambda misread, _: misread)
 
@@ -37,10 +37,10 @@ def _spans(payload: bytes, keep: Callable[[bool, int], bool]) -> bytes:
     """Encode the spans for which `keep(misread, index)` is true, with their scopes and resources."""
     request, divided, index = ExportTraceServiceRequest.FromString(payload), ExportTraceServiceRequest(), 0
     for resource_spans in request.resource_spans:
-        in_resource = _is_misread(resource_spans.resource)
+        in_resource = is_misread(resource_spans.resource)
         for scope_spans in resource_spans.scope_spans:
-            in_scope = in_resource or _is_misread(scope_spans.scope)
-            chosen = [span for n, span in enumerate(scope_spans.spans, index) if keep(in_scope or _is_misread(span), n)]
+            in_scope = in_resource or is_misread(scope_spans.scope)
+            chosen = [span for n, span in enumerate(scope_spans.spans, index) if keep(in_scope or is_misread(span), n)]
             index += len(scope_spans.spans)
             if chosen:
                 added = divided.resource_spans.add()
@@ -51,11 +51,12 @@ def _spans(payload: bytes, keep: Callable[[bool, int], bool]) -> bytes:
     return encoded
 
 
-def _is_misread(message: Message) -> bool:
+def is_misread(message: Message) -> bool:
+    """Tell whether the message, or one inside it, has a field of OTLP with a wrong wire type."""
     known = message.DESCRIPTOR.fields_by_number
     if any(field.field_number in known for field in UnknownFieldSet(message)):
         return True
     for field, value in message.ListFields():
-        if field.message_type and any(_is_misread(item) for item in (value if field.is_repeated else [value])):
+        if field.message_type and any(is_misread(item) for item in (value if field.is_repeated else [value])):
             return True
     return False

@@ -43,7 +43,7 @@ class Ingest:
         if payload:
             self.limiter.check_names(tenant, payload, self.signal.request)
         self.limiter.spend(tenant, spans=checked.items, size=len(body))
-        durable: Future[bool] = self.commit.submit(payload) if payload else _resolved(False)
+        durable: Future[bool] = self.commit.submit(payload, checked.days) if payload else _resolved(False)
         return _then(durable, lambda duplicate: self._acknowledge(checked, len(body), duplicate))
 
     def _acknowledge(self, checked: Checked, size: int, duplicate: bool) -> Message:

@@ -15,23 +15,34 @@ Example, with a name (tag 2a, text), a start (tag 39, here cut to 2 bytes) and a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from google.protobuf.message import DecodeError, Message
+from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
+from collector.receive.divide import is_misread
+
+Body: TypeAlias = "bytes | memoryview"
 Bytes: TypeAlias = npt.NDArray[np.uint8]
+U64: TypeAlias = npt.NDArray[np.uint64]
 
 LEN: Final = 2
 """The wire type of strings, bytes and messages."""
 
-_VARINT, _I64, _I32 = 0, 1, 5
+VARINT: Final = 0
+I64: Final = 1
+I32: Final = 5
 _ANYTHING, _ASCII, _SAME = 0x00, 0x80, 0xFF
 """Masks of the bits of a byte that must equal the first record's. `_ASCII` is used only where its text is ASCII."""
 
 _Kind: TypeAlias = "int | Mapping[int, _Kind]"
+_Read: TypeAlias = Callable[[bytes], object]
 _STATUS: Final[Mapping[int, _Kind]] = {2: _ASCII, 3: _ANYTHING}
 _ANY_VALUE: Final[Mapping[int, _Kind]] = {1: _ASCII, 2: _ANYTHING, 3: _ANYTHING, 4: _ANYTHING, 7: _ANYTHING}
 _KEY_VALUE: Final[Mapping[int, _Kind]] = {1: _SAME, 2: _ANY_VALUE}
@@ -50,14 +61,16 @@ _SPAN: Final[Mapping[int, _Kind]] = {
 """Masks by field number of a span. A field that is not named must be equal in all records of a run."""
 
 _SHORT_RUN: Final = 8
+"""The least average length of runs. To parse short ones costs less than to compare them."""
 _WINDOW: Final = 256
+_MOST_ENVELOPE_BYTES: Final = 4096
 
 
 class NotUniformError(Exception):
     """The request does not consist of long runs and must be parsed."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Shape:
     """The structure that all records of a run share."""
 
@@ -66,11 +79,13 @@ class Shape:
     """The bits of `record` that are the same in all records."""
     offsets: Mapping[int, int]
     """By number of the span's own fields: where in a record the value begins."""
+    window: tuple[Bytes, Bytes]
+    """`record` and `mask` again and again, as long as the records that are compared at once."""
 
 
 _known_shapes: dict[int, Shape] = {}
 """The last shape of each record length. The same few return in every request, and finding one is a walk in Python."""
-_MOST_SHAPES: Final = 256
+_MOST_SHAPES: Final = 64
 
 
 @dataclass(frozen=True)
@@ -81,31 +96,71 @@ class Run:
     """The first record's own bytes, without tag and length."""
     rows: Bytes
     """(count, record length), tag and length included."""
-    offsets: Mapping[int, int]
+    shape: Shape
 
-    def column(self, number: int, width: int) -> Bytes:
-        """Return the bytes of a fixed-size field, (count, width)."""
-        begin = self.offsets[number]
-        return np.ascontiguousarray(self.rows[:, begin : begin + width])
+    def words(self, number: int, skip: int = 0) -> U64:
+        """Return 8 bytes of a field, behind its first `skip`, as little-endian numbers of all records, (count,)."""
+        return self.words_at(self.shape.offsets[number] + skip)
 
-    def times(self, number: int) -> npt.NDArray[np.uint64]:
-        """Return a fixed64 field, (count,)."""
-        return self.column(number, 8).view("<u8").ravel()
+    def words_at(self, begin: int) -> U64:
+        """Return 8 bytes of each record, (count,)."""
+        return self.rows[:, begin : begin + 8].view("<u8").ravel()
 
 
-def runs(body: bytes, begin: int, end: int) -> Iterator[Run]:
-    """Yield the runs of spans in `body[begin:end]`, which holds the spans of a `ScopeSpans` one after another."""
+def runs(body: Body) -> Iterator[Run]:
+    """Yield the runs of spans of a request; raises `NotUniformError` when the request must be parsed."""
+    for resource in _messages(body, (0, len(body)), {1: None}):
+        for scope in _messages(body, resource, {1: Resource.FromString, 2: None, 3: bytes.decode}):
+            yield from _runs(body, *scope)
+
+
+def _messages(body: Body, where: tuple[int, int], known: Mapping[int, _Read | None]) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of each message of the field that is None in `known`; other fields must be read well."""
+    for number, wire_type, _, begin, end in fields(body, *where):
+        if wire_type != LEN or number not in known:
+            raise NotUniformError
+        read = known[number]
+        if read is None:
+            yield begin, end
+        else:
+            _check_envelope(body, begin, end, read)
+
+
+def _runs(body: Body, begin: int, end: int) -> Iterator[Run]:
+    """Yield the runs of a `ScopeSpans`, whose spans come behind its other fields."""
+    before_spans: Mapping[int, _Read] = {1: InstrumentationScope.FromString, 3: bytes.decode}
+    for number, wire_type, at, value, following in fields(body, begin, end):
+        if wire_type != LEN or number not in before_spans:
+            begin = at
+            break
+        _check_envelope(body, value, following, before_spans[number])
+        begin = following
     found = spans = 0
     while begin < end:
         run = _run_at(body, begin, end)
         yield run
         begin += run.rows.size
         found, spans = found + 1, spans + len(run.rows)
-        if found > _SHORT_RUN and spans < found * _SHORT_RUN:
+        if spans < found * _SHORT_RUN and begin < end:
             raise NotUniformError
 
 
-def fields(body: bytes, begin: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
+def _check_envelope(body: Body, begin: int, end: int, read: _Read) -> None:
+    if end - begin > _MOST_ENVELOPE_BYTES or not _is_well_read(bytes(body[begin:end]), read):
+        raise NotUniformError
+
+
+@lru_cache(maxsize=256)
+def _is_well_read(data: bytes, read: _Read) -> bool:
+    """Tell whether a resource, a scope or a text is what all parsers take it for."""
+    try:
+        found = read(data)
+    except (DecodeError, UnicodeDecodeError):
+        return False
+    return not (isinstance(found, Message) and is_misread(found))
+
+
+def fields(body: Body, begin: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
     """Yield for each field: number, wire type, and where its tag, its value and the next field begin."""
     while begin < end:
         tag, position = _varint(body, begin, end)
@@ -113,12 +168,12 @@ def fields(body: bytes, begin: int, end: int) -> Iterator[tuple[int, int, int, i
         if wire_type == LEN:
             length, value = _varint(body, position, end)
             following = value + length
-        elif wire_type == _VARINT:
+        elif wire_type == VARINT:
             value = position
             _, following = _varint(body, position, end)
-        elif wire_type in (_I64, _I32):
+        elif wire_type in (I64, I32):
             value = position
-            following = position + (8 if wire_type == _I64 else 4)
+            following = position + (8 if wire_type == I64 else 4)
         else:
             raise NotUniformError
         if following > end:
@@ -127,7 +182,7 @@ def fields(body: bytes, begin: int, end: int) -> Iterator[tuple[int, int, int, i
         begin = following
 
 
-def _run_at(body: bytes, begin: int, end: int) -> Run:
+def _run_at(body: Body, begin: int, end: int) -> Run:
     number, wire_type, _, value, following = next(fields(body, begin, end))
     if (number, wire_type) != (2, LEN):
         raise NotUniformError
@@ -136,25 +191,33 @@ def _run_at(body: bytes, begin: int, end: int) -> Run:
     rows = np.frombuffer(body, np.uint8, most * stride, begin).reshape(most, stride)
     shape = _known_shapes.get(stride)
     if shape is None or ((rows[0] ^ shape.record) & shape.mask).any():
-        shape = Shape(rows[0].copy(), *_mask(body, begin, value, following))
+        shape = _shape(body, begin, value, following)
         if len(_known_shapes) >= _MOST_SHAPES:
             _known_shapes.clear()
         _known_shapes[stride] = shape
     count = _count_alike(rows, shape)
-    return Run(body[value:following], rows[:count], shape.offsets)
+    return Run(bytes(body[value:following]), rows[:count], shape)
 
 
 def _count_alike(rows: Bytes, shape: Shape) -> int:
     count = 1
     while count < len(rows):
-        differences = (rows[count : count + _WINDOW] ^ shape.record) & shape.mask
+        some = rows[count : count + _WINDOW]
+        record, mask = (repeated[: some.size] for repeated in shape.window)
+        differences = (some.reshape(-1) ^ record) & mask
         if differences.max():
-            return count + int(differences.any(axis=1).argmax())
-        count += len(differences)
+            return count + int(differences.reshape(some.shape).any(axis=1).argmax())
+        count += len(some)
     return count
 
 
-def _mask(body: bytes, begin: int, value: int, end: int) -> tuple[Bytes, dict[int, int]]:
+def _shape(body: Body, begin: int, value: int, end: int) -> Shape:
+    record = np.frombuffer(bytes(body[begin:end]), np.uint8)
+    mask, offsets = _mask(body, begin, value, end)
+    return Shape(record, mask, offsets, (np.tile(record, _WINDOW), np.tile(mask, _WINDOW)))
+
+
+def _mask(body: Body, begin: int, value: int, end: int) -> tuple[Bytes, dict[int, int]]:
     """Build the mask of a record, and find where the values of the span's own fields begin."""
     mask = np.full(end - begin, _SAME, np.uint8)
     offsets: dict[int, int] = {}
@@ -170,17 +233,17 @@ def _mask(body: bytes, begin: int, value: int, end: int) -> tuple[Bytes, dict[in
                 if wire_type != LEN:
                     raise NotUniformError
                 loosen(start, following, kind, top=False)
-            elif wire_type == _VARINT and kind == _ANYTHING:
+            elif wire_type == VARINT and kind == _ANYTHING:
                 # The same length as in the first record. A tenth byte has only one valid bit, so it must be equal.
                 mask[start - begin : min(following, start + 9) - begin] = 0x80
-            elif kind != _ASCII or body[start:following].isascii():
+            elif kind != _ASCII or bytes(body[start:following]).isascii():
                 mask[start - begin : following - begin] = kind
 
     loosen(value, end, _SPAN, top=True)
     return mask, offsets
 
 
-def _varint(body: bytes, position: int, end: int) -> tuple[int, int]:
+def _varint(body: Body, position: int, end: int) -> tuple[int, int]:
     result = shift = 0
     while position < end and shift < 70:
         byte = body[position]

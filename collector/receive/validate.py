@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
-from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from collector.receive import runs
@@ -29,6 +27,8 @@ LATEST_NS: Final = 4_102_444_800 * 10**9
 DAY_NS: Final = 86_400 * 10**9
 LONGEST_NS: Final = 400 * DAY_NS
 """400 days between start and end."""
+_LEAST_ATTRIBUTE_BYTES: Final = 2
+"""Tag and length."""
 
 
 class Reason(StrEnum):
@@ -66,16 +66,21 @@ class _Times:
     earliest_ns: int = LATEST_NS
     latest_ns: int = 0
 
-    def days(self) -> int:
-        """Count the days from the earliest start to the latest end."""
-        return max(0, self.latest_ns // DAY_NS - self.earliest_ns // DAY_NS + 1)
+    def days(self) -> tuple[int, int]:
+        """Return the days of the earliest start and of the latest end, counted from 1970-01-01."""
+        return self.earliest_ns // DAY_NS, self.latest_ns // DAY_NS
+
+    def are_within(self, limits: ItemLimits) -> bool:
+        """Tell whether the days from the first to the last are no more than a request may have."""
+        first, last = self.days()
+        return last - first < limits.max_days
 
 
 def check(body: bytes, limits: ItemLimits) -> Checked:
     """Take out the spans of a request that cannot be stored; raises `MalformedError`."""
-    spans = count_if_uniform(body, limits)
-    if spans is not None:
-        return Checked(body if spans else b"", spans)
+    uniform = check_if_uniform(body, limits)
+    if uniform is not None:
+        return uniform
     try:
         request = ExportTraceServiceRequest.FromString(body)
     except DecodeError as error:
@@ -89,16 +94,13 @@ def check_parsed(request: ExportTraceServiceRequest, body: bytes, limits: ItemLi
     total = 0
     rejected: Counter[Reason] = Counter()
     times = _Times(limits.latest_ns())
-    may_be_large = len(body) > min(limits.max_bytes, limits.max_attributes * 2)
     for resource_spans in request.resource_spans:
         for scope_spans in resource_spans.scope_spans:
             spans = scope_spans.spans
             total += len(spans)
-            reasons = [
-                _reason(span, times) or (_reason_of_size(span, limits) if may_be_large else None) for span in spans
-            ]
+            reasons = [_reason(span, times) or _reason_of_size(span, len(body), limits) for span in spans]
             _take_out(spans, reasons, rejected)
-    if times.days() > limits.max_days:
+    if not times.are_within(limits):
         days: set[int] = set()
         for resource_spans in request.resource_spans:
             for scope_spans in resource_spans.scope_spans:
@@ -107,7 +109,8 @@ def check_parsed(request: ExportTraceServiceRequest, body: bytes, limits: ItemLi
     if rejected:
         body = request.SerializeToString() if rejected.total() < total else b""
     message = "; ".join(f"{count} spans: {EXPLANATION[reason]}" for reason, count in sorted(rejected.items()))
-    return Checked(body if total else b"", total, Counter({str(r): n for r, n in rejected.items()}), message)
+    by_reason = Counter({str(reason): count for reason, count in rejected.items()})
+    return Checked(body if total else b"", total, by_reason, message, times.days())
 
 
 def _take_out(spans: MutableSequence[Span], reasons: Sequence[Reason | None], rejected: Counter[Reason]) -> None:
@@ -117,63 +120,33 @@ def _take_out(spans: MutableSequence[Span], reasons: Sequence[Reason | None], re
             del spans[index]
 
 
-def count_if_uniform(body: bytes, limits: ItemLimits) -> int | None:
-    """Count the spans of a request that consists of long runs of good ones; None when it must be parsed to know."""
+def check_if_uniform(body: bytes, limits: ItemLimits) -> Checked | None:
+    """Check a request that consists of long runs of good spans; None when it must be parsed to know."""
+    times = _Times(limits.latest_ns())
+    spans = 0
     try:
-        times = _Times(limits.latest_ns())
-        spans = sum(
-            _good_spans(body, scope, limits, times)
-            for resource in _messages(body, (0, len(body)), {1: None})
-            for scope in _messages(body, resource, {1: Resource.FromString, 2: None, 3: bytes.decode})
-        )
-        return spans if times.days() <= limits.max_days else None
-    except (runs.NotUniformError, DecodeError, UnicodeDecodeError):
+        for run in runs.runs(body):
+            first = Span.FromString(run.first)
+            if (
+                _reason(first, times)
+                or _reason_of_size(first, len(body), limits)
+                or not _ids_and_times_are_good(run, times)
+            ):
+                return None
+            spans += len(run.rows)
+    except (runs.NotUniformError, DecodeError):
         return None
-
-
-def _messages(
-    body: bytes, where: tuple[int, int], known: Mapping[int, Callable[[bytes], object] | None]
-) -> Iterator[tuple[int, int]]:
-    """Yield begin and end of each message of the field that is None in `known`.
-
-    Its other known fields are parsed, so that their errors show. An unknown field raises `NotUniformError`.
-    """
-    for number, wire_type, _, begin, end in runs.fields(body, *where):
-        if wire_type != runs.LEN or number not in known:
-            raise runs.NotUniformError
-        parse = known[number]
-        if parse is None:
-            yield begin, end
-        else:
-            parse(body[begin:end])
-
-
-def _good_spans(body: bytes, where: tuple[int, int], limits: ItemLimits, times: _Times) -> int:
-    begin, end = where
-    before_spans: Mapping[int, Callable[[bytes], object]] = {1: InstrumentationScope.FromString, 3: bytes.decode}
-    for number, wire_type, at, value, following in runs.fields(body, begin, end):
-        if wire_type != runs.LEN or number not in before_spans:
-            begin = at
-            break
-        before_spans[number](body[value:following])
-        begin = following
-    total = 0
-    for run in runs.runs(body, begin, end):
-        first = Span.FromString(run.first)
-        if _reason(first, times) or _reason_of_size(first, limits) or not _ids_and_times_are_good(run, times):
-            raise runs.NotUniformError
-        total += len(run.rows)
-    return total
+    return Checked(body if spans else b"", spans, days=times.days()) if times.are_within(limits) else None
 
 
 def _ids_and_times_are_good(run: runs.Run, times: _Times) -> bool:
     """Check all spans of a run, whose first span is good, as `_reason` checks one span; widen `times` by them."""
-    start, end = run.times(7), run.times(8)
+    start, end = run.words(7), run.words(8)
     earliest_ns, latest_ns = int(start.min()), int(end.max())
     times.earliest_ns, times.latest_ns = min(times.earliest_ns, earliest_ns), max(times.latest_ns, latest_ns)
     return bool(
-        run.column(1, TRACE_ID_BYTES).any(axis=1).all()
-        and run.column(2, SPAN_ID_BYTES).any(axis=1).all()
+        (run.words(1) | run.words(1, skip=8)).all()
+        and run.words(2).all()
         and earliest_ns >= EARLIEST_NS
         and latest_ns < LATEST_NS
         and latest_ns <= times.allowed_ns
@@ -219,7 +192,8 @@ def _reason_of_days(span: Span, days: set[int], most: int) -> Reason | None:
     return None
 
 
-def _reason_of_size(span: Span, limits: ItemLimits) -> Reason | None:
-    if len(span.attributes) > limits.max_attributes:
+def _reason_of_size(span: Span, body_bytes: int, limits: ItemLimits) -> Reason | None:
+    """Return why a span is too large; a body that is small enough itself saves the counting."""
+    if body_bytes > limits.max_attributes * _LEAST_ATTRIBUTE_BYTES and len(span.attributes) > limits.max_attributes:
         return Reason.TOO_MANY_ATTRIBUTES
-    return Reason.TOO_LARGE if span.ByteSize() > limits.max_bytes else None
+    return Reason.TOO_LARGE if body_bytes > limits.max_bytes and span.ByteSize() > limits.max_bytes else None

@@ -1,13 +1,17 @@
-"""One insert of raw OTLP: ClickHouse decodes it, and materialised views sort the rows into tables."""
+"""Inserts: raw OTLP, which ClickHouse decodes and materialised views sort into tables, or columns of one table."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Final
 
+from clickhouse_connect.driver.common import write_leb128
 from clickhouse_connect.driver.exceptions import DatabaseError
 
+from collector.receive.tokens import Columns
 from collector.signals import Signal
 from collector.store.store import Store
 
@@ -69,7 +73,7 @@ def insert_otlp(store: Store, signal: Signal, source: bytes | Path, token: str) 
     """
     table = signal.landing_table
     settings = {**INSERT_SETTINGS, **_schema(signal, embedded=store.embedded), "insert_deduplication_token": token}
-    try:
+    with _errors_told_apart():
         if store.embedded and isinstance(source, Path):
             clause = ", ".join(f"{name} = {_literal(value)}" for name, value in settings.items())
             file = _literal(str(source.resolve()))
@@ -77,6 +81,34 @@ def insert_otlp(store: Store, signal: Signal, source: bytes | Path, token: str) 
         else:
             body = source.read_bytes() if isinstance(source, Path) else source
             store.client().raw_insert(table, insert_block=body, fmt=FORMAT, settings=settings)
+
+
+def insert_block(store: Store, signal: Signal, block: bytes, token: str) -> None:
+    """Insert a block of `native_block` into the table of a signal's plain rows; errors are those of `insert_otlp`."""
+    assert signal.plain
+    settings = {**INSERT_SETTINGS, "insert_deduplication_token": token}
+    with _errors_told_apart():
+        store.client().raw_insert(signal.plain.table, insert_block=block, fmt="Native", settings=settings)
+
+
+def native_block(columns: Columns, types: Mapping[str, str]) -> bytes:
+    """Write columns in ClickHouse's Native format: their number, the rows' number, and name, type and bytes of each."""
+    parts = [_leb128(len(types)), _leb128(len(next(iter(columns.values()))))]
+    for name, kind in types.items():
+        parts += [_leb128(len(name)), name.encode(), _leb128(len(kind)), kind.encode(), columns[name].data]
+    return b"".join(parts)
+
+
+def _leb128(number: int) -> bytes | memoryview:
+    written: list[int] = []
+    write_leb128(number, written)
+    return bytes(written)
+
+
+@contextmanager
+def _errors_told_apart() -> Iterator[None]:
+    try:
+        yield
     except DatabaseError as error:
         # The same code says that a table waits for merges, which pass.
         too_many_days = error.code == _TOO_MANY_PARTS and "partitions for single INSERT" in str(error)

@@ -17,10 +17,12 @@ from tenacity import (
     wait_exponential_jitter,
 )
 
+from collector.receive.tokens import Columns
 from collector.signals import Signal
 from collector.status import IngestStatus
 from collector.store.claims import Claims
-from collector.store.insert import RefusedError, TooMuchError, insert_otlp
+from collector.store.insert import RefusedError, TooMuchError, insert_block, insert_otlp, native_block
+from collector.store.parts import parts_of, row_count
 from collector.store.store import Store, reason_of
 from collector.wal.dead_letters import DeadLetters
 from collector.wal.frame import Frame, digest_of
@@ -32,6 +34,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 SegmentCallback = Callable[[str], None]
 Insert = Callable[[Store, Signal, bytes | Path, str], None]
+InsertBlock = Callable[[Store, Signal, bytes, str], None]
 
 
 _LEAST_DIVIDED: Final = 1024 * 1024
@@ -59,8 +62,12 @@ class _StoppedError(RetryError):
 class Writer:
     """Takes a signal's segments from the log in order, on one thread; those that wait together are one insert.
 
-    The insert's token is the segment's id, so a segment that was stored just before a crash is not stored twice. A
-    store that fails is tried for ever. A payload that the store refuses becomes a dead letter, alone; if only some of
+    Payloads of plain rows (long runs of token spans) are inserted as columns of their table, the others as they were
+    received. The inserts' tokens begin with the segment's id and follow from its payloads alone, so a segment that was
+    stored, or half stored, just before a crash is not stored twice. Old frames may have been inserted by a collector
+    that knew no columns, so they are inserted as they were received.
+
+    A store that fails is tried for ever. A payload that the store refuses becomes a dead letter, alone; if only some of
     its items cannot be read, they alone do. An insert that is too large for the store's memory is divided. With
     `claims`, a payload that another segment has claimed is left out.
     """
@@ -75,6 +82,7 @@ class Writer:
         *,
         claims: Claims | None = None,
         insert: Insert = insert_otlp,
+        insert_block: InsertBlock = insert_block,
         max_wait_s: float = 10.0,
     ) -> None:
         self.name = f"{signal.name} writer"
@@ -85,6 +93,7 @@ class Writer:
         self._dead_letters = dead_letters
         self._claims = claims
         self._insert = insert
+        self._insert_block = insert_block
         self._max_wait_s = max_wait_s
         self._callbacks: list[SegmentCallback] = []
         self._stored: set[str] = set()
@@ -115,7 +124,11 @@ class Writer:
         contents = self._log.read(segment)
         frames = self._until_done(self._claims.own, segment.id, contents.frames) if self._claims else contents.frames
         repeated = len(contents.frames) - len(frames)
-        self._write_frames(segment.id, frames, segment.path if contents.undamaged and not repeated else None)
+        for part in parts_of(segment.id, frames, self._signal.plain):
+            if part.columns:
+                self._write_columns(f"{part.token}.columns", part.columns, announce=not part.frames)
+            unchanged = contents.undamaged and len(part.frames) == len(contents.frames)
+            self._write_frames(part.token, part.frames, segment.path if unchanged else None)
         if self._claims and self._set_aside:
             self._until_done(self._claims.withdraw, segment.id, self._set_aside)
         digests = [frame.digest for frame in contents.frames if frame.digest not in self._set_aside]
@@ -142,12 +155,24 @@ class Writer:
                 self._not_ready(f"the log of {self._signal.name} cannot be read or released: {error}")
                 self._give_up.wait(1.0)
 
+    def _write_columns(self, token: str, columns: Columns, *, announce: bool) -> None:
+        """Insert plain rows; divide those that are too many for the store's memory."""
+        assert self._signal.plain
+        block = native_block(columns, self._signal.plain.types)
+        try:
+            self._insert_until_stored(self._insert_block, block, token, announce=announce)
+        except TooMuchError:
+            middle = row_count(columns) // 2
+            for number, half in enumerate((slice(None, middle), slice(middle, None))):
+                some = {name: column[half] for name, column in columns.items()}
+                self._write_columns(f"{token}.{number}", some, announce=announce)
+
     def _write_frames(self, token: str, frames: Sequence[Frame], file: Path | None = None) -> None:
         """Insert all; when the store refuses the data, divide it until the parts at fault stand alone."""
         if not frames:
             return
         try:
-            self._insert_until_stored(file or b"".join(frame.payload for frame in frames), token)
+            self._insert_until_stored(self._insert, file or b"".join(frame.payload for frame in frames), token)
         except RefusedError as refused:
             readable = self._without_misread(token, frames)
             if readable is not None:
@@ -187,11 +212,17 @@ class Writer:
                 self._dead_letters.keep(f"{token}-{frame.digest.hex()}", misread, reason)
         return [Frame(frame.digest, good) for frame, good, _ in divided if good]
 
-    def _insert_until_stored(self, source: bytes | Path, token: str) -> None:
+    def _insert_until_stored(
+        self, insert: Callable[..., None], source: bytes | Path, token: str, *, announce: bool = True
+    ) -> None:
         if token in self._stored:
             return
-        self._until_done(self._insert, self._store, self._signal, source, token)
+        self._until_done(insert, self._store, self._signal, source, token)
         self._stored.add(token)
+        if announce:
+            self._announce(token)
+
+    def _announce(self, token: str) -> None:
         self._status.inserted(time())
         for callback in self._callbacks:
             try:

@@ -55,19 +55,20 @@ class GroupCommit:
         with self._wake:
             return not self._queue and not self._committing and self._log.seal_due_in_s() is None
 
-    def submit(self, payload: bytes) -> Future[bool]:
-        """Queue one payload; raises `LogUnavailableError` when the log is full or stopped."""
+    def submit(self, payload: bytes, days: tuple[int, int] = (0, 0)) -> Future[bool]:
+        """Queue one payload and the days of its items; raises `LogUnavailableError` when the log is full or stopped."""
         digest = digest_of(payload)
+        was_stored = self._log.was_stored_before_upgrade(payload)
         future: Future[bool] = Future()
         with self._wake:
             waiting = self._queue.get(digest) or self._committing.get(digest)
             if waiting:
                 waiting[1].append(future)
-            elif self._log.seen(digest):
+            elif was_stored or self._log.seen(digest):
                 future.set_result(True)
             else:
                 self._check_room(len(payload))
-                self._queue[digest] = (Frame(digest, payload), [future])
+                self._queue[digest] = (Frame(digest, payload, days), [future])
                 self._queued_bytes += HEADER_BYTES + len(payload)
                 self._wake.notify()
         return future

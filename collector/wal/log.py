@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from collector.wal import frame
 from collector.wal.active import ActiveSegment
@@ -27,6 +29,11 @@ from collector.wal.segment import (
     read_inserted,
     read_segment,
 )
+
+_SMALL_BYTES: Final = 128 * 1024
+_SMALL_PAUSE: Final = 3.0
+"""A small segment is not sealed sooner than so many ages after the one before it. An insert of a few spans costs almost
+as much as one of thousands."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +73,9 @@ class SegmentLog:
         self._monotonic_s = monotonic_s
         self._changed = threading.Condition()
         self._active: ActiveSegment | None = None
+        self._sealed_at_s = -math.inf
         self._seen = SeenDigests()
+        self._old_digests_until_s = 0.0
         self._written_here: set[str] = set()
         folder.mkdir(parents=True, exist_ok=True)
         self._sealed = deque(list_segments(folder))
@@ -80,6 +89,12 @@ class SegmentLog:
         """Tell whether a payload with this digest is in the log, or was until lately."""
         with self._changed:
             return digest in self._seen
+
+    def was_stored_before_upgrade(self, payload: bytes) -> bool:
+        """Tell whether a collector that used other digests has stored this payload lately."""
+        with self._changed:
+            remembers = self._old_digests_until_s > self._monotonic_s()
+        return remembers and self.seen(frame.old_digest_of(payload))
 
     @property
     def pending(self) -> tuple[int, int]:
@@ -96,8 +111,9 @@ class SegmentLog:
             self._active = ActiveSegment(path, fsync=self._fsync, opened_at_s=self._monotonic_s())
             self._last_id = segment_id
             self._written_here.add(segment_id)
-        data = b"".join(part for item in frames for part in (frame.header(item), item.payload))
-        self._active.append(data + frame.commit_record(self._active.size + len(data)))
+        parts = [part for item in frames for part in (frame.header(item), item.payload)]
+        parts.append(frame.commit_record(self._active.size + sum(map(len, parts))))
+        self._active.append(b"".join(parts))
         with self._changed:
             self._seen.add(item.digest for item in frames)
 
@@ -107,13 +123,18 @@ class SegmentLog:
             return None
         if self._active.size >= self.limits.segment_bytes:
             return 0.0
-        return max(0.0, self._active.opened_at_s + self.limits.segment_age_s - self._monotonic_s())
+        age_s = self.limits.segment_age_s
+        due_s = self._active.opened_at_s + age_s
+        if self._active.size < _SMALL_BYTES:
+            due_s = max(due_s, self._sealed_at_s + _SMALL_PAUSE * age_s)
+        return max(0.0, due_s - self._monotonic_s())
 
     def seal(self) -> None:
         """Hand the open segment, if any, to the writer."""
         if self._active is None:
             return
         segment = self._active.seal()
+        self._sealed_at_s = self._monotonic_s()
         with self._changed:
             self._active = None
             if segment.size:
@@ -183,6 +204,10 @@ class SegmentLog:
         for path, modified_s in stored.items():
             # The wall clock may have been set while no collector ran, so the newest file counts as new.
             age_s = max(stored.values()) - modified_s
-            self._seen.inserted(path, read_inserted(path), self._monotonic_s() - age_s + self.limits.dedup_retention_s)
+            digests, are_old = read_inserted(path)
+            until_s = self._monotonic_s() - age_s + self.limits.dedup_retention_s
+            self._seen.inserted(path, digests, until_s)
+            if are_old:
+                self._old_digests_until_s = max(self._old_digests_until_s, until_s)
         for segment in self._sealed:
             self._seen.add(item.digest for item in self.read(segment).frames)

@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 SEGMENT_SUFFIX: Final = ".wal"
 INSERTED_SUFFIX: Final = ".inserted"
 GROUP_SUFFIX: Final = ".group"
+_SHA256: Final = b"digests: sha-256"
+"""The first 16 bytes of a file of digests. A collector before 0.2 wrote its digests without them."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ def mark_inserted(segment: Segment, digests: list[bytes]) -> Path:
     file of digests is there is stored; should a crash leave some of its files, the next start removes them.
     """
     path = segment.path.with_suffix(INSERTED_SUFFIX)
-    write_durably(path, b"".join(digests))
+    write_durably(path, b"".join([_SHA256, *digests]))
     _remove(segment)
     return path
 
@@ -120,7 +122,9 @@ def _remove(segment: Segment) -> None:
     segment.path.unlink(missing_ok=True)
 
 
-def read_inserted(path: Path) -> list[bytes]:
-    """Read the digests of a stored segment; a torn tail is left out."""
+def read_inserted(path: Path) -> tuple[list[bytes], bool]:
+    """Read the digests of a stored segment, and whether they are of old frames; a torn tail is left out."""
     data = path.read_bytes()
-    return [data[i : i + DIGEST_BYTES] for i in range(0, len(data) - DIGEST_BYTES + 1, DIGEST_BYTES)]
+    are_old = bool(data) and not data.startswith(_SHA256)
+    begin = 0 if are_old else DIGEST_BYTES
+    return [data[i : i + DIGEST_BYTES] for i in range(begin, len(data) - DIGEST_BYTES + 1, DIGEST_BYTES)], are_old

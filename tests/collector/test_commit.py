@@ -2,10 +2,16 @@ import threading
 
 import pytest
 
+from collector.receive.checked import ItemLimits
+from collector.receive.ingest import Ingest
+from collector.receive.validate import DAY_NS
+from collector.signals import TRACES
 from collector.status import IngestStatus
 from collector.wal.commit import GroupCommit, LogUnavailableError
 from collector.wal.dead_letters import DeadLetters
+from collector.wal.frame import old_digest_of
 from collector.wal.log import LogLimits, SegmentLog
+from tests.support.otlp import T0, token_body
 
 WAIT_S = 20
 
@@ -78,6 +84,34 @@ def test_a_repetition_is_acknowledged_and_written_once(commit, log):
     assert (first.result(WAIT_S), during_the_write.result(WAIT_S)) == (False, True)
     assert commit.submit(b"a").result(WAIT_S) is True
     assert log.batches == [[b"a"]]
+
+
+def test_a_payload_is_written_with_its_days(commit, log):
+    assert commit.submit(b"a", (20_000, 20_001)).result(WAIT_S) is False
+    commit.stop(WAIT_S)
+    (item,) = log.read(log.next_sealed(0)).frames
+    assert item.days == (20_000, 20_001)
+
+
+def test_a_request_is_written_with_the_days_of_its_spans(tmp_path, status):
+    log = SegmentLog(tmp_path / "wal", DeadLetters(tmp_path / "dead", "traces"))
+    commit = GroupCommit("traces", log, status)
+    commit.start()
+    ingest = Ingest(TRACES, commit, status, ItemLimits())
+    two_days = token_body(count=1, start=T0 - DAY_NS) + token_body(count=1)
+    ingest.accept(two_days).result(WAIT_S)
+    commit.stop(WAIT_S)
+    (item,) = log.read(log.next_sealed(0)).frames
+    assert item.days == (T0 // DAY_NS - 1, T0 // DAY_NS)
+
+
+def test_a_payload_that_an_older_collector_stored_is_a_repetition(tmp_path, status):
+    folder = tmp_path / "wal"
+    folder.mkdir()
+    (folder / "00000000000000000001-00000000.inserted").write_bytes(old_digest_of(b"a"))
+    log = SegmentLog(folder, DeadLetters(tmp_path / "dead", "traces"))
+    assert GroupCommit("traces", log, status).submit(b"a").result(WAIT_S) is True
+    assert log.pending == (0, 0)
 
 
 def test_a_disk_that_fails_refuses_says_so_and_recovers_without_traffic(commit, log, status):

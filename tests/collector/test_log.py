@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collector.wal import frame
 from collector.wal.dead_letters import DeadLetters
-from collector.wal.frame import COMMIT_BYTES, HEADER_BYTES, Frame, digest_of
+from collector.wal.frame import COMMIT_BYTES, HEADER_BYTES, Frame, digest_of, old_digest_of
 from collector.wal.log import LogLimits, SegmentLog
 from collector.wal.policy import Fsync
 
@@ -106,6 +107,45 @@ def test_a_segment_is_due_by_age_or_by_size(reopen, clock):
     assert log.seal_due_in_s() == 0.0
 
 
+def test_a_small_segment_waits_three_ages_behind_the_one_before_it(reopen, clock):
+    log = reopen(segment_age_s=2.0, segment_bytes=10**6)
+    log.append(frames(b"a"))
+    clock.go_on(2)
+    log.seal()
+    log.append(frames(b"b"))
+    assert log.seal_due_in_s() == pytest.approx(6.0)
+    clock.go_on(1)
+    assert log.seal_due_in_s() == pytest.approx(5.0)
+    log.append(frames(b"c" * 128 * 1024))
+    assert log.seal_due_in_s() == pytest.approx(1.0)
+    log.seal()
+    clock.go_on(60)
+    log.append(frames(b"d"))
+    assert log.seal_due_in_s() == pytest.approx(2.0), "nothing came for a while"
+
+
+def test_payloads_that_an_older_collector_stored_are_recognised(reopen, tmp_path, clock):
+    folder = tmp_path / "wal"
+    folder.mkdir(exist_ok=True)
+    (folder / "00000000000000000001-00000000.inserted").write_bytes(old_digest_of(b"a") + old_digest_of(b"b"))
+    log = reopen(dedup_retention_s=3600.0)
+    assert [log.was_stored_before_upgrade(payload) for payload in (b"a", b"b", b"c")] == [True, True, False]
+    assert not log.seen(digest_of(b"a"))
+    clock.go_on(3601)
+    assert not log.was_stored_before_upgrade(b"a"), "the digests are past their time"
+
+
+def test_payloads_of_today_are_not_looked_for_among_old_ones(reopen, monkeypatch):
+    log = reopen()
+    log.append(frames(b"a"))
+    log.seal()
+    log.release(log.next_sealed(0), [digest_of(b"a")])
+    again = reopen()
+    assert again.seen(digest_of(b"a"))
+    monkeypatch.setattr(frame, "old_digest_of", None)
+    assert not again.was_stored_before_upgrade(b"a")
+
+
 def test_a_payload_is_recognised_while_it_waits_after_it_was_stored_and_after_a_restart(reopen):
     log = reopen()
     log.append(frames(b"a"))
@@ -181,7 +221,7 @@ def waiting(log, *payloads):
 
 
 def test_segments_that_wait_are_merged_up_to_the_size_of_one_and_stay_in_order(reopen):
-    log = reopen(segment_bytes=200)
+    log = reopen(segment_bytes=3 * (HEADER_BYTES + 20 + COMMIT_BYTES))
     waiting(log, b"a" * 20, b"b" * 20, b"c" * 20, b"d" * 300, b"e")
     before = log.pending[1]
     log.merge_waiting()

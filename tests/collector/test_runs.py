@@ -9,12 +9,17 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Status
 from collector.receive import validate
 from collector.receive.checked import ItemLimits
 from collector.receive.errors import MalformedError
-from collector.receive.validate import Reason, check, count_if_uniform
+from collector.receive.validate import Reason, check, check_if_uniform
 from tests.support.otlp import MS, T0, Request, token_body
 from tokentrail import semconv
 from tokentrail.testing import ManualClock, MemoryTrail, parse_spans
 
 LIMITS = ItemLimits()
+
+
+def count_if_uniform(body, limits):
+    uniform = check_if_uniform(body, limits)
+    return uniform and uniform.items
 
 
 def parsed(body):

@@ -3,7 +3,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from collector.receive.checked import ItemLimits
 from collector.receive.errors import MalformedError
-from collector.receive.validate import Reason, check
+from collector.receive.validate import DAY_NS, Reason, check
 from tests.support.otlp import MS, T0, Request, token_body
 
 LIMITS = ItemLimits(max_bytes=2000, max_attributes=4)
@@ -143,3 +143,12 @@ def test_the_same_rejections_give_the_same_bytes_again():
     request.span("good", ns=5 * MS)
     request.span("bad", start=0, ns=1)
     assert check(request.body(), LIMITS).payload == check(request.body(), LIMITS).payload
+
+
+@pytest.mark.parametrize("spans_a_day", [1, 20], ids=["parsed", "runs"])
+def test_one_day_too_many_is_rejected(spans_a_day):
+    request = Request()
+    for n in range(4 * spans_a_day):
+        request.span("n", trace=n + 1, start=T0 - n // spans_a_day * DAY_NS)
+    assert check(request.body(), ItemLimits(max_days=4)).rejected == {}
+    assert check(request.body(), ItemLimits(max_days=3)).rejected == {Reason.TOO_MANY_DAYS: spans_a_day}

@@ -1,4 +1,5 @@
 import json
+import struct
 
 import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError
@@ -11,9 +12,10 @@ from collector.store.insert import RefusedError, TooMuchError, insert_otlp
 from collector.store.writer import Writer
 from collector.wal.commit import GroupCommit, LogUnavailableError
 from collector.wal.dead_letters import DeadLetters
-from collector.wal.frame import Frame, digest_of
+from collector.wal.frame import OLD_MAGIC, Frame, digest_of, old_digest_of
 from collector.wal.log import LogLimits, SegmentLog
 from tests.support.otlp import T0, Request, token_body
+from tokentrail import semconv
 
 WAIT_S = 20
 
@@ -196,7 +198,7 @@ def scarce(most_bytes, calls):
 def test_an_insert_that_is_too_large_for_the_memory_is_tried_again_and_then_divided(setup):
     calls = []
     s = setup(insert=scarce(1_500_000, calls), max_wait_s=0.001)
-    s.writer.write(s.segment(token_body(trace=1, count=16_000), token_body(trace=2)))
+    s.writer.write(s.segment(token_body(trace=1, count=16_000, index_key=semconv.OLD_TOKEN_INDEX), token_body(trace=2)))
     assert [token for token, _ in calls] == ["", "", "", "", "0", "0", "0", "0", "0.0", "0.1", "1"]
     assert s.tokens() == {1: 16_000, 2: 3}
     assert s.dead() == {}
@@ -268,6 +270,106 @@ def test_clickhouse_says_both_errors_as_they_are_told_apart(setup, monkeypatch):
     monkeypatch.setitem(insert.INSERT_SETTINGS, "max_memory_usage", 1_000_000)
     with pytest.raises(TooMuchError, match="emory limit"):
         insert_otlp(s.store, TRACES, token_body(count=16_000), "memory")
+
+
+MANY = 1200
+
+
+def test_many_tokens_are_inserted_as_columns_beside_the_other_payloads(setup):
+    calls = []
+
+    def otlp(store, signal, source, token):
+        calls.append((token, source))
+        insert_otlp(store, signal, source, token)
+
+    def block(store, signal, source, token):
+        calls.append((token, None))
+        insert.insert_block(store, signal, source, token)
+
+    s = setup(insert=otlp, insert_block=block)
+    other = misread(3)
+    segment = s.segment(token_body(trace=1, count=MANY), other, token_body(trace=2))
+    s.writer.write(segment)
+    name = segment.id
+    assert calls == [(f"{name}.columns", None), (name, other), (f"{name}.r", calls[-1][1])]
+    assert s.tokens() == {1: MANY, 2: 3, 3: 2}
+    assert s.segments == [f"{name}.r"]
+    assert s.status.snapshot().segments_inserted == 1
+
+
+def test_a_segment_of_tokens_alone_is_announced_once(setup):
+    s = setup()
+    segment = s.segment(token_body(trace=1, count=MANY))
+    s.writer.write(segment)
+    assert s.tokens() == {1: MANY}
+    assert s.segments == [f"{segment.id}.columns"]
+    assert s.log.pending == (0, 0)
+
+
+@pytest.mark.parametrize("dies_in", ["columns", "otlp"])
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_crash_around_either_insert_adds_nothing_twice_and_loses_nothing(setup, dies_in, stored):
+    def dying(name, real):
+        def insert_it(*args):
+            if name != dies_in or stored:
+                real(*args)
+            if name == dies_in:
+                raise KeyboardInterrupt
+
+        return insert_it
+
+    s = setup()
+    segment = s.segment(token_body(trace=1, count=MANY), misread(3))
+    crashing = s.another_writer(insert=dying("otlp", insert_otlp), insert_block=dying("columns", insert.insert_block))
+    with pytest.raises(KeyboardInterrupt):
+        crashing.write(segment)
+    for _ in range(2):
+        after = setup()
+        waiting = after.log.next_sealed(0)
+        if waiting:
+            after.writer.write(waiting)
+    assert s.tokens() == {1: MANY, 3: 2}
+
+
+def test_columns_that_are_too_large_for_the_memory_are_divided(setup):
+    calls = []
+
+    def scarce_block(store, signal, block, token):
+        calls.append(token.partition(".columns")[2])
+        if len(block) > 1_100_000:
+            raise TooMuchError("memory limit")
+        insert.insert_block(store, signal, block, token)
+
+    s = setup(insert_block=scarce_block, max_wait_s=0.001)
+    s.writer.write(s.segment(token_body(trace=1, count=40_001)))
+    assert calls == ["", "", "", "", ".0", ".1"]
+    assert s.tokens() == {1: 40_001}
+    assert s.log.pending == (0, 0)
+
+
+def test_a_segment_that_an_older_collector_stored_before_a_crash_is_not_stored_twice(setup, tmp_path, module_store):
+    payload = token_body(trace=1, count=MANY)
+    path = tmp_path / "wal" / "00000000000000000001-00000000.wal"
+    path.parent.mkdir()
+    path.write_bytes(struct.pack("<4sI16s", OLD_MAGIC, len(payload), old_digest_of(payload)) + payload)
+    insert_otlp(module_store, TRACES, path, path.stem)
+    s = setup()
+    s.writer.write(s.log.next_sealed(0))
+    assert s.segments == [path.stem]
+    assert s.tokens() == {1: MANY}
+
+
+def test_a_segment_of_many_days_is_several_inserts(setup):
+    day = 86_400 * 10**9
+    s = setup()
+    starts = [T0 - n * 40 * day for n in range(5)]
+    bodies = [token_body(trace=n + 1, start=start) for n, start in enumerate(starts)]
+    s.log.append([Frame(digest_of(body), body, (at // day,) * 2) for body, at in zip(bodies, starts, strict=True)])
+    s.log.seal()
+    segment = s.log.next_sealed(0)
+    s.writer.write(segment)
+    assert s.tokens() == dict.fromkeys(range(1, 6), 3)
+    assert s.segments == [f"{segment.id}.d0", f"{segment.id}.d1"]
 
 
 def test_a_crash_in_the_middle_of_setting_aside_adds_nothing_twice(setup):

@@ -55,13 +55,15 @@ CREATE TABLE IF NOT EXISTS tokens
     minute            DateTime('UTC')         CODEC(Delta, ZSTD),   -- of its emission
     trace_id          FixedString(16)         CODEC(ZSTD),
     request_span_id   FixedString(8)          CODEC(ZSTD),
-    token_index       UInt32                  CODEC(Delta, ZSTD),
+    choice            UInt16                  CODEC(T64, ZSTD),     -- of a request with several answers (n > 1); 0 costs no bytes
+    token_index       UInt32                  CODEC(Delta, ZSTD),   -- within its choice
     duration_us       UInt64                  CODEC(T64, ZSTD),     -- index 0: TTFT, others: ITL
     step              UInt64                  CODEC(Delta, ZSTD)
 )
 ENGINE = MergeTree
 PARTITION BY toDate(minute)
-ORDER BY (minute, trace_id, request_span_id, token_index)
+PRIMARY KEY (minute, trace_id, request_span_id, token_index)
+ORDER BY (minute, trace_id, request_span_id, token_index, choice)
 SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1;
 
 CREATE TABLE IF NOT EXISTS phases

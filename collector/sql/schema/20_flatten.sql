@@ -66,7 +66,7 @@ FROM
     SELECT
         resource,
         scoped.scope.name AS scope,
-        arrayJoin(arrayFilter(s -> s.name != 'tokentrail.token', scoped.spans)) AS span
+        arrayJoin(scoped.spans) AS span
     FROM
     (
         SELECT
@@ -75,7 +75,8 @@ FROM
             arrayJoin(resource_span.scope_spans) AS scoped
         FROM (SELECT arrayJoin(resource_spans) AS resource_span FROM otlp_traces)
     )
-);
+)
+WHERE span.name != 'tokentrail.token';
 
 CREATE TABLE IF NOT EXISTS unclaimed_spans AS flat_spans ENGINE = Null;
 CREATE OR REPLACE MATERIALIZED VIEW route_unclaimed TO unclaimed_spans AS SELECT * FROM flat_spans WHERE claim = '';

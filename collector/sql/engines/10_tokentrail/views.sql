@@ -7,6 +7,7 @@ SELECT
     toStartOfMinute(fromUnixTimestamp64Nano(span.end_time_unix_nano, 'UTC')) AS minute,
     span.trace_id AS trace_id,
     toFixedString(span.parent_span_id, 8) AS request_span_id,
+    span.attributes.value.int_value[indexOf(span.attributes.key, 'tokentrail.choice.index')] AS choice,
     -- An SDK before 0.2 sends the second key. The one that is absent adds 0.
     span.attributes.value.int_value[indexOf(span.attributes.key, 'tokentrail.token.index')]
         + span.attributes.value.int_value[indexOf(span.attributes.key, 'gen_ai.token.index')] AS token_index,
@@ -14,6 +15,10 @@ SELECT
     span.attributes.value.int_value[indexOf(span.attributes.key, 'tokentrail.step')] AS step
 FROM (SELECT arrayJoin(arrayJoin(arrayJoin(resource_spans).scope_spans).spans) AS span FROM otlp_traces)
 WHERE span.name = 'tokentrail.token';
+
+-- An insert without spans of tokentrail's does not reach the views below this table, so they are not analysed.
+CREATE TABLE IF NOT EXISTS tokentrail_spans AS flat_spans ENGINE = Null;
+CREATE OR REPLACE MATERIALIZED VIEW tokentrail_route TO tokentrail_spans AS SELECT * FROM flat_spans WHERE startsWith(claim, 'tokentrail.');
 
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_requests TO requests AS
 WITH
@@ -56,7 +61,7 @@ SELECT
     phase_ns(number['tokentrail.phase_time.stalled']) AS stalled_ns,
     getSetting('insert_deduplication_token') AS segment,
     now64(3, 'UTC') AS ingested_at
-FROM flat_spans
+FROM tokentrail_spans
 WHERE claim = 'tokentrail.request';
 
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_open_requests TO open_requests AS
@@ -69,7 +74,7 @@ SELECT
     start,
     if(ended, end + INTERVAL 1 HOUR, end) AS seen,              -- a late announcement does not replace the end
     trace_id,
-    toFixedString(if(ended, toString(flat_spans.span_id), parent_span_id), 8) AS span_id,
+    toFixedString(if(ended, toString(tokentrail_spans.span_id), parent_span_id), 8) AS span_id,
     text['gen_ai.response.id'] AS request_id,
     'tokentrail' AS engine,
     service, instance, variant,
@@ -82,7 +87,7 @@ SELECT
     counted('gen_ai.usage.output_tokens') AS output_tokens,
     nanoseconds(reported(first_key), $longest_ns) AS ttft_ns,
     claim = 'tokentrail.request' AS ended
-FROM flat_spans
+FROM tokentrail_spans
 WHERE claim IN ('tokentrail.request.open', 'tokentrail.request');
 
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_phases TO phases AS
@@ -93,7 +98,7 @@ SELECT
     start,
     text['tokentrail.phase.name'] AS name,
     duration_ns
-FROM flat_spans
+FROM tokentrail_spans
 WHERE claim = 'tokentrail.phase';
 
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_steps TO steps AS
@@ -110,13 +115,13 @@ SELECT
     counted('tokentrail.step.kv_blocks_used') AS kv_blocks_used,
     counted('tokentrail.step.kv_blocks_total') AS kv_blocks_total,
     counted('tokentrail.step.kv_blocks_evicted') AS kv_blocks_evicted
-FROM flat_spans
+FROM tokentrail_spans
 WHERE claim = 'tokentrail.step';
 
 -- KV-cache events and cold starts are rare, so they have a Null table of their own: most inserts do not reach their views.
 CREATE TABLE IF NOT EXISTS tokentrail_events AS flat_spans ENGINE = Null;
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_route_events TO tokentrail_events AS
-SELECT * FROM flat_spans WHERE startsWith(claim, 'tokentrail.kv.') OR claim = 'tokentrail.cold_start';
+SELECT * FROM tokentrail_spans WHERE startsWith(claim, 'tokentrail.kv.') OR claim = 'tokentrail.cold_start';
 
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_kv_events TO kv_events AS
 WITH $reported AS reported, $counted AS counted
