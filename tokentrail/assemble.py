@@ -10,7 +10,7 @@ import numpy as np
 
 from tokentrail import semconv
 from tokentrail.chunks import chunk_columns
-from tokentrail.encode import Span, attributes_bytes, span_bytes
+from tokentrail.encode import Span, span_bytes
 from tokentrail.guard import Guard
 from tokentrail.phases import partition
 from tokentrail.records import Kind, Record, kind_of, spans_in, subject_of, well_formed
@@ -18,7 +18,7 @@ from tokentrail.request import ENDED_SLOT, RequestTrail
 from tokentrail.sampling import Sampling
 from tokentrail.semconv import KvEvent, Phase, Status
 from tokentrail.slots import ALL_IDS, Slots, TokenRun, trace_columns
-from tokentrail.spans import Emitted, cold_start_span, open_attributes, request_span
+from tokentrail.spans import Emitted, announcement_tail, cold_start_span, request_span
 from tokentrail.stamps import far_from, probable_unit
 from tokentrail.steps import StepColumns, step_columns, token_columns, token_owners
 from tokentrail.wire import I64, U64, Block, Columns, fill, joined
@@ -294,11 +294,11 @@ class Assembler:
         return fill(columns, semconv.OPEN_SPAN, (semconv.OUTPUT_TOKENS,), (), keys, tails)
 
     def _identity(self, slot: int) -> bytes:
-        """The attributes of a request's announcements that stay the same."""
+        """The kind and the attributes of a request's announcements that stay the same."""
         known = self._slots.identity.get(slot)
         if known is None:
             request = self._slots.open[slot]()
-            known = attributes_bytes(open_attributes(request.started)) if request else b""
+            known = announcement_tail(request.started) if request else b""
             self._slots.identity[slot] = known
         return known
 

@@ -74,6 +74,11 @@ def attributes_bytes(attributes: Mapping[str, Any]) -> bytes:
     )
 
 
+def kind_bytes(kind: SpanKind) -> bytes:
+    """The kind as a field of a `Span` message."""
+    return _KIND + varint(kind.value + 1)
+
+
 def text(value: object) -> str:
     """Text that can be encoded. Lone surrogates, which HTTP headers may bring in, become question marks; an object that
     cannot be shown becomes the name of its type.
@@ -106,7 +111,7 @@ _SHORT_VARINTS: Final = [bytes([v] if v < 0x80 else [v & 0x7F | 0x80, v >> 7]) f
 
 @lru_cache(maxsize=256)
 def _named(name: str, kind: SpanKind) -> bytes:
-    return _sized(_NAME, _utf8(name)) + _KIND + varint(kind.value + 1)
+    return _sized(_NAME, _utf8(name)) + kind_bytes(kind)
 
 
 def _other_attribute(key: str, value: object) -> bytes:

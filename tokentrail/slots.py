@@ -42,7 +42,7 @@ class Slots:
     def __init__(self, capacity: int = 256, table: int | None = None) -> None:
         self._table = (next(_TABLES) if table is None else table) << _ROW_BITS
         self.open: dict[int, weakref.ref[RequestTrail]] = {}
-        self.identity: dict[int, bytes] = {}  # attributes of the announcements that stay the same, serialised
+        self.identity: dict[int, bytes] = {}  # the serialised part of announcements that stays the same
         self._free = list(range(capacity - 1, FIRST_SLOT - 1, -1))
         self.trace_high: U64 = np.zeros(capacity, np.uint64)
         self.trace_low: U64 = np.zeros(capacity, np.uint64)

@@ -10,7 +10,7 @@ from opentelemetry.trace.status import Status as SpanStatus
 from opentelemetry.trace.status import StatusCode
 
 from tokentrail import semconv
-from tokentrail.encode import Span, text
+from tokentrail.encode import Span, attributes_bytes, kind_bytes, text
 from tokentrail.phases import Partition
 from tokentrail.request import RequestEnd, RequestStart, RequestTrail
 from tokentrail.semconv import Status
@@ -95,9 +95,10 @@ def request_span(
     )
 
 
-def open_attributes(started: RequestStart) -> dict[str, Any]:
-    """The attributes of an announcement that stay the same as long as the request is open."""
-    return {**_identity(started), semconv.INPUT_TOKENS: started.input_tokens}
+def announcement_tail(started: RequestStart) -> bytes:
+    """The kind and the attributes of an announcement that stay the same as long as the request is open."""
+    attributes = {**_identity(started), semconv.INPUT_TOKENS: started.input_tokens}
+    return kind_bytes(started.kind) + attributes_bytes(attributes)
 
 
 def cold_start_span(cold: ColdStartSpan) -> Span:

@@ -96,7 +96,7 @@ class Columns(NamedTuple):
 
 
 class SpanTemplate:
-    """Writes spans that differ only in ids, times and number attributes, and in a tail of more attributes."""
+    """Writes spans that differ only in ids, times and number attributes, and in a tail: kind and more attributes."""
 
     def __init__(
         self,
@@ -230,11 +230,14 @@ def _saturated(width: int) -> int:
 
 
 def _span_record(span: ReadableSpan, *, tailed: bool) -> bytes:
-    """A span as a field of a `ScopeSpans` message, written by OpenTelemetry's encoder. Its length has a fixed width
-    when a tail will add to it.
+    """A span as a field of a `ScopeSpans` message, written by OpenTelemetry's encoder. A tail will say its kind and add
+    to its length, which has a fixed width for that.
     """
     (resource,) = encode_spans([span]).resource_spans
-    body: bytes = resource.scope_spans[0].spans[0].SerializeToString()
+    message = resource.scope_spans[0].spans[0]
+    if tailed:
+        message.ClearField("kind")
+    body: bytes = message.SerializeToString()
     return b"\x12" + (padded_varint(np.array([len(body)]), NARROW).tobytes() if tailed else varint(len(body))) + body
 
 

@@ -4,6 +4,7 @@ import gc
 import time
 
 import pytest
+from opentelemetry.trace import SpanKind
 
 from tests.tokentrail.support import MS, T0, start
 from tokentrail import Phase, Status, semconv
@@ -60,6 +61,18 @@ def test_an_announcement_of_many_requests_is_one_payload(trail, clock):
         assert span.attributes[semconv.INPUT_TOKENS] == number
         assert span.attributes[semconv.OUTPUT_TOKENS] == int(number < 100)
         assert span.attributes.get(semconv.TIME_TO_FIRST_TOKEN) == (0.002 if number < 100 else None)
+
+
+@pytest.mark.parametrize("kind", [SpanKind.SERVER, SpanKind.CLIENT, SpanKind.INTERNAL])
+def test_an_announcement_has_the_kind_of_its_request(trail, clock, kind):
+    fresh, begun = start(trail, kind=kind), start(trail, kind=kind)
+    trail.step(0, T0, T0 + 2 * MS, [begun])
+    trail.flush()
+    clock.now += 5 * S
+    assert [span.message.kind for span in trail.spans(semconv.OPEN_SPAN)] == [kind.value + 1] * 4
+    fresh.end(clock.now)
+    (ended,) = trail.spans("chat m")
+    assert ended.message.kind == kind.value + 1
 
 
 def test_the_heir_of_a_slot_is_announced_on_its_own_arrival(trail, clock):

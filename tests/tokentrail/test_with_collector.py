@@ -1,18 +1,65 @@
 """The SDK's bytes in the real collector: padded varints, derived span ids and sums survive ClickHouse."""
 
+import itertools
+
 import pytest
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.trace import SpanKind
 
+from collector.signals import TRACES
+from collector.store import Store
+from collector.store.insert import insert_otlp
+from collector.store.schema import apply_schema
 from tests.support.collector import Collector
-from tests.tokentrail.support import MS, start
+from tests.tokentrail.support import MS, T0, start
 from tokentrail import KvEvent, Phase, Trail, now_ns
 from tokentrail.config import Settings
 from tokentrail.http import Endpoint
+from tokentrail.testing import MemoryTrail
 
-pytestmark = pytest.mark.e2e
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """One process may own one chDB path at a time, so the tests of this module share it."""
+    store = Store.open(f"chdb://{tmp_path_factory.mktemp('store')}/db")
+    apply_schema(store)
+    yield store
+    store.close()
 
 
+SEGMENTS = itertools.count()
+
+
+def insert(store, trail):
+    """Stores what the trail has sent since the last time."""
+    trail.flush(0)
+    for body in trail.transport.bodies:
+        insert_otlp(store, TRACES, body, f"segment-{next(SEGMENTS)}")
+    trail.transport.bodies.clear()
+
+
+@pytest.mark.parametrize(("kind", "vantage"), [(SpanKind.SERVER, "server"), (SpanKind.CLIENT, "client")])
+def test_a_trail_in_flight_has_the_vantage_of_its_end(store, kind, vantage):
+    store.client().command("TRUNCATE TABLE open_requests")
+    trail = MemoryTrail()
+    fresh, begun = start(trail, kind=kind), start(trail, kind=kind, input_tokens=7)
+    trail.step(0, T0, T0 + 2 * MS, [begun])
+    insert(store, trail)
+    columns = "lower(hex(span_id)) AS id, vantage, model, input_tokens, output_tokens, ttft_ns, ended"
+    query = f"SELECT {columns} FROM open_requests ORDER BY id, ended"
+    open_rows = [
+        (f"{fresh.span_id:016x}", vantage, "m", None, 0, None, False),
+        (f"{begun.span_id:016x}", vantage, "m", 7, 1, 2 * MS, False),
+    ]
+    assert store.query(query).result_rows == open_rows
+    fresh.end(T0 + MS)
+    insert(store, trail)
+    ended = (f"{fresh.span_id:016x}", vantage, "m", None, 0, None, True)
+    assert store.query(query).result_rows == [open_rows[0], ended, open_rows[1]]
+
+
+@pytest.mark.e2e
 def test_a_request_is_stored_as_it_was_recorded(tmp_path):
     with Collector(tmp_path / "data") as collector:
         endpoint = Endpoint(collector.urls["otlp-http"] + "/v1/traces", {"content-type": "application/x-protobuf"})
