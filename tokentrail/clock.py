@@ -21,4 +21,6 @@ def now_ns() -> int:
 
 def floored(stamp_ns: int) -> int:
     """The stamp for the wire: floored to a multiple of 1,000 and clamped to 63 bits."""
-    return int(min(max(stamp_ns, 0), _LAST_NS)) // STAMP_NS * STAMP_NS
+    if not 0 <= stamp_ns <= _LAST_NS:
+        stamp_ns = min(max(stamp_ns, 0), _LAST_NS)
+    return int(stamp_ns) // STAMP_NS * STAMP_NS

@@ -50,9 +50,9 @@ class RequestStart:
     attributes: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RequestEnd:
-    """The arguments of `RequestTrail.end`, checked. None: not known."""
+    """The arguments of `RequestTrail.end`, checked. None: not known. Nobody changes it, as `RequestStart`."""
 
     at_ns: int
     status: Status
