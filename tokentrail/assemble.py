@@ -18,7 +18,7 @@ from tokentrail.request import ENDED_SLOT, RequestTrail
 from tokentrail.sampling import Sampling
 from tokentrail.semconv import KvEvent, Phase, Status
 from tokentrail.slots import ALL_IDS, Slots, TokenRun, trace_columns
-from tokentrail.spans import Emitted, announcement_tail, cold_start_span, request_span
+from tokentrail.spans import Emitted, RequestParts, announcement_tail, cold_start_span, request_parts
 from tokentrail.stamps import far_from, probable_unit
 from tokentrail.steps import StepColumns, step_columns, token_columns, token_owners
 from tokentrail.wire import I64, U64, Block, Columns, fill, joined
@@ -36,6 +36,9 @@ MALFORMED: Final = "malformed"
 
 _NO_ROWS: Final = np.empty(0, np.int64)
 _STRIDE: Final = np.uint64(semconv.TOKEN_ID_STRIDE)
+
+_Shape = tuple[tuple[str, ...], tuple[str, ...]]
+"""The names of a request's integers and doubles. Requests with the same ones share a template."""
 
 
 class KvSpan(NamedTuple):
@@ -207,27 +210,48 @@ class Assembler:
         return fill(columns, semconv.TOKEN_SPAN, (semconv.TOKEN_INDEX, *ints))
 
     def _request_blocks(self, requests: list[RequestTrail]) -> list[Block]:
+        """The spans of requests that have ended, and those of their phases. A request that fails is dropped alone."""
         phases: defaultdict[Phase, list[tuple[int, int, int]]] = defaultdict(list)  # row, start, end
-
-        def span_of(item: tuple[RequestTrail, int, Emitted]) -> Span | None:
-            request, row, emitted = item
-            ended, arrival = request.ended, request.started.arrival_ns
-            assert ended is not None
-            end = max(ended.at_ns, arrival, emitted.last)
-            first = emitted.first if emitted.tokens else None
-            parts = partition(arrival, end, request.marks, self._unknown_phase, first)
-            preempted, announced = parts.preemptions > 0, self._slots.is_announced(row)
-            weight = self._sampling.weight(request, emitted, end, preempted=preempted, announced=announced)
-            if weight is None:
-                self.left_out += 1
-                return None
-            for phase, start, stop in parts.intervals:
-                phases[phase].append((row, start, stop))
-            return request_span(request, ended, end, emitted, parts, weight)
-
+        alike: defaultdict[_Shape, list[tuple[int, int, RequestParts]]] = defaultdict(list)  # row, end, parts
         rows = self._slots.rows_of(requests)
-        blocks = self._encode_each(span_of, list(zip(requests, rows, self._slots.release(requests), strict=True)))
+        for request, row, emitted in zip(requests, rows, self._slots.release(requests), strict=True):
+            try:
+                ended, arrival = request.ended, request.started.arrival_ns
+                assert ended is not None
+                end = max(ended.at_ns, arrival, emitted.last)
+                found = partition(
+                    arrival, end, request.marks, self._unknown_phase, emitted.first if emitted.tokens else None
+                )
+                weight = self._weight(request, row, emitted, end, preempted=found.preemptions > 0)
+                if weight is None:
+                    self.left_out += 1
+                    continue
+                parts = request_parts(request, ended, emitted, found, weight)
+                alike[tuple(parts.ints), tuple(parts.doubles)].append((row, end, parts))
+                for phase, start, stop in found.intervals:
+                    phases[phase].append((row, start, stop))
+            except Exception as error:
+                self._lost[MALFORMED] += 1
+                self._guard.failed("building a span", error)
+        blocks = [self._request_block(shape, group) for shape, group in alike.items()]
         return blocks + [self._phase_block(phase, np.array(intervals)) for phase, intervals in phases.items()]
+
+    def _weight(self, request: RequestTrail, row: int, emitted: Emitted, end: int, *, preempted: bool) -> float | None:
+        if self._sampling.keeps_all:
+            return 1.0
+        announced = self._slots.is_announced(row)
+        return self._sampling.weight(request, emitted, end, preempted=preempted, announced=announced)
+
+    def _request_block(self, shape: _Shape, group: list[tuple[int, int, RequestParts]]) -> Block:
+        """The spans of requests whose attributes have the same names."""
+        slots = self._slots
+        rows = np.array([row for row, _, _ in group], np.int64)
+        ends = np.array([end for _, end, _ in group], np.int64)
+        ints = np.array([tuple(parts.ints.values()) for _, _, parts in group], np.int64)
+        doubles = np.array([tuple(parts.doubles.values()) for _, _, parts in group], np.float64)
+        trace = slots.trace_high[rows], slots.trace_low[rows]
+        columns = Columns(trace, slots.span[rows], None, slots.arrival[rows], ends, [*ints.T], [*doubles.T])
+        return fill(columns, "", shape[0], (), shape[1], [parts.tail for _, _, parts in group])
 
     def _unknown_phase(self, mark: object) -> None:
         self._guard.misuse("an unknown phase", mark)
@@ -302,13 +326,12 @@ class Assembler:
             self._slots.identity[slot] = known
         return known
 
-    def _encode_each(self, make: Callable[[Any], Span | None], items: Sequence[Any]) -> list[Block]:
-        """Serialises spans one by one; None is no span. A span that fails is dropped alone."""
+    def _encode_each(self, make: Callable[[Any], Span], items: Sequence[Any]) -> list[Block]:
+        """Serialises spans one by one. A span that fails is dropped alone."""
         spans = []
         for item in items:
             try:
-                if span := make(item):
-                    spans.append(span_bytes(span))
+                spans.append(span_bytes(make(item)))
             except Exception as error:
                 self._lost[MALFORMED] += 1
                 self._guard.failed("building a span", error)

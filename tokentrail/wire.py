@@ -235,6 +235,8 @@ def _span_record(span: ReadableSpan, *, tailed: bool) -> bytes:
     """
     (resource,) = encode_spans([span]).resource_spans
     message = resource.scope_spans[0].spans[0]
+    message.ClearField("flags")
+    message.ClearField("status")
     if tailed:
         message.ClearField("kind")
     body: bytes = message.SerializeToString()
