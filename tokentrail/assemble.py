@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from tokentrail import semconv
 from tokentrail.chunks import chunk_columns
 from tokentrail.encode import Span, span_bytes
 from tokentrail.guard import Guard
 from tokentrail.phases import partition
-from tokentrail.records import Kind, Record, kind_of, spans_in, subject_of, well_formed
+from tokentrail.records import MALFORMED, Batch, Kind, Record, kind_of, spans_in, subject_of, without_malformed
 from tokentrail.request import ENDED_SLOT, RequestTrail
 from tokentrail.sampling import Sampling
 from tokentrail.semconv import KvEvent, Phase, Status
 from tokentrail.slots import ALL_IDS, Slots, TokenRun, trace_columns
 from tokentrail.spans import Emitted, RequestParts, announcement_tail, cold_start_span, request_parts
 from tokentrail.stamps import far_from, probable_unit
-from tokentrail.steps import StepColumns, step_columns, token_columns, token_owners
-from tokentrail.wire import I64, U64, Block, Columns, fill, joined
+from tokentrail.steps import StepColumns, TokenOwners, step_columns, token_columns, token_owners
+from tokentrail.wire import I64, U64, Block, Buffer, Columns, fill, joined
 
 ANNOUNCE_AFTER_NS: Final = 5_000_000_000
 """A request is announced on arrival, again after this time, and from then on after twice the time before …"""
@@ -31,12 +32,10 @@ LATE: Final = "late"
 """Reason of a drop: the token's request had ended."""
 FOREIGN: Final = "foreign"
 """Reason of a drop: the token's request is a copy, or of another trail."""
-MALFORMED: Final = "malformed"
-"""Reason of a drop: the record cannot become a span, for wrong types or counts that do not match."""
 
-_NO_ROWS: Final = np.empty(0, np.int64)
 _STRIDE: Final = np.uint64(semconv.TOKEN_ID_STRIDE)
 
+_StepColumns = tuple[StepColumns, TokenOwners]
 _Shape = tuple[tuple[str, ...], tuple[str, ...]]
 """The names of a request's integers and doubles. Requests with the same ones share a template."""
 
@@ -54,11 +53,16 @@ class KvSpan(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """Spans of a batch of steps: those of tokens, with the slot of each, and the engine's own (steps, events)."""
+    """Spans of a batch of steps: those of tokens, and the engine's own (steps, events)."""
 
     tokens: list[Block]
-    owners: I64
     engine: list[Block]
+    runs: list[TokenRun]
+
+    @property
+    def owners(self) -> I64:
+        """The row of the request of each token."""
+        return np.concatenate([run.owners for run in self.runs])
 
 
 class Assembler:
@@ -76,42 +80,48 @@ class Assembler:
         self._max_age_ns = round(max_age_s * 1e9)
         self._ids = ids
         self._slots = Slots()
+        self._buffer = Buffer()
         self._lost: Counter[str] = Counter()
         self._ended: list[RequestTrail] = []
         self._left: list[RequestTrail] = []
 
-    def build_steps(self, records: Sequence[Record], now: int) -> Steps:
-        """The spans of steps, tokens and events at `now` (unix ns). Remembers the requests that ended."""
-        batch = _sorted(records)
+    def build_steps(self, batch: Batch, now: int) -> Steps:
+        """The spans of steps, tokens and events at `now` (unix ns). Remembers the requests that ended. The blocks of
+        the call before are gone.
+        """
+        self._buffer.reset()
+        records = _sorted(batch)
         sampling = self._sampling
-        traced = None if sampling.keeps_all else [sampling.records_tokens(request) for request in batch.started]
-        self._slots.take(batch.started, traced)
+        traced = None if sampling.keeps_all else [sampling.records_tokens(request) for request in records.started]
+        self._slots.take(records.started, traced)
         try:
             columns = self._columns(batch.steps)
         except (TypeError, ValueError, OverflowError, AttributeError) as error:
-            batch = self._without_malformed(records, error)
+            batch = self._without_malformed(batch, error)
+            records = _sorted(batch)
             columns = self._columns(batch.steps)
-        for request, after_steps in batch.ended:
+        for request, after_steps in records.ended:
             if request.ended is None:
                 self._abandon(request, now)
             elif self._slots.mark_ended(request, after_steps=after_steps, end=request.ended.at_ns):
                 self._ended.append(request)
-        for request, after_steps in batch.left:
+        for request, after_steps in records.left:
             if self._slots.mark_ended(request, after_steps=after_steps, end=-1):
                 self._left.append(request)
-        self._check_stamps(batch, columns, now)
-        events = self._kv_blocks(batch.events[Kind.KV]) + self._encode_each(cold_start_span, batch.events[Kind.COLD])
+        self._check_stamps(records, columns, now)
+        events = self._kv_blocks(records.events[Kind.KV]) + self._encode_each(
+            cold_start_span, records.events[Kind.COLD]
+        )
         found: list[_Tokens] = []
         if columns is not None:
-            steps, owner, position = columns
-            events = [self._step_block(steps), *events]
-            if of_steps := token_columns(owner, position, steps, self._slots, self._refuse):
-                found.append(_Tokens(of_steps.slots, of_steps.run, {semconv.STEP: of_steps.step}))
-        if of_chunks := chunk_columns(batch.events[Kind.CHUNK], self._slots, self._refuse):
-            found.append(_Tokens(*of_chunks, {}))
-        found = [tokens for some in found if len((tokens := self._traced(some)).owner)]
-        owners = np.concatenate([_NO_ROWS, *(tokens.owner for tokens in found)])
-        return Steps([self._token_block(*tokens) for tokens in found], owners, events)
+            steps, owners = columns
+            events = [*self._step_blocks(steps), *events]
+            if of_steps := token_columns(owners, steps, self._slots, self._refuse):
+                found.append(_Tokens(of_steps[0], of_steps[1]))
+        if of_chunks := chunk_columns(records.events[Kind.CHUNK], self._slots, self._refuse):
+            found.append(_Tokens(of_chunks, None))
+        found = [tokens for some in found if len((tokens := self._traced(some)).run.rows)]
+        return Steps([self._token_block(tokens) for tokens in found], events, [tokens.run for tokens in found])
 
     def build_requests(self, now: int) -> list[Block]:
         """The spans of the requests that ended in the batch, and the announcements that are due at `now` (unix ns)."""
@@ -150,20 +160,16 @@ class Assembler:
         request.end(now, status=Status.ERROR, error_type=semconv.ABANDONED)
         return True
 
-    def _without_malformed(self, records: Sequence[Record], error: Exception) -> _Batch:
+    def _without_malformed(self, batch: Batch, error: Exception) -> Batch:
         """The batch without its malformed steps, so that the positions of the others are those of its columns."""
-        kept = []
-        for record in records:
-            if kind_of(record) is not Kind.STEP or well_formed(record):
-                kept.append(record)
-            else:
-                self._lost[MALFORMED] += spans_in(record)
+        batch, malformed = without_malformed(batch)
+        self._lost[MALFORMED] += sum(map(spans_in, malformed))
         self._guard.failed("building steps", error)
-        return _sorted(kept)
+        return batch
 
-    def _columns(self, steps: Sequence[Record]) -> tuple[StepColumns, I64, I64] | None:
-        """The columns of steps, and slot and step position of each token. Raises an error for a malformed step."""
-        return (step_columns(steps), *token_owners(steps)) if steps else None
+    def _columns(self, steps: Sequence[Record]) -> _StepColumns | None:
+        """The columns of steps, and the owners of their tokens. Raises an error for a malformed step."""
+        return (step_columns(steps), token_owners(steps)) if steps else None
 
     def _refuse(self, slot: int, tokens: int) -> None:
         """Counts and logs tokens that no request gets; `slot` tells why."""
@@ -173,11 +179,11 @@ class Assembler:
         self._lost[reason] += tokens
         self._guard.warn(reason, "tokentrail dropped %d tokens whose request %s", tokens, why)
 
-    def _check_stamps(self, batch: _Batch, columns: tuple[StepColumns, I64, I64] | None, now: int) -> None:
+    def _check_stamps(self, records: _Sorted, columns: _StepColumns | None, now: int) -> None:
         """Counts stamps that are no unix nanoseconds of the present, and logs their probable unit once."""
-        stamps = [request.started.arrival_ns for request in batch.started]
+        stamps = [request.started.arrival_ns for request in records.started]
         stamps += [request.ended.at_ns for request in self._ended if request.ended]
-        stamps += [stamp for chunk in batch.events[Kind.CHUNK] for stamp in chunk.stamps]
+        stamps += [stamp for chunk in records.events[Kind.CHUNK] for stamp in chunk.stamps]
         parts = [np.array(stamps, np.int64), *(columns[0][:2] if columns else ())]
         far = np.concatenate([far_from(now, part) for part in parts])
         if len(far):
@@ -186,28 +192,41 @@ class Assembler:
                 f"a stamp that is far from now ({unit} in place of unix ns?)", int(far[0]), times=len(far)
             )
 
-    def _step_block(self, steps: StepColumns) -> Block:
+    def _step_blocks(self, steps: StepColumns) -> list[Block]:
+        """The spans of steps, one block for those whose known numbers are the same. The step's own number is one."""
+        known = steps.values >= 0
+        known[:, 0] = True
+        kinds, kind = (known[:1], None) if (known == known[0]).all() else np.unique(known, axis=0, return_inverse=True)
+        return [
+            self._step_block(steps if kind is None else _chosen(steps, np.flatnonzero(kind.ravel() == number)), columns)
+            for number, columns in enumerate(kinds)
+        ]
+
+    def _step_block(self, steps: StepColumns, known: npt.NDArray[np.bool_]) -> Block:
         count = len(steps.start)
-        columns = Columns(
-            self._own_trace(count), self._span_ids(count), None, steps.start, steps.end, list(steps.values.T)
-        )
-        return fill(columns, semconv.STEP_SPAN, semconv.STEP_ATTRIBUTES)
+        values = list(steps.values[:, known].T)
+        columns = Columns(self._own_trace(count), self._span_ids(count), None, steps.start, steps.end, values)
+        names = [name for name, is_known in zip(semconv.STEP_ATTRIBUTES, known, strict=True) if is_known]
+        return fill(columns, semconv.STEP_SPAN, names, buffer=self._buffer)
 
     def _traced(self, tokens: _Tokens) -> _Tokens:
         """The tokens that become spans."""
-        traced = self._slots.traced[tokens.owner]
+        run = tokens.run
+        traced = self._slots.traced[run.rows]
         if traced.all():
             return tokens
-        run = TokenRun(*(column[traced] for column in (tokens.run.index, tokens.run.start, tokens.run.end)))
-        return _Tokens(tokens.owner[traced], run, {key: values[traced] for key, values in tokens.ints.items()})
+        each = np.repeat(traced, run.lengths)
+        kept = TokenRun(run.index[each], run.start[each], run.end[each], run.rows[traced], run.lengths[traced])
+        return _Tokens(kept, None if tokens.step is None else tokens.step[each])
 
-    def _token_block(self, owner: I64, run: TokenRun, ints: Mapping[str, I64]) -> Block:
-        slots = self._slots
-        parent = slots.span[owner]
-        span = parent + (run.index + 1).astype(np.uint64) * _STRIDE
-        trace = slots.trace_high[owner], slots.trace_low[owner]
-        columns = Columns(trace, span, parent, run.start, run.end, (run.index, *ints.values()))
-        return fill(columns, semconv.TOKEN_SPAN, (semconv.TOKEN_INDEX, *ints))
+    def _token_block(self, tokens: _Tokens) -> Block:
+        slots, run = self._slots, tokens.run
+        parent = slots.span[run.rows]
+        span = np.repeat(parent, run.lengths) + (run.index + 1).astype(np.uint64) * _STRIDE
+        trace = slots.trace_high[run.rows], slots.trace_low[run.rows]
+        ints = {semconv.TOKEN_INDEX: run.index} | ({} if tokens.step is None else {semconv.STEP: tokens.step})
+        columns = Columns(trace, span, parent, run.start, run.end, [*ints.values()], (), run.lengths)
+        return fill(columns, semconv.TOKEN_SPAN, [*ints], buffer=self._buffer)
 
     def _request_blocks(self, requests: list[RequestTrail]) -> list[Block]:
         """The spans of requests that have ended, and those of their phases. A request that fails is dropped alone."""
@@ -251,7 +270,7 @@ class Assembler:
         doubles = np.array([tuple(parts.doubles.values()) for _, _, parts in group], np.float64)
         trace = slots.trace_high[rows], slots.trace_low[rows]
         columns = Columns(trace, slots.span[rows], None, slots.arrival[rows], ends, [*ints.T], [*doubles.T])
-        return fill(columns, "", shape[0], (), shape[1], [parts.tail for _, _, parts in group])
+        return fill(columns, "", shape[0], (), shape[1], [parts.tail for _, _, parts in group], buffer=self._buffer)
 
     def _unknown_phase(self, mark: object) -> None:
         self._guard.misuse("an unknown phase", mark)
@@ -260,7 +279,7 @@ class Assembler:
         slots, (rows, starts, ends) = self._slots, intervals.T
         trace = slots.trace_high[rows], slots.trace_low[rows]
         columns = Columns(trace, self._span_ids(len(rows)), slots.span[rows], starts, ends)
-        return fill(columns, semconv.PHASE_SPAN, (), ((semconv.PHASE_NAME, str(phase)),))
+        return fill(columns, semconv.PHASE_SPAN, (), ((semconv.PHASE_NAME, str(phase)),), buffer=self._buffer)
 
     def _kv_blocks(self, events: list[KvSpan]) -> list[Block]:
         alike: defaultdict[tuple[KvEvent, str, bool], list[KvSpan]] = defaultdict(list)
@@ -315,7 +334,7 @@ class Assembler:
             ((slots.first[due] - arrival) / 1e9,) * len(keys),
         )
         tails = [self._identity(slot) for slot in due.tolist()]
-        return fill(columns, semconv.OPEN_SPAN, (semconv.OUTPUT_TOKENS,), (), keys, tails)
+        return fill(columns, semconv.OPEN_SPAN, (semconv.OUTPUT_TOKENS,), (), keys, tails, buffer=self._buffer)
 
     def _identity(self, slot: int) -> bytes:
         """The kind and the attributes of a request's announcements that stay the same."""
@@ -347,35 +366,37 @@ class Assembler:
 
 
 class _Tokens(NamedTuple):
-    """Tokens sorted by the row of their request, and the integer attributes of their spans besides the index."""
+    """Tokens, and the number of each one's engine step, if there was one."""
 
-    owner: I64
     run: TokenRun
-    ints: Mapping[str, I64]
+    step: I64 | None
 
 
-class _Batch(NamedTuple):
-    """Records by kind. `ended` and `left` have each request with the number of steps of the batch before that."""
+class _Sorted(NamedTuple):
+    """Records that are not steps, by kind. `ended` and `left` have each request with the number of steps of the batch
+    before that.
+    """
 
     started: list[RequestTrail]
-    steps: list[Record]
     ended: list[tuple[RequestTrail, int]]
     left: list[tuple[RequestTrail, int]]
     events: defaultdict[Kind, list[Any]]
 
 
-def _sorted(records: Iterable[Record]) -> _Batch:
-    batch = _Batch([], [], [], [], defaultdict(list))
-    for record in records:
+def _sorted(batch: Batch) -> _Sorted:
+    found = _Sorted([], [], [], defaultdict(list))
+    for record, after_steps in batch.others:
         kind = kind_of(record)
-        if kind is Kind.STEP:
-            batch.steps.append(record)
-        elif kind is Kind.START:
-            batch.started.append(subject_of(record))
+        if kind is Kind.START:
+            found.started.append(subject_of(record))
         elif kind is Kind.END:
-            batch.ended.append((subject_of(record), len(batch.steps)))
+            found.ended.append((subject_of(record), after_steps))
         elif kind is Kind.LEAVE:
-            batch.left.append((subject_of(record), len(batch.steps)))
+            found.left.append((subject_of(record), after_steps))
         else:
-            batch.events[kind].append(subject_of(record))
-    return batch
+            found.events[kind].append(subject_of(record))
+    return found
+
+
+def _chosen(steps: StepColumns, rows: I64) -> StepColumns:
+    return StepColumns(steps.start[rows], steps.end[rows], steps.values[rows])

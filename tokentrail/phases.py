@@ -69,7 +69,7 @@ def _checked(
             unknown(mark)
             continue
         if at > since:
-            since = at if at < end else end
+            since = min(at, end)
         decodes = decodes or phase is Phase.DECODE
         entered.append((phase, since))
     return entered, decodes

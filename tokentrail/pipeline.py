@@ -6,7 +6,6 @@ import os
 import sys
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -15,13 +14,13 @@ from typing import Final
 import numpy as np
 from opentelemetry.sdk.resources import Resource
 
-from tokentrail.assemble import MALFORMED, Assembler
+from tokentrail.assemble import Assembler
 from tokentrail.clock import now_ns
 from tokentrail.config import MAX_PAYLOAD_BYTES, Settings, body_compression, compressor
 from tokentrail.export import SHUTDOWN, Exporter, TrailStats, deadline
 from tokentrail.gate import Gate
 from tokentrail.guard import Guard
-from tokentrail.records import Kind, Record, kind_of, spans_in, take
+from tokentrail.records import MALFORMED, Kind, Record, Records, kind_of, spans_in, take
 from tokentrail.semconv import SCHEMA_URL, SCOPE_NAME
 from tokentrail.wire import Block, Envelope, Payload, Rank
 
@@ -36,7 +35,7 @@ class Pipeline:
 
     def __init__(
         self,
-        records: deque[Record],
+        records: Records,
         exporter: Exporter,
         settings: Settings,
         resource: Callable[[], Resource],
@@ -183,19 +182,20 @@ class Pipeline:
         found no room.
         """
         with self._exporter.changed:
-            batch = self._batch = take(self._records, self._batch_spans)
+            batch = take(self._records, self._batch_spans)
+            self._batch = records = batch.records()
         assembler, now = self._assembler, self._clock()
         try:
             steps = assembler.build_steps(batch, now)
-            requests = [record for record in batch if kind_of(record) is Kind.END]
+            requests = [record for record, _ in batch.others if kind_of(record) is Kind.END]
             refused = self._queue([(Rank.TOKENS, steps.tokens), (Rank.STEPS, steps.engine)], left=requests)
-            for rows in refused:
-                assembler.lose(steps.owners[rows])
+            for tokens in refused:
+                assembler.lose(steps.owners[tokens])
             self._queue([(Rank.REQUESTS, assembler.build_requests(now))], left=())
         except Exception as error:
             self._exporter.offer(lost={MALFORMED: sum(map(spans_in, self._batch))}, handover=self._hand_over(()))
             self._guard.failed("building a batch", error)
-        return len(batch)
+        return len(records)
 
     def _queue(self, ranks: Sequence[tuple[Rank, Sequence[Block]]], *, left: Sequence[Record]) -> list[slice]:
         """Makes payloads of blocks and queues them; `left` are the records of the batch that are still to be built.
@@ -233,7 +233,7 @@ class Pipeline:
         """Counts the records that came too late to be built as dropped, once the trail has ended."""
         if self._ended:
             with self._exporter.changed:
-                records = take(self._records, sys.maxsize)
+                records = take(self._records, sys.maxsize).records()
                 self._exporter.drop(sum(map(spans_in, records)), SHUTDOWN)
 
     def _before_fork(self) -> None:

@@ -1,21 +1,25 @@
 """The records that wait between the engine's threads and the exporter's. No other module knows their layout.
 
-    (Kind.STEP, start_ns, end_ns, step, … kv_evicted, emitted, counts)
+    (numbers, emitted, counts)                                       a step
     (Kind.START | END | LEAVE | CHUNK | KV | COLD, request, chunk or event)
 
-`emitted` is the tuple of the requests that got tokens in the step, `counts` the number of tokens of each or None.
+`numbers` are the start (unix ns), the end and the values of `STEP_ATTRIBUTES`, packed: the garbage collector does not
+look into bytes, and the exporter's thread reads those of all steps as one array. `emitted` are the requests that got
+tokens in the step, `counts` the number of tokens of each or None. Steps in a row with the same requests share
+`emitted`.
 """
 
 from __future__ import annotations
 
+import struct
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
-from itertools import chain
-from numbers import Integral
+from itertools import accumulate, chain
+from numbers import Integral, Real
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -30,12 +34,15 @@ Record = tuple[Any, ...]
 
 MAX_PENDING_RECORDS: Final = 65_536
 """Records that may wait, far more than a schedule delay brings. Steps and events beyond it are dropped and counted."""
+MALFORMED: Final = "malformed"
+"""Reason of a drop: the record cannot become a span, for wrong types or counts that do not match."""
+UNKNOWN: Final = -1
+"""A count of a step that the engine does not know. Its attribute is absent."""
 
 
 class Kind(Enum):
-    """The kind of a record is its first item."""
+    """The kind of a record that is not a step is its first item."""
 
-    STEP = auto()
     START = auto()
     END = auto()
     LEAVE = auto()
@@ -44,19 +51,39 @@ class Kind(Enum):
     COLD = auto()
 
 
-_STEP: Final = Kind.STEP  # looking up an enum's member takes longer than appending a record
-_END: Final = Kind.END
+_END: Final = Kind.END  # looking up an enum's member takes longer than appending a record
 _CHUNK: Final = Kind.CHUNK
 END_COST: Final = 32
 """The end of a request takes as long to build as about so many tokens."""
 _STEP_INTS: Final = 2 + len(STEP_ATTRIBUTES)
-_ints_of: Final = itemgetter(slice(1, 1 + _STEP_INTS))
+_FIRST_COUNT: Final = 3
+"""Position of the first number of a step that may be unknown."""
+_pack: Final = struct.Struct(f"={_STEP_INTS}q").pack
 
 kind_of: Final = itemgetter(0)
 subject_of: Final = itemgetter(1)
 """The request or event of a record that is not a step."""
-emitted_of: Final = itemgetter(-2)
-counts_of: Final = itemgetter(-1)
+emitted_of: Final = itemgetter(1)
+counts_of: Final = itemgetter(2)
+
+
+class Records(deque[Record]):
+    """The buffer. `emitted` are the requests of the last step, which the next step shares if they are still the same.
+    It is None after a `take`, so that requests which their engine has forgotten are freed.
+    """
+
+    emitted: Sequence[RequestTrail] | None = None
+
+
+class Batch(NamedTuple):
+    """Records to be built: the steps, and the others with the number of steps of the batch before each."""
+
+    steps: list[Record]
+    others: list[tuple[Record, int]]
+
+    def records(self) -> list[Record]:
+        """All of them; steps come first."""
+        return [*self.steps, *(record for record, _ in self.others)]
 
 
 class Recorder:
@@ -68,7 +95,7 @@ class Recorder:
     def __init__(self, guard: Guard, drop: Callable[[int, str], None]) -> None:
         self._guard = guard
         self._drop = drop
-        self._records: deque[Record] = deque()
+        self._records = Records()
         self._append = self._records.append
         self._closed = False
 
@@ -80,29 +107,54 @@ class Recorder:
         emitted: Sequence[RequestTrail],
         *,
         counts: Sequence[int] | None = None,
-        prefill_tokens: int = 0,
-        decode_tokens: int = 0,
-        running: int = 0,
-        waiting: int = 0,
-        preempted: int = 0,
-        kv_used: int = 0,
-        kv_total: int = 0,
-        kv_evicted: int = 0,
+        prefill_tokens: int | None = UNKNOWN,
+        decode_tokens: int | None = UNKNOWN,
+        running: int | None = UNKNOWN,
+        waiting: int | None = UNKNOWN,
+        preempted: int | None = UNKNOWN,
+        kv_used: int | None = UNKNOWN,
+        kv_total: int | None = UNKNOWN,
+        kv_evicted: int | None = UNKNOWN,
     ) -> None:
         """Records one engine step, from `start_ns` to `end_ns` (unix ns). `emitted` are the requests that got tokens in
-        it, `counts` the number of tokens of each (None: one each). All its tokens end with it. This is the hot path.
+        it, `counts` the number of tokens of each (None: one each). All its tokens end with it. A number that the engine
+        does not know is left out or None, and absent from the span. This is the hot path.
         """
         try:
-            record = (
-                _STEP, start_ns, end_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted,
-                kv_used, kv_total, kv_evicted, tuple(emitted), None if counts is None else tuple(counts),
-            )  # fmt: skip
+            if emitted.__class__ is not list:
+                emitted = tuple(emitted)
+            same = self._records.emitted
+            if emitted != same:
+                self._records.emitted = same = emitted[:]
+            if counts is not None:
+                counts = tuple(counts)
+            try:
+                numbers = _pack(
+                    start_ns, end_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted, kv_used,
+                    kv_total, kv_evicted,
+                )  # fmt: skip
+            except struct.error:
+                numbers = self._packed(
+                    same, counts, start_ns, end_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted,
+                    kv_used, kv_total, kv_evicted,
+                )  # fmt: skip
+            record = (numbers, same, counts)
             if self._closed or len(self._records) >= MAX_PENDING_RECORDS:
                 self._refuse(record)
             else:
                 self._append(record)
         except Exception as error:
             self._guard.failed("recording a step", error)
+
+    def _packed(self, emitted: Sequence[RequestTrail], counts: tuple[int, ...] | None, *numbers: Any) -> bytes:
+        """The numbers of a step that are not all integers: None is unknown, and floats are truncated."""
+        stamps, values = numbers[:_FIRST_COUNT], numbers[_FIRST_COUNT:]
+        known = [*stamps, *(UNKNOWN if value is None else value for value in values)]
+        try:
+            return _pack(*(int(value) if isinstance(value, Real) else value for value in known))
+        except (struct.error, ValueError, OverflowError):
+            self._drop(spans_in((b"", emitted, counts)), MALFORMED)
+            raise
 
     def _record(self, record: Record) -> None:
         if self._closed or len(self._records) >= MAX_PENDING_RECORDS:
@@ -112,63 +164,76 @@ class Recorder:
 
     def _refuse(self, record: Record) -> None:
         self._drop(spans_in(record), SHUTDOWN if self._closed else BUFFER_FULL)
-        if kind_of(record) is _STEP:
+        if is_step(record):
             for request, tokens in _tokens_in(record):
                 request.lost += tokens  # without a lock: two threads that emit to one request may lose a count
         elif kind_of(record) is _CHUNK:
             subject_of(record).request.lost += spans_in(record)
 
 
-def take(records: deque[Record], spans: int) -> list[Record]:
+def is_step(record: Record) -> bool:
+    """Whether a record is that of a step."""
+    return type(record[0]) is bytes
+
+
+def take(records: Records, spans: int) -> Batch:
     """Removes the oldest records, until they stand for at least that many spans or none is left."""
-    taken: list[Record] = []
+    batch = Batch([], [])
+    steps = batch.steps
     found = 0
-    pop = records.popleft
+    pop, add = records.popleft, steps.append
     while records and found < spans:
         record = pop()
-        taken.append(record)
         kind = record[0]
-        if kind is _STEP:
-            found += 1 + len(record[-2])
+        if type(kind) is bytes:
+            add(record)
+            found += 1 + len(record[1])
         else:
+            batch.others.append((record, len(steps)))
             found += END_COST if kind is _END else spans_in(record) if kind is _CHUNK else 1
-    return taken
+    records.emitted = None
+    return batch
 
 
-def step_ints(records: Sequence[Record]) -> I64:
-    """The integers of step records, (S, 11): start, end, then the values of `STEP_ATTRIBUTES`.
-
-    Raises `TypeError`, `ValueError` or `OverflowError` for a malformed record.
-    """
-    flat = np.fromiter(chain.from_iterable(map(_ints_of, records)), np.int64, len(records) * _STEP_INTS)
-    return flat.reshape(-1, _STEP_INTS)
+def step_ints(steps: Sequence[Record]) -> I64:
+    """The integers of step records, (S, 11): start, end, then the values of `STEP_ATTRIBUTES`."""
+    return np.frombuffer(b"".join(map(kind_of, steps)), np.int64).reshape(-1, _STEP_INTS)
 
 
-def token_counts(records: Sequence[Record]) -> I64 | None:
+def token_counts(steps: Sequence[Record]) -> I64 | None:
     """Tokens per request and step, one step after the other; None when each request got one in each step.
 
     Raises `TypeError` or `ValueError` for counts that do not fit their requests.
     """
-    given = list(map(counts_of, records))
+    given = list(map(counts_of, steps))
     if given.count(None) == len(given):
         return None
-    emitted = list(map(emitted_of, records))
-    parts = [(1,) * len(some) if counts is None else counts for some, counts in zip(emitted, given, strict=True)]
-    if list(map(len, parts)) != list(map(len, emitted)):
+    lengths = list(map(len, map(emitted_of, steps)))
+    parts = [(1,) * length if counts is None else counts for length, counts in zip(lengths, given, strict=True)]
+    if list(map(len, parts)) != lengths:
         raise ValueError("counts do not fit their requests")
-    counts = np.frombuffer(array("q", chain.from_iterable(parts)), np.int64)
+    try:
+        return np.frombuffer(b"".join(map(bytes, parts)), np.uint8).astype(np.int64)
+    except ValueError:  # a count over 255 fits no byte
+        counts = np.frombuffer(array("q", chain.from_iterable(parts)), np.int64)
     if counts.min(initial=0) < 0 or counts.max(initial=0) > MAX_TOKENS:
         raise ValueError("counts that no step can have")
     return counts
 
 
-def well_formed(record: Record) -> bool:
-    """Whether a step record can become columns."""
-    _kind, *ints, emitted, counts = record
-    return (
-        all(_is_integer(value, -(2**63), 2**63 - 1) for value in ints)
-        and all(isinstance(request, RequestTrail) for request in emitted)
-        and (counts is None or _counts_fit(emitted, counts))
+def without_malformed(batch: Batch) -> tuple[Batch, list[Record]]:
+    """The batch without the steps that cannot become columns, and those steps."""
+    fit = [_well_formed(record) for record in batch.steps]
+    before = [0, *accumulate(fit)]
+    kept = [record for record, fits in zip(batch.steps, fit, strict=True) if fits]
+    others = [(record, before[steps]) for record, steps in batch.others]
+    return Batch(kept, others), [record for record, fits in zip(batch.steps, fit, strict=True) if not fits]
+
+
+def _well_formed(step: Record) -> bool:
+    emitted, counts = emitted_of(step), counts_of(step)
+    return all(isinstance(request, RequestTrail) for request in emitted) and (
+        counts is None or _counts_fit(emitted, counts)
     )
 
 
@@ -176,9 +241,9 @@ def spans_in(record: Record) -> int:
     """The number of spans that a record becomes for sure. An ended request: one, besides its phases; a step: its own
     and one for each token of a sampled request.
     """
-    kind = kind_of(record)
-    if kind is _STEP:
+    if is_step(record):
         return 1 + sum(tokens for _, tokens in _tokens_in(record))
+    kind = kind_of(record)
     if kind is _CHUNK:
         return len(subject_of(record).stamps)
     return 0 if kind in (Kind.START, Kind.LEAVE) else 1

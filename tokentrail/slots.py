@@ -27,11 +27,20 @@ _TABLES = count(1)
 
 @dataclass(frozen=True, slots=True)
 class TokenRun:
-    """Tokens sorted by slot, in order of emission within each: their index and stamps (unix ns)."""
+    """Tokens sorted by row, in order of emission within each: their index and stamps (unix ns). `rows` are the rows,
+    each once, and `lengths` the tokens of each.
+    """
 
     index: I64
     start: I64
     end: I64
+    rows: I64
+    lengths: I64
+
+    @property
+    def owners(self) -> I64:
+        """The row of each token."""
+        return np.repeat(self.rows, self.lengths)
 
 
 class Slots:
@@ -88,8 +97,11 @@ class Slots:
         `ENDED_SLOT`.
         """
         rows = slots & _ROW
-        foreign = (slots - rows != self._table) & (slots > ENDED_SLOT)
-        return np.where(foreign, ENDED_SLOT, rows), foreign
+        foreign = (slots ^ rows) != self._table
+        if foreign.any():
+            foreign &= slots > ENDED_SLOT
+            rows[foreign] = ENDED_SLOT
+        return rows, foreign
 
     def mark_ended(self, request: RequestTrail, *, after_steps: int, end: int) -> bool:
         """Lets a request get tokens in that many steps of the batch, and in later ones that were over at its end (unix
@@ -148,17 +160,18 @@ class Slots:
         heads = np.flatnonzero(np.diff(slots, prepend=-1))
         lengths = np.diff(heads, append=len(slots))
         owners = slots[heads]
-        group = np.repeat(np.arange(len(heads)), lengths)
-        ends = _running_max(np.maximum(ends, self.last[owners][group]), group, heads, lengths)
-        starts = np.empty_like(ends)
-        starts[1:] = ends[:-1]
-        starts[heads] = self.last[owners]
-        index = np.arange(len(slots)) + (self.tokens[owners] - heads)[group]
-        fresh = self.tokens[owners] == 0
+        last, tokens = self.last[owners], self.tokens[owners]
+        starts = _shifted(ends, heads, last)
+        if (ends < starts).any():
+            group = np.repeat(np.arange(len(heads)), lengths)
+            ends = _running_max(np.maximum(ends, last[group]), group, heads, lengths)
+            starts = _shifted(ends, heads, last)
+        index = np.arange(len(slots)) + np.repeat(tokens - heads, lengths)
+        fresh = tokens == 0
         self.first[owners[fresh]] = ends[heads[fresh]]
         self.last[owners] = ends[heads + lengths - 1]
-        self.tokens[owners] += lengths
-        return TokenRun(index, starts, ends)
+        self.tokens[owners] = tokens + lengths
+        return TokenRun(index, starts, ends, owners, lengths)
 
     def _grow(self) -> None:
         old = self.capacity
@@ -173,6 +186,14 @@ def trace_columns(requests: Sequence[RequestTrail]) -> tuple[U64, U64]:
     """The trace ids of requests, high and low 64 bits."""
     ids = [request.trace_id for request in requests]
     return np.array([i >> 64 for i in ids], np.uint64), np.array([i & ALL_IDS for i in ids], np.uint64)
+
+
+def _shifted(ends: I64, heads: I64, before: I64) -> I64:
+    """The end of the token before each one; at the heads that of another batch."""
+    starts = np.empty_like(ends)
+    starts[1:] = ends[:-1]
+    starts[heads] = before
+    return starts
 
 
 def _running_max(values: I64, group: I64, heads: I64, lengths: I64) -> I64:

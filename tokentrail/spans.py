@@ -87,18 +87,17 @@ def request_parts(
     """
     started = request.started
     arrival = started.arrival_ns
-    ints = {semconv.OUTPUT_TOKENS: emitted.tokens if ended.output_tokens is None else ended.output_tokens}
     rare: dict[str, Any] = {}
     doubles: dict[str, float] = {}
-    input_tokens = started.input_tokens if ended.input_tokens is None else ended.input_tokens
-    for key, value in (
-        (semconv.INPUT_TOKENS, input_tokens),
-        (semconv.CACHED_TOKENS, ended.cached_tokens),
-        (semconv.CACHE_CREATION_TOKENS, ended.cache_creation_tokens),
-        (semconv.REASONING_TOKENS, ended.reasoning_tokens),
-    ):
-        if value is not None:
-            ints[key] = value
+    ints = _given(
+        {
+            semconv.INPUT_TOKENS: started.input_tokens if ended.input_tokens is None else ended.input_tokens,
+            semconv.OUTPUT_TOKENS: emitted.tokens if ended.output_tokens is None else ended.output_tokens,
+            semconv.CACHED_TOKENS: ended.cached_tokens,
+            semconv.CACHE_CREATION_TOKENS: ended.cache_creation_tokens,
+            semconv.REASONING_TOKENS: ended.reasoning_tokens,
+        }
+    )
     if max(ints.values()) >= _LARGEST:
         ints, rare = {}, dict(ints)
     for phase, start, end in phases.intervals:

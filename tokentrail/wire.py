@@ -39,8 +39,34 @@ NO_RESOURCE: Final = Resource.get_empty()
 _TRACE, _SPAN, _PARENT = 0xD1E2C3B4A5968778695A4B3C2D1E0F11, 0xF7E6D5C4B3A29181, 0xE9D8C7B6A5948372
 _START, _END = 0x8F9EADBCCBDAE9F8, 0x9AABBCCDDEEFF01C
 _DOUBLE: Final = 1.2345678901234567
+MAX_BUFFER_BYTES: Final = 16 << 20
+"""A larger batch takes fresh memory, so that one burst does not hold memory for ever."""
 _HEAD: Final = 1 + NARROW
 """Bytes of the tag and the length of a span."""
+
+
+class Buffer:
+    """Memory for the blocks of one batch, which those of the next batch take again. The pages of fresh memory cost more
+    than filling them.
+    """
+
+    def __init__(self) -> None:
+        self._bytes = np.empty(0, np.uint8)
+        self._used = 0
+
+    def reset(self) -> None:
+        """Takes the memory of all blocks back, and grows to what they needed."""
+        if len(self._bytes) < self._used <= MAX_BUFFER_BYTES:
+            self._bytes = np.empty(self._used + self._used // 4, np.uint8)
+        self._used = 0
+
+    def rows(self, count: int, size: int) -> npt.NDArray[np.uint8]:
+        """Memory for so many spans of so many bytes. Beyond the buffer's size it is fresh."""
+        begin = self._used
+        self._used += count * size
+        if self._used > len(self._bytes):
+            return np.empty((count, size), np.uint8)
+        return self._bytes[begin : self._used].reshape(count, size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +109,9 @@ class Payload(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """n spans, column by column. Times in unix ns; `trace` is (high, low) 64 bits; `ints` and
-    `doubles` in the template's order."""
+    """n spans, column by column. Times in unix ns; `trace` is (high, low) 64 bits; `ints` and `doubles` in the
+    template's order. With `lengths`, so many spans in a row share each trace and parent.
+    """
 
     trace: tuple[U64, U64]
     span: U64
@@ -93,6 +120,7 @@ class Columns(NamedTuple):
     end: I64
     ints: Sequence[I64] = ()
     doubles: Sequence[npt.NDArray[np.float64]] = ()
+    lengths: I64 | None = None
 
 
 class SpanTemplate:
@@ -156,16 +184,18 @@ class SpanTemplate:
         self._doubles = tuple(doubles)
         self._width = width
 
-    def fill(self, columns: Columns, tails: Sequence[bytes] = ()) -> Block:
+    def fill(self, columns: Columns, tails: Sequence[bytes], buffer: Buffer) -> Block:
         """The columns as one block of serialised spans; each span ends with its tail, where there are tails."""
         count, size = len(columns.span), len(self._bytes)
-        raw = np.empty((count, size), np.uint8)
-        raw[:] = self._bytes
+        raw = buffer.rows(count, size)
+        if columns.lengths is None:
+            self._begin(raw, columns)
+        else:
+            heads = np.empty((len(columns.lengths), size), np.uint8)
+            self._begin(heads, columns)
+            np.take(heads, np.repeat(np.arange(len(heads)), columns.lengths), axis=0, out=raw, mode="clip")
         out = raw.view(self._dtype)[:, 0]
-        out["trace_high"], out["trace_low"] = columns.trace
         out["span"] = columns.span
-        if columns.parent is not None:
-            out["parent"] = columns.parent
         out["start"], out["end"] = columns.start, columns.end
         for key, values in zip(self._ints, columns.ints, strict=True):
             out[key] = padded_varint(values, self._width)
@@ -179,6 +209,14 @@ class SpanTemplate:
         (block,) = joined([heads[i * size : (i + 1) * size] + tail for i, tail in enumerate(tails)])
         return block
 
+    def _begin(self, rows: npt.NDArray[np.uint8], columns: Columns) -> None:
+        """Writes all that does not differ between spans of one parent."""
+        rows[:] = self._bytes
+        out = rows.view(self._dtype)[:, 0]
+        out["trace_high"], out["trace_low"] = columns.trace
+        if columns.parent is not None:
+            out["parent"] = columns.parent
+
 
 def fill(
     columns: Columns,
@@ -187,11 +225,15 @@ def fill(
     texts: tuple[tuple[str, str], ...] = (),
     doubles: Sequence[str] = (),
     tails: Sequence[bytes] = (),
+    *,
+    buffer: Buffer | None = None,
 ) -> Block:
-    """Serialises spans of one name, with the narrowest template that holds all their integers."""
+    """Serialises spans of one name, with the narrowest template that holds all their integers. The block lies in
+    `buffer`, if there is one, and is gone after its `reset`.
+    """
     width = NARROW if all(values.max(initial=0) <= _saturated(NARROW) for values in columns.ints) else WIDE
     template = _template(name, tuple(ints), texts, tuple(doubles), columns.parent is not None, width, bool(tails))
-    return template.fill(columns, tails)
+    return template.fill(columns, tails, buffer or Buffer())
 
 
 @lru_cache(maxsize=256)
