@@ -14,7 +14,7 @@ from tokentrail.chunks import chunk_columns
 from tokentrail.encode import Span, span_bytes
 from tokentrail.guard import Guard
 from tokentrail.phases import partition
-from tokentrail.records import MALFORMED, Batch, Kind, Record, kind_of, spans_in, subject_of, without_malformed
+from tokentrail.records import MALFORMED, Batch, Kind, Rows, kind_of, subject_of, without_malformed
 from tokentrail.request import ENDED_SLOT, RequestTrail
 from tokentrail.sampling import Sampling
 from tokentrail.semconv import KvEvent, Phase, Status
@@ -96,7 +96,7 @@ class Assembler:
         self._slots.take(records.started, traced)
         try:
             columns = self._columns(batch.steps)
-        except (TypeError, ValueError, OverflowError, AttributeError) as error:
+        except (TypeError, AttributeError) as error:
             batch = self._without_malformed(batch, error)
             records = _sorted(batch)
             columns = self._columns(batch.steps)
@@ -163,11 +163,11 @@ class Assembler:
     def _without_malformed(self, batch: Batch, error: Exception) -> Batch:
         """The batch without its malformed steps, so that the positions of the others are those of its columns."""
         batch, malformed = without_malformed(batch)
-        self._lost[MALFORMED] += sum(map(spans_in, malformed))
+        self._lost[MALFORMED] += sum(rows.spans for rows in malformed)
         self._guard.failed("building steps", error)
         return batch
 
-    def _columns(self, steps: Sequence[Record]) -> _StepColumns | None:
+    def _columns(self, steps: Sequence[Rows]) -> _StepColumns | None:
         """The columns of steps, and the owners of their tokens. Raises an error for a malformed step."""
         return (step_columns(steps), token_owners(steps)) if steps else None
 

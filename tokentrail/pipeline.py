@@ -20,7 +20,7 @@ from tokentrail.config import MAX_PAYLOAD_BYTES, Settings, body_compression, com
 from tokentrail.export import SHUTDOWN, Exporter, TrailStats, deadline
 from tokentrail.gate import Gate
 from tokentrail.guard import Guard
-from tokentrail.records import MALFORMED, Kind, Record, Records, kind_of, spans_in, take
+from tokentrail.records import MALFORMED, Batch, Kind, Records, kind_of, spans_waiting, take
 from tokentrail.semconv import SCHEMA_URL, SCOPE_NAME
 from tokentrail.wire import Block, Envelope, Payload, Rank
 
@@ -28,6 +28,7 @@ BATCH_SPANS: Final = 16_000
 """About so many spans are built at once: enough to amortise NumPy's calls, few enough to stay in the CPU's cache."""
 SPAN_BYTES: Final = 256
 """Room that a batch takes in the queue for each of its spans, about."""
+_NOTHING: Final = Batch([], [])
 
 
 class Pipeline:
@@ -71,7 +72,7 @@ class Pipeline:
         self._asked = threading.Condition()  # its lock is reentrant: a signal handler may flush during a flush
         self._asks = self._answered = 0
         self._stopping = self._ended = False
-        self._batch: Sequence[Record] = ()
+        self._batch = _NOTHING
         self._assembler = Assembler(self._guard, self._settings.max_request_age_s, ids, self._settings.sampling)
         self._envelope = Envelope(self._resource(), SCOPE_NAME, self._version, SCHEMA_URL)
         if self._background:
@@ -82,9 +83,9 @@ class Pipeline:
     def stats(self) -> TrailStats:
         """The exporter's counts and, from the same moment, those of the records that wait or are being built."""
         with self._exporter.changed:
-            waiting = [*self._records.copy(), *self._batch]  # `copy` is one step for the threads that append
+            waiting = self._records.copy()  # one step for the threads that append
+            pending = spans_waiting(waiting) + self._batch.spans
             stats = self._exporter.stats
-        pending = sum(map(spans_in, waiting))
         return replace(
             stats,
             accepted=stats.accepted + pending,
@@ -182,22 +183,21 @@ class Pipeline:
         found no room.
         """
         with self._exporter.changed:
-            batch = take(self._records, self._batch_spans)
-            self._batch = records = batch.records()
+            batch = self._batch = take(self._records, self._batch_spans)
         assembler, now = self._assembler, self._clock()
         try:
             steps = assembler.build_steps(batch, now)
-            requests = [record for record, _ in batch.others if kind_of(record) is Kind.END]
+            requests = Batch([], [other for other in batch.others if kind_of(other[0]) is Kind.END])
             refused = self._queue([(Rank.TOKENS, steps.tokens), (Rank.STEPS, steps.engine)], left=requests)
             for tokens in refused:
                 assembler.lose(steps.owners[tokens])
-            self._queue([(Rank.REQUESTS, assembler.build_requests(now))], left=())
+            self._queue([(Rank.REQUESTS, assembler.build_requests(now))], left=_NOTHING)
         except Exception as error:
-            self._exporter.offer(lost={MALFORMED: sum(map(spans_in, self._batch))}, handover=self._hand_over(()))
+            self._exporter.offer(lost={MALFORMED: self._batch.spans}, handover=self._hand_over(_NOTHING))
             self._guard.failed("building a batch", error)
-        return len(records)
+        return len(batch)
 
-    def _queue(self, ranks: Sequence[tuple[Rank, Sequence[Block]]], *, left: Sequence[Record]) -> list[slice]:
+    def _queue(self, ranks: Sequence[tuple[Rank, Sequence[Block]]], *, left: Batch) -> list[slice]:
         """Makes payloads of blocks and queues them; `left` are the records of the batch that are still to be built.
         Returns the rows of the first rank that found no room.
         """
@@ -217,7 +217,7 @@ class Pipeline:
             row += payload.spans
         return refused
 
-    def _hand_over(self, left: Sequence[Record]) -> Callable[[], None]:
+    def _hand_over(self, left: Batch) -> Callable[[], None]:
         """Returns the call by which the exporter, under its lock, takes over the count of a batch's records."""
 
         def hand_over() -> None:
@@ -233,8 +233,7 @@ class Pipeline:
         """Counts the records that came too late to be built as dropped, once the trail has ended."""
         if self._ended:
             with self._exporter.changed:
-                records = take(self._records, sys.maxsize).records()
-                self._exporter.drop(sum(map(spans_in, records)), SHUTDOWN)
+                self._exporter.drop(take(self._records, sys.maxsize).spans, SHUTDOWN)
 
     def _before_fork(self) -> None:
         self._gate.acquire()

@@ -1,22 +1,19 @@
 """The records that wait between the engine's threads and the exporter's. No other module knows their layout.
 
-    (numbers, emitted, counts)                                       a step
+    a `StepRun`, once for each of its steps
     (Kind.START | END | LEAVE | CHUNK | KV | COLD, request, chunk or event)
 
-`numbers` are the start (unix ns), the end and the values of `STEP_ATTRIBUTES`, packed: the garbage collector does not
-look into bytes, and the exporter's thread reads those of all steps as one array. `emitted` are the requests that got
-tokens in the step, `counts` the number of tokens of each or None. Steps in a row with the same requests share
-`emitted`.
+The numbers of steps are packed and not kept as objects: the engine's thread makes nothing that the garbage collector
+looks at, and the exporter's thread reads the numbers of all steps as one array.
 """
 
 from __future__ import annotations
 
 import struct
 from array import array
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum, auto
-from itertools import accumulate, chain
 from numbers import Integral, Real
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
@@ -30,7 +27,7 @@ from tokentrail.request import RequestTrail
 from tokentrail.semconv import STEP_ATTRIBUTES
 from tokentrail.wire import I64
 
-Record = tuple[Any, ...]
+Record = "StepRun | tuple[Any, ...]"
 
 MAX_PENDING_RECORDS: Final = 65_536
 """Records that may wait, far more than a schedule delay brings. Steps and events beyond it are dropped and counted."""
@@ -59,31 +56,99 @@ _STEP_INTS: Final = 2 + len(STEP_ATTRIBUTES)
 _FIRST_COUNT: Final = 3
 """Position of the first number of a step that may be unknown."""
 _pack: Final = struct.Struct(f"={_STEP_INTS}q").pack
+_NUMBERS: Final = 8 * _STEP_INTS
+"""Bytes of the numbers of a step."""
+_NARROW: Final = 1
+_WIDE: Final = 8
+"""Bytes of a count."""
 
 kind_of: Final = itemgetter(0)
 subject_of: Final = itemgetter(1)
 """The request or event of a record that is not a step."""
-emitted_of: Final = itemgetter(1)
-counts_of: Final = itemgetter(2)
 
 
-class Records(deque[Record]):
-    """The buffer. `emitted` are the requests of the last step, which the next step shares if they are still the same.
-    It is None after a `take`, so that requests which their engine has forgotten are freed.
+class StepRun:
+    """Steps in a row with the same requests.
+
+    `data` has a row for each step that waits: the start (unix ns), the end and the values of `STEP_ATTRIBUTES`, and
+    then, unless `width` is 0, the number of tokens of each request in so many bytes. A row is added before the record
+    that stands for it, and each in one C call, so that threads may share a run.
     """
 
-    emitted: Sequence[RequestTrail] | None = None
+    __slots__ = ("add", "data", "emitted", "width")
+
+    def __init__(self, emitted: Sequence[RequestTrail], width: int) -> None:
+        self.emitted = emitted
+        self.width = width
+        self.data = bytearray()
+        self.add = self.data.extend
+
+    def rows(self, count: int) -> Rows:
+        """The first rows."""
+        return Rows(self.emitted, self.width, count, bytes(self.data[: count * self._size]))
+
+    def take(self, count: int) -> Rows:
+        """Removes the first rows."""
+        rows = self.rows(count)
+        del self.data[: count * self._size]
+        return rows
+
+    @property
+    def _size(self) -> int:
+        return _NUMBERS + self.width * len(self.emitted)
+
+
+class Rows(NamedTuple):
+    """Rows of a run."""
+
+    emitted: Sequence[RequestTrail]
+    width: int
+    count: int
+    data: bytes
+
+    def split(self) -> tuple[bytes, bytes]:
+        """The numbers of the steps, and the counts if there are any."""
+        if not self.width:
+            return self.data, b""
+        size = len(self.data) // self.count
+        starts = range(0, len(self.data), size)
+        numbers = b"".join([self.data[start : start + _NUMBERS] for start in starts])
+        return numbers, b"".join([self.data[start + _NUMBERS : start + size] for start in starts])
+
+    def counts(self) -> I64:
+        """Tokens per step and request, one step after the other."""
+        if not self.width:
+            return np.ones(self.count * len(self.emitted), np.int64)
+        return np.frombuffer(self.split()[1], f"=u{self.width}").astype(np.int64)
+
+    @property
+    def spans(self) -> int:
+        """The number of spans that the rows become: the steps' own, and one for each token of a sampled request."""
+        sampled = np.array([_is_sampled(request) for request in self.emitted], np.bool_)
+        return self.count + int(self.counts().reshape(self.count, -1)[:, sampled].sum())
+
+
+class Records(deque[Any]):
+    """The buffer. `run` is that of the last step, which the next step goes on with if its requests are the same. A
+    `take` ends it, so that requests which their engine has forgotten are freed.
+    """
+
+    run = StepRun((), -1)
 
 
 class Batch(NamedTuple):
-    """Records to be built: the steps, and the others with the number of steps of the batch before each."""
+    """Records to be built: steps, and the other records with the number of steps of the batch before each."""
 
-    steps: list[Record]
-    others: list[tuple[Record, int]]
+    steps: list[Rows]
+    others: list[tuple[tuple[Any, ...], int]]
 
-    def records(self) -> list[Record]:
-        """All of them; steps come first."""
-        return [*self.steps, *(record for record, _ in self.others)]
+    def __len__(self) -> int:
+        return sum(rows.count for rows in self.steps) + len(self.others)
+
+    @property
+    def spans(self) -> int:
+        """The number of spans that the records become for sure."""
+        return sum(rows.spans for rows in self.steps) + sum(spans_in(record) for record, _ in self.others)
 
 
 class Recorder:
@@ -123,145 +188,154 @@ class Recorder:
         try:
             if emitted.__class__ is not list:
                 emitted = tuple(emitted)
-            same = self._records.emitted
-            if emitted != same:
-                self._records.emitted = same = emitted[:]
-            if counts is not None:
-                counts = tuple(counts)
             try:
-                numbers = _pack(
+                row = _pack(
                     start_ns, end_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted, kv_used,
                     kv_total, kv_evicted,
                 )  # fmt: skip
-            except struct.error:
-                numbers = self._packed(
-                    same, counts, start_ns, end_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted,
+                if counts is None:
+                    width = 0
+                else:
+                    width = _NARROW
+                    row += bytes(counts if counts.__class__ is list else tuple(counts))
+                    if len(row) != _NUMBERS + len(emitted):
+                        raise ValueError("counts do not fit their requests")
+            except (struct.error, ValueError, TypeError):
+                width = 0 if counts is None else _WIDE
+                row = self._unusual_row(
+                    emitted, counts, start_ns, end_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted,
                     kv_used, kv_total, kv_evicted,
                 )  # fmt: skip
-            record = (numbers, same, counts)
-            if self._closed or len(self._records) >= MAX_PENDING_RECORDS:
-                self._refuse(record)
-            else:
-                self._append(record)
+            records = self._records
+            if self._closed or len(records) >= MAX_PENDING_RECORDS:
+                self._refuse_step(emitted, width, row)
+                return
+            run = records.run
+            if run.width != width or run.emitted != emitted:
+                records.run = run = StepRun(emitted[:], width)
+            run.add(row)
+            self._append(run)
         except Exception as error:
             self._guard.failed("recording a step", error)
 
-    def _packed(self, emitted: Sequence[RequestTrail], counts: tuple[int, ...] | None, *numbers: Any) -> bytes:
-        """The numbers of a step that are not all integers: None is unknown, and floats are truncated."""
+    def _unusual_row(self, emitted: Sequence[RequestTrail], counts: Sequence[int] | None, *numbers: Any) -> bytes:
+        """The row of a step with a number that is None (unknown) or a float (truncated), or a count over 255. A
+        malformed step is dropped and raises an error.
+        """
+        given = None if counts is None else tuple(counts)
         stamps, values = numbers[:_FIRST_COUNT], numbers[_FIRST_COUNT:]
         known = [*stamps, *(UNKNOWN if value is None else value for value in values)]
         try:
-            return _pack(*(int(value) if isinstance(value, Real) else value for value in known))
+            row = _pack(*(int(value) if isinstance(value, Real) else value for value in known))
+            if given is None:
+                return row
+            if len(given) != len(emitted) or not all(_is_count(count) for count in given):
+                raise ValueError("counts do not fit their requests")
+            return row + array("q", map(int, given)).tobytes()
         except (struct.error, ValueError, OverflowError):
-            self._drop(spans_in((b"", emitted, counts)), MALFORMED)
+            self._drop(1 + sum(tokens for _, tokens in _tokens_in(emitted, given)), MALFORMED)
             raise
 
-    def _record(self, record: Record) -> None:
+    def _record(self, record: tuple[Any, ...]) -> None:
         if self._closed or len(self._records) >= MAX_PENDING_RECORDS:
             self._refuse(record)
         else:
             self._append(record)
 
-    def _refuse(self, record: Record) -> None:
-        self._drop(spans_in(record), SHUTDOWN if self._closed else BUFFER_FULL)
-        if is_step(record):
-            for request, tokens in _tokens_in(record):
-                request.lost += tokens  # without a lock: two threads that emit to one request may lose a count
-        elif kind_of(record) is _CHUNK:
+    def _refuse(self, record: tuple[Any, ...]) -> None:
+        self._count_refused(spans_in(record))
+        if kind_of(record) is _CHUNK:
             subject_of(record).request.lost += spans_in(record)
 
+    def _refuse_step(self, emitted: Sequence[RequestTrail], width: int, row: bytes) -> None:
+        rows = Rows(emitted, width, 1, row)
+        self._count_refused(rows.spans)
+        for request, tokens in zip(emitted, rows.counts().tolist(), strict=True):
+            if _is_sampled(request):
+                request.lost += tokens  # without a lock: two threads that emit to one request may lose a count
 
-def is_step(record: Record) -> bool:
-    """Whether a record is that of a step."""
-    return type(record[0]) is bytes
+    def _count_refused(self, spans: int) -> None:
+        self._drop(spans, SHUTDOWN if self._closed else BUFFER_FULL)
 
 
 def take(records: Records, spans: int) -> Batch:
     """Removes the oldest records, until they stand for at least that many spans or none is left."""
     batch = Batch([], [])
-    steps = batch.steps
-    found = 0
-    pop, add = records.popleft, steps.append
+    run: StepRun | None = None
+    found = steps = count = width = 0
+    pop = records.popleft
     while records and found < spans:
         record = pop()
-        kind = record[0]
-        if type(kind) is bytes:
-            add(record)
-            found += 1 + len(record[1])
+        if record is run:
+            count += 1
+            found += width
+        elif type(record) is StepRun:
+            if run is not None:
+                batch.steps.append(run.take(count))
+                steps += count
+            run, count, width = record, 1, 1 + len(record.emitted)
+            found += width
         else:
-            batch.others.append((record, len(steps)))
+            batch.others.append((record, steps + count))
+            kind = record[0]
             found += END_COST if kind is _END else spans_in(record) if kind is _CHUNK else 1
-    records.emitted = None
+    if run is not None:
+        batch.steps.append(run.take(count))
+    records.run = Records.run
     return batch
 
 
-def step_ints(steps: Sequence[Record]) -> I64:
-    """The integers of step records, (S, 11): start, end, then the values of `STEP_ATTRIBUTES`."""
-    return np.frombuffer(b"".join(map(kind_of, steps)), np.int64).reshape(-1, _STEP_INTS)
+def step_ints(steps: Sequence[Rows]) -> I64:
+    """The integers of steps, (S, 11): start, end, then the values of `STEP_ATTRIBUTES`."""
+    return np.frombuffer(b"".join([rows.split()[0] for rows in steps]), np.int64).reshape(-1, _STEP_INTS)
 
 
-def token_counts(steps: Sequence[Record]) -> I64 | None:
-    """Tokens per request and step, one step after the other; None when each request got one in each step.
-
-    Raises `TypeError` or `ValueError` for counts that do not fit their requests.
-    """
-    given = list(map(counts_of, steps))
-    if given.count(None) == len(given):
+def token_counts(steps: Sequence[Rows]) -> I64 | None:
+    """Tokens per request and step, one step after the other; None when each request got one in each step."""
+    if not any(rows.width for rows in steps):
         return None
-    lengths = list(map(len, map(emitted_of, steps)))
-    parts = [(1,) * length if counts is None else counts for length, counts in zip(lengths, given, strict=True)]
-    if list(map(len, parts)) != lengths:
-        raise ValueError("counts do not fit their requests")
-    try:
-        return np.frombuffer(b"".join(map(bytes, parts)), np.uint8).astype(np.int64)
-    except ValueError:  # a count over 255 fits no byte
-        counts = np.frombuffer(array("q", chain.from_iterable(parts)), np.int64)
-    if counts.min(initial=0) < 0 or counts.max(initial=0) > MAX_TOKENS:
-        raise ValueError("counts that no step can have")
-    return counts
+    return np.concatenate([rows.counts() for rows in steps])
 
 
-def without_malformed(batch: Batch) -> tuple[Batch, list[Record]]:
-    """The batch without the steps that cannot become columns, and those steps."""
-    fit = [_well_formed(record) for record in batch.steps]
-    before = [0, *accumulate(fit)]
-    kept = [record for record, fits in zip(batch.steps, fit, strict=True) if fits]
-    others = [(record, before[steps]) for record, steps in batch.others]
-    return Batch(kept, others), [record for record, fits in zip(batch.steps, fit, strict=True) if not fits]
+def without_malformed(batch: Batch) -> tuple[Batch, list[Rows]]:
+    """The batch without the steps of objects that are no requests, and those steps."""
+    kept: list[Rows] = []
+    malformed: list[Rows] = []
+    positions = [0]  # of each step of the batch and of the end, among the steps that are kept
+    for rows in batch.steps:
+        fit = all(isinstance(request, RequestTrail) for request in rows.emitted)
+        (kept if fit else malformed).append(rows)
+        positions += [positions[-1] + fit * (step + 1) for step in range(rows.count)]
+    return Batch(kept, [(record, positions[steps]) for record, steps in batch.others]), malformed
 
 
-def _well_formed(step: Record) -> bool:
-    emitted, counts = emitted_of(step), counts_of(step)
-    return all(isinstance(request, RequestTrail) for request in emitted) and (
-        counts is None or _counts_fit(emitted, counts)
-    )
+def spans_waiting(records: Iterable[Any]) -> int:
+    """The number of spans that the records of a buffer become for sure."""
+    runs = Counter(record for record in records if type(record) is StepRun)
+    others = sum(spans_in(record) for record in records if type(record) is not StepRun)
+    return others + sum(run.rows(count).spans for run, count in runs.items())
 
 
-def spans_in(record: Record) -> int:
-    """The number of spans that a record becomes for sure. An ended request: one, besides its phases; a step: its own
-    and one for each token of a sampled request.
-    """
-    if is_step(record):
-        return 1 + sum(tokens for _, tokens in _tokens_in(record))
+def spans_in(record: tuple[Any, ...]) -> int:
+    """The number of spans that a record becomes for sure. An ended request: one, besides its phases."""
     kind = kind_of(record)
     if kind is _CHUNK:
         return len(subject_of(record).stamps)
     return 0 if kind in (Kind.START, Kind.LEAVE) else 1
 
 
-def _tokens_in(record: Record) -> Iterator[tuple[RequestTrail, int]]:
+def _tokens_in(emitted: Sequence[RequestTrail], counts: Sequence[int] | None) -> Iterator[tuple[RequestTrail, int]]:
     """The sampled requests of a step that may be malformed, and the number of tokens of each."""
-    emitted, counts = emitted_of(record), counts_of(record)
     if counts is None or len(counts) != len(emitted):
         counts = (1,) * len(emitted)
     for request, count in zip(emitted, counts, strict=True):
-        if isinstance(request, RequestTrail) and request.sampled:
-            yield request, int(count) if _is_integer(count, 0, MAX_TOKENS) else 1
+        if _is_sampled(request):
+            yield request, int(count) if _is_count(count) else 1
 
 
-def _counts_fit(emitted: Sequence[Any], counts: Sequence[Any]) -> bool:
-    return len(counts) == len(emitted) and all(_is_integer(count, 0, MAX_TOKENS) for count in counts)
+def _is_sampled(request: object) -> bool:
+    return isinstance(request, RequestTrail) and request.sampled
 
 
-def _is_integer(value: object, low: int, high: int) -> bool:
-    return isinstance(value, Integral) and low <= int(value) <= high
+def _is_count(value: object) -> bool:
+    return isinstance(value, Integral) and 0 <= int(value) <= MAX_TOKENS

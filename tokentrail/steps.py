@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tokentrail.clock import STAMP_NS
-from tokentrail.records import Record, emitted_of, step_ints, token_counts
+from tokentrail.records import Rows, step_ints, token_counts
 from tokentrail.request import ENDED_SLOT, FOREIGN_SLOT, NO_SLOT, RequestTrail
 from tokentrail.slots import Slots, TokenRun
 from tokentrail.wire import I64
@@ -35,19 +35,19 @@ class TokenOwners(NamedTuple):
     step: I64
 
 
-def step_columns(steps: Sequence[Record]) -> StepColumns:
+def step_columns(steps: Sequence[Rows]) -> StepColumns:
     """The steps' own numbers."""
     table = step_ints(steps)
     stamps = np.maximum(table[:, :2], 0) // STAMP_NS * STAMP_NS
     return StepColumns(stamps[:, 0], np.maximum(stamps[:, 0], stamps[:, 1]), table[:, 2:])
 
 
-def token_owners(steps: Sequence[Record]) -> TokenOwners:
+def token_owners(steps: Sequence[Rows]) -> TokenOwners:
     """The owners of the tokens of steps.
 
-    Raises `TypeError`, `ValueError`, `OverflowError` or `AttributeError` for a malformed step.
+    Raises `AttributeError` for a step of an object that is no request, and `TypeError` if its slot is no number.
     """
-    owners = _owners(list(map(emitted_of, steps)))
+    owners = _owners([(rows.emitted, rows.count) for rows in steps])
     counts = token_counts(steps)
     return owners if counts is None else TokenOwners(*(np.repeat(column, counts) for column in owners))
 
@@ -80,29 +80,19 @@ def token_columns(
     return slots.advance(owner[order], steps.end[step]), steps.values[:, 0][step]
 
 
-def _owners(emitted: Sequence[Sequence[RequestTrail]]) -> TokenOwners:
-    """The owners of tokens of steps that emit one token to each of these requests.
+def _owners(runs: Sequence[tuple[Sequence[RequestTrail], int]]) -> TokenOwners:
+    """The owners of tokens of runs: so many steps that emit one token to each of these requests.
 
-    Decoding repeats itself: steps in a row that share their requests are a run, whose slots are read once.
+    Decoding repeats itself, so the slots of a run's requests are read once.
 
-        emitted = x, x, (c,) with x = (a, b)     a, b, c have the slots 5, 6, 9
-        runs    = x, (c,); repeats = 2, 1        slots = [5, 6, 9], read once per run
-        step    = [0, 0, 1, 1, 2]                shift = [0, -2, -2] moves the tokens of a step to the slots of its run
-        result  = slots[[0, 1, 2, 3, 4] + shift[step]] = slots[[0, 1, 0, 1, 2]] = [5, 6, 5, 6, 9]
+        runs   = ((a, b), 2), ((c,), 1)          a, b, c have the slots 5, 6, 9
+        slots  = [5, 6, 9]                       read once per run
+        step   = [0, 0, 1, 1, 2]                 shift = [0, -2, -2] moves the tokens of a step to the slots of its run
+        result = slots[[0, 1, 2, 3, 4] + shift[step]] = slots[[0, 1, 0, 1, 2]] = [5, 6, 5, 6, 9]
     """
-    runs: list[Sequence[RequestTrail]] = []
-    repeats: list[int] = []
-    last = None
-    for requests in emitted:
-        if requests is last:
-            repeats[-1] += 1
-        else:
-            runs.append(requests)
-            repeats.append(1)
-            last = requests
-    slots = np.fromiter(map(_slot_of, chain.from_iterable(runs)), np.int64)
-    sizes = np.fromiter(map(len, runs), np.int64, len(runs))
-    run = np.repeat(np.arange(len(runs)), repeats)
+    slots = np.fromiter(map(_slot_of, chain.from_iterable([emitted for emitted, _ in runs])), np.int64)
+    sizes = np.array([len(emitted) for emitted, _ in runs], np.int64)
+    run = np.repeat(np.arange(len(runs)), [steps for _, steps in runs])
     lengths = sizes[run]
     shift = (np.cumsum(sizes) - sizes)[run] - (np.cumsum(lengths) - lengths)
     step = np.repeat(np.arange(len(run)), lengths)
