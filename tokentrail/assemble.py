@@ -18,7 +18,7 @@ from tokentrail.records import MALFORMED, Batch, Kind, Rows, kind_of, subject_of
 from tokentrail.request import ENDED_SLOT, RequestTrail
 from tokentrail.sampling import Sampling
 from tokentrail.semconv import KvEvent, Phase, Status
-from tokentrail.slots import ALL_IDS, Slots, TokenRun, trace_columns
+from tokentrail.slots import Slots, TokenRun, trace_columns
 from tokentrail.spans import Emitted, RequestParts, announcement_tail, cold_start_span, request_parts
 from tokentrail.stamps import far_from, probable_unit
 from tokentrail.steps import StepColumns, TokenOwners, step_columns, token_columns, token_owners
@@ -196,16 +196,19 @@ class Assembler:
         """The spans of steps, one block for those whose known numbers are the same. The step's own number is one."""
         known = steps.values >= 0
         known[:, 0] = True
+        trace = self._own_trace(1)
         kinds, kind = (known[:1], None) if (known == known[0]).all() else np.unique(known, axis=0, return_inverse=True)
         return [
-            self._step_block(steps if kind is None else _chosen(steps, np.flatnonzero(kind.ravel() == number)), columns)
+            self._step_block(
+                steps if kind is None else _chosen(steps, np.flatnonzero(kind.ravel() == number)), columns, trace
+            )
             for number, columns in enumerate(kinds)
         ]
 
-    def _step_block(self, steps: StepColumns, known: npt.NDArray[np.bool_]) -> Block:
+    def _step_block(self, steps: StepColumns, known: npt.NDArray[np.bool_], trace: tuple[U64, U64]) -> Block:
         count = len(steps.start)
         values = list(steps.values[:, known].T)
-        columns = Columns(self._own_trace(count), self._span_ids(count), None, steps.start, steps.end, values)
+        columns = Columns(trace, self._span_ids(count), None, steps.start, steps.end, values, lengths=np.array([count]))
         names = [name for name, is_known in zip(semconv.STEP_ATTRIBUTES, known, strict=True) if is_known]
         return fill(columns, semconv.STEP_SPAN, names, buffer=self._buffer)
 
@@ -225,7 +228,7 @@ class Assembler:
         span = np.repeat(parent, run.lengths) + (run.index + 1).astype(np.uint64) * _STRIDE
         trace = slots.trace_high[run.rows], slots.trace_low[run.rows]
         ints = {semconv.TOKEN_INDEX: run.index} | ({} if tokens.step is None else {semconv.STEP: tokens.step})
-        columns = Columns(trace, span, parent, run.start, run.end, [*ints.values()], (), run.lengths)
+        columns = Columns(trace, span, parent, run.start, run.end, [*ints.values()], lengths=run.lengths)
         return fill(columns, semconv.TOKEN_SPAN, [*ints], buffer=self._buffer)
 
     def _request_blocks(self, requests: list[RequestTrail]) -> list[Block]:
@@ -295,7 +298,7 @@ class Assembler:
             np.array([victim.span_id for victim in victims], np.uint64) if victims else None,
             np.array([event.start for event in events], np.int64),
             np.array([event.end for event in events], np.int64),
-            [np.array([event.blocks for event in events]), np.array([event.step for event in events])],
+            np.array([(event.blocks, event.step) for event in events], np.int64).T,
         )
         name = semconv.KV_SPAN_PREFIX + kind
         return fill(columns, name, (semconv.KV_BLOCKS, semconv.STEP), ((semconv.KV_REASON, reason),))
@@ -357,7 +360,7 @@ class Assembler:
         return joined(spans)
 
     def _span_ids(self, count: int) -> U64:
-        return self._ids.integers(1, ALL_IDS, count, np.uint64, endpoint=True)
+        return np.maximum(np.frombuffer(self._ids.bytes(8 * count), np.uint64), 1)  # an id is not 0
 
     def _own_trace(self, count: int) -> tuple[U64, U64]:
         """A new trace for each batch of the engine's own spans. Trace backends refuse one that grows for days."""

@@ -70,56 +70,45 @@ subject_of: Final = itemgetter(1)
 class StepRun:
     """Steps in a row with the same requests.
 
-    `data` has a row for each step that waits: the start (unix ns), the end and the values of `STEP_ATTRIBUTES`, and
-    then, unless `width` is 0, the number of tokens of each request in so many bytes. A row is added before the record
-    that stands for it, and each in one C call, so that threads may share a run.
+    Each step that waits is a row: in `numbers` the start (unix ns), the end and the values of `STEP_ATTRIBUTES`; in
+    `counts`, unless `width` is 0, the number of tokens of each request in so many bytes. Rows are added before the
+    record that stands for them, and each in one C call. Threads may therefore share a run.
     """
 
-    __slots__ = ("add", "data", "emitted", "width")
+    __slots__ = ("counts", "emitted", "numbers", "width")
 
     def __init__(self, emitted: Sequence[RequestTrail], width: int) -> None:
         self.emitted = emitted
         self.width = width
-        self.data = bytearray()
-        self.add = self.data.extend
+        self.numbers = bytearray()
+        self.counts = bytearray()
 
     def rows(self, count: int) -> Rows:
         """The first rows."""
-        return Rows(self.emitted, self.width, count, bytes(self.data[: count * self._size]))
+        counts = bytes(self.counts[: count * self.width * len(self.emitted)])
+        return Rows(self.emitted, self.width, count, bytes(self.numbers[: count * _NUMBERS]), counts)
 
     def take(self, count: int) -> Rows:
         """Removes the first rows."""
         rows = self.rows(count)
-        del self.data[: count * self._size]
+        del self.numbers[: len(rows.numbers)], self.counts[: len(rows.packed_counts)]
         return rows
-
-    @property
-    def _size(self) -> int:
-        return _NUMBERS + self.width * len(self.emitted)
 
 
 class Rows(NamedTuple):
-    """Rows of a run."""
+    """The first `count` rows of a run."""
 
     emitted: Sequence[RequestTrail]
     width: int
     count: int
-    data: bytes
-
-    def split(self) -> tuple[bytes, bytes]:
-        """The numbers of the steps, and the counts if there are any."""
-        if not self.width:
-            return self.data, b""
-        size = len(self.data) // self.count
-        starts = range(0, len(self.data), size)
-        numbers = b"".join([self.data[start : start + _NUMBERS] for start in starts])
-        return numbers, b"".join([self.data[start + _NUMBERS : start + size] for start in starts])
+    numbers: bytes
+    packed_counts: bytes
 
     def counts(self) -> I64:
         """Tokens per step and request, one step after the other."""
         if not self.width:
             return np.ones(self.count * len(self.emitted), np.int64)
-        return np.frombuffer(self.split()[1], f"=u{self.width}").astype(np.int64)
+        return np.frombuffer(self.packed_counts, f"=u{self.width}").astype(np.int64)
 
     @property
     def spans(self) -> int:
@@ -189,49 +178,52 @@ class Recorder:
             if emitted.__class__ is not list:
                 emitted = tuple(emitted)
             try:
-                row = _pack(
+                numbers = _pack(
                     start_ns, end_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted, kv_used,
                     kv_total, kv_evicted,
                 )  # fmt: skip
                 if counts is None:
-                    width = 0
+                    width, packed = 0, b""
                 else:
-                    width = _NARROW
-                    row += bytes(counts if counts.__class__ is list else tuple(counts))
-                    if len(row) != _NUMBERS + len(emitted):
+                    width, packed = _NARROW, bytes(counts if counts.__class__ is list else tuple(counts))
+                    if len(packed) != len(emitted):
                         raise ValueError("counts do not fit their requests")
             except (struct.error, ValueError, TypeError):
                 width = 0 if counts is None else _WIDE
-                row = self._unusual_row(
+                numbers, packed = self._unusual(
                     emitted, counts, start_ns, end_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted,
                     kv_used, kv_total, kv_evicted,
                 )  # fmt: skip
             records = self._records
             if self._closed or len(records) >= MAX_PENDING_RECORDS:
-                self._refuse_step(emitted, width, row)
+                self._refuse_step(Rows(emitted, width, 1, numbers, packed))
                 return
             run = records.run
             if run.width != width or run.emitted != emitted:
                 records.run = run = StepRun(emitted[:], width)
-            run.add(row)
+            if width:
+                run.counts += packed
+            run.numbers += numbers
             self._append(run)
         except Exception as error:
             self._guard.failed("recording a step", error)
 
-    def _unusual_row(self, emitted: Sequence[RequestTrail], counts: Sequence[int] | None, *numbers: Any) -> bytes:
-        """The row of a step with a number that is None (unknown) or a float (truncated), or a count over 255. A
-        malformed step is dropped and raises an error.
+    def _unusual(
+        self, emitted: Sequence[RequestTrail], counts: Sequence[int] | None, *numbers: Any
+    ) -> tuple[bytes, bytes]:
+        """Numbers and counts of a step with a number that is None (unknown) or a float (truncated), or with a count over
+        255. A malformed step is dropped and raises an error.
         """
         given = None if counts is None else tuple(counts)
         stamps, values = numbers[:_FIRST_COUNT], numbers[_FIRST_COUNT:]
         known = [*stamps, *(UNKNOWN if value is None else value for value in values)]
         try:
-            row = _pack(*(int(value) if isinstance(value, Real) else value for value in known))
+            packed = _pack(*(int(value) if isinstance(value, Real) else value for value in known))
             if given is None:
-                return row
+                return packed, b""
             if len(given) != len(emitted) or not all(_is_count(count) for count in given):
                 raise ValueError("counts do not fit their requests")
-            return row + array("q", map(int, given)).tobytes()
+            return packed, array("q", map(int, given)).tobytes()
         except (struct.error, ValueError, OverflowError):
             self._drop(1 + sum(tokens for _, tokens in _tokens_in(emitted, given)), MALFORMED)
             raise
@@ -247,10 +239,9 @@ class Recorder:
         if kind_of(record) is _CHUNK:
             subject_of(record).request.lost += spans_in(record)
 
-    def _refuse_step(self, emitted: Sequence[RequestTrail], width: int, row: bytes) -> None:
-        rows = Rows(emitted, width, 1, row)
+    def _refuse_step(self, rows: Rows) -> None:
         self._count_refused(rows.spans)
-        for request, tokens in zip(emitted, rows.counts().tolist(), strict=True):
+        for request, tokens in zip(rows.emitted, rows.counts().tolist(), strict=True):
             if _is_sampled(request):
                 request.lost += tokens  # without a lock: two threads that emit to one request may lose a count
 
@@ -287,14 +278,18 @@ def take(records: Records, spans: int) -> Batch:
 
 def step_ints(steps: Sequence[Rows]) -> I64:
     """The integers of steps, (S, 11): start, end, then the values of `STEP_ATTRIBUTES`."""
-    return np.frombuffer(b"".join([rows.split()[0] for rows in steps]), np.int64).reshape(-1, _STEP_INTS)
+    return np.frombuffer(b"".join([rows.numbers for rows in steps]), np.int64).reshape(-1, _STEP_INTS)
 
 
 def token_counts(steps: Sequence[Rows]) -> I64 | None:
     """Tokens per request and step, one step after the other; None when each request got one in each step."""
-    if not any(rows.width for rows in steps):
+    widths = {rows.width for rows in steps}
+    if widths == {0}:
         return None
-    return np.concatenate([rows.counts() for rows in steps])
+    if _WIDE in widths:
+        return np.concatenate([rows.counts() for rows in steps])
+    ones = [rows.packed_counts if rows.width else b"\1" * (rows.count * len(rows.emitted)) for rows in steps]
+    return np.frombuffer(b"".join(ones), np.uint8).astype(np.int64)
 
 
 def without_malformed(batch: Batch) -> tuple[Batch, list[Rows]]:

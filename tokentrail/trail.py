@@ -19,7 +19,7 @@ from opentelemetry.trace import SpanContext, SpanKind, get_current_span
 from tokentrail import arguments, exits, semconv
 from tokentrail.arguments import AttributeValue, Carrier
 from tokentrail.assemble import KvSpan
-from tokentrail.clock import floored, now_ns
+from tokentrail.clock import bounded, floored, now_ns
 from tokentrail.coldstart import ColdStart
 from tokentrail.config import Settings, body_compression
 from tokentrail.encode import text
@@ -199,7 +199,7 @@ class Trail(Recorder):
             if victim is not None and not victim._is_of(self._host):
                 self._guard.misuse("a KV event of a request that is a copy or of another trail", victim.traceparent)
                 victim = None
-            event = KvSpan(KvEvent(kind), int(blocks), text(reason), int(step), start, end, victim)
+            event = KvSpan(KvEvent(kind), bounded(blocks), text(reason), bounded(step), start, end, victim)
             self._record((Kind.KV, event))
         except Exception as error:
             self._guard.failed("recording a KV event", error)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -182,10 +182,11 @@ class SpanTemplate:
         self._bytes = np.frombuffer(record, np.uint8)
         self._ints = tuple(ints)
         self._doubles = tuple(doubles)
-        self._width = width
 
-    def fill(self, columns: Columns, tails: Sequence[bytes], buffer: Buffer) -> Block:
-        """The columns as one block of serialised spans; each span ends with its tail, where there are tails."""
+    def fill(self, columns: Columns, ints: npt.NDArray[Any], tails: Sequence[bytes], buffer: Buffer) -> Block:
+        """The columns as one block of serialised spans; each span ends with its tail, where there are tails. `ints` are
+        the packed integers, a row for each.
+        """
         count, size = len(columns.span), len(self._bytes)
         raw = buffer.rows(count, size)
         if columns.lengths is None:
@@ -197,8 +198,8 @@ class SpanTemplate:
         out = raw.view(self._dtype)[:, 0]
         out["span"] = columns.span
         out["start"], out["end"] = columns.start, columns.end
-        for key, values in zip(self._ints, columns.ints, strict=True):
-            out[key] = padded_varint(values, self._width)
+        for key, values in zip(self._ints, ints, strict=True):
+            out[key] = values
         for key, seconds in zip(self._doubles, columns.doubles, strict=True):
             out[key] = seconds
         if not tails:
@@ -231,9 +232,10 @@ def fill(
     """Serialises spans of one name, with the narrowest template that holds all their integers. The block lies in
     `buffer`, if there is one, and is gone after its `reset`.
     """
-    width = NARROW if all(values.max(initial=0) <= _saturated(NARROW) for values in columns.ints) else WIDE
+    values = np.array(columns.ints, np.int64).reshape(len(ints), len(columns.span))
+    width = NARROW if values.max(initial=0) <= _saturated(NARROW) else WIDE
     template = _template(name, tuple(ints), texts, tuple(doubles), columns.parent is not None, width, bool(tails))
-    return template.fill(columns, tails, buffer or Buffer())
+    return template.fill(columns, padded_varint(values, width), tails, buffer or Buffer())
 
 
 @lru_cache(maxsize=256)
@@ -257,14 +259,21 @@ def padded_varint(values: I64, width: int) -> npt.NDArray[np.unsignedinteger]:
         seven bits a byte, low first:  0101100  0000010  0000000  0000000
         with continuation bits:        ac       82       80       00
         a plain varint is ac 02; parsers read both as 300
+
+    Bits move apart by halves: the upper 14 of 28 bits by two places, then the upper 7 of each 14 by one.
     """
-    kind = np.dtype(f"u{width}")
-    left = np.clip(values, 0, _saturated(width)).astype(kind)
-    out: npt.NDArray[np.unsignedinteger] = left & kind.type(0x7F)
-    for byte in range(1, width):
-        out |= (left & kind.type(0x7F << 7 * byte)) << kind.type(byte)
-    out |= kind.type(int.from_bytes(b"\x80" * (width - 1), "little"))
+    out: npt.NDArray[np.unsignedinteger] = np.minimum(np.maximum(values, 0), _saturated(width)).astype(f"u{width}")
+    for half in (28, 14, 7) if width == WIDE else (14, 7):
+        low = _groups(half, width)
+        out = (out & low) | ((out & (low << half)) << (half // 7))
+    out |= int.from_bytes(b"\x80" * (width - 1), "little")
     return out
+
+
+@lru_cache
+def _groups(half: int, width: int) -> int:
+    """The lower `half` bits of each group of 2 * `half` bits; a group of n * 7 bits is n bytes apart from the next."""
+    return sum(((1 << half) - 1) << start for start in range(0, 8 * width, 16 * half // 7))
 
 
 def _saturated(width: int) -> int:
