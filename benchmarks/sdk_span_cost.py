@@ -51,7 +51,7 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
         "opentelemetry_best_case": lambda: _opentelemetry_ns(peer_tokens, peer_tokens),
     }
     for batch in BATCHES:
-        share = max(tokens * batch // BATCHES[-1], 20 * REQUEST_TOKENS)
+        share = max(tokens * batch // BATCHES[-1], tokens // 8)
         measures[f"realistic_batch_{batch}"] = partial(_realistic_ns, batch, share)
         measures[f"best_case_batch_{batch}"] = partial(_best_case_ns, batch, share)
         measures[f"engine_thread_batch_{batch}"] = partial(_engine_thread_ns, batch, share)

@@ -13,6 +13,7 @@ import struct
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from enum import Enum, auto
 from numbers import Integral, Real
 from operator import itemgetter
@@ -255,21 +256,22 @@ def take(records: Records, spans: int) -> Batch:
     run: StepRun | None = None
     found = steps = count = width = 0
     pop = records.popleft
-    while records and found < spans:
-        record = pop()
-        if record is run:
-            count += 1
-            found += width
-        elif type(record) is StepRun:
-            if run is not None:
-                batch.steps.append(run.take(count))
-                steps += count
-            run, count, width = record, 1, 1 + len(record.emitted)
-            found += width
-        else:
-            batch.others.append((record, steps + count))
-            kind = record[0]
-            found += END_COST if kind is _END else spans_in(record) if kind is _CHUNK else 1
+    with suppress(IndexError):  # of an empty deque
+        while found < spans:
+            record = pop()
+            if record is run:
+                count += 1
+                found += width
+            elif type(record) is StepRun:
+                if run is not None:
+                    batch.steps.append(run.take(count))
+                    steps += count
+                run, count, width = record, 1, 1 + len(record.emitted)
+                found += width
+            else:
+                batch.others.append((record, steps + count))
+                kind = record[0]
+                found += END_COST if kind is _END else spans_in(record) if kind is _CHUNK else 1
     if run is not None:
         batch.steps.append(run.take(count))
     records.run = Records.run
