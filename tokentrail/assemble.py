@@ -15,7 +15,7 @@ from tokentrail.encode import Span, span_bytes
 from tokentrail.guard import Guard
 from tokentrail.phases import partition
 from tokentrail.records import MALFORMED, Batch, Kind, Rows, kind_of, subject_of, without_malformed
-from tokentrail.request import ENDED_SLOT, RequestTrail
+from tokentrail.request import ENDED_SLOT, Choice, RequestTrail
 from tokentrail.sampling import Sampling
 from tokentrail.semconv import KvEvent, Phase, Status
 from tokentrail.slots import Slots, TokenRun, trace_columns
@@ -94,6 +94,7 @@ class Assembler:
         sampling = self._sampling
         traced = None if sampling.keeps_all else [sampling.records_tokens(request) for request in records.started]
         self._slots.take(records.started, traced)
+        self._slots.take_choices(records.choices)
         try:
             columns = self._columns(batch.steps)
         except (TypeError, AttributeError) as error:
@@ -121,6 +122,7 @@ class Assembler:
         if of_chunks := chunk_columns(records.events[Kind.CHUNK], self._slots, self._refuse):
             found.append(_Tokens(of_chunks, None))
         found = [tokens for some in found if len((tokens := self._traced(some)).run.rows)]
+        found = [tokens for some in found for tokens in self._by_choice(some)]
         return Steps([self._token_block(tokens) for tokens in found], events, [tokens.run for tokens in found])
 
     def build_requests(self, now: int) -> list[Block]:
@@ -133,7 +135,7 @@ class Assembler:
 
     def lose(self, owners: I64) -> None:
         """Counts tokens that found no room in the queue for the requests in these slots."""
-        np.add.at(self._slots.dropped, owners, 1)
+        self._slots.lose(owners)
 
     def take_lost(self) -> Counter[str]:
         """The spans that were lost since the last call, by reason."""
@@ -214,20 +216,27 @@ class Assembler:
 
     def _traced(self, tokens: _Tokens) -> _Tokens:
         """The tokens that become spans."""
-        run = tokens.run
-        traced = self._slots.traced[run.rows]
-        if traced.all():
-            return tokens
-        each = np.repeat(traced, run.lengths)
-        kept = TokenRun(run.index[each], run.start[each], run.end[each], run.rows[traced], run.lengths[traced])
-        return _Tokens(kept, None if tokens.step is None else tokens.step[each])
+        traced = self._slots.traced[tokens.run.rows]
+        return tokens if traced.all() else _chosen_tokens(tokens, traced)
+
+    def _by_choice(self, tokens: _Tokens) -> list[_Tokens]:
+        """The tokens of requests with one answer, and those of choices."""
+        of_choices = self._slots.choice[tokens.run.rows] >= 0
+        if of_choices.all() or not of_choices.any():
+            return [tokens]
+        return [_chosen_tokens(tokens, ~of_choices), _chosen_tokens(tokens, of_choices)]
 
     def _token_block(self, tokens: _Tokens) -> Block:
         slots, run = self._slots, tokens.run
-        parent = slots.span[run.rows]
-        span = np.repeat(parent, run.lengths) + (run.index + 1).astype(np.uint64) * _STRIDE
+        parent, choice = slots.span[run.rows], slots.choice[run.rows]
+        ordinal = np.repeat((choice + 1) << 32, run.lengths) + run.index + 1
+        span = np.repeat(parent, run.lengths) + ordinal.astype(np.uint64) * _STRIDE
         trace = slots.trace_high[run.rows], slots.trace_low[run.rows]
-        ints = {semconv.TOKEN_INDEX: run.index} | ({} if tokens.step is None else {semconv.STEP: tokens.step})
+        ints = {semconv.TOKEN_INDEX: run.index}
+        if choice[0] >= 0:
+            ints[semconv.CHOICE_INDEX] = np.repeat(choice, run.lengths)
+        if tokens.step is not None:
+            ints[semconv.STEP] = tokens.step
         columns = Columns(trace, span, parent, run.start, run.end, [*ints.values()], lengths=run.lengths)
         return fill(columns, semconv.TOKEN_SPAN, [*ints], buffer=self._buffer)
 
@@ -381,17 +390,20 @@ class _Sorted(NamedTuple):
     """
 
     started: list[RequestTrail]
+    choices: list[Choice]
     ended: list[tuple[RequestTrail, int]]
     left: list[tuple[RequestTrail, int]]
     events: defaultdict[Kind, list[Any]]
 
 
 def _sorted(batch: Batch) -> _Sorted:
-    found = _Sorted([], [], [], defaultdict(list))
+    found = _Sorted([], [], [], [], defaultdict(list))
     for record, after_steps in batch.others:
         kind = kind_of(record)
         if kind is Kind.START:
             found.started.append(subject_of(record))
+        elif kind is Kind.CHOICE:
+            found.choices.append(subject_of(record))
         elif kind is Kind.END:
             found.ended.append((subject_of(record), after_steps))
         elif kind is Kind.LEAVE:
@@ -403,3 +415,11 @@ def _sorted(batch: Batch) -> _Sorted:
 
 def _chosen(steps: StepColumns, rows: I64) -> StepColumns:
     return StepColumns(steps.start[rows], steps.end[rows], steps.values[rows])
+
+
+def _chosen_tokens(tokens: _Tokens, rows: npt.NDArray[np.bool_]) -> _Tokens:
+    """The tokens of some rows of the run."""
+    run = tokens.run
+    each = np.repeat(rows, run.lengths)
+    chosen = TokenRun(run.index[each], run.start[each], run.end[each], run.rows[rows], run.lengths[rows])
+    return _Tokens(chosen, None if tokens.step is None else tokens.step[each])

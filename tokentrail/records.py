@@ -1,7 +1,7 @@
 """The records that wait between the engine's threads and the exporter's. No other module knows their layout.
 
     a `StepRun`, once for each of its steps
-    (Kind.START | END | LEAVE | CHUNK | KV | COLD, request, chunk or event)
+    (Kind.START | CHOICE | END | LEAVE | CHUNK | KV | COLD, request, choice, chunk or event)
 
 The numbers of steps are packed and not kept as objects: the engine's thread makes nothing that the garbage collector
 looks at, and the exporter's thread reads the numbers of all steps as one array.
@@ -24,7 +24,7 @@ import numpy as np
 from tokentrail.arguments import MAX_TOKENS
 from tokentrail.export import BUFFER_FULL, SHUTDOWN
 from tokentrail.guard import Guard
-from tokentrail.request import RequestTrail
+from tokentrail.request import Recipient
 from tokentrail.semconv import STEP_ATTRIBUTES
 from tokentrail.wire import I64
 
@@ -42,6 +42,7 @@ class Kind(Enum):
     """The kind of a record that is not a step is its first item."""
 
     START = auto()
+    CHOICE = auto()
     END = auto()
     LEAVE = auto()
     CHUNK = auto()
@@ -51,6 +52,7 @@ class Kind(Enum):
 
 _END: Final = Kind.END  # looking up an enum's member takes longer than appending a record
 _CHUNK: Final = Kind.CHUNK
+_NO_SPANS: Final = (Kind.START, Kind.CHOICE, Kind.LEAVE)
 END_COST: Final = 32
 """The end of a request takes as long to build as about so many tokens."""
 _STEP_INTS: Final = 2 + len(STEP_ATTRIBUTES)
@@ -78,7 +80,7 @@ class StepRun:
 
     __slots__ = ("counts", "emitted", "numbers", "width")
 
-    def __init__(self, emitted: Sequence[RequestTrail], width: int) -> None:
+    def __init__(self, emitted: Sequence[Recipient], width: int) -> None:
         self.emitted = emitted
         self.width = width
         self.numbers = bytearray()
@@ -99,7 +101,7 @@ class StepRun:
 class Rows(NamedTuple):
     """The first `count` rows of a run."""
 
-    emitted: Sequence[RequestTrail]
+    emitted: Sequence[Recipient]
     width: int
     count: int
     numbers: bytes
@@ -159,7 +161,7 @@ class Recorder:
         step: int,
         start_ns: int,
         end_ns: int,
-        emitted: Sequence[RequestTrail],
+        emitted: Sequence[Recipient],
         *,
         counts: Sequence[int] | None = None,
         prefill_tokens: int | None = UNKNOWN,
@@ -172,8 +174,8 @@ class Recorder:
         kv_evicted: int | None = UNKNOWN,
     ) -> None:
         """Records one engine step, from `start_ns` to `end_ns` (unix ns). `emitted` are the requests that got tokens in
-        it, `counts` the number of tokens of each (None: one each). All its tokens end with it. A number that the engine
-        does not know is left out or None, and absent from the span. This is the hot path.
+        it, or their choices; `counts` is the number of tokens of each (None: one each). All its tokens end with it. A
+        number that the engine does not know is left out or None, and absent from the span. This is the hot path.
         """
         try:
             if emitted.__class__ is not list:
@@ -210,9 +212,9 @@ class Recorder:
             self._guard.failed("recording a step", error)
 
     def _unusual(
-        self, emitted: Sequence[RequestTrail], counts: Sequence[int] | None, *numbers: Any
+        self, emitted: Sequence[Recipient], counts: Sequence[int] | None, *numbers: Any
     ) -> tuple[bytes, bytes]:
-        """Numbers and counts of a step with a number that is None (unknown) or a float (truncated), or with a count over
+        """Numbers and counts of a step that has a number that is None (unknown) or a float (truncated), or a count over
         255. A malformed step is dropped and raises an error.
         """
         given = None if counts is None else tuple(counts)
@@ -300,7 +302,7 @@ def without_malformed(batch: Batch) -> tuple[Batch, list[Rows]]:
     malformed: list[Rows] = []
     positions = [0]  # of each step of the batch and of the end, among the steps that are kept
     for rows in batch.steps:
-        fit = all(isinstance(request, RequestTrail) for request in rows.emitted)
+        fit = all(isinstance(request, Recipient) for request in rows.emitted)
         (kept if fit else malformed).append(rows)
         positions += [positions[-1] + fit * (step + 1) for step in range(rows.count)]
     return Batch(kept, [(record, positions[steps]) for record, steps in batch.others]), malformed
@@ -318,10 +320,10 @@ def spans_in(record: tuple[Any, ...]) -> int:
     kind = kind_of(record)
     if kind is _CHUNK:
         return len(subject_of(record).stamps)
-    return 0 if kind in (Kind.START, Kind.LEAVE) else 1
+    return 0 if kind in _NO_SPANS else 1
 
 
-def _tokens_in(emitted: Sequence[RequestTrail], counts: Sequence[int] | None) -> Iterator[tuple[RequestTrail, int]]:
+def _tokens_in(emitted: Sequence[Recipient], counts: Sequence[int] | None) -> Iterator[tuple[Recipient, int]]:
     """The sampled requests of a step that may be malformed, and the number of tokens of each."""
     if counts is None or len(counts) != len(emitted):
         counts = (1,) * len(emitted)
@@ -331,7 +333,7 @@ def _tokens_in(emitted: Sequence[RequestTrail], counts: Sequence[int] | None) ->
 
 
 def _is_sampled(request: object) -> bool:
-    return isinstance(request, RequestTrail) and request.sampled
+    return isinstance(request, Recipient) and request.sampled
 
 
 def _is_count(value: object) -> bool:

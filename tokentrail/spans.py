@@ -38,13 +38,22 @@ _LARGEST: Final = 1 << 56
 
 class Emitted(NamedTuple):
     """The number of tokens of a request, the stamps of the first and the last (unix ns; 0 when there is none), and the
-    number of those tokens and of others that were lost.
+    number of those tokens and of others that were lost. `choices` are those that got tokens (0: the request has one
+    answer), and `between` is the time from the first token of a choice to its last, summed over them (ns).
     """
 
     tokens: int
     first: int
     last: int
     dropped: int = 0
+    choices: int = 0
+    between: int = 0
+
+    @property
+    def tpot_ns(self) -> float | None:
+        """The time per output token after the first of each choice; None when no choice has two tokens."""
+        gaps = self.tokens - (self.choices or 1)
+        return (self.between if self.choices else self.last - self.first) / gaps if gaps > 0 else None
 
 
 class RequestParts(NamedTuple):
@@ -108,6 +117,9 @@ def request_parts(
         doubles[semconv.TIME_TO_LAST_TOKEN] = (emitted.last - arrival) / 1e9
         if started.attributes and started.attributes.get(semconv.REQUEST_STREAM) is True:
             doubles[semconv.TIME_TO_FIRST_CHUNK] = first_s
+    if emitted.choices:
+        rare[semconv.CHOICES] = emitted.choices
+        rare[semconv.TIME_BETWEEN_TOKENS] = emitted.between / 1e9
     if phases.preemptions:
         rare[semconv.PREEMPTIONS] = phases.preemptions
     if emitted.dropped:

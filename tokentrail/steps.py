@@ -11,7 +11,7 @@ import numpy as np
 
 from tokentrail.clock import STAMP_NS
 from tokentrail.records import Rows, step_ints, token_counts
-from tokentrail.request import ENDED_SLOT, FOREIGN_SLOT, NO_SLOT, RequestTrail
+from tokentrail.request import ENDED_SLOT, FOREIGN_SLOT, NO_SLOT, Recipient
 from tokentrail.slots import Slots, TokenRun
 from tokentrail.wire import I64
 
@@ -80,7 +80,7 @@ def token_columns(
     return slots.advance(owner[order], steps.end[step]), steps.values[:, 0][step]
 
 
-def _owners(runs: Sequence[tuple[Sequence[RequestTrail], int]]) -> TokenOwners:
+def _owners(runs: Sequence[tuple[Sequence[Recipient], int]]) -> TokenOwners:
     """The owners of tokens of runs: so many steps that emit one token to each of these requests.
 
     Decoding repeats itself, so the slots of a run's requests are read once.

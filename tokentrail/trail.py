@@ -29,7 +29,7 @@ from tokentrail.handle import dumps, loads
 from tokentrail.http import GRPC, Endpoint, OtlpHttp, tls_files
 from tokentrail.pipeline import Pipeline
 from tokentrail.records import Kind, Recorder
-from tokentrail.request import Chunk, Host, RequestStart, RequestTrail, UnrecordedRequest
+from tokentrail.request import Choice, Chunk, Host, RequestStart, RequestTrail, UnrecordedRequest
 from tokentrail.semconv import KvEvent
 from tokentrail.spans import start_attributes
 from tokentrail.split import halves
@@ -73,7 +73,9 @@ class Trail(Recorder):
         super().__init__(guard, self._exporter.drop)
         self._provider = provider
         self._clock = clock
-        self._host = Host(clock, self._request_ended, self._request_left, self._chunk_arrived, guard.misuse)
+        self._host = Host(
+            clock, self._request_ended, self._request_left, self._chunk_arrived, self._choice_began, guard.misuse
+        )
         self._pipeline = Pipeline(
             self._records,
             self._exporter,
@@ -235,6 +237,9 @@ class Trail(Recorder):
 
     def _request_left(self, request: RequestTrail) -> None:
         self._append((Kind.LEAVE, request))
+
+    def _choice_began(self, choice: Choice) -> None:
+        self._append((Kind.CHOICE, choice))
 
     def _chunk_arrived(self, chunk: Chunk) -> None:
         self._record((Kind.CHUNK, chunk))
