@@ -129,8 +129,8 @@ class MemoryTransport:
         return answer
 
     def spans(self, name: str | None = None, *, parent: Span | Recipient | None = None) -> list[Span]:
-        """The accepted spans in the order of their arrival; only those called `name`, only the children of `parent` (of a
-        choice: its tokens).
+        """The accepted spans in the order of their arrival; only those called `name`, only the children of `parent`
+        (a choice has its tokens).
         """
         return [
             span
