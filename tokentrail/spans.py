@@ -214,7 +214,7 @@ def _named(kind: SpanKind, operation: Any, provider: Any, model: Any, *others: A
 def _concluded(*outcome: Any) -> bytes:
     attributes = dict(zip(_OUTCOME, outcome, strict=True))
     failed = attributes[semconv.STATUS] == Status.ERROR
-    status = status_bytes(_status(attributes[semconv.ERROR_TYPE]) if failed else None)
+    status = status_bytes(_status(attributes[semconv.ERROR_TYPE] or "") if failed else None)
     return attributes_bytes(attributes) + status
 
 
