@@ -244,7 +244,7 @@ class Assembler:
         """The spans of requests that have ended, and those of their phases. A request that fails is dropped alone."""
         phases: defaultdict[Phase, list[tuple[int, int, int]]] = defaultdict(list)  # row, start, end
         alike: defaultdict[_Shape, list[tuple[int, int, RequestParts]]] = defaultdict(list)  # row, end, parts
-        rows = self._slots.rows_of(requests)
+        rows, keeps_all = self._slots.rows_of(requests), self._sampling.keeps_all
         for request, row, emitted in zip(requests, rows, self._slots.release(requests), strict=True):
             try:
                 ended, arrival = request.ended, request.started.arrival_ns
@@ -253,7 +253,9 @@ class Assembler:
                 found = partition(
                     arrival, end, request.marks, self._unknown_phase, emitted.first if emitted.tokens else None
                 )
-                weight = self._weight(request, row, emitted, end, preempted=found.preemptions > 0)
+                weight: float | None = 1.0
+                if not keeps_all:
+                    weight = self._weight(request, row, emitted, end, preempted=found.preemptions > 0)
                 if weight is None:
                     self.left_out += 1
                     continue
@@ -268,8 +270,6 @@ class Assembler:
         return blocks + [self._phase_block(phase, np.array(intervals)) for phase, intervals in phases.items()]
 
     def _weight(self, request: RequestTrail, row: int, emitted: Emitted, end: int, *, preempted: bool) -> float | None:
-        if self._sampling.keeps_all:
-            return 1.0
         announced = self._slots.is_announced(row)
         return self._sampling.weight(request, emitted, end, preempted=preempted, announced=announced)
 

@@ -68,7 +68,7 @@ def attributes_bytes(attributes: Mapping[str, Any]) -> bytes:
     """
     writer = _WRITERS.get
     return b"".join(
-        [writer(type(value), _other_attribute)(key, value) for key, value in attributes.items() if value is not None]
+        [writer(type(value), fresh_attribute)(key, value) for key, value in attributes.items() if value is not None]
     )
 
 
@@ -97,6 +97,11 @@ def context_bytes(parent: SpanContext | None, trace_state: TraceState | None) ->
         _trace_state(trace_state) if trace_state else b"",
     ]
     return b"".join(parts)
+
+
+def fresh_attribute(key: str, value: object) -> bytes:
+    """An attribute whose text does not come again, such as an id."""
+    return _pair(key, _any_value(value))
 
 
 def text(value: object) -> str:
@@ -129,10 +134,6 @@ _SHORT: Final = 0x4000
 _SHORT_VARINTS: Final = [bytes([v] if v < 0x80 else [v & 0x7F | 0x80, v >> 7]) for v in range(_SHORT)]
 
 
-def _other_attribute(key: str, value: object) -> bytes:
-    return _pair(key, _any_value(value))
-
-
 @lru_cache(maxsize=4096)
 def _text_attribute(key: str, value: str) -> bytes:
     """Most texts come again and again: names, models, tenants."""
@@ -153,12 +154,12 @@ def _double_attribute(key: str, value: float) -> bytes:
 def _array_attribute(key: str, values: Sequence[object]) -> bytes:
     if len(values) == 1 and type(values[0]) is str:
         return _text_in_array(key, values[0])
-    return _other_attribute(key, values)
+    return fresh_attribute(key, values)
 
 
 @lru_cache(maxsize=256)
 def _text_in_array(key: str, value: str) -> bytes:
-    return _other_attribute(key, [value])
+    return fresh_attribute(key, [value])
 
 
 _WRITERS: Final[dict[type, Callable[[str, Any], bytes]]] = {

@@ -52,6 +52,7 @@ class Kind(Enum):
 
 _END: Final = Kind.END  # looking up an enum's member takes longer than appending a record
 _CHUNK: Final = Kind.CHUNK
+_SMALL_REST: Final = 4
 _NO_SPANS: Final = (Kind.START, Kind.CHOICE, Kind.LEAVE)
 END_COST: Final = 32
 """The end of a request takes as long to build as about so many tokens."""
@@ -253,13 +254,15 @@ class Recorder:
 
 
 def take(records: Records, spans: int) -> Batch:
-    """Removes the oldest records, until they stand for at least that many spans or none is left."""
+    """Removes the oldest records, until they stand for at least that many spans or none is left. A rest of less than a
+    quarter goes along, since a build of its own would cost more.
+    """
     batch = Batch([], [])
     run: StepRun | None = None
     found = steps = count = width = 0
     pop = records.popleft
     with suppress(IndexError):  # of an empty deque
-        while found < spans:
+        while found < spans or _SMALL_REST * len(records) < steps + count + len(batch.others):
             record = pop()
             if record is run:
                 count += 1

@@ -11,7 +11,16 @@ from opentelemetry.trace.status import Status as SpanStatus
 from opentelemetry.trace.status import StatusCode
 
 from tokentrail import semconv
-from tokentrail.encode import Span, attributes_bytes, context_bytes, kind_bytes, name_bytes, status_bytes, text
+from tokentrail.encode import (
+    Span,
+    attributes_bytes,
+    context_bytes,
+    fresh_attribute,
+    kind_bytes,
+    name_bytes,
+    status_bytes,
+    text,
+)
 from tokentrail.phases import Partition
 from tokentrail.request import RequestEnd, RequestStart, RequestTrail
 from tokentrail.semconv import Phase, Status
@@ -130,9 +139,9 @@ def request_parts(
     identity, outcome = _identity(started), _outcome(started, ended)
     tail = _named(started.kind, *identity) + _concluded(*outcome)
     if response_id:
-        rare[semconv.RESPONSE_ID] = response_id
+        tail += fresh_attribute(semconv.RESPONSE_ID, response_id)
     if started.attributes or ended.attributes:
-        own = {*ints, *doubles, *rare}
+        own = {*ints, *doubles, *rare, *([semconv.RESPONSE_ID] if response_id else [])}
         own |= {k for k, v in zip(_IDENTITY + _OUTCOME, identity + outcome, strict=True) if v is not None}
         rare |= {k: v for k, v in {**started.attributes, **ended.attributes}.items() if k not in own}
     tail += attributes_bytes(rare) + context_bytes(started.parent, started.trace_state)
@@ -141,8 +150,10 @@ def request_parts(
 
 def announcement_tail(started: RequestStart) -> bytes:
     """The kind and the attributes of an announcement that stay the same as long as the request is open."""
-    own = {semconv.RESPONSE_ID: started.request_id or None, semconv.INPUT_TOKENS: started.input_tokens}
-    return _announced(started.kind, *_identity(started)) + attributes_bytes(own)
+    tail = _announced(started.kind, *_identity(started))
+    if started.request_id:
+        tail += fresh_attribute(semconv.RESPONSE_ID, started.request_id)
+    return tail + attributes_bytes({semconv.INPUT_TOKENS: started.input_tokens})
 
 
 def cold_start_span(cold: ColdStartSpan) -> Span:
