@@ -39,14 +39,14 @@ def test_the_example_without_a_loop_runs_and_sends_what_the_page_says(server):
     assert sorted(phases) == ["decode", "prefill"]
 
 
-def test_the_example_of_a_test_runs():
-    example = EXAMPLES[2]
-    assert "assert" in example
-    run(example)
+def test_the_examples_of_choices_and_of_a_test_run():
+    for example in EXAMPLES[2:4]:
+        assert "assert" in example
+        run(example)
 
 
 def test_the_example_of_settings_runs():
-    (example,) = EXAMPLES[3:]
+    (example,) = EXAMPLES[4:]
     run(example.replace("Bearer …", "Bearer x"))
 
 
