@@ -307,7 +307,7 @@ class Assembler:
             np.array([victim.span_id for victim in victims], np.uint64) if victims else None,
             np.array([event.start for event in events], np.int64),
             np.array([event.end for event in events], np.int64),
-            np.array([(event.blocks, event.step) for event in events], np.int64).T,
+            list(np.array([(event.blocks, event.step) for event in events], np.int64).T),
         )
         name = semconv.KV_SPAN_PREFIX + kind
         return fill(columns, name, (semconv.KV_BLOCKS, semconv.STEP), ((semconv.KV_REASON, reason),))

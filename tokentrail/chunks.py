@@ -20,7 +20,7 @@ def chunk_columns(chunks: Sequence[Chunk], slots: Slots, refuse: Callable[[int, 
     if not chunks:
         return None
     lengths = [len(chunk.stamps) for chunk in chunks]
-    owner, foreign = slots.rows(np.repeat(np.array([chunk.request.slot for chunk in chunks], np.int64), lengths))
+    owner, foreign = slots.rows(np.repeat(np.array([chunk.recipient.slot for chunk in chunks], np.int64), lengths))
     ended = np.repeat(np.array([chunk.ended for chunk in chunks]), lengths)
     ends = np.fromiter(chain.from_iterable(chunk.stamps for chunk in chunks), np.int64)
     alive = (owner >= FIRST_SLOT) & (~ended | (ends <= slots.end[owner]))

@@ -15,9 +15,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from enum import Enum, auto
-from numbers import Integral, Real
+from numbers import Integral
 from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, SupportsInt
 
 import numpy as np
 
@@ -28,7 +28,8 @@ from tokentrail.request import Recipient
 from tokentrail.semconv import STEP_ATTRIBUTES
 from tokentrail.wire import I64
 
-Record = "StepRun | tuple[Any, ...]"
+Record = tuple[Any, ...]
+"""A record that is not a step."""
 
 MAX_PENDING_RECORDS: Final = 65_536
 """Records that may wait, far more than a schedule delay brings. Steps and events beyond it are dropped and counted."""
@@ -100,25 +101,25 @@ class StepRun:
 
 
 class Rows(NamedTuple):
-    """The first `count` rows of a run."""
+    """The rows of so many steps of a run."""
 
     emitted: Sequence[Recipient]
     width: int
-    count: int
+    steps: int
     numbers: bytes
     packed_counts: bytes
 
     def counts(self) -> I64:
         """Tokens per step and request, one step after the other."""
         if not self.width:
-            return np.ones(self.count * len(self.emitted), np.int64)
+            return np.ones(self.steps * len(self.emitted), np.int64)
         return np.frombuffer(self.packed_counts, f"=u{self.width}").astype(np.int64)
 
     @property
     def spans(self) -> int:
         """The number of spans that the rows become: the steps' own, and one for each token of a sampled request."""
         sampled = np.array([_is_sampled(request) for request in self.emitted], np.bool_)
-        return self.count + int(self.counts().reshape(self.count, -1)[:, sampled].sum())
+        return self.steps + int(self.counts().reshape(self.steps, -1)[:, sampled].sum())
 
 
 class Records(deque[Any]):
@@ -133,10 +134,10 @@ class Batch(NamedTuple):
     """Records to be built: steps, and the other records with the number of steps of the batch before each."""
 
     steps: list[Rows]
-    others: list[tuple[tuple[Any, ...], int]]
+    others: list[tuple[Record, int]]
 
     def __len__(self) -> int:
-        return sum(rows.count for rows in self.steps) + len(self.others)
+        return sum(rows.steps for rows in self.steps) + len(self.others)
 
     @property
     def spans(self) -> int:
@@ -222,7 +223,7 @@ class Recorder:
         stamps, values = numbers[:_FIRST_COUNT], numbers[_FIRST_COUNT:]
         known = [*stamps, *(UNKNOWN if value is None else value for value in values)]
         try:
-            packed = _pack(*(int(value) if isinstance(value, Real) else value for value in known))
+            packed = _pack(*(int(value) if isinstance(value, SupportsInt) else value for value in known))
             if given is None:
                 return packed, b""
             if len(given) != len(emitted) or not all(_is_count(count) for count in given):
@@ -232,22 +233,24 @@ class Recorder:
             self._drop(1 + sum(tokens for _, tokens in _tokens_in(emitted, given)), MALFORMED)
             raise
 
-    def _record(self, record: tuple[Any, ...]) -> None:
+    def _record(self, record: Record) -> None:
         if self._closed or len(self._records) >= MAX_PENDING_RECORDS:
             self._refuse(record)
         else:
             self._append(record)
 
-    def _refuse(self, record: tuple[Any, ...]) -> None:
+    def _refuse(self, record: Record) -> None:
         self._count_refused(spans_in(record))
         if kind_of(record) is _CHUNK:
-            subject_of(record).request.lost += spans_in(record)
+            subject_of(record).recipient.request.lost += spans_in(record)
 
     def _refuse_step(self, rows: Rows) -> None:
         self._count_refused(rows.spans)
-        for request, tokens in zip(rows.emitted, rows.counts().tolist(), strict=True):
-            if _is_sampled(request):
-                request.lost += tokens  # without a lock: two threads that emit to one request may lose a count
+        for recipient, tokens in zip(rows.emitted, rows.counts().tolist(), strict=True):
+            if _is_sampled(recipient):
+                recipient.request.lost += (
+                    tokens  # without a lock: two threads that emit to one request may lose a count
+                )
 
     def _count_refused(self, spans: int) -> None:
         self._drop(spans, SHUTDOWN if self._closed else BUFFER_FULL)
@@ -295,7 +298,7 @@ def token_counts(steps: Sequence[Rows]) -> I64 | None:
         return None
     if _WIDE in widths:
         return np.concatenate([rows.counts() for rows in steps])
-    ones = [rows.packed_counts if rows.width else b"\1" * (rows.count * len(rows.emitted)) for rows in steps]
+    ones = [rows.packed_counts if rows.width else b"\1" * (rows.steps * len(rows.emitted)) for rows in steps]
     return np.frombuffer(b"".join(ones), np.uint8).astype(np.int64)
 
 
@@ -307,7 +310,7 @@ def without_malformed(batch: Batch) -> tuple[Batch, list[Rows]]:
     for rows in batch.steps:
         fit = all(isinstance(request, Recipient) for request in rows.emitted)
         (kept if fit else malformed).append(rows)
-        positions += [positions[-1] + fit * (step + 1) for step in range(rows.count)]
+        positions += [positions[-1] + fit * (step + 1) for step in range(rows.steps)]
     return Batch(kept, [(record, positions[steps]) for record, steps in batch.others]), malformed
 
 
@@ -318,7 +321,7 @@ def spans_waiting(records: Iterable[Any]) -> int:
     return others + sum(run.rows(count).spans for run, count in runs.items())
 
 
-def spans_in(record: tuple[Any, ...]) -> int:
+def spans_in(record: Record) -> int:
     """The number of spans that a record becomes for sure. An ended request: one, besides its phases."""
     kind = kind_of(record)
     if kind is _CHUNK:

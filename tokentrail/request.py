@@ -75,7 +75,7 @@ class RequestEnd:
 class Chunk(NamedTuple):
     """Tokens that arrived without an engine step: one stamp (unix ns) each. `ended`: the request had ended before."""
 
-    request: Recipient
+    recipient: Recipient
     stamps: tuple[int, ...]
     ended: bool
 
@@ -97,9 +97,6 @@ class Recipient:
     __slots__ = ("_host", "slot")
 
     sampled = True
-    lost: int
-    """Tokens that the full buffer of records did not take."""
-    ended: RequestEnd | None
 
     def __init__(self, host: Host) -> None:
         self.slot = FOREIGN_SLOT  # only the exporter thread changes it
@@ -117,7 +114,12 @@ class Recipient:
 
     def _emit(self, stamps: tuple[int, ...]) -> None:
         if stamps:
-            self._host.on_chunk(Chunk(self, stamps, self.ended is not None))
+            self._host.on_chunk(Chunk(self, stamps, self.request.ended is not None))
+
+    @property
+    def request(self) -> RequestTrail:
+        """The request itself."""
+        raise NotImplementedError
 
 
 class RequestTrail(Recipient):
@@ -138,9 +140,9 @@ class RequestTrail(Recipient):
         self.trace_id = trace_id
         self.span_id = span_id
         self.started = started
-        self.ended = None
+        self.ended: RequestEnd | None = None
         self.marks: list[tuple[Phase, int]] = []
-        self.lost = 0
+        self.lost = 0  # tokens that the full buffer of records did not take
         self._choices: dict[int, Choice] = {}
         self._token: Token[Context] | None = None
 
@@ -148,6 +150,11 @@ class RequestTrail(Recipient):
         """Nobody can end this request any more: the exporter thread ends it as abandoned."""
         if FIRST_SLOT <= self.slot < FOREIGN_SLOT and self.ended is None:
             self._host.on_end(self)
+
+    @property
+    def request(self) -> RequestTrail:
+        """The request itself."""
+        return self
 
     @property
     def span_context(self) -> SpanContext:
@@ -287,26 +294,17 @@ class RequestTrail(Recipient):
 class Choice(Recipient):
     """One of several answers of a request. Made by `RequestTrail.choice`."""
 
-    __slots__ = ("index", "request")
+    __slots__ = ("_request", "index")
 
     def __init__(self, request: RequestTrail, index: int, host: Host) -> None:
         super().__init__(host)
-        self.request = request
+        self._request = request
         self.index = index
 
     @property
-    def lost(self) -> int:
-        """The lost tokens are those of the request."""
-        return self.request.lost
-
-    @lost.setter
-    def lost(self, tokens: int) -> None:
-        self.request.lost = tokens
-
-    @property
-    def ended(self) -> RequestEnd | None:
-        """A choice ends with its request."""
-        return self.request.ended
+    def request(self) -> RequestTrail:
+        """The request of which this is an answer."""
+        return self._request
 
     def __copy__(self) -> Recipient:
         return copy(self.request)

@@ -47,7 +47,7 @@ def token_owners(steps: Sequence[Rows]) -> TokenOwners:
 
     Raises `AttributeError` for a step of an object that is no request, and `TypeError` if its slot is no number.
     """
-    owners = _owners([(rows.emitted, rows.count) for rows in steps])
+    owners = _owners([(rows.emitted, rows.steps) for rows in steps])
     counts = token_counts(steps)
     return owners if counts is None else TokenOwners(*(np.repeat(column, counts) for column in owners))
 

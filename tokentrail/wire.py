@@ -206,8 +206,8 @@ class SpanTemplate:
             return Block(raw.data.cast("B"), count, size)
         lengths = np.fromiter(map(len, tails), np.int64, count)
         out["size"] = padded_varint(lengths + size - _HEAD, NARROW)
-        heads = raw.tobytes()
-        (block,) = joined([heads[i * size : (i + 1) * size] + tail for i, tail in enumerate(tails)])
+        written = raw.tobytes()
+        (block,) = joined([written[i * size : (i + 1) * size] + tail for i, tail in enumerate(tails)])
         return block
 
     def _begin(self, rows: npt.NDArray[np.uint8], columns: Columns) -> None:
@@ -262,7 +262,7 @@ def padded_varint(values: I64, width: int) -> npt.NDArray[np.unsignedinteger]:
 
     Bits move apart by halves: the upper 14 of 28 bits by two places, then the upper 7 of each 14 by one.
     """
-    out: npt.NDArray[np.unsignedinteger] = np.minimum(np.maximum(values, 0), _saturated(width)).astype(f"u{width}")
+    out: npt.NDArray[Any] = np.minimum(np.maximum(values, 0), _saturated(width)).astype(f"u{width}")
     for half in (28, 14, 7) if width == WIDE else (14, 7):
         low = _groups(half, width)
         out = (out & low) | ((out & (low << half)) << (half // 7))

@@ -116,7 +116,7 @@ def test_steps_in_a_row_with_the_same_requests_are_one_run(trail, two):
     for number, emitted in enumerate(([*two], [*two], tuple(two), two[:1], two)):
         trail.step(number, 0, 0, emitted)
     batch = taken(trail)
-    assert [(rows.count, len(rows.emitted)) for rows in batch.steps] == [(2, 2), (1, 2), (1, 1), (1, 2)]
+    assert [(rows.steps, len(rows.emitted)) for rows in batch.steps] == [(2, 2), (1, 2), (1, 1), (1, 2)]
     assert step_ints(batch.steps)[:, 2].tolist() == [0, 1, 2, 3, 4]
 
 
@@ -163,7 +163,7 @@ def test_records_keep_their_place_when_malformed_steps_go(trail, two):
     trail.step(3, 0, 0, two)
     two[1].end(0)
     batch, malformed = without_malformed(taken(trail))
-    assert [rows.count for rows in malformed] == [2]
+    assert [rows.steps for rows in malformed] == [2]
     assert step_ints(batch.steps)[:, 2].tolist() == [0, 3]
     assert [steps for _, steps in batch.others[2:]] == [1, 2]
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from tests.tokentrail.support import run
-from tokentrail import assemble, config, export, semconv
+from tokentrail import assemble, config, export, records, semconv
 from tokentrail.config import Settings
 from tokentrail.testing import parse_spans
 
@@ -81,7 +81,7 @@ def test_every_reason_of_a_drop_is_listed():
     assert set(listed) == {
         assemble.FOREIGN,
         assemble.LATE,
-        assemble.MALFORMED,
+        records.MALFORMED,
         export.BUFFER_FULL,
         export.EXPIRED,
         export.REFUSED,
