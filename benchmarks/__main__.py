@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-BENCHMARKS = ("sdk_span_cost", "collector_ingest", "query_10m", "engine_decode")
+BENCHMARKS = ("sdk_span_cost", "sdk_metrics", "sdk_wakeups", "collector_ingest", "query_10m", "engine_decode")
 
 
 def main(

@@ -6,7 +6,7 @@ from tokentrail.config import Settings
 from tokentrail.export import TrailStats
 from tokentrail.http import Endpoint
 from tokentrail.request import Choice, RequestTrail
-from tokentrail.sampling import Sampling
+from tokentrail.sampling import Sampling, Thresholds
 from tokentrail.semconv import KvEvent, Phase, Status
 from tokentrail.trail import Trail
 from tokentrail.version import __version__
@@ -21,6 +21,7 @@ __all__ = [
     "Sampling",
     "Settings",
     "Status",
+    "Thresholds",
     "Trail",
     "TrailStats",
     "__version__",

@@ -12,10 +12,11 @@ import numpy.typing as npt
 from tokentrail import semconv
 from tokentrail.chunks import chunk_columns
 from tokentrail.encode import Span, span_bytes
+from tokentrail.export import SAMPLED_OUT
 from tokentrail.guard import Guard
 from tokentrail.phases import partition
 from tokentrail.records import MALFORMED, Batch, Kind, Rows, kind_of, subject_of, without_malformed
-from tokentrail.request import ENDED_SLOT, Choice, RequestTrail
+from tokentrail.request import ENDED_SLOT, Choice, RequestEnd, RequestTrail
 from tokentrail.sampling import Sampling
 from tokentrail.semconv import KvEvent, Phase, Status
 from tokentrail.slots import Slots, TokenRun, trace_columns
@@ -28,6 +29,8 @@ ANNOUNCE_AFTER_NS: Final = 5_000_000_000
 """A request is announced on arrival, again after this time, and from then on after twice the time before …"""
 ANNOUNCE_EVERY_NS: Final = 20_000_000_000
 """… but at least this often: the collector takes a request for lost that it has not heard of for 30 s."""
+ANNOUNCED_AT_ONCE: Final = 500
+"""Announcements that are built without a break."""
 LATE: Final = "late"
 """Reason of a drop: the token's request had ended."""
 FOREIGN: Final = "foreign"
@@ -70,12 +73,23 @@ class Assembler:
 
     `build_steps` and then `build_requests` are called for each batch. A kind of record that fails does not stop the
     others; `take_lost` gives the spans that could not be built. `max_age_s` is the age at which an open request ends as
-    abandoned. `left_out` counts the requests that `sampling` left out.
+    abandoned. `left_out` counts the requests that `sampling` left out. `on_end` gets every request that ended, its end
+    (unix ns) and its tokens. `breathe` is called between two pieces of work, so that other threads get their turn.
     """
 
-    def __init__(self, guard: Guard, max_age_s: float, ids: np.random.Generator, sampling: Sampling) -> None:
+    def __init__(
+        self,
+        guard: Guard,
+        max_age_s: float,
+        ids: np.random.Generator,
+        sampling: Sampling,
+        on_end: Callable[[RequestTrail, RequestEnd, int, Emitted], object],
+        breathe: Callable[[], object],
+    ) -> None:
         self.abandoned = self.left_out = 0
         self._sampling = sampling
+        self._on_end = on_end
+        self._breathe = breathe
         self._guard = guard
         self._max_age_ns = round(max_age_s * 1e9)
         self._ids = ids
@@ -93,8 +107,10 @@ class Assembler:
         records = _sorted(batch)
         sampling = self._sampling
         traced = None if sampling.keeps_all else [sampling.records_tokens(request) for request in records.started]
+        self._breathe()
         self._slots.take(records.started, traced)
         self._slots.take_choices(records.choices)
+        self._breathe()
         try:
             columns = self._columns(batch.steps)
         except (TypeError, AttributeError) as error:
@@ -109,7 +125,9 @@ class Assembler:
         for request, after_steps in records.left:
             if self._slots.mark_ended(request, after_steps=after_steps, end=-1):
                 self._left.append(request)
+        self._breathe()
         self._check_stamps(records, columns, now)
+        self._breathe()
         events = self._kv_blocks(records.events[Kind.KV]) + self._encode_each(
             cold_start_span, records.events[Kind.COLD]
         )
@@ -138,7 +156,7 @@ class Assembler:
         self._slots.lose(owners)
 
     def take_lost(self) -> Counter[str]:
-        """The spans that were lost since the last call, by reason."""
+        """The spans that were lost or sampled out since the last call, by reason."""
         lost, self._lost = self._lost, Counter()
         return lost
 
@@ -217,7 +235,10 @@ class Assembler:
     def _traced(self, tokens: _Tokens) -> _Tokens:
         """The tokens that become spans."""
         traced = self._slots.traced[tokens.run.rows]
-        return tokens if traced.all() else _chosen_tokens(tokens, traced)
+        if traced.all():
+            return tokens
+        self._lost[SAMPLED_OUT] += int(tokens.run.lengths[~traced].sum())
+        return _chosen_tokens(tokens, traced)
 
     def _by_choice(self, tokens: _Tokens) -> list[_Tokens]:
         """The tokens of requests with one answer, and those of choices."""
@@ -227,6 +248,7 @@ class Assembler:
         return [_chosen_tokens(tokens, ~of_choices), _chosen_tokens(tokens, of_choices)]
 
     def _token_block(self, tokens: _Tokens) -> Block:
+        self._breathe()
         slots, run = self._slots, tokens.run
         parent, choice = slots.span[run.rows], slots.choice[run.rows]
         ordinal = np.repeat((choice + 1) << 32, run.lengths) + run.index + 1
@@ -246,10 +268,12 @@ class Assembler:
         alike: defaultdict[_Shape, list[tuple[int, int, RequestParts]]] = defaultdict(list)  # row, end, parts
         rows, keeps_all = self._slots.rows_of(requests), self._sampling.keeps_all
         for request, row, emitted in zip(requests, rows, self._slots.release(requests), strict=True):
+            self._breathe()
             try:
                 ended, arrival = request.ended, request.started.arrival_ns
                 assert ended is not None
                 end = max(ended.at_ns, arrival, emitted.last)
+                self._tell(request, ended, end, emitted)
                 found = partition(
                     arrival, end, request.marks, self._unknown_phase, emitted.first if emitted.tokens else None
                 )
@@ -258,6 +282,7 @@ class Assembler:
                     weight = self._weight(request, row, emitted, end, preempted=found.preemptions > 0)
                 if weight is None:
                     self.left_out += 1
+                    self._lost[SAMPLED_OUT] += 1
                     continue
                 parts = request_parts(request, ended, emitted, found, weight)
                 alike[tuple(parts.ints), tuple(parts.doubles)].append((row, end, parts))
@@ -268,6 +293,12 @@ class Assembler:
                 self._guard.failed("building a span", error)
         blocks = [self._request_block(shape, group) for shape, group in alike.items()]
         return blocks + [self._phase_block(phase, np.array(intervals)) for phase, intervals in phases.items()]
+
+    def _tell(self, request: RequestTrail, ended: RequestEnd, end: int, emitted: Emitted) -> None:
+        try:
+            self._on_end(request, ended, end, emitted)
+        except Exception as error:
+            self._guard.failed("recording metrics", error)
 
     def _weight(self, request: RequestTrail, row: int, emitted: Emitted, end: int, *, preempted: bool) -> float | None:
         announced = self._slots.is_announced(row)
@@ -325,9 +356,9 @@ class Assembler:
         slots.announcement[due] = now + slots.wait[due]
         begun = slots.tokens[due] > 0
         return [
-            self._announcement_block(some, keys, now)
+            self._announcement_block(some[done : done + ANNOUNCED_AT_ONCE], keys, now)
             for some, keys in ((due[begun], (semconv.TIME_TO_FIRST_TOKEN,)), (due[~begun], ()))
-            if len(some)
+            for done in range(0, len(some), ANNOUNCED_AT_ONCE)
         ]
 
     def _is_certain(self, slot: int, now: int) -> bool:
@@ -335,6 +366,7 @@ class Assembler:
         return request is not None and self._sampling.announces(request, self._slots.emitted(slot, request.lost), now)
 
     def _announcement_block(self, due: I64, keys: Sequence[str], now: int) -> Block:
+        self._breathe()
         slots, arrival = self._slots, self._slots.arrival[due]
         columns = Columns(
             (slots.trace_high[due], slots.trace_low[due]),
@@ -352,6 +384,7 @@ class Assembler:
         """The kind and the attributes of a request's announcements that stay the same."""
         known = self._slots.identity.get(slot)
         if known is None:
+            self._breathe()
             request = self._slots.open[slot]()
             known = announcement_tail(request.started) if request else b""
             self._slots.identity[slot] = known

@@ -12,12 +12,13 @@ from importlib.util import find_spec
 from typing import Final
 
 from opentelemetry.exporter.otlp.proto.http import Compression
+from opentelemetry.metrics import MeterProvider
 from opentelemetry.sdk import environment_variables as otel
 from opentelemetry.util.re import parse_env_headers
 
 from tokentrail.guard import logger
 from tokentrail.http import GRPC, HTTP, Endpoint
-from tokentrail.sampling import Sampling
+from tokentrail.sampling import Sampling, Thresholds
 
 MAX_QUEUE_BYTES: Final = "TOKENTRAIL_MAX_QUEUE_BYTES"
 MAX_REQUEST_AGE_S: Final = "TOKENTRAIL_MAX_REQUEST_AGE_S"
@@ -42,6 +43,8 @@ class Settings:
     max_request_age_s: float = 7_200.0
     strict: bool = False
     sampling: Sampling = field(default_factory=Sampling)
+    meter_provider: MeterProvider | None = None
+    """Where the metrics of the SDK go; None is the global one."""
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> Settings:
@@ -140,7 +143,9 @@ class _Env:
     def sampling(self) -> Sampling:
         raw = self.text(SAMPLING)
         try:
-            return Sampling(**json.loads(raw)) if raw else Sampling()
+            given = json.loads(raw) if raw else {}
+            thresholds = tuple(Thresholds(**entry) for entry in given.pop("thresholds", ()))
+            return Sampling(**given, thresholds=thresholds)
         except (ValueError, TypeError, AttributeError) as error:
             logger.warning("%s=%r is not usable: %s; keeping every request", SAMPLING, raw, error)
             return Sampling()

@@ -1,8 +1,17 @@
-"""A lock that lets those who wait go first."""
+"""Lets other threads go first: a lock that its owner cannot take again before them, and breaks in long work."""
 
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+WORK_S: Final = 0.001
+BREAK_S: Final = 0.000_05
+"""A thread that builds takes a break after so long. Another thread that wakes waits for its turn until then; without
+breaks it would wait for the interpreter's switch interval, 5 ms.
+"""
 
 
 class Gate:
@@ -32,3 +41,25 @@ class Gate:
         """Lets the next one in."""
         self._owner = 0
         self._held.release()
+
+
+class Breaks:
+    """Calls between two pieces of work: each lets the other threads run, if the last break was `WORK_S` ago.
+
+    0.0 ms   a break ends, the work goes on
+    0.6 ms   called: nothing
+    1.1 ms   called: sleeps, and whoever waits for the interpreter gets it
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = time.perf_counter, sleep: Callable[[float], object] = time.sleep
+    ) -> None:
+        self._clock = clock
+        self._sleep = sleep
+        self._due = 0.0
+
+    def __call__(self) -> None:
+        """Sleeps for a moment, if a break is due."""
+        if self._clock() >= self._due:
+            self._sleep(BREAK_S)
+            self._due = self._clock() + WORK_S

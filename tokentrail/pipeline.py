@@ -18,8 +18,9 @@ from tokentrail.assemble import Assembler
 from tokentrail.clock import now_ns
 from tokentrail.config import MAX_PAYLOAD_BYTES, Settings, body_compression, compressor
 from tokentrail.export import SHUTDOWN, Exporter, TrailStats, deadline
-from tokentrail.gate import Gate
+from tokentrail.gate import Breaks, Gate
 from tokentrail.guard import Guard
+from tokentrail.metrics import metrics_of
 from tokentrail.records import MALFORMED, Batch, Kind, Records, kind_of, spans_waiting, take
 from tokentrail.semconv import SCHEMA_URL, SCOPE_NAME
 from tokentrail.wire import Block, Envelope, Payload, Rank
@@ -32,7 +33,9 @@ _NOTHING: Final = Batch([], [])
 
 
 class Pipeline:
-    """Turns the records of the hot path into payloads and queues them for the collector."""
+    """Turns the records of the hot path into payloads and queues them for the collector. `capacity` is the most spans
+    that the queue takes.
+    """
 
     def __init__(
         self,
@@ -56,11 +59,14 @@ class Pipeline:
         self._clock = clock
         self._background = background
         self._compress = compressor(body_compression(settings.endpoint))
+        self._metrics = metrics_of(settings.meter_provider)
+        self.capacity = settings.max_queue_spans
         spans, size = settings.max_queue_spans, settings.max_queue_bytes
         self._batch_spans = max(min(BATCH_SPANS, spans // 4, size // 4 // SPAN_BYTES), 1)
         self._payload_spans = max(min(settings.max_payload_spans, spans // 8), 1)
         self._payload_bytes = min(MAX_PAYLOAD_BYTES, size // 8)
         self._start(ids or np.random.default_rng())
+        self._metrics.watch(self)
         os.register_at_fork(
             before=_on_living(self, Pipeline._before_fork),
             after_in_parent=_on_living(self, Pipeline._after_fork_in_parent),
@@ -73,7 +79,11 @@ class Pipeline:
         self._asks = self._answered = 0
         self._stopping = self._ended = False
         self._batch = _NOTHING
-        self._assembler = Assembler(self._guard, self._settings.max_request_age_s, ids, self._settings.sampling)
+        self._breathe: Callable[[], object] = Breaks() if self._background else lambda: None
+        settings = self._settings
+        self._assembler = Assembler(
+            self._guard, settings.max_request_age_s, ids, settings.sampling, self._metrics.record, self._breathe
+        )
         self._envelope = Envelope(self._resource(), SCOPE_NAME, self._version, SCHEMA_URL)
         if self._background:
             threading.Thread(target=self._assemble, name="tokentrail-assemble", daemon=True).start()
@@ -91,6 +101,7 @@ class Pipeline:
             accepted=stats.accepted + pending,
             pending=pending,
             abandoned=self._assembler.abandoned,
+            errors=self._guard.errors,
             left_out=self._assembler.left_out,
         )
 
@@ -211,6 +222,7 @@ class Pipeline:
                 self._guard.failed("building a batch", error)
         taken = self._exporter.offer(*payloads, lost=lost, handover=self._hand_over(left))
         refused, row = [], 0
+        self._breathe()
         for payload, fits in zip(payloads, taken, strict=True):
             if payload.rank is ranks[0][0] and not fits:
                 refused.append(slice(row, row + payload.spans))
@@ -226,8 +238,11 @@ class Pipeline:
         return hand_over
 
     def _payloads(self, blocks: Sequence[Block], rank: Rank) -> list[Payload]:
-        made = self._envelope.payloads(blocks, max_spans=self._payload_spans, max_bytes=self._payload_bytes)
-        return [Payload(self._compress(payload.body), payload.spans, rank) for payload in made]
+        made = []
+        for payload in self._envelope.payloads(blocks, max_spans=self._payload_spans, max_bytes=self._payload_bytes):
+            self._breathe()
+            made.append(Payload(self._compress(payload.body), payload.spans, rank))
+        return made
 
     def _drop_records(self) -> None:
         """Counts the records that came too late to be built as dropped, once the trail has ended."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from tokentrail.request import RequestTrail
 from tokentrail.semconv import TOKEN_ID_STRIDE, Status
@@ -14,23 +14,43 @@ _IDS: Final = 1 << 64
 
 
 @dataclass(frozen=True, slots=True)
+class Thresholds:
+    """The latencies (seconds) that an SLO allows to the requests of a class, of a tenant, or of both. An empty class or
+    tenant stands for all of them.
+    """
+
+    slo_class: str = ""
+    tenant: str = ""
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    e2e_s: float | None = None
+
+    def __post_init__(self) -> None:
+        most: dict[str, Any] = {"ttft_s": self.ttft_s, "tpot_s": self.tpot_s, "e2e_s": self.e2e_s}
+        given = {name: value for name, value in most.items() if value is not None}
+        if not given:
+            raise ValueError(f"thresholds with none of {', '.join(most)}")
+        for name, value in given.items():
+            if not isinstance(value, int | float) or not 0 < value < float("inf"):
+                raise ValueError(f"the threshold {name}={value!r} is no number of seconds")
+
+
+@dataclass(frozen=True, slots=True)
 class Sampling:
-    """Keeps every request that failed, was preempted, or was slower than a threshold, and the others at a rate.
+    """Keeps every request that failed, was preempted or missed a threshold, and the others at a rate.
 
     `rate` is that of all tenants, `tenants` those of single ones. Of the requests that are kept at the rate, the part
-    `token_rate` gets token spans; the others keep their counts and times. With SLOs of several classes, the strictest
-    thresholds keep all misses.
+    `token_rate` gets token spans; the others keep their counts and times. All `thresholds` of a request's class and
+    tenant apply to it, and missing one of them is enough.
 
     A kept request stands for `weight` requests: 1 for those that are always kept, 1 / rate for the others. Sums of
-    weights are unbiased estimates of counts over all requests.
+    weights are unbiased estimates of counts over all requests (Horvitz and Thompson, 1952).
     """
 
     rate: float = 1.0
     tenants: Mapping[str, float] = field(default_factory=dict)
     token_rate: float = 1.0
-    ttft_s: float | None = None
-    tpot_s: float | None = None
-    e2e_s: float | None = None
+    thresholds: Sequence[Thresholds] = ()
 
     def __post_init__(self) -> None:
         for name, rate in {"rate": self.rate, "token_rate": self.token_rate, **self.tenants}.items():
@@ -54,14 +74,19 @@ class Sampling:
         self, request: RequestTrail, emitted: Emitted, end: int, *, preempted: bool, announced: bool
     ) -> float | None:
         """The number of requests that this one stands for, or None when it is left out. It ended at `end` (unix ns).
-        A request that was announced is kept, since nobody would learn of its end otherwise.
+
+        A request that was announced as late and turned out not to be, since its stamps came late, is kept: nobody
+        would learn of its end otherwise. It stands for none, since those that the rate keeps stand for it too.
         """
-        failed = request.ended is not None and request.ended.status is Status.ERROR
-        if failed or preempted or self._is_late(request, emitted, end) or self._is_slow(emitted):
+        ended = request.ended
+        failed = ended is not None and ended.status is Status.ERROR
+        tpot_ns = emitted.tpot_ns(ended.output_tokens if ended else None)
+        slow = tpot_ns is not None and any(_over(tpot_ns, given.tpot_s) for given in self._of(request))
+        if failed or preempted or slow or self._is_late(request, emitted, end):
             return 1.0
         if self.is_chosen(request):
             return 1 / self._rate(request)
-        return 1.0 if announced else None
+        return 0.0 if announced else None
 
     def announces(self, request: RequestTrail, emitted: Emitted, now: int) -> bool:
         """Whether a request under way is certain to be kept: nobody learns of the others, so that nobody waits for
@@ -70,12 +95,19 @@ class Sampling:
         return self.is_chosen(request) or self._is_late(request, emitted, now)
 
     def _is_late(self, request: RequestTrail, emitted: Emitted, now: int) -> bool:
+        """Whether TTFT or E2E is over a threshold at `now`. A request without a token waits for its first. What is late
+        stays late; TPOT is certain at the end only.
+        """
         arrival = request.started.arrival_ns
         first = emitted.first if emitted.tokens else now
-        return _over(first - arrival, self.ttft_s) or _over(now - arrival, self.e2e_s)
+        return any(
+            _over(first - arrival, given.ttft_s) or _over(now - arrival, given.e2e_s) for given in self._of(request)
+        )
 
-    def _is_slow(self, emitted: Emitted) -> bool:
-        return emitted.tokens > 1 and _over((emitted.last - emitted.first) / (emitted.tokens - 1), self.tpot_s)
+    def _of(self, request: RequestTrail) -> list[Thresholds]:
+        """The thresholds of a request's class and tenant."""
+        classes, tenants = ("", request.started.slo_class), ("", request.started.tenant)
+        return [given for given in self.thresholds if given.slo_class in classes and given.tenant in tenants]
 
     def _rate(self, request: RequestTrail) -> float:
         return self.tenants.get(request.started.tenant, self.rate)
@@ -89,4 +121,4 @@ def _draw(request: RequestTrail) -> float:
     """A number in [0, 1), spread evenly over requests. It comes from the span id, since OpenTelemetry's ratio sampler
     looks at the trace id: the two decide independently.
     """
-    return request.span_id * TOKEN_ID_STRIDE % _IDS / _IDS
+    return (request.span_id * TOKEN_ID_STRIDE % _IDS >> 11) / (1 << 53)

@@ -130,7 +130,8 @@ times are those of the tokens that were recorded, also of the ones that were los
 ABANDONED: Final = "abandoned"
 """`error.type` of a request that nobody ended."""
 SAMPLING_WEIGHT: Final = "tokentrail.sampling.weight"
-"""The number of requests (double) that this one stands for, since others like it were left out. Absent: 1."""
+"""The number of requests (double) that this one stands for, since others like it were left out. Absent: 1. 0: it was
+sent for its end alone, since it had been announced."""
 PHASE_TIME_PREFIX: Final = "tokentrail.phase_time."
 """`tokentrail.phase_time.<phase>`: nanoseconds (int) that the request spent in a phase, summed; absent when 0."""
 

@@ -58,11 +58,11 @@ class Emitted(NamedTuple):
     choices: int = 0
     between: int = 0
 
-    @property
-    def tpot_ns(self) -> float | None:
-        """The time per output token after the first of each choice; None when no choice has two tokens."""
-        gaps = self.tokens - (self.choices or 1)
-        return (self.between if self.choices else self.last - self.first) / gaps if gaps > 0 else None
+    def tpot_ns(self, output_tokens: int | None = None) -> float | None:
+        """The mean gap between the tokens of choices, None without any. `output_tokens` goes before those recorded."""
+        gaps = (self.tokens if output_tokens is None else output_tokens) - (self.choices or 1)
+        between = self.between if self.choices else self.last - self.first
+        return between / gaps if self.tokens and gaps > 0 else None
 
 
 class RequestParts(NamedTuple):

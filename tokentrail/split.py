@@ -12,9 +12,10 @@ from tokentrail.wire import Payload
 def halves(compression: Compression, payload: Payload) -> list[Payload]:
     """The first and the second half of a payload's spans."""
     body = decompressor(compression)(payload.body)
-    (resource,) = ExportTraceServiceRequest.FromString(body).resource_spans
+    resources = ExportTraceServiceRequest.FromString(body).resource_spans  # several, but alike, when it was joined
+    spans = [span for resource in resources for scope in resource.scope_spans for span in scope.spans]
+    resource = resources[0]
     (scope,) = resource.scope_spans
-    spans = list(scope.spans)
     middle = len(spans) // 2
     made = []
     for part in (spans[:middle], spans[middle:]):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,8 @@ from typing import Any
 import numpy as np
 from opentelemetry import propagate
 from opentelemetry.context import get_current
+from opentelemetry.exporter.otlp.proto.http import Compression
+from opentelemetry.metrics import MeterProvider
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import DEFAULT_ON, Decision
@@ -49,6 +50,7 @@ class Trail(Recorder):
         service_name: str | None = None,
         variant: str = "",
         resource: Mapping[str, str | int] | None = None,
+        meter_provider: MeterProvider | None = None,
         transport: Transport | None = None,
         clock: Callable[[], int] = now_ns,
         ids: np.random.Generator | None = None,
@@ -56,19 +58,22 @@ class Trail(Recorder):
     ) -> None:
         """`Trail(endpoint="https://collector:4318", headers={…})` needs no environment variables; `Settings` and
         `Endpoint.to` take everything else. `provider` holds the sampler, the id generator and the resource; by default
-        it is made of OTEL_* variables, `service_name`, `variant` and `resource`, as in `from_env`.
+        it is made of OTEL_* variables, `service_name`, `variant` and `resource`, as in `from_env`. The metrics of
+        the SDK go to `meter_provider`, by default OpenTelemetry's global one.
         """
-        settings = settings or Settings(Endpoint.to(endpoint, headers=headers))
+        settings = settings or Settings(Endpoint.to(endpoint, headers=headers), meter_provider=meter_provider)
         provider = provider or TracerProvider(
             resource=_resource(service_name, variant, resource), shutdown_on_exit=False
         )
         guard = Guard(strict=settings.strict)
+        compression = body_compression(settings.endpoint)
         self._exporter = Exporter(
             transport or _transport(settings.endpoint),
             guard,
             max_spans=settings.max_queue_spans,
             max_bytes=settings.max_queue_bytes,
-            halves=partial(halves, body_compression(settings.endpoint)),
+            halves=partial(halves, compression),
+            joined_spans=settings.max_payload_spans if compression is Compression.NoCompression else 0,
         )
         super().__init__(guard, self._exporter.drop)
         self._provider = provider
@@ -229,8 +234,8 @@ class Trail(Recorder):
 
     @property
     def stats(self) -> TrailStats:
-        """Counts of spans: `accepted = exported + dropped + queued + pending`, always."""
-        return replace(self._pipeline.stats, errors=self._guard.errors)
+        """Counts of spans: `accepted = exported + dropped + queued + pending + sampled_out`, always."""
+        return self._pipeline.stats
 
     def _request_ended(self, request: RequestTrail) -> None:
         self._append((Kind.END, request))  # also when the buffer is full or closed: a request that began must end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
@@ -39,9 +40,10 @@ class Incident(BaseModel):
 
 
 class Incidents(BaseModel):
-    """`/incidents`."""
+    """`/incidents`. `firing_outside` counts the incidents that fire and that the filters leave out."""
 
     incidents: list[Incident]
+    firing_outside: int
 
 
 def router(ctx: Context) -> APIRouter:
@@ -52,11 +54,24 @@ def router(ctx: Context) -> APIRouter:
     def get_incidents(query: Annotated[WindowQuery, Query()]) -> Incidents:
         """Incidents of the window: first those that fire at its end, then the others, each newest first."""
         window = query.window(ctx.clock())
-        found = [incident for find in dict.fromkeys(FINDERS.values()) for incident in find(ctx, window)]
+        found = _found(ctx, window)
+        unfiltered = replace(window, filter=selected({}, "filter"))
+        everything = found if window == unfiltered else _found(ctx, unfiltered)
         newest_first = sorted(found, key=lambda i: i.start, reverse=True)
-        return Incidents(incidents=sorted(newest_first, key=lambda i: not i.firing))
+        return Incidents(
+            incidents=sorted(newest_first, key=lambda i: not i.firing),
+            firing_outside=len(_firing(everything) - _firing(found)),
+        )
 
     return routes
+
+
+def _found(ctx: Context, window: Window) -> list[Incident]:
+    return [incident for find in dict.fromkeys(FINDERS.values()) for incident in find(ctx, window)]
+
+
+def _firing(incidents: list[Incident]) -> set[tuple[str, str | None, str | None]]:
+    return {(i.cause, i.slo, i.instance) for i in incidents if i.firing}
 
 
 def _incident(cause: Cause, *, start_ns: int, end_ns: int | None, **fields: Any) -> Incident:

@@ -32,16 +32,13 @@ def _duration(value: Any) -> int:
 
 
 def _objective(value: Any) -> Decimal:
-    if not isinstance(value, str):
-        msg = f'{value!r} must be a quoted decimal, such as "0.95": a binary fraction is not exact'
-        raise ValueError(msg)  # as above
     try:
-        objective = Decimal(value)
+        objective = Decimal(value) if isinstance(value, str) else Decimal("NaN")
     except InvalidOperation:
         objective = Decimal("NaN")
     if not (objective.is_finite() and 0 < objective < 1):
-        msg = f'{value!r} must be between 0 and 1, both excluded, such as "0.95"'
-        raise ValueError(msg)
+        msg = f"{value!r} must be between 0 and 1, both excluded, such as 0.95"
+        raise ValueError(msg)  # as above
     return objective
 
 
@@ -102,10 +99,21 @@ class _SloFile(_Strict):
         return self
 
 
+class _ExactLoader(yaml.SafeLoader):
+    """YAML's safe loader, with decimals left as text: 0.95 as a binary fraction would not be exact."""
+
+
+def _as_written(loader: _ExactLoader, node: yaml.ScalarNode) -> str:
+    return str(loader.construct_scalar(node))
+
+
+_ExactLoader.add_constructor("tag:yaml.org,2002:float", _as_written)
+
+
 def load_slos(path: Path) -> tuple[Slo, ...]:
     """The SLOs of a file. Raises SloFileError when it cannot be read or anything in it is wrong."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_ExactLoader)  # noqa: S506 - a SafeLoader
     except (OSError, UnicodeDecodeError) as error:
         msg = f"{path}: cannot be read: {error}"
         raise SloFileError(msg) from error

@@ -14,11 +14,16 @@ from dashboard.transform import Json
 SEVERITY_COLOURS: dict[str, Any] = {"page": "red", "ticket": "orange", "info": "blue"}
 
 
-def firing(incidents: list[Json]) -> None:
-    """The incidents that fire now, or the sentence that none does."""
-    now = [incident for incident in incidents if incident["firing"]]
+def firing(answer: Json) -> None:
+    """The incidents that fire now, or the sentence that none does, and how many fire outside of the filters."""
+    now, outside = [i for i in answer["incidents"] if i["firing"]], answer["firing_outside"]
     with st.container(key="firing"):
-        if not now:
+        if outside:
+            fire = "incident fires" if outside == 1 else "incidents fire"
+            st.warning(
+                f"{outside} {fire} outside of these filters. Clear them to see all.", icon=":material/filter_alt:"
+            )
+        elif not now:
             st.success("Nothing is firing.", icon=":material/check_circle:")
         for number, incident in enumerate(now):
             with st.container(border=True, key=f"incident-{number}"):

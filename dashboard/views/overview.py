@@ -45,7 +45,7 @@ def body(view: View, seconds: float) -> None:
         components.no_data()
     st.caption(f"{clock(summary['window']['start'])} – {clock(summary['window']['end'])}")
     with or_problem():
-        events.firing(answers.need("incidents")["incidents"])
+        events.firing(answers.need("incidents"))
     with or_problem():
         slos.cards(answers.need("slos")["slos"])
     latencies(answers, summary, view.slo)

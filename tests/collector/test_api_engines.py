@@ -145,3 +145,18 @@ class TestIncidents:
         rows.requests([{"slo_class": "chat", "status": "error"} for _ in range(40)])
         assert api("incidents")["incidents"] != []
         assert api("incidents", **params)["incidents"] == []
+
+    def test_a_filter_says_how_many_fire_outside_of_it(self, api, rows):
+        assert api("incidents", tenant="other")["firing_outside"] == 0
+        rows.requests([{"slo_class": "chat", "status": "error"} for _ in range(40)])
+        rows.open(start=NOW - 90 * SECOND, seen=NOW - 50 * SECOND, instance="dead")
+        rows.open(start=NOW - 800 * SECOND, seen=NOW - 700 * SECOND, instance="died")
+        assert api("incidents")["firing_outside"] == 0
+        firing = [(i["cause"], i["slo"], i["instance"]) for i in api("incidents")["incidents"] if i["firing"]]
+        assert {("slo_burn", "chat", None), ("engine_lost", None, "dead")} < set(firing)
+        assert api("incidents", tenant="other")["firing_outside"] == len(firing)
+        chat = api("incidents", slo_class="chat")
+        inside = [(i["cause"], i["slo"], i["instance"]) for i in chat["incidents"]]
+        assert ("slo_burn", "chat", None) in inside
+        assert ("engine_lost", None, "dead") not in inside
+        assert chat["firing_outside"] == len(set(firing) - set(inside))

@@ -77,7 +77,8 @@ GOOD = {"name": "a", "objective": "'0.9'", "window": "30d", "thresholds": "{e2e:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"objective": "0.9"}, r"slos\[0\].objective: 0.9 must be a quoted decimal, such as \"0.95\""),
+        ({"objective": "1.5"}, r"slos\[0\].objective: '1.5' must be between 0 and 1, both excluded, such as 0.95"),
+        ({"objective": "1"}, r"objective: 1 must be between 0 and 1"),
         ({"objective": "'1'"}, r"objective: '1' must be between 0 and 1, both excluded"),
         ({"objective": "'0'"}, "must be between 0 and 1"),
         ({"objective": "'95%'"}, "must be between 0 and 1"),
@@ -101,6 +102,14 @@ def test_what_is_wrong_is_named_with_its_fix(tmp_path, change, message):
     with pytest.raises(SloFileError, match=message) as error:
         load_slos(path)
     assert str(error.value).startswith(f"{path}: slos[0].")
+
+
+@pytest.mark.parametrize("written", ["0.999", "'0.999'", "9.99e-1", ".999"])
+def test_an_objective_is_exact_with_and_without_quotes(tmp_path, written):
+    path = tmp_path / "slos.yaml"
+    path.write_text("slos:\n- {" + ", ".join(f"{k}: {v}" for k, v in (GOOD | {"objective": written}).items()) + "}\n")
+    (slo,) = load_slos(path)
+    assert slo.budget == Decimal("0.001")
 
 
 @pytest.mark.parametrize(

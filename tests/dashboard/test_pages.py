@@ -108,6 +108,16 @@ def test_a_filter_narrows_the_numbers_and_stays_in_the_url(page, dashboard, api)
     assert "tenant" not in page.url
 
 
+def test_a_filter_never_looks_like_an_all_clear(page, dashboard, api):
+    page.goto(f"{dashboard}/?tenant=nobody&range=1h")
+    outside = api("incidents", tenant="nobody", start="-1h")["firing_outside"]
+    assert outside > 0
+    shown = part(page, "firing").inner_text()
+    assert f"{outside} incident" in shown
+    assert "outside of these filters" in shown
+    assert "Nothing is firing" not in shown
+
+
 def test_requests_are_listed_slowest_first_and_lead_to_the_waterfall(page, dashboard, api):
     page.goto(f"{dashboard}/requests?sort=E2E&status=ok")
     listed = api("requests", sort="e2e", status="ok")["requests"]

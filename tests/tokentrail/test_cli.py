@@ -12,9 +12,11 @@ from typer.testing import CliRunner
 import tokentrail
 from tokentrail.cli import app
 from tokentrail.cli.demo import workload
+from tokentrail.cli.home import MARKER, owned
 from tokentrail.cli.live import duration, percent
 from tokentrail.cli.processes import Child, ProcessFailed, free_port
 from tokentrail.cli.result import report, verify
+from tokentrail.cli.stack import PORTS, Stack, choose_addresses
 from tokentrail.load import Observation
 
 runner = CliRunner()
@@ -91,7 +93,7 @@ ANSWERS = {
     "slos": {"slos": []},
     "cold_starts": {"cold_starts": [{"duration_s": 3.0, "phases": [{"name": "load_weights", "duration_s": 2.0}]}]},
     "requests/t": {
-        "phases": [{"duration_s": 0.15}, {"duration_s": 0.05}],
+        "phases": [{"name": n, "duration_s": s} for n, s in (("queue", 0.05), ("decode", 0.09), ("queue", 0.06))],
         "tokens": [{"duration_s": 0.1}, {"duration_s": 0.1}],
     },
 }
@@ -118,7 +120,7 @@ def observed(**changed):
 def printed(api, seen):
     console = Console(record=True, width=200)
     result = verify(api, seen, since=0.0, prometheus=None)
-    report(console, result)
+    report(console, result, dashboard="http://dashboard")
     return result.problems, console.export_text()
 
 
@@ -128,6 +130,16 @@ def test_a_demo_whose_numbers_agree_has_no_problems():
     assert "cold start: 3 s (load_weights 2 s)" in text
     assert "KV pressure: 3 blocks evicted" in text
     assert "everything adds up" in text
+    assert "TTFT p99 100 ms · TPOT p99 100 ms · 1 good requests" in text
+    assert "The slowest request took 200 ms: queue 110 ms, decode 90 ms." in text
+    assert "http://dashboard/request?trace_id=t" in text
+
+
+def test_a_load_that_the_user_ended_had_no_time_for_every_cause():
+    nothing_yet = FakeApi(kv={"engines": []}, cold_starts={"cold_starts": []})
+    assert verify(nothing_yet, [observed()], since=0.0, prometheus=None, to_the_end=False).problems == []
+    wrong = verify(nothing_yet, [observed(output_tokens=3)], since=0.0, prometheus=None, to_the_end=False)
+    assert any("output_tokens is 2" in problem for problem in wrong.problems)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +151,7 @@ def test_a_demo_whose_numbers_agree_has_no_problems():
         ({"kv": {"engines": []}}, [observed()], "evicted no KV blocks"),
         ({"cold_starts": {"cold_starts": []}}, [observed()], "cold start is not in"),
         (
-            {"requests/t": ANSWERS["requests/t"] | {"phases": [{"duration_s": 0.199999999}]}},
+            {"requests/t": ANSWERS["requests/t"] | {"phases": [{"name": "decode", "duration_s": 0.199999999}]}},
             [observed()],
             "its phases sum to 199999999 ns",
         ),
@@ -156,3 +168,90 @@ def test_a_demo_names_each_disagreement(changed, seen, problem):
     assert len(problems) == 1
     assert problem in text
     assert "everything adds up" not in text
+
+
+def test_a_folder_of_somebody_else_is_not_emptied(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with (
+        pytest.raises(ProcessFailed, match=r"holds files that `tokentrail demo` did not make"),
+        owned(tmp_path, command="demo", empty=True),
+    ):
+        pass
+    result = runner.invoke(app, ["demo", "--home", str(tmp_path)], env={"COLUMNS": "400"})
+    assert result.exit_code == 1
+    assert "choose an empty or a new folder" in result.stderr
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def test_a_demo_empties_its_own_folder_only(tmp_path):
+    home = tmp_path / "new" / "demo"
+    with owned(home, command="demo", empty=True) as folder:
+        (folder / "collector").mkdir()
+        (folder / "collector" / "old").touch()
+        (folder / "client.jsonl").touch()
+    with owned(home, command="up", empty=False):
+        assert (home / "collector" / "old").exists()
+    with owned(home, command="demo", empty=True):
+        assert [entry.name for entry in home.iterdir()] == [MARKER]
+    with owned(tmp_path / "up", command="up", empty=False):
+        (tmp_path / "up" / "collector").touch()
+    with (
+        pytest.raises(ProcessFailed, match=r"holds the recordings of `tokentrail up`"),
+        owned(tmp_path / "up", command="demo", empty=True),
+    ):
+        pass
+    assert (tmp_path / "up" / "collector").exists()
+
+
+def test_a_link_in_a_demo_folder_is_removed_and_its_target_stays(tmp_path):
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").touch()
+    with owned(tmp_path / "demo", command="demo", empty=True) as folder:
+        (folder / "link").symlink_to(tmp_path / "kept")
+    with owned(tmp_path / "demo", command="demo", empty=True) as folder:
+        assert not (folder / "link").exists()
+    assert (tmp_path / "kept" / "file").exists()
+
+
+@pytest.mark.parametrize("command", ["demo", "up"])
+def test_a_folder_in_use_is_refused(tmp_path, command):
+    with owned(tmp_path / "home", command="demo", empty=True) as folder:
+        (folder / "running").touch()
+        with (
+            pytest.raises(ProcessFailed, match=rf"in use by `tokentrail demo \(process {os.getpid()}\)`"),
+            owned(folder, command=command, empty=command == "demo"),
+        ):
+            pass
+        assert (folder / "running").exists()
+    with owned(folder, command="up", empty=False), pytest.raises(ProcessFailed, match=r"in use by `tokentrail up \("):
+        owned(folder, command="demo", empty=True).__enter__()
+    with owned(folder, command=command, empty=False):
+        pass
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(ProcessFailed, match=r"cannot be used: (Not a directory|File exists)"),
+        owned(tmp_path / "file", command="up", empty=False),
+    ):
+        pass
+
+
+def test_a_port_that_the_user_names_is_used_or_refused(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ProcessFailed, match=rf"port {port} \(API\) is in use by another process"):
+            choose_addresses({"API": port})
+    assert choose_addresses({"API": port})["API"] == f"127.0.0.1:{port}"
+
+
+def test_a_listener_that_moved_is_named(tmp_path):
+    addresses = {name: f"127.0.0.1:{port}" for name, port in PORTS.items()} | {"OTLP/HTTP": "127.0.0.1:40123"}
+    stack = Stack(home=tmp_path, slos=tmp_path, addresses=addresses)
+    assert stack.moved() == []  # nothing listens yet
+    stack.running["collector"] = stack.running["dashboard"] = None
+    (sentence,) = stack.moved()
+    assert sentence.startswith("OTLP/HTTP listens on port 40123, not on 4318.")

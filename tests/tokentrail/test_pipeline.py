@@ -12,11 +12,13 @@ from opentelemetry.sdk.trace import TracerProvider
 from tests.tokentrail.support import MS, T0, start
 from tokentrail import Trail, semconv
 from tokentrail.config import Settings
-from tokentrail.gate import Gate
+from tokentrail.gate import BREAK_S, WORK_S, Breaks, Gate
 from tokentrail.http import Endpoint
+from tokentrail.sampling import Sampling
 from tokentrail.testing import MemoryTrail, MemoryTransport, SendResult, SendStatus, parse_spans
 
 RETRY = SendResult(SendStatus.RETRY, "503")
+REFUSED = SendResult(SendStatus.REFUSED, "400")
 
 
 def background_trail(transport=None, **settings):
@@ -47,7 +49,8 @@ def stuck():
 
 
 def balanced(stats):
-    return stats.accepted == stats.exported + stats.dropped + stats.queued + stats.pending
+    settled = stats.exported + stats.dropped + stats.sampled_out
+    return stats.accepted == settled + stats.queued + stats.pending
 
 
 def test_what_waits_and_what_is_being_built_is_accepted(trail):
@@ -137,6 +140,44 @@ def test_the_gate_tells_its_owner_that_it_is_inside():
     assert gate.acquire()
 
 
+def test_a_break_is_taken_once_the_work_has_lasted():
+    now, slept = [10.0], []
+
+    def sleep(seconds):
+        slept.append((round(now[0], 6), seconds))
+        now[0] += 0.5  # whoever waited works for so long
+
+    breathe = Breaks(lambda: now[0], sleep)
+    for _ in range(8):
+        breathe()
+        now[0] += WORK_S / 2.9
+    assert slept == [(10.0, BREAK_S), (round(10.5 + 3 * WORK_S / 2.9, 6), BREAK_S), (11.002069, BREAK_S)]
+
+
+def test_a_build_takes_breaks_between_its_requests_announcements_and_payloads(trail, clock):
+    """Only the assembler thread waits: a test's trail and a flush without threads do not."""
+    calls = []
+    assert trail._pipeline._breathe() is None
+    for worker in (trail._pipeline, trail._pipeline._assembler):
+        worker._breathe = lambda: calls.append(1)
+    requests = [start(trail) for _ in range(1_200)]
+    trail.flush()
+    assert len(calls) >= 1_200  # the attributes of each first announcement
+    calls.clear()
+    clock.now += 5_000 * MS
+    trail.flush()
+    assert len(trail.spans(semconv.OPEN_SPAN)) == 2_400
+    assert len(calls) >= 3
+    calls.clear()
+    for request in requests:
+        request.end(clock.now)
+    trail.flush()
+    assert len(calls) >= 1_200
+    background = background_trail()
+    assert isinstance(background._pipeline._assembler._breathe, Breaks)
+    background.shutdown()
+
+
 def test_a_flush_within_a_build_does_not_deadlock(trail):
     answers = []
     trail._pipeline._compress = lambda body: answers.append(trail.flush(0)) or body
@@ -193,6 +234,45 @@ def test_several_threads_record_on_one_trail():
     assert trail.stats.accepted == trail.stats.exported
 
 
+def test_the_counts_balance_and_accepted_never_falls_while_threads_record_a_sample():
+    """Spans that sampling leaves out stay in `accepted`."""
+    transport = MemoryTransport(RETRY, REFUSED)
+    sampling = Sampling(rate=0.5, token_rate=0.5)
+    trail = background_trail(transport, schedule_delay_s=0.001, sampling=sampling, max_queue_spans=3_000)
+    recording = threading.Event()
+    recording.set()
+    seen = []
+
+    def engine():
+        for _ in range(60):
+            requests = [start(trail) for _ in range(5)]
+            for step in range(10):
+                trail.step(step, T0, T0 + step * MS, requests)
+            for request in requests:
+                request.end(T0 + 9 * MS)
+
+    def read():
+        while recording.is_set():
+            seen.append(trail.stats)
+
+    engines, reader = [threading.Thread(target=engine) for _ in range(4)], threading.Thread(target=read)
+    for thread in (reader, *engines):
+        thread.start()
+    for thread in engines:
+        thread.join()
+    trail.shutdown(20)
+    recording.clear()
+    reader.join()
+    seen.append(trail.stats)
+    assert [stats for stats in seen if not balanced(stats)] == []
+    accepted = [stats.accepted for stats in seen]
+    assert accepted == sorted(accepted)
+    assert (seen[-1].pending, seen[-1].queued) == (0, 0)
+    assert seen[-1].left_out > 300
+    assert seen[-1].sampled_out > seen[-1].left_out + 3_000
+    assert seen[-1].accepted >= 4 * 60 * (10 * 6 + 5)
+
+
 def test_a_flush_builds_all_batches(trail):
     requests = [start(trail) for _ in range(50)]
     for step in range(800):
@@ -246,8 +326,12 @@ def test_tokens_are_shed_before_requests_and_a_request_says_how_many_it_lost():
     assert all(span.attributes[semconv.TIME_TO_LAST_TOKEN] == 0.01 for span in spans)
     told = sum(span.attributes.get(semconv.DROPPED_TOKENS, 0) for span in spans)
     sent = len(trail.spans(semconv.TOKEN_SPAN))
-    assert 0 < told <= 600 - sent
-    assert set(trail.stats.drops) == {"buffer_full"}
+    steps = len(trail.spans(semconv.STEP_SPAN))
+    drops = trail.stats.drops
+    assert set(drops) == {"buffer_full", "displaced"}
+    assert sum(drops.values()) == (600 - sent) + (600 - steps)
+    assert 0 < 600 - sent - told <= drops["displaced"]  # queued when their requests were encoded
+    assert told > 0
     assert semconv.DROPPED_TOKENS not in spans[0].attributes
 
 

@@ -40,13 +40,17 @@ def test_the_example_without_a_loop_runs_and_sends_what_the_page_says(server):
 
 
 def test_the_examples_of_choices_and_of_a_test_run():
-    for example in EXAMPLES[2:4]:
+    for example in (EXAMPLES[2], EXAMPLES[4]):
         assert "assert" in example
         run(example)
 
 
+def test_the_example_of_sampling_runs():
+    run(EXAMPLES[3])
+
+
 def test_the_example_of_settings_runs():
-    (example,) = EXAMPLES[4:]
+    (example,) = EXAMPLES[5:]
     run(example.replace("Bearer …", "Bearer x"))
 
 
@@ -83,6 +87,7 @@ def test_every_reason_of_a_drop_is_listed():
         assemble.LATE,
         records.MALFORMED,
         export.BUFFER_FULL,
+        export.DISPLACED,
         export.EXPIRED,
         export.REFUSED,
         export.REJECTED,

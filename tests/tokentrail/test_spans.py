@@ -157,4 +157,5 @@ def test_what_a_sampler_sees_are_the_attributes_of_the_start(trail):
     ],
 )
 def test_tpot_counts_the_gaps_within_choices(emitted, tpot):
-    assert emitted.tpot_ns == tpot
+    assert emitted.tpot_ns() == tpot
+    assert Emitted(1, 10, 30).tpot_ns(3) == 10

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -140,3 +141,9 @@ def test_numbers_that_grow_take_the_wide_template():
     assert wide.size > narrow.size
     (payload,) = ENVELOPE.payloads([wide], **LIMITS)
     assert [span.attributes["a"] for span in parse_spans(payload.body)] == [2**28 - 1, 2**28]
+
+
+def test_a_tail_says_the_kind_of_its_span():
+    rows = [(1, 1, 1, 1, 0, 0, 0, 0)] * 2
+    body = bytes(fill(columns(rows), "s", ("a", "b"), tails=[b"", b"\x30\x03"]).data)
+    assert [span.kind for span in ScopeSpans.FromString(body).spans] == [0, 3]

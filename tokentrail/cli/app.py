@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -12,7 +12,8 @@ from rich.console import Console
 import tokentrail
 from tokentrail.cli import demo as demo_
 from tokentrail.cli import up as up_
-from tokentrail.cli.processes import ProcessFailed
+from tokentrail.cli.processes import ProcessFailed, terminated
+from tokentrail.cli.stack import PORTS
 
 app = typer.Typer(
     name="tokentrail",
@@ -30,6 +31,12 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _terminated(*_: object) -> None:
+    """SIGTERM does the same as Ctrl-C: the child processes are stopped in order, and none is left behind."""
+    terminated.set()
+    signal.raise_signal(signal.SIGINT)
+
+
 @app.callback()
 def main(
     version: Annotated[
@@ -37,8 +44,7 @@ def main(
     ] = False,
 ) -> None:
     """SLO monitoring for LLM inference that keeps the trail of every token."""
-    # SIGTERM does the same as Ctrl-C: the child processes are stopped in order, and none is left behind.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, _terminated)
 
 
 SlosFile = Annotated[
@@ -46,14 +52,33 @@ SlosFile = Annotated[
 ]
 
 
+def _port(listener: str) -> Any:
+    return typer.Option(
+        min=1, max=65535, help=f"Port of {listener}; {PORTS[listener]} if it is free.", show_default=False
+    )
+
+
+OtlpHttpPort = Annotated[int | None, _port("OTLP/HTTP")]
+OtlpGrpcPort = Annotated[int | None, _port("OTLP/gRPC")]
+ApiPort = Annotated[int | None, _port("API")]
+DashboardPort = Annotated[int | None, _port("dashboard")]
+EnginePort = Annotated[int | None, _port("engine")]
+PrometheusPort = Annotated[int | None, _port("Prometheus")]
+
+
 @app.command()
 def up(
     data_dir: Annotated[Path, typer.Option(help="Folder for the trail and the logs.")] = Path("tokentrail-data"),
     slos: SlosFile = None,
+    port_otlp_http: OtlpHttpPort = None,
+    port_otlp_grpc: OtlpGrpcPort = None,
+    port_api: ApiPort = None,
+    port_dashboard: DashboardPort = None,
 ) -> None:
     """Run the collector, with its embedded store, and the dashboard until Ctrl-C."""
+    ports = {"OTLP/HTTP": port_otlp_http, "OTLP/gRPC": port_otlp_grpc, "API": port_api, "dashboard": port_dashboard}
     try:
-        up_.run(_console, data_dir=data_dir, slos=slos)
+        up_.run(_console, data_dir=data_dir, slos=slos, ports=ports)
     except ProcessFailed as failure:
         _fail(failure)
 
@@ -63,13 +88,23 @@ def demo(
     seconds: Annotated[
         float | None, typer.Option(min=40, help="Stop after about this many seconds and check the numbers.")
     ] = None,
-    home: Annotated[Path, typer.Option(help="Folder for data and logs. It is emptied first.")] = Path(".demo"),
+    home: Annotated[
+        Path, typer.Option(help="Folder for data and logs. An earlier demo's recording in it is deleted.")
+    ] = Path(".demo"),
     slos: SlosFile = None,
     seed: Annotated[int, typer.Option(help="Seed of the workload: the same seed sends the same requests.")] = 7,
+    port_otlp_http: OtlpHttpPort = None,
+    port_otlp_grpc: OtlpGrpcPort = None,
+    port_api: ApiPort = None,
+    port_dashboard: DashboardPort = None,
+    port_engine: EnginePort = None,
+    port_prometheus: PrometheusPort = None,
 ) -> None:
     """Run everything on this machine: an engine with a real model, load, collector, dashboard, Prometheus."""
+    ports = {"OTLP/HTTP": port_otlp_http, "OTLP/gRPC": port_otlp_grpc, "API": port_api, "dashboard": port_dashboard}
+    ports |= {"engine": port_engine, "Prometheus": port_prometheus}
     try:
-        problems = demo_.run(_console, seconds=seconds, home=home, slos=slos, seed=seed)
+        problems = demo_.run(_console, seconds=seconds, home=home, slos=slos, seed=seed, ports=ports)
     except ProcessFailed as failure:
         _fail(failure)
     if problems:
@@ -77,5 +112,5 @@ def demo(
 
 
 def _fail(failure: ProcessFailed) -> None:
-    Console(stderr=True).print(f"[bold red]error:[/] {failure}", highlight=False)
+    Console(stderr=True).print(f"[bold red]error:[/] {failure}", highlight=False, soft_wrap=True)
     raise typer.Exit(1)

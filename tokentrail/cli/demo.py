@@ -11,16 +11,18 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import httpx
 from rich.console import Console
 
 from tokentrail.cli.api import Api
+from tokentrail.cli.home import owned
 from tokentrail.cli.live import LiveView
+from tokentrail.cli.processes import terminated
 from tokentrail.cli.result import report, verify
-from tokentrail.cli.stack import Stack, checkout
+from tokentrail.cli.stack import Stack, checkout, choose_addresses
 from tokentrail.load import CHAT, COMPLETION, LONG_GENERATION, Observation, PlannedRequest, burst, poisson
 from tokentrail.load import run as run_load
 
@@ -53,13 +55,28 @@ def workload(seconds: float, *, seed: int) -> Iterator[PlannedRequest]:
     )
 
 
-def run(console: Console, *, seconds: float | None, home: Path, slos: Path | None, seed: int) -> list[str]:
-    """Run until Ctrl-C, or for about `seconds`. Returns the problems found, in words; empty when there are none.
+def run(
+    console: Console,
+    *,
+    seconds: float | None,
+    home: Path,
+    slos: Path | None,
+    seed: int,
+    ports: Mapping[str, int | None],
+) -> list[str]:
+    """Run for about `seconds`, or until Ctrl-C. Returns the problems found, in words; empty when there are none.
 
-    Raises ProcessFailed when a process does not start or dies.
+    In a terminal, and without `seconds`, the dashboard stays open after the summary until the next Ctrl-C.
+    Raises ProcessFailed when a process does not start or dies, or when `home` is in use or
+    holds files of somebody else.
     """
-    shutil.rmtree(home, ignore_errors=True)
-    stack = Stack(home=home.absolute(), slos=(slos or checkout() / "alerts" / "slos.demo.yaml").absolute())
+    with owned(home, command="demo", empty=True) as folder:
+        shutil.copyfile(slos or checkout() / "alerts" / "slos.demo.yaml", folder / "slos.yaml")
+        stack = Stack(home=folder, slos=folder / "slos.yaml", addresses=choose_addresses(ports))
+        return _run(console, stack, seconds=seconds, seed=seed)
+
+
+def _run(console: Console, stack: Stack, *, seconds: float | None, seed: int) -> list[str]:
     seen: list[Observation] = []
     problems: list[str] = []
     try:
@@ -67,24 +84,38 @@ def run(console: Console, *, seconds: float | None, home: Path, slos: Path | Non
         api = Api(stack.urls["API"])
         began = time.time()
         load_s = math.inf if seconds is None else max(10.0, seconds - DRAIN_S)
+        to_the_end = False
         with contextlib.suppress(KeyboardInterrupt):
             done = asyncio.run(
                 _drive(console, stack, api, workload(load_s, seed=seed), seen, began, load_s + PATIENCE_S)
             )
+            to_the_end = True
             if not done and not any(o.ended_ns / 1e9 > time.time() - PATIENCE_S for o in seen):
                 problems.append(f"the engine answered nothing for {PATIENCE_S:.0f} s while requests waited")
-            result = verify(api, seen, since=began, prometheus=stack.urls.get("Prometheus"))
-            report(console, result, problems)
-            problems += result.problems
+        result = verify(api, seen, since=began, prometheus=stack.urls.get("Prometheus"), to_the_end=to_the_end)
+        report(console, result, dashboard=stack.urls["dashboard"], problems=problems)
+        problems += result.problems
+        if seconds is None and console.is_terminal and not terminated.is_set():
+            _stay(console, stack)
     finally:
-        _write_client_log(home / "client.jsonl", seen)
+        _write_client_log(stack.home / "client.jsonl", seen)
         unclean = stack.stop(lambda line: console.print(f"[dim]{line}[/]"))
-    return problems + [f"{name} did not stop cleanly; its log: {home / 'logs' / name}.log" for name in unclean]
+        console.print(f"Open this recording again: tokentrail up --data-dir {stack.home}", soft_wrap=True)
+    return problems + [f"{name} did not stop cleanly; its log: {stack.home / 'logs' / name}.log" for name in unclean]
+
+
+def _stay(console: Console, stack: Stack) -> None:
+    """Keep the dashboard and the collector open until Ctrl-C."""
+    console.print(f"\nThe dashboard stays open at {stack.urls['dashboard']} · Ctrl-C ends the demo", soft_wrap=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            stack.check()
+            time.sleep(1)
 
 
 def _start(console: Console, stack: Stack) -> None:
     with console.status("starting the collector"):
-        stack.collector(stack.home / "data")
+        stack.collector(stack.home / "collector")
     with console.status("starting the dashboard"):
         stack.dashboard()
     with console.status("starting Prometheus"):
@@ -95,6 +126,8 @@ def _start(console: Console, stack: Stack) -> None:
     for name, url in stack.urls.items():
         console.print(f"  {name:<11} {url}")
     console.print(f"  {'logs':<11} {stack.home / 'logs'}\n")
+    for sentence in stack.moved():
+        console.print(f"[yellow]note:[/] {sentence}", soft_wrap=True, highlight=False)
 
 
 async def _drive(
@@ -111,7 +144,7 @@ async def _drive(
     Raises ProcessFailed when a process dies.
     """
     load = asyncio.create_task(run_load(stack.urls["engine"], MODEL, requests, on_observation=seen.append))
-    title = f"tokentrail demo · dashboard {stack.urls['dashboard']} · Ctrl-C ends"
+    title = f"tokentrail demo · dashboard {stack.urls['dashboard']} · Ctrl-C ends the load"
     show = LiveView(console)
     try:
         with show:

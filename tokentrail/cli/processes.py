@@ -6,11 +6,15 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import httpx
+
+terminated = threading.Event()
+"""Set by SIGTERM: nothing waits for the user any more."""
 
 
 class ProcessFailed(RuntimeError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,15 @@ SETTLE_S = 20.0
 EXPECTED_ALERTS = {"cold start": "TokentrailColdStart", "KV eviction": "TokentrailKvCacheEvictions"}
 
 
+@dataclass(frozen=True, slots=True)
+class Slowest:
+    """The request with the largest E2E, and the time that it spent in each phase, the longest first."""
+
+    trace_id: str
+    e2e_s: float
+    phases: list[tuple[str, float]]
+
+
 @dataclass(slots=True)
 class DemoResult:
     """The collector's records of a demo. `problems` is empty when all numbers agree."""
@@ -32,11 +42,17 @@ class DemoResult:
     alerts_seen: set[str]
     cold_starts: list[dict[str, Any]]
     evicted_blocks: int
+    slowest: Slowest | None
     problems: list[str] = field(default_factory=list)
 
 
-def verify(api: Api, seen: Sequence[Observation], *, since: float, prometheus: str | None) -> DemoResult:
-    """Wait until the collector has every answered request, then check its numbers against the clients'."""
+def verify(
+    api: Api, seen: Sequence[Observation], *, since: float, prometheus: str | None, to_the_end: bool = True
+) -> DemoResult:
+    """Wait until the collector has every answered request, then check its numbers against the clients'.
+
+    `to_the_end` False: the user ended the load, so a missing eviction or alert is no problem.
+    """
     answered = [o for o in seen if o.status == "ok"]
     rows = _settled_rows(api, {o.request_id for o in answered}, since)
     comparison = compare(seen, rows)
@@ -48,12 +64,15 @@ def verify(api: Api, seen: Sequence[Observation], *, since: float, prometheus: s
         alerts_seen=_alerts_that_fired(prometheus, since) if prometheus else set(),
         cold_starts=api.get("cold_starts", start=since - 300)["cold_starts"],
         evicted_blocks=sum(e["evicted_blocks"] for e in kv),
+        slowest=_slowest(api, rows),
         problems=comparison.problems(median_s=longest_hop_s(seen, HOP_MEDIAN_S)),
     )
-    if not answered:
-        result.problems.append("no request was answered")
     result.problems += [f"a request failed: {o.error}" for o in seen if o.status == "error"]
     result.problems += [p for row in rows for p in _parts_that_do_not_sum(api, row)]
+    if not to_the_end:
+        return result
+    if not answered:
+        result.problems.append("no request was answered")
     if not result.cold_starts:
         result.problems.append("the engine's cold start is not in /api/v1/cold_starts")
     if result.evicted_blocks == 0:
@@ -75,6 +94,16 @@ def _settled_rows(api: Api, expected: set[str], since: float) -> list[dict[str, 
         if expected <= {row["request_id"] for row in rows} or time.monotonic() > deadline:
             return rows
         time.sleep(0.5)
+
+
+def _slowest(api: Api, rows: Sequence[dict[str, Any]]) -> Slowest | None:
+    row = max(rows, key=lambda row: row["e2e_s"], default=None)
+    if row is None:
+        return None
+    spent: defaultdict[str, float] = defaultdict(float)
+    for phase in api.get(f"requests/{row['trace_id']}", span_id=row["span_id"])["phases"]:
+        spent[phase["name"]] += phase["duration_s"]
+    return Slowest(row["trace_id"], row["e2e_s"], sorted(spent.items(), key=lambda item: -item[1]))
 
 
 def _parts_that_do_not_sum(api: Api, row: dict[str, Any]) -> list[str]:
@@ -105,11 +134,22 @@ def _alerts_that_fired(prometheus: str, since: float) -> set[str]:
     return {series["metric"]["alertname"] for series in answer.json()["data"]["result"]}
 
 
-def report(console: Console, result: DemoResult, problems: Sequence[str] = ()) -> None:
+def report(console: Console, result: DemoResult, *, dashboard: str, problems: Sequence[str] = ()) -> None:
     """Print the summary. `problems` found elsewhere are listed before those of the result."""
     r, a = result.summary["requests"], result.comparison
     console.rule("summary")
-    console.print(f"{r['ok']} requests ok, {r['failed']} failed, {r['cancelled']} cancelled; {r['good']} good\n")
+    ttft, tpot = (duration(result.summary[key]["p99"]) for key in ("ttft_s", "tpot_s"))
+    console.print(f"TTFT p99 [bold]{ttft}[/] · TPOT p99 [bold]{tpot}[/] · [bold]{r['good']}[/] good requests")
+    console.print(f"{r['ok']} requests ok, {r['failed']} failed, {r['cancelled']} cancelled")
+    if slow := result.slowest:
+        longest = ", ".join(f"{name} {duration(seconds)}" for name, seconds in slow.phases[:3])
+        console.print(
+            f"The slowest request took {duration(slow.e2e_s)}: {longest}. "
+            f"See each of its tokens: {dashboard}/request?trace_id={slow.trace_id}",
+            soft_wrap=True,
+            highlight=False,
+        )
+    console.print()
     console.print(latencies(result.summary))
     console.print()
     console.print(slos(result.slos))

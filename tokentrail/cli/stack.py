@@ -6,7 +6,7 @@ import importlib.util
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +16,24 @@ from tokentrail.cli.processes import Child, ProcessFailed, free_port
 
 HOST = "127.0.0.1"
 PORTS = {"OTLP/HTTP": 4318, "OTLP/gRPC": 4317, "API": 8080, "engine": 8000, "dashboard": 8501, "Prometheus": 9090}
-"""Preferred port of each listener. When another process uses it, a free port is taken instead."""
+"""Port of each listener, unless the user names another one or another process has taken it."""
+
+
+def choose_addresses(asked: Mapping[str, int | None]) -> dict[str, str]:
+    """Host and port of every listener. `asked` holds the ports that the user named; None: the default.
+
+    A default that is taken is replaced by a free port. Raises ProcessFailed when a port that the user named is taken.
+    """
+    chosen = {}
+    for name, default in PORTS.items():
+        named = asked.get(name)
+        port = free_port(default if named is None else named)
+        if named not in (None, port):
+            raise ProcessFailed(
+                f"port {named} ({name}) is in use by another process: name another one, or leave the option out"
+            )
+        chosen[name] = f"{HOST}:{port}"
+    return chosen
 
 
 def checkout() -> Path:
@@ -39,7 +56,7 @@ class Stack:
     """Folder for the logs and the generated configuration."""
     slos: Path
     running: dict[str, Child] = field(default_factory=dict)
-    addresses: dict[str, str] = field(default_factory=lambda: {k: f"{HOST}:{free_port(p)}" for k, p in PORTS.items()})
+    addresses: dict[str, str] = field(default_factory=lambda: choose_addresses({}))
     """Host and port of every listener, chosen once: a process that is started again listens where it did before."""
 
     @property
@@ -104,6 +121,16 @@ class Stack:
         )
         child.wait_ready(f"{self.urls['Prometheus']}/-/ready", timeout_s=60)
         return self.urls["Prometheus"]
+
+    def moved(self) -> list[str]:
+        """One sentence for each listener of a running process that is not at its default port."""
+        ports = {name: int(url.rpartition(":")[2]) for name, url in self.urls.items()}
+        return [
+            f"{name} listens on port {port}, not on {PORTS[name]}. A sender or reader that uses {PORTS[name]} does not "
+            f"reach it."
+            for name, port in ports.items()
+            if port != PORTS[name]
+        ]
 
     def check(self) -> None:
         """Raise ProcessFailed when any process has ended."""

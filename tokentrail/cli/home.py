@@ -1,0 +1,72 @@
+"""The folder of a demo or of `up`: only one process uses it, and only a folder of an earlier demo is emptied."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from tokentrail.cli.processes import ProcessFailed
+
+MARKER = "tokentrail-folder"
+"""File in each folder that a command owns. It names the owner and the command that uses the folder, which locks it."""
+
+
+@contextlib.contextmanager
+def owned(folder: Path, *, command: str, empty: bool) -> Iterator[Path]:
+    """Hold `folder` for `command` until the block ends. `empty` deletes an earlier recording of the same command first.
+
+    Raises ProcessFailed when another process uses the folder, or when `empty` would delete files of somebody else.
+    """
+    folder = folder.absolute()
+    marker = folder / MARKER
+    if empty and folder.exists() and not marker.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ProcessFailed(
+            f"{folder} holds files that `tokentrail {command}` did not make, and it would delete them: "
+            f"choose an empty or a new folder, or remove this one yourself"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = marker.open("a+")
+    except OSError as error:
+        raise ProcessFailed(f"{folder} cannot be used: {error.strerror}") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ProcessFailed(
+                f"{folder} is in use by `tokentrail {_lines(lock)[1]}`: stop that process, or choose another folder"
+            ) from None
+        owner = _lines(lock)[0] or command
+        if empty and owner != command:
+            raise ProcessFailed(
+                f"{folder} holds the recordings of `tokentrail {owner}`, and `tokentrail {command}` would delete them: "
+                f"choose another folder, or remove this one yourself"
+            )
+        if empty:
+            _clear(folder)
+        lock.truncate(0)
+        lock.write(f"{owner}\n{command} (process {os.getpid()})\n")
+        lock.flush()
+        yield folder
+
+
+def _lines(marker: TextIO) -> tuple[str, str]:
+    """The command that owns the folder, and the one that uses it; '' for a new marker."""
+    marker.seek(0)
+    owner, user, *_ = [*marker.read().splitlines(), "", ""]
+    return owner, user
+
+
+def _clear(folder: Path) -> None:
+    for entry in folder.iterdir():
+        if entry.name == MARKER:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
