@@ -169,6 +169,7 @@ def test_tokens_of_choices_that_found_no_room_are_told_by_the_request(monkeypatc
     request.end(T0 + 4 * MS)
     (span,) = trail.spans("chat m")
     assert (span.attributes[semconv.OUTPUT_TOKENS], span.attributes[semconv.DROPPED_TOKENS]) == (2, 6)
+    monkeypatch.undo()
     full = MemoryTrail(max_queue_spans=40, max_payload_spans=4)
     request = start(full)
     full.step(0, T0, T0 + MS, [request.choice(0), request.choice(1)], counts=[100, 100])
