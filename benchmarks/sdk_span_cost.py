@@ -4,6 +4,9 @@
 the steps give `counts` of one or two tokens; the engine's making of the list of requests is included. `best_case`: one
 batch that never changes, so that a request's own cost vanishes.
 
+`floor` is the same work without the SDK: the engine's list and a call that does nothing; and the bytes of token spans
+written from columns that lie ready in the CPU's cache.
+
 The figures are process time of all threads, so that work on a background thread counts too. opentelemetry-sdk writes
 the same request, phase and token spans; tokentrail also writes its step spans and announcements, which count too.
 All take turns and the best round of each counts, so that other load on the machine weighs on all alike.
@@ -18,6 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
+import numpy as np
 import typer
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.resources import Resource
@@ -30,6 +34,7 @@ from tokentrail import Phase, RequestTrail, Trail, now_ns, semconv
 from tokentrail.config import Settings
 from tokentrail.export import SendResult, SendStatus
 from tokentrail.http import Endpoint
+from tokentrail.wire import Buffer, Columns, fill
 
 BATCHES: Final = (1, 8, 64)
 BURST_TOKENS: Final = 16_384
@@ -37,10 +42,8 @@ BURST_TOKENS: Final = 16_384
 REQUEST_TOKENS: Final = 128
 REQUEST_STEPS: Final = 110
 """Steps of a request: two thirds of them bring one token, a third one or two."""
-FLOOR: Final = {"engine_thread_ns_per_token": 2.0, "build_ns_per_token": 55.0, "request_ns_per_token": 8_000 / 128}
-"""Estimates of what remains when nothing is left to optimise: a copied pointer; NumPy filling ~140 bytes for a span;
-and for each request twenty attributes of 0.2 µs, three phases, two announcements and a start, by its 128 tokens.
-"""
+SHORTEST_SHARE: Final = 8
+"""A run has at least this part of the tokens of the longest: buffers are then as large as they stay."""
 
 
 def main(quick: Quick = False, json: JsonPath = None) -> None:
@@ -51,10 +54,12 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
         "opentelemetry_best_case": lambda: _opentelemetry_ns(peer_tokens, peer_tokens),
     }
     for batch in BATCHES:
-        share = max(tokens * batch // BATCHES[-1], 20 * REQUEST_TOKENS)
+        share = max(tokens * batch // BATCHES[-1], tokens // SHORTEST_SHARE)
         measures[f"realistic_batch_{batch}"] = partial(_realistic_ns, batch, share)
         measures[f"best_case_batch_{batch}"] = partial(_best_case_ns, batch, share)
         measures[f"engine_thread_batch_{batch}"] = partial(_engine_thread_ns, batch, share)
+        measures[f"floor_engine_thread_batch_{batch}"] = partial(_engine_thread_ns, batch, share, _no_step)
+    measures["floor_build"] = _fill_ns
     taken = [{name: measure() for name, measure in measures.items()} for _ in range(rounds)]
     best = {name: min(one[name] for one in taken) for name in measures}
     numbers: dict[str, float] = {}
@@ -62,11 +67,9 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
         for batch in BATCHES:
             numbers[f"{case}_ratio_batch_{batch}"] = best[f"opentelemetry_{case}"] / best[f"{case}_batch_{batch}"]
     numbers |= {f"{name}_ns_per_token": value for name, value in best.items()}
-    numbers |= {
-        f"engine_thread_batch_{batch}_ns_per_step": best[f"engine_thread_batch_{batch}"] * batch for batch in BATCHES
-    }
+    for name in ("engine_thread", "floor_engine_thread"):
+        numbers |= {f"{name}_batch_{batch}_ns_per_step": best[f"{name}_batch_{batch}"] * batch for batch in BATCHES}
     numbers["bytes_per_token_span"] = _bytes_per_token_span()
-    numbers |= {f"floor_{name}": value for name, value in FLOOR.items()}
     numbers["load_average"] = os.getloadavg()[0]
     numbers["rounds"] = rounds
     packages = ("tokentrail", "numpy", "protobuf", "opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-common")
@@ -193,20 +196,60 @@ def _best_case_ns(batch: int, tokens: int) -> float:
     return spent / (steps * batch)
 
 
-def _engine_thread_ns(batch: int, tokens: int) -> float:
-    """The engine thread's share: the list of requests and `Trail.step`, nothing drained meanwhile."""
+def _no_step(
+    step: int,
+    start_ns: int,
+    end_ns: int,
+    emitted: Sequence[RequestTrail],
+    *,
+    counts: Sequence[int] | None = None,
+    prefill_tokens: int | None = None,
+    decode_tokens: int | None = None,
+    running: int | None = None,
+    waiting: int | None = None,
+    preempted: int | None = None,
+    kv_used: int | None = None,
+    kv_total: int | None = None,
+    kv_evicted: int | None = None,
+) -> None:
+    """A `Trail.step` that does nothing: what remains of the engine thread's share is the engine's own and the call."""
+
+
+def _engine_thread_ns(batch: int, tokens: int, record: Callable[..., None] | None = None) -> float:
+    """The engine thread's share: the list of requests and `Trail.step` (or `record`), nothing drained meanwhile."""
     trail = _trail(background=False)
+    record = record or trail.step
     begun = now_ns()
     running = [_arrival(trail, i, begun) for i in range(batch)]
     trail.flush()
     steps = min(tokens // batch, 50_000)
     before = time.thread_time_ns()
     for step in range(steps):
-        trail.step(
+        record(
             step, begun, begun + 9_000, [sequence.request for sequence in running],
             decode_tokens=batch, running=batch, kv_used=step, kv_total=100_000,
         )  # fmt: skip
     return (time.thread_time_ns() - before) / (steps * batch)
+
+
+def _fill_ns() -> float:
+    """Writing the bytes of token spans of 64 requests, with all columns at hand and everything in the CPU's cache."""
+    each, requests = 128, 64
+    ids, numbers = np.arange(requests, dtype=np.uint64), np.arange(requests * each)
+    columns = Columns(
+        (ids, ids), numbers.astype(np.uint64), ids, numbers, numbers, (numbers, numbers),
+        lengths=np.full(requests, each),
+    )  # fmt: skip
+    buffer = Buffer()
+    keys = (semconv.TOKEN_INDEX, semconv.STEP)
+
+    def fill_all() -> None:
+        for _ in range(20):
+            buffer.reset()
+            fill(columns, semconv.TOKEN_SPAN, keys, buffer=buffer)
+
+    fill_all()
+    return _process_ns(fill_all) / (20 * len(numbers))
 
 
 def _bytes_per_token_span() -> float:

@@ -50,8 +50,8 @@ def stamps(values: Sequence[int], misuse: Misuse) -> tuple[int, ...]:
 
 def count(value: object, name: str, misuse: Misuse, *, most: int = 2**63 - 1) -> int | None:
     """A number of tokens from 0 to `most`, or None."""
-    if value is None:
-        return None
+    if value is None or (type(value) is int and 0 <= value <= most):
+        return value
     if isinstance(value, Integral) and 0 <= int(value) <= most:
         return int(value)
     misuse(f"{name} that is no count", value)
@@ -60,6 +60,8 @@ def count(value: object, name: str, misuse: Misuse, *, most: int = 2**63 - 1) ->
 
 def status(value: Status, misuse: Misuse) -> Status:
     """A status; ERROR for one that is unknown, since it may not count as a success."""
+    if type(value) is Status:
+        return value
     try:
         return Status(value)
     except ValueError:
@@ -88,6 +90,8 @@ def words(value: str | Sequence[str], misuse: Misuse) -> tuple[str, ...]:
 
 def mapping(value: Mapping[str, Any] | None, misuse: Misuse) -> dict[str, Any]:
     """A copy of attributes; empty for None."""
+    if value is None:
+        return {}
     try:
         return dict(value or {})
     except (TypeError, ValueError):

@@ -9,13 +9,10 @@ import numpy as np
 
 from tokentrail.request import ENDED_SLOT, FIRST_SLOT, FOREIGN_SLOT, Chunk
 from tokentrail.slots import Slots, TokenRun
-from tokentrail.wire import I64
 
 
-def chunk_columns(
-    chunks: Sequence[Chunk], slots: Slots, refuse: Callable[[int, int], None]
-) -> tuple[I64, TokenRun] | None:
-    """Gives the tokens of chunks to their requests. The rows of the requests, sorted, and the tokens of each.
+def chunk_columns(chunks: Sequence[Chunk], slots: Slots, refuse: Callable[[int, int], None]) -> TokenRun | None:
+    """Gives the tokens of chunks to their requests.
 
     A token that was recorded after the end of its request is kept when its stamp is not after the end. `refuse` gets
     the others, as in `token_columns`.
@@ -23,7 +20,7 @@ def chunk_columns(
     if not chunks:
         return None
     lengths = [len(chunk.stamps) for chunk in chunks]
-    owner, foreign = slots.rows(np.repeat(np.array([chunk.request.slot for chunk in chunks], np.int64), lengths))
+    owner, foreign = slots.rows(np.repeat(np.array([chunk.recipient.slot for chunk in chunks], np.int64), lengths))
     ended = np.repeat(np.array([chunk.ended for chunk in chunks]), lengths)
     ends = np.fromiter(chain.from_iterable(chunk.stamps for chunk in chunks), np.int64)
     alive = (owner >= FIRST_SLOT) & (~ended | (ends <= slots.end[owner]))
@@ -33,5 +30,4 @@ def chunk_columns(
     if not len(owner):
         return None
     order = np.argsort(owner, kind="stable")
-    owner, ends = owner[order], ends[order]
-    return owner, slots.advance(owner, ends)
+    return slots.advance(owner[order], ends[order])

@@ -21,4 +21,9 @@ def now_ns() -> int:
 
 def floored(stamp_ns: int) -> int:
     """The stamp for the wire: floored to a multiple of 1,000 and clamped to 63 bits."""
-    return int(min(max(stamp_ns, 0), _LAST_NS)) // STAMP_NS * STAMP_NS
+    return bounded(stamp_ns) // STAMP_NS * STAMP_NS
+
+
+def bounded(value: int) -> int:
+    """The value, clamped to 63 bits."""
+    return int(value if 0 <= value <= _LAST_NS else min(max(value, 0), _LAST_NS))

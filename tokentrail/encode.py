@@ -50,15 +50,13 @@ def span_bytes(span: Span) -> bytes:
     name, trace_id, span_id, parent, attributes, start_ns, end_ns, kind, status, trace_state = span
     parts = [
         b"%b%b%b%b" % (_TRACE_ID, trace_id.to_bytes(16, "big"), _SPAN_ID, span_id.to_bytes(8, "big")),
-        b"" if parent is None else _PARENT_ID + parent.span_id.to_bytes(8, "big"),
-        _named(name, kind),
+        name_bytes(name),
+        kind_bytes(kind),
         _TIMES(_START_TAG, start_ns, _END_TAG, end_ns),
         attributes_bytes(attributes),
-        _UNSET if status is None else _sized(_STATUS, _status(status)),
-        _REMOTE_PARENT if parent is not None and parent.is_remote else _LOCAL_PARENT,
+        status_bytes(status),
+        context_bytes(parent, trace_state),
     ]
-    if trace_state:
-        parts.append(_trace_state(trace_state))
     return _sized(_SPANS, b"".join(parts))
 
 
@@ -70,13 +68,40 @@ def attributes_bytes(attributes: Mapping[str, Any]) -> bytes:
     """
     writer = _WRITERS.get
     return b"".join(
-        [writer(type(value), _other_attribute)(key, value) for key, value in attributes.items() if value is not None]
+        [writer(type(value), fresh_attribute)(key, value) for key, value in attributes.items() if value is not None]
     )
+
+
+def name_bytes(name: str) -> bytes:
+    """The name as a field of a `Span` message."""
+    return _sized(_NAME, _utf8(name))
 
 
 def kind_bytes(kind: SpanKind) -> bytes:
     """The kind as a field of a `Span` message."""
     return _KIND + varint(kind.value + 1)
+
+
+def status_bytes(status: Status | None) -> bytes:
+    """The status as a field of a `Span` message. It is there also when it is not set, as OpenTelemetry writes it."""
+    return _UNSET if status is None else _sized(_STATUS, _status(status))
+
+
+def context_bytes(parent: SpanContext | None, trace_state: TraceState | None) -> bytes:
+    """The parent, the flags that say where it is, and the trace state, as fields of a `Span` message."""
+    if parent is None and not trace_state:
+        return _LOCAL_PARENT
+    parts = [
+        b"" if parent is None else _PARENT_ID + parent.span_id.to_bytes(8, "big"),
+        _REMOTE_PARENT if parent is not None and parent.is_remote else _LOCAL_PARENT,
+        _trace_state(trace_state) if trace_state else b"",
+    ]
+    return b"".join(parts)
+
+
+def fresh_attribute(key: str, value: object) -> bytes:
+    """An attribute whose text does not come again, such as an id."""
+    return _pair(key, _any_value(value))
 
 
 def text(value: object) -> str:
@@ -109,15 +134,6 @@ _SHORT: Final = 0x4000
 _SHORT_VARINTS: Final = [bytes([v] if v < 0x80 else [v & 0x7F | 0x80, v >> 7]) for v in range(_SHORT)]
 
 
-@lru_cache(maxsize=256)
-def _named(name: str, kind: SpanKind) -> bytes:
-    return _sized(_NAME, _utf8(name)) + kind_bytes(kind)
-
-
-def _other_attribute(key: str, value: object) -> bytes:
-    return _pair(key, _any_value(value))
-
-
 @lru_cache(maxsize=4096)
 def _text_attribute(key: str, value: str) -> bytes:
     """Most texts come again and again: names, models, tenants."""
@@ -138,12 +154,12 @@ def _double_attribute(key: str, value: float) -> bytes:
 def _array_attribute(key: str, values: Sequence[object]) -> bytes:
     if len(values) == 1 and type(values[0]) is str:
         return _text_in_array(key, values[0])
-    return _other_attribute(key, values)
+    return fresh_attribute(key, values)
 
 
 @lru_cache(maxsize=256)
 def _text_in_array(key: str, value: str) -> bytes:
-    return _other_attribute(key, [value])
+    return fresh_attribute(key, [value])
 
 
 _WRITERS: Final[dict[type, Callable[[str, Any], bytes]]] = {

@@ -38,8 +38,8 @@ def partition(
     Stamps are floored to microseconds and clamped between the mark before and `end`. A mark that is no `Phase` goes to
     `unknown`, and the phase before it goes on. `first_token` (unix ns) ends prefill where no mark says so.
     """
-    entered = _checked(arrival, end, marks, unknown)
-    if first_token is not None:
+    entered, decodes = _checked(arrival, end, marks, unknown)
+    if first_token is not None and not decodes:
         entered = _derived(entered, arrival, first_token)
     intervals: list[PhaseInterval] = []
     current, since, preemptions = Phase.QUEUED, arrival, 0
@@ -57,29 +57,34 @@ def partition(
 
 def _checked(
     arrival: int, end: int, marks: Sequence[tuple[Any, int]], unknown: Callable[[object], None]
-) -> list[_Mark]:
+) -> tuple[list[_Mark], bool]:
+    """The usable marks, with stamps between the mark before and `end`, and whether one of them is DECODE."""
     entered: list[_Mark] = []
-    since = arrival
+    since, decodes = arrival, False
     for mark in marks:
         try:
-            phase, since = Phase(mark[0]), min(max(floored(mark[1]), since), end)
+            phase, at = mark if type(mark[0]) is Phase else (Phase(mark[0]), mark[1])
+            at = floored(at)
         except (ValueError, TypeError, OverflowError):
             unknown(mark)
-        else:
-            entered.append((phase, since))
-    return entered
+            continue
+        if at > since:
+            since = min(at, end)
+        decodes = decodes or phase is Phase.DECODE
+        entered.append((phase, since))
+    return entered, decodes
 
 
 def _derived(marks: list[_Mark], arrival: int, first_token: int) -> list[_Mark]:
-    """Adds the DECODE that an engine left out: prefill ends with the first token.
+    """Adds the DECODE that no mark names: prefill ends with the first token.
 
     no marks, arrival 10, first token 30                       PREFILL at 10, DECODE at 30
     PREFILL at 12, PREEMPTED at 40, first token 30             PREFILL at 12, DECODE at 30, PREEMPTED at 40
-    DECODE is named, or the first token is not in PREFILL      nothing is added
+    the first token is not in PREFILL                          nothing is added
     """
     if not marks:
         return [(Phase.PREFILL, arrival), (Phase.DECODE, first_token)]
     before = sum(at <= first_token for _, at in marks)
-    if not before or marks[before - 1][0] is not Phase.PREFILL or any(phase is Phase.DECODE for phase, _ in marks):
+    if not before or marks[before - 1][0] is not Phase.PREFILL:
         return marks
     return [*marks[:before], (Phase.DECODE, first_token), *marks[before:]]

@@ -6,7 +6,6 @@ import os
 import sys
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -15,14 +14,14 @@ from typing import Final
 import numpy as np
 from opentelemetry.sdk.resources import Resource
 
-from tokentrail.assemble import MALFORMED, Assembler
+from tokentrail.assemble import Assembler
 from tokentrail.clock import now_ns
 from tokentrail.config import MAX_PAYLOAD_BYTES, Settings, body_compression, compressor
 from tokentrail.export import SHUTDOWN, Exporter, TrailStats, deadline
 from tokentrail.gate import Breaks, Gate
 from tokentrail.guard import Guard
 from tokentrail.metrics import metrics_of
-from tokentrail.records import Kind, Record, kind_of, spans_in, take
+from tokentrail.records import MALFORMED, Batch, Kind, Records, kind_of, spans_waiting, take
 from tokentrail.semconv import SCHEMA_URL, SCOPE_NAME
 from tokentrail.wire import Block, Envelope, Payload, Rank
 
@@ -30,6 +29,7 @@ BATCH_SPANS: Final = 16_000
 """About so many spans are built at once: enough to amortise NumPy's calls, few enough to stay in the CPU's cache."""
 SPAN_BYTES: Final = 256
 """Room that a batch takes in the queue for each of its spans, about."""
+_NOTHING: Final = Batch([], [])
 
 
 class Pipeline:
@@ -39,7 +39,7 @@ class Pipeline:
 
     def __init__(
         self,
-        records: deque[Record],
+        records: Records,
         exporter: Exporter,
         settings: Settings,
         resource: Callable[[], Resource],
@@ -78,7 +78,7 @@ class Pipeline:
         self._asked = threading.Condition()  # its lock is reentrant: a signal handler may flush during a flush
         self._asks = self._answered = 0
         self._stopping = self._ended = False
-        self._batch: Sequence[Record] = ()
+        self._batch = _NOTHING
         self._breathe: Callable[[], object] = Breaks() if self._background else lambda: None
         settings = self._settings
         self._assembler = Assembler(
@@ -93,9 +93,9 @@ class Pipeline:
     def stats(self) -> TrailStats:
         """The exporter's counts and, from the same moment, those of the records that wait or are being built."""
         with self._exporter.changed:
-            waiting = [*self._records.copy(), *self._batch]  # `copy` is one step for the threads that append
+            waiting = self._records.copy()  # one step for the threads that append
+            pending = spans_waiting(waiting) + self._batch.spans
             stats = self._exporter.stats
-        pending = sum(map(spans_in, waiting))
         return replace(
             stats,
             accepted=stats.accepted + pending,
@@ -198,17 +198,17 @@ class Pipeline:
         assembler, now = self._assembler, self._clock()
         try:
             steps = assembler.build_steps(batch, now)
-            requests = [record for record in batch if kind_of(record) is Kind.END]
+            requests = Batch([], [other for other in batch.others if kind_of(other[0]) is Kind.END])
             refused = self._queue([(Rank.TOKENS, steps.tokens), (Rank.STEPS, steps.engine)], left=requests)
-            for rows in refused:
-                assembler.lose(steps.owners[rows])
-            self._queue([(Rank.REQUESTS, assembler.build_requests(now))], left=())
+            for tokens in refused:
+                assembler.lose(steps.owners[tokens])
+            self._queue([(Rank.REQUESTS, assembler.build_requests(now))], left=_NOTHING)
         except Exception as error:
-            self._exporter.offer(lost={MALFORMED: sum(map(spans_in, self._batch))}, handover=self._hand_over(()))
+            self._exporter.offer(lost={MALFORMED: self._batch.spans}, handover=self._hand_over(_NOTHING))
             self._guard.failed("building a batch", error)
         return len(batch)
 
-    def _queue(self, ranks: Sequence[tuple[Rank, Sequence[Block]]], *, left: Sequence[Record]) -> list[slice]:
+    def _queue(self, ranks: Sequence[tuple[Rank, Sequence[Block]]], *, left: Batch) -> list[slice]:
         """Makes payloads of blocks and queues them; `left` are the records of the batch that are still to be built.
         Returns the rows of the first rank that found no room.
         """
@@ -229,7 +229,7 @@ class Pipeline:
             row += payload.spans
         return refused
 
-    def _hand_over(self, left: Sequence[Record]) -> Callable[[], None]:
+    def _hand_over(self, left: Batch) -> Callable[[], None]:
         """Returns the call by which the exporter, under its lock, takes over the count of a batch's records."""
 
         def hand_over() -> None:
@@ -248,8 +248,7 @@ class Pipeline:
         """Counts the records that came too late to be built as dropped, once the trail has ended."""
         if self._ended:
             with self._exporter.changed:
-                records = take(self._records, sys.maxsize)
-                self._exporter.drop(sum(map(spans_in, records)), SHUTDOWN)
+                self._exporter.drop(take(self._records, sys.maxsize).spans, SHUTDOWN)
 
     def _before_fork(self) -> None:
         self._gate.acquire()

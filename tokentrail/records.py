@@ -1,42 +1,49 @@
 """The records that wait between the engine's threads and the exporter's. No other module knows their layout.
 
-    (Kind.STEP, start_ns, end_ns, step, … kv_evicted, emitted, counts)
-    (Kind.START | END | LEAVE | CHUNK | KV | COLD, request, chunk or event)
+    a `StepRun`, once for each of its steps
+    (Kind.START | CHOICE | END | LEAVE | CHUNK | KV | COLD, request, choice, chunk or event)
 
-`emitted` is the tuple of the requests that got tokens in the step, `counts` the number of tokens of each or None.
+The numbers of steps are packed and not kept as objects: the engine's thread makes nothing that the garbage collector
+looks at, and the exporter's thread reads the numbers of all steps as one array.
 """
 
 from __future__ import annotations
 
+import struct
 from array import array
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from enum import Enum, auto
-from itertools import chain
 from numbers import Integral
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, SupportsInt
 
 import numpy as np
 
 from tokentrail.arguments import MAX_TOKENS
 from tokentrail.export import BUFFER_FULL, SHUTDOWN
 from tokentrail.guard import Guard
-from tokentrail.request import RequestTrail
+from tokentrail.request import Recipient
 from tokentrail.semconv import STEP_ATTRIBUTES
 from tokentrail.wire import I64
 
 Record = tuple[Any, ...]
+"""A record that is not a step."""
 
 MAX_PENDING_RECORDS: Final = 65_536
 """Records that may wait, far more than a schedule delay brings. Steps and events beyond it are dropped and counted."""
+MALFORMED: Final = "malformed"
+"""Reason of a drop: the record cannot become a span, for wrong types or counts that do not match."""
+UNKNOWN: Final = -1
+"""A count of a step that the engine does not know. Its attribute is absent."""
 
 
 class Kind(Enum):
-    """The kind of a record is its first item."""
+    """The kind of a record that is not a step is its first item."""
 
-    STEP = auto()
     START = auto()
+    CHOICE = auto()
     END = auto()
     LEAVE = auto()
     CHUNK = auto()
@@ -44,19 +51,98 @@ class Kind(Enum):
     COLD = auto()
 
 
-_STEP: Final = Kind.STEP  # looking up an enum's member takes longer than appending a record
-_END: Final = Kind.END
+_END: Final = Kind.END  # looking up an enum's member takes longer than appending a record
 _CHUNK: Final = Kind.CHUNK
+_SMALL_REST: Final = 4
+_NO_SPANS: Final = (Kind.START, Kind.CHOICE, Kind.LEAVE)
 END_COST: Final = 32
 """The end of a request takes as long to build as about so many tokens."""
 _STEP_INTS: Final = 2 + len(STEP_ATTRIBUTES)
-_ints_of: Final = itemgetter(slice(1, 1 + _STEP_INTS))
+_FIRST_COUNT: Final = 3
+"""Position of the first number of a step that may be unknown."""
+_pack: Final = struct.Struct(f"={_STEP_INTS}q").pack
+_NUMBERS: Final = 8 * _STEP_INTS
+"""Bytes of the numbers of a step."""
+_NARROW: Final = 1
+_WIDE: Final = 8
+"""Bytes of a count."""
 
 kind_of: Final = itemgetter(0)
 subject_of: Final = itemgetter(1)
 """The request or event of a record that is not a step."""
-emitted_of: Final = itemgetter(-2)
-counts_of: Final = itemgetter(-1)
+
+
+class StepRun:
+    """Steps in a row with the same requests.
+
+    Each step that waits is a row: in `numbers` the start (unix ns), the end and the values of `STEP_ATTRIBUTES`; in
+    `counts`, unless `width` is 0, the number of tokens of each request in so many bytes. Rows are added before the
+    record that stands for them, and each in one C call. Threads may therefore share a run.
+    """
+
+    __slots__ = ("counts", "emitted", "numbers", "width")
+
+    def __init__(self, emitted: Sequence[Recipient], width: int) -> None:
+        self.emitted = emitted
+        self.width = width
+        self.numbers = bytearray()
+        self.counts = bytearray()
+
+    def rows(self, count: int) -> Rows:
+        """The first rows."""
+        counts = bytes(self.counts[: count * self.width * len(self.emitted)])
+        return Rows(self.emitted, self.width, count, bytes(self.numbers[: count * _NUMBERS]), counts)
+
+    def take(self, count: int) -> Rows:
+        """Removes the first rows."""
+        rows = self.rows(count)
+        del self.numbers[: len(rows.numbers)], self.counts[: len(rows.packed_counts)]
+        return rows
+
+
+class Rows(NamedTuple):
+    """The rows of so many steps of a run."""
+
+    emitted: Sequence[Recipient]
+    width: int
+    steps: int
+    numbers: bytes
+    packed_counts: bytes
+
+    def counts(self) -> I64:
+        """Tokens per step and request, one step after the other."""
+        if not self.width:
+            return np.ones(self.steps * len(self.emitted), np.int64)
+        return np.frombuffer(self.packed_counts, f"=u{self.width}").astype(np.int64)
+
+    @property
+    def spans(self) -> int:
+        """The number of spans that the rows become: the steps' own, and one for each token of a sampled request."""
+        sampled = np.array([_is_sampled(request) for request in self.emitted], np.bool_)
+        return self.steps + int(self.counts().reshape(self.steps, -1)[:, sampled].sum())
+
+
+class Records(deque[Any]):
+    """The buffer. `run` is that of the last step, which the next step goes on with if its requests are the same. A
+    `take` ends it, so that requests which their engine has forgotten are freed.
+    """
+
+    run = StepRun((), -1)
+
+
+class Batch(NamedTuple):
+    """Records to be built: steps, and the other records with the number of steps of the batch before each."""
+
+    steps: list[Rows]
+    others: list[tuple[Record, int]]
+
+    def __len__(self) -> int:
+        return sum(rows.steps for rows in self.steps) + len(self.others)
+
+    @property
+    def spans(self) -> int:
+        """The number of spans that the records become for sure."""
+        return sum(rows.spans for rows in self.steps) + sum(spans_in(record) for record, _ in self.others)
 
 
 class Recorder:
@@ -68,7 +154,7 @@ class Recorder:
     def __init__(self, guard: Guard, drop: Callable[[int, str], None]) -> None:
         self._guard = guard
         self._drop = drop
-        self._records: deque[Record] = deque()
+        self._records = Records()
         self._append = self._records.append
         self._closed = False
 
@@ -77,32 +163,75 @@ class Recorder:
         step: int,
         start_ns: int,
         end_ns: int,
-        emitted: Sequence[RequestTrail],
+        emitted: Sequence[Recipient],
         *,
         counts: Sequence[int] | None = None,
-        prefill_tokens: int = 0,
-        decode_tokens: int = 0,
-        running: int = 0,
-        waiting: int = 0,
-        preempted: int = 0,
-        kv_used: int = 0,
-        kv_total: int = 0,
-        kv_evicted: int = 0,
+        prefill_tokens: int | None = UNKNOWN,
+        decode_tokens: int | None = UNKNOWN,
+        running: int | None = UNKNOWN,
+        waiting: int | None = UNKNOWN,
+        preempted: int | None = UNKNOWN,
+        kv_used: int | None = UNKNOWN,
+        kv_total: int | None = UNKNOWN,
+        kv_evicted: int | None = UNKNOWN,
     ) -> None:
         """Records one engine step, from `start_ns` to `end_ns` (unix ns). `emitted` are the requests that got tokens in
-        it, `counts` the number of tokens of each (None: one each). All its tokens end with it. This is the hot path.
+        it, or their choices; `counts` is the number of tokens of each (None: one each). All its tokens end with it. A
+        number that the engine does not know is left out or None, and absent from the span. This is the hot path.
         """
         try:
-            record = (
-                _STEP, start_ns, end_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted,
-                kv_used, kv_total, kv_evicted, tuple(emitted), None if counts is None else tuple(counts),
-            )  # fmt: skip
-            if self._closed or len(self._records) >= MAX_PENDING_RECORDS:
-                self._refuse(record)
-            else:
-                self._append(record)
+            if emitted.__class__ is not list:
+                emitted = tuple(emitted)
+            try:
+                numbers = _pack(
+                    start_ns, end_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted, kv_used,
+                    kv_total, kv_evicted,
+                )  # fmt: skip
+                if counts is None:
+                    width, packed = 0, b""
+                else:
+                    width, packed = _NARROW, bytes(counts if counts.__class__ is list else tuple(counts))
+                    if len(packed) != len(emitted):
+                        raise ValueError("counts do not fit their requests")
+            except (struct.error, ValueError, TypeError):
+                width = 0 if counts is None else _WIDE
+                numbers, packed = self._unusual(
+                    emitted, counts, start_ns, end_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted,
+                    kv_used, kv_total, kv_evicted,
+                )  # fmt: skip
+            records = self._records
+            if self._closed or len(records) >= MAX_PENDING_RECORDS:
+                self._refuse_step(Rows(emitted, width, 1, numbers, packed))
+                return
+            run = records.run
+            if run.width != width or run.emitted != emitted:
+                records.run = run = StepRun(emitted[:], width)
+            if width:
+                run.counts += packed
+            run.numbers += numbers
+            self._append(run)
         except Exception as error:
             self._guard.failed("recording a step", error)
+
+    def _unusual(
+        self, emitted: Sequence[Recipient], counts: Sequence[int] | None, *numbers: Any
+    ) -> tuple[bytes, bytes]:
+        """Numbers and counts of a step that has a number that is None (unknown) or a float (truncated), or a count over
+        255. A malformed step is dropped and raises an error.
+        """
+        given = None if counts is None else tuple(counts)
+        stamps, values = numbers[:_FIRST_COUNT], numbers[_FIRST_COUNT:]
+        known = [*stamps, *(UNKNOWN if value is None else value for value in values)]
+        try:
+            packed = _pack(*(int(value) if isinstance(value, SupportsInt) else value for value in known))
+            if given is None:
+                return packed, b""
+            if len(given) != len(emitted) or not all(_is_count(count) for count in given):
+                raise ValueError("counts do not fit their requests")
+            return packed, array("q", map(int, given)).tobytes()
+        except (struct.error, ValueError, OverflowError):
+            self._drop(1 + sum(tokens for _, tokens in _tokens_in(emitted, given)), MALFORMED)
+            raise
 
     def _record(self, record: Record) -> None:
         if self._closed or len(self._records) >= MAX_PENDING_RECORDS:
@@ -111,92 +240,107 @@ class Recorder:
             self._append(record)
 
     def _refuse(self, record: Record) -> None:
-        self._drop(spans_in(record), SHUTDOWN if self._closed else BUFFER_FULL)
-        if kind_of(record) is _STEP:
-            for request, tokens in _tokens_in(record):
-                request.lost += tokens  # without a lock: two threads that emit to one request may lose a count
-        elif kind_of(record) is _CHUNK:
-            subject_of(record).request.lost += spans_in(record)
+        self._count_refused(spans_in(record))
+        if kind_of(record) is _CHUNK:
+            subject_of(record).recipient.request.lost += spans_in(record)
+
+    def _refuse_step(self, rows: Rows) -> None:
+        self._count_refused(rows.spans)
+        for recipient, tokens in zip(rows.emitted, rows.counts().tolist(), strict=True):
+            if _is_sampled(recipient):
+                recipient.request.lost += (
+                    tokens  # without a lock: two threads that emit to one request may lose a count
+                )
+
+    def _count_refused(self, spans: int) -> None:
+        self._drop(spans, SHUTDOWN if self._closed else BUFFER_FULL)
 
 
-def take(records: deque[Record], spans: int) -> list[Record]:
-    """Removes the oldest records, until they stand for at least that many spans or none is left."""
-    taken: list[Record] = []
-    found = 0
+def take(records: Records, spans: int) -> Batch:
+    """Removes the oldest records, until they stand for at least that many spans or none is left. A rest of less than a
+    quarter goes along, since a build of its own would cost more.
+    """
+    batch = Batch([], [])
+    run: StepRun | None = None
+    found = steps = count = width = 0
     pop = records.popleft
-    while records and found < spans:
-        record = pop()
-        taken.append(record)
-        kind = record[0]
-        if kind is _STEP:
-            found += 1 + len(record[-2])
-        else:
-            found += END_COST if kind is _END else spans_in(record) if kind is _CHUNK else 1
-    return taken
+    with suppress(IndexError):  # of an empty deque
+        while found < spans or _SMALL_REST * len(records) < steps + count + len(batch.others):
+            record = pop()
+            if record is run:
+                count += 1
+                found += width
+            elif type(record) is StepRun:
+                if run is not None:
+                    batch.steps.append(run.take(count))
+                    steps += count
+                run, count, width = record, 1, 1 + len(record.emitted)
+                found += width
+            else:
+                batch.others.append((record, steps + count))
+                kind = record[0]
+                found += END_COST if kind is _END else spans_in(record) if kind is _CHUNK else 1
+    if run is not None:
+        batch.steps.append(run.take(count))
+    records.run = Records.run
+    return batch
 
 
-def step_ints(records: Sequence[Record]) -> I64:
-    """The integers of step records, (S, 11): start, end, then the values of `STEP_ATTRIBUTES`.
-
-    Raises `TypeError`, `ValueError` or `OverflowError` for a malformed record.
-    """
-    flat = np.fromiter(chain.from_iterable(map(_ints_of, records)), np.int64, len(records) * _STEP_INTS)
-    return flat.reshape(-1, _STEP_INTS)
+def step_ints(steps: Sequence[Rows]) -> I64:
+    """The integers of steps, (S, 11): start, end, then the values of `STEP_ATTRIBUTES`."""
+    return np.frombuffer(b"".join([rows.numbers for rows in steps]), np.int64).reshape(-1, _STEP_INTS)
 
 
-def token_counts(records: Sequence[Record]) -> I64 | None:
-    """Tokens per request and step, one step after the other; None when each request got one in each step.
-
-    Raises `TypeError` or `ValueError` for counts that do not fit their requests.
-    """
-    given = list(map(counts_of, records))
-    if given.count(None) == len(given):
+def token_counts(steps: Sequence[Rows]) -> I64 | None:
+    """Tokens per request and step, one step after the other; None when each request got one in each step."""
+    widths = {rows.width for rows in steps}
+    if widths == {0}:
         return None
-    emitted = list(map(emitted_of, records))
-    parts = [(1,) * len(some) if counts is None else counts for some, counts in zip(emitted, given, strict=True)]
-    if list(map(len, parts)) != list(map(len, emitted)):
-        raise ValueError("counts do not fit their requests")
-    counts = np.frombuffer(array("q", chain.from_iterable(parts)), np.int64)
-    if counts.min(initial=0) < 0 or counts.max(initial=0) > MAX_TOKENS:
-        raise ValueError("counts that no step can have")
-    return counts
+    if _WIDE in widths:
+        return np.concatenate([rows.counts() for rows in steps])
+    ones = [rows.packed_counts if rows.width else b"\1" * (rows.steps * len(rows.emitted)) for rows in steps]
+    return np.frombuffer(b"".join(ones), np.uint8).astype(np.int64)
 
 
-def well_formed(record: Record) -> bool:
-    """Whether a step record can become columns."""
-    _kind, *ints, emitted, counts = record
-    return (
-        all(_is_integer(value, -(2**63), 2**63 - 1) for value in ints)
-        and all(isinstance(request, RequestTrail) for request in emitted)
-        and (counts is None or _counts_fit(emitted, counts))
-    )
+def without_malformed(batch: Batch) -> tuple[Batch, list[Rows]]:
+    """The batch without the steps of objects that are no requests, and those steps."""
+    kept: list[Rows] = []
+    malformed: list[Rows] = []
+    positions = [0]  # of each step of the batch and of the end, among the steps that are kept
+    for rows in batch.steps:
+        fit = all(isinstance(request, Recipient) for request in rows.emitted)
+        (kept if fit else malformed).append(rows)
+        positions += [positions[-1] + fit * (step + 1) for step in range(rows.steps)]
+    return Batch(kept, [(record, positions[steps]) for record, steps in batch.others]), malformed
+
+
+def spans_waiting(records: Iterable[Any]) -> int:
+    """The number of spans that the records of a buffer become for sure."""
+    runs = Counter(record for record in records if type(record) is StepRun)
+    others = sum(spans_in(record) for record in records if type(record) is not StepRun)
+    return others + sum(run.rows(count).spans for run, count in runs.items())
 
 
 def spans_in(record: Record) -> int:
-    """The number of spans that a record becomes for sure. An ended request: one, besides its phases; a step: its own
-    and one for each token of a sampled request.
-    """
+    """The number of spans that a record becomes for sure. An ended request: one, besides its phases."""
     kind = kind_of(record)
-    if kind is _STEP:
-        return 1 + sum(tokens for _, tokens in _tokens_in(record))
     if kind is _CHUNK:
         return len(subject_of(record).stamps)
-    return 0 if kind in (Kind.START, Kind.LEAVE) else 1
+    return 0 if kind in _NO_SPANS else 1
 
 
-def _tokens_in(record: Record) -> Iterator[tuple[RequestTrail, int]]:
+def _tokens_in(emitted: Sequence[Recipient], counts: Sequence[int] | None) -> Iterator[tuple[Recipient, int]]:
     """The sampled requests of a step that may be malformed, and the number of tokens of each."""
-    emitted, counts = emitted_of(record), counts_of(record)
     if counts is None or len(counts) != len(emitted):
         counts = (1,) * len(emitted)
     for request, count in zip(emitted, counts, strict=True):
-        if isinstance(request, RequestTrail) and request.sampled:
-            yield request, int(count) if _is_integer(count, 0, MAX_TOKENS) else 1
+        if _is_sampled(request):
+            yield request, int(count) if _is_count(count) else 1
 
 
-def _counts_fit(emitted: Sequence[Any], counts: Sequence[Any]) -> bool:
-    return len(counts) == len(emitted) and all(_is_integer(count, 0, MAX_TOKENS) for count in counts)
+def _is_sampled(request: object) -> bool:
+    return isinstance(request, Recipient) and request.sampled
 
 
-def _is_integer(value: object, low: int, high: int) -> bool:
-    return isinstance(value, Integral) and low <= int(value) <= high
+def _is_count(value: object) -> bool:
+    return isinstance(value, Integral) and 0 <= int(value) <= MAX_TOKENS

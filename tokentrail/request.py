@@ -5,6 +5,7 @@ from __future__ import annotations
 from asyncio import CancelledError
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextvars import Token
+from copy import copy
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, NamedTuple
@@ -25,6 +26,9 @@ ENDED_SLOT: Final = 1
 FIRST_SLOT: Final = 2
 FOREIGN_SLOT: Final = 1 << 62
 """Slot of a request that no trail has taken, such as a copy: its tokens are dropped and counted."""
+
+MAX_CHOICE: Final = (1 << 16) - 1
+"""The largest index of a choice."""
 
 _CANCELLATIONS: Final = (CancelledError, GeneratorExit)
 """Exceptions that mean that the caller went away."""
@@ -50,9 +54,9 @@ class RequestStart:
     attributes: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RequestEnd:
-    """The arguments of `RequestTrail.end`, checked. None: not known."""
+    """The arguments of `RequestTrail.end`, checked. None: not known. Nobody changes it, as `RequestStart`."""
 
     at_ns: int
     status: Status
@@ -71,7 +75,7 @@ class RequestEnd:
 class Chunk(NamedTuple):
     """Tokens that arrived without an engine step: one stamp (unix ns) each. `ended`: the request had ended before."""
 
-    request: RequestTrail
+    recipient: Recipient
     stamps: tuple[int, ...]
     ended: bool
 
@@ -83,10 +87,42 @@ class Host(NamedTuple):
     on_end: Callable[[RequestTrail], object]
     on_leave: Callable[[RequestTrail], object]
     on_chunk: Callable[[Chunk], object]
+    on_choice: Callable[[Choice], object]
     misuse: Misuse
 
 
-class RequestTrail:
+class Recipient:
+    """Gets tokens: a request, or one of its choices."""
+
+    __slots__ = ("_host", "slot")
+
+    sampled = True
+
+    def __init__(self, host: Host) -> None:
+        self.slot = FOREIGN_SLOT  # only the exporter thread changes it
+        self._host = host
+
+    def token(self, count: int = 1, at_ns: int | None = None) -> None:
+        """Records `count` tokens that arrived together, outside of an engine step: one chunk of a stream."""
+        host = self._host
+        at = arguments.stamp(at_ns, host.clock, host.misuse)
+        self._emit((at,) * (arguments.count(count, "tokens", host.misuse, most=arguments.MAX_TOKENS) or 0))
+
+    def tokens(self, stamps_ns: Sequence[int]) -> None:
+        """Records tokens that arrived outside of an engine step, one for each stamp, in order."""
+        self._emit(arguments.stamps(stamps_ns, self._host.misuse))
+
+    def _emit(self, stamps: tuple[int, ...]) -> None:
+        if stamps:
+            self._host.on_chunk(Chunk(self, stamps, self.request.ended is not None))
+
+    @property
+    def request(self) -> RequestTrail:
+        """The request itself."""
+        raise NotImplementedError
+
+
+class RequestTrail(Recipient):
     """A request under way. Made by `Trail.start_request`, given to `Trail.step` with each token it gets.
 
     Methods may be called from any thread, never raise, and cost one append each. Stamps are unix ns, by default now.
@@ -97,25 +133,28 @@ class RequestTrail:
     A request is known by its object. A copy, also one that was pickled, is not the request: its tokens are refused.
     """
 
-    __slots__ = ("__weakref__", "_host", "_token", "ended", "lost", "marks", "slot", "span_id", "started", "trace_id")
-
-    sampled = True
+    __slots__ = ("__weakref__", "_choices", "_token", "ended", "lost", "marks", "span_id", "started", "trace_id")
 
     def __init__(self, trace_id: int, span_id: int, started: RequestStart, host: Host) -> None:
+        super().__init__(host)
         self.trace_id = trace_id
         self.span_id = span_id
         self.started = started
         self.ended: RequestEnd | None = None
         self.marks: list[tuple[Phase, int]] = []
-        self.slot = FOREIGN_SLOT  # only the exporter thread changes it
         self.lost = 0  # tokens that the full buffer of records did not take
-        self._host = host
+        self._choices: dict[int, Choice] = {}
         self._token: Token[Context] | None = None
 
     def __del__(self) -> None:
         """Nobody can end this request any more: the exporter thread ends it as abandoned."""
         if FIRST_SLOT <= self.slot < FOREIGN_SLOT and self.ended is None:
             self._host.on_end(self)
+
+    @property
+    def request(self) -> RequestTrail:
+        """The request itself."""
+        return self
 
     @property
     def span_context(self) -> SpanContext:
@@ -145,15 +184,22 @@ class RequestTrail:
         """
         self.marks.append((phase, self._host.clock() if at_ns is None else at_ns))
 
-    def token(self, count: int = 1, at_ns: int | None = None) -> None:
-        """Records `count` tokens that arrived together, outside of an engine step: one chunk of a stream."""
-        host = self._host
-        at = arguments.stamp(at_ns, host.clock, host.misuse)
-        self._emit((at,) * (arguments.count(count, "tokens", host.misuse, most=arguments.MAX_TOKENS) or 0))
+    def choice(self, index: int) -> Recipient:
+        """One of several answers that the request gets (`n` > 1), counted from 0. It takes the place of the request in
+        `Trail.step`, or gets `token` and `tokens`. Give all tokens of the request to its choices, or none.
 
-    def tokens(self, stamps_ns: Sequence[int]) -> None:
-        """Records tokens that arrived outside of an engine step, one for each stamp, in order."""
-        self._emit(arguments.stamps(stamps_ns, self._host.misuse))
+        Tokens are numbered and timed for each choice. The request has the first token of any choice as its first.
+        """
+        known = arguments.count(index, "a choice", self._host.misuse, most=MAX_CHOICE)
+        if known is None:
+            return self
+        choice = self._choices.get(known)
+        if choice is None:
+            made = Choice(self, known, self._host)
+            choice = self._choices.setdefault(known, made)
+            if choice is made:
+                self._host.on_choice(choice)
+        return choice
 
     def end(
         self,
@@ -209,10 +255,6 @@ class RequestTrail:
             self.ended = _ELSEWHERE
             self._host.on_leave(self)
 
-    def _emit(self, stamps: tuple[int, ...]) -> None:
-        if stamps:
-            self._host.on_chunk(Chunk(self, stamps, self.ended is not None))
-
     def __enter__(self) -> RequestTrail:
         if self.trace_id:
             self._token = attach(set_span_in_context(NonRecordingSpan(self.span_context)))
@@ -249,6 +291,31 @@ class RequestTrail:
         return CopiedRequest, (self.trace_id, self.span_id)
 
 
+class Choice(Recipient):
+    """One of several answers of a request. Made by `RequestTrail.choice`."""
+
+    __slots__ = ("_request", "index")
+
+    def __init__(self, request: RequestTrail, index: int, host: Host) -> None:
+        super().__init__(host)
+        self._request = request
+        self.index = index
+
+    @property
+    def request(self) -> RequestTrail:
+        """The request of which this is an answer."""
+        return self._request
+
+    def __copy__(self) -> Recipient:
+        return copy(self.request)
+
+    def __deepcopy__(self, memo: object) -> Recipient:
+        return self.__copy__()
+
+    def __reduce__(self) -> tuple[type[RequestTrail], tuple[int, int]]:
+        return self.request.__reduce__()
+
+
 class UnrecordedRequest(RequestTrail):
     """A request that is not sampled, or of a disabled trail: it has ids to hand on and records nothing."""
 
@@ -268,6 +335,10 @@ class UnrecordedRequest(RequestTrail):
 
     def tokens(self, stamps_ns: Sequence[int]) -> None:
         """Does nothing."""
+
+    def choice(self, index: int) -> Recipient:
+        """The request itself, which gets no tokens."""
+        return self
 
     def end(self, at_ns: int | None = None, **_: Any) -> None:
         """Does nothing."""
@@ -299,6 +370,10 @@ class CopiedRequest(RequestTrail):
         """Is ignored and counted."""
         self._refuse("tokens")
 
+    def choice(self, index: int) -> Recipient:
+        """The copy itself, whose tokens are refused."""
+        return self
+
     def end(self, at_ns: int | None = None, **_: Any) -> None:
         """Is ignored and counted."""
         self._refuse("the end")
@@ -309,7 +384,7 @@ class CopiedRequest(RequestTrail):
 
 _OF_NO_TRAIL: Final = Guard()
 """Logs the calls of requests that were unpickled, since no trail of this process made them."""
-_NO_HOST: Final = Host(lambda: 0, lambda _: None, lambda _: None, lambda _: None, lambda *_: None)
+_NO_HOST: Final = Host(lambda: 0, lambda _: None, lambda _: None, lambda _: None, lambda _: None, lambda *_: None)
 _ELSEWHERE: Final = RequestEnd(0, Status.OK, "", (), None, None, None, None, None, "", "", {})
 """The end of a request that another process goes on with."""
 _NO_START: Final = RequestStart(0, "", "", "", "", "", "", None, SpanKind.SERVER, None, None, {})

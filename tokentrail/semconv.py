@@ -119,6 +119,11 @@ TIME_TO_FIRST_TOKEN: Final = "tokentrail.time_to_first_token"
 TIME_TO_LAST_TOKEN: Final = "tokentrail.time_to_last_token"
 """Seconds (double) from arrival to the last token; differs from the span's duration when the request failed or was
 cancelled later."""
+CHOICES: Final = "tokentrail.choices"
+"""The number of choices that got tokens; absent for a request with one answer."""
+TIME_BETWEEN_TOKENS: Final = "tokentrail.time_between_tokens"
+"""Seconds (double) from the first token of a choice to its last, summed over the choices; absent for a request with one
+answer. TPOT = this / (output tokens - choices)."""
 DROPPED_TOKENS: Final = "tokentrail.dropped_tokens"
 """Number of the request's tokens that were lost for want of room; absent when there are none. The request's counts and
 times are those of the tokens that were recorded, also of the ones that were lost later."""
@@ -136,7 +141,8 @@ TOKEN_INDEX: Final = "tokentrail.token.index"
 OLD_TOKEN_INDEX: Final = "gen_ai.token.index"
 """`TOKEN_INDEX` as SDKs before 0.2 sent it; the collector reads both."""
 CHOICE_INDEX: Final = "tokentrail.choice.index"
-"""The answer that a token belongs to, of a request with several (n > 1); absent for 0."""
+"""The answer that a token belongs to, where a request has several (`n` > 1); absent where it has one. Token indices and
+durations are those of the choice."""
 STEP: Final = "tokentrail.step"
 """Step number, counted from 0 in each engine process: joins a token to the step that made it."""
 PHASE_NAME: Final = "tokentrail.phase.name"
@@ -170,4 +176,5 @@ KV_REASON: Final = "tokentrail.kv.reason"
 TOKEN_ID_STRIDE: Final = 0x9E3779B97F4A7C15
 """A token's span id is ``(request span id + (index + 1) · stride) mod 2**64`` over the ids read as big-endian
 integers: distinct within a request (the stride is odd), computed for a whole array at once, and never stored. The
-request's span id and not its trace id, because one trace may hold many requests."""
+request's span id and not its trace id, because one trace may hold many requests. For a token of a choice it is
+``(request span id + ((choice + 1) · 2**32 + index + 1) · stride) mod 2**64``."""

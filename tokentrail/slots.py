@@ -1,6 +1,7 @@
 """State of the requests under way, one NumPy column per field.
 
-A request has a row, its slot, from its start to its end. A later request takes the slot again.
+A request has a row, its slot, from its start to its end. A later request takes the slot again. Each choice of a request
+has a row of its own too.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tokentrail.request import ENDED_SLOT, FIRST_SLOT, RequestTrail
+from tokentrail.request import ENDED_SLOT, FIRST_SLOT, Choice, RequestTrail
 from tokentrail.spans import Emitted
 from tokentrail.wire import I64, U64
 
@@ -27,11 +28,20 @@ _TABLES = count(1)
 
 @dataclass(frozen=True, slots=True)
 class TokenRun:
-    """Tokens sorted by slot, in order of emission within each: their index and stamps (unix ns)."""
+    """Tokens sorted by row, in order of emission within each: their index and stamps (unix ns). `rows` are the rows,
+    each once, and `lengths` the tokens of each.
+    """
 
     index: I64
     start: I64
     end: I64
+    rows: I64
+    lengths: I64
+
+    @property
+    def owners(self) -> I64:
+        """The row of each token."""
+        return np.repeat(self.rows, self.lengths)
 
 
 class Slots:
@@ -55,6 +65,9 @@ class Slots:
         self.announcement: I64 = np.full(capacity, NEVER)  # when the next one is due
         self.wait: I64 = np.zeros(capacity, np.int64)  # from that one to the next
         self.last_step: I64 = np.full(capacity, NEVER)  # steps of this batch before the request's end
+        self.request: I64 = np.arange(capacity)  # the row of the request; for the row of a choice it is another one
+        self.choice: I64 = np.full(capacity, -1)
+        self.choices: dict[int, list[tuple[int, Choice]]] = {}  # rows of the choices, by the row of their request
         self.traced = np.ones(capacity, np.bool_)  # whether the tokens become spans
         self.end: I64 = np.full(capacity, NEVER)  # the request's end, unix ns
         self.last_step[:FIRST_SLOT], self.end[:FIRST_SLOT] = 0, -1
@@ -68,9 +81,7 @@ class Slots:
         """Gives new requests their slots. Their tokens become spans where they are `traced` (None: all are), and are
         counted anyway.
         """
-        while len(self._free) < len(requests):
-            self._grow()
-        taken = [self._free.pop() for _ in requests]
+        taken = self._taken(len(requests))
         for slot, request in zip(taken, requests, strict=True):
             request.slot = self._table | slot
             self.open[slot] = weakref.ref(request)
@@ -82,14 +93,44 @@ class Slots:
             column[rows] = 0
         self.last_step[rows] = self.end[rows] = NEVER
         self.traced[rows] = True if traced is None else traced
+        self.request[rows], self.choice[rows] = rows, -1
+
+    def take_choices(self, choices: Sequence[Choice]) -> None:
+        """Gives choices their slots. The choice of a request that has ended has ended too."""
+        for choice, row in zip(choices, self._taken(len(choices)), strict=True):
+            request = choice.request.slot & _ROW
+            if request not in self.open or self.open[request]() is not choice.request:
+                choice.slot = ENDED_SLOT
+                self._free.append(row)
+                continue
+            choice.slot = self._table | row
+            self.choices.setdefault(request, []).append((row, choice))
+            for column in (
+                self.trace_high,
+                self.trace_low,
+                self.span,
+                self.arrival,
+                self.traced,
+                self.last_step,
+                self.end,
+            ):
+                column[row] = column[request]
+            for column in (self.tokens, self.first, self.dropped):
+                column[row] = 0
+            self.last[row] = self.arrival[row]
+            self.announcement[row] = NEVER
+            self.request[row], self.choice[row] = request, choice.index
 
     def rows(self, slots: I64) -> tuple[I64, npt.NDArray[np.bool_]]:
         """The rows of these slots, and which of them are foreign: a request that has no row here gets that of
         `ENDED_SLOT`.
         """
         rows = slots & _ROW
-        foreign = (slots - rows != self._table) & (slots > ENDED_SLOT)
-        return np.where(foreign, ENDED_SLOT, rows), foreign
+        foreign = (slots ^ rows) != self._table
+        if foreign.any():
+            foreign &= slots > ENDED_SLOT
+            rows[foreign] = ENDED_SLOT
+        return rows, foreign
 
     def mark_ended(self, request: RequestTrail, *, after_steps: int, end: int) -> bool:
         """Lets a request get tokens in that many steps of the batch, and in later ones that were over at its end (unix
@@ -98,7 +139,8 @@ class Slots:
         slot = request.slot & _ROW
         if self.last_step[slot] != NEVER:
             return False
-        self.last_step[slot], self.end[slot] = after_steps, end
+        rows = [slot, *(row for row, _ in self.choices.get(slot, ()))]
+        self.last_step[rows], self.end[rows] = after_steps, end
         return True
 
     def is_announced(self, row: int) -> bool:
@@ -118,7 +160,8 @@ class Slots:
         columns = [column[rows].tolist() for column in (self.tokens, self.first, self.last, self.dropped)]
         emitted = []
         for slot, request, tokens, first, last, dropped in zip(slots, requests, *columns, strict=True):
-            emitted.append(Emitted(tokens, first, last if tokens else 0, dropped + request.lost))
+            of_choices = self._release_choices(slot) if slot in self.choices else ()
+            emitted.append(Emitted(tokens, first, last if tokens else 0, dropped + request.lost, *of_choices))
             request.slot = ENDED_SLOT
             del self.open[slot]
             self.identity.pop(slot, None)
@@ -126,6 +169,17 @@ class Slots:
         self.last_step[rows] = 0
         self._free += slots
         return emitted
+
+    def _release_choices(self, request: int) -> tuple[int, int]:
+        """Frees the slots of the choices of a request. How many got tokens, and the time between their tokens."""
+        released = self.choices.pop(request)
+        rows = np.array([row for row, _ in released], np.int64)
+        for _, choice in released:
+            choice.slot = ENDED_SLOT
+        self.last_step[rows] = 0
+        self._free += rows.tolist()
+        rows = rows[self.tokens[rows] > 0]
+        return len(rows), int((self.last[rows] - self.first[rows]).sum())
 
     def emitted(self, row: int, lost: int) -> Emitted:
         """The tokens so far of the request in this row, which lost that many before they came here."""
@@ -148,17 +202,39 @@ class Slots:
         heads = np.flatnonzero(np.diff(slots, prepend=-1))
         lengths = np.diff(heads, append=len(slots))
         owners = slots[heads]
-        group = np.repeat(np.arange(len(heads)), lengths)
-        ends = _running_max(np.maximum(ends, self.last[owners][group]), group, heads, lengths)
-        starts = np.empty_like(ends)
-        starts[1:] = ends[:-1]
-        starts[heads] = self.last[owners]
-        index = np.arange(len(slots)) + (self.tokens[owners] - heads)[group]
-        fresh = self.tokens[owners] == 0
+        last, tokens = self.last[owners], self.tokens[owners]
+        starts = _shifted(ends, heads, last)
+        if (ends < starts).any():
+            group = np.repeat(np.arange(len(heads)), lengths)
+            ends = _running_max(np.maximum(ends, last[group]), group, heads, lengths)
+            starts = _shifted(ends, heads, last)
+        index = np.arange(len(slots)) + np.repeat(tokens - heads, lengths)
+        fresh = tokens == 0
         self.first[owners[fresh]] = ends[heads[fresh]]
         self.last[owners] = ends[heads + lengths - 1]
-        self.tokens[owners] += lengths
-        return TokenRun(index, starts, ends)
+        self.tokens[owners] = tokens + lengths
+        if self.choices:
+            self._add_to_requests(owners, lengths, ends[heads])
+        return TokenRun(index, starts, ends, owners, lengths)
+
+    def _add_to_requests(self, owners: I64, lengths: I64, begins: I64) -> None:
+        """Adds the tokens of choices to their requests. `begins` are the first ones of the batch."""
+        of_choices = self.choice[owners] >= 0
+        owners, lengths, begins = owners[of_choices], lengths[of_choices], begins[of_choices]
+        requests = self.request[owners]
+        self.first[requests[self.tokens[requests] == 0]] = NEVER
+        np.minimum.at(self.first, requests, begins)
+        np.maximum.at(self.last, requests, self.last[owners])
+        np.add.at(self.tokens, requests, lengths)
+
+    def lose(self, owners: I64) -> None:
+        """Counts tokens of these rows that were lost, for their requests."""
+        np.add.at(self.dropped, self.request[owners], 1)
+
+    def _taken(self, count: int) -> list[int]:
+        while len(self._free) < count:
+            self._grow()
+        return [self._free.pop() for _ in range(count)]
 
     def _grow(self) -> None:
         old = self.capacity
@@ -173,6 +249,14 @@ def trace_columns(requests: Sequence[RequestTrail]) -> tuple[U64, U64]:
     """The trace ids of requests, high and low 64 bits."""
     ids = [request.trace_id for request in requests]
     return np.array([i >> 64 for i in ids], np.uint64), np.array([i & ALL_IDS for i in ids], np.uint64)
+
+
+def _shifted(ends: I64, heads: I64, before: I64) -> I64:
+    """The end of the token before each one; at the heads that of another batch."""
+    starts = np.empty_like(ends)
+    starts[1:] = ends[:-1]
+    starts[heads] = before
+    return starts
 
 
 def _running_max(values: I64, group: I64, heads: I64, lengths: I64) -> I64:

@@ -1,35 +1,76 @@
-"""Spans with varying strings (requests, announcements, cold starts), before `encode` writes them."""
+"""Spans with varying strings (requests, announcements, cold starts), before `encode` and `wire` write them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
 from opentelemetry.trace import SpanContext, SpanKind
 from opentelemetry.trace.status import Status as SpanStatus
 from opentelemetry.trace.status import StatusCode
 
 from tokentrail import semconv
-from tokentrail.encode import Span, attributes_bytes, kind_bytes, text
+from tokentrail.encode import (
+    Span,
+    attributes_bytes,
+    context_bytes,
+    fresh_attribute,
+    kind_bytes,
+    name_bytes,
+    status_bytes,
+    text,
+)
 from tokentrail.phases import Partition
 from tokentrail.request import RequestEnd, RequestStart, RequestTrail
-from tokentrail.semconv import Status
+from tokentrail.semconv import Phase, Status
+
+_IDENTITY: Final = (
+    semconv.OPERATION_NAME,
+    semconv.PROVIDER_NAME,
+    semconv.REQUEST_MODEL,
+    semconv.TENANT,
+    semconv.SLO_CLASS,
+)
+_OUTCOME: Final = (
+    semconv.RESPONSE_MODEL,
+    semconv.STATUS,
+    semconv.FINISH_REASONS,
+    semconv.FINISH_REASON,
+    semconv.ERROR_TYPE,
+)
+_PHASE_TIMES: Final = {phase: semconv.PHASE_TIME_PREFIX + phase for phase in Phase}
+_USUAL_PHASES: Final = (Phase.QUEUED, Phase.PREFILL, Phase.DECODE)
+_LARGEST: Final = 1 << 56
+"""Larger integers do not fit the numbers of a template."""
 
 
 class Emitted(NamedTuple):
     """The number of tokens of a request, the stamps of the first and the last (unix ns; 0 when there is none), and the
-    number of those tokens and of others that were lost.
+    number of those tokens and of others that were lost. `choices` are those that got tokens (0: the request has one
+    answer), and `between` is the time from the first token of a choice to its last, summed over them (ns).
     """
 
     tokens: int
     first: int
     last: int
     dropped: int = 0
+    choices: int = 0
+    between: int = 0
 
-    def tpot_ns(self, output_tokens: int | None) -> float | None:
-        """The mean gap between tokens, None for less than two. `output_tokens` goes before the recorded number."""
-        n = self.tokens if output_tokens is None else output_tokens
-        return (self.last - self.first) / (n - 1) if self.tokens and n > 1 else None
+    def tpot_ns(self, output_tokens: int | None = None) -> float | None:
+        """The mean gap between the tokens of choices, None without any. `output_tokens` goes before those recorded."""
+        gaps = (self.tokens if output_tokens is None else output_tokens) - (self.choices or 1)
+        between = self.between if self.choices else self.last - self.first
+        return between / gaps if self.tokens and gaps > 0 else None
+
+
+class RequestParts(NamedTuple):
+    """A request's span: attributes for the columns of a template, and the serialised rest."""
+
+    ints: dict[str, int]
+    doubles: dict[str, float]
+    tail: bytes
 
 
 class ColdStartSpan(NamedTuple):
@@ -47,63 +88,72 @@ class ColdStartSpan(NamedTuple):
 
 def start_attributes(started: RequestStart) -> dict[str, Any]:
     """The attributes of a request that arrives, which samplers decide on."""
-    return {**started.attributes, **_given({**_identity(started), semconv.INPUT_TOKENS: started.input_tokens})}
-
-
-def request_attributes(
-    started: RequestStart, ended: RequestEnd, emitted: Emitted, phases: Partition, weight: float = 1.0
-) -> dict[str, Any]:
-    """The attributes of a request that has ended and stands for `weight` requests. An unknown value is absent."""
-    known: dict[str, Any] = {
-        **_identity(started),
-        **_progress(started, emitted),
-        semconv.RESPONSE_MODEL: ended.response_model or _own_model(started),
-        semconv.STATUS: str(ended.status),
-        semconv.FINISH_REASONS: ended.finish_reasons or None,
-        semconv.FINISH_REASON: ended.finish_reasons[0] if ended.finish_reasons else None,
-        semconv.ERROR_TYPE: ended.error_type or None,
-        semconv.CACHED_TOKENS: ended.cached_tokens,
-        semconv.CACHE_CREATION_TOKENS: ended.cache_creation_tokens,
-        semconv.REASONING_TOKENS: ended.reasoning_tokens,
-        semconv.PREEMPTIONS: phases.preemptions or None,
-        semconv.DROPPED_TOKENS: emitted.dropped or None,
-        semconv.SAMPLING_WEIGHT: weight if weight != 1 else None,
-        semconv.TIME_TO_LAST_TOKEN: (emitted.last - started.arrival_ns) / 1e9 if emitted.tokens else None,
+    own = dict(zip(_IDENTITY, _identity(started), strict=True)) | {
+        semconv.RESPONSE_ID: started.request_id or None,
+        semconv.INPUT_TOKENS: started.input_tokens,
     }
-    at_end = {
-        semconv.INPUT_TOKENS: ended.input_tokens,
-        semconv.OUTPUT_TOKENS: ended.output_tokens,
-        semconv.RESPONSE_ID: ended.response_id or None,
-    }
-    for interval in phases.intervals:
-        key = semconv.PHASE_TIME_PREFIX + interval.phase
-        known[key] = known.get(key, 0) + interval.end - interval.start
-    return {**started.attributes, **ended.attributes, **_given(known), **_given(at_end)}
+    return {**started.attributes, **_given(own)}
 
 
-def request_span(
-    request: RequestTrail, ended: RequestEnd, end: int, emitted: Emitted, phases: Partition, weight: float = 1.0
-) -> Span:
-    """The span of a request that ended at `end`, at or after its last token, and stands for `weight` requests."""
+def request_parts(
+    request: RequestTrail, ended: RequestEnd, emitted: Emitted, phases: Partition, weight: float = 1.0
+) -> RequestParts:
+    """The span of a request that has ended and stands for `weight` requests. An unknown value is absent.
+
+    Numbers that most requests have are columns. Requests with the same names of columns share a template, so rare
+    numbers are written one by one.
+    """
     started = request.started
-    return Span(
-        f"{started.operation} {started.model}",
-        request.trace_id,
-        request.span_id,
-        started.parent,
-        request_attributes(started, ended, emitted, phases, weight),
-        started.arrival_ns,
-        end,
-        kind=started.kind,
-        status=_status(ended.error_type) if ended.status == Status.ERROR else None,
-        trace_state=started.trace_state,
+    arrival = started.arrival_ns
+    rare: dict[str, Any] = {}
+    doubles: dict[str, float] = {}
+    ints = _given(
+        {
+            semconv.INPUT_TOKENS: started.input_tokens if ended.input_tokens is None else ended.input_tokens,
+            semconv.OUTPUT_TOKENS: emitted.tokens if ended.output_tokens is None else ended.output_tokens,
+            semconv.CACHED_TOKENS: ended.cached_tokens,
+            semconv.CACHE_CREATION_TOKENS: ended.cache_creation_tokens,
+            semconv.REASONING_TOKENS: ended.reasoning_tokens,
+        }
     )
+    if max(ints.values()) >= _LARGEST:
+        ints, rare = {}, dict(ints)
+    for phase, start, end in phases.intervals:
+        key, times = _PHASE_TIMES[phase], ints if phase in _USUAL_PHASES else rare
+        times[key] = times.get(key, 0) + end - start
+    if emitted.tokens:
+        doubles[semconv.TIME_TO_FIRST_TOKEN] = first_s = (emitted.first - arrival) / 1e9
+        doubles[semconv.TIME_TO_LAST_TOKEN] = (emitted.last - arrival) / 1e9
+        if started.attributes and started.attributes.get(semconv.REQUEST_STREAM) is True:
+            doubles[semconv.TIME_TO_FIRST_CHUNK] = first_s
+    if emitted.choices:
+        rare[semconv.CHOICES] = emitted.choices
+        rare[semconv.TIME_BETWEEN_TOKENS] = emitted.between / 1e9
+    if phases.preemptions:
+        rare[semconv.PREEMPTIONS] = phases.preemptions
+    if emitted.dropped:
+        rare[semconv.DROPPED_TOKENS] = emitted.dropped
+    if weight != 1:
+        rare[semconv.SAMPLING_WEIGHT] = weight
+    response_id = ended.response_id or started.request_id
+    identity, outcome = _identity(started), _outcome(started, ended)
+    tail = _named(started.kind, *identity) + _concluded(*outcome)
+    if response_id:
+        tail += fresh_attribute(semconv.RESPONSE_ID, response_id)
+    if started.attributes or ended.attributes:
+        own = {*ints, *doubles, *rare, *([semconv.RESPONSE_ID] if response_id else [])}
+        own |= {k for k, v in zip(_IDENTITY + _OUTCOME, identity + outcome, strict=True) if v is not None}
+        rare |= {k: v for k, v in {**started.attributes, **ended.attributes}.items() if k not in own}
+    tail += attributes_bytes(rare) + context_bytes(started.parent, started.trace_state)
+    return RequestParts(ints, doubles, tail)
 
 
 def announcement_tail(started: RequestStart) -> bytes:
     """The kind and the attributes of an announcement that stay the same as long as the request is open."""
-    attributes = {**_identity(started), semconv.INPUT_TOKENS: started.input_tokens}
-    return kind_bytes(started.kind) + attributes_bytes(attributes)
+    tail = _announced(started.kind, *_identity(started))
+    if started.request_id:
+        tail += fresh_attribute(semconv.RESPONSE_ID, started.request_id)
+    return tail + attributes_bytes({semconv.INPUT_TOKENS: started.input_tokens})
 
 
 def cold_start_span(cold: ColdStartSpan) -> Span:
@@ -127,29 +177,56 @@ def _given(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in attributes.items() if value is not None}
 
 
-def _identity(started: RequestStart) -> dict[str, Any]:
-    return {
-        semconv.OPERATION_NAME: started.operation,
-        semconv.PROVIDER_NAME: started.provider,
-        semconv.REQUEST_MODEL: started.model,
-        semconv.RESPONSE_ID: started.request_id or None,
-        semconv.TENANT: started.tenant or None,
-        semconv.SLO_CLASS: started.slo_class or None,
-    }
+def _identity(started: RequestStart) -> tuple[Any, ...]:
+    return (
+        started.operation,
+        started.provider,
+        started.model,
+        started.tenant or None,
+        started.slo_class or None,
+    )
 
 
-def _progress(started: RequestStart, emitted: Emitted) -> dict[str, Any]:
-    counts: dict[str, Any] = {semconv.INPUT_TOKENS: started.input_tokens, semconv.OUTPUT_TOKENS: emitted.tokens}
-    if emitted.tokens:
-        counts[semconv.TIME_TO_FIRST_TOKEN] = (emitted.first - started.arrival_ns) / 1e9
-        if started.attributes.get(semconv.REQUEST_STREAM) is True:
-            counts[semconv.TIME_TO_FIRST_CHUNK] = counts[semconv.TIME_TO_FIRST_TOKEN]
-    return counts
+def _outcome(started: RequestStart, ended: RequestEnd) -> tuple[Any, ...]:
+    return (
+        # A server's own model is the one that was asked for; a client learns it from the answer.
+        ended.response_model or (started.model if started.kind is SpanKind.SERVER else None),
+        str(ended.status),
+        ended.finish_reasons or None,
+        ended.finish_reasons[0] if ended.finish_reasons else None,
+        ended.error_type or None,
+    )
 
 
-def _own_model(started: RequestStart) -> str | None:
-    """The model that answers: a server's own is the one that was asked for; a client learns it from the answer."""
-    return started.model if started.kind is SpanKind.SERVER else None
+def _cached(write: Callable[..., bytes]) -> Callable[..., bytes]:
+    """Remembers what is written for values that come again and again. Values without a hash are written each time."""
+    remembered = lru_cache(maxsize=1024, typed=True)(write)
+
+    def written(*values: Any) -> bytes:
+        try:
+            return remembered(*values)
+        except TypeError:
+            return write(*values)
+
+    return written
+
+
+@_cached
+def _announced(kind: SpanKind, *identity: Any) -> bytes:
+    return kind_bytes(kind) + attributes_bytes(dict(zip(_IDENTITY, identity, strict=True)))
+
+
+@_cached
+def _named(kind: SpanKind, operation: Any, provider: Any, model: Any, *others: Any) -> bytes:
+    return name_bytes(f"{operation} {model}") + _announced(kind, operation, provider, model, *others)
+
+
+@_cached
+def _concluded(*outcome: Any) -> bytes:
+    attributes = dict(zip(_OUTCOME, outcome, strict=True))
+    failed = attributes[semconv.STATUS] == Status.ERROR
+    status = status_bytes(_status(attributes[semconv.ERROR_TYPE] or "") if failed else None)
+    return attributes_bytes(attributes) + status
 
 
 def _status(error_type: str) -> SpanStatus:

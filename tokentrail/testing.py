@@ -20,10 +20,11 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import Sampler
 
+from tokentrail import semconv
 from tokentrail.config import Settings
 from tokentrail.export import SendResult, SendStatus
 from tokentrail.http import Endpoint
-from tokentrail.request import RequestTrail
+from tokentrail.request import Choice, Recipient, RequestTrail
 from tokentrail.trail import Trail
 
 __all__ = [
@@ -127,14 +128,15 @@ class MemoryTransport:
             self.bodies.append(body)
         return answer
 
-    def spans(self, name: str | None = None, *, parent: Span | RequestTrail | None = None) -> list[Span]:
-        """The accepted spans in the order of their arrival; only those called `name`, only the children of `parent`."""
+    def spans(self, name: str | None = None, *, parent: Span | Recipient | None = None) -> list[Span]:
+        """The accepted spans in the order of their arrival; only those called `name`, only the children of `parent`
+        (a choice has its tokens).
+        """
         return [
             span
             for body in self.bodies
             for span in parse_spans(body)
-            if (name is None or span.name == name)
-            and (parent is None or (span.trace_id, span.parent_id) == (parent.trace_id, parent.span_id))
+            if (name is None or span.name == name) and (parent is None or _is_child(span, parent))
         ]
 
 
@@ -171,7 +173,7 @@ class MemoryTrail(Trail):
             background=False,
         )
 
-    def spans(self, name: str | None = None, *, parent: Span | RequestTrail | None = None) -> list[Span]:
+    def spans(self, name: str | None = None, *, parent: Span | Recipient | None = None) -> list[Span]:
         """`MemoryTransport.spans` after a flush, which does not wait for retries."""
         self.flush(0)
         return self.transport.spans(name, parent=parent)
@@ -189,6 +191,13 @@ def _span(message: SpanMessage, resource: dict[str, Any]) -> Span:
         resource,
         message,
     )
+
+
+def _is_child(span: Span, parent: Span | Recipient) -> bool:
+    if isinstance(parent, Choice):
+        return span.attributes.get(semconv.CHOICE_INDEX) == parent.index and _is_child(span, parent.request)
+    assert isinstance(parent, Span | RequestTrail)
+    return (span.trace_id, span.parent_id) == (parent.trace_id, parent.span_id)
 
 
 def _values(pairs: Iterable[KeyValue]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from opentelemetry import propagate
@@ -14,13 +14,13 @@ from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.sampling import Decision, SamplingResult
+from opentelemetry.sdk.trace.sampling import DEFAULT_ON, Decision
 from opentelemetry.trace import SpanContext, SpanKind, get_current_span
 
 from tokentrail import arguments, exits, semconv
 from tokentrail.arguments import AttributeValue, Carrier
 from tokentrail.assemble import KvSpan
-from tokentrail.clock import floored, now_ns
+from tokentrail.clock import bounded, floored, now_ns
 from tokentrail.coldstart import ColdStart
 from tokentrail.config import Settings, body_compression
 from tokentrail.encode import text
@@ -30,7 +30,7 @@ from tokentrail.handle import dumps, loads
 from tokentrail.http import GRPC, Endpoint, OtlpHttp, tls_files
 from tokentrail.pipeline import Pipeline
 from tokentrail.records import Kind, Recorder
-from tokentrail.request import Chunk, Host, RequestStart, RequestTrail, UnrecordedRequest
+from tokentrail.request import Choice, Chunk, Host, RequestStart, RequestTrail, UnrecordedRequest
 from tokentrail.semconv import KvEvent
 from tokentrail.spans import start_attributes
 from tokentrail.split import halves
@@ -78,7 +78,9 @@ class Trail(Recorder):
         super().__init__(guard, self._exporter.drop)
         self._provider = provider
         self._clock = clock
-        self._host = Host(clock, self._request_ended, self._request_left, self._chunk_arrived, guard.misuse)
+        self._host = Host(
+            clock, self._request_ended, self._request_left, self._chunk_arrived, self._choice_began, guard.misuse
+        )
         self._pipeline = Pipeline(
             self._records,
             self._exporter,
@@ -140,13 +142,9 @@ class Trail(Recorder):
                 arguments.count(input_tokens, "input_tokens", misuse), arguments.kind(kind, misuse), None, None,
                 arguments.mapping(attributes, misuse),
             )  # fmt: skip
-            asked = start_attributes(started)
-            parent, trace_id, span_id, sampling = self._sample(arguments.headers(carrier, misuse), started, asked)
-            if self._closed or sampling.decision is not Decision.RECORD_AND_SAMPLE:
+            trace_id, span_id, sampled = self._sample(arguments.headers(carrier, misuse), started)
+            if self._closed or not sampled:
                 return UnrecordedRequest(trace_id, span_id)
-            started.parent, started.trace_state = parent, sampling.trace_state
-            added = {key: value for key, value in sampling.attributes.items() if asked.get(key) is not value}
-            started.attributes = {**started.attributes, **added}  # a sampler may answer with all that it was asked
             request = RequestTrail(trace_id, span_id, started, self._host)
             self._append((Kind.START, request))
             return request
@@ -208,7 +206,7 @@ class Trail(Recorder):
             if victim is not None and not victim._is_of(self._host):
                 self._guard.misuse("a KV event of a request that is a copy or of another trail", victim.traceparent)
                 victim = None
-            event = KvSpan(KvEvent(kind), int(blocks), text(reason), int(step), start, end, victim)
+            event = KvSpan(KvEvent(kind), bounded(blocks), text(reason), bounded(step), start, end, victim)
             self._record((Kind.KV, event))
         except Exception as error:
             self._guard.failed("recording a KV event", error)
@@ -245,28 +243,34 @@ class Trail(Recorder):
     def _request_left(self, request: RequestTrail) -> None:
         self._append((Kind.LEAVE, request))
 
+    def _choice_began(self, choice: Choice) -> None:
+        self._append((Kind.CHOICE, choice))
+
     def _chunk_arrived(self, chunk: Chunk) -> None:
         self._record((Kind.CHUNK, chunk))
 
-    def _sample(self, carrier: Mapping[str, str], started: RequestStart, attributes: Mapping[str, Any]) -> _Sampled:
+    def _sample(self, carrier: Mapping[str, str], started: RequestStart) -> tuple[int, int, bool]:
+        """Trace id, span id and whether the request is sampled. Completes `started`."""
         context = get_current()
         if carrier:
             context = propagate.extract(carrier, context)
         parent: SpanContext | None = get_current_span(context).get_span_context()
-        ids = self._provider.id_generator
+        ids, sampler = self._provider.id_generator, self._provider.sampler
         if parent is None or not parent.is_valid:
             parent = None
         trace_id = parent.trace_id if parent else ids.generate_trace_id()
+        span_id = ids.generate_span_id()
+        started.parent = parent
+        if sampler is DEFAULT_ON:  # it looks at the parent alone: nothing needs to be made for it
+            started.trace_state = parent.trace_state if parent else None
+            return trace_id, span_id, parent is None or parent.trace_flags.sampled
+        asked = start_attributes(started)
         name = f"{started.operation} {started.model}"
-        result = self._provider.sampler.should_sample(context, trace_id, name, started.kind, attributes)
-        return _Sampled(parent, trace_id, ids.generate_span_id(), result)
-
-
-class _Sampled(NamedTuple):
-    parent: SpanContext | None
-    trace_id: int
-    span_id: int
-    result: SamplingResult
+        result = sampler.should_sample(context, trace_id, name, started.kind, asked)
+        added = {key: value for key, value in result.attributes.items() if asked.get(key) is not value}
+        started.attributes = {**started.attributes, **added}  # a sampler may answer with all that it was asked
+        started.trace_state = result.trace_state
+        return trace_id, span_id, result.decision is Decision.RECORD_AND_SAMPLE
 
 
 class DisabledTrail(Trail):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,8 +39,34 @@ NO_RESOURCE: Final = Resource.get_empty()
 _TRACE, _SPAN, _PARENT = 0xD1E2C3B4A5968778695A4B3C2D1E0F11, 0xF7E6D5C4B3A29181, 0xE9D8C7B6A5948372
 _START, _END = 0x8F9EADBCCBDAE9F8, 0x9AABBCCDDEEFF01C
 _DOUBLE: Final = 1.2345678901234567
+MAX_BUFFER_BYTES: Final = 16 << 20
+"""A larger batch takes fresh memory, so that one burst does not hold memory for ever."""
 _HEAD: Final = 1 + NARROW
 """Bytes of the tag and the length of a span."""
+
+
+class Buffer:
+    """Memory for the blocks of one batch, which those of the next batch take again. The pages of fresh memory cost more
+    than filling them.
+    """
+
+    def __init__(self) -> None:
+        self._bytes = np.empty(0, np.uint8)
+        self._used = 0
+
+    def reset(self) -> None:
+        """Takes the memory of all blocks back, and grows to what they needed."""
+        if len(self._bytes) < self._used <= MAX_BUFFER_BYTES:
+            self._bytes = np.empty(self._used + self._used // 4, np.uint8)
+        self._used = 0
+
+    def rows(self, count: int, size: int) -> npt.NDArray[np.uint8]:
+        """Memory for so many spans of so many bytes. Beyond the buffer's size it is fresh."""
+        begin = self._used
+        self._used += count * size
+        if self._used > len(self._bytes):
+            return np.empty((count, size), np.uint8)
+        return self._bytes[begin : self._used].reshape(count, size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +109,9 @@ class Payload(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """n spans, column by column. Times in unix ns; `trace` is (high, low) 64 bits; `ints` and
-    `doubles` in the template's order."""
+    """n spans, column by column. Times in unix ns; `trace` is (high, low) 64 bits; `ints` and `doubles` in the
+    template's order. With `lengths`, so many spans in a row share each trace and parent.
+    """
 
     trace: tuple[U64, U64]
     span: U64
@@ -93,6 +120,7 @@ class Columns(NamedTuple):
     end: I64
     ints: Sequence[I64] = ()
     doubles: Sequence[npt.NDArray[np.float64]] = ()
+    lengths: I64 | None = None
 
 
 class SpanTemplate:
@@ -154,30 +182,41 @@ class SpanTemplate:
         self._bytes = np.frombuffer(record, np.uint8)
         self._ints = tuple(ints)
         self._doubles = tuple(doubles)
-        self._width = width
 
-    def fill(self, columns: Columns, tails: Sequence[bytes] = ()) -> Block:
-        """The columns as one block of serialised spans; each span ends with its tail, where there are tails."""
+    def fill(self, columns: Columns, ints: npt.NDArray[Any], tails: Sequence[bytes], buffer: Buffer) -> Block:
+        """The columns as one block of serialised spans; each span ends with its tail, where there are tails. `ints` are
+        the packed integers, a row for each.
+        """
         count, size = len(columns.span), len(self._bytes)
-        raw = np.empty((count, size), np.uint8)
-        raw[:] = self._bytes
+        raw = buffer.rows(count, size)
+        if columns.lengths is None:
+            self._begin(raw, columns)
+        else:
+            heads = np.empty((len(columns.lengths), size), np.uint8)
+            self._begin(heads, columns)
+            np.take(heads, np.repeat(np.arange(len(heads)), columns.lengths), axis=0, out=raw, mode="clip")
         out = raw.view(self._dtype)[:, 0]
-        out["trace_high"], out["trace_low"] = columns.trace
         out["span"] = columns.span
-        if columns.parent is not None:
-            out["parent"] = columns.parent
         out["start"], out["end"] = columns.start, columns.end
-        for key, values in zip(self._ints, columns.ints, strict=True):
-            out[key] = padded_varint(values, self._width)
+        for key, values in zip(self._ints, ints, strict=True):
+            out[key] = values
         for key, seconds in zip(self._doubles, columns.doubles, strict=True):
             out[key] = seconds
         if not tails:
             return Block(raw.data.cast("B"), count, size)
         lengths = np.fromiter(map(len, tails), np.int64, count)
         out["size"] = padded_varint(lengths + size - _HEAD, NARROW)
-        heads = raw.tobytes()
-        (block,) = joined([heads[i * size : (i + 1) * size] + tail for i, tail in enumerate(tails)])
+        written = raw.tobytes()
+        (block,) = joined([written[i * size : (i + 1) * size] + tail for i, tail in enumerate(tails)])
         return block
+
+    def _begin(self, rows: npt.NDArray[np.uint8], columns: Columns) -> None:
+        """Writes all that does not differ between spans of one parent."""
+        rows[:] = self._bytes
+        out = rows.view(self._dtype)[:, 0]
+        out["trace_high"], out["trace_low"] = columns.trace
+        if columns.parent is not None:
+            out["parent"] = columns.parent
 
 
 def fill(
@@ -187,11 +226,16 @@ def fill(
     texts: tuple[tuple[str, str], ...] = (),
     doubles: Sequence[str] = (),
     tails: Sequence[bytes] = (),
+    *,
+    buffer: Buffer | None = None,
 ) -> Block:
-    """Serialises spans of one name, with the narrowest template that holds all their integers."""
-    width = NARROW if all(values.max(initial=0) <= _saturated(NARROW) for values in columns.ints) else WIDE
+    """Serialises spans of one name, with the narrowest template that holds all their integers. The block lies in
+    `buffer`, if there is one, and is gone after its `reset`.
+    """
+    values = np.array(columns.ints, np.int64).reshape(len(ints), len(columns.span))
+    width = NARROW if values.max(initial=0) <= _saturated(NARROW) else WIDE
     template = _template(name, tuple(ints), texts, tuple(doubles), columns.parent is not None, width, bool(tails))
-    return template.fill(columns, tails)
+    return template.fill(columns, padded_varint(values, width), tails, buffer or Buffer())
 
 
 @lru_cache(maxsize=256)
@@ -215,14 +259,21 @@ def padded_varint(values: I64, width: int) -> npt.NDArray[np.unsignedinteger]:
         seven bits a byte, low first:  0101100  0000010  0000000  0000000
         with continuation bits:        ac       82       80       00
         a plain varint is ac 02; parsers read both as 300
+
+    Bits move apart by halves: the upper 14 of 28 bits by two places, then the upper 7 of each 14 by one.
     """
-    kind = np.dtype(f"u{width}")
-    left = np.clip(values, 0, _saturated(width)).astype(kind)
-    out: npt.NDArray[np.unsignedinteger] = left & kind.type(0x7F)
-    for byte in range(1, width):
-        out |= (left & kind.type(0x7F << 7 * byte)) << kind.type(byte)
-    out |= kind.type(int.from_bytes(b"\x80" * (width - 1), "little"))
+    out: npt.NDArray[Any] = np.minimum(np.maximum(values, 0), _saturated(width)).astype(f"u{width}")
+    for half in (28, 14, 7) if width == WIDE else (14, 7):
+        low = _groups(half, width)
+        out = (out & low) | ((out & (low << half)) << (half // 7))
+    out |= int.from_bytes(b"\x80" * (width - 1), "little")
     return out
+
+
+@lru_cache
+def _groups(half: int, width: int) -> int:
+    """The lower `half` bits of each group of 2 * `half` bits; a group of n * 7 bits is n bytes apart from the next."""
+    return sum(((1 << half) - 1) << start for start in range(0, 8 * width, 16 * half // 7))
 
 
 def _saturated(width: int) -> int:
@@ -235,6 +286,8 @@ def _span_record(span: ReadableSpan, *, tailed: bool) -> bytes:
     """
     (resource,) = encode_spans([span]).resource_spans
     message = resource.scope_spans[0].spans[0]
+    message.ClearField("flags")
+    message.ClearField("status")
     if tailed:
         message.ClearField("kind")
     body: bytes = message.SerializeToString()

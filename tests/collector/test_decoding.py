@@ -136,6 +136,25 @@ def test_tpot_is_undefined_below_two_tokens_and_ttft_without_one(store, attribut
 
 
 @pytest.mark.parametrize(
+    ("choices", "between", "tpot"),
+    [(2, 0.3, 100 * MS), (5, 0.0, None), (1, 0.4, 100 * MS), (2, 1.3, None), (0, 0.3, None), (float("nan"), 0.3, None)],
+    ids=["two", "one token each", "one", "longer than the request", "none", "not a number"],
+)
+def test_tpot_of_a_request_with_choices_is_that_of_the_gaps_within_them(store, choices, between, tpot):
+    request = Request()
+    attributes = {
+        semconv.OPERATION_NAME: "chat",
+        semconv.OUTPUT_TOKENS: 5,
+        semconv.TIME_TO_FIRST_TOKEN: 0.2,
+        semconv.CHOICES: choices,
+        semconv.TIME_BETWEEN_TOKENS: between,
+    }
+    request.span("chat m", ns=600 * MS, kind=2, attributes=attributes)
+    insert(store, request)
+    assert rows(store, "requests", "tpot_ns, ttft_ns") == [(tpot, 200 * MS)]
+
+
+@pytest.mark.parametrize(
     ("said", "code", "status"),
     [("cancelled", 0, "cancelled"), ("error", 2, "error"), ("", 2, "error"), ("odd", 0, "ok")],
 )

@@ -66,6 +66,8 @@ def test_every_wire_name_of_a_table_is_read():
         semconv.FINISH_REASON,
         semconv.PREEMPTIONS,
         semconv.TIME_TO_LAST_TOKEN,
+        semconv.CHOICES,
+        semconv.TIME_BETWEEN_TOKENS,
         semconv.TIME_TO_FIRST_CHUNK,
         semconv.TIME_TO_FIRST_TOKEN,
         semconv.INPUT_TOKENS,

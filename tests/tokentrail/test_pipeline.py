@@ -362,3 +362,11 @@ def test_a_request_says_which_tokens_the_full_buffer_did_not_take(trail, monkeyp
     (span,) = trail.spans("chat m")
     assert (span.attributes[semconv.OUTPUT_TOKENS], span.attributes[semconv.DROPPED_TOKENS]) == (4, 4)
     assert span.attributes[semconv.TIME_TO_LAST_TOKEN] == 0.002
+
+
+def test_the_memory_of_a_batch_is_used_again(trail):
+    request = start(trail)
+    for step in range(20):
+        trail.step(step, T0, T0 + (step + 1) * MS, [request], counts=[50])
+        trail.flush()
+    assert trail._pipeline._assembler._buffer._used < 20_000  # a batch has 51 spans

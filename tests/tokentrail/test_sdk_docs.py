@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from tests.tokentrail.support import run
-from tokentrail import assemble, config, export, semconv
+from tokentrail import assemble, config, export, records, semconv
 from tokentrail.config import Settings
 from tokentrail.testing import parse_spans
 
@@ -39,18 +39,18 @@ def test_the_example_without_a_loop_runs_and_sends_what_the_page_says(server):
     assert sorted(phases) == ["decode", "prefill"]
 
 
-def test_the_example_of_a_test_runs():
-    example = EXAMPLES[3]
-    assert "assert" in example
-    run(example)
+def test_the_examples_of_choices_and_of_a_test_run():
+    for example in (EXAMPLES[2], EXAMPLES[4]):
+        assert "assert" in example
+        run(example)
 
 
 def test_the_example_of_sampling_runs():
-    run(EXAMPLES[2])
+    run(EXAMPLES[3])
 
 
 def test_the_example_of_settings_runs():
-    (example,) = EXAMPLES[4:]
+    (example,) = EXAMPLES[5:]
     run(example.replace("Bearer …", "Bearer x"))
 
 
@@ -85,7 +85,7 @@ def test_every_reason_of_a_drop_is_listed():
     assert set(listed) == {
         assemble.FOREIGN,
         assemble.LATE,
-        assemble.MALFORMED,
+        records.MALFORMED,
         export.BUFFER_FULL,
         export.DISPLACED,
         export.EXPIRED,

@@ -13,9 +13,9 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext
 
 from tests.tokentrail.support import T0
-from tokentrail import semconv
+from tokentrail import semconv, wire
 from tokentrail.testing import parse_spans
-from tokentrail.wire import NARROW, WIDE, Block, Columns, Envelope, fill, padded_varint
+from tokentrail.wire import NARROW, WIDE, Block, Buffer, Columns, Envelope, fill, padded_varint
 
 ENVELOPE = Envelope(Resource({"service.name": "s", "tokentrail.device.count": 2}), "tokentrail", "9")
 LIMITS = {"max_spans": 1_000, "max_bytes": 1 << 20}
@@ -62,7 +62,12 @@ def test_a_payload_is_what_opentelemetry_would_send(rows, child):
     block = fill(columns(rows, child=child), semconv.TOKEN_SPAN, (semconv.TOKEN_INDEX, semconv.STEP))
     (payload,) = ENVELOPE.payloads([block], **LIMITS)
     assert payload.spans == len(rows)
-    assert ExportTraceServiceRequest.FromString(payload.body) == encode_spans(by_opentelemetry(rows, child=child))
+    expected = encode_spans(by_opentelemetry(rows, child=child))
+    for span in expected.resource_spans[0].scope_spans[0].spans:
+        assert (span.status.code, span.flags) == (0, 0x100)  # unset; the parent is not remote
+        span.ClearField("status")
+        span.ClearField("flags")
+    assert ExportTraceServiceRequest.FromString(payload.body) == expected
 
 
 @pytest.mark.parametrize("width", [NARROW, WIDE])
@@ -89,6 +94,44 @@ def test_payloads_keep_both_limits_and_the_order(shapes, max_spans, max_bytes):
     assert sum(p.spans for p in made) == sum(n for n, _ in shapes) == sum(len(parse_spans(p.body)) for p in made)
     assert all(1 <= p.spans <= max_spans for p in made)
     assert all(p.spans * specimen.size <= size or p.spans == 1 for p in made)
+
+
+@given(spans, st.lists(st.integers(1, 7), min_size=1, max_size=20))
+def test_spans_that_share_a_parent_are_those_that_repeat_it(rows, lengths):
+    rows = rows[: len(lengths)]
+    lengths = lengths[: len(rows)]
+    owner = np.repeat(np.arange(len(rows)), lengths)
+    whole = columns(rows)
+    each = Columns(
+        tuple(half[owner] for half in whole.trace),
+        np.arange(1, len(owner) + 1, dtype=np.uint64),
+        whole.parent[owner],
+        whole.start[owner],
+        whole.end[owner],
+        [values[owner] for values in whole.ints],
+    )
+    shared = each._replace(trace=whole.trace, parent=whole.parent, lengths=np.array(lengths))
+    keys = (semconv.TOKEN_INDEX, semconv.STEP)
+    assert bytes(fill(shared, "s", keys).data) == bytes(fill(each, "s", keys).data)
+
+
+def test_blocks_share_a_buffer_until_it_is_reset():
+    buffer, rows = Buffer(), columns([(1, 2, 3, 4, T0, T0, 5, 6)] * 100)
+    alone = bytes(fill(rows, "s", ("a", "b")).data)
+    for blocks in (3, 3, 1, 5, 4):
+        buffer.reset()
+        made = [fill(rows, "s", ("a", "b"), buffer=buffer) for _ in range(blocks)]
+        assert [bytes(block.data) for block in made] == [alone] * blocks
+    assert len(buffer._bytes) == len(alone) * 5 * 5 // 4  # it grew to what the largest batch needed, and a quarter
+
+
+def test_a_buffer_keeps_no_more_than_its_limit(monkeypatch):
+    monkeypatch.setattr(wire, "MAX_BUFFER_BYTES", 1_000)
+    buffer = Buffer()
+    for size in (1_001, 1_000, 1):
+        assert buffer.rows(1, size).shape == (1, size)
+        buffer.reset()
+    assert len(buffer._bytes) == 1_250
 
 
 def test_numbers_that_grow_take_the_wide_template():

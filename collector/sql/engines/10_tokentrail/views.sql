@@ -30,7 +30,12 @@ WITH
     nanoseconds(reported(first_key), duration_ns) AS first_ns,
     if(mapContains(number, 'tokentrail.time_to_last_token'),
         nanoseconds(number['tokentrail.time_to_last_token'], duration_ns), duration_ns) AS last_ns,
-    counted('gen_ai.usage.output_tokens') AS n
+    counted('gen_ai.usage.output_tokens') AS n,
+    -- The gaps between tokens are those within a choice, and so is the time.
+    if(mapContains(number, 'tokentrail.choices'), number['tokentrail.choices'], 1) AS choices,
+    if(mapContains(number, 'tokentrail.time_between_tokens'),
+        toFloat64(nanoseconds(number['tokentrail.time_between_tokens'], duration_ns * choices)),
+        toFloat64(last_ns) - toFloat64(first_ns)) AS between_ns
 SELECT
     end, start, trace_id, span_id, parent_span_id,
     text['gen_ai.response.id'] AS request_id,
@@ -50,7 +55,7 @@ SELECT
     counted('gen_ai.usage.reasoning.output_tokens') AS reasoning_tokens,
     accurateCastOrNull(number['tokentrail.preemptions'], 'UInt32') AS preemptions,
     first_ns AS ttft_ns,
-    if(n > 1 AND last_ns >= first_ns, (last_ns - first_ns) / (n - 1), NULL) AS tpot_ns,
+    if(choices >= 1 AND n > choices AND between_ns >= 0, between_ns / (n - choices), NULL) AS tpot_ns,
     duration_ns AS e2e_ns,
     phase_ns(number['tokentrail.phase_time.queued']) AS queue_ns,
     phase_ns(number['tokentrail.phase_time.cold_start']) AS cold_start_ns,
