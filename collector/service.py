@@ -112,7 +112,7 @@ def build_api(
         burn_rules(slo, windows)
     context = Context(Queries(store), tuple(slos), windows, round(lost_after_s * 1e9), clock)
     counters = StoreCounters(context.queries, slos, lost_after_ns=context.lost_after_ns, clock=clock)
-    page = MetricsPage(counters, context.queries, status, lost_after_ns=context.lost_after_ns, clock=clock)
+    page = MetricsPage(counters, context.queries, status, clock=clock)
     return create_app(context, page, status), counters
 
 

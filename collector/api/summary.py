@@ -11,8 +11,11 @@ from collector.api.answers import Distribution, Goodput, WindowOut, tokens_per_s
 from collector.api.context import Context
 from collector.api.evaluation import count
 from collector.api.parameters import Window, WindowQuery
-from collector.slo.counts import Counts
-from collector.slo.judge import bad_already_for_any, good_for_all
+from collector.api.sums import Summand
+from collector.slo.counts import Counts, Number
+from collector.slo.estimate import Errors
+from collector.slo.judge import verdict_for_all
+from collector.sql.fragment import Fragment
 
 
 class Throughput(BaseModel):
@@ -20,9 +23,9 @@ class Throughput(BaseModel):
 
     requests_per_s: float
     output_tokens_per_s: float | None
-    output_tokens_known: int
+    output_tokens_known: Number
     total_tokens_per_s: float | None
-    total_tokens_known: int
+    total_tokens_known: Number
 
 
 class Summary(BaseModel):
@@ -38,6 +41,17 @@ class Summary(BaseModel):
     throughput: Throughput
     goodput: Goodput
     attainment: float | None
+    estimated: bool
+    errors: Errors | None
+
+
+_TOKENS = {
+    "tokens_out": Summand(value="output_tokens"),
+    "known_out": Summand(Fragment("output_tokens IS NOT NULL")),
+    "tokens_all": Summand(value="toUInt64(input_tokens) + output_tokens"),
+    "known_all": Summand(Fragment("input_tokens IS NOT NULL AND output_tokens IS NOT NULL")),
+}
+"""A request whose tokens are not known is in no sum of them."""
 
 
 def router(ctx: Context) -> APIRouter:
@@ -48,7 +62,15 @@ def router(ctx: Context) -> APIRouter:
     def get_summary(query: Annotated[WindowQuery, Query()]) -> Summary:
         """Counts, exact percentiles, throughput, goodput and attainment of a window."""
         window = query.window(ctx.clock())
-        requests, tokens = count(ctx, window, good_for_all(ctx.slos), bad_already_for_any(ctx.slos))
+        judged = verdict_for_all(ctx.slos)
+        counted = count(
+            ctx,
+            window,
+            judged,
+            lambda in_flight: in_flight.bad_for_any(ctx.slos),
+            {**_TOKENS, "tokens_good": Summand(judged.good, "output_tokens")},
+        )
+        requests, tokens = counted.requests, counted.sums
         latencies = ctx.queries.row("latencies", {"filter": window.filter}, **window.bounds)
         return Summary(
             window=WindowOut.of(window),
@@ -60,13 +82,15 @@ def router(ctx: Context) -> APIRouter:
             queue_s=Distribution.of(latencies, "queue"),
             throughput=Throughput(
                 requests_per_s=requests.total / window.seconds,
-                output_tokens_per_s=tokens_per_s(tokens["tokens_out"], requests.total, window),
-                output_tokens_known=tokens["known_out"],
-                total_tokens_per_s=tokens_per_s(tokens["tokens_all"], requests.total, window),
-                total_tokens_known=tokens["known_all"],
+                output_tokens_per_s=tokens_per_s(tokens.get("tokens_out"), requests.total, window),
+                output_tokens_known=tokens.get("known_out", 0),
+                total_tokens_per_s=tokens_per_s(tokens.get("tokens_all"), requests.total, window),
+                total_tokens_known=tokens.get("known_all", 0),
             ),
             goodput=Goodput.of(requests, tokens, window),
             attainment=requests.attainment,
+            estimated=counted.errors is not None,
+            errors=counted.errors,
         )
 
     return routes

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from collector.api.context import Context
-from collector.api.evaluation import find_slo, process_filter
+from collector.api.evaluation import find_slo, open_requests, process_filter
 from collector.api.parameters import Duration, Name, Window, WindowQuery
 from collector.api.problems import bad_parameter
+from collector.api.sums import Slice, Summand, sums
 from collector.api.times import SECOND_NS, rfc3339
 from collector.slo.counts import judged
-from collector.slo.judge import bad_already_for_any, good_for_all, selected
+from collector.slo.judge import CANCELLED, FAILED, selected, verdict_for_all
 from collector.slo.model import Slo
 from collector.sql.fragment import Fragment, all_of
+from collector.sql.queries import part
 
 MOST_POINTS = 11_000
 Metric = Literal[
@@ -104,17 +108,41 @@ def _points(ctx: Context, window: Window, query: TimeseriesQuery, slos: Sequence
     if metric in ("kv_usage", "running", "waiting"):
         rows = _ask(ctx, "timeseries_steps", window, step, processes)
         return [ValuePoint(t=rfc3339(r["bucket_ns"]), value=r[metric]) for r in rows if r[metric] is not None]
-    rows = _ask(ctx, "timeseries_requests", window, step, {**requests, "good": good_for_all(slos)})
+    rows = _by_bucket(ctx, window, step, slos)
     if metric == "attainment":
-        not_ended = ctx.queries.rows(
-            "timeseries_in_flight",
-            {**requests, "bad_already": bad_already_for_any(slos)},
-            **window.bounds,
-            step_ns=step,
-            lost_after_ns=ctx.lost_after_ns,
-        )
-        return _attainment(rows, not_ended)
-    return _per_second(rows, "tokens_out" if metric == "output_tokens" else metric, window, step)
+        return _attainment(rows, _not_ended(ctx, window, step, slos))
+    return _per_second(rows, metric, window, step)
+
+
+def _by_bucket(ctx: Context, window: Window, step: int, slos: Sequence[Slo]) -> list[Mapping[str, Any]]:
+    """Sums over requests by the bucket in which they ended, the oldest bucket first."""
+    judged = verdict_for_all(slos)
+    bucket = part("bucket", {})
+    ended = part("ended_in_window", {})
+    found = sums(
+        ctx.queries,
+        window.filter,
+        [Slice(Fragment(ended.sql, window.bounds), Fragment(bucket.sql, {"step_ns": step}))],
+        {
+            "requests": Summand(),
+            "failed": Summand(FAILED),
+            "cancelled": Summand(CANCELLED),
+            "output_tokens": Summand(value="output_tokens"),
+            "goodput": Summand(judged.good),
+            "undetermined": Summand(judged.undetermined),
+        },
+    )
+    return [{"bucket_ns": bucket_ns, **row} for bucket_ns, row in sorted(found.by_band.items())]
+
+
+def _not_ended(ctx: Context, window: Window, step: int, slos: Sequence[Slo]) -> list[Mapping[str, Any]]:
+    """A lost request is in the bucket in which it was given up, a request in flight that is bad in the last bucket."""
+    in_flight = open_requests(ctx, window)
+    given_up = Counter((in_flight.lost_at_ns[in_flight.is_lost] // step * step).tolist())
+    rows = [{"bucket_ns": bucket_ns, "lost": n} for bucket_ns, n in given_up.items()]
+    bad = int(np.count_nonzero(in_flight.bad_for_any(slos)))
+    last_ns = (window.end_ns - 1) // step * step
+    return [*rows, {"bucket_ns": last_ns, "in_flight_violations": bad}] if bad else rows
 
 
 def _ask(ctx: Context, name: str, window: Window, step: int, fragments: Mapping[str, Fragment]) -> list[dict[str, Any]]:

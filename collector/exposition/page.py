@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from collector.exposition import metrics
 from collector.exposition.series import Series
 from collector.exposition.store_counters import SECOND_NS, StoreCounters
+from collector.in_flight import InFlight
 from collector.sql.fragment import TRUE
 from collector.sql.queries import Queries
 from collector.status import IngestStatus
@@ -35,13 +36,11 @@ class MetricsPage(Collector):
         queries: Queries,
         status: IngestStatus,
         *,
-        lost_after_ns: int,
         clock: Callable[[], int],
     ) -> None:
         self._counters = counters
         self._queries = queries
         self._status = status
-        self._lost_after_ns = lost_after_ns
         self._clock = clock
 
     def collect(self) -> Iterator[Family]:
@@ -59,12 +58,13 @@ class MetricsPage(Collector):
 
     def _from_store(self) -> list[Family]:
         present = Series()
-        self._processes(present)
-        self._counters.update()
+        now = self._clock()
+        in_flight = self._counters.read_in_flight(now)
+        self._processes(present, in_flight, now)
+        self._counters.update(in_flight, now)
         return [*self._counters.families(), *present.families()]
 
-    def _processes(self, present: Series) -> None:
-        now = self._clock()
+    def _processes(self, present: Series, in_flight: InFlight, now: int) -> None:
         bounds = {"start_ns": now - RECENT_NS, "end_ns": now}
         for row in self._queries.rows("newest_steps", {"process_filter": TRUE}, **bounds):
             process = self._counters.admit_process((row["service"], row["instance"]))
@@ -75,12 +75,12 @@ class MetricsPage(Collector):
         for process in self._counters.processes():
             present.set(metrics.IN_FLIGHT, process, 0)
             present.set(metrics.STUCK, process, 0)
-        for row in self._queries.rows(
-            "in_flight_by_process", {"filter": TRUE}, start_ns=now, end_ns=now, lost_after_ns=self._lost_after_ns
+        for metric, requests in (
+            (metrics.IN_FLIGHT, ~in_flight.is_lost),
+            (metrics.STUCK, ~in_flight.is_lost & in_flight.no_progress),
         ):
-            process = self._counters.admit_process((row["service"], row["instance"]))
-            present.set(metrics.IN_FLIGHT, process, row["in_flight"])
-            present.set(metrics.STUCK, process, row["stuck"])
+            for process, n in in_flight.count_by_process(requests).items():
+                present.set(metric, self._counters.admit_process(process), n)
 
     def _collector(self, *, store_up: bool) -> Series:
         now, series = self._status.snapshot(), Series()

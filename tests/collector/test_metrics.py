@@ -293,7 +293,7 @@ def test_label_sets_are_bounded_and_what_is_idle_makes_room(scrape, arrive, cloc
     monkeypatch.setattr(store_counters, "MOST_LABEL_SETS", 3)
     fresh = store_counters.StoreCounters(Queries(rows.store), [], lost_after_ns=30 * SECOND, clock=clock)
     fresh.on_segment(arrive(*({"tenant": f"t{i}"} for i in range(5)), {"tenant": "t0"}))
-    fresh.update()
+    fresh.update(fresh.read_in_flight(clock.now), clock.now)
 
     def totals():
         return {labels[4]: n for labels, n in fresh._series.counters[metrics.REQUESTS].items()}
@@ -302,10 +302,10 @@ def test_label_sets_are_bounded_and_what_is_idle_makes_room(scrape, arrive, cloc
     assert totals()["other"] in (2, 3)
     assert fresh._series.counters[metrics.OVERFLOW][()] == totals()["other"]
     clock.now += store_counters.IDLE_NS + SECOND
-    fresh.update()
+    fresh.update(fresh.read_in_flight(clock.now), clock.now)
     assert totals().keys() == {"other"}
     fresh.on_segment(arrive({"tenant": "late"}))
-    fresh.update()
+    fresh.update(fresh.read_in_flight(clock.now), clock.now)
     assert totals()["late"] == 1
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from string import Template
 from typing import Any
+
+from clickhouse_connect.driver.query import QueryResult
 
 from collector.sql.fragment import Fragment, merged
 from collector.store import Store
@@ -60,12 +63,24 @@ class Queries:
         self, query: str, fragments: Mapping[str, Fragment] | None = None, /, **parameters: Any
     ) -> list[dict[str, Any]]:
         """The rows of the result, by column name."""
-        fragments = fragments or {}
-        sql = render(f"queries/{query}", fragments)
-        result = self._store.query(sql, parameters | merged([*fragments.values()]))
+        result = self._result(query, fragments, parameters)
         return [dict(zip(result.column_names, row, strict=True)) for row in result.result_rows]
 
     def row(self, query: str, fragments: Mapping[str, Fragment] | None = None, /, **parameters: Any) -> dict[str, Any]:
         """The only row of the result, for queries that always have one."""
         (row,) = self.rows(query, fragments, **parameters)
         return row
+
+    def columns(
+        self, query: str, fragments: Mapping[str, Fragment] | None = None, /, **parameters: Any
+    ) -> dict[str, Sequence[Any]]:
+        """The columns of the result, by name. A result without rows may come without names: every column is empty."""
+        result = self._result(query, fragments, parameters)
+        return defaultdict(list, zip(result.column_names, result.result_columns, strict=True))
+
+    def _result(
+        self, query: str, fragments: Mapping[str, Fragment] | None, parameters: Mapping[str, Any]
+    ) -> QueryResult:
+        fragments = fragments or {}
+        sql = render(f"queries/{query}", fragments)
+        return self._store.query(sql, {**parameters, **merged([*fragments.values()])})

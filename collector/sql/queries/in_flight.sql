@@ -1,0 +1,21 @@
+-- Requests that had not ended at `end_ns`, each described by its latest announcement, and those that have ended since by their
+-- row. Those that were lost before `start_ns` are left out (collector.in_flight).
+SELECT
+    trace_id, span_id, service, instance, model, tenant, variant, engine, slo_class, vantage, output_tokens, ttft_ns,
+    toUnixTimestamp64Nano(start) AS began_ns, toUnixTimestamp64Nano(seen) AS seen_ns
+FROM
+(
+    SELECT *
+    FROM open_requests
+    WHERE seen >= fromUnixTimestamp64Nano({start_ns:Int64} - {lost_after_ns:Int64}) AND start <= fromUnixTimestamp64Nano({end_ns:Int64})
+    ORDER BY ended DESC, seen DESC
+    LIMIT 1 BY trace_id, span_id
+)
+WHERE NOT ended AND $filter
+UNION ALL
+SELECT
+    trace_id, span_id, service, instance, model, tenant, variant, engine, slo_class, vantage, output_tokens, ttft_ns,
+    toUnixTimestamp64Nano(start), toUnixTimestamp64Nano(end)
+FROM requests
+WHERE end > fromUnixTimestamp64Nano({end_ns:Int64}) AND end < fromUnixTimestamp64Nano({end_ns:Int64}) + $parts.end_margin
+  AND start <= fromUnixTimestamp64Nano({end_ns:Int64}) AND $filter
