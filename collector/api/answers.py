@@ -47,7 +47,7 @@ class ThresholdsOut(BaseModel):
 class Distribution(BaseModel):
     """Exact percentiles, and the number of values they are computed from."""
 
-    count: int
+    count: Number
     mean: float | None
     p50: float | None
     p90: float | None

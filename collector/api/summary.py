@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from collector.api.answers import Distribution, Goodput, WindowOut, tokens_per_s
 from collector.api.context import Context
 from collector.api.evaluation import count
+from collector.api.latencies import QuantileErrors, estimated, exact
 from collector.api.parameters import Window, WindowQuery
 from collector.api.sums import Summand
 from collector.slo.counts import Counts, Number
@@ -28,6 +29,12 @@ class Throughput(BaseModel):
     total_tokens_known: Number
 
 
+class SummaryErrors(Errors):
+    """Those of the percentiles too: seconds, by field and percentile."""
+
+    percentiles: dict[str, QuantileErrors]
+
+
 class Summary(BaseModel):
     """`/summary`."""
 
@@ -42,7 +49,7 @@ class Summary(BaseModel):
     goodput: Goodput
     attainment: float | None
     estimated: bool
-    errors: Errors | None
+    errors: SummaryErrors | None
 
 
 _TOKENS = {
@@ -71,15 +78,19 @@ def router(ctx: Context) -> APIRouter:
             {**_TOKENS, "tokens_good": Summand(judged.good, "output_tokens")},
         )
         requests, tokens = counted.requests, counted.sums
-        latencies = ctx.queries.row("latencies", {"filter": window.filter}, **window.bounds)
+        if counted.errors is None:
+            latencies, errors = exact(ctx, window), None
+        else:
+            latencies, of_latencies = estimated(ctx, window)
+            errors = SummaryErrors(**counted.errors.model_dump(), percentiles=of_latencies)
         return Summary(
             window=WindowOut.of(window),
             requests=requests,
-            ttft_s=Distribution.of(latencies, "ttft"),
-            tpot_s=Distribution.of(latencies, "tpot"),
+            ttft_s=latencies["ttft"],
+            tpot_s=latencies["tpot"],
             itl_s=_itl(ctx, window),
-            e2e_s=Distribution.of(latencies, "e2e"),
-            queue_s=Distribution.of(latencies, "queue"),
+            e2e_s=latencies["e2e"],
+            queue_s=latencies["queue"],
             throughput=Throughput(
                 requests_per_s=requests.total / window.seconds,
                 output_tokens_per_s=tokens_per_s(tokens.get("tokens_out"), requests.total, window),
@@ -90,7 +101,7 @@ def router(ctx: Context) -> APIRouter:
             goodput=Goodput.of(requests, tokens, window),
             attainment=requests.attainment,
             estimated=counted.errors is not None,
-            errors=counted.errors,
+            errors=errors,
         )
 
     return routes

@@ -33,7 +33,9 @@ class Summand:
 
     def unweighted(self) -> str:
         """The aggregate over requests that all stand for themselves."""
-        return f"countIf({self.where.sql})" if self.value == "1" else f"sumIf({self.value}, {self.where.sql})"
+        if self.value == "1":
+            return "count()" if self.where == TRUE else f"countIf({self.where.sql})"
+        return f"sumIf({self.value}, {self.where.sql})"
 
     def weighted(self) -> str:
         """The Horvitz-Thompson estimate: the sum of weight · value."""

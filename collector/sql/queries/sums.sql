@@ -3,4 +3,4 @@ SELECT $by AS by, $sums AS sums
 FROM requests
 WHERE $ended AND $filter
 GROUP BY by
-SETTINGS optimize_move_to_prewhere = 0
+SETTINGS optimize_move_to_prewhere = 0, short_circuit_function_evaluation = 'disable'

@@ -53,7 +53,9 @@ SELECT
     phase_ns(number['tokentrail.phase_time.kv_transfer']) AS kv_transfer_ns,
     phase_ns(number['tokentrail.phase_time.stalled']) AS stalled_ns,
     getSetting('insert_deduplication_token') AS segment,
-    now64(3, 'UTC') AS ingested_at
+    now64(3, 'UTC') AS ingested_at,
+    -- A weight that cannot be one is not known: the request stands for itself.
+    if(number['tokentrail.sampling.weight'] BETWEEN 1 AND 1e6, number['tokentrail.sampling.weight'], 1) AS weight
 FROM flat_spans
 WHERE claim = 'tokentrail.request';
 
