@@ -90,6 +90,7 @@ def test_every_query_is_run_with_the_fragments_that_it_names(api, rows, on_segme
     monkeypatch.setattr(queries, "render", recorded)
     made = rows.requests([{"segment": "one", "ingested_at": NOW, "status": "error"} for _ in range(20)])
     rows.tokens(rows.request(), [400_000, 1])
+    api("summary")
     rows.request(weight=2.0)
     rows.open(start=NOW - SECOND, seen=NOW)
     on_segment("one")
