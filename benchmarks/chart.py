@@ -21,7 +21,10 @@ def growth_chart(lines: Mapping[str, Points], *, x: str, y: str) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" font-size="12">',
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
-        *(_grid_line(f"{10**i:,}", x1=across(10**i), x2=across(10**i), y1=_TOP, y2=_HEIGHT - _BOTTOM) for i in _decades(xs)),
+        *(
+            _grid_line(f"{10**i:,}", x1=across(10**i), x2=across(10**i), y1=_TOP, y2=_HEIGHT - _BOTTOM)
+            for i in _decades(xs)
+        ),
         *(_grid_line(f"{10**i:,}", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=up(10**i), y2=up(10**i)) for i in _decades(ys)),
         f'<text x="{(_LEFT + _WIDTH - _RIGHT) / 2}" y="{_HEIGHT - 10}" text-anchor="middle">{escape(x)}</text>',
         f'<text x="16" y="{_HEIGHT / 2}" transform="rotate(-90 16 {_HEIGHT / 2})" text-anchor="middle">{escape(y)}</text>',
@@ -30,7 +33,9 @@ def growth_chart(lines: Mapping[str, Points], *, x: str, y: str) -> str:
     for row, (label, points) in enumerate(lines.items()):
         peer = label.endswith("(peer)")
         colour += not peer
-        style = f'stroke="{_COLOURS[colour % len(_COLOURS)]}" stroke-width="2"' + (' stroke-dasharray="5 4"' if peer else "")
+        style = f'stroke="{_COLOURS[colour % len(_COLOURS)]}" stroke-width="2"' + (
+            ' stroke-dasharray="5 4"' if peer else ""
+        )
         path = " ".join(f"{across(at):.1f},{up(value):.1f}" for at, value in points)
         key, left = _TOP + 12 + 20 * row, _WIDTH - _RIGHT + 14
         parts += [

@@ -93,7 +93,9 @@ def main(
     numbers: dict[str, Any] = {}
     for rows in sizes:
         with tempfile.TemporaryDirectory(prefix="query_10m_") as folder:
-            numbers |= {f"{name}_{rows}": value for name, value in measure(Path(folder), rows, 3 if quick else 5).items()}
+            numbers |= {
+                f"{name}_{rows}": value for name, value in measure(Path(folder), rows, 3 if quick else 5).items()
+            }
     publish("query_10m", numbers, packages=("chdb-core", "clickhouse-connect", "fastapi"), quick=quick, path=json)
     if chart:
         shown = [name for name, question in QUESTIONS.items() if question.peer]

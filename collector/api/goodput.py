@@ -67,7 +67,8 @@ def router(ctx: Context) -> APIRouter:
             raise bad_parameter("ttft", "give at least one of ttft, tpot and e2e, such as ttft=500ms")
         judged = verdict(thresholds, "asked")
         violations = {
-            name: Summand(all_of(negated(CANCELLED), fragment)) for name, fragment in missed(thresholds, "asked").items()
+            name: Summand(all_of(negated(CANCELLED), fragment))
+            for name, fragment in missed(thresholds, "asked").items()
         }
         counted = count(
             ctx,

@@ -109,6 +109,6 @@ def router(ctx: Context) -> APIRouter:
 
 def _itl(ctx: Context, window: Window) -> Distribution:
     """Per token. The query joins tokens to all requests of the window, so it is not run when there is no token."""
-    if not ctx.queries.rows("itl_exists", {"filter": window.filter}, **window.bounds):
+    if not ctx.queries.rows("itl_exists", end_ns=window.end_ns):
         return Distribution.empty()
     return Distribution.of(ctx.queries.row("itl", {"filter": window.filter}, **window.bounds), "itl")

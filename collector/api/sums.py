@@ -68,7 +68,9 @@ def slices(moments: Sequence[int]) -> Iterator[Slice]:
             days = {f"day{band}_{key}": _partition(day) for key, day in (("first", first), ("last", last))}
             bounds = {f"day{band}_{key}_ns": day * _DAY_NS for key, day in (("first", first), ("last", last))}
             yield Slice(
-                Fragment(f"_partition_id >= {{day{band}_first:String}} AND _partition_id < {{day{band}_last:String}}", days),
+                Fragment(
+                    f"_partition_id >= {{day{band}_first:String}} AND _partition_id < {{day{band}_last:String}}", days
+                ),
                 Fragment(str(band)),
             )
             in_days.append(Fragment(f"NOT ({_between(f'day{band}_first_ns', f'day{band}_last_ns')})", bounds))
@@ -130,13 +132,15 @@ def sums(queries: Queries, matching: Fragment, parts: Sequence[Slice], summands:
 
 
 def _query(
-    queries: Queries, matching: Fragment, parts: Sequence[Slice], asked: Mapping[str, str], parameters: Mapping[str, Any]
+    queries: Queries,
+    matching: Fragment,
+    parts: Sequence[Slice],
+    asked: Mapping[str, str],
+    parameters: Mapping[str, Any],
 ) -> dict[int, Sums]:
     columns = Fragment(f"[{', '.join(asked.values())}]", parameters)
     by_band: dict[int, list[Sums]] = defaultdict(list)
     for part in parts:
-        for row in queries.rows(
-            "sums", {"by": part.band, "sums": columns, "ended": part.ended, "filter": matching}
-        ):
+        for row in queries.rows("sums", {"by": part.band, "sums": columns, "ended": part.ended, "filter": matching}):
             by_band[row["by"]].append(dict(zip(asked, row["sums"], strict=True)))
     return {band: add_all(rows) for band, rows in by_band.items()}

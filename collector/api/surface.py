@@ -123,9 +123,7 @@ class _Axis:
         return cell + missed_extra if self.extra is not None else cell
 
 
-def _ended(
-    ctx: Context, window: Window, thresholds: Thresholds, ttft: _Axis, tpot: _Axis
-) -> tuple[Cells, Cells]:
+def _ended(ctx: Context, window: Window, thresholds: Thresholds, ttft: _Axis, tpot: _Axis) -> tuple[Cells, Cells]:
     """Requests that ended ok within the given E2E, by the number of thresholds that they missed: known and undetermined.
 
     A band of the query is a cell, and whether the given thresholds were missed:

@@ -136,9 +136,7 @@ def _latency_of_requests(ctx: Context, window: Window, step: int, metric: str) -
     return _latencies(rows), sampled
 
 
-def _by_bucket(
-    ctx: Context, window: Window, step: int, slos: Sequence[Slo]
-) -> tuple[list[Mapping[str, Any]], bool]:
+def _by_bucket(ctx: Context, window: Window, step: int, slos: Sequence[Slo]) -> tuple[list[Mapping[str, Any]], bool]:
     """Sums over requests by the bucket in which they ended, the oldest first; and whether they are estimates."""
     judged = verdict_for_all(slos)
     bucket = part("bucket", {})

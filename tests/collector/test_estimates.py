@@ -32,7 +32,9 @@ def sample(rows):
         trail = MemoryTrail(clock=ManualClock(NOW), sampling=sampling)
         for ttft, tpot in zip(first.astype(int) // 1000 * 1000, each.astype(int) // 1000 * 1000, strict=True):
             arrival = NOW - 30 * SECOND
-            request = trail.start_request(operation="chat", model="m", arrival_ns=arrival, slo_class="chat", input_tokens=7)
+            request = trail.start_request(
+                operation="chat", model="m", arrival_ns=arrival, slo_class="chat", input_tokens=7
+            )
             request.token(at_ns=arrival + int(ttft))
             for i in range(4):
                 request.token(at_ns=arrival + int(ttft) + (i + 1) * int(tpot))

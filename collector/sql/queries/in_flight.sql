@@ -1,5 +1,6 @@
 -- Requests that had not ended at `end_ns`, each described by its latest announcement, and those that have ended since by their
--- row. Those that were lost before `start_ns` are left out (collector.in_flight).
+-- row. Those that were lost before `start_ns` are left out (collector.in_flight). The ends of announced requests are looked up by
+-- their key, since a day has many ends and few announcements that nothing has replaced.
 SELECT
     trace_id, span_id, service, instance, model, tenant, variant, engine, slo_class, vantage, output_tokens, ttft_ns,
     toUnixTimestamp64Nano(start) AS began_ns, toUnixTimestamp64Nano(seen) AS seen_ns
@@ -7,11 +8,16 @@ FROM
 (
     SELECT *
     FROM open_requests
-    WHERE seen >= fromUnixTimestamp64Nano({start_ns:Int64} - {lost_after_ns:Int64}) AND start <= fromUnixTimestamp64Nano({end_ns:Int64})
-    ORDER BY ended DESC, seen DESC
+    WHERE $parts.announced AND (start, trace_id, span_id) NOT IN
+    (
+        SELECT start, trace_id, span_id
+        FROM open_requests
+        WHERE ended AND (start, trace_id, span_id) IN (SELECT start, trace_id, span_id FROM open_requests WHERE $parts.announced)
+    )
+    ORDER BY seen DESC
     LIMIT 1 BY trace_id, span_id
 )
-WHERE NOT ended AND $filter
+WHERE $filter
 UNION ALL
 SELECT
     trace_id, span_id, service, instance, model, tenant, variant, engine, slo_class, vantage, output_tokens, ttft_ns,
