@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from math import ceil, floor, log10
 
@@ -19,7 +19,8 @@ def growth_chart(lines: Mapping[str, Points], *, x: str, y: str) -> str:
     ys = [value for points in lines.values() for _, value in points]
     across, up = _scale(xs, _LEFT, _WIDTH - _RIGHT), _scale(ys, _HEIGHT - _BOTTOM, _TOP)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" font-size="12">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}"'
+        ' font-family="sans-serif" font-size="12">',
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
         *(
             _grid_line(f"{10**i:,}", x1=across(10**i), x2=across(10**i), y1=_TOP, y2=_HEIGHT - _BOTTOM)
@@ -27,7 +28,7 @@ def growth_chart(lines: Mapping[str, Points], *, x: str, y: str) -> str:
         ),
         *(_grid_line(f"{10**i:,}", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=up(10**i), y2=up(10**i)) for i in _decades(ys)),
         f'<text x="{(_LEFT + _WIDTH - _RIGHT) / 2}" y="{_HEIGHT - 10}" text-anchor="middle">{escape(x)}</text>',
-        f'<text x="16" y="{_HEIGHT / 2}" transform="rotate(-90 16 {_HEIGHT / 2})" text-anchor="middle">{escape(y)}</text>',
+        f'<text transform="translate(16 {_HEIGHT / 2}) rotate(-90)" text-anchor="middle">{escape(y)}</text>',
     ]
     colour = -1
     for row, (label, points) in enumerate(lines.items()):
@@ -50,7 +51,7 @@ def _decades(values: Sequence[float]) -> range:
     return range(floor(log10(min(values))), ceil(log10(max(values))) + 1)
 
 
-def _scale(values: Sequence[float], first: float, last: float):  # type: ignore[no-untyped-def]
+def _scale(values: Sequence[float], first: float, last: float) -> Callable[[float], float]:
     decades = _decades(values)
     low, high = decades[0], decades[-1]
     return lambda value: first + (last - first) * (log10(value) - low) / max(high - low, 1)

@@ -1,4 +1,4 @@
-"""How much CPU an answer costs over ten thousand to ten million requests with their tokens, beside plain SQL over spans.
+"""How much CPU an answer costs over ten thousand to ten million requests with tokens, beside plain SQL over spans.
 
 Thirty days of synthetic requests in the real tables, ten tokens each, asked through the real HTTP application. The peer
 holds the same requests as OpenTelemetry's ClickHouse exporter stores spans, one row with a map of attributes, and is

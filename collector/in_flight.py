@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -76,7 +76,7 @@ class InFlight:
 
     def bad(self, thresholds: Thresholds) -> Bools:
         """The requests in flight that are past a threshold. A lost one is none of them."""
-        return ~self.is_lost & np.logical_or.reduce([np.zeros(self.size, bool), *self.missed(thresholds).values()])
+        return ~self.is_lost & self._any(self.missed(thresholds).values())
 
     def selected(self, slo: Slo) -> Bools:
         """The requests that an SLO selects."""
@@ -87,8 +87,13 @@ class InFlight:
 
     def bad_for_any(self, slos: Sequence[Slo]) -> Bools:
         """The requests in flight that are past a threshold of an SLO that selects them."""
-        bad = (self.selected(slo) & self.bad(slo.thresholds) for slo in slos)
-        return np.logical_or.reduce([np.zeros(self.size, bool), *bad])
+        return self._any(self.selected(slo) & self.bad(slo.thresholds) for slo in slos)
+
+    def _any(self, flags: Iterable[Bools]) -> Bools:
+        found = np.zeros(self.size, bool)
+        for flag in flags:
+            found |= flag
+        return found
 
     def key(self, i: int) -> str:
         """Trace id and span id of a request, as 48 hex digits."""

@@ -53,13 +53,17 @@ def count(
     )
     in_flight = open_requests(ctx, window)
     not_ended = {
-        "in_flight": np.count_nonzero(~in_flight.is_lost),
-        "in_flight_violations": np.count_nonzero(bad(in_flight)),
-        "lost": np.count_nonzero(in_flight.is_lost),
+        "in_flight": _number(~in_flight.is_lost),
+        "in_flight_violations": _number(bad(in_flight)),
+        "lost": _number(in_flight.is_lost),
     }
     total = found.total
     requests, errors = _counts(total, not_ended, sampled=found.sampled)
     return Counted(requests, total, errors, in_flight)
+
+
+def _number(requests: Bools) -> int:
+    return int(np.count_nonzero(requests))
 
 
 def open_requests(ctx: Context, window: Window) -> InFlight:
@@ -148,9 +152,9 @@ def _not_ended(in_flight: InFlight, slo: Slo, since_ns: int) -> dict[str, int]:
     """A lost request belongs to the window in which it was given up, a request in flight to every window."""
     chosen = in_flight.selected(slo)
     return {
-        "in_flight": np.count_nonzero(chosen & ~in_flight.is_lost),
-        "in_flight_violations": np.count_nonzero(chosen & in_flight.bad(slo.thresholds)),
-        "lost": np.count_nonzero(chosen & in_flight.is_lost & (in_flight.lost_at_ns >= since_ns)),
+        "in_flight": _number(chosen & ~in_flight.is_lost),
+        "in_flight_violations": _number(chosen & in_flight.bad(slo.thresholds)),
+        "lost": _number(chosen & in_flight.is_lost & (in_flight.lost_at_ns >= since_ns)),
     }
 
 

@@ -11,9 +11,9 @@ from pydantic import BaseModel, Field
 from collector.api.answers import Goodput, ThresholdsOut, WindowOut
 from collector.api.context import Context
 from collector.api.evaluation import Counted, count
-from collector.api.sums import Summand
-from collector.api.parameters import Duration, Window, WindowQuery
+from collector.api.parameters import Duration, WindowQuery
 from collector.api.problems import bad_parameter
+from collector.api.sums import Summand
 from collector.api.surface import Surface, surface
 from collector.slo.counts import Counts, Number
 from collector.slo.estimate import Errors

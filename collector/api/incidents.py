@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from itertools import islice
 from typing import Annotated, Any, Final
 
 import numpy as np
@@ -101,8 +100,8 @@ def _slo_burns(ctx: Context, window: Window) -> Iterator[Incident]:
             "slo_burn",
             severity=rule.severity,
             title=f"{slo.name} burns its error budget {burn.long:.1f} times too fast",
-            detail=f"{tally.bad:.0f} of {tally.judged:.0f} requests of the last {format_duration(rule.long_ns)} were bad; "
-            f"{1 - slo.objective:%} may be ({rule.name}: more than {rule.threshold:.4g} times, "
+            detail=f"{tally.bad:.0f} of {tally.judged:.0f} requests of the last {format_duration(rule.long_ns)} were "
+            f"bad; {1 - slo.objective:%} may be ({rule.name}: more than {rule.threshold:.4g} times, "
             f"also over the last {format_duration(rule.short_ns)}).",
             start_ns=first["first_ns"] or window.end_ns,
             end_ns=None,
@@ -117,11 +116,12 @@ def _processes_in_trouble(ctx: Context, window: Window) -> Iterator[Incident]:
     for i in np.flatnonzero(in_flight.is_lost | in_flight.no_progress).tolist():
         victims[in_flight.processes[i], bool(in_flight.is_lost[i])].append(i)
     shown = load_conditions()["engine_lost"].shown
-    for (process, is_lost), rows in islice(victims.items(), MOST_OF_A_KIND):
+    newest_first = sorted(victims.items(), key=lambda item: in_flight.lost_at_ns[item[1]].max(), reverse=True)
+    for (process, is_lost), rows in newest_first[:MOST_OF_A_KIND]:
         where, n = " ".join(process).strip(), len(rows)
         silent_since = int(in_flight.seen_ns[rows].max())
         stuck_since = int(np.maximum(in_flight.began_ns, in_flight.last_step_ns)[rows].min())
-        common = {
+        common: dict[str, Any] = {
             "start_ns": silent_since if is_lost else stuck_since,
             "instance": process[1],
             "requests_affected": n,

@@ -42,7 +42,7 @@ class Summand:
         return f"sumIf(weight * ({self.value}), {self.where.sql})"
 
     def variance(self) -> str:
-        """The estimated variance of a weighted count, when every request was kept or left out on its own: Σ w(w - 1)."""
+        """The estimated variance of a weighted count, when every request was kept on its own: Σ w(w - 1)."""
         return f"sumIf(weight * (weight - 1), {self.where.sql})" if self.with_variance else "0."
 
 

@@ -115,7 +115,7 @@ class _Axis:
         if given is None or given in grid_ns:
             return cls(grid_ns, None, FALSE)
         joined = sorted({*grid_ns, given})
-        missed_it = missed(Thresholds.model_construct(**{name: given}), "asked")[name]
+        missed_it = missed(Thresholds.model_construct(None, **{name: given}), "asked")[name]
         return cls(joined, joined.index(given), missed_it)
 
     def place(self, cell: int, *, missed_extra: bool) -> int:
@@ -124,7 +124,7 @@ class _Axis:
 
 
 def _ended(ctx: Context, window: Window, thresholds: Thresholds, ttft: _Axis, tpot: _Axis) -> tuple[Cells, Cells]:
-    """Requests that ended ok within the given E2E, by the number of thresholds that they missed: known and undetermined.
+    """Requests that ended ok within the given E2E, by the number of thresholds missed: known and undetermined.
 
     A band of the query is a cell, and whether the given thresholds were missed:
 

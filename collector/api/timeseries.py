@@ -136,7 +136,7 @@ def _latency_of_requests(ctx: Context, window: Window, step: int, metric: str) -
     return _latencies(rows), sampled
 
 
-def _by_bucket(ctx: Context, window: Window, step: int, slos: Sequence[Slo]) -> tuple[list[Mapping[str, Any]], bool]:
+def _by_bucket(ctx: Context, window: Window, step: int, slos: Sequence[Slo]) -> tuple[list[dict[str, Any]], bool]:
     """Sums over requests by the bucket in which they ended, the oldest first; and whether they are estimates."""
     judged = verdict_for_all(slos)
     bucket = part("bucket", {})
@@ -157,11 +157,11 @@ def _by_bucket(ctx: Context, window: Window, step: int, slos: Sequence[Slo]) -> 
     return [{"bucket_ns": bucket_ns, **row} for bucket_ns, row in sorted(found.by_band.items())], found.sampled
 
 
-def _not_ended(ctx: Context, window: Window, step: int, slos: Sequence[Slo]) -> list[Mapping[str, Any]]:
+def _not_ended(ctx: Context, window: Window, step: int, slos: Sequence[Slo]) -> list[dict[str, Any]]:
     """A lost request is in the bucket in which it was given up, a request in flight that is bad in the last bucket."""
     in_flight = open_requests(ctx, window)
     given_up = Counter((in_flight.lost_at_ns[in_flight.is_lost] // step * step).tolist())
-    rows = [{"bucket_ns": bucket_ns, "lost": n} for bucket_ns, n in given_up.items()]
+    rows: list[dict[str, Any]] = [{"bucket_ns": bucket_ns, "lost": n} for bucket_ns, n in given_up.items()]
     bad = int(np.count_nonzero(in_flight.bad_for_any(slos)))
     last_ns = (window.end_ns - 1) // step * step
     return [*rows, {"bucket_ns": last_ns, "in_flight_violations": bad}] if bad else rows

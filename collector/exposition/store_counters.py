@@ -192,12 +192,12 @@ class StoreCounters:
         # An engine process is silent only if this collector has listened for as long.
         listened = now - self._started_ns >= self._lost_after_ns
         lost = in_flight.is_lost & listened
-        for i in np.flatnonzero(lost & (in_flight.lost_at_ns >= self._lost_until_ns)):
+        for i in np.flatnonzero(lost & (in_flight.lost_at_ns >= self._lost_until_ns)).tolist():
             self._add_lost(in_flight.processes[i], int(in_flight.lost_at_ns[i]))
         for slo in self._slos:
             bad = in_flight.bad(slo.thresholds)
             self._series.set(metrics.SLO_IN_FLIGHT, (slo.name,), int(np.count_nonzero(in_flight.selected(slo) & bad)))
-            for i in np.flatnonzero(in_flight.selected(slo) & (bad | lost)):
+            for i in np.flatnonzero(in_flight.selected(slo) & (bad | lost)).tolist():
                 self._count_violation(slo.name, in_flight.key(i), now)
         if listened:
             self._lost_until_ns = now

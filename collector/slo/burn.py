@@ -86,7 +86,7 @@ def burn_rules(slo: Slo, windows: Windows) -> tuple[BurnRule, ...]:
 
 @dataclass(frozen=True)
 class Tally:
-    """Requests of a window that an SLO judges, and how many of them were bad; sums of weights when they were sampled."""
+    """Requests that an SLO judges in a window, and the bad ones among them; sums of weights when they were sampled."""
 
     judged: int | float
     bad: int | float

@@ -12,7 +12,7 @@ from collector.slo.burn import Tally
 
 Number = int | float
 """A count: an integer, or a sum of weights when requests were sampled."""
-N = TypeVar("N", int, float, npt.NDArray[np.float64])
+N = TypeVar("N", int | float, npt.NDArray[np.float64])
 
 
 def judged(*, total: Number, cancelled: Number, undetermined: N, in_flight_violations: N, lost: int) -> N:

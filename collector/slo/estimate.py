@@ -1,6 +1,6 @@
 """Standard errors of numbers that are estimated from sampled requests.
 
-Every request was kept or left out on its own with probability 1 / weight (Poisson sampling), so a sum of weights has the
+Every request was kept on its own with probability 1 / weight (Poisson sampling), so a sum of weights has the
 Horvitz-Thompson variance Σ w(w - 1), and a ratio of two sums that of its linearisation (Särndal, Swensson, Wretman:
 Model Assisted Survey Sampling, 1992, 3.5 and 5.6).
 """

@@ -1,4 +1,4 @@
-"""SLOs as SQL predicates over `requests`: selected, good, undetermined. collector.in_flight judges what has not ended."""
+"""SLOs as SQL predicates over `requests`: selected, good, undetermined. collector.in_flight judges the others."""
 
 from __future__ import annotations
 
@@ -72,11 +72,13 @@ def verdict(thresholds: Thresholds, prefix: str) -> Verdict:
 
 def verdict_for_all(slos: Sequence[Slo]) -> Verdict:
     """Good for every SLO that selects it; without one, when it ended ok. Undetermined for one and bad for none."""
-    met, unmissed = [], []
+    met: list[Fragment] = []
+    unmissed: list[Fragment] = []
     for i, slo in enumerate(slos):
-        others = negated(selected(slo.select, f"slo{i}"))
-        for kind, fragment in zip((met, unmissed), _met_and_unmissed(slo.thresholds, f"slo{i}"), strict=True):
-            kind.append(any_of(others, fragment) if slo.select else fragment)
+        others = [negated(selected(slo.select, f"slo{i}"))] if slo.select else []
+        slo_met, slo_unmissed = _met_and_unmissed(slo.thresholds, f"slo{i}")
+        met.append(any_of(*others, slo_met))
+        unmissed.append(any_of(*others, slo_unmissed))
     return _verdict(all_of(*met), all_of(*unmissed))
 
 

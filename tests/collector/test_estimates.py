@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from collector.api.latencies import LEVELS, share_error
+from collector.signals import TRACES
 from collector.slo.burn import Tally
 from collector.slo.counts import Counts
 from collector.slo.estimate import Errors
-from tests.collector.rows import NOW, SECOND
-from collector.signals import TRACES
 from collector.store.insert import insert_otlp
+from tests.collector.rows import NOW, SECOND
 from tests.support.otlp import Request
 from tokentrail import Sampling, semconv
 from tokentrail.testing import ManualClock, MemoryTrail

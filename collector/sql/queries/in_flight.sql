@@ -1,6 +1,6 @@
 -- Requests that had not ended at `end_ns`, each described by its latest announcement, and those that have ended since by their
--- row. Those that were lost before `start_ns` are left out (collector.in_flight). The ends of announced requests are looked up by
--- their key, since a day has many ends and few announcements that nothing has replaced.
+-- row. Those that were lost before `start_ns` are left out (collector.in_flight). A day has many ends and few announcements that
+-- nothing has replaced, so the ends are looked for among requests that are no older than these.
 SELECT
     trace_id, span_id, service, instance, model, tenant, variant, engine, slo_class, vantage, output_tokens, ttft_ns,
     toUnixTimestamp64Nano(start) AS began_ns, toUnixTimestamp64Nano(seen) AS seen_ns
@@ -8,11 +8,11 @@ FROM
 (
     SELECT *
     FROM open_requests
-    WHERE $parts.announced AND (start, trace_id, span_id) NOT IN
+    WHERE $parts.announced AND (trace_id, span_id) NOT IN
     (
-        SELECT start, trace_id, span_id
+        SELECT trace_id, span_id
         FROM open_requests
-        WHERE ended AND (start, trace_id, span_id) IN (SELECT start, trace_id, span_id FROM open_requests WHERE $parts.announced)
+        WHERE ended AND start >= (SELECT minOrNull(start) FROM open_requests WHERE $parts.announced) - $parts.end_margin
     )
     ORDER BY seen DESC
     LIMIT 1 BY trace_id, span_id
