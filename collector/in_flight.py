@@ -1,4 +1,4 @@
-"""Requests that had not ended at a moment, read once per answer, and what their announcements prove about them."""
+"""Requests that had not ended at a moment: an answer reads them once, and judges them by their announcements."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def add_all(rows: Iterable[Sums]) -> Sums:
 
 
 def sums(queries: Queries, matching: Fragment, parts: Sequence[Slice], summands: Mapping[str, Summand]) -> Summed:
-    """Add up what `summands` name. Requests that all stand for themselves are counted; else weights are added."""
+    """Compute every summand. Requests are counted when all stand for themselves; otherwise their weights are added."""
     asked = {name: s.unweighted() for name, s in summands.items()} | {_IS_SAMPLED: "countIf(is_sampled)"}
     parameters = merged([s.where for s in summands.values()])
     counted = _query(queries, matching, parts, asked, parameters)

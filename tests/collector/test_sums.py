@@ -1,4 +1,4 @@
-"""Sums over many days and any thresholds are what a loop over all rows says."""
+"""Sums over many days and any thresholds equal those of a loop over all rows."""
 
 import random
 from datetime import UTC, datetime

@@ -42,8 +42,8 @@ CREATE TABLE IF NOT EXISTS requests
     ingested_at       DateTime64(3, 'UTC')    CODEC(Delta, ZSTD),
     weight            Float64                 DEFAULT 1,        -- how many requests this one stands for (docs/numbers.md)
 
-    -- What aggregate queries read in place of the columns above. They are narrow, not NULL and not compressed, because reading
-    -- them is most of the work. Whole microseconds, rounded up: 0 cannot exist (no token has been emitted, or one alone),
+    -- Aggregate queries read these columns in place of the ones above. They are narrow, not NULL and not compressed, because
+    -- reading is most of the work. Whole microseconds, rounded up: 0 cannot exist (no token has been emitted, or one alone),
     -- 4294967294 is that or more, 4294967295 is not known.
     ttft_us           UInt32 MATERIALIZED multiIf(ttft_ns IS NOT NULL, least(intDiv(assumeNotNull(ttft_ns) + 999, 1000), 4294967294), output_tokens = 0, 0, 4294967295)
                       CODEC(NONE),
