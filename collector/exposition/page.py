@@ -58,13 +58,12 @@ class MetricsPage(Collector):
 
     def _from_store(self) -> list[Family]:
         present = Series()
-        now = self._clock()
-        in_flight = self._counters.read_in_flight(now)
-        self._processes(present, in_flight, now)
-        self._counters.update(in_flight, now)
+        self._newest_steps(present)
+        self._in_flight(present, self._counters.update())
         return [*self._counters.families(), *present.families()]
 
-    def _processes(self, present: Series, in_flight: InFlight, now: int) -> None:
+    def _newest_steps(self, present: Series) -> None:
+        now = self._clock()
         bounds = {"start_ns": now - RECENT_NS, "end_ns": now}
         for row in self._queries.rows("newest_steps", {"process_filter": TRUE}, **bounds):
             process = self._counters.admit_process((row["service"], row["instance"]))
@@ -72,6 +71,8 @@ class MetricsPage(Collector):
             present.set(metrics.WAITING, process, row["waiting_now"])
             if row["blocks_total"]:
                 present.set(metrics.KV_USAGE, process, row["blocks_used"] / row["blocks_total"])
+
+    def _in_flight(self, present: Series, in_flight: InFlight) -> None:
         for process in self._counters.processes():
             present.set(metrics.IN_FLIGHT, process, 0)
             present.set(metrics.STUCK, process, 0)

@@ -91,21 +91,21 @@ class StoreCounters:
             with self._lock:
                 self._count_segments()
 
-    def read_in_flight(self, now: int) -> InFlight:
-        """The requests that are open now, and those that were lost since the last `update`."""
-        return read_in_flight(
-            self._queries, TRUE, start_ns=self._lost_until_ns, end_ns=now, lost_after_ns=self._lost_after_ns
-        )
+    def update(self) -> InFlight:
+        """Count all segments that were stored and all requests that have become bad; return the requests in flight.
 
-    def update(self, in_flight: InFlight, now: int) -> None:
-        """Count all segments that were stored, and the requests of `read_in_flight` that have become bad.
-
-        When the store raises, nothing is lost: the next call continues.
+        Segments come first: a request that ends in between is then in flight no more, and is not counted twice. When
+        the store raises, nothing is lost: the next call continues.
         """
         with self._lock:
             self._count_segments()
+            now = self._clock()
+            in_flight = read_in_flight(
+                self._queries, TRUE, start_ns=self._lost_until_ns, end_ns=now, lost_after_ns=self._lost_after_ns
+            )
             self._count_in_flight(in_flight, now)
             self._forget_idle(now)
+            return in_flight
 
     def _forget_idle(self, now: int) -> None:
         for sets in (self._label_sets, self._processes):
@@ -192,7 +192,7 @@ class StoreCounters:
         # An engine process is silent only if this collector has listened for as long.
         listened = now - self._started_ns >= self._lost_after_ns
         lost = in_flight.is_lost & listened
-        for i in np.flatnonzero(lost & (in_flight.lost_at_ns >= self._lost_until_ns)).tolist():
+        for i in np.flatnonzero(lost).tolist():
             self._add_lost(in_flight.processes[i], int(in_flight.lost_at_ns[i]))
         for slo in self._slos:
             bad = in_flight.bad(slo.thresholds)

@@ -175,6 +175,20 @@ class TestInFlight:
         assert samples["tokentrail_slo_in_flight_violations", "slo=chat"] == 0
         assert samples["tokentrail_requests_in_flight", "service_instance_id=i-1", "service_name=engine"] == 0
 
+    def test_a_request_that_ends_during_a_scrape_is_counted_once(self, scrape, arrive, rows, app_and_counters):
+        hung = rows.open(start=NOW - 2 * SECOND, seen=NOW, slo_class="chat")
+        counters = app_and_counters[1]
+        count = counters._count_segments
+
+        def ends_first():
+            counters._count_segments = count
+            arrive(CHAT | {"trace_id": hung["trace_id"], "e2e": 2 * SECOND, "ttft_ns": 2 * SECOND})
+            count()
+
+        counters._count_segments = ends_first
+        assert slo(scrape()) == (1, 0)
+        assert slo(scrape()) == (1, 0)
+
     def test_a_counter_does_not_decrease_when_the_bad_one_is_cancelled(self, scrape, arrive, rows):
         hung = rows.open(start=NOW - 2 * SECOND, seen=NOW, slo_class="chat")
         assert slo(scrape()) == (1, 0)
@@ -293,7 +307,7 @@ def test_label_sets_are_bounded_and_what_is_idle_makes_room(scrape, arrive, cloc
     monkeypatch.setattr(store_counters, "MOST_LABEL_SETS", 3)
     fresh = store_counters.StoreCounters(Queries(rows.store), [], lost_after_ns=30 * SECOND, clock=clock)
     fresh.on_segment(arrive(*({"tenant": f"t{i}"} for i in range(5)), {"tenant": "t0"}))
-    fresh.update(fresh.read_in_flight(clock.now), clock.now)
+    fresh.update()
 
     def totals():
         return {labels[4]: n for labels, n in fresh._series.counters[metrics.REQUESTS].items()}
@@ -302,10 +316,10 @@ def test_label_sets_are_bounded_and_what_is_idle_makes_room(scrape, arrive, cloc
     assert totals()["other"] in (2, 3)
     assert fresh._series.counters[metrics.OVERFLOW][()] == totals()["other"]
     clock.now += store_counters.IDLE_NS + SECOND
-    fresh.update(fresh.read_in_flight(clock.now), clock.now)
+    fresh.update()
     assert totals().keys() == {"other"}
     fresh.on_segment(arrive({"tenant": "late"}))
-    fresh.update(fresh.read_in_flight(clock.now), clock.now)
+    fresh.update()
     assert totals()["late"] == 1
 
 
