@@ -20,9 +20,9 @@ class _Sql(Template):
 
     A value is neither: it is a bound parameter, `{name:Type}`.
 
-        queries/counts.sql         SELECT count() AS total FROM requests WHERE $parts.ended_in_window AND $filter
+        queries/requests_count.sql SELECT count() AS total FROM requests WHERE $parts.ended_in_window AND $filter
         parts/ended_in_window.sql  end >= {start_ns:Int64} AND end < {end_ns:Int64}
-        the caller                 queries.row("counts", {"filter": Fragment("model = 'm'")}, start_ns=1, end_ns=2)
+        the caller                 queries.row("requests_count", {"filter": Fragment("model = 'm'")}, start_ns=1, end_ns=2)
         the store                  … WHERE end >= {start_ns:Int64} AND end < {end_ns:Int64} AND (model = 'm')
     """
 
@@ -39,7 +39,7 @@ def _with_parts(path: str) -> _Sql:
 
 
 def render(path: str, fragments: Mapping[str, Fragment]) -> str:
-    """The SQL of a file, such as `queries/counts`. Raises TypeError unless the fragments are those that it names."""
+    """The SQL of a file, such as `queries/itl`. Raises TypeError unless the fragments are those that it names."""
     template = _with_parts(path)
     named = set(template.get_identifiers())
     if named != fragments.keys():

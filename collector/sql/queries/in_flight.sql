@@ -2,7 +2,7 @@
 -- row. Those that were lost before `start_ns` are left out (collector.in_flight). A day has many ends and few announcements that
 -- nothing has replaced, so the ends are looked for among requests that are no older than these.
 SELECT
-    trace_id, span_id, service, instance, model, tenant, variant, engine, slo_class, vantage, output_tokens, ttft_ns,
+    $parts.in_flight_columns,
     toUnixTimestamp64Nano(start) AS began_ns, toUnixTimestamp64Nano(seen) AS seen_ns
 FROM
 (
@@ -20,7 +20,7 @@ FROM
 WHERE $filter
 UNION ALL
 SELECT
-    trace_id, span_id, service, instance, model, tenant, variant, engine, slo_class, vantage, output_tokens, ttft_ns,
+    $parts.in_flight_columns,
     toUnixTimestamp64Nano(start), toUnixTimestamp64Nano(end)
 FROM requests
 WHERE end > fromUnixTimestamp64Nano({end_ns:Int64}) AND end < fromUnixTimestamp64Nano({end_ns:Int64}) + $parts.end_margin
