@@ -22,8 +22,8 @@ class _Sql(Template):
 
         queries/requests_count.sql SELECT count() AS total FROM requests WHERE $parts.ended_in_window AND $filter
         parts/ended_in_window.sql  end >= {start_ns:Int64} AND end < {end_ns:Int64}
-        the caller                 queries.row("requests_count", {"filter": Fragment("model = 'm'")}, start_ns=1, end_ns=2)
-        the store                  … WHERE end >= {start_ns:Int64} AND end < {end_ns:Int64} AND (model = 'm')
+        the caller                 queries.row("requests_count", {"filter": Fragment("x = 1")}, start_ns=1, end_ns=2)
+        the store                  … WHERE end >= {start_ns:Int64} AND end < {end_ns:Int64} AND (x = 1)
     """
 
     idpattern = r"(?-i:(?:parts\.)?[a-z][a-z0-9_]*)"
