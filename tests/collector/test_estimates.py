@@ -14,7 +14,7 @@ from collector.slo.estimate import Errors
 from collector.store.insert import insert_otlp
 from tests.collector.rows import NOW, SECOND
 from tests.support.otlp import Request
-from tokentrail import Sampling, semconv
+from tokentrail import Sampling, Thresholds, semconv
 from tokentrail.testing import ManualClock, MemoryTrail
 
 MS = 1_000_000
@@ -50,7 +50,7 @@ def sample(rows):
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_ten_percent_of_a_known_population_gives_its_numbers_within_their_errors(api, sample, seed):
     n = 3_000
-    ttft, tpot = sample(n, Sampling(rate=0.1, ttft_s=0.5), seed=seed)
+    ttft, tpot = sample(n, Sampling(rate=0.1, thresholds=[Thresholds(ttft_s=0.5)]), seed=seed)
     good = int(np.count_nonzero(ttft <= 500 * MS))
     answer = api("goodput", **GIVEN)
     assert answer["estimated"] is True
@@ -162,7 +162,7 @@ def test_without_a_sampled_request_nothing_is_estimated(api, rows):
 
 @pytest.mark.parametrize(
     ("sent", "weight"),
-    [(10.0, 10.0), (1, 1.0), (1e6, 1e6), (None, 1.0), (0.5, 1.0), (0, 1.0), (-3.0, 1.0), (1_000_001.0, 1.0),
+    [(10.0, 10.0), (1, 1.0), (1e6, 1e6), (None, 1.0), (0.5, 1.0), (0, 0.0), (0.0, 0.0), (-3.0, 1.0), (1_000_001.0, 1.0),
      (1e18, 1.0), (math.nan, 1.0), (math.inf, 1.0), ("10", 1.0)],
 )  # fmt: skip
 def test_a_weight_that_cannot_be_one_is_not_used(rows, sent, weight):

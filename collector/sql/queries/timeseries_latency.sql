@@ -8,4 +8,5 @@ SELECT
 FROM requests
 WHERE $parts.ended_in_window AND $filter AND status = 'ok' AND $value IS NOT NULL
 GROUP BY bucket_ns
+HAVING n > 0
 ORDER BY bucket_ns

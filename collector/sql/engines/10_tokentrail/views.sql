@@ -23,7 +23,8 @@ WITH
     nanoseconds(reported(first_key), duration_ns) AS first_ns,
     if(mapContains(number, 'tokentrail.time_to_last_token'),
         nanoseconds(number['tokentrail.time_to_last_token'], duration_ns), duration_ns) AS last_ns,
-    accurateCastOrNull(reported('gen_ai.usage.output_tokens'), 'UInt32') AS n
+    accurateCastOrNull(reported('gen_ai.usage.output_tokens'), 'UInt32') AS n,
+    reported('tokentrail.sampling.weight') AS sent_weight
 SELECT
     end, start, trace_id, span_id, parent_span_id,
     text['gen_ai.response.id'] AS request_id,
@@ -55,7 +56,7 @@ SELECT
     getSetting('insert_deduplication_token') AS segment,
     now64(3, 'UTC') AS ingested_at,
     -- A weight that cannot be one is not known: the request stands for itself.
-    if(number['tokentrail.sampling.weight'] BETWEEN 1 AND 1e6, number['tokentrail.sampling.weight'], 1) AS weight
+    if(sent_weight = 0 OR sent_weight BETWEEN 1 AND 1e6, sent_weight, 1) AS weight
 FROM flat_spans
 WHERE claim = 'tokentrail.request';
 
