@@ -196,3 +196,10 @@ def test_counters_add_weights(api, rows, on_segment):
 
 def test_a_burn_of_weights_is_a_ratio():
     assert float(Tally(12.5, 2.5).burn(0.05)) == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize("weight", [0.0, 1.5, 2.0])
+def test_one_weight_that_is_not_1_makes_an_estimate(api, rows, weight):
+    rows.requests([{"weight": weight}, {}])
+    answer = api("goodput", **GIVEN)
+    assert (answer["estimated"], answer["requests"]["total"]) == (True, weight + 1)
