@@ -1,7 +1,9 @@
-"""How fast the API answers over ten million requests: exact percentiles, goodput under any thresholds, SLO burn.
+"""How much CPU an answer costs over ten thousand to ten million requests with tokens, beside plain SQL over spans.
 
-Thirty days of synthetic requests in the real tables, each announced on arrival as the SDK does, asked through the real
-HTTP application. The database is chDB on this machine; every answer is taken several times and the median counts.
+Thirty days of synthetic requests in the real tables, ten tokens each, asked through the real HTTP application. The peer
+holds the same requests as OpenTelemetry's ClickHouse exporter stores spans, one row with a map of attributes, and is
+asked the same questions by plain `countIf` and `quantileExactInclusive`. Both are chDB in this process. A number is the
+median CPU time of the process for one answer, all threads, with merges stopped.
 """
 
 from __future__ import annotations
@@ -9,12 +11,15 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from fastapi.testclient import TestClient
 
+from benchmarks.chart import growth_chart
 from benchmarks.report import JsonPath, Quick, publish
 from collector.service import build_api
 from collector.slo.model import load_slos
@@ -23,85 +28,133 @@ from collector.store import Store
 from collector.store.schema import apply_schema
 
 SECOND_NS = 1_000_000_000
-WINDOW_NS = 30 * 86400 * SECOND_NS
+DAY_NS = 86400 * SECOND_NS
+DAYS = 30
 SLOS = Path(__file__).parent.parent / "alerts" / "slos.yaml"
-
-ASKED: dict[str, tuple[str, dict[str, Any]]] = {
-    "summary_30d": ("summary", {"start": "-30d"}),
-    "summary_15m": ("summary", {}),
-    "goodput_surface_30d": ("goodput", {"start": "-30d", "ttft": "500ms", "tpot": "100ms", "surface": 1}),
-    "goodput_surface_15m": ("goodput", {"ttft": "500ms", "tpot": "100ms", "surface": 1}),
-    "all_slos": ("slos", {}),
-    "timeseries_ttft_1d": ("timeseries", {"start": "-1d", "metric": "ttft", "step": "10m"}),
-    "slowest_of_30d": ("requests", {"start": "-30d", "sort": "ttft", "limit": 10}),
-    "incidents_15m": ("incidents", {}),
-}
-
-REQUESTS = """
-INSERT INTO requests (end, start, trace_id, span_id, engine, service, instance, model, tenant, slo_class, status,
-    input_tokens, output_tokens, ttft_ns, tpot_ns, e2e_ns, queue_ns, segment, ingested_at)
-WITH
-    {now_ns:Int64} - intDiv({window_ns:Int64}, {rows:Int64}) * toInt64(number) - 1 AS end_ns,
-    toUInt64(exp(randNormal(18.2, 0.9, number))) AS first_ns,
-    exp(randNormal(17.2, 0.5, number + 1)) AS each_ns,
-    toUInt32(1 + rand(number + 2) % 400) AS n,
-    toUInt64(first_ns + each_ns * (n - 1)) AS whole_ns
-SELECT
-    fromUnixTimestamp64Nano(end_ns), fromUnixTimestamp64Nano(end_ns - toInt64(whole_ns)),
-    sipHash128(number), reinterpretAsFixedString(sipHash64(number)),
-    'tokentrail', 'engine', concat('i-', toString(number % 8)), 'model', concat('tenant-', toString(number % 20)),
-    ['chat', 'chat', 'completion', 'batch'][1 + rand(number + 3) % 4],
-    multiIf(rand(number + 4) % 200 = 0, 'error', rand(number + 5) % 100 = 0, 'cancelled', 'ok'),
-    rand(number + 6) % 2000, n, first_ns, if(n > 1, each_ns, NULL), whole_ns, intDiv(first_ns, 3),
-    concat('segment-', toString(intDiv(number, 1000))), fromUnixTimestamp64Nano(end_ns)
-FROM numbers({rows:UInt64})
-"""
-ANNOUNCED = """
-INSERT INTO open_requests (start, seen, trace_id, span_id, engine, service, instance, model, tenant, slo_class, ended)
-SELECT start, end + INTERVAL 1 HOUR, trace_id, span_id, engine, service, instance, model, tenant, slo_class, 1
-FROM requests
-WHERE start {which} toStartOfDay(fromUnixTimestamp64Nano({{now_ns:Int64}}))
-"""
-"""As a collector that has run for these thirty days leaves it: past days are cleaned up, the present one is not."""
+SQL = Path(__file__).parent / "query_10m.sql"
+TOKENS_EACH = 10
+PEER_ROUNDS = 1
 
 
-def main(quick: Quick = False, json: JsonPath = None) -> None:
-    """Measure and print; every number is the median in milliseconds of one whole answer, JSON included."""
-    rows, rounds = (200_000, 3) if quick else (10_000_000, 5)
-    with tempfile.TemporaryDirectory() as folder:
-        store = Store.open(f"chdb://{folder}/store")
-        apply_schema(store)
-        now_ns = time.time_ns()
-        filled_s = fill(store, rows, now_ns)
-        app, _ = build_api(store, load_slos(SLOS), IngestStatus(), lost_after_s=30.0, clock=lambda: now_ns)
-        numbers: dict[str, Any] = {"rows": rows, "filled_s": filled_s}
-        with TestClient(app) as client:
-            for name, (path, params) in ASKED.items():
-                numbers[f"{name}_ms"] = answer_ms(client, f"/api/v1/{path}", params, rounds)
-            numbers["metrics_scrape_ms"] = answer_ms(client, "/metrics", {}, rounds)
-        store.close()
+@dataclass(frozen=True)
+class Question:
+    """An answer of the API, and the plain SQL over spans that a peer would be asked."""
+
+    path: str
+    params: dict[str, Any]
+    peer: str = ""
+
+
+_WINDOW = "Timestamp + toIntervalNanosecond(Duration) >= fromUnixTimestamp64Nano({start_ns:Int64})"
+_TTFT = "toFloat64OrNull(SpanAttributes['tokentrail.time_to_first_token'])"
+_TPOT = "toFloat64OrNull(SpanAttributes['tokentrail.time_per_output_token'])"
+_GOOD = f"StatusCode = 'Ok' AND {_TTFT} <= 0.5 AND ifNull({_TPOT} <= 0.1, true)"
+_LEVELS = "(0.5, 0.9, 0.95, 0.99, 0.999)"
+_GRID = "[0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5]"
+LONG = {"start": f"-{DAYS}d"}
+THRESHOLDS = {"ttft": "500ms", "tpot": "100ms"}
+
+QUESTIONS = {
+    "goodput": Question(
+        "goodput", LONG | THRESHOLDS,
+        f"SELECT count(), countIf({_GOOD}), countIf(StatusCode = 'Error') FROM otel_traces WHERE {_WINDOW}",
+    ),
+    "goodput_and_surface": Question(
+        "goodput", LONG | THRESHOLDS | {"surface": 1},
+        f"SELECT roundDown({_TTFT}, {_GRID}), roundDown(ifNull({_TPOT}, 0), {_GRID}), count() FROM otel_traces"
+        f" WHERE {_WINDOW} GROUP BY ALL",
+    ),
+    "summary": Question(
+        "summary", LONG,
+        f"SELECT count(), countIf({_GOOD}), quantilesExactInclusive{_LEVELS}({_TTFT}),"
+        f" quantilesExactInclusive{_LEVELS}({_TPOT}), quantilesExactInclusive{_LEVELS}(Duration)"
+        f" FROM otel_traces WHERE {_WINDOW}",
+    ),
+    "slos": Question(
+        "slos", {},
+        f"SELECT SpanAttributes['tokentrail.slo_class'] AS class, count(), countIf({_GOOD}) FROM otel_traces"
+        f" WHERE {_WINDOW} GROUP BY class",
+    ),
+    "summary_15m": Question("summary", {}),
+    "goodput_15m": Question("goodput", THRESHOLDS),
+    "slowest_of_30d": Question("requests", LONG | {"sort": "ttft", "limit": 10}),
+    "incidents_15m": Question("incidents", {}),
+}  # fmt: skip
+
+
+def main(
+    quick: Quick = False,
+    json: JsonPath = None,
+    largest: Annotated[int, typer.Option(help="The largest number of requests.")] = 10_000_000,
+    chart: Annotated[Path | None, typer.Option(help="Write the growth there, as SVG.")] = None,
+) -> None:
+    """Measure and print milliseconds of CPU time by number of requests."""
+    sizes = [n for n in (10_000, 100_000, 1_000_000, 10_000_000) if n <= (100_000 if quick else largest)]
+    numbers: dict[str, Any] = {}
+    for rows in sizes:
+        with tempfile.TemporaryDirectory(prefix="query_10m_") as folder:
+            numbers |= {
+                f"{name}_{rows}": value for name, value in measure(Path(folder), rows, 3 if quick else 5).items()
+            }
     publish("query_10m", numbers, packages=("chdb-core", "clickhouse-connect", "fastapi"), quick=quick, path=json)
+    if chart:
+        shown = [name for name, question in QUESTIONS.items() if question.peer]
+        lines = {
+            label: [(rows, numbers[f"{name}{suffix}_cpu_ms_{rows}"]) for rows in sizes]
+            for name in shown
+            for label, suffix in ((name.replace("_", " "), ""), (f"{name.replace('_', ' ')} (peer)", "_peer"))
+        }
+        chart.write_text(growth_chart(lines, x="requests", y="CPU ms per answer"))
+
+
+def measure(folder: Path, rows: int, rounds: int) -> dict[str, float]:
+    """All numbers at one size."""
+    store = Store.open(f"chdb://{folder}/store")
+    apply_schema(store)
+    now_ns = time.time_ns()
+    numbers = {"fill_s": fill(store, rows, now_ns)}
+    app, _ = build_api(store, load_slos(SLOS), IngestStatus(), lost_after_s=30.0, clock=lambda: now_ns)
+    with TestClient(app) as client:
+
+        def ask(path: str, params: dict[str, Any]) -> None:
+            client.get(path, params=params).raise_for_status()
+
+        for name, question in QUESTIONS.items():
+            path = f"/api/v1/{question.path}"
+            numbers[f"{name}_cpu_ms"] = cpu_ms(lambda p=path, q=question: ask(p, q.params), rounds)  # type: ignore[misc]
+        trace = client.get("/api/v1/requests", params={"limit": 1}).json()["requests"][0]["trace_id"]
+        numbers["one_request_cpu_ms"] = cpu_ms(lambda: ask(f"/api/v1/requests/{trace}", {}), rounds)
+        numbers["scrape_cpu_ms"] = cpu_ms(lambda: ask("/metrics", {}), rounds)
+    start = {"start_ns": now_ns - DAYS * DAY_NS}
+    for name, question in QUESTIONS.items():
+        if question.peer:
+            numbers[f"{name}_peer_cpu_ms"] = cpu_ms(lambda q=question: store.query(q.peer, start), PEER_ROUNDS)  # type: ignore[misc]
+    store.close()
+    return numbers
 
 
 def fill(store: Store, rows: int, now_ns: int) -> float:
-    """Seconds that it took to make the rows."""
+    """Seconds that it took to make the rows: requests, then the tables that follow from them, day by day."""
     start = time.perf_counter()
     settings = {"max_partitions_per_insert_block": 0}
-    parameters = {"now_ns": now_ns, "window_ns": WINDOW_NS, "rows": rows}
-    store.client().command(REQUESTS, parameters=parameters, settings=settings)
-    store.client().command(ANNOUNCED.format(which="<"), parameters=parameters, settings=settings)
-    store.client().command("OPTIMIZE TABLE open_requests FINAL CLEANUP")
-    store.client().command(ANNOUNCED.format(which=">="), parameters=parameters, settings=settings)
+    client = store.client()
+    statements = [statement.strip() for statement in SQL.read_text().split(";\n") if statement.strip()]
+    for statement in statements:
+        days = range(DAYS) if "{day:Int64}" in statement else [0]
+        for day in days:
+            parameters = {"now_ns": now_ns, "rows": rows, "window_ns": DAYS * DAY_NS, "day": day, "tokens": TOKENS_EACH}
+            client.command(statement, parameters=parameters, settings=settings)
+    client.command("SYSTEM STOP MERGES")
     return time.perf_counter() - start
 
 
-def answer_ms(client: TestClient, path: str, params: dict[str, Any], rounds: int) -> float:
-    """The median of `rounds` answers after one that warms the caches, in milliseconds."""
+def cpu_ms(ask: Callable[[], Any], rounds: int) -> float:
+    """The median CPU time of `rounds` answers after one that warms the caches, in milliseconds."""
     taken = []
     for _ in range(rounds + 1):
-        start = time.perf_counter()
-        client.get(path, params=params).raise_for_status()
-        taken.append((time.perf_counter() - start) * 1e3)
+        start = time.process_time()
+        ask()
+        taken.append((time.process_time() - start) * 1e3)
     return statistics.median(taken[1:])
 
 

@@ -152,7 +152,7 @@ def build_api(
     context = Context(Queries(store, query_settings), tuple(slos), windows, round(lost_after_s * 1e9), clock)
     own_queries = Queries(store)
     counters = StoreCounters(own_queries, slos, lost_after_ns=context.lost_after_ns, clock=clock)
-    page = MetricsPage(counters, own_queries, status, lost_after_ns=context.lost_after_ns, clock=clock)
+    page = MetricsPage(counters, own_queries, status, clock=clock)
     app = create_app(
         context,
         page,

@@ -53,6 +53,11 @@ def percent(ratio: float | None) -> str:
     return f"{MINUS if ratio < 0 and hundredths else ''}{text} %"
 
 
+def estimate(text: str, error: str | None) -> str:
+    """A number with its standard error, where there is one: `≈ 95 % ± 0.4 %`."""
+    return text if error is None or UNDEFINED in (text, error) else f"≈ {text} ± {error}"
+
+
 def count(value: float | None) -> str:
     """A whole number with narrow spaces between thousands: `12 345`."""
     return UNDEFINED if value is None else f"{round(value):,}".replace(",", "\u202f")

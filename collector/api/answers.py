@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from collector.api.parameters import Window
 from collector.api.times import SECOND_NS, rfc3339
-from collector.slo.counts import Counts
+from collector.slo.counts import Counts, Number
 from collector.slo.model import Thresholds
 
 
@@ -47,7 +47,7 @@ class ThresholdsOut(BaseModel):
 class Distribution(BaseModel):
     """Exact percentiles, and the number of values they are computed from."""
 
-    count: int
+    count: Number
     mean: float | None
     p50: float | None
     p90: float | None
@@ -73,7 +73,7 @@ class Distribution(BaseModel):
         )  # fmt: skip
 
 
-def tokens_per_s(tokens: int | None, requests: int, window: Window) -> float | None:
+def tokens_per_s(tokens: Number | None, requests: Number, window: Window) -> float | None:
     """A sum of tokens as a rate. None when there are requests and none of them says how many tokens it had."""
     return None if tokens is None and requests else (tokens or 0) / window.seconds
 
@@ -85,11 +85,11 @@ class Goodput(BaseModel):
     output_tokens_per_s: float | None
 
     @classmethod
-    def of(cls, requests: Counts, tokens: Mapping[str, int | None], window: Window) -> Goodput:
-        """Goodput of a window, from the two results of `evaluation.count`."""
+    def of(cls, requests: Counts, tokens: Mapping[str, Number | None], window: Window) -> Goodput:
+        """Goodput of a window, from the counts and sums of `evaluation.count`."""
         return cls(
             requests_per_s=requests.good / window.seconds,
-            output_tokens_per_s=tokens_per_s(tokens["tokens_good"], requests.good, window),
+            output_tokens_per_s=tokens_per_s(tokens.get("tokens_good"), requests.good, window),
         )
 
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+import numpy as np
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from collector.api.answers import Goodput, ThresholdsOut, WindowOut
 from collector.api.context import Context
-from collector.api.evaluation import count
-from collector.api.parameters import Duration, Window, WindowQuery
+from collector.api.evaluation import Counted, count
+from collector.api.parameters import Duration, WindowQuery
 from collector.api.problems import bad_parameter
+from collector.api.sums import Summand
 from collector.api.surface import Surface, surface
-from collector.slo.counts import Counts
-from collector.slo.judge import bad_already, good, missed, missed_already
+from collector.slo.counts import Counts, Number
+from collector.slo.estimate import Errors
+from collector.slo.judge import CANCELLED, missed, verdict
 from collector.slo.model import Thresholds
-from collector.sql.fragment import FALSE, Fragment
+from collector.sql.fragment import all_of, negated
 
 
 class GoodputQuery(WindowQuery):
@@ -31,10 +34,10 @@ class GoodputQuery(WindowQuery):
 class Violations(BaseModel):
     """Requests by the threshold that they missed; one request may be in several."""
 
-    ttft: int
-    tpot: int
-    e2e: int
-    failed: int
+    ttft: Number
+    tpot: Number
+    e2e: Number
+    failed: Number
 
 
 class GoodputAnswer(BaseModel):
@@ -45,6 +48,8 @@ class GoodputAnswer(BaseModel):
     requests: Counts
     goodput: Goodput
     attainment: float | None
+    estimated: bool
+    errors: Errors | None
     violations: Violations
     surface: Surface | None = None
 
@@ -60,33 +65,40 @@ def router(ctx: Context) -> APIRouter:
         thresholds = Thresholds.model_construct(ttft=query.ttft, tpot=query.tpot, e2e=query.e2e)
         if not thresholds.given():
             raise bad_parameter("ttft", "give at least one of ttft, tpot and e2e, such as ttft=500ms")
-        requests, tokens = count(ctx, window, good(thresholds, "asked"), bad_already(thresholds, "asked"))
+        judged = verdict(thresholds, "asked")
+        violations = {
+            name: Summand(all_of(negated(CANCELLED), fragment))
+            for name, fragment in missed(thresholds, "asked").items()
+        }
+        counted = count(
+            ctx,
+            window,
+            judged,
+            lambda in_flight: in_flight.bad(thresholds),
+            {"tokens_good": Summand(judged.good, "output_tokens"), **violations},
+        )
+        requests = counted.requests
         answer = GoodputAnswer(
             window=WindowOut.of(window),
             thresholds=ThresholdsOut.of(thresholds),
             requests=requests,
-            goodput=Goodput.of(requests, tokens, window),
+            goodput=Goodput.of(requests, counted.sums, window),
             attainment=requests.attainment,
-            violations=_violations(ctx, window, thresholds),
+            estimated=counted.errors is not None,
+            errors=counted.errors,
+            violations=_violations(counted, thresholds),
         )
         if query.surface == "1":
-            answer.surface = surface(ctx, window, thresholds)
+            answer.surface = surface(ctx, window, thresholds, counted)
         return answer
 
     return routes
 
 
-def _violations(ctx: Context, window: Window, thresholds: Thresholds) -> Violations:
-    never = dict.fromkeys(Thresholds.model_fields, FALSE)
-
-    def fragments(by_threshold: dict[str, Fragment]) -> dict[str, Fragment]:
-        return {"filter": window.filter, **never, **by_threshold}
-
-    ended = ctx.queries.row("violations", fragments(missed(thresholds, "asked")), **window.bounds)
-    not_ended = ctx.queries.row(
-        "in_flight_violations",
-        fragments(missed_already(thresholds, "asked")),
-        **window.bounds,
-        lost_after_ns=ctx.lost_after_ns,
-    )
-    return Violations.model_validate({key: ended[key] + not_ended[key] for key in ended})
+def _violations(counted: Counted, thresholds: Thresholds) -> Violations:
+    late = {
+        name: counted.sums.get(name, 0) + np.count_nonzero(past & ~counted.in_flight.is_lost)
+        for name, past in counted.in_flight.missed(thresholds).items()
+    }
+    failed = counted.requests.failed + counted.requests.lost
+    return Violations(**{**dict.fromkeys(Thresholds.model_fields, 0), **late}, failed=failed)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Final
 
+import numpy as np
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
 from collector.api.context import Context
-from collector.api.evaluation import burn_windows, burns, count_by_window, process_filter
+from collector.api.evaluation import burn_windows, burns, count_by_window, open_requests, process_filter
 from collector.api.parameters import Window, WindowQuery
 from collector.api.session import sees_all_tenants, tenant_filter
 from collector.api.times import SECOND_NS, rfc3339
 from collector.slo.burn import burn_rules
 from collector.slo.conditions import Cause, load_conditions
 from collector.slo.durations import format_duration
-from collector.slo.judge import good, selected
+from collector.slo.judge import selected, verdict
 from collector.slo.severity import Severity
 from collector.sql.fragment import all_of
 
@@ -85,44 +87,51 @@ def _incident(cause: Cause, *, start_ns: int, end_ns: int | None, **fields: Any)
 
 
 def _slo_burns(ctx: Context, window: Window) -> Iterator[Incident]:
+    rules = {slo.name: burn_rules(slo, ctx.windows) for slo in ctx.slos}
+    counted = count_by_window(ctx, ctx.slos, window, {name: burn_windows(of_slo) for name, of_slo in rules.items()})
     for slo in ctx.slos:
-        rules = burn_rules(slo, ctx.windows)
-        by_window = count_by_window(ctx, slo, window, burn_windows(rules))
-        burn = next((burn for burn in burns(slo, rules, by_window) if burn.firing), None)
+        by_window = {length: counts for length, (counts, _) in counted[slo.name].items()}
+        burn = next((burn for burn in burns(slo, rules[slo.name], by_window) if burn.firing), None)
         if burn is None:
             continue
         rule, tally = burn.rule, by_window[burn.rule.long_ns].tally
         bounds = {"start_ns": window.end_ns - rule.long_ns, "end_ns": window.end_ns}
         matching = all_of(window.filter, selected(slo.select, "slo"))
-        first = ctx.queries.row("first_bad", {"filter": matching, "good": good(slo.thresholds, "slo")}, **bounds)
+        judged = verdict(slo.thresholds, "slo")
+        fragments = {"filter": matching, "good": judged.good, "undetermined": judged.undetermined}
+        first = ctx.queries.row("first_bad", fragments, **bounds)
         yield _incident(
             "slo_burn",
             severity=rule.severity,
             title=f"{slo.name} burns its error budget {burn.long:.1f} times too fast",
-            detail=f"{tally.bad} of {tally.judged} requests of the last {format_duration(rule.long_ns)} were bad; "
-            f"{1 - slo.objective:%} may be ({rule.name}: more than {rule.threshold:.4g} times, "
+            detail=f"{tally.bad:.0f} of {tally.judged:.0f} requests of the last {format_duration(rule.long_ns)} were "
+            f"bad; {1 - slo.objective:%} may be ({rule.name}: more than {rule.threshold:.4g} times, "
             f"also over the last {format_duration(rule.short_ns)}).",
             start_ns=first["first_ns"] or window.end_ns,
             end_ns=None,
             slo=slo.name,
-            requests_affected=tally.bad,
+            requests_affected=round(tally.bad),
         )
 
 
 def _processes_in_trouble(ctx: Context, window: Window) -> Iterator[Incident]:
-    rows = ctx.queries.rows(
-        "processes_in_trouble",
-        {"filter": window.filter},
-        **window.bounds,
-        lost_after_ns=ctx.lost_after_ns,
-        limit=MOST_OF_A_KIND,
-    )
+    in_flight = open_requests(ctx, window)
+    victims = defaultdict(list)
+    for i in np.flatnonzero(in_flight.is_lost | in_flight.no_progress).tolist():
+        victims[in_flight.processes[i], bool(in_flight.is_lost[i])].append(i)
     shown = load_conditions()["engine_lost"].shown
-    for row in rows:
-        where, n = f"{row['service']} {row['instance']}".strip(), row["victims"]
-        common = {"start_ns": row["since_ns"], "instance": row["instance"], "requests_affected": n}
-        if row["is_lost"]:
-            over_ns = row["given_up_ns"] + shown
+    newest_first = sorted(victims.items(), key=lambda item: in_flight.lost_at_ns[item[1]].max(), reverse=True)
+    for (process, is_lost), rows in newest_first[:MOST_OF_A_KIND]:
+        where, n = " ".join(process).strip(), len(rows)
+        silent_since = int(in_flight.seen_ns[rows].max())
+        stuck_since = int(np.maximum(in_flight.began_ns, in_flight.last_step_ns)[rows].min())
+        common: dict[str, Any] = {
+            "start_ns": silent_since if is_lost else stuck_since,
+            "instance": process[1],
+            "requests_affected": n,
+        }
+        if is_lost:
+            over_ns = int(in_flight.lost_at_ns[rows].max()) + shown
             yield _incident(
                 "engine_lost",
                 title=f"{where} went silent",

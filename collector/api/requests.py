@@ -82,6 +82,8 @@ class RequestRow(BaseModel):
     preempted_s: float | None
     kv_transfer_s: float | None
     stalled_s: float | None
+    weight: float = 1.0
+    """The number of requests that this one stands for."""
 
 
 class Requests(BaseModel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
@@ -12,8 +13,9 @@ from collector.api.context import Context
 from collector.api.evaluation import Burn, burn_windows, burns, count_by_window, find_slo
 from collector.api.parameters import Window, WindowQuery
 from collector.api.times import SECOND_NS
-from collector.slo.burn import budget_left, burn_rules
+from collector.slo.burn import BurnRule, budget_left, burn_rules
 from collector.slo.counts import Counts
+from collector.slo.estimate import Errors
 from collector.slo.model import Slo
 from collector.slo.severity import SEVERITIES, BurnSeverity
 
@@ -42,6 +44,8 @@ class SloOut(BaseModel):
     thresholds: ThresholdsOut
     requests: Counts
     attainment: float | None
+    estimated: bool
+    errors: Errors | None
     goodput_rps: float
     budget_left: float | None
     burn: list[BurnOut]
@@ -62,22 +66,28 @@ def router(ctx: Context) -> APIRouter:
     def get_slos(query: Annotated[WindowQuery, Query()]) -> Slos:
         """Every SLO of the SLO file, over its own window."""
         window = query.window(ctx.clock())
-        return Slos(slos=[_evaluated(ctx, slo, window) for slo in ctx.slos])
+        return Slos(slos=_evaluated(ctx, ctx.slos, window))
 
     @routes.get("/slos/{name}")
     def get_slo(name: Annotated[str, Path(max_length=63)], query: Annotated[WindowQuery, Query()]) -> SloOut:
         """One SLO."""
-        return _evaluated(ctx, find_slo(ctx.slos, name), query.window(ctx.clock()))
+        (slo,) = _evaluated(ctx, [find_slo(ctx.slos, name)], query.window(ctx.clock()))
+        return slo
 
     return routes
 
 
-def _evaluated(ctx: Context, slo: Slo, asked: Window) -> SloOut:
-    """An SLO's numbers at the end of the window that was asked about, all from counts of the same rows."""
-    rules = burn_rules(slo, ctx.windows)
-    by_window = count_by_window(ctx, slo, asked, {slo.window, *burn_windows(rules)})
-    requests = by_window[slo.window]
-    burn = burns(slo, rules, by_window)
+def _evaluated(ctx: Context, slos: Sequence[Slo], asked: Window) -> list[SloOut]:
+    """The SLOs' numbers at the end of the window that was asked about, all from counts of the same rows."""
+    rules = {slo.name: burn_rules(slo, ctx.windows) for slo in slos}
+    lengths = {slo.name: {slo.window, *burn_windows(rules[slo.name])} for slo in slos}
+    counted = count_by_window(ctx, slos, asked, lengths)
+    return [_slo_out(slo, rules[slo.name], counted[slo.name]) for slo in slos]
+
+
+def _slo_out(slo: Slo, rules: Sequence[BurnRule], by_window: Mapping[int, tuple[Counts, Errors | None]]) -> SloOut:
+    requests, errors = by_window[slo.window]
+    burn = burns(slo, rules, {length: counts for length, (counts, _) in by_window.items()})
     return SloOut(
         name=slo.name,
         description=slo.description,
@@ -87,6 +97,8 @@ def _evaluated(ctx: Context, slo: Slo, asked: Window) -> SloOut:
         thresholds=ThresholdsOut.of(slo.thresholds),
         requests=requests,
         attainment=requests.attainment,
+        estimated=errors is not None,
+        errors=errors,
         goodput_rps=requests.good / (slo.window / SECOND_NS),
         budget_left=budget_left(requests.tally, slo.budget),
         burn=[_burn_out(b) for b in burn],

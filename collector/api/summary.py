@@ -10,9 +10,13 @@ from pydantic import BaseModel
 from collector.api.answers import Distribution, Goodput, WindowOut, tokens_per_s
 from collector.api.context import Context
 from collector.api.evaluation import count
+from collector.api.latencies import QuantileErrors, estimated, exact
 from collector.api.parameters import Window, WindowQuery
-from collector.slo.counts import Counts
-from collector.slo.judge import bad_already_for_any, good_for_all
+from collector.api.sums import Summand
+from collector.slo.counts import Counts, Number
+from collector.slo.estimate import Errors
+from collector.slo.judge import verdict_for_all
+from collector.sql.fragment import Fragment
 
 
 class Throughput(BaseModel):
@@ -20,9 +24,15 @@ class Throughput(BaseModel):
 
     requests_per_s: float
     output_tokens_per_s: float | None
-    output_tokens_known: int
+    output_tokens_known: Number
     total_tokens_per_s: float | None
-    total_tokens_known: int
+    total_tokens_known: Number
+
+
+class SummaryErrors(Errors):
+    """Those of the percentiles too: seconds, by field and percentile."""
+
+    percentiles: dict[str, QuantileErrors]
 
 
 class Summary(BaseModel):
@@ -38,6 +48,17 @@ class Summary(BaseModel):
     throughput: Throughput
     goodput: Goodput
     attainment: float | None
+    estimated: bool
+    errors: SummaryErrors | None
+
+
+_TOKENS = {
+    "tokens_out": Summand(value="output_tokens"),
+    "known_out": Summand(Fragment("output_tokens IS NOT NULL")),
+    "tokens_all": Summand(value="toUInt64(input_tokens) + output_tokens"),
+    "known_all": Summand(Fragment("input_tokens IS NOT NULL AND output_tokens IS NOT NULL")),
+}
+"""A request whose tokens are not known is in no sum of them."""
 
 
 def router(ctx: Context) -> APIRouter:
@@ -48,25 +69,39 @@ def router(ctx: Context) -> APIRouter:
     def get_summary(query: Annotated[WindowQuery, Query()]) -> Summary:
         """Counts, exact percentiles, throughput, goodput and attainment of a window."""
         window = query.window(ctx.clock())
-        requests, tokens = count(ctx, window, good_for_all(ctx.slos), bad_already_for_any(ctx.slos))
-        latencies = ctx.queries.row("latencies", {"filter": window.filter}, **window.bounds)
+        judged = verdict_for_all(ctx.slos)
+        counted = count(
+            ctx,
+            window,
+            judged,
+            lambda in_flight: in_flight.bad_for_any(ctx.slos),
+            {**_TOKENS, "tokens_good": Summand(judged.good, "output_tokens")},
+        )
+        requests, tokens = counted.requests, counted.sums
+        if counted.errors is None:
+            latencies, errors = exact(ctx, window), None
+        else:
+            latencies, of_latencies = estimated(ctx, window)
+            errors = SummaryErrors(**counted.errors.model_dump(), percentiles=of_latencies)
         return Summary(
             window=WindowOut.of(window),
             requests=requests,
-            ttft_s=Distribution.of(latencies, "ttft"),
-            tpot_s=Distribution.of(latencies, "tpot"),
+            ttft_s=latencies["ttft"],
+            tpot_s=latencies["tpot"],
             itl_s=_itl(ctx, window),
-            e2e_s=Distribution.of(latencies, "e2e"),
-            queue_s=Distribution.of(latencies, "queue"),
+            e2e_s=latencies["e2e"],
+            queue_s=latencies["queue"],
             throughput=Throughput(
                 requests_per_s=requests.total / window.seconds,
-                output_tokens_per_s=tokens_per_s(tokens["tokens_out"], requests.total, window),
-                output_tokens_known=tokens["known_out"],
-                total_tokens_per_s=tokens_per_s(tokens["tokens_all"], requests.total, window),
-                total_tokens_known=tokens["known_all"],
+                output_tokens_per_s=tokens_per_s(tokens.get("tokens_out"), requests.total, window),
+                output_tokens_known=tokens.get("known_out", 0),
+                total_tokens_per_s=tokens_per_s(tokens.get("tokens_all"), requests.total, window),
+                total_tokens_known=tokens.get("known_all", 0),
             ),
             goodput=Goodput.of(requests, tokens, window),
             attainment=requests.attainment,
+            estimated=counted.errors is not None,
+            errors=errors,
         )
 
     return routes
@@ -74,6 +109,6 @@ def router(ctx: Context) -> APIRouter:
 
 def _itl(ctx: Context, window: Window) -> Distribution:
     """Per token. The query joins tokens to all requests of the window, so it is not run when there is no token."""
-    if not ctx.queries.rows("itl_exists", {"filter": window.filter}, **window.bounds):
+    if not ctx.queries.rows("itl_exists", end_ns=window.end_ns):
         return Distribution.empty()
     return Distribution.of(ctx.queries.row("itl", {"filter": window.filter}, **window.bounds), "itl")

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel
 
 from collector.api.context import Context
+from collector.api.evaluation import Counted
 from collector.api.parameters import Window
+from collector.api.sums import Slice, Summand, slices, sums
 from collector.api.times import SECOND_NS
 from collector.slo.counts import judged
-from collector.slo.judge import bad_already, good
+from collector.slo.judge import missed, verdict
 from collector.slo.model import Thresholds
+from collector.sql.fragment import FALSE, Fragment, all_of, merged
+
+Cells = npt.NDArray[np.float64]
 
 _MS = 1_000_000
 TTFT_GRID_NS = tuple(
@@ -56,52 +61,96 @@ class Surface(BaseModel):
     attainment: list[list[float | None]]
 
 
-def surface(ctx: Context, window: Window, thresholds: Thresholds) -> Surface:
+_CELL_WIDTH = 32
+_UNKNOWN = 31
+"""As `surface_cell` of sql/schema/10_tables.sql has them."""
+
+
+def surface(ctx: Context, window: Window, thresholds: Thresholds, counted: Counted) -> Surface:
     """Attainment at every pair of the two grids. Given thresholds join the grids; a given E2E applies to every pair."""
-    grids = {
-        "ttft_grid": [0, *sorted({*TTFT_GRID_NS, *filter(None, [thresholds.ttft])})],
-        "tpot_grid": [0, *sorted({*TPOT_GRID_NS, *filter(None, [thresholds.tpot])})],
-    }
+    ttft, tpot = _Axis.of("ttft", TTFT_GRID_NS, thresholds.ttft), _Axis.of("tpot", TPOT_GRID_NS, thresholds.tpot)
+    good, undetermined = _ended(ctx, window, thresholds, ttft, tpot)
+    in_flight = counted.in_flight
     e2e = Thresholds.model_construct(e2e=thresholds.e2e)
-    ended = ctx.queries.rows(
-        "surface",
-        {"filter": window.filter, "good": good(e2e, "asked")},
-        **window.bounds,
-        **grids,
+    not_yet_bad = ~in_flight.is_lost & ~in_flight.bad(e2e)
+    cells = np.zeros_like(good)
+    np.add.at(
+        cells,
+        (
+            np.searchsorted(ttft.grid_ns, in_flight.first_token_ns[not_yet_bad] - 1, side="right"),
+            np.searchsorted(tpot.grid_ns, in_flight.longest_tpot_missed_ns[not_yet_bad], side="right"),
+        ),
+        1,
     )
-    in_flight = ctx.queries.rows(
-        "in_flight_surface",
-        {"filter": window.filter, "bad_already": bad_already(e2e, "asked")},
-        **window.bounds,
-        **grids,
-        lost_after_ns=ctx.lost_after_ns,
-    )
-    totals = ctx.queries.row(
-        "surface_totals", {"filter": window.filter}, **window.bounds, lost_after_ns=ctx.lost_after_ns
-    )
-    good_counts = _met([row for row in ended if not row["undetermined"]], **grids)
-    not_yet_bad = _met([row for row in in_flight if not row["lasts_too_long"]], **grids)
+    good, undetermined, still_open = _met(good), _met(undetermined), _met(cells)
     judged_counts = judged(
-        total=totals["total"],
-        cancelled=totals["cancelled"],
-        undetermined=_met([row for row in ended if row["undetermined"]], **grids),
-        in_flight_violations=totals["in_flight"] - not_yet_bad,
-        lost=totals["lost"],
+        total=counted.requests.total,
+        cancelled=counted.requests.cancelled,
+        undetermined=undetermined,
+        in_flight_violations=counted.requests.in_flight - still_open,
+        lost=counted.requests.lost,
     )
     return Surface(
-        ttft_s=[ns / SECOND_NS for ns in grids["ttft_grid"][1:]],
-        tpot_s=[ns / SECOND_NS for ns in grids["tpot_grid"][1:]],
+        ttft_s=[ns / SECOND_NS for ns in ttft.grid_ns],
+        tpot_s=[ns / SECOND_NS for ns in tpot.grid_ns],
         attainment=[
             [float(g / n) if n else None for g, n in zip(*pair, strict=True)]
-            for pair in zip(good_counts, judged_counts, strict=True)
+            for pair in zip(good, judged_counts, strict=True)
         ],
     )
 
 
-def _met(rows: Sequence[dict[str, Any]], ttft_grid: Sequence[int], tpot_grid: Sequence[int]) -> npt.NDArray[np.int64]:
-    """How many requests meet each pair: the largest thresholds that they miss are smaller than the pair's."""
-    cells = np.zeros((len(ttft_grid), len(tpot_grid)), dtype=np.int64)
-    for row in rows:
-        cells[ttft_grid.index(row["ttft_missed"]), tpot_grid.index(row["tpot_missed"])] += row["n"]
-    met: npt.NDArray[np.int64] = cells.cumsum(axis=0).cumsum(axis=1)[:-1, :-1]
-    return met
+@dataclass(frozen=True)
+class _Axis:
+    """The thresholds of one latency, ascending. `missed` is true for requests that miss a threshold of its own; NULL
+    never."""
+
+    grid_ns: Sequence[int]
+    extra: int | None
+    """The place of a given threshold that is not in the stored grid."""
+    missed: Fragment
+
+    @classmethod
+    def of(cls, name: str, grid_ns: Sequence[int], given: int | None) -> _Axis:
+        if given is None or given in grid_ns:
+            return cls(grid_ns, None, FALSE)
+        joined = sorted({*grid_ns, given})
+        missed_it = missed(Thresholds.model_construct(None, **{name: given}), "asked")[name]
+        return cls(joined, joined.index(given), missed_it)
+
+    def place(self, cell: int, *, missed_extra: bool) -> int:
+        """How many thresholds of the joined grid a request missed that missed `cell` of the stored one."""
+        return cell + missed_extra if self.extra is not None else cell
+
+
+def _ended(ctx: Context, window: Window, thresholds: Thresholds, ttft: _Axis, tpot: _Axis) -> tuple[Cells, Cells]:
+    """Requests that ended ok within the given E2E, by the number of thresholds missed: known and undetermined.
+
+    A band of the query is a cell, and whether the given thresholds were missed:
+
+        stored grid [10, 20, 30] ms, given 25 ms    TTFT 22 ms: cell 2, not missed    2 of the joined grid missed
+                                                    TTFT 28 ms: cell 2, missed        3 of the joined grid missed
+    """
+    met_e2e = verdict(Thresholds.model_construct(e2e=thresholds.e2e), "e2e").good
+    band = Fragment(
+        f"toUInt16(surface_cell + 1024 * ({ttft.missed.sql}) + 2048 * ({tpot.missed.sql}))",
+        merged([ttft.missed, tpot.missed]),
+    )
+    parts = [Slice(part.ended, band) for part in slices([window.end_ns, window.start_ns])]
+    found = sums(ctx.queries, all_of(window.filter, met_e2e), parts, {"n": Summand()})
+    shape = len(ttft.grid_ns) + 1, len(tpot.grid_ns) + 1
+    known, undetermined = np.zeros(shape), np.zeros(shape)
+    for key, row in found.by_band.items():
+        (missed_both, cell) = divmod(key, 1024)
+        first, each = divmod(cell, _CELL_WIDTH)
+        where = (
+            0 if first == _UNKNOWN else ttft.place(first, missed_extra=bool(missed_both & 1)),
+            0 if each == _UNKNOWN else tpot.place(each, missed_extra=bool(missed_both & 2)),
+        )
+        (undetermined if _UNKNOWN in (first, each) else known)[where] += row["n"]
+    return known, undetermined
+
+
+def _met(cells: Cells) -> Cells:
+    """How many requests meet each pair: they missed no more thresholds than stand before the pair's."""
+    return cells.cumsum(axis=0).cumsum(axis=1)[:-1, :-1]

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from collector.api.context import Context
-from collector.api.evaluation import find_slo, process_filter
+from collector.api.evaluation import find_slo, open_requests, process_filter
 from collector.api.parameters import Duration, Name, Window, WindowQuery
 from collector.api.problems import bad_parameter
 from collector.api.session import need_all_tenants
+from collector.api.sums import Slice, Summand, sums
 from collector.api.times import SECOND_NS, rfc3339
-from collector.slo.counts import judged
-from collector.slo.judge import bad_already_for_any, good_for_all, selected
+from collector.slo.counts import Number, judged
+from collector.slo.judge import CANCELLED, FAILED, selected, verdict_for_all
 from collector.slo.model import Slo
 from collector.sql.fragment import Fragment, all_of
+from collector.sql.queries import part
 
 MOST_POINTS = 11_000
 Metric = Literal[
@@ -47,7 +51,7 @@ class LatencyPoint(BaseModel):
     """One bucket of a latency, in seconds."""
 
     t: str
-    count: int
+    count: Number
     p50: float
     p90: float
     p95: float
@@ -71,6 +75,7 @@ class Timeseries(BaseModel):
     metric: str
     unit: str
     step_s: float
+    estimated: bool
     points: Sequence[Point]
 
 
@@ -89,37 +94,82 @@ def router(ctx: Context) -> APIRouter:
         slos = ctx.slos if query.slo is None else (find_slo(ctx.slos, query.slo),)
         if query.slo is not None:
             window = replace(window, filter=all_of(window.filter, selected(slos[0].select, "chosen")))
-        points = _points(ctx, window, query, slos)
-        return Timeseries(metric=query.metric, unit=_UNITS[query.metric], step_s=query.step / SECOND_NS, points=points)
+        points, sampled = _points(ctx, window, query, slos)
+        unit = _UNITS[query.metric]
+        return Timeseries(
+            metric=query.metric, unit=unit, step_s=query.step / SECOND_NS, estimated=sampled, points=points
+        )
 
     return routes
 
 
-def _points(ctx: Context, window: Window, query: TimeseriesQuery, slos: Sequence[Slo]) -> Sequence[Point]:
+def _points(ctx: Context, window: Window, query: TimeseriesQuery, slos: Sequence[Slo]) -> tuple[Sequence[Point], bool]:
+    """The points, and whether they are estimated from sampled requests."""
     metric, step = query.metric, query.step
     requests = {"filter": window.filter}
     processes = {"process_filter": process_filter(window)}
     if metric in ("ttft", "tpot", "e2e", "queue"):
-        value = Fragment(f"{metric}_ns")
-        return _latencies(_ask(ctx, "timeseries_latency", window, step, {**requests, "value": value}))
+        return _latency_of_requests(ctx, window, step, metric)
     if metric == "itl":
-        return _latencies(_ask(ctx, "timeseries_itl", window, step, requests))
+        return _latencies(_ask(ctx, "timeseries_itl", window, step, requests)), False
     if metric in ("kv_evictions", "preemptions"):
-        return _per_second(_ask(ctx, "timeseries_kv_events", window, step, processes), metric, window, step)
+        return _per_second(_ask(ctx, "timeseries_kv_events", window, step, processes), metric, window, step), False
     if metric in ("kv_usage", "running", "waiting"):
         rows = _ask(ctx, "timeseries_steps", window, step, processes)
-        return [ValuePoint(t=rfc3339(r["bucket_ns"]), value=r[metric]) for r in rows if r[metric] is not None]
-    rows = _ask(ctx, "timeseries_requests", window, step, {**requests, "good": good_for_all(slos)})
+        return [ValuePoint(t=rfc3339(r["bucket_ns"]), value=r[metric]) for r in rows if r[metric] is not None], False
+    rows, sampled = _by_bucket(ctx, window, step, slos)
     if metric == "attainment":
-        not_ended = ctx.queries.rows(
-            "timeseries_in_flight",
-            {**requests, "bad_already": bad_already_for_any(slos)},
-            **window.bounds,
-            step_ns=step,
-            lost_after_ns=ctx.lost_after_ns,
-        )
-        return _attainment(rows, not_ended)
-    return _per_second(rows, "tokens_out" if metric == "output_tokens" else metric, window, step)
+        return _attainment(rows, _not_ended(ctx, window, step, slos)), sampled
+    return _per_second(rows, metric, window, step), sampled
+
+
+def _latency_of_requests(ctx: Context, window: Window, step: int, metric: str) -> tuple[Sequence[Point], bool]:
+    """Exact percentiles, or weighted ones as sql/queries/estimated_latency.sql has them."""
+    value = f"assumeNotNull({metric}_ns)"
+    fragments = {
+        "filter": window.filter,
+        "value": Fragment(f"{metric}_ns"),
+        "n": Fragment("count()"),
+        "quantiles": Fragment(f"quantilesExactInclusive(0.5, 0.9, 0.95, 0.99)({value})"),
+    }
+    rows = _ask(ctx, "timeseries_latency", window, step, fragments)
+    sampled = any(row["sampled"] for row in rows)
+    if sampled:
+        weighted = f"quantilesExactWeighted(0.5, 0.9, 0.95, 0.99)({value}, toUInt64(round(weight * 1000)))"
+        fragments |= {"n": Fragment("sum(weight)"), "quantiles": Fragment(weighted)}
+        rows = _ask(ctx, "timeseries_latency", window, step, fragments)
+    return _latencies(rows), sampled
+
+
+def _by_bucket(ctx: Context, window: Window, step: int, slos: Sequence[Slo]) -> tuple[list[dict[str, Any]], bool]:
+    """Sums over requests by the bucket in which they ended, the oldest first; and whether they are estimates."""
+    judged = verdict_for_all(slos)
+    bucket = part("bucket", {})
+    ended = part("ended_in_window", {})
+    found = sums(
+        ctx.queries,
+        window.filter,
+        [Slice(Fragment(ended.sql, window.bounds), Fragment(bucket.sql, {"step_ns": step}))],
+        {
+            "requests": Summand(),
+            "failed": Summand(FAILED),
+            "cancelled": Summand(CANCELLED),
+            "output_tokens": Summand(value="output_tokens"),
+            "goodput": Summand(judged.good),
+            "undetermined": Summand(judged.undetermined),
+        },
+    )
+    return [{"bucket_ns": bucket_ns, **row} for bucket_ns, row in sorted(found.by_band.items())], found.sampled
+
+
+def _not_ended(ctx: Context, window: Window, step: int, slos: Sequence[Slo]) -> list[dict[str, Any]]:
+    """A lost request is in the bucket in which it was given up, a request in flight that is bad in the last bucket."""
+    in_flight = open_requests(ctx, window)
+    given_up = Counter((in_flight.lost_at_ns[in_flight.is_lost] // step * step).tolist())
+    rows: list[dict[str, Any]] = [{"bucket_ns": bucket_ns, "lost": n} for bucket_ns, n in given_up.items()]
+    bad = int(np.count_nonzero(in_flight.bad_for_any(slos)))
+    last_ns = (window.end_ns - 1) // step * step
+    return [*rows, {"bucket_ns": last_ns, "in_flight_violations": bad}] if bad else rows
 
 
 def _ask(ctx: Context, name: str, window: Window, step: int, fragments: Mapping[str, Fragment]) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from collector.exposition import metrics
 from collector.exposition.series import Series
 from collector.exposition.store_counters import SECOND_NS, StoreCounters
+from collector.in_flight import InFlight
 from collector.sql.fragment import TRUE
 from collector.sql.queries import Queries
 from collector.status import IngestStatus
@@ -35,13 +36,11 @@ class MetricsPage(Collector):
         queries: Queries,
         status: IngestStatus,
         *,
-        lost_after_ns: int,
         clock: Callable[[], int],
     ) -> None:
         self._counters = counters
         self._queries = queries
         self._status = status
-        self._lost_after_ns = lost_after_ns
         self._clock = clock
 
     def collect(self) -> Iterator[Family]:
@@ -59,11 +58,11 @@ class MetricsPage(Collector):
 
     def _from_store(self) -> list[Family]:
         present = Series()
-        self._processes(present)
-        self._counters.update()
+        self._newest_steps(present)
+        self._in_flight(present, self._counters.update())
         return [*self._counters.families(), *present.families()]
 
-    def _processes(self, present: Series) -> None:
+    def _newest_steps(self, present: Series) -> None:
         now = self._clock()
         bounds = {"start_ns": now - RECENT_NS, "end_ns": now}
         for row in self._queries.rows("newest_steps", {"process_filter": TRUE}, **bounds):
@@ -73,15 +72,17 @@ class MetricsPage(Collector):
                     present.set(metric, process, n)
             if row["blocks_total"] and row["blocks_used"] is not None:
                 present.set(metrics.KV_USAGE, process, row["blocks_used"] / row["blocks_total"])
+
+    def _in_flight(self, present: Series, in_flight: InFlight) -> None:
         for process in self._counters.processes():
             present.set(metrics.IN_FLIGHT, process, 0)
             present.set(metrics.STUCK, process, 0)
-        for row in self._queries.rows(
-            "in_flight_by_process", {"filter": TRUE}, start_ns=now, end_ns=now, lost_after_ns=self._lost_after_ns
+        for metric, requests in (
+            (metrics.IN_FLIGHT, ~in_flight.is_lost),
+            (metrics.STUCK, ~in_flight.is_lost & in_flight.no_progress),
         ):
-            process = self._counters.admit_process((row["service"], row["instance"]))
-            present.set(metrics.IN_FLIGHT, process, row["in_flight"])
-            present.set(metrics.STUCK, process, row["stuck"])
+            for process, n in in_flight.count_by_process(requests).items():
+                present.set(metric, self._counters.admit_process(process), n)
 
     def _collector(self, *, store_up: bool) -> Series:
         now, series = self._status.snapshot(), Series()

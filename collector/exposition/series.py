@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -45,14 +44,14 @@ class Histogram:
     """Counts by bucket. `edges` are ascending nanoseconds, inclusive; larger values are in the last bucket."""
 
     edges: Sequence[int]
-    counts: list[int] = field(init=False)
+    counts: list[float] = field(init=False)
     exemplars: dict[int, Exemplar] = field(default_factory=dict)
     sum_ns: float = 0.0
 
     def __post_init__(self) -> None:
-        self.counts = [0] * (len(self.edges) + 1)
+        self.counts = [0.0] * (len(self.edges) + 1)
 
-    def add(self, over_ns: int, n: int, sum_ns: float, exemplar: Exemplar) -> None:
+    def add(self, over_ns: int, n: float, sum_ns: float, exemplar: Exemplar) -> None:
         """Count n values. `over_ns` is the largest edge that they exceed, 0 for none."""
         bucket = bisect_left(self.edges, over_ns) + 1 if over_ns else 0
         self.counts[bucket] += n
@@ -61,7 +60,7 @@ class Histogram:
 
     def buckets(self) -> Iterator[tuple[str, float] | tuple[str, float, Exemplar]]:
         """The edges with cumulative counts, as the exposition formats want them."""
-        total = 0
+        total = 0.0
         for i, (edge, n) in enumerate(zip([*self.edges, None], self.counts, strict=True)):
             total += n
             le = "+Inf" if edge is None else repr(edge / 1e9)
@@ -72,14 +71,14 @@ class Histogram:
 class Series:
     """Values by metric and labels."""
 
-    counters: dict[Metric, Counter[Labels]] = field(default_factory=dict)
+    counters: dict[Metric, dict[Labels, float]] = field(default_factory=dict)
     gauges: dict[Metric, dict[Labels, float]] = field(default_factory=dict)
     histograms: dict[Metric, dict[Labels, Histogram]] = field(default_factory=dict)
 
-    def add(self, metric: Metric, labels: Labels = (), n: int = 0) -> None:
+    def add(self, metric: Metric, labels: Labels = (), n: float = 0) -> None:
         """Add to a counter. Adding 0 exposes it, so that Prometheus sees its first increase."""
-        values = self.counters.setdefault(metric, Counter())
-        values[labels] += n
+        values = self.counters.setdefault(metric, {})
+        values[labels] = values.get(labels, 0) + n
 
     def set(self, metric: Metric, labels: Labels, value: float) -> None:
         """Set a gauge."""

@@ -7,12 +7,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import numpy as np
 from prometheus_client import Metric as Family
 from prometheus_client.samples import Exemplar
 
 from collector.exposition import metrics
 from collector.exposition.series import LabelSets, Series
-from collector.slo.judge import bad_now_by_slo, good, selected
+from collector.in_flight import InFlight, read_in_flight
+from collector.slo.judge import selected, verdict
 from collector.slo.model import Slo
 from collector.sql.fragment import TRUE
 from collector.sql.queries import Queries
@@ -89,13 +91,21 @@ class StoreCounters:
             with self._lock:
                 self._count_segments()
 
-    def update(self) -> None:
-        """Count all segments that were stored and all requests that have become bad. When the store raises, nothing is
-        lost: the next call continues."""
+    def update(self) -> InFlight:
+        """Count all segments that were stored and all requests that have become bad; return the requests in flight.
+
+        Segments come first: a request that ends in between is then in flight no more, and is not counted twice. When
+        the store raises, nothing is lost: the next call continues.
+        """
         with self._lock:
             self._count_segments()
-            self._count_in_flight()
-            self._forget_idle(self._clock())
+            now = self._clock()
+            in_flight = read_in_flight(
+                self._queries, TRUE, start_ns=self._lost_until_ns, end_ns=now, lost_after_ns=self._lost_after_ns
+            )
+            self._count_in_flight(in_flight, now)
+            self._forget_idle(now)
+            return in_flight
 
     def _forget_idle(self, now: int) -> None:
         for sets in (self._label_sets, self._processes):
@@ -134,7 +144,12 @@ class StoreCounters:
         self._add_cold_starts(starts)
 
     def _judged(self, slo: Slo, bounds: dict[str, Any]) -> dict[str, Any]:
-        fragments = {"selected": selected(slo.select, "slo"), "good": good(slo.thresholds, "slo")}
+        judged = verdict(slo.thresholds, "slo")
+        fragments = {
+            "selected": selected(slo.select, "slo"),
+            "good": judged.good,
+            "undetermined": judged.undetermined,
+        }
         return self._queries.row("segment_slo", fragments, **bounds, counted=sorted(self._counted_in_flight[slo.name]))
 
     def _add_requests(self, rows: Sequence[dict[str, Any]]) -> None:
@@ -173,29 +188,17 @@ class StoreCounters:
             if self._series.raise_to(metrics.COLD_START_END, process, row["ended_ns"] / SECOND_NS):
                 self._series.set(metrics.COLD_START_DURATION, process, row["duration_ns"] / SECOND_NS)
 
-    def _count_in_flight(self) -> None:
-        now = self._clock()
+    def _count_in_flight(self, in_flight: InFlight, now: int) -> None:
         # An engine process is silent only if this collector has listened for as long.
         listened = now - self._started_ns >= self._lost_after_ns
-        rows = self._queries.rows(
-            "in_flight_bad",
-            {"bad_by_slo": bad_now_by_slo(self._slos), "filter": TRUE},
-            start_ns=self._lost_until_ns,
-            end_ns=now,
-            lost_after_ns=self._lost_after_ns,
-        )
-        violations = dict.fromkeys(self._counted_in_flight, 0)
-        for row in rows:
-            if row["is_lost"] and not listened:
-                continue
-            if row["is_lost"]:
-                self._add_lost(row)
-            for slo, bad in zip(self._slos, row["by_slo"], strict=True):
-                if bad:
-                    violations[slo.name] += not row["is_lost"]
-                    self._count_violation(slo.name, row["key"], now)
-        for name, n in violations.items():
-            self._series.set(metrics.SLO_IN_FLIGHT, (name,), n)
+        lost = in_flight.is_lost & listened
+        for i in np.flatnonzero(lost).tolist():
+            self._add_lost(in_flight.processes[i], int(in_flight.lost_at_ns[i]))
+        for slo in self._slos:
+            bad = in_flight.bad(slo.thresholds)
+            self._series.set(metrics.SLO_IN_FLIGHT, (slo.name,), int(np.count_nonzero(in_flight.selected(slo) & bad)))
+            for i in np.flatnonzero(in_flight.selected(slo) & (bad | lost)).tolist():
+                self._count_violation(slo.name, in_flight.key(i), now)
         if listened:
             self._lost_until_ns = now
 
@@ -204,10 +207,10 @@ class StoreCounters:
             self._series.add(metrics.SLO_REQUESTS, (slo,), 1)
         self._counted_in_flight[slo][key] = now
 
-    def _add_lost(self, row: dict[str, Any]) -> None:
-        process = self.admit_process((row["service"], row["instance"]))
-        self._series.add(metrics.LOST, process, 1)
-        self._series.raise_to(metrics.LAST_LOST, process, row["lost_at_ns"] / SECOND_NS)
+    def _add_lost(self, process: tuple[str, str], lost_at_ns: int) -> None:
+        labels = self.admit_process(process)
+        self._series.add(metrics.LOST, labels, 1)
+        self._series.raise_to(metrics.LAST_LOST, labels, lost_at_ns / SECOND_NS)
 
     def processes(self) -> list[tuple[str, ...]]:
         """Labels of the engine processes that were seen in the last hour."""

@@ -86,14 +86,14 @@ def burn_rules(slo: Slo, windows: Windows) -> tuple[BurnRule, ...]:
 
 @dataclass(frozen=True)
 class Tally:
-    """Requests of a window that an SLO judges, and how many of them were bad."""
+    """Requests that an SLO judges in a window, and the bad ones among them; sums of weights when they were sampled."""
 
-    judged: int
-    bad: int
+    judged: int | float
+    bad: int | float
 
     def burn(self, budget: Decimal) -> Fraction | None:
         """How many times too fast the budget burns: bad share ÷ budget. None without requests."""
-        return Fraction(self.bad, self.judged) / Fraction(budget) if self.judged else None
+        return Fraction(self.bad) / Fraction(self.judged) / Fraction(budget) if self.judged else None
 
 
 def fires(rule: BurnRule, budget: Decimal, short: Tally, long: Tally) -> bool:

@@ -10,10 +10,12 @@ from pydantic import BaseModel
 
 from collector.slo.burn import Tally
 
-N = TypeVar("N", int, npt.NDArray[np.int64])
+Number = int | float
+"""A count: an integer, or a sum of weights when requests were sampled."""
+N = TypeVar("N", int | float, npt.NDArray[np.float64])
 
 
-def judged(*, total: int, cancelled: int, undetermined: N, in_flight_violations: N, lost: int) -> N:
+def judged(*, total: Number, cancelled: Number, undetermined: N, in_flight_violations: N, lost: int) -> N:
     """The denominator of attainment: requests that ended good or bad, are in flight and bad already, or were lost."""
     return total - cancelled - undetermined + in_flight_violations + lost
 
@@ -24,12 +26,12 @@ class Counts(BaseModel):
     `undetermined`: ended ok and missed no threshold that is known, but a threshold needs a value that is not known.
     """
 
-    total: int
-    ok: int
-    good: int
-    undetermined: int
-    failed: int
-    cancelled: int
+    total: Number
+    ok: Number
+    good: Number
+    undetermined: Number
+    failed: Number
+    cancelled: Number
     in_flight: int
     in_flight_violations: int
     lost: int

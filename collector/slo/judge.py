@@ -1,12 +1,13 @@
-"""SLOs as SQL predicates over `requests` and over requests in flight: selected, good (or undetermined), bad already."""
+"""SLOs as SQL predicates over `requests`: selected, good, undetermined. collector.in_flight judges the others."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from collector.slo.model import Slo, Thresholds
-from collector.sql.fragment import Fragment, all_of, any_of, merged, negated
+from collector.sql.fragment import Fragment, all_of, any_of, negated
 
 
 def selected(select: Mapping[Any, Sequence[str]], prefix: str) -> Fragment:
@@ -19,84 +20,72 @@ def selected(select: Mapping[Any, Sequence[str]], prefix: str) -> Fragment:
     )
 
 
-_MISSED = {
-    "ttft": "if(ttft_ns IS NULL AND output_tokens = 0, false, ttft_ns > {%s:UInt64})",
-    "tpot": "if(tpot_ns IS NULL AND output_tokens < 2, false, tpot_ns > {%s:UInt64})",
-    "e2e": "e2e_ns > {%s:UInt64}",
-}
-"""Ended requests. A value that cannot exist (TPOT of one token, TTFT of none) misses no threshold. Whether a value that
-is not known misses one is not known either: NULL."""
+_LARGEST_US = 4294967294
+_UNKNOWN_US = 4294967295
+_MET = "{name}_us <= {bound}"
+_MISSED = f"{{name}}_us > {{bound}} AND {{name}}_us != {_UNKNOWN_US}"
+"""Over the whole microseconds of sql/schema/10_tables.sql, rounded up: exact for a threshold of whole microseconds."""
 
-_MISSED_ALREADY = {
-    "ttft": "least(ifNull(ttft_ns, elapsed_ns), elapsed_ns) > {%s:UInt64}",
-    "tpot": "no_progress AND ifNull(elapsed_ns - ttft_ns > {%s:UInt64} * (greatest(output_tokens, 2) - 1), false)",
-    "e2e": "elapsed_ns > {%s:UInt64}",
-}
-"""Requests in flight (sql/parts/in_flight.sql): their announcements prove that they cannot become good any more. TPOT
-may recover while the engine process makes progress, so it is missed only when the process makes none."""
+_MET_NS = "ifNull({name}_ns <= {bound}, {name}_us = 0)"
+_MISSED_NS = "ifNull({name}_ns > {bound}, false)"
+"""The same over nanoseconds, for a threshold with a fraction of a microsecond or of more than an hour."""
+
+
+def _compared(narrow: str, exact: str, name: str, ns: int, prefix: str) -> Fragment:
+    us, fraction = divmod(ns, 1000)
+    if fraction or us >= _LARGEST_US:
+        key, value, kind, form = f"{prefix}_{name}_ns", ns, "UInt64", exact
+    else:
+        key, value, kind, form = f"{prefix}_{name}_us", us, "UInt32", narrow
+    return Fragment(form.format(name=name, bound=f"{{{key}:{kind}}}"), {key: value})
 
 
 def missed(thresholds: Thresholds, prefix: str) -> dict[str, Fragment]:
-    """By threshold: the predicate that an ended request missed it."""
-    return _by_threshold(_MISSED, thresholds, prefix)
-
-
-def missed_already(thresholds: Thresholds, prefix: str) -> dict[str, Fragment]:
-    """By threshold: the predicate that a request in flight is past it."""
-    return _by_threshold(_MISSED_ALREADY, thresholds, prefix)
-
-
-def _by_threshold(expressions: Mapping[str, str], thresholds: Thresholds, prefix: str) -> dict[str, Fragment]:
-    return {
-        name: Fragment(expressions[name].replace("%s", f"{prefix}_{name}_ns"), {f"{prefix}_{name}_ns": ns})
-        for name, ns in thresholds.given().items()
-    }
+    """By threshold: an ended request is known to have missed it. A value that is not known misses nothing."""
+    return {name: _compared(_MISSED, _MISSED_NS, name, ns, prefix) for name, ns in thresholds.given().items()}
 
 
 OK = Fragment("status = 'ok'")
+FAILED = Fragment("status = 'error'")
+CANCELLED = Fragment("status = 'cancelled'")
 
 
-def good(thresholds: Thresholds, prefix: str) -> Fragment:
-    """An ended request ended ok and met every threshold. NULL: it is undetermined.
+@dataclass(frozen=True)
+class Verdict:
+    """Predicates over ended requests; neither is NULL. A request is good, undetermined or something else.
 
-    SQL's logic of three values decides. Of requests that ended ok, under TTFT ≤ 1 s and E2E ≤ 9 s:
+    Of requests that ended ok, under TTFT ≤ 1 s and E2E ≤ 9 s:
 
-        TTFT 0.5 s, E2E 5 s    NOT (false OR false)   true: good
-        TTFT NULL,  E2E 20 s   NOT (NULL OR true)     false: bad
-        TTFT NULL,  E2E 5 s    NOT (NULL OR false)    NULL: undetermined
+        TTFT 0.5 s, E2E 5 s    met both                                    good
+        TTFT NULL,  E2E 20 s   missed one                                  bad
+        TTFT NULL,  E2E 5 s    met one, and the other one is not known     undetermined
     """
-    return all_of(OK, negated(any_of(*missed(thresholds, prefix).values())))
+
+    good: Fragment
+    undetermined: Fragment
 
 
-def bad_already(thresholds: Thresholds, prefix: str) -> Fragment:
-    """A request in flight is past one of the thresholds."""
-    return any_of(*missed_already(thresholds, prefix).values())
+def verdict(thresholds: Thresholds, prefix: str) -> Verdict:
+    """Good: it ended ok and met every threshold. A latency that cannot exist (TPOT of one token) meets all."""
+    return _verdict(*_met_and_unmissed(thresholds, prefix))
 
 
-def good_for_all(slos: Sequence[Slo]) -> Fragment:
-    """An ended request is good for every SLO that selects it; without one, when it ended ok. NULL: undetermined for one
-    and bad for none."""
-    return all_of(
-        OK,
-        *(
-            any_of(negated(selected(slo.select, f"slo{i}")), good(slo.thresholds, f"slo{i}"))
-            for i, slo in enumerate(slos)
-        ),
-    )
+def verdict_for_all(slos: Sequence[Slo]) -> Verdict:
+    """Good for every SLO that selects it; without one, when it ended ok. Undetermined for one and bad for none."""
+    met: list[Fragment] = []
+    unmissed: list[Fragment] = []
+    for i, slo in enumerate(slos):
+        others = [negated(selected(slo.select, f"slo{i}"))] if slo.select else []
+        slo_met, slo_unmissed = _met_and_unmissed(slo.thresholds, f"slo{i}")
+        met.append(any_of(*others, slo_met))
+        unmissed.append(any_of(*others, slo_unmissed))
+    return _verdict(all_of(*met), all_of(*unmissed))
 
 
-def bad_already_for_any(slos: Sequence[Slo]) -> Fragment:
-    """A request in flight is past a threshold of an SLO that selects it."""
-    return any_of(
-        *(all_of(selected(slo.select, f"slo{i}"), bad_already(slo.thresholds, f"slo{i}")) for i, slo in enumerate(slos))
-    )
+def _met_and_unmissed(thresholds: Thresholds, prefix: str) -> tuple[Fragment, Fragment]:
+    met = (_compared(_MET, _MET_NS, name, ns, prefix) for name, ns in thresholds.given().items())
+    return all_of(*met), negated(any_of(*missed(thresholds, prefix).values()))
 
 
-def bad_now_by_slo(slos: Sequence[Slo]) -> Fragment:
-    """An array with one flag per SLO: it selects the request, and the request is lost or past a threshold."""
-    flags = [
-        all_of(selected(slo.select, f"slo{i}"), any_of(Fragment("is_lost"), bad_already(slo.thresholds, f"slo{i}")))
-        for i, slo in enumerate(slos)
-    ]
-    array = ", ".join(f"({flag.sql})" for flag in flags)
-    return Fragment(f"CAST([{array}], 'Array(UInt8)')", merged(flags))
+def _verdict(met: Fragment, unmissed: Fragment) -> Verdict:
+    return Verdict(all_of(OK, met), all_of(OK, negated(met), unmissed))

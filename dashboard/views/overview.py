@@ -10,7 +10,7 @@ from dashboard import charts, components
 from dashboard.api import Answers, Problem, ask, fetch
 from dashboard.components import metric, or_problem
 from dashboard.filters import View, refresh_s, selected, step_s
-from dashboard.formatting import clock, count, duration, instant, percent, plain, rate
+from dashboard.formatting import clock, count, duration, estimate, instant, percent, plain, rate
 from dashboard.transform import Json, on_grid, thresholds
 from dashboard.views import events, slos
 
@@ -80,7 +80,7 @@ def latency(name: str, answers: Answers, summary: Json, slo: str | None) -> None
     label, now = name.upper(), summary[f"{name}_s"]
     for column, quantile in zip(st.columns(3), ("p50", "p95", "p99"), strict=True):
         with column:
-            metric(label, duration(now.get(quantile)), quantile=quantile)
+            metric(label, estimate(duration(now.get(quantile)), _error(summary, name, quantile)), quantile=quantile)
     series = on_grid(answers.need(name), ("p50", "p95", "p99"), summary["window"])
     allowed = thresholds(_listed(answers, "slos"), name, slo)
     rest = f"{count(now.get('count'))} requests · mean {duration(now.get('mean'))} · max {duration(now.get('max'))}"
@@ -89,21 +89,33 @@ def latency(name: str, answers: Answers, summary: Json, slo: str | None) -> None
     st.plotly_chart(figure, key=f"chart-{name}", **charts.show_options())
 
 
+def _error(summary: Json, name: str, quantile: str) -> str | None:
+    """The standard error of a percentile that was estimated from sampled requests."""
+    of_latency = (summary["errors"] or {}).get("percentiles", {}).get(f"{name}_s")
+    return None if of_latency is None else duration(of_latency[quantile])
+
+
 def traffic(answers: Answers, summary: Json, slo: str | None) -> None:
     """Requests, good requests and requests in flight: counts, rates and attainment."""
     st.subheader("Traffic and goodput")
     requests, flow, good = summary["requests"], summary["throughput"], summary["goodput"]
     late = requests["in_flight_violations"]
+    errors = summary["errors"]
+    goodput_error = errors and rate(errors["requests_good"] / summary["window"]["seconds"], "/s")
     numbers = [
-        ("Attainment", percent(summary["attainment"]), None),
-        ("Goodput", rate(good["requests_per_s"], "/s"), None),
+        ("Attainment", estimate(percent(summary["attainment"]), errors and percent(errors["attainment"])), None),
+        ("Goodput", estimate(rate(good["requests_per_s"], "/s"), goodput_error), None),
         ("Requests/s", rate(flow["requests_per_s"], "/s"), None),
         (
             "Output tokens/s",
             rate(flow["output_tokens_per_s"], "/s"),
             f"{rate(good['output_tokens_per_s'], '/s')} good",
         ),
-        ("Requests", count(requests["total"]), f"{count(requests['good'])} good"),
+        (
+            "Requests",
+            estimate(count(requests["total"]), errors and count(errors["requests_total"])),
+            f"{count(requests['good'])} good",
+        ),
         ("Failed", count(requests["failed"]), f"{count(requests['cancelled'])} cancelled"),
         ("In flight", count(requests["in_flight"]), f"{count(late)} late"),
         ("Lost", count(requests["lost"]), None),

@@ -6,7 +6,7 @@ import streamlit as st
 
 from dashboard import palette
 from dashboard.components import bar, metric
-from dashboard.formatting import UNDEFINED, count, duration, pace, percent, plain, significant
+from dashboard.formatting import UNDEFINED, count, duration, estimate, pace, percent, plain, significant
 from dashboard.help_texts import HELP
 from dashboard.transform import Json, slo_state
 
@@ -42,7 +42,8 @@ def card(slo: Json) -> None:
     st.caption(f"{plain(slo['description'])} {thresholds(slo)}")
     attainment, budget, goodput = st.columns(3)
     with attainment:
-        metric("Attainment", percent(slo["attainment"]), note=f"objective {percent(float(slo['objective']))}")
+        attained = estimate(percent(slo["attainment"]), slo["errors"] and percent(slo["errors"]["attainment"]))
+        metric("Attainment", attained, note=f"objective {percent(float(slo['objective']))}")
     with budget:
         metric("Budget left", percent(slo["budget_left"]), note=f"of {duration(slo['window_s'])}")
     with goodput:

@@ -118,7 +118,7 @@ def _request(*, ended=NOW - SECOND, e2e=SECOND, **fields):
         "output_tokens": tokens, "cached_tokens": 0, "reasoning_tokens": 0, "preemptions": 0,
         "ttft_ns": e2e // 2 if tokens else None, "tpot_ns": e2e / 2 / (tokens - 1) if tokens and tokens > 1 else None,
         "e2e_ns": e2e, "queue_ns": None, "cold_start_ns": None, "prefill_ns": None, "decode_ns": None,
-        "preempted_ns": None,
+        "preempted_ns": None, "weight": 1.0,
         "kv_transfer_ns": None, "stalled_ns": None, "segment": "s", "ingested_at": ended,
     }  # fmt: skip
     assert fields.keys() <= row.keys(), fields.keys() - row.keys()

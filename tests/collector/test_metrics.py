@@ -175,6 +175,20 @@ class TestInFlight:
         assert samples["tokentrail_slo_in_flight_violations", "slo=chat"] == 0
         assert samples["tokentrail_requests_in_flight", "service_instance_id=i-1", "service_name=engine"] == 0
 
+    def test_a_request_that_ends_during_a_scrape_is_counted_once(self, scrape, arrive, rows, app_and_counters):
+        hung = rows.open(start=NOW - 2 * SECOND, seen=NOW, slo_class="chat")
+        counters = app_and_counters[1]
+        count = counters._count_segments
+
+        def ends_first():
+            counters._count_segments = count
+            arrive(CHAT | {"trace_id": hung["trace_id"], "e2e": 2 * SECOND, "ttft_ns": 2 * SECOND})
+            count()
+
+        counters._count_segments = ends_first
+        assert slo(scrape()) == (1, 0)
+        assert slo(scrape()) == (1, 0)
+
     def test_a_counter_does_not_decrease_when_the_bad_one_is_cancelled(self, scrape, arrive, rows):
         hung = rows.open(start=NOW - 2 * SECOND, seen=NOW, slo_class="chat")
         assert slo(scrape()) == (1, 0)

@@ -41,15 +41,15 @@ class TestRender:
         )
 
     def test_parts_of_parts_are_put_in_and_comments_left_out(self):
-        sql = render("queries/in_flight_counts", {"filter": TRUE, "bad_already": FALSE})
-        assert "at + INTERVAL 1 HOUR AND (true)" in sql
+        sql = render("queries/timeseries_itl", {"filter": TRUE})
+        assert "{step_ns:Int64} AS bucket_ns" in sql
         assert "--" not in sql
         assert "$" not in sql
 
-    @pytest.mark.parametrize("given", [{}, {"good": TRUE}, {"filter": TRUE, "good": TRUE, "order": TRUE}])
+    @pytest.mark.parametrize("given", [{}, {"good": TRUE}, {"filter": TRUE, "order": TRUE}])
     def test_a_fragment_that_is_missing_or_unknown_is_an_error(self, given):
-        with pytest.raises(TypeError, match=r"queries/counts.sql takes the fragments \['filter', 'good'\], not "):
-            render("queries/counts", given)
+        with pytest.raises(TypeError, match=r"queries/timeseries_itl.sql takes the fragments \['filter'\], not "):
+            render("queries/timeseries_itl", given)
 
     def test_a_file_is_never_taken_for_a_fragment(self):
         with pytest.raises(TypeError, match="takes the fragments"):
@@ -93,6 +93,9 @@ def test_every_query_is_run_with_the_fragments_that_it_names(api, rows, on_segme
     monkeypatch.setattr(queries, "render", recorded)
     made = rows.requests([{"segment": "one", "ingested_at": NOW, "status": "error"} for _ in range(20)])
     rows.tokens(rows.request(), [400_000, 1])
+    api("summary")
+    rows.request(weight=2.0)
+    rows.open(start=NOW - SECOND, seen=NOW)
     on_segment("one")
     assert api.client.get("/metrics").status_code == 200
     for params in ({}, {"model": "m"}):

@@ -62,6 +62,7 @@ def test_every_wire_name_of_a_table_is_read():
         semconv.KV_REASON,
         semconv.TENANT,
         semconv.SLO_CLASS,
+        semconv.SAMPLING_WEIGHT,
         semconv.STATUS,
         semconv.FINISH_REASON,
         semconv.PREEMPTIONS,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.formatting import clock, count, duration, instant, pace, percent, plain, rate, significant
+from dashboard.formatting import clock, count, duration, estimate, instant, pace, percent, plain, rate, significant
 
 
 @pytest.mark.parametrize(
@@ -91,3 +91,10 @@ def test_plain_leaves_markdown_nothing_to_work_with():
     assert plain("![x](http://e.invalid) <b>") == "\\!\\[x\\]\\(http\u200b\\://e.invalid\\) \\<b\\>"
     assert plain("a\n\n# b") == r"a \# b"
     assert len(plain("x" * 10_000)) == 401
+
+
+def test_an_estimate_has_a_sign_and_its_error():
+    assert estimate("95 %", "0.4 %") == "≈ 95 % ± 0.4 %"
+    assert estimate("95 %", None) == "95 %"
+    assert estimate("–", "0.4 %") == "–"
+    assert estimate("95 %", "–") == "95 %"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from string import Template
 from typing import Any
+
+from clickhouse_connect.driver.query import QueryResult
 
 from collector.sql.fragment import Fragment, merged
 from collector.store import Store
@@ -17,10 +20,10 @@ class _Sql(Template):
 
     A value is neither: it is a bound parameter, `{name:Type}`.
 
-        queries/counts.sql         SELECT count() AS total FROM requests WHERE $parts.ended_in_window AND $filter
+        queries/requests_count.sql SELECT count() AS total FROM requests WHERE $parts.ended_in_window AND $filter
         parts/ended_in_window.sql  end >= {start_ns:Int64} AND end < {end_ns:Int64}
-        the caller                 queries.row("counts", {"filter": Fragment("model = 'm'")}, start_ns=1, end_ns=2)
-        the store                  … WHERE end >= {start_ns:Int64} AND end < {end_ns:Int64} AND (model = 'm')
+        the caller                 queries.row("requests_count", {"filter": Fragment("x = 1")}, start_ns=1, end_ns=2)
+        the store                  … WHERE end >= {start_ns:Int64} AND end < {end_ns:Int64} AND (x = 1)
     """
 
     idpattern = r"(?-i:(?:parts\.)?[a-z][a-z0-9_]*)"
@@ -36,7 +39,7 @@ def _with_parts(path: str) -> _Sql:
 
 
 def render(path: str, fragments: Mapping[str, Fragment]) -> str:
-    """The SQL of a file, such as `queries/counts`. Raises TypeError unless the fragments are those that it names."""
+    """The SQL of a file, such as `queries/itl`. Raises TypeError unless the fragments are those that it names."""
     template = _with_parts(path)
     named = set(template.get_identifiers())
     if named != fragments.keys():
@@ -62,12 +65,24 @@ class Queries:
         self, query: str, fragments: Mapping[str, Fragment] | None = None, /, **parameters: Any
     ) -> list[dict[str, Any]]:
         """The rows of the result, by column name."""
-        fragments = fragments or {}
-        sql = render(f"queries/{query}", fragments)
-        result = self._store.query(sql, parameters | merged([*fragments.values()]), self._settings())
+        result = self._result(query, fragments, parameters)
         return [dict(zip(result.column_names, row, strict=True)) for row in result.result_rows]
 
     def row(self, query: str, fragments: Mapping[str, Fragment] | None = None, /, **parameters: Any) -> dict[str, Any]:
         """The only row of the result, for queries that always have one."""
         (row,) = self.rows(query, fragments, **parameters)
         return row
+
+    def columns(
+        self, query: str, fragments: Mapping[str, Fragment] | None = None, /, **parameters: Any
+    ) -> dict[str, Sequence[Any]]:
+        """The columns of the result, by name. A result without rows may come without names: every column is empty."""
+        result = self._result(query, fragments, parameters)
+        return defaultdict(list, zip(result.column_names, result.result_columns, strict=True))
+
+    def _result(
+        self, query: str, fragments: Mapping[str, Fragment] | None, parameters: Mapping[str, Any]
+    ) -> QueryResult:
+        fragments = fragments or {}
+        sql = render(f"queries/{query}", fragments)
+        return self._store.query(sql, {**parameters, **merged([*fragments.values()])}, self._settings())

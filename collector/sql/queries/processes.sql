@@ -6,10 +6,10 @@ SELECT
     arraySort(groupUniqArrayIf(100)(name, name != '')) AS models,
     toUnixTimestamp64Nano(min(first)) AS first_seen_ns,
     toUnixTimestamp64Nano(max(last)) AS last_seen_ns,
-    sum(n) AS requests
+    toUInt64(round(sum(n))) AS requests
 FROM
 (
-    SELECT service, instance, engine AS kind, variant AS label, model AS name, min(start) AS first, max(end) AS last, count() AS n
+    SELECT service, instance, engine AS kind, variant AS label, model AS name, min(start) AS first, max(end) AS last, sum(weight) AS n
     FROM requests
     WHERE $parts.ended_in_window AND $filter
     GROUP BY ALL

@@ -1,9 +1,9 @@
 -- Latencies of requests that ended ok, by the largest bucket edge that they exceed. Edges are ascending nanoseconds and
--- start with 0. The latest request of each bucket is its exemplar.
+-- start with 0. The latest request of each bucket is its exemplar. A sampled request adds its weight.
 SELECT
     model, engine, service, variant, tenant, slo_class, vantage, metric, over_ns,
-    count() AS n,
-    sum(value) AS sum_ns,
+    sum(weight) AS n,
+    sum(weight * value) AS sum_ns,
     lower(hex(argMax(trace_id, end))) AS trace,
     argMax(value, end) AS value_ns,
     toUnixTimestamp64Nano(max(end)) AS at_ns

@@ -1,10 +1,11 @@
--- Requests that WAL segments brought, and the sums of their tokens, by label set. A sum of unknown counts alone is NULL.
+-- Requests that WAL segments brought, and the sums of their tokens, by label set. A sum of unknown counts alone is NULL. A sampled
+-- request adds its weight.
 SELECT
     model, engine, service, variant, tenant, slo_class, vantage, status,
-    count() AS n,
-    sum(input_tokens) AS tokens_in,
-    sum(output_tokens) AS tokens_out,
-    sum(cached_tokens) AS tokens_cached
+    sum(weight) AS n,
+    sum(weight * input_tokens) AS tokens_in,
+    sum(weight * output_tokens) AS tokens_out,
+    sum(weight * cached_tokens) AS tokens_cached
 FROM requests
 WHERE $parts.in_segments
 GROUP BY ALL

@@ -1,10 +1,12 @@
--- Exact percentiles of one latency of requests that ended ok, by bucket.
+-- Percentiles of one latency of requests that ended ok, by bucket.
 SELECT
     $parts.bucket AS bucket_ns,
-    count() AS n,
-    quantilesExactInclusive(0.5, 0.9, 0.95, 0.99)(assumeNotNull($value)) AS quantiles,
-    max(assumeNotNull($value)) AS largest
+    $n AS n,
+    $quantiles AS quantiles,
+    max(assumeNotNull($value)) AS largest,
+    countIf(is_sampled) AS sampled
 FROM requests
 WHERE $parts.ended_in_window AND $filter AND status = 'ok' AND $value IS NOT NULL
 GROUP BY bucket_ns
+HAVING n > 0
 ORDER BY bucket_ns

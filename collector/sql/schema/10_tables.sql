@@ -23,8 +23,8 @@ CREATE TABLE IF NOT EXISTS requests
     status            LowCardinality(String),                   -- ok | error | cancelled
     error_type        LowCardinality(String),
     finish_reason     LowCardinality(String),
-    input_tokens      Nullable(UInt32),                         -- NULL, here and below: not reported, or not a sensible number
-    output_tokens     Nullable(UInt32),
+    input_tokens      Nullable(UInt32)        CODEC(NONE),      -- NULL, here and below: not reported, or not a sensible number
+    output_tokens     Nullable(UInt32)        CODEC(NONE),
     cached_tokens     Nullable(UInt32),
     reasoning_tokens  Nullable(UInt32),
     preemptions       Nullable(UInt32),
@@ -40,6 +40,28 @@ CREATE TABLE IF NOT EXISTS requests
     stalled_ns        Nullable(UInt64),
     segment           String                  CODEC(ZSTD),
     ingested_at       DateTime64(3, 'UTC')    CODEC(Delta, ZSTD),
+    weight            Float64                 DEFAULT 1,        -- how many requests this one stands for (docs/numbers.md)
+
+    -- Aggregate queries read these columns in place of the ones above. They are narrow, not NULL and not compressed, because
+    -- reading is most of the work. Whole microseconds, rounded up: 0 cannot exist (no token has been emitted, or one alone),
+    -- 4294967294 is that or more, 4294967295 is not known.
+    ttft_us           UInt32 MATERIALIZED multiIf(
+        ttft_ns IS NOT NULL, least(intDiv(assumeNotNull(ttft_ns) + 999, 1000), 4294967294), output_tokens = 0, 0, 4294967295)
+        CODEC(NONE),
+    tpot_us           UInt32 MATERIALIZED multiIf(
+        tpot_ns IS NOT NULL, least(intDiv(toUInt64(ceil(assumeNotNull(tpot_ns))) + 999, 1000), 4294967294), output_tokens < 2, 0, 4294967295)
+        CODEC(NONE),
+    e2e_us            UInt32 MATERIALIZED least(intDiv(e2e_ns + 999, 1000), 4294967294) CODEC(NONE),
+    is_sampled        Bool   MATERIALIZED weight != 1,
+    -- The cell of the goodput surface: 32 × the number of TTFT thresholds missed + the number of TPOT thresholds missed, of the
+    -- grids in collector/api/surface.py (in µs here). 31: not known.
+    surface_cell      UInt16 MATERIALIZED
+        32 * if(ttft_us = 4294967295, 31, length(arrayFilter(us -> ttft_us > us,
+            [10000, 20000, 30000, 50000, 70000, 100000, 150000, 200000, 300000, 500000, 700000, 1000000, 1500000, 2000000, 3000000,
+             5000000, 7000000, 10000000, 20000000, 60000000])))
+        + if(tpot_us = 4294967295, 31, length(arrayFilter(us -> tpot_us > us,
+            [1000, 2000, 3000, 5000, 7000, 10000, 15000, 20000, 30000, 40000, 50000, 60000, 70000, 80000, 100000, 150000, 200000,
+             300000, 500000, 1000000]))),
     INDEX by_trace trace_id TYPE bloom_filter(0.001) GRANULARITY 1,
     INDEX by_ingest ingested_at TYPE minmax GRANULARITY 1
 )

@@ -35,7 +35,8 @@ WITH
     if(mapContains(number, 'tokentrail.choices'), number['tokentrail.choices'], 1) AS choices,
     if(mapContains(number, 'tokentrail.time_between_tokens'),
         toFloat64(nanoseconds(number['tokentrail.time_between_tokens'], duration_ns * choices)),
-        toFloat64(last_ns) - toFloat64(first_ns)) AS between_ns
+        toFloat64(last_ns) - toFloat64(first_ns)) AS between_ns,
+    reported('tokentrail.sampling.weight') AS sent_weight
 SELECT
     end, start, trace_id, span_id, parent_span_id,
     text['gen_ai.response.id'] AS request_id,
@@ -65,7 +66,9 @@ SELECT
     phase_ns(number['tokentrail.phase_time.kv_transfer']) AS kv_transfer_ns,
     phase_ns(number['tokentrail.phase_time.stalled']) AS stalled_ns,
     getSetting('insert_deduplication_token') AS segment,
-    now64(3, 'UTC') AS ingested_at
+    now64(3, 'UTC') AS ingested_at,
+    -- A weight that cannot be one is not known: the request stands for itself.
+    if(sent_weight = 0 OR sent_weight BETWEEN 1 AND 1e6, sent_weight, 1) AS weight
 FROM tokentrail_spans
 WHERE claim = 'tokentrail.request';
 

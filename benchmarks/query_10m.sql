@@ -1,0 +1,88 @@
+-- The rows of query_10m.py, made inside ClickHouse. A statement with {day:Int64} runs once per day before now.
+
+INSERT INTO requests (end, start, trace_id, span_id, engine, service, instance, vantage, model, tenant, slo_class, status,
+    input_tokens, output_tokens, ttft_ns, tpot_ns, e2e_ns, queue_ns, segment, ingested_at)
+WITH
+    {now_ns:Int64} - intDiv({window_ns:Int64}, {rows:Int64}) * toInt64(number) - 1 AS end_ns,
+    toUInt64(exp(randNormal(18.2, 0.9, number))) AS first_ns,
+    exp(randNormal(17.2, 0.5, number + 1)) AS each_ns,
+    toUInt32(1 + rand(number + 2) % (2 * {tokens:UInt32} - 1)) AS n,
+    toUInt64(first_ns + each_ns * (n - 1)) AS whole_ns
+SELECT
+    fromUnixTimestamp64Nano(end_ns), fromUnixTimestamp64Nano(end_ns - toInt64(whole_ns)),
+    sipHash128(number), reinterpretAsFixedString(sipHash64(number)),
+    'tokentrail', 'engine', concat('i-', toString(number % 8)), 'server', 'model', concat('tenant-', toString(number % 20)),
+    ['chat', 'chat', 'completion', 'batch'][1 + rand(number + 3) % 4],
+    multiIf(rand(number + 4) % 200 = 0, 'error', rand(number + 5) % 100 = 0, 'cancelled', 'ok'),
+    rand(number + 6) % 2000, n, first_ns, if(n > 1, each_ns, NULL), whole_ns, intDiv(first_ns, 3),
+    concat('segment-', toString(intDiv(number, 1000))), fromUnixTimestamp64Nano(end_ns)
+FROM numbers({rows:UInt64});
+
+OPTIMIZE TABLE requests FINAL;
+
+-- As a collector that has run for these days leaves it: past days are cleaned up, the present one is not.
+INSERT INTO open_requests (start, seen, trace_id, span_id, engine, service, instance, vantage, model, tenant, slo_class, ended)
+SELECT start, end + INTERVAL 1 HOUR, trace_id, span_id, engine, service, instance, vantage, model, tenant, slo_class, 1
+FROM requests
+WHERE start >= toStartOfDay(fromUnixTimestamp64Nano({now_ns:Int64}));
+
+INSERT INTO open_requests (start, seen, trace_id, span_id, engine, service, instance, vantage, model, slo_class, output_tokens, ended)
+SELECT
+    fromUnixTimestamp64Nano({now_ns:Int64} - 10000000 * toInt64(number + 1)), fromUnixTimestamp64Nano({now_ns:Int64}),
+    sipHash128(number, 'open'), reinterpretAsFixedString(sipHash64(number)), 'tokentrail', 'engine',
+    concat('i-', toString(number % 8)), 'server', 'model', 'chat', 0, 0
+FROM numbers(64);
+
+INSERT INTO tokens (minute, trace_id, request_span_id, token_index, duration_us, step)
+SELECT
+    toStartOfMinute(end), trace_id, span_id, index AS token_index,
+    if(index = 0, intDiv(ttft_ns, 1000), toUInt64(exp(randNormal(10.3, 0.5, index)))), toUInt64(index)
+FROM requests
+ARRAY JOIN range(assumeNotNull(output_tokens)) AS index
+WHERE end >= fromUnixTimestamp64Nano({now_ns:Int64} - 86400000000000 * ({day:Int64} + 1))
+  AND end < fromUnixTimestamp64Nano({now_ns:Int64} - 86400000000000 * {day:Int64});
+
+-- A day of steps of eight processes, one in 100 ms at ten million requests.
+INSERT INTO steps (start, service, instance, step, running, kv_blocks_used, kv_blocks_total)
+SELECT
+    fromUnixTimestamp64Nano({now_ns:Int64} - intDiv(86400000000000, intDiv({rows:Int64}, 10)) * toInt64(number)),
+    'engine', concat('i-', toString(number % 8)), number, 32, 500, 1000
+FROM numbers(intDiv({rows:UInt64}, 10));
+
+-- OpenTelemetry's ClickHouse exporter, its table of traces: github.com/open-telemetry/opentelemetry-collector-contrib,
+-- exporter/clickhouseexporter.
+CREATE TABLE otel_traces
+(
+    Timestamp DateTime64(9) CODEC(Delta, ZSTD(1)),
+    TraceId String CODEC(ZSTD(1)),
+    SpanId String CODEC(ZSTD(1)),
+    ParentSpanId String CODEC(ZSTD(1)),
+    TraceState String CODEC(ZSTD(1)),
+    SpanName LowCardinality(String) CODEC(ZSTD(1)),
+    SpanKind LowCardinality(String) CODEC(ZSTD(1)),
+    ServiceName LowCardinality(String) CODEC(ZSTD(1)),
+    ResourceAttributes Map(LowCardinality(String), String) CODEC(ZSTD(1)),
+    ScopeName String CODEC(ZSTD(1)),
+    ScopeVersion String CODEC(ZSTD(1)),
+    SpanAttributes Map(LowCardinality(String), String) CODEC(ZSTD(1)),
+    Duration UInt64 CODEC(ZSTD(1)),
+    StatusCode LowCardinality(String) CODEC(ZSTD(1)),
+    StatusMessage String CODEC(ZSTD(1))
+)
+ENGINE = MergeTree
+PARTITION BY toDate(Timestamp)
+ORDER BY (ServiceName, SpanName, toDateTime(Timestamp));
+
+INSERT INTO otel_traces (Timestamp, TraceId, SpanId, SpanName, SpanKind, ServiceName, ResourceAttributes, ScopeName, SpanAttributes,
+    Duration, StatusCode)
+SELECT
+    start, lower(hex(trace_id)), lower(hex(span_id)), 'chat model', 'Server', service,
+    map('service.name', toString(service), 'service.instance.id', toString(instance)), 'tokentrail',
+    map('gen_ai.operation.name', 'chat', 'gen_ai.request.model', toString(model), 'tokentrail.tenant', toString(tenant),
+        'tokentrail.slo_class', toString(slo_class), 'gen_ai.usage.input_tokens', toString(input_tokens),
+        'gen_ai.usage.output_tokens', toString(output_tokens), 'tokentrail.time_to_first_token', toString(ttft_ns / 1e9),
+        'tokentrail.time_per_output_token', ifNull(toString(tpot_ns / 1e9), '')),
+    e2e_ns, if(status = 'error', 'Error', 'Ok')
+FROM requests
+WHERE end >= fromUnixTimestamp64Nano({now_ns:Int64} - 86400000000000 * ({day:Int64} + 1))
+  AND end < fromUnixTimestamp64Nano({now_ns:Int64} - 86400000000000 * {day:Int64});

@@ -1,0 +1,146 @@
+"""Requests that had not ended at a moment: an answer reads them once, and judges them by their announcements."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from collector.slo.model import Slo, Thresholds
+from collector.sql.fragment import Fragment
+from collector.sql.queries import Queries
+
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
+
+_MINUTE_NS: Final = 60_000_000_000
+_LOOK_BACK_NS: Final = (5 * _MINUTE_NS, 24 * 60 * _MINUTE_NS)
+"""How far back the last step of a process is looked for. A process that works has one in the first of these."""
+
+
+@dataclass(frozen=True)
+class InFlight:
+    """One value per request in each array. A request is judged up to its latest announcement, where `elapsed_ns` ends.
+
+    `is_lost`: it was not announced again for `lost_after_ns`; `lost_at_ns` is that moment. `no_progress`: its engine
+    process ran no step for as long. A TTFT that is not known is -1.
+    """
+
+    columns: Mapping[str, Sequence[Any]]
+    """`trace_id`, `span_id`, `service`, `instance` and the columns that an SLO selects by."""
+    began_ns: Ints
+    seen_ns: Ints
+    elapsed_ns: Ints
+    ttft_ns: Ints
+    later_tokens: Ints
+    """Output tokens after the first, at least 1: the divisor of TPOT so far."""
+    last_step_ns: Ints
+    lost_at_ns: Ints
+    is_lost: Bools
+    no_progress: Bools
+
+    @property
+    def size(self) -> int:
+        """The number of requests, lost ones included."""
+        return len(self.is_lost)
+
+    @property
+    def first_token_ns(self) -> Ints:
+        """TTFT, or the time that the request has waited for its first token."""
+        known = self.ttft_ns >= 0
+        return np.where(known, np.minimum(self.ttft_ns, self.elapsed_ns), self.elapsed_ns)
+
+    @property
+    def longest_tpot_missed_ns(self) -> Ints:
+        """The largest whole TPOT threshold that the request is past; -1 for none.
+
+        TPOT may recover while the engine process makes progress, so nothing is missed then. For a wait of 100 ns and 3
+        later tokens: 100 > 3 · 33 and not 100 > 3 · 34, so it is (100 - 1) // 3 = 33.
+        """
+        stands = self.no_progress & (self.ttft_ns >= 0)
+        return np.where(stands, (self.elapsed_ns - self.ttft_ns - 1) // self.later_tokens, -1)
+
+    def missed(self, thresholds: Thresholds) -> dict[str, Bools]:
+        """By threshold: the requests that are past it and cannot become good any more."""
+        past = {
+            "ttft": lambda ns: self.first_token_ns > ns,
+            "tpot": lambda ns: self.longest_tpot_missed_ns >= ns,
+            "e2e": lambda ns: self.elapsed_ns > ns,
+        }
+        return {name: past[name](ns) for name, ns in thresholds.given().items()}
+
+    def bad(self, thresholds: Thresholds) -> Bools:
+        """The requests in flight that are past a threshold. A lost one is none of them."""
+        return ~self.is_lost & self._any(self.missed(thresholds).values())
+
+    def selected(self, slo: Slo) -> Bools:
+        """The requests that an SLO selects."""
+        chosen = np.ones(self.size, bool)
+        for column, values in slo.select.items():
+            chosen &= np.array([value in values for value in self.columns[column]], bool)
+        return chosen
+
+    def bad_for_any(self, slos: Sequence[Slo]) -> Bools:
+        """The requests in flight that are past a threshold of an SLO that selects them."""
+        return self._any(self.selected(slo) & self.bad(slo.thresholds) for slo in slos)
+
+    def _any(self, flags: Iterable[Bools]) -> Bools:
+        found = np.zeros(self.size, bool)
+        for flag in flags:
+            found |= flag
+        return found
+
+    def key(self, i: int) -> str:
+        """Trace id and span id of a request, as 48 hex digits."""
+        return bytes(self.columns["trace_id"][i] + self.columns["span_id"][i]).hex()
+
+    @cached_property
+    def processes(self) -> list[tuple[str, str]]:
+        """The engine process of each request: service and instance."""
+        return list(zip(self.columns["service"], self.columns["instance"], strict=True))
+
+    def count_by_process(self, requests: Bools) -> Counter[tuple[str, str]]:
+        """How many of these requests each engine process has."""
+        return Counter(self.processes[i] for i in np.flatnonzero(requests))
+
+
+def read_in_flight(
+    queries: Queries, selection: Fragment, *, start_ns: int, end_ns: int, lost_after_ns: int
+) -> InFlight:
+    """The requests that match and had not ended at `end_ns`, without those that were lost before `start_ns`."""
+    columns = queries.columns(
+        "in_flight", {"filter": selection}, start_ns=start_ns, end_ns=end_ns, lost_after_ns=lost_after_ns
+    )
+    began, seen = (np.array(columns[name], np.int64) for name in ("began_ns", "seen_ns"))
+    until = np.minimum(seen, end_ns)
+    processes = list(zip(columns["service"], columns["instance"], strict=True))
+    steps = _last_steps(queries, set(processes), end_ns)
+    last_step = np.array([steps.get(process, 0) for process in processes], np.int64)
+    return InFlight(
+        columns=columns,
+        began_ns=began,
+        seen_ns=seen,
+        elapsed_ns=np.maximum(until - began, 0),
+        ttft_ns=np.array([-1 if ns is None else ns for ns in columns["ttft_ns"]], np.int64),
+        later_tokens=np.array([max(n or 0, 2) - 1 for n in columns["output_tokens"]], np.int64),
+        last_step_ns=last_step,
+        lost_at_ns=seen + lost_after_ns,
+        is_lost=seen + lost_after_ns < end_ns,
+        no_progress=(last_step > 0) & (until - np.maximum(last_step, began) > lost_after_ns),
+    )
+
+
+def _last_steps(queries: Queries, processes: set[tuple[str, str]], end_ns: int) -> dict[tuple[str, str], int]:
+    """When each process began its last step. Steps older than a day are not looked for."""
+    found: dict[tuple[str, str], int] = {}
+    for back_ns in _LOOK_BACK_NS:
+        missing = sorted(processes - found.keys())
+        if missing:
+            rows = queries.rows("last_steps", processes=missing, since_ns=end_ns - back_ns, end_ns=end_ns)
+            found |= {(row["service"], row["instance"]): row["last_ns"] for row in rows}
+    return found

@@ -1,0 +1,84 @@
+"""Requests in flight, judged by arrays: each bound, and processes that stand still."""
+
+import numpy as np
+import pytest
+
+from collector.api.surface import TPOT_GRID_NS, TTFT_GRID_NS
+from collector.in_flight import InFlight, read_in_flight
+from collector.slo.model import Slo, Thresholds
+from collector.sql.fragment import TRUE
+from collector.sql.queries import Queries
+from collector.store.definitions import read_schema
+from tests.collector.rows import NOW, SECOND
+
+DAY = 86_400 * SECOND
+
+
+def in_flight(*, elapsed, ttft=-1, later=1, stuck=False, lost=False, tenant="t"):
+    one = np.array([elapsed], np.int64)
+    return InFlight(
+        columns={"tenant": [tenant], "service": ["s"], "instance": ["i"]}, began_ns=one * 0, seen_ns=one,
+        elapsed_ns=one,
+        ttft_ns=np.array([ttft]), later_tokens=np.array([later]), last_step_ns=one, lost_at_ns=one,
+        is_lost=np.array([lost]), no_progress=np.array([stuck]),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("request_", "thresholds", "bad"),
+    [
+        (in_flight(elapsed=100), {"e2e": 100}, False),
+        (in_flight(elapsed=101), {"e2e": 100}, True),
+        (in_flight(elapsed=101, lost=True), {"e2e": 100}, False),
+        (in_flight(elapsed=100), {"ttft": 100}, False),
+        (in_flight(elapsed=101), {"ttft": 100}, True),
+        (in_flight(elapsed=900, ttft=100), {"ttft": 100}, False),
+        (in_flight(elapsed=900, ttft=101), {"ttft": 100}, True),
+        (in_flight(elapsed=50, ttft=101), {"ttft": 60}, False),  # its announcement cannot know that
+        (in_flight(elapsed=110, ttft=10, later=3, stuck=True), {"tpot": 33}, True),
+        (in_flight(elapsed=110, ttft=10, later=3, stuck=True), {"tpot": 34}, False),
+        (in_flight(elapsed=112, ttft=10, later=3, stuck=True), {"tpot": 34}, False),
+        (in_flight(elapsed=113, ttft=10, later=3, stuck=True), {"tpot": 34}, True),
+        (in_flight(elapsed=113, ttft=10, later=3), {"tpot": 34}, False),
+        (in_flight(elapsed=113, stuck=True), {"tpot": 34}, False),
+    ],
+)
+def test_a_request_is_bad_once_it_is_past_a_threshold(request_, thresholds, bad):
+    given = Thresholds.model_construct(None, **{"ttft": None, "tpot": None, "e2e": None} | thresholds)
+    assert request_.bad(given).tolist() == [bad]
+    slo = Slo.model_construct(None, name="n", select={"tenant": ("other",)}, thresholds=given)
+    assert request_.bad_for_any([slo]).tolist() == [False]
+    assert request_.bad_for_any([slo, slo.model_copy(update={"select": {"tenant": ("t",)}})]).tolist() == [bad]
+
+
+def test_the_last_step_is_looked_for_in_minutes_and_then_in_a_day(rows):
+    for instance, ago in (("new", SECOND), ("old", 7200 * SECOND), ("ancient", DAY), ("later", -SECOND)):
+        rows.step(start=NOW - ago, instance=instance)
+        rows.open(start=NOW - 60 * SECOND, seen=NOW, instance=instance)
+    rows.open(start=NOW - 60 * SECOND, seen=NOW, instance="none")
+    found = read_in_flight(Queries(rows.store), TRUE, start_ns=NOW, end_ns=NOW, lost_after_ns=30 * SECOND)
+    last = {process[1]: int(ns) for process, ns in zip(found.processes, found.last_step_ns, strict=True)}
+    assert last == {"new": NOW - SECOND, "old": NOW - 7200 * SECOND, "ancient": 0, "later": 0, "none": 0}
+    stuck = {found.processes[i][1] for i in np.flatnonzero(found.no_progress)}
+    assert stuck == {"old"}
+
+
+def test_an_announcement_is_taken_back_by_an_end_that_is_stored_apart_from_it(rows):
+    """Also by one of another start, since two spans round it, and only by an end of the same request."""
+    left = [rows.open(start=NOW - 100 * SECOND, seen=NOW - i) for i in range(3)]
+    rows.request(trace_id=left[1]["trace_id"], ended=NOW - SECOND, e2e=101 * SECOND)
+    rows.request(trace_id=left[2]["trace_id"], span_id="00000000000000bb", ended=NOW - SECOND)
+    found = read_in_flight(Queries(rows.store), TRUE, start_ns=NOW, end_ns=NOW, lost_after_ns=30 * SECOND)
+    assert sorted(key.hex() for key in found.columns["trace_id"]) == [left[0]["trace_id"], left[2]["trace_id"]]
+
+
+def test_nothing_in_flight_asks_for_no_steps(rows):
+    found = read_in_flight(Queries(rows.store), TRUE, start_ns=NOW, end_ns=NOW, lost_after_ns=1)
+    assert (found.size, found.processes) == (0, [])
+    assert found.bad(Thresholds(ttft="1s")).tolist() == []
+
+
+def test_the_grids_of_the_surface_are_those_of_the_stored_cells():
+    sql = read_schema().tables["requests"]
+    for grid in (TTFT_GRID_NS, TPOT_GRID_NS):
+        assert f"[{', '.join(str(ns // 1000) for ns in grid)}]" in " ".join(sql.split())

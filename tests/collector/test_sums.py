@@ -1,0 +1,137 @@
+"""Sums over many days and any thresholds equal those of a loop over all rows."""
+
+import random
+from datetime import UTC, datetime
+
+import pytest
+
+from collector.api.sums import Summand, add_all, slices, sums
+from collector.slo.judge import missed, verdict
+from collector.slo.model import Thresholds
+from collector.sql.fragment import TRUE, Fragment
+from collector.sql.queries import Queries
+from tests.collector.rows import NOW, SECOND
+
+DAY = 86_400 * SECOND
+US = 1_000
+MS = 1_000_000
+HOUR = 3600 * SECOND
+
+
+def population(n, seed=3, days=9):
+    """Requests of many days, with latencies around the thresholds, values that are absent, and some on a day's edge."""
+    draw = random.Random(seed)
+    midnight = NOW // DAY * DAY
+    edges = [midnight - d * DAY + by for d in range(days) for by in (-1, 0, 1)]
+    rows = []
+    for i in range(n):
+        tokens = draw.choice([None, 0, 1, 2, 50])
+        ttft = None if tokens == 0 else draw.choice([None, 1, 500 * MS - 1, 500 * MS, 500 * MS + 1, 10**9, 2 * HOUR])
+        tpot = draw.choice([None, 0.4, 1e8 - 0.5, 1e8, 100000000.00000001 + 1e-7, 1e8 + 0.5, 1e9, 2.0 * HOUR])
+        rows.append({
+            "ended": edges[i] if i < len(edges) else NOW - draw.randrange(1, days * DAY),
+            "status": draw.choice(["ok", "ok", "ok", "error", "cancelled"]), "output_tokens": tokens, "ttft_ns": ttft,
+            "tpot_ns": tpot if tokens is None or tokens > 1 else None, "e2e": draw.choice([MS, MS + 1, HOUR * 2]),
+        })  # fmt: skip
+    return rows
+
+
+@pytest.fixture(scope="module")
+def stored(module_store):
+    from tests.collector.rows import Rows
+
+    rows = Rows(module_store)
+    rows.clear()
+    made = rows.requests(population(800))
+    return Queries(module_store), made
+
+
+def judged_by_hand(row, thresholds):
+    """Good, undetermined or neither, as docs/numbers.md says; and the thresholds that are missed."""
+    tokens = 2 if row["output_tokens"] is None else row["output_tokens"]
+    values = {"ttft": row["ttft_ns"], "tpot": row["tpot_ns"], "e2e": row["e2e_ns"]}
+    late = {name for name, ns in thresholds.given().items() if values[name] is not None and values[name] > ns}
+    needed = {"ttft": 1, "tpot": 2, "e2e": 0}
+    unknown = {n for n in thresholds.given() if values[n] is None and tokens >= needed[n]}
+    ok = row["status"] == "ok" and not late
+    return ok and not unknown, ok and bool(unknown), late
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"ttft": "500ms", "tpot": "100ms"},
+        {"ttft": "500ms", "e2e": "1ms"},
+        {"ttft": "499999999ns", "tpot": "100ms"},  # a fraction of a microsecond
+        {"ttft": "500000001ns", "e2e": "1000001ns"},
+        {"tpot": "99999999ns"},
+        {"ttft": "2h", "tpot": "2h", "e2e": "2h"},  # more than 32 bits of microseconds
+        {"ttft": "1h59m", "tpot": "1h59m"},
+        {"ttft": "1ns", "tpot": "1ns"},
+        {"ttft": "4294967294us"},
+        {"ttft": "4294967293us", "e2e": "4294967293us"},
+        {"e2e": "71m"},
+    ],
+)
+def test_a_verdict_is_that_of_a_loop_over_all_rows(stored, given):
+    queries, made = stored
+    thresholds = Thresholds.model_validate(given)
+    judged = verdict(thresholds, "t")
+    asked = {"good": Summand(judged.good), "undetermined": Summand(judged.undetermined)}
+    asked |= {f"missed {name}": Summand(fragment) for name, fragment in missed(thresholds, "t").items()}
+    total = sums(queries, TRUE, [*slices([NOW + DAY, NOW - 20 * DAY])], asked).total
+    by_hand = [judged_by_hand(row, thresholds) for row in made]
+    assert total["good"] == sum(good for good, _, _ in by_hand)
+    assert total["undetermined"] == sum(undetermined for _, undetermined, _ in by_hand)
+    for name in thresholds.given():
+        assert total[f"missed {name}"] == sum(name in late for _, _, late in by_hand)
+
+
+@pytest.mark.parametrize(
+    "ages_ns",
+    [
+        [9 * DAY],
+        [5 * 60 * SECOND, HOUR, 3 * DAY, 8 * DAY],
+        [DAY + 1, DAY + 2, 5 * DAY - 1],
+        [NOW % DAY, NOW % DAY + 3 * DAY],
+        [NOW % DAY + 1, NOW % DAY + 4 * DAY - 1],
+        [2 * DAY],
+    ],
+)
+@pytest.mark.parametrize("end", [NOW, NOW - 30 * HOUR, NOW // DAY * DAY, NOW // DAY * DAY - DAY + 1])
+def test_a_band_holds_what_ended_in_it_however_the_days_lie(stored, ages_ns, end):
+    queries, made = stored
+    moments = [end, *(end - age for age in ages_ns)]
+    found = sums(queries, TRUE, [*slices(moments)], {"n": Summand(), "tokens": Summand(value="output_tokens")})
+    for band in range(1, len(moments)):
+        inside = [row for row in made if moments[band] <= row["end"] < moments[band - 1]]
+        row = found.by_band.get(band, {"n": 0, "tokens": None})
+        assert row["n"] == len(inside), band
+        known = [r["output_tokens"] for r in inside if r["output_tokens"] is not None]
+        assert row["tokens"] == (sum(known) if known else None)
+
+
+def test_whole_days_are_read_by_partition_and_the_rest_by_time():
+    midnight = NOW // DAY * DAY
+    whole, rest = slices([midnight + HOUR, midnight - 4 * DAY - HOUR])
+    first, last = (datetime.fromtimestamp(t // SECOND, UTC).strftime("%Y%m%d") for t in (midnight - 4 * DAY, midnight))
+    assert whole.ended.parameters == {"day1_first": first, "day1_last": last}
+    assert "_partition_id" not in rest.ended.sql
+    assert len([*slices([midnight + HOUR, midnight - 2 * DAY])]) == 1
+
+
+def test_days_that_share_the_last_partition_are_read_by_time():
+    (rest,) = slices([6_000_000_000 * SECOND, 5_700_000_000 * SECOND])
+    assert "_partition_id" not in rest.ended.sql
+
+
+def test_a_sum_is_unknown_only_when_every_part_of_it_is():
+    assert add_all([{"a": None, "b": 1}, {"a": None, "b": None}, {"a": 3}]) == {"a": 3, "b": 1}
+    assert add_all([{"a": None}]) == {"a": None}
+
+
+def test_a_filter_applies_to_days_and_the_rest(stored):
+    queries, made = stored
+    errors = Fragment("status = {wanted:String}", {"wanted": "error"})
+    total = sums(queries, errors, [*slices([NOW, NOW - 9 * DAY])], {"n": Summand()}).total
+    assert total["n"] == sum(r["status"] == "error" and NOW - 9 * DAY <= r["end"] < NOW for r in made)
