@@ -22,12 +22,16 @@ from collector.receive.http import BodyLimits, create_otlp_app
 from collector.settings import Settings, split_address
 from collector.signals import SIGNALS, Signal
 from collector.slo.burn import burn_rules, load_windows
+from collector.slo.durations import format_duration
 from collector.slo.model import Slo, load_slos
 from collector.sql.queries import Queries
 from collector.stage import Stage
 from collector.status import IngestStatus
+from collector.store.expiry import Expiry
 from collector.store.opener import StoreOpener
+from collector.store.retention import FOR_EVER, Retention, parse_retention
 from collector.store.store import Store, StoreError
+from collector.store.usage import Usage
 
 _LEAST_STOP_S: Final = 1.0
 """Every stage has this long to stop, also when those before it have used up the time."""
@@ -47,10 +51,20 @@ class Service:
         self._settings = settings
         self.status = IngestStatus()
         self._lock_file = _lock_folder(settings.data_dir)
-        opener = StoreOpener(settings.store_dsn, self.status, retention_days=settings.retention_days)
-        self.store = opener.store
+        retention = parse_retention(settings.retention)
         slos = load_slos(settings.slos) if settings.slos else ()
-        api, counters = build_api(self.store, slos, self.status, lost_after_s=settings.lost_after_s)
+        _check_windows(slos, retention)
+        opener = StoreOpener(settings.store_dsn, self.status)
+        self.store = opener.store
+        expiry = Expiry(self.store, retention, self.status)
+        api, counters = build_api(
+            self.store,
+            slos,
+            self.status,
+            lost_after_s=settings.lost_after_s,
+            retention=retention,
+            data_dir=settings.data_dir,
+        )
         chains = [Chain(signal, settings, self.store, self.status) for signal in signals]
         for chain in chains:
             chain.writer.on_segment(counters.on_segment)
@@ -65,7 +79,7 @@ class Service:
         """Name and address of everything that listens, with the real ports."""
         commits = [chain.commit for chain in chains]
         writers = [chain.writer for chain in chains]
-        self._stages: list[Stage] = [otlp_http, otlp_grpc, *commits, *writers, opener, api_server]
+        self._stages: list[Stage] = [otlp_http, otlp_grpc, *commits, *writers, expiry, opener, api_server]
         """In the order in which data flows."""
 
     def start(self) -> None:
@@ -100,6 +114,8 @@ def build_api(
     status: IngestStatus,
     *,
     lost_after_s: float,
+    retention: Retention = FOR_EVER,
+    data_dir: Path | None = None,
     clock: Callable[[], int] = time.time_ns,
 ) -> tuple[FastAPI, StoreCounters]:
     """Build the HTTP API of a store, and the counters behind its `/metrics`.
@@ -112,8 +128,21 @@ def build_api(
         burn_rules(slo, windows)
     context = Context(Queries(store), tuple(slos), windows, round(lost_after_s * 1e9), clock)
     counters = StoreCounters(context.queries, slos, lost_after_ns=context.lost_after_ns, clock=clock)
-    page = MetricsPage(counters, context.queries, status, lost_after_ns=context.lost_after_ns, clock=clock)
-    return create_app(context, page, status), counters
+    usage = Usage(store, data_dir)
+    page = MetricsPage(counters, context.queries, status, usage, lost_after_ns=context.lost_after_ns, clock=clock)
+    return create_app(context, page, status, usage, retention), counters
+
+
+def _check_windows(slos: Sequence[Slo], retention: Retention) -> None:
+    """An SLO over more days than requests are kept would be judged on the days that are left. Raises ValueError."""
+    table_ns = retention.tables.get("requests", 0) * 10**9
+    for slo in slos:
+        if table_ns and slo.window > table_ns:
+            msg = f"the SLO {slo.name} has a window of {format_duration(slo.window)}, and requests are kept for {format_duration(table_ns)}: keep them longer (--retention)"
+            raise ValueError(msg)
+    shortest_s = retention.requests_s()
+    if shortest_s and any(slo.window > shortest_s * 10**9 for slo in slos):
+        logger.warning("requests of some tenants are kept for a shorter time than the windows of the SLOs count them")
 
 
 def _lock_folder(data_dir: Path) -> IO[str]:

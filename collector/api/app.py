@@ -8,13 +8,17 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 
 from collector import exposition
-from collector.api import engines, goodput, incidents, problems, requests, slos, summary, timeseries
+from collector.api import engines, goodput, incidents, problems, requests, slos, storage, summary, timeseries
 from collector.api.context import Context
 from collector.exposition import MetricsPage
 from collector.status import IngestStatus
+from collector.store.retention import Retention
+from collector.store.usage import Usage
 
 
-def create_app(context: Context, metrics_page: MetricsPage, status: IngestStatus) -> FastAPI:
+def create_app(
+    context: Context, metrics_page: MetricsPage, status: IngestStatus, usage: Usage, retention: Retention
+) -> FastAPI:
     """Build the application: `/api/v1` reads `context`, `/metrics` exposes `metrics_page`, `/readyz` reads `status`."""
     app = FastAPI(
         title="tokentrail collector",
@@ -24,8 +28,9 @@ def create_app(context: Context, metrics_page: MetricsPage, status: IngestStatus
     problems.install(app)
     app.include_router(exposition.router(metrics_page))
     errors = problems.responses(HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE)
-    for part in (summary, goodput, slos, requests, timeseries, engines, incidents):
-        app.include_router(part.router(context), prefix="/api/v1", responses=errors)
+    routers = [part.router(context) for part in (summary, goodput, slos, requests, timeseries, engines, incidents)]
+    for router in (*routers, storage.router(usage, retention, status)):
+        app.include_router(router, prefix="/api/v1", responses=errors)
 
     @app.get("/healthz", tags=["process"])
     def healthz() -> dict[str, str]:

@@ -19,6 +19,7 @@ from collector.sql.fragment import TRUE
 from collector.sql.queries import Queries
 from collector.status import IngestStatus
 from collector.store.store import StoreUnavailableError
+from collector.store.usage import Usage
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,7 @@ class MetricsPage(Collector):
         counters: StoreCounters,
         queries: Queries,
         status: IngestStatus,
+        usage: Usage,
         *,
         lost_after_ns: int,
         clock: Callable[[], int],
@@ -41,6 +43,7 @@ class MetricsPage(Collector):
         self._counters = counters
         self._queries = queries
         self._status = status
+        self._usage = usage
         self._lost_after_ns = lost_after_ns
         self._clock = clock
 
@@ -60,6 +63,7 @@ class MetricsPage(Collector):
     def _from_store(self) -> list[Family]:
         present = Series()
         self._processes(present)
+        self._tables(present)
         self._counters.update()
         return [*self._counters.families(), *present.families()]
 
@@ -82,6 +86,13 @@ class MetricsPage(Collector):
             present.set(metrics.IN_FLIGHT, process, row["in_flight"])
             present.set(metrics.STUCK, process, row["stuck"])
 
+    def _tables(self, present: Series) -> None:
+        for table, row in self._usage.tables().items():
+            present.set(metrics.STORE_ROWS, (table,), row["total_rows"])
+            present.set(metrics.STORE_BYTES, (table,), row["disk_bytes"])
+        for disk in self._usage.disks():
+            present.set(metrics.STORE_FREE, (disk["name"], disk["path"]), disk["free_bytes"])
+
     def _collector(self, *, store_up: bool) -> Series:
         now, series = self._status.snapshot(), Series()
         for metric, n in (
@@ -102,6 +113,14 @@ class MetricsPage(Collector):
         series.set(metrics.WAL_SEGMENTS, (), now.wal_segments_pending)
         series.set(metrics.WAL_BYTES, (), now.wal_bytes_pending)
         series.set(metrics.LAST_INSERT, (), now.last_insert_unix_s)
+        for table, n in now.rows_expired.items():
+            series.add(metrics.RETENTION_ROWS, (table,), n)
+        series.add(metrics.RETENTION_FAILURES, (), now.retention_failures)
+        series.set(metrics.RETENTION_LAST, (), now.last_retention_unix_s)
+        dead_letters, free_bytes = self._usage.dead_letters(), self._usage.data_dir_free()
+        if dead_letters is not None and free_bytes is not None:
+            series.set(metrics.DEAD_LETTER_BYTES, (), dead_letters.size)
+            series.set(metrics.DATA_DIR_FREE, (), free_bytes)
         series.set(metrics.READY, (), int(now.ready))
         series.set(metrics.STORE_UP, (), int(store_up))
         return series

@@ -61,7 +61,7 @@ def migrate(store: Store, pending: Sequence[Migration], lock: SchemaLock) -> Non
             for number, statement in enumerate(migration.statements, start=1):
                 lock.renew()
                 try:
-                    client.command(statement, settings=STATEMENT_SETTINGS)
+                    client.command(store.layout.migration(statement), settings=STATEMENT_SETTINGS)
                 except ClickHouseError as error:
                     msg = f"migration {migration.name} failed at statement {number}; the next start repeats it: {error}"
                     raise StoreError(msg) from error
