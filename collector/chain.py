@@ -28,6 +28,7 @@ class Chain:
                 settings.segment_bytes, settings.segment_age_s, settings.wal_max_bytes, settings.dedup_retention_s
             ),
         )
+        self.log = log
         self.commit = GroupCommit(signal.name, log, status)
         self.writer = Writer(signal, log, store, status, dead_letters)
         limits = ItemLimits(

@@ -14,6 +14,7 @@ from fastapi import FastAPI
 
 from collector.api import create_app
 from collector.api.context import Context
+from collector.backup.cut import Backups
 from collector.chain import Chain
 from collector.exposition import MetricsPage, StoreCounters
 from collector.http_server import HttpServer
@@ -22,14 +23,13 @@ from collector.receive.http import BodyLimits, create_otlp_app
 from collector.settings import Settings, split_address
 from collector.signals import SIGNALS, Signal
 from collector.slo.burn import burn_rules, load_windows
-from collector.slo.durations import format_duration
 from collector.slo.model import Slo, load_slos
 from collector.sql.queries import Queries
 from collector.stage import Stage
 from collector.status import IngestStatus
 from collector.store.expiry import Expiry
 from collector.store.opener import StoreOpener
-from collector.store.retention import FOR_EVER, Retention, parse_retention
+from collector.store.retention import FOR_EVER, Retention, check_windows, parse_retention
 from collector.store.store import Store, StoreError
 from collector.store.usage import Usage
 
@@ -53,10 +53,11 @@ class Service:
         self._lock_file = _lock_folder(settings.data_dir)
         retention = parse_retention(settings.retention)
         slos = load_slos(settings.slos) if settings.slos else ()
-        _check_windows(slos, retention)
+        check_windows(slos, retention)
         opener = StoreOpener(settings.store_dsn, self.status)
         self.store = opener.store
         expiry = Expiry(self.store, retention, self.status)
+        chains = [Chain(signal, settings, self.store, self.status) for signal in signals]
         api, counters = build_api(
             self.store,
             slos,
@@ -64,8 +65,8 @@ class Service:
             lost_after_s=settings.lost_after_s,
             retention=retention,
             data_dir=settings.data_dir,
+            backups=Backups(self.store, chains, [settings.slos] if settings.slos else []),
         )
-        chains = [Chain(signal, settings, self.store, self.status) for signal in signals]
         for chain in chains:
             chain.writer.on_segment(counters.on_segment)
 
@@ -116,6 +117,7 @@ def build_api(
     lost_after_s: float,
     retention: Retention = FOR_EVER,
     data_dir: Path | None = None,
+    backups: Backups | None = None,
     clock: Callable[[], int] = time.time_ns,
 ) -> tuple[FastAPI, StoreCounters]:
     """Build the HTTP API of a store, and the counters behind its `/metrics`.
@@ -130,19 +132,8 @@ def build_api(
     counters = StoreCounters(context.queries, slos, lost_after_ns=context.lost_after_ns, clock=clock)
     usage = Usage(store, data_dir)
     page = MetricsPage(counters, context.queries, status, usage, lost_after_ns=context.lost_after_ns, clock=clock)
-    return create_app(context, page, status, usage, retention), counters
-
-
-def _check_windows(slos: Sequence[Slo], retention: Retention) -> None:
-    """An SLO over more days than requests are kept would be judged on the days that are left. Raises ValueError."""
-    table_ns = retention.tables.get("requests", 0) * 10**9
-    for slo in slos:
-        if table_ns and slo.window > table_ns:
-            msg = f"the SLO {slo.name} has a window of {format_duration(slo.window)}, and requests are kept for {format_duration(table_ns)}: keep them longer (--retention)"
-            raise ValueError(msg)
-    shortest_s = retention.requests_s()
-    if shortest_s and any(slo.window > shortest_s * 10**9 for slo in slos):
-        logger.warning("requests of some tenants are kept for a shorter time than the windows of the SLOs count them")
+    backups = backups or Backups(store, [], [])
+    return create_app(context, page, status, usage, retention, backups), counters
 
 
 def _lock_folder(data_dir: Path) -> IO[str]:

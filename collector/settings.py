@@ -67,7 +67,8 @@ class Settings(BaseSettings):
     data_dir: Path = Field(Path(".data"), description="Folder of the logs, the dead letters and the embedded store.")
     store: Annotated[str, AfterValidator(_is_store)] = Field(
         "chdb://",
-        description="chdb:// embeds ClickHouse in the data dir, chdb:///PATH elsewhere; http(s)://… is a server, with ?cluster=NAME a cluster.",
+        description="chdb:// embeds ClickHouse in the data dir, chdb:///PATH elsewhere; http(s)://… is a server, or a"
+        " cluster with ?cluster=NAME.",
     )
     otlp_http: Address = Field("127.0.0.1:4318", description="Address that receives OTLP/HTTP.")
     otlp_grpc: Address = Field("127.0.0.1:4317", description="Address that receives OTLP/gRPC.")

@@ -8,8 +8,9 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 
 from collector import exposition
-from collector.api import engines, goodput, incidents, problems, requests, slos, storage, summary, timeseries
+from collector.api import backup, engines, goodput, incidents, problems, requests, slos, storage, summary, timeseries
 from collector.api.context import Context
+from collector.backup.cut import Backups
 from collector.exposition import MetricsPage
 from collector.status import IngestStatus
 from collector.store.retention import Retention
@@ -17,7 +18,12 @@ from collector.store.usage import Usage
 
 
 def create_app(
-    context: Context, metrics_page: MetricsPage, status: IngestStatus, usage: Usage, retention: Retention
+    context: Context,
+    metrics_page: MetricsPage,
+    status: IngestStatus,
+    usage: Usage,
+    retention: Retention,
+    backups: Backups,
 ) -> FastAPI:
     """Build the application: `/api/v1` reads `context`, `/metrics` exposes `metrics_page`, `/readyz` reads `status`."""
     app = FastAPI(
@@ -29,7 +35,7 @@ def create_app(
     app.include_router(exposition.router(metrics_page))
     errors = problems.responses(HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE)
     routers = [part.router(context) for part in (summary, goodput, slos, requests, timeseries, engines, incidents)]
-    for router in (*routers, storage.router(usage, retention, status)):
+    for router in (*routers, storage.router(usage, retention, status), backup.router(backups)):
         app.include_router(router, prefix="/api/v1", responses=errors)
 
     @app.get("/healthz", tags=["process"])

@@ -26,7 +26,7 @@ SHARDED_BY: Final = ("trace_id", "service")
 
 @dataclass(frozen=True)
 class Layout:
-    """Where tables are: on one server (`cluster` is empty), or on the shards and replicas of a cluster.
+    """Where tables are: on one server (`cluster` is empty), or on a cluster's shards and replicas.
 
     On a cluster each stored table `requests` is two tables on every node:
 
@@ -34,8 +34,8 @@ class Layout:
         requests          Distributed, all shards: queries read it, and an insert goes to the shards of its traces
 
     A payload lands on the node that the collector speaks to. The views that read its landing table write to Distributed
-    tables (`flat_spans`, `tokens`), so a trace's spans meet on one shard. The other views read and write there. One view
-    alone writes to a Distributed table: its insert has the segment's token, and the shard takes a token once.
+    tables (`flat_spans`, `tokens`), so the spans of a trace meet on one shard. All other views read and write there.
+    One view alone writes to a Distributed table: its insert has the segment's token, which the shard takes once.
     """
 
     cluster: str = ""
@@ -49,7 +49,7 @@ class Layout:
             return dsn, cls()
         name = parameters.pop("cluster")
         if not _NAME.fullmatch(name) or not parts.scheme.startswith("http"):
-            msg = f"{name!r} is not a cluster; write http://user:password@host:8123/database?cluster=NAME"
+            msg = f"{name!r} is no cluster; write http://user:password@host:8123/database?cluster=NAME"
             raise ValueError(msg)
         return parts._replace(query=urlencode(parameters)).geturl(), cls(name)
 

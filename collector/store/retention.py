@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from collector.slo.durations import format_duration, parse_duration
+from collector.slo.model import Slo
 from collector.store.schema import TIME_COLUMNS
+
+logger = logging.getLogger(__name__)
 
 TENANT_TABLES: Final = ("requests", "tokens")
 """Tables that may be kept for a shorter time for one tenant. `requests` stands for all rows of its requests."""
@@ -22,11 +26,6 @@ class Retention:
     tables: Mapping[str, int] = field(default_factory=dict)
     tenants: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """By tenant and table."""
-
-    def requests_s(self) -> int | None:
-        """The shortest time that requests of any tenant are kept; None: for ever."""
-        of_tenants = (seconds for (_, table), seconds in self.tenants.items() if table == "requests")
-        return min((*of_tenants, *filter(None, [self.tables.get("requests")])), default=None)
 
 
 FOR_EVER: Final = Retention()
@@ -48,7 +47,7 @@ def parse_retention(text: str) -> Retention:
         if name and table not in known:
             msg = f"{part!r} names no table; write one of {', '.join(known)}"
             raise ValueError(msg)
-        if (not name and rest is not None) or table in tables and not slash or (tenant, table) in tenants:
+        if (not name and rest is not None) or (table in tables and not slash) or (tenant, table) in tenants:
             msg = f"{part!r} is the second time for the same rows"
             raise ValueError(msg)
         if not name:
@@ -64,6 +63,27 @@ def parse_retention(text: str) -> Retention:
             msg = f"{tenant}/{table} is kept longer than the table: make the table's time the longest"
             raise ValueError(msg)
     return Retention(tables, tenants)
+
+
+def check_windows(slos: Sequence[Slo], retention: Retention) -> None:
+    """Compare the SLOs' windows with the time for which requests are kept.
+
+    Raises ValueError for a window that is longer: the SLO would be judged on the days that are left. Logs a warning
+    where only a tenant's requests are kept for a shorter time.
+    """
+    longest = max(slos, key=lambda slo: slo.window, default=None)
+    if longest is None:
+        return
+    kept_s = retention.tables.get("requests")
+    if kept_s is not None and longest.window > kept_s * _SECOND_NS:
+        msg = (
+            f"the SLO {longest.name} has a window of {format_duration(longest.window)}, and requests are kept for"
+            f" {format_duration(kept_s * _SECOND_NS)}: keep them for as long (--retention)"
+        )
+        raise ValueError(msg)
+    for (tenant, table), seconds in retention.tenants.items():
+        if table == "requests" and longest.window > seconds * _SECOND_NS:
+            logger.warning("requests of %s go before the window of the SLO %s ends", tenant, longest.name)
 
 
 def _seconds(part: str, duration: str) -> int:

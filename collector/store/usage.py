@@ -45,12 +45,9 @@ class Usage:
 
     def oldest_ns(self) -> dict[str, int | None]:
         """Unix nanoseconds of each table's oldest row; None for an empty table."""
-        parts = (
-            f"SELECT '{table}' AS name, if(count() = 0, NULL, toUnixTimestamp64Nano(toDateTime64(min({column}), 9))) AS oldest_ns"
-            f" FROM {table}"
-            for table, column in TIME_COLUMNS.items()
-        )
-        return dict(self._store.query(" UNION ALL ".join(parts)).result_rows)
+        oldest = "if(count() = 0, NULL, toUnixTimestamp64Nano(toDateTime64(min({column}), 9)))"
+        selects = (f"SELECT '{t}', {oldest.format(column=c)} FROM {t}" for t, c in TIME_COLUMNS.items())
+        return dict(self._store.query(" UNION ALL ".join(selects)).result_rows)
 
     def disks(self) -> list[dict[str, Any]]:
         """Name, path and bytes of the store's disks."""

@@ -314,6 +314,7 @@ def busy(client, arrive, rows, ingest_status):
     """A client of a collector in which every metric has a value."""
     ingest_status.received("spans", count=5, size=100, duplicate=True, rejected={"too_large": 1})
     ingest_status.refused("malformed")
+    ingest_status.expired("tokens", 7)
     rows.step(start=NOW - SECOND, kv_blocks_total=64)
     segment = arrive(CHAT, {"status": "error", "tenant": 'quo"te\\\n'})
     rows.kv_event(start=NOW - SECOND, segment=segment)

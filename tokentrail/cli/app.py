@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 import tokentrail
+from tokentrail.cli import backup as backup_
 from tokentrail.cli import demo as demo_
 from tokentrail.cli import up as up_
 from tokentrail.cli.processes import ProcessFailed, terminated
@@ -109,6 +110,32 @@ def demo(
         _fail(failure)
     if problems:
         raise typer.Exit(1)
+
+
+@app.command()
+def backup(
+    target: Annotated[Path, typer.Argument(help="File to write, or a folder for a file with the time in its name.")],
+    url: Annotated[str, typer.Option(help="Address of the collector's API.")] = "http://127.0.0.1:8080",
+) -> None:
+    """Back up the embedded store of a collector that runs, and check the file."""
+    try:
+        backup_.backup(_console, target=target, url=url)
+    except ProcessFailed as failure:
+        _fail(failure)
+
+
+@app.command()
+def restore(
+    archive: Annotated[
+        Path, typer.Argument(help="A file that `tokentrail backup` wrote.", exists=True, dir_okay=False)
+    ],
+    data_dir: Annotated[Path, typer.Argument(help="A new folder, to start a collector with.")],
+) -> None:
+    """Make a new data folder from a backup."""
+    try:
+        backup_.restore(archive=archive, data_dir=data_dir)
+    except ProcessFailed as failure:
+        _fail(failure)
 
 
 def _fail(failure: ProcessFailed) -> None:
