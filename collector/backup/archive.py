@@ -90,7 +90,7 @@ def unpack(archive: Path, folder: Path) -> Manifest:
     try:
         with tarfile.open(archive, "r|") as tar:
             for member in tar:
-                content = tar.extractfile(member)
+                content = tar.extractfile(member) if member.isreg() else None
                 if content is None or manifest is not None or not (_is_ours(member.name) or member.name == MANIFEST):
                     msg = f"{archive} is not a backup of tokentrail: it has {member.name!r}"
                     raise BackupError(msg)

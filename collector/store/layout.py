@@ -115,9 +115,14 @@ class Layout:
         create, replace = "CREATE TABLE IF NOT EXISTS", "CREATE OR REPLACE TABLE"
         return [sql.replace(create, replace) for sql in tables.values() if "ENGINE = Distributed(" in sql]
 
-    def migration(self, statement: str) -> str:
+    def migration(self, statement: str, schema: Schema) -> str:
         """Change a statement of a migration: rows and columns are changed where they are stored."""
-        return _CHANGE.sub(rf"\1 \2_local{self.on_cluster}", statement) if self.cluster else statement
+        twins = _twins(schema) if self.cluster else set()
+
+        def change(found: re.Match[str]) -> str:
+            return f"{found[1]} {found[2]}{'_local' if found[2] in twins else ''}{self.on_cluster}"
+
+        return _CHANGE.sub(change, statement) if self.cluster else statement
 
     def _tables(self, name: str, sql: str, database: str, *, has_twin: bool) -> Iterator[tuple[str, str]]:
         if not has_twin:

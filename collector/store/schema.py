@@ -51,7 +51,7 @@ def apply_schema(store: Store, *, sql_dir: Path = SQL_DIR) -> None:
             client.command(statement)
         if pending:
             _set_views(store, {}, closable)
-            migrate(store, pending, lock)
+            migrate(store, pending, lock, schema)
             for statement in layout.distributed(tables):
                 client.command(statement)
         _set_views(store, views, closable)

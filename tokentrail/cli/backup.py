@@ -60,7 +60,7 @@ def verify(archive: Path) -> dict[str, Any]:
     manifest: dict[str, Any] | None = None
     with tarfile.open(archive, "r|") as tar:
         for member in tar:
-            content = tar.extractfile(member)
+            content = tar.extractfile(member) if member.isreg() else None
             if content is None:
                 raise ValueError(f"{member.name} is no file")
             if member.name == _MANIFEST:
