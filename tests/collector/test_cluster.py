@@ -257,7 +257,7 @@ def test_every_endpoint_answers_as_on_one_server(store, rows, clock):
         asked = {}
         for path, operations in app.openapi()["paths"].items():
             parameters = {parameter["name"] for parameter in operations.get("get", {}).get("parameters", ())}
-            if {"start", "end"} <= parameters:
+            if {"start", "end"} <= parameters and "{" not in path:
                 more = {"/api/v1/timeseries": {"metric": "ttft"}, "/api/v1/goodput": {"ttft": "1s", "surface": 1}}
                 answer = client.get(path, params=more.get(path, {}))
                 assert answer.status_code == 200, (path, answer.text)
