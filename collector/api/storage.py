@@ -80,7 +80,7 @@ def router(usage: Usage, retention: Retention, status: IngestStatus) -> APIRoute
                 TableOut(
                     name=table,
                     rows=row["total_rows"],
-                    oldest=None if oldest[table] is None else rfc3339(oldest[table]),
+                    oldest=None if (ns := oldest[table]) is None else rfc3339(ns),
                     retention_s=retention.tables.get(table),
                     **{name: row[name] for name in ("parts", "disk_bytes", "uncompressed_bytes")},
                 )

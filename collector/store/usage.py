@@ -47,7 +47,7 @@ class Usage:
         """Unix nanoseconds of each table's oldest row; None for an empty table."""
         oldest = "if(count() = 0, NULL, toUnixTimestamp64Nano(toDateTime64(min({column}), 9)))"
         selects = (f"SELECT '{t}', {oldest.format(column=c)} FROM {t}" for t, c in TIME_COLUMNS.items())
-        return dict(self._store.query(" UNION ALL ".join(selects)).result_rows)
+        return {str(table): ns for table, ns in self._store.query(" UNION ALL ".join(selects)).result_rows}
 
     def disks(self) -> list[dict[str, Any]]:
         """Name, path and bytes of the store's disks."""

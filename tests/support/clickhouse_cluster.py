@@ -9,7 +9,7 @@ import re
 import sys
 from pathlib import Path
 
-from clickhouse_http import Server
+from clickhouse_http import Server  # type: ignore[import-not-found]  # this folder is the script's
 
 CONFIG = """
 <clickhouse>

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 import chdb
-import lz4.frame
+import lz4.frame  # type: ignore[import-untyped]
 import zstandard
 
 NOT_SETTINGS = {"query", "database", "client_protocol_version", "session_id", "query_id", "user", "password"}
