@@ -9,7 +9,7 @@ import sys
 import tarfile
 import threading
 import time
-from contextlib import nullcontext
+from contextlib import contextmanager
 from datetime import datetime
 
 import httpx
@@ -154,9 +154,10 @@ class Chain:
         self.waiting_since_ns = waiting_since_ns
         self.pauses = []
 
+    @contextmanager
     def paused(self, timeout_s):
         self.pauses.append(timeout_s)
-        return nullcontext()
+        yield
 
 
 @pytest.fixture
