@@ -20,6 +20,7 @@ from collector.access.tls import Tls, TlsFiles
 from collector.api import create_app
 from collector.api.context import Context
 from collector.api.session import QueryLimits, query_settings
+from collector.backup.cut import Backups
 from collector.chain import Chain
 from collector.exposition import MetricsPage, StoreCounters
 from collector.http_server import HttpServer
@@ -32,8 +33,11 @@ from collector.slo.model import Slo, load_slos
 from collector.sql.queries import Queries
 from collector.stage import Stage
 from collector.status import IngestStatus
+from collector.store.expiry import Expiry
 from collector.store.opener import StoreOpener
+from collector.store.retention import FOR_EVER, Retention, check_windows, parse_retention
 from collector.store.store import Store, StoreError
+from collector.store.usage import Usage
 
 _LEAST_STOP_S: Final = 1.0
 """Every stage has this long to stop, also when those before it have used up the time."""
@@ -58,14 +62,25 @@ class Service:
             tls = Tls(TlsFiles(settings.tls_cert, settings.tls_key, settings.tls_client_ca))
         self.status = IngestStatus()
         self._lock_file = _lock_folder(settings.data_dir)
-        opener = StoreOpener(settings.store_dsn, self.status, retention_days=settings.retention_days)
-        self.store = opener.store
+        retention = parse_retention(settings.retention)
         slos = load_slos(settings.slos) if settings.slos else ()
+        check_windows(slos, retention)
+        opener = StoreOpener(settings.store_dsn, self.status)
+        self.store = opener.store
+        expiry = Expiry(self.store, retention, self.status)
+        limiter = Limiter(
+            TenantLimits(settings.tenant_spans_per_s, settings.tenant_bytes_per_s, settings.tenant_names),
+            self.status.limited,
+        )
+        chains = [Chain(signal, settings, self.store, self.status, limiter) for signal in signals]
         api, counters = build_api(
             self.store,
             slos,
             self.status,
             lost_after_s=settings.lost_after_s,
+            retention=retention,
+            data_dir=settings.data_dir,
+            backups=Backups(self.store, chains, [settings.slos] if settings.slos else []),
             access=access,
             limits=QueryLimits(
                 settings.query_concurrency,
@@ -75,11 +90,6 @@ class Service:
             ),
             metrics_without_key=settings.metrics_without_key,
         )
-        limiter = Limiter(
-            TenantLimits(settings.tenant_spans_per_s, settings.tenant_bytes_per_s, settings.tenant_names),
-            self.status.limited,
-        )
-        chains = [Chain(signal, settings, self.store, self.status, limiter) for signal in signals]
         for chain in chains:
             chain.writer.on_segment(counters.on_segment)
 
@@ -101,7 +111,7 @@ class Service:
         """Name and address of everything that listens, with the real ports."""
         commits = [chain.commit for chain in chains]
         writers = [chain.writer for chain in chains]
-        self._stages: list[Stage] = [otlp_http, otlp_grpc, *commits, *writers, opener, api_server]
+        self._stages: list[Stage] = [otlp_http, otlp_grpc, *commits, *writers, expiry, opener, api_server]
         """In the order in which data flows."""
 
     def start(self) -> None:
@@ -136,6 +146,9 @@ def build_api(
     status: IngestStatus,
     *,
     lost_after_s: float,
+    retention: Retention = FOR_EVER,
+    data_dir: Path | None = None,
+    backups: Backups | None = None,
     clock: Callable[[], int] = time.time_ns,
     access: Access = OPEN,
     limits: QueryLimits | None = None,
@@ -152,11 +165,15 @@ def build_api(
     context = Context(Queries(store, query_settings), tuple(slos), windows, round(lost_after_s * 1e9), clock)
     own_queries = Queries(store)
     counters = StoreCounters(own_queries, slos, lost_after_ns=context.lost_after_ns, clock=clock)
-    page = MetricsPage(counters, own_queries, status, clock=clock)
+    usage = Usage(store, data_dir)
+    page = MetricsPage(counters, own_queries, status, usage, clock=clock)
     app = create_app(
         context,
         page,
         status,
+        usage,
+        retention,
+        backups or Backups(store, [], []),
         cancel=store.cancel,
         access=access,
         limits=limits,

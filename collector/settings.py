@@ -10,6 +10,8 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
+from collector.store.layout import Layout
+from collector.store.retention import parse_retention
 from collector.wal.policy import Fsync
 
 MIB = 1024 * 1024
@@ -29,12 +31,18 @@ def split_address(value: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def _is_retention(value: str) -> str:
+    parse_retention(value)
+    return value
+
+
 def _is_store(value: str) -> str:
     if not value.startswith(("chdb://", "http://", "https://")):
         msg = (
             f"{value!r} is not a store; write chdb:// (embedded), http://user:password@host:8123/database or https://…"
         )
         raise ValueError(msg)
+    Layout.of(value)
     return value
 
 
@@ -61,7 +69,8 @@ class Settings(BaseSettings):
     data_dir: Path = Field(Path(".data"), description="Folder of the logs, the dead letters and the embedded store.")
     store: Annotated[str, AfterValidator(_is_store)] = Field(
         "chdb://",
-        description="chdb:// embeds ClickHouse in the data dir, chdb:///PATH elsewhere; http(s)://… is a server.",
+        description="chdb:// embeds ClickHouse in the data dir, chdb:///PATH elsewhere; http(s)://… is a server, or a"
+        " cluster with ?cluster=NAME.",
     )
     otlp_http: Address = Field("127.0.0.1:4318", description="Address that receives OTLP/HTTP.")
     otlp_grpc: Address = Field("127.0.0.1:4317", description="Address that receives OTLP/gRPC.")
@@ -116,8 +125,8 @@ class Settings(BaseSettings):
     )
 
     lost_after_s: PositiveSeconds = Field(30.0, description="A request in flight counts as lost after this silence.")
-    retention_days: Annotated[int, Field(ge=0)] = Field(
-        0, description="Rows are kept for this many days; 0 keeps them for ever."
+    retention: Annotated[str, AfterValidator(_is_retention)] = Field(
+        "", description="How long rows are kept: 90d, or 90d,tokens=7d,TENANT/requests=30d. Empty keeps them for ever."
     )
     drain_timeout_s: PositiveSeconds = Field(
         30.0, description="Longest shutdown. The log keeps the payloads that are not stored by then."

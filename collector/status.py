@@ -1,4 +1,4 @@
-"""Counters and readiness of the way in, from the receivers to the store; `/metrics` and `/readyz` read them."""
+"""Counters and readiness of the way from the receivers to the store, and of the retention; `/metrics` reads them."""
 
 from __future__ import annotations
 
@@ -39,6 +39,11 @@ class IngestSnapshot:
     wal_bytes_pending: int
     last_insert_unix_s: float
     """0.0 until the first insert."""
+    rows_expired: Counter[str]
+    """By table: rows that the retention removed."""
+    retention_failures: int
+    last_retention_unix_s: float
+    """The end of the last complete round; 0.0 until the first."""
     ready: bool
     reason: str
     """Why the collector is not ready; empty when it is."""
@@ -68,6 +73,8 @@ class IngestStatus:
     _not_ready: dict[str, str] = field(default_factory=lambda: {"start": "the collector is starting"})
     _wal_pending: dict[str, tuple[int, int]] = field(default_factory=dict)
     _last_insert_unix_s: float = 0.0
+    _expired: Counter[str] = field(default_factory=Counter)
+    _last_retention_unix_s: float = 0.0
 
     def received(self, items: str, *, count: int, size: int, duplicate: bool, rejected: Mapping[str, int]) -> None:
         """Count one acknowledged payload of `count` items, spans for example; the `rejected` ones are among them."""
@@ -115,6 +122,21 @@ class IngestStatus:
         with self._lock:
             self._wal_pending[signal] = (segments, size)
 
+    def expired(self, table: str, rows: int) -> None:
+        """Count rows that the retention removed from a table."""
+        with self._lock:
+            self._expired[table] += rows
+
+    def retention_done(self, at_unix_s: float) -> None:
+        """Record the end of a complete round of the retention."""
+        with self._lock:
+            self._last_retention_unix_s = at_unix_s
+
+    def retention_failed(self) -> None:
+        """Count one round of the retention that ended with an error."""
+        with self._lock:
+            self._counts["retention_failures"] += 1
+
     def set_ready(self, part: str) -> None:
         """Record that `part` works. The collector is ready when every part is."""
         with self._lock:
@@ -143,6 +165,9 @@ class IngestStatus:
                 wal_segments_pending=sum(segments for segments, _ in self._wal_pending.values()),
                 wal_bytes_pending=sum(size for _, size in self._wal_pending.values()),
                 last_insert_unix_s=self._last_insert_unix_s,
+                rows_expired=self._expired.copy(),
+                retention_failures=self._counts["retention_failures"],
+                last_retention_unix_s=self._last_retention_unix_s,
                 ready=not self._not_ready,
                 reason="; ".join(self._not_ready.values()),
             )

@@ -11,17 +11,36 @@ from fastapi_offline import FastAPIOffline
 
 from collector import exposition
 from collector.access.access import OPEN, Access
-from collector.api import admission, engines, goodput, incidents, problems, requests, slos, spans, summary, timeseries
+from collector.api import (
+    admission,
+    backup,
+    engines,
+    goodput,
+    incidents,
+    problems,
+    requests,
+    slos,
+    spans,
+    storage,
+    summary,
+    timeseries,
+)
 from collector.api.context import Context
 from collector.api.session import QueryLimits
+from collector.backup.cut import Backups
 from collector.exposition import MetricsPage
 from collector.status import IngestStatus
+from collector.store.retention import Retention
+from collector.store.usage import Usage
 
 
 def create_app(
     context: Context,
     metrics_page: MetricsPage,
     status: IngestStatus,
+    usage: Usage,
+    retention: Retention,
+    backups: Backups,
     *,
     cancel: Callable[[str], None],
     access: Access = OPEN,
@@ -51,8 +70,10 @@ def create_app(
     errors = problems.responses(
         HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, *admission.REFUSALS, HTTPStatus.SERVICE_UNAVAILABLE
     )
-    for part in (summary, goodput, slos, requests, timeseries, engines, incidents, spans):
-        app.include_router(part.router(context), prefix="/api/v1", responses=errors)
+    parts = (summary, goodput, slos, requests, timeseries, engines, incidents, spans)
+    routers = [part.router(context) for part in parts]
+    for router in (*routers, storage.router(usage, retention, status), backup.router(backups)):
+        app.include_router(router, prefix="/api/v1", responses=errors)
 
     @app.get("/healthz", tags=["process"])
     def healthz() -> dict[str, str]:

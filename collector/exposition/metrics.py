@@ -157,6 +157,23 @@ LAST_INSERT = Metric(
     "gauge",
     "When the store last took a segment; 0 before the first.",
 )
+STORE_ROWS = Metric("tokentrail_store_rows", "gauge", "Rows of a table of the store.", ("table",))
+STORE_BYTES = Metric("tokentrail_store_bytes", "gauge", "Bytes of a table on the store's disk.", ("table",))
+STORE_FREE = Metric("tokentrail_store_disk_free_bytes", "gauge", "Free bytes of a disk of the store.", ("disk", "path"))
+RETENTION_ROWS = Metric(
+    "tokentrail_collector_retention_rows_total", "counter", "Rows that the retention removed from a table.", ("table",)
+)
+RETENTION_FAILURES = Metric(
+    "tokentrail_collector_retention_failures_total", "counter", "Rounds of the retention that ended with an error."
+)
+RETENTION_LAST = Metric(
+    "tokentrail_collector_retention_last_timestamp_seconds", "gauge",
+    "When the retention last ended a round; 0 before the first.",
+)  # fmt: skip
+DEAD_LETTER_BYTES = Metric("tokentrail_collector_dead_letter_bytes", "gauge", "Bytes of all dead letters on the disk.")
+DATA_DIR_FREE = Metric(
+    "tokentrail_collector_disk_free_bytes", "gauge", "Free bytes on the disk of the log and the dead letters."
+)
 READY = Metric("tokentrail_collector_ready", "gauge", "1 when what is accepted can be stored, as /readyz says.")
 STORE_UP = Metric(
     "tokentrail_collector_store_up", "gauge",

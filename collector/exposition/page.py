@@ -20,6 +20,7 @@ from collector.sql.fragment import TRUE
 from collector.sql.queries import Queries
 from collector.status import IngestStatus
 from collector.store.store import StoreUnavailableError
+from collector.store.usage import Usage
 
 logger = logging.getLogger(__name__)
 
@@ -35,12 +36,14 @@ class MetricsPage(Collector):
         counters: StoreCounters,
         queries: Queries,
         status: IngestStatus,
+        usage: Usage,
         *,
         clock: Callable[[], int],
     ) -> None:
         self._counters = counters
         self._queries = queries
         self._status = status
+        self._usage = usage
         self._clock = clock
 
     def collect(self) -> Iterator[Family]:
@@ -59,6 +62,7 @@ class MetricsPage(Collector):
     def _from_store(self) -> list[Family]:
         present = Series()
         self._newest_steps(present)
+        self._tables(present)
         self._in_flight(present, self._counters.update())
         return [*self._counters.families(), *present.families()]
 
@@ -83,6 +87,13 @@ class MetricsPage(Collector):
         ):
             for process, n in in_flight.count_by_process(requests).items():
                 present.set(metric, self._counters.admit_process(process), n)
+
+    def _tables(self, present: Series) -> None:
+        for table, row in self._usage.tables().items():
+            present.set(metrics.STORE_ROWS, (table,), row["total_rows"])
+            present.set(metrics.STORE_BYTES, (table,), row["disk_bytes"])
+        for disk in self._usage.disks():
+            present.set(metrics.STORE_FREE, (disk["name"], disk["path"]), disk["free_bytes"])
 
     def _collector(self, *, store_up: bool) -> Series:
         now, series = self._status.snapshot(), Series()
@@ -109,6 +120,14 @@ class MetricsPage(Collector):
         series.set(metrics.WAL_SEGMENTS, (), now.wal_segments_pending)
         series.set(metrics.WAL_BYTES, (), now.wal_bytes_pending)
         series.set(metrics.LAST_INSERT, (), now.last_insert_unix_s)
+        for table, n in now.rows_expired.items():
+            series.add(metrics.RETENTION_ROWS, (table,), n)
+        series.add(metrics.RETENTION_FAILURES, (), now.retention_failures)
+        series.set(metrics.RETENTION_LAST, (), now.last_retention_unix_s)
+        dead_letters, free_bytes = self._usage.dead_letters(), self._usage.data_dir_free()
+        if dead_letters is not None and free_bytes is not None:
+            series.set(metrics.DEAD_LETTER_BYTES, (), dead_letters.size)
+            series.set(metrics.DATA_DIR_FREE, (), free_bytes)
         series.set(metrics.READY, (), int(now.ready))
         series.set(metrics.STORE_UP, (), int(store_up))
         return series

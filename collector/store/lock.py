@@ -26,8 +26,8 @@ _LATEST: Final = """
         max(toUInt32OrZero(splitByChar('_', name)[3])) AS number,
         toUnixTimestamp(now()) AS now_s,
         now_s - max(toUInt32OrZero(splitByChar(' ', comment)[1])) AS age_s,
-        (SELECT count() FROM system.processes
-         WHERE current_database = currentDatabase() AND Settings['log_comment'] = {statements:String}) AS running
+        (SELECT count() FROM {processes}
+         WHERE current_database = currentDatabase() AND Settings['log_comment'] = {{statements:String}}) AS running
     FROM system.tables
     WHERE database = currentDatabase() AND match(name, '^schema_lock_[0-9]+$')
 """
@@ -42,10 +42,15 @@ class SchemaLock:
         B cannot create it            B waits, as long as A renews the comment or a statement of a migration runs
         A dies
         B creates schema_lock_2       B has the lock; if A was only asleep, its next `renew` raises StoreError
+
+    On a cluster every node runs these statements in the order of Keeper's queue, so one collector creates a table first
+    on all nodes.
     """
 
     def __init__(self, store: Store, *, stale_after_s: float = 60.0) -> None:
         self._client = store.client()
+        self._on_cluster = store.layout.on_cluster
+        self._latest_sql = _LATEST.format(processes=store.layout.every_node("processes"))
         # One process owns an embedded store, so a lock in it is of a process that died.
         self._stale_after_s = 0.0 if store.embedded else stale_after_s
         self._number = 0
@@ -62,7 +67,7 @@ class SchemaLock:
     def __exit__(self, *_: object) -> None:
         for number in range(1, self._number + 1):
             with suppress(ClickHouseError, OSError):
-                self._client.command(f"DROP TABLE IF EXISTS schema_lock_{number}")
+                self._client.command(f"DROP TABLE IF EXISTS schema_lock_{number}{self._on_cluster}")
 
     def renew(self) -> None:
         """Call before each step; raises `StoreError` when another collector has taken the lock."""
@@ -70,7 +75,8 @@ class SchemaLock:
         if latest["number"] != self._number:
             msg = "another collector took over the change of the store's schema; start this one again"
             raise StoreError(msg)
-        self._client.command(f"ALTER TABLE schema_lock_{self._number} MODIFY COMMENT '{_comment(latest['now_s'])}'")
+        table = f"schema_lock_{self._number}{self._on_cluster}"
+        self._client.command(f"ALTER TABLE {table} MODIFY COMMENT '{_comment(latest['now_s'])}'")
 
     def _acquire(self) -> bool:
         latest = self._latest()
@@ -80,7 +86,8 @@ class SchemaLock:
         number = latest["number"] + 1
         comment = _comment(latest["now_s"])
         try:
-            self._client.command(f"CREATE TABLE schema_lock_{number} (nothing UInt8) ENGINE = Null COMMENT '{comment}'")
+            table = f"schema_lock_{number}{self._on_cluster}"
+            self._client.command(f"CREATE TABLE {table} (nothing UInt8) ENGINE = Null COMMENT '{comment}'")
         except DatabaseError as error:
             if error.code != _TABLE_ALREADY_EXISTS:
                 raise
@@ -89,7 +96,7 @@ class SchemaLock:
         return True
 
     def _latest(self) -> dict[str, Any]:
-        found = self._client.query(_LATEST, parameters={"statements": STATEMENT_SETTINGS["log_comment"]})
+        found = self._client.query(self._latest_sql, parameters={"statements": STATEMENT_SETTINGS["log_comment"]})
         return dict(next(iter(found.named_results())))
 
 

@@ -9,7 +9,7 @@ from typing import Final
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
-from collector.store.definitions import Migration
+from collector.store.definitions import Migration, Schema
 from collector.store.lock import STATEMENT_SETTINGS, SchemaLock
 from collector.store.store import Store, StoreError
 
@@ -51,7 +51,7 @@ def pending_migrations(client: Client, migrations: Sequence[Migration], where: s
     return [migration for migration in migrations if migration.version > version]
 
 
-def migrate(store: Store, pending: Sequence[Migration], lock: SchemaLock) -> None:
+def migrate(store: Store, pending: Sequence[Migration], lock: SchemaLock, schema: Schema) -> None:
     """Run and record each migration; raises `StoreError` that names the file and the statement that failed."""
     patient = store.with_timeout(_LONGEST_STATEMENT_S)
     client = patient.client()
@@ -61,7 +61,7 @@ def migrate(store: Store, pending: Sequence[Migration], lock: SchemaLock) -> Non
             for number, statement in enumerate(migration.statements, start=1):
                 lock.renew()
                 try:
-                    client.command(statement, settings=STATEMENT_SETTINGS)
+                    client.command(store.layout.migration(statement, schema), settings=STATEMENT_SETTINGS)
                 except ClickHouseError as error:
                     msg = f"migration {migration.name} failed at statement {number}; the next start repeats it: {error}"
                     raise StoreError(msg) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +14,7 @@ from collector.signals import SIGNALS
 from collector.store.definitions import SQL_DIR, read_migrations, read_schema
 from collector.store.lock import SchemaLock
 from collector.store.migrate import migrate, pending_migrations
-from collector.store.store import Store
+from collector.store.store import Store, StoreError
 
 TIME_COLUMNS: Final = {
     "requests": "end",
@@ -31,46 +31,65 @@ LANDING_TABLES: Final = tuple(signal.landing_table for signal in SIGNALS)
 """The tables that OTLP is inserted into."""
 
 
-def apply_schema(store: Store, *, retention_days: int = 0, sql_dir: Path = SQL_DIR) -> None:
-    """Create missing tables, migrate a store of an older version, replace views that differ, set the retention.
+def apply_schema(store: Store, *, sql_dir: Path = SQL_DIR) -> None:
+    """Create missing tables, migrate a store of an older version, replace views that differ.
 
     Raises `StoreError` for a store that this collector cannot use, before it changes anything in it.
     """
-    client = store.client()
+    client, layout = store.client(), store.layout
     schema, migrations = read_schema(sql_dir), read_migrations(sql_dir)
+    database = str(client.query("SELECT currentDatabase()").result_rows[0][0])
+    tables, views = layout.tables(schema, database), layout.views(schema)
+    closable = (*LANDING_TABLES, *layout.exchanges(schema))
+    _check_layout(store)
     with SchemaLock(store) as lock:
-        client.command(schema.tables["schema_version"])
+        client.command(tables["schema_version"])
+        if layout.cluster:
+            client.command("SYSTEM SYNC REPLICA schema_version")
         pending = pending_migrations(client, migrations, store.safe_dsn)
-        for statement in schema.tables.values():
+        for statement in tables.values():
             client.command(statement)
         if pending:
-            _set_views(client, {})
-            migrate(store, pending, lock)
-        _set_views(client, schema.views)
-        _open_landing_tables(client)
-        _set_retention(client, retention_days)
+            _set_views(store, {}, closable)
+            migrate(store, pending, lock, schema)
+            for statement in layout.distributed(tables):
+                client.command(statement)
+        _set_views(store, views, closable)
+        _open_tables(store, closable)
+        _remove_ttls(client)
 
 
-def _close_landing_tables(client: Client) -> None:
+def _check_layout(store: Store) -> None:
+    """A store does not become a cluster's, or the other way round: its rows would not be found."""
+    sql = "SELECT engine = 'Distributed' FROM system.tables WHERE database = currentDatabase() AND name = 'requests'"
+    found = store.client().query(sql).result_rows
+    if found and bool(found[0][0]) != bool(store.layout.cluster):
+        has, says = ("a cluster", "no cluster") if found[0][0] else ("one server", "a cluster")
+        msg = f"the store {store.safe_dsn} has the tables of {has}, and its address names {says}: correct the address"
+        raise StoreError(msg)
+
+
+def _close_tables(store: Store, tables: Sequence[str]) -> None:
     """Make every insert fail, so that no span meets half of the views. Writers try again until the tables are open."""
-    for table in LANDING_TABLES:
-        client.command(
-            f"CREATE MATERIALIZED VIEW IF NOT EXISTS {table}_closed ENGINE = Null AS"
+    for table in tables:
+        store.client().command(
+            f"CREATE MATERIALIZED VIEW IF NOT EXISTS {table}_closed{store.layout.on_cluster} ENGINE = Null AS"
             f" SELECT throwIf(materialize(1), 'a collector changes the schema of this store') FROM {table}"
         )
 
 
-def _open_landing_tables(client: Client) -> None:
-    for table in LANDING_TABLES:
-        client.command(f"DROP VIEW IF EXISTS {table}_closed SYNC")
+def _open_tables(store: Store, tables: Sequence[str]) -> None:
+    for table in tables:
+        store.client().command(f"DROP VIEW IF EXISTS {table}_closed{store.layout.on_cluster} SYNC")
 
 
-def _set_views(client: Client, statements: Mapping[str, str]) -> None:
+def _set_views(store: Store, statements: Mapping[str, str], closable: Sequence[str]) -> None:
     """Create the views that are missing or differ, and drop the others that a collector made.
 
     A view has a digest of its SQL as comment. If none differs, nothing happens, and other collectors go on inserting.
     SYNC waits until the inserts that go through a view have ended.
     """
+    client = store.client()
     sql = "SELECT name, comment FROM system.tables WHERE database = currentDatabase() AND engine = 'MaterializedView'"
     existing = {str(name): str(comment) for name, comment in client.query(sql).result_rows}
     digests = {name: hashlib.sha256(statement.encode()).hexdigest()[:16] for name, statement in statements.items()}
@@ -78,20 +97,16 @@ def _set_views(client: Client, statements: Mapping[str, str]) -> None:
     changed = [name for name, digest in digests.items() if existing.get(name) != digest]
     gone = ours - statements.keys()
     if changed or gone:
-        _close_landing_tables(client)
+        _close_tables(store, closable)
     for name in changed:
         client.command(f"{statements[name]} COMMENT '{digests[name]}'")
     for name in gone:
-        client.command(f"DROP VIEW IF EXISTS {name} SYNC")
+        client.command(f"DROP VIEW IF EXISTS {name}{store.layout.on_cluster} SYNC")
 
 
-def _set_retention(client: Client, days: int) -> None:
-    """Set, change or remove (0 days) each table's TTL. An unchanged TTL is left alone."""
+def _remove_ttls(client: Client) -> None:
+    """Remove the TTLs that older collectors set. `Expiry` removes old rows now."""
     found = client.query("SELECT name, create_table_query FROM system.tables WHERE database = currentDatabase()")
-    definitions = {str(name): str(sql) for name, sql in found.result_rows}
-    for table, column in TIME_COLUMNS.items():
-        current = re.search(r"toIntervalDay\((\d+)\)", definitions[table])
-        if days and (current is None or int(current[1]) != days):
-            client.command(f"ALTER TABLE {table} MODIFY TTL toDateTime({column}) + toIntervalDay({days})")
-        elif not days and current:
+    for table, definition in found.result_rows:
+        if table in TIME_COLUMNS and re.search(r" TTL .*toIntervalDay\(\d+\)", definition):
             client.command(f"ALTER TABLE {table} REMOVE TTL")

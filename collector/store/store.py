@@ -14,6 +14,8 @@ from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError, OperationalError
 from clickhouse_connect.driver.query import QueryResult
 
+from collector.store.layout import Layout
+
 logger = logging.getLogger(__name__)
 
 
@@ -53,6 +55,7 @@ class Store:
 
     def __init__(self, dsn: str, *, connect_timeout_s: float = 10.0, send_receive_timeout_s: float = 300.0) -> None:
         self._dsn = dsn
+        self._address, self.layout = Layout.of(dsn)
         self._timeouts: dict[str, Any] = {
             "connect_timeout": connect_timeout_s,
             "send_receive_timeout": send_receive_timeout_s,
@@ -66,7 +69,8 @@ class Store:
     def open(cls, dsn: str, *, connect_timeout_s: float = 10.0, send_receive_timeout_s: float = 300.0) -> Self:
         """Connect to `chdb:///path` or `http(s)://user:password@host:port/database`; raises `StoreError`.
 
-        One process may own a chDB path at a time. `StoreUnavailableError` says that a server does not answer.
+        `?cluster=NAME` behind a server's address says that the tables are on a cluster (`Layout`). One process may own
+        a chDB path at a time. `StoreUnavailableError` says that a server does not answer.
         """
         store = cls(dsn, connect_timeout_s=connect_timeout_s, send_receive_timeout_s=send_receive_timeout_s)
         try:
@@ -99,6 +103,11 @@ class Store:
     def embedded(self) -> bool:
         """True when ClickHouse runs in this process."""
         return self._dsn.startswith("chdb://")
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of an embedded store; None for a server."""
+        return Path(urlsplit(self._dsn).path) if self.embedded else None
 
     @property
     def safe_dsn(self) -> str:
@@ -148,7 +157,9 @@ class Store:
             client.close()
 
     def _connect(self) -> Client:
-        if self.embedded:
-            Path(urlsplit(self._dsn).path).mkdir(parents=True, exist_ok=True)
+        if self.folder:
+            self.folder.mkdir(parents=True, exist_ok=True)
             return clickhouse_connect.get_client(dsn=self._dsn)
-        return clickhouse_connect.get_client(dsn=self._dsn, autogenerate_session_id=False, **self._timeouts)
+        return clickhouse_connect.get_client(
+            dsn=self._address, autogenerate_session_id=False, settings=self.layout.settings, **self._timeouts
+        )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from time import time
 from typing import Any, Final, TypeVar
@@ -100,7 +101,19 @@ class Writer:
         self._set_aside: set[bytes] = set()
         self._draining = threading.Event()
         self._give_up = threading.Event()
+        self._writing = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+
+    @contextmanager
+    def paused(self, timeout_s: float) -> Iterator[None]:
+        """Wait until no segment is being written, and hold the next one until the context ends; raises TimeoutError."""
+        if not self._writing.acquire(timeout=timeout_s):
+            msg = f"the {self.name} has been at one segment for {timeout_s:.0f} s"
+            raise TimeoutError(msg)
+        try:
+            yield
+        finally:
+            self._writing.release()
 
     def on_segment(self, callback: SegmentCallback) -> None:
         """Call with the `segment` value of the rows after every insert. An error in the callback is only logged."""
@@ -148,7 +161,8 @@ class Writer:
                     if self._draining.is_set():
                         return
                     continue
-                self.write(segment)
+                with self._writing:
+                    self.write(segment)
             except _StoppedError:
                 return
             except OSError as error:

@@ -103,6 +103,13 @@ class SegmentLog:
             active = self._active
             return len(self._sealed) + (active is not None), self._sealed_bytes + (active.size if active else 0)
 
+    @property
+    def waiting_since_ns(self) -> int | None:
+        """Unix ns at which the oldest segment that the store does not have was opened; None when it has all."""
+        with self._changed:
+            waiting = self._sealed[0].id if self._sealed else self._last_id if self._active else ""
+        return int(waiting.split("-")[0]) if waiting else None
+
     def append(self, frames: Sequence[Frame]) -> None:
         """Write payloads; on return they are durable. After an OSError none of them is in the log."""
         if self._active is None:

@@ -61,8 +61,9 @@ def ingest_status():
 
 
 @pytest.fixture
-def app_and_counters(rows, slos_file, clock, ingest_status):
-    return build_api(rows.store, load_slos(slos_file), ingest_status, lost_after_s=30.0, clock=clock)
+def app_and_counters(rows, slos_file, clock, ingest_status, tmp_path):
+    slos = load_slos(slos_file)
+    return build_api(rows.store, slos, ingest_status, lost_after_s=30.0, data_dir=tmp_path, clock=clock)
 
 
 @pytest.fixture

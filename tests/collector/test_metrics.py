@@ -330,6 +330,7 @@ def busy(client, arrive, rows, ingest_status):
     ingest_status.refused("malformed")
     ingest_status.limited("acme", "spans")
     ingest_status.api_refused("busy")
+    ingest_status.expired("tokens", 7)
     rows.step(start=NOW - SECOND, kv_blocks_total=64)
     segment = arrive(CHAT, {"status": "error", "tenant": 'quo"te\\\n'})
     rows.kv_event(start=NOW - SECOND, segment=segment)

@@ -128,7 +128,7 @@ def _routes() -> tuple[tuple[str, frozenset[str]], ...]:
         document = collector.get("/openapi.json").json()
         unlisted = [path for path in ("/metrics", "/healthz", "/readyz") if collector.get(path).is_success]
     listed = [
-        (path, frozenset(p["name"] for p in methods["get"].get("parameters", ())))
+        (path, frozenset(p["name"] for operation in methods.values() for p in operation.get("parameters", ())))
         for path, methods in document["paths"].items()
     ]
     return (*listed, *((path, frozenset()) for path in (*unlisted, "/docs", "/openapi.json")))

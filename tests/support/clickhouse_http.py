@@ -1,9 +1,9 @@
 """ClickHouse's HTTP interface, answered by chDB: a server for tests of the `http://` store.
 
 `python clickhouse_http.py PATH PORT`, in a working directory of its own (chDB keeps format schemas there). It knows
-what clickhouse-connect sends: statements in the body or in `query=`, settings and `param_…` in the query string, gzip
-or zstd bodies; errors carry ClickHouse's code in a header. Inserts of OTLP wait while the working directory has a file
-`hold`.
+what clickhouse-connect sends: statements in the body or in `query=`, settings and `param_…` in the query string, gzip,
+lz4 or zstd bodies; errors carry ClickHouse's code in a header. Inserts of OTLP wait while the working directory has a
+file `hold`.
 """
 
 import gzip
@@ -16,6 +16,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 import chdb
+import lz4.frame  # type: ignore[import-untyped]
 import zstandard
 
 NOT_SETTINGS = {"query", "database", "client_protocol_version", "session_id", "query_id", "user", "password"}
@@ -42,6 +43,8 @@ class Handler(BaseHTTPRequestHandler):
         parameters = dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True))
         body = self._body()
         head, _, rest = body.partition(b"\n")
+        if INSERT.fullmatch(sql := parameters.get("query", "").encode()):
+            head, rest = sql, body
         try:
             if INSERT.fullmatch(head):
                 result = self._insert(head.decode(), rest, parameters)
@@ -82,6 +85,8 @@ class Handler(BaseHTTPRequestHandler):
         match self.headers.get("Content-Encoding"):
             case "gzip":
                 return gzip.decompress(body)
+            case "lz4":
+                return lz4.frame.decompress(body)
             case "zstd":
                 return zstandard.ZstdDecompressor().decompressobj().decompress(body)
         return body
@@ -102,9 +107,9 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, path, port):
+    def __init__(self, path, port, options=""):
         Path(path).mkdir(parents=True, exist_ok=True)
-        self._dsn = str(path)
+        self._dsn = f"{path}{options}"
         self._keep = chdb.connect(self._dsn)
         super().__init__(("127.0.0.1", port), Handler)
 

@@ -10,16 +10,16 @@ from tests.support.collector import ROOT
 
 
 class Server:
-    def __init__(self, folder):
+    def __init__(self, folder, script="clickhouse_http.py"):
         self.folder = folder
+        self._script = ROOT / "tests" / "support" / script
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.port = probe.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.http = httpx.Client(timeout=30)
 
     def start(self):
-        script = ROOT / "tests" / "support" / "clickhouse_http.py"
-        command = [sys.executable, str(script), str(self.folder / "db"), str(self.port)]
+        command = [sys.executable, str(self._script), str(self.folder / "db"), str(self.port)]
         self.process = subprocess.Popen(command, cwd=self.folder, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout.readline(), "the test server did not start"
 

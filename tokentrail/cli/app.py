@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import tokentrail
+from tokentrail.cli import backup as backup_
 from tokentrail.cli import dead_letters as dead_letters_
 from tokentrail.cli import demo as demo_
 from tokentrail.cli import keys as keys_
@@ -220,6 +221,32 @@ def replay_dead_letters(
             _console.print(f"{name}: {reason or 'replayed'}", soft_wrap=True, markup=False, highlight=False)
     if any(kept.values()):
         raise typer.Exit(1)
+
+
+@app.command()
+def backup(
+    target: Annotated[Path, typer.Argument(help="File to write, or a folder for a file with the time in its name.")],
+    url: Annotated[str, typer.Option(help="Address of the collector's API.")] = "http://127.0.0.1:8080",
+) -> None:
+    """Back up the embedded store of a collector that runs, and check the file."""
+    try:
+        backup_.backup(_console, target=target, url=url)
+    except ProcessFailed as failure:
+        _fail(failure)
+
+
+@app.command()
+def restore(
+    archive: Annotated[
+        Path, typer.Argument(help="A file that `tokentrail backup` wrote.", exists=True, dir_okay=False)
+    ],
+    data_dir: Annotated[Path, typer.Argument(help="A new folder, to start a collector with.")],
+) -> None:
+    """Make a new data folder from a backup."""
+    try:
+        backup_.restore(archive=archive, data_dir=data_dir)
+    except ProcessFailed as failure:
+        _fail(failure)
 
 
 def _print_json(answer: Any) -> None:

@@ -68,7 +68,8 @@ CREATE TABLE IF NOT EXISTS requests
 ENGINE = MergeTree
 PARTITION BY toDate(end)
 ORDER BY (end, trace_id, span_id)
-SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1;
+SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1,
+         index_granularity = 8192, lightweight_mutation_projection_mode = 'rebuild';
 
 -- A token takes two bytes. It has no time of its own: the request's start plus the durations of the tokens up to it is its
 -- time. It has no span id: the id follows from the request's span id and the index.
@@ -86,7 +87,8 @@ ENGINE = MergeTree
 PARTITION BY toDate(minute)
 PRIMARY KEY (minute, trace_id, request_span_id, token_index)
 ORDER BY (minute, trace_id, request_span_id, token_index, choice)
-SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1;
+SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1,
+         index_granularity = 8192, lightweight_mutation_projection_mode = 'rebuild';
 
 CREATE TABLE IF NOT EXISTS phases
 (
@@ -100,7 +102,8 @@ CREATE TABLE IF NOT EXISTS phases
 ENGINE = MergeTree
 PARTITION BY toDate(minute)
 ORDER BY (minute, trace_id, request_span_id, start)
-SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1;
+SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1,
+         index_granularity = 8192, lightweight_mutation_projection_mode = 'rebuild';
 
 CREATE TABLE IF NOT EXISTS steps
 (
@@ -197,7 +200,8 @@ ORDER BY (start, trace_id, span_id)
 SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1,
          min_age_to_force_merge_seconds = 3600, min_age_to_force_merge_on_partition_only = 1,
          allow_experimental_replacing_merge_with_cleanup = 1,
-         enable_replacing_merge_with_cleanup_for_min_age_to_force_merge = 1;
+         enable_replacing_merge_with_cleanup_for_min_age_to_force_merge = 1,
+         index_granularity = 8192, lightweight_mutation_projection_mode = 'rebuild';
 
 -- Spans without a claim, with all their attributes and events, so that an engine's mapping can be written from them later.
 CREATE TABLE IF NOT EXISTS spans

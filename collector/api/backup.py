@@ -1,0 +1,39 @@
+"""`/backup`: the embedded store as one file."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from http import HTTPStatus
+
+from fastapi import APIRouter
+from fastapi.responses import StreamingResponse
+from starlette.concurrency import iterate_in_threadpool
+
+from collector.api.problems import Problem, responses
+from collector.backup.archive import BackupError
+from collector.backup.cut import Backups, Stream
+
+
+def router(backups: Backups) -> APIRouter:
+    """The routes."""
+    routes = APIRouter(tags=["storage"])
+
+    @routes.post("/backup", response_class=StreamingResponse, responses=responses(HTTPStatus.CONFLICT))
+    def make_backup() -> StreamingResponse:
+        """A tar of the embedded store at this moment; `tokentrail backup` writes and checks it."""
+        try:
+            stream = backups.make()
+        except BackupError as error:
+            raise Problem(HTTPStatus.CONFLICT, str(error)) from error
+        return StreamingResponse(_closing(stream), media_type="application/x-tar")
+
+    return routes
+
+
+async def _closing(stream: Stream) -> AsyncIterator[bytes]:
+    """Read on other threads, and end the backup also when the client goes away."""
+    try:
+        async for chunk in iterate_in_threadpool(stream):
+            yield chunk
+    finally:
+        stream.close()

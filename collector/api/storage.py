@@ -1,0 +1,100 @@
+"""`/storage`: rows and bytes of the tables, how long they are kept, and what waits on the collector's own disk."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from pydantic import BaseModel
+
+from collector.api.session import ALL_TENANTS
+from collector.api.times import rfc3339
+from collector.status import IngestStatus
+from collector.store.retention import Retention
+from collector.store.usage import Usage
+
+
+class TableOut(BaseModel):
+    """One table. Deleted rows count until a merge has removed them."""
+
+    name: str
+    rows: int
+    parts: int
+    disk_bytes: int
+    uncompressed_bytes: int
+    oldest: str | None
+    retention_s: int | None
+
+
+class TenantRetention(BaseModel):
+    """A tenant whose rows are kept for a shorter time."""
+
+    tenant: str
+    table: str
+    retention_s: int
+
+
+class LogOut(BaseModel):
+    """The payloads of this collector that the store does not have yet."""
+
+    segments: int
+    bytes: int
+
+
+class DeadLettersOut(BaseModel):
+    """Payloads of this collector that the store refused. Each is two files."""
+
+    files: int
+    bytes: int
+
+
+class DiskOut(BaseModel):
+    """One disk of the store."""
+
+    name: str
+    path: str
+    free_bytes: int
+    total_bytes: int
+
+
+class Storage(BaseModel):
+    """`/storage`."""
+
+    tables: list[TableOut]
+    tenants: list[TenantRetention]
+    log: LogOut
+    dead_letters: DeadLettersOut | None
+    disks: list[DiskOut]
+    data_dir_free_bytes: int | None
+
+
+def router(usage: Usage, retention: Retention, status: IngestStatus) -> APIRouter:
+    """The routes."""
+    routes = APIRouter(tags=["storage"])
+
+    @routes.get("/storage", dependencies=[ALL_TENANTS])
+    def get_storage() -> Storage:
+        """Disk use and retention."""
+        oldest = usage.oldest_ns()
+        dead_letters = usage.dead_letters()
+        now = status.snapshot()
+        return Storage(
+            tables=[
+                TableOut(
+                    name=table,
+                    rows=row["total_rows"],
+                    oldest=None if (ns := oldest[table]) is None else rfc3339(ns),
+                    retention_s=retention.tables.get(table),
+                    **{name: row[name] for name in ("parts", "disk_bytes", "uncompressed_bytes")},
+                )
+                for table, row in usage.tables().items()
+            ],
+            tenants=[
+                TenantRetention(tenant=tenant, table=table, retention_s=seconds)
+                for (tenant, table), seconds in retention.tenants.items()
+            ],
+            log=LogOut(segments=now.wal_segments_pending, bytes=now.wal_bytes_pending),
+            dead_letters=DeadLettersOut(files=dead_letters.files, bytes=dead_letters.size) if dead_letters else None,
+            disks=[DiskOut.model_validate(disk) for disk in usage.disks()],
+            data_dir_free_bytes=usage.data_dir_free(),
+        )
+
+    return routes

@@ -1,0 +1,30 @@
+"""`python -m collector.backup FILE DATA_DIR`: restore a backup into a new data folder."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from collector.backup.archive import BackupError
+from collector.backup.restore import restore
+
+
+def main(arguments: list[str]) -> int:
+    """Print the rows of each table; the exit status is 1 when nothing was restored."""
+    if len(arguments) != len(("FILE", "DATA_DIR")):
+        sys.stderr.write("usage: python -m collector.backup FILE DATA_DIR\n")
+        return 2
+    archive, data_dir = (Path(argument) for argument in arguments)
+    try:
+        manifest = restore(archive, data_dir)
+    except BackupError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    for name, table in manifest.tables.items():
+        sys.stdout.write(f"{name}: {table.rows} rows\n")
+    sys.stdout.write(f"all that was acknowledged before {manifest.until} is in {data_dir}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,62 @@
+"""Restores a backup into a data folder that does not exist yet."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from clickhouse_connect.driver.exceptions import ClickHouseError
+
+from collector.backup.archive import BackupError, Manifest, unpack
+from collector.store.store import Store, StoreError
+
+
+def restore(archive: Path, data_dir: Path) -> Manifest:
+    """Make `data_dir` from a backup: its store, and the settings' files in `settings`.
+
+    Raises `BackupError`, and leaves nothing behind, when the folder has files already, the backup is not complete, or a
+    table does not have the rows that it had. The collector that starts next brings an older store forward.
+    """
+    if data_dir.exists() and any(data_dir.iterdir()):
+        msg = f"{data_dir} is not empty: restore into a new folder, and start the collector with it as --data-dir"
+        raise BackupError(msg)
+    work = data_dir.with_name(f"{data_dir.name}.restoring")
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    try:
+        manifest = unpack(archive, work)
+        _attach(manifest, work)
+        shutil.rmtree(work / "tables", ignore_errors=True)
+        work.replace(data_dir)
+    except (ClickHouseError, StoreError, OSError) as error:
+        msg = f"{archive} cannot be restored: {error}"
+        raise BackupError(msg) from error
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return manifest
+
+
+def _attach(manifest: Manifest, work: Path) -> None:
+    store = Store.open(f"chdb://{(work / 'store').resolve()}")
+    try:
+        client = store.client()
+        for name, table in manifest.tables.items():
+            client.command(table.create)
+            sql = "SELECT data_paths[1] FROM system.tables WHERE database = currentDatabase() AND name = {name:String}"
+            detached = Path(client.query(sql, {"name": name}).result_rows[0][0]) / "detached"
+            for part in table.parts:
+                shutil.move(work / "tables" / name / part, detached / part)
+                client.command(f"ALTER TABLE `{name}` ATTACH PART '{part}'")
+            sql = (
+                "SELECT sum(rows) FROM system.parts"
+                " WHERE active AND database = currentDatabase() AND table = {name:String}"
+            )
+            rows = client.query(sql, {"name": name}).result_rows[0][0]
+            (sound,) = client.query(f"CHECK TABLE `{name}` SETTINGS check_query_single_value_result = 1").result_rows[0]
+            if rows != table.rows or not sound:
+                msg = f"the table {name} had {table.rows} rows and has {rows}" + (
+                    "" if sound else ", some of them damaged"
+                )
+                raise BackupError(msg)
+    finally:
+        store.close()

@@ -1,0 +1,389 @@
+"""A backup under load, restored, gives the same answers; half, damaged and foreign files are refused."""
+
+import hashlib
+import io
+import itertools
+import json
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from contextlib import contextmanager
+from datetime import datetime
+
+import httpx
+import pytest
+from fastapi.testclient import TestClient
+from typer.testing import CliRunner
+
+from collector.backup.archive import BackupError, File, Manifest, Table, pack, unpack
+from collector.backup.cut import Backups
+from collector.backup.restore import restore
+from collector.store.store import Store
+from tests.collector.rows import NOW, SECOND
+from tests.support.collector import ROOT, Collector
+from tests.support.otlp import MS, Request
+from tokentrail import semconv
+from tokentrail.cli import app
+from tokentrail.cli.backup import verify
+
+
+def request_body(trace, end_ns):
+    """A request of three tokens in 3 ms with a phase, ended at a time. Requests do not overlap."""
+    attributes = {semconv.OPERATION_NAME: "chat", "gen_ai.request.model": "m", "gen_ai.usage.output_tokens": 3}
+    request = Request()
+    start = end_ns - 3 * MS
+    request.span("chat m", trace=trace, span=1, start=start, ns=3 * MS, kind=2, attributes=attributes)
+    request.tokens(trace=trace, start=start, ns=MS)
+    request.span(
+        semconv.PHASE_SPAN, trace=trace, span=9, parent=1, start=start, ns=3 * MS,
+        attributes={semconv.PHASE_NAME: "decode"},
+    )  # fmt: skip
+    return request.body()
+
+
+class Load(threading.Thread):
+    """Sends requests until it is told to stop."""
+
+    def __init__(self, collector):
+        super().__init__()
+        self.collector = collector
+        self.enough = threading.Event()
+        self.acknowledged_ns = {}
+        self.ended_ns = {}
+
+    def before(self, until):
+        """The traces that were acknowledged before a time. The next one was sent after the last of them."""
+        until_ns = round(datetime.fromisoformat(until).timestamp() * 1e6) * 1000
+        return [trace for trace, at in self.acknowledged_ns.items() if at < until_ns]
+
+    def run(self):
+        http = httpx.Client(timeout=30)
+        for trace in itertools.count(1):
+            if self.enough.wait(0.005):
+                return
+            ended_ns = time.time_ns()
+            body = request_body(trace, ended_ns)
+            answer = http.post(
+                self.collector.urls["otlp-http"] + "/v1/traces",
+                content=body,
+                headers={"content-type": "application/x-protobuf"},
+            )
+            assert answer.status_code == 200
+            self.acknowledged_ns[trace] = time.time_ns()
+            self.ended_ns[trace] = ended_ns
+
+
+def tokentrail(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def answers(collector, end_ns):
+    """The answers of all endpoints about the requests that ended by a time, and the trail of one of them."""
+    window = f"start=2026-01-01T00:00:00Z&end={end_ns // 10**9}.{end_ns % 10**9 + 1:09}"
+    paths = json.loads(collector.get("/openapi.json").text)["paths"]
+    found = {}
+    for path, operations in paths.items():
+        windowed = {"start", "end"} <= {
+            parameter["name"] for parameter in operations.get("get", {}).get("parameters", ())
+        }
+        if not windowed or "{" in path:
+            continue
+        more = {"/api/v1/timeseries": "&metric=ttft&step=1d", "/api/v1/goodput": "&ttft=500ms&surface=1"}.get(path, "")
+        answer = collector.get(f"{path}?{window}{more}")
+        assert answer.status_code == 200, answer.text
+        found[path] = answer.json()
+    trail = collector.get(f"/api/v1/requests/{1:032x}")
+    assert trail.status_code == 200
+    return found | {"trail": trail.json()}
+
+
+def test_a_backup_under_load_restored_gives_the_same_answers(tmp_path):
+    (tmp_path / "slos.yaml").write_text((ROOT / "alerts" / "slos.yaml").read_text())
+    collector = Collector(tmp_path / "data", "--slos", str(tmp_path / "slos.yaml")).start()
+    load = Load(collector)
+    load.start()
+    collector.wait_until(lambda: len(load.acknowledged_ns) > 50)
+    made = tokentrail("backup", tmp_path / "b.tar", "--url", collector.urls["api"])
+    during = len(load.acknowledged_ns)
+    collector.wait_until(lambda: len(load.acknowledged_ns) > during + 20)
+    load.enough.set()
+    load.join(30)
+    assert made.exit_code == 0, made.output
+    assert not (tmp_path / "data" / "store" / "shadow" / "tokentrail").exists()
+    manifest = verify(tmp_path / "b.tar")
+    until = manifest["until"]
+    assert until in made.output
+    collector.wait_until(lambda: not list((tmp_path / "data" / "wal").glob("*.wal")))
+    before = load.before(until)
+    assert 20 < len(before) < len(load.acknowledged_ns)
+    end_ns = load.ended_ns[before[-1]]
+    expected = answers(collector, end_ns)
+    assert collector.stop() == 0
+
+    restored = subprocess.run(
+        [sys.executable, "-m", "tokentrail.cli", "restore", str(tmp_path / "b.tar"), str(tmp_path / "again")],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert f"requests: {sum(manifest['tables']['requests']['parts'].values())} rows" in restored.stdout
+    assert (tmp_path / "again" / "settings" / "slos.yaml").read_text() == (tmp_path / "slos.yaml").read_text()
+    second = Collector(tmp_path / "again", "--slos", str(tmp_path / "again" / "settings" / "slos.yaml")).start()
+    assert answers(second, end_ns) == expected
+    assert expected["/api/v1/summary"]["requests"]["total"] == len(before)
+    assert len(expected) >= 8
+    assert second.post(request_body(10**6, time.time_ns())).status_code == 200
+    second.wait_until(lambda: second.get(f"/api/v1/requests/{10**6:032x}").status_code == 200)
+    assert second.stop() == 0
+
+
+@pytest.fixture
+def store(rows):
+    rows.store.client().command(
+        "INSERT INTO tokens SELECT toDateTime('2026-11-20 10:00:00') + number * 86400, unhex(repeat('ab', 16)),"
+        " 'abcdefgh', number, 7, number FROM numbers(3)"
+    )
+    return rows.store
+
+
+class Chain:
+    """A chain whose writer notes when it pauses."""
+
+    def __init__(self, waiting_since_ns=None):
+        self.log = self.writer = self
+        self.waiting_since_ns = waiting_since_ns
+        self.pauses = []
+
+    @contextmanager
+    def paused(self, timeout_s):
+        self.pauses.append(timeout_s)
+        yield
+
+
+@pytest.fixture
+def backups(store, clock, tmp_path):
+    (tmp_path / "slos.yaml").write_text("slos: []")
+    return Backups(store, [Chain(), Chain(NOW - 5 * SECOND)], [tmp_path / "slos.yaml"], clock=clock)
+
+
+@pytest.fixture
+def archive(backups, tmp_path):
+    path = tmp_path / "b.tar"
+    path.write_bytes(b"".join(backups.make()))
+    return path
+
+
+def test_what_waited_in_a_log_is_said_not_to_be_in_the_backup(archive):
+    manifest = verify(archive)
+    assert (manifest["made"], manifest["until"]) == ("2026-11-21T10:00:00Z", "2026-11-21T09:59:55Z")
+
+
+def test_every_chain_pauses_for_the_cut(backups):
+    backups.make().close()
+    assert [len(chain.pauses) for chain in backups._chains] == [1, 1]
+
+
+def test_a_backup_is_a_tar_that_others_read(archive):
+    with tarfile.open(archive) as tar:
+        names = tar.getnames()
+        assert names[-1] == "manifest.json"
+        assert tar.extractfile("settings/slos.yaml").read() == b"slos: []"
+    parts = {name.split("/")[2] for name in names if name.startswith("tables/tokens/")}
+    manifest = verify(archive)
+    assert manifest["tables"]["tokens"]["parts"] == dict.fromkeys(parts, 1)
+    assert len(parts) == 3
+    assert manifest["tables"]["requests"]["parts"] == {}
+    assert "flat_spans" not in manifest["tables"]
+    assert set(manifest["files"]) == set(names) - {"manifest.json"}
+
+
+def run_restore(archive, data_dir):
+    """In a process of its own: this one has another store open."""
+    command = [sys.executable, "-m", "collector.backup", str(archive), str(data_dir)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+
+
+def test_a_restored_store_has_the_rows_and_is_one_that_a_collector_opens(archive, store, tmp_path):
+    restored = run_restore(archive, tmp_path / "new")
+    assert (restored.returncode, restored.stderr) == (0, "")
+    assert "tokens: 3 rows\n" in restored.stdout
+    assert "before 2026-11-21T09:59:55Z is in" in restored.stdout
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["settings", "store"]
+    assert not (tmp_path / "new.restoring").exists()
+    script = (
+        "from collector.store import Store; from collector.store.schema import apply_schema\n"
+        f"store = Store.open('chdb://{tmp_path}/new/store'); apply_schema(store)\n"
+        "print(store.query('SELECT sum(token_index), count(), toString(max(minute)) FROM tokens').result_rows)\n"
+        "print(store.query('SELECT count() FROM schema_version').result_rows)"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    versions = store.query("SELECT count() FROM schema_version").result_rows
+    assert ran.stdout.splitlines() == ["[(3, 3, '2026-11-22 10:00:00')]", str(versions)]
+
+
+def test_one_backup_at_a_time_and_an_end_makes_room(backups, store):
+    first = backups.make()
+    with pytest.raises(BackupError, match="another backup is under way"):
+        backups.make()
+    next(first)
+    first.close()
+    first.close()
+    assert not (store.folder / "shadow" / "tokentrail").exists()
+    assert b"".join(backups.make())
+    backups.make().close()
+
+
+def test_links_of_a_process_that_died_are_removed(backups, store):
+    left = store.folder / "shadow" / "tokentrail" / "left"
+    left.mkdir(parents=True)
+    stream = backups.make()
+    assert not left.exists()
+    stream.close()
+
+
+def test_a_failed_cut_makes_room_too(backups, monkeypatch):
+    def late(_):
+        raise TimeoutError("the traces writer has been at one segment for 30 s")
+
+    monkeypatch.setattr(backups._chains[1], "paused", late)
+    with pytest.raises(BackupError, match="cannot be cut: the traces writer"):
+        backups.make()
+    monkeypatch.undo()
+    backups.make().close()
+
+
+def test_a_server_is_backed_up_by_its_own_statement():
+    with pytest.raises(BackupError, match="use its BACKUP statement"):
+        Backups(Store("http://127.0.0.1:1/default"), [], []).make()
+
+
+def test_a_folder_with_files_is_not_restored_over(archive, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "x").write_text("mine")
+    with pytest.raises(BackupError, match="is not empty"):
+        restore(archive, tmp_path / "data")
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["x"]
+
+
+def test_a_row_too_few_is_noticed(archive, tmp_path):
+    def more(manifest):
+        part = next(iter(manifest["tables"]["tokens"]["parts"]))
+        manifest["tables"]["tokens"]["parts"][part] += 1
+
+    rewrite(archive, more)
+    restored = run_restore(archive, tmp_path / "new")
+    assert restored.returncode == 1
+    assert "the table tokens had 4 rows and has 3" in restored.stderr
+    assert not (tmp_path / "new").exists()
+    assert not (tmp_path / "new.restoring").exists()
+
+
+def rewrite(archive, change, *, member="manifest.json"):
+    """Change the manifest, or the bytes of another member, and keep the rest."""
+    with tarfile.open(archive) as tar:
+        members = [(info, tar.extractfile(info).read()) for info in tar]
+    with tarfile.open(archive, "w") as tar:
+        for info, data in members:
+            if info.name == member == "manifest.json":
+                manifest = json.loads(data)
+                change(manifest)
+                data = json.dumps(manifest).encode()
+            elif info.name == member:
+                data = change(data)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+
+
+def test_a_flipped_bit_is_found_by_both_sides(archive, tmp_path):
+    name = next(name for name in verify(archive)["files"] if name.endswith("data.bin"))
+    rewrite(archive, lambda data: bytes([data[0] ^ 1]) + data[1:], member=name)
+    with pytest.raises(BackupError, match=f"damaged: {name}"):
+        restore(archive, tmp_path / "new")
+    with pytest.raises(ValueError, match="a file is not as the collector read it"):
+        verify(archive)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_file_that_is_missing_is_found(archive, tmp_path):
+    rewrite(archive, lambda manifest: manifest["files"].update({"settings/x": {"size": 1, "sha256": "0"}}))
+    with pytest.raises(BackupError, match="damaged: settings/x"):
+        restore(archive, tmp_path / "new")
+
+
+@pytest.mark.parametrize("keep", [0.3, 0.9])
+def test_half_of_a_backup_is_refused(archive, tmp_path, keep):
+    data = archive.read_bytes()
+    archive.write_bytes(data[: int(len(data) * keep) // 512 * 512])
+    with pytest.raises(BackupError):
+        restore(archive, tmp_path / "new")
+    with pytest.raises((ValueError, tarfile.TarError)):
+        verify(archive)
+
+
+@pytest.mark.parametrize("name", ["../x", "tables/a/../../x", "/etc/x", "store/x", "tables/x", "settings"])
+def test_a_name_that_leads_elsewhere_is_refused(tmp_path, name):
+    empty = Manifest(format=1, made="", until="", clickhouse="", tables={}, files={})
+    source = tmp_path / "source"
+    source.write_text("x")
+    archive = tmp_path / "evil.tar"
+    archive.write_bytes(b"".join(pack([(name, source)], empty)))
+    (tmp_path / "in").mkdir()
+    with pytest.raises(BackupError, match="not a backup of tokentrail"):
+        unpack(archive, tmp_path / "in")
+    assert list((tmp_path / "in").iterdir()) == []
+
+
+def test_a_link_is_refused(tmp_path):
+    archive = tmp_path / "evil.tar"
+    with tarfile.open(archive, "w") as tar:
+        link = tarfile.TarInfo("settings/x")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+    with pytest.raises(BackupError, match="not a backup of tokentrail"):
+        unpack(archive, tmp_path)
+
+
+def test_a_later_format_is_refused(archive, tmp_path):
+    rewrite(archive, lambda manifest: manifest.update(format=2))
+    with pytest.raises(BackupError, match="format 2, and this version reads format 1"):
+        restore(archive, tmp_path / "new")
+
+
+def test_a_file_that_grows_while_it_is_read_is_an_error(tmp_path):
+    source = tmp_path / "x"
+    source.write_bytes(b"1234")
+    chunks = pack([("settings/x", source)], Manifest(format=1, made="", until="", clickhouse="", tables={}, files={}))
+    next(chunks)
+    source.write_bytes(b"12345")
+    with pytest.raises(BackupError, match="changed while it was read"):
+        list(chunks)
+
+
+def test_large_files_are_read_in_chunks(tmp_path):
+    source = tmp_path / "x"
+    source.write_bytes(b"a" * (3 * 1024 * 1024 + 1))
+    manifest = Manifest(format=1, made="", until="", clickhouse="", tables={"t": Table(create="", parts={})}, files={})
+    sizes = [len(chunk) for chunk in pack([("settings/x", source)], manifest)]
+    assert max(sizes) == 1024 * 1024
+    assert manifest.files["settings/x"] == File(size=3145729, sha256=hashlib.sha256(source.read_bytes()).hexdigest())
+
+
+def test_the_endpoint_streams_and_says_why_not(app, rows, monkeypatch):
+    client = TestClient(app)
+    answer = client.post("/api/v1/backup")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/x-tar")
+    assert b"manifest.json" in answer.content
+    monkeypatch.setattr(Backups, "make", lambda _: (_ for _ in ()).throw(BackupError("another backup is under way")))
+    answer = client.post("/api/v1/backup")
+    assert (answer.status_code, answer.json()["detail"]) == (409, "another backup is under way")
+
+
+def test_the_command_refuses_a_file_that_is_there_and_a_collector_that_is_not(tmp_path):
+    (tmp_path / "b.tar").write_text("mine")
+    again = tokentrail("backup", tmp_path / "b.tar")
+    assert again.exit_code == 1
+    assert "is there already" in " ".join(again.output.split())
+    away = tokentrail("backup", tmp_path, "--url", "http://127.0.0.1:1")
+    assert away.exit_code == 1
+    assert "no backup of the collector at http://127.0.0.1:1" in " ".join(away.output.split())
+    assert [path.name for path in tmp_path.iterdir()] == ["b.tar"]

@@ -1,0 +1,91 @@
+"""`tokentrail backup` and `tokentrail restore`: the embedded store as one file, and back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+from rich.console import Console
+
+from tokentrail.cli.processes import ProcessFailed
+from tokentrail.cli.stack import checkout
+
+_MANIFEST: Final = "manifest.json"
+_CHUNK: Final = 1024 * 1024
+
+
+def backup(console: Console, *, target: Path, url: str) -> Path:
+    """Ask the collector at `url` for a backup, write it to a file, read the file again and check it.
+
+    A folder as target gets a file with the time in its name. Raises ProcessFailed, and leaves no file behind.
+    """
+    if target.is_dir():
+        target /= time.strftime("tokentrail-%Y%m%dT%H%M%SZ.tar", time.gmtime())
+    if target.exists():
+        raise ProcessFailed(f"{target} is there already")
+    partial = target.with_name(f"{target.name}.partial")
+    try:
+        with (
+            partial.open("wb") as file,
+            httpx.stream("POST", f"{url}/api/v1/backup", timeout=60, trust_env=False) as answer,
+        ):
+            if answer.status_code != httpx.codes.OK:
+                raise ProcessFailed(f"the collector at {url} makes no backup: {_detail(answer.read())}")
+            for chunk in answer.iter_raw():
+                file.write(chunk)
+        manifest = verify(partial)
+        partial.replace(target)
+    except (httpx.HTTPError, OSError, tarfile.TarError, ValueError, KeyError) as error:
+        raise ProcessFailed(f"no backup of the collector at {url}: {error}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    rows = {name: sum(table["parts"].values()) for name, table in manifest["tables"].items()}
+    console.print(
+        f"{target}: {target.stat().st_size} bytes, {sum(rows.values())} rows, read again and sound", highlight=False
+    )
+    console.print(f"all that was acknowledged before {manifest['until']} is in it", highlight=False)
+    return target
+
+
+def verify(archive: Path) -> dict[str, Any]:
+    """Read a backup and compare every file with the manifest, which is returned. Raises ValueError when they differ."""
+    found: dict[str, dict[str, Any]] = {}
+    manifest: dict[str, Any] | None = None
+    with tarfile.open(archive, "r|") as tar:
+        for member in tar:
+            content = tar.extractfile(member) if member.isreg() else None
+            if content is None:
+                raise ValueError(f"{member.name} is no file")
+            if member.name == _MANIFEST:
+                manifest = json.load(content)
+                continue
+            digest = hashlib.sha256()
+            while chunk := content.read(_CHUNK):
+                digest.update(chunk)
+            found[member.name] = {"size": member.size, "sha256": digest.hexdigest()}
+    if manifest is None:
+        raise ValueError("its end is missing")
+    if manifest["files"] != found:
+        raise ValueError("a file is not as the collector read it")
+    return manifest
+
+
+def restore(*, archive: Path, data_dir: Path) -> None:
+    """Make a data folder from a backup, with the collector's own code. Raises ProcessFailed."""
+    command = [sys.executable, "-m", "collector.backup", str(archive.absolute()), str(data_dir.absolute())]
+    if subprocess.run(command, cwd=checkout(), check=False).returncode:
+        raise ProcessFailed(f"{data_dir} was not made")
+
+
+def _detail(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["detail"])
+    except (ValueError, KeyError, TypeError):
+        return body[:200].decode(errors="replace")
