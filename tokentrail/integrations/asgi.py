@@ -33,7 +33,7 @@ SLO_CLASS_HEADER: Final = b"x-tokentrail-slo-class"
 
 
 class RequestMiddleware:
-    """`vllm serve … --middleware tokentrail.integrations.asgi.RequestMiddleware`. Without a recorder it does nothing."""
+    """For `vllm serve --middleware tokentrail.integrations.asgi.RequestMiddleware`. It needs the engine's recorder."""
 
     def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
         self._app = app
@@ -44,7 +44,7 @@ class RequestMiddleware:
         if seen is None:
             await self._app(scope, receive, send)
             return
-        answered = 500  # an exception that no handler answers
+        answered = 0
 
         async def watch(message: MutableMapping[str, Any]) -> None:
             nonlocal answered
@@ -55,6 +55,9 @@ class RequestMiddleware:
         token = incoming.set(seen)
         try:
             await self._app(scope, receive, watch)
+        except Exception:
+            answered = answered or 500  # what the server answers in its place
+            raise
         finally:
             incoming.reset(token)
             if answered >= 400 and not seen.recorded:

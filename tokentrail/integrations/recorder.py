@@ -92,8 +92,8 @@ class EngineRecorder:
         self._first_arrival_ns = 0  # since the last step
 
     def after(self, method: Callable[..., Any], work: Callable[..., object]) -> Callable[..., Any]:
-        """`method` of a class, and then `work` with its object, its result and its arguments. A fault of `work` switches
-        the recording off and goes no further.
+        """`method` of a class, and then `work` with the object, the result and the arguments. A fault of `work`
+        switches the recording off and goes no further.
         """
 
         @wraps(method)
@@ -291,7 +291,7 @@ _active: EngineRecorder | None = None
 
 def activate(recorder: EngineRecorder | None) -> None:
     """Makes it the recorder of this process, which the ASGI middleware tells of refused requests."""
-    global _active  # noqa: PLW0603 - a server has one engine, and its middleware is made by the server
+    global _active
     _active = recorder
 
 

@@ -1,8 +1,8 @@
 """Records an unmodified vLLM (0.12 to 0.33) from inside its API server.
 
-vLLM loads `StatLogger` by the entry point group `vllm.stat_logger_plugins`, in API servers only. When it makes the first
-one, the hooks are set: methods of `OutputProcessor` and `AsyncLLM` are wrapped. Each wrapper calls vLLM first and then
-tells the recorder. Where vLLM's signatures are not the ones known here, nothing is wrapped and one warning is logged.
+vLLM loads `StatLogger` by the entry point group `vllm.stat_logger_plugins`, in API servers only. When it makes the
+first one, the hooks are set: methods of `OutputProcessor` and `AsyncLLM` are wrapped. Each wrapper calls vLLM first and
+then tells the recorder. Where a signature is not the one known here, nothing is wrapped and one warning is logged.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class Hooks:
         self._untraced.clear()
 
     def add_engine(self, vllm_config: Any, index: int) -> None:
-        """vLLM made a `StatLogger` for an engine, at the start or when it scales."""
+        """Another `StatLogger` was made, for an engine, at the start or when it scales."""
         self._config = vllm_config
         self._engines.setdefault(index, len(self._engines))
 
@@ -248,9 +248,9 @@ class Hooks:
             if tokens := len(output.new_token_ids):
                 emitted(key, tokens)
             reason = output.finish_reason
-            if reason is not None or (stopped and key in stopped):
-                if key not in processor.request_states:  # a streaming session goes on
-                    recorder.finished(key, **_outcome("stop" if reason is None else str(reason)))
+            over = reason is not None or key in stopped
+            if over and key not in processor.request_states:  # a streaming session goes on
+                recorder.finished(key, **_outcome("stop" if reason is None else str(reason)))
 
     def aborted(self, _: Any, ids: Sequence[str], *__: Any, **___: Any) -> None:
         """After `OutputProcessor.abort_requests`, whose answer are the ids that it aborted."""
@@ -331,7 +331,7 @@ def _with_trace_headers(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _unix_ns(wall_s: float) -> int:
-    """A stamp of `time.time()`, which may have been set since this process started, on the clock of all other stamps."""
+    """A stamp of `time.time()` on the clock of all other stamps. The system's clock may have been set meanwhile."""
     return now_ns() - max(0, time.time_ns() - int(wall_s * 1e9))
 
 
