@@ -131,6 +131,7 @@ def server(python: Path, folder: Path, sink: str, extra: tuple[str, ...], tape: 
     }  # fmt: skip
     if tape:
         environment |= {"PYTHONPATH": str(Path(__file__).parents[1]), "VLLM_TAPE": str(tape)}
+        extra = ("--middleware", "benchmarks.vllm_tape.Tape", *extra)
     log = (folder / "vllm.log").open("ab+")
     command = [python.parent / "vllm", "serve", folder / MODEL, "--port", str(port), *SERVE, *extra]
     process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=folder, start_new_session=True)
@@ -302,7 +303,7 @@ async def _too_long(client: AsyncOpenAI, kind: str, prompt: str, tokens: int) ->
     call = Call(kind, sent_ns=now_ns(), status="error")
     try:
         await client.chat.completions.create(
-            model=MODEL, messages=[{"role": "user", "content": prompt * 50}], max_tokens=1024
+            model=MODEL, messages=[{"role": "user", "content": "w5 " * 2_000}], max_tokens=9
         )
     except APIStatusError as error:
         assert error.status_code == 400, error

@@ -211,7 +211,7 @@ class Hooks:
                 self.recorder.aborted(key, finish_reason="stop")
             return
         external = getattr(request, "external_req_id", None) or key
-        prefix, _, rest = external.partition("-")
+        prefix = re.split("[-_]", external, maxsplit=1)[0]
         operation = _OPERATIONS.get(prefix, "generate_content")
         params = request.sampling_params
         prompt = request.prompt_token_ids
@@ -220,7 +220,7 @@ class Hooks:
             key,
             operation=operation if params is not None else "embeddings",
             model="" if lora is None else lora.lora_name,
-            request_id=re.sub(r"-\d+$", "", external) if prefix == "cmpl" and "-" in rest else external,
+            request_id=re.sub(r"^(cmpl-.+)-\d+$", r"\1", external),  # without the number of the prompt
             arrival_ns=_unix_ns(request.arrival_time),
             input_tokens=None if prompt is None else len(prompt),
             carrier=_trace_headers.get(),
