@@ -10,6 +10,8 @@ a count differs. `cost`: the time that vLLM's event loop spends on one token, wi
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json as js
 import os
 import random
 import re
@@ -65,7 +67,7 @@ def main(
     python: Annotated[Path, typer.Option(help="Python of the environment with vLLM and tokentrail.")],
     quick: Quick = False,
     json: JsonPath = None,
-    tape: Annotated[Path | None, typer.Option(help="Keep the calls of the hooks there.")] = None,
+    tape: Annotated[Path | None, typer.Option(help="Keep the calls of the hooks in this folder.")] = None,
 ) -> None:
     """Run both loads and the cost, and compare."""
     numbers: dict[str, Any] = {}
@@ -81,11 +83,13 @@ def main(
             ("mixed", mixed_requests, ("--middleware", "tokentrail.integrations.asgi.RequestMiddleware")),
         ):
             with Sink() as sink:
-                recorded = tape.with_name(f"{tape.name}-{name}.jsonl") if tape else None
+                recorded = tape / f"{name}.jsonl" if tape else None
                 with server(python, Path(folder), sink.url, extra, recorded) as url:
                     calls = asyncio.run(load(url, 4 if quick else 1))
                     metrics = httpx.get(url + "/metrics").text
                 spans = sink.spans()
+            if recorded:
+                keep(recorded, truth(calls, metrics, spans))
             numbers |= {f"{name}_{key}": value for key, value in compare(calls, metrics, spans).items()}
     cost = subprocess.run(
         ["flock", "/tmp/tokentrail-measure.lock", python, Path(__file__).with_name("vllm_loop.py")],
@@ -98,6 +102,13 @@ def main(
     wrong = [key for key, value in numbers.items() if key.endswith("_wrong") and value]
     if wrong:
         sys.exit(f"these do not agree: {', '.join(wrong)}")
+
+
+def keep(tape: Path, said: dict[str, Any]) -> None:
+    """Packs a tape and puts the truth beside it."""
+    tape.with_suffix(".jsonl.gz").write_bytes(gzip.compress(tape.read_bytes(), mtime=0))
+    tape.with_name(f"{tape.stem}-truth.json").write_text(js.dumps(said, separators=(",", ":")) + "\n")
+    tape.unlink()
 
 
 def make_model(folder: Path) -> None:
@@ -242,8 +253,9 @@ async def _chat(client: AsyncOpenAI, kind: str, prompt: str, tokens: int, **give
     )  # fmt: skip
     async for chunk in stream:
         call.request_id = chunk.id
+        now = now_ns()
         for choice in chunk.choices:
-            call.arrivals += [now_ns()] * len(getattr(choice, "token_ids", None) or ())
+            call.arrivals += [now] * len(getattr(choice, "token_ids", None) or ())
         if chunk.usage is not None:
             call.output_tokens, call.input_tokens = chunk.usage.completion_tokens, chunk.usage.prompt_tokens
         if kind == "aborted" and len(call.arrivals) >= 3:
@@ -335,7 +347,7 @@ def compare(calls: list[Call], metrics: str, spans: list[Span]) -> dict[str, Any
             wrong["requests"] += len(found) != ids[call.request_id]
             wrong["tokens"] += sum(row.attributes["gen_ai.usage.output_tokens"] for row in found) != 2 * (call.output_tokens or 0)
             continue
-        wrong["requests"] += len(found) != ROWS_OF[call.choices]
+        wrong["requests"] += len(found) != 1
         wrong["status"] += any(row.attributes["tokentrail.status"] != call.status for row in found)
         wrong["input_tokens"] += any(row.attributes["gen_ai.usage.input_tokens"] != call.input_tokens for row in found)
         wrong["engine"] += any(row.resource.get("tokentrail.engine") != "vllm" for row in found)
@@ -382,8 +394,31 @@ def compare(calls: list[Call], metrics: str, spans: list[Span]) -> dict[str, Any
     }  # fmt: skip
 
 
-ROWS_OF: Final = {1: 1, 2: 2}
-"""Rows of a request with so many choices."""
+def truth(calls: list[Call], metrics: str, spans: list[Span]) -> dict[str, Any]:
+    """What the client and vLLM's `/metrics` say, for the replay of a tape."""
+    of_ids: dict[str, list[Call]] = {}
+    for call in calls:
+        if call.kind != "too_long":
+            of_ids.setdefault(call.request_id, []).append(call)
+    names = (
+        "generation_tokens_total", "prompt_tokens_total", "num_preemptions_total", "time_to_first_token_seconds_count",
+        "time_to_first_token_seconds_sum", "e2e_request_latency_seconds_count", "e2e_request_latency_seconds_sum",
+    )  # fmt: skip
+    return {
+        "calls": [
+            {
+                "request_id": key,
+                "rows": len(some),
+                "status": some[0].status,
+                "choices": some[0].choices,
+                "output_tokens": sum(call.output_tokens or 0 for call in some),
+                "input_tokens": sorted({call.input_tokens for call in some}),
+            }
+            for key, some in of_ids.items()
+        ],
+        "metrics": {name: _metric(metrics, name) for name in names},
+        "steps": sum(span.name == "tokentrail.step" for span in spans),
+    }
 
 
 def _metric(text: str, name: str) -> float:

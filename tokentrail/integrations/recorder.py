@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import wraps
@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from tokentrail import Phase, RequestTrail, Status, Trail, now_ns, semconv
 from tokentrail.arguments import AttributeValue, Carrier
+from tokentrail.request import Recipient
 
 logger = logging.getLogger(__name__)
 
@@ -38,13 +39,26 @@ incoming: Final[ContextVar[Incoming | None]] = ContextVar("incoming", default=No
 
 
 @dataclass(slots=True)
-class _Open:
-    """A request under way. `prefilling`: its next token ends a prefill. `engine` has the trail that records it."""
+class _Request:
+    """A request under way. `engine` has the trail that records it: the first engine that emits a token of it."""
 
-    request: RequestTrail
-    prefilling: bool = True
-    engine: int = 0
+    trail: RequestTrail
+    left: int
+    answers: list[_Answer] = field(default_factory=list)
+    engine: int | None = None
     cached_tokens: int | None = None
+    reasons: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Answer:
+    """The answer to a request, or one of several (`n` > 1). `prefilling`: its next token ends a prefill."""
+
+    request: _Request
+    index: int
+    recipient: Recipient
+    prefilling: bool = True
+    preempted: bool = False
 
 
 @dataclass(slots=True)
@@ -61,19 +75,20 @@ class _Engine:
 class _Step:
     """What the step that is under way has brought so far."""
 
-    emitted: list[_Open] = field(default_factory=list)
+    emitted: list[_Answer] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
-    ended: list[tuple[str, _Open, dict[str, Any]]] = field(default_factory=list)
+    ended: list[tuple[str, _Answer, dict[str, Any]]] = field(default_factory=list)
     preempted: int = 0
     scheduled_ns: int = 0
 
 
 class EngineRecorder:
     """The calls of an engine's hooks, from one thread. `open_trail` makes the trail of an engine (0 is the only one, or
-    the first) when it is needed first. Requests are known by the engine's own ids, `key`. Stamps are unix ns.
+    the first) when it is needed first; `several` says that there is more than one. Answers are known by the engine's own
+    ids, `key`. Stamps are unix ns.
 
-    A request arrives, enters phases, emits tokens and finishes, in any order within a step; then `stepped` closes the
-    step that brought all this. `model` is the name of requests that name none.
+    A request arrives, its answer enters phases, emits tokens and finishes, in any order within a step; then `stepped`
+    closes the step that brought all this. `model` is the name of requests that name none.
     """
 
     def __init__(
@@ -81,13 +96,15 @@ class EngineRecorder:
     ) -> None:
         self.on = True
         self.model = model
+        self.several = False
         self.unrecorded = 0
         self.on_fault: Callable[[], object] = lambda: None
         self._name = engine
         self._open_trail = open_trail
         self._clock = clock
         self._engines: dict[int, _Engine] = {}
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, _Answer] = {}
+        self._shared: dict[str, _Request] = {}  # requests with several answers of which some have not arrived
         self._step = _Step()
         self._first_arrival_ns = 0  # since the last step
 
@@ -132,8 +149,18 @@ class EngineRecorder:
         model: str = "",
         carrier: Carrier | None = None,
         attributes: Mapping[str, AttributeValue] | None = None,
+        choices: int = 1,
+        index: int = 0,
+        parent: str = "",
     ) -> None:
-        """The engine took a request. The middleware's arrival, tenant and class are its own, when there are any."""
+        """The engine took a request, or one of its `choices` answers; those have one `parent` and an `index` each. The
+        middleware's arrival, tenant and class are the request's own, when there are any.
+        """
+        if choices > 1 and parent in self._shared:
+            self._answer(key, self._shared[parent], index)
+            if len(self._shared[parent].answers) == choices:
+                del self._shared[parent]
+            return
         seen = incoming.get()
         if seen is not None:
             seen.recorded = True
@@ -142,20 +169,22 @@ class EngineRecorder:
         if len(self._open) >= MAX_OPEN:
             self.unrecorded += 1
             return
-        self._open[key] = _Open(
-            self.trail().start_request(
-                operation=operation,
-                model=model or self.model,
-                request_id=request_id,
-                carrier=carrier,
-                arrival_ns=arrival_ns,
-                input_tokens=input_tokens,
-                provider=self._name,
-                tenant=seen.tenant if seen else "",
-                slo_class=seen.slo_class if seen else "",
-                attributes=attributes,
-            )
+        trail = self.trail().start_request(
+            operation=operation,
+            model=model or self.model,
+            request_id=request_id,
+            carrier=carrier,
+            arrival_ns=arrival_ns,
+            input_tokens=input_tokens,
+            provider=self._name,
+            tenant=seen.tenant if seen else "",
+            slo_class=seen.slo_class if seen else "",
+            attributes=attributes if choices == 1 else {**(attributes or {}), semconv.CHOICE_COUNT: choices},
         )
+        request = _Request(trail, choices)
+        if choices > 1:
+            self._shared[parent] = request
+        self._answer(key, request, index if choices > 1 else -1)
         self._first_arrival_ns = self._first_arrival_ns or arrival_ns
 
     def refused(self, seen: Incoming, status_code: int) -> None:
@@ -181,27 +210,32 @@ class EngineRecorder:
         if found is None:
             return
         step = self._step
+        if phase is Phase.PREEMPTED:
+            step.preempted += 1
+            found.preempted = True
+        elif found.index > 0 and not found.preempted:
+            return  # until one of them is preempted, a request has the phases of its first answer
         if phase is Phase.PREFILL:
             found.prefilling = True
             step.scheduled_ns = min(step.scheduled_ns or at_ns, at_ns)
-        elif phase is Phase.PREEMPTED:
-            step.preempted += 1
-        found.request.phase(phase, at_ns)
+        found.request.trail.phase(phase, at_ns)
 
     def cached(self, key: str, tokens: int | None) -> None:
         """The prompt tokens that a request found in the prefix cache. The first value counts: a preempted request finds
         its own blocks later.
         """
         found = self._open.get(key)
-        if found is not None and found.cached_tokens is None:
-            found.cached_tokens = tokens
+        if found is not None and found.request.cached_tokens is None:
+            found.request.cached_tokens = tokens
 
-    def emitted(self, key: str, tokens: int) -> None:
-        """A request got tokens in the step under way. This is the hot path."""
-        found = self._open.get(key)
-        if found is not None:
-            self._step.emitted.append(found)
-            self._step.counts.append(tokens)
+    def emitted(self, keys: Sequence[str], counts: Sequence[int]) -> None:
+        """Answers got so many tokens each in the step under way. This is the hot path."""
+        found = list(map(self._open.get, keys))
+        if None in found or 0 in counts:
+            known = [(one, count) for one, count in zip(found, counts, strict=True) if one is not None and count]
+            found, counts = [one for one, _ in known], [count for _, count in known]
+        self._step.emitted += found  # type: ignore[arg-type]  # None is not in it
+        self._step.counts += counts
 
     def finished(self, key: str, **outcome: Any) -> None:
         """A request ends with the step under way. `outcome` are arguments of `RequestTrail.end`."""
@@ -213,6 +247,7 @@ class EngineRecorder:
         """A request ends now, outside of a step."""
         found = self._open.pop(key, None)
         if found is not None:
+            found.request.left = 1  # nobody waits for the other answers
             self._end(found, self._clock(), outcome)
 
     def end_all(self, **outcome: Any) -> None:
@@ -220,10 +255,9 @@ class EngineRecorder:
         now = self._clock()
         step, self._step = self._step, _Step()
         left, self._open = self._open, {}
-        for found, known in (
-            *((found, known) for _, found, known in step.ended),
-            *((one, outcome) for one in left.values()),
-        ):
+        self._shared.clear()
+        ended = [(found, known) for _, found, known in step.ended]
+        for found, known in ended + [(found, outcome) for found in left.values()]:
             try:
                 self._end(found, now, known)
             except Exception:
@@ -238,8 +272,8 @@ class EngineRecorder:
         """
         step, self._step = self._step, _Step()
         of = self._engine(engine)
-        if engine:
-            self._move(step.emitted, engine)
+        if self.several:
+            self._settle(step, engine, emitted_ns)
         if duration_ns is not None:
             began = end_ns - duration_ns
         else:
@@ -247,14 +281,14 @@ class EngineRecorder:
         for found in step.emitted:
             if found.prefilling:
                 found.prefilling = False
-                found.request.phase(Phase.DECODE, emitted_ns)
+                found.request.trail.phase(Phase.DECODE, emitted_ns)
         known = {name: value for name, value in numbers.items() if value is not None}
         counts = step.counts
         of.trail.step(
             of.steps,
             min(began, end_ns),
             end_ns,
-            [found.request for found in step.emitted],
+            [found.recipient for found in step.emitted],
             counts=None if counts.count(1) == len(counts) else counts,
             emitted_ns=emitted_ns,
             preempted=step.preempted,
@@ -269,15 +303,44 @@ class EngineRecorder:
             self._end(found, emitted_ns, outcome)
         of.busy = bool(known["running"] or known.get("waiting")) if "running" in known else bool(self._open)
 
-    def _move(self, found: list[_Open], engine: int) -> None:
-        """Requests whose first tokens another engine emits go on in that engine's trail."""
-        for one in found:
-            if one.engine != engine:
-                one.request = self.trail(engine).take_over(self.trail(one.engine).hand_over(one.request))
-                one.engine = engine
+    def _answer(self, key: str, request: _Request, index: int) -> None:
+        """One more answer; -1 is the only one."""
+        recipient = request.trail if index < 0 else request.trail.choice(index)
+        self._open[key] = answer = _Answer(request, index, recipient, prefilling=index <= 0)
+        request.answers.append(answer)
 
-    def _end(self, found: _Open, at_ns: int, outcome: dict[str, Any]) -> None:
-        found.request.end(at_ns, cached_tokens=found.cached_tokens, **outcome)
+    def _settle(self, step: _Step, engine: int, emitted_ns: int) -> None:
+        """Requests go on in the trail of the engine that emits their first token. Where several engines answer one
+        request, tokens of the others have no step.
+        """
+        here: list[_Answer] = []
+        counts: list[int] = []
+        for found, count in zip(step.emitted, step.counts, strict=True):
+            request = found.request
+            if request.engine is None:
+                request.engine = engine
+                if engine:
+                    request.trail = self.trail(engine).take_over(self.trail().hand_over(request.trail))
+                    for answer in request.answers:
+                        answer.recipient = request.trail if answer.index < 0 else request.trail.choice(answer.index)
+            if request.engine == engine:
+                here.append(found)
+                counts.append(count)
+            else:
+                found.recipient.tokens([emitted_ns] * count)
+        step.emitted, step.counts = here, counts
+
+    def _end(self, found: _Answer, at_ns: int, outcome: dict[str, Any]) -> None:
+        """An answer ends; the last one ends its request, with the reasons of all."""
+        request = found.request
+        request.left -= 1
+        request.reasons[found.index] = outcome.get("finish_reason", "")
+        if request.left > 0 and outcome.get("status", Status.OK) is Status.OK:
+            return
+        if found.index >= 0:
+            reasons = [request.reasons[index] for index in sorted(request.reasons)]
+            outcome = {**outcome, "finish_reason": "", "finish_reasons": reasons}
+        request.trail.end(at_ns, cached_tokens=request.cached_tokens, **outcome)
 
     def _engine(self, index: int) -> _Engine:
         found = self._engines.get(index)

@@ -31,7 +31,7 @@ _SAME_HOST_NS: Final = 5_000_000_000
 """Clocks that are closer are one clock: an engine core on another host has another uptime."""
 _OPERATIONS: Final = {"chatcmpl": "chat", "cmpl": "text_completion", "resp": "chat", "msg": "chat"}
 _REQUIRED: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
-    ("OutputProcessor", "add_request"): ("request",),
+    ("OutputProcessor", "add_request"): ("request", "parent_req", "request_index"),
     ("OutputProcessor", "process_outputs"): ("engine_core_outputs", "engine_core_timestamp", "iteration_stats"),
     ("OutputProcessor", "abort_requests"): ("request_ids",),
     ("OutputProcessor", "propagate_error"): ("e",),
@@ -189,6 +189,7 @@ class Hooks:
         """Another `StatLogger` was made, for an engine, at the start or when it scales."""
         self._config = vllm_config
         self._engines.setdefault(index, len(self._engines))
+        self.recorder.several = len(self._engines) > 1
 
     def record_cold_start(self) -> None:
         """The start of this process up to now. vLLM's own start-up spans go before it, where vLLM sends them."""
@@ -200,7 +201,17 @@ class Hooks:
             cold.passed("api_server", began, _LOADED_NS)
             cold.passed("engine_core", _LOADED_NS, now_ns())
 
-    def added(self, processor: Any, _: Any, request: Any, *__: Any, **___: Any) -> None:
+    def added(
+        self,
+        processor: Any,
+        _: Any,
+        request: Any,
+        prompt: Any = None,
+        parent_req: Any = None,
+        request_index: int = 0,
+        *__: Any,
+        **___: Any,
+    ) -> None:
         """After `OutputProcessor.add_request`. A known id is more input for a request of a streaming session."""
         key = request.request_id
         if getattr(processor, "tracing_enabled", False):
@@ -210,11 +221,12 @@ class Hooks:
             if key not in processor.request_states:
                 self.recorder.aborted(key, finish_reason="stop")
             return
-        external = getattr(request, "external_req_id", None) or key
+        family = key if parent_req is None else parent_req.request_id
+        external = getattr(request, "external_req_id", None) or family
         prefix = re.split("[-_]", external, maxsplit=1)[0]
         operation = _OPERATIONS.get(prefix, "generate_content")
         params = request.sampling_params
-        prompt = request.prompt_token_ids
+        ids = request.prompt_token_ids
         lora = request.lora_request
         self.recorder.arrived(
             key,
@@ -222,9 +234,12 @@ class Hooks:
             model="" if lora is None else lora.lora_name,
             request_id=re.sub(r"^(cmpl-.+)-\d+$", r"\1", external),  # without the number of the prompt
             arrival_ns=_unix_ns(request.arrival_time),
-            input_tokens=None if prompt is None else len(prompt),
+            input_tokens=None if ids is None else len(ids),
             carrier=_trace_headers.get(),
             attributes=_asked(params),
+            choices=1 if parent_req is None else parent_req.n,
+            index=request_index,
+            parent=family,
         )
 
     def processed(
@@ -238,19 +253,20 @@ class Hooks:
     ) -> None:
         """After `OutputProcessor.process_outputs`, which has cut tokens behind a stop string. The hot path."""
         recorder = self.recorder
-        emitted, stopped = recorder.emitted, result.reqs_to_abort
         self._core_stamp_s = engine_core_timestamp
-        for output in engine_core_outputs:
+        recorder.emitted(
+            [output.request_id for output in engine_core_outputs],
+            [len(output.new_token_ids) for output in engine_core_outputs],
+        )
+        for output in [one for one in engine_core_outputs if one.events or one.finish_reason is not None]:
             key = output.request_id
             if output.events:
                 self._events.append((key, output.events))
                 recorder.cached(key, _cached_tokens(output))
-            if tokens := len(output.new_token_ids):
-                emitted(key, tokens)
-            reason = output.finish_reason
-            over = reason is not None or key in stopped
-            if over and key not in processor.request_states:  # a streaming session goes on
-                recorder.finished(key, **_outcome("stop" if reason is None else str(reason)))
+            if output.finish_reason is not None and key not in processor.request_states:  # else a session goes on
+                recorder.finished(key, **_outcome(str(output.finish_reason)))
+        for key in result.reqs_to_abort:
+            recorder.finished(key, **_outcome("stop"))
 
     def aborted(self, _: Any, ids: Sequence[str], *__: Any, **___: Any) -> None:
         """After `OutputProcessor.abort_requests`, whose answer are the ids that it aborted."""

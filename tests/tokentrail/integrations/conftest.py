@@ -129,7 +129,7 @@ class Vllm:
         return [(s.attributes[semconv.PHASE_NAME], round(s.duration_ns / MS, 2)) for s in found if s.parent_id == row.span_id]
 
     def steps(self, trail=0):
-        return self.trails[trail].spans(semconv.STEP_SPAN)
+        return sorted(self.trails[trail].spans(semconv.STEP_SPAN), key=lambda span: span.attributes[semconv.STEP])
 
 
 @pytest.fixture
