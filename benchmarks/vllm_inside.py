@@ -92,7 +92,7 @@ def main(
                 keep(recorded, truth(calls, metrics, spans))
             numbers |= {f"{name}_{key}": value for key, value in compare(calls, metrics, spans).items()}
     cost = subprocess.run(
-        ["flock", "/tmp/tokentrail-measure.lock", python, Path(__file__).with_name("vllm_loop.py")],
+        [python, Path(__file__).with_name("vllm_loop.py")],
         check=True, capture_output=True, text=True, cwd=tempfile.gettempdir(),
     )  # fmt: skip
     for line in cost.stdout.splitlines():

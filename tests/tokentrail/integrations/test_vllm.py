@@ -183,11 +183,17 @@ def test_vllm_s_own_request_spans_are_off_while_recording_and_on_after_a_fault(v
     assert v.processor.tracing_enabled
 
 
-def test_choices_have_the_id_that_the_client_sees(vllm):
+@pytest.mark.parametrize("external", ["chatcmpl-1", None])
+def test_answers_of_one_request_are_one_row_with_the_id_that_the_client_sees(vllm, external):
     v = vllm()
-    keys = [v.add(f"{index}_chatcmpl-1-0a1b2c3d", "chatcmpl-1") for index in range(2)]
+    parent = SimpleNamespace(request_id="chatcmpl-1" if external is None else "chatcmpl-1-0a1b2c3d", n=2)
+    keys = [f"{index}_{parent.request_id}" for index in range(2)]
+    for index, key in enumerate(keys):
+        v.processor.add_request(v.request(key, external), None, parent, index)
     v.step(10, *(v.output(key, events=FIRST, finish="LENGTH") for key in keys))
-    assert [row.attributes[semconv.RESPONSE_ID] for row in v.rows()] == ["chatcmpl-1"] * 2
+    [row] = v.rows()
+    assert (row.attributes[semconv.RESPONSE_ID], row.attributes[semconv.CHOICE_COUNT]) == ("chatcmpl-1", 2)
+    assert sorted(s.attributes[semconv.CHOICE_INDEX] for s in v.trails[0].spans(semconv.TOKEN_SPAN)) == [0, 1]
 
 
 @pytest.mark.parametrize(
