@@ -28,14 +28,16 @@ def test_rows_say_the_engine(tmp_path, monkeypatch):
         recorder.emitted(["0_a", "1_a"], [1, 1])
         recorder.stepped(0, emitted_ns=arrival + 10 * MS, end_ns=arrival + 9 * MS, running=2, kv_used=4, kv_total=9)
         assert recorder.trail().flush(20)
-        collector.wait_until(lambda: len(collector.get("/api/v1/requests?start=-15m").json()["requests"]) == 2)
-        rows = {row["request_id"]: row for row in collector.get("/api/v1/requests?start=-15m").json()["requests"]}
+        path = f"/api/v1/requests/{recorder._open['b'].request.trail.trace_id:032x}"
+        collector.wait_until(lambda: collector.get(path).status_code == 200)
+        opened = collector.get(path).json()["request"]
+        [row] = collector.get("/api/v1/requests?start=-15m").json()["requests"]
         [start] = collector.get("/api/v1/cold_starts?start=-15m").json()["cold_starts"]
-        seen = collector.get(f"/api/v1/requests/{rows['chatcmpl-1']['trace_id']}").json()
+        seen = collector.get(f"/api/v1/requests/{row['trace_id']}").json()
         recorder.trail().shutdown(5)
-    assert {key: (row["engine"], row["status"]) for key, row in rows.items()} == {
-        "chatcmpl-1": ("vllm", "ok"), "chatcmpl-2": ("vllm", "in_flight"),
-    }  # fmt: skip
+    assert [(one["request_id"], one["engine"], one["status"]) for one in (row, opened)] == [
+        ("chatcmpl-1", "vllm", "ok"), ("chatcmpl-2", "vllm", "in_flight"),
+    ]  # fmt: skip
     assert (start["engine"], start["model"]) == ("vllm", "m")
-    assert (rows["chatcmpl-1"]["ttft_s"], rows["chatcmpl-1"]["output_tokens"]) == (0.010, 2)
+    assert (row["ttft_s"], row["output_tokens"]) == (0.010, 2)
     assert [(s["kv_blocks_used"], s["duration_s"]) for s in seen["steps"]] == [(4, 0.007)]
