@@ -37,9 +37,9 @@ def taken(trail, spans=ALL):
 def test_the_integers_of_a_step_are_its_stamps_and_attributes(trail):
     trail.step(
         3, 1, 2, [], prefill_tokens=4, decode_tokens=5, running=6, waiting=7, preempted=8, kv_used=9, kv_total=10,
-        kv_evicted=11,
+        kv_evicted=11, emitted_ns=12,
     )  # fmt: skip
-    assert step_ints(taken(trail).steps).tolist() == [[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]]
+    assert step_ints(taken(trail).steps).tolist() == [[1, 2, 12, 3, 4, 5, 6, 7, 8, 9, 10, 11]]
 
 
 def test_a_number_that_is_left_out_or_none_is_unknown(trail):
