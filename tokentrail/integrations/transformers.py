@@ -68,7 +68,9 @@ class RequestStreamer:
         if self._input_tokens is None:
             self._input_tokens = int(value.numel())
             if value.ndim > 1 and value.shape[0] > 1:
-                logger.warning("tokentrail's streamer records one prompt; the tokens of this batch count for one request")
+                logger.warning(
+                    "tokentrail's streamer records one prompt; the tokens of this batch count for one request"
+                )
         else:
             self.request.token(int(value.numel()))
         if self._inner is not None:

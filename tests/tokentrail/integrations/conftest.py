@@ -83,7 +83,9 @@ class Vllm:
     def add(self, key="chatcmpl-1-0a1b2c3d", external="chatcmpl-1", at=0, **given):
         self.at(at)
         headers = given.pop("trace_headers", None)
-        asyncio.run(self.llm.add_request(external, self.request(key, external, at, **given), None, trace_headers=headers))
+        asyncio.run(
+            self.llm.add_request(external, self.request(key, external, at, **given), None, trace_headers=headers)
+        )
         return key
 
     def output(self, key, tokens=1, finish=None, events=(), **given):
@@ -126,7 +128,11 @@ class Vllm:
 
     def phases(self, row, trail=0):
         found = sorted(self.trails[trail].spans(semconv.PHASE_SPAN), key=lambda span: span.start_ns)
-        return [(s.attributes[semconv.PHASE_NAME], round(s.duration_ns / MS, 2)) for s in found if s.parent_id == row.span_id]
+        return [
+            (s.attributes[semconv.PHASE_NAME], round(s.duration_ns / MS, 2))
+            for s in found
+            if s.parent_id == row.span_id
+        ]
 
     def steps(self, trail=0):
         return sorted(self.trails[trail].spans(semconv.STEP_SPAN), key=lambda span: span.attributes[semconv.STEP])

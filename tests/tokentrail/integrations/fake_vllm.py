@@ -29,11 +29,11 @@ class FinishReason(enum.IntEnum):
 def struct(name, *fields):
     """A class with slots, as msgspec makes them: its fields can be found on the class."""
 
-    def __init__(self, **values):
+    def init(self, **values):
         for field in fields:
             setattr(self, field, values.get(field))
 
-    return type(name, (), {"__slots__": fields, "__init__": __init__})
+    return type(name, (), {"__slots__": fields, "__init__": init})
 
 
 REQUEST = (

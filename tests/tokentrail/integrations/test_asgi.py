@@ -102,7 +102,11 @@ def test_a_client_that_leaves_was_not_refused(engine):
 
 @pytest.mark.parametrize(
     ("path", "operation"),
-    [("/v1/completions", "text_completion"), ("/prefix/v1/embeddings", "embeddings"), ("/generate", "generate_content")],
+    [
+        ("/v1/completions", "text_completion"),
+        ("/prefix/v1/embeddings", "embeddings"),
+        ("/generate", "generate_content"),
+    ],
 )
 def test_the_path_says_the_operation(engine, path, operation):
     seen = []
@@ -134,5 +138,10 @@ def test_a_fault_in_the_middleware_switches_off_and_the_answer_stands(engine, mo
 
 
 def test_headers_that_are_no_text_do_not_fail_the_request(engine):
-    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": [(b"x-tokentrail-tenant", b"\xff\xfe")]}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/completions",
+        "headers": [(b"x-tokentrail-tenant", b"\xff\xfe")],
+    }
     assert asgi._incoming(scope).tenant == "ÿþ"

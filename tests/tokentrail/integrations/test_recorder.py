@@ -39,7 +39,9 @@ def rows(trail):
 
 
 def tokens(trail, row):
-    return [round(token.duration_ns / MS, 3) for token in trail.spans(semconv.TOKEN_SPAN) if token.parent_id == row.span_id]
+    return [
+        round(token.duration_ns / MS, 3) for token in trail.spans(semconv.TOKEN_SPAN) if token.parent_id == row.span_id
+    ]
 
 
 def steps(trail):
@@ -79,7 +81,11 @@ def test_a_request_from_arrival_to_finish(recorder, trails):
     first, second = steps(trails[0])
     assert (first.start_ns, first.end_ns) == (T0 + 3 * MS, T0 + 10 * MS)
     assert (second.start_ns, second.end_ns) == (T0 + 10 * MS, T0 + 20 * MS)
-    assert [first.attributes[key] for key in (semconv.STEP_RUNNING, semconv.STEP_WAITING, semconv.STEP_KV_USED)] == [1, 2, 3]
+    assert [first.attributes[key] for key in (semconv.STEP_RUNNING, semconv.STEP_WAITING, semconv.STEP_KV_USED)] == [
+        1,
+        2,
+        3,
+    ]
     assert [s.attributes[semconv.STEP] for s in (first, second)] == [0, 1]
 
 
@@ -235,7 +241,11 @@ def test_a_refused_request_is_an_error_with_its_status(recorder, trails, clock):
     clock.advance(3 * MS)
     recorder.refused(Incoming(T0, "chat", [], "acme", "gold"), 503)
     [row] = rows(trails[0])
-    assert (row.attributes[semconv.STATUS], row.attributes[semconv.ERROR_TYPE], row.duration_ns) == ("error", "503", 3 * MS)
+    assert (row.attributes[semconv.STATUS], row.attributes[semconv.ERROR_TYPE], row.duration_ns) == (
+        "error",
+        "503",
+        3 * MS,
+    )
     assert (row.attributes[semconv.TENANT], row.attributes[semconv.SLO_CLASS]) == ("acme", "gold")
     assert semconv.INPUT_TOKENS not in row.attributes
 

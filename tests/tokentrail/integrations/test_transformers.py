@@ -44,12 +44,20 @@ def test_generate_is_a_request_with_every_token(model, trail):
     inner = Inner()
     with module.RequestStreamer(trail, model="tiny", request_id="r-1", tenant="acme", inner=inner) as streamer:
         answer = model.generate(
-            torch.tensor([[1, 5, 9]]), attention_mask=torch.ones(1, 3), max_new_tokens=6, do_sample=False, streamer=streamer
+            torch.tensor([[1, 5, 9]]),
+            attention_mask=torch.ones(1, 3),
+            max_new_tokens=6,
+            do_sample=False,
+            streamer=streamer,
         )
     [row] = trail.spans("text_completion tiny")
     assert answer.shape[1] == 9
     assert (row.attributes[semconv.INPUT_TOKENS], row.attributes[semconv.OUTPUT_TOKENS]) == (3, 6)
-    assert (row.attributes[semconv.STATUS], row.attributes[semconv.RESPONSE_ID], row.attributes[semconv.TENANT]) == ("ok", "r-1", "acme")
+    assert (row.attributes[semconv.STATUS], row.attributes[semconv.RESPONSE_ID], row.attributes[semconv.TENANT]) == (
+        "ok",
+        "r-1",
+        "acme",
+    )
     assert row.attributes[semconv.PROVIDER_NAME] == "transformers"
     tokens = trail.spans(semconv.TOKEN_SPAN)
     assert len(tokens) == 6
@@ -66,7 +74,9 @@ def test_a_generate_that_fails_is_an_error(model, trail):
 
 def test_a_batch_is_said_to_be_counted_as_one(model, trail, caplog):
     with caplog.at_level(logging.WARNING), module.RequestStreamer(trail, model="tiny") as streamer:
-        model.generate(torch.tensor([[1, 5], [1, 6]]), attention_mask=torch.ones(2, 2), max_new_tokens=2, streamer=streamer)
+        model.generate(
+            torch.tensor([[1, 5], [1, 6]]), attention_mask=torch.ones(2, 2), max_new_tokens=2, streamer=streamer
+        )
     assert "one prompt" in caplog.text
 
 
@@ -97,7 +107,9 @@ def test_continuous_batching_records_every_token_and_step(model, hooked, trail):
     assert len(rows) == len(answers) == 3
     assert sorted(row.attributes[semconv.INPUT_TOKENS] for row in rows) == [2, 3, 4]
     assert {row.attributes[semconv.OUTPUT_TOKENS] for row in rows} == {5}
-    assert {(row.attributes[semconv.STATUS], row.attributes[semconv.FINISH_REASON]) for row in rows} == {("ok", "length")}
+    assert {(row.attributes[semconv.STATUS], row.attributes[semconv.FINISH_REASON]) for row in rows} == {
+        ("ok", "length")
+    }
     assert {row.attributes[semconv.RESPONSE_ID] for row in rows} == set(answers)
     assert all(before <= row.start_ns <= row.end_ns <= now_ns() for row in rows)
     steps = trail.spans(semconv.STEP_SPAN)

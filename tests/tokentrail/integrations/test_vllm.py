@@ -45,7 +45,8 @@ def test_a_step_says_what_vllm_says_and_no_more(vllm):
     v.step(30, v.output(key), iteration_details=details)
     first, second, third = v.steps()
     assert [first.attributes[key] for key in (
-        semconv.STEP_RUNNING, semconv.STEP_WAITING, semconv.STEP_KV_USED, semconv.STEP_KV_TOTAL, semconv.STEP_DECODE_TOKENS,
+        semconv.STEP_RUNNING, semconv.STEP_WAITING, semconv.STEP_KV_USED, semconv.STEP_KV_TOTAL,
+        semconv.STEP_DECODE_TOKENS,
     )] == [3, 6, 25, 100, 0]  # fmt: skip
     assert not first.attributes.get(semconv.STEP_PREFILL_TOKENS)
     assert second.attributes[semconv.STEP_DECODE_TOKENS] == 2
@@ -78,7 +79,14 @@ def test_a_preemption_is_a_phase_and_counts(vllm):
     v.step(40, v.output(key, events=(("PREEMPTED", 15), ("SCHEDULED", 30))))
     v.step(50, v.output(key, finish="STOP"))
     [row] = v.rows()
-    assert v.phases(row) == [("queued", 4), ("prefill", 7), ("decode", 4), ("preempted", 15), ("prefill", 11), ("decode", 10)]
+    assert v.phases(row) == [
+        ("queued", 4),
+        ("prefill", 7),
+        ("decode", 4),
+        ("preempted", 15),
+        ("prefill", 11),
+        ("decode", 10),
+    ]
     assert row.attributes[semconv.PREEMPTIONS] == 1
 
 
@@ -283,7 +291,9 @@ def test_the_clock_of_another_host_is_found_from_the_fastest_message(vllm):
     v = vllm()
     key = v.add()
     far = 77_000.0
-    v.step(10, v.output(key, events=()), front_ms=10.5, core_s=far + 0.010)  # 0.5 ms to the front end, 0.5 ms to the logger
+    v.step(
+        10, v.output(key, events=()), front_ms=10.5, core_s=far + 0.010
+    )  # 0.5 ms to the front end, 0.5 ms to the logger
     late = v.output(key, finish="STOP")
     late.events = [v.fake.EngineCoreEvent(type=v.fake.EngineCoreEventType.PREEMPTED, timestamp=far + 0.015)]
     v.step(20, late, front_ms=29, core_s=far + 0.020)

@@ -29,21 +29,31 @@ def test_the_hooks_fit_the_signatures_of_every_release(plugin, release, monkeypa
 
 
 def test_the_releases_are_those_that_the_page_names():
-    assert list(SIGNATURES)[0].startswith("0.12.")
+    assert next(iter(SIGNATURES)).startswith("0.12.")
     assert list(SIGNATURES)[-1].startswith("0.32.")
 
 
 @pytest.mark.parametrize(
     ("owner", "method", "parameters", "said"),
     [
-        ("OutputProcessor", "process_outputs", ["self", "outputs"], "OutputProcessor.process_outputs(engine_core_outputs)"),
+        (
+            "OutputProcessor",
+            "process_outputs",
+            ["self", "outputs"],
+            "OutputProcessor.process_outputs(engine_core_outputs)",
+        ),
         ("OutputProcessor", "add_request", ["self", "req"], "OutputProcessor.add_request(request)"),
         ("OutputProcessor", "abort_requests", ["self", "ids"], "OutputProcessor.abort_requests(request_ids)"),
         ("OutputProcessor", "propagate_error", ["self", "error"], "OutputProcessor.propagate_error(e)"),
         ("AsyncLLM", "add_request", ["self", "request_id"], "AsyncLLM.add_request(trace_headers)"),
         ("StatLoggerBase", "record", ["self", "stats"], "StatLoggerBase.record(engine_idx)"),
         ("EngineCoreOutput", None, ["request_id", "new_token_ids", "finish_reason"], "EngineCoreOutput.events"),
-        ("EngineCoreRequest", None, ["request_id", "prompt_token_ids", "sampling_params"], "EngineCoreRequest.arrival_time"),
+        (
+            "EngineCoreRequest",
+            None,
+            ["request_id", "prompt_token_ids", "sampling_params"],
+            "EngineCoreRequest.arrival_time",
+        ),
     ],
 )
 def test_another_signature_is_one_warning_and_nothing_is_patched(plugin, caplog, owner, method, parameters, said):

@@ -1,9 +1,10 @@
-"""A real vLLM 0.32's calls of the hooks, replayed on the fakes: the rows are those that the clients and vLLM counted."""
+"""The calls of a real vLLM 0.32, replayed on the fakes: the rows are those that the clients and vLLM counted."""
 
 import gzip
 import json
 import statistics
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -51,7 +52,9 @@ class Player:
                 events=[fake.EngineCoreEvent(type=fake.EngineCoreEventType[n], timestamp=at) for n, at in events or ()],
                 prefill_stats=SimpleNamespace(num_cached_tokens=cached or 0) if events else None,
             ))  # fmt: skip
-        self.stats = SimpleNamespace(iteration_timestamp=iteration, num_generation_tokens=sum(len(o.new_token_ids) for o in outputs))
+        self.stats = SimpleNamespace(
+            iteration_timestamp=iteration, num_generation_tokens=sum(len(o.new_token_ids) for o in outputs)
+        )
         self.v.processor.process_outputs(outputs, stamp, self.stats)
 
     def abort_requests(self, keys, error):
@@ -124,7 +127,7 @@ def test_steps_follow_each_other_and_tokens_reach_the_front_end_after_them(playe
     v, truth = played
     steps = v.steps()
     assert len(steps) == truth["steps"]
-    assert all(here.end_ns <= there.end_ns for here, there in zip(steps, steps[1:], strict=False))
+    assert all(here.end_ns <= there.end_ns for here, there in pairwise(steps))
     ends = {step.attributes[semconv.STEP]: step.end_ns for step in steps}
     delays = [(t.end_ns - ends[t.attributes[semconv.STEP]]) / 1e6 for t in v.trails[0].spans(semconv.TOKEN_SPAN)]
     assert min(delays) >= 0
