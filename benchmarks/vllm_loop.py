@@ -14,8 +14,8 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 BATCHES: Final = (1, 8, 64, 256)
-TOKENS: Final = 40_000
-ROUNDS: Final = 7
+TOKENS: Final = 8_000
+ROUNDS: Final = 5
 REQUEST_TOKENS: Final = 128
 
 
@@ -29,7 +29,7 @@ def main() -> None:
     from tokentrail.export import SendResult, SendStatus
     from tokentrail.integrations import vllm as plugin
 
-    plugin.engine_trail = lambda _: Trail(transport=lambda _: SendResult(SendStatus.DELIVERED))
+    plugin.engine_trail = lambda *_: Trail(transport=lambda _: SendResult(SendStatus.DELIVERED))
     config = SimpleNamespace(
         model_config=SimpleNamespace(served_model_name="m", model="m"),
         cache_config=SimpleNamespace(num_gpu_blocks=1_000),

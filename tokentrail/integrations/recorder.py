@@ -12,6 +12,8 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Final
 
+from opentelemetry.sdk.resources import Resource
+
 from tokentrail import Phase, RequestTrail, Status, Trail, now_ns, semconv
 from tokentrail.arguments import AttributeValue, Carrier
 from tokentrail.request import Recipient
@@ -167,6 +169,8 @@ class EngineRecorder:
             arrival_ns, carrier = min(arrival_ns, seen.arrival_ns), seen.headers
             operation = seen.operation or operation
         if len(self._open) >= MAX_OPEN:
+            if not self.unrecorded:
+                logger.warning("tokentrail records %d requests at a time and leaves out further ones", MAX_OPEN)
             self.unrecorded += 1
             return
         trail = self.trail().start_request(
@@ -244,10 +248,11 @@ class EngineRecorder:
             self._step.ended.append((key, found, outcome))
 
     def aborted(self, key: str, **outcome: Any) -> None:
-        """A request ends now, outside of a step."""
+        """An answer ends now, outside of a step. One that is not OK ends its request, also when
+        others of it are open.
+        """
         found = self._open.pop(key, None)
         if found is not None:
-            found.request.left = 1  # nobody waits for the other answers
             self._end(found, self._clock(), outcome)
 
     def end_all(self, **outcome: Any) -> None:
@@ -318,8 +323,8 @@ class EngineRecorder:
         for found, count in zip(step.emitted, step.counts, strict=True):
             request = found.request
             if request.engine is None:
-                request.engine = engine
-                if engine:
+                request.engine = engine if request.answers[0].prefilling else 0  # there was only one engine before
+                if request.engine:
                     request.trail = self.trail(engine).take_over(self.trail().hand_over(request.trail))
                     for answer in request.answers:
                         answer.recipient = request.trail if answer.index < 0 else request.trail.choice(answer.index)
@@ -363,9 +368,13 @@ def active() -> EngineRecorder | None:
     return _active if _active is not None and _active.on else None
 
 
-def engine_trail(engine: str, resource: Mapping[str, str | int] | None = None) -> Trail:
-    """A trail of OTEL_* variables whose rows say `engine`."""
-    return Trail.from_env(service_name=engine, resource={semconv.ENGINE: engine, **(resource or {})})
+def engine_trail(engine: str, index: int = 0) -> Trail:
+    """A trail of OTEL_* variables whose rows say `engine`. Further engines of a process are instances of their own."""
+    resource = {semconv.ENGINE: engine}
+    if index:
+        process = Resource.create().attributes.get(semconv.SERVICE_INSTANCE_ID, "")
+        resource[semconv.SERVICE_INSTANCE_ID] = f"{process}-{index}"
+    return Trail.from_env(service_name=engine, resource=resource)
 
 
 def wanted(switch: str, environment: Mapping[str, str] = os.environ) -> bool:

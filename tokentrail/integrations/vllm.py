@@ -148,7 +148,7 @@ class Hooks:
     """The work of the wrapped methods: it tells the recorder."""
 
     def __init__(self, vllm_config: Any, events: Any) -> None:
-        self.recorder = EngineRecorder("vllm", _served_name(vllm_config), lambda _: engine_trail("vllm"))
+        self.recorder = EngineRecorder("vllm", _served_name(vllm_config), lambda index: engine_trail("vllm", index))
         self.recorder.on_fault = self._trace_again
         self._config = vllm_config
         self._engines: dict[int, int] = {}  # data parallelism: vLLM's index of an engine -> the recorder's

@@ -58,8 +58,8 @@ class Vllm:
         self.processor = self.fake.OutputProcessor()
         self.llm = self.fake.AsyncLLM(self.processor)
 
-    def _trail(self, engine):
-        assert engine == "vllm"
+    def _trail(self, engine, index):
+        assert (engine, index) == ("vllm", len(self.trails))
         self.trails.append(MemoryTrail(clock=self.clock, resource={semconv.ENGINE: engine}))
         return self.trails[-1]
 

@@ -114,6 +114,19 @@ def test_the_path_says_the_operation(engine, path, operation):
     assert seen[0].operation == operation
 
 
+def test_the_request_is_forgotten_in_a_task_that_serves_several(engine):
+    async def two():
+        scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
+
+        async def ignore(_):
+            pass
+
+        await serve(200, [])(scope, None, ignore)
+        return incoming.get()
+
+    assert asyncio.run(two()) is None
+
+
 def test_without_a_recorder_nothing_is_looked_at():
     seen = []
     assert post(serve(503, seen)).status_code == 503

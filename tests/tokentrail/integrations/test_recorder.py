@@ -286,11 +286,36 @@ def test_an_error_of_the_engine_itself_passes_and_is_no_fault(recorder):
     assert recorder.on
 
 
-def test_requests_beyond_the_limit_are_counted(recorder, monkeypatch):
+def test_requests_beyond_the_limit_are_counted_and_said_once(recorder, monkeypatch, caplog):
     monkeypatch.setattr(module, "MAX_OPEN", 2)
-    for key in "abc":
+    for key in "abcd":
         arrive(recorder, key)
-    assert (recorder.unrecorded, recorder.is_open("b"), recorder.is_open("c")) == (1, True, False)
+    assert (recorder.unrecorded, recorder.is_open("b"), recorder.is_open("c")) == (2, True, False)
+    assert len(caplog.records) == 1
+
+
+def test_an_output_without_tokens_does_not_end_a_prefill(recorder, trails):
+    arrive(recorder)
+    recorder.entered("a", Phase.PREFILL, T0 + 1 * MS)
+    recorder.emitted(["a"], [0])
+    step(recorder, T0 + 10 * MS, later=0)
+    recorder.emitted(["a"], [1])
+    recorder.finished("a")
+    step(recorder, T0 + 20 * MS, later=0)
+    [row] = rows(trails[0])
+    assert phases(trails[0], row) == [("queued", 1), ("prefill", 19)]
+
+
+def test_a_request_stays_with_the_only_engine_that_there_was(recorder, trails):
+    arrive(recorder)
+    recorder.emitted(["a"], [1])
+    step(recorder, T0 + 10 * MS)
+    recorder.several = True
+    recorder.emitted(["a"], [2])
+    recorder.finished("a")
+    step(recorder, T0 + 20 * MS, engine=1)
+    [row] = rows(trails[0])
+    assert row.attributes[semconv.OUTPUT_TOKENS] == 3
 
 
 @pytest.mark.parametrize(
@@ -329,11 +354,12 @@ def test_the_active_recorder_is_the_one_that_records(recorder):
 def test_a_trail_of_an_engine_names_it(monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.delenv("OTEL_SERVICE_NAME", raising=False)
-    one, two = module.engine_trail("vllm"), module.engine_trail("vllm")
+    one, two = module.engine_trail("vllm"), module.engine_trail("vllm", 1)
     resources = [dict(trail._provider.resource.attributes) for trail in (one, two)]
     one.shutdown(0)
     two.shutdown(0)
     assert [(r["service.name"], r[semconv.ENGINE]) for r in resources] == [("vllm", "vllm")] * 2
+    assert resources[1]["service.instance.id"] == resources[0]["service.instance.id"] + "-1"
 
 
 def children(recorder, n=2, **given):
