@@ -24,7 +24,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -119,7 +119,8 @@ def make_model(folder: Path) -> None:
     vocabulary = {"<unk>": 0, "<s>": 1, "</s>": 2, **{f"w{number}": number for number in range(3, WORDS)}}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>", eos_token="</s>")
+    tokenizer_class: Any = PreTrainedTokenizerFast
+    fast = tokenizer_class(tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>", eos_token="</s>")
     fast.chat_template = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
     fast.save_pretrained(folder)
     config = LlamaConfig(
@@ -144,7 +145,7 @@ def server(python: Path, folder: Path, sink: str, extra: tuple[str, ...], tape: 
         environment |= {"PYTHONPATH": str(Path(__file__).parents[1]), "VLLM_TAPE": str(tape)}
         extra = ("--middleware", "benchmarks.vllm_tape.Tape", *extra)
     log = (folder / "vllm.log").open("ab+")
-    command = [python.parent / "vllm", "serve", folder / MODEL, "--port", str(port), *SERVE, *extra]
+    command: list[str | Path] = [python.parent / "vllm", "serve", folder / MODEL, "--port", str(port), *SERVE, *extra]
     process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=folder, start_new_session=True)
     url = f"http://127.0.0.1:{port}"
     try:
@@ -209,10 +210,10 @@ def _prompt(words: int, rng: random.Random) -> str:
     return " ".join(f"w{rng.randrange(3, WORDS)}" for _ in range(words))
 
 
-async def _all(calls: list[Any], at_once: int) -> list[Call]:
+async def _all(calls: Sequence[Awaitable[list[Call]]], at_once: int) -> list[Call]:
     places = asyncio.Semaphore(at_once)
 
-    async def one(call: Any) -> list[Call]:
+    async def one(call: Awaitable[list[Call]]) -> list[Call]:
         async with places:
             return await call
 
@@ -247,7 +248,8 @@ async def _chat(client: AsyncOpenAI, kind: str, prompt: str, tokens: int, **give
     call = Call(kind, sent_ns=now_ns(), choices=given.get("n", 1))
     usage = {"include_usage": True, "continuous_usage_stats": True}
     extra = {"ignore_eos": True, "return_token_ids": True} | given.pop("extra_body", {})
-    stream = await client.chat.completions.create(
+    create: Any = client.chat.completions.create  # vLLM takes more than the official signature
+    stream = await create(
         model=MODEL, messages=[{"role": "user", "content": prompt}], max_tokens=tokens, stream=True,
         stream_options=usage, extra_body=extra, **given,
     )  # fmt: skip

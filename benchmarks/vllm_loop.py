@@ -29,7 +29,8 @@ def main() -> None:
     from tokentrail.export import SendResult, SendStatus
     from tokentrail.integrations import vllm as plugin
 
-    plugin.engine_trail = lambda *_: Trail(transport=lambda _: SendResult(SendStatus.DELIVERED))
+    trail = Trail(transport=lambda _: SendResult(SendStatus.DELIVERED))
+    vars(plugin)["engine_trail"] = lambda *_: trail
     config = SimpleNamespace(
         model_config=SimpleNamespace(served_model_name="m", model="m"),
         cache_config=SimpleNamespace(num_gpu_blocks=1_000),

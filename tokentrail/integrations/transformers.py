@@ -98,7 +98,7 @@ def record_continuous_batching(model: str, trail: Trail | None = None) -> Engine
     """
     from transformers.generation.continuous_batching import continuous_api, scheduler
 
-    classes = {
+    classes: dict[str, Any] = {
         "ContinuousBatchProcessor": continuous_api.ContinuousBatchProcessor,
         "Scheduler": scheduler.Scheduler,
     }
