@@ -1,6 +1,6 @@
 """Keeps the calls that vLLM makes of the plugin's hooks, one JSON line each, without any token or text.
 
-vLLM loads it as a middleware (`vllm_inside.py --tape`). The tests replay such a tape on fakes of vLLM.
+vLLM loads it as a middleware (`vllm_inside.py` with the option `tape`). The tests replay such a tape on fakes of vLLM.
 """
 
 from __future__ import annotations
