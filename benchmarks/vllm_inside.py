@@ -1,9 +1,9 @@
 """vLLM recorded from inside, against two witnesses: the official openai client and vLLM's own `/metrics`.
 
-`make test-vllm` runs it. It starts a real vLLM of another environment (option `python`) with a tiny random model, once under
-KV-cache pressure (32 long requests, 24 blocks) and once with 60 mixed requests: chat and completions, streamed and not,
-n = 2, stop strings, several prompts in one call, aborts, refusals, callers' traces, tenants. It fails where a count
-differs. `cost`: the time that vLLM's event loop spends on one token, with and without the recording
+`make test-vllm` runs it. It starts a real vLLM of another environment (option `python`) with a tiny random model, once
+under KV-cache pressure (32 long requests, 24 blocks) and once with 60 mixed requests: chat and completions, streamed
+and not, n = 2, stop strings, several prompts in one call, aborts, refusals, callers' traces, tenants. It fails where a
+count differs. `cost`: the time that vLLM's event loop spends on one token, with and without the recording
 (`benchmarks/vllm_loop.py`). The option `tape` keeps the calls of the hooks, which the tests replay.
 """
 
