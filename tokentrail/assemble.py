@@ -447,7 +447,7 @@ def _sorted(batch: Batch) -> _Sorted:
 
 
 def _chosen(steps: StepColumns, rows: I64) -> StepColumns:
-    return StepColumns(steps.start[rows], steps.end[rows], steps.values[rows])
+    return StepColumns(*(column[rows] for column in steps))
 
 
 def _chosen_tokens(tokens: _Tokens, rows: npt.NDArray[np.bool_]) -> _Tokens:

@@ -22,6 +22,7 @@ class ColdStart:
         trace_id: int,
         new_span_id: Callable[[], int],
         clock: Callable[[], int],
+        start_ns: int | None = None,
     ) -> None:
         self._model = model
         self._record = record
@@ -29,16 +30,17 @@ class ColdStart:
         self._span_id = new_span_id()
         self._new_span_id = new_span_id
         self._clock = clock
-        self._start = clock()
+        self._start = start_ns
 
     def __enter__(self) -> ColdStart:
-        self._start = self._clock()
+        if self._start is None:
+            self._start = self._clock()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._emit("", self._span_id, 0, self._start, _error_type(error))
+        self._emit("", self._span_id, 0, self._start or 0, self._clock(), _error_type(error))
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -47,12 +49,16 @@ class ColdStart:
         try:
             yield
         except BaseException as error:
-            self._emit(name, self._new_span_id(), self._span_id, start, _error_type(error))
+            self._emit(name, self._new_span_id(), self._span_id, start, self._clock(), _error_type(error))
             raise
-        self._emit(name, self._new_span_id(), self._span_id, start, "")
+        self.passed(name, start, self._clock())
 
-    def _emit(self, phase: str, span_id: int, parent_id: int, start: int, error_type: str) -> None:
-        span = ColdStartSpan(self._model, phase, self._trace_id, span_id, parent_id, start, self._clock(), error_type)
+    def passed(self, name: str, start_ns: int, end_ns: int) -> None:
+        """A sub-phase that is over and that somebody else timed (unix ns)."""
+        self._emit(name, self._new_span_id(), self._span_id, start_ns, end_ns, "")
+
+    def _emit(self, phase: str, span_id: int, parent_id: int, start: int, end: int, error_type: str) -> None:
+        span = ColdStartSpan(self._model, phase, self._trace_id, span_id, parent_id, start, end, error_type)
         self._record((Kind.COLD, span))
 
 

@@ -57,7 +57,7 @@ _SMALL_REST: Final = 4
 _NO_SPANS: Final = (Kind.START, Kind.CHOICE, Kind.LEAVE)
 END_COST: Final = 32
 """The end of a request takes as long to build as about so many tokens."""
-_STEP_INTS: Final = 2 + len(STEP_ATTRIBUTES)
+_STEP_INTS: Final = 3 + len(STEP_ATTRIBUTES)
 _FIRST_COUNT: Final = 3
 """Position of the first number of a step that may be unknown."""
 _pack: Final = struct.Struct(f"={_STEP_INTS}q").pack
@@ -75,9 +75,9 @@ subject_of: Final = itemgetter(1)
 class StepRun:
     """Steps in a row with the same requests.
 
-    Each step that waits is a row: in `numbers` the start (unix ns), the end and the values of `STEP_ATTRIBUTES`; in
-    `counts`, unless `width` is 0, the number of tokens of each request in so many bytes. Rows are added before the
-    record that stands for them, and each in one C call. Threads may therefore share a run.
+    Each step that waits is a row: in `numbers` the start (unix ns), the end, the values of `STEP_ATTRIBUTES` and when
+    its tokens were emitted; in `counts`, unless `width` is 0, the number of tokens of each request in so many bytes.
+    Rows are added before the record that stands for them, and each in one C call. Threads may therefore share a run.
     """
 
     __slots__ = ("counts", "emitted", "numbers", "width")
@@ -174,18 +174,22 @@ class Recorder:
         kv_used: int | None = UNKNOWN,
         kv_total: int | None = UNKNOWN,
         kv_evicted: int | None = UNKNOWN,
+        emitted_ns: int | None = None,
     ) -> None:
         """Records one engine step, from `start_ns` to `end_ns` (unix ns). `emitted` are the requests that got tokens in
-        it, or their choices; `counts` is the number of tokens of each (None: one each). All its tokens end with it. A
+        it, or their choices; `counts` is the number of tokens of each (None: one each). Its tokens are
+        emitted at `emitted_ns`, by default at its end: a front end in another process than the engine has them later. A
         number that the engine does not know is left out or None, and absent from the span. This is the hot path.
         """
         try:
             if emitted.__class__ is not list:
                 emitted = tuple(emitted)
+            if emitted_ns is None:
+                emitted_ns = end_ns
             try:
                 numbers = _pack(
                     start_ns, end_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted, kv_used,
-                    kv_total, kv_evicted,
+                    kv_total, kv_evicted, emitted_ns,
                 )  # fmt: skip
                 if counts is None:
                     width, packed = 0, b""
@@ -197,7 +201,7 @@ class Recorder:
                 width = 0 if counts is None else _WIDE
                 numbers, packed = self._unusual(
                     emitted, counts, start_ns, end_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted,
-                    kv_used, kv_total, kv_evicted,
+                    kv_used, kv_total, kv_evicted, emitted_ns,
                 )  # fmt: skip
             records = self._records
             if self._closed or len(records) >= MAX_PENDING_RECORDS:
@@ -287,7 +291,7 @@ def take(records: Records, spans: int) -> Batch:
 
 
 def step_ints(steps: Sequence[Rows]) -> I64:
-    """The integers of steps, (S, 11): start, end, then the values of `STEP_ATTRIBUTES`."""
+    """The integers of steps, (S, 12): start, end, the values of `STEP_ATTRIBUTES`, and when tokens were emitted."""
     return np.frombuffer(b"".join([rows.numbers for rows in steps]), np.int64).reshape(-1, _STEP_INTS)
 
 

@@ -72,6 +72,8 @@ SERVICE_NAME: Final = "service.name"
 SERVICE_INSTANCE_ID: Final = "service.instance.id"
 VARIANT: Final = "tokentrail.variant"
 """The experiment label: which technique or configuration this process runs."""
+ENGINE: Final = "tokentrail.engine"
+"""The product whose process this is (`vllm`, `sglang`, `transformers`), when the SDK records for it from inside."""
 DEVICE_NAME: Final = "tokentrail.device.name"
 DEVICE_COUNT: Final = "tokentrail.device.count"
 

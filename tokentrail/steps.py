@@ -20,11 +20,12 @@ _slot_of = attrgetter("slot")
 
 class StepColumns(NamedTuple):
     """S steps: `values` is (S, 9) in the order of `semconv.STEP_ATTRIBUTES`, negative where one is not known; stamps in
-    unix ns.
+    unix ns. `emitted`: when the tokens of a step were.
     """
 
     start: I64
     end: I64
+    emitted: I64
     values: I64
 
 
@@ -38,8 +39,8 @@ class TokenOwners(NamedTuple):
 def step_columns(steps: Sequence[Rows]) -> StepColumns:
     """The steps' own numbers."""
     table = step_ints(steps)
-    stamps = np.maximum(table[:, :2], 0) // STAMP_NS * STAMP_NS
-    return StepColumns(stamps[:, 0], np.maximum(stamps[:, 0], stamps[:, 1]), table[:, 2:])
+    start, end, emitted = np.maximum(table[:, [0, 1, -1]], 0).T // STAMP_NS * STAMP_NS
+    return StepColumns(start, np.maximum(start, end), np.maximum(start, emitted), table[:, 2:-1])
 
 
 def token_owners(steps: Sequence[Rows]) -> TokenOwners:
@@ -56,7 +57,7 @@ def token_columns(
     owners: TokenOwners, steps: StepColumns, slots: Slots, refuse: Callable[[int, int], None]
 ) -> tuple[TokenRun, I64] | None:
     """Gives the steps' tokens to their requests: the tokens, and the step number of each. `refuse` gets the slot that
-    tells why tokens are refused, and their number: `ENDED_SLOT` where the step was over after the end of the request,
+    tells why tokens are refused, and their number: `ENDED_SLOT` where a token was emitted after the end of its request,
     `FOREIGN_SLOT` for a request of no or another trail.
 
     step 0 emits to slots (7, 2), step 1 to (7,); every request gets one token
@@ -69,7 +70,7 @@ def token_columns(
     alive = step < slots.last_step[owner]
     late = np.flatnonzero(~alive)
     if len(late):
-        alive[late] = steps.end[step[late]] <= slots.end[owner[late]]
+        alive[late] = steps.emitted[step[late]] <= slots.end[owner[late]]
         refuse(FOREIGN_SLOT, int(np.count_nonzero(foreign)))
         refuse(ENDED_SLOT, int(np.count_nonzero(owner[~alive & ~foreign] != NO_SLOT)))
         owner, step = owner[alive], step[alive]
@@ -77,7 +78,7 @@ def token_columns(
         return None
     order = np.argsort(owner.astype(np.uint16) if slots.capacity <= 1 << 16 else owner, kind="stable")
     step = step[order]
-    return slots.advance(owner[order], steps.end[step]), steps.values[:, 0][step]
+    return slots.advance(owner[order], steps.emitted[step]), steps.values[:, 0][step]
 
 
 def _owners(runs: Sequence[tuple[Sequence[Recipient], int]]) -> TokenOwners:

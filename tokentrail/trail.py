@@ -211,10 +211,12 @@ class Trail(Recorder):
         except Exception as error:
             self._guard.failed("recording a KV event", error)
 
-    def cold_start(self, model: str) -> ColdStart:
-        """`with trail.cold_start(model) as cold: with cold.phase("load_weights"): …` around an engine's start."""
+    def cold_start(self, model: str, *, start_ns: int | None = None) -> ColdStart:
+        """`with trail.cold_start(model) as cold: with cold.phase("load_weights"): …` around an engine's start, which
+        began at `start_ns` (unix ns; by default when the block is entered).
+        """
         ids = self._provider.id_generator
-        return ColdStart(model, self._record, ids.generate_trace_id(), ids.generate_span_id, self._clock)
+        return ColdStart(model, self._record, ids.generate_trace_id(), ids.generate_span_id, self._clock, start_ns)
 
     def flush(self, timeout_s: float = 5.0) -> bool:
         """Sends everything recorded so far; False when the time is up before all of it is delivered or dropped."""
@@ -299,7 +301,7 @@ class DisabledTrail(Trail):
     def kv_event(self, *_: Any, **__: Any) -> None:
         """Does nothing."""
 
-    def cold_start(self, model: str) -> ColdStart:
+    def cold_start(self, model: str, *, start_ns: int | None = None) -> ColdStart:
         """A cold start that records nothing."""
         return ColdStart(model, lambda _: None, 0, lambda: 0, now_ns)
 

@@ -193,6 +193,33 @@ def test_an_open_request_is_announced_on_arrival_and_every_five_seconds(trail, c
     assert len(trail.spans(semconv.OPEN_SPAN)) == 2
 
 
+def test_tokens_may_be_emitted_after_the_end_of_their_step(trail):
+    request = start(trail)
+    trail.step(0, T0, T0 + 10 * MS, [request], emitted_ns=T0 + 12 * MS)
+    trail.step(1, T0 + 10 * MS, T0 + 20 * MS, [request], emitted_ns=T0 + 25 * MS)
+    request.end(T0 + 25 * MS)
+    assert [step.duration_ns for step in trail.spans(semconv.STEP_SPAN)] == [10 * MS, 10 * MS]
+    assert [token.duration_ns for token in trail.spans(semconv.TOKEN_SPAN, parent=request)] == [12 * MS, 13 * MS]
+
+
+def test_a_token_that_was_emitted_after_the_end_is_late_although_its_step_was_over_before(trail):
+    request = start(trail)
+    request.end(T0 + 11 * MS)
+    trail.step(0, T0, T0 + 10 * MS, [request], emitted_ns=T0 + 12 * MS)
+    trail.step(1, T0, T0 + 10 * MS, [request], emitted_ns=T0 + 11 * MS)
+    assert len(trail.spans(semconv.TOKEN_SPAN, parent=request)) == 1
+    assert trail.stats.drops == {"late": 1}
+
+
+def test_a_cold_start_that_began_before_the_sdk_was_there(trail, clock):
+    clock.advance(9 * MS)
+    with trail.cold_start("m", start_ns=T0 + 1 * MS) as cold:
+        cold.passed("import", T0 + 1 * MS, T0 + 3 * MS)
+    (whole,), (part,) = trail.spans(semconv.COLD_START_SPAN), trail.spans("tokentrail.cold_start.import")
+    assert (whole.start_ns - T0, whole.duration_ns) == (1 * MS, 8 * MS)
+    assert (part.start_ns - T0, part.duration_ns, part.parent_id) == (1 * MS, 2 * MS, whole.span_id)
+
+
 def test_a_cold_start_and_its_phases(trail, clock):
     try:
         with trail.cold_start("m") as cold:

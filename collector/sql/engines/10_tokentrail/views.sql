@@ -40,7 +40,7 @@ WITH
 SELECT
     end, start, trace_id, span_id, parent_span_id,
     text['gen_ai.response.id'] AS request_id,
-    'tokentrail' AS engine,
+    if(resource['tokentrail.engine'] = '', 'tokentrail', resource['tokentrail.engine']) AS engine,
     service, instance, variant,
     if(kind = 3, 'client', 'server') AS vantage,
     text['gen_ai.operation.name'] AS operation,
@@ -84,7 +84,7 @@ SELECT
     trace_id,
     toFixedString(if(ended, toString(tokentrail_spans.span_id), parent_span_id), 8) AS span_id,
     text['gen_ai.response.id'] AS request_id,
-    'tokentrail' AS engine,
+    if(resource['tokentrail.engine'] = '', 'tokentrail', resource['tokentrail.engine']) AS engine,
     service, instance, variant,
     if(kind = 3, 'client', 'server') AS vantage,
     text['gen_ai.operation.name'] AS operation,
@@ -149,7 +149,7 @@ WHERE startsWith(claim, 'tokentrail.kv.');
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_cold_starts TO cold_starts AS
 SELECT
     start, duration_ns, trace_id, span_id, parent_span_id,
-    'tokentrail' AS engine,
+    if(resource['tokentrail.engine'] = '', 'tokentrail', resource['tokentrail.engine']) AS engine,
     service, instance, variant,
     text['gen_ai.request.model'] AS model,
     substring(name, length('tokentrail.cold_start.') + 1) AS phase,

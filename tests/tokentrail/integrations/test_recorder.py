@@ -1,0 +1,447 @@
+"""The recorder alone: what an engine's hooks tell becomes rows, steps and phases."""
+
+import logging
+
+import pytest
+
+from tests.tokentrail.support import MS, T0
+from tokentrail import Phase, Status, semconv
+from tokentrail.integrations import recorder as module
+from tokentrail.integrations.recorder import EngineRecorder, Incoming, incoming, process_start_ns, wanted
+from tokentrail.testing import MemoryTrail
+
+
+@pytest.fixture
+def trails(clock):
+    return {}
+
+
+@pytest.fixture
+def recorder(trails, clock):
+    def open_trail(index):
+        trails[index] = MemoryTrail(clock=clock)
+        return trails[index]
+
+    return EngineRecorder("vllm", "m", open_trail, clock)
+
+
+def arrive(recorder, key="a", at=T0, **given):
+    known = {"operation": "chat", "request_id": f"chatcmpl-{key}", "arrival_ns": at, "input_tokens": 7}
+    recorder.arrived(key, **known | given)
+
+
+def step(recorder, end, *, engine=0, later=2 * MS, **numbers):
+    recorder.stepped(engine, emitted_ns=end + later, end_ns=end, **numbers)
+
+
+def rows(trail):
+    return trail.spans("chat m")
+
+
+def tokens(trail, row):
+    return [
+        round(token.duration_ns / MS, 3) for token in trail.spans(semconv.TOKEN_SPAN) if token.parent_id == row.span_id
+    ]
+
+
+def steps(trail):
+    return sorted(trail.spans(semconv.STEP_SPAN), key=lambda span: span.attributes[semconv.STEP])
+
+
+def phases(trail, row):
+    return [
+        (span.attributes[semconv.PHASE_NAME], span.duration_ns / MS)
+        for span in sorted(trail.spans(semconv.PHASE_SPAN), key=lambda span: span.start_ns)
+        if span.parent_id == row.span_id
+    ]
+
+
+def test_a_request_from_arrival_to_finish(recorder, trails):
+    arrive(recorder, model="lora-a", attributes={semconv.REQUEST_MAX_TOKENS: 5})
+    recorder.entered("a", Phase.PREFILL, T0 + 3 * MS)
+    recorder.cached("a", 4)
+    recorder.emitted(["a"], [1])
+    step(recorder, T0 + 10 * MS, running=1, waiting=2, kv_used=3, kv_total=9)
+    recorder.emitted(["a"], [3])
+    recorder.finished("a", finish_reason="length")
+    step(recorder, T0 + 20 * MS, running=0, waiting=0)
+
+    [row] = trails[0].spans("chat lora-a")
+    assert {key: row.attributes[key] for key in (
+        semconv.PROVIDER_NAME, semconv.RESPONSE_ID, semconv.INPUT_TOKENS, semconv.OUTPUT_TOKENS, semconv.CACHED_TOKENS,
+        semconv.FINISH_REASON, semconv.STATUS, semconv.REQUEST_MAX_TOKENS,
+    )} == {
+        semconv.PROVIDER_NAME: "vllm", semconv.RESPONSE_ID: "chatcmpl-a", semconv.INPUT_TOKENS: 7,
+        semconv.OUTPUT_TOKENS: 4, semconv.CACHED_TOKENS: 4, semconv.FINISH_REASON: "length", semconv.STATUS: "ok",
+        semconv.REQUEST_MAX_TOKENS: 5,
+    }  # fmt: skip
+    assert (row.start_ns, row.duration_ns) == (T0, 22 * MS)
+    assert tokens(trails[0], row) == [12, 10, 0, 0]
+    assert phases(trails[0], row) == [("queued", 3), ("prefill", 9), ("decode", 10)]
+    first, second = steps(trails[0])
+    assert (first.start_ns, first.end_ns) == (T0 + 3 * MS, T0 + 10 * MS)
+    assert (second.start_ns, second.end_ns) == (T0 + 10 * MS, T0 + 20 * MS)
+    assert [first.attributes[key] for key in (semconv.STEP_RUNNING, semconv.STEP_WAITING, semconv.STEP_KV_USED)] == [
+        1,
+        2,
+        3,
+    ]
+    assert [s.attributes[semconv.STEP] for s in (first, second)] == [0, 1]
+
+
+def test_the_events_of_a_step_may_come_after_its_tokens_and_after_the_finish(recorder, trails):
+    arrive(recorder)
+    recorder.emitted(["a"], [1])
+    recorder.finished("a", finish_reason="length")
+    recorder.entered("a", Phase.PREFILL, T0 + 4 * MS)
+    step(recorder, T0 + 10 * MS)
+    [row] = rows(trails[0])
+    assert phases(trails[0], row) == [("queued", 4), ("prefill", 8)]
+    assert not recorder.is_open("a")
+
+
+def test_a_preempted_request_goes_through_prefill_again(recorder, trails):
+    arrive(recorder)
+    recorder.entered("a", Phase.PREFILL, T0 + 1 * MS)
+    recorder.cached("a", 0)
+    recorder.emitted(["a"], [1])
+    step(recorder, T0 + 10 * MS, later=0)
+    recorder.emitted(["a"], [1])
+    recorder.entered("a", Phase.PREEMPTED, T0 + 15 * MS)
+    recorder.entered("a", Phase.PREFILL, T0 + 25 * MS)
+    recorder.cached("a", 64)
+    step(recorder, T0 + 30 * MS, later=0)
+    recorder.emitted(["a"], [1])
+    recorder.finished("a")
+    step(recorder, T0 + 40 * MS, later=0)
+    [row] = rows(trails[0])
+    assert phases(trails[0], row) == [
+        ("queued", 1), ("prefill", 9), ("decode", 5), ("preempted", 10), ("prefill", 5), ("decode", 10),
+    ]  # fmt: skip
+    assert row.attributes[semconv.PREEMPTIONS] == 1
+    assert row.attributes[semconv.CACHED_TOKENS] == 0
+    assert [s.attributes[semconv.STEP_PREEMPTED] for s in steps(trails[0])] == [0, 1, 0]
+
+
+def test_an_idle_engine_has_no_step_that_lasts_as_long_as_the_idleness(recorder, trails):
+    arrive(recorder)
+    recorder.emitted(["a"], [1])
+    recorder.finished("a")
+    step(recorder, T0 + 10 * MS, running=0, waiting=0)
+    arrive(recorder, "b", T0 + 500 * MS)
+    arrive(recorder, "c", T0 + 501 * MS)
+    step(recorder, T0 + 510 * MS, running=2, waiting=0)  # a part of a prefill: no token, no event
+    step(recorder, T0 + 520 * MS, running=0, waiting=1)
+    step(recorder, T0 + 530 * MS, running=0, waiting=0)
+    step(recorder, T0 + 900 * MS)  # nothing says when it began
+    assert [(s.start_ns - T0) / MS for s in steps(trails[0])] == [0, 500, 510, 520, 900]
+
+
+def test_a_known_duration_goes_before_what_is_derived(recorder, trails):
+    arrive(recorder)
+    step(recorder, T0 + 10 * MS, running=1)
+    step(recorder, T0 + 30 * MS, duration_ns=4 * MS, running=1)
+    assert [s.duration_ns / MS for s in steps(trails[0])] == [10, 4]
+
+
+def test_without_numbers_an_engine_is_busy_while_requests_are_open(recorder, trails):
+    arrive(recorder)
+    step(recorder, T0 + 10 * MS)
+    recorder.finished("a")
+    step(recorder, T0 + 20 * MS, running=None)
+    step(recorder, T0 + 90 * MS)
+    assert [(s.start_ns - T0) / MS for s in steps(trails[0])] == [0, 10, 90]
+
+
+def test_an_abort_ends_now_and_keeps_the_tokens_of_the_step_under_way(recorder, trails, clock):
+    arrive(recorder)
+    recorder.emitted(["a"], [1])
+    clock.advance(12 * MS)
+    recorder.aborted("a", status=Status.CANCELLED, finish_reason="abort")
+    recorder.aborted("a", status=Status.ERROR)
+    recorder.emitted(["a"], [1])
+    step(recorder, T0 + 10 * MS)
+    [row] = rows(trails[0])
+    assert (row.attributes[semconv.STATUS], row.duration_ns) == ("cancelled", 12 * MS)
+    assert tokens(trails[0], row) == [12]
+
+
+def test_requests_that_nobody_announced_are_ignored(recorder, trails):
+    recorder.emitted(["x"], [1])
+    recorder.entered("x", Phase.PREFILL, T0)
+    recorder.entered("x", Phase.PREEMPTED, T0)
+    recorder.cached("x", 1)
+    recorder.finished("x")
+    recorder.aborted("x")
+    step(recorder, T0 + MS)
+    [one] = steps(trails[0])
+    assert one.attributes[semconv.STEP_PREEMPTED] == 0
+
+
+def test_an_engine_that_dies_fails_what_is_open_but_not_what_was_finished(recorder, trails, clock):
+    arrive(recorder)
+    arrive(recorder, "b")
+    recorder.emitted(["a"], [1])
+    recorder.finished("a", finish_reason="stop")
+    clock.advance(5 * MS)
+    recorder.end_all(status=Status.ERROR, error_type="EngineDeadError")
+    assert [(r.attributes[semconv.STATUS], r.attributes.get(semconv.ERROR_TYPE)) for r in rows(trails[0])] == [
+        ("ok", None), ("error", "EngineDeadError"),
+    ]  # fmt: skip
+
+
+def test_a_key_may_be_used_again_before_the_step_is_over(recorder, trails):
+    arrive(recorder)
+    recorder.finished("a")
+    arrive(recorder, at=T0 + MS)
+    step(recorder, T0 + 2 * MS)
+    assert recorder.is_open("a")
+    assert len(rows(trails[0])) == 1
+
+
+def test_requests_go_on_in_the_trail_of_the_engine_that_answers(recorder, trails):
+    recorder.several = True
+    arrive(recorder)
+    arrive(recorder, "b")
+    recorder.entered("b", Phase.PREFILL, T0 + MS)
+    recorder.emitted(["b"], [1])
+    step(recorder, T0 + 10 * MS, engine=1, kv_used=5)
+    recorder.emitted(["a"], [1])
+    step(recorder, T0 + 11 * MS, kv_used=2)
+    recorder.emitted(["b"], [1])
+    recorder.finished("b")
+    step(recorder, T0 + 20 * MS, engine=1, kv_used=6)
+    recorder.finished("a")
+    step(recorder, T0 + 21 * MS)
+    used = [[s.attributes.get(semconv.STEP_KV_USED) for s in steps(trails[i])] for i in (0, 1)]
+    assert used == [[2, None], [5, 6]]
+    assert [[s.attributes[semconv.STEP] for s in steps(trails[i])] for i in (0, 1)] == [[0, 1], [0, 1]]
+    [a], [b] = rows(trails[0]), rows(trails[1])
+    assert (a.attributes[semconv.RESPONSE_ID], b.attributes[semconv.RESPONSE_ID]) == ("chatcmpl-a", "chatcmpl-b")
+    assert tokens(trails[1], b) == [12, 10]
+    assert phases(trails[1], b) == [("queued", 1), ("prefill", 11), ("decode", 10)]
+
+
+def test_the_middleware_knows_the_arrival_the_tenant_and_the_class(recorder, trails):
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    seen = Incoming(T0 - 5 * MS, "chat", [(b"traceparent", parent.encode())], "acme", "gold")
+    token = incoming.set(seen)
+    arrive(recorder, operation="generate_content", carrier={})
+    incoming.reset(token)
+    recorder.finished("a")
+    step(recorder, T0 + 5 * MS)
+    [row] = rows(trails[0])
+    assert seen.recorded
+    assert row.start_ns == T0 - 5 * MS
+    assert (row.attributes[semconv.TENANT], row.attributes[semconv.SLO_CLASS]) == ("acme", "gold")
+    assert f"{row.trace_id:032x}" in parent
+
+
+def test_a_refused_request_is_an_error_with_its_status(recorder, trails, clock):
+    clock.advance(3 * MS)
+    recorder.refused(Incoming(T0, "chat", [], "acme", "gold"), 503)
+    [row] = rows(trails[0])
+    assert (row.attributes[semconv.STATUS], row.attributes[semconv.ERROR_TYPE], row.duration_ns) == (
+        "error",
+        "503",
+        3 * MS,
+    )
+    assert (row.attributes[semconv.TENANT], row.attributes[semconv.SLO_CLASS]) == ("acme", "gold")
+    assert semconv.INPUT_TOKENS not in row.attributes
+
+
+def test_a_fault_switches_off_once_and_ends_what_is_open_as_cancelled(recorder, trails, caplog):
+    class Engine:
+        def work(self, value):
+            return value + 1
+
+    told = []
+    recorder.on_fault = lambda: told.append("off")
+
+    def broken(owner, result, value):
+        assert (result, value) == (2, 1)
+        raise RuntimeError("mine")
+
+    Engine.work = recorder.after(Engine.work, broken)
+    arrive(recorder)
+    recorder.emitted(["a"], [1])
+    with caplog.at_level(logging.ERROR):
+        assert [Engine().work(1), Engine().work(5)] == [2, 6]
+        recorder.fault()
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert "mine" in caplog.text
+    assert told == ["off"]
+    assert not recorder.on
+    assert [row.attributes[semconv.STATUS] for row in rows(trails[0])] == ["cancelled"]
+
+
+def test_an_error_of_the_engine_itself_passes_and_is_no_fault(recorder):
+    class Engine:
+        def work(self):
+            raise KeyError("theirs")
+
+    Engine.work = recorder.after(Engine.work, lambda *_: pytest.fail("called after an error"))
+    with pytest.raises(KeyError):
+        Engine().work()
+    assert recorder.on
+
+
+def test_requests_beyond_the_limit_are_counted_and_said_once(recorder, monkeypatch, caplog):
+    monkeypatch.setattr(module, "MAX_OPEN", 2)
+    for key in "abcd":
+        arrive(recorder, key)
+    assert (recorder.unrecorded, recorder.is_open("b"), recorder.is_open("c")) == (2, True, False)
+    assert len(caplog.records) == 1
+
+
+def test_an_output_without_tokens_does_not_end_a_prefill(recorder, trails):
+    arrive(recorder)
+    recorder.entered("a", Phase.PREFILL, T0 + 1 * MS)
+    recorder.emitted(["a"], [0])
+    step(recorder, T0 + 10 * MS, later=0)
+    recorder.emitted(["a"], [1])
+    recorder.finished("a")
+    step(recorder, T0 + 20 * MS, later=0)
+    [row] = rows(trails[0])
+    assert phases(trails[0], row) == [("queued", 1), ("prefill", 19)]
+
+
+def test_a_request_stays_with_the_only_engine_that_there_was(recorder, trails):
+    arrive(recorder)
+    recorder.emitted(["a"], [1])
+    step(recorder, T0 + 10 * MS)
+    recorder.several = True
+    recorder.emitted(["a"], [2])
+    recorder.finished("a")
+    step(recorder, T0 + 20 * MS, engine=1)
+    [row] = rows(trails[0])
+    assert row.attributes[semconv.OUTPUT_TOKENS] == 3
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}, True),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c:4318/v1/traces"}, True),
+        ({"TOKENTRAIL_VLLM": "true"}, True),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "TOKENTRAIL_VLLM": " FALSE "}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "TOKENTRAIL_VLLM": "0"}, False),
+    ],
+)
+def test_recording_is_wanted_where_an_endpoint_or_the_switch_says_so(environment, expected):
+    assert wanted("TOKENTRAIL_VLLM", environment) is expected
+
+
+def test_the_start_of_this_process_is_before_now_and_after_the_machine_s():
+    import time
+
+    from tokentrail import now_ns
+
+    age_s = (now_ns() - process_start_ns()) / 1e9
+    assert 0 < age_s < time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def test_the_active_recorder_is_the_one_that_records(recorder):
+    module.activate(recorder)
+    assert module.active() is recorder
+    recorder.on = False
+    assert module.active() is None
+    module.activate(None)
+    assert module.active() is None
+
+
+def test_a_trail_of_an_engine_names_it(monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.delenv("OTEL_SERVICE_NAME", raising=False)
+    one, two = module.engine_trail("vllm"), module.engine_trail("vllm", 1)
+    resources = [dict(trail._provider.resource.attributes) for trail in (one, two)]
+    one.shutdown(0)
+    two.shutdown(0)
+    assert [(r["service.name"], r[semconv.ENGINE]) for r in resources] == [("vllm", "vllm")] * 2
+    assert resources[1]["service.instance.id"] == resources[0]["service.instance.id"] + "-1"
+
+
+def children(recorder, n=2, **given):
+    for index in range(n):
+        arrive(recorder, f"{index}_a", request_id="chatcmpl-a", choices=n, index=index, parent="a", **given)
+
+
+def test_answers_of_one_request_are_one_row_with_a_choice_each(recorder, trails):
+    children(recorder)
+    for key, at in (("0_a", 3), ("1_a", 9)):
+        recorder.entered(key, Phase.PREFILL, T0 + at * MS)
+    recorder.emitted(["0_a"], [1])
+    step(recorder, T0 + 10 * MS, later=0)
+    recorder.emitted(["0_a", "1_a"], [1, 1])
+    recorder.finished("0_a", finish_reason="stop")
+    step(recorder, T0 + 20 * MS, later=0)
+    assert rows(trails[0]) == []
+    recorder.emitted(["1_a"], [1])
+    recorder.finished("1_a", finish_reason="length")
+    step(recorder, T0 + 30 * MS, later=0)
+    [row] = rows(trails[0])
+    assert (row.attributes[semconv.OUTPUT_TOKENS], row.attributes[semconv.CHOICE_COUNT]) == (4, 2)
+    assert row.attributes[semconv.FINISH_REASONS] == ["stop", "length"]
+    assert row.duration_ns == 30 * MS
+    assert phases(trails[0], row) == [("queued", 3), ("prefill", 7), ("decode", 20)]
+    found = [(s.attributes[semconv.CHOICE_INDEX], s.duration_ns / MS) for s in trails[0].spans(semconv.TOKEN_SPAN)]
+    assert sorted(found) == [(0, 10), (0, 10), (1, 10), (1, 20)]
+
+
+def test_a_preempted_answer_is_a_phase_of_its_request(recorder, trails):
+    children(recorder)
+    recorder.entered("0_a", Phase.PREFILL, T0 + 3 * MS)
+    recorder.emitted(["0_a", "1_a"], [1, 1])
+    step(recorder, T0 + 10 * MS, later=0)
+    recorder.entered("1_a", Phase.PREEMPTED, T0 + 12 * MS)
+    recorder.entered("1_a", Phase.PREFILL, T0 + 18 * MS)
+    recorder.emitted(["1_a"], [1])
+    for key in ("0_a", "1_a"):
+        recorder.finished(key)
+    step(recorder, T0 + 20 * MS, later=0)
+    [row] = rows(trails[0])
+    assert row.attributes[semconv.PREEMPTIONS] == 1
+    assert phases(trails[0], row) == [("queued", 3), ("prefill", 7), ("decode", 2), ("preempted", 6), ("prefill", 2)]
+
+
+def test_an_aborted_answer_ends_its_request(recorder, trails, clock):
+    children(recorder)
+    clock.advance(5 * MS)
+    recorder.aborted("0_a", status=Status.CANCELLED, finish_reason="abort")
+    recorder.aborted("1_a", status=Status.CANCELLED, finish_reason="abort")
+    [row] = rows(trails[0])
+    assert (row.attributes[semconv.STATUS], row.duration_ns) == ("cancelled", 5 * MS)
+    assert not recorder.is_open("1_a")
+
+
+def test_a_failed_answer_fails_its_request_at_once(recorder, trails):
+    children(recorder)
+    recorder.finished("1_a", status=Status.ERROR, error_type="engine_error", finish_reason="error")
+    step(recorder, T0 + 5 * MS)
+    assert [row.attributes[semconv.STATUS] for row in rows(trails[0])] == ["error"]
+
+
+def test_answers_of_two_engines_keep_all_their_tokens(recorder, trails):
+    recorder.several = True
+    children(recorder)
+    recorder.emitted(["0_a"], [1])
+    step(recorder, T0 + 10 * MS, engine=1)
+    recorder.emitted(["1_a"], [2])
+    step(recorder, T0 + 12 * MS)
+    recorder.finished("0_a")
+    step(recorder, T0 + 20 * MS, engine=1)
+    recorder.finished("1_a")
+    step(recorder, T0 + 22 * MS)
+    [row] = rows(trails[1])
+    assert rows(trails[0]) == []
+    assert row.attributes[semconv.OUTPUT_TOKENS] == 3
+
+
+def test_two_requests_with_several_answers_are_two(recorder, trails):
+    children(recorder)
+    for index in range(2):
+        arrive(recorder, f"{index}_b", choices=2, index=index, parent="b")
+    children(recorder)  # an id that was used before
+    assert len(recorder._open) == 4
+    assert recorder._shared == {}

@@ -1,0 +1,140 @@
+"""transformers for real, with a tiny random model on the CPU."""
+
+import logging
+
+import pytest
+
+from tokentrail import now_ns, semconv
+from tokentrail.integrations import transformers as module
+from tokentrail.testing import MemoryTrail
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def model():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(1)
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=2, max_position_embeddings=256, bos_token_id=1, eos_token_id=None, pad_token_id=0,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).eval()
+
+
+@pytest.fixture
+def trail():
+    return MemoryTrail(clock=now_ns)
+
+
+class Inner:
+    def __init__(self):
+        self.tokens, self.ended = 0, False
+
+    def put(self, value):
+        self.tokens += value.numel()
+
+    def end(self):
+        self.ended = True
+
+
+def test_generate_is_a_request_with_every_token(model, trail):
+    inner = Inner()
+    with module.RequestStreamer(trail, model="tiny", request_id="r-1", tenant="acme", inner=inner) as streamer:
+        answer = model.generate(
+            torch.tensor([[1, 5, 9]]),
+            attention_mask=torch.ones(1, 3),
+            max_new_tokens=6,
+            do_sample=False,
+            streamer=streamer,
+        )
+    [row] = trail.spans("text_completion tiny")
+    assert answer.shape[1] == 9
+    assert (row.attributes[semconv.INPUT_TOKENS], row.attributes[semconv.OUTPUT_TOKENS]) == (3, 6)
+    assert (row.attributes[semconv.STATUS], row.attributes[semconv.RESPONSE_ID], row.attributes[semconv.TENANT]) == (
+        "ok",
+        "r-1",
+        "acme",
+    )
+    assert row.attributes[semconv.PROVIDER_NAME] == "transformers"
+    tokens = trail.spans(semconv.TOKEN_SPAN)
+    assert len(tokens) == 6
+    assert sum(token.duration_ns for token in tokens) <= row.duration_ns
+    assert (inner.tokens, inner.ended) == (9, True)
+
+
+def test_a_generate_that_fails_is_an_error(model, trail):
+    with pytest.raises(ValueError, match="mine"), module.RequestStreamer(trail, model="tiny"):
+        raise ValueError("mine")
+    [row] = trail.spans("text_completion tiny")
+    assert (row.attributes[semconv.STATUS], row.attributes[semconv.ERROR_TYPE]) == ("error", "ValueError")
+
+
+def test_a_batch_is_said_to_be_counted_as_one(model, trail, caplog):
+    with caplog.at_level(logging.WARNING), module.RequestStreamer(trail, model="tiny") as streamer:
+        model.generate(
+            torch.tensor([[1, 5], [1, 6]]), attention_mask=torch.ones(2, 2), max_new_tokens=2, streamer=streamer
+        )
+    assert "one prompt" in caplog.text
+
+
+@pytest.fixture
+def hooked(monkeypatch, trail):
+    from transformers.generation.continuous_batching import continuous_api, scheduler
+
+    for owner, names in (
+        (continuous_api.ContinuousBatchProcessor, ("update_batch", "_handle_request_error")),
+        (scheduler.Scheduler, ("add_waiting_request", "clear_cancelled_requests")),
+    ):
+        for name in names:
+            monkeypatch.setattr(owner, name, getattr(owner, name))  # what the hooks replace comes back
+    return module.record_continuous_batching("tiny", trail)
+
+
+def generate_batch(model, prompts, tokens):
+    from transformers import GenerationConfig
+
+    config = GenerationConfig(max_new_tokens=tokens, do_sample=False, eos_token_id=-1, pad_token_id=0)
+    return model.generate_batch(prompts, generation_config=config, progress_bar=False)
+
+
+def test_continuous_batching_records_every_token_and_step(model, hooked, trail):
+    before = now_ns()
+    answers = generate_batch(model, [[1, 5, 9, 4], [1, 7], [1, 2, 3]], 5)
+    rows = trail.spans("text_completion tiny")
+    assert len(rows) == len(answers) == 3
+    assert sorted(row.attributes[semconv.INPUT_TOKENS] for row in rows) == [2, 3, 4]
+    assert {row.attributes[semconv.OUTPUT_TOKENS] for row in rows} == {5}
+    assert {(row.attributes[semconv.STATUS], row.attributes[semconv.FINISH_REASON]) for row in rows} == {
+        ("ok", "length")
+    }
+    assert {row.attributes[semconv.RESPONSE_ID] for row in rows} == set(answers)
+    assert all(before <= row.start_ns <= row.end_ns <= now_ns() for row in rows)
+    steps = trail.spans(semconv.STEP_SPAN)
+    assert len(steps) >= 5
+    assert max(step.attributes[semconv.STEP_DECODE_TOKENS] for step in steps) <= 3
+    assert sum(step.attributes[semconv.STEP_DECODE_TOKENS] for step in steps) == 3 * 4
+    names = {span.attributes[semconv.PHASE_NAME] for span in trail.spans(semconv.PHASE_SPAN)}
+    assert names == {"queued", "prefill", "decode"}
+    assert hooked.on
+
+
+def test_a_fault_in_the_hooks_harms_no_answer(model, hooked, trail, monkeypatch, caplog):
+    monkeypatch.setattr(hooked, "stepped", lambda *_, **__: 1 / 0)
+    answers = generate_batch(model, [[1, 5, 9, 4], [1, 7]], 4)
+    assert [len(answer.generated_tokens) for answer in answers.values()] == [4, 4]
+    assert not hooked.on
+    assert {row.attributes[semconv.STATUS] for row in trail.spans("text_completion tiny")} <= {"ok", "cancelled"}
+
+
+def test_another_signature_is_one_warning_and_nothing_is_patched(monkeypatch, trail, caplog):
+    from transformers.generation.continuous_batching import continuous_api, scheduler
+
+    monkeypatch.setattr(scheduler.Scheduler, "add_waiting_request", lambda self, request: None)
+    before = continuous_api.ContinuousBatchProcessor.update_batch
+    assert module.record_continuous_batching("tiny", trail) is None
+    assert continuous_api.ContinuousBatchProcessor.update_batch is before
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "Scheduler.add_waiting_request(state)" in caplog.text

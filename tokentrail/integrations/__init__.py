@@ -1,0 +1,1 @@
+"""Recorders for engines that other people wrote. `recorder` knows no engine; each other module hooks into one."""
