@@ -7,12 +7,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO_SECONDS ?=
 BENCH_FLAGS ?=
+FUZZ_FLAGS ?= --count 2000
 # Each file of tests runs in one worker. Many tests wait for processes, so there is one worker more than cores.
 TEST_WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 SYSTEM_PACKAGES := prometheus prometheus-alertmanager chromium docker-compose openssl
 
-.PHONY: help setup system demo test test-fast test-vllm lint format bench constraints clean
+.PHONY: help setup system demo test test-fast test-vllm lint format bench fuzz constraints clean
 
 help:  ## show this help
 	@echo 'tokentrail: SLO monitoring for LLM inference that keeps the trail of every token'
@@ -81,6 +82,9 @@ format: setup  ## let ruff rewrite what it can
 
 bench: setup  ## every published number, with its peer, into benchmarks/results/ (BENCH_FLAGS=--quick for a glance)
 	$(BIN)/python -m benchmarks $(BENCH_FLAGS)
+
+fuzz: setup  ## send broken OTLP to a collector of its own (FUZZ_FLAGS="--seed 7 --count 10000")
+	$(BIN)/python -m tests.fuzz $(FUZZ_FLAGS)
 
 constraints: setup  ## pin what is installed now
 	@$(BIN)/python -m pip freeze --exclude-editable | sed -E 's/\+cpu$$//' | grep -v '^tokentrail' > constraints.txt
