@@ -106,8 +106,9 @@ class GroupCommit:
         failure: LogUnavailableError | None = None
         try:
             self._log.append([frame for frame, _ in batch.values()])
-        except OSError as error:
-            failure = LogUnavailableError(f"the log of {self._signal} cannot be written: {error.strerror or error}")
+        except Exception as error:  # of any kind: the senders must get an answer, and this thread must go on
+            reason = getattr(error, "strerror", None) or error
+            failure = LogUnavailableError(f"the log of {self._signal} cannot be written: {reason}")
         self._report(failure)
         with self._wake:
             self._committing = {}

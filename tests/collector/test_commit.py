@@ -114,6 +114,14 @@ def test_a_payload_that_an_older_collector_stored_is_a_repetition(tmp_path, stat
     assert log.pending == (0, 0)
 
 
+def test_a_failure_of_any_kind_is_answered_and_the_thread_goes_on(commit, log):
+    log.failure = ValueError("a frame that cannot be")
+    with pytest.raises(LogUnavailableError, match="a frame that cannot be"):
+        commit.submit(b"first").result(WAIT_S)
+    log.failure = None
+    assert commit.submit(b"second").result(WAIT_S) is False
+
+
 def test_a_disk_that_fails_refuses_says_so_and_recovers_without_traffic(commit, log, status):
     status.set_ready("start")
     log.failure = OSError(28, "No space left on device")
