@@ -32,7 +32,7 @@ class Engine:
 
     def cold_start(self, at: int) -> None:
         """Two seconds of loading weights and one of warming up."""
-        stamps = iter([at, at, at, at + 2 * SECOND, at + 2 * SECOND, at + 3 * SECOND, at + 3 * SECOND])
+        stamps = iter([at, at, at + 2 * SECOND, at + 2 * SECOND, at + 3 * SECOND, at + 3 * SECOND])
         self.trail._clock = lambda: next(stamps)
         with self.trail.cold_start(MODEL) as cold:
             for phase in ("load_weights", "warm_up"):

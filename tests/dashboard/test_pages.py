@@ -145,7 +145,7 @@ def test_the_waterfall_shows_every_token_and_what_disturbed_it(page, dashboard, 
         "E2E": duration(request["e2e_s"]),
         "Queue": duration(request["queue_s"]),
         "Input tokens": "40",
-        "Cached tokens": "0",
+        "Cached tokens": "–",
         "Output tokens": "48",
         "Preemptions": "1",
     }

@@ -7,7 +7,7 @@ ALTER TABLE requests
     ADD COLUMN IF NOT EXISTS ttft_us UInt32
         MATERIALIZED multiIf(ttft_ns IS NOT NULL, least(intDiv(assumeNotNull(ttft_ns) + 999, 1000), 4294967294), output_tokens = 0, 0, 4294967295) CODEC(NONE),
     ADD COLUMN IF NOT EXISTS tpot_us UInt32
-        MATERIALIZED multiIf(tpot_ns IS NOT NULL, least(intDiv(toUInt64(ceil(assumeNotNull(tpot_ns))) + 999, 1000), 4294967294), output_tokens < 2, 0, 4294967295) CODEC(NONE),
+        MATERIALIZED multiIf(tpot_ns IS NOT NULL, least(intDiv(toUInt64(least(ceil(ifNull(tpot_ns, 0)), 1e16)) + 999, 1000), 4294967294), output_tokens < 2, 0, 4294967295) CODEC(NONE),
     ADD COLUMN IF NOT EXISTS e2e_us UInt32 MATERIALIZED least(intDiv(e2e_ns + 999, 1000), 4294967294) CODEC(NONE),
     ADD COLUMN IF NOT EXISTS is_sampled Bool MATERIALIZED weight != 1,
     ADD COLUMN IF NOT EXISTS surface_cell UInt16 MATERIALIZED

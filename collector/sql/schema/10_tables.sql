@@ -49,7 +49,7 @@ CREATE TABLE IF NOT EXISTS requests
         ttft_ns IS NOT NULL, least(intDiv(assumeNotNull(ttft_ns) + 999, 1000), 4294967294), output_tokens = 0, 0, 4294967295)
         CODEC(NONE),
     tpot_us           UInt32 MATERIALIZED multiIf(
-        tpot_ns IS NOT NULL, least(intDiv(toUInt64(ceil(assumeNotNull(tpot_ns))) + 999, 1000), 4294967294), output_tokens < 2, 0, 4294967295)
+        tpot_ns IS NOT NULL, least(intDiv(toUInt64(least(ceil(ifNull(tpot_ns, 0)), 1e16)) + 999, 1000), 4294967294), output_tokens < 2, 0, 4294967295)
         CODEC(NONE),
     e2e_us            UInt32 MATERIALIZED least(intDiv(e2e_ns + 999, 1000), 4294967294) CODEC(NONE),
     is_sampled        Bool   MATERIALIZED weight != 1,
