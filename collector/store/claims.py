@@ -81,7 +81,8 @@ class Claims:
 
     def _claim(self, segment: str, digests: Iterable[bytes]) -> None:
         """Try to make the next claim. `own` finds out whether the store took it."""
-        newest = int(self._store.query("SELECT max(claim) FROM payload_claims").result_rows[0][0])
+        sql = "SELECT max(claim) FROM payload_claims"
+        newest = int(self._store.query(sql, settings=self._store.layout.decision_settings).result_rows[0][0])
         if newest == self._newest:  # another collector's claim of the next number is not visible yet
             self._lost_numbers += 1
             time.sleep(_PAUSE_S * random.uniform(0.5, 1.5))  # noqa: S311  # collectors must not keep pace
@@ -99,7 +100,7 @@ class Claims:
             column_names=_COLUMNS,
             insert_block=b"".join(rows),
             fmt="RowBinary",
-            settings=_INSERT_SETTINGS | {"insert_deduplication_token": token},
+            settings={**_INSERT_SETTINGS, **self._store.layout.decision_settings, "insert_deduplication_token": token},
         )
 
     def _claims_of(self, digests: set[bytes]) -> list[tuple[int, bytes, str, int]]:
@@ -112,7 +113,8 @@ class Claims:
             SELECT claim, digest, segment, withdrawn FROM payload_claims
             WHERE signal = {{signal:String}} AND prefix IN ({prefixes}) ORDER BY claim
         """
-        found = self._store.client().query(sql, {"signal": self._signal}, settings=_LONGEST_SQL)
+        settings = {**_LONGEST_SQL, **self._store.layout.decision_settings}
+        found = self._store.client().query(sql, {"signal": self._signal}, settings=settings)
         return [(claim, digest, segment, withdrawn) for claim, digest, segment, withdrawn in found.result_rows]
 
     @staticmethod

@@ -65,6 +65,13 @@ class Layout:
         }
 
     @property
+    def decision_settings(self) -> dict[str, str | int]:
+        """Settings of inserts of which the first decides, and of queries for it: any node answers with all of them."""
+        if not self.cluster:
+            return {}
+        return {"insert_quorum": "auto", "insert_quorum_parallel": 0, "select_sequential_consistency": 1}
+
+    @property
     def on_cluster(self) -> str:
         """` ON CLUSTER NAME`, behind the table's name of a statement that every node runs."""
         return f" ON CLUSTER `{self.cluster}`" if self.cluster else ""

@@ -99,12 +99,17 @@ def answers(collector, end_ns):
     return found | {"trail": trail.json()}
 
 
+def stored_requests(collector):
+    window = f"start=2026-01-01T00:00:00Z&end={time.time_ns() // 10**9 + 1}"
+    return collector.get(f"/api/v1/summary?{window}").json()["requests"]["total"]
+
+
 def test_a_backup_under_load_restored_gives_the_same_answers(tmp_path):
     (tmp_path / "slos.yaml").write_text((ROOT / "alerts" / "slos.yaml").read_text())
     collector = Collector(tmp_path / "data", "--slos", str(tmp_path / "slos.yaml")).start()
     load = Load(collector)
     load.start()
-    collector.wait_until(lambda: len(load.acknowledged_ns) > 50)
+    collector.wait_until(lambda: stored_requests(collector) > 50)
     made = tokentrail("backup", tmp_path / "b.tar", "--url", collector.urls["api"])
     during = len(load.acknowledged_ns)
     collector.wait_until(lambda: len(load.acknowledged_ns) > during + 20)
@@ -140,7 +145,8 @@ def test_a_backup_under_load_restored_gives_the_same_answers(tmp_path):
 @pytest.fixture
 def store(rows):
     rows.store.client().command(
-        "INSERT INTO tokens SELECT toDateTime('2026-11-20 10:00:00') + number * 86400, unhex(repeat('ab', 16)),"
+        "INSERT INTO tokens (minute, trace_id, request_span_id, token_index, duration_us, step)"
+        " SELECT toDateTime('2026-11-20 10:00:00') + number * 86400, unhex(repeat('ab', 16)),"
         " 'abcdefgh', number, 7, number FROM numbers(3)"
     )
     return rows.store

@@ -10,12 +10,14 @@ from fastapi.testclient import TestClient
 from collector.service import build_api
 from collector.settings import Settings
 from collector.status import IngestStatus
+from collector.store.claims import Claims
 from collector.store.definitions import Schema, read_migrations, read_schema
 from collector.store.expiry import Expiry
 from collector.store.layout import Layout
 from collector.store.retention import parse_retention
 from collector.store.schema import TIME_COLUMNS, apply_schema
 from collector.store.store import Store, StoreError
+from collector.wal.frame import Frame, digest_of
 from tests.collector.rows import NOW, SECOND, Rows
 from tests.collector.test_migrations import NEXT, later_sql
 from tests.support.clickhouse_server import Server
@@ -26,6 +28,8 @@ from tokentrail import semconv
 DAY = 86400 * SECOND
 PROD = Layout("prod")
 ONE = Layout()
+WHOLE = {"schema_version", "payload_claims"}
+"""Tables without a trace or a service: not sharded, and whole on every node."""
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +80,7 @@ def test_every_statement_is_sql_that_clickhouse_parses(tables, views):
 
 
 def test_a_stored_table_is_a_replicated_and_a_distributed_one(tables):
-    stored = {name for name, statement in read_schema().tables.items() if "MergeTree" in statement} - {"schema_version"}
+    stored = {name for name, statement in read_schema().tables.items() if "MergeTree" in statement} - WHOLE
     assert stored >= TIME_COLUMNS.keys()
     for name in stored:
         local = engine(tables[f"{name}_local"])
@@ -95,10 +99,13 @@ def test_all_spans_of_a_trace_are_on_one_shard(tables):
 
 def test_arguments_of_an_engine_stay_and_a_table_without_traces_is_whole_everywhere(tables):
     assert engine(tables["open_requests_local"]).endswith("open_requests_local', '{replica}', seen, ended)")
-    assert engine(tables["schema_version"]) == (
-        "ReplicatedMergeTree('/clickhouse/tables/trail/schema_version', '{shard}-{replica}')"
-    )
-    assert "schema_version_local" not in tables
+    for name in WHOLE:
+        assert (
+            engine(tables[name]) == f"ReplicatedMergeTree('/clickhouse/tables/trail/{name}', '{{shard}}-{{replica}}')"
+        )
+        assert f"{name}_local" not in tables
+    window = "replicated_deduplication_window = 10000, replicated_deduplication_window_seconds = 604800"
+    assert window in tables["payload_claims"]
 
 
 def test_replicas_remember_inserts_for_a_week(tables):
@@ -116,7 +123,8 @@ def test_views_of_a_landing_table_write_to_all_shards_and_the_others_to_their_ow
     }
     assert ways["flatten_spans"] == ("flat_spans", "otlp_traces")
     assert ways["tokentrail_tokens"] == ("tokens", "otlp_traces")
-    assert ways["tokentrail_requests"] == ("requests_local", "flat_spans_local")
+    assert ways["tokentrail_route"] == ("tokentrail_spans", "flat_spans_local")
+    assert ways["tokentrail_requests"] == ("requests_local", "tokentrail_spans")
     assert ways["route_unclaimed"] == ("unclaimed_spans", "flat_spans_local")
     assert ways["keep_unclaimed"] == ("spans_local", "unclaimed_spans")
     assert ways["vllm_requests"] == ("requests_local", "vllm_spans")
@@ -269,6 +277,19 @@ def test_every_endpoint_answers_as_on_one_server(store, rows, clock):
         found.append(json.loads(json.dumps(asked)))
     assert {path: answer for path, answer in found[1].items() if answer != found[0][path]} == {}
     assert found[1]["rows"]["tokens"][0] == 87
+
+
+def test_claims_are_decided_by_most_nodes(store):
+    first, second = (Claims(store, "traces", retention_s=3600) for _ in range(2))
+    frames = [Frame(digest_of(payload), payload) for payload in (b"1", b"2", b"3")]
+    assert first.own("a", frames[:2]) == frames[:2]
+    assert second.own("b", frames[1:]) == frames[2:]
+    first.withdraw("a", [frames[0].digest])
+    assert second.own("c", frames) == frames[:1]
+    assert PROD.decision_settings == {
+        "insert_quorum": "auto", "insert_quorum_parallel": 0, "select_sequential_consistency": 1,
+    }  # fmt: skip
+    assert ONE.decision_settings == {}
 
 
 def test_retention_drops_and_deletes_on_the_cluster(store, clock):

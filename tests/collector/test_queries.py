@@ -9,6 +9,9 @@ import pytest
 from collector.sql import queries
 from collector.sql.fragment import FALSE, TRUE, Fragment, all_of, any_of, negated
 from collector.sql.queries import Queries, part, render
+from collector.status import IngestStatus
+from collector.store.expiry import Expiry
+from collector.store.retention import parse_retention
 from tests.collector.rows import NOW, SECOND, Rows, trace_id
 
 SQL = Path(queries.__file__).parent.parent
@@ -106,6 +109,9 @@ def test_every_query_is_run_with_the_fragments_that_it_names(api, rows, on_segme
             api("timeseries", metric=metric, **params)
         api("timeseries", metric="requests", slo="chat", **params)
     api(f"requests/{made[0]['trace_id']}")
+    for path in ("spans", "spans/names", "storage"):
+        api(path)
+    Expiry(rows.store, parse_retention("90d,acme/requests=1d"), IngestStatus()).run_once()
     assert run - names("parts") == names("queries")
 
 

@@ -17,6 +17,7 @@ from collector.settings import Settings
 from collector.signals import TRACES
 from collector.status import IngestStatus
 from collector.store import Store
+from collector.store.expiry import Expiry
 from collector.store.opener import StoreOpener
 from collector.store.store import StoreUnavailableError
 from collector.store.writer import Writer
@@ -121,7 +122,7 @@ class OpenerCase(Case):
         self.gate, self.entered = threading.Event(), threading.Event()
         self.gate.set()
         self.answers = False
-        opener = StoreOpener("http://127.0.0.1:1/x", self.status, retention_days=0, retry_s=0.01)
+        opener = StoreOpener("http://127.0.0.1:1/x", self.status, retry_s=0.01)
         opener._open = self.open
         return opener
 
@@ -265,6 +266,7 @@ def test_the_service_starts_against_the_flow_and_stops_with_it(service):
         "otlp-grpc",
         "traces commit",
         "traces writer",
+        "retention",
         "store opener",
         "api",
     ]
@@ -273,6 +275,7 @@ def test_the_service_starts_against_the_flow_and_stops_with_it(service):
         GrpcReceiver,
         GroupCommit,
         Writer,
+        Expiry,
         StoreOpener,
     }
     calls = []

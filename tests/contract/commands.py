@@ -167,6 +167,8 @@ def is_flag(name: str) -> bool:
 def _flags() -> frozenset[str]:
     settings = [*CollectorSettings.model_fields, *EngineSettings.model_fields]
     ours = {f"--{name.replace('_', '-')}" for name in settings}
-    helps = [_module_help(module) for module in ("alerts", "benchmarks", "benchmarks.sdk_span_cost")]
+    helps = [
+        _module_help(module) for module in ("alerts", "benchmarks", "benchmarks.sdk_span_cost", "benchmarks.sizing")
+    ]
     helps += [_cli_help(name) or "" for name in get_command(app).commands]  # type: ignore[attr-defined]
     return frozenset(ours.union(*(re.findall(r"--[a-z][a-z-]+", text) for text in helps)))
