@@ -51,7 +51,7 @@ SMALL_PER_S: Final = 5
 FLOOR_US: Final = 0.45
 """Per token span, each step alone on an idle machine: 0.15 to receive 150 bytes over loopback, 0.09 for their SHA-256,
 0.05 to compare them with their run, 0.03 to copy them to the log, 0.13 for ClickHouse to sort and compress a row."""
-OTEL: Final = Path(__file__).with_name("otel_traces.sql")
+OTEL: Final = [Path(__file__).with_name(name) for name in ("otel_traces.sql", "otel_fill.sql")]
 _BUSY: Final = [sys.executable, "-c", "while True: pass"]
 
 
@@ -200,8 +200,9 @@ def _otel_bytes_per_token(bodies: list[bytes]) -> float:
             views = store.query("SELECT name FROM system.tables WHERE engine = 'MaterializedView'").result_rows
             for (view,) in views:
                 store.client().command(f"DROP VIEW {view} SYNC")
-            for statement in statements(without_comments(OTEL.read_text())):
-                store.client().command(statement)
+            for path in OTEL:
+                for statement in statements(without_comments(path.read_text())):
+                    store.client().command(statement)
             tokens = 0
             for number, body in enumerate(bodies):
                 columns = token_columns(body)

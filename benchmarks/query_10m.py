@@ -25,13 +25,14 @@ from collector.service import build_api
 from collector.slo.model import load_slos
 from collector.status import IngestStatus
 from collector.store import Store
+from collector.store.definitions import statements, without_comments
 from collector.store.schema import apply_schema
 
 SECOND_NS = 1_000_000_000
 DAY_NS = 86400 * SECOND_NS
 DAYS = 30
 SLOS = Path(__file__).parent.parent / "alerts" / "slos.yaml"
-SQL = Path(__file__).parent / "query_10m.sql"
+SQL = [Path(__file__).parent / name for name in ("otel_traces.sql", "query_10m.sql")]
 TOKENS_EACH = 10
 PEER_ROUNDS = 1
 
@@ -138,8 +139,7 @@ def fill(store: Store, rows: int, now_ns: int) -> float:
     start = time.perf_counter()
     settings = {"max_partitions_per_insert_block": 0}
     client = store.client()
-    statements = [statement.strip() for statement in SQL.read_text().split(";\n") if statement.strip()]
-    for statement in statements:
+    for statement in (s for path in SQL for s in statements(without_comments(path.read_text()))):
         days = range(DAYS) if "{day:Int64}" in statement else [0]
         for day in days:
             parameters = {"now_ns": now_ns, "rows": rows, "window_ns": DAYS * DAY_NS, "day": day, "tokens": TOKENS_EACH}

@@ -59,5 +59,7 @@ def test_a_disk_that_fails_stops_nothing(tmp_path, caplog):
     assert "audit log" in caplog.text
 
 
-def test_without_a_path_nothing_is_written():
+def test_without_a_path_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     AuditLog(None).write("created", key="k")
+    assert list(tmp_path.iterdir()) == []
