@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from clickhouse_connect.driver.common import write_leb128
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from collector.receive import runs
@@ -48,11 +49,8 @@ def _message(payload: bytes, begin: int, end: int, tenant: str) -> bytes:
 
 
 def _with_length(message: bytes) -> bytes:
-    head, rest = bytearray(_FIELD_1), len(message)
-    while rest > 0x7F:  # a varint: seven bits a byte, the lowest first
-        head.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    head.append(rest)
+    head = bytearray(_FIELD_1)
+    write_leb128(len(message), head)  # which Protobuf calls a varint
     return bytes(head) + message
 
 

@@ -19,6 +19,7 @@ from collector.api import problems
 from collector.api.problems import answer
 from collector.api.session import CURRENT, ClientLeftError, QueryLimits, Session, TooLongError
 from collector.status import IngestStatus
+from collector.store.insert import MEMORY_LIMIT_EXCEEDED
 
 _WITHOUT_KEY: Final = frozenset({"/healthz", "/readyz"})
 _METRICS: Final = "/metrics"
@@ -33,7 +34,6 @@ REFUSALS: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.TOO
 _RETRY_AFTER_S: Final = 2
 _CANCEL_AGAIN_S: Final = 0.5
 _TIMEOUT_EXCEEDED: Final = 159
-_MEMORY_LIMIT_EXCEEDED: Final = 241
 _QUERY_WAS_CANCELLED: Final = 394
 """ClickHouse's error codes."""
 
@@ -182,7 +182,7 @@ def install(
         code = getattr(error, "code", None)
         if code == _TIMEOUT_EXCEEDED:
             return too_long(request, error)
-        if code == _MEMORY_LIMIT_EXCEEDED:
+        if code == MEMORY_LIMIT_EXCEEDED:
             most = f"{limits.memory_bytes / 2**20:.0f} MiB"
             detail = f"a query takes more memory than {most} or than there is; ask for a shorter window"
             return ended("too_large", detail)

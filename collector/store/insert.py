@@ -54,7 +54,7 @@ DATA_ERROR_CODES: Final = frozenset(
 
 
 _TOO_MANY_PARTS: Final = 252
-_MEMORY_LIMIT_EXCEEDED: Final = 241
+MEMORY_LIMIT_EXCEEDED: Final = 241
 
 
 class RefusedError(ValueError):
@@ -114,7 +114,7 @@ def _errors_told_apart() -> Iterator[None]:
         too_many_days = error.code == _TOO_MANY_PARTS and "partitions for single INSERT" in str(error)
         if error.code in DATA_ERROR_CODES or too_many_days:
             raise RefusedError(str(error)) from error
-        if error.code == _MEMORY_LIMIT_EXCEEDED:
+        if error.code == MEMORY_LIMIT_EXCEEDED:
             raise TooMuchError(str(error)) from error
         raise
 
