@@ -10,8 +10,8 @@ from pydantic import BaseModel
 from collector.api.answers import Distribution, Goodput, WindowOut, tokens_per_s
 from collector.api.context import Context
 from collector.api.evaluation import count
-from collector.api.latencies import QuantileErrors, estimated, exact
-from collector.api.parameters import Window, WindowQuery
+from collector.api.latencies import QuantileErrors, estimated, exact, itl
+from collector.api.parameters import WindowQuery
 from collector.api.sums import Summand
 from collector.slo.counts import Counts, Number
 from collector.slo.estimate import Errors
@@ -88,7 +88,7 @@ def router(ctx: Context) -> APIRouter:
             requests=requests,
             ttft_s=latencies["ttft"],
             tpot_s=latencies["tpot"],
-            itl_s=_itl(ctx, window),
+            itl_s=itl(ctx, window),
             e2e_s=latencies["e2e"],
             queue_s=latencies["queue"],
             throughput=Throughput(
@@ -105,10 +105,3 @@ def router(ctx: Context) -> APIRouter:
         )
 
     return routes
-
-
-def _itl(ctx: Context, window: Window) -> Distribution:
-    """Per token. The query joins tokens to all requests of the window, so it is not run when there is no token."""
-    if not ctx.queries.rows("itl_exists", end_ns=window.end_ns):
-        return Distribution.empty()
-    return Distribution.of(ctx.queries.row("itl", {"filter": window.filter}, **window.bounds), "itl")

@@ -4,12 +4,12 @@ SELECT
     count() AS n,
     quantilesExactInclusive(0.5, 0.9, 0.95, 0.99)(duration_us * 1000) AS quantiles,
     max(duration_us * 1000) AS largest
-FROM (SELECT trace_id, request_span_id, duration_us $parts.itl_tokens) AS token
+FROM (SELECT cityHash64(trace_id, request_span_id) AS request_key, duration_us $parts.itl_tokens) AS token
 INNER JOIN
 (
-    SELECT trace_id, span_id AS request_span_id, $parts.bucket AS bucket_ns
+    SELECT cityHash64(trace_id, span_id) AS request_key, $parts.bucket AS bucket_ns
     FROM requests
     WHERE $parts.ended_in_window AND $filter AND status = 'ok'
-) AS request USING (trace_id, request_span_id)
+) AS request USING (request_key)
 GROUP BY bucket_ns
 ORDER BY bucket_ns
