@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import quote
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
@@ -72,6 +73,8 @@ class Settings(BaseSettings):
         description="chdb:// embeds ClickHouse in the data dir, chdb:///PATH elsewhere; http(s)://… is a server, or a"
         " cluster with ?cluster=NAME.",
     )
+    store_user: str = Field("", description="User of the server, in place of one in its address.")
+    store_password_file: Path | None = Field(None, description="File with that user's password, as it is.")
     otlp_http: Address = Field("127.0.0.1:4318", description="Address that receives OTLP/HTTP.")
     otlp_grpc: Address = Field("127.0.0.1:4317", description="Address that receives OTLP/gRPC.")
     api: Address = Field("127.0.0.1:8080", description="Address of the API and /metrics.")
@@ -139,6 +142,21 @@ class Settings(BaseSettings):
             raise ValueError(msg)
         return self
 
+    @model_validator(mode="after")
+    def _the_user_is_whole(self) -> Settings:
+        if self.store_password_file and not self.store_user:
+            msg = "a password needs its user: set --store-user or TOKENTRAIL_STORE_USER"
+            raise ValueError(msg)
+        if self.store_user and self.store.startswith("chdb://"):
+            msg = (
+                "--store-user is a server's user, and the store is embedded: set --store too, or leave it out"
+            )
+            raise ValueError(msg)
+        if self.store_user and "@" in self.store:
+            msg = "--store names a user, and --store-user another one: leave one of them out"
+            raise ValueError(msg)
+        return self
+
     @property
     def keys_file(self) -> Path:
         """The file of keys."""
@@ -151,8 +169,17 @@ class Settings(BaseSettings):
 
     @property
     def store_dsn(self) -> str:
-        """The store's address; the default is filled in with the data folder."""
-        return f"chdb://{(self.data_dir / 'store').resolve()}" if self.store == "chdb://" else self.store
+        """The store's address, with its user; the default is filled in with the data folder.
+
+        Raises OSError when the file of the password cannot be read.
+        """
+        if self.store == "chdb://":
+            return f"chdb://{(self.data_dir / 'store').resolve()}"
+        if not self.store_user:
+            return self.store
+        password = self.store_password_file.read_text().rstrip("\n") if self.store_password_file else ""
+        scheme, _, rest = self.store.partition("://")
+        return f"{scheme}://{quote(self.store_user, safe='')}:{quote(password, safe='')}@{rest}"
 
 
 def load_settings(arguments: list[str]) -> Settings:

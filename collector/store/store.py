@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import threading
 from collections.abc import Mapping
@@ -158,6 +159,9 @@ class Store:
 
     def _connect(self) -> Client:
         if self.folder:
+            if importlib.util.find_spec("chdb") is None:
+                msg = "the embedded store needs chDB: pip install 'tokentrail[collector]', or name a server (--store)"
+                raise StoreError(msg)
             self.folder.mkdir(parents=True, exist_ok=True)
             return clickhouse_connect.get_client(dsn=self._dsn)
         return clickhouse_connect.get_client(

@@ -25,7 +25,7 @@ from tests.collector.rows import NOW, SECOND
 from tests.support.collector import ROOT, Collector
 from tests.support.otlp import MS, Request
 from tokentrail import semconv
-from tokentrail.cli import app
+from tokentrail.cli.app import app
 from tokentrail.cli.backup import verify
 
 

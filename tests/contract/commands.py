@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from collector.settings import Settings as CollectorSettings
 from instrumented_engine.settings import Settings as EngineSettings
-from tokentrail.cli import app
+from tokentrail.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("tokentrail", "instrumented_engine", "collector", "alerts", "dashboard", "benchmarks")
@@ -29,6 +29,8 @@ SHELL = ("", "sh", "console")
 WORD = re.compile(r"[a-z][a-z0-9_-]*")
 PLAIN = {"COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"}
 """Environment in which help texts are neither coloured nor wrapped."""
+PARTS = ("collector", "engine", "dashboard", "keys")
+"""Commands that replace their process by another one, which has the options."""
 FLAGS_OF_OTHERS = {"--otlp-traces-endpoint"}
 """vLLM's."""
 
@@ -95,6 +97,8 @@ def is_command(name: str) -> bool:
 
 @cache
 def _cli_help(*words: str) -> str | None:
+    if words[:1] and words[0] in PARTS:
+        return _module_help("tokentrail.cli", words[0])
     shown = CliRunner().invoke(app, [*words, "--help"], env=PLAIN)
     return shown.output if shown.exit_code == 0 else None
 
@@ -129,8 +133,8 @@ def _runs(module: str) -> bool:
 
 
 @cache
-def _module_help(module: str) -> str:
-    command = [sys.executable, "-m", module, "--help"]
+def _module_help(module: str, *words: str) -> str:
+    command = [sys.executable, "-m", module, *words, "--help"]
     env = {**os.environ, **PLAIN}
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env=env).stdout
 

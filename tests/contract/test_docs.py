@@ -13,7 +13,7 @@ from tests.contract.commands import PACKAGES
 from tests.contract.mentions import missing, python_prose, yaml_comments
 
 ROOT = Path(__file__).parents[2]
-DOCS = sorted((ROOT / "docs").glob("*.md"))
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
 PAGES = [*sorted(ROOT.glob("*.md")), *DOCS, *ROOT.glob("examples/**/*.md"), *ROOT.glob("tests/**/*.md")]
 PAGES += ROOT.glob(".github/**/*.md")
 COMMENTED = [
@@ -57,7 +57,10 @@ def test_a_broken_link_or_anchor_is_found(tmp_path):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_a_page_names_only_what_exists(page):
-    assert missing(page.read_text()) == []
+    names = missing(page.read_text())
+    if page.parent.name == "engines":  # their pages name the flags of those engines
+        names = [name for name in names if not name.startswith("flag:")]
+    assert names == []
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -81,8 +84,14 @@ def test_every_setting_of_the_collector_is_listed_with_its_default():
 
 
 def test_every_page_is_reached_from_the_readme():
-    linked = {target for target, _ in LINK.findall((ROOT / "README.md").read_text())}
-    assert {f"docs/{p.name}" for p in DOCS} <= linked
+    reached, waiting = set(), [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        if page not in reached:
+            reached.add(page)
+            targets = [(page.parent / target).resolve() for target, _ in LINK.findall(page.read_text()) if target]
+            waiting += [path for path in targets if path.suffix == ".md" and path.exists()]
+    assert {*DOCS} <= reached
 
 
 def test_the_readme_shows_what_the_sdk_has():

@@ -1,16 +1,21 @@
-"""The wheel holds `tokentrail/` alone and works in an environment with its declared dependencies only."""
+"""The wheel works in an environment without a checkout, and brings no package but `tokentrail`."""
 
 import subprocess
 import sys
 import venv
 import zipfile
+from importlib.metadata import distribution
 from pathlib import Path
 
+import httpx
 import pytest
+from packaging.requirements import Requirement
 
 import tokentrail
+from tokentrail.cli.processes import HOST, Child, free_port
 
 ROOT = Path(__file__).parents[2]
+PARTS = ("alerts", "collector", "dashboard", "instrumented_engine")
 
 
 @pytest.fixture(scope="module")
@@ -22,9 +27,51 @@ def wheel(tmp_path_factory):
     return built
 
 
-def test_it_holds_only_our_package(wheel):
+def environment(folder, wheel, requirements):
+    """A Python with the wheel and with links to the installed packages that these requirements need, and no others."""
+    venv.create(folder, with_pip=False)
+    (site,) = folder.glob("lib/python*/site-packages")
+    zipfile.ZipFile(wheel).extractall(site)
+    for name in needed(requirements):
+        installed = distribution(name)
+        for top in {Path(str(file)).parts[0] for file in installed.files or []} - {"..", "__pycache__"}:
+            (site / top).exists() or (site / top).symlink_to(installed.locate_file(top))
+    return folder / "bin" / "python"
+
+
+def needed(requirements):
+    """The names of the distributions that requirements need, with those that they need in turn."""
+    found, waiting = {}, [Requirement(text) for text in requirements]
+    while waiting:
+        requirement = waiting.pop()
+        extras = frozenset(requirement.extras) | {""}
+        name = requirement.name.lower()
+        if not extras - found.get(name, frozenset()):
+            continue
+        found[name] = found.get(name, frozenset()) | extras
+        for text in distribution(name).requires or []:
+            inner = Requirement(text)
+            if inner.marker is None or any(inner.marker.evaluate({"extra": extra}) for extra in extras):
+                waiting.append(inner)
+    return found.keys() - {"tokentrail"}
+
+
+@pytest.fixture(scope="module")
+def python(wheel, tmp_path_factory):
+    """A Python with the collector and the dashboard, and without the engine."""
+    return environment(tmp_path_factory.mktemp("all") / "env", wheel, ["tokentrail[cli,collector,dashboard]"])
+
+
+def run(python, *arguments, cwd, **env):
+    return subprocess.run([python, *arguments], capture_output=True, text=True, cwd=cwd, env={"COLUMNS": "200", **env})
+
+
+def test_it_holds_our_package_and_everything_of_its_parts(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {n.split("/")[0] for n in names} <= {"tokentrail", next(n for n in names if ".dist-info" in n).split("/")[0]}
+    tracked = subprocess.run(["git", "ls-files", *PARTS], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert {f"tokentrail/parts/{file}" for file in tracked.splitlines()} <= {*names}
+    assert not [n for n in names if "__pycache__" in n]
     assert "tokentrail/semconv.py" in names
     assert "tokentrail/py.typed" in names
     assert any(n.endswith("licenses/LICENSE") for n in names)
@@ -32,18 +79,46 @@ def test_it_holds_only_our_package(wheel):
 
 
 def test_it_imports_with_its_base_dependencies_only(wheel, tmp_path):
-    venv.create(tmp_path / "env", with_pip=True)
-    python = tmp_path / "env" / "bin" / "python"
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "--constraint", ROOT / "constraints.txt", wheel], check=True, capture_output=True)
+    python = environment(tmp_path / "env", wheel, ["tokentrail"])
     code = (
-        "import tokentrail, tokentrail.testing, importlib.util as u; "
-        "assert u.find_spec('collector') is None; "
+        "import tokentrail, sys, importlib.util as u; "
+        "loaded = {'numpy', 'opentelemetry'} & {*sys.modules}; import tokentrail.testing; "
         "trail = tokentrail.Trail.from_env(service_name='wheel'); "
-        "print(type(trail).__name__, tokentrail.__version__)"
+        f"print(type(trail).__name__, tokentrail.__version__, loaded, [u.find_spec(p) for p in {PARTS}])"
     )
-    run = subprocess.run(
-        [python, "-c", code], capture_output=True, text=True, cwd=tmp_path, env={"OTEL_SDK_DISABLED": "true"}
+    done = run(python, "-c", code, cwd=tmp_path, OTEL_SDK_DISABLED="true")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split(maxsplit=2)[1:] == [tokentrail.__version__, "set() [None, None, None, None]\n"]
+
+    done = run(python, "-m", "tokentrail.cli", "up", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == "the tokentrail command needs the package typer: pip install 'tokentrail[cli]'\n"
+
+
+def test_up_runs_from_it(python, tmp_path):
+    """Collector and dashboard start, answer, and stop with SIGTERM."""
+    assert (
+        "None" in run(python, "-c", "import importlib.util as u; print(u.find_spec('collector'))", cwd=tmp_path).stdout
     )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.split()[-1] == tokentrail.__version__
+    ports = {flag: free_port(0) for flag in ("otlp-http", "otlp-grpc", "api", "dashboard")}
+    flags = [word for flag, port in ports.items() for word in (f"--port-{flag}", str(port))]
+    up = Child("up", [python, "-m", "tokentrail.cli", "up", "--data-dir", tmp_path / "data", *flags], tmp_path / "log")
+    try:
+        up.wait_ready(f"http://{HOST}:{ports['dashboard']}/_stcore/health", timeout_s=300)
+        slos = httpx.get(f"http://{HOST}:{ports['api']}/api/v1/slos", trust_env=False).json()["slos"]
+        assert slos
+        assert (tmp_path / "data" / "collector").is_dir()
+    finally:
+        assert up.stop(timeout_s=120), (tmp_path / "log").read_text()
+
+
+def test_a_part_is_a_command(python, tmp_path):
+    done = run(python, "-m", "tokentrail.cli", "keys", "create", "--tenant", "a", "--role", "read", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("tokentrail_")
+    absent = run(python, "-m", "tokentrail.cli", "engine", cwd=tmp_path)
+    assert absent.returncode == 1
+    assert "pip install 'tokentrail[engine]'" in absent.stderr
+    refused = run(python, "-m", "tokentrail.cli", "collector", "--no-such-option", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "--no-such-option" in refused.stderr

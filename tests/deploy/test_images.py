@@ -62,7 +62,16 @@ def test_the_collector_accepts_its_environment(services, stages, monkeypatch):
     for name, value in environment("collector", services, stages).items():
         monkeypatch.setenv(name, value)
     settings = load_settings([])
-    assert settings.store.startswith("http://tokentrail:tokentrail@clickhouse:8123/")
+    assert settings.store == "http://clickhouse:8123/default"
+    assert settings.store_user == "tokentrail"
+    (secret,) = services["collector"]["secrets"]
+    assert services["clickhouse"]["secrets"] == [secret]
+    mounted = f"/run/secrets/{secret}"
+    assert (
+        str(settings.store_password_file)
+        == services["clickhouse"]["environment"]["CLICKHOUSE_PASSWORD_FILE"]
+        == mounted
+    )
     listening = {int(address.rsplit(":", 1)[1]) for address in (settings.otlp_grpc, settings.otlp_http, settings.api)}
     assert listening == stages["collector"].exposed
     assert str(settings.data_dir) in {volume.split(":")[1] for volume in services["collector"]["volumes"]}

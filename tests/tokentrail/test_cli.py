@@ -1,8 +1,11 @@
 """The commands as a user types them. tests/e2e runs the whole of `demo`."""
 
+import importlib.util
 import itertools
 import os
+import signal
 import socket
+import subprocess
 import sys
 
 import pytest
@@ -10,13 +13,13 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import tokentrail
-from tokentrail.cli import app
+from tokentrail.cli.app import app
 from tokentrail.cli.demo import workload
 from tokentrail.cli.home import MARKER, owned
 from tokentrail.cli.live import duration, percent
-from tokentrail.cli.processes import Child, ProcessFailed, free_port
+from tokentrail.cli.processes import PORTS, Child, ProcessFailed, free_port, uninterrupted
 from tokentrail.cli.result import report, verify
-from tokentrail.cli.stack import PORTS, Stack, choose_addresses
+from tokentrail.cli.stack import Stack, choose_addresses
 from tokentrail.load import Observation
 
 runner = CliRunner()
@@ -31,13 +34,37 @@ def test_help_and_version():
 
 def test_keys_are_made_listed_and_revoked(tmp_path):
     def run(*arguments):
-        return runner.invoke(app, ["keys", *arguments, "--data-dir", str(tmp_path)])
+        command = [sys.executable, "-m", "tokentrail.cli", "keys", *arguments, "--data-dir", str(tmp_path)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
 
     key = run("create", "--role", "read", "--tenant", "acme").stdout.strip()
     assert key.startswith("tokentrail_")
-    assert run("revoke", key).exit_code == 0
+    assert run("revoke", key).returncode == 0
     assert "revoked" in run("list").stdout
-    assert run("revoke", "0").exit_code == 1
+    assert run("revoke", "0").returncode == 1
+
+
+def test_a_second_ctrl_c_does_not_keep_children_from_being_stopped():
+    with uninterrupted():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("part", ["collector", "engine", "dashboard"])
+def test_a_part_without_its_packages_names_the_extra(part, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    result = runner.invoke(app, [part], env={"COLUMNS": "400"})
+    assert result.exit_code == 1
+    assert f"pip install 'tokentrail[{part}]'" in result.output
+
+
+def test_help_loads_no_command():
+    code = (
+        "import sys; from tokentrail.cli.app import app; print({'httpx', 'openai', 'numpy', 'yaml'} & {*sys.modules})"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"
 
 
 def test_bad_options_are_named():

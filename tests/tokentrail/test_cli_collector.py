@@ -12,7 +12,7 @@ from collector.wal.dead_letters import DeadLetters
 from collector.wal.log import SegmentLog
 from tests.support.collector import Collector
 from tests.support.otlp import Request, token_body
-from tokentrail.cli import app
+from tokentrail.cli.app import app
 
 BODY = token_body(trace=5, count=3)
 

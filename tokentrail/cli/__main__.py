@@ -1,5 +1,5 @@
 """`python -m tokentrail.cli`, the same as `tokentrail`."""
 
-from tokentrail.cli.app import app
+from tokentrail.cli import main
 
-app()
+main()

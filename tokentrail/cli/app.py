@@ -1,41 +1,42 @@
-"""The commands and their options. Each command calls the module of its name."""
+"""The commands and their options. Each command calls the module of its name.
+
+A command imports that module when it runs: `tokentrail --help` and shell completion load none of them.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
-import httpx
 import typer
-from rich.console import Console
-from rich.markup import escape
 
-import tokentrail
-from tokentrail.cli import backup as backup_
-from tokentrail.cli import dead_letters as dead_letters_
-from tokentrail.cli import demo as demo_
-from tokentrail.cli import keys as keys_
-from tokentrail.cli import spans as spans_
-from tokentrail.cli import up as up_
-from tokentrail.cli.api import Api
-from tokentrail.cli.processes import ProcessFailed, terminated
-from tokentrail.cli.stack import PORTS
+from tokentrail.cli import parts
+from tokentrail.cli.processes import PORTS, ProcessFailed, terminated
+from tokentrail.version import __version__
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 app = typer.Typer(
     name="tokentrail",
     help="SLO monitoring for LLM inference that keeps the trail of every token.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
-_console = Console()
+
+
+def _console(*, stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    return Console(stderr=stderr)
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        _console.print(tokentrail.__version__)
+        typer.echo(__version__)
         raise typer.Exit
 
 
@@ -85,8 +86,10 @@ def up(
 ) -> None:
     """Run the collector, with its embedded store, and the dashboard until Ctrl-C."""
     ports = {"OTLP/HTTP": port_otlp_http, "OTLP/gRPC": port_otlp_grpc, "API": port_api, "dashboard": port_dashboard}
+    from tokentrail.cli import up as up_
+
     try:
-        up_.run(_console, data_dir=data_dir, slos=slos, ports=ports)
+        up_.run(_console(), data_dir=data_dir, slos=slos, ports=ports)
     except ProcessFailed as failure:
         _fail(failure)
 
@@ -111,22 +114,51 @@ def demo(
     """Run everything on this machine: an engine with a real model, load, collector, dashboard, Prometheus."""
     ports = {"OTLP/HTTP": port_otlp_http, "OTLP/gRPC": port_otlp_grpc, "API": port_api, "dashboard": port_dashboard}
     ports |= {"engine": port_engine, "Prometheus": port_prometheus}
+    from tokentrail.cli import demo as demo_
+
     try:
-        problems = demo_.run(_console, seconds=seconds, home=home, slos=slos, seed=seed, ports=ports)
+        problems = demo_.run(_console(), seconds=seconds, home=home, slos=slos, seed=seed, ports=ports)
     except ProcessFailed as failure:
         _fail(failure)
     if problems:
         raise typer.Exit(1)
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+_OF_PART = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""A part reads its own options: `tokentrail collector --help` is the collector's help."""
+
+
+@app.command(context_settings=_OF_PART, add_help_option=False)
+def collector(context: typer.Context) -> None:
+    """Run the collector: OTLP in, API and metrics out."""
+    _become("collector", context)
+
+
+@app.command(context_settings=_OF_PART, add_help_option=False)
+def engine(context: typer.Context) -> None:
+    """Run the instrumented engine: one model behind an OpenAI-compatible server."""
+    _become("instrumented_engine", context)
+
+
+@app.command(context_settings=_OF_PART, add_help_option=False)
+def dashboard(context: typer.Context) -> None:
+    """Run the dashboard; TOKENTRAIL_API_URL names the collector's API, options are Streamlit's."""
+    _become("dashboard", context)
+
+
+@app.command(context_settings=_OF_PART, add_help_option=False)
 def keys(context: typer.Context) -> None:
     """Make, list and revoke the keys of a collector: create, list, revoke."""
+    _become("collector.access", context)
+
+
+def _become(module: str, context: typer.Context) -> NoReturn:
+    """Replace this process by a part's: it gets the signals, and its exit status is the command's."""
     try:
-        status = keys_.run(context.args)
+        command = parts.dashboard(*context.args) if module == "dashboard" else parts.command(module, *context.args)
     except ProcessFailed as failure:
         _fail(failure)
-    raise typer.Exit(status)
+    os.execve(command[0], command, parts.environment())  # noqa: S606 # our own command
 
 
 ApiUrl = Annotated[str, typer.Option("--api", envvar="TOKENTRAIL_API_URL", help="Address of the collector's API.")]
@@ -146,19 +178,24 @@ def spans(
     """List the spans that no engine's mapping claims, by name; or print those of one name."""
     given = {"start": start, "service": service, "scope": scope, "name": name}
     params: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    from httpx import HTTPError
+
+    from tokentrail.cli import spans as spans_
+    from tokentrail.cli.api import Api
+
     client = Api(api)
     try:
         answer = client.get("spans", **params, limit=limit) if name else client.get("spans/names", **params)
-    except httpx.HTTPError as error:
+    except HTTPError as error:
         _fail(error)
     finally:
         client.close()
     if as_json:
         _print_json(answer)
     elif name:
-        spans_.show(_console, answer["spans"])
+        spans_.show(_console(), answer["spans"])
     else:
-        _console.print(spans_.names(answer["names"]))
+        _console().print(spans_.names(answer["names"]))
 
 
 dead_letters = typer.Typer(no_args_is_help=True, help="Acknowledged payloads that the collector's store refused.")
@@ -170,6 +207,8 @@ Names = Annotated[list[str], typer.Argument(help="Names of dead letters, as `lis
 @dead_letters.command("list")
 def list_dead_letters(data_dir: DataDir = Path(".data"), as_json: AsJson = False) -> None:
     """List the dead letters, oldest first."""
+    from tokentrail.cli import dead_letters as dead_letters_
+
     try:
         letters = dead_letters_.find(data_dir)
     except dead_letters_.NotFound as failure:
@@ -177,14 +216,16 @@ def list_dead_letters(data_dir: DataDir = Path(".data"), as_json: AsJson = False
     if as_json:
         _print_json([letter.described() for letter in letters])
     elif letters:
-        _console.print(dead_letters_.table(letters))
+        _console().print(dead_letters_.table(letters))
     else:
-        _console.print("no dead letters")
+        _console().print("no dead letters")
 
 
 @dead_letters.command("show")
 def show_dead_letters(names: Names, data_dir: DataDir = Path(".data"), as_json: AsJson = False) -> None:
     """Print dead letters: why and when each was set aside, and the spans in it."""
+    from tokentrail.cli import dead_letters as dead_letters_
+
     try:
         letters = dead_letters_.chosen(data_dir, names)
     except dead_letters_.NotFound as failure:
@@ -193,7 +234,7 @@ def show_dead_letters(names: Names, data_dir: DataDir = Path(".data"), as_json: 
         _print_json([{**letter.described(), "content": letter.content()} for letter in letters])
         return
     for letter in letters:
-        dead_letters_.show(_console, letter)
+        dead_letters_.show(_console(), letter)
 
 
 @dead_letters.command("replay")
@@ -206,6 +247,8 @@ def replay_dead_letters(
     as_json: AsJson = False,
 ) -> None:
     """Send dead letters again; each is removed when the collector has acknowledged all of it. Exit status 1 if not."""
+    from tokentrail.cli import dead_letters as dead_letters_
+
     if bool(names) == every:
         raise typer.BadParameter("give names, or --all")
     headers = dict(text.split("=", 1) for text in header or [] if "=" in text)
@@ -218,7 +261,7 @@ def replay_dead_letters(
         _print_json([{"name": name, "replayed": not reason, "reason": reason} for name, reason in kept.items()])
     else:
         for name, reason in kept.items():
-            _console.print(f"{name}: {reason or 'replayed'}", soft_wrap=True, markup=False, highlight=False)
+            _console().print(f"{name}: {reason or 'replayed'}", soft_wrap=True, markup=False, highlight=False)
     if any(kept.values()):
         raise typer.Exit(1)
 
@@ -229,8 +272,10 @@ def backup(
     url: Annotated[str, typer.Option(help="Address of the collector's API.")] = "http://127.0.0.1:8080",
 ) -> None:
     """Back up the embedded store of a collector that runs, and check the file."""
+    from tokentrail.cli import backup as backup_
+
     try:
-        backup_.backup(_console, target=target, url=url)
+        backup_.backup(_console(), target=target, url=url)
     except ProcessFailed as failure:
         _fail(failure)
 
@@ -243,6 +288,8 @@ def restore(
     data_dir: Annotated[Path, typer.Argument(help="A new folder, to start a collector with.")],
 ) -> None:
     """Make a new data folder from a backup."""
+    from tokentrail.cli import backup as backup_
+
     try:
         backup_.restore(archive=archive, data_dir=data_dir)
     except ProcessFailed as failure:
@@ -254,5 +301,7 @@ def _print_json(answer: Any) -> None:
 
 
 def _fail(failure: Exception) -> NoReturn:
-    Console(stderr=True).print("[bold red]error:[/]", escape(str(failure)), highlight=False, soft_wrap=True)
+    from rich.markup import escape
+
+    _console(stderr=True).print("[bold red]error:[/]", escape(str(failure)), highlight=False, soft_wrap=True)
     raise typer.Exit(1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
-import sys
 import tarfile
 import time
 from pathlib import Path
@@ -14,8 +13,8 @@ from typing import Any, Final
 import httpx
 from rich.console import Console
 
+from tokentrail.cli import parts
 from tokentrail.cli.processes import ProcessFailed
-from tokentrail.cli.stack import checkout
 
 _MANIFEST: Final = "manifest.json"
 _CHUNK: Final = 1024 * 1024
@@ -79,8 +78,8 @@ def verify(archive: Path) -> dict[str, Any]:
 
 def restore(*, archive: Path, data_dir: Path) -> None:
     """Make a data folder from a backup, with the collector's own code. Raises ProcessFailed."""
-    command = [sys.executable, "-m", "collector.backup", str(archive.absolute()), str(data_dir.absolute())]
-    if subprocess.run(command, cwd=checkout(), check=False).returncode:
+    command = parts.command("collector.backup", str(archive.absolute()), str(data_dir.absolute()))
+    if subprocess.run(command, env=parts.environment(), check=False).returncode:
         raise ProcessFailed(f"{data_dir} was not made")
 
 

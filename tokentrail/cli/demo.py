@@ -17,12 +17,13 @@ from pathlib import Path
 import httpx
 from rich.console import Console
 
+from tokentrail.cli import parts
 from tokentrail.cli.api import Api
 from tokentrail.cli.home import owned
 from tokentrail.cli.live import LiveView
 from tokentrail.cli.processes import terminated
 from tokentrail.cli.result import report, verify
-from tokentrail.cli.stack import Stack, checkout, choose_addresses
+from tokentrail.cli.stack import Stack, choose_addresses
 from tokentrail.load import CHAT, COMPLETION, LONG_GENERATION, Observation, PlannedRequest, burst, poisson
 from tokentrail.load import run as run_load
 
@@ -71,7 +72,7 @@ def run(
     holds files of somebody else.
     """
     with owned(home, command="demo", empty=True) as folder:
-        shutil.copyfile(slos or checkout() / "alerts" / "slos.demo.yaml", folder / "slos.yaml")
+        shutil.copyfile(slos or parts.folder() / "alerts" / "slos.demo.yaml", folder / "slos.yaml")
         stack = Stack(home=folder, slos=folder / "slos.yaml", addresses=choose_addresses(ports))
         return _run(console, stack, seconds=seconds, seed=seed)
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import httpx
+HOST = "127.0.0.1"
+PORTS = {"OTLP/HTTP": 4318, "OTLP/gRPC": 4317, "API": 8080, "engine": 8000, "dashboard": 8501, "Prometheus": 9090}
+"""Port of each listener, unless the user names another one or another process has taken it."""
 
 terminated = threading.Event()
 """Set by SIGTERM: nothing waits for the user any more."""
@@ -55,6 +58,8 @@ class Child:
 
     def wait_ready(self, url: str, *, timeout_s: float) -> None:
         """Wait until `url` answers 200. Raises ProcessFailed when the process ends or `timeout_s` has passed."""
+        import httpx  # late: `tokentrail --help` needs no client
+
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             self.check()
@@ -81,6 +86,17 @@ class Child:
         """SIGKILL: end it as a crash would."""
         self._process.kill()
         self._process.wait()
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ignore Ctrl-C and SIGTERM until the block ends, so that a second Ctrl-C leaves no child process behind."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def free_port(preferred: int) -> int:

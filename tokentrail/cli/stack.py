@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
 
-from tokentrail.cli.processes import Child, ProcessFailed, free_port
-
-HOST = "127.0.0.1"
-PORTS = {"OTLP/HTTP": 4318, "OTLP/gRPC": 4317, "API": 8080, "engine": 8000, "dashboard": 8501, "Prometheus": 9090}
-"""Port of each listener, unless the user names another one or another process has taken it."""
+from tokentrail.cli import parts
+from tokentrail.cli.processes import HOST, PORTS, Child, ProcessFailed, free_port, uninterrupted
 
 
 def choose_addresses(asked: Mapping[str, int | None]) -> dict[str, str]:
@@ -36,18 +31,6 @@ def choose_addresses(asked: Mapping[str, int | None]) -> dict[str, str]:
     return chosen
 
 
-def checkout() -> Path:
-    """The source tree with collector, engine and dashboard. Raises ProcessFailed when only the wheel is installed."""
-    found = importlib.util.find_spec("collector")
-    root = Path(found.origin).parent.parent if found and found.origin else None
-    if root is None or not (root / "dashboard" / "app.py").exists():
-        raise ProcessFailed(
-            "the collector and the dashboard are not part of the `tokentrail` package on PyPI: "
-            "run this in a checkout of the repository (make setup), or use `docker compose up`"
-        )
-    return root
-
-
 @dataclass
 class Stack:
     """Starts each process when told to, and stops all of them in the order in which data flows."""
@@ -62,8 +45,8 @@ class Stack:
     @property
     def urls(self) -> dict[str, str]:
         """URLs of the processes that run."""
-        parts = {"collector": ("OTLP/HTTP", "OTLP/gRPC", "API"), "prometheus": ("Prometheus",)}
-        listening = [name for part in self.running for name in parts.get(part, (part,))]
+        listeners = {"collector": ("OTLP/HTTP", "OTLP/gRPC", "API"), "prometheus": ("Prometheus",)}
+        listening = [name for part in self.running for name in listeners.get(part, (part,))]
         return {name: f"http://{self.addresses[name]}" for name in listening}
 
     def collector(self, data_dir: Path) -> str:
@@ -71,7 +54,7 @@ class Stack:
         http, grpc, api = (self.addresses[name] for name in ("OTLP/HTTP", "OTLP/gRPC", "API"))
         child = self._start(
             "collector",
-            [sys.executable, "-m", "collector", "--data-dir", str(data_dir), "--slos", str(self.slos)]
+            parts.command("collector", "--data-dir", str(data_dir), "--slos", str(self.slos))
             + ["--otlp-http", http, "--otlp-grpc", grpc, "--api", api],
         )
         child.wait_ready(f"{self.urls['API']}/readyz", timeout_s=60)
@@ -85,7 +68,7 @@ class Stack:
         port = self.addresses["engine"].rpartition(":")[2]
         child = self._start(
             "engine",
-            [sys.executable, "-m", "instrumented_engine", "--host", HOST, "--port", port, *flags],
+            parts.command("instrumented_engine", "--host", HOST, "--port", port, *flags),
             env={"OTEL_EXPORTER_OTLP_ENDPOINT": self.urls["OTLP/HTTP"], "OTEL_BSP_SCHEDULE_DELAY": "500"},
         )
         child.wait_ready(f"{self.urls['engine']}/healthz", timeout_s=120)
@@ -96,8 +79,7 @@ class Stack:
         port = self.addresses["dashboard"].rpartition(":")[2]
         child = self._start(
             "dashboard",
-            [sys.executable, "-m", "streamlit", "run", str(checkout() / "dashboard" / "app.py")]
-            + ["--server.address", HOST, "--server.port", port, "--server.headless", "true"]
+            parts.dashboard("--server.address", HOST, "--server.port", port, "--server.headless", "true")
             + ["--browser.gatherUsageStats", "false"],
             env={"TOKENTRAIL_API_URL": self.urls["API"]},
         )
@@ -110,8 +92,8 @@ class Stack:
         if binary is None:
             return None
         rules = self.home / "rules"
-        generate = [sys.executable, "-m", "alerts", "--slos", str(self.slos), "--out", str(rules)]
-        subprocess.run(generate, check=True, cwd=checkout(), stdout=subprocess.DEVNULL)
+        generate = parts.command("alerts", "--slos", str(self.slos), "--out", str(rules))
+        subprocess.run(generate, check=True, env=parts.environment(), stdout=subprocess.DEVNULL)
         config = self.home / "prometheus.yml"
         config.write_text(yaml.safe_dump(self._prometheus_config(rules)))
         child = self._start(
@@ -141,27 +123,29 @@ class Stack:
         """Stop engine, collector, dashboard, Prometheus, in this order. Returns the names that did not end cleanly."""
         order = ("engine", "collector", "dashboard", "prometheus")
         failed = []
-        for name in [n for n in order if n in self.running]:
-            say(f"stopping {name}")
-            if not self.running.pop(name).stop():
-                failed.append(name)
+        with uninterrupted():
+            for name in [n for n in order if n in self.running]:
+                say(f"stopping {name}")
+                if not self.running.pop(name).stop():
+                    failed.append(name)
         return failed
 
     def _start(self, name: str, command: list[str], env: dict[str, str] | None = None) -> Child:
-        child = Child(name, command, self.home / "logs" / f"{name}.log", {"PYTHONUNBUFFERED": "1", **(env or {})})
+        environment = {**parts.environment(), "PYTHONUNBUFFERED": "1", **(env or {})}
+        child = Child(name, command, self.home / "logs" / f"{name}.log", environment)
         self.running[name] = child
         return child
 
     def _prometheus_config(self, rules: Path) -> dict[str, object]:
         """alerts/prometheus.yml with the addresses of this stack in place of the shipped ones."""
-        config: dict[str, object] = yaml.safe_load((checkout() / "alerts" / "prometheus.yml").read_text())
+        config: dict[str, object] = yaml.safe_load((parts.folder() / "alerts" / "prometheus.yml").read_text())
         config["rule_files"] = [str(rules / "*.yml")]
         config.pop("alerting", None)
         jobs: list[dict[str, object]] = config["scrape_configs"]  # type: ignore[assignment] # as shipped, and tested
-        parts = {"tokentrail-collector": "API", "tokentrail-engine": "engine"}
+        listeners = {"tokentrail-collector": "API", "tokentrail-engine": "engine"}
         config["scrape_configs"] = [
-            {**job, "static_configs": [{"targets": [self.addresses[parts[str(job["job_name"])]]]}]}
+            {**job, "static_configs": [{"targets": [self.addresses[listeners[str(job["job_name"])]]]}]}
             for job in jobs
-            if job["job_name"] in parts
+            if job["job_name"] in listeners
         ]
         return config

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from tokentrail.cli import parts
 from tokentrail.cli.home import owned
-from tokentrail.cli.stack import Stack, checkout, choose_addresses
+from tokentrail.cli.stack import Stack, choose_addresses
 
 
 def run(console: Console, *, data_dir: Path, slos: Path | None, ports: Mapping[str, int | None]) -> None:
@@ -39,4 +40,4 @@ def run(console: Console, *, data_dir: Path, slos: Path | None, ports: Mapping[s
 def _slos_of(home: Path) -> Path:
     """The SLOs that a recording was judged by, when `home` holds one of a demo; otherwise the shipped ones."""
     recorded = home / "slos.yaml"
-    return recorded if recorded.exists() else checkout() / "alerts" / "slos.yaml"
+    return recorded if recorded.exists() else parts.folder() / "alerts" / "slos.yaml"

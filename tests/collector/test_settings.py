@@ -1,0 +1,43 @@
+"""The store's address, user and password, as settings of their own."""
+
+import importlib.util
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from pydantic import ValidationError
+
+from collector.settings import Settings
+from collector.store import Store, StoreError
+
+
+@pytest.mark.parametrize("password", ["tokentrail", "p@ss:w/rd?#%20 ü"])
+def test_a_password_in_a_file_needs_no_encoding(password, tmp_path):
+    file = tmp_path / "password"
+    file.write_text(f"{password}\n")
+    settings = Settings(store="http://db:8123/trail?cluster=c", store_user="me@here", store_password_file=file)
+    parts = urlsplit(settings.store_dsn)
+    assert (unquote(parts.username), unquote(parts.password)) == ("me@here", password)
+    assert (parts.hostname, parts.port, parts.path, parts.query) == ("db", 8123, "/trail", "cluster=c")
+
+
+def test_a_user_may_have_no_password():
+    assert Settings(store="https://db:8443", store_user="me").store_dsn == "https://me:@db:8443"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"store": "http://a:b@db:8123", "store_user": "me"}, "leave one of them out"),
+        ({"store_user": "me"}, "the store is embedded"),
+        ({"store": "http://db:8123", "store_password_file": "password"}, "a password needs its user"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(wrong, message):
+    with pytest.raises(ValidationError, match=message):
+        Settings(**wrong)
+
+
+def test_an_embedded_store_without_chdb_names_the_extra(monkeypatch, tmp_path):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(StoreError, match=r"pip install 'tokentrail\[collector\]'"):
+        Store.open(f"chdb://{tmp_path}/store")
