@@ -9,7 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from dashboard import palette
-from dashboard.formatting import duration, instant
+from tokentrail.formatting import duration, instant
 from dashboard.transform import Json, Series
 
 HEIGHT = 230

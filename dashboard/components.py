@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import streamlit as st
 
 from dashboard.api import Problem, Unanswered, api_url
-from dashboard.formatting import plain
+from tokentrail.formatting import plain
 from dashboard.help_texts import HELP
 
 STYLE = """

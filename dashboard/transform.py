@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dashboard.formatting import instant
+from tokentrail.formatting import instant
 from tokentrail.semconv import Phase
 
 Json = Mapping[str, Any]

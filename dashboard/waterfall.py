@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from dashboard import palette
-from dashboard.formatting import count, duration
+from tokentrail.formatting import count, duration
 from dashboard.transform import Json, interference, waiting_phases
 from tokentrail.semconv import Phase
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from dashboard.formatting import UNDEFINED, clock, count, duration, instant, percent, plain
+from tokentrail.formatting import UNDEFINED, clock, count, duration, instant, percent, plain
 from dashboard.help_texts import HELP
 from dashboard.transform import Json
 

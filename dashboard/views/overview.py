@@ -10,7 +10,7 @@ from dashboard import charts, components
 from dashboard.api import Answers, Problem, ask, fetch
 from dashboard.components import metric, or_problem
 from dashboard.filters import View, refresh_s, selected, step_s
-from dashboard.formatting import clock, count, duration, estimate, instant, percent, plain, rate
+from tokentrail.formatting import clock, count, duration, estimate, instant, percent, plain, rate
 from dashboard.transform import Json, on_grid, thresholds
 from dashboard.views import events, slos
 

@@ -9,7 +9,7 @@ import streamlit as st
 from dashboard import charts, components, waterfall
 from dashboard.api import Problem, ask, fetch
 from dashboard.components import metric
-from dashboard.formatting import UNDEFINED, clock, count, duration, percent, plain
+from tokentrail.formatting import UNDEFINED, clock, count, duration, percent, plain
 from dashboard.help_texts import HELP
 from dashboard.transform import Json, interference, longest_waits, phase_totals
 

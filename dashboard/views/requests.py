@@ -10,7 +10,7 @@ import streamlit as st
 from dashboard import components
 from dashboard.api import Problem, ask, fetch
 from dashboard.filters import selected
-from dashboard.formatting import UNDEFINED, count, instant
+from tokentrail.formatting import UNDEFINED, count, instant
 from dashboard.transform import Json
 
 SORTS = {"TTFT": "ttft", "TPOT": "tpot", "E2E": "e2e", "newest": "end"}

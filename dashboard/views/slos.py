@@ -6,7 +6,7 @@ import streamlit as st
 
 from dashboard import palette
 from dashboard.components import bar, metric
-from dashboard.formatting import UNDEFINED, count, duration, estimate, pace, percent, plain, significant
+from tokentrail.formatting import UNDEFINED, count, duration, estimate, pace, percent, plain, significant
 from dashboard.help_texts import HELP
 from dashboard.transform import Json, slo_state
 

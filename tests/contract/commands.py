@@ -174,5 +174,5 @@ def _flags() -> frozenset[str]:
     helps = [
         _module_help(module) for module in ("alerts", "benchmarks", "benchmarks.sdk_span_cost", "benchmarks.sizing")
     ]
-    helps += [_cli_help(name) or "" for name in get_command(app).commands]  # type: ignore[attr-defined]
+    helps += [_cli_help() or "", *(_cli_help(name) or "" for name in get_command(app).commands)]  # type: ignore[attr-defined]
     return frozenset(ours.union(*(re.findall(r"--[a-z][a-z-]+", text) for text in helps)))

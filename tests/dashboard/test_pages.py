@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from dashboard.formatting import count, duration, pace, percent, rate
+from tokentrail.formatting import count, duration, pace, percent, rate
 from tests.dashboard.browser import streamlit
 from tests.dashboard.feed import HOSTILE_TENANT, TRACEPARENT
 from tests.support.collector import Collector

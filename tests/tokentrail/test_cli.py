@@ -16,7 +16,6 @@ import tokentrail
 from tokentrail.cli.app import app
 from tokentrail.cli.demo import workload
 from tokentrail.cli.home import MARKER, owned
-from tokentrail.cli.live import duration, percent
 from tokentrail.cli.processes import PORTS, Child, ProcessFailed, free_port, uninterrupted
 from tokentrail.cli.result import report, verify
 from tokentrail.cli.stack import Stack, choose_addresses
@@ -98,19 +97,6 @@ def test_a_child_that_ignores_sigterm_is_killed(tmp_path):
         os.kill(child.pid, 0)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(None, "–"), (0.0, "0 ms"), (0.01234, "12.3 ms"), (1.5, "1.5 s"), (75.25, "75.2 s"), (5000.0, "5000 s")],
-)
-def test_durations(seconds, text):
-    assert duration(seconds) == text
-
-
-def test_undefined_is_not_zero():
-    assert percent(None) == "–"
-    assert percent(0.0) == "0.0%"
-
-
 def test_the_demo_load_has_a_cold_start_and_bursts():
     plan = list(workload(200.0, seed=7))
     assert [p.at_s for p in plan] == sorted(p.at_s for p in plan)
@@ -165,11 +151,11 @@ def printed(api, seen):
 def test_a_demo_whose_numbers_agree_has_no_problems():
     problems, text = printed(FakeApi(), [observed()])
     assert problems == []
-    assert "cold start: 3 s (load_weights 2 s)" in text
+    assert "cold start: 3.00 s (load_weights 2.00 s)" in text
     assert "KV pressure: 3 blocks evicted" in text
     assert "everything adds up" in text
     assert "TTFT p99 100 ms · TPOT p99 100 ms · 1 good requests" in text
-    assert "The slowest request took 200 ms: queue 110 ms, decode 90 ms." in text
+    assert "The slowest request took 200 ms: queue 110 ms, decode 90.0 ms." in text
     assert "http://dashboard/request?trace_id=t" in text
 
 

@@ -21,13 +21,17 @@ class Api:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._http = httpx.Client(base_url=url, timeout=30, trust_env=False, headers=headers)
 
-    def get(self, path: str, **params: str | int | float) -> Any:
+    def get(self, path: str, **params: Any) -> Any:
         """The JSON of one endpoint, `path` being relative to /api/v1."""
         answer = self._http.get(f"/api/v1/{path}", params=params)
         answer.raise_for_status()
         return answer.json()
 
-    def requests(self, **params: str | int | float) -> list[dict[str, Any]]:
+    def ready(self) -> httpx.Response:
+        """The collector's own answer on its readiness, with any status."""
+        return self._http.get("/readyz")
+
+    def requests(self, **params: Any) -> list[dict[str, Any]]:
         """All request rows of a window, fetched in pages."""
         rows: list[dict[str, Any]] = []
         while True:
@@ -35,6 +39,14 @@ class Api:
             rows += page
             if len(page) < _PAGE:
                 return rows
+
+    @staticmethod
+    def problem(answer: httpx.Response) -> str:
+        """The collector's own words for an answer that is an error."""
+        try:
+            return str(answer.json()["detail"])
+        except (ValueError, KeyError, TypeError):
+            return f"{answer.request.url} answers {answer.status_code}"
 
     def close(self) -> None:
         """Close the connections."""

@@ -5,20 +5,18 @@ A command imports that module when it runs: `tokentrail --help` and shell comple
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
-from tokentrail.cli import parts
+from tokentrail.cli import asking, parts
+from tokentrail.cli.asking import AsJson
+from tokentrail.cli.output import console, fail, print_json
 from tokentrail.cli.processes import PORTS, ProcessFailed, terminated
 from tokentrail.version import __version__
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 app = typer.Typer(
     name="tokentrail",
@@ -26,12 +24,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-
-
-def _console(*, stderr: bool = False) -> Console:
-    from rich.console import Console
-
-    return Console(stderr=stderr)
 
 
 def _version(wanted: bool) -> None:
@@ -51,8 +43,13 @@ def main(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
+    no_color: Annotated[
+        bool, typer.Option("--no-color", help="Print without colours; NO_COLOR does the same.")
+    ] = False,
 ) -> None:
     """SLO monitoring for LLM inference that keeps the trail of every token."""
+    if no_color:
+        os.environ["NO_COLOR"] = "1"
     signal.signal(signal.SIGTERM, _terminated)
 
 
@@ -89,9 +86,9 @@ def up(
     from tokentrail.cli import up as up_
 
     try:
-        up_.run(_console(), data_dir=data_dir, slos=slos, ports=ports)
+        up_.run(console(), data_dir=data_dir, slos=slos, ports=ports)
     except ProcessFailed as failure:
-        _fail(failure)
+        fail(failure)
 
 
 @app.command()
@@ -117,9 +114,9 @@ def demo(
     from tokentrail.cli import demo as demo_
 
     try:
-        problems = demo_.run(_console(), seconds=seconds, home=home, slos=slos, seed=seed, ports=ports)
+        problems = demo_.run(console(), seconds=seconds, home=home, slos=slos, seed=seed, ports=ports)
     except ProcessFailed as failure:
-        _fail(failure)
+        fail(failure)
     if problems:
         raise typer.Exit(1)
 
@@ -157,46 +154,12 @@ def _become(module: str, context: typer.Context) -> NoReturn:
     try:
         command = parts.dashboard(*context.args) if module == "dashboard" else parts.command(module, *context.args)
     except ProcessFailed as failure:
-        _fail(failure)
+        fail(failure)
     os.execve(command[0], command, parts.environment())  # noqa: S606 # our own command
 
 
-ApiUrl = Annotated[str, typer.Option("--api", envvar="TOKENTRAIL_API_URL", help="Address of the collector's API.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
-@app.command()
-def spans(
-    name: Annotated[str | None, typer.Argument(help="Print the newest spans of this name.")] = None,
-    api: ApiUrl = "http://127.0.0.1:8080",
-    start: Annotated[str, typer.Option(help="Only spans since then: -1h, RFC 3339, or unix seconds.")] = "-1h",
-    service: Annotated[str | None, typer.Option(help="Only spans of this service.")] = None,
-    scope: Annotated[str | None, typer.Option(help="Only spans of this instrumentation scope.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Most spans to print.")] = 10,
-    as_json: AsJson = False,
-) -> None:
-    """List the spans that no engine's mapping claims, by name; or print those of one name."""
-    given = {"start": start, "service": service, "scope": scope, "name": name}
-    params: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-    from httpx import HTTPError
-
-    from tokentrail.cli import spans as spans_
-    from tokentrail.cli.api import Api
-
-    client = Api(api)
-    try:
-        answer = client.get("spans", **params, limit=limit) if name else client.get("spans/names", **params)
-    except HTTPError as error:
-        _fail(error)
-    finally:
-        client.close()
-    if as_json:
-        _print_json(answer)
-    elif name:
-        spans_.show(_console(), answer["spans"])
-    else:
-        _console().print(spans_.names(answer["names"]))
-
+for command in (asking.requests, asking.request, asking.tail, asking.spans, asking.doctor):
+    app.command()(command)
 
 dead_letters = typer.Typer(no_args_is_help=True, help="Acknowledged payloads that the collector's store refused.")
 app.add_typer(dead_letters, name="dead-letters")
@@ -212,13 +175,13 @@ def list_dead_letters(data_dir: DataDir = Path(".data"), as_json: AsJson = False
     try:
         letters = dead_letters_.find(data_dir)
     except dead_letters_.NotFound as failure:
-        _fail(failure)
+        fail(failure)
     if as_json:
-        _print_json([letter.described() for letter in letters])
+        print_json([letter.described() for letter in letters])
     elif letters:
-        _console().print(dead_letters_.table(letters))
+        console().print(dead_letters_.table(letters))
     else:
-        _console().print("no dead letters")
+        console().print("no dead letters")
 
 
 @dead_letters.command("show")
@@ -229,12 +192,12 @@ def show_dead_letters(names: Names, data_dir: DataDir = Path(".data"), as_json: 
     try:
         letters = dead_letters_.chosen(data_dir, names)
     except dead_letters_.NotFound as failure:
-        _fail(failure)
+        fail(failure)
     if as_json:
-        _print_json([{**letter.described(), "content": letter.content()} for letter in letters])
+        print_json([{**letter.described(), "content": letter.content()} for letter in letters])
         return
     for letter in letters:
-        dead_letters_.show(_console(), letter)
+        dead_letters_.show(console(), letter)
 
 
 @dead_letters.command("replay")
@@ -255,13 +218,13 @@ def replay_dead_letters(
     try:
         letters = dead_letters_.find(data_dir) if every else dead_letters_.chosen(data_dir, names or [])
     except dead_letters_.NotFound as failure:
-        _fail(failure)
+        fail(failure)
     kept = {letter.name: dead_letters_.replay(letter, url, headers) for letter in letters}
     if as_json:
-        _print_json([{"name": name, "replayed": not reason, "reason": reason} for name, reason in kept.items()])
+        print_json([{"name": name, "replayed": not reason, "reason": reason} for name, reason in kept.items()])
     else:
         for name, reason in kept.items():
-            _console().print(f"{name}: {reason or 'replayed'}", soft_wrap=True, markup=False, highlight=False)
+            console().print(f"{name}: {reason or 'replayed'}", soft_wrap=True, markup=False, highlight=False)
     if any(kept.values()):
         raise typer.Exit(1)
 
@@ -275,9 +238,9 @@ def backup(
     from tokentrail.cli import backup as backup_
 
     try:
-        backup_.backup(_console(), target=target, url=url)
+        backup_.backup(console(), target=target, url=url)
     except ProcessFailed as failure:
-        _fail(failure)
+        fail(failure)
 
 
 @app.command()
@@ -293,15 +256,4 @@ def restore(
     try:
         backup_.restore(archive=archive, data_dir=data_dir)
     except ProcessFailed as failure:
-        _fail(failure)
-
-
-def _print_json(answer: Any) -> None:
-    typer.echo(json.dumps(answer, indent=2))
-
-
-def _fail(failure: Exception) -> NoReturn:
-    from rich.markup import escape
-
-    _console(stderr=True).print("[bold red]error:[/]", escape(str(failure)), highlight=False, soft_wrap=True)
-    raise typer.Exit(1)
+        fail(failure)

@@ -12,24 +12,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-
-def duration(seconds: float | None) -> str:
-    """Three significant digits in ms or s; `–` for None."""
-    if seconds is None:
-        return "–"
-    if seconds < 1:
-        return f"{seconds * 1e3:.3g} ms"
-    return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:.0f} s"
-
-
-def percent(ratio: float | None) -> str:
-    """A ratio as a percentage; `–` for None."""
-    return "–" if ratio is None else f"{ratio:.1%}"
-
-
-def count(n: int | None) -> str:
-    """A whole number; `–` for None."""
-    return "–" if n is None else str(n)
+from tokentrail.formatting import count, duration, percent
 
 
 def latencies(summary: Mapping[str, Any]) -> Table:

@@ -13,7 +13,8 @@ import httpx
 from rich.console import Console
 
 from tokentrail.cli.api import Api
-from tokentrail.cli.live import duration, latencies, slos
+from tokentrail.cli.live import latencies, slos
+from tokentrail.formatting import duration
 from tokentrail.load import Observation
 from tokentrail.load.compare import Comparison, compare, longest_hop_s
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.formatting import clock, count, duration, estimate, instant, pace, percent, plain, rate, significant
+from tokentrail.formatting import clock, count, duration, estimate, instant, pace, percent, plain, rate, significant
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,215 @@
+"""The commands that ask a collector, on a real one that holds three requests of the SDK."""
+
+import itertools
+import json
+import time
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from tests.support.collector import Collector
+from tokentrail import KvEvent, Phase, Trail
+from tokentrail.cli import doctor, perfetto
+from tokentrail.cli.api import Api
+from tokentrail.cli.app import app
+from tokentrail.cli.request import WIDTH, lines
+from tokentrail.cli.requests import follow, line
+
+MS = 1_000_000
+
+
+def run(*arguments, **env):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200", **env})
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def record(url, *, model="m", tokens=12, error=None, step=0):
+    """One request of 10 ms queue, 90 ms prefill and 10 ms a token, of which the fourth waits 100 ms more."""
+    trail = Trail(endpoint=url, service_name="cli")
+    start = time.time_ns() - 1000 * MS
+    request = trail.start_request(operation="chat", model=model, input_tokens=5, slo_class="chat", arrival_ns=start)
+    request.phase(Phase.PREFILL, start + 10 * MS)
+    at = start + 10 * MS
+    for i in range(tokens):
+        begin, at = at, at + (90 if i == 0 else 110 if i == 3 else 10) * MS
+        counts = {"prefill_tokens": 512 if i == 3 else 0, "running": 2, "waiting": 0}
+        trail.step(step + i, begin, at, emitted=[request], **counts)
+        if i == 0:
+            request.phase(Phase.DECODE, at)
+    trail.kv_event(KvEvent.EVICT, blocks=4, reason="preemption", step=step, start_ns=at - 5 * MS, request=request)
+    request.end(at, error_type=error) if error else request.end(at, finish_reason="stop")
+    assert trail.shutdown(10)
+    return request
+
+
+@pytest.fixture(scope="module")
+def collector(tmp_path_factory):
+    slos = tmp_path_factory.mktemp("slos") / "slos.yaml"
+    slos.write_text(
+        "slos:\n- {name: chat, objective: 0.9, window: 30d, select: {slo_class: [chat]}, thresholds: {ttft: 500ms}}\n"
+        "- {name: none, objective: 0.9, window: 30d, select: {slo_class: [other]}, thresholds: {ttft: 500ms}}\n"
+    )
+    running = Collector(tmp_path_factory.mktemp("ask") / "data", "--slos", str(slos)).start()
+    for model, error in (("first", None), ("second", None), ("broken", "timeout")):
+        record(running.urls["otlp-http"], model=model, error=error)
+        running.wait_until(lambda m=model: running.get(f"/api/v1/requests?model={m}").json()["total"] == 1)
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def api(collector):
+    return ("--api", collector.urls["api"])
+
+
+def test_requests_are_listed_filtered_and_sorted(api):
+    head, *rows = run("requests", *api).stdout.splitlines()
+    assert head.split()[:3] == ["end", "status", "model"]
+    models = ["broken", "second", "first"]
+    assert [next(model for model in models if model in row) for row in rows] == models
+    assert "5→12" in rows[1]
+    assert "100 ms" in rows[1]
+    assert "decode 68%" in rows[1]
+    assert "error timeout" in rows[0]
+    only = run("requests", *api, "--model", "first", "--model", "second", "--status", "ok", "--json").stdout
+    assert [row["model"] for row in json.loads(only)["requests"]] == ["second", "first"]
+    few = run("requests", *api, "--limit", "1")
+    assert (len(few.stdout.splitlines()), few.stderr) == (2, "1 of 3 requests; --limit prints more\n")
+
+
+def test_wrong_values_have_the_collectors_own_words(api):
+    refused = run("requests", *api, "--sort", "colour")
+    assert refused.exit_code == 1
+    assert "sort" in refused.stderr
+    assert "http" not in refused.stderr
+    assert run("request", "0" * 32, *api).exit_code == 1
+    away = run("tail", "--api", "http://127.0.0.1:9")
+    assert away.exit_code == 1
+    assert "does not answer" in away.stderr
+
+
+def detail_of(collector, model):
+    (row,) = collector.get(f"/api/v1/requests?model={model}").json()["requests"]
+    return row, collector.get(f"/api/v1/requests/{row['trace_id']}").json()
+
+
+def test_one_request_is_a_waterfall(collector, api):
+    row, _ = detail_of(collector, "first")
+    text = run("request", row["trace_id"], *api).stdout
+    head, about, ids, _, queued, prefill, decode, tokens, evicted, _, title, worst = text.splitlines()
+    assert head == "chat first · ok stop · 5 → 12 tokens · TTFT 100 ms · TPOT 19.1 ms · E2E 310 ms"
+    assert "class chat" in about
+    assert "cached –" in about
+    assert row["trace_id"] in ids
+    assert [part.split()[0] for part in (queued, prefill, decode)] == ["queued", "prefill", "decode"]
+    assert queued.split()[1:] == ["██", "10.0", "ms", "3.2%"]
+    assert prefill.index("█") == 13 + 2
+    assert decode.rstrip().endswith("67.7%")
+    assert tokens.split()[-1] == "12"
+    assert tokens.index("█") == 13 + int(100 / 310 * WIDTH)
+    assert evicted.split()[0] == "kv.evict"
+    assert evicted.endswith("preemption 4 blocks")
+    assert title == "longest waits between tokens:"
+    assert worst.split(maxsplit=2)[2] == (
+        "before token 3, 230 ms after the start, step 3 with 512 prefill tokens, 2 running"
+    )
+
+
+def test_a_request_in_flight_and_one_without_anything_are_drawn():
+    row = dict.fromkeys(("e2e_s", "ttft_s", "tpot_s", "input_tokens", "output_tokens", "cached_tokens", "preemptions"))
+    row |= dict.fromkeys(("operation", "model", "error_type", "finish_reason", "service", "instance", "tenant"), "")
+    row |= {"status": "in_flight", "engine": "vllm", "slo_class": "", "start": "2026-11-22T10:00:00Z", "request_id": ""}
+    row |= {"trace_id": "a" * 32, "span_id": "b" * 16}
+    empty = {"request": row, "phases": [], "tokens": [], "events": [], "steps": None}
+    assert lines(empty)[0] == "request – · in_flight · – → – tokens · TTFT – · TPOT – · E2E –"
+    phase = {"name": "queued", "offset_s": 0.0, "duration_s": 0.0}
+    token = {"index": 0, "offset_s": 2.0, "duration_s": 2.0, "step": None}
+    drawn = lines(empty | {"phases": [phase], "tokens": [token]})
+    assert drawn[-1].split()[-1] == "1"
+
+
+def test_a_request_opens_in_perfetto(collector, api, tmp_path):
+    row, detail = detail_of(collector, "first")
+    file = tmp_path / "trace.json"
+    assert run("request", row["trace_id"], *api, "--perfetto", file).exit_code == 0
+    written = json.loads(file.read_text())
+    assert written == json.loads(json.dumps(perfetto.trace(detail)))
+    events = written["traceEvents"]
+    names = {(e["pid"], e.get("tid")): e["args"]["name"] for e in events if e["ph"] == "M"}
+    assert {*names.values()} >= {"phases", "tokens", "events", "steps"}
+    slices = [e for e in events if e["ph"] == "X"]
+    tokens = [e for e in slices if names[e["pid"], e["tid"]] == "tokens"]
+    assert tokens[0]["ts"] == 0
+    assert [round(a["ts"] + a["dur"] - b["ts"], 3) for a, b in itertools.pairwise(tokens)] == [0] * 11
+    assert sum(e["dur"] for e in tokens) == pytest.approx(row["e2e_s"] * 1e6)
+    assert {e["args"]["prefill_tokens"] for e in slices if names[e["pid"], e["tid"]] == "steps"} == {0, 512}
+    assert {e["name"] for e in events if e["ph"] == "C"} >= {"running", "waiting"}
+    missing = run("request", row["trace_id"], *api, "--perfetto", tmp_path / "no" / "where.json")
+    assert (missing.exit_code, "No such file" in missing.stderr) == (1, True)
+
+
+def test_tail_prints_the_newest_last_and_follows(collector, api):
+    printed = run("tail", *api, "--limit", "2").stdout.splitlines()
+    assert ["second" in printed[0], "broken" in printed[1], len(printed)] == [True, True, 2]
+    assert json.loads(run("tail", *api, "--limit", "1", "--json").stdout)["model"] == "broken"
+
+    client = Api(collector.urls["api"])
+    models = iter(["followed", "once more"])
+
+    def sleep(_):
+        if model := next(models, ""):
+            record(collector.urls["otlp-http"], model=model)
+            collector.wait_until(lambda: collector.get(f"/api/v1/requests?model={model}").json()["total"] == 1)
+
+    known = [(row["trace_id"], row["span_id"]) for row in client.requests(start="-15m")]
+    rows = list(itertools.islice(follow(client, {}, known, sleep=sleep), 2))
+    client.close()
+    assert [row["model"] for row in rows] == ["followed", "once more"]
+    assert "once more" in line(rows[1])
+
+
+def test_doctor_finds_a_collector_well_and_an_slo_that_judges_nothing(collector, api):
+    grpc = collector.urls["otlp-grpc"].removeprefix("http://")
+    result = run("doctor", *api, "--otlp-http", collector.urls["otlp-http"], "--otlp-grpc", grpc, "--json")
+    found = json.loads(result.stdout)
+    assert result.exit_code == 0
+    by_name = {finding["name"]: finding for finding in found if finding["name"] != "engine"}
+    assert [by_name[name]["state"] for name in ("OTLP/HTTP", "OTLP/gRPC", "API", "clocks")] == ["ok"] * 4
+    total = collector.get("/api/v1/requests?start=-30d").json()["total"]
+    slos = {f["detail"].split()[0]: f for f in found if f["name"] == "SLO"}
+    assert slos["chat"] == {
+        "name": "SLO",
+        "state": "ok",
+        "detail": f"chat selected {total} of {total} requests",
+        "fix": "",
+    }
+    assert (slos["none"]["state"], slos["none"]["detail"]) == ("warn", f"none selected 0 of {total} requests")
+    assert any("cli" in f["detail"] and f["state"] == "ok" for f in found if f["name"] == "engine")
+    text = run("doctor", *api, "--otlp-http", collector.urls["otlp-http"], "--otlp-grpc", grpc).stdout
+    assert "warn SLO          none selected 0" in text
+
+
+def test_doctor_names_each_port_that_does_not_answer(collector):
+    nobody = "http://127.0.0.1:9"
+    result = run("doctor", "--api", nobody, "--otlp-http", collector.urls["api"], "--otlp-grpc", "127.0.0.1:nine")
+    assert result.exit_code == 1
+    states = [text.split()[:2] for text in result.stdout.splitlines() if not text.startswith("     →")]
+    assert states == [["fail", "OTLP/HTTP"], ["fail", "OTLP/gRPC"], ["fail", "API"]]
+    assert result.stdout.count("→") == 3
+
+
+@pytest.mark.parametrize(
+    ("status", "date", "expected"),
+    [
+        (200, "Sun, 22 Nov 2020 10:00:00 GMT", [("API", "ok"), ("clocks", "warn")]),
+        (503, "", [("API", "fail")]),
+    ],
+)
+def test_doctor_compares_clocks_and_readiness(status, date, expected):
+    class Fake:
+        def ready(self):
+            return httpx.Response(status, text="the store does not answer", headers={"date": date} if date else {})
+
+    assert [(found.name, found.state) for found in doctor._api(Fake(), "url")] == expected

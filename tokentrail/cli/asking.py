@@ -1,0 +1,168 @@
+"""The commands that ask a collector: requests, request, tail, spans, doctor."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tokentrail.cli.output import console, fail, print_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tokentrail.cli.api import Api
+
+ApiUrl = Annotated[str, typer.Option("--api", envvar="TOKENTRAIL_API_URL", help="Address of the collector's API.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def spans(
+    name: Annotated[str | None, typer.Argument(help="Print the newest spans of this name.")] = None,
+    api: ApiUrl = "http://127.0.0.1:8080",
+    start: Annotated[str, typer.Option(help="Only spans since then: -1h, RFC 3339, or unix seconds.")] = "-1h",
+    service: Annotated[str | None, typer.Option(help="Only spans of this service.")] = None,
+    scope: Annotated[str | None, typer.Option(help="Only spans of this instrumentation scope.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Most spans to print.")] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """List the spans that no engine's mapping claims, by name; or print those of one name."""
+    given = {"start": start, "service": service, "scope": scope, "name": name}
+    params: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    from tokentrail.cli import spans as spans_
+
+    answer = _ask(
+        api,
+        lambda client: client.get("spans", **params, limit=limit) if name else client.get("spans/names", **params),
+    )
+    if as_json:
+        print_json(answer)
+    elif name:
+        spans_.show(console(), answer["spans"])
+    else:
+        console().print(spans_.names(answer["names"]))
+
+
+Start = Annotated[str, typer.Option(help="Start of the window: -15m, RFC 3339, or unix seconds.")]
+Models = Annotated[list[str] | None, typer.Option("--model", help="Only requests of this model; may be repeated.")]
+Tenants = Annotated[list[str] | None, typer.Option("--tenant", help="Only requests of this tenant; may be repeated.")]
+Engines = Annotated[list[str] | None, typer.Option("--engine", help="Only requests to this kind of server.")]
+Classes = Annotated[list[str] | None, typer.Option("--slo-class", help="Only requests of this SLO class.")]
+StatusName = Annotated[str | None, typer.Option("--status", help="Only requests of this status: ok, error, cancelled.")]
+
+
+def _filters(**given: Any) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if value}
+
+
+def requests(
+    api: ApiUrl = "http://127.0.0.1:8080",
+    start: Start = "-15m",
+    sort: Annotated[str, typer.Option(help="Order, largest first: end, ttft, tpot or e2e.")] = "end",
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Most requests to print.")] = 20,
+    model: Models = None,
+    tenant: Tenants = None,
+    engine: Engines = None,
+    slo_class: Classes = None,
+    status: StatusName = None,
+    as_json: AsJson = False,
+) -> None:
+    """List requests, the newest or the slowest first."""
+    from tokentrail.cli import requests as requests_
+
+    filters = _filters(model=model, tenant=tenant, engine=engine, slo_class=slo_class, status=status)
+    answer = _ask(api, lambda client: client.get("requests", start=start, sort=sort, limit=limit, **filters))
+    if as_json:
+        print_json(answer)
+        return
+    console().print(requests_.table(answer["requests"]))
+    if (shown := len(answer["requests"])) < answer["total"]:
+        console(stderr=True).print(f"{shown} of {answer['total']} requests; --limit prints more")
+
+
+def request(
+    trace_id: Annotated[str, typer.Argument(help="Trace id: 32 hex digits, as `tokentrail requests` prints it.")],
+    api: ApiUrl = "http://127.0.0.1:8080",
+    span_id: Annotated[str | None, typer.Option(help="Span id, where a trace holds several requests.")] = None,
+    perfetto: Annotated[
+        Path | None, typer.Option(help="Write the request there as a trace that ui.perfetto.dev opens.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show one request: its phases, tokens and events on one time axis."""
+    from tokentrail.cli import perfetto as perfetto_
+    from tokentrail.cli import request as request_
+
+    detail = _ask(api, lambda client: client.get(f"requests/{trace_id}", **_filters(span_id=span_id)))
+    if perfetto:
+        try:
+            perfetto.write_text(json.dumps(perfetto_.trace(detail)))
+        except OSError as error:
+            fail(error)
+    if as_json:
+        print_json(detail)
+    else:
+        request_.show(console(), detail)
+
+
+def tail(
+    api: ApiUrl = "http://127.0.0.1:8080",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print requests as they end, until Ctrl-C.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Most requests to print first.")] = 10,
+    model: Models = None,
+    tenant: Tenants = None,
+    engine: Engines = None,
+    slo_class: Classes = None,
+    status: StatusName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the newest requests, a line each, the newest last."""
+    from tokentrail.cli import requests as requests_
+
+    filters = _filters(model=model, tenant=tenant, engine=engine, slo_class=slo_class, status=status)
+
+    def print_them(client: Api) -> None:
+        newest = client.get("requests", start="-1d", limit=limit, **filters)["requests"]
+        requests_.print_rows(console(), reversed(newest), as_json=as_json)
+        if follow:
+            known = [(row["trace_id"], row["span_id"]) for row in newest]
+            requests_.print_rows(console(), requests_.follow(client, filters, known), as_json=as_json)
+
+    try:
+        _ask(api, print_them)
+    except KeyboardInterrupt:
+        raise typer.Exit from None
+
+
+def doctor(
+    api: ApiUrl = "http://127.0.0.1:8080",
+    otlp_http: Annotated[str, typer.Option(help="Address to which engines send OTLP/HTTP.")] = "http://127.0.0.1:4318",
+    otlp_grpc: Annotated[str, typer.Option(help="Address to which engines send OTLP/gRPC.")] = "127.0.0.1:4317",
+    as_json: AsJson = False,
+) -> None:
+    """Look for what is wrong: ports, clocks, disk, engines that send nothing, SLOs that judge nothing."""
+    from tokentrail.cli import doctor as doctor_
+
+    if not doctor_.show(console(), doctor_.examine(api, otlp_http, otlp_grpc), as_json=as_json):
+        raise typer.Exit(1)
+
+
+def _ask(url: str, question: Callable[[Api], Any]) -> Any:
+    """Ask the API; an answer that is an error ends the command with the collector's own words."""
+    from httpx import HTTPError, HTTPStatusError
+
+    from tokentrail.cli.api import Api
+
+    client = Api(url)
+    try:
+        return question(client)
+    except HTTPStatusError as error:
+        fail(RuntimeError(client.problem(error.response)))
+    except HTTPError as error:
+        fail(
+            RuntimeError(f"the collector at {url} does not answer ({error}): start it, or name its address with --api")
+        )
+    finally:
+        client.close()

@@ -1,0 +1,204 @@
+"""`tokentrail doctor`: is the collector reachable and well, and does it see the engines and judge their requests?"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any, Final, Literal
+
+import httpx
+from rich.console import Console
+from rich.text import Text
+
+from tokentrail.cli.api import Api
+from tokentrail.formatting import count, duration, instant
+
+_CLOCK_S: Final = 2.0
+"""A larger difference of two clocks moves requests out of the windows in which people look for them."""
+_DISK: Final = 0.1
+_DAY: Final = "-1d"
+_STYLES: Final = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+State = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at. `fix` is empty when nothing is wrong."""
+
+    name: str
+    state: State
+    detail: str
+    fix: str = ""
+
+
+def examine(api_url: str, otlp_http: str, otlp_grpc: str) -> Iterator[Finding]:
+    """Yield the findings one by one. Without an API that answers, there are none about what the collector stores."""
+    yield _otlp_http(otlp_http)
+    yield _otlp_grpc(otlp_grpc)
+    api = Api(api_url)
+    try:
+        reachable = yield from _api(api, api_url)
+        if reachable:
+            for look in (_storage, _engines, _slos, _unclaimed):
+                yield from _asked(look, api)
+    finally:
+        api.close()
+
+
+def _asked(look: Callable[[Api], Iterator[Finding]], api: Api) -> Iterator[Finding]:
+    try:
+        yield from look(api)
+    except httpx.HTTPError as error:
+        yield Finding(
+            look.__name__.strip("_"),
+            "warn",
+            str(error),
+            "use a key of role admin, for all tenants (TOKENTRAIL_API_KEY)",
+        )
+
+
+def _otlp_http(url: str) -> Finding:
+    """An empty request is a valid one, and stores nothing."""
+    try:
+        answer = httpx.post(
+            f"{url}/v1/traces",
+            content=b"",
+            headers={"content-type": "application/x-protobuf"},
+            timeout=5,
+            trust_env=False,
+        )
+    except httpx.HTTPError as error:
+        return Finding("OTLP/HTTP", "fail", f"{url}: {error}", "start the collector, or name its address: --otlp-http")
+    if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+        return Finding("OTLP/HTTP", "ok", f"{url} answers, and asks senders for a key")
+    if answer.status_code != httpx.codes.OK:
+        return Finding(
+            "OTLP/HTTP", "fail", f"{url} answers {answer.status_code}", "another server may listen on this port"
+        )
+    return Finding("OTLP/HTTP", "ok", url)
+
+
+def _otlp_grpc(address: str) -> Finding:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except (OSError, ValueError) as error:
+        return Finding(
+            "OTLP/gRPC", "fail", f"{address}: {error}", "start the collector, or name its address: --otlp-grpc"
+        )
+    return Finding("OTLP/gRPC", "ok", f"{address} accepts connections")
+
+
+def _api(api: Api, url: str) -> Generator[Finding, None, bool]:
+    """Return whether the store can be asked."""
+    try:
+        ready = api.ready()
+    except httpx.HTTPError as error:
+        yield Finding("API", "fail", f"{url}: {error}", "start the collector, or name its address: --api")
+        return False
+    if ready.status_code != httpx.codes.OK:
+        reason = " ".join(ready.text.split())[:300]
+        yield Finding("API", "fail", f"{url} is not ready: {reason}", "see the collector's log")
+        return False
+    yield Finding("API", "ok", url)
+    if date := ready.headers.get("date"):
+        apart = abs(parsedate_to_datetime(date).timestamp() - time.time())
+        if apart > _CLOCK_S + 1:  # the header has whole seconds
+            fix = "synchronise both clocks (NTP): windows are cut by the collector's"
+            yield Finding("clocks", "warn", f"this machine and the collector differ by {duration(apart)}", fix)
+        else:
+            yield Finding("clocks", "ok", "this machine and the collector agree")
+    return True
+
+
+def _storage(api: Api) -> Iterator[Finding]:
+    storage = api.get("storage")
+    free = [(disk["free_bytes"], disk["total_bytes"], disk["path"]) for disk in storage["disks"]]
+    for free_bytes, total_bytes, path in free:
+        full = total_bytes and free_bytes < _DISK * total_bytes
+        detail = f"{free_bytes / 1e9:.1f} of {total_bytes / 1e9:.1f} GB are free at {path}"
+        yield Finding(
+            "disk", "warn" if full else "ok", detail, "shorten --retention, or give it more space" if full else ""
+        )
+    dead = storage["dead_letters"]["files"] // 2
+    if dead:
+        yield Finding(
+            "dead letters", "warn", f"{count(dead)} payloads could not be stored", "tokentrail dead-letters list"
+        )
+    waiting = storage["log"]["bytes"]
+    yield Finding("log", "ok", f"{waiting / 1e6:.1f} MB wait to be stored")
+
+
+def _engines(api: Api) -> Iterator[Finding]:
+    engines = api.get("engines", start=_DAY)["engines"]
+    if not engines:
+        fix = "set OTEL_EXPORTER_OTLP_ENDPOINT in the engine's environment and install tokentrail there"
+        yield Finding("engines", "warn", "none has sent anything for a day", fix)
+    for engine in engines:
+        name = " ".join(filter(None, [engine["engine"], engine["service"], engine.get("instance", "")]))
+        silent = time.time() - instant(engine["last_seen"]).timestamp()
+        yield Finding(
+            "engine",
+            "ok",
+            f"{name}: {count(engine['requests'])} requests in a day, seen {duration(max(silent, 0))} ago",
+        )
+        for what, reason in _cannot_tell(engine):
+            yield Finding("engine", "warn", f"{name} does not tell {what}", reason)
+
+
+def _cannot_tell(engine: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for what, told in (engine.get("tells") or {}).items():
+        if isinstance(told, Mapping) and not told.get("known", True):
+            yield what, str(told.get("fix") or told.get("reason") or "")
+
+
+def _slos(api: Api) -> Iterator[Finding]:
+    slos = api.get("slos")["slos"]
+    if not slos:
+        yield Finding("SLOs", "warn", "there are none: nothing is judged", "start the collector with --slos FILE")
+        return
+    window = max(slo["window_s"] for slo in slos)
+    everything = api.get("goodput", start=f"-{window:.0f}s", e2e="1d")["requests"]["total"]
+    for slo in slos:
+        selected = slo["requests"]["total"]
+        detail = f"{slo['name']} selected {count(selected)} of {count(everything)} requests"
+        if everything and not selected:
+            yield Finding("SLO", "warn", detail, "compare its `select` with the columns of tokentrail requests")
+        elif slo["requests"]["undetermined"]:
+            n = count(slo["requests"]["undetermined"])
+            yield Finding(
+                "SLO", "warn", f"{detail}; {n} cannot be judged", "their engine does not report a latency that it needs"
+            )
+        else:
+            yield Finding("SLO", "ok", detail)
+
+
+def _unclaimed(api: Api) -> Iterator[Finding]:
+    names = api.get("spans/names", start=_DAY)["names"]
+    total = sum(name["spans"] for name in names)
+    if total:
+        most = ", ".join(f"{name['service']} {name['name']}" for name in names[:3])
+        yield Finding(
+            "spans", "ok", f"{count(total)} spans of a day are of no known engine (most: {most}); tokentrail spans"
+        )
+
+
+def show(console: Console, findings: Iterator[Finding], *, as_json: bool) -> bool:
+    """Print each finding when it is made. Returns whether none has failed."""
+    seen = []
+    for found in findings:
+        seen.append(found)
+        if not as_json:
+            line = Text(f"{found.state:<5}", style=_STYLES[found.state])
+            console.print(
+                line.append(f"{found.name:<13}{found.detail}", style="default"), soft_wrap=True, highlight=False
+            )
+            if found.fix:
+                console.print(f"     → {found.fix}", soft_wrap=True, highlight=False, markup=False)
+    if as_json:
+        console.print_json(data=[vars(found) for found in seen])
+    return all(found.state != "fail" for found in seen)

@@ -1,0 +1,37 @@
+"""How commands print: tables and lines, JSON, errors."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_UNWRAPPED = 10_000
+"""Columns of an output that is no terminal: a line of a table stays one line for grep and awk."""
+
+
+def console(*, stderr: bool = False) -> Console:
+    """The terminal, or an output without colours and line breaks of its own."""
+    from rich.console import Console
+
+    found = Console(stderr=stderr)
+    if not found.is_terminal:
+        found.width = _UNWRAPPED
+    return found
+
+
+def print_json(answer: Any) -> None:
+    """Print JSON for people and for jq."""
+    typer.echo(json.dumps(answer, indent=2))
+
+
+def fail(failure: Exception) -> NoReturn:
+    """Print an error and end the command with status 1."""
+    from rich.markup import escape
+
+    console(stderr=True).print("[bold red]error:[/]", escape(str(failure)), highlight=False, soft_wrap=True)
+    raise typer.Exit(1)

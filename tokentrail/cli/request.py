@@ -1,0 +1,109 @@
+"""`tokentrail request`: one request as a waterfall of phases, tokens and events."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from rich.console import Console
+
+from tokentrail.formatting import UNDEFINED, clock, count, duration
+
+WIDTH: Final = 64
+"""Columns of the time axis."""
+_LEVELS: Final = "·▁▂▃▄▅▆▇█"
+_SLOWEST: Final = 5
+_LONG: Final = 1.5
+"""A wait is long from this many medians on."""
+
+
+def show(console: Console, detail: Mapping[str, Any]) -> None:
+    """Print the waterfall. Every line holds its numbers too, so nothing depends on the drawing."""
+    for text in lines(detail):
+        console.print(text, soft_wrap=True, markup=False, highlight=False)
+
+
+def lines(detail: Mapping[str, Any]) -> list[str]:
+    """The lines of the waterfall."""
+    row = detail["request"]
+    whole = row["e2e_s"] or max((token["offset_s"] for token in detail["tokens"]), default=0.0)
+    return [
+        *_head(row),
+        "",
+        *(_bar(p["name"], p["offset_s"], p["duration_s"], whole) for p in detail["phases"]),
+        *_tokens(detail["tokens"], whole),
+        *(_mark(event, whole) for event in detail["events"] if event["own"]),
+        *_slowest(detail["tokens"], detail["steps"] or []),
+    ]
+
+
+def _head(row: Mapping[str, Any]) -> list[str]:
+    outcome = " ".join(filter(None, [row["status"], row["error_type"] or row["finish_reason"]]))
+    process = "/".join(filter(None, [row["service"], row["instance"]]))
+    latencies = [
+        f"{name} {duration(row[key])}" for name, key in (("TTFT", "ttft_s"), ("TPOT", "tpot_s"), ("E2E", "e2e_s"))
+    ]
+    return [
+        f"{row['operation'] or 'request'} {row['model'] or UNDEFINED} · {outcome} · "
+        f"{count(row['input_tokens'])} → {count(row['output_tokens'])} tokens · {' · '.join(latencies)}",
+        f"{clock(row['start'])} · {row['engine']} {process} · tenant {row['tenant'] or UNDEFINED} · "
+        f"class {row['slo_class'] or UNDEFINED} · cached {count(row['cached_tokens'])} · "
+        f"preemptions {count(row['preemptions'])}",
+        f"trace {row['trace_id']} span {row['span_id']}" + (f" id {row['request_id']}" if row["request_id"] else ""),
+    ]
+
+
+def _bar(name: str, offset_s: float, duration_s: float, whole_s: float) -> str:
+    """A phase from its first to its last column; one that is shorter than a column takes one."""
+    first = _column(offset_s, whole_s)
+    last = max(first + 1, round((offset_s + duration_s) / whole_s * WIDTH)) if whole_s else first + 1
+    drawn = " " * first + "█" * (min(last, WIDTH) - first)
+    share = f"{duration_s / whole_s:6.1%}" if whole_s else ""
+    return f"{name:<12} {drawn:<{WIDTH}} {duration(duration_s):>9} {share}"
+
+
+def _tokens(tokens: Sequence[Mapping[str, Any]], whole_s: float) -> list[str]:
+    """How many tokens were emitted in each column, as heights of at most eight."""
+    if not tokens or not whole_s:
+        return []
+    counts = [0] * WIDTH
+    for token in tokens:
+        counts[_column(token["offset_s"], whole_s)] += 1
+    most = max(counts)
+    drawn = "".join(_LEVELS[-(-n * (len(_LEVELS) - 1) // most)] for n in counts)
+    return [f"{'tokens':<12} {drawn} {len(tokens):>9}"]
+
+
+def _mark(event: Mapping[str, Any], whole_s: float) -> str:
+    details = [event["reason"], f"{event['blocks']} blocks" if event["blocks"] is not None else ""]
+    drawn = " " * _column(event["offset_s"], whole_s) + "▲"
+    return f"{event['kind']:<12} {drawn:<{WIDTH}} {duration(event['duration_s']):>9} {' '.join(filter(None, details))}"
+
+
+def _slowest(tokens: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The longest waits between tokens that are well above the median, with the step that ended each."""
+    later = [token for token in tokens if token["index"]]
+    if not later:
+        return []
+    usual = _LONG * statistics.median(token["duration_s"] for token in later)
+    long = sorted((t for t in later if t["duration_s"] > usual), key=lambda t: -t["duration_s"])[:_SLOWEST]
+    by_step = {step["step"]: step for step in steps if step["step"] is not None}
+    found = [f"  {_wait(token, by_step.get(token['step']))}" for token in long]
+    return ["", "longest waits between tokens:", *found] if found else []
+
+
+def _wait(token: Mapping[str, Any], step: Mapping[str, Any] | None) -> str:
+    """One wait, and the engine's work in the step that ended it."""
+    waited, at = duration(token["duration_s"]), duration(token["offset_s"])
+    text = f"{waited:>9} before token {token['index']}, {at} after the start"
+    if step is None:
+        return text
+    text += f", step {token['step']}"
+    if step["prefill_tokens"]:
+        text += f" with {count(step['prefill_tokens'])} prefill tokens"
+    return text if step["running"] is None else f"{text}, {count(step['running'])} running"
+
+
+def _column(offset_s: float, whole_s: float) -> int:
+    return min(WIDTH - 1, max(0, int(offset_s / whole_s * WIDTH))) if whole_s else 0

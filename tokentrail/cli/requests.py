@@ -1,0 +1,95 @@
+"""`tokentrail requests` and `tokentrail tail`: request rows, one line each."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tokentrail.cli.api import Api
+from tokentrail.formatting import UNDEFINED, clock, count, duration
+
+POLL_S: Final = 1.0
+_LATE_S: Final = 10.0
+"""A row may be stored this long after its request ended, and is still shown. An SDK sends once a second."""
+_STYLES: Final = {"ok": "green", "error": "red", "cancelled": "yellow", "in_flight": "cyan"}
+_HEADS: Final = ("end", "status", "model", "tenant", "class", "tokens", "TTFT", "TPOT", "E2E", "longest phase", "trace")
+_PHASES: Final = ("queue", "cold_start", "prefill", "decode", "preempted", "kv_transfer", "stalled")
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """One line for each request."""
+    lines = Table(*_HEADS, box=None, pad_edge=False, header_style="dim")
+    for column in lines.columns:
+        column.no_wrap = True
+    for row in rows:
+        lines.add_row(*_cells(row))
+    return lines
+
+
+def line(row: Mapping[str, Any]) -> str:
+    """One request as a line for a terminal that scrolls."""
+    return "  ".join(cell.plain if isinstance(cell, Text) else cell for cell in _cells(row))
+
+
+def _cells(row: Mapping[str, Any]) -> list[str | Text]:
+    status = row["status"] + (f" {row['error_type']}" if row["error_type"] else "")
+    return [
+        clock(row["end"]),
+        Text(status, style=_STYLES.get(row["status"], "")),
+        row["model"] or UNDEFINED,
+        row["tenant"] or UNDEFINED,
+        row["slo_class"] or UNDEFINED,
+        f"{count(row['input_tokens'])}→{count(row['output_tokens'])}",
+        *(duration(row[key]) for key in ("ttft_s", "tpot_s", "e2e_s")),
+        _longest_phase(row),
+        row["trace_id"],
+    ]
+
+
+def _longest_phase(row: Mapping[str, Any]) -> str:
+    """The phase that took most of the request, with its share of E2E."""
+    known = {name: row[f"{name}_s"] for name in _PHASES if row[f"{name}_s"]}
+    if not known or not row["e2e_s"]:
+        return UNDEFINED
+    name = max(known, key=lambda phase: known[phase])
+    return f"{name} {known[name] / row['e2e_s']:.0%}"
+
+
+def follow(
+    api: Api,
+    filters: Mapping[str, Any],
+    known: Iterable[tuple[str, str]],
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[Mapping[str, Any]]:
+    """Yield each request once, soon after it is stored, for ever. `known`: trace and span ids not to yield again."""
+    shown = dict.fromkeys(known, time.monotonic())
+    while True:
+        now = time.monotonic()
+        new = [row for row in _ended(api, filters) if (row["trace_id"], row["span_id"]) not in shown]
+        yield from reversed(new)
+        shown |= {(row["trace_id"], row["span_id"]): now for row in new}
+        shown = {key: at for key, at in shown.items() if now - at < 2 * _LATE_S}
+        sleep(POLL_S)
+
+
+def _ended(api: Api, filters: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The requests that ended in the last seconds, newest first."""
+    return api.requests(start=f"-{_LATE_S:.0f}s", **filters)
+
+
+def print_rows(console: Console, rows: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
+    """Print requests as they come."""
+    for row in rows:
+        text = json.dumps(row) if as_json else line(row)
+        console.print(text, soft_wrap=True, markup=False, highlight=False, style="" if as_json else _style(row))
+
+
+def _style(row: Mapping[str, Any]) -> str:
+    return "" if row["status"] == "ok" else _STYLES.get(row["status"], "")
