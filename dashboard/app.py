@@ -7,15 +7,14 @@ from pathlib import Path
 
 import streamlit as st
 
-from dashboard import filters
-from dashboard.components import style
+from dashboard import components, filters
 from dashboard.views import overview, request, requests
 
 HERE = Path(__file__).parent
 
-st.set_page_config(page_title="tokentrail", page_icon=str(HERE / "icon.svg"), layout="wide")
+st.set_page_config(page_icon=str(HERE / "icon.svg"), layout="wide")
 st.logo(str(HERE / "logo.svg"), size="large", icon_image=str(HERE / "icon.svg"))
-style()
+components.style()
 page = st.navigation(
     [
         st.Page(overview.page, title="Overview", icon=":material/monitoring:", url_path="overview", default=True),
@@ -23,5 +22,6 @@ page = st.navigation(
         st.Page(request.page, title="Request", icon=":material/waterfall_chart:", url_path="request"),
     ]
 )
+components.title(page.title)
 st.session_state["view"] = filters.sidebar()
 page.run()

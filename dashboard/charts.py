@@ -9,8 +9,8 @@ from typing import Any
 import plotly.graph_objects as go
 
 from dashboard import palette
-from tokentrail.formatting import duration, instant
 from dashboard.transform import Json, Series
+from tokentrail.formatting import duration, instant
 
 HEIGHT = 230
 CONFIG = {"displayModeBar": False, "responsive": True}

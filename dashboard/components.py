@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 
 import streamlit as st
 
-from dashboard.api import Problem, Unanswered, api_url
-from tokentrail.formatting import plain
+from dashboard.api import Answers, Problem, Unanswered, api_url
 from dashboard.help_texts import HELP
+from tokentrail.formatting import plain
+
+_last = {"took_s": 0.0}
+_PAUSE = 3.0
+_INTERVALS_S = (2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0)
 
 STYLE = """
 <style>
   [data-testid="stMainBlockContainer"] {padding: 2.6rem 2.5rem 3rem; max-width: 1680px}
   [data-testid="stMetricLabel"] {opacity: .72}
-  [data-testid="stMetricValue"] {font-variant-numeric: tabular-nums}
+  [data-testid="stMetricValue"] {font-variant-numeric: tabular-nums; font-size: clamp(1.1rem, 1.55vw, 2rem)}
+  [data-testid="stMetricValue"] > div, [data-testid="stMetricLabel"] p {overflow: visible; white-space: normal}
   .st-key-firing [class*="st-key-incident-"] {border-left: 4px solid #ef4444; background: rgba(239,68,68,.07)}
   .tt-bar {height: 6px; border-radius: 3px; background: rgba(128,136,150,.22); overflow: hidden; margin: .1rem 0 .3rem}
   .tt-bar div {height: 100%; border-radius: 3px}
 </style>
 """
+
+
+def title(name: str) -> None:
+    """Name the browser's tab."""
+    st.set_page_config(page_title=f"{name} · tokentrail")
 
 
 def style() -> None:
@@ -32,6 +44,23 @@ def problem(found: Problem) -> None:
     """Show a problem and its remedy in place of the missing content."""
     with st.container(key="problem"):
         st.error(f"**{plain(found.title)}**\n\n{plain(found.detail)}", icon=":material/cloud_off:")
+
+
+def last_known(name: str, answers: Answers, needed: str, view: object) -> Answers:
+    """The answers; or, when the collector does not give the `needed` one, those of the last time, and a warning.
+
+    `view` is what was asked for: answers to another question are not shown.
+    """
+    found, key = answers[needed], f"last {name}"
+    if not isinstance(found, Problem):
+        st.session_state[key] = (view, datetime.now(UTC), answers)
+        return answers
+    asked, at, before = st.session_state.get(key, (None, None, answers))
+    if asked != view:
+        return answers
+    problem(found)
+    st.warning(f"These are the numbers of {at:%Y-%m-%d %H:%M:%S} UTC.", icon=":material/history:")
+    return before
 
 
 @contextmanager
@@ -56,20 +85,41 @@ def no_data() -> None:
     with st.container(key="no-data", border=True):
         st.subheader("No data yet")
         st.markdown(
-            f"The collector at `{plain(api_url())}` answers, but no engine has sent anything. Send it traces:\n\n"
-            "- vLLM: start it with `--otlp-traces-endpoint http://<collector>:4317`\n"
-            "- an engine with tokentrail's SDK, or any instrumentation with OpenTelemetry's GenAI conventions: set "
-            "`OTEL_EXPORTER_OTLP_ENDPOINT=http://<collector>:4318` (HTTP) or `:4317` (gRPC)\n"
+            f"The collector at {plain(api_url())} answers, but no engine has sent anything. Let one send:\n\n"
+            "- vLLM, token by token: `pip install tokentrail` in its environment, and start it with "
+            "`OTEL_EXPORTER_OTLP_ENDPOINT=http://COLLECTOR:4318`\n"
+            "- an engine with tokentrail's SDK, or any instrumentation with OpenTelemetry's GenAI conventions: "
+            "`OTEL_EXPORTER_OTLP_ENDPOINT=http://COLLECTOR:4318` (HTTP) or `:4317` (gRPC)\n"
             "- no engine yet: `tokentrail demo` runs one and sends it requests"
         )
 
 
 def refreshed(body: Callable[[], None], every_s: float | None) -> None:
-    """Draw `body`, and redraw it every `every_s` seconds without the rest of the page. None: draw it once."""
-    st.fragment(body, run_every=every_s)()
+    """Draw `body`, and redraw it every `every_s` seconds or more without the rest of the page. None: draw it once.
+
+    A redraw takes the page's numbers away for its duration, so there are at least three times as many seconds between
+    two of them as the last one took.
+
+        every 5 s, took 0.4 s    redraw in 5 s
+        every 5 s, took 4.0 s    redraw in 15 s
+
+    The interval is chosen when the whole page is drawn, from the last redraw in this process, of any tab.
+    """
+
+    def timed() -> None:
+        start = time.monotonic()
+        body()
+        _last["took_s"] = time.monotonic() - start
+
+    st.fragment(timed, run_every=None if every_s is None else _interval(every_s, _last["took_s"]))()
+
+
+def _interval(every_s: float, took_s: float) -> float:
+    return next((s for s in _INTERVALS_S if s >= max(every_s, _PAUSE * took_s)), _INTERVALS_S[-1])
 
 
 def bar(share: float | None, colour: str) -> None:
-    """A thin bar filled to `share`, which is clamped to 0…1."""
-    filled = 0.0 if share is None else min(1.0, max(0.0, share))
-    st.html(f'<div class="tt-bar"><div style="width:{filled:.1%};background:{colour}"></div></div>')
+    """A thin bar filled to `share` of 0…1. It is full when more than all is spent, and None draws nothing."""
+    if share is not None:
+        filled = 1.0 if share < 0 else min(1.0, share)
+        st.html(f'<div class="tt-bar"><div style="width:{filled:.1%};background:{colour}"></div></div>')

@@ -27,7 +27,7 @@ class View:
     labels: tuple[tuple[str, str], ...]
     slo: str | None
     live: bool
-    """True when the range ends now, so that the page must refresh."""
+    """True when the range ends now and the page refreshes itself."""
 
     @property
     def params(self) -> tuple[tuple[str, str], ...]:
@@ -73,6 +73,7 @@ def sidebar() -> View:
             bind="query-params",
         )
         start, end = (f"-{RANGES[chosen]}s", "now") if chosen in RANGES else _custom()
+        refreshes = end == "now" and st.toggle("Refresh", value=True, key="refresh", bind="query-params")
         names = [slo["name"] for slo in slos]
         slo = st.selectbox(
             "SLO",
@@ -85,7 +86,7 @@ def sidebar() -> View:
             help="Charts show only the requests that this SLO selects, and judge goodput by it.",
         )
         labels = [(label, value) for label in LABELS for value in _label(label, known[label])]
-    return View(start, end, tuple(labels), slo, live=end == "now")
+    return View(start, end, tuple(labels), slo, live=refreshes)
 
 
 def selected() -> View:

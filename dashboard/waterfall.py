@@ -10,8 +10,8 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from dashboard import palette
-from tokentrail.formatting import count, duration
 from dashboard.transform import Json, interference, waiting_phases
+from tokentrail.formatting import count, duration
 from tokentrail.semconv import Phase
 
 ROWS = {"phases": 56, "tokens": 330, "steps": 120, "kv": 110}

@@ -7,16 +7,19 @@ from typing import Any
 
 import streamlit as st
 
-from tokentrail.formatting import UNDEFINED, clock, count, duration, instant, percent, plain
 from dashboard.help_texts import HELP
 from dashboard.transform import Json
+from tokentrail.formatting import UNDEFINED, clock, count, duration, instant, percent, plain
 
 SEVERITY_COLOURS: dict[str, Any] = {"page": "red", "ticket": "orange", "info": "blue"}
+SEVERITIES = tuple(SEVERITY_COLOURS)
+MOST_IN_VIEW = 3
+"""Incidents above the numbers of the page; the others are one click away."""
 
 
 def firing(answer: Json) -> None:
     """The incidents that fire now, or the sentence that none does, and how many fire outside of the filters."""
-    now, outside = [i for i in answer["incidents"] if i["firing"]], answer["firing_outside"]
+    now, outside = worst_first([i for i in answer["incidents"] if i["firing"]]), answer["firing_outside"]
     with st.container(key="firing"):
         if outside:
             fire = "incident fires" if outside == 1 else "incidents fire"
@@ -25,16 +28,26 @@ def firing(answer: Json) -> None:
             )
         elif not now:
             st.success("Nothing is firing.", icon=":material/check_circle:")
-        for number, incident in enumerate(now):
+        for number, incident in enumerate(now[:MOST_IN_VIEW]):
             with st.container(border=True, key=f"incident-{number}"):
                 row(incident)
+        if rest := now[MOST_IN_VIEW:]:
+            with st.expander(f"{len(rest)} more"):
+                for number, incident in enumerate(rest, MOST_IN_VIEW):
+                    with st.container(border=True, key=f"incident-{number}"):
+                        row(incident)
+
+
+def worst_first(incidents: list[Json]) -> list[Json]:
+    """Pages before tickets before the rest; of the same severity, the ones that touch more requests first."""
+    return sorted(incidents, key=lambda i: (SEVERITIES.index(i["severity"]), -(i["requests_affected"] or 0)))
 
 
 def row(incident: Json) -> None:
     """One firing incident."""
     severity = incident["severity"]
     colour = SEVERITY_COLOURS.get(severity, "gray")
-    lasted = (datetime.now(UTC) - instant(incident["start"])).total_seconds()
+    lasted = ((instant(incident["end"]) or datetime.now(UTC)) - instant(incident["start"])).total_seconds()
     facts = [f"for {duration(lasted)}, since {clock(incident['start'])}", incident.get("instance") or ""]
     if incident["requests_affected"] is not None:
         facts.append(f"requests affected: {count(incident['requests_affected'])}")

@@ -10,9 +10,9 @@ from dashboard import charts, components
 from dashboard.api import Answers, Problem, ask, fetch
 from dashboard.components import metric, or_problem
 from dashboard.filters import View, refresh_s, selected, step_s
-from tokentrail.formatting import clock, count, duration, estimate, instant, percent, plain, rate
 from dashboard.transform import Json, on_grid, thresholds
 from dashboard.views import events, slos
+from tokentrail.formatting import clock, count, duration, estimate, instant, percent, plain, rate
 
 LATENCIES = ("ttft", "tpot", "e2e")
 RATES = ("requests", "goodput", "kv_evictions")
@@ -37,7 +37,7 @@ def body(view: View, seconds: float) -> None:
         name: ask("timeseries", view.params, metric=name, step=step, slo=view.slo)
         for name in (*LATENCIES, *RATES, *GAUGES)
     }
-    answers = fetch(queries)
+    answers = components.last_known("overview", fetch(queries), "summary", view)
     if isinstance(summary := answers["summary"], Problem):
         components.problem(summary)
         return
@@ -103,8 +103,12 @@ def traffic(answers: Answers, summary: Json, slo: str | None) -> None:
     errors = summary["errors"]
     goodput_error = errors and rate(errors["requests_good"] / summary["window"]["seconds"], "/s")
     numbers = [
-        ("Attainment", estimate(percent(summary["attainment"]), errors and percent(errors["attainment"])), None),
-        ("Goodput", estimate(rate(good["requests_per_s"], "/s"), goodput_error), None),
+        (
+            "Attainment",
+            estimate(percent(summary["attainment"]), errors and percent(errors["attainment"])),
+            "of all SLOs, in this range",
+        ),
+        ("Goodput", estimate(rate(good["requests_per_s"], "/s"), goodput_error), "in this range"),
         ("Requests/s", rate(flow["requests_per_s"], "/s"), None),
         (
             "Output tokens/s",

@@ -9,32 +9,34 @@ import streamlit as st
 from dashboard import charts, components, waterfall
 from dashboard.api import Problem, ask, fetch
 from dashboard.components import metric
-from tokentrail.formatting import UNDEFINED, clock, count, duration, percent, plain
 from dashboard.help_texts import HELP
 from dashboard.transform import Json, interference, longest_waits, phase_totals
+from tokentrail.formatting import UNDEFINED, clock, count, duration, percent, plain
 
 TRACE_ID = re.compile(r"[0-9a-f]{32}")
 SPAN_ID = re.compile(r"[0-9a-f]{16}")
 OPEN_REFRESH_S = 2.0
+LOOK_BACK = "-30d"
 
 
 def page() -> None:
     """Draw the page for the URL's `trace_id`, and its `span_id` when one trace holds several requests."""
     st.title("Request")
-    trace_id = (
-        st.text_input("Trace id", key="trace_id", bind="query-params", width=420, placeholder="32 hex digits")
-        .strip()
-        .lower()
-    )
+    asked = st.text_input(
+        "Trace id or request id", key="trace_id", bind="query-params", width=420, placeholder="as the list shows it"
+    ).strip()
     span_id = st.query_params.get("span_id", "").strip().lower()
-    if not trace_id:
-        st.info("Enter a trace id, or choose a request on the Requests page.", icon=":material/search:")
+    if not asked:
+        st.info("Enter an id, or choose a request on the Requests page.", icon=":material/search:")
         return
-    if not TRACE_ID.fullmatch(trace_id) or (span_id and not SPAN_ID.fullmatch(span_id)):
+    trace_id = asked.lower() if TRACE_ID.fullmatch(asked.lower()) else trace_of(asked)
+    if isinstance(trace_id, Problem):
+        components.problem(trace_id)
+        return
+    components.title(f"Request {trace_id[:8]}")
+    if span_id and not SPAN_ID.fullmatch(span_id):
         components.problem(
-            Problem(
-                "That is not a trace id", "A trace id has 32 hex digits, a span id 16. Copy it from the Requests page."
-            )
+            Problem("That is not a span id", "A span id has 16 hex digits. Copy the link from the Requests page.")
         )
         return
     trail = _trail(trace_id, span_id)
@@ -43,6 +45,19 @@ def page() -> None:
         return
     is_open = trail["request"]["status"] == "in_flight"
     components.refreshed(lambda: body(trace_id, span_id), OPEN_REFRESH_S if is_open else None)
+
+
+def trace_of(request_id: str) -> str | Problem:
+    """The trace of the newest request with this id, as the client saw it."""
+    found = fetch({"requests": ask("requests", start=LOOK_BACK, request_id=request_id, limit=1)})["requests"]
+    if isinstance(found, Problem):
+        return found
+    if not found["requests"]:
+        return Problem(
+            "No such request",
+            f"No request of the last 30 days has the id {request_id}, and a trace id would have 32 hex digits.",
+        )
+    return str(found["requests"][0]["trace_id"])
 
 
 def unknown(trace_id: str) -> Problem:

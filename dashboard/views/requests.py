@@ -10,8 +10,8 @@ import streamlit as st
 from dashboard import components
 from dashboard.api import Problem, ask, fetch
 from dashboard.filters import selected
-from tokentrail.formatting import UNDEFINED, count, instant
 from dashboard.transform import Json
+from tokentrail.formatting import UNDEFINED, count, instant
 
 SORTS = {"TTFT": "ttft", "TPOT": "tpot", "E2E": "e2e", "newest": "end"}
 STATUSES = ("ok", "error", "cancelled")
@@ -37,21 +37,33 @@ def page() -> None:
             width=320,
             placeholder="as the client saw it: chatcmpl-…",
         )
+        number = st.number_input("Page", min_value=1, value=1, step=1, key="page", bind="query-params", width=120)
     query = ask(
-        "requests", view.params, sort=SORTS[sort], limit=LIMIT, status=status, request_id=wanted.strip() or None
+        "requests",
+        view.params,
+        sort=SORTS[sort],
+        limit=LIMIT,
+        offset=LIMIT * (number - 1),
+        status=status,
+        request_id=wanted.strip() or None,
     )
     found = fetch({"requests": query})["requests"]
     if isinstance(found, Problem):
         components.problem(found)
+        return
+    if not found["requests"] and found["total"]:
+        st.info(f"There is no page {number}: {count(found['total'])} requests match, {LIMIT} to a page.")
         return
     if not found["requests"]:
         st.info(
             "No request matches. A request belongs to the range in which it ended: try a longer one, or fewer filters."
         )
         return
-    shown = len(found["requests"])
+    first = LIMIT * (number - 1) + 1
+    last = first + len(found["requests"]) - 1
     st.caption(
-        f"{count(shown)} of {count(found['total'])} requests, times in ms. A request's link opens its waterfall."
+        f"{count(first)} to {count(last)} of {count(found['total'])} requests, times in ms. "
+        "A request's link opens its waterfall."
     )
     st.dataframe(
         table(found["requests"]),
@@ -82,6 +94,7 @@ def table(rows: list[Json]) -> list[dict[str, Any]]:
             "vantage": row["vantage"],
             "service": row["service"] or row["engine"],
             "request id": row["request_id"],
+            "trace id": row["trace_id"],
         }
         for row in rows
     ]

@@ -6,9 +6,9 @@ import streamlit as st
 
 from dashboard import palette
 from dashboard.components import bar, metric
-from tokentrail.formatting import UNDEFINED, count, duration, estimate, pace, percent, plain, significant
 from dashboard.help_texts import HELP
 from dashboard.transform import Json, slo_state
+from tokentrail.formatting import UNDEFINED, count, duration, estimate, pace, percent, plain, significant
 
 STATES = {
     "page": ("Page", "red", ":material/notifications_active:"),
@@ -41,20 +41,30 @@ def card(slo: Json) -> None:
         st.badge(text, color=colour, icon=icon)  # type: ignore[arg-type] # STATES holds Streamlit's colour names
     st.caption(f"{plain(slo['description'])} {thresholds(slo)}")
     attainment, budget, goodput = st.columns(3)
+    window = duration(slo["window_s"])
     with attainment:
         attained = estimate(percent(slo["attainment"]), slo["errors"] and percent(slo["errors"]["attainment"]))
-        metric("Attainment", attained, note=f"objective {percent(float(slo['objective']))}")
+        metric(
+            "Attainment",
+            attained,
+            note=f"objective {percent(float(slo['objective']))} over {duration(slo['window_s'])}",
+        )
     with budget:
-        metric("Budget left", percent(slo["budget_left"]), note=f"of {duration(slo['window_s'])}")
+        metric("Budget left", percent(slo["budget_left"]), note=f"of {window}")
     with goodput:
-        metric("Goodput", pace(slo["goodput_rps"]), note=f"{count(slo['requests']['good'])} good")
+        metric(
+            "Goodput",
+            pace(slo["goodput_rps"]),
+            note=f"{count(slo['requests']['good'])} good in {duration(slo['window_s'])}",
+        )
     left = slo["budget_left"]
     bar(left, palette.GOOD if (left or 0) > 0.5 else palette.WARN if (left or 0) > 0 else palette.BAD)
     requests = slo["requests"]
     st.caption(
-        f"{count(requests['total'])} ended, {count(requests['failed'])} failed, "
-        f"{count(requests['undetermined'])} undetermined, "
-        f"{count(requests['in_flight'])} in flight ({count(requests['in_flight_violations'])} late)"
+        f"{count(requests['total'])} ended = {count(requests['ok'])} ok + {count(requests['failed'])} failed + "
+        f"{count(requests['cancelled'])} cancelled · {count(requests['undetermined'])} undetermined · "
+        f"{count(requests['in_flight'])} in flight ({count(requests['in_flight_violations'])} late) · "
+        f"{count(requests['lost'])} lost"
     )
     with st.expander("Burn rates"):
         st.caption(HELP["Burn rate"])

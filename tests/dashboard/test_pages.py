@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from tokentrail.formatting import count, duration, pace, percent, rate
 from tests.dashboard.browser import streamlit
 from tests.dashboard.feed import HOSTILE_TENANT, TRACEPARENT
 from tests.support.collector import Collector
+from tokentrail.formatting import count, duration, pace, percent, rate
 
 
 def metrics(scope):
@@ -100,11 +100,11 @@ def test_a_filter_narrows_the_numbers_and_stays_in_the_url(page, dashboard, api)
     assert 0 < expected < 45
     assert metrics(part(page, "traffic"))["Requests"] == str(expected)
     page.get_by_role("link", name="Requests").click()
-    page.get_by_text(f"{expected} of {expected} requests").wait_for()
+    page.get_by_text(f"1 to {expected} of {expected} requests").wait_for()
     assert "tenant=umbrella" in page.url
     assert "range=1h" in page.url
     page.locator(".st-key-tenant").get_by_role("button", name="Clear all").click()
-    page.get_by_text("45 of 45 requests").wait_for()
+    page.get_by_text("1 to 45 of 45 requests").wait_for()
     assert "tenant" not in page.url
 
 
@@ -184,12 +184,42 @@ def test_requests_of_one_trace_lead_to_each_other(page, dashboard):
 def test_unknown_and_hostile_ids_are_answered_in_words(page, dashboard):
     for query, words in (
         ("trace_id=" + "0" * 31 + "1", "No such request"),
-        ("trace_id=../../metrics", "That is not a trace id"),
-        ("trace_id=<img src=x onerror=alert(1)>", "That is not a trace id"),
-        ("trace_id=" + "a" * 32 + "&span_id=%27;drop", "That is not a trace id"),
+        ("trace_id=../../metrics", "No such request"),
+        ("trace_id=<img src=x onerror=alert(1)>", "No such request"),
+        ("trace_id=" + "a" * 32 + "&span_id=%27;drop", "That is not a span id"),
     ):
         page.goto(f"{dashboard}/request?{query}")
         assert words in part(page, "problem").inner_text()
+
+
+def test_a_request_is_found_by_the_id_that_its_client_saw(page, dashboard, api):
+    (request,) = api("requests", request_id="req-3", start="-1h")["requests"]
+    page.goto(f"{dashboard}/request?trace_id=req-3")
+    assert metrics(part(page, "request-numbers"))["E2E"] == duration(request["e2e_s"])
+    page.wait_for_function(f"document.title === 'Request {request['trace_id'][:8]} · tokentrail'")
+
+
+def test_a_page_after_the_last_says_how_many_there_are(page, dashboard):
+    page.goto(f"{dashboard}/requests?page=2&range=1h")
+    page.get_by_text("There is no page 2: 45 requests match").wait_for()
+    page.wait_for_function("document.title === 'Requests · tokentrail'")
+
+
+def test_an_slo_card_adds_up_and_an_overspent_budget_is_a_full_bar(page, dashboard, api):
+    page.goto(dashboard)
+    slo = next(slo for slo in api("slos")["slos"] if slo["name"] == "chat")
+    assert slo["budget_left"] < 0
+    card, n = part(page, "slo-chat"), slo["requests"]
+    assert f"{n['total']} ended = {n['ok']} ok + {n['failed']} failed + {n['cancelled']} cancelled" in card.inner_text()
+    assert card.locator(".tt-bar div").evaluate("bar => bar.style.width") == "100%"
+
+
+def test_no_number_is_cut(page, dashboard):
+    page.goto(dashboard)
+    metrics(part(page, "traffic"))
+    cut = """[...document.querySelectorAll('[data-testid="stMetricValue"] > div, [data-testid="stMetricLabel"] p')]
+             .filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText)"""
+    assert page.evaluate(cut) == []
 
 
 def test_a_range_that_the_api_refuses_is_explained(page, dashboard):
@@ -223,3 +253,13 @@ def test_an_empty_collector_and_one_that_is_gone_are_explained(page, tmp_path):
             assert "The collector cannot be reached" in words
             assert "TOKENTRAIL_API_URL" in words
             assert "Traceback" not in page.content()
+
+
+def test_the_last_numbers_stay_when_the_collector_goes(page, tmp_path):
+    with Collector(tmp_path / "data") as collector, streamlit(collector.urls["api"], tmp_path) as url:
+        page.goto(f"{url}/?range=5m")
+        assert metrics(part(page, "traffic"))["Requests"] == "0"
+        collector.stop()
+        page.get_by_text("These are the numbers of").wait_for()
+        assert metrics(part(page, "traffic"))["Requests"] == "0"
+        assert "The collector cannot be reached" in part(page, "problem").inner_text()
