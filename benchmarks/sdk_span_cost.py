@@ -237,11 +237,11 @@ def _fill_ns() -> float:
     each, requests = 128, 64
     ids, numbers = np.arange(requests, dtype=np.uint64), np.arange(requests * each)
     columns = Columns(
-        (ids, ids), numbers.astype(np.uint64), ids, numbers, numbers, (numbers, numbers),
+        (ids, ids), numbers.astype(np.uint64), ids, numbers, numbers, (numbers,),
         lengths=np.full(requests, each),
     )  # fmt: skip
     buffer = Buffer()
-    keys = (semconv.TOKEN_INDEX, semconv.STEP)
+    keys = (semconv.STEP,)
 
     def fill_all() -> None:
         for _ in range(20):
@@ -311,8 +311,8 @@ def _opentelemetry_ns(tokens: int, each: int) -> float:
                     semconv.PHASE_SPAN, context, attributes={semconv.PHASE_NAME: phase}, start_time=stamp
                 ).end(stamp)
             for index in range(min(each, tokens - number * each)):
-                attributes = {semconv.TOKEN_INDEX: index, semconv.STEP: index}
-                span = tracer.start_span(semconv.TOKEN_SPAN, context, attributes=attributes, start_time=stamp)
+                step = {semconv.STEP: index}
+                span = tracer.start_span(semconv.TOKEN_SPAN, context, attributes=step, start_time=stamp)
                 stamp += 9_000
                 span.end(stamp)
             request.end(stamp)

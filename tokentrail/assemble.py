@@ -254,7 +254,7 @@ class Assembler:
         ordinal = np.repeat((choice + 1) << 32, run.lengths) + run.index + 1
         span = np.repeat(parent, run.lengths) + ordinal.astype(np.uint64) * _STRIDE
         trace = slots.trace_high[run.rows], slots.trace_low[run.rows]
-        ints = {semconv.TOKEN_INDEX: run.index}
+        ints: dict[str, I64] = {}
         if choice[0] >= 0:
             ints[semconv.CHOICE_INDEX] = np.repeat(choice, run.lengths)
         if tokens.step is not None:

@@ -18,7 +18,7 @@ from tokentrail.testing import MemoryTrail
 def tokens(trail, choice):
     """Index and duration (ms) of the tokens of a choice."""
     spans = trail.spans(semconv.TOKEN_SPAN, parent=choice)
-    return [(span.attributes[semconv.TOKEN_INDEX], span.duration_ns // MS) for span in spans]
+    return [(span.token_index, span.duration_ns // MS) for span in spans]
 
 
 def test_tokens_are_numbered_and_timed_for_each_choice(trail):
@@ -34,7 +34,6 @@ def test_tokens_are_numbered_and_timed_for_each_choice(trail):
     assert {span.parent_id for span in spans} == {request.span_id}
     assert len({span.span_id for span in spans}) == 6
     assert trail.spans(semconv.TOKEN_SPAN, parent=second)[0].attributes == {
-        semconv.TOKEN_INDEX: 0,
         semconv.CHOICE_INDEX: 1,
         semconv.STEP: 1,
     }
@@ -130,7 +129,7 @@ def test_the_heir_of_a_slot_of_a_choice_is_no_choice(trail):
     trail.step(1, T0, T0 + 2 * MS, heirs)
     for heir in heirs:
         (token,) = trail.spans(semconv.TOKEN_SPAN, parent=heir)
-        assert token.attributes == {semconv.TOKEN_INDEX: 0, semconv.STEP: 1}
+        assert (token.token_index, token.attributes) == (0, {semconv.STEP: 1})
         heir.end(T0 + 2 * MS)
     assert [span.attributes[semconv.OUTPUT_TOKENS] for span in trail.spans("chat m")] == [2, 1, 1, 1]
 
@@ -215,7 +214,7 @@ def test_tokens_and_phases_of_choices_add_up_for_every_workload(steps):
     assert span.attributes[semconv.OUTPUT_TOKENS] == emitted.sum()
     for i, output in enumerate(emitted.tolist()):
         mine = trail.spans(semconv.TOKEN_SPAN, parent=request.choice(i)) if output else []
-        assert [token.attributes[semconv.TOKEN_INDEX] for token in mine] == list(range(output))
+        assert [token.token_index for token in mine] == list(range(output))
         assert sum(token.duration_ns for token in mine) == (lasts[i] - T0 if output else 0)
     if firsts:
         assert round(span.attributes[semconv.TIME_TO_FIRST_TOKEN] * 1e9) == min(firsts.values()) - T0

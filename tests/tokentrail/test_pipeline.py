@@ -279,7 +279,7 @@ def test_a_flush_builds_all_batches(trail):
         trail.step(step, T0, T0 + step * MS, requests)
     trail.flush()
     tokens = trail.transport.spans(semconv.TOKEN_SPAN, parent=requests[7])
-    assert [token.attributes[semconv.TOKEN_INDEX] for token in tokens] == list(range(800))
+    assert [token.token_index for token in tokens] == list(range(800))
     assert sum(token.duration_ns for token in tokens) == 799 * MS
     assert trail.stats.exported == 800 * 51 + 50
 
