@@ -147,9 +147,9 @@ class Metrics:
 
     def _attributes_of(self, request: RequestTrail, ended: RequestEnd, error_type: str) -> Mapping[str, Any]:
         started = request.started
-        given = started.attributes.get
-        model = started.model
-        address, port = given(semconv.SERVER_ADDRESS), given(semconv.SERVER_PORT)
+        model, address, port = started.model, None, None
+        if given := started.attributes:
+            address, port = given.get(semconv.SERVER_ADDRESS), given.get(semconv.SERVER_PORT)
         key = (started.operation, started.provider, model, ended.response_model or model, address, port, error_type)
         try:
             return self._known[key]

@@ -19,11 +19,11 @@ from opentelemetry.trace import SpanContext, SpanKind, get_current_span
 
 from tokentrail import arguments, exits, semconv
 from tokentrail.arguments import AttributeValue, Carrier
-from tokentrail.assemble import KvSpan
 from tokentrail.clock import bounded, floored, now_ns
 from tokentrail.coldstart import ColdStart
 from tokentrail.config import Settings, body_compression
 from tokentrail.encode import text
+from tokentrail.events import KvSpan
 from tokentrail.export import Exporter, TrailStats, Transport
 from tokentrail.guard import Guard, logger
 from tokentrail.handle import dumps, loads

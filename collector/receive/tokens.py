@@ -4,8 +4,8 @@ The rows are those that the view `tokentrail_tokens` makes of the same spans. On
 read here: long runs of one shape whose attributes appear once and have the types that OTLP gives them. For any other
 request the answer is None, and the store decodes it.
 
-    payload   one run of 2,560 records of 105 bytes, all of the same shape
-    layout    trace id at 4, span id at 22, parent at 32, end at 70, step at 101 (a varint of 4 bytes), …
+    payload   one run of 2,560 records of 104 bytes, all of the same shape
+    layout    trace id at 4, span id at 22, parent at 32, end at 70, step at 100 (a varint of 4 bytes), …
     columns   rows[:, 4:20], rows[:, 32:40], …: a slice of the array for each column
 
 The SDK sends no index, since a token's span id tells it.

@@ -135,9 +135,7 @@ def test_phases_and_tokens_partition_the_request(trail):
         phases = sorted(
             (s.start_ns, s.end_ns, s.attributes["tokentrail.phase.name"]) for s in mine if s.name == "tokentrail.phase"
         )
-        tokens = sorted(
-            (s.token_index, s.start_ns, s.end_ns) for s in mine if s.name == "tokentrail.token"
-        )
+        tokens = sorted((s.token_index, s.start_ns, s.end_ns) for s in mine if s.name == "tokentrail.token")
         for parts in ([(start, end) for start, end, _ in phases], [(start, end) for _, start, end in tokens]):
             assert parts[0][0] == request.start_ns
             assert parts[-1][1] == request.end_ns

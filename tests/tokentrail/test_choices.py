@@ -99,7 +99,7 @@ def test_an_announcement_counts_the_tokens_of_all_choices(trail, clock):
 
 
 def test_choices_end_with_their_request_and_give_their_slots_back(trail):
-    capacity = trail._pipeline._assembler._slots.capacity
+    capacity = trail._pipeline._assembler.bench.slots.capacity
     for number in range(2 * capacity):
         request = start(trail)
         choices = [request.choice(index) for index in range(3)]
@@ -111,7 +111,7 @@ def test_choices_end_with_their_request_and_give_their_slots_back(trail):
             assert request.choice(7) is request.choice(7)  # a choice of a request that has ended has ended
             trail.step(number, T0, T0 + 2 * MS, [request.choice(7)])
     trail.flush()
-    slots = trail._pipeline._assembler._slots
+    slots = trail._pipeline._assembler.bench.slots
     assert (slots.choices, slots.open) == ({}, {})
     assert len(set(slots._free)) == len(slots._free) == slots.capacity - 2
     assert slots.capacity <= 4 * capacity

@@ -158,8 +158,7 @@ def test_a_build_takes_breaks_between_its_requests_announcements_and_payloads(tr
     """Only the assembler thread waits: a test's trail and a flush without threads do not."""
     calls = []
     assert trail._pipeline._breathe() is None
-    for worker in (trail._pipeline, trail._pipeline._assembler):
-        worker._breathe = lambda: calls.append(1)
+    trail._pipeline._breathe = trail._pipeline._assembler.bench.breathe = lambda: calls.append(1)
     requests = [start(trail) for _ in range(1_200)]
     trail.flush()
     assert len(calls) >= 1_200  # the attributes of each first announcement
@@ -174,7 +173,7 @@ def test_a_build_takes_breaks_between_its_requests_announcements_and_payloads(tr
     trail.flush()
     assert len(calls) >= 1_200
     background = background_trail()
-    assert isinstance(background._pipeline._assembler._breathe, Breaks)
+    assert isinstance(background._pipeline._assembler.bench.breathe, Breaks)
     background.shutdown()
 
 
@@ -369,4 +368,4 @@ def test_the_memory_of_a_batch_is_used_again(trail):
     for step in range(20):
         trail.step(step, T0, T0 + (step + 1) * MS, [request], counts=[50])
         trail.flush()
-    assert trail._pipeline._assembler._buffer._used < 20_000  # a batch has 51 spans
+    assert trail._pipeline._assembler.bench.buffer._used < 20_000  # a batch has 51 spans

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from tests.tokentrail.support import run
-from tokentrail import assemble, config, export, records, semconv
+from tokentrail import announce, assemble, config, export, records, semconv
 from tokentrail.config import Settings
 from tokentrail.testing import parse_spans
 
@@ -77,7 +77,7 @@ def test_the_numbers_of_the_page_are_the_codes():
     assert int(table["OTEL_BSP_MAX_EXPORT_BATCH_SIZE"]) == defaults.max_payload_spans
     assert int(table["TOKENTRAIL_MAX_QUEUE_BYTES"]) == defaults.max_queue_bytes
     assert f"{config.MAX_PAYLOAD_SPANS:,} spans and {config.MAX_PAYLOAD_BYTES >> 20} MiB" in PAGE
-    assert f"every {assemble.ANNOUNCE_EVERY_NS // 10**9} s" in PAGE
+    assert f"every {announce.ANNOUNCE_EVERY_NS // 10**9} s" in PAGE
 
 
 def test_every_reason_of_a_drop_is_listed():
