@@ -30,6 +30,8 @@ FOREIGN_SLOT: Final = 1 << 62
 MAX_CHOICE: Final = (1 << 16) - 1
 """The largest index of a choice."""
 
+_COUNTS: Final = ("input_tokens", "output_tokens", "cached_tokens", "cache_creation_tokens", "reasoning_tokens")
+_NO_COUNTS: Final = (None,) * len(_COUNTS)
 _CANCELLATIONS: Final = (CancelledError, GeneratorExit)
 """Exceptions that mean that the caller went away."""
 
@@ -136,7 +138,7 @@ class RequestTrail(Recipient):
     __slots__ = ("__weakref__", "_choices", "_token", "ended", "lost", "marks", "span_id", "started", "trace_id")
 
     def __init__(self, trace_id: int, span_id: int, started: RequestStart, host: Host) -> None:
-        super().__init__(host)
+        self.slot, self._host = FOREIGN_SLOT, host  # as `Recipient`, without a call
         self.trace_id = trace_id
         self.span_id = span_id
         self.started = started
@@ -230,17 +232,16 @@ class RequestTrail(Recipient):
         host = self._host
         misuse = host.misuse
         known = arguments.status(status, misuse)
+        counts = (input_tokens, output_tokens, cached_tokens, cache_creation_tokens, reasoning_tokens)
+        if counts != _NO_COUNTS:
+            counts = tuple([arguments.count(*named, misuse) for named in zip(counts, _COUNTS, strict=True)])
         failed = known is Status.ERROR or (bool(error_type) and known is Status.OK)
         self.ended = RequestEnd(
             arguments.stamp(at_ns, host.clock, misuse),
             Status.ERROR if failed else known,
             str(error_type or (OTHER_ERROR if failed else "")),
             arguments.words(finish_reasons or finish_reason, misuse) or (("error",) if failed else ()),
-            arguments.count(input_tokens, "input_tokens", misuse),
-            arguments.count(output_tokens, "output_tokens", misuse),
-            arguments.count(cached_tokens, "cached_tokens", misuse),
-            arguments.count(cache_creation_tokens, "cache_creation_tokens", misuse),
-            arguments.count(reasoning_tokens, "reasoning_tokens", misuse),
+            *counts,
             str(response_model),
             str(response_id),
             arguments.mapping(attributes, misuse),

@@ -15,7 +15,7 @@ from opentelemetry.metrics import MeterProvider
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import DEFAULT_ON, Decision
-from opentelemetry.trace import SpanContext, SpanKind, get_current_span
+from opentelemetry.trace import INVALID_SPAN, SpanKind, get_current_span
 
 from tokentrail import arguments, exits, semconv
 from tokentrail.arguments import AttributeValue, Carrier
@@ -29,7 +29,7 @@ from tokentrail.guard import Guard, logger
 from tokentrail.handle import dumps, loads
 from tokentrail.http import GRPC, Endpoint, OtlpHttp, tls_files
 from tokentrail.pipeline import Pipeline
-from tokentrail.records import Kind, Recorder
+from tokentrail.records import END, START, Kind, Recorder
 from tokentrail.request import Choice, Chunk, Host, RequestStart, RequestTrail, UnrecordedRequest
 from tokentrail.semconv import KvEvent
 from tokentrail.spans import start_attributes
@@ -146,7 +146,7 @@ class Trail(Recorder):
             if self._closed or not sampled:
                 return UnrecordedRequest(trace_id, span_id)
             request = RequestTrail(trace_id, span_id, started, self._host)
-            self._append((Kind.START, request))
+            self._append((START, request))
             return request
         except Exception as error:
             self._guard.failed("starting a request", error)
@@ -182,7 +182,7 @@ class Trail(Recorder):
             return UnrecordedRequest(trace_id, span_id)
         request = RequestTrail(trace_id, span_id, started, self._host)
         request.marks.extend(marks)
-        self._append((Kind.START, request))
+        self._append((START, request))
         return request
 
     def kv_event(
@@ -240,7 +240,7 @@ class Trail(Recorder):
         return self._pipeline.stats
 
     def _request_ended(self, request: RequestTrail) -> None:
-        self._append((Kind.END, request))  # also when the buffer is full or closed: a request that began must end
+        self._append((END, request))  # also when the buffer is full or closed: a request that began must end
 
     def _request_left(self, request: RequestTrail) -> None:
         self._append((Kind.LEAVE, request))
@@ -253,12 +253,11 @@ class Trail(Recorder):
 
     def _sample(self, carrier: Mapping[str, str], started: RequestStart) -> tuple[int, int, bool]:
         """Trace id, span id and whether the request is sampled. Completes `started`."""
-        context = get_current()
-        if carrier:
-            context = propagate.extract(carrier, context)
-        parent: SpanContext | None = get_current_span(context).get_span_context()
+        context = propagate.extract(carrier, get_current()) if carrier else None  # None: the current one
+        span = get_current_span(context)
+        parent = None if span is INVALID_SPAN else span.get_span_context()
         ids, sampler = self._provider.id_generator, self._provider.sampler
-        if parent is None or not parent.is_valid:
+        if parent is not None and not parent.is_valid:
             parent = None
         trace_id = parent.trace_id if parent else ids.generate_trace_id()
         span_id = ids.generate_span_id()
