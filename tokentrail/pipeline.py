@@ -25,7 +25,7 @@ from tokentrail.records import MALFORMED, Batch, Kind, Records, kind_of, spans_w
 from tokentrail.semconv import SCHEMA_URL, SCOPE_NAME
 from tokentrail.wire import Block, Envelope, Payload, Rank
 
-BATCH_SPANS: Final = 24_000
+BATCH_SPANS: Final = 16_000
 """About so many spans are built at once: enough to amortise NumPy's calls, few enough to stay in the CPU's cache."""
 SPAN_BYTES: Final = 256
 """Room that a batch takes in the queue for each of its spans, about."""
