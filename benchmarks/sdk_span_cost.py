@@ -32,8 +32,8 @@ from opentelemetry.trace import SpanKind, set_span_in_context
 from benchmarks.report import JsonPath, Quick, publish
 from tokentrail import Phase, RequestTrail, Trail, now_ns, semconv
 from tokentrail.config import Settings
-from tokentrail.export import SendResult, SendStatus
 from tokentrail.http import Endpoint
+from tokentrail.transport import SendResult, SendStatus
 from tokentrail.wire import Buffer, Columns, fill
 
 BATCHES: Final = (1, 8, 64)

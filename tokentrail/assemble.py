@@ -10,13 +10,15 @@ import numpy as np
 
 from tokentrail import semconv
 from tokentrail.announce import Announcements
+from tokentrail.arguments import RequestEnd
 from tokentrail.chunks import chunk_columns
 from tokentrail.ended import EndedRequests
 from tokentrail.events import cold_start_blocks, kv_blocks, own_trace
 from tokentrail.export import SAMPLED_OUT
 from tokentrail.guard import Guard
+from tokentrail.recipient import ENDED_SLOT
 from tokentrail.records import MALFORMED, Batch, Kind, Rows, kind_of, subject_of, without_malformed
-from tokentrail.request import ENDED_SLOT, Choice, RequestEnd, RequestTrail
+from tokentrail.request import Choice, RequestTrail
 from tokentrail.sampling import Sampling
 from tokentrail.semconv import Status
 from tokentrail.slots import TokenRun

@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from tokentrail import semconv
+from tokentrail.arguments import RequestEnd
 from tokentrail.export import SAMPLED_OUT
 from tokentrail.phases import partition
 from tokentrail.records import MALFORMED
-from tokentrail.request import RequestEnd, RequestTrail
+from tokentrail.request import RequestTrail
 from tokentrail.sampling import Sampling
 from tokentrail.semconv import Phase
 from tokentrail.spans import DOUBLES, INTS, Emitted, request_parts

@@ -17,9 +17,10 @@ from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, g
 from opentelemetry.trace import SpanKind
 
 from tokentrail import semconv
+from tokentrail.arguments import RequestEnd
 from tokentrail.encode import text
 from tokentrail.export import BUFFER_FULL, DISPLACED, EXPIRED, REFUSED, REJECTED, SHUTDOWN, TrailStats
-from tokentrail.request import RequestEnd, RequestTrail
+from tokentrail.request import RequestTrail
 from tokentrail.semconv import Status
 from tokentrail.spans import Emitted
 from tokentrail.version import __version__

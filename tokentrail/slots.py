@@ -15,7 +15,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tokentrail.request import ENDED_SLOT, FIRST_SLOT, Choice, RequestTrail
+from tokentrail.recipient import ENDED_SLOT, FIRST_SLOT
+from tokentrail.request import Choice, RequestTrail
 from tokentrail.sampling import NEVER, Sampling
 from tokentrail.spans import Emitted
 from tokentrail.wire import I64, U64

@@ -12,6 +12,7 @@ from opentelemetry.trace.status import Status as SpanStatus
 from opentelemetry.trace.status import StatusCode
 
 from tokentrail import semconv
+from tokentrail.arguments import RequestEnd, RequestStart
 from tokentrail.encode import (
     Span,
     attributes_bytes,
@@ -23,7 +24,8 @@ from tokentrail.encode import (
     text,
 )
 from tokentrail.phases import Partition
-from tokentrail.request import RequestEnd, RequestStart, RequestTrail
+from tokentrail.records import UNKNOWN
+from tokentrail.request import RequestTrail
 from tokentrail.semconv import Phase, Status
 
 _IDENTITY: Final = (
@@ -52,7 +54,6 @@ INTS: Final = (
     *(_PHASE_TIMES[phase] for phase in _USUAL_PHASES),
 )
 DOUBLES: Final = (semconv.TIME_TO_FIRST_TOKEN, semconv.TIME_TO_LAST_TOKEN, semconv.TIME_TO_FIRST_CHUNK)
-UNKNOWN: Final = -1
 _LARGEST: Final = 1 << 56
 """Larger integers do not fit the numbers of a template."""
 

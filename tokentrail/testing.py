@@ -22,10 +22,11 @@ from opentelemetry.sdk.trace.sampling import Sampler
 
 from tokentrail import semconv
 from tokentrail.config import Settings
-from tokentrail.export import SendResult, SendStatus
 from tokentrail.http import Endpoint
-from tokentrail.request import Choice, Recipient, RequestTrail
+from tokentrail.recipient import Recipient
+from tokentrail.request import Choice, RequestTrail
 from tokentrail.trail import Trail
+from tokentrail.transport import SendResult, SendStatus
 
 __all__ = [
     "START_NS",

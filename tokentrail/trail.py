@@ -4,36 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from opentelemetry import propagate
-from opentelemetry.context import get_current
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.metrics import MeterProvider
-from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.sampling import DEFAULT_ON, Decision
-from opentelemetry.trace import INVALID_SPAN, SpanKind, get_current_span
+from opentelemetry.trace import SpanKind
 
-from tokentrail import arguments, exits, semconv
-from tokentrail.arguments import AttributeValue, Carrier
+from tokentrail import arguments, exits
+from tokentrail.arguments import AttributeValue, Carrier, RequestStart
 from tokentrail.clock import bounded, floored, now_ns
 from tokentrail.coldstart import ColdStart
-from tokentrail.config import Settings, body_compression
+from tokentrail.config import Settings, body_compression, resource_of
+from tokentrail.context import sample
 from tokentrail.encode import text
 from tokentrail.events import KvSpan
-from tokentrail.export import Exporter, TrailStats, Transport
-from tokentrail.guard import Guard, logger
+from tokentrail.export import Exporter, TrailStats
+from tokentrail.guard import Guard
 from tokentrail.handle import dumps, loads
-from tokentrail.http import GRPC, Endpoint, OtlpHttp, tls_files
+from tokentrail.http import Endpoint, transport_to
 from tokentrail.pipeline import Pipeline
-from tokentrail.records import END, START, Kind, Recorder
-from tokentrail.request import Choice, Chunk, Host, RequestStart, RequestTrail, UnrecordedRequest
+from tokentrail.recipient import Chunk, Host
+from tokentrail.recorder import Recorder
+from tokentrail.records import END, START, Kind
+from tokentrail.request import Choice, RequestTrail, UnrecordedRequest
 from tokentrail.semconv import KvEvent
-from tokentrail.spans import start_attributes
 from tokentrail.split import halves
+from tokentrail.transport import Transport
 from tokentrail.version import __version__
 
 
@@ -63,12 +61,12 @@ class Trail(Recorder):
         """
         settings = settings or Settings(Endpoint.to(endpoint, headers=headers), meter_provider=meter_provider)
         provider = provider or TracerProvider(
-            resource=_resource(service_name, variant, resource), shutdown_on_exit=False
+            resource=resource_of(service_name, variant, resource), shutdown_on_exit=False
         )
         guard = Guard(strict=settings.strict)
         compression = body_compression(settings.endpoint)
         self._exporter = Exporter(
-            transport or _transport(settings.endpoint),
+            transport or transport_to(settings.endpoint),
             guard,
             max_spans=settings.max_queue_spans,
             max_bytes=settings.max_queue_bytes,
@@ -142,7 +140,7 @@ class Trail(Recorder):
                 arguments.count(input_tokens, "input_tokens", misuse), arguments.kind(kind, misuse), None, None,
                 arguments.mapping(attributes, misuse),
             )  # fmt: skip
-            trace_id, span_id, sampled = self._sample(arguments.headers(carrier, misuse), started)
+            trace_id, span_id, sampled = sample(self._provider, arguments.headers(carrier, misuse), started)
             if self._closed or not sampled:
                 return UnrecordedRequest(trace_id, span_id)
             request = RequestTrail(trace_id, span_id, started, self._host)
@@ -251,28 +249,6 @@ class Trail(Recorder):
     def _chunk_arrived(self, chunk: Chunk) -> None:
         self._record((Kind.CHUNK, chunk))
 
-    def _sample(self, carrier: Mapping[str, str], started: RequestStart) -> tuple[int, int, bool]:
-        """Trace id, span id and whether the request is sampled. Completes `started`."""
-        context = propagate.extract(carrier, get_current()) if carrier else None  # None: the current one
-        span = get_current_span(context)
-        parent = None if span is INVALID_SPAN else span.get_span_context()
-        ids, sampler = self._provider.id_generator, self._provider.sampler
-        if parent is not None and not parent.is_valid:
-            parent = None
-        trace_id = parent.trace_id if parent else ids.generate_trace_id()
-        span_id = ids.generate_span_id()
-        started.parent = parent
-        if sampler is DEFAULT_ON:  # it looks at the parent alone: nothing needs to be made for it
-            started.trace_state = parent.trace_state if parent else None
-            return trace_id, span_id, parent is None or parent.trace_flags.sampled
-        asked = start_attributes(started)
-        name = f"{started.operation} {started.model}"
-        result = sampler.should_sample(context, trace_id, name, started.kind, asked)
-        added = {key: value for key, value in result.attributes.items() if asked.get(key) is not value}
-        started.attributes = {**started.attributes, **added}  # a sampler may answer with all that it was asked
-        started.trace_state = result.trace_state
-        return trace_id, span_id, result.decision is Decision.RECORD_AND_SAMPLE
-
 
 class DisabledTrail(Trail):
     """A trail that records nothing. Its calls cost next to nothing."""
@@ -316,23 +292,3 @@ class DisabledTrail(Trail):
     def stats(self) -> TrailStats:
         """All counts are 0."""
         return TrailStats()
-
-
-def _transport(endpoint: Endpoint) -> Transport:
-    for name, path in tls_files(endpoint).items():
-        if not Path(path).exists():
-            logger.error("OTEL_EXPORTER_OTLP_%s=%s: no such file; spans are kept until it is there", name, path)
-    if endpoint.protocol == GRPC:
-        from tokentrail.grpc import OtlpGrpc
-
-        return OtlpGrpc(endpoint)
-    return OtlpHttp(endpoint)
-
-
-def _resource(service_name: str | None, variant: str, given: Mapping[str, str | int] | None) -> Resource:
-    """OpenTelemetry's resource (OTEL_RESOURCE_ATTRIBUTES, detectors) with the attributes that the code gives."""
-    own: dict[str, str | int] = {semconv.VARIANT: variant} if variant else {}
-    resource = Resource.create({**own, **(given or {})})
-    if service_name and str(resource.attributes.get(semconv.SERVICE_NAME, "")).startswith("unknown_service"):
-        resource = resource.merge(Resource({semconv.SERVICE_NAME: service_name}))
-    return resource

@@ -12,9 +12,9 @@ from opentelemetry.trace.status import StatusCode
 
 from tests.tokentrail.support import MS, T0, start
 from tokentrail import Phase, Status, semconv
+from tokentrail.arguments import RequestEnd, RequestStart
 from tokentrail.ended import Table
 from tokentrail.phases import partition
-from tokentrail.request import RequestEnd, RequestStart
 from tokentrail.spans import Emitted, request_parts, start_attributes
 from tokentrail.testing import MemoryTrail
 from tokentrail.wire import NO_RESOURCE
