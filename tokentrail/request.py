@@ -136,9 +136,10 @@ class RequestTrail(Recipient):
         host = self._host
         misuse = host.misuse
         known = arguments.status(status, misuse)
-        counts = (input_tokens, output_tokens, cached_tokens, cache_creation_tokens, reasoning_tokens)
-        if counts != _NO_COUNTS:
-            counts = tuple([arguments.count(*named, misuse) for named in zip(counts, _COUNTS, strict=True)])
+        counts: Sequence[int | None] = _NO_COUNTS
+        if not (input_tokens is output_tokens is cached_tokens is cache_creation_tokens is reasoning_tokens is None):
+            given = (input_tokens, output_tokens, cached_tokens, cache_creation_tokens, reasoning_tokens)
+            counts = [arguments.count(*named, misuse) for named in zip(given, _COUNTS, strict=True)]
         failed = known is Status.ERROR or (bool(error_type) and known is Status.OK)
         self.ended = RequestEnd(
             arguments.stamp(at_ns, host.clock, misuse),

@@ -39,7 +39,7 @@ def test_stamps_that_are_not_given_are_now(trail, clock):
     assert trail.spans("tokentrail.kv.evict")[0].start_ns == T0 + 3 * MS
 
 
-BAD = ["three", -1, 2**63, 1.5, [1]]
+BAD = ["three", -1, 2**63, 1.5, [1], np.array([1, 2])]
 
 
 @pytest.mark.parametrize("bad", BAD)
