@@ -111,7 +111,7 @@ def _arrival(trail: Trail, number: int, stamp: int) -> _Sequence:
 
 
 class _Step(NamedTuple):
-    """A step of the engine: the counts, if it speculates, and the places in the batch whose requests end with it."""
+    """A step of the engine: the counts, if it speculates, and the places of the requests that end with it."""
 
     stamp: int
     counts: list[int] | None
@@ -212,7 +212,7 @@ def _no_step(
     kv_total: int | None = None,
     kv_evicted: int | None = None,
 ) -> None:
-    """A `Trail.step` that does nothing: what remains of the engine thread's share is the engine's own and the call."""
+    """A `Trail.step` that does nothing: the engine's own work and the call remain of the engine thread's share."""
 
 
 def _engine_thread_ns(batch: int, tokens: int, record: Callable[..., None] | None = None) -> float:

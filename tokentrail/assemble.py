@@ -202,7 +202,7 @@ class Assembler:
             )
 
     def _step_blocks(self, steps: StepColumns) -> list[Block]:
-        """The spans of steps, one block for those whose known numbers are the same. The step's own number is one."""
+        """The spans of steps, one block for all with the same known numbers. The step's own number is one."""
         known = steps.values >= 0
         known[:, 0] = True
         trace = own_trace(self.bench, 1)

@@ -100,7 +100,7 @@ def context_bytes(parent: SpanContext | None, trace_state: TraceState | None) ->
 
 
 def fresh_attribute(key: str, value: object) -> bytes:
-    """An attribute whose text does not come again, such as an id."""
+    """An attribute with a text that does not come again, such as an id."""
     if type(value) is str:
         written = _utf8(value)
         return _text_head(key, len(written)) + written

@@ -96,7 +96,7 @@ class EndedRequests:
         self._bench.guard.misuse("an unknown phase", mark)
 
     def _request_blocks(self, table: Table) -> list[Block]:
-        """One block for the requests whose known numbers are the same."""
+        """The spans of the requests, one block for all with the same known numbers."""
         if not table.rows:
             return []
         slots, count = self._bench.slots, len(table.rows)

@@ -1,4 +1,4 @@
-"""What trails tell through OpenTelemetry's metrics API: their own books, and the GenAI server histograms.
+"""OpenTelemetry metrics of trails: their own books, and the GenAI server histograms.
 
 Without a configured `MeterProvider` the API's instruments do nothing.
 """

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tokentrail.request import Choice, RequestTrail
 
 NO_SLOT: Final = 0
-"""Slot of a request whose tokens are not recorded."""
+"""Slot of a request without recorded tokens."""
 ENDED_SLOT: Final = 1
 """Slot of a request that has ended: a token that comes later is dropped and counted."""
 FIRST_SLOT: Final = 2

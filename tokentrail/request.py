@@ -277,7 +277,7 @@ class CopiedRequest(RequestTrail):
         self._refuse("tokens")
 
     def choice(self, index: int) -> Recipient:
-        """The copy itself, whose tokens are refused."""
+        """The copy itself. Its tokens are refused."""
         return self
 
     def end(self, at_ns: int | None = None, **_: Any) -> None:

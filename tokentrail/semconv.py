@@ -13,7 +13,7 @@ from typing import Final
 
 SCOPE_NAME: Final = "tokentrail"
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
-"""The version of OpenTelemetry's semantic conventions whose names are used here."""
+"""The version of OpenTelemetry's semantic conventions that defines the names used here."""
 
 # --- span names -----------------------------------------------------------------------------------------------
 
@@ -73,7 +73,7 @@ SERVICE_INSTANCE_ID: Final = "service.instance.id"
 VARIANT: Final = "tokentrail.variant"
 """The experiment label: which technique or configuration this process runs."""
 ENGINE: Final = "tokentrail.engine"
-"""The product whose process this is (`vllm`, `sglang`, `transformers`), when the SDK records for it from inside."""
+"""The product that runs in this process (`vllm`, `sglang`, `transformers`), when the SDK records it from inside."""
 DEVICE_NAME: Final = "tokentrail.device.name"
 DEVICE_COUNT: Final = "tokentrail.device.count"
 

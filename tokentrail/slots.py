@@ -83,8 +83,8 @@ class Slots:
         return len(self.span)
 
     def take(self, requests: Sequence[RequestTrail], sampling: Sampling | None = None) -> None:
-        """Gives new requests their slots. `sampling` decides whose tokens become spans (None: all), and from when on a
-        request is certain to be kept.
+        """Gives new requests their slots. `sampling` decides which requests get token spans (None: all), and the time
+        from which a request is certain to be kept.
         """
         taken = self._taken(len(requests))
         for slot, request in zip(taken, requests, strict=True):

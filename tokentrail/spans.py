@@ -218,7 +218,7 @@ def _usual_values(started: RequestStart, ended: RequestEnd) -> tuple[Any, ...]:
 
 
 def _cached(write: Callable[..., bytes]) -> Callable[..., bytes]:
-    """Remembers what is written for values that come again and again. Values without a hash are written each time."""
+    """Keeps the bytes of values that come again and again. Values without a hash are written each time."""
     remembered = lru_cache(maxsize=1024, typed=True)(write)
 
     def written(*values: Any) -> bytes:

@@ -53,7 +53,7 @@ class Buffer:
         self._used = 0
 
     def reset(self) -> None:
-        """Takes the memory of all blocks back, and grows to what they needed."""
+        """Takes the memory of all blocks back, and grows to the size that they needed."""
         if len(self._bytes) < self._used <= MAX_BUFFER_BYTES:
             self._bytes = np.empty(self._used + self._used // 4, np.uint8)
         self._used = 0

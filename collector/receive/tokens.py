@@ -1,8 +1,8 @@
 """Token spans as columns of the table `tokens`, so that the store need not decode them.
 
 The rows are those that the view `tokentrail_tokens` makes of the same spans. Only requests of plain token spans are
-read here: long runs of one shape whose attributes appear once and have the types that OTLP gives them. For any other
-request the answer is None, and the store decodes it.
+read here: long runs of one shape. Each of their attributes appears once and has the type that OTLP gives it. For any
+other request the answer is None, and the store decodes it.
 
     payload   one run of 2,560 records of 104 bytes, all of the same shape
     layout    trace id at 4, span id at 22, parent at 32, end at 70, step at 100 (a varint of 4 bytes), …

@@ -33,7 +33,7 @@ def background_trail(transport=None, **settings):
 
 @pytest.fixture
 def stuck():
-    """A trail whose build is in the middle of a batch until `go` is set."""
+    """A trail that stays in the middle of building a batch until `go` is set."""
     trail, entered, go = background_trail(schedule_delay_s=60), threading.Event(), threading.Event()
 
     def compress(body):
@@ -112,7 +112,7 @@ def test_a_batch_holds_few_ended_requests(trail):
     assert len(trail.spans("chat m")) == 2_000
 
 
-def test_whoever_waits_at_the_gate_comes_before_the_one_who_returns():
+def test_a_thread_that_waits_at_the_gate_comes_before_the_one_that_returns():
     gate, order = Gate(), []
     assert gate.acquire()
 
@@ -145,7 +145,7 @@ def test_a_break_is_taken_once_the_work_has_lasted():
 
     def sleep(seconds):
         slept.append((round(now[0], 6), seconds))
-        now[0] += 0.5  # whoever waited works for so long
+        now[0] += 0.5  # the thread that waited works for so long
 
     breathe = Breaks(lambda: now[0], sleep)
     for _ in range(8):

@@ -1,4 +1,4 @@
-"""The buffer between the engine's threads and the exporter's: what it takes, and in which order it gives it back."""
+"""The buffer between the engine's threads and the exporter's: its limits, and the order of its records."""
 
 import gc
 import threading

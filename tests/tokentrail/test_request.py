@@ -1,4 +1,4 @@
-"""The calls of one request: what its span says, and the arguments that cannot be used."""
+"""The calls of one request: its span, and the arguments that cannot be used."""
 
 import numpy as np
 import pytest
@@ -233,7 +233,7 @@ def test_the_payload_names_the_version_of_the_conventions(trail):
 
 
 class Scripted(Sampler):
-    """Answers with one decision and remembers what it was asked."""
+    """Answers with one decision and remembers the question."""
 
     def __init__(self, decision, attributes=None):
         self.answer = SamplingResult(decision, attributes)

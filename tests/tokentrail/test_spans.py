@@ -1,4 +1,4 @@
-"""The span of a request is what OpenTelemetry's encoder makes of the same attributes, whatever was given."""
+"""The span of a request equals the one that OpenTelemetry's encoder makes of the same attributes, for any arguments."""
 
 import pytest
 from hypothesis import given
