@@ -17,7 +17,19 @@ from tokentrail.events import cold_start_blocks, kv_blocks, own_trace
 from tokentrail.export import SAMPLED_OUT
 from tokentrail.guard import Guard
 from tokentrail.recipient import ENDED_SLOT
-from tokentrail.records import MALFORMED, Batch, Kind, Rows, kind_of, subject_of, without_malformed
+from tokentrail.records import (
+    CHOICE,
+    END,
+    LEAVE,
+    MALFORMED,
+    START,
+    Batch,
+    Kind,
+    Rows,
+    kind_of,
+    subject_of,
+    without_malformed,
+)
 from tokentrail.request import Choice, RequestTrail
 from tokentrail.sampling import Sampling
 from tokentrail.semconv import Status
@@ -270,13 +282,13 @@ def _sorted(batch: Batch) -> _Sorted:
     found = _Sorted([], [], [], [], defaultdict(list))
     for record, after_steps in batch.others:
         kind = kind_of(record)
-        if kind is Kind.START:
+        if kind is START:
             found.started.append(subject_of(record))
-        elif kind is Kind.CHOICE:
+        elif kind is CHOICE:
             found.choices.append(subject_of(record))
-        elif kind is Kind.END:
+        elif kind is END:
             found.ended.append((subject_of(record), after_steps))
-        elif kind is Kind.LEAVE:
+        elif kind is LEAVE:
             found.left.append((subject_of(record), after_steps))
         else:
             found.events[kind].append(subject_of(record))

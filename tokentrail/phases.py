@@ -17,6 +17,9 @@ Partition = tuple[list[Interval], int]
 """Intervals that neither overlap nor leave a gap, and the number of preemptions."""
 
 
+_QUEUED, _DECODE, _PREEMPTED = Phase.QUEUED, Phase.DECODE, Phase.PREEMPTED  # a member takes long to look up
+
+
 def partition(
     arrival: int,
     end: int,
@@ -33,14 +36,14 @@ def partition(
     if first_token is not None and not decodes:
         entered = _derived(entered, arrival, first_token)
     intervals: list[Interval] = []
-    current, since, preemptions = Phase.QUEUED, arrival, 0
+    current, since, preemptions = _QUEUED, arrival, 0
     for phase, at in entered:
         if phase is current:
             continue
         if at > since:
             intervals.append((current, since, at))
         current, since = phase, at
-        preemptions += phase is Phase.PREEMPTED
+        preemptions += phase is _PREEMPTED
     if end > since:
         intervals.append((current, since, end))
     return intervals, preemptions
@@ -63,7 +66,7 @@ def _checked(
             continue
         if at > since:
             since = min(at, end)
-        decodes = decodes or phase is Phase.DECODE
+        decodes = decodes or phase is _DECODE
         entered.append((phase, since))
     return entered, decodes
 

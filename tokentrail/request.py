@@ -22,6 +22,7 @@ from tokentrail.semconv import OTHER_ERROR, Phase, Status
 MAX_CHOICE: Final = (1 << 16) - 1
 """The largest index of a choice."""
 
+_OK, _ERROR = Status.OK, Status.ERROR  # a member takes long to look up
 _COUNTS: Final = ("input_tokens", "output_tokens", "cached_tokens", "cache_creation_tokens", "reasoning_tokens")
 _NO_COUNTS: Final = (None,) * len(_COUNTS)
 _CANCELLATIONS: Final = (CancelledError, GeneratorExit)
@@ -140,10 +141,10 @@ class RequestTrail(Recipient):
         if not (input_tokens is output_tokens is cached_tokens is cache_creation_tokens is reasoning_tokens is None):
             given = (input_tokens, output_tokens, cached_tokens, cache_creation_tokens, reasoning_tokens)
             counts = [arguments.count(*named, misuse) for named in zip(given, _COUNTS, strict=True)]
-        failed = known is Status.ERROR or (bool(error_type) and known is Status.OK)
+        failed = known is _ERROR or (bool(error_type) and known is _OK)
         self.ended = RequestEnd(
             arguments.stamp(at_ns, host.clock, misuse),
-            Status.ERROR if failed else known,
+            _ERROR if failed else known,
             str(error_type or (OTHER_ERROR if failed else "")),
             arguments.words(finish_reasons or finish_reason, misuse) or (("error",) if failed else ()),
             *counts,

@@ -54,6 +54,7 @@ INTS: Final = (
     *(_PHASE_TIMES[phase] for phase in _USUAL_PHASES),
 )
 DOUBLES: Final = (semconv.TIME_TO_FIRST_TOKEN, semconv.TIME_TO_LAST_TOKEN, semconv.TIME_TO_FIRST_CHUNK)
+_SERVER: Final = SpanKind.SERVER  # a member takes long to look up
 _LARGEST: Final = 1 << 56
 """Larger integers do not fit the numbers of a template."""
 
@@ -209,7 +210,7 @@ def _usual_values(started: RequestStart, ended: RequestEnd) -> tuple[Any, ...]:
         started.tenant or None,
         started.slo_class or None,
         # A server's own model is the one that was asked for; a client learns it from the answer.
-        ended.response_model or (started.model if started.kind is SpanKind.SERVER else None),
+        ended.response_model or (started.model if started.kind is _SERVER else None),
         ended.status,
         reasons or None,
         reasons[0] if reasons else None,

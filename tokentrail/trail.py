@@ -27,7 +27,7 @@ from tokentrail.http import Endpoint, transport_to
 from tokentrail.pipeline import Pipeline
 from tokentrail.recipient import Chunk, Host
 from tokentrail.recorder import Recorder
-from tokentrail.records import END, START, Kind
+from tokentrail.records import CHOICE, CHUNK, END, LEAVE, START, Kind
 from tokentrail.request import Choice, RequestTrail, UnrecordedRequest
 from tokentrail.semconv import KvEvent
 from tokentrail.split import halves
@@ -241,13 +241,13 @@ class Trail(Recorder):
         self._append((END, request))  # also when the buffer is full or closed: a request that began must end
 
     def _request_left(self, request: RequestTrail) -> None:
-        self._append((Kind.LEAVE, request))
+        self._append((LEAVE, request))
 
     def _choice_began(self, choice: Choice) -> None:
-        self._append((Kind.CHOICE, choice))
+        self._append((CHOICE, choice))
 
     def _chunk_arrived(self, chunk: Chunk) -> None:
-        self._record((Kind.CHUNK, chunk))
+        self._record((CHUNK, chunk))
 
 
 class DisabledTrail(Trail):
