@@ -14,8 +14,8 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from tokentrail import Phase, Trail, now_ns, semconv
 from tokentrail.config import Settings
-from tokentrail.export import SendResult, SendStatus
 from tokentrail.http import Endpoint
+from tokentrail.transport import SendResult, SendStatus
 
 BATCH: Final = 64
 TOKENS_PER_REQUEST: Final = 256

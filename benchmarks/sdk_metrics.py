@@ -2,8 +2,8 @@
 
 `without_provider` is the cost in a process without a `MeterProvider`, where OpenTelemetry's API does nothing.
 `with_provider` records into opentelemetry-sdk; its peer is that SDK alone: three `Histogram.record` with attributes
-that are ready. `building` is what all else of an ended request costs there, for comparison. All take turns, and the
-best round of each counts.
+that are ready. `building` is the cost of everything else of an ended request there, for comparison. All take turns,
+and the best round of each counts.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ from opentelemetry.trace import SpanKind, set_span_in_context
 from benchmarks.report import JsonPath, Quick, publish
 from tokentrail import Phase, RequestTrail, Trail, now_ns, semconv
 from tokentrail.config import Settings
-from tokentrail.export import SendResult, SendStatus
 from tokentrail.http import Endpoint
+from tokentrail.transport import SendResult, SendStatus
 from tokentrail.wire import Buffer, Columns, fill
 
 BATCHES: Final = (1, 8, 64)
@@ -111,7 +111,7 @@ def _arrival(trail: Trail, number: int, stamp: int) -> _Sequence:
 
 
 class _Step(NamedTuple):
-    """A step of the engine: the counts, if it speculates, and the places in the batch whose requests end with it."""
+    """A step of the engine: the counts, if it speculates, and the places of the requests that end with it."""
 
     stamp: int
     counts: list[int] | None
@@ -212,7 +212,7 @@ def _no_step(
     kv_total: int | None = None,
     kv_evicted: int | None = None,
 ) -> None:
-    """A `Trail.step` that does nothing: what remains of the engine thread's share is the engine's own and the call."""
+    """A `Trail.step` that does nothing: the engine's own work and the call remain of the engine thread's share."""
 
 
 def _engine_thread_ns(batch: int, tokens: int, record: Callable[..., None] | None = None) -> float:
@@ -237,11 +237,11 @@ def _fill_ns() -> float:
     each, requests = 128, 64
     ids, numbers = np.arange(requests, dtype=np.uint64), np.arange(requests * each)
     columns = Columns(
-        (ids, ids), numbers.astype(np.uint64), ids, numbers, numbers, (numbers, numbers),
+        (ids, ids), numbers.astype(np.uint64), ids, numbers, numbers, (numbers,),
         lengths=np.full(requests, each),
     )  # fmt: skip
     buffer = Buffer()
-    keys = (semconv.TOKEN_INDEX, semconv.STEP)
+    keys = (semconv.STEP,)
 
     def fill_all() -> None:
         for _ in range(20):
@@ -311,8 +311,8 @@ def _opentelemetry_ns(tokens: int, each: int) -> float:
                     semconv.PHASE_SPAN, context, attributes={semconv.PHASE_NAME: phase}, start_time=stamp
                 ).end(stamp)
             for index in range(min(each, tokens - number * each)):
-                attributes = {semconv.TOKEN_INDEX: index, semconv.STEP: index}
-                span = tracer.start_span(semconv.TOKEN_SPAN, context, attributes=attributes, start_time=stamp)
+                step = {semconv.STEP: index}
+                span = tracer.start_span(semconv.TOKEN_SPAN, context, attributes=step, start_time=stamp)
                 stamp += 9_000
                 span.end(stamp)
             request.end(stamp)

@@ -23,8 +23,8 @@ import typer
 
 from benchmarks.report import JsonPath, Quick, publish
 from tokentrail import Phase, RequestTrail, Settings, Trail, now_ns
-from tokentrail.export import SendResult, SendStatus
 from tokentrail.http import Endpoint
+from tokentrail.transport import SendResult, SendStatus
 
 OPEN: Final = 10_000
 ARRIVALS_PER_S: Final = 1_000
@@ -47,7 +47,7 @@ class Lateness(NamedTuple):
 
 def main(quick: Quick = False, json: JsonPath = None) -> None:
     """Measure both cases and compare them."""
-    seconds, rounds = (12.0, 1) if quick else (40.0, 3)
+    seconds, rounds = (12.0, 1) if quick else (30.0, 3)
     cases: dict[str, Callable[[float], Lateness]] = {"without_sdk": _without, "with_sdk": _with}
     taken: dict[str, list[Lateness]] = {name: [] for name in cases}
     for _ in range(rounds):

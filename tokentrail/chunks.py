@@ -7,7 +7,7 @@ from itertools import chain
 
 import numpy as np
 
-from tokentrail.request import ENDED_SLOT, FIRST_SLOT, FOREIGN_SLOT, Chunk
+from tokentrail.recipient import ENDED_SLOT, FIRST_SLOT, FOREIGN_SLOT, Chunk
 from tokentrail.slots import Slots, TokenRun
 
 

@@ -21,6 +21,8 @@ def now_ns() -> int:
 
 def floored(stamp_ns: int) -> int:
     """The stamp for the wire: floored to a multiple of 1,000 and clamped to 63 bits."""
+    if type(stamp_ns) is int and 0 <= stamp_ns <= _LAST_NS:
+        return stamp_ns - stamp_ns % STAMP_NS
     return bounded(stamp_ns) // STAMP_NS * STAMP_NS
 
 

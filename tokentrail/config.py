@@ -14,8 +14,10 @@ from typing import Final
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.sdk import environment_variables as otel
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.util.re import parse_env_headers
 
+from tokentrail import semconv
 from tokentrail.guard import logger
 from tokentrail.http import GRPC, HTTP, Endpoint
 from tokentrail.sampling import Sampling, Thresholds
@@ -157,3 +159,12 @@ class _Env:
         except ValueError:
             logger.warning("%s=%r is none of none, gzip, deflate: using none", self.exporter_name("COMPRESSION"), raw)
             return Compression.NoCompression
+
+
+def resource_of(service_name: str | None, variant: str, given: Mapping[str, str | int] | None) -> Resource:
+    """OpenTelemetry's resource (OTEL_RESOURCE_ATTRIBUTES, detectors) with the attributes that the code gives."""
+    own: dict[str, str | int] = {semconv.VARIANT: variant} if variant else {}
+    resource = Resource.create({**own, **(given or {})})
+    if service_name and str(resource.attributes.get(semconv.SERVICE_NAME, "")).startswith("unknown_service"):
+        resource = resource.merge(Resource({semconv.SERVICE_NAME: service_name}))
+    return resource

@@ -100,7 +100,10 @@ def context_bytes(parent: SpanContext | None, trace_state: TraceState | None) ->
 
 
 def fresh_attribute(key: str, value: object) -> bytes:
-    """An attribute whose text does not come again, such as an id."""
+    """An attribute with a text that does not come again, such as an id."""
+    if type(value) is str:
+        written = _utf8(value)
+        return _text_head(key, len(written)) + written
     return _pair(key, _any_value(value))
 
 
@@ -175,6 +178,13 @@ _WRITERS: Final[dict[type, Callable[[str, Any], bytes]]] = {
 def _head(key: str, tag: bytes, size: int) -> bytes:
     """An attribute up to its value, which is that many bytes long."""
     return _pair(key, tag + bytes(size))[:-size]
+
+
+@lru_cache(maxsize=1024)
+def _text_head(key: str, size: int) -> bytes:
+    """An attribute up to its text, which is that many bytes long."""
+    written = _pair(key, _sized(_STRING, bytes(size)))
+    return written[: len(written) - size]
 
 
 def _pair(key: str, any_value: bytes) -> bytes:

@@ -7,14 +7,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from typing import Final
 
 from urllib3.util import Retry
 
+from tokentrail.envelope import Payload
 from tokentrail.guard import Guard
 from tokentrail.queue import PayloadQueue, Queued
-from tokentrail.wire import Payload
+from tokentrail.transport import SendResult, SendStatus, Transport
 
 RETRY_AFTER_MIN_S: Final = 0.05
 RETRY_AFTER_MAX_S: Final = 300.0
@@ -38,33 +38,6 @@ SHUTDOWN: Final = "shutdown"
 
 SAMPLED_OUT: Final = "sampled_out"
 """The reason of spans that sampling left out. They are no drops: `TrailStats.sampled_out` counts them."""
-
-
-class SendStatus(Enum):
-    """How one attempt to send a payload ended. `RETRY`: the payload stays queued. `TOO_LARGE`: its halves are sent.
-    `REFUSED`: it is dropped.
-    """
-
-    DELIVERED = auto()
-    RETRY = auto()
-    TOO_LARGE = auto()
-    REFUSED = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class SendResult:
-    """The answer of a transport. `rejected` spans of a delivered payload were not stored (OTLP partial success);
-    `retry_after_s` is the collector's `Retry-After`.
-    """
-
-    status: SendStatus
-    detail: str = ""
-    rejected: int = 0
-    retry_after_s: float | None = None
-
-
-Transport = Callable[[bytes], SendResult]
-"""Sends one request body. The HTTP transport is `tokentrail.http.OtlpHttp`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ class Breaks:
 
     0.0 ms   a break ends, the work goes on
     0.6 ms   called: nothing
-    1.1 ms   called: sleeps, and whoever waits for the interpreter gets it
+    1.1 ms   called: sleeps, and the next waiting thread gets the interpreter
     """
 
     def __init__(

@@ -12,8 +12,8 @@ from google.rpc.status_pb2 import Status as RpcStatus
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from tokentrail.export import SendResult, SendStatus
 from tokentrail.http import Endpoint, tls_files, uninstrumented
+from tokentrail.transport import SendResult, SendStatus
 
 _EXPORT: Final = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 RETRYABLE: Final = frozenset(

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, TraceState
 
+from tokentrail.arguments import RequestStart
 from tokentrail.encode import text
-from tokentrail.request import RequestStart, RequestTrail
+from tokentrail.request import RequestTrail
 
 _VERSION: Final = 1
 _PLAIN: Final = ("arrival_ns", "operation", "model", "provider", "request_id", "tenant", "slo_class", "input_tokens")

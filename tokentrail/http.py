@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -17,7 +18,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from urllib3.exceptions import HTTPError, InvalidHeader
 from urllib3.util import Retry
 
-from tokentrail.export import SendResult, SendStatus
+from tokentrail.guard import logger
+from tokentrail.transport import SendResult, SendStatus, Transport
 
 RETRYABLE: Final = frozenset({429, 502, 503, 504})
 """The OTLP specification's list of statuses after which a client tries again."""
@@ -158,3 +160,15 @@ class OtlpHttp:
             return self._policy.get_retry_after(response.raw)
         except (InvalidHeader, ValueError, OverflowError):
             return None
+
+
+def transport_to(endpoint: Endpoint) -> Transport:
+    """The transport of an endpoint's protocol. TLS files that are missing are logged."""
+    for name, path in tls_files(endpoint).items():
+        if not Path(path).exists():
+            logger.error("OTEL_EXPORTER_OTLP_%s=%s: no such file; spans are kept until it is there", name, path)
+    if endpoint.protocol == GRPC:
+        from tokentrail.grpc import OtlpGrpc
+
+        return OtlpGrpc(endpoint)
+    return OtlpHttp(endpoint)

@@ -1,4 +1,4 @@
-"""What trails tell through OpenTelemetry's metrics API: their own books, and the GenAI server histograms.
+"""OpenTelemetry metrics of trails: their own books, and the GenAI server histograms.
 
 Without a configured `MeterProvider` the API's instruments do nothing.
 """
@@ -17,9 +17,10 @@ from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, g
 from opentelemetry.trace import SpanKind
 
 from tokentrail import semconv
+from tokentrail.arguments import RequestEnd
 from tokentrail.encode import text
 from tokentrail.export import BUFFER_FULL, DISPLACED, EXPIRED, REFUSED, REJECTED, SHUTDOWN, TrailStats
-from tokentrail.request import RequestEnd, RequestTrail
+from tokentrail.request import RequestTrail
 from tokentrail.semconv import Status
 from tokentrail.spans import Emitted
 from tokentrail.version import __version__
@@ -132,10 +133,10 @@ class Metrics:
         are those of successes. A cancelled request has the `error.type` `cancelled`.
         """
         started = request.started
-        if started.kind is not SpanKind.SERVER:
+        if started.kind is not _SERVER:
             return
         arrival = started.arrival_ns
-        if ended.status is Status.OK:
+        if ended.status is _OK:
             attributes = self._attributes_of(request, ended, "")
             if emitted.tokens:
                 self._ttft.record((emitted.first - arrival) / 1e9, attributes)
@@ -147,9 +148,9 @@ class Metrics:
 
     def _attributes_of(self, request: RequestTrail, ended: RequestEnd, error_type: str) -> Mapping[str, Any]:
         started = request.started
-        given = started.attributes.get
-        model = started.model
-        address, port = given(semconv.SERVER_ADDRESS), given(semconv.SERVER_PORT)
+        model, address, port = started.model, None, None
+        if given := started.attributes:
+            address, port = given.get(semconv.SERVER_ADDRESS), given.get(semconv.SERVER_PORT)
         key = (started.operation, started.provider, model, ended.response_model or model, address, port, error_type)
         try:
             return self._known[key]
@@ -209,6 +210,7 @@ _ATTRIBUTES: Final = (
     semconv.SERVER_PORT,
     semconv.ERROR_TYPE,
 )
+_SERVER, _OK = SpanKind.SERVER, Status.OK  # a member takes long to look up
 _NUMBERS: Final = count()
 _MAKING: Final = Lock()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from tokentrail.clock import floored
 from tokentrail.semconv import Phase
@@ -11,19 +11,13 @@ from tokentrail.semconv import Phase
 _Mark = tuple[Phase, int]
 
 
-class PhaseInterval(NamedTuple):
-    """One phase from start to end, unix ns; the end is after the start."""
-
-    phase: Phase
-    start: int
-    end: int
+Interval = tuple[Phase, int, int]
+"""A phase, its start and its end (unix ns), which is after the start. A named tuple would take longer to make."""
+Partition = tuple[list[Interval], int]
+"""Intervals that neither overlap nor leave a gap, and the number of preemptions."""
 
 
-class Partition(NamedTuple):
-    """Intervals that neither overlap nor leave a gap, and the number of preemptions."""
-
-    intervals: list[PhaseInterval]
-    preemptions: int
+_QUEUED, _DECODE, _PREEMPTED = Phase.QUEUED, Phase.DECODE, Phase.PREEMPTED  # a member takes long to look up
 
 
 def partition(
@@ -41,18 +35,18 @@ def partition(
     entered, decodes = _checked(arrival, end, marks, unknown)
     if first_token is not None and not decodes:
         entered = _derived(entered, arrival, first_token)
-    intervals: list[PhaseInterval] = []
-    current, since, preemptions = Phase.QUEUED, arrival, 0
+    intervals: list[Interval] = []
+    current, since, preemptions = _QUEUED, arrival, 0
     for phase, at in entered:
         if phase is current:
             continue
         if at > since:
-            intervals.append(PhaseInterval(current, since, at))
+            intervals.append((current, since, at))
         current, since = phase, at
-        preemptions += phase is Phase.PREEMPTED
+        preemptions += phase is _PREEMPTED
     if end > since:
-        intervals.append(PhaseInterval(current, since, end))
-    return Partition(intervals, preemptions)
+        intervals.append((current, since, end))
+    return intervals, preemptions
 
 
 def _checked(
@@ -63,14 +57,16 @@ def _checked(
     since, decodes = arrival, False
     for mark in marks:
         try:
-            phase, at = mark if type(mark[0]) is Phase else (Phase(mark[0]), mark[1])
-            at = floored(at)
+            phase, stamp = mark
+            if type(phase) is not Phase:
+                phase = Phase(phase)
+            at = floored(stamp)
         except (ValueError, TypeError, OverflowError):
             unknown(mark)
             continue
         if at > since:
             since = min(at, end)
-        decodes = decodes or phase is Phase.DECODE
+        decodes = decodes or phase is _DECODE
         entered.append((phase, since))
     return entered, decodes
 

@@ -17,13 +17,14 @@ from opentelemetry.sdk.resources import Resource
 from tokentrail.assemble import Assembler
 from tokentrail.clock import now_ns
 from tokentrail.config import MAX_PAYLOAD_BYTES, Settings, body_compression, compressor
+from tokentrail.envelope import Envelope, Payload, Rank
 from tokentrail.export import SHUTDOWN, Exporter, TrailStats, deadline
 from tokentrail.gate import Breaks, Gate
 from tokentrail.guard import Guard
 from tokentrail.metrics import metrics_of
-from tokentrail.records import MALFORMED, Batch, Kind, Records, kind_of, spans_waiting, take
+from tokentrail.records import END, MALFORMED, Batch, Records, kind_of, spans_waiting, take
 from tokentrail.semconv import SCHEMA_URL, SCOPE_NAME
-from tokentrail.wire import Block, Envelope, Payload, Rank
+from tokentrail.wire import Block
 
 BATCH_SPANS: Final = 16_000
 """About so many spans are built at once: enough to amortise NumPy's calls, few enough to stay in the CPU's cache."""
@@ -198,7 +199,7 @@ class Pipeline:
         assembler, now = self._assembler, self._clock()
         try:
             steps = assembler.build_steps(batch, now)
-            requests = Batch([], [other for other in batch.others if kind_of(other[0]) is Kind.END])
+            requests = Batch([], [other for other in batch.others if kind_of(other[0]) is END])
             refused = self._queue([(Rank.TOKENS, steps.tokens), (Rank.STEPS, steps.engine)], left=requests)
             for tokens in refused:
                 assembler.lose(steps.owners[tokens])

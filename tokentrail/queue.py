@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from tokentrail.wire import Payload, Rank
+from tokentrail.envelope import Payload, Rank
 
 SHARES: Final = {Rank.TOKENS: 0.75, Rank.STEPS: 0.875, Rank.REQUESTS: 1.0}
 """The part of the queue that payloads of a rank may fill, so that requests still find room when tokens do not."""

@@ -9,34 +9,26 @@ looks at, and the exporter's thread reads the numbers of all steps as one array.
 
 from __future__ import annotations
 
-import struct
-from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from enum import Enum, auto
-from numbers import Integral
 from operator import itemgetter
-from typing import Any, Final, NamedTuple, SupportsInt
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from tokentrail.arguments import MAX_TOKENS
-from tokentrail.export import BUFFER_FULL, SHUTDOWN
-from tokentrail.guard import Guard
-from tokentrail.request import Recipient
+from tokentrail.recipient import Recipient
 from tokentrail.semconv import STEP_ATTRIBUTES
 from tokentrail.wire import I64
 
 Record = tuple[Any, ...]
 """A record that is not a step."""
 
-MAX_PENDING_RECORDS: Final = 65_536
-"""Records that may wait, far more than a schedule delay brings. Steps and events beyond it are dropped and counted."""
+UNKNOWN: Final = -1
+"""A count that is not known. Its attribute is absent."""
 MALFORMED: Final = "malformed"
 """Reason of a drop: the record cannot become a span, for wrong types or counts that do not match."""
-UNKNOWN: Final = -1
-"""A count of a step that the engine does not know. Its attribute is absent."""
 
 
 class Kind(Enum):
@@ -51,21 +43,18 @@ class Kind(Enum):
     COLD = auto()
 
 
-_END: Final = Kind.END  # looking up an enum's member takes longer than appending a record
-_CHUNK: Final = Kind.CHUNK
+START, CHOICE, END, LEAVE, CHUNK = Kind.START, Kind.CHOICE, Kind.END, Kind.LEAVE, Kind.CHUNK
+"""The kinds that come often. Looking up an enum's member takes longer than appending a record."""
 _SMALL_REST: Final = 4
-_NO_SPANS: Final = (Kind.START, Kind.CHOICE, Kind.LEAVE)
+_NO_SPANS: Final = (START, CHOICE, LEAVE)
 END_COST: Final = 32
 """The end of a request takes as long to build as about so many tokens."""
-_STEP_INTS: Final = 3 + len(STEP_ATTRIBUTES)
-_FIRST_COUNT: Final = 3
-"""Position of the first number of a step that may be unknown."""
-_pack: Final = struct.Struct(f"={_STEP_INTS}q").pack
-_NUMBERS: Final = 8 * _STEP_INTS
-"""Bytes of the numbers of a step."""
-_NARROW: Final = 1
-_WIDE: Final = 8
+STEP_INTS: Final = 3 + len(STEP_ATTRIBUTES)
+NARROW: Final = 1
+WIDE: Final = 8
 """Bytes of a count."""
+_NUMBERS: Final = 8 * STEP_INTS
+"""Bytes of the numbers of a step."""
 
 kind_of: Final = itemgetter(0)
 subject_of: Final = itemgetter(1)
@@ -118,7 +107,7 @@ class Rows(NamedTuple):
     @property
     def spans(self) -> int:
         """The number of spans that the rows become: the steps' own, and one for each token of a sampled request."""
-        sampled = np.array([_is_sampled(request) for request in self.emitted], np.bool_)
+        sampled = np.array([is_sampled(request) for request in self.emitted], np.bool_)
         return self.steps + int(self.counts().reshape(self.steps, -1)[:, sampled].sum())
 
 
@@ -145,121 +134,6 @@ class Batch(NamedTuple):
         return sum(rows.spans for rows in self.steps) + sum(spans_in(record) for record, _ in self.others)
 
 
-class Recorder:
-    """The part of a `Trail` that runs in the engine's thread: it appends records to a bounded buffer.
-
-    `drop(spans, reason)` counts the spans of a record that the buffer did not take.
-    """
-
-    def __init__(self, guard: Guard, drop: Callable[[int, str], None]) -> None:
-        self._guard = guard
-        self._drop = drop
-        self._records = Records()
-        self._append = self._records.append
-        self._closed = False
-
-    def step(
-        self,
-        step: int,
-        start_ns: int,
-        end_ns: int,
-        emitted: Sequence[Recipient],
-        *,
-        counts: Sequence[int] | None = None,
-        prefill_tokens: int | None = UNKNOWN,
-        decode_tokens: int | None = UNKNOWN,
-        running: int | None = UNKNOWN,
-        waiting: int | None = UNKNOWN,
-        preempted: int | None = UNKNOWN,
-        kv_used: int | None = UNKNOWN,
-        kv_total: int | None = UNKNOWN,
-        kv_evicted: int | None = UNKNOWN,
-        emitted_ns: int | None = None,
-    ) -> None:
-        """Records one engine step, from `start_ns` to `end_ns` (unix ns). `emitted` are the requests that got tokens in
-        it, or their choices; `counts` is the number of tokens of each (None: one each). Its tokens are
-        emitted at `emitted_ns`, by default at its end: a front end in another process than the engine has them later. A
-        number that the engine does not know is left out or None, and absent from the span. This is the hot path.
-        """
-        try:
-            if emitted.__class__ is not list:
-                emitted = tuple(emitted)
-            if emitted_ns is None:
-                emitted_ns = end_ns
-            try:
-                numbers = _pack(
-                    start_ns, end_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted, kv_used,
-                    kv_total, kv_evicted, emitted_ns,
-                )  # fmt: skip
-                if counts is None:
-                    width, packed = 0, b""
-                else:
-                    width, packed = _NARROW, bytes(counts if counts.__class__ is list else tuple(counts))
-                    if len(packed) != len(emitted):
-                        raise ValueError("counts do not fit their requests")
-            except (struct.error, ValueError, TypeError):
-                width = 0 if counts is None else _WIDE
-                numbers, packed = self._unusual(
-                    emitted, counts, start_ns, end_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted,
-                    kv_used, kv_total, kv_evicted, emitted_ns,
-                )  # fmt: skip
-            records = self._records
-            if self._closed or len(records) >= MAX_PENDING_RECORDS:
-                self._refuse_step(Rows(emitted, width, 1, numbers, packed))
-                return
-            run = records.run
-            if run.width != width or run.emitted != emitted:
-                records.run = run = StepRun(emitted[:], width)
-            if width:
-                run.counts += packed
-            run.numbers += numbers
-            self._append(run)
-        except Exception as error:
-            self._guard.failed("recording a step", error)
-
-    def _unusual(
-        self, emitted: Sequence[Recipient], counts: Sequence[int] | None, *numbers: Any
-    ) -> tuple[bytes, bytes]:
-        """Numbers and counts of a step that has a number that is None (unknown) or a float (truncated), or a count over
-        255. A malformed step is dropped and raises an error.
-        """
-        given = None if counts is None else tuple(counts)
-        stamps, values = numbers[:_FIRST_COUNT], numbers[_FIRST_COUNT:]
-        known = [*stamps, *(UNKNOWN if value is None else value for value in values)]
-        try:
-            packed = _pack(*(int(value) if isinstance(value, SupportsInt) else value for value in known))
-            if given is None:
-                return packed, b""
-            if len(given) != len(emitted) or not all(_is_count(count) for count in given):
-                raise ValueError("counts do not fit their requests")
-            return packed, array("q", map(int, given)).tobytes()
-        except (struct.error, ValueError, OverflowError):
-            self._drop(1 + sum(tokens for _, tokens in _tokens_in(emitted, given)), MALFORMED)
-            raise
-
-    def _record(self, record: Record) -> None:
-        if self._closed or len(self._records) >= MAX_PENDING_RECORDS:
-            self._refuse(record)
-        else:
-            self._append(record)
-
-    def _refuse(self, record: Record) -> None:
-        self._count_refused(spans_in(record))
-        if kind_of(record) is _CHUNK:
-            subject_of(record).recipient.request.lost += spans_in(record)
-
-    def _refuse_step(self, rows: Rows) -> None:
-        self._count_refused(rows.spans)
-        for recipient, tokens in zip(rows.emitted, rows.counts().tolist(), strict=True):
-            if _is_sampled(recipient):
-                recipient.request.lost += (
-                    tokens  # without a lock: two threads that emit to one request may lose a count
-                )
-
-    def _count_refused(self, spans: int) -> None:
-        self._drop(spans, SHUTDOWN if self._closed else BUFFER_FULL)
-
-
 def take(records: Records, spans: int) -> Batch:
     """Removes the oldest records, until they stand for at least that many spans or none is left. A rest of less than a
     quarter goes along, since a build of its own would cost more.
@@ -283,7 +157,7 @@ def take(records: Records, spans: int) -> Batch:
             else:
                 batch.others.append((record, steps + count))
                 kind = record[0]
-                found += END_COST if kind is _END else spans_in(record) if kind is _CHUNK else 1
+                found += END_COST if kind is END else spans_in(record) if kind is CHUNK else 1
     if run is not None:
         batch.steps.append(run.take(count))
     records.run = Records.run
@@ -292,7 +166,7 @@ def take(records: Records, spans: int) -> Batch:
 
 def step_ints(steps: Sequence[Rows]) -> I64:
     """The integers of steps, (S, 12): start, end, the values of `STEP_ATTRIBUTES`, and when tokens were emitted."""
-    return np.frombuffer(b"".join([rows.numbers for rows in steps]), np.int64).reshape(-1, _STEP_INTS)
+    return np.frombuffer(b"".join([rows.numbers for rows in steps]), np.int64).reshape(-1, STEP_INTS)
 
 
 def token_counts(steps: Sequence[Rows]) -> I64 | None:
@@ -300,7 +174,7 @@ def token_counts(steps: Sequence[Rows]) -> I64 | None:
     widths = {rows.width for rows in steps}
     if widths == {0}:
         return None
-    if _WIDE in widths:
+    if WIDE in widths:
         return np.concatenate([rows.counts() for rows in steps])
     ones = [rows.packed_counts if rows.width else b"\1" * (rows.steps * len(rows.emitted)) for rows in steps]
     return np.frombuffer(b"".join(ones), np.uint8).astype(np.int64)
@@ -328,23 +202,11 @@ def spans_waiting(records: Iterable[Any]) -> int:
 def spans_in(record: Record) -> int:
     """The number of spans that a record becomes for sure. An ended request: one, besides its phases."""
     kind = kind_of(record)
-    if kind is _CHUNK:
+    if kind is CHUNK:
         return len(subject_of(record).stamps)
     return 0 if kind in _NO_SPANS else 1
 
 
-def _tokens_in(emitted: Sequence[Recipient], counts: Sequence[int] | None) -> Iterator[tuple[Recipient, int]]:
-    """The sampled requests of a step that may be malformed, and the number of tokens of each."""
-    if counts is None or len(counts) != len(emitted):
-        counts = (1,) * len(emitted)
-    for request, count in zip(emitted, counts, strict=True):
-        if _is_sampled(request):
-            yield request, int(count) if _is_count(count) else 1
-
-
-def _is_sampled(request: object) -> bool:
+def is_sampled(request: object) -> bool:
+    """Whether the tokens of an object are recorded: it is a request or a choice, and sampled."""
     return isinstance(request, Recipient) and request.sampled
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, Integral) and 0 <= int(value) <= MAX_TOKENS

@@ -3,123 +3,30 @@
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from contextvars import Token
 from copy import copy
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from opentelemetry import propagate
 from opentelemetry.context import Context, attach, detach
-from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, TraceFlags, TraceState, set_span_in_context
+from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, TraceFlags, set_span_in_context
 
 from tokentrail import arguments
-from tokentrail.arguments import AttributeValue, Misuse
+from tokentrail.arguments import AttributeValue, Misuse, RequestEnd, RequestStart
 from tokentrail.guard import Guard
+from tokentrail.recipient import FIRST_SLOT, FOREIGN_SLOT, NO_SLOT, Host, Recipient
 from tokentrail.semconv import OTHER_ERROR, Phase, Status
-
-NO_SLOT: Final = 0
-"""Slot of a request whose tokens are not recorded."""
-ENDED_SLOT: Final = 1
-"""Slot of a request that has ended: a token that comes later is dropped and counted."""
-FIRST_SLOT: Final = 2
-FOREIGN_SLOT: Final = 1 << 62
-"""Slot of a request that no trail has taken, such as a copy: its tokens are dropped and counted."""
 
 MAX_CHOICE: Final = (1 << 16) - 1
 """The largest index of a choice."""
 
+_OK, _ERROR = Status.OK, Status.ERROR  # a member takes long to look up
+_COUNTS: Final = ("input_tokens", "output_tokens", "cached_tokens", "cache_creation_tokens", "reasoning_tokens")
+_NO_COUNTS: Final = (None,) * len(_COUNTS)
 _CANCELLATIONS: Final = (CancelledError, GeneratorExit)
 """Exceptions that mean that the caller went away."""
-
-
-@dataclass(slots=True)
-class RequestStart:
-    """The arguments of `Trail.start_request`, and the parent span that its carrier names. Nobody changes it once the
-    request is made; its type is not frozen, since a frozen one takes three times as long to make.
-    """
-
-    arrival_ns: int
-    operation: str
-    model: str
-    provider: str
-    request_id: str
-    tenant: str
-    slo_class: str
-    input_tokens: int | None
-    kind: SpanKind
-    parent: SpanContext | None
-    trace_state: TraceState | None
-    attributes: Mapping[str, Any]
-
-
-@dataclass(slots=True)
-class RequestEnd:
-    """The arguments of `RequestTrail.end`, checked. None: not known. Nobody changes it, as `RequestStart`."""
-
-    at_ns: int
-    status: Status
-    error_type: str
-    finish_reasons: tuple[str, ...]
-    input_tokens: int | None
-    output_tokens: int | None
-    cached_tokens: int | None
-    cache_creation_tokens: int | None
-    reasoning_tokens: int | None
-    response_model: str
-    response_id: str
-    attributes: Mapping[str, Any]
-
-
-class Chunk(NamedTuple):
-    """Tokens that arrived without an engine step: one stamp (unix ns) each. `ended`: the request had ended before."""
-
-    recipient: Recipient
-    stamps: tuple[int, ...]
-    ended: bool
-
-
-class Host(NamedTuple):
-    """The trail of a request, as far as the request calls it."""
-
-    clock: Callable[[], int]
-    on_end: Callable[[RequestTrail], object]
-    on_leave: Callable[[RequestTrail], object]
-    on_chunk: Callable[[Chunk], object]
-    on_choice: Callable[[Choice], object]
-    misuse: Misuse
-
-
-class Recipient:
-    """Gets tokens: a request, or one of its choices."""
-
-    __slots__ = ("_host", "slot")
-
-    sampled = True
-
-    def __init__(self, host: Host) -> None:
-        self.slot = FOREIGN_SLOT  # only the exporter thread changes it
-        self._host = host
-
-    def token(self, count: int = 1, at_ns: int | None = None) -> None:
-        """Records `count` tokens that arrived together, outside of an engine step: one chunk of a stream."""
-        host = self._host
-        at = arguments.stamp(at_ns, host.clock, host.misuse)
-        self._emit((at,) * (arguments.count(count, "tokens", host.misuse, most=arguments.MAX_TOKENS) or 0))
-
-    def tokens(self, stamps_ns: Sequence[int]) -> None:
-        """Records tokens that arrived outside of an engine step, one for each stamp, in order."""
-        self._emit(arguments.stamps(stamps_ns, self._host.misuse))
-
-    def _emit(self, stamps: tuple[int, ...]) -> None:
-        if stamps:
-            self._host.on_chunk(Chunk(self, stamps, self.request.ended is not None))
-
-    @property
-    def request(self) -> RequestTrail:
-        """The request itself."""
-        raise NotImplementedError
 
 
 class RequestTrail(Recipient):
@@ -136,7 +43,7 @@ class RequestTrail(Recipient):
     __slots__ = ("__weakref__", "_choices", "_token", "ended", "lost", "marks", "span_id", "started", "trace_id")
 
     def __init__(self, trace_id: int, span_id: int, started: RequestStart, host: Host) -> None:
-        super().__init__(host)
+        self.slot, self._host = FOREIGN_SLOT, host  # as `Recipient`, without a call
         self.trace_id = trace_id
         self.span_id = span_id
         self.started = started
@@ -230,17 +137,17 @@ class RequestTrail(Recipient):
         host = self._host
         misuse = host.misuse
         known = arguments.status(status, misuse)
-        failed = known is Status.ERROR or (bool(error_type) and known is Status.OK)
+        counts: Sequence[int | None] = _NO_COUNTS
+        if not (input_tokens is output_tokens is cached_tokens is cache_creation_tokens is reasoning_tokens is None):
+            given = (input_tokens, output_tokens, cached_tokens, cache_creation_tokens, reasoning_tokens)
+            counts = [arguments.count(*named, misuse) for named in zip(given, _COUNTS, strict=True)]
+        failed = known is _ERROR or (bool(error_type) and known is _OK)
         self.ended = RequestEnd(
             arguments.stamp(at_ns, host.clock, misuse),
-            Status.ERROR if failed else known,
+            _ERROR if failed else known,
             str(error_type or (OTHER_ERROR if failed else "")),
             arguments.words(finish_reasons or finish_reason, misuse) or (("error",) if failed else ()),
-            arguments.count(input_tokens, "input_tokens", misuse),
-            arguments.count(output_tokens, "output_tokens", misuse),
-            arguments.count(cached_tokens, "cached_tokens", misuse),
-            arguments.count(cache_creation_tokens, "cache_creation_tokens", misuse),
-            arguments.count(reasoning_tokens, "reasoning_tokens", misuse),
+            *counts,
             str(response_model),
             str(response_id),
             arguments.mapping(attributes, misuse),
@@ -371,7 +278,7 @@ class CopiedRequest(RequestTrail):
         self._refuse("tokens")
 
     def choice(self, index: int) -> Recipient:
-        """The copy itself, whose tokens are refused."""
+        """The copy itself. Its tokens are refused."""
         return self
 
     def end(self, at_ns: int | None = None, **_: Any) -> None:

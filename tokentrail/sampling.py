@@ -10,6 +10,9 @@ from tokentrail.request import RequestTrail
 from tokentrail.semconv import TOKEN_ID_STRIDE, Status
 from tokentrail.spans import Emitted
 
+NEVER: Final = (1 << 63) - 1
+"""A stamp after all others."""
+_FOREVER_S: Final = 1e10
 _IDS: Final = 1 << 64
 
 
@@ -88,21 +91,21 @@ class Sampling:
             return 1 / self._rate(request)
         return 0.0 if announced else None
 
-    def announces(self, request: RequestTrail, emitted: Emitted, now: int) -> bool:
-        """Whether a request under way is certain to be kept: nobody learns of the others, so that nobody waits for
-        their end.
+    def deadlines(self, request: RequestTrail) -> tuple[int, int]:
+        """The last stamps (unix ns) for the first token and for the end that are in time. TPOT is certain at the end
+        only.
         """
-        return self.is_chosen(request) or self._is_late(request, emitted, now)
+        arrival, given = request.started.arrival_ns, self._of(request)
+        first_s = min([one.ttft_s for one in given if one.ttft_s is not None], default=_FOREVER_S)
+        whole_s = min([one.e2e_s for one in given if one.e2e_s is not None], default=_FOREVER_S)
+        return min(arrival + int(first_s * 1e9), NEVER), min(arrival + int(whole_s * 1e9), NEVER)
 
-    def _is_late(self, request: RequestTrail, emitted: Emitted, now: int) -> bool:
-        """Whether TTFT or E2E is over a threshold at `now`. A request without a token waits for its first. What is late
-        stays late; TPOT is certain at the end only.
+    def _is_late(self, request: RequestTrail, emitted: Emitted, end: int) -> bool:
+        """Whether TTFT or E2E of a request that ended at `end` is over a threshold. A request that ended without a
+        token waited for its first.
         """
-        arrival = request.started.arrival_ns
-        first = emitted.first if emitted.tokens else now
-        return any(
-            _over(first - arrival, given.ttft_s) or _over(now - arrival, given.e2e_s) for given in self._of(request)
-        )
+        first_most, most = self.deadlines(request)
+        return (emitted.first if emitted.tokens else end) > first_most or end > most
 
     def _of(self, request: RequestTrail) -> list[Thresholds]:
         """The thresholds of a request's class and tenant."""

@@ -13,7 +13,7 @@ from typing import Final
 
 SCOPE_NAME: Final = "tokentrail"
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
-"""The version of OpenTelemetry's semantic conventions whose names are used here."""
+"""The version of OpenTelemetry's semantic conventions that defines the names used here."""
 
 # --- span names -----------------------------------------------------------------------------------------------
 
@@ -73,7 +73,7 @@ SERVICE_INSTANCE_ID: Final = "service.instance.id"
 VARIANT: Final = "tokentrail.variant"
 """The experiment label: which technique or configuration this process runs."""
 ENGINE: Final = "tokentrail.engine"
-"""The product whose process this is (`vllm`, `sglang`, `transformers`), when the SDK records for it from inside."""
+"""The product that runs in this process (`vllm`, `sglang`, `transformers`), when the SDK records it from inside."""
 DEVICE_NAME: Final = "tokentrail.device.name"
 DEVICE_COUNT: Final = "tokentrail.device.count"
 
@@ -140,8 +140,10 @@ PHASE_TIME_PREFIX: Final = "tokentrail.phase_time."
 # --- token, phase, step, KV and cold-start spans --------------------------------------------------------------
 
 TOKEN_INDEX: Final = "tokentrail.token.index"
+"""The place of a token in its answer, counted from 0. The SDK leaves it out, since the span id tells it
+(`TOKEN_ID_STRIDE`); a sender with other ids sends it, and the collector reads both."""
 OLD_TOKEN_INDEX: Final = "gen_ai.token.index"
-"""`TOKEN_INDEX` as SDKs before 0.2 sent it; the collector reads both."""
+"""`TOKEN_INDEX` as the first SDKs sent it; the collector still reads it."""
 CHOICE_INDEX: Final = "tokentrail.choice.index"
 """The answer that a token belongs to, where a request has several (`n` > 1); absent where it has one. Token indices and
 durations are those of the choice."""
@@ -180,3 +182,6 @@ TOKEN_ID_STRIDE: Final = 0x9E3779B97F4A7C15
 integers: distinct within a request (the stride is odd), computed for a whole array at once, and never stored. The
 request's span id and not its trace id, because one trace may hold many requests. For a token of a choice it is
 ``(request span id + ((choice + 1) · 2**32 + index + 1) · stride) mod 2**64``."""
+TOKEN_ID_INVERSE: Final = pow(TOKEN_ID_STRIDE, -1, 1 << 64)
+"""Gives the index back: ``(token span id - request span id) · inverse mod 2**64`` is ``index + 1``, or for a token of a
+choice ``(choice + 1) · 2**32 + index + 1``."""

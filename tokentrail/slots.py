@@ -15,11 +15,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tokentrail.request import ENDED_SLOT, FIRST_SLOT, Choice, RequestTrail
+from tokentrail.recipient import ENDED_SLOT, FIRST_SLOT
+from tokentrail.request import Choice, RequestTrail
+from tokentrail.sampling import NEVER, Sampling
 from tokentrail.spans import Emitted
 from tokentrail.wire import I64, U64
 
-NEVER: Final = np.iinfo(np.int64).max
+NOW: Final = -1
+"""A stamp before all others."""
 ALL_IDS: Final = 0xFFFF_FFFF_FFFF_FFFF
 _ROW_BITS: Final = 32
 _ROW: Final = (1 << _ROW_BITS) - 1
@@ -69,6 +72,8 @@ class Slots:
         self.choice: I64 = np.full(capacity, -1)
         self.choices: dict[int, list[tuple[int, Choice]]] = {}  # rows of the choices, by the row of their request
         self.traced = np.ones(capacity, np.bool_)  # whether the tokens become spans
+        self.first_deadline: I64 = np.zeros(capacity, np.int64)  # a request without a token is certain to be kept then
+        self.deadline: I64 = np.zeros(capacity, np.int64)  # … and one without an end then
         self.end: I64 = np.full(capacity, NEVER)  # the request's end, unix ns
         self.last_step[:FIRST_SLOT], self.end[:FIRST_SLOT] = 0, -1
 
@@ -77,9 +82,9 @@ class Slots:
         """Rows of the columns. Every slot is below it."""
         return len(self.span)
 
-    def take(self, requests: Sequence[RequestTrail], traced: Sequence[bool] | None = None) -> None:
-        """Gives new requests their slots. Their tokens become spans where they are `traced` (None: all are), and are
-        counted anyway.
+    def take(self, requests: Sequence[RequestTrail], sampling: Sampling | None = None) -> None:
+        """Gives new requests their slots. `sampling` decides which requests get token spans (None: all), and the time
+        from which a request is certain to be kept.
         """
         taken = self._taken(len(requests))
         for slot, request in zip(taken, requests, strict=True):
@@ -92,7 +97,12 @@ class Slots:
         for column in (self.tokens, self.first, self.dropped, self.announcement, self.wait):
             column[rows] = 0
         self.last_step[rows] = self.end[rows] = NEVER
-        self.traced[rows] = True if traced is None else traced
+        if sampling is None or sampling.keeps_all:
+            self.traced[rows], self.first_deadline[rows], self.deadline[rows] = True, NOW, NOW
+        elif requests:
+            self.traced[rows] = [sampling.records_tokens(request) for request in requests]
+            deadlines = [(NOW, NOW) if sampling.is_chosen(one) else sampling.deadlines(one) for one in requests]
+            self.first_deadline[rows], self.deadline[rows] = np.array(deadlines, np.int64).T
         self.request[rows], self.choice[rows] = rows, -1
 
     def take_choices(self, choices: Sequence[Choice]) -> None:
@@ -139,8 +149,9 @@ class Slots:
         slot = request.slot & _ROW
         if self.last_step[slot] != NEVER:
             return False
-        rows = [slot, *(row for row, _ in self.choices.get(slot, ()))]
-        self.last_step[rows], self.end[rows] = after_steps, end
+        self.last_step[slot], self.end[slot] = after_steps, end
+        for row, _ in self.choices.get(slot, ()):
+            self.last_step[row], self.end[row] = after_steps, end
         return True
 
     def is_announced(self, row: int) -> bool:
@@ -181,11 +192,10 @@ class Slots:
         rows = rows[self.tokens[rows] > 0]
         return len(rows), int((self.last[rows] - self.first[rows]).sum())
 
-    def emitted(self, row: int, lost: int) -> Emitted:
-        """The tokens so far of the request in this row, which lost that many before they came here."""
-        tokens = int(self.tokens[row])
-        last = int(self.last[row]) if tokens else 0
-        return Emitted(tokens, int(self.first[row]), last, int(self.dropped[row]) + lost)
+    def are_certain(self, rows: I64, now: int) -> npt.NDArray[np.bool_]:
+        """Whether the requests under way in these rows are certain to be kept. A request that is late stays late."""
+        first = np.where(self.tokens[rows] > 0, self.first[rows], now)
+        return (first > self.first_deadline[rows]) | (now > self.deadline[rows])
 
     def advance(self, slots: I64, ends: I64) -> TokenRun:
         """Appends tokens to their requests: `slots` sorted, `ends` in order of emission within a slot.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from math import isnan, nan
 from typing import Any, Final, NamedTuple
 
 from opentelemetry.trace import SpanContext, SpanKind
@@ -11,6 +12,7 @@ from opentelemetry.trace.status import Status as SpanStatus
 from opentelemetry.trace.status import StatusCode
 
 from tokentrail import semconv
+from tokentrail.arguments import RequestEnd, RequestStart
 from tokentrail.encode import (
     Span,
     attributes_bytes,
@@ -22,7 +24,8 @@ from tokentrail.encode import (
     text,
 )
 from tokentrail.phases import Partition
-from tokentrail.request import RequestEnd, RequestStart, RequestTrail
+from tokentrail.records import UNKNOWN
+from tokentrail.request import RequestTrail
 from tokentrail.semconv import Phase, Status
 
 _IDENTITY: Final = (
@@ -32,7 +35,8 @@ _IDENTITY: Final = (
     semconv.TENANT,
     semconv.SLO_CLASS,
 )
-_OUTCOME: Final = (
+_USUAL: Final = (
+    *_IDENTITY,
     semconv.RESPONSE_MODEL,
     semconv.STATUS,
     semconv.FINISH_REASONS,
@@ -41,6 +45,16 @@ _OUTCOME: Final = (
 )
 _PHASE_TIMES: Final = {phase: semconv.PHASE_TIME_PREFIX + phase for phase in Phase}
 _USUAL_PHASES: Final = (Phase.QUEUED, Phase.PREFILL, Phase.DECODE)
+INTS: Final = (
+    semconv.OUTPUT_TOKENS,
+    semconv.INPUT_TOKENS,
+    semconv.CACHED_TOKENS,
+    semconv.CACHE_CREATION_TOKENS,
+    semconv.REASONING_TOKENS,
+    *(_PHASE_TIMES[phase] for phase in _USUAL_PHASES),
+)
+DOUBLES: Final = (semconv.TIME_TO_FIRST_TOKEN, semconv.TIME_TO_LAST_TOKEN, semconv.TIME_TO_FIRST_CHUNK)
+_SERVER: Final = SpanKind.SERVER  # a member takes long to look up
 _LARGEST: Final = 1 << 56
 """Larger integers do not fit the numbers of a template."""
 
@@ -65,12 +79,9 @@ class Emitted(NamedTuple):
         return between / gaps if self.tokens and gaps > 0 else None
 
 
-class RequestParts(NamedTuple):
-    """A request's span: attributes for the columns of a template, and the serialised rest."""
-
-    ints: dict[str, int]
-    doubles: dict[str, float]
-    tail: bytes
+RequestParts = tuple[Sequence[int], Sequence[float], bytes]
+"""A request's span: the values of `INTS` (negative where one is not known) and of `DOUBLES` (NaN), which become columns
+of a template, and the serialised rest."""
 
 
 class ColdStartSpan(NamedTuple):
@@ -100,52 +111,55 @@ def request_parts(
 ) -> RequestParts:
     """The span of a request that has ended and stands for `weight` requests. An unknown value is absent.
 
-    Numbers that most requests have are columns. Requests with the same names of columns share a template, so rare
-    numbers are written one by one.
+    Numbers that most requests have are columns; rare ones are written one by one.
     """
     started = request.started
     arrival = started.arrival_ns
     rare: dict[str, Any] = {}
-    doubles: dict[str, float] = {}
-    ints = _given(
-        {
-            semconv.INPUT_TOKENS: started.input_tokens if ended.input_tokens is None else ended.input_tokens,
-            semconv.OUTPUT_TOKENS: emitted.tokens if ended.output_tokens is None else ended.output_tokens,
-            semconv.CACHED_TOKENS: ended.cached_tokens,
-            semconv.CACHE_CREATION_TOKENS: ended.cache_creation_tokens,
-            semconv.REASONING_TOKENS: ended.reasoning_tokens,
-        }
-    )
-    if max(ints.values()) >= _LARGEST:
-        ints, rare = {}, dict(ints)
-    for phase, start, end in phases.intervals:
-        key, times = _PHASE_TIMES[phase], ints if phase in _USUAL_PHASES else rare
-        times[key] = times.get(key, 0) + end - start
+    output = emitted.tokens if ended.output_tokens is None else ended.output_tokens
+    given = started.input_tokens if ended.input_tokens is None else ended.input_tokens
+    counts = [
+        UNKNOWN if count is None else count
+        for count in (output, given, ended.cached_tokens, ended.cache_creation_tokens, ended.reasoning_tokens)
+    ]
+    if max(counts) >= _LARGEST:
+        rare = {key: count for key, count in zip(INTS, counts, strict=False) if count != UNKNOWN}
+        counts = [UNKNOWN] * len(counts)
+    times: dict[Phase, int] = {}
+    intervals, preemptions = phases
+    for phase, start, end in intervals:
+        times[phase] = times.get(phase, 0) + end - start
+    counts += [times.pop(phase, UNKNOWN) for phase in _USUAL_PHASES]
+    for phase, time_ns in times.items():
+        rare[_PHASE_TIMES[phase]] = time_ns
+    first_s = last_s = chunk_s = nan
     if emitted.tokens:
-        doubles[semconv.TIME_TO_FIRST_TOKEN] = first_s = (emitted.first - arrival) / 1e9
-        doubles[semconv.TIME_TO_LAST_TOKEN] = (emitted.last - arrival) / 1e9
+        first_s, last_s = (emitted.first - arrival) / 1e9, (emitted.last - arrival) / 1e9
         if started.attributes and started.attributes.get(semconv.REQUEST_STREAM) is True:
-            doubles[semconv.TIME_TO_FIRST_CHUNK] = first_s
+            chunk_s = first_s
     if emitted.choices:
         rare[semconv.CHOICES] = emitted.choices
         rare[semconv.TIME_BETWEEN_TOKENS] = emitted.between / 1e9
-    if phases.preemptions:
-        rare[semconv.PREEMPTIONS] = phases.preemptions
+    if preemptions:
+        rare[semconv.PREEMPTIONS] = preemptions
     if emitted.dropped:
         rare[semconv.DROPPED_TOKENS] = emitted.dropped
     if weight != 1:
         rare[semconv.SAMPLING_WEIGHT] = weight
     response_id = ended.response_id or started.request_id
-    identity, outcome = _identity(started), _outcome(started, ended)
-    tail = _named(started.kind, *identity) + _concluded(*outcome)
+    usual = _usual_values(started, ended)
+    tail = _usual_bytes(started.kind, *usual)
     if response_id:
         tail += fresh_attribute(semconv.RESPONSE_ID, response_id)
     if started.attributes or ended.attributes:
-        own = {*ints, *doubles, *rare, *([semconv.RESPONSE_ID] if response_id else [])}
-        own |= {k for k, v in zip(_IDENTITY + _OUTCOME, identity + outcome, strict=True) if v is not None}
+        own = {*rare, *([semconv.RESPONSE_ID] if response_id else [])}
+        own |= {k for k, v in zip(_USUAL, usual, strict=True) if v is not None}
+        own |= {k for k, v in zip(INTS, counts, strict=True) if v != UNKNOWN}
+        own |= {k for k, v in zip(DOUBLES, (first_s, last_s, chunk_s), strict=True) if not isnan(v)}
         rare |= {k: v for k, v in {**started.attributes, **ended.attributes}.items() if k not in own}
-    tail += attributes_bytes(rare) + context_bytes(started.parent, started.trace_state)
-    return RequestParts(ints, doubles, tail)
+    if rare:
+        tail += attributes_bytes(rare)
+    return counts, (first_s, last_s, chunk_s), tail + context_bytes(started.parent, started.trace_state)
 
 
 def announcement_tail(started: RequestStart) -> bytes:
@@ -187,19 +201,25 @@ def _identity(started: RequestStart) -> tuple[Any, ...]:
     )
 
 
-def _outcome(started: RequestStart, ended: RequestEnd) -> tuple[Any, ...]:
+def _usual_values(started: RequestStart, ended: RequestEnd) -> tuple[Any, ...]:
+    reasons = ended.finish_reasons
     return (
+        started.operation,
+        started.provider,
+        started.model,
+        started.tenant or None,
+        started.slo_class or None,
         # A server's own model is the one that was asked for; a client learns it from the answer.
-        ended.response_model or (started.model if started.kind is SpanKind.SERVER else None),
-        str(ended.status),
-        ended.finish_reasons or None,
-        ended.finish_reasons[0] if ended.finish_reasons else None,
+        ended.response_model or (started.model if started.kind is _SERVER else None),
+        ended.status,
+        reasons or None,
+        reasons[0] if reasons else None,
         ended.error_type or None,
     )
 
 
 def _cached(write: Callable[..., bytes]) -> Callable[..., bytes]:
-    """Remembers what is written for values that come again and again. Values without a hash are written each time."""
+    """Keeps the bytes of values that come again and again. Values without a hash are written each time."""
     remembered = lru_cache(maxsize=1024, typed=True)(write)
 
     def written(*values: Any) -> bytes:
@@ -217,16 +237,12 @@ def _announced(kind: SpanKind, *identity: Any) -> bytes:
 
 
 @_cached
-def _named(kind: SpanKind, operation: Any, provider: Any, model: Any, *others: Any) -> bytes:
-    return name_bytes(f"{operation} {model}") + _announced(kind, operation, provider, model, *others)
-
-
-@_cached
-def _concluded(*outcome: Any) -> bytes:
-    attributes = dict(zip(_OUTCOME, outcome, strict=True))
+def _usual_bytes(kind: SpanKind, operation: Any, provider: Any, model: Any, *others: Any) -> bytes:
+    """The fields of a request's span that many requests share."""
+    attributes = dict(zip(_USUAL, (operation, provider, model, *others), strict=True))
     failed = attributes[semconv.STATUS] == Status.ERROR
     status = status_bytes(_status(attributes[semconv.ERROR_TYPE] or "") if failed else None)
-    return attributes_bytes(attributes) + status
+    return name_bytes(f"{operation} {model}") + kind_bytes(kind) + attributes_bytes(attributes) + status
 
 
 def _status(error_type: str) -> SpanStatus:

@@ -6,7 +6,7 @@ from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tokentrail.config import compressor, decompressor
-from tokentrail.wire import Payload
+from tokentrail.envelope import Payload
 
 
 def halves(compression: Compression, payload: Payload) -> list[Payload]:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from tokentrail.clock import STAMP_NS
+from tokentrail.recipient import ENDED_SLOT, FOREIGN_SLOT, NO_SLOT, Recipient
 from tokentrail.records import Rows, step_ints, token_counts
-from tokentrail.request import ENDED_SLOT, FOREIGN_SLOT, NO_SLOT, Recipient
 from tokentrail.slots import Slots, TokenRun
 from tokentrail.wire import I64
 

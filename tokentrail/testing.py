@@ -22,10 +22,11 @@ from opentelemetry.sdk.trace.sampling import Sampler
 
 from tokentrail import semconv
 from tokentrail.config import Settings
-from tokentrail.export import SendResult, SendStatus
 from tokentrail.http import Endpoint
-from tokentrail.request import Choice, Recipient, RequestTrail
+from tokentrail.recipient import Recipient
+from tokentrail.request import Choice, RequestTrail
 from tokentrail.trail import Trail
+from tokentrail.transport import SendResult, SendStatus
 
 __all__ = [
     "START_NS",
@@ -95,6 +96,12 @@ class Span:
     def duration_ns(self) -> int:
         """End minus start."""
         return self.end_ns - self.start_ns
+
+    @property
+    def token_index(self) -> int:
+        """The place of a token in its answer, counted from 0. It follows from the ids, as the collector reads it."""
+        strides = (self.span_id - self.parent_id) * semconv.TOKEN_ID_INVERSE
+        return strides % (1 << 32) - 1
 
 
 def parse_spans(body: bytes) -> list[Span]:

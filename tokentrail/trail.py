@@ -4,36 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from opentelemetry import propagate
-from opentelemetry.context import get_current
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.metrics import MeterProvider
-from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.sampling import DEFAULT_ON, Decision
-from opentelemetry.trace import SpanContext, SpanKind, get_current_span
+from opentelemetry.trace import SpanKind
 
-from tokentrail import arguments, exits, semconv
-from tokentrail.arguments import AttributeValue, Carrier
-from tokentrail.assemble import KvSpan
+from tokentrail import arguments, exits
+from tokentrail.arguments import AttributeValue, Carrier, RequestStart
 from tokentrail.clock import bounded, floored, now_ns
 from tokentrail.coldstart import ColdStart
-from tokentrail.config import Settings, body_compression
+from tokentrail.config import Settings, body_compression, resource_of
+from tokentrail.context import sample
 from tokentrail.encode import text
-from tokentrail.export import Exporter, TrailStats, Transport
-from tokentrail.guard import Guard, logger
+from tokentrail.events import KvSpan
+from tokentrail.export import Exporter, TrailStats
+from tokentrail.guard import Guard
 from tokentrail.handle import dumps, loads
-from tokentrail.http import GRPC, Endpoint, OtlpHttp, tls_files
+from tokentrail.http import Endpoint, transport_to
 from tokentrail.pipeline import Pipeline
-from tokentrail.records import Kind, Recorder
-from tokentrail.request import Choice, Chunk, Host, RequestStart, RequestTrail, UnrecordedRequest
+from tokentrail.recipient import Chunk, Host
+from tokentrail.recorder import Recorder
+from tokentrail.records import CHOICE, CHUNK, END, LEAVE, START, Kind
+from tokentrail.request import Choice, RequestTrail, UnrecordedRequest
 from tokentrail.semconv import KvEvent
-from tokentrail.spans import start_attributes
 from tokentrail.split import halves
+from tokentrail.transport import Transport
 from tokentrail.version import __version__
 
 
@@ -63,12 +61,12 @@ class Trail(Recorder):
         """
         settings = settings or Settings(Endpoint.to(endpoint, headers=headers), meter_provider=meter_provider)
         provider = provider or TracerProvider(
-            resource=_resource(service_name, variant, resource), shutdown_on_exit=False
+            resource=resource_of(service_name, variant, resource), shutdown_on_exit=False
         )
         guard = Guard(strict=settings.strict)
         compression = body_compression(settings.endpoint)
         self._exporter = Exporter(
-            transport or _transport(settings.endpoint),
+            transport or transport_to(settings.endpoint),
             guard,
             max_spans=settings.max_queue_spans,
             max_bytes=settings.max_queue_bytes,
@@ -142,11 +140,11 @@ class Trail(Recorder):
                 arguments.count(input_tokens, "input_tokens", misuse), arguments.kind(kind, misuse), None, None,
                 arguments.mapping(attributes, misuse),
             )  # fmt: skip
-            trace_id, span_id, sampled = self._sample(arguments.headers(carrier, misuse), started)
+            trace_id, span_id, sampled = sample(self._provider, arguments.headers(carrier, misuse), started)
             if self._closed or not sampled:
                 return UnrecordedRequest(trace_id, span_id)
             request = RequestTrail(trace_id, span_id, started, self._host)
-            self._append((Kind.START, request))
+            self._append((START, request))
             return request
         except Exception as error:
             self._guard.failed("starting a request", error)
@@ -182,7 +180,7 @@ class Trail(Recorder):
             return UnrecordedRequest(trace_id, span_id)
         request = RequestTrail(trace_id, span_id, started, self._host)
         request.marks.extend(marks)
-        self._append((Kind.START, request))
+        self._append((START, request))
         return request
 
     def kv_event(
@@ -240,39 +238,16 @@ class Trail(Recorder):
         return self._pipeline.stats
 
     def _request_ended(self, request: RequestTrail) -> None:
-        self._append((Kind.END, request))  # also when the buffer is full or closed: a request that began must end
+        self._append((END, request))  # also when the buffer is full or closed: a request that began must end
 
     def _request_left(self, request: RequestTrail) -> None:
-        self._append((Kind.LEAVE, request))
+        self._append((LEAVE, request))
 
     def _choice_began(self, choice: Choice) -> None:
-        self._append((Kind.CHOICE, choice))
+        self._append((CHOICE, choice))
 
     def _chunk_arrived(self, chunk: Chunk) -> None:
-        self._record((Kind.CHUNK, chunk))
-
-    def _sample(self, carrier: Mapping[str, str], started: RequestStart) -> tuple[int, int, bool]:
-        """Trace id, span id and whether the request is sampled. Completes `started`."""
-        context = get_current()
-        if carrier:
-            context = propagate.extract(carrier, context)
-        parent: SpanContext | None = get_current_span(context).get_span_context()
-        ids, sampler = self._provider.id_generator, self._provider.sampler
-        if parent is None or not parent.is_valid:
-            parent = None
-        trace_id = parent.trace_id if parent else ids.generate_trace_id()
-        span_id = ids.generate_span_id()
-        started.parent = parent
-        if sampler is DEFAULT_ON:  # it looks at the parent alone: nothing needs to be made for it
-            started.trace_state = parent.trace_state if parent else None
-            return trace_id, span_id, parent is None or parent.trace_flags.sampled
-        asked = start_attributes(started)
-        name = f"{started.operation} {started.model}"
-        result = sampler.should_sample(context, trace_id, name, started.kind, asked)
-        added = {key: value for key, value in result.attributes.items() if asked.get(key) is not value}
-        started.attributes = {**started.attributes, **added}  # a sampler may answer with all that it was asked
-        started.trace_state = result.trace_state
-        return trace_id, span_id, result.decision is Decision.RECORD_AND_SAMPLE
+        self._record((CHUNK, chunk))
 
 
 class DisabledTrail(Trail):
@@ -317,23 +292,3 @@ class DisabledTrail(Trail):
     def stats(self) -> TrailStats:
         """All counts are 0."""
         return TrailStats()
-
-
-def _transport(endpoint: Endpoint) -> Transport:
-    for name, path in tls_files(endpoint).items():
-        if not Path(path).exists():
-            logger.error("OTEL_EXPORTER_OTLP_%s=%s: no such file; spans are kept until it is there", name, path)
-    if endpoint.protocol == GRPC:
-        from tokentrail.grpc import OtlpGrpc
-
-        return OtlpGrpc(endpoint)
-    return OtlpHttp(endpoint)
-
-
-def _resource(service_name: str | None, variant: str, given: Mapping[str, str | int] | None) -> Resource:
-    """OpenTelemetry's resource (OTEL_RESOURCE_ATTRIBUTES, detectors) with the attributes that the code gives."""
-    own: dict[str, str | int] = {semconv.VARIANT: variant} if variant else {}
-    resource = Resource.create({**own, **(given or {})})
-    if service_name and str(resource.attributes.get(semconv.SERVICE_NAME, "")).startswith("unknown_service"):
-        resource = resource.merge(Resource({semconv.SERVICE_NAME: service_name}))
-    return resource

@@ -1,4 +1,4 @@
-"""Writes spans as OTLP bytes: NumPy fills spans of a fixed length, and a payload is their bytes joined.
+"""Writes spans as OTLP bytes: NumPy fills spans of a fixed length, block by block.
 
 The layout of a span is not written here by hand. OpenTelemetry's own encoder serialises a specimen span once, and a
 template remembers where in those bytes the ids, times and integers lie; filling it for n spans is a handful of array
@@ -8,9 +8,8 @@ assignments. Integers keep a fixed width by padding their varints with continuat
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
@@ -18,8 +17,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
-from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext
@@ -55,7 +53,7 @@ class Buffer:
         self._used = 0
 
     def reset(self) -> None:
-        """Takes the memory of all blocks back, and grows to what they needed."""
+        """Takes the memory of all blocks back, and grows to the size that they needed."""
         if len(self._bytes) < self._used <= MAX_BUFFER_BYTES:
             self._bytes = np.empty(self._used + self._used // 4, np.uint8)
         self._used = 0
@@ -90,22 +88,6 @@ class Block:
 def joined(spans: Sequence[bytes]) -> list[Block]:
     """Spans of different lengths as one block; none without spans."""
     return [Block(b"".join(spans), len(spans), 0, list(accumulate(map(len, spans))))] if spans else []
-
-
-class Rank(IntEnum):
-    """The spans of a payload by their worth. A full queue drops those of the lowest rank first."""
-
-    TOKENS = 0
-    STEPS = 1
-    REQUESTS = 2
-
-
-class Payload(NamedTuple):
-    """One OTLP request body (`ExportTraceServiceRequest`), compressed or not, and the number of spans in it."""
-
-    body: bytes
-    spans: int
-    rank: Rank = Rank.REQUESTS
 
 
 class Columns(NamedTuple):
@@ -292,39 +274,3 @@ def _span_record(span: ReadableSpan, *, tailed: bool) -> bytes:
         message.ClearField("kind")
     body: bytes = message.SerializeToString()
     return b"\x12" + (padded_varint(np.array([len(body)]), NARROW).tobytes() if tailed else varint(len(body))) + body
-
-
-class Envelope:
-    """The bytes around the spans of every payload: the resource and the instrumentation scope."""
-
-    def __init__(self, resource: Resource, scope: str, version: str, schema_url: str = "") -> None:
-        specimen = ReadableSpan("", SpanContext(1, 1, False), resource=resource)
-        (encoded,) = encode_spans([specimen]).resource_spans
-        self._resource = ResourceSpans(resource=encoded.resource, schema_url=schema_url).SerializeToString()
-        named = InstrumentationScope(name=scope, version=version)
-        self._scope = ScopeSpans(scope=named, schema_url=schema_url).SerializeToString()
-
-    def payloads(self, blocks: Iterable[Block], *, max_spans: int, max_bytes: int) -> Iterator[Payload]:
-        """The blocks, in order, cut into payloads within both limits (a single larger span travels alone)."""
-        parts: list[bytes | memoryview] = []
-        spans = size = 0
-        for block in blocks:
-            done = 0
-            while done < block.count:
-                room = min(max_spans - spans, block.fitting(done, max_bytes - size))
-                if room <= 0 and spans:
-                    yield self._payload(parts, spans)
-                    parts, spans, size = [], 0, 0
-                    continue
-                taken = min(max(room, 1), block.count - done)
-                part = block.data[block.end(done) : block.end(done + taken)]
-                parts.append(part)
-                done, spans, size = done + taken, spans + taken, size + len(part)
-        if spans:
-            yield self._payload(parts, spans)
-
-    def _payload(self, parts: list[bytes | memoryview], spans: int) -> Payload:
-        scoped = len(self._scope) + sum(map(len, parts))
-        scope_head = b"\x12" + varint(scoped) + self._scope  # ResourceSpans.scope_spans
-        head = b"\x0a" + varint(len(self._resource) + len(scope_head) - len(self._scope) + scoped)  # .resource_spans
-        return Payload(b"".join([head, self._resource, scope_head, *parts]), spans)

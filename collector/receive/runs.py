@@ -127,7 +127,7 @@ def _messages(body: Body, where: tuple[int, int], known: Mapping[int, _Read | No
 
 
 def _runs(body: Body, begin: int, end: int) -> Iterator[Run]:
-    """Yield the runs of a `ScopeSpans`, whose spans come behind its other fields."""
+    """Yield the runs of a `ScopeSpans`. Its spans come behind its other fields."""
     before_spans: Mapping[int, _Read] = {1: InstrumentationScope.FromString, 3: bytes.decode}
     for number, wire_type, at, value, following in fields(body, begin, end):
         if wire_type != LEN or number not in before_spans:
@@ -152,7 +152,7 @@ def _check_envelope(body: Body, begin: int, end: int, read: _Read) -> None:
 
 @lru_cache(maxsize=256)
 def _is_well_read(data: bytes, read: _Read) -> bool:
-    """Tell whether a resource, a scope or a text is what all parsers take it for."""
+    """Tell whether all parsers read a resource, a scope or a text alike."""
     try:
         found = read(data)
     except (DecodeError, UnicodeDecodeError):

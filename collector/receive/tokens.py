@@ -1,12 +1,14 @@
 """Token spans as columns of the table `tokens`, so that the store need not decode them.
 
 The rows are those that the view `tokentrail_tokens` makes of the same spans. Only requests of plain token spans are
-read here: long runs of one shape whose attributes appear once and have the types that OTLP gives them. For any other
-request the answer is None, and the store decodes it.
+read here: long runs of one shape. Each of their attributes appears once and has the type that OTLP gives it. For any
+other request the answer is None, and the store decodes it.
 
-    payload   one run of 2,560 records of 146 bytes, all of the same shape
-    layout    trace id at 5, parent at 33, end at 71, token index at 112 (a varint of 4 bytes), …
-    columns   rows[:, 5:21], rows[:, 33:41], …: a slice of the array for each column
+    payload   one run of 2,560 records of 104 bytes, all of the same shape
+    layout    trace id at 4, span id at 22, parent at 32, end at 70, step at 100 (a varint of 4 bytes), …
+    columns   rows[:, 4:20], rows[:, 32:40], …: a slice of the array for each column
+
+The SDK sends no index, since a token's span id tells it.
 
 A segment that a crash cut off from its release is divided and inserted again, under the same tokens. So a version that
 takes other requests for plain ones than the version before it must not read frames of that version here; `Frame` tells
@@ -84,15 +86,35 @@ def joined(parts: list[Columns]) -> Columns:
 def _columns(run: Run) -> Columns:
     attributes = _attributes(run.shape)
     start, end = run.words(7), run.words(8)
+    choice = _numbers(run, attributes.get(_CHOICE))
     return {
         "minute": (end // _MINUTE_NS * 60).astype("<u4"),
         "trace_id": np.stack([run.words(1), run.words(1, skip=8)], axis=1),
         "request_span_id": run.words(4),
-        "choice": _numbers(run, attributes.get(_CHOICE)).astype("<u2"),
-        "token_index": _numbers(run, attributes[_INDEX]).astype("<u4"),
+        "choice": choice.astype("<u2"),
+        "token_index": _indices(run, attributes, choice).astype("<u4"),
         "duration_us": (end - start) // 1000,
         "step": _numbers(run, attributes.get(_STEP)),
     }
+
+
+def _indices(run: Run, attributes: Mapping[bytes, _Varint | None], choice: U64) -> U64:
+    """Return the tokens' places in their answers: the attribute, or else the number that the span ids tell.
+
+    Raises `NotUniformError` for ids that tell no index.
+
+    span id - request's    strides             choice    index
+    1 · stride             1                   none      0
+    570 · stride           570                 none      569
+    (2³³ + 1) · stride     2 · 2³² + 1         1         0
+    """
+    if place := attributes.get(_INDEX):
+        return _numbers(run, place)
+    strides = (run.words(2).byteswap() - run.words(4).byteswap()) * np.uint64(semconv.TOKEN_ID_INVERSE)
+    _expect(bool((strides >> np.uint64(32) == (choice + np.uint64(1) if _CHOICE in attributes else 0)).all()))
+    index = strides & np.uint64(0xFFFF_FFFF)
+    _expect(bool(index.all()))
+    return index - np.uint64(1)
 
 
 def _numbers(run: Run, place: _Varint | None) -> U64:
@@ -140,7 +162,7 @@ def _attributes(shape: Shape) -> Mapping[bytes, _Varint | None]:
             _expect(wire_type == LEN and value == following)
         else:
             _expect(_FIXED.get(number) == (wire_type, following - value))
-    _expect({1, 2, 4, 5, 7, 8} <= seen and _INDEX in found and _OLD_INDEX not in found)
+    _expect({1, 2, 4, 5, 7, 8} <= seen and _OLD_INDEX not in found)
     _expect(all(found[key] is not None for key in (_INDEX, _STEP, _CHOICE) if key in found))
     return found
 

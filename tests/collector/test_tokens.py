@@ -17,7 +17,7 @@ from tokentrail import semconv
 from tokentrail.testing import ManualClock, MemoryTrail, parse_spans
 
 ALL = "SELECT * FROM tokens ORDER BY ALL"
-INDEX = semconv.TOKEN_INDEX
+INDEX, STRIDE = semconv.TOKEN_INDEX, semconv.TOKEN_ID_STRIDE
 
 
 def many(attributes_of, count=20, **fields):
@@ -49,15 +49,18 @@ def random_body(seed):
     bits = {key: chance.choice([1, 7, 8, 14, 20, 28, 31, 32, 33, 40, 55, 56]) for key in (INDEX, semconv.STEP)}
     other = {"text": "abc", "on": True, "share": 0.5} if chance.random() < 0.5 else {}
     request = Request(**{"service.name": "s" * chance.randrange(1, 200)})
-    with_step, with_choice, flags = (chance.random() < 0.5 for _ in range(3))
+    with_index, with_step, with_choice, flags = (chance.random() < 0.5 for _ in range(4))
     for _ in range(chance.randrange(1, 60)):
         numbers = {key: chance.getrandbits(n - 1) | 1 << (n - 1) for key, n in bits.items()}
-        attributes = {**other, INDEX: numbers[INDEX]}
+        parent, choice = chance.getrandbits(63), chance.randrange(128)
+        derived = (parent + ((choice + 1 if with_choice else 0) * 2**32 + numbers[INDEX] % 2**32 + 1) * STRIDE) % 2**64
+        attributes = other | ({INDEX: numbers[INDEX]} if with_index else {})
         attributes |= {semconv.STEP: numbers[semconv.STEP]} if with_step else {}
-        attributes |= {semconv.CHOICE_INDEX: chance.randrange(128)} if with_choice else {}
+        attributes |= {semconv.CHOICE_INDEX: choice} if with_choice else {}
         request.span(
-            semconv.TOKEN_SPAN, trace=chance.getrandbits(127) + 1, span=chance.getrandbits(63) + 1,
-            parent=chance.getrandbits(63), start=T0 + chance.randrange(10**15), ns=chance.randrange(10**13),
+            semconv.TOKEN_SPAN, trace=chance.getrandbits(127) + 1,
+            span=chance.getrandbits(63) + 1 if with_index else derived, parent=parent,
+            start=T0 + chance.randrange(10**15), ns=chance.randrange(10**13),
             attributes=attributes, **({"flags": 257} if flags else {}),
         )  # fmt: skip
     return request.body()
@@ -66,6 +69,7 @@ def random_body(seed):
 BODIES = {
     "of the SDK": sdk_body(),
     "plain varints": token_body(count=100),
+    "with an index": token_body(count=100, index_key=INDEX),
     **{f"random {seed}": random_body(seed) for seed in range(12)},
 }
 
@@ -111,6 +115,15 @@ def test_a_server_stores_the_same_rows_of_columns(tmp_path):
         server.kill()
 
 
+def strides(number, attributes=None):
+    """Tokens without an index, of which the last one's span id is that many strides from its request's."""
+    request = Request()
+    for n in range(20):
+        told = number if n == 19 else 2**32 * (1 + attributes[semconv.CHOICE_INDEX]) + 1 if attributes else 1
+        request.span(semconv.TOKEN_SPAN, span=(7 + told * STRIDE) % 2**64, parent=7, attributes=attributes)
+    return request
+
+
 def with_field(request, data):
     for span in request.scope_spans.spans:
         span.MergeFromString(data)
@@ -128,7 +141,12 @@ OTHERS = {
     "another name": renamed(many(lambda n: PLAIN), "name", "tokentrail.tokem"),
     "an older SDK": many(lambda n: {semconv.OLD_TOKEN_INDEX: 5}),
     "both indices": many(lambda n: PLAIN | {semconv.OLD_TOKEN_INDEX: 5}),
-    "no index": many(lambda n: {semconv.STEP: 7}),
+    "no index, and ids that tell none": many(lambda n: {semconv.STEP: 7}),
+    "ids of a token before the first": strides(0),
+    "ids of a choice that is not named": strides(2**32 + 1),
+    "ids of another choice": strides(2**33 + 1, {semconv.CHOICE_INDEX: 0}),
+    "ids of no choice": strides(1, {semconv.CHOICE_INDEX: 0}),
+    "ids before the first of a choice": strides(2**32, {semconv.CHOICE_INDEX: 0}),
     "a text for an index": many(lambda n: {INDEX: "5"}),
     "a double for a step": many(lambda n: {INDEX: 5, semconv.STEP: 7.0}),
     "a text for a choice": many(lambda n: PLAIN | {semconv.CHOICE_INDEX: "1"}),
@@ -152,6 +170,14 @@ OTHERS = {
 def test_other_spans_are_left_to_the_store(name):
     assert token_columns(many(lambda n: PLAIN).body()) is not None
     assert token_columns(OTHERS[name].body()) is None
+
+
+@pytest.mark.parametrize("number", [0, 2**32 + 5, 2**33])
+def test_ids_that_tell_no_index_are_stored_as_the_first_token(module_store, number):
+    """The view has no other value, and does not refuse the rest of a segment."""
+    body = strides(number).body()
+    rows = rows_of(module_store, lambda: insert_otlp(module_store, TRACES, body, f"told {number}"))
+    assert [row[4] for row in rows] == [0] * 20
 
 
 def test_an_attribute_of_two_values_is_left_to_the_store():

@@ -103,7 +103,7 @@ def test_tokens_behind_the_end_of_an_output_are_dropped(trail, script, params, e
     assert engine.scheduler.block_manager.num_used_blocks == 1
     assert request_span(trail, "ends").attributes["gen_ai.usage.output_tokens"] == len(emitted)
     tokens = trail.spans("tokentrail.token", parent=ends.trail)
-    assert [s.attributes["tokentrail.token.index"] for s in tokens] == list(range(len(emitted)))
+    assert [s.token_index for s in tokens] == list(range(len(emitted)))
     assert [s.duration_ns == 0 for s in tokens] == [False] + [True] * (len(emitted) - 1), "the first carries the gap"
 
 
@@ -135,9 +135,7 @@ def test_phases_and_tokens_partition_the_request(trail):
         phases = sorted(
             (s.start_ns, s.end_ns, s.attributes["tokentrail.phase.name"]) for s in mine if s.name == "tokentrail.phase"
         )
-        tokens = sorted(
-            (s.attributes["tokentrail.token.index"], s.start_ns, s.end_ns) for s in mine if s.name == "tokentrail.token"
-        )
+        tokens = sorted((s.token_index, s.start_ns, s.end_ns) for s in mine if s.name == "tokentrail.token")
         for parts in ([(start, end) for start, end, _ in phases], [(start, end) for _, start, end in tokens]):
             assert parts[0][0] == request.start_ns
             assert parts[-1][1] == request.end_ns

@@ -53,7 +53,8 @@ class Request:
             getattr(added, key).CopyFrom(value) if hasattr(value, "CopyFrom") else setattr(added, key, value)
         return added
 
-    def tokens(self, *, trace=1, parent=1, count=3, first_step=0, start=T0, ns=20 * MS, index_key=semconv.TOKEN_INDEX):
+    def tokens(self, *, trace=1, parent=1, count=3, first_step=0, start=T0, ns=20 * MS, index_key=""):
+        """Tokens as the SDK sends them, or with their index under `index_key`."""
         for index in range(count):
             self.span(
                 semconv.TOKEN_SPAN,
@@ -62,7 +63,7 @@ class Request:
                 parent=parent,
                 start=start + index * ns,
                 ns=ns,
-                attributes={index_key: index, semconv.STEP: first_step + index},
+                attributes={semconv.STEP: first_step + index} | ({index_key: index} if index_key else {}),
             )
         return self
 

@@ -17,6 +17,12 @@ def trail(clock):
 
 
 @pytest.fixture
+def tolerant(clock):
+    """A trail that logs its errors and does not raise them."""
+    return MemoryTrail(strict=False, clock=clock)
+
+
+@pytest.fixture
 def serve():
     """Starts a server that answers with the given script."""
     servers = []

@@ -1,14 +1,23 @@
-"""Units, a request with defaults, and Python code that runs in a process of its own."""
+"""Units, a request and an exporter with defaults, and Python code that runs in a process of its own."""
 
 import os
 import subprocess
 import sys
+import time
 
-from tokentrail.testing import START_NS
+from tokentrail import semconv
+from tokentrail.envelope import Payload
+from tokentrail.export import Exporter
+from tokentrail.guard import Guard
+from tokentrail.testing import START_NS, SendResult, SendStatus
 
 T0 = START_NS
 US = 1_000
 MS = 1_000_000
+
+RETRY = SendResult(SendStatus.RETRY, "503")
+REFUSED = SendResult(SendStatus.REFUSED, "400")
+DELIVERED = SendResult(SendStatus.DELIVERED)
 
 
 def start(trail, **given):
@@ -22,3 +31,30 @@ def run(code, url=""):
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def attributes_of(trail):
+    (span,) = trail.spans("chat m")
+    return span.attributes
+
+
+def phases_of(trail, request):
+    found = trail.spans(semconv.PHASE_SPAN, parent=request)
+    return {p.attributes[semconv.PHASE_NAME]: p.duration_ns // MS for p in found}
+
+
+def halves(payload):
+    """Of a body with one byte for each span."""
+    middle = len(payload.body) // 2
+    return [Payload(part, len(part), payload.rank) for part in (payload.body[:middle], payload.body[middle:])]
+
+
+def exporter(transport, *, max_spans=1_000, max_bytes=1 << 20, clock=time.monotonic):
+    return Exporter(transport, Guard(), max_spans=max_spans, max_bytes=max_bytes, halves=halves, clock=clock)
+
+
+def run_out(queue, attempts=500):
+    """Makes attempts until the queue is empty."""
+    for _ in range(attempts):
+        if queue.attempt() is None:
+            return

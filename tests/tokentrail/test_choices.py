@@ -18,7 +18,7 @@ from tokentrail.testing import MemoryTrail
 def tokens(trail, choice):
     """Index and duration (ms) of the tokens of a choice."""
     spans = trail.spans(semconv.TOKEN_SPAN, parent=choice)
-    return [(span.attributes[semconv.TOKEN_INDEX], span.duration_ns // MS) for span in spans]
+    return [(span.token_index, span.duration_ns // MS) for span in spans]
 
 
 def test_tokens_are_numbered_and_timed_for_each_choice(trail):
@@ -34,7 +34,6 @@ def test_tokens_are_numbered_and_timed_for_each_choice(trail):
     assert {span.parent_id for span in spans} == {request.span_id}
     assert len({span.span_id for span in spans}) == 6
     assert trail.spans(semconv.TOKEN_SPAN, parent=second)[0].attributes == {
-        semconv.TOKEN_INDEX: 0,
         semconv.CHOICE_INDEX: 1,
         semconv.STEP: 1,
     }
@@ -100,7 +99,7 @@ def test_an_announcement_counts_the_tokens_of_all_choices(trail, clock):
 
 
 def test_choices_end_with_their_request_and_give_their_slots_back(trail):
-    capacity = trail._pipeline._assembler._slots.capacity
+    capacity = trail._pipeline._assembler.bench.slots.capacity
     for number in range(2 * capacity):
         request = start(trail)
         choices = [request.choice(index) for index in range(3)]
@@ -112,7 +111,7 @@ def test_choices_end_with_their_request_and_give_their_slots_back(trail):
             assert request.choice(7) is request.choice(7)  # a choice of a request that has ended has ended
             trail.step(number, T0, T0 + 2 * MS, [request.choice(7)])
     trail.flush()
-    slots = trail._pipeline._assembler._slots
+    slots = trail._pipeline._assembler.bench.slots
     assert (slots.choices, slots.open) == ({}, {})
     assert len(set(slots._free)) == len(slots._free) == slots.capacity - 2
     assert slots.capacity <= 4 * capacity
@@ -130,7 +129,7 @@ def test_the_heir_of_a_slot_of_a_choice_is_no_choice(trail):
     trail.step(1, T0, T0 + 2 * MS, heirs)
     for heir in heirs:
         (token,) = trail.spans(semconv.TOKEN_SPAN, parent=heir)
-        assert token.attributes == {semconv.TOKEN_INDEX: 0, semconv.STEP: 1}
+        assert (token.token_index, token.attributes) == (0, {semconv.STEP: 1})
         heir.end(T0 + 2 * MS)
     assert [span.attributes[semconv.OUTPUT_TOKENS] for span in trail.spans("chat m")] == [2, 1, 1, 1]
 
@@ -160,7 +159,7 @@ def test_choices_of_requests_that_record_nothing_record_nothing():
 
 
 def test_tokens_of_choices_that_found_no_room_are_told_by_the_request(monkeypatch):
-    monkeypatch.setattr("tokentrail.records.MAX_PENDING_RECORDS", 3)
+    monkeypatch.setattr("tokentrail.recorder.MAX_PENDING_RECORDS", 3)
     trail = MemoryTrail()
     request = start(trail)
     choice = request.choice(0)
@@ -215,7 +214,7 @@ def test_tokens_and_phases_of_choices_add_up_for_every_workload(steps):
     assert span.attributes[semconv.OUTPUT_TOKENS] == emitted.sum()
     for i, output in enumerate(emitted.tolist()):
         mine = trail.spans(semconv.TOKEN_SPAN, parent=request.choice(i)) if output else []
-        assert [token.attributes[semconv.TOKEN_INDEX] for token in mine] == list(range(output))
+        assert [token.token_index for token in mine] == list(range(output))
         assert sum(token.duration_ns for token in mine) == (lasts[i] - T0 if output else 0)
     if firsts:
         assert round(span.attributes[semconv.TIME_TO_FIRST_TOKEN] * 1e9) == min(firsts.values()) - T0

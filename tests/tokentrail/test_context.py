@@ -23,6 +23,13 @@ def test_a_request_continues_the_callers_trace(trail):
     assert span.message.flags == 0x300  # the parent is known to be remote
 
 
+def test_a_current_span_without_ids_is_no_parent(trail):
+    with trace.use_span(trace.NonRecordingSpan(trace.SpanContext(0, 0, is_remote=False))):
+        request = start(trail)
+    assert request.trace_id
+    assert request.started.parent is None
+
+
 def test_header_names_are_compared_without_case(trail):
     assert start(trail, carrier={"Traceparent": SAMPLED["traceparent"]}).trace_id == int(TRACE, 16)
 

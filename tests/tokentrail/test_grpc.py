@@ -20,10 +20,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
 
 from tests.tokentrail.support import T0, run
 from tokentrail import Endpoint, Settings, Trail
-from tokentrail.export import SendStatus
 from tokentrail.grpc import OtlpGrpc
 from tokentrail.http import GRPC
 from tokentrail.testing import parse_spans
+from tokentrail.transport import SendStatus
 
 
 class Collector(TraceServiceServicer):

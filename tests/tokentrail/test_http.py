@@ -18,9 +18,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from tests.tokentrail.support import MS, T0, start
 from tokentrail import Trail, now_ns
 from tokentrail.config import Settings, decompressor
-from tokentrail.export import SendStatus
 from tokentrail.http import Endpoint, OtlpHttp
 from tokentrail.testing import parse_spans
+from tokentrail.transport import SendStatus
 
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
 

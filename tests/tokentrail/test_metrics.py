@@ -198,7 +198,7 @@ def test_an_attribute_of_an_odd_type_is_text(reader, provider, monkeypatch):
 
 
 def test_the_books_are_those_of_the_stats_and_balance(reader, provider, now):
-    """Of what was given, each span is in one place."""
+    """Each span that was given is in one place."""
     answers = [SendResult(SendStatus.DELIVERED, rejected=1), SendResult(SendStatus.REFUSED, "400")]
     trail = MemoryTrail(
         *answers, meter_provider=provider, sampling=Sampling(token_rate=0.0), strict=False, max_queue_spans=1_000

@@ -8,7 +8,7 @@ from opentelemetry.trace import SpanKind
 
 from tests.tokentrail.support import MS, T0, start
 from tokentrail import Phase, Status, semconv
-from tokentrail.assemble import ANNOUNCE_AFTER_NS, ANNOUNCE_EVERY_NS
+from tokentrail.announce import ANNOUNCE_AFTER_NS, ANNOUNCE_EVERY_NS
 from tokentrail.testing import MemoryTrail
 
 S = 1_000 * MS
@@ -91,7 +91,7 @@ def test_slots_are_reused(trail):
         start(trail, request_id=str(number)).end(T0)
         if number % 100 == 0:
             trail.flush()
-    assert trail._pipeline._assembler._slots.capacity == 256
+    assert trail._pipeline._assembler.bench.slots.capacity == 256
 
 
 def test_a_request_that_its_engine_forgot_ends_as_abandoned(trail, clock):

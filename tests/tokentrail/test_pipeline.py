@@ -33,7 +33,7 @@ def background_trail(transport=None, **settings):
 
 @pytest.fixture
 def stuck():
-    """A trail whose build is in the middle of a batch until `go` is set."""
+    """A trail that stays in the middle of building a batch until `go` is set."""
     trail, entered, go = background_trail(schedule_delay_s=60), threading.Event(), threading.Event()
 
     def compress(body):
@@ -112,7 +112,7 @@ def test_a_batch_holds_few_ended_requests(trail):
     assert len(trail.spans("chat m")) == 2_000
 
 
-def test_whoever_waits_at_the_gate_comes_before_the_one_who_returns():
+def test_a_thread_that_waits_at_the_gate_comes_before_the_one_that_returns():
     gate, order = Gate(), []
     assert gate.acquire()
 
@@ -145,7 +145,7 @@ def test_a_break_is_taken_once_the_work_has_lasted():
 
     def sleep(seconds):
         slept.append((round(now[0], 6), seconds))
-        now[0] += 0.5  # whoever waited works for so long
+        now[0] += 0.5  # the thread that waited works for so long
 
     breathe = Breaks(lambda: now[0], sleep)
     for _ in range(8):
@@ -158,8 +158,7 @@ def test_a_build_takes_breaks_between_its_requests_announcements_and_payloads(tr
     """Only the assembler thread waits: a test's trail and a flush without threads do not."""
     calls = []
     assert trail._pipeline._breathe() is None
-    for worker in (trail._pipeline, trail._pipeline._assembler):
-        worker._breathe = lambda: calls.append(1)
+    trail._pipeline._breathe = trail._pipeline._assembler.bench.breathe = lambda: calls.append(1)
     requests = [start(trail) for _ in range(1_200)]
     trail.flush()
     assert len(calls) >= 1_200  # the attributes of each first announcement
@@ -174,7 +173,7 @@ def test_a_build_takes_breaks_between_its_requests_announcements_and_payloads(tr
     trail.flush()
     assert len(calls) >= 1_200
     background = background_trail()
-    assert isinstance(background._pipeline._assembler._breathe, Breaks)
+    assert isinstance(background._pipeline._assembler.bench.breathe, Breaks)
     background.shutdown()
 
 
@@ -279,7 +278,7 @@ def test_a_flush_builds_all_batches(trail):
         trail.step(step, T0, T0 + step * MS, requests)
     trail.flush()
     tokens = trail.transport.spans(semconv.TOKEN_SPAN, parent=requests[7])
-    assert [token.attributes[semconv.TOKEN_INDEX] for token in tokens] == list(range(800))
+    assert [token.token_index for token in tokens] == list(range(800))
     assert sum(token.duration_ns for token in tokens) == 799 * MS
     assert trail.stats.exported == 800 * 51 + 50
 
@@ -354,7 +353,7 @@ def test_a_request_says_which_tokens_found_no_room_in_the_queue():
 
 
 def test_a_request_says_which_tokens_the_full_buffer_did_not_take(trail, monkeypatch):
-    monkeypatch.setattr("tokentrail.records.MAX_PENDING_RECORDS", 3)
+    monkeypatch.setattr("tokentrail.recorder.MAX_PENDING_RECORDS", 3)
     request = start(trail)
     for number in range(4):
         trail.step(number, T0, T0 + (number + 1) * MS, [request], counts=[2])
@@ -369,4 +368,4 @@ def test_the_memory_of_a_batch_is_used_again(trail):
     for step in range(20):
         trail.step(step, T0, T0 + (step + 1) * MS, [request], counts=[50])
         trail.flush()
-    assert trail._pipeline._assembler._buffer._used < 20_000  # a batch has 51 spans
+    assert trail._pipeline._assembler.bench.buffer._used < 20_000  # a batch has 51 spans

@@ -141,10 +141,10 @@ if os.fork() == 0:
 forked.set()
 thread.join()
 os.wait()
-assert trail.shutdown(20)
-assert any(batches), "the fork waited for the whole build"
+print(trail.shutdown(20), any(batches), trail.stats.exported)
 """
 
 
 def test_a_fork_waits_for_one_batch_of_a_build(server):
-    run(FORK_DURING_A_BUILD, server.url)
+    sent, built_after_the_fork, exported = run(FORK_DURING_A_BUILD, server.url).split()
+    assert (sent, built_after_the_fork, exported) == ("True", "True", "60000")

@@ -1,4 +1,4 @@
-"""The buffer between the engine's threads and the exporter's: what it takes, and in which order it gives it back."""
+"""The buffer between the engine's threads and the exporter's: its limits, and the order of its records."""
 
 import gc
 import threading
@@ -8,17 +8,8 @@ import numpy as np
 import pytest
 
 from tests.tokentrail.support import MS, T0, start
-from tokentrail import records, semconv
-from tokentrail.records import (
-    UNKNOWN,
-    Kind,
-    spans_in,
-    spans_waiting,
-    step_ints,
-    take,
-    token_counts,
-    without_malformed,
-)
+from tokentrail import recorder, records, semconv
+from tokentrail.records import UNKNOWN, Kind, spans_in, spans_waiting, step_ints, take, token_counts, without_malformed
 from tokentrail.request import UnrecordedRequest
 from tokentrail.testing import MemoryTrail
 
@@ -183,7 +174,7 @@ def test_the_end_of_a_request_takes_the_room_of_many_tokens(trail):
 
 
 def test_the_buffer_takes_as_many_records_as_it_says(trail, monkeypatch):
-    monkeypatch.setattr(records, "MAX_PENDING_RECORDS", 2)
+    monkeypatch.setattr(recorder, "MAX_PENDING_RECORDS", 2)
     for number in range(3):
         trail.step(number, 0, 0, [])
     assert (trail.stats.pending, trail.stats.drops) == (2, {"buffer_full": 1})

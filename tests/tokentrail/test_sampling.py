@@ -165,7 +165,7 @@ def ids_of_all_draws(n):
 
 
 def outcomes():
-    """Requests of every outcome: (name, arguments of their start, what happens to them)."""
+    """Requests of every outcome: (name, arguments of their start, their events)."""
 
     def answered(ms, **ended):
         return lambda trail, clock, request: (request.token(at_ns=T0 + ms * MS), request.end(T0 + ms * MS, **ended))

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from tests.tokentrail.support import run
-from tokentrail import assemble, config, export, records, semconv
+from tokentrail import announce, assemble, config, export, records, semconv
 from tokentrail.config import Settings
 from tokentrail.testing import parse_spans
 
@@ -42,16 +42,18 @@ def test_the_example_without_a_loop_runs_and_sends_what_the_page_says(server):
 def test_the_examples_of_choices_and_of_a_test_run():
     for example in (EXAMPLES[2], EXAMPLES[4]):
         assert "assert" in example
-        run(example)
+        assert run(example + "\nprint('its assertions hold')") == "its assertions hold\n"
 
 
 def test_the_example_of_sampling_runs():
-    run(EXAMPLES[3])
+    used = "\nprint(trail._pipeline._settings.sampling == sampling, len(sampling.thresholds), trail.stats.errors)"
+    assert run(EXAMPLES[3] + used) == "True 3 0\n"
 
 
 def test_the_example_of_settings_runs():
     (example,) = EXAMPLES[5:]
-    run(example.replace("Bearer …", "Bearer x"))
+    used = "\nprint(endpoint.url, endpoint.compression.value, trail._pipeline._settings.max_queue_bytes >> 20)"
+    assert run(example.replace("Bearer …", "Bearer x") + used) == "https://collector:4318/v1/traces gzip 64\n"
 
 
 def test_every_setting_is_listed_and_every_listed_setting_is_read():
@@ -77,7 +79,7 @@ def test_the_numbers_of_the_page_are_the_codes():
     assert int(table["OTEL_BSP_MAX_EXPORT_BATCH_SIZE"]) == defaults.max_payload_spans
     assert int(table["TOKENTRAIL_MAX_QUEUE_BYTES"]) == defaults.max_queue_bytes
     assert f"{config.MAX_PAYLOAD_SPANS:,} spans and {config.MAX_PAYLOAD_BYTES >> 20} MiB" in PAGE
-    assert f"every {assemble.ANNOUNCE_EVERY_NS // 10**9} s" in PAGE
+    assert f"every {announce.ANNOUNCE_EVERY_NS // 10**9} s" in PAGE
 
 
 def test_every_reason_of_a_drop_is_listed():

@@ -1,4 +1,4 @@
-"""The span of a request is what OpenTelemetry's encoder makes of the same attributes, whatever was given."""
+"""The span of a request equals the one that OpenTelemetry's encoder makes of the same attributes, for any arguments."""
 
 import pytest
 from hypothesis import given
@@ -12,8 +12,9 @@ from opentelemetry.trace.status import StatusCode
 
 from tests.tokentrail.support import MS, T0, start
 from tokentrail import Phase, Status, semconv
+from tokentrail.arguments import RequestEnd, RequestStart
+from tokentrail.ended import Table
 from tokentrail.phases import partition
-from tokentrail.request import RequestEnd, RequestStart
 from tokentrail.spans import Emitted, request_parts, start_attributes
 from tokentrail.testing import MemoryTrail
 from tokentrail.wire import NO_RESOURCE
@@ -68,7 +69,7 @@ def attributes_of(started, ended, emitted, phases, weight):
         semconv.CACHED_TOKENS: ended.cached_tokens,
         semconv.CACHE_CREATION_TOKENS: ended.cache_creation_tokens,
         semconv.REASONING_TOKENS: ended.reasoning_tokens,
-        semconv.PREEMPTIONS: phases.preemptions or None,
+        semconv.PREEMPTIONS: phases[1] or None,
         semconv.DROPPED_TOKENS: emitted.dropped or None,
         semconv.SAMPLING_WEIGHT: weight if weight != 1 else None,
         semconv.CHOICES: emitted.choices or None,
@@ -79,7 +80,7 @@ def attributes_of(started, ended, emitted, phases, weight):
         known[semconv.TIME_TO_LAST_TOKEN] = (emitted.last - T0) / 1e9
         if started.attributes.get(semconv.REQUEST_STREAM) is True:
             known[semconv.TIME_TO_FIRST_CHUNK] = known[semconv.TIME_TO_FIRST_TOKEN]
-    for phase, begun, over in phases.intervals:
+    for phase, begun, over in phases[0]:
         key = semconv.PHASE_TIME_PREFIX + phase
         known[key] = known.get(key, 0) + over - begun
     known = {key: value for key, value in known.items() if value is not None}
@@ -93,12 +94,14 @@ def test_a_request_span_is_what_opentelemetry_would_write(started, ended, emitte
     request.started, request.ended = started, ended
     end = max(ended.at_ns, emitted.last)
     phases = partition(T0, end, marks, None, emitted.first or None)
-    parts = request_parts(request, ended, emitted, phases, weight)
-    assert max(parts.ints.values(), default=0) < 2**56
-    trail._pipeline._assembler._slots.take([request])
-    row = trail._pipeline._assembler._slots.rows_of([request])[0]
-    shape = tuple(parts.ints), tuple(parts.doubles)
-    block = trail._pipeline._assembler._request_block(shape, [(row, end, parts)] * 2)
+    ints, doubles, tail = request_parts(request, ended, emitted, phases, weight)
+    assert max(ints) < 2**56
+    assembler = trail._pipeline._assembler
+    assembler.bench.slots.take([request])
+    (row,) = assembler.bench.slots.rows_of([request])
+    (block,) = assembler._ended_requests._request_blocks(
+        Table([row] * 2, [end] * 2, [*ints] * 2, [*doubles] * 2, [tail] * 2)
+    )
     written = ScopeSpans.FromString(bytes(block.data)).spans
     failed = ended.status is Status.ERROR
     theirs = ReadableSpan(

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tokentrail.support import start
+from tokentrail.recipient import ENDED_SLOT, FOREIGN_SLOT, NO_SLOT
 from tokentrail.records import take
-from tokentrail.request import ENDED_SLOT, FOREIGN_SLOT, NO_SLOT, UnrecordedRequest
+from tokentrail.request import UnrecordedRequest
 from tokentrail.slots import Slots, _running_max
 from tokentrail.steps import _owners, step_columns, token_columns, token_owners
 from tokentrail.testing import MemoryTrail

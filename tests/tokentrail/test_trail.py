@@ -23,7 +23,7 @@ def test_token_durations_are_ttft_then_itl(trail):
     tokens = trail.spans(semconv.TOKEN_SPAN)
     assert [t.duration_ns for t in tokens] == [9 * MS, 3 * MS, 8 * MS]
     assert [t.start_ns for t in tokens] == [T0, T0 + 9 * MS, T0 + 12 * MS]
-    assert [t.attributes for t in tokens] == [{semconv.TOKEN_INDEX: i, semconv.STEP: i} for i in range(3)]
+    assert [(t.token_index, t.attributes) for t in tokens] == [(i, {semconv.STEP: i}) for i in range(3)]
     assert {t.parent_id for t in tokens} == {request.span_id}
     assert {t.trace_id for t in tokens} == {request.trace_id}
     wanted = [(request.span_id + (i + 1) * semconv.TOKEN_ID_STRIDE) % 2**64 for i in range(3)]
@@ -281,7 +281,7 @@ def test_tokens_and_phases_add_up_for_every_workload(workload):
     for request, output in zip(requests, emitted.tolist(), strict=True):
         (span,) = [s for s in trail.spans("chat m") if s.span_id == request.span_id]
         mine = trail.spans(semconv.TOKEN_SPAN, parent=request)
-        assert [t.attributes[semconv.TOKEN_INDEX] for t in mine] == list(range(output))
+        assert [t.token_index for t in mine] == list(range(output))
         assert span.attributes[semconv.OUTPUT_TOKENS] == output
         assert all(t.start_ns <= t.end_ns for t in mine)
         if mine:

@@ -14,8 +14,9 @@ from opentelemetry.trace import SpanContext
 
 from tests.tokentrail.support import T0
 from tokentrail import semconv, wire
+from tokentrail.envelope import Envelope
 from tokentrail.testing import parse_spans
-from tokentrail.wire import NARROW, WIDE, Block, Buffer, Columns, Envelope, fill, padded_varint
+from tokentrail.wire import NARROW, WIDE, Block, Buffer, Columns, fill, padded_varint
 
 ENVELOPE = Envelope(Resource({"service.name": "s", "tokentrail.device.count": 2}), "tokentrail", "9")
 LIMITS = {"max_spans": 1_000, "max_bytes": 1 << 20}
@@ -48,7 +49,7 @@ def by_opentelemetry(rows, *, child):
             SpanContext(high << 64 | low, span, is_remote=False),
             SpanContext(high << 64 | low, parent, is_remote=False) if child else None,
             Resource({"service.name": "s", "tokentrail.device.count": 2}),
-            {semconv.TOKEN_INDEX: first, semconv.STEP: second},
+            {semconv.STEP_RUNNING: first, semconv.STEP: second},
             start_time=start,
             end_time=end,
             instrumentation_scope=InstrumentationScope("tokentrail", "9"),
@@ -59,7 +60,7 @@ def by_opentelemetry(rows, *, child):
 
 @given(spans, st.booleans())
 def test_a_payload_is_what_opentelemetry_would_send(rows, child):
-    block = fill(columns(rows, child=child), semconv.TOKEN_SPAN, (semconv.TOKEN_INDEX, semconv.STEP))
+    block = fill(columns(rows, child=child), semconv.TOKEN_SPAN, (semconv.STEP_RUNNING, semconv.STEP))
     (payload,) = ENVELOPE.payloads([block], **LIMITS)
     assert payload.spans == len(rows)
     expected = encode_spans(by_opentelemetry(rows, child=child))
@@ -111,7 +112,7 @@ def test_spans_that_share_a_parent_are_those_that_repeat_it(rows, lengths):
         [values[owner] for values in whole.ints],
     )
     shared = each._replace(trace=whole.trace, parent=whole.parent, lengths=np.array(lengths))
-    keys = (semconv.TOKEN_INDEX, semconv.STEP)
+    keys = (semconv.STEP_RUNNING, semconv.STEP)
     assert bytes(fill(shared, "s", keys).data) == bytes(fill(each, "s", keys).data)
 
 

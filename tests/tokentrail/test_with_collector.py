@@ -32,7 +32,7 @@ SEGMENTS = itertools.count()
 
 
 def insert(store, trail):
-    """Stores what the trail has sent since the last time."""
+    """Stores the spans that the trail has sent since the last time."""
     trail.flush(0)
     for body in trail.transport.bodies:
         insert_otlp(store, TRACES, body, f"segment-{next(SEGMENTS)}")

@@ -16,7 +16,7 @@ from opentelemetry.sdk.resources import Resource
 
 from tokentrail import Phase, RequestTrail, Status, Trail, now_ns, semconv
 from tokentrail.arguments import AttributeValue, Carrier
-from tokentrail.request import Recipient
+from tokentrail.recipient import Recipient
 
 logger = logging.getLogger(__name__)
 

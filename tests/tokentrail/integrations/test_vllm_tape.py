@@ -102,7 +102,7 @@ def test_counts_and_times_are_those_of_vllm_s_own_metrics(played):
     assert sum(prompts) == metrics["prompt_tokens_total"]
     assert sum(row.attributes.get(semconv.PREEMPTIONS, 0) for row in rows) == metrics["num_preemptions_total"]
     tokens = v.trails[0].spans(semconv.TOKEN_SPAN)  # vLLM counts each answer of a request for itself
-    first = [token.duration_ns / 1e9 for token in tokens if token.attributes[semconv.TOKEN_INDEX] == 0]
+    first = [token.duration_ns / 1e9 for token in tokens if token.token_index == 0]
     assert len(first) == metrics["time_to_first_token_seconds_count"]
     assert sum(first) == pytest.approx(metrics["time_to_first_token_seconds_sum"], abs=1e-4)
     good = {row.span_id for row in rows if row.attributes[semconv.STATUS] == "ok"}

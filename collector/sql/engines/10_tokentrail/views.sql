@@ -3,14 +3,24 @@
 -- their zeros too, so those read as not known.
 
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_tokens TO tokens AS
+WITH
+    -- tokentrail/semconv.py: a token's span id is so many strides from its request's; the number is the inverse of the stride.
+    reinterpretAsUInt64((reinterpretAsUInt64(reverse(span.span_id)) - reinterpretAsUInt64(reverse(span.parent_span_id)))
+        * toUInt64(17428512612931826493)) AS strides,
+    if(has(span.attributes.key, 'tokentrail.choice.index'), choice + 1, 0) AS answer
 SELECT
     toStartOfMinute(fromUnixTimestamp64Nano(span.end_time_unix_nano, 'UTC')) AS minute,
     span.trace_id AS trace_id,
     toFixedString(span.parent_span_id, 8) AS request_span_id,
     span.attributes.value.int_value[indexOf(span.attributes.key, 'tokentrail.choice.index')] AS choice,
-    -- An SDK before 0.2 sends the second key. The one that is absent adds 0.
-    span.attributes.value.int_value[indexOf(span.attributes.key, 'tokentrail.token.index')]
-        + span.attributes.value.int_value[indexOf(span.attributes.key, 'gen_ai.token.index')] AS token_index,
+    -- The SDK sends no index, since the span id tells it. The first SDKs sent the second key. A key that is absent adds 0.
+    multiIf(
+        hasAny(span.attributes.key, ['tokentrail.token.index', 'gen_ai.token.index']),
+        span.attributes.value.int_value[indexOf(span.attributes.key, 'tokentrail.token.index')]
+            + span.attributes.value.int_value[indexOf(span.attributes.key, 'gen_ai.token.index')],
+        bitShiftRight(strides, 32) = answer AND bitAnd(strides, 0xFFFFFFFF) > 0,
+        bitAnd(strides, 0xFFFFFFFF) - 1,
+        0) AS token_index,
     intDiv(span.end_time_unix_nano - span.start_time_unix_nano, 1000) AS duration_us,
     span.attributes.value.int_value[indexOf(span.attributes.key, 'tokentrail.step')] AS step
 FROM (SELECT arrayJoin(arrayJoin(arrayJoin(resource_spans).scope_spans).spans) AS span FROM otlp_traces)

@@ -1,0 +1,129 @@
+"""Builds the spans of requests that have ended, and those of their phases."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tokentrail import semconv
+from tokentrail.arguments import RequestEnd
+from tokentrail.export import SAMPLED_OUT
+from tokentrail.phases import partition
+from tokentrail.records import MALFORMED
+from tokentrail.request import RequestTrail
+from tokentrail.sampling import Sampling
+from tokentrail.semconv import Phase
+from tokentrail.spans import DOUBLES, INTS, Emitted, request_parts
+from tokentrail.wire import Block, Columns
+from tokentrail.workbench import Workbench, alike
+
+
+class Table(NamedTuple):
+    """Requests that have ended, column by column; `ints` and `doubles` row by row in one list."""
+
+    rows: list[int]
+    ends: list[int]
+    ints: list[int]
+    doubles: list[float]
+    tails: list[bytes]
+
+
+class EndedRequests:
+    """Decides which ended requests are kept, and builds their spans. `left_out` counts the others.
+
+    `on_end` gets every request that ended, its end (unix ns) and its tokens.
+    """
+
+    def __init__(
+        self,
+        bench: Workbench,
+        sampling: Sampling,
+        on_end: Callable[[RequestTrail, RequestEnd, int, Emitted], object],
+    ) -> None:
+        self.left_out = 0
+        self._bench = bench
+        self._sampling = sampling
+        self._on_end = on_end
+
+    def blocks(self, requests: Sequence[RequestTrail]) -> list[Block]:
+        """The spans of the requests and of their phases. A request that fails is dropped alone."""
+        bench = self._bench
+        rows = bench.slots.rows_of(requests)
+        table = Table([], [], [], [], [])
+        phases: defaultdict[Phase, list[int]] = defaultdict(list)  # row, start, end of each
+        for request, row, emitted in zip(requests, rows, bench.slots.release(requests), strict=True):
+            bench.breathe()
+            try:
+                self._add(request, row, emitted, table, phases)
+            except Exception as error:
+                bench.lost[MALFORMED] += 1
+                bench.guard.failed("building a span", error)
+        return self._request_blocks(table) + [self._phase_block(*intervals) for intervals in phases.items()]
+
+    def _add(
+        self, request: RequestTrail, row: int, emitted: Emitted, table: Table, phases: defaultdict[Phase, list[int]]
+    ) -> None:
+        ended, arrival = request.ended, request.started.arrival_ns
+        assert ended is not None
+        end = max(ended.at_ns, arrival, emitted.last)
+        try:
+            self._on_end(request, ended, end, emitted)
+        except Exception as error:
+            self._bench.guard.failed("recording metrics", error)
+        found = partition(arrival, end, request.marks, self._unknown_phase, emitted.first if emitted.tokens else None)
+        weight = 1.0 if self._sampling.keeps_all else self._weight(request, row, emitted, end, preempted=found[1] > 0)
+        if weight is None:
+            self.left_out += 1
+            self._bench.lost[SAMPLED_OUT] += 1
+            return
+        ints, doubles, tail = request_parts(request, ended, emitted, found, weight)
+        table.rows.append(row)
+        table.ends.append(end)
+        table.ints.extend(ints)
+        table.doubles.extend(doubles)
+        table.tails.append(tail)
+        for phase, start, stop in found[0]:
+            phases[phase] += (row, start, stop)
+
+    def _weight(self, request: RequestTrail, row: int, emitted: Emitted, end: int, *, preempted: bool) -> float | None:
+        announced = self._bench.slots.is_announced(row)
+        return self._sampling.weight(request, emitted, end, preempted=preempted, announced=announced)
+
+    def _unknown_phase(self, mark: object) -> None:
+        self._bench.guard.misuse("an unknown phase", mark)
+
+    def _request_blocks(self, table: Table) -> list[Block]:
+        """The spans of the requests, one block for all with the same known numbers."""
+        if not table.rows:
+            return []
+        slots, count = self._bench.slots, len(table.rows)
+        rows, ends = np.array(table.rows), np.array(table.ends)
+        ints = np.array(table.ints, np.int64).reshape(count, len(INTS))
+        doubles = np.array(table.doubles, np.float64).reshape(count, len(DOUBLES))
+        blocks = []
+        for known, chosen in alike(np.hstack([ints >= 0, ~np.isnan(doubles)])):
+            mine = rows[chosen]
+            columns = Columns(
+                (slots.trace_high[mine], slots.trace_low[mine]),
+                slots.span[mine],
+                None,
+                slots.arrival[mine],
+                ends[chosen],
+                [*ints[chosen].T[known[: len(INTS)]]],
+                [*doubles[chosen].T[known[len(INTS) :]]],
+            )
+            keys = [key for key, is_known in zip(INTS, known[: len(INTS)], strict=True) if is_known]
+            seconds = [key for key, is_known in zip(DOUBLES, known[len(INTS) :], strict=True) if is_known]
+            tails = table.tails if isinstance(chosen, slice) else [table.tails[place] for place in chosen.tolist()]
+            blocks.append(self._bench.fill(columns, "", keys, (), seconds, tails))
+        return blocks
+
+    def _phase_block(self, phase: Phase, intervals: list[int]) -> Block:
+        bench, slots = self._bench, self._bench.slots
+        rows, starts, ends = np.array(intervals).reshape(-1, 3).T
+        trace = slots.trace_high[rows], slots.trace_low[rows]
+        columns = Columns(trace, bench.span_ids(len(rows)), slots.span[rows], starts, ends)
+        return bench.fill(columns, semconv.PHASE_SPAN, texts=((semconv.PHASE_NAME, str(phase)),))

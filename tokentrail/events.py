@@ -1,0 +1,71 @@
+"""Builds the spans of KV events and of cold starts. They are rare."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tokentrail import semconv
+from tokentrail.encode import span_bytes
+from tokentrail.records import MALFORMED
+from tokentrail.request import RequestTrail
+from tokentrail.semconv import KvEvent
+from tokentrail.slots import trace_columns
+from tokentrail.spans import ColdStartSpan, cold_start_span
+from tokentrail.wire import U64, Block, Columns, joined
+from tokentrail.workbench import Workbench
+
+
+class KvSpan(NamedTuple):
+    """A recorded KV event; stamps in unix ns."""
+
+    kind: KvEvent
+    blocks: int
+    reason: str
+    step: int
+    start: int
+    end: int
+    request: RequestTrail | None
+
+
+def kv_blocks(bench: Workbench, events: Sequence[KvSpan]) -> list[Block]:
+    """The spans of KV events. An event of a request is in the request's trace; the others share a trace."""
+    alike: defaultdict[tuple[KvEvent, str, bool], list[KvSpan]] = defaultdict(list)
+    for event in events:
+        alike[event.kind, event.reason, event.request is not None].append(event)
+    return [_kv_block(bench, kind, reason, group) for (kind, reason, _), group in alike.items()]
+
+
+def cold_start_blocks(bench: Workbench, starts: Sequence[ColdStartSpan]) -> list[Block]:
+    """The spans of cold starts, one by one. A span that fails is dropped alone."""
+    spans = []
+    for start in starts:
+        try:
+            spans.append(span_bytes(cold_start_span(start)))
+        except Exception as error:
+            bench.lost[MALFORMED] += 1
+            bench.guard.failed("building a span", error)
+    return joined(spans)
+
+
+def own_trace(bench: Workbench, count: int) -> tuple[U64, U64]:
+    """A new trace for each batch of the engine's own spans. Trace backends refuse one that grows for days."""
+    high, low = bench.span_ids(2)
+    return np.full(count, high), np.full(count, low)
+
+
+def _kv_block(bench: Workbench, kind: KvEvent, reason: str, events: list[KvSpan]) -> Block:
+    victims = [event.request for event in events if event.request is not None]
+    columns = Columns(
+        trace_columns(victims) if victims else own_trace(bench, len(events)),
+        bench.span_ids(len(events)),
+        np.array([victim.span_id for victim in victims], np.uint64) if victims else None,
+        np.array([event.start for event in events], np.int64),
+        np.array([event.end for event in events], np.int64),
+        list(np.array([(event.blocks, event.step) for event in events], np.int64).T),
+    )
+    name = semconv.KV_SPAN_PREFIX + kind
+    return bench.fill(columns, name, (semconv.KV_BLOCKS, semconv.STEP), ((semconv.KV_REASON, reason),))

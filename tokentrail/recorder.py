@@ -1,0 +1,165 @@
+"""The hot path: a trail's calls append records to a bounded buffer."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from numbers import Integral
+from typing import Any, Final, SupportsInt
+
+from tokentrail.arguments import MAX_TOKENS
+from tokentrail.export import BUFFER_FULL, SHUTDOWN
+from tokentrail.guard import Guard
+from tokentrail.recipient import Recipient
+from tokentrail.records import (
+    CHUNK,
+    MALFORMED,
+    NARROW,
+    STEP_INTS,
+    UNKNOWN,
+    WIDE,
+    Record,
+    Records,
+    Rows,
+    StepRun,
+    is_sampled,
+    kind_of,
+    spans_in,
+    subject_of,
+)
+
+MAX_PENDING_RECORDS: Final = 65_536
+"""Records that may wait, far more than a schedule delay brings. Steps and events beyond it are dropped and counted."""
+_FIRST_COUNT: Final = 3
+"""Position of the first number of a step that may be unknown."""
+_pack: Final = struct.Struct(f"{STEP_INTS}n").pack
+"""`n` is 8 bytes on a 64-bit machine, and packed faster than `q`."""
+
+
+class Recorder:
+    """The part of a `Trail` that runs in the engine's thread: it appends records to a bounded buffer.
+
+    `drop(spans, reason)` counts the spans of a record that the buffer did not take.
+    """
+
+    def __init__(self, guard: Guard, drop: Callable[[int, str], None]) -> None:
+        self._guard = guard
+        self._drop = drop
+        self._records = Records()
+        self._append = self._records.append
+        self._closed = False
+
+    def step(
+        self,
+        step: int,
+        start_ns: int,
+        end_ns: int,
+        emitted: Sequence[Recipient],
+        *,
+        counts: Sequence[int] | None = None,
+        prefill_tokens: int | None = UNKNOWN,
+        decode_tokens: int | None = UNKNOWN,
+        running: int | None = UNKNOWN,
+        waiting: int | None = UNKNOWN,
+        preempted: int | None = UNKNOWN,
+        kv_used: int | None = UNKNOWN,
+        kv_total: int | None = UNKNOWN,
+        kv_evicted: int | None = UNKNOWN,
+        emitted_ns: int | None = None,
+    ) -> None:
+        """Records one engine step, from `start_ns` to `end_ns` (unix ns). `emitted` are the requests that got tokens in
+        it, or their choices; `counts` is the number of tokens of each (None: one each). Its tokens are
+        emitted at `emitted_ns`, by default at its end: a front end in another process than the engine has them later. A
+        number that the engine does not know is left out or None, and absent from the span. This is the hot path.
+        """
+        try:
+            if emitted.__class__ is not list:
+                emitted = tuple(emitted)
+            if emitted_ns is None:
+                emitted_ns = end_ns
+            try:
+                numbers = _pack(
+                    start_ns, end_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted, kv_used,
+                    kv_total, kv_evicted, emitted_ns,
+                )  # fmt: skip
+                if counts is None:
+                    width, packed = 0, b""
+                else:
+                    width, packed = NARROW, bytes(counts if counts.__class__ is list else tuple(counts))
+                    if len(packed) != len(emitted):
+                        raise ValueError("counts do not fit their requests")
+            except (struct.error, ValueError, TypeError):
+                width = 0 if counts is None else WIDE
+                numbers, packed = self._unusual(
+                    emitted, counts, start_ns, end_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted,
+                    kv_used, kv_total, kv_evicted, emitted_ns,
+                )  # fmt: skip
+            records = self._records
+            if self._closed or len(records) >= MAX_PENDING_RECORDS:
+                self._refuse_step(Rows(emitted, width, 1, numbers, packed))
+                return
+            run = records.run
+            if run.width != width or run.emitted != emitted:
+                records.run = run = StepRun(emitted[:], width)
+            if width:
+                run.counts += packed
+            run.numbers += numbers
+            self._append(run)
+        except Exception as error:
+            self._guard.failed("recording a step", error)
+
+    def _unusual(
+        self, emitted: Sequence[Recipient], counts: Sequence[int] | None, *numbers: Any
+    ) -> tuple[bytes, bytes]:
+        """Numbers and counts of a step that has a number that is None (unknown) or a float (truncated), or a count over
+        255. A malformed step is dropped and raises an error.
+        """
+        given = None if counts is None else tuple(counts)
+        stamps, values = numbers[:_FIRST_COUNT], numbers[_FIRST_COUNT:]
+        known = [*stamps, *(UNKNOWN if value is None else value for value in values)]
+        try:
+            packed = _pack(*(int(value) if isinstance(value, SupportsInt) else value for value in known))
+            if given is None:
+                return packed, b""
+            if len(given) != len(emitted) or not all(_is_count(count) for count in given):
+                raise ValueError("counts do not fit their requests")
+            return packed, array("q", map(int, given)).tobytes()
+        except (struct.error, ValueError, OverflowError):
+            self._drop(1 + sum(tokens for _, tokens in _tokens_in(emitted, given)), MALFORMED)
+            raise
+
+    def _record(self, record: Record) -> None:
+        if self._closed or len(self._records) >= MAX_PENDING_RECORDS:
+            self._refuse(record)
+        else:
+            self._append(record)
+
+    def _refuse(self, record: Record) -> None:
+        self._count_refused(spans_in(record))
+        if kind_of(record) is CHUNK:
+            subject_of(record).recipient.request.lost += spans_in(record)
+
+    def _refuse_step(self, rows: Rows) -> None:
+        self._count_refused(rows.spans)
+        for recipient, tokens in zip(rows.emitted, rows.counts().tolist(), strict=True):
+            if is_sampled(recipient):
+                recipient.request.lost += (
+                    tokens  # without a lock: two threads that emit to one request may lose a count
+                )
+
+    def _count_refused(self, spans: int) -> None:
+        self._drop(spans, SHUTDOWN if self._closed else BUFFER_FULL)
+
+
+def _tokens_in(emitted: Sequence[Recipient], counts: Sequence[int] | None) -> Iterator[tuple[Recipient, int]]:
+    """The sampled requests of a step that may be malformed, and the number of tokens of each."""
+    if counts is None or len(counts) != len(emitted):
+        counts = (1,) * len(emitted)
+    for request, count in zip(emitted, counts, strict=True):
+        if is_sampled(request):
+            yield request, int(count) if _is_count(count) else 1
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, Integral) and 0 <= int(value) <= MAX_TOKENS
