@@ -58,9 +58,22 @@ class Emitted(NamedTuple):
     choices: int = 0
     between: int = 0
 
-    def tpot_ns(self, output_tokens: int | None = None) -> float | None:
-        """The mean gap between the tokens of choices, None without any. `output_tokens` goes before those recorded."""
-        gaps = (self.tokens if output_tokens is None else output_tokens) - (self.choices or 1)
+    def output_tokens(self, ended: RequestEnd) -> int | None:
+        """The number of output tokens: the given one, or else that of the recorded tokens, which for arrivals of chunks
+        is not known.
+        """
+        if ended.output_tokens is None and semconv.ARRIVALS not in ended.attributes:
+            return self.tokens
+        return ended.output_tokens
+
+    def tpot_ns(self, ended: RequestEnd | None = None) -> float | None:
+        """The mean gap between the tokens of choices, None without any. One arrival of several tokens has none."""
+        choices = self.choices or 1
+        tokens = self.tokens if ended is None else self.output_tokens(ended)
+        at_once = ended is not None and semconv.ARRIVALS in ended.attributes and self.tokens <= choices
+        if tokens is None or at_once:
+            return None
+        gaps = tokens - choices
         between = self.between if self.choices else self.last - self.first
         return between / gaps if self.tokens and gaps > 0 else None
 
@@ -110,13 +123,13 @@ def request_parts(
     ints = _given(
         {
             semconv.INPUT_TOKENS: started.input_tokens if ended.input_tokens is None else ended.input_tokens,
-            semconv.OUTPUT_TOKENS: emitted.tokens if ended.output_tokens is None else ended.output_tokens,
+            semconv.OUTPUT_TOKENS: emitted.output_tokens(ended),
             semconv.CACHED_TOKENS: ended.cached_tokens,
             semconv.CACHE_CREATION_TOKENS: ended.cache_creation_tokens,
             semconv.REASONING_TOKENS: ended.reasoning_tokens,
         }
     )
-    if max(ints.values()) >= _LARGEST:
+    if max(ints.values(), default=0) >= _LARGEST:
         ints, rare = {}, dict(ints)
     for phase, start, end in phases.intervals:
         key, times = _PHASE_TIMES[phase], ints if phase in _USUAL_PHASES else rare

@@ -15,6 +15,7 @@ import typer
 from tokentrail.cli import asking, parts
 from tokentrail.cli.asking import AsJson
 from tokentrail.cli.output import console, fail, print_json
+from tokentrail.cli.proxy import proxy
 from tokentrail.cli.processes import PORTS, ProcessFailed, terminated
 from tokentrail.version import __version__
 
@@ -141,6 +142,9 @@ def engine(context: typer.Context) -> None:
 def dashboard(context: typer.Context) -> None:
     """Run the dashboard; TOKENTRAIL_API_URL names the collector's API, options are Streamlit's."""
     _become("dashboard", context)
+
+
+app.command()(proxy)
 
 
 @app.command(context_settings=_OF_PART, add_help_option=False)
