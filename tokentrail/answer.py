@@ -46,7 +46,7 @@ class Answer:
             return (0,) if event else ()
         kind = word(of(event, "type"))
         if error := of(event, "error"):
-            self._fail(error)
+            self.fail(error)
             return ()
         if (choices := of(event, "choices")) is not None:
             self._identify(event)
@@ -63,7 +63,7 @@ class Answer:
         if of(event, "object") == "response":
             return self._response(event)
         if kind == "error":
-            self._fail(event)
+            self.fail(event)
         if kind == "chunk":  # openai's `client.chat.completions.stream` wraps them
             return self.read(of(event, "chunk"))
         return () if kind or isinstance(event, Mapping) else (0,)
@@ -96,7 +96,7 @@ class Answer:
             self.complete = True
             self.reasons[0] = word(of(of(response, "incomplete_details"), "reason")) or status
         if status == "failed":
-            self._fail(of(response, "error"))
+            self.fail(of(response, "error"))
         return (0,)
 
     def _message_event(self, kind: str, event: Any) -> Choices:
@@ -122,7 +122,8 @@ class Answer:
             self.complete = True
         return (0,)
 
-    def _fail(self, error: Any) -> None:
+    def fail(self, error: Any) -> None:
+        """The answer told of an error, and is over."""
         self.error_type = word(of(error, "type")) or word(of(error, "code")) or OTHER_ERROR
         self.complete = True
 

@@ -21,14 +21,20 @@ RawHeaders = Iterable[tuple[bytes, bytes]]
 
 
 def end_to_end(raw: RawHeaders, *without: str) -> CIMultiDict[str]:
-    """The headers to hand on, in their order, with their spelling and with repeated names.
+    """The headers to hand on, in their order. A repeated name keeps its first spelling, since aiohttp's client would
+    take two spellings for one header that changed.
 
-    [(b"X-A", b"1"), (b"Connection", b"x-b"), (b"x-b", b"2")] gives {"X-A": "1"}
+    [(b"X-A", b"1"), (b"Connection", b"x-b"), (b"x-b", b"2"), (b"x-a", b"3")] gives X-A: 1 and X-A: 3
     """
     pairs = [(name.decode("latin-1"), _text(value)) for name, value in raw]
     dropped = HOP_BY_HOP.union(without)
-    named = {word.strip().lower() for name, value in pairs if name.lower() == "connection" for word in value.split(",")}
-    return CIMultiDict((name, value) for name, value in pairs if name.lower() not in dropped | named)
+    for name, value in pairs:
+        if name.lower() == "connection":
+            dropped |= {word.strip().lower() for word in value.split(",")}
+    spelled: dict[str, str] = {}
+    return CIMultiDict(
+        (spelled.setdefault(name.lower(), name), value) for name, value in pairs if name.lower() not in dropped
+    )
 
 
 def label(headers: Mapping[str, str], name: str, salt: str) -> str:

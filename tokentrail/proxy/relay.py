@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any, Final, Protocol
 
 import aiohttp
@@ -40,7 +41,7 @@ class Outcome(Protocol):
 
 
 class Relay:
-    """Hands requests on. `cut` counts those that the end of the proxy cut off."""
+    """Hands requests on. `cut` counts those that had not ended when the time to drain was over."""
 
     def __init__(
         self, settings: ProxySettings, trail: Trail, session: aiohttp.ClientSession, counters: Counters
@@ -51,7 +52,18 @@ class Relay:
         self._counters = counters
         self._base = settings.upstream.rstrip("/")
         self._under_way = 0
+        self._draining = self._expired = False
         self.cut = 0
+
+    async def drain(self, timeout_s: float) -> None:
+        """Waits until no request is under way, or the time is over. Connections end with their next answer."""
+        self._draining = True
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._under_way:
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            self._expired = True
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Serves one request. A request of a recorded API becomes a request of the trail."""
@@ -131,7 +143,7 @@ class Relay:
                 allow_redirects=False,
             )
         except asyncio.CancelledError:
-            self._interrupted(request, ended, complete=False)
+            self._interrupted(ended, complete=False)
             raise
         except TimeoutError:
             ended(error_type=TIMEOUT)
@@ -159,13 +171,15 @@ class Relay:
         headers = end_to_end(upstream.raw_headers)
         request[_GIVEN] = frozenset(name.lower() for name in headers)
         response = web.StreamResponse(status=upstream.status, reason=upstream.reason, headers=headers)
+        if self._draining:
+            response.force_close()
         try:
             await response.prepare(request)
             await self._relay(upstream, response, tap)
             at_ns = now_ns()
             await response.write_eof()
         except asyncio.CancelledError:
-            self._interrupted(request, ended, complete=tap is not None and tap.complete)
+            self._interrupted(ended, complete=tap is not None and tap.complete)
             raise
         except _StalledClient:
             self._counters.refused.labels("slow_client").inc()
@@ -173,7 +187,7 @@ class Relay:
             request.transport.abort()  # type: ignore[union-attr]  # it is there as long as the client is
             return response
         except ConnectionResetError:
-            self._interrupted(request, ended, complete=tap is not None and tap.complete)
+            self._interrupted(ended, complete=tap is not None and tap.complete)
             raise
         except TimeoutError:
             ended(error_type=TIMEOUT)
@@ -205,17 +219,17 @@ class Relay:
                 observe((now_ns() - at_ns) / 1e9)
                 tap.feed(chunk, at_ns)
 
-    def _interrupted(self, request: web.Request, ended: Outcome, *, complete: bool) -> None:
+    def _interrupted(self, ended: Outcome, *, complete: bool) -> None:
         """The client went away, or the time to drain is over. A client may go once the answer has said that it is
         over.
         """
         if complete:
             ended()
-        elif request.transport is None or request.transport.is_closing():
-            ended(status=Status.CANCELLED)
-        else:
+        elif self._expired:
             self.cut += 1
             ended(error_type=SHUTDOWN)
+        else:
+            ended(status=Status.CANCELLED)
 
     def _cut(self, request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
         """Closes the client's connection without an end of the body, so that it sees a broken answer as one."""
@@ -246,7 +260,7 @@ class Relay:
         """RFC 9457, with the member `error` that the clients of both APIs show."""
         title = f"tokentrail proxy: {kind}"
         body = {"title": title, "status": status, "detail": detail, "error": {"type": kind, "message": detail}}
-        return web.json_response(body, status=status, content_type="application/problem+json")
+        return web.Response(body=json.dumps(body).encode(), status=status, content_type="application/problem+json")
 
 
 class _StalledClient(Exception):

@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 KEEPALIVE_S = 4.0
 """Idle upstream connections are closed after it. uvicorn, which most engines use, closes its own after 5 s, and a
 request that meets such an end would fail."""
+CUT_S = 0.1
+"""Time for the requests that are cut off when the time to drain is over."""
 SWITCH_INTERVAL_S = 0.0005
 """The SDK's threads give the interpreter back to the event loop after this time, in place of 5 ms."""
 
@@ -67,6 +69,10 @@ class Proxy:
         """
         self._draining = True
         for runner in self._runners[:1]:
+            for site in list(runner.sites):
+                await site.stop()
+            if self._relay is not None:
+                await self._relay.drain(self._settings.drain_timeout_s)
             await runner.cleanup()
         if self._session is not None:
             await self._session.close()
@@ -79,7 +85,7 @@ class Proxy:
         host, port = address(listen, "address")
         runner = web.AppRunner(
             app, handler_cancellation=True, access_log=None, auto_decompress=False,
-            shutdown_timeout=self._settings.drain_timeout_s,
+            shutdown_timeout=CUT_S,
         )  # fmt: skip
         await runner.setup()
         self._runners.append(runner)

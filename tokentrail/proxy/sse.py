@@ -42,9 +42,9 @@ class Events:
         self._after_return = chunk.endswith(b"\r")
         found = []
         for line in lines:
+            self._size += len(line)
             if self._parts:
                 line, self._parts = b"".join([*self._parts, line]), []
-            self._size += len(line)
             if line:
                 self._field(line)
             elif event := self._dispatch():

@@ -92,8 +92,8 @@ class Tap:
                 self._recording.answer.complete = True
             else:
                 self._event(data, at_ns)
-                if name == b"error":
-                    self._recording.answer.error_type = self._recording.answer.error_type or "error"
+                if name == b"error" and not self._recording.answer.error_type:
+                    self._recording.answer.fail({})
         while events.skipped:
             events.skipped -= 1
             self._readable_in_part()
