@@ -170,8 +170,8 @@ class Recording:
         self.arrivals = 0
         self._several = several
 
-    def event(self, event: Any, at_ns: int) -> None:
-        """An event arrived at `at_ns` (unix ns)."""
+    def event(self, event: Any, at_ns: int | None = None) -> None:
+        """An event arrived at `at_ns` (unix ns; by default now)."""
         for index in self.answer.read(event):
             recipient: Recipient = self.request.choice(index) if self._several else self.request
             recipient.token(1, at_ns)

@@ -193,7 +193,7 @@ def _given(attributes: Mapping[str, Any]) -> dict[str, Any]:
 def _identity(started: RequestStart) -> tuple[Any, ...]:
     return (
         started.operation,
-        started.provider,
+        started.provider or None,
         started.model,
         started.tenant or None,
         started.slo_class or None,

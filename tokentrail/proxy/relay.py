@@ -52,6 +52,8 @@ class Relay:
         self._counters = counters
         self._base = settings.upstream.rstrip("/")
         self._under_way = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._draining = self._expired = False
         self.cut = 0
 
@@ -60,8 +62,7 @@ class Relay:
         self._draining = True
         try:
             async with asyncio.timeout(timeout_s):
-                while self._under_way:
-                    await asyncio.sleep(0.02)
+                await self._idle.wait()
         except TimeoutError:
             self._expired = True
 
@@ -73,6 +74,7 @@ class Relay:
         if self._under_way >= self._settings.max_requests:
             return self._refuse(request, api, arrival_ns, 503, "too_many_requests", "The proxy is at --max-requests.")
         self._under_way += 1
+        self._idle.clear()
         self._counters.in_flight.inc()
         try:
             if api is None:
@@ -82,6 +84,8 @@ class Relay:
             return await self._recorded(request, api, arrival_ns)
         finally:
             self._under_way -= 1
+            if not self._under_way:
+                self._idle.set()
             self._counters.in_flight.dec()
 
     async def _recorded(self, request: web.Request, api: Api, arrival_ns: int) -> web.StreamResponse:

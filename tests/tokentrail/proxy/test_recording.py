@@ -184,7 +184,9 @@ def test_the_responses_api_is_read():
 
 FAILURES = {
     "http": ([b"HTTP/1.1 429 No\r\nContent-Length: 0\r\n\r\n"], "429"),
-    "chat": ([STREAMED, *chunked(delta("a"), b'data: {"error":{"type":"server_error"}}\n\n', DONE), END], "server_error"),
+    "chat": (
+        [STREAMED, *chunked(delta("a"), b'data: {"error":{"type":"server_error"}}\n\n', DONE), END], "server_error",
+    ),
     "anthropic": (
         [STREAMED, *chunked(b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error"}}\n\n'), END],
         "overloaded_error",
