@@ -39,8 +39,8 @@ USAGE = b"data: " + json.dumps(
 
 
 class Upstream:
-    """Sends `script` to each request: bytes, or a number of seconds to wait, or an event to wait for. `requests` holds
-    the head and the body of each. `gone` is set when the peer closes its connection during an answer.
+    """Sends `script` to each request: bytes, or an event to wait for. `requests` holds the head and the body of each.
+    `asked` is set by a request, `gone` when the peer closes its connection during an answer.
     """
 
     def __init__(self, *script, close=False):
@@ -48,7 +48,7 @@ class Upstream:
         self.close = close
         self.requests = []
         self.sent = self.connections = 0
-        self.gone = asyncio.Event()
+        self.asked, self.gone = asyncio.Event(), asyncio.Event()
 
     async def __aenter__(self):
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -66,6 +66,7 @@ class Upstream:
             while True:
                 head = begun + await reader.readuntil(b"\r\n\r\n")
                 self.requests.append((head, await _body(head, reader)))
+                self.asked.set()
                 watch = asyncio.ensure_future(reader.read(1))
                 for part in self.script:
                     if isinstance(part, asyncio.Event):

@@ -9,8 +9,7 @@ from tests.tokentrail.proxy.support import BODY, CHAT, DONE, END, STREAMED, chun
 
 CRLF = b'event: message\r\ndata: {"choices":\r\ndata: []}\r\n\r\n: ping\r\n\r\ndata: [DONE]\r\n\r\n'
 TOOLS = delta() + (
-    b'data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c","function":{"name":"f","arguments":""}}]}}]}'
-    b"\n\n"
+    b'data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c","function":{"name":"f"}}]}}]}\n\n'
     b'data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{\\"a\\":1}"}}]}}]}\n\n'
 )
 BODIES = {

@@ -10,7 +10,15 @@ import pytest
 
 from tests.instrumented_engine.server_support import MODEL, served, tiny_loader
 from tests.tokentrail.proxy.support import (
-    DONE, END, STREAMED, USAGE, Upstream, chunked, delta, proxied, request_span,
+    DONE,
+    END,
+    STREAMED,
+    USAGE,
+    Upstream,
+    chunked,
+    delta,
+    proxied,
+    request_span,
 )  # fmt: skip
 from tokentrail import now_ns, observe, semconv
 from tokentrail.testing import MemoryTrail
@@ -25,7 +33,7 @@ EVENTS = [
     {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hel"}},
     {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "lo"}},
     {"type": "content_block_stop", "index": 0},
-    {"type": "message_delta", "delta": {"stop_reason": "end_turn", "stop_sequence": None}, "usage": {"output_tokens": 7}},
+    {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 7}},
     {"type": "message_stop"},
 ]  # fmt: skip
 MESSAGES = [f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in EVENTS]

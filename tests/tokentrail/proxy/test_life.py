@@ -7,7 +7,18 @@ import aiohttp
 import pytest
 
 from tests.tokentrail.proxy.support import (
-    BODY, CHAT, DONE, END, STREAMED, Client, Upstream, chunked, delta, exchange, proxied, request_span,
+    BODY,
+    CHAT,
+    DONE,
+    END,
+    STREAMED,
+    Client,
+    Upstream,
+    chunked,
+    delta,
+    exchange,
+    proxied,
+    request_span,
 )  # fmt: skip
 from tokentrail import semconv
 from tokentrail.proxy.settings import ProxySettings, WrongSetting
@@ -20,12 +31,6 @@ def outcome(trail):
 
 def first_chunk(answer):
     return b"data:" in answer.body
-
-
-async def until(condition):
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def test_a_client_that_goes_away_closes_the_upstreams_connection_at_once():
@@ -46,7 +51,7 @@ def test_a_client_that_goes_away_before_the_answer_does_the_same():
         async with Upstream(asyncio.Event()) as upstream, proxied(upstream) as proxy:
             async with Client(proxy.url) as client:
                 await client.send()
-                await until(lambda: upstream.requests)
+                await asyncio.wait_for(upstream.asked.wait(), 20)
             await asyncio.wait_for(upstream.gone.wait(), 20)
             return proxy.trail
 
@@ -55,13 +60,15 @@ def test_a_client_that_goes_away_before_the_answer_does_the_same():
 
 def test_a_client_that_goes_away_after_the_end_was_told_was_answered():
     async def run():
-        async with Upstream(STREAMED, *chunked(delta("a", finish="stop"), DONE), asyncio.Event()) as upstream:
-            async with proxied(upstream) as proxy:
-                async with Client(proxy.url) as client:
-                    await client.send()
-                    await client.receive(until=lambda answer: DONE in answer.body)
-                await asyncio.wait_for(upstream.gone.wait(), 20)
-                return proxy.trail
+        async with (
+            Upstream(STREAMED, *chunked(delta("a", finish="stop"), DONE), asyncio.Event()) as upstream,
+            proxied(upstream) as proxy,
+        ):
+            async with Client(proxy.url) as client:
+                await client.send()
+                await client.receive(until=lambda answer: DONE in answer.body)
+            await asyncio.wait_for(upstream.gone.wait(), 20)
+            return proxy.trail
 
     assert outcome(asyncio.run(run())) == ("ok", None, 1)
 
@@ -70,15 +77,16 @@ def test_a_client_that_does_not_read_stops_the_upstream_and_is_cut_off_in_the_en
     piece = chunked(delta("x" * 60_000))
 
     async def run():
-        async with Upstream(STREAMED, *(piece * 400), END) as upstream:
-            async with proxied(upstream, write_timeout_s=1) as proxy, Client(proxy.url) as client:
-                client.writer.transport.get_extra_info("socket").setsockopt(
-                    socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14
-                )
-                await client.send()
-                await asyncio.wait_for(upstream.gone.wait(), 20)
-                async with aiohttp.ClientSession() as session, session.get(f"{proxy.admin_url}/metrics") as page:
-                    return upstream.sent, proxy.trail, await page.text()
+        async with (
+            Upstream(STREAMED, *(piece * 400), END) as upstream,
+            proxied(upstream, write_timeout_s=1) as proxy,
+            Client(proxy.url) as client,
+        ):
+            client.writer.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+            await client.send()
+            await asyncio.wait_for(upstream.gone.wait(), 20)
+            async with aiohttp.ClientSession() as session, session.get(f"{proxy.admin_url}/metrics") as page:
+                return upstream.sent, proxy.trail, await page.text()
 
     sent, trail, metrics = asyncio.run(run())
     assert sent < 16 << 20  # of 24 MB; the kernel's buffers on both sides hold some
@@ -90,11 +98,14 @@ def test_a_slow_client_gets_everything():
     parts = [delta(f"{number:06}" * 2000) for number in range(50)]
 
     async def run():
-        async with Upstream(STREAMED, *chunked(*parts), END) as upstream, proxied(upstream) as proxy:
-            async with Client(proxy.url) as client:
-                await client.send()
-                await asyncio.sleep(0.3)
-                return await client.receive()
+        async with (
+            Upstream(STREAMED, *chunked(*parts), END) as upstream,
+            proxied(upstream) as proxy,
+            Client(proxy.url) as client,
+        ):
+            await client.send()
+            await asyncio.sleep(0.3)
+            return await client.receive()
 
     assert asyncio.run(run()).body == b"".join(parts)
 
@@ -139,25 +150,26 @@ def test_a_body_over_the_limit_is_a_413_and_one_at_the_limit_passes():
 
 
 def test_requests_over_the_limit_get_503_and_count_as_errors():
-    async def run():
-        async with Upstream(STREAMED, *chunked(delta("a")), asyncio.Event()) as upstream:
-            async with (
-                proxied(upstream, max_requests=1) as proxy,
-                Client(proxy.url) as first,
-                Client(proxy.url) as second,
-            ):
-                await first.send()
-                await first.receive(until=first_chunk)
-                await second.send()
-                refused = await second.receive()
-                first.writer.close()
-                await asyncio.wait_for(upstream.gone.wait(), 20)
-                upstream.script = (STREAMED, *chunked(DONE), END)
-                async with Client(proxy.url) as third:
-                    await third.send()
-                    return refused, await third.receive(), proxy.trail
+    async def run(upstream, proxy):
+        async with Client(proxy.url) as first, Client(proxy.url) as second:
+            await first.send()
+            await first.receive(until=first_chunk)
+            await second.send()
+            refused = await second.receive()
+        await asyncio.wait_for(upstream.gone.wait(), 20)
+        upstream.script = (STREAMED, *chunked(DONE), END)
+        async with Client(proxy.url) as third:
+            await third.send()
+            return refused, await third.receive()
 
-    refused, served, trail = asyncio.run(run())
+    async def both():
+        async with (
+            Upstream(STREAMED, *chunked(delta("a")), asyncio.Event()) as upstream,
+            proxied(upstream, max_requests=1) as proxy,
+        ):
+            return *await run(upstream, proxy), proxy.trail
+
+    refused, served, trail = asyncio.run(both())
     assert (refused.status, refused.header("retry-after"), served.status) == (503, ["1"], 200)
     assert refused.json()["error"]["type"] == "too_many_requests"
     ended = [s.attributes.get(semconv.ERROR_TYPE) for s in trail.spans() if semconv.STATUS in s.attributes]
@@ -166,13 +178,16 @@ def test_requests_over_the_limit_get_503_and_count_as_errors():
 
 def test_connections_are_kept_on_both_sides():
     async def run():
-        async with Upstream(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") as upstream:
-            async with proxied(upstream) as proxy, Client(proxy.url) as client:
-                for _ in range(3):
-                    await client.send()
-                    assert (await client.receive()).whole
-                    client.next()
-                return len(upstream.requests), upstream.connections
+        async with (
+            Upstream(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") as upstream,
+            proxied(upstream) as proxy,
+            Client(proxy.url) as client,
+        ):
+            for _ in range(3):
+                await client.send()
+                assert (await client.receive()).whole
+                client.next()
+            return len(upstream.requests), upstream.connections
 
     assert asyncio.run(run()) == (3, 1)
 
@@ -180,20 +195,23 @@ def test_connections_are_kept_on_both_sides():
 def test_stopping_waits_for_requests_under_way_and_takes_no_new_ones():
     async def run(drain_timeout_s):
         go = asyncio.Event()
-        async with Upstream(STREAMED, *chunked(delta("a")), go, *chunked(DONE), END) as upstream:
-            async with proxied(upstream, drain_timeout_s=drain_timeout_s) as proxy, Client(proxy.url) as client:
-                await client.send()
-                await client.receive(until=first_chunk)
-                stopping = asyncio.create_task(proxy.stop())
-                await asyncio.sleep(0.05)
-                async with aiohttp.ClientSession() as session, session.get(f"{proxy.admin_url}/readyz") as ready:
-                    assert ready.status == 503
-                with pytest.raises(OSError):
-                    await Client(proxy.url).__aenter__()
-                if drain_timeout_s > 1:
-                    go.set()
-                rest = await client.receive()
-                return rest.whole, await stopping, proxy.trail
+        async with (
+            Upstream(STREAMED, *chunked(delta("a")), go, *chunked(DONE), END) as upstream,
+            proxied(upstream, drain_timeout_s=drain_timeout_s) as proxy,
+            Client(proxy.url) as client,
+        ):
+            await client.send()
+            await client.receive(until=first_chunk)
+            stopping = asyncio.create_task(proxy.stop())
+            await asyncio.sleep(0.05)
+            async with aiohttp.ClientSession() as session, session.get(f"{proxy.admin_url}/readyz") as ready:
+                assert ready.status == 503
+            with pytest.raises(ConnectionRefusedError):
+                await Client(proxy.url).__aenter__()
+            if drain_timeout_s > 1:
+                go.set()
+            rest = await client.receive()
+            return rest.whole, await stopping, proxy.trail
 
     whole, finished, trail = asyncio.run(run(20))
     assert (whole, finished, outcome(trail)) == (True, True, ("ok", None, 1))
@@ -203,13 +221,16 @@ def test_stopping_waits_for_requests_under_way_and_takes_no_new_ones():
 
 def test_metrics_count_what_passed():
     async def run():
-        async with Upstream(STREAMED, *chunked(delta("a", finish="stop"), DONE), END) as upstream:
-            async with proxied(upstream) as proxy, aiohttp.ClientSession() as session:
-                for path in (CHAT, CHAT, "/v1/models"):
-                    async with session.post(proxy.url + path, json=BODY) as answer:
-                        await answer.read()
-                async with session.get(f"{proxy.admin_url}/metrics") as page:
-                    return await page.text()
+        async with (
+            Upstream(STREAMED, *chunked(delta("a", finish="stop"), DONE), END) as upstream,
+            proxied(upstream) as proxy,
+            aiohttp.ClientSession() as session,
+        ):
+            for path in (CHAT, CHAT, "/v1/models"):
+                async with session.post(proxy.url + path, json=BODY) as answer:
+                    await answer.read()
+            async with session.get(f"{proxy.admin_url}/metrics") as page:
+                return await page.text()
 
     text = asyncio.run(run())
     assert 'tokentrail_proxy_requests_total{operation="chat",outcome="ok"} 2.0' in text

@@ -171,7 +171,8 @@ def test_the_responses_api_is_read():
         {"type": "response.function_call_arguments.delta", "delta": "{"},
         {"type": "response.output_text.done", "text": "a"},
         {"type": "response.incomplete", "response": {
-            "id": "resp_1", "status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}, "usage": usage,
+            "id": "resp_1", "status": "incomplete", "usage": usage,
+            "incomplete_details": {"reason": "max_output_tokens"},
         }},
     )  # fmt: skip
     request, tokens, _ = recorded(STREAMED, *chunked(*parts), END, path="/v1/responses")
