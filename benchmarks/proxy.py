@@ -28,8 +28,8 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -69,6 +69,11 @@ http {
     }
 }
 """
+LITELLM: Final = {
+    "LITELLM_LOG": "ERROR",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",  # it listens on 127.0.0.1, for a minute
+}
 STAMP: Final = re.compile(rb"t=(\d{19})")
 QUANTILES: Final = (50, 90, 99)
 
@@ -117,6 +122,7 @@ def main(
     with ExitStack() as stack:
         upstream, in_step = stack.enter_context(_upstream(False)), stack.enter_context(_upstream(True))
         targets: dict[str, list[Target]] = {"direct": [Target(upstream), Target(in_step)]}
+        peers: dict[str, Callable[[int], AbstractContextManager[Target | None]]]
         peers = {"tokentrail": _tokentrail, "nginx": _nginx, "litellm": partial(_litellm, litellm)}
         for name, start in peers.items():
             started = [stack.enter_context(start(port)) for port in (upstream, in_step)[: 1 + (name != "litellm")]]
@@ -286,7 +292,7 @@ def _litellm(command: str, upstream: int) -> Iterator[Target | None]:
             f"      api_base: http://127.0.0.1:{upstream}/v1\n"
         )
         arguments = [command, "--config", str(config), "--host", "127.0.0.1", "--port", str(port), "--num_workers", "1"]
-        with _running(arguments, {"LITELLM_LOG": "ERROR", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}) as process:
+        with _running(arguments, LITELLM) as process:
             _wait(f"http://127.0.0.1:{port}/health/liveliness", timeout_s=90)
             yield Target(port, process)
 

@@ -38,7 +38,7 @@ class Answer:
         self.response_id = self.model = self.error_type = ""
         self.complete = False
         self.reasons: dict[int, str] = {}
-        self.usage: dict[str, int] = {}
+        self.usage: dict[str, Any] = {}
 
     def read(self, event: Any) -> Choices:
         """Takes an event, and returns the choices that got output by it."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator, Mapping
 from contextlib import nullcontext
 from inspect import isawaitable
 from threading import Lock
 from types import TracebackType
-from typing import Any, Final, TypeVar, cast, overload
+from typing import Any, Final, cast
 
 from opentelemetry.trace import NonRecordingSpan, SpanKind, use_span
 
@@ -17,9 +17,6 @@ from tokentrail.arguments import AttributeValue, Carrier
 from tokentrail.guard import Throttle, logger
 from tokentrail.semconv import CHOICE_COUNT, Status
 from tokentrail.trail import Trail
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 _FINAL: Final = frozenset(
     {"until_done", "get_final_message", "get_final_text", "get_final_completion", "get_final_response"}
@@ -32,10 +29,6 @@ _MAKING: Final = Lock()
 _default: list[Trail] = []
 
 
-@overload
-def observe(source: Callable[[], R], **given: Any) -> R: ...
-@overload
-def observe(source: T, **given: Any) -> T: ...
 def observe(
     source: Any,
     *,

@@ -66,16 +66,20 @@ class Emitted(NamedTuple):
             return self.tokens
         return ended.output_tokens
 
-    def tpot_ns(self, ended: RequestEnd | None = None) -> float | None:
-        """The mean gap between the tokens of choices, None without any. One arrival of several tokens has none."""
-        choices = self.choices or 1
-        tokens = self.tokens if ended is None else self.output_tokens(ended)
-        at_once = ended is not None and semconv.ARRIVALS in ended.attributes and self.tokens <= choices
-        if tokens is None or at_once:
-            return None
-        gaps = tokens - choices
+    def tpot_ns(self, output_tokens: int | None = None) -> float | None:
+        """The mean gap between the tokens of choices, None without any. `output_tokens` goes before those recorded."""
+        gaps = (self.tokens if output_tokens is None else output_tokens) - (self.choices or 1)
         between = self.between if self.choices else self.last - self.first
         return between / gaps if self.tokens and gaps > 0 else None
+
+    def tpot_of(self, ended: RequestEnd) -> float | None:
+        """The same of a request that has ended. Arrivals of chunks have none when the number of tokens is not known, or
+        when all tokens arrived at once.
+        """
+        at_once = self.tokens <= (self.choices or 1)
+        if semconv.ARRIVALS in ended.attributes and (ended.output_tokens is None or at_once):
+            return None
+        return self.tpot_ns(ended.output_tokens)
 
 
 class RequestParts(NamedTuple):

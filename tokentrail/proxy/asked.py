@@ -68,7 +68,8 @@ def read(api: Api, body: bytes, *, ask_usage: bool) -> Asked:
     streams = said.get("stream") is True
     asked.attributes[semconv.REQUEST_STREAM] = streams
     for name, key in _NUMBERS.items():
-        if type(value := said.get(name)) in (int, float):
+        value = said.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
             asked.attributes[key] = float(value)
     if (limit := count(*(said.get(name) for name in _LIMITS))) is not None:
         asked.attributes[semconv.REQUEST_MAX_TOKENS] = limit
