@@ -10,7 +10,8 @@ quantile without one, in the same round; the median of the rounds is published. 
 LiteLLM may not keep up with a hundred on few cores; `chunks_share` says how many of the chunks came in time.
 
 nginx comes from the system (`apt-get install nginx-light`), LiteLLM from an environment of its own
-(`python -m venv litellm && litellm/bin/pip install 'litellm[proxy]'`, then `--litellm litellm/bin/litellm`).
+(`python -m venv litellm && litellm/bin/pip install 'litellm[proxy]'`, then
+`python -m benchmarks.proxy --litellm litellm/bin/litellm`).
 A peer that is not there is skipped.
 """
 

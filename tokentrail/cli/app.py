@@ -15,8 +15,8 @@ import typer
 from tokentrail.cli import asking, parts
 from tokentrail.cli.asking import AsJson
 from tokentrail.cli.output import console, fail, print_json
-from tokentrail.cli.proxy import proxy
 from tokentrail.cli.processes import PORTS, ProcessFailed, terminated
+from tokentrail.cli.proxy import proxy
 from tokentrail.version import __version__
 
 app = typer.Typer(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
+
+from tokentrail.cli.output import fail
+from tokentrail.cli.processes import ProcessFailed
 
 
 def proxy(
@@ -35,7 +38,7 @@ def proxy(
         from tokentrail.proxy.server import run
         from tokentrail.proxy.settings import ProxySettings, WrongSetting
     except ImportError as error:
-        _fail(f"{error.name} is not installed; try: pip install 'tokentrail[proxy]'")
+        fail(ProcessFailed(f"{error.name} is not installed; try: pip install 'tokentrail[proxy]'"))
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     try:
         settings = ProxySettings(
@@ -58,11 +61,6 @@ def proxy(
     except WrongSetting as error:
         raise typer.BadParameter(str(error)) from error
     except OSError as error:
-        _fail(str(error))
+        fail(error)
     if not finished:
-        _fail("requests were cut off, or not all spans could be sent")
-
-
-def _fail(message: str) -> NoReturn:
-    typer.echo(f"error: {message}", err=True)
-    raise typer.Exit(1)
+        fail(ProcessFailed("requests were cut off, or not all spans could be sent"))

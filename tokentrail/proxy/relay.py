@@ -94,6 +94,8 @@ class Relay:
                 body = await request.read()
         except web.HTTPRequestEntityTooLarge:
             return self._refuse(request, api, arrival_ns, 413, "body_too_large", "The request is over --max-body-mib.")
+        except web.RequestPayloadError:
+            return self._refuse(request, api, arrival_ns, 400, "broken_body", "The request's body is not whole.")
         except TimeoutError:
             return self._refuse(request, api, arrival_ns, 408, "slow_request", "The request did not arrive in time.")
         asked = read(api, body, ask_usage=self._settings.ask_usage)

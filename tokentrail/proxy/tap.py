@@ -64,6 +64,8 @@ class Tap:
                 chunk = self._inflate.decompress(chunk, MAX_INFLATED)
                 if self._inflate.unconsumed_tail:
                     self._give_up("too_large")
+                elif self._inflate.unused_data:
+                    self._give_up("encoding")  # a second gzip member, or rubbish
             if self._events is not None:
                 self._stream(self._events, chunk, at_ns)
             elif self._body is not None:

@@ -176,6 +176,15 @@ def test_requests_over_the_limit_get_503_and_count_as_errors():
     assert sorted(ended, key=str) == ["503", None, None]
 
 
+def test_a_broken_body_is_a_400():
+    async def run():
+        async with Upstream(STREAMED, END) as upstream, proxied(upstream) as proxy, Client(proxy.url) as client:
+            client.writer.write(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n".encode())
+            return (await client.reader.readline()).split()[1], upstream.requests
+
+    assert asyncio.run(run()) == (b"400", [])
+
+
 def test_connections_are_kept_on_both_sides():
     async def run():
         async with (

@@ -92,6 +92,13 @@ def test_an_answer_that_cannot_be_read_is_a_success_whose_numbers_are_not_known(
         assert semconv.TIME_TO_FIRST_TOKEN not in request.attributes
 
 
+def test_a_second_gzip_member_is_not_read_and_makes_no_failure():
+    packed = gzip.compress(delta("a")) + gzip.compress(delta("b", finish="stop"))
+    head = STREAMED.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")
+    request, tokens, _ = recorded(head, *chunked(packed), END)
+    assert (request.attributes[semconv.STATUS], len(tokens)) == ("ok", 1)
+
+
 def test_a_fault_while_reading_reaches_neither_the_bytes_nor_the_next_chunk(monkeypatch):
     def fault(*_):
         raise RuntimeError("a fault of ours")
