@@ -17,7 +17,7 @@ class Counters:
     def __init__(self, trail: Trail) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
-            "tokentrail_proxy_requests_total", "Requests by API and outcome (ok, error, cancelled); `passed`: not recorded.",
+            "tokentrail_proxy_requests_total", "Requests by API and outcome; `passed`: not recorded.",
             ["operation", "outcome"], registry=self.registry,
         )  # fmt: skip
         self.in_flight = Gauge("tokentrail_proxy_requests_in_flight", "Requests under way.", registry=self.registry)
@@ -26,7 +26,7 @@ class Counters:
             registry=self.registry,
         )  # fmt: skip
         self.unread = Counter(
-            "tokentrail_proxy_unread_total", "Parts of requests and answers that passed and could not be read, by reason.",
+            "tokentrail_proxy_unread_total", "Parts that passed and could not be read, by reason.",
             ["reason"], registry=self.registry,
         )  # fmt: skip
         self.held = Histogram(
@@ -49,9 +49,9 @@ class _TrailStats(Collector):
     def collect(self) -> Iterator[Metric]:
         """Reads them once for each scrape."""
         stats = self._trail.stats
-        yield CounterMetricFamily("tokentrail_proxy_spans_exported_total", "Spans that were sent.", value=stats.exported)
+        yield CounterMetricFamily("tokentrail_proxy_spans_exported_total", "Spans sent.", value=stats.exported)
         yield GaugeMetricFamily("tokentrail_proxy_spans_queued", "Spans that wait to be sent.", value=stats.queued)
-        dropped = CounterMetricFamily("tokentrail_proxy_spans_dropped_total", "Spans that were lost.", labels=["reason"])
+        dropped = CounterMetricFamily("tokentrail_proxy_spans_dropped_total", "Spans lost.", labels=["reason"])
         for reason, spans in stats.drops.items():
             dropped.add_metric([reason], spans)
         yield dropped
