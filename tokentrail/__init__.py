@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tokentrail.config import Settings
     from tokentrail.export import TrailStats
     from tokentrail.http import Endpoint
+    from tokentrail.observed import observe
     from tokentrail.request import Choice, RequestTrail
     from tokentrail.sampling import Sampling, Thresholds
     from tokentrail.semconv import KvEvent, Phase, Status
@@ -34,6 +35,7 @@ _MODULES = {
     "Trail": "trail",
     "TrailStats": "export",
     "now_ns": "clock",
+    "observe": "observed",  # a module of that name would take the function's place
 }
 
 __all__ = [
@@ -51,6 +53,7 @@ __all__ = [
     "TrailStats",
     "__version__",
     "now_ns",
+    "observe",
 ]
 
 

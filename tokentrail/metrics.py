@@ -140,7 +140,7 @@ class Metrics:
             attributes = self._attributes_of(request, ended, "")
             if emitted.tokens:
                 self._ttft.record((emitted.first - arrival) / 1e9, attributes)
-            if (tpot_ns := emitted.tpot_ns(ended.output_tokens)) is not None:
+            if (tpot_ns := emitted.tpot_of(ended)) is not None:
                 self._tpot.record(tpot_ns / 1e9, attributes)
         else:
             attributes = self._attributes_of(request, ended, ended.error_type or str(ended.status))

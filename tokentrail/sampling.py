@@ -83,7 +83,7 @@ class Sampling:
         """
         ended = request.ended
         failed = ended is not None and ended.status is Status.ERROR
-        tpot_ns = emitted.tpot_ns(ended.output_tokens if ended else None)
+        tpot_ns = emitted.tpot_of(ended) if ended else emitted.tpot_ns()
         slow = tpot_ns is not None and any(_over(tpot_ns, given.tpot_s) for given in self._of(request))
         if failed or preempted or slow or self._is_late(request, emitted, end):
             return 1.0

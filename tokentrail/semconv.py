@@ -126,6 +126,9 @@ CHOICES: Final = "tokentrail.choices"
 TIME_BETWEEN_TOKENS: Final = "tokentrail.time_between_tokens"
 """Seconds (double) from the first token of a choice to its last, summed over the choices; absent for a request with one
 answer. TPOT = this / (output tokens - choices)."""
+ARRIVALS: Final = "tokentrail.arrivals"
+"""Number of chunks with output, of a request that a proxy or a client recorded. Its token spans are the arrivals of
+these chunks, so their number is not the number of output tokens, which is absent unless the answer told it."""
 DROPPED_TOKENS: Final = "tokentrail.dropped_tokens"
 """Number of the request's tokens that were lost for want of room; absent when there are none. The request's counts and
 times are those of the tokens that were recorded, also of the ones that were lost later."""

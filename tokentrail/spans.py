@@ -72,11 +72,28 @@ class Emitted(NamedTuple):
     choices: int = 0
     between: int = 0
 
+    def output_tokens(self, ended: RequestEnd) -> int | None:
+        """The number of output tokens: the given one, or else that of the recorded tokens, which for arrivals of chunks
+        is not known.
+        """
+        if ended.output_tokens is None and semconv.ARRIVALS not in ended.attributes:
+            return self.tokens
+        return ended.output_tokens
+
     def tpot_ns(self, output_tokens: int | None = None) -> float | None:
         """The mean gap between the tokens of choices, None without any. `output_tokens` goes before those recorded."""
         gaps = (self.tokens if output_tokens is None else output_tokens) - (self.choices or 1)
         between = self.between if self.choices else self.last - self.first
         return between / gaps if self.tokens and gaps > 0 else None
+
+    def tpot_of(self, ended: RequestEnd) -> float | None:
+        """The same of a request that has ended. Arrivals of chunks have none when the number of tokens is not known, or
+        when all tokens arrived at once.
+        """
+        at_once = self.tokens <= (self.choices or 1)
+        if semconv.ARRIVALS in ended.attributes and (ended.output_tokens is None or at_once):
+            return None
+        return self.tpot_ns(ended.output_tokens)
 
 
 RequestParts = tuple[Sequence[int], Sequence[float], bytes]
@@ -116,7 +133,7 @@ def request_parts(
     started = request.started
     arrival = started.arrival_ns
     rare: dict[str, Any] = {}
-    output = emitted.tokens if ended.output_tokens is None else ended.output_tokens
+    output = emitted.output_tokens(ended)
     given = started.input_tokens if ended.input_tokens is None else ended.input_tokens
     counts = [
         UNKNOWN if count is None else count
@@ -194,7 +211,7 @@ def _given(attributes: Mapping[str, Any]) -> dict[str, Any]:
 def _identity(started: RequestStart) -> tuple[Any, ...]:
     return (
         started.operation,
-        started.provider,
+        started.provider or None,
         started.model,
         started.tenant or None,
         started.slo_class or None,
@@ -205,7 +222,7 @@ def _usual_values(started: RequestStart, ended: RequestEnd) -> tuple[Any, ...]:
     reasons = ended.finish_reasons
     return (
         started.operation,
-        started.provider,
+        started.provider or None,
         started.model,
         started.tenant or None,
         started.slo_class or None,

@@ -127,7 +127,7 @@ class Trail(Recorder):
     ) -> RequestTrail:
         """Records the arrival of a request (`arrival_ns` in unix ns; by default now). It continues the trace of
         `carrier` (HTTP headers with a W3C `traceparent`), or else of the current OpenTelemetry span. Sampling is
-        decided here, once; the sampler sees the attributes. `kind` is CLIENT for proxies and client wrappers.
+        decided here, once; the sampler sees the attributes. `kind` is CLIENT for client wrappers.
 
         An argument that cannot be used is left out, logged and counted in `stats.errors`. A request without a usable
         arrival is not recorded, since all its latencies would be wrong.

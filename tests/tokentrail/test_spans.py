@@ -162,3 +162,20 @@ def test_what_a_sampler_sees_are_the_attributes_of_the_start(trail):
 def test_tpot_counts_the_gaps_within_choices(emitted, tpot):
     assert emitted.tpot_ns() == tpot
     assert Emitted(1, 10, 30).tpot_ns(3) == 10
+
+
+@pytest.mark.parametrize(
+    ("emitted", "output_tokens", "tpot"),
+    [
+        (Emitted(3, 10, 40), 11, 3),
+        (Emitted(3, 10, 40), None, None),  # arrivals are no tokens
+        (Emitted(1, 10, 10), 11, None),  # all at once: there is no time between them
+        (Emitted(2, 10, 40, choices=2, between=30), 11, None),
+        (Emitted(3, 10, 40, choices=2, between=30), 12, 3),
+    ],
+)
+def test_arrivals_have_a_tpot_only_with_a_number_of_tokens_and_time_between_them(trail, emitted, output_tokens, tpot):
+    request = start(trail)
+    request.end(T0, output_tokens=output_tokens, attributes={semconv.ARRIVALS: emitted.tokens})
+    assert emitted.tpot_of(request.ended) == tpot
+    assert emitted.output_tokens(request.ended) == output_tokens

@@ -13,7 +13,7 @@ from collector.store.insert import insert_otlp
 from collector.store.schema import apply_schema
 from tests.support.collector import Collector
 from tests.tokentrail.support import MS, T0, start
-from tokentrail import KvEvent, Phase, Trail, now_ns
+from tokentrail import KvEvent, Phase, Trail, now_ns, semconv
 from tokentrail.config import Settings
 from tokentrail.http import Endpoint
 from tokentrail.testing import MemoryTrail
@@ -37,6 +37,20 @@ def insert(store, trail):
     for body in trail.transport.bodies:
         insert_otlp(store, TRACES, body, f"segment-{next(SEGMENTS)}")
     trail.transport.bodies.clear()
+
+
+@pytest.mark.parametrize(
+    ("stamps", "output_tokens", "tpot_ns"), [((1, 3), 11, MS / 5), ((1, 3), None, None), ((3,), 11, None)]
+)
+def test_arrivals_have_a_tpot_only_with_a_number_of_tokens_and_time_between_them(store, stamps, output_tokens, tpot_ns):
+    store.client().command("TRUNCATE TABLE requests")
+    trail = MemoryTrail()
+    request = start(trail)
+    request.tokens([T0 + stamp * MS for stamp in stamps])
+    request.end(T0 + 3 * MS, output_tokens=output_tokens, attributes={semconv.ARRIVALS: len(stamps)})
+    insert(store, trail)
+    (row,) = store.query("SELECT output_tokens, ttft_ns, tpot_ns FROM requests").result_rows
+    assert row == (output_tokens, stamps[0] * MS, tpot_ns)
 
 
 @pytest.mark.parametrize(("kind", "vantage"), [(SpanKind.SERVER, "server"), (SpanKind.CLIENT, "client")])

@@ -16,6 +16,7 @@ from tokentrail.cli import asking, parts
 from tokentrail.cli.asking import AsJson
 from tokentrail.cli.output import console, fail, print_json
 from tokentrail.cli.processes import PORTS, ProcessFailed, terminated
+from tokentrail.cli.proxy import proxy
 from tokentrail.version import __version__
 
 app = typer.Typer(
@@ -141,6 +142,9 @@ def engine(context: typer.Context) -> None:
 def dashboard(context: typer.Context) -> None:
     """Run the dashboard; TOKENTRAIL_API_URL names the collector's API, options are Streamlit's."""
     _become("dashboard", context)
+
+
+app.command()(proxy)
 
 
 @app.command(context_settings=_OF_PART, add_help_option=False)

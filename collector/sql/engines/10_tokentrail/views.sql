@@ -46,6 +46,8 @@ WITH
     if(mapContains(number, 'tokentrail.time_between_tokens'),
         toFloat64(nanoseconds(number['tokentrail.time_between_tokens'], duration_ns * choices)),
         toFloat64(last_ns) - toFloat64(first_ns)) AS between_ns,
+    -- A single arrival of all tokens has no time between them.
+    mapContains(number, 'tokentrail.arrivals') AND number['tokentrail.arrivals'] <= choices AS at_once,
     reported('tokentrail.sampling.weight') AS sent_weight
 SELECT
     end, start, trace_id, span_id, parent_span_id,
@@ -66,7 +68,7 @@ SELECT
     counted('gen_ai.usage.reasoning.output_tokens') AS reasoning_tokens,
     accurateCastOrNull(number['tokentrail.preemptions'], 'UInt32') AS preemptions,
     first_ns AS ttft_ns,
-    if(choices >= 1 AND n > choices AND between_ns >= 0, between_ns / (n - choices), NULL) AS tpot_ns,
+    if(choices >= 1 AND n > choices AND between_ns >= 0 AND NOT at_once, between_ns / (n - choices), NULL) AS tpot_ns,
     duration_ns AS e2e_ns,
     phase_ns(number['tokentrail.phase_time.queued']) AS queue_ns,
     phase_ns(number['tokentrail.phase_time.cold_start']) AS cold_start_ns,

@@ -1,0 +1,270 @@
+"""Cancellation, back-pressure, time-outs, limits, and the end of the proxy."""
+
+import asyncio
+import socket
+
+import aiohttp
+import pytest
+
+from tests.tokentrail.proxy.support import (
+    BODY,
+    CHAT,
+    DONE,
+    END,
+    STREAMED,
+    Client,
+    Upstream,
+    chunked,
+    delta,
+    exchange,
+    proxied,
+    request_span,
+)  # fmt: skip
+from tokentrail import semconv
+from tokentrail.proxy.settings import ProxySettings, WrongSetting
+
+
+def outcome(trail):
+    request, tokens = request_span(trail)
+    return request.attributes[semconv.STATUS], request.attributes.get(semconv.ERROR_TYPE), len(tokens)
+
+
+def first_chunk(answer):
+    return b"data:" in answer.body
+
+
+def test_a_client_that_goes_away_closes_the_upstreams_connection_at_once():
+    async def run():
+        never = asyncio.Event()
+        async with Upstream(STREAMED, *chunked(delta("a")), never) as upstream, proxied(upstream) as proxy:
+            async with Client(proxy.url) as client:
+                await client.send()
+                await client.receive(until=first_chunk)
+            await asyncio.wait_for(upstream.gone.wait(), 20)
+            return proxy.trail
+
+    assert outcome(asyncio.run(run())) == ("cancelled", None, 1)
+
+
+def test_a_client_that_goes_away_before_the_answer_does_the_same():
+    async def run():
+        async with Upstream(asyncio.Event()) as upstream, proxied(upstream) as proxy:
+            async with Client(proxy.url) as client:
+                await client.send()
+                await asyncio.wait_for(upstream.asked.wait(), 20)
+            await asyncio.wait_for(upstream.gone.wait(), 20)
+            return proxy.trail
+
+    assert outcome(asyncio.run(run())) == ("cancelled", None, 0)
+
+
+def test_a_client_that_goes_away_after_the_end_was_told_was_answered():
+    async def run():
+        async with (
+            Upstream(STREAMED, *chunked(delta("a", finish="stop"), DONE), asyncio.Event()) as upstream,
+            proxied(upstream) as proxy,
+        ):
+            async with Client(proxy.url) as client:
+                await client.send()
+                await client.receive(until=lambda answer: DONE in answer.body)
+            await asyncio.wait_for(upstream.gone.wait(), 20)
+            return proxy.trail
+
+    assert outcome(asyncio.run(run())) == ("ok", None, 1)
+
+
+def test_a_client_that_does_not_read_stops_the_upstream_and_is_cut_off_in_the_end():
+    piece = chunked(delta("x" * 60_000))
+
+    async def run():
+        async with (
+            Upstream(STREAMED, *(piece * 400), END) as upstream,
+            proxied(upstream, write_timeout_s=1) as proxy,
+            Client(proxy.url) as client,
+        ):
+            client.writer.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+            await client.send()
+            await asyncio.wait_for(upstream.gone.wait(), 20)
+            async with aiohttp.ClientSession() as session, session.get(f"{proxy.admin_url}/metrics") as page:
+                return upstream.sent, proxy.trail, await page.text()
+
+    sent, trail, metrics = asyncio.run(run())
+    assert sent < 16 << 20  # of 24 MB; the kernel's buffers on both sides hold some
+    assert outcome(trail)[0] == "cancelled"
+    assert 'tokentrail_proxy_refused_total{reason="slow_client"} 1.0' in metrics
+
+
+def test_a_slow_client_gets_everything():
+    parts = [delta(f"{number:06}" * 2000) for number in range(50)]
+
+    async def run():
+        async with (
+            Upstream(STREAMED, *chunked(*parts), END) as upstream,
+            proxied(upstream) as proxy,
+            Client(proxy.url) as client,
+        ):
+            await client.send()
+            await asyncio.sleep(0.3)
+            return await client.receive()
+
+    assert asyncio.run(run()).body == b"".join(parts)
+
+
+def test_an_upstream_that_is_away_is_a_502():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+
+    async def run():
+        async with proxied(url) as proxy, Client(proxy.url) as client:
+            await client.send()
+            return await client.receive(), proxy.trail
+
+    answer, trail = asyncio.run(run())
+    assert answer.status == 502
+    assert answer.header("content-type") == ["application/problem+json"]
+    assert answer.json()["error"]["type"] == answer.json()["title"].rpartition(" ")[2] == "upstream_unreachable"
+    assert outcome(trail) == ("error", "upstream_unreachable", 0)
+
+
+@pytest.mark.parametrize("script", [[b"", asyncio.Event()], [STREAMED, *chunked(delta("a")), asyncio.Event()]])
+def test_an_upstream_that_is_silent_ends_with_the_read_time_out(script):
+    answer, _, trail = exchange(*script[:-1], asyncio.Event(), read_timeout_s=0.2)
+    began = len(script) > 2
+    assert (answer.status, answer.whole) == ((200, False) if began else (504, True))
+    assert outcome(trail) == ("error", "upstream_timeout", int(began))
+
+
+def test_an_upstream_that_speaks_no_http_is_a_502():
+    answer, _, trail = exchange(b"SSH-2.0-OpenSSH\r\n\r\n", close=True)
+    assert (answer.status, outcome(trail)) == (502, ("error", "upstream_unreachable", 0))
+
+
+def test_a_body_over_the_limit_is_a_413_and_one_at_the_limit_passes():
+    for extra, status in ((0, 200), (1, 413)):
+        body = b"x" * ((1 << 20) + extra)
+        answer, seen, trail = exchange(STREAMED, *chunked(DONE), END, body=body, max_body_mib=1)
+        assert answer.status == status
+        assert (seen is None) == (status == 413)
+        assert outcome(trail)[:2] == (("ok", None) if status == 200 else ("error", "413"))
+
+
+def test_requests_over_the_limit_get_503_and_count_as_errors():
+    async def run(upstream, proxy):
+        async with Client(proxy.url) as first, Client(proxy.url) as second:
+            await first.send()
+            await first.receive(until=first_chunk)
+            await second.send()
+            refused = await second.receive()
+        await asyncio.wait_for(upstream.gone.wait(), 20)
+        upstream.script = (STREAMED, *chunked(DONE), END)
+        async with Client(proxy.url) as third:
+            await third.send()
+            return refused, await third.receive()
+
+    async def both():
+        async with (
+            Upstream(STREAMED, *chunked(delta("a")), asyncio.Event()) as upstream,
+            proxied(upstream, max_requests=1) as proxy,
+        ):
+            return *await run(upstream, proxy), proxy.trail
+
+    refused, served, trail = asyncio.run(both())
+    assert (refused.status, refused.header("retry-after"), served.status) == (503, ["1"], 200)
+    assert refused.json()["error"]["type"] == "too_many_requests"
+    ended = [s.attributes.get(semconv.ERROR_TYPE) for s in trail.spans() if semconv.STATUS in s.attributes]
+    assert sorted(ended, key=str) == ["503", None, None]
+
+
+def test_a_broken_body_is_a_400():
+    async def run():
+        async with Upstream(STREAMED, END) as upstream, proxied(upstream) as proxy, Client(proxy.url) as client:
+            client.writer.write(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n".encode())
+            return (await client.reader.readline()).split()[1], upstream.requests
+
+    assert asyncio.run(run()) == (b"400", [])
+
+
+def test_connections_are_kept_on_both_sides():
+    async def run():
+        async with (
+            Upstream(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") as upstream,
+            proxied(upstream) as proxy,
+            Client(proxy.url) as client,
+        ):
+            for _ in range(3):
+                await client.send()
+                assert (await client.receive()).whole
+                client.next()
+            return len(upstream.requests), upstream.connections
+
+    assert asyncio.run(run()) == (3, 1)
+
+
+def test_stopping_waits_for_requests_under_way_and_takes_no_new_ones():
+    async def run(drain_timeout_s):
+        go = asyncio.Event()
+        async with (
+            Upstream(STREAMED, *chunked(delta("a")), go, *chunked(DONE), END) as upstream,
+            proxied(upstream, drain_timeout_s=drain_timeout_s) as proxy,
+            Client(proxy.url) as client,
+        ):
+            await client.send()
+            await client.receive(until=first_chunk)
+            stopping = asyncio.create_task(proxy.stop())
+            await asyncio.sleep(0.05)
+            async with aiohttp.ClientSession() as session, session.get(f"{proxy.admin_url}/readyz") as ready:
+                assert ready.status == 503
+            with pytest.raises(ConnectionRefusedError):
+                await Client(proxy.url).__aenter__()
+            if drain_timeout_s > 1:
+                go.set()
+            rest = await client.receive()
+            return rest.whole, await stopping, proxy.trail
+
+    whole, finished, trail = asyncio.run(run(20))
+    assert (whole, finished, outcome(trail)) == (True, True, ("ok", None, 1))
+    whole, finished, trail = asyncio.run(run(0.3))
+    assert (whole, finished, outcome(trail)) == (False, False, ("error", "proxy_shutdown", 1))
+
+
+def test_metrics_count_what_passed():
+    async def run():
+        async with (
+            Upstream(STREAMED, *chunked(delta("a", finish="stop"), DONE), END) as upstream,
+            proxied(upstream) as proxy,
+            aiohttp.ClientSession() as session,
+        ):
+            for path in (CHAT, CHAT, "/v1/models"):
+                async with session.post(proxy.url + path, json=BODY) as answer:
+                    await answer.read()
+            async with session.get(f"{proxy.admin_url}/metrics") as page:
+                return await page.text()
+
+    text = asyncio.run(run())
+    assert 'tokentrail_proxy_requests_total{operation="chat",outcome="ok"} 2.0' in text
+    assert 'tokentrail_proxy_requests_total{operation="",outcome="passed"} 1.0' in text
+    assert "tokentrail_proxy_requests_in_flight 0.0" in text
+    assert "tokentrail_proxy_chunk_seconds_count" in text
+
+
+def test_wrong_settings_are_named():
+    for given, name in (
+        ({"upstream": "ftp://x"}, "--upstream"),
+        ({"upstream": "http://key@x"}, "--upstream"),
+        ({"upstream": "http://x", "listen": "8000"}, "--listen"),
+        ({"upstream": "http://x", "admin": "h:99999"}, "--admin"),
+        ({"upstream": "http://x", "max_requests": 0}, "--max-requests"),
+        ({"upstream": "http://x", "read_timeout_s": 0}, "--read-timeout"),
+    ):
+        with pytest.raises(WrongSetting, match=name):
+            ProxySettings(**given)
+
+
+def test_the_engine_is_named_by_the_setting_or_the_upstream():
+    names = [
+        ProxySettings(upstream="https://api.openai.com").engine_name,
+        ProxySettings(upstream="http://gpu-1:8000/x").engine_name,
+        ProxySettings(upstream="http://gpu-1:8000", engine="vllm").engine_name,
+    ]
+    assert names == ["openai", "gpu-1", "vllm"]

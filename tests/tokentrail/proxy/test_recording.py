@@ -1,0 +1,266 @@
+"""A request that passes becomes a request of the trail, with the numbers that its answer tells and no others."""
+
+import gzip
+import json
+
+import pytest
+
+from tests.tokentrail.proxy.support import (
+    BODY,
+    CHAT,
+    DONE,
+    END,
+    STREAMED,
+    USAGE,
+    chunked,
+    delta,
+    exchange,
+    request_span,
+)
+from tokentrail import semconv
+from tokentrail.proxy import asked, tap
+
+JSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+
+
+def recorded(*script, **given):
+    _, seen, trail = exchange(*script, **given)
+    return *request_span(trail), seen
+
+
+def events(*events):
+    return [b"data: " + json.dumps(event).encode() + b"\n\n" for event in events]
+
+
+def test_a_stream_with_usage_is_a_request_with_its_tokens():
+    parts = (delta(), delta("a"), delta("b"), delta("c"), delta(finish="stop"), USAGE, DONE)
+    request, tokens, _ = recorded(STREAMED, *chunked(*parts), END)
+    given = request.attributes
+    assert request.name == "chat m"
+    assert request.message.kind == 2  # SERVER
+    assert request.resource[semconv.ENGINE] == "e"
+    assert given[semconv.STATUS] == "ok"
+    assert (
+        given[semconv.ARRIVALS] == len(tokens) == 3
+    )  # neither the first chunk, which names the role, nor the last ones
+    assert (given[semconv.INPUT_TOKENS], given[semconv.OUTPUT_TOKENS]) == (7, 40)
+    assert (given[semconv.RESPONSE_ID], given[semconv.RESPONSE_MODEL]) == ("chatcmpl-1", "m-2")
+    assert given[semconv.FINISH_REASON] == "stop"
+    assert given[semconv.REQUEST_STREAM] is True
+    assert given[semconv.PROVIDER_NAME] == "openai"
+    assert given[semconv.SERVER_ADDRESS] == "127.0.0.1"
+    assert 0 < tokens[0].duration_ns < sum(token.duration_ns for token in tokens) < request.duration_ns
+    assert given[semconv.TIME_TO_FIRST_TOKEN] == pytest.approx(tokens[0].duration_ns / 1e9)
+
+
+def test_without_usage_the_number_of_tokens_is_not_known():
+    request, tokens, _ = recorded(STREAMED, *chunked(delta("a"), delta("b", finish="stop"), DONE), END)
+    assert len(tokens) == 2
+    assert request.attributes[semconv.ARRIVALS] == 2
+    assert semconv.OUTPUT_TOKENS not in request.attributes
+    assert semconv.INPUT_TOKENS not in request.attributes
+
+
+def test_events_that_are_cut_anywhere_are_read():
+    body = delta("é") + delta("🚀", finish="length") + USAGE + DONE
+    request, tokens, _ = recorded(STREAMED, *chunked(*(body[at : at + 9] for at in range(0, len(body), 9))), END)
+    assert len(tokens) == 2
+    assert (request.attributes[semconv.FINISH_REASON], request.attributes[semconv.OUTPUT_TOKENS]) == ("length", 40)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_a_compressed_stream_is_read(encoding):
+    import zlib
+
+    body = delta("a") + delta("b", finish="stop") + USAGE + DONE
+    packed = (gzip if encoding == "gzip" else zlib).compress(body)
+    head = STREAMED.replace(b"\r\n\r\n", f"\r\nContent-Encoding: {encoding}\r\n\r\n".encode())
+    request, _, _ = recorded(head, *chunked(packed[:15], packed[15:]), END)
+    assert (request.attributes[semconv.OUTPUT_TOKENS], request.attributes[semconv.ARRIVALS]) == (40, 2)
+
+
+def test_an_answer_that_cannot_be_read_is_a_success_whose_numbers_are_not_known():
+    for name, head in (
+        ("encoding", STREAMED.replace(b"\r\n\r\n", b"\r\nContent-Encoding: zstd\r\n\r\n")),
+        ("content_type", STREAMED.replace(b"text/event-stream", b"audio/mpeg")),
+    ):
+        answer, _, trail = exchange(head, *chunked(b"\x00\x01"), END)
+        request, tokens = request_span(trail)
+        assert answer.body == b"\x00\x01"
+        assert (request.attributes[semconv.STATUS], tokens) == ("ok", []), name
+        assert semconv.OUTPUT_TOKENS not in request.attributes
+        assert semconv.TIME_TO_FIRST_TOKEN not in request.attributes
+
+
+def test_a_second_gzip_member_is_not_read_and_makes_no_failure():
+    packed = gzip.compress(delta("a")) + gzip.compress(delta("b", finish="stop"))
+    head = STREAMED.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")
+    request, tokens, _ = recorded(head, *chunked(packed), END)
+    assert (request.attributes[semconv.STATUS], len(tokens)) == ("ok", 1)
+
+
+def test_a_fault_while_reading_reaches_neither_the_bytes_nor_the_next_chunk(monkeypatch):
+    def fault(*_):
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(tap.Tap, "_stream", fault)
+    answer, _, trail = exchange(STREAMED, *chunked(delta("a"), delta("b"), DONE), END)
+    assert (answer.body, answer.whole) == (delta("a") + delta("b") + DONE, True)
+    assert request_span(trail)[0].attributes[semconv.STATUS] == "ok"
+
+
+def test_events_and_bodies_that_are_too_large_pass_and_are_not_read(monkeypatch):
+    monkeypatch.setattr(tap, "MAX_BODY_BYTES", 100)
+    large = json.dumps({"choices": [], "x": "y" * 200, "usage": {"completion_tokens": 3}}).encode()
+    answer, _, trail = exchange(JSON % (len(large), large))
+    assert answer.body == large
+    assert semconv.OUTPUT_TOKENS not in request_span(trail)[0].attributes
+    monkeypatch.setattr(asked, "MAX_READ_BYTES", 10)
+    request, _, (_, got) = recorded(STREAMED, *chunked(DONE), END)
+    assert json.loads(got) == BODY
+    assert request.name == "chat "
+
+
+def test_an_answer_that_is_not_streamed_arrives_with_its_last_byte():
+    said = {
+        "id": "x", "model": "m-2", "object": "chat.completion",
+        "choices": [{"index": 0, "message": {"content": "ab"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 9, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 4},
+                  "completion_tokens_details": {"reasoning_tokens": 2}},
+    }  # fmt: skip
+    body = json.dumps(said).encode()
+    request, tokens, _ = recorded(JSON % (len(body), body), body={"model": "m", "max_tokens": 9, "temperature": 1})
+    given = request.attributes
+    assert [token.duration_ns for token in tokens] == [request.duration_ns]
+    assert (given[semconv.INPUT_TOKENS], given[semconv.CACHED_TOKENS]) == (9, 4)
+    assert (given[semconv.OUTPUT_TOKENS], given[semconv.REASONING_TOKENS]) == (5, 2)
+    assert (given[semconv.REQUEST_MAX_TOKENS], given[semconv.REQUEST_TEMPERATURE]) == (9, 1.0)
+    assert given[semconv.REQUEST_STREAM] is False
+
+
+def test_several_choices_have_tokens_of_their_own():
+    parts = (delta("a"), delta("b", index=1), delta("c", index=1, finish="stop"), delta("d", finish="length"), DONE)
+    request, tokens, _ = recorded(STREAMED, *chunked(*parts), END, body={**BODY, "n": 2})
+    assert sorted(token.attributes[semconv.CHOICE_INDEX] for token in tokens) == [0, 0, 1, 1]
+    assert request.attributes["gen_ai.response.finish_reasons"] == ["length", "stop"]
+    assert request.attributes[semconv.CHOICE_COUNT] == 2
+
+
+def test_anthropic_messages_are_read():
+    usage = {"input_tokens": 10, "cache_read_input_tokens": 100, "cache_creation_input_tokens": 5, "output_tokens": 1}
+    parts = events(
+        {"type": "message_start", "message": {"id": "msg_1", "model": "c-2", "type": "message", "usage": usage}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "ping"},
+        {"type": "content_block_delta", "delta": {"type": "thinking_delta", "thinking": "hm"}},
+        {"type": "content_block_delta", "delta": {"type": "signature_delta", "signature": "x"}},
+        {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "a"}},
+        {"type": "content_block_start", "index": 1, "content_block": {"type": "tool_use", "name": "f", "input": {}}},
+        {"type": "content_block_delta", "delta": {"type": "input_json_delta", "partial_json": "{}"}},
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 33}},
+        {"type": "message_stop"},
+    )
+    request, tokens, _ = recorded(STREAMED, *chunked(*parts), END, path="/v1/messages?beta=true")
+    given = request.attributes
+    assert given[semconv.PROVIDER_NAME] == "anthropic"
+    assert len(tokens) == 4
+    assert (given[semconv.INPUT_TOKENS], given[semconv.CACHED_TOKENS]) == (115, 100)
+    assert (given[semconv.CACHE_CREATION_TOKENS], given[semconv.OUTPUT_TOKENS]) == (5, 33)
+    assert (given[semconv.FINISH_REASON], given[semconv.RESPONSE_ID]) == ("tool_use", "msg_1")
+
+
+def test_the_responses_api_is_read():
+    usage = {"input_tokens": 3, "output_tokens": 8, "output_tokens_details": {"reasoning_tokens": 6}}
+    parts = events(
+        {"type": "response.created", "response": {"id": "resp_1", "model": "r-2", "status": "in_progress"}},
+        {"type": "response.output_text.delta", "delta": "a"},
+        {"type": "response.output_text.delta", "delta": ""},
+        {"type": "response.function_call_arguments.delta", "delta": "{"},
+        {"type": "response.output_text.done", "text": "a"},
+        {"type": "response.incomplete", "response": {
+            "id": "resp_1", "status": "incomplete", "usage": usage,
+            "incomplete_details": {"reason": "max_output_tokens"},
+        }},
+    )  # fmt: skip
+    request, tokens, _ = recorded(STREAMED, *chunked(*parts), END, path="/v1/responses")
+    given = request.attributes
+    assert len(tokens) == 2
+    assert (given[semconv.OUTPUT_TOKENS], given[semconv.REASONING_TOKENS]) == (8, 6)
+    assert (given[semconv.FINISH_REASON], given[semconv.RESPONSE_ID]) == ("max_output_tokens", "resp_1")
+    assert given[semconv.STATUS] == "ok"
+
+
+FAILURES = {
+    "http": ([b"HTTP/1.1 429 No\r\nContent-Length: 0\r\n\r\n"], "429"),
+    "chat": (
+        [STREAMED, *chunked(delta("a"), b'data: {"error":{"type":"server_error"}}\n\n', DONE), END], "server_error",
+    ),
+    "anthropic": (
+        [STREAMED, *chunked(b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error"}}\n\n'), END],
+        "overloaded_error",
+    ),
+    "responses": (
+        [STREAMED, *chunked(*events({"type": "response.failed", "response": {"status": "failed",
+                                     "error": {"code": "server_error"}}})), END],
+        "server_error",
+    ),
+    "named": ([STREAMED, *chunked(b'event: error\ndata: {"m":1}\n\n'), END], "_OTHER"),
+    "sentence": ([STREAMED, *chunked(b'data: {"error":{"type":"the key sk-1 is wrong"}}\n\n'), END], "_OTHER"),
+    "no end": ([STREAMED, *chunked(delta("a")), END], "upstream_incomplete"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("script", "error_type"), FAILURES.values(), ids=FAILURES)
+def test_failures_are_errors(script, error_type):
+    request, _, _ = recorded(*script)
+    assert (request.attributes[semconv.STATUS], request.attributes[semconv.ERROR_TYPE]) == ("error", error_type)
+    assert request.message.status.code == 2
+
+
+def test_an_answer_that_breaks_off_is_an_error():
+    request, tokens, _ = recorded(STREAMED, *chunked(delta("a")), close=True)
+    assert request.attributes[semconv.ERROR_TYPE] == "upstream_disconnected"
+    assert len(tokens) == 1
+
+
+def test_the_trace_goes_on_from_the_client_to_the_upstream():
+    headers = [("traceparent", f"00-{'a' * 32}-{'b' * 16}-01"), ("tracestate", "x=1")]
+    request, _, (head, _) = recorded(STREAMED, *chunked(DONE), END, headers=headers)
+    assert (request.trace_id, request.parent_id) == (int("a" * 32, 16), int("b" * 16, 16))
+    assert head.count(b"traceparent") == 1
+    assert f"traceparent: 00-{'a' * 32}-{request.span_id:016x}-01".encode() in head
+    assert b"tracestate: x=1" in head
+
+
+def test_tenant_and_class_come_from_headers_and_a_key_only_as_a_hash():
+    headers = [
+        ("X-Tokentrail-Tenant", "acme"),
+        ("x-tokentrail-slo-class", "batch"),
+        ("Authorization", "Bearer sk-secret"),
+    ]
+    request, _, _ = recorded(STREAMED, *chunked(DONE), END, headers=headers)
+    assert (request.attributes[semconv.TENANT], request.attributes[semconv.SLO_CLASS]) == ("acme", "batch")
+    tenants = []
+    for salt in ("", "", "s"):
+        settings = {"tenant_header": "authorization", "tenant_salt": salt}
+        _, _, trail = exchange(STREAMED, *chunked(DONE), END, headers=headers, **settings)
+        tenants.append(request_span(trail)[0].attributes[semconv.TENANT])
+        assert b"sk-secret" not in b"".join(trail.transport.bodies)
+    assert tenants[0] == tenants[1] != tenants[2]
+    assert tenants[0].startswith("key-")
+
+
+def test_bodies_that_are_wrong_pass_and_are_recorded():
+    for body in (b"{", b"[1]", b"\xff", b"[" * 100_000, b'{"model": 7, "n": -1, "stream": 1, "stream_options": 4}'):
+        request, _, (_, got) = recorded(STREAMED, *chunked(DONE), END, body=body, ask_usage=True)
+        assert got == body
+        assert request.name == "chat "
+
+
+def test_nothing_of_prompts_or_answers_is_recorded():
+    _, _, trail = exchange(
+        STREAMED, *chunked(delta("SECRET"), DONE), END, path=f"{CHAT}?key=SECRET",
+        body={**BODY, "messages": [{"role": "user", "content": "SECRET"}]}, headers=[("x-api-key", "SECRET")],
+    )  # fmt: skip
+    assert request_span(trail)
+    assert b"SECRET" not in b"".join(trail.transport.bodies)

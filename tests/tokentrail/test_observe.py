@@ -1,0 +1,235 @@
+"""`observe` yields the same chunks, stamps each, and ends the request whatever happens."""
+
+import asyncio
+import copy
+import gc
+
+import pytest
+
+import tokentrail
+from tests.tokentrail.proxy.support import request_span
+from tests.tokentrail.support import MS
+from tokentrail import observe, semconv
+
+CHUNKS = [
+    {"id": "c-1", "model": "m-2", "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]},
+    {"choices": [{"index": 0, "delta": {"content": "a"}}]},
+    {"choices": [{"index": 0, "delta": {"content": "b"}, "finish_reason": "stop"}]},
+    {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 9}},
+]
+
+
+def ticking(chunks, clock):
+    for chunk in chunks:
+        clock.advance(10 * MS)
+        yield chunk
+
+
+async def aticking(chunks, clock):
+    for chunk in chunks:
+        clock.advance(10 * MS)
+        yield chunk
+
+
+async def collect(stream):
+    return [chunk async for chunk in stream]
+
+
+def ended(trail):
+    request, tokens = request_span(trail)
+    return request.attributes[semconv.STATUS], request.attributes.get(semconv.ERROR_TYPE), len(tokens)
+
+
+@pytest.mark.parametrize("way", ["sync", "async", "function", "coroutine"])
+def test_a_stream_is_a_request_of_the_client(way, trail, clock):
+    async def send():
+        return aticking(CHUNKS, clock)
+
+    async def run():
+        return await collect(await observe(send(), model="m", trail=trail))
+
+    if way == "sync":
+        got = list(observe(ticking(CHUNKS, clock), model="m", trail=trail))
+    elif way == "function":
+        got = list(observe(lambda: ticking(CHUNKS, clock), model="m", trail=trail))
+    elif way == "async":
+        got = asyncio.run(collect(observe(aticking(CHUNKS, clock), model="m", trail=trail)))
+    else:
+        got = asyncio.run(run())
+    assert all(one is other for one, other in zip(got, CHUNKS, strict=True))
+    request, tokens = request_span(trail)
+    given = request.attributes
+    assert (request.name, request.message.kind, request.duration_ns) == ("chat m", 3, 40 * MS)
+    assert [token.duration_ns for token in tokens] == [20 * MS, 10 * MS]
+    assert (given[semconv.INPUT_TOKENS], given[semconv.OUTPUT_TOKENS], given[semconv.ARRIVALS]) == (3, 9, 2)
+    assert (given[semconv.RESPONSE_MODEL], given[semconv.RESPONSE_ID]) == ("m-2", "c-1")
+    assert (given[semconv.STATUS], given[semconv.FINISH_REASON]) == ("ok", "stop")
+    assert semconv.PROVIDER_NAME not in given
+
+
+def test_any_iterator_of_texts_has_its_number_of_arrivals_and_no_number_of_tokens(trail, clock):
+    assert list(observe(iter(["a", "", "b"]), trail=trail)) == ["a", "", "b"]
+    request, tokens = request_span(trail)
+    assert len(tokens) == 2
+    assert semconv.OUTPUT_TOKENS not in request.attributes
+
+
+def test_a_request_that_was_sent_before_counts_from_then(trail, clock):
+    sent = clock.now
+    clock.advance(5 * MS)
+    list(observe(ticking(["a"], clock), trail=trail, arrival_ns=sent))
+    assert [token.duration_ns for token in request_span(trail)[1]] == [15 * MS]
+
+
+def test_an_exception_goes_through_and_ends_the_request_as_an_error(trail, clock):
+    def broken():
+        yield "a"
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        list(observe(broken(), trail=trail))
+    assert ended(trail) == ("error", "ValueError", 1)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_request_that_fails_before_its_stream_is_an_error_with_its_http_status(asynchronous, trail):
+    class Refused(Exception):
+        status_code = 429
+
+    def fail():
+        raise Refused
+
+    async def afail():
+        raise Refused
+
+    with pytest.raises(Refused):
+        asyncio.run(observe(afail(), trail=trail)) if asynchronous else observe(fail, trail=trail)
+    assert ended(trail) == ("error", "429", 0)
+
+
+@pytest.mark.parametrize("way", ["break", "close", "with", "collected"])
+def test_a_stream_that_is_left_is_cancelled(way, trail, clock):
+    stream = observe(ticking(["a", "b"], clock), trail=trail)
+    if way == "with":
+        with stream:
+            next(stream)
+    elif way == "collected":
+        next(stream)
+        del stream
+        gc.collect()
+    elif way == "close":
+        next(stream)
+        stream.close()
+    else:
+        del stream
+        for _ in observe(ticking(["a", "b"], clock), trail=trail):
+            break
+    statuses = [s.attributes[semconv.STATUS] for s in trail.spans() if semconv.STATUS in s.attributes]
+    assert set(statuses) == {"cancelled"}
+
+
+def test_a_stream_that_is_left_after_its_end_was_told_is_a_success(trail, clock):
+    for chunk in observe(ticking(CHUNKS, clock), trail=trail):
+        if chunk is CHUNKS[2]:
+            break
+    assert ended(trail) == ("ok", None, 2)
+
+
+@pytest.mark.parametrize("way", ["cancel", "close", "error"])
+def test_an_asynchronous_stream_that_is_left_is_ended(way, trail, clock):
+    async def endless():
+        yield "a"
+        if way == "error":
+            raise ValueError
+        await asyncio.Event().wait()
+
+    async def run():
+        stream = observe(endless(), trail=trail)
+        if way == "close":
+            async with stream:
+                await anext(stream)
+            return
+        async with asyncio.timeout(0.05):
+            await collect(stream)
+
+    with pytest.raises(ValueError if way == "error" else TimeoutError) if way != "close" else _nothing():
+        asyncio.run(run())
+    assert ended(trail) == (("error", "ValueError", 1) if way == "error" else ("cancelled", None, 1))
+
+
+def _nothing():
+    import contextlib
+
+    return contextlib.nullcontext()
+
+
+def test_an_answer_that_is_not_streamed_ends_its_request(trail, clock):
+    whole = {"id": "c", "choices": [{"index": 0, "message": {"content": "ab"}, "finish_reason": "length"}],
+             "usage": {"prompt_tokens": 1, "completion_tokens": 2}}  # fmt: skip
+
+    def send():
+        clock.advance(30 * MS)
+        return whole
+
+    assert observe(send, model="m", trail=trail) is whole
+    request, tokens = request_span(trail)
+    assert (request.duration_ns, [token.duration_ns for token in tokens]) == (30 * MS, [30 * MS])
+    assert request.attributes[semconv.FINISH_REASON] == "length"
+
+
+def test_the_request_is_the_current_span_while_it_is_sent(trail):
+    from opentelemetry.trace import get_current_span
+
+    seen = observe(lambda: [get_current_span().get_span_context().span_id], trail=trail)
+    assert next(seen) == request_id(trail, seen)
+
+
+def request_id(trail, stream):
+    stream.close()
+    return request_span(trail)[0].span_id
+
+
+def test_choices_are_timed_apart(trail, clock):
+    chunks = [{"choices": [{"index": index, "delta": {"content": "x"}}]} for index in (0, 1, 0, 1)]
+    list(observe(ticking(chunks, clock), choices=2, trail=trail))
+    request, tokens = request_span(trail)
+    assert [token.attributes[semconv.CHOICE_INDEX] for token in tokens] == [0, 0, 1, 1]
+    assert request.attributes[semconv.CHOICE_COUNT] == 2
+
+
+def test_a_chunk_that_cannot_be_read_passes(trail, clock):
+    class Hostile:
+        @property
+        def choices(self):
+            raise RuntimeError("a property of a stranger")
+
+    hostile = Hostile()
+    assert list(observe(iter([hostile, "a"]), trail=trail)) == [hostile, "a"]
+    assert ended(trail) == ("ok", None, 1)
+
+
+def test_the_stream_has_the_methods_of_the_one_inside(trail):
+    class Source:
+        response = "r"
+
+        def __iter__(self):
+            return iter("ab")
+
+        def get_final_message(self):
+            return "whole"
+
+    stream = observe(Source(), trail=trail)
+    assert stream.response == "r"
+    assert stream.get_final_message() == "whole"
+    assert ended(trail) == ("ok", None, 2)
+    with pytest.raises(AttributeError):
+        copy.copy(stream)._unknown  # noqa: B018
+
+
+def test_the_default_trail_is_made_once_and_of_the_environment(monkeypatch):
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    module = __import__("sys").modules["tokentrail.observed"]
+    monkeypatch.setattr(module, "_default", [])
+    assert list(tokentrail.observe(iter("ab"))) == ["a", "b"]
+    assert observe(lambda: "text") == "text"
+    assert len(module._default) == 1

@@ -1,0 +1,214 @@
+"""Reads the answers of four APIs: OpenAI's chat completions, completions and responses, and Anthropic's messages.
+
+An event is one chunk of a stream, or the body of an answer that was not streamed. It is a mapping that was parsed from
+JSON, or an object of one of the official clients. No event is trusted: a field of the wrong type is not known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from tokentrail.request import Recipient, RequestTrail
+from tokentrail.semconv import ARRIVALS, OTHER_ERROR, Status
+
+CONTENT_FIELDS: Final = (
+    "content", "reasoning_content", "reasoning", "tool_calls", "refusal", "function_call", "audio"
+)  # fmt: skip
+"""Fields of a chat delta, any of which holds output of the model."""
+MESSAGE_FIELDS: Final = ("text", "thinking", "partial_json")
+"""The same of a delta of Anthropic's messages. A `signature` is no output of the model."""
+WORD: Final = re.compile(r"[\w.:-]{1,64}")
+"""An error type or a finish reason. Longer texts and sentences could hold content or keys, and are not kept."""
+MAX_COUNT: Final = 1 << 31
+MAX_CHOICES: Final = 128
+
+Choices = Sequence[int]
+"""Indices of the choices of a request (`n` > 1); 0 is the only one."""
+
+
+class Answer:
+    """The facts that the events of one answer have told so far. None and "" mean: not told.
+
+    `complete`: an event said that the answer is over. `error_type` is that of an error inside the answer.
+    """
+
+    def __init__(self) -> None:
+        self.response_id = self.model = self.error_type = ""
+        self.complete = False
+        self.reasons: dict[int, str] = {}
+        self.usage: dict[str, Any] = {}
+
+    def read(self, event: Any) -> Choices:
+        """Takes an event, and returns the choices that got output by it."""
+        if isinstance(event, str | bytes):
+            return (0,) if event else ()
+        kind = word(of(event, "type"))
+        if error := of(event, "error"):
+            self.fail(error)
+            return ()
+        if (choices := of(event, "choices")) is not None:
+            self._identify(event)
+            self._use(of(event, "usage"))
+            return self._chat(choices)
+        if kind.startswith("response."):
+            return self._response_event(kind, event)
+        if kind in _MESSAGE_EVENTS:
+            return self._message_event(kind, event)
+        if kind == "message":
+            self._identify(event)
+            self._use(of(event, "usage"))
+            return self._stop(of(event, "stop_reason"))
+        if of(event, "object") == "response":
+            return self._response(event)
+        if kind == "error":
+            self.fail(event)
+        if kind == "chunk":  # openai's `client.chat.completions.stream` wraps them
+            return self.read(of(event, "chunk"))
+        return () if kind or isinstance(event, Mapping) else (0,)
+
+    def _chat(self, choices: Any) -> Choices:
+        """[{"index": 1, "delta": {"content": "a"}, "finish_reason": null}] gives (1,)."""
+        found = []
+        for choice in choices if isinstance(choices, list) else ():
+            index = count(of(choice, "index")) or 0
+            if index >= MAX_CHOICES:
+                continue
+            if reason := word(of(choice, "finish_reason")):
+                self.reasons[index] = reason
+                self.complete = True
+            delta = of(choice, "delta") or of(choice, "message")
+            if of(choice, "text") or any(of(delta, name) for name in CONTENT_FIELDS):
+                found.append(index)
+        return found
+
+    def _response_event(self, kind: str, event: Any) -> Choices:
+        if (response := of(event, "response")) is not None:
+            self._response(response)
+        return (0,) if kind.endswith(".delta") and of(event, "delta") else ()
+
+    def _response(self, response: Any) -> Choices:
+        self._identify(response)
+        self._use(of(response, "usage"))
+        status = word(of(response, "status"))
+        if status in ("completed", "incomplete", "failed", "cancelled"):
+            self.complete = True
+            self.reasons[0] = word(of(of(response, "incomplete_details"), "reason")) or status
+        if status == "failed":
+            self.fail(of(response, "error"))
+        return (0,)
+
+    def _message_event(self, kind: str, event: Any) -> Choices:
+        if kind == "message_start":
+            message = of(event, "message")
+            self._identify(message)
+            self._use(of(message, "usage"))
+            self.usage.pop("output_tokens", None)  # a placeholder: the tokens are told at the end
+        elif kind == "message_delta":
+            self._use(of(event, "usage"))
+            self._stop(of(of(event, "delta"), "stop_reason"))
+        elif kind == "message_stop":
+            self.complete = True
+        elif kind == "content_block_start":
+            return (0,) if of(of(event, "content_block"), "name") else ()  # a call of a tool
+        elif kind == "content_block_delta":
+            return (0,) if any(of(of(event, "delta"), name) for name in MESSAGE_FIELDS) else ()
+        return ()
+
+    def _stop(self, reason: Any) -> Choices:
+        if known := word(reason):
+            self.reasons[0] = known
+            self.complete = True
+        return (0,)
+
+    def fail(self, error: Any) -> None:
+        """The answer told of an error, and is over."""
+        self.error_type = word(of(error, "type")) or word(of(error, "code")) or OTHER_ERROR
+        self.complete = True
+
+    def _identify(self, source: Any) -> None:
+        self.response_id = self.response_id or text(of(source, "id"))
+        self.model = self.model or text(of(source, "model"))
+
+    def _use(self, usage: Any) -> None:
+        """Takes the counts of a usage object. Those of a later event go before those of an earlier one.
+
+        Anthropic's `input_tokens` are those that no cache held, and OpenTelemetry's are all.
+        """
+        if usage is None:
+            return
+        read, made = count(of(usage, "cache_read_input_tokens")), count(of(usage, "cache_creation_input_tokens"))
+        given = count(of(usage, "prompt_tokens"), of(usage, "input_tokens"))
+        inputs, outputs = (of(usage, f"{name}_tokens_details") for name in ("prompt", "completion"))
+        inputs, outputs = inputs or of(usage, "input_tokens_details"), outputs or of(usage, "output_tokens_details")
+        told = {
+            "input_tokens": None if given is None else given + (read or 0) + (made or 0),
+            "output_tokens": count(of(usage, "completion_tokens"), of(usage, "output_tokens")),
+            "cached_tokens": count(read, of(inputs, "cached_tokens")),
+            "cache_creation_tokens": made,
+            "reasoning_tokens": count(of(outputs, "reasoning_tokens")),
+        }
+        self.usage.update({name: value for name, value in told.items() if value is not None})
+
+
+_MESSAGE_EVENTS: Final = frozenset(
+    {"message_start", "message_delta", "message_stop", "content_block_start", "content_block_delta",
+     "content_block_stop", "ping"}
+)  # fmt: skip
+
+
+class Recording:
+    """Records one answer as it arrives: each event with output is an arrival, and the counts are those that it tells.
+
+    `several`: the request asked for more than one choice. `arrivals` counts the chunks with output.
+    """
+
+    def __init__(self, request: RequestTrail, *, several: bool = False) -> None:
+        self.request = request
+        self.answer = Answer()
+        self.arrivals = 0
+        self._several = several
+
+    def event(self, event: Any, at_ns: int | None = None) -> None:
+        """An event arrived at `at_ns` (unix ns; by default now)."""
+        for index in self.answer.read(event):
+            recipient: Recipient = self.request.choice(index) if self._several else self.request
+            recipient.token(1, at_ns)
+            self.arrivals += 1
+
+    def end(self, at_ns: int | None = None, *, status: Status = Status.OK, error_type: str = "") -> None:
+        """Ends the request; only the first call counts. An error that the answer told goes before a success."""
+        answer = self.answer
+        if status is Status.OK:
+            error_type = error_type or answer.error_type
+        self.request.end(
+            at_ns,
+            status=status,
+            error_type=error_type,
+            finish_reasons=[answer.reasons[index] for index in sorted(answer.reasons)],
+            response_model=answer.model,
+            response_id=answer.response_id,
+            attributes={ARRIVALS: self.arrivals},
+            **answer.usage,
+        )
+
+
+def of(value: Any, name: str) -> Any:
+    """A field of a mapping or an object; None when there is none."""
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+
+
+def text(value: Any) -> str:
+    """A text of at most 256 characters; "" for other values."""
+    return value[:256] if isinstance(value, str) else ""
+
+
+def word(value: Any) -> str:
+    """A text that is one word; "" for other values."""
+    return value if isinstance(value, str) and WORD.fullmatch(value) else ""
+
+
+def count(*values: Any) -> int | None:
+    """The first value that is a number of tokens, or None."""
+    return next((value for value in values if type(value) is int and 0 <= value < MAX_COUNT), None)

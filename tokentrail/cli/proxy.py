@@ -1,0 +1,66 @@
+"""`tokentrail proxy`: records the requests of a server that cannot be changed."""
+
+from __future__ import annotations
+
+import logging
+from typing import Annotated
+
+import typer
+
+from tokentrail.cli.output import fail
+from tokentrail.cli.processes import ProcessFailed
+
+
+def proxy(
+    upstream: Annotated[str, typer.Option(help="Address of the server, e.g. http://localhost:8000.")],
+    listen: Annotated[str, typer.Option(help="HOST:PORT for clients.")] = "127.0.0.1:8001",
+    admin: Annotated[str, typer.Option(help="HOST:PORT of /metrics, /healthz and /readyz.")] = "127.0.0.1:9464",
+    engine: Annotated[str, typer.Option(help="Product that answers, e.g. vllm. Default: the upstream's host.")] = "",
+    tenant_header: Annotated[
+        str, typer.Option(help="Header with the tenant. Of a header with a key, a hash is kept.")
+    ] = "x-tokentrail-tenant",
+    class_header: Annotated[str, typer.Option(help="Header with the SLO class.")] = "x-tokentrail-slo-class",
+    tenant_salt: Annotated[
+        str, typer.Option(envvar="TOKENTRAIL_TENANT_SALT", help="Secret that goes into the hashes of keys.")
+    ] = "",
+    ask_usage: Annotated[
+        bool, typer.Option("--ask-usage", help="Ask OpenAI streams for their usage. This changes request and answer.")
+    ] = False,
+    max_requests: Annotated[int, typer.Option(help="Requests under way at most; further ones get 503.")] = 1024,
+    max_body_mib: Annotated[int, typer.Option(help="Largest recorded request, MiB; larger ones get 413.")] = 64,
+    connect_timeout: Annotated[float, typer.Option(help="Seconds to connect to the upstream.")] = 5,
+    read_timeout: Annotated[float, typer.Option(help="Seconds without a byte from the upstream.")] = 600,
+    write_timeout: Annotated[float, typer.Option(help="Seconds in which a client takes no byte.")] = 60,
+    drain_timeout: Annotated[float, typer.Option(help="Seconds for requests under way after SIGTERM.")] = 30,
+) -> None:
+    """Pass requests to an OpenAI- or Anthropic-compatible server unchanged, and record them."""
+    try:
+        from tokentrail.proxy.server import run
+        from tokentrail.proxy.settings import ProxySettings, WrongSetting
+    except ImportError as error:
+        fail(ProcessFailed(f"{error.name} is not installed; try: pip install 'tokentrail[proxy]'"))
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    try:
+        settings = ProxySettings(
+            upstream=upstream,
+            listen=listen,
+            admin=admin,
+            engine=engine,
+            tenant_header=tenant_header,
+            class_header=class_header,
+            tenant_salt=tenant_salt,
+            ask_usage=ask_usage,
+            max_requests=max_requests,
+            max_body_mib=max_body_mib,
+            connect_timeout_s=connect_timeout,
+            read_timeout_s=read_timeout,
+            write_timeout_s=write_timeout,
+            drain_timeout_s=drain_timeout,
+        )
+        finished = run(settings)
+    except WrongSetting as error:
+        raise typer.BadParameter(str(error)) from error
+    except OSError as error:
+        fail(error)
+    if not finished:
+        fail(ProcessFailed("requests were cut off, or not all spans could be sent"))

@@ -1,0 +1,310 @@
+"""`tokentrail.observe` records the requests that a program sends to a model, at the client."""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator, Mapping
+from contextlib import nullcontext
+from inspect import isawaitable
+from threading import Lock
+from types import TracebackType
+from typing import Any, Final, cast
+
+from opentelemetry.trace import NonRecordingSpan, SpanKind, use_span
+
+from tokentrail.answer import Recording, of
+from tokentrail.arguments import AttributeValue, Carrier
+from tokentrail.guard import Throttle, logger
+from tokentrail.semconv import CHOICE_COUNT, Status
+from tokentrail.trail import Trail
+
+_FINAL: Final = frozenset(
+    {"until_done", "get_final_message", "get_final_text", "get_final_completion", "get_final_response"}
+)
+"""Methods of the clients' streams that read the stream to its end."""
+_STREAMING: Final = ("__next__", "__iter__", "__enter__", "__anext__", "__aiter__", "__aenter__")
+_GONE: Final = (CancelledError, GeneratorExit, KeyboardInterrupt)
+_THROTTLE: Final = Throttle()
+_MAKING: Final = Lock()
+_default: list[Trail] = []
+
+
+def observe(
+    source: Any,
+    *,
+    model: str = "",
+    operation: str = "chat",
+    provider: str = "",
+    tenant: str = "",
+    slo_class: str = "",
+    choices: int = 1,
+    carrier: Carrier | None = None,
+    attributes: Mapping[str, AttributeValue] | None = None,
+    arrival_ns: int | None = None,
+    trail: Trail | None = None,
+) -> Any:
+    """Records one request of a client and returns the same answer: a stream yields the same chunks, and has the same
+    methods.
+
+    `source` is a function that sends the request (`lambda: client.chat.completions.create(…)`), the coroutine of an
+    asynchronous client, or a stream that is there already, whose request began at `arrival_ns` (unix ns; by default
+    now). The request ends with the stream: by its end, an exception, `close`, a `break`, or when nobody has the stream
+    any more. An answer that is not streamed ends it at once. `choices` is the `n` of a request for several answers.
+
+    The spans go to `trail`, by default to one that OTEL_* variables configure.
+    """
+    if choices > 1:
+        attributes = {**(attributes or {}), CHOICE_COUNT: choices}
+    request = (trail or _default_trail()).start_request(
+        operation=operation,
+        model=model,
+        provider=provider or _provider(source),
+        tenant=tenant,
+        slo_class=slo_class,
+        carrier=carrier,
+        attributes=attributes,
+        arrival_ns=arrival_ns,
+        kind=SpanKind.CLIENT,
+    )
+    call = _Call(Recording(request, several=choices > 1))
+    if not callable(source) or _is_stream(source) or isawaitable(source):
+        return call.wrap(source)
+    try:
+        with use_span(NonRecordingSpan(request.span_context)) if request.trace_id else nullcontext():
+            answer = source()
+    except BaseException as error:
+        call.failed(error)
+        raise
+    return call.wrap(answer)
+
+
+class _Call:
+    """One request and its recording. No method raises."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+
+    def wrap(self, answer: Any) -> Any:
+        """The answer, so that its chunks are recorded. One that is not streamed has arrived."""
+        if isawaitable(answer):
+            return self._awaited(answer)
+        if hasattr(answer, "__anext__") or hasattr(answer, "__aiter__") or hasattr(answer, "__aenter__"):
+            return _AsyncStream(answer, self)
+        if _is_stream(answer):
+            return _Stream(answer, self)
+        self.event(answer)
+        self.done()
+        return answer
+
+    async def _awaited(self, answer: Awaitable[Any]) -> Any:
+        try:
+            result = await answer
+        except BaseException as error:
+            self.failed(error)
+            raise
+        return self.wrap(result)
+
+    def event(self, chunk: Any) -> None:
+        """A chunk arrived now."""
+        try:
+            self._recording.event(chunk)
+        except Exception as error:
+            if _THROTTLE.allows(type(error).__name__):
+                logger.warning("tokentrail cannot read a chunk: %s", type(error).__name__)
+
+    def done(self) -> None:
+        """The stream has ended."""
+        self._recording.end()
+
+    def failed(self, error: BaseException) -> None:
+        """The stream or the request raised. An HTTP status is the type of its error."""
+        if isinstance(error, _GONE):
+            self.left()
+            return
+        status = getattr(error, "status_code", None)
+        self._recording.end(error_type=str(status) if isinstance(status, int) else type(error).__qualname__)
+
+    def left(self) -> None:
+        """Nobody reads on. Unless the answer has said that it is over, the request is cancelled."""
+        self._recording.end(status=Status.OK if self._recording.answer.complete else Status.CANCELLED)
+
+
+class _Observed:
+    """A stream with the attributes of the one inside. Without a reader, it ends its request."""
+
+    def __init__(self, source: Any, call: _Call) -> None:
+        self._source = source
+        self._call = call
+
+    def __del__(self) -> None:
+        self._call.left()
+
+    def _inner(self, name: str) -> Any:
+        if name.startswith("_"):  # also while a copy of this object has no stream yet
+            raise AttributeError(name)
+        return getattr(self._source, name)
+
+    def _exited(self, error: BaseException | None) -> None:
+        if error is None:
+            self._call.left()
+        else:
+            self._call.failed(error)
+
+
+class _Stream(_Observed):
+    """A synchronous stream, or the context manager of one."""
+
+    _iterator: Iterator[Any] | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            if self._iterator is None:
+                self._iterator = iter(self._source)
+            chunk = next(self._iterator)
+        except StopIteration:
+            self._call.done()
+            raise
+        except BaseException as error:
+            self._call.failed(error)
+            raise
+        self._call.event(chunk)
+        return chunk
+
+    def close(self) -> None:
+        """Closes the stream and ends the request."""
+        try:
+            if hasattr(self._source, "close"):
+                self._source.close()
+        finally:
+            self._call.left()
+
+    @property
+    def text_stream(self) -> Iterator[str]:
+        """The texts of an Anthropic stream."""
+        return (event.text for event in self if of(event, "type") == "text")
+
+    def __enter__(self) -> Any:
+        self._manager = self._source
+        if hasattr(self._source, "__enter__"):
+            try:
+                self._source = self._source.__enter__()
+            except BaseException as error:
+                self._call.failed(error)
+                raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> Any:
+        try:
+            if hasattr(self._manager, "__exit__"):
+                return self._manager.__exit__(kind, error, traceback)
+            return None
+        finally:
+            self._exited(error)
+
+    def __getattr__(self, name: str) -> Any:
+        found = self._inner(name)
+        if name not in _FINAL:
+            return found
+
+        def read_first(*args: Any, **kwargs: Any) -> Any:
+            for _ in self:
+                pass
+            return found(*args, **kwargs)
+
+        return read_first
+
+
+class _AsyncStream(_Observed):
+    """An asynchronous stream, or the context manager of one."""
+
+    _iterator: AsyncIterator[Any] | None = None
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            if self._iterator is None:
+                self._iterator = aiter(self._source)
+            chunk = await anext(self._iterator)
+        except StopAsyncIteration:
+            self._call.done()
+            raise
+        except BaseException as error:
+            self._call.failed(error)
+            raise
+        self._call.event(chunk)
+        return chunk
+
+    async def close(self) -> None:
+        """Closes the stream and ends the request."""
+        try:
+            closing = getattr(self._source, "close", None) or getattr(self._source, "aclose", None)
+            if closing is not None:
+                await closing()
+        finally:
+            self._call.left()
+
+    aclose = close
+
+    @property
+    def text_stream(self) -> AsyncIterator[str]:
+        """The texts of an Anthropic stream."""
+        return (event.text async for event in self if of(event, "type") == "text")
+
+    async def __aenter__(self) -> Any:
+        self._manager = self._source
+        if hasattr(self._source, "__aenter__"):
+            try:
+                self._source = await self._source.__aenter__()
+            except BaseException as error:
+                self._call.failed(error)
+                raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> Any:
+        try:
+            if hasattr(self._manager, "__aexit__"):
+                return await self._manager.__aexit__(kind, error, traceback)
+            return None
+        finally:
+            self._exited(error)
+
+    def __getattr__(self, name: str) -> Any:
+        found = self._inner(name)
+        if name not in _FINAL:
+            return found
+
+        async def read_first(*args: Any, **kwargs: Any) -> Any:
+            async for _ in self:
+                pass
+            return await cast("Coroutine[Any, Any, Any]", found(*args, **kwargs))
+
+        return read_first
+
+
+def _is_stream(source: Any) -> bool:
+    """An iterator, an iterable, or a context manager of one. Models of pydantic and mappings are whole answers."""
+    if isinstance(source, str | bytes | Mapping) or hasattr(source, "model_dump"):
+        return False
+    return any(hasattr(source, name) for name in _STREAMING)
+
+
+def _provider(source: Any) -> str:
+    """`openai` or `anthropic` for their clients' objects; "" is not known."""
+    module = type(source).__module__.partition(".")[0]
+    return module if module in ("openai", "anthropic") else ""
+
+
+def _default_trail() -> Trail:
+    with _MAKING:
+        if not _default:
+            _default.append(Trail.from_env(service_name="tokentrail-client"))
+        return _default[0]

@@ -1,0 +1,85 @@
+"""What a request to one of the recorded APIs asks for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from tokentrail import semconv
+from tokentrail.answer import MAX_CHOICES, count, text
+
+MAX_READ_BYTES: Final = 8 << 20
+"""A larger request passes without being read: its model is not known."""
+
+
+class Api(NamedTuple):
+    """A recorded API. `asks_usage`: a stream tells its usage only when the request asks for it."""
+
+    operation: str
+    provider: str
+    asks_usage: bool = False
+
+
+_APIS: Final = {
+    "/chat/completions": Api("chat", "openai", asks_usage=True),
+    "/completions": Api("text_completion", "openai", asks_usage=True),
+    "/responses": Api("chat", "openai"),
+    "/v1/messages": Api("chat", "anthropic"),
+}
+"""Ends of the paths of POST requests that are recorded. All others pass unrecorded."""
+_NUMBERS: Final = {
+    "temperature": semconv.REQUEST_TEMPERATURE,
+    "top_p": semconv.REQUEST_TOP_P,
+    "top_k": semconv.REQUEST_TOP_K,
+}
+_LIMITS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+
+
+@dataclass(slots=True)
+class Asked:
+    """A request as far as it could be read. `body` is what the upstream gets; `unread` is why it was not read."""
+
+    body: bytes
+    model: str = ""
+    several: bool = False
+    attributes: dict[str, Any] = field(default_factory=dict)
+    unread: str = ""
+
+
+def api_of(method: str, path: str) -> Api | None:
+    """The API of a request; None for one that passes unrecorded. `path` has no query."""
+    if method != "POST":
+        return None
+    return next((api for end, api in _APIS.items() if path.endswith(end)), None)
+
+
+def read(api: Api, body: bytes, *, ask_usage: bool) -> Asked:
+    """Reads a request. Its body stays as it is, unless `ask_usage` has a stream tell its usage."""
+    if len(body) > MAX_READ_BYTES:
+        return Asked(body, unread="too_large")
+    try:
+        said = json.loads(body)
+    except (ValueError, RecursionError):
+        return Asked(body, unread="malformed")
+    if not isinstance(said, dict):
+        return Asked(body, unread="malformed")
+    asked = Asked(body, model=text(said.get("model")))
+    streams = said.get("stream") is True
+    asked.attributes[semconv.REQUEST_STREAM] = streams
+    for name, key in _NUMBERS.items():
+        value = said.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            asked.attributes[key] = float(value)
+    if (limit := count(*(said.get(name) for name in _LIMITS))) is not None:
+        asked.attributes[semconv.REQUEST_MAX_TOKENS] = limit
+    choices = count(said.get("n")) or 1
+    if 1 < choices <= MAX_CHOICES:
+        asked.several = True
+        asked.attributes[semconv.CHOICE_COUNT] = choices
+    options = said.get("stream_options")
+    asks = ask_usage and api.asks_usage and streams and isinstance(options, dict | None)
+    if asks and "include_usage" not in (options or {}):
+        said["stream_options"] = {**(options or {}), "include_usage": True}
+        asked.body = json.dumps(said, separators=(",", ":")).encode()
+    return asked

@@ -1,0 +1,126 @@
+"""Starts and stops the proxy: its two listeners, its pool of upstream connections, and its trail."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+
+import aiohttp
+from aiohttp import web
+
+from tokentrail import Trail, semconv
+from tokentrail.proxy.counters import Counters
+from tokentrail.proxy.relay import Relay, leave_out_added
+from tokentrail.proxy.settings import ProxySettings, address
+
+logger = logging.getLogger(__name__)
+
+KEEPALIVE_S = 4.0
+"""Idle upstream connections are closed after it. uvicorn, which most engines use, closes its own after 5 s, and a
+request that meets such an end would fail."""
+CUT_S = 0.1
+"""Time for the requests that are cut off when the time to drain is over."""
+SWITCH_INTERVAL_S = 0.0005
+"""The SDK's threads give the interpreter back to the event loop after this time, in place of 5 ms."""
+
+
+class Proxy:
+    """A proxy in the running event loop. `url` and `admin_url` are its addresses once it has started."""
+
+    def __init__(self, settings: ProxySettings, trail: Trail | None = None) -> None:
+        self._settings = settings
+        self.trail = trail or Trail.from_env(
+            service_name="tokentrail-proxy", resource={semconv.ENGINE: settings.engine_name}
+        )
+        self._counters = Counters(self.trail)
+        self._runners: list[web.AppRunner] = []
+        self._session: aiohttp.ClientSession | None = None
+        self._relay: Relay | None = None
+        self._draining = False
+        self.url = self.admin_url = ""
+
+    async def start(self) -> None:
+        """Listens. Raises `OSError` when an address is in use."""
+        settings = self._settings
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S),
+            timeout=aiohttp.ClientTimeout(
+                total=None, sock_connect=settings.connect_timeout_s, sock_read=settings.read_timeout_s
+            ),
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+        self._relay = Relay(settings, self.trail, self._session, self._counters)
+        app = web.Application(client_max_size=settings.max_body_mib << 20)
+        app.router.add_route("*", "/{path:.*}", self._relay.handle)
+        app.on_response_prepare.append(leave_out_added)
+        self.url = await self._listen(app, settings.listen)
+        admin = web.Application()
+        admin.router.add_get("/metrics", self._metrics)
+        admin.router.add_get("/healthz", self._healthy)
+        admin.router.add_get("/readyz", self._ready)
+        self.admin_url = await self._listen(admin, settings.admin)
+
+    async def stop(self) -> bool:
+        """Takes no new connections, and gives the requests under way `drain_timeout_s` to end. False when some had to
+        be cut, or when not all spans could be sent.
+        """
+        self._draining = True
+        for runner in self._runners[:1]:
+            for site in list(runner.sites):
+                await site.stop()
+            if self._relay is not None:
+                await self._relay.drain(self._settings.drain_timeout_s)
+            await runner.cleanup()
+        if self._session is not None:
+            await self._session.close()
+        sent = await asyncio.to_thread(self.trail.shutdown)
+        for runner in self._runners[1:]:
+            await runner.cleanup()
+        return sent and not (self._relay and self._relay.cut)
+
+    async def _listen(self, app: web.Application, listen: str) -> str:
+        host, port = address(listen, "address")
+        runner = web.AppRunner(
+            app, handler_cancellation=True, access_log=None, auto_decompress=False,
+            shutdown_timeout=CUT_S,
+        )  # fmt: skip
+        await runner.setup()
+        self._runners.append(runner)
+        await web.TCPSite(runner, host, port, backlog=1024).start()
+        host, port = runner.addresses[0][:2]
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=self._counters.page(), content_type="text/plain", charset="utf-8")
+
+    async def _healthy(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _ready(self, _: web.Request) -> web.Response:
+        return web.Response(text="draining\n", status=503) if self._draining else web.Response(text="ready\n")
+
+
+def run(settings: ProxySettings) -> bool:
+    """Serves until SIGINT or SIGTERM, and then drains. False when requests had to be cut or spans were lost."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    try:
+        import uvloop
+    except ImportError:  # not there for every platform; asyncio's own loop does the same at twice the cost
+        return asyncio.run(_serve(settings))
+    return uvloop.run(_serve(settings))
+
+
+async def _serve(settings: ProxySettings) -> bool:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    proxy = Proxy(settings)
+    await proxy.start()
+    logger.info("%s passes requests to %s; metrics at %s", proxy.url, settings.upstream, proxy.admin_url)
+    await stop.wait()
+    logger.info("draining for at most %g s", settings.drain_timeout_s)
+    return await proxy.stop()

@@ -1,0 +1,64 @@
+"""Settings of the proxy. Wrong ones are refused at the start, by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+HOSTED: Final = {"api.openai.com": "openai", "api.anthropic.com": "anthropic"}
+"""Engine names of hosted servers. Others are called by their host, unless `--engine` names them."""
+
+
+class WrongSetting(ValueError):
+    """A setting that cannot be used. The message names it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxySettings:
+    """What `tokentrail proxy --help` lists. Times are in seconds."""
+
+    upstream: str
+    listen: str = "127.0.0.1:8001"
+    admin: str = "127.0.0.1:9464"
+    engine: str = ""
+    tenant_header: str = "x-tokentrail-tenant"
+    class_header: str = "x-tokentrail-slo-class"
+    tenant_salt: str = ""
+    ask_usage: bool = False
+    max_requests: int = 1024
+    max_body_mib: int = 64
+    connect_timeout_s: float = 5.0
+    read_timeout_s: float = 600.0
+    write_timeout_s: float = 60.0
+    drain_timeout_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.upstream)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise WrongSetting("--upstream: an address such as http://localhost:8000")
+        if "@" in parts.netloc or parts.query or parts.fragment:
+            raise WrongSetting("--upstream: no user, password, query or fragment; keys come in the clients' headers")
+        for name in ("max_requests", "max_body_mib", "connect_timeout_s", "read_timeout_s", "write_timeout_s"):
+            if getattr(self, name) <= 0:
+                raise WrongSetting(f"--{name.removesuffix('_s').replace('_', '-')}: more than 0")
+        address(self.listen, "--listen")
+        address(self.admin, "--admin")
+
+    @property
+    def upstream_host(self) -> str:
+        """The host of the upstream."""
+        return urlsplit(self.upstream).hostname or ""
+
+    @property
+    def engine_name(self) -> str:
+        """The product that answers: the given name, or a hosted server's, or the upstream's host."""
+        return self.engine or HOSTED.get(self.upstream_host, self.upstream_host)
+
+
+def address(value: str, name: str) -> tuple[str, int]:
+    """Host and port. "[::1]:80" gives ("::1", 80). Raises `WrongSetting`."""
+    host, _, port = value.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise WrongSetting(f"{name}: HOST:PORT, not {value!r}")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,123 @@
+"""Reads a copy of the bytes that pass, after they have passed. No fault here reaches them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import zlib
+from collections.abc import Callable
+from typing import Final
+
+from tokentrail.answer import Recording
+from tokentrail.guard import Throttle
+from tokentrail.proxy.sse import Events
+
+logger = logging.getLogger(__name__)
+
+MAX_BODY_BYTES: Final = 4 << 20
+"""A larger body of an answer that is not streamed passes without being read."""
+MAX_INFLATED: Final = 1 << 20
+"""The most bytes that one compressed chunk may unfold to."""
+_THROTTLE: Final = Throttle()
+
+
+class Tap:
+    """Reads one answer for a recording. `unread` gets the reason of each thing that could not be read.
+
+    `complete` is False when the answer should have told that it is over and did not.
+    """
+
+    def __init__(self, recording: Recording, content_type: str, encoding: str, unread: Callable[[str], object]) -> None:
+        self._recording = recording
+        self._unread = unread
+        self._inflate = zlib.decompressobj(wbits=47) if encoding in ("gzip", "x-gzip", "deflate") else None
+        self._events: Events | None = None
+        self._body: list[bytes] | None = None
+        self._body_size = 0
+        self._readable = True
+        kind = content_type.partition(";")[0].strip().lower()
+        if encoding not in ("", "identity") and self._inflate is None:
+            self._give_up("encoding")
+        elif kind == "text/event-stream":
+            self._events = Events()
+        elif kind == "application/json" or kind.endswith("+json"):
+            self._body = []
+        else:
+            self._give_up("content_type")
+
+    @property
+    def complete(self) -> bool:
+        """The answer said that it is over, or could not be read to its end."""
+        return self._recording.answer.complete or not self._readable
+
+    @property
+    def streams(self) -> bool:
+        """The answer is a stream of events."""
+        return self._events is not None
+
+    def feed(self, chunk: bytes, at_ns: int) -> None:
+        """Bytes passed at `at_ns` (unix ns)."""
+        if not self._readable:
+            return
+        try:
+            if self._inflate is not None:
+                chunk = self._inflate.decompress(chunk, MAX_INFLATED)
+                if self._inflate.unconsumed_tail:
+                    self._give_up("too_large")
+                elif self._inflate.unused_data:
+                    self._give_up("encoding")  # a second gzip member, or rubbish
+            if self._events is not None:
+                self._stream(self._events, chunk, at_ns)
+            elif self._body is not None:
+                self._body_size += len(chunk)
+                if self._body_size > MAX_BODY_BYTES:
+                    self._body = None
+                    self._give_up("too_large")
+                else:
+                    self._body.append(chunk)
+        except Exception as error:
+            self._failed(error)
+
+    def finish(self, at_ns: int) -> None:
+        """The last byte passed at `at_ns`. An answer that is not streamed arrives now, as a whole."""
+        if self._body is None or not self._readable:
+            return
+        try:
+            self._event(b"".join(self._body), at_ns)
+            self._recording.answer.complete = True
+        except Exception as error:
+            self._failed(error)
+
+    def _stream(self, events: Events, chunk: bytes, at_ns: int) -> None:
+        for name, data in events.feed(chunk):
+            if data == b"[DONE]":
+                self._recording.answer.complete = True
+            else:
+                self._event(data, at_ns)
+                if name == b"error" and not self._recording.answer.error_type:
+                    self._recording.answer.fail({})
+        while events.skipped:
+            events.skipped -= 1
+            self._readable_in_part()
+
+    def _event(self, data: bytes, at_ns: int) -> None:
+        try:
+            event = json.loads(data)
+        except ValueError:
+            self._unread("malformed")
+            return
+        self._recording.event(event, at_ns)
+
+    def _readable_in_part(self) -> None:
+        """An event was skipped. It may have been the last one."""
+        self._unread("too_large")
+        self._recording.answer.complete = True
+
+    def _give_up(self, reason: str) -> None:
+        self._readable = False
+        self._unread(reason)
+
+    def _failed(self, error: Exception) -> None:
+        self._give_up("fault")
+        if _THROTTLE.allows(type(error).__name__):
+            logger.warning("the proxy cannot read an answer, which passes nevertheless: %s", type(error).__name__)
