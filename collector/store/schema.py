@@ -27,8 +27,8 @@ TIME_COLUMNS: Final = {
     "spans": "start",
 }
 """The time by which each table's rows age."""
-LANDING_TABLES: Final = tuple(signal.landing_table for signal in SIGNALS)
-"""The tables that OTLP is inserted into."""
+LANDING_TABLES: Final = (*(signal.landing_table for signal in SIGNALS), "joins")
+"""The tables that OTLP, and joined requests, are inserted into."""
 
 
 def apply_schema(store: Store, *, sql_dir: Path = SQL_DIR) -> None:

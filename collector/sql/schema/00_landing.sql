@@ -15,3 +15,11 @@ CREATE TABLE IF NOT EXISTS otlp_traces
                 status Tuple(message String, code Int32)))))))
 )
 ENGINE = Null;
+
+-- Requests that the joiner has joined with their parts (30_held.sql).
+CREATE TABLE IF NOT EXISTS joins
+(
+    $held_columns,
+    parts $held_parts
+)
+ENGINE = Null;
