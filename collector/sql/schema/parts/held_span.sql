@@ -4,5 +4,7 @@ mapConcat(
     mapFilter((key, value) -> value != '' AND NOT match(key, '^(code|thread)[.]|$content_keys'), text),
     if($finish_reason != '', map('finish_reason', $finish_reason), map())) AS text,
 mapFilter((key, value) -> NOT isNaN(value) AND NOT match(key, '^(code|thread)[.]'), number) AS number,
-arrayMap(event -> (event.name, fromUnixTimestamp64Nano(event.time_unix_nano, 'UTC')), spans_to_hold.events) AS events,
+arrayMap(event -> (event.name, fromUnixTimestamp64Nano(event.time_unix_nano, 'UTC'),
+    mapFilter((key, _) -> key IN ('status', 'model'),
+        CAST((event.attributes.key, event.attributes.value.string_value), 'Map(String, String)'))), spans_to_hold.events) AS events,
 status_code, status_message
