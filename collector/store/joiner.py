@@ -138,10 +138,11 @@ class Joiner:
                 self._stopping.wait(self._after_s)
 
     def _join_if_the_store_takes_it(self, segment: str, first_s: int, last_s: int) -> bool:
+        links: list[str] = []
         refused = ""
         try:
             with errors_told_apart():
-                self._join(segment, {"segment": segment, "first_s": first_s, "last_s": last_s})
+                links = self._join(segment, {"segment": segment, "first_s": first_s, "last_s": last_s})
         except (RefusedError, TooMuchError) as error:
             attempts = self._attempts[segment] = self._attempts.get(segment, 0) + 1
             logger.warning("the requests of segment %s cannot be joined: %s (attempt %d)", segment, error, attempts)
@@ -150,10 +151,12 @@ class Joiner:
             refused = str(error)
             self._status.not_joined()
         self._attempts.pop(segment, None)
-        self._store.client().command(_SQL["mark"], parameters={"segment": segment, "refused": refused})
+        parameters = {"segment": segment, "links": links, "refused": refused}
+        self._store.client().command(_SQL["mark"], parameters=parameters)
         return True
 
-    def _join(self, segment: str, place: dict[str, Any]) -> None:
+    def _join(self, segment: str, place: dict[str, Any]) -> list[str]:
+        """Insert the requests of a segment; return the links of log records that became requests by themselves."""
         rows = self._store.query(_SQL["requests"], place).result_rows
         requests = self._once([_Request(*row) for row in rows])
         for first in range(0, len(requests), _MOST_REQUESTS):
@@ -163,6 +166,7 @@ class Joiner:
             settings = INSERT_SETTINGS | {"insert_deduplication_token": token}
             self._store.client().command(_SQL["insert"], parameters=parameters, settings=settings)
             self._announce(token)
+        return [request.link for request in requests if request.is_log]
 
     def _once(self, requests: Sequence[_Request]) -> list[_Request]:
         """Leave out a log record that is part of a span's request, and a span whose log record was joined alone."""

@@ -129,7 +129,7 @@ def test_rows_that_the_store_refuses_are_counted_and_do_not_hold_up_the_others(s
     def refuse(segment, place):
         if segment == "bad":
             store.query("SELECT toUInt8('x')")
-        real(segment, place)
+        return real(segment, place)
 
     monkeypatch.setattr(joiner, "_join", refuse)
     assert [joiner.run_once() for _ in range(5)] == [False, False, False, True, True]

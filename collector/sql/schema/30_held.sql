@@ -18,7 +18,8 @@ ORDER BY (arrived, segment)
 TTL arrived + INTERVAL 1 DAY
 SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1, ttl_only_drop_parts = 1;
 
--- The parts: descendants of a request's span, or spans and log records that a request names by its link.
+-- The parts: descendants of a request's span, or log records that a request names by its link. A request whose parent is a request
+-- of the same engine (a proxy's) is a part of it, so requests are here too.
 CREATE TABLE IF NOT EXISTS held_spans
 (
     $held_columns,
@@ -35,6 +36,7 @@ SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1, tt
 CREATE TABLE IF NOT EXISTS joined_segments
 (
     segment           String                  CODEC(ZSTD),
+    links             Array(FixedString(16))  CODEC(ZSTD),      -- of its log records that became requests without a span
     refused           String                  CODEC(ZSTD),      -- why the store refused them; empty: it has them
     joined_at         DateTime('UTC') DEFAULT now() CODEC(Delta, ZSTD)
 )
@@ -71,5 +73,4 @@ SELECT
     $held_span,
     endsWith(claim, '.token') AS is_leaf,
     now('UTC') AS arrived
-FROM spans_to_hold
-WHERE NOT endsWith(claim, '.request');
+FROM spans_to_hold;

@@ -88,18 +88,8 @@ SELECT
 FROM sglang_requests_cut;
 
 CREATE OR REPLACE MATERIALIZED VIEW sglang_phases TO phases AS
-SELECT
-    toStartOfMinute(request_start + toIntervalNanosecond(phase.offset_ns + phase.duration_ns)) AS minute,
-    trace_id,
-    request_span_id,
-    request_start + toIntervalNanosecond(phase.offset_ns) AS start,
-    phase.name AS name,
-    phase.duration_ns AS duration_ns
-FROM
-(
-    SELECT trace_id, span_id AS request_span_id, start AS request_start, arrayJoin(phases) AS phase
-    FROM sglang_requests_cut
-);
+$phases_of_requests
+FROM (SELECT trace_id, span_id AS request_span_id, start AS request_start, arrayJoin(phases) AS phase FROM sglang_requests_cut);
 
 CREATE OR REPLACE MATERIALIZED VIEW sglang_tokens TO tokens AS
 SELECT

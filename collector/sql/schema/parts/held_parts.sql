@@ -1,3 +1,2 @@
 -- The parts of a joined request.
-Array(Tuple(start DateTime64(9, 'UTC'), end DateTime64(9, 'UTC'), claim LowCardinality(String), text Map(LowCardinality(String), String),
-    number Map(LowCardinality(String), Float64), events $held_events))
+Array($held_part)
