@@ -127,6 +127,9 @@ class Settings(BaseSettings):
         86400.0, description="A payload that another collector of the same store took is recognised for this long."
     )
 
+    keep_content: bool = Field(
+        False, description="Prompts, answers and headers in the attributes of spans without a claim are stored."
+    )
     join_after_s: PositiveSeconds = Field(
         7.0, description="A request whose spans several processes send waits so long for the last of them."
     )

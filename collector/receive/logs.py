@@ -55,7 +55,9 @@ def check(body: bytes, limits: ItemLimits) -> Checked:
                     days.add(time_of(records[index]) // DAY_NS)
     if rejected:
         body = request.SerializeToString() if rejected.total() < total else b""
-    message = "; ".join(f"{count} log records: {EXPLANATION[Reason(reason)]}" for reason, count in sorted(rejected.items()))
+    message = "; ".join(
+        f"{count} log records: {EXPLANATION[Reason(reason)]}" for reason, count in sorted(rejected.items())
+    )
     return Checked(body if total else b"", total, rejected, message, (min(days), max(days)) if days else (0, 0))
 
 

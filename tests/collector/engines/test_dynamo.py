@@ -48,7 +48,12 @@ def sampled(recording):
 
 @pytest.mark.parametrize(
     ("run", "requests", "failed", "cancelled"),
-    [(AGG, 38, {"400"}, 2), (PRESSED, 48, set(), 3), (DISAGG, 30, set(), 2), (OVERLOADED, 38, {"400", "404", "500", "503"}, 2)],
+    [
+        (AGG, 38, {"400"}, 2),
+        (PRESSED, 48, set(), 3),
+        (DISAGG, 30, set(), 2),
+        (OVERLOADED, 38, {"400", "404", "500", "503"}, 2),
+    ],
 )
 def test_every_request_is_one_row_with_its_status(runs, run, requests, failed, cancelled):
     recording, rows = runs[run]

@@ -47,7 +47,10 @@ def sampled(recording):
 
 
 def tokens(store, row):
-    sql = "SELECT duration_us FROM tokens WHERE trace_id = unhex({t:String}) AND request_span_id = unhex({s:String}) ORDER BY token_index"
+    sql = """
+        SELECT duration_us FROM tokens
+        WHERE trace_id = unhex({t:String}) AND request_span_id = unhex({s:String}) ORDER BY token_index
+    """
     found = store.query(sql, {"t": row["trace_id"].hex(), "s": row["span_id"].hex()}).result_rows
     return [us for (us,) in found]
 

@@ -74,7 +74,6 @@ WITH
     $nanoseconds AS nanoseconds,
     (key -> toFloat64OrNull(text[key])) AS sent,
     (key -> if(mapContains(log.number, key), log.number[key], NULL)) AS logged,
-    (key -> arrayFirst(value -> value != '', arrayMap(event -> event.text[key], happened))) AS said,
     -- A record's time to first token is that of the prefill worker. If another worker decodes, the client waits longer.
     text['workers'] = 'several' OR log.text['workers'] = 'several' OR arrayExists(route -> route.text['phase'] = 'Prefill', routes) AS divided,
     toUInt64(greatest(0, dateDiff('nanosecond', start, streaming[1].start))) AS streaming_ns,
@@ -85,7 +84,7 @@ WITH
         nanoseconds(logged('ttft_ms') / 1e3, duration_ns)) AS first_ns,
     accurateCastOrNull(ifNull(sent('input_tokens'), logged('input_tokens')), 'UInt32') AS prompt,
     accurateCastOrNull(ifNull(sent('output_tokens'), logged('output_tokens')), 'UInt32') AS n,
-    said('status') AS http_status,
+    arrayFirst(value -> match(value, '^[1-5][0-9][0-9]$$'), arrayMap(event -> event.text['status'], happened)) AS http_status,
     arrayFirst(outcome -> outcome != '', [text['request.outcome'], lifecycle.text['dynamo.request.terminal.outcome'],
         if(sent('ttft_ms') IS NULL, arrayElement(routes, -1).text['request.outcome'], '')]) AS outcome
 SELECT
@@ -97,7 +96,7 @@ SELECT
     'server' AS vantage,
     multiIf(text['uri'] = '', '', endsWith(text['uri'], '/completions') AND NOT endsWith(text['uri'], '/chat/completions'), 'text_completion',
         endsWith(text['uri'], '/embeddings'), 'embeddings', 'chat') AS operation,
-    if(text['model'] != '', text['model'], said('model')) AS model,
+    if(text['model'] != '', text['model'], arrayFirst(value -> value != '', arrayMap(event -> event.text['model'], happened))) AS model,
     tenant,
     text['tokentrail.slo_class'] AS slo_class,
     multiIf(status_code = 2 OR outcome IN ('error', 'failed', 'rejected') OR http_status >= '400', 'error', outcome = 'cancelled', 'cancelled', 'ok') AS status,
@@ -120,7 +119,9 @@ FROM
         parts_with('dynamo.held.lifecycle')[1] AS lifecycle,
         parts_with('dynamo.held.route') AS routes,
         parts_with('dynamo.held.streaming') AS streaming,
-        -- With lifecycle tracing, the lifecycle's span has events that `http-request` has without.
-        arrayConcat(dynamo_joined.events, lifecycle.events) AS happened
+        -- The lifecycle's span, and those of /v1/completions, have events that `http-request` has without.
+        arrayFlatten(arrayPushFront(
+            arrayMap(part -> part.events, arrayFilter(part -> part.claim IN ('dynamo.held.lifecycle', 'dynamo.held.inner'), parts)),
+            dynamo_joined.events)) AS happened
     FROM dynamo_joined
 );
