@@ -32,8 +32,8 @@ _TABLES: Final = """
 class Backups:
     """Makes one backup at a time.
 
-    The writers and the joiner pause for some ms while ClickHouse makes hard links to all parts (FREEZE), so the backup lies between
-    two inserts. Reading the links takes as long as it takes; meanwhile the collector works as always.
+    The writers and the joiner pause for some ms while ClickHouse makes hard links to all parts (FREEZE), so the backup
+    lies between two inserts. Reading the links takes as long as it takes; meanwhile the collector works as always.
     """
 
     def __init__(

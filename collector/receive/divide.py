@@ -1,4 +1,4 @@
-"""Divides a request that the store refuses: the spans or log records at fault from the others, or one half from the other."""
+"""Divides a request that the store refuses: the items at fault from the others, or one half from the other."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def halves(payload: bytes, request: type[Any] = ExportTraceServiceRequest) -> tu
 
 
 def _list(message: Message, number: int = 2) -> Any:
-    """Return a repeated field. Every signal's request has its resources in field 1, then scopes and items in field 2."""
+    """Return a repeated field. A request has resources in field 1, which have scopes in field 2, and they items."""
     return getattr(message, message.DESCRIPTOR.fields_by_number[number].name)
 
 

@@ -35,7 +35,7 @@ def names(sql):
 
 def named_on_the_page_of(file):
     """The attributes that only this engine sends: its page docs/engines/NAME.md or docs/NAME.md names each."""
-    page = f"{file.parent.name.split('_', 1)[-1]}.md"
+    page = f"{file.parent.name.split('_', 1)[-1].replace('_', '-')}.md"
     texts = [path.read_text() for path in (DOCS / "engines" / page, DOCS / page) if path.exists()]
     return {name for text in texts for name in re.findall(r"`([a-z0-9_.]+)`", text)}
 

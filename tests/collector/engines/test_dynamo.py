@@ -1,4 +1,4 @@
-"""Recordings of a real Dynamo (frontend, router, transport, around its mock engine) against what its clients measured."""
+"""Recordings of a real Dynamo, around its mock engine, against what its clients measured."""
 
 import json
 

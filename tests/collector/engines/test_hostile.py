@@ -140,14 +140,37 @@ def spans(store, **attributes):
     return of_span
 
 
-CONTENT = (
-    "gen_ai.prompt", "gen_ai.completion", "gen_ai.prompt.0.content", "gen_ai.completion.0.tool_calls.0.arguments", "gen_ai.input.messages",
-    "gen_ai.output.messages", "gen_ai.system_instructions", "gen_ai.tool.definitions", "gen_ai.content.prompt", "llm.prompts",
-    "llm.completions.0.text", "llm.input_messages.0.message.content", "llm.output_messages.0.message.content", "llm.request.messages",
-    "input.value", "output.value", "traceloop.entity.input", "traceloop.entity.output", "langfuse.observation.input",
-    "langfuse.trace.output", "ai.prompt.messages", "ai.response.text", "http.request.header.authorization",
-    "http.response.header.set-cookie", "llm.request.headers", "metadata.requester_custom_headers", "http.request.body",
-)  # fmt: skip
+CONTENT = tuple(
+    [
+        "gen_ai.prompt",
+        "gen_ai.completion",
+        "gen_ai.prompt.0.content",
+        "gen_ai.completion.0.tool_calls.0.arguments",
+        "gen_ai.input.messages",
+        "gen_ai.output.messages",
+        "gen_ai.system_instructions",
+        "gen_ai.tool.definitions",
+        "gen_ai.content.prompt",
+        "llm.prompts",
+        "llm.completions.0.text",
+        "llm.input_messages.0.message.content",
+        "llm.output_messages.0.message.content",
+        "llm.request.messages",
+        "input.value",
+        "output.value",
+        "traceloop.entity.input",
+        "traceloop.entity.output",
+        "langfuse.observation.input",
+        "langfuse.trace.output",
+        "ai.prompt.messages",
+        "ai.response.text",
+        "http.request.header.authorization",
+        "http.response.header.set-cookie",
+        "llm.request.headers",
+        "metadata.requester_custom_headers",
+        "http.request.body",
+    ]
+)
 OTHERS = (
     "gen_ai.usage.prompt_tokens",
     "gen_ai.prompt_tokens",
