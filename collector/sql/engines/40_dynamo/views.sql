@@ -78,8 +78,8 @@ WITH
     text['workers'] = 'several' OR log.text['workers'] = 'several' OR arrayExists(route -> route.text['phase'] = 'Prefill', routes) AS divided,
     toUInt64(greatest(0, dateDiff('nanosecond', start, streaming[1].start))) AS streaming_ns,
     multiIf(
+        notEmpty(streaming) AND streaming_ns <= duration_ns, streaming_ns,
         sent('ttft_ms') IS NOT NULL, nanoseconds(sent('ttft_ms') / 1e3, duration_ns),
-        notEmpty(streaming), if(streaming_ns <= duration_ns, streaming_ns, NULL),
         divided, NULL,
         nanoseconds(logged('ttft_ms') / 1e3, duration_ns)) AS first_ns,
     accurateCastOrNull(ifNull(sent('input_tokens'), logged('input_tokens')), 'UInt32') AS prompt,
