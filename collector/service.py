@@ -34,6 +34,7 @@ from collector.sql.queries import Queries
 from collector.stage import Stage
 from collector.status import IngestStatus
 from collector.store.expiry import Expiry
+from collector.store.joiner import Joiner
 from collector.store.opener import StoreOpener
 from collector.store.retention import FOR_EVER, Retention, check_windows, parse_retention
 from collector.store.store import Store, StoreError
@@ -65,9 +66,10 @@ class Service:
         retention = parse_retention(settings.retention)
         slos = load_slos(settings.slos) if settings.slos else ()
         check_windows(slos, retention)
-        opener = StoreOpener(settings.store_dsn, self.status)
+        opener = StoreOpener(settings.store_dsn, self.status, keep_content=settings.keep_content)
         self.store = opener.store
         expiry = Expiry(self.store, retention, self.status)
+        joiner = Joiner(self.store, self.status, after_s=settings.join_after_s)
         limiter = Limiter(
             TenantLimits(settings.tenant_spans_per_s, settings.tenant_bytes_per_s, settings.tenant_names),
             self.status.limited,
@@ -80,7 +82,7 @@ class Service:
             lost_after_s=settings.lost_after_s,
             retention=retention,
             data_dir=settings.data_dir,
-            backups=Backups(self.store, chains, [settings.slos] if settings.slos else []),
+            backups=Backups(self.store, chains, [settings.slos] if settings.slos else [], joiner),
             access=access,
             limits=QueryLimits(
                 settings.query_concurrency,
@@ -92,6 +94,8 @@ class Service:
         )
         for chain in chains:
             chain.writer.on_segment(counters.on_segment)
+            chain.writer.on_segment(joiner.on_segment)
+        joiner.on_joined(counters.on_segment)
 
         ingests = [chain.ingest for chain in chains]
         limits = BodyLimits(settings.max_body_bytes, settings.max_decompressed_bytes, settings.receive_buffer_bytes)
@@ -111,7 +115,7 @@ class Service:
         """Name and address of everything that listens, with the real ports."""
         commits = [chain.commit for chain in chains]
         writers = [chain.writer for chain in chains]
-        self._stages: list[Stage] = [otlp_http, otlp_grpc, *commits, *writers, expiry, opener, api_server]
+        self._stages: list[Stage] = [otlp_http, otlp_grpc, *commits, *writers, joiner, expiry, opener, api_server]
         """In the order in which data flows."""
 
     def start(self) -> None:

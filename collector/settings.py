@@ -127,6 +127,12 @@ class Settings(BaseSettings):
         86400.0, description="A payload that another collector of the same store took is recognised for this long."
     )
 
+    keep_content: bool = Field(
+        False, description="Prompts, answers and headers in the attributes of spans without a claim are stored."
+    )
+    join_after_s: PositiveSeconds = Field(
+        7.0, description="A request whose spans several processes send waits so long for the last of them."
+    )
     lost_after_s: PositiveSeconds = Field(30.0, description="A request in flight counts as lost after this silence.")
     retention: Annotated[str, AfterValidator(_is_retention)] = Field(
         "", description="How long rows are kept: 90d, or 90d,tokens=7d,TENANT/requests=30d. Empty keeps them for ever."

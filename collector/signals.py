@@ -7,15 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+    ExportLogsServiceResponse,
+)
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
 
-from collector.receive import divide, tokens, validate
+from collector.receive import divide, logs, tokens, validate
 from collector.receive.checked import Checked, ItemLimits
 from collector.receive.runs import Body
 from collector.receive.tokens import Columns
@@ -81,4 +86,20 @@ TRACES: Final = Signal(
     plain=PlainRows(tokens.TABLE, tokens.TYPES, tokens.token_columns),
 )
 
-SIGNALS: Final = (TRACES,)
+LOGS: Final = Signal(
+    name="logs",
+    items="log_records",
+    http_path="/v1/logs",
+    grpc_service="opentelemetry.proto.collector.logs.v1.LogsService",
+    request=ExportLogsServiceRequest,
+    response=ExportLogsServiceResponse,
+    check=logs.check,
+    without_misread=partial(divide.without_misread, request=ExportLogsServiceRequest),
+    halves=partial(divide.halves, request=ExportLogsServiceRequest),
+    wal_folder="wal_logs",
+    landing_table="otlp_logs",
+    schema_file=_SCHEMA / "otlp_logs.proto",
+    schema_message="LogsData",
+)
+
+SIGNALS: Final = (TRACES, LOGS)

@@ -33,6 +33,8 @@ class IngestSnapshot:
     """By kind, then by reason: for `spans` the names in `collector.receive.validate.Reason`."""
     bytes_received: int
     """After decompression."""
+    segments_not_joined: int
+    """Whose requests the store refused when they were joined with their parts."""
     segments_inserted: int
     wal_segments_pending: int
     """Sealed or open segments whose rows are not in the store yet."""
@@ -112,6 +114,11 @@ class IngestStatus:
         with self._lock:
             self._counts["dead_lettered"] += 1
 
+    def not_joined(self) -> None:
+        """Count one segment whose requests the store refused when they were joined with their parts."""
+        with self._lock:
+            self._counts["not_joined"] += 1
+
     def repeated(self, payloads: int) -> None:
         """Count payloads that another collector, or an earlier segment, stores."""
         with self._lock:
@@ -161,6 +168,7 @@ class IngestStatus:
                 items_received=self._items.copy(),
                 items_rejected={kind: reasons.copy() for kind, reasons in self._items_rejected.items()},
                 bytes_received=self._counts["bytes"],
+                segments_not_joined=self._counts["not_joined"],
                 segments_inserted=self._counts["segments"],
                 wal_segments_pending=sum(segments for segments, _ in self._wal_pending.values()),
                 wal_bytes_pending=sum(size for _, size in self._wal_pending.values()),

@@ -25,7 +25,7 @@ SLOW = (
     "collector/test_api_goodput.py",
     "instrumented_engine/test_process.py",
     "deploy/test_images.py",
-    "collector/test_vllm.py",
+    "collector/engines/test_vllm.py",
     "contract/test_wheel.py",
     "contract/test_stability.py",
     "contract/test_docs.py",

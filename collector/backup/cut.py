@@ -16,6 +16,7 @@ from clickhouse_connect.driver.exceptions import ClickHouseError
 
 from collector.backup.archive import FORMAT, BackupError, Manifest, Table, pack
 from collector.chain import Chain
+from collector.store.joiner import Joiner
 from collector.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -31,8 +32,8 @@ _TABLES: Final = """
 class Backups:
     """Makes one backup at a time.
 
-    The writers pause for some ms while ClickHouse makes hard links to all parts (FREEZE), so the backup lies between
-    two inserts. Reading the links takes as long as it takes; meanwhile the collector works as always.
+    The writers and the joiner pause for some ms while ClickHouse makes hard links to all parts (FREEZE), so the backup
+    lies between two inserts. Reading the links takes as long as it takes; meanwhile the collector works as always.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Backups:
         store: Store,
         chains: Sequence[Chain],
         settings: Sequence[Path],
+        joiner: Joiner | None = None,
         *,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
@@ -47,6 +49,7 @@ class Backups:
         self._store = store
         self._chains = chains
         self._settings = settings
+        self._joiner = joiner
         self._clock = clock
         self._busy = threading.Lock()
 
@@ -81,6 +84,8 @@ class Backups:
         with ExitStack() as stack:
             for chain in self._chains:
                 stack.enter_context(chain.writer.paused(_LONGEST_WAIT_S))
+            if self._joiner:
+                stack.enter_context(self._joiner.paused(_LONGEST_WAIT_S))
             now_ns = self._clock()
             until_ns = min([now_ns, *(ns for chain in self._chains if (ns := chain.log.waiting_since_ns) is not None)])
             for name, _, _ in tables:

@@ -144,6 +144,10 @@ DEAD_LETTERED = Metric(
     "tokentrail_collector_payloads_dead_lettered_total", "counter",
     "Acknowledged payloads, or parts of them, that the store refused or the disk damaged; kept as dead letters.",
 )  # fmt: skip
+NOT_JOINED = Metric(
+    "tokentrail_collector_segments_not_joined_total", "counter",
+    "Log segments whose requests the store refused when they were joined with their parts.",
+)  # fmt: skip
 SPANS = Metric("tokentrail_collector_spans_received_total", "counter", "Spans in acknowledged payloads.")
 SPANS_REJECTED = Metric(
     "tokentrail_collector_spans_rejected_total", "counter", "Spans left out of acknowledged payloads.", ("reason",)

@@ -102,6 +102,7 @@ class MetricsPage(Collector):
             (metrics.DUPLICATES, now.payloads_duplicate),
             (metrics.REPEATED, now.payloads_repeated),
             (metrics.DEAD_LETTERED, now.payloads_dead_lettered),
+            (metrics.NOT_JOINED, now.segments_not_joined),
             (metrics.SPANS, now.spans_received),
             (metrics.BYTES, now.bytes_received),
             (metrics.SEGMENTS, now.segments_inserted),

@@ -1,52 +1,59 @@
-"""Divides a trace request that the store refuses: the spans at fault from the others, or one half from the other."""
+"""Divides a request that the store refuses: the items at fault from the others, or one half from the other."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 
-def without_misread(payload: bytes) -> tuple[bytes, bytes]:
-    """Return the request without its misread spans, and one of them alone; either is empty when it has no span.
+def without_misread(payload: bytes, request: type[Any] = ExportTraceServiceRequest) -> tuple[bytes, bytes]:
+    """Return the request without its misread items, and one of them alone; either is empty when it has no item.
 
-    A span is misread when it, its scope or its resource has a field of OTLP with a wrong wire type. Protobuf's parser
-    takes that for an unknown field and drops its value; ClickHouse refuses the whole payload.
+    An item (a span, or a log record) is misread when it, its scope or its resource has a field of OTLP with a wrong
+    wire type. Protobuf's parser takes that for an unknown field and drops its value; ClickHouse refuses the whole
+    payload.
 
         2a 02 'h' 'i'   name = "hi"            field 5 of a span as bytes, as OTLP has it
         28 05           field 5 as a varint    misread: the parser would say that the span has no name
         f8 07 01        field 127              not misread: OTLP has no such field, and both parsers skip it
     """
-    if not is_misread(ExportTraceServiceRequest.FromString(payload)):
+    message = request.FromString(payload)
+    if not is_misread(message):
         return payload, b""
-    return _spans(payload, lambda misread, _: not misread), _spans(payload, lambda misread, _: misread)
+    return _items(message, lambda misread, _: not misread), _items(message, lambda misread, _: misread)
 
 
-def halves(payload: bytes) -> tuple[bytes, bytes] | None:
-    """Return the first and the second half of the spans, in order; None when there is only one span."""
-    request = ExportTraceServiceRequest.FromString(payload)
-    count = sum(len(scope_spans.spans) for r in request.resource_spans for scope_spans in r.scope_spans)
+def halves(payload: bytes, request: type[Any] = ExportTraceServiceRequest) -> tuple[bytes, bytes] | None:
+    """Return the first and the second half of the items, in order; None when there is only one."""
+    message = request.FromString(payload)
+    count = sum(len(_list(scoped)) for of_resource in _list(message, 1) for scoped in _list(of_resource))
     if count < 2:
         return None
-    return _spans(payload, lambda _, index: index < count // 2), _spans(payload, lambda _, index: index >= count // 2)
+    return _items(message, lambda _, index: index < count // 2), _items(message, lambda _, index: index >= count // 2)
 
 
-def _spans(payload: bytes, keep: Callable[[bool, int], bool]) -> bytes:
-    """Encode the spans for which `keep(misread, index)` is true, with their scopes and resources."""
-    request, divided, index = ExportTraceServiceRequest.FromString(payload), ExportTraceServiceRequest(), 0
-    for resource_spans in request.resource_spans:
-        in_resource = is_misread(resource_spans.resource)
-        for scope_spans in resource_spans.scope_spans:
-            in_scope = in_resource or is_misread(scope_spans.scope)
-            chosen = [span for n, span in enumerate(scope_spans.spans, index) if keep(in_scope or is_misread(span), n)]
-            index += len(scope_spans.spans)
+def _list(message: Message, number: int = 2) -> Any:
+    """Return a repeated field. A request has resources in field 1, which have scopes in field 2, and they items."""
+    return getattr(message, message.DESCRIPTOR.fields_by_number[number].name)
+
+
+def _items(message: Message, keep: Callable[[bool, int], bool]) -> bytes:
+    """Encode the items for which `keep(misread, index)` is true, with their scopes and resources."""
+    divided, index = type(message)(), 0
+    for of_resource in _list(message, 1):
+        in_resource = is_misread(of_resource.resource)
+        for scoped in _list(of_resource):
+            in_scope = in_resource or is_misread(scoped.scope)
+            chosen = [item for n, item in enumerate(_list(scoped), index) if keep(in_scope or is_misread(item), n)]
+            index += len(_list(scoped))
             if chosen:
-                added = divided.resource_spans.add()
-                added.resource.CopyFrom(resource_spans.resource)
-                added.scope_spans.add(scope=scope_spans.scope, spans=chosen, schema_url=scope_spans.schema_url)
-                added.schema_url = resource_spans.schema_url
+                added = _list(divided, 1).add(resource=of_resource.resource, schema_url=of_resource.schema_url)
+                kept = _list(added).add(scope=scoped.scope, schema_url=scoped.schema_url)
+                _list(kept).extend(chosen)
     encoded: bytes = divided.SerializeToString()
     return encoded
 

@@ -14,6 +14,8 @@ SQL_DIR: Final = Path(__file__).resolve().parent.parent / "sql"
 _COMMENT: Final = re.compile(r"[ \t]*--\s.*$", re.MULTILINE)
 _TABLE: Final = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+)\b")
 _VIEW: Final = re.compile(r"CREATE OR REPLACE MATERIALIZED VIEW (\w+) TO ")
+_NO_KEY: Final = "$."
+"""A regular expression that matches nothing: a character behind the end."""
 _STATEMENT_END: Final = re.compile(r";\s*(?:\n|$)")
 
 
@@ -40,8 +42,10 @@ class Schema:
     views: dict[str, str]
 
 
-def read_schema(sql_dir: Path = SQL_DIR) -> Schema:
+def read_schema(sql_dir: Path = SQL_DIR, *, keep_content: bool = False) -> Schema:
     """Read `schema/*.sql`, then `engines/*/views.sql`.
+
+    With `keep_content`, no attribute counts as a prompt, an answer or a header, so all are stored.
 
     `$name` in them is the text of `schema/parts/name.sql`; `$claims` is the text of all `engines/*/claim.sql`, in the
     order of the folders. Raises OSError when an engine's folder lacks one of its two files or a part is missing, and
@@ -49,6 +53,8 @@ def read_schema(sql_dir: Path = SQL_DIR) -> Schema:
     """
     engines = sorted(folder for folder in (sql_dir / "engines").iterdir() if folder.is_dir())
     parts = _Parts(sql_dir / "schema" / "parts")
+    if keep_content:
+        parts["content_keys"] = _NO_KEY
     parts["claims"] = "\n".join(parts.fill(engine / "claim.sql") for engine in engines)
     schema = Schema({}, {})
     for file in [*sorted((sql_dir / "schema").glob("*.sql")), *(engine / "views.sql" for engine in engines)]:

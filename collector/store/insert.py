@@ -73,7 +73,7 @@ def insert_otlp(store: Store, signal: Signal, source: bytes | Path, token: str) 
     """
     table = signal.landing_table
     settings = {**INSERT_SETTINGS, **_schema(signal, embedded=store.embedded), "insert_deduplication_token": token}
-    with _errors_told_apart():
+    with errors_told_apart():
         if store.embedded and isinstance(source, Path):
             clause = ", ".join(f"{name} = {_literal(value)}" for name, value in settings.items())
             file = _literal(str(source.resolve()))
@@ -87,7 +87,7 @@ def insert_block(store: Store, signal: Signal, block: bytes, token: str) -> None
     """Insert a block of `native_block` into the table of a signal's plain rows; errors are those of `insert_otlp`."""
     assert signal.plain
     settings = {**INSERT_SETTINGS, "insert_deduplication_token": token}
-    with _errors_told_apart():
+    with errors_told_apart():
         store.client().raw_insert(signal.plain.table, insert_block=block, fmt="Native", settings=settings)
 
 
@@ -106,7 +106,8 @@ def _leb128(number: int) -> bytes | memoryview:
 
 
 @contextmanager
-def _errors_told_apart() -> Iterator[None]:
+def errors_told_apart() -> Iterator[None]:
+    """Raise `RefusedError` for an insert whose data is at fault, and `TooMuchError` for one that is too large."""
     try:
         yield
     except DatabaseError as error:

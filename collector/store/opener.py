@@ -25,10 +25,11 @@ class StoreOpener:
 
     name = "store opener"
 
-    def __init__(self, dsn: str, status: IngestStatus, *, retry_s: float = 2.0) -> None:
+    def __init__(self, dsn: str, status: IngestStatus, *, keep_content: bool = False, retry_s: float = 2.0) -> None:
         """Try once; raises `StoreError` for a store that this collector cannot use."""
         self._dsn = dsn
         self._status = status
+        self._keep_content = keep_content
         self._retry_s = retry_s
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
@@ -66,7 +67,7 @@ class StoreOpener:
 
     def _open(self) -> Store:
         store = Store.open(self._dsn)
-        apply_schema(store)
+        apply_schema(store, keep_content=self._keep_content)
         return store
 
     def _not_yet(self, error: Exception) -> None:

@@ -27,17 +27,19 @@ TIME_COLUMNS: Final = {
     "spans": "start",
 }
 """The time by which each table's rows age."""
-LANDING_TABLES: Final = tuple(signal.landing_table for signal in SIGNALS)
-"""The tables that OTLP is inserted into."""
+LANDING_TABLES: Final = (*(signal.landing_table for signal in SIGNALS), "joins")
+"""The tables that OTLP, and joined requests, are inserted into."""
 
 
-def apply_schema(store: Store, *, sql_dir: Path = SQL_DIR) -> None:
+def apply_schema(store: Store, *, sql_dir: Path = SQL_DIR, keep_content: bool = False) -> None:
     """Create missing tables, migrate a store of an older version, replace views that differ.
+
+    With `keep_content`, prompts, answers and headers in the attributes of unclaimed spans are stored.
 
     Raises `StoreError` for a store that this collector cannot use, before it changes anything in it.
     """
     client, layout = store.client(), store.layout
-    schema, migrations = read_schema(sql_dir), read_migrations(sql_dir)
+    schema, migrations = read_schema(sql_dir, keep_content=keep_content), read_migrations(sql_dir)
     database = str(client.query("SELECT currentDatabase()").result_rows[0][0])
     tables, views = layout.tables(schema, database), layout.views(schema)
     closable = (*LANDING_TABLES, *layout.exchanges(schema))

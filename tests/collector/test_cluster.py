@@ -28,7 +28,7 @@ from tokentrail import semconv
 DAY = 86400 * SECOND
 PROD = Layout("prod")
 ONE = Layout()
-WHOLE = {"schema_version", "payload_claims"}
+WHOLE = {"schema_version", "payload_claims", "joined_segments"}
 """Tables without a trace or a service: not sharded, and whole on every node."""
 
 
@@ -129,9 +129,12 @@ def test_views_of_a_landing_table_write_to_all_shards_and_the_others_to_their_ow
     assert ways["keep_unclaimed"] == ("spans_local", "unclaimed_spans")
     assert ways["vllm_requests"] == ("requests_local", "vllm_spans")
     for name, (target, source) in ways.items():
-        assert source in ("otlp_traces", "flat_spans_local", "unclaimed_spans") or source.split("_")[0] in name
-        assert (source == "otlp_traces") == (target in ("flat_spans", "tokens"))
-    assert PROD.exchanges(read_schema()) == ("flat_spans_local",)
+        general = ("otlp_traces", "joins", "flat_spans_local", "joined_spans_local", "spans_to_hold", "unclaimed_spans")
+        assert source in general or source.split("_")[0] in name
+        assert (source in ("otlp_traces", "joins")) == (target in ("flat_spans", "tokens", "joined_spans"))
+    assert ways["route_joins"] == ("joined_spans", "joins")
+    assert ways["sglang_route_joined"] == ("sglang_joined", "joined_spans_local")
+    assert set(PROD.exchanges(read_schema())) == {"flat_spans_local", "joined_spans_local"}
 
 
 def test_two_views_that_write_to_the_same_shards_would_lose_rows():

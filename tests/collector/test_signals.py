@@ -223,7 +223,8 @@ def test_a_dead_letter_names_its_signal(run):
 
 def test_other_paths_name_every_signal(run):
     running = run()
-    message = running.post("/v1/logs", b"").json()["message"]
+    message = running.post("/v1/profiles", b"").json()["message"]
+    assert "logs: POST an OTLP ExportLogsServiceRequest to /v1/logs" in message
     assert "traces: POST an OTLP ExportTraceServiceRequest to /v1/traces" in message
     assert "metrics: POST an OTLP ExportMetricsServiceRequest to /v1/metrics" in message
 

@@ -35,7 +35,7 @@ def names(sql):
 
 def named_on_the_page_of(file):
     """The attributes that only this engine sends: its page docs/engines/NAME.md or docs/NAME.md names each."""
-    page = f"{file.parent.name.split('_', 1)[-1]}.md"
+    page = f"{file.parent.name.split('_', 1)[-1].replace('_', '-')}.md"
     texts = [path.read_text() for path in (DOCS / "engines" / page, DOCS / page) if path.exists()]
     return {name for text in texts for name in re.findall(r"`([a-z0-9_.]+)`", text)}
 
@@ -99,6 +99,8 @@ def test_every_status_is_accepted():
 def test_every_table_ages_by_a_column_it_has():
     tables = read_schema().tables
     stored = {name for name, sql in tables.items() if "MergeTree" in sql}
-    assert stored - {"schema_version"} == set(TIME_COLUMNS) | {"payload_claims"}, "claims are dropped by their number"
+    held = {"held_requests", "held_spans", "joined_segments"}
+    assert all(re.search(r"^TTL \w+ \+ INTERVAL [12] DAY$", tables[name], re.MULTILINE) for name in held)
+    assert stored - {"schema_version"} - held == set(TIME_COLUMNS) | {"payload_claims"}, "claims go by their number"
     for table, column in TIME_COLUMNS.items():
         assert re.search(rf"^    {column} ", tables[table], re.MULTILINE)

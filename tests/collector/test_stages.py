@@ -18,6 +18,7 @@ from collector.signals import TRACES
 from collector.status import IngestStatus
 from collector.store import Store
 from collector.store.expiry import Expiry
+from collector.store.joiner import Joiner
 from collector.store.opener import StoreOpener
 from collector.store.store import StoreUnavailableError
 from collector.store.writer import Writer
@@ -266,6 +267,7 @@ def test_the_service_starts_against_the_flow_and_stops_with_it(service):
         "otlp-grpc",
         "traces commit",
         "traces writer",
+        "joiner",
         "retention",
         "store opener",
         "api",
@@ -275,6 +277,7 @@ def test_the_service_starts_against_the_flow_and_stops_with_it(service):
         GrpcReceiver,
         GroupCommit,
         Writer,
+        Joiner,
         Expiry,
         StoreOpener,
     }

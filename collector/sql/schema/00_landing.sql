@@ -15,3 +15,23 @@ CREATE TABLE IF NOT EXISTS otlp_traces
                 status Tuple(message String, code Int32)))))))
 )
 ENGINE = Null;
+
+-- Requests that the joiner has joined with their parts (30_held.sql).
+CREATE TABLE IF NOT EXISTS joins
+(
+    $held_columns,
+    parts $held_parts
+)
+ENGINE = Null;
+
+-- Log records, decoded by otlp_logs.proto. Engines' views read the records that they know; the others are not kept.
+CREATE TABLE IF NOT EXISTS otlp_logs
+(
+    resource_logs Array(Tuple(
+        resource Tuple(attributes Array(Tuple(key String, value Tuple($any_value, bytes_value String)))),
+        scope_logs Array(Tuple(
+            scope Tuple(name String),
+            log_records Array(Tuple(
+                time_unix_nano UInt64, observed_time_unix_nano UInt64, attributes $span_attributes))))))
+)
+ENGINE = Null;

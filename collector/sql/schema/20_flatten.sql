@@ -1,7 +1,7 @@
 -- One row per span that is not a token, with its claim: a name that the engine's views filter by. The engines' claim.sql
 -- files are inserted into the CASE in the order of their folders, and the first condition that is met decides. A condition
 -- may read `span` (otlp_traces.proto has its fields), `scope`, `resource`, `text` and `number`. A span without a claim is
--- kept in `spans` with all its attributes. Token spans are many, so their view (engines/10_tokentrail/views.sql) reads the
+-- kept in `spans` with its attributes, but for prompts, answers and headers (parts/content_keys.sql). Token spans are many, so their view (engines/10_tokentrail/views.sql) reads the
 -- landing table itself.
 --
 -- ClickHouse analyses a view's SELECT at every insert whose block reaches it, about 0.2 ms a function. So this view does
@@ -87,16 +87,18 @@ WITH
         v.value = 'int_value', toString(v.int_value),
         v.value = 'double_value', toString(v.double_value),
         v.value = 'bool_value', if(v.bool_value, 'true', 'false'),
-        v.string_value)) AS as_text
+        v.string_value)) AS as_text,
+    arrayFilter(attribute -> NOT match(attribute.key, '$content_keys'), unclaimed_spans.attributes) AS kept
 SELECT
     start, duration_ns, trace_id, span_id, parent_span_id, service, instance, scope, name, kind, status_code, status_message,
-    CAST((attributes.key, arrayMap(v -> multiIf(
+    CAST((kept.key, arrayMap(v -> multiIf(
         v.value = 'array_value', toJSONString(arrayMap(
             item -> if(item.string_value != '', item.string_value, toString(item.int_value + item.double_value)),
             v.array_value.values)),
         v.value = 'bytes_value', base64Encode(v.bytes_value),
-        as_text(v)), attributes.value)), 'Map(String, String)') AS attributes,
+        as_text(v)), kept.value)), 'Map(String, String)') AS attributes,
     resource,
     arrayMap(e -> (fromUnixTimestamp64Nano(e.time_unix_nano, 'UTC'), e.name,
-        CAST((e.attributes.key, arrayMap(v -> as_text(v), e.attributes.value)), 'Map(String, String)')), events) AS events
+        mapFilter((key, _) -> NOT match(key, '$content_keys'),
+            CAST((e.attributes.key, arrayMap(v -> as_text(v), e.attributes.value)), 'Map(String, String)'))), events) AS events
 FROM unclaimed_spans;

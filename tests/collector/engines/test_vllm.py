@@ -12,7 +12,7 @@ from collector.signals import TRACES
 from collector.store.store import Store
 from tests.support.collector import Collector
 
-DATA = Path(__file__).resolve().parents[1] / "data"
+DATA = Path(__file__).resolve().parents[2] / "data"
 NS = 1e-9
 
 

@@ -1,0 +1,29 @@
+-- Inserts requests of one segment, each with its parts. `owners` has a row for each span that may have children: its trace, its
+-- id, and the trace and the id of the request that it belongs to.
+INSERT INTO joins
+WITH owners AS
+(
+    SELECT unhex(o.1) AS trace, unhex(o.2) AS id, unhex(o.3) AS request_trace, unhex(o.4) AS request
+    FROM (SELECT arrayJoin({owners:Array(Tuple(String, String, String, String))}) AS o)
+)
+SELECT r.* EXCEPT (link, is_log, segment, arrived), arraySort(part -> part.1, f.parts) AS parts
+FROM
+(
+    SELECT * FROM held_requests
+    WHERE arrived BETWEEN toDateTime({first_s:UInt32}, 'UTC') AND toDateTime({last_s:UInt32}, 'UTC') AND segment = {segment:String}
+      AND (trace_id, span_id) IN (SELECT toFixedString(request_trace, 16), toFixedString(request, 8) FROM owners)
+    LIMIT 1 BY trace_id, span_id
+) AS r
+LEFT JOIN
+(
+    SELECT o.request_trace AS trace, o.request AS request, groupArray({most_parts:UInt32})(p.part) AS parts
+    FROM
+    (
+        SELECT toString(trace_id) AS trace, parent_span_id, (start, end, claim, text, number, events) AS part
+        FROM held_spans
+        WHERE trace_id IN (SELECT toFixedString(trace, 16) FROM owners)
+        LIMIT 1 BY trace_id, span_id
+    ) AS p
+    INNER JOIN owners AS o ON p.trace = o.trace AND p.parent_span_id = o.id
+    GROUP BY trace, request
+) AS f ON toString(r.trace_id) = f.trace AND toString(r.span_id) = f.request

@@ -1,0 +1,2 @@
+-- The parts of a joined request.
+Array($held_part)

@@ -1,0 +1,210 @@
+"""The joiner: requests whose spans came in several payloads get their parts, and become rows."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+
+from clickhouse_connect.driver.exceptions import ClickHouseError
+
+from collector.status import IngestStatus
+from collector.store.definitions import SQL_DIR, without_comments
+from collector.store.insert import INSERT_SETTINGS, RefusedError, TooMuchError, errors_told_apart
+from collector.store.store import Store, StoreError, reason_of
+
+logger = logging.getLogger(__name__)
+
+_LOOK_EVERY_S: Final = 0.5
+_DAY_S: Final = 86400
+"""Spans wait for so long at most; `schema/30_held.sql` has the same time."""
+_MOST_REQUESTS: Final = 500
+"""Most requests of one insert."""
+_MOST_PARTS: Final = 65536
+"""Most parts of one request."""
+_MOST_ATTEMPTS: Final = 4
+"""A segment is tried so often while the store says that its rows are wrong or too large."""
+
+_SQL: Final = {
+    name: without_comments((SQL_DIR / "join" / f"{name}.sql").read_text())
+    for name in ("due", "requests", "linked", "inner_spans", "insert", "mark")
+}
+
+Id = tuple[str, str]
+"""A trace's id and a span's id, hexadecimal."""
+
+
+class _Request(NamedTuple):
+    trace: str
+    span: str
+    link: str
+    is_log: bool
+
+    @property
+    def id(self) -> Id:
+        return self.trace, self.span
+
+
+class Joiner:
+    """A stage that joins the requests of each segment once, when it has waited `after_s` seconds for their parts.
+
+    The spans lie in `held_requests` and `held_spans` (collector/sql/schema/30_held.sql). The insert's token follows
+    from the segment's id, so a segment that was joined just before a crash is not joined twice. What waits when the
+    collector stops is joined after its next start.
+    """
+
+    name = "joiner"
+
+    def __init__(
+        self,
+        store: Store,
+        status: IngestStatus,
+        *,
+        after_s: float,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._status = status
+        self._after_s = after_s
+        self._clock = clock
+        self._callbacks: list[Callable[[str], None]] = []
+        self._attempts: dict[str, int] = {}
+        self._since_s = 0
+        self._look_until_s = clock() + after_s
+        self._working = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+
+    def on_joined(self, callback: Callable[[str], None]) -> None:
+        """Call with the `segment` value of the rows after every insert. An error in the callback is only logged."""
+        self._callbacks.append(callback)
+
+    def on_segment(self, _segment: str) -> None:
+        """Look for requests until those of a segment that was inserted now have waited long enough."""
+        self._look_until_s = self._clock() + self._after_s + 2 * _LOOK_EVERY_S + 1
+
+    @contextmanager
+    def paused(self, timeout_s: float) -> Iterator[None]:
+        """Wait until no segment is being joined, and hold the next one until the context ends; raises TimeoutError."""
+        if not self._working.acquire(timeout=timeout_s):
+            msg = f"the {self.name} has been at one segment for {timeout_s:.0f} s"
+            raise TimeoutError(msg)
+        try:
+            yield
+        finally:
+            self._working.release()
+
+    def start(self) -> None:
+        """Begin to join."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        """End behind the segment that is being joined; False when that takes longer."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def run_once(self) -> bool:
+        """Join all that has waited long enough; tell whether nothing failed. Raises the store's errors."""
+        now_s = int(self._clock())
+        since_s = max(self._since_s, now_s - _DAY_S)
+        parameters = {"since_s": since_s, "after_ms": round(self._after_s * 1000)}
+        due = self._store.query(_SQL["due"], parameters).result_rows
+        done = True
+        for segment, first_s, last_s in due:
+            if self._stopping.is_set():
+                return False
+            with self._working:
+                done &= self._join_if_the_store_takes_it(segment, first_s, last_s)
+        if done and not due:
+            # Rows of an insert that runs now may be some seconds old when it ends.
+            self._since_s = now_s - int(self._after_s) - 600
+        return done
+
+    def _run(self) -> None:
+        while not self._stopping.wait(_LOOK_EVERY_S):
+            if self._clock() > self._look_until_s:
+                continue
+            try:
+                if not self.run_once():
+                    self._look_until_s = self._clock() + self._after_s
+            except (ClickHouseError, StoreError, OSError) as error:
+                logger.warning("requests wait to be joined: %s (they are tried again)", reason_of(error))
+                self._look_until_s = self._clock() + self._after_s
+                self._stopping.wait(self._after_s)
+
+    def _join_if_the_store_takes_it(self, segment: str, first_s: int, last_s: int) -> bool:
+        links: list[str] = []
+        refused = ""
+        try:
+            with errors_told_apart():
+                links = self._join(segment, {"segment": segment, "first_s": first_s, "last_s": last_s})
+        except (RefusedError, TooMuchError) as error:
+            attempts = self._attempts[segment] = self._attempts.get(segment, 0) + 1
+            logger.warning("the requests of segment %s cannot be joined: %s (attempt %d)", segment, error, attempts)
+            if attempts < _MOST_ATTEMPTS:
+                return False
+            refused = str(error)
+            self._status.not_joined()
+        self._attempts.pop(segment, None)
+        parameters = {"segment": segment, "links": links, "refused": refused}
+        self._store.client().command(_SQL["mark"], parameters=parameters)
+        return True
+
+    def _join(self, segment: str, place: dict[str, Any]) -> list[str]:
+        """Insert the requests of a segment; return the links of log records that became requests by themselves."""
+        rows = self._store.query(_SQL["requests"], place).result_rows
+        requests = self._once([_Request(*row) for row in rows])
+        for first in range(0, len(requests), _MOST_REQUESTS):
+            some = requests[first : first + _MOST_REQUESTS]
+            token = f"{segment}.joined.{first}"
+            parameters = {**place, "owners": self._owners(some), "most_parts": _MOST_PARTS}
+            settings = INSERT_SETTINGS | {"insert_deduplication_token": token}
+            self._store.client().command(_SQL["insert"], parameters=parameters, settings=settings)
+            self._announce(token)
+        return [request.link for request in requests if request.is_log]
+
+    def _once(self, requests: Sequence[_Request]) -> list[_Request]:
+        """Leave out a log record that is part of a span's request, and a span whose log record was joined alone."""
+        links = sorted({request.link for request in requests if request.link})
+        if not links:
+            return list(requests)
+        rows = self._store.query(_SQL["linked"], {"links": links}).result_rows
+        with_span = {link for link, has_span, _ in rows if has_span}
+        log_was_joined = {link for link, _, joined in rows if joined}
+        return [r for r in requests if r.link not in (with_span if r.is_log else log_was_joined)]
+
+    def _owners(self, requests: Sequence[_Request]) -> list[tuple[str, str, str, str]]:
+        traces = sorted({request.trace for request in requests})
+        inner = self._store.query(_SQL["inner_spans"], {"traces": traces}).result_rows
+        parents = {(trace, span): (trace, parent) for trace, span, parent in inner}
+        linked = [(request.link, "", *request.id) for request in requests if request.link]
+        return linked + [(*span, *request) for span, request in owners({r.id for r in requests}, parents).items()]
+
+    def _announce(self, token: str) -> None:
+        for callback in self._callbacks:
+            try:
+                callback(token)
+            except Exception:
+                logger.exception("a callback failed after %s", token)
+
+
+def owners(requests: set[Id], parents: dict[Id, Id]) -> dict[Id, Id]:
+    """Return the request that each span descends from. A request owns itself; a span without a request has no owner.
+
+    requests {R}, parents {A: R, B: A, X: Y, Y: X}     →     {R: R, A: R, B: R}
+    """
+    found: dict[Id, Id | None] = {request: request for request in requests}
+    for span in parents:
+        path: dict[Id, None] = {}
+        at: Id | None = span
+        while at is not None and at not in found and at not in path:
+            path[at] = None
+            at = parents.get(at)
+        owner = found.get(at) if at is not None else None
+        found.update(dict.fromkeys(path, owner))
+    return {span: owner for span, owner in found.items() if owner is not None}

@@ -1,0 +1,166 @@
+"""Recordings of a real Dynamo, around its mock engine, against what its clients measured."""
+
+import json
+
+import pytest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+
+from collector.signals import LOGS
+from collector.store.insert import insert_otlp
+from tests.support.recordings import (
+    Recording,
+    assert_agreement,
+    billed,
+    e2e_differences,
+    join,
+    rows_of,
+    tokens_of,
+    ttft_differences,
+)
+
+RUNS = ("agg", "kv-pressure", "disagg", "disagg-overload")
+AGG, PRESSED, DISAGG, OVERLOADED = RUNS
+
+
+def request_id(line):
+    return line["response_id"]
+
+
+def is_sampled(line):
+    return not (line["traceparent"] or "01").endswith("00")
+
+
+@pytest.fixture(scope="module")
+def runs(engine_store):
+    found, before = {}, set()
+    for name in RUNS:
+        recording = Recording(f"dynamo/dynamo-1.6.1-{name}.tar.xz")
+        recording.replay(engine_store)
+        rows = rows_of(engine_store)
+        found[name] = recording, {key: row for key, row in rows.items() if key not in before}
+        before = set(rows)
+    return found
+
+
+def sampled(recording):
+    return [line for line in recording.completed if is_sampled(line)]
+
+
+@pytest.mark.parametrize(
+    ("run", "requests", "failed", "cancelled"),
+    [
+        (AGG, 38, {"400"}, 2),
+        (PRESSED, 48, set(), 3),
+        (DISAGG, 30, set(), 2),
+        (OVERLOADED, 38, {"400", "404", "500", "503"}, 2),
+    ],
+)
+def test_every_request_is_one_row_with_its_status(runs, run, requests, failed, cancelled):
+    recording, rows = runs[run]
+    assert len(rows) == requests
+    assert {row["engine"] for row in rows.values()} == {"dynamo"}
+    assert {request_id(line) for line in sampled(recording)} <= rows.keys()
+    aborted = {request_id(line) for line in recording.client if line.get("aborted")}
+    assert {key for key, row in rows.items() if row["status"] == "cancelled"} == aborted
+    assert len(aborted) == cancelled
+    errors = [row["error_type"] for row in rows.values() if row["status"] == "error"]
+    refused = [line for line in recording.client if line["status"] >= 400 and is_sampled(line)]
+    assert sorted(errors) == sorted(str(line["status"]) for line in refused)
+    assert set(errors) == failed
+
+
+@pytest.mark.parametrize(
+    ("run", "ttft_s", "e2e_s"),
+    [(AGG, 0.050, 0.050), (PRESSED, 0.180, 0.180), (DISAGG, 0.080, 0.120), (OVERLOADED, 0.490, 0.170)],
+)
+def test_ttft_and_e2e_are_those_of_the_client(runs, run, ttft_s, e2e_s):
+    recording, rows = runs[run]
+    assert_agreement(ttft_differences(sampled(recording), rows, request_id), most_s=ttft_s)
+    assert_agreement(e2e_differences(sampled(recording), rows, request_id), most_s=e2e_s)
+
+
+@pytest.mark.parametrize("run", [PRESSED, OVERLOADED])
+def test_with_lifecycle_tracing_an_aborted_request_has_its_ttft(runs, run):
+    recording, rows = runs[run]
+    aborted = [line for line in recording.client if line.get("aborted")]
+    assert_agreement(ttft_differences(aborted, rows, request_id))
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_tokens_are_what_the_client_was_billed(runs, run):
+    recording, rows = runs[run]
+    for line in sampled(recording):
+        row = rows[request_id(line)]
+        assert tokens_of(row) == billed(line)
+        if run in (AGG, PRESSED):  # the usage of divided workers is the decode worker's, which has no prefix cache
+            assert row["cached_tokens"] == line["usage"]["prompt_tokens_details"]["cached_tokens"]
+        assert row["model"] == "smollm2-135m"
+        assert row["decode_ns"] == row["e2e_ns"] - row["ttft_ns"]
+        assert row["queue_ns"] is None
+        assert row["preemptions"] is None
+
+
+def test_a_request_whose_trace_is_not_sampled_is_a_row_of_its_log_record(runs):
+    recording, rows = runs[AGG]
+    lines = [line for line in recording.completed if not is_sampled(line)]
+    assert len(lines) == 6
+
+    def bare(line):
+        return line["response_id"].split("-", 1)[1]
+
+    for line in lines:
+        row = rows[bare(line)]
+        assert row["trace_id"] == bytes.fromhex(bare(line).replace("-", ""))
+        assert (row["status"], row["model"]) == ("ok", "")
+        assert tokens_of(row) == billed(line)
+    # A record's times have whole ms, and it begins when the body has been read.
+    assert_agreement(ttft_differences(lines, rows, bare), median_s=0.030, most_s=0.180)
+    assert_agreement(e2e_differences(lines, rows, bare), median_s=0.030, most_s=0.180)
+
+
+def test_of_divided_workers_a_log_record_alone_has_no_ttft(engine_store):
+    recording = Recording(f"dynamo/dynamo-1.6.1-{DISAGG}.tar.xz")
+    for table in ("requests", "held_requests", "held_spans", "joined_segments"):
+        engine_store.client().command(f"TRUNCATE TABLE {table}")
+    recording.bodies["logs"] = [b"".join(recording.bodies["logs"]) + ExportLogsServiceRequest().SerializeToString()]
+    recording.file = "logs alone"
+    recording.replay(engine_store, {"logs"})
+    rows = rows_of(engine_store)
+    assert len(rows) == 30
+    assert {row["ttft_ns"] for row in rows.values()} == {None}
+    assert {row["tpot_ns"] for row in rows.values()} == {None}
+    # The spans come after the records became rows: they are not counted again.
+    recording.replay(engine_store, {"traces"})
+    assert len(rows_of(engine_store)) == 30
+
+
+def test_nothing_is_left_unclaimed(engine_store, runs):
+    assert engine_store.query("SELECT name, count() FROM spans GROUP BY name").result_rows == []
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        "no JSON",
+        "{}",
+        json.dumps({"request": {"total_time_ms": "1e400", "ttft_ms": [1], "output_tokens": -1, "input_tokens": 1e300}}),
+        json.dumps({"request": {"total_time_ms": 1e300, "ttft_ms": -1, "worker": "x"}}),
+        json.dumps({"request": "x" * 1000}),
+    ],
+)
+def test_a_hostile_log_record_neither_fails_nor_lies(engine_store, payload):
+    for table in ("requests", "held_requests", "held_spans", "joined_segments"):
+        engine_store.client().command(f"TRUNCATE TABLE {table}")
+    message = ExportLogsServiceRequest()
+    scoped = message.resource_logs.add().scope_logs.add()
+    scoped.scope.name = "dynamo.request_trace"
+    for rid in ("00000000-0000-4000-8000-000000000001", "no uuid", "00000000-0000-0000-0000-000000000000"):
+        record = scoped.log_records.add(time_unix_nano=1_795_000_000_000_000_000)
+        for key, value in {"event_type": "request_end", "rid": rid, "payload": payload}.items():
+            record.attributes.add(key=key).value.string_value = value
+            record.attributes.add(key=key).value.string_value = "again"
+    insert_otlp(engine_store, LOGS, message.SerializeToString(), f"hostile-{hash(payload)}")
+    join(engine_store)
+    (row,) = rows_of(engine_store).values()
+    assert tokens_of(row) == (None, None)
+    assert row["ttft_ns"] is None

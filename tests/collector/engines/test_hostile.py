@@ -1,0 +1,199 @@
+"""Values that no engine should send: every mapping takes them, and none makes a number of them that is not true."""
+
+import itertools
+import math
+
+import pytest
+
+from collector.signals import TRACES
+from collector.store.definitions import read_schema
+from collector.store.insert import insert_otlp
+from collector.store.schema import apply_schema
+from tests.support.otlp import MS, Request, set_attributes
+from tests.support.recordings import join
+
+E2E_NS = 600 * MS
+LATENCIES = (
+    "time_to_first_token",
+    "e2e",
+    "time_in_queue",
+    "time_in_model_prefill",
+    "time_in_model_decode",
+    "kv_cache_transfer_time",
+)
+USAGE = (
+    "prompt_tokens",
+    "completion_tokens",
+    "input_tokens",
+    "output_tokens",
+    "cached_tokens",
+    "cache_read.input_tokens",
+)
+NUMBERS = [f"gen_ai.latency.{name}" for name in LATENCIES] + [f"gen_ai.usage.{name}" for name in USAGE]
+NUMBERS += [
+    "gen_ai.response.time_to_first_chunk",
+    "input_tokens",
+    "output_tokens",
+    "ttft_ms",
+    "avg_itl_ms",
+    "gen_ai.request.id",
+]
+MAPPINGS = {
+    "vllm": ("vllm.llm_engine", "llm_request", {}),
+    "sglang": ("sglang server", " Req 1", {"module": "sglang::request"}),
+    "dynamo": ("frontend", "http-request", {"code.module.name": "dynamo_runtime::logging", "uri": "/v1/completions"}),
+    "tensorrt_llm": ("trt.llm", "llm_request", {}),
+    "genai": ("any", "chat m", {"gen_ai.operation.name": "chat"}),
+}
+BAD = [
+    -1,
+    -0.5,
+    1e300,
+    math.inf,
+    math.nan,
+    2**63 - 1,
+    -(2**63),
+    "twelve",
+    "-1",
+    "1e400",
+    "",
+    '{"a": [1',
+    "\x00",
+    True,
+    b"\xff",
+    ["1"],
+]
+REASONS = ["[", '["length"', '[{"a":1}]', "[1, null]", '["length"]', "length", ["length"], 7, True, "x" * 10_000]
+TRACE = itertools.count(1)
+
+
+def insert(store, mapping, *many):
+    """Insert one span for each of the given attributes, of which every key comes twice; return their rows in order."""
+    scope, name, own = MAPPINGS[mapping]
+    request, traces = (
+        Request(scope=scope),
+        [next(TRACE) for _ in many],
+    )  # half of a trace id is zeros, as SGLang sends it
+    for trace, attributes in zip(traces, many, strict=True):
+        added = request.span(name, trace=trace, ns=E2E_NS, kind=2, attributes=own | attributes)
+        for key, value in attributes.items():
+            added.attributes.add(key=key).value.string_value = value if isinstance(value, str) else "again"
+    insert_otlp(store, TRACES, request.body(), f"hostile-{mapping}-{traces[0]}")
+    join(store)
+    ids = ", ".join(f"unhex('{trace:032x}')" for trace in traces)
+    sql = f"SELECT * FROM requests WHERE trace_id IN ({ids})"
+    rows = {int.from_bytes(row["trace_id"], "big"): row for row in store.query(sql).named_results()}
+    assert rows.keys() == set(traces)
+    assert {row["engine"] for row in rows.values()} == {mapping}
+    return [rows[trace] for trace in traces]
+
+
+def assert_honest(row):
+    """Nothing is longer than the request, and nothing is negative."""
+    assert row["e2e_ns"] <= 1e16
+    for name in ("ttft", "queue", "prefill", "decode", "preempted", "kv_transfer"):
+        value = row[f"{name}_ns"]
+        assert value is None or 0 <= value <= row["e2e_ns"], (name, value)
+    assert row["tpot_ns"] is None or row["tpot_ns"] >= 0
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS)
+def test_a_number_that_is_none_is_not_known(engine_store, mapping):
+    rows = insert(engine_store, mapping, *(dict.fromkeys(NUMBERS, value) for value in BAD))
+    for value, row in zip(BAD, rows, strict=True):
+        assert_honest(row)
+        if value is not True:
+            assert (row["input_tokens"], row["output_tokens"], row["cached_tokens"]) == (None, None, None), value
+            assert row["ttft_ns"] is None, value
+            assert row["e2e_ns"] == E2E_NS, value
+
+
+@pytest.mark.parametrize("mapping", ["sglang", "tensorrt_llm"])
+def test_a_finish_reason_of_any_shape_is_read_or_empty(engine_store, mapping):
+    given = [{"gen_ai.response.finish_reasons": reason, "gen_ai.latency.time_in_queue": 0.1} for reason in REASONS]
+    rows = insert(engine_store, mapping, *given)
+    known = ("length", "length", "length", "x" * 64)
+    assert [row["finish_reason"] for row in rows if row["finish_reason"]] == list(known)
+    assert {row["status"] for row in rows} == {"ok"}
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS)
+def test_times_that_contradict_each_other_stay_within_the_request(engine_store, mapping):
+    seconds = dict.fromkeys([f"gen_ai.latency.{name}" for name in LATENCIES if name != "e2e"], 0.59)
+    (row,) = insert(engine_store, mapping, seconds | {"ttft_ms": "9999", "gen_ai.usage.completion_tokens": 5})
+    assert_honest(row)
+    sql = "SELECT sum(duration_ns) FROM phases WHERE trace_id = unhex({trace:String})"
+    ((total,),) = engine_store.query(sql, {"trace": row["trace_id"].hex()}).result_rows
+    assert total <= 2 * row["e2e_ns"] if mapping == "vllm" else total <= row["e2e_ns"]
+
+
+def spans(store, **attributes):
+    trace = next(TRACE)
+    request = Request(scope="unknown")
+    span = request.span("unknown", trace=trace, attributes=attributes)
+    event = span.events.add(name="gen_ai.content.prompt")
+    set_attributes(event, attributes)
+    insert_otlp(store, TRACES, request.body(), f"unclaimed-{trace}")
+    sql = f"SELECT attributes, events[1].attributes FROM spans WHERE trace_id = unhex('{trace:032x}')"
+    ((of_span, of_event),) = store.query(sql).result_rows
+    assert of_span == of_event
+    return of_span
+
+
+CONTENT = (
+    "gen_ai.prompt",
+    "gen_ai.completion",
+    "gen_ai.prompt.0.content",
+    "gen_ai.completion.0.tool_calls.0.arguments",
+    "gen_ai.input.messages",
+    "gen_ai.output.messages",
+    "gen_ai.system_instructions",
+    "gen_ai.tool.definitions",
+    "gen_ai.content.prompt",
+    "llm.prompts",
+    "llm.completions.0.text",
+    "llm.input_messages.0.message.content",
+    "llm.output_messages.0.message.content",
+    "llm.request.messages",
+    "input.value",
+    "output.value",
+    "traceloop.entity.input",
+    "traceloop.entity.output",
+    "langfuse.observation.input",
+    "langfuse.trace.output",
+    "ai.prompt.messages",
+    "ai.response.text",
+    "http.request.header.authorization",
+    "http.response.header.set-cookie",
+    "llm.request.headers",
+    "metadata.requester_custom_headers",
+    "http.request.body",
+)
+OTHERS = (
+    "gen_ai.usage.prompt_tokens",
+    "gen_ai.prompt_tokens",
+    "gen_ai.request.model",
+    "input.mime_type",
+    "http.request.method",
+    "llm.token_count.prompt",
+    "prompt_id",
+)
+
+
+def test_prompts_answers_and_headers_are_not_stored(engine_store):
+    assert spans(engine_store, **dict.fromkeys((*CONTENT, *OTHERS), "x")).keys() == set(OTHERS)
+
+
+def test_they_are_stored_when_a_setting_asks_for_them(engine_store):
+    schema, kept = read_schema(), read_schema(keep_content=True)
+    assert schema.tables == kept.tables
+    assert {name for name in schema.views if schema.views[name] != kept.views[name]} == {
+        "keep_unclaimed",
+        "hold_requests",
+        "hold_spans",
+    }
+    apply_schema(engine_store, keep_content=True)
+    try:
+        assert spans(engine_store, **dict.fromkeys((*CONTENT, *OTHERS), "x")).keys() == {*CONTENT, *OTHERS}
+    finally:
+        apply_schema(engine_store)

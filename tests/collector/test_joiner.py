@@ -1,0 +1,160 @@
+"""Requests of several processes wait for their parts and are joined once."""
+
+import threading
+
+import pytest
+
+from collector.signals import TRACES
+from collector.status import IngestStatus
+from collector.store.insert import insert_otlp
+from collector.store.joiner import Joiner, owners
+from tests.support.otlp import MS, T0, Request
+
+ROOT = {"module": "sglang::request", "gen_ai.usage.completion_tokens": 2, "gen_ai.latency.time_to_first_token": 0.01}
+
+
+@pytest.fixture(scope="module")
+def store(module_store):
+    return module_store
+
+
+@pytest.fixture
+def joiner(store):
+    for table in ("requests", "tokens", "phases", "held_requests", "held_spans", "joined_segments"):
+        store.client().command(f"TRUNCATE TABLE {table}")
+    return Joiner(store, IngestStatus(), after_s=0)
+
+
+def root(*, trace=1, span=1, parent=None, **attributes):
+    request = Request(scope="sglang server")
+    request.span("Req", trace=trace, span=span, parent=parent, ns=30 * MS, attributes=ROOT | attributes)
+    return request
+
+
+def parts(request, *, trace=1, root=1, first=2, scheduler=None):
+    """A scheduler's span with a prefill of 10 ms and one decoded token of 20 ms."""
+    request = request or Request(scope="sglang server")
+    scheduler, decode = first, first + 1
+    request.span("Scheduler", trace=trace, span=scheduler, parent=root, attributes={"thread_label": "Scheduler"})
+    request.span("decode_loop", trace=trace, span=first + 2, parent=decode, start=T0 + 10 * MS, ns=20 * MS)
+    request.span("decode_forward", trace=trace, span=decode, parent=scheduler, start=T0 + 10 * MS, ns=20 * MS)
+    request.span("prefill_forward", trace=trace, span=first + 3, parent=scheduler, ns=10 * MS)
+    return request
+
+
+def insert(store, request, segment):
+    insert_otlp(store, TRACES, request.body(), segment)
+
+
+def found(store):
+    sql = "SELECT request_id, prefill_ns, decode_ns FROM requests ORDER BY ALL"
+    tokens = "SELECT token_index, duration_us FROM tokens ORDER BY request_span_id, token_index"
+    return store.query(sql).result_rows, store.query(tokens).result_rows
+
+
+@pytest.mark.parametrize("first", ["root", "parts"])
+def test_a_request_and_its_parts_meet_in_either_order(store, joiner, first):
+    requests = {"root": root(), "parts": parts(None)}
+    for name in (first, *(requests.keys() - {first})):
+        insert(store, requests[name], f"{first}-{name}")
+    assert found(store) == ([], [])
+    assert joiner.run_once()
+    assert found(store) == ([("", 10 * MS, 20 * MS)], [(0, 10_000), (1, 20_000)])
+
+
+def test_a_request_waits_for_its_parts(store):
+    insert(store, root(trace=7), "waits")
+    patient = Joiner(store, IngestStatus(), after_s=60)
+    assert patient.run_once()
+    assert ("waits",) not in store.query("SELECT segment FROM joined_segments").result_rows
+
+
+def test_a_segment_is_joined_once_also_after_a_crash_before_it_was_marked(store, joiner):
+    announced = []
+    joiner.on_joined(announced.append)
+    insert(store, parts(root()), "once")
+    assert joiner.run_once()
+    assert joiner.run_once()
+    assert announced == ["once.joined.0"]
+    store.client().command("TRUNCATE TABLE joined_segments")
+    after_a_crash = Joiner(store, IngestStatus(), after_s=0)
+    assert after_a_crash.run_once()
+    assert len(found(store)[0]) == 1
+    assert len(found(store)[1]) == 2
+    assert store.query("SELECT segment FROM requests").result_rows == [("once.joined.0",)]
+
+
+def test_two_requests_of_one_trace_keep_their_own_parts(store, joiner):
+    request = parts(root(**{"gen_ai.request.id": "a"}))
+    other = root(span=10, **{"gen_ai.request.id": "b"})
+    request.scope_spans.spans.extend(other.scope_spans.spans)
+    parts(request, root=10, first=11)
+    insert(store, request, "two")
+    assert joiner.run_once()
+    assert found(store) == (
+        [("a", 10 * MS, 20 * MS), ("b", 10 * MS, 20 * MS)],
+        [(0, 10_000), (1, 20_000), (0, 10_000), (1, 20_000)],
+    )
+
+
+def test_a_request_without_parts_is_a_row_that_says_what_it_knows(store, joiner):
+    insert(store, root(), "alone")
+    assert joiner.run_once()
+    assert found(store) == ([("", None, None)], [])
+
+
+def test_a_part_that_is_sent_twice_counts_once(store, joiner):
+    insert(store, parts(root()), "first")
+    insert(store, parts(None), "again")
+    assert joiner.run_once()
+    assert found(store) == ([("", 10 * MS, 20 * MS)], [(0, 10_000), (1, 20_000)])
+
+
+def test_spans_that_are_each_others_parents_have_no_request():
+    r, a, b, x, y = (("t", name) for name in "rabxy")
+    assert owners({r}, {a: r, b: a, x: y, y: x}) == {r: r, a: r, b: r}
+    assert owners({r}, {a: a}) == {r: r}
+    assert owners({r, a}, {a: r, b: a}) == {r: r, a: a, b: a}
+    assert owners({r}, {b: a, a: r}) == {r: r, a: r, b: r}
+    assert owners({r}, {("u", "a"): ("u", "r")}) == {r: r}
+
+
+def test_rows_that_the_store_refuses_are_counted_and_do_not_hold_up_the_others(store, joiner, monkeypatch, caplog):
+    insert(store, root(trace=1, **{"gen_ai.request.id": "bad"}), "bad")
+    insert(store, root(trace=2, **{"gen_ai.request.id": "good"}), "good")
+    status = IngestStatus()
+    joiner = Joiner(store, status, after_s=0)
+    real = joiner._join
+
+    def refuse(segment, place):
+        if segment == "bad":
+            store.query("SELECT toUInt8('x')")
+        return real(segment, place)
+
+    monkeypatch.setattr(joiner, "_join", refuse)
+    assert [joiner.run_once() for _ in range(5)] == [False, False, False, True, True]
+    assert [row[0] for row in found(store)[0]] == ["good"]
+    assert status.snapshot().segments_not_joined == 1
+    refused = store.query("SELECT segment, refused != '' FROM joined_segments ORDER BY ALL").result_rows
+    assert refused == [("bad", True), ("good", False)]
+
+
+def test_it_stops_and_pauses(store, joiner):
+    with joiner.paused(0.1), pytest.raises(TimeoutError), joiner.paused(0.01):
+        pass
+    joiner.start()
+    assert joiner.stop(10)
+    assert joiner.stop(10)
+
+
+def test_the_running_joiner_joins_by_itself(store, joiner):
+    insert(store, parts(root()), "runs")
+    joiner.on_segment("runs")
+    done = threading.Event()
+    joiner.on_joined(lambda _: done.set())
+    joiner.start()
+    try:
+        assert done.wait(60)
+    finally:
+        assert joiner.stop(10)
+    assert len(found(store)[0]) == 1

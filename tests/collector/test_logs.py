@@ -1,0 +1,128 @@
+"""OTLP logs: what is taken, in which encodings, and that a record becomes a row through the real service."""
+
+import json
+import time
+
+import grpc
+import httpx
+import pytest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
+
+from collector.receive.checked import ItemLimits
+from collector.receive.errors import MalformedError
+from collector.receive.logs import check
+from collector.service import Service
+from collector.settings import Settings
+from collector.signals import LOGS
+from tests.support.otlp import T0, set_attributes
+
+LIMITS = ItemLimits(max_bytes=2000, max_attributes=4)
+DAY = T0 // (86_400 * 10**9)
+
+
+def request(*times, observed=0, **attributes):
+    message = ExportLogsServiceRequest()
+    of_resource = message.resource_logs.add()
+    set_attributes(of_resource.resource, {"service.name": "frontend"})
+    scoped = of_resource.scope_logs.add()
+    scoped.scope.name = "dynamo.request_trace"
+    for at in times:
+        record = scoped.log_records.add(time_unix_nano=at, observed_time_unix_nano=observed)
+        set_attributes(record, attributes)
+    return message
+
+
+def test_good_records_are_stored_as_they_came():
+    body = request(T0, T0 + 86_400 * 10**9).SerializeToString()
+    checked = check(body, LIMITS)
+    assert (checked.payload, checked.items, checked.rejected, checked.message) == (body, 2, {}, "")
+    assert checked.days == (DAY, DAY + 1)
+
+
+def test_a_record_without_a_time_has_that_of_its_observation():
+    assert check(request(0, observed=T0).SerializeToString(), LIMITS).days == (DAY, DAY)
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (request(0), "time"),
+        (request(2**63), "time"),
+        (request(time.time_ns() + 2 * 86_400 * 10**9), "future"),
+        (request(T0, **{str(n): n for n in range(5)}), "too_many_attributes"),
+        (request(T0, x="x" * 2000), "too_large"),
+    ],
+)
+def test_a_record_that_cannot_be_stored_is_left_out_alone(bad, reason):
+    bad.resource_logs[0].scope_logs[0].log_records.extend(request(T0).resource_logs[0].scope_logs[0].log_records)
+    checked = check(bad.SerializeToString(), LIMITS)
+    assert (checked.items, checked.rejected) == (2, {reason: 1})
+    assert checked.message.startswith("1 log records: ")
+    assert checked.payload == request(T0).SerializeToString()
+    del bad.resource_logs[0].scope_logs[0].log_records[1]
+    assert check(bad.SerializeToString(), LIMITS).payload == b""
+
+
+def test_other_bytes_are_refused():
+    with pytest.raises(MalformedError, match="ExportLogsServiceRequest"):
+        check(b"\x0a\x05abc", LIMITS)
+
+
+def test_a_request_is_divided_by_its_records():
+    first, second = LOGS.halves(request(T0, T0 + 1).SerializeToString())
+    assert (first, second) == (request(T0).SerializeToString(), request(T0 + 1).SerializeToString())
+    assert LOGS.halves(first) is None
+    misread = request(T0)
+    misread.resource_logs[0].scope_logs[0].log_records.add().MergeFromString(b"\x0a\x01a")  # its time as bytes
+    good, bad = LOGS.without_misread(misread.SerializeToString())
+    assert good == request(T0).SerializeToString()
+    assert bad
+
+
+def dynamo(number):
+    """A record of one request, as Dynamo sends it."""
+    rid = f"00000000-0000-4000-8000-{number:012x}"
+    values = {"input_tokens": number, "output_tokens": 3, "ttft_ms": 20.5, "total_time_ms": 100.25}
+    payload = json.dumps({"request": {"request_id": rid, **values}})
+    return request(T0, event_type="request_end", rid=rid, payload=payload)
+
+
+def test_records_by_http_json_and_grpc_become_rows_once(tmp_path):
+    free = "127.0.0.1:0"
+    service = Service(
+        Settings(
+            data_dir=tmp_path / "data", otlp_http=free, otlp_grpc=free, api=free, segment_age_s=0.05, join_after_s=0.5
+        )
+    )
+    service.start()
+    try:
+        url = service.listeners["otlp-http"] + "/v1/logs"
+        for _ in range(2):
+            answer = httpx.post(
+                url, content=dynamo(1).SerializeToString(), headers={"content-type": "application/x-protobuf"}
+            )
+            assert (answer.status_code, answer.content) == (200, b"")
+        attributes = [
+            {"key": a.key, "value": {"stringValue": a.value.string_value}}
+            for a in dynamo(2).resource_logs[0].scope_logs[0].log_records[0].attributes
+        ]
+        record = {"timeUnixNano": str(T0), "attributes": attributes}
+        document = {
+            "resourceLogs": [{"scopeLogs": [{"scope": {"name": "dynamo.request_trace"}, "logRecords": [record]}]}]
+        }
+        assert httpx.post(url, json=document).json() == {}
+        with grpc.insecure_channel(service.listeners["otlp-grpc"].removeprefix("http://")) as channel:
+            export = channel.unary_unary(f"/{LOGS.grpc_service}/Export")
+            answer = ExportLogsServiceResponse.FromString(export(dynamo(3).SerializeToString(), timeout=20))
+            assert answer == ExportLogsServiceResponse()
+        sql = "SELECT input_tokens, output_tokens, ttft_ns, e2e_ns FROM requests ORDER BY input_tokens"
+        deadline = time.monotonic() + 60
+        while len(found := service.store.query(sql).result_rows) < 3 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert found == [(n, 3, 20_500_000, 100_250_000) for n in (1, 2, 3)]
+        counted = service.status.snapshot()
+        assert (counted.items_received["log_records"], counted.payloads_duplicate) == (4, 1)
+        page = httpx.get(service.listeners["api"] + "/metrics").text
+        assert "tokentrail_requests_total{" in page and 'engine="dynamo"' in page
+    finally:
+        assert service.stop()

@@ -1,0 +1,107 @@
+"""Recorded OTLP bodies of an engine, replayed into a store, beside what its clients measured."""
+
+import json
+import statistics
+import tarfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from collector.signals import SIGNALS
+from collector.status import IngestStatus
+from collector.store.insert import insert_otlp
+from collector.store.joiner import Joiner
+
+DATA = Path(__file__).resolve().parents[1] / "data"
+NS = 1e-9
+_MOST_INSERTS = 6
+
+
+@dataclass
+class Recording:
+    """One file of tests/data: bodies by signal in order of arrival, and a line for each request of a client."""
+
+    file: str
+    bodies: dict[str, list[bytes]] = field(default_factory=dict)
+    client: list[dict] = field(default_factory=list)
+
+    def __post_init__(self):
+        with tarfile.open(DATA / self.file) as archive:
+            for name in sorted(archive.getnames()):
+                if name == "client.jsonl":
+                    self.client = [json.loads(line) for line in archive.extractfile(name)]
+                elif name.endswith(".bin"):
+                    self.bodies.setdefault(name.split("/")[0], []).append(archive.extractfile(name).read())
+
+    def replay(self, store, signals=None):
+        """Insert the bodies in a few groups, as segments would bring them, and join their requests."""
+        for signal in SIGNALS:
+            bodies = self.bodies.get(signal.name, []) if signals is None or signal.name in signals else []
+            size = -(-len(bodies) // _MOST_INSERTS) or 1
+            for first in range(0, len(bodies), size):
+                insert_otlp(store, signal, b"".join(bodies[first : first + size]), f"{self.file}-{signal.name}-{first}")
+        join(store)
+
+    @property
+    def completed(self):
+        """Requests that their client saw to the end without an error."""
+        return [line for line in self.client if line.get("finish_reason") and not line.get("aborted")]
+
+
+def join(store):
+    """Join every request that the store holds."""
+    joiner = Joiner(store, IngestStatus(), after_s=0)
+    while True:
+        assert joiner.run_once()
+        sql = "SELECT count() FROM held_requests WHERE segment NOT IN (SELECT segment FROM joined_segments)"
+        if store.query(sql).result_rows == [(0,)]:
+            return
+
+
+def rows_of(store, where="true"):
+    """Request rows by request id; no two may share one."""
+    found = list(
+        store.query(f"SELECT *, toUnixTimestamp64Nano(start) AS start_ns FROM requests WHERE {where}").named_results()
+    )
+    by_id = {row["request_id"]: row for row in found}
+    assert len(by_id) == len(found)
+    return by_id
+
+
+def assert_agreement(differences_s, *, median_s=0.015, most_s=0.050):
+    """The client sees everything later than the engine, by the hop between them."""
+    assert statistics.median(map(abs, differences_s)) <= median_s
+    assert max(map(abs, differences_s)) <= most_s
+
+
+def ttft_differences(lines, rows, request_id):
+    """Client's time to its first chunk minus ours, in seconds."""
+    streamed = [line for line in lines if line.get("stream", True)]
+    return [(line["chunks"][0] - rows[request_id(line)]["ttft_ns"]) * NS for line in streamed]
+
+
+def e2e_differences(lines, rows, request_id):
+    """Client's time to the end of the answer minus ours, in seconds."""
+    return [(line["end_ns"] - rows[request_id(line)]["e2e_ns"]) * NS for line in lines]
+
+
+def tokens_of(row):
+    """Input and output tokens of a request row."""
+    return row["input_tokens"], row["output_tokens"]
+
+
+def billed(line):
+    """Input and output tokens that the client was told."""
+    return line["usage"]["prompt_tokens"], line["usage"]["completion_tokens"]
+
+
+def phases_partition(store):
+    """Assert that the phases of each request add up to it; return the number of requests that have phases."""
+    sql = """
+        SELECT r.e2e_ns, sum(p.duration_ns), min(toUnixTimestamp64Nano(p.start)) - any(toUnixTimestamp64Nano(r.start)),
+               max(toUnixTimestamp64Nano(p.start) + p.duration_ns) - any(toUnixTimestamp64Nano(r.start))
+        FROM requests AS r JOIN phases AS p ON p.trace_id = r.trace_id AND p.request_span_id = r.span_id
+        GROUP BY r.trace_id, r.span_id, r.e2e_ns
+    """
+    found = store.query(sql).result_rows
+    assert all(e2e == total == last and first == 0 for e2e, total, first, last in found)
+    return len(found)
