@@ -1,4 +1,4 @@
-"""A trace request whose spans stay bytes, so that their sizes are known without decoding them."""
+"""Trace requests whose spans stay bytes, so that spans are counted, measured and sorted without decoding them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
 
-def _envelope() -> type[Any]:
+def _envelopes() -> tuple[type[Any], type[Any]]:
     """Declare the messages of opentelemetry/proto/trace/v1/trace.proto with `repeated bytes spans`."""
     file = FileDescriptorProto(name="envelope.proto", package="collector", syntax="proto3")
     fields = [
@@ -28,7 +28,10 @@ def _envelope() -> type[Any]:
         )
     pool = DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
-    return GetMessageClass(pool.FindMessageTypeByName("collector.Request"))
+    request, scope_spans = (pool.FindMessageTypeByName(f"collector.{name}") for name in ("Request", "ScopeSpans"))
+    return GetMessageClass(request), GetMessageClass(scope_spans)
 
 
-ENVELOPE: Final = _envelope()
+REQUEST: Final[type[Any]]
+SCOPE_SPANS: Final[type[Any]]
+REQUEST, SCOPE_SPANS = _envelopes()

@@ -15,7 +15,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from collector.receive import runs
 from collector.receive.checked import Checked, ItemLimits
-from collector.receive.envelope import ENVELOPE
+from collector.receive.envelope import REQUEST
 from collector.receive.errors import MalformedError
 
 TRACE_ID_BYTES: Final = 16
@@ -153,7 +153,7 @@ def _any_is_large(body: bytes, limits: ItemLimits) -> bool:
     large = min(limits.max_bytes, limits.max_attributes * _LEAST_ATTRIBUTE_BYTES)
     return len(body) > large and any(
         len(span) > large
-        for resource_spans in ENVELOPE.FromString(body).resource_spans
+        for resource_spans in REQUEST.FromString(body).resource_spans
         for scope_spans in resource_spans.scope_spans
         for span in scope_spans.spans
     )
