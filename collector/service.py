@@ -167,7 +167,13 @@ def build_api(
     for slo in slos:
         burn_rules(slo, windows)
     context = Context(Queries(store, query_settings), tuple(slos), windows, round(lost_after_s * 1e9), clock)
-    own_queries = Queries(store)
+    limits = limits or QueryLimits()
+    of_scrapes = {
+        "max_execution_time": limits.timeout_s,
+        "max_memory_usage": limits.memory_bytes,
+        "priority": 5,  # behind inserts, which have 1, and before the API's queries, which have 10
+    }
+    own_queries = Queries(store, lambda: of_scrapes)
     counters = StoreCounters(own_queries, slos, lost_after_ns=context.lost_after_ns, clock=clock)
     usage = Usage(store, data_dir)
     page = MetricsPage(counters, own_queries, status, usage, clock=clock)

@@ -30,13 +30,13 @@ _SCHEMA: Final = Path(__file__).parent / "sql" / "schema"
 
 @dataclass(frozen=True, eq=False)
 class PlainRows:
-    """Requests that the collector reads as columns of one table. The rows are those that the views would make."""
+    """Rows of one table that the collector reads as columns. They are those that the views would make."""
 
     table: str
     types: Mapping[str, str]
     """ClickHouse's types of the columns, by name."""
-    columns: Callable[[Body], Columns | None]
-    """Returns the columns of a request's rows; None for a request that the store must decode."""
+    apart: Callable[[Body], tuple[Columns | None, bytes]]
+    """Returns the columns of such rows of a request, if it has any, and the rest, which the store must decode."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ TRACES: Final = Signal(
     landing_table="otlp_traces",
     schema_file=_SCHEMA / "otlp_traces.proto",
     schema_message="TracesData",
-    plain=PlainRows(tokens.TABLE, tokens.TYPES, tokens.token_columns),
+    plain=PlainRows(tokens.TABLE, tokens.TYPES, tokens.tokens_apart),
 )
 
 LOGS: Final = Signal(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Protocol
 
 
@@ -20,3 +21,22 @@ class Stage(Protocol):
 
         True: the stage has handed on everything that it held. A stage may be stopped twice, or without a start.
         """
+
+
+class ThreadStage:
+    """A stage of one thread, which works until `_stopping` is set and holds nothing that it must hand on."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def stop(self, timeout_s: float) -> bool:
+        """Stop behind the work in progress; False when it takes longer."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        raise NotImplementedError

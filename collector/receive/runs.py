@@ -1,9 +1,10 @@
-"""The fast way to check a request: long runs of spans that differ in values only.
+"""The fast way to check a request: runs of spans that differ in values only.
 
-tokentrail's SDK writes spans of one kind as records of one length, thousands of them in a row. The first record of a
-run is parsed; the others are compared with it as one array. Every byte of structure (tags, lengths, names, keys) must
-be equal, every byte of text must be ASCII, and varints must have the same length. Then the parser's result for the
-first record holds for all, and ids and times are checked as columns. A request that does not fit is parsed.
+tokentrail's SDK writes spans of one kind as records of one length, thousands of them in a row. Other senders' integers
+take as few bytes as they can, so that records of a few lengths take turns; those are sorted by length first. The first
+record of a run is parsed; the others are compared with it as one array. Every byte of structure (tags, lengths, names,
+keys) must be equal, every byte of text must be ASCII, and varints must have the same length. Then the parser's result
+for the first record holds for all, and ids and times are checked as columns. A request that does not fit is parsed.
 
 Example, with a name (tag 2a, text), a start (tag 39, here cut to 2 bytes) and a kind (tag 30, varint):
 
@@ -15,9 +16,10 @@ Example, with a name (tag 2a, text), a start (tag 39, here cut to 2 bytes) and a
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -27,6 +29,7 @@ from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from collector.receive.divide import is_misread
+from collector.receive.envelope import SCOPE_SPANS
 
 Body: TypeAlias = "bytes | memoryview"
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -61,7 +64,9 @@ _SPAN: Final[Mapping[int, _Kind]] = {
 """Masks by field number of a span. A field that is not named must be equal in all records of a run."""
 
 _SHORT_RUN: Final = 8
-"""The least average length of runs. To parse short ones costs less than to compare them."""
+"""The least average length of runs as they stand. To parse short ones costs less than to compare them."""
+_SHORT_SORTED_RUN: Final = 32
+"""The least average length of runs that must be sorted first, and whose shape is often new."""
 _WINDOW: Final = 256
 _MOST_ENVELOPE_BYTES: Final = 4096
 
@@ -79,18 +84,27 @@ class Shape:
     """The bits of `record` that are the same in all records."""
     offsets: Mapping[int, int]
     """By number of the span's own fields: where in a record the value begins."""
-    window: tuple[Bytes, Bytes]
-    """`record` and `mask` again and again, as long as the records that are compared at once."""
+
+    @cached_property
+    def window(self) -> tuple[Bytes, Bytes]:
+        """`record` and `mask` again and again, as long as the records that are compared at once."""
+        return np.tile(self.record, _WINDOW), np.tile(self.mask, _WINDOW)
+
+    def fits(self, record: Bytes) -> bool:
+        """Tell whether a record of the same length has this shape."""
+        return not ((record ^ self.record) & self.mask).any()
 
 
-_known_shapes: dict[int, Shape] = {}
-"""The last shape of each record length. The same few return in every request, and finding one is a walk in Python."""
-_MOST_SHAPES: Final = 64
+_known_shapes: dict[int, tuple[Shape, ...]] = {}
+"""The last shapes of each record length. The same few return in every request, and finding one is a walk in Python."""
+_MOST_LENGTHS: Final = 64
+_MOST_SHAPES: Final = 8
+"""Of one length."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """Consecutive span records of one shape."""
+    """Span records of one shape."""
 
     first: bytes
     """The first record's own bytes, without tag and length."""
@@ -142,7 +156,40 @@ def _runs(body: Body, begin: int, end: int) -> Iterator[Run]:
         begin += run.rows.size
         found, spans = found + 1, spans + len(run.rows)
         if spans < found * _SHORT_RUN and begin < end:
-            raise NotUniformError
+            yield from _sorted_runs(bytes(body[begin:end]))
+            return
+
+
+def _sorted_runs(records: bytes) -> Iterator[Run]:
+    """Yield the runs of span records that are sorted by length, from the most frequent length on.
+
+    records  104 B, 105 B, 104 B, 105 B, 104 B    two shapes, whose records take turns
+    runs     three of 104 B, two of 105 B
+    """
+    by_length: dict[int, list[bytes]] = defaultdict(list)
+    try:
+        for span in SCOPE_SPANS.FromString(records).spans:
+            by_length[len(span)].append(span)
+    except DecodeError as error:
+        raise NotUniformError from error
+    sorted_records = {
+        length: SCOPE_SPANS(spans=spans).SerializeToString()
+        for length, spans in sorted(by_length.items(), key=lambda item: -len(item[1]))
+    }
+    if sum(map(len, sorted_records.values())) != len(records):
+        raise NotUniformError  # a field that is no span, or a length that is written with too many bytes
+    found = spans = 0
+    for length, alike in sorted_records.items():
+        rows = np.frombuffer(alike, np.uint8).reshape(len(by_length[length]), -1)
+        while len(rows):
+            value = rows.shape[1] - length
+            shape = _shape_of(rows[0], value)
+            fits = ~((rows ^ shape.record) & shape.mask).any(axis=1)
+            yield Run(rows[0, value:].tobytes(), rows[fits], shape)
+            found, spans = found + 1, spans + int(fits.sum())
+            if spans < found * _SHORT_SORTED_RUN:
+                raise NotUniformError
+            rows = rows[~fits]
 
 
 def _check_envelope(body: Body, begin: int, end: int, read: _Read) -> None:
@@ -189,12 +236,7 @@ def _run_at(body: Body, begin: int, end: int) -> Run:
     stride = following - begin
     most = (end - begin) // stride
     rows = np.frombuffer(body, np.uint8, most * stride, begin).reshape(most, stride)
-    shape = _known_shapes.get(stride)
-    if shape is None or ((rows[0] ^ shape.record) & shape.mask).any():
-        shape = _shape(body, begin, value, following)
-        if len(_known_shapes) >= _MOST_SHAPES:
-            _known_shapes.clear()
-        _known_shapes[stride] = shape
+    shape = _shape_of(rows[0], value - begin)
     count = _count_alike(rows, shape)
     return Run(bytes(body[value:following]), rows[:count], shape)
 
@@ -211,10 +253,18 @@ def _count_alike(rows: Bytes, shape: Shape) -> int:
     return count
 
 
-def _shape(body: Body, begin: int, value: int, end: int) -> Shape:
-    record = np.frombuffer(bytes(body[begin:end]), np.uint8)
-    mask, offsets = _mask(body, begin, value, end)
-    return Shape(record, mask, offsets, (np.tile(record, _WINDOW), np.tile(mask, _WINDOW)))
+def _shape_of(record: Bytes, value: int) -> Shape:
+    """Return the shape of a record whose span begins at `value`: one that is known, or else a new one."""
+    known = _known_shapes.get(len(record), ())
+    for shape in known:
+        if shape.fits(record):
+            return shape
+    mask, offsets = _mask(record.tobytes(), 0, value, len(record))
+    shape = Shape(record.copy(), mask, offsets)
+    if len(_known_shapes) >= _MOST_LENGTHS:
+        _known_shapes.clear()
+    _known_shapes[len(record)] = (shape, *known[: _MOST_SHAPES - 1])
+    return shape
 
 
 def _mask(body: Body, begin: int, value: int, end: int) -> tuple[Bytes, dict[int, int]]:

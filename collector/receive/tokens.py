@@ -78,6 +78,25 @@ def token_columns(payload: Body) -> Columns | None:
     return joined(parts) if parts else None
 
 
+def tokens_apart(payload: Body) -> tuple[Columns | None, bytes]:
+    """Return the columns of the resources that have plain token spans and nothing else, and the other resources.
+
+    A sender may have joined its payloads: tokens, steps, requests. The columns are None when no resource has only
+    tokens, and the rest is empty when all have.
+    """
+    columns, rest = [], []
+    try:
+        for _, _, begin, _, end in fields(payload, 0, len(payload)):
+            found = token_columns(payload[begin:end])
+            if found:
+                columns.append(found)
+            else:
+                rest.append(payload[begin:end])
+    except NotUniformError:
+        return None, bytes(payload)
+    return joined(columns) if columns else None, b"".join(rest)
+
+
 def joined(parts: list[Columns]) -> Columns:
     """Put the rows of several requests under each other."""
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if len(parts) > 1 else parts[0]

@@ -6,7 +6,7 @@ import random
 import struct
 import time
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, cast
 
 from collector.store.store import Store
 from collector.wal.frame import Frame
@@ -115,7 +115,7 @@ class Claims:
         """
         settings = {**_LONGEST_SQL, **self._store.layout.decision_settings}
         found = self._store.client().query(sql, {"signal": self._signal}, settings=settings)
-        return [(claim, digest, segment, withdrawn) for claim, digest, segment, withdrawn in found.result_rows]
+        return cast("list[tuple[int, bytes, str, int]]", found.result_rows)
 
     @staticmethod
     def _owners(claims: Sequence[tuple[int, bytes, str, int]]) -> dict[bytes, str]:

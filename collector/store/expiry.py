@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -13,6 +12,7 @@ from clickhouse_connect.driver.exceptions import ClickHouseError
 
 from collector.sql.fragment import Fragment
 from collector.sql.queries import Queries
+from collector.stage import ThreadStage
 from collector.status import IngestStatus
 from collector.store.retention import Retention
 from collector.store.schema import TIME_COLUMNS
@@ -33,15 +33,13 @@ _DELETE: Final = {"lightweight_deletes_sync": 2}
 _OF_TENANT: Final = "tenant = {tenant:String}"
 
 
-class Expiry:
+class Expiry(ThreadStage):
     """A stage that removes rows at its start and then every hour.
 
     Partitions of a table are dropped, which rewrites nothing. A day is dropped when its last moment is too old, so rows
     stay up to a day longer than the setting, and those of `cold_starts`, whose partitions are months, up to a month. A
     tenant's rows are masked by lightweight deletes, day by day; merges remove them from the disk.
     """
-
-    name = "retention"
 
     def __init__(
         self,
@@ -52,26 +50,18 @@ class Expiry:
         clock: Callable[[], int] = time.time_ns,
         round_s: float = _ROUND_S,
     ) -> None:
+        super().__init__("retention")
         self._store = store
         self._retention = retention
         self._status = status
         self._clock = clock
         self._round_s = round_s
         self._without_tokens: dict[tuple[str, int], int] = {}
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
 
     def start(self) -> None:
         """Begin, unless everything is kept for ever."""
         if self._retention.tables or self._retention.tenants:
             self._thread.start()
-
-    def stop(self, timeout_s: float) -> bool:
-        """End behind the statement that runs; False when it runs longer. The next start continues."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
-        return not self._thread.is_alive()
 
     def run_once(self) -> None:
         """Remove all that is too old, and at most `MOST_DAYS` of each tenant and table; raises the store's errors."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import threading
 from typing import Final
 
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
+from collector.stage import ThreadStage
 from collector.status import IngestStatus
 from collector.store.schema import apply_schema
 from collector.store.store import Store, StoreError, is_unavailable, reason_of
@@ -17,22 +17,19 @@ logger = logging.getLogger(__name__)
 _FAILURES: Final = (StoreError, ClickHouseError, OSError)
 
 
-class StoreOpener:
+class StoreOpener(ThreadStage):
     """A stage that tries again and again to open a store whose server was away at the start.
 
     Until then `store` refuses every call, so writers keep their segments and the API answers with the reason.
     """
 
-    name = "store opener"
-
     def __init__(self, dsn: str, status: IngestStatus, *, keep_content: bool = False, retry_s: float = 2.0) -> None:
         """Try once; raises `StoreError` for a store that this collector cannot use."""
+        super().__init__("store opener")
         self._dsn = dsn
         self._status = status
         self._keep_content = keep_content
         self._retry_s = retry_s
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         try:
             self.store = self._open()
         except _FAILURES as error:
@@ -45,13 +42,6 @@ class StoreOpener:
         """Begin to try, unless the store is open."""
         if not self.store.is_open:
             self._thread.start()
-
-    def stop(self, timeout_s: float) -> bool:
-        """Give up; False when an attempt still runs."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
-        return not self._thread.is_alive()
 
     def _run(self) -> None:
         while not self._stopping.wait(self._retry_s):

@@ -6,7 +6,7 @@ The division follows from the payloads alone, so a segment that is inserted agai
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from collector.receive.tokens import Columns, joined
@@ -28,7 +28,7 @@ class Part:
     """The deduplication token of the raw OTLP. Tokens of columns begin with it."""
     columns: Columns | None
     frames: Sequence[Frame]
-    """The payloads whose rows are not in `columns`."""
+    """The payloads, without the rows that are in `columns`."""
 
 
 def parts_of(segment_id: str, frames: Sequence[Frame], plain: PlainRows | None) -> list[Part]:
@@ -62,12 +62,13 @@ def _by_days(frames: Sequence[Frame]) -> list[list[Frame]]:
 
 
 def _columns_apart(frames: list[Frame], plain: PlainRows | None) -> tuple[Columns | None, list[Frame]]:
-    """Return the columns of the payloads of plain rows, if they are worth an insert, and the other payloads.
+    """Return the columns of the plain rows, if they are worth an insert, and the payloads without these rows.
 
     A collector that knew no columns may have inserted old frames, which have no days, as raw OTLP.
     """
-    read = [plain.columns(frame.payload) if plain and frame.days else None for frame in frames]
-    columns = [part for part in read if part is not None]
+    read = [plain.apart(frame.payload) if plain and frame.days else (None, frame.payload) for frame in frames]
+    columns = [part for part, _ in read if part is not None]
     if sum(map(row_count, columns)) < _LEAST_ROWS:
         return None, frames
-    return joined(columns), [frame for frame, part in zip(frames, read, strict=True) if part is None]
+    rest = [replace(frame, payload=payload) for frame, (_, payload) in zip(frames, read, strict=True) if payload]
+    return joined(columns), rest

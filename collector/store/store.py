@@ -144,9 +144,13 @@ class Store:
             raise StoreUnavailableError(msg) from error
 
     def cancel(self, comment: str) -> None:
-        """Stop the queries that run with this `log_comment`; the caller made it, so it is safe in SQL."""
+        """Stop the queries that run with this `log_comment`; the caller made it, so it is safe in SQL.
+
+        On a cluster, a load balancer may lead to another node than the query, so every node is told.
+        """
+        sql = f"KILL QUERY{self.layout.on_cluster} WHERE Settings['log_comment'] = '{comment}' ASYNC"
         try:
-            self.client().command(f"KILL QUERY WHERE Settings['log_comment'] = '{comment}' ASYNC")
+            self.client().command(sql, settings={"distributed_ddl_task_timeout": 0} if self.layout.cluster else None)
         except (ClickHouseError, StoreError, OSError) as error:
             logger.warning("a query cannot be cancelled: %s", error)
 

@@ -63,10 +63,10 @@ class _StoppedError(RetryError):
 class Writer:
     """Takes a signal's segments from the log in order, on one thread; those that wait together are one insert.
 
-    Payloads of plain rows (long runs of token spans) are inserted as columns of their table, the others as they were
-    received. The inserts' tokens begin with the segment's id and follow from its payloads alone, so a segment that was
-    stored, or half stored, just before a crash is not stored twice. Old frames may have been inserted by a collector
-    that knew no columns, so they are inserted as they were received.
+    Plain rows (runs of token spans) are inserted as columns of their table, everything else as it was received. The
+    inserts' tokens begin with the segment's id and follow from its payloads alone, so a segment that was stored, or
+    half stored, just before a crash is not stored twice. Old frames may have been inserted by a collector that knew no
+    columns, so they are inserted as they were received.
 
     A store that fails is tried for ever. A payload that the store refuses becomes a dead letter, alone; if only some of
     its items cannot be read, they alone do. An insert that is too large for the store's memory is divided. With
@@ -140,7 +140,7 @@ class Writer:
         for part in parts_of(segment.id, frames, self._signal.plain):
             if part.columns:
                 self._write_columns(f"{part.token}.columns", part.columns, announce=not part.frames)
-            unchanged = contents.undamaged and len(part.frames) == len(contents.frames)
+            unchanged = contents.undamaged and not part.columns and len(part.frames) == len(contents.frames)
             self._write_frames(part.token, part.frames, segment.path if unchanged else None)
         if self._claims and self._set_aside:
             self._until_done(self._claims.withdraw, segment.id, self._set_aside)

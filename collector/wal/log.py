@@ -30,10 +30,10 @@ from collector.wal.segment import (
     read_segment,
 )
 
-_SMALL_BYTES: Final = 128 * 1024
+_SMALL_BYTES: Final = 8 * 1024 * 1024
 _SMALL_PAUSE: Final = 3.0
-"""A small segment is not sealed sooner than so many ages after the one before it. An insert of a few spans costs almost
-as much as one of thousands."""
+"""A segment of fewer bytes is not sealed sooner than so many ages after the one before it. An insert of a few spans
+costs almost as much as one of ten thousand."""
 
 
 @dataclass(frozen=True)

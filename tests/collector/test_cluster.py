@@ -2,6 +2,7 @@
 
 import json
 import re
+from unittest.mock import Mock
 
 import chdb
 import pytest
@@ -162,6 +163,18 @@ def test_two_views_that_write_to_the_same_shards_would_lose_rows():
 )
 def test_a_migration_changes_the_local_tables(statement, changed):
     assert PROD.migration(statement, read_schema()) == changed
+
+
+@pytest.mark.parametrize(("query", "on_cluster"), [("", ""), ("?cluster=prod", " ON CLUSTER `prod`")])
+def test_a_query_is_cancelled_on_every_node(monkeypatch, query, on_cluster):
+    store, client = Store(f"http://host/db{query}"), Mock()
+    monkeypatch.setattr(store, "client", lambda: client)
+    store.cancel("query 7")
+    (sql,) = client.command.call_args.args
+    assert sql == f"KILL QUERY{on_cluster} WHERE Settings['log_comment'] = 'query 7' ASYNC"
+    assert (client.command.call_args.kwargs["settings"] or {}) == (
+        {"distributed_ddl_task_timeout": 0} if on_cluster else {}
+    )
 
 
 def test_the_address_names_the_cluster():

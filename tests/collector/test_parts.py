@@ -6,9 +6,15 @@ from collector.signals import PlainRows
 from collector.store.parts import parts_of
 from collector.wal.frame import Frame, digest_of
 
-PLAIN = PlainRows(
-    "t", {"n": "UInt8"}, lambda payload: {"n": np.zeros(int(payload), "u1")} if payload.isdigit() else None
-)
+
+def apart(payload):
+    """Digits are so many plain rows, and what follows them is the rest."""
+    rest = payload.lstrip(b"0123456789")
+    digits = payload[: len(payload) - len(rest)]
+    return ({"n": np.zeros(int(digits), "u1")} if digits else None), rest
+
+
+PLAIN = PlainRows("t", {"n": "UInt8"}, apart)
 
 
 def frame(payload, days=(1, 1)):
@@ -27,6 +33,14 @@ def test_plain_rows_are_taken_out_when_they_are_worth_an_insert():
     assert divided([frame(b"600"), frame(b"raw"), frame(b"399")]) == [("id", None, [b"600", b"raw", b"399"])]
     assert divided([frame(b"5000")]) == [("id", 5000, [])]
     assert divided([frame(b"raw")]) == [("id", None, [b"raw"])]
+
+
+def test_the_rest_of_a_payload_keeps_its_digest_and_its_days():
+    whole = frame(b"1000raw", (3, 4))
+    (part,) = parts_of("id", [whole], PLAIN)
+    assert part.columns is not None
+    assert part.frames == [Frame(whole.digest, b"raw", (3, 4))]
+    assert divided([frame(b"999raw")]) == [("id", None, [b"999raw"])]
 
 
 def test_a_signal_without_plain_rows_is_inserted_as_it_was_received():

@@ -1,12 +1,14 @@
 """The fast way of checking must never pass what the parser would not."""
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
-from collector.receive import validate
+from collector.receive import runs, validate
 from collector.receive.checked import ItemLimits
 from collector.receive.errors import MalformedError
 from collector.receive.validate import Reason, check, check_if_uniform
@@ -108,6 +110,66 @@ def test_many_different_spans_are_parsed_at_once():
     assert check(request.body(), LIMITS).items == 100
 
 
+def plain_tokens(count, seed=0):
+    """Tokens of several lengths that take turns, as any Protobuf library writes them."""
+    chance = random.Random(seed)
+    request = Request()
+    for n in range(count):
+        attributes = {semconv.TOKEN_INDEX: chance.choice([5, 200, 20_000]), semconv.STEP: n}
+        request.span(
+            semconv.TOKEN_SPAN, trace=n + 1, span=n + 1, parent=n + 7, start=T0 + n * MS, attributes=attributes
+        )
+    return request
+
+
+def test_spans_of_a_few_lengths_that_take_turns_are_counted_without_parsing_them():
+    body = plain_tokens(500).body()
+    checked = check_if_uniform(body, LIMITS)
+    assert checked == parsed(body)
+    assert checked.payload == body
+
+
+@pytest.mark.parametrize(
+    ("shapes", "each", "sorted_well"), [(1, 64, True), (4, 32, True), (5, 31, False), (8, 40, True), (20, 32, True)]
+)
+def test_runs_that_must_be_sorted_are_32_spans_long_on_average(shapes, each, sorted_well):
+    request = Request()
+    request.span("first of all, and long")
+    for n in range(shapes * each):
+        request.span("n" * (1 + n % shapes), trace=n + 1, span=n + 1)
+    request.span("n" * (1 + shapes), attributes={"a": 1}) if not sorted_well else None
+    count = shapes * each + 1 + (not sorted_well)
+    assert parsed(request.body()).items == count
+    found = check_if_uniform(request.body(), LIMITS)
+    assert (found and found.items) == (count if sorted_well else None)
+
+
+def test_spans_of_one_length_and_two_shapes_are_two_runs():
+    request = Request()
+    for n in range(200):
+        request.span("ab" if n % 3 else "ba", trace=n + 1, span=n + 1)
+    request.span("abcd")
+    found = sorted((len(run.rows), run.first.count(b"ab")) for run in runs.runs(request.body()))
+    assert sum(count for count, _ in found) == 201
+    assert check_if_uniform(request.body(), LIMITS) == parsed(request.body())
+
+
+@pytest.mark.parametrize("where", [0, 1, 150, 299])
+def test_a_bad_span_among_spans_of_several_lengths_is_found(where):
+    request = plain_tokens(300)
+    request.scope_spans.spans[where].span_id = bytes(8)
+    checked = check(request.body(), LIMITS)
+    assert (checked.items, checked.rejected) == (300, {Reason.SPAN_ID: 1})
+
+
+def test_a_field_behind_the_spans_is_left_to_the_parser():
+    request = plain_tokens(300)
+    assert count_if_uniform(request.body(), LIMITS) == 300
+    request.scope_spans.schema_url = "behind"
+    assert count_if_uniform(request.body(), LIMITS) is None
+    assert check(request.body(), LIMITS).items == 300
+
+
 def test_limits_hold_for_runs():
     body = requests_body(50)
     assert check(body, ItemLimits(max_attributes=2)).rejected == {Reason.TOO_MANY_ATTRIBUTES: 50}
@@ -115,14 +177,16 @@ def test_limits_hold_for_runs():
 
 
 UNIFORM = token_body(count=30, ns=7 * MS)
+SORTED = plain_tokens(100).body()
 
 
+@pytest.mark.parametrize("whole", [UNIFORM, SORTED], ids=["one run", "sorted"])
 @settings(max_examples=400, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, len(UNIFORM) - 1), st.integers(1, 255)), min_size=1, max_size=3))
-def test_whatever_is_damaged_the_fast_way_says_no_more_than_the_parser(damage):
-    body = bytearray(UNIFORM)
+@given(damage=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), min_size=1, max_size=3))
+def test_whatever_is_damaged_the_fast_way_says_no_more_than_the_parser(whole, damage):
+    body = bytearray(whole)
     for where, bits in damage:
-        body[where] ^= bits
+        body[int(where * len(body))] ^= bits
     fast = count_if_uniform(bytes(body), LIMITS)
     if fast is not None:
         slow = parsed(bytes(body))

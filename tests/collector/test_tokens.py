@@ -1,11 +1,12 @@
 """Tokens that the collector reads as columns are those that the store would have decoded."""
 
 import random
+from unittest.mock import ANY
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
-from collector.receive.tokens import TYPES, joined, token_columns
+from collector.receive.tokens import TYPES, joined, token_columns, tokens_apart
 from collector.signals import TRACES
 from collector.sql.queries import Queries
 from collector.store.insert import insert_block, insert_otlp, native_block
@@ -70,6 +71,7 @@ BODIES = {
     "of the SDK": sdk_body(),
     "plain varints": token_body(count=100),
     "with an index": token_body(count=100, index_key=INDEX),
+    "varints of several lengths": many(lambda n: {INDEX: n * n % 400, semconv.STEP: n}, count=300).body(),
     **{f"random {seed}": random_body(seed) for seed in range(12)},
 }
 
@@ -208,6 +210,20 @@ def test_a_misread_resource_is_left_to_the_store(damage):
     request = many(lambda n: PLAIN)
     request.message.resource_spans[0].resource.MergeFromString(damage)
     assert token_columns(request.body()) is None
+
+
+def test_resources_of_tokens_are_taken_out_of_a_joined_request():
+    chat = Request()
+    chat.span("chat m", attributes={semconv.OPERATION_NAME: "chat"})
+    first, second = many(lambda n: PLAIN, count=7).body(), many(lambda n: PLAIN, count=9).body()
+    columns, rest = tokens_apart(first + chat.body() + second + chat.body())
+    assert rest == chat.body() * 2
+    assert [len(column) for column in columns.values()] == [16] * len(TYPES)
+    assert tokens_apart(first) == (ANY, b"")
+    assert tokens_apart(chat.body()) == (None, chat.body())
+    assert tokens_apart(b"") == (None, b"")
+    cut = (first + second)[:-1]
+    assert tokens_apart(memoryview(cut)) == (None, cut)
 
 
 def test_no_tokens_have_no_columns():

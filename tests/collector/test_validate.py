@@ -1,12 +1,14 @@
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
 from collector.receive.checked import ItemLimits
 from collector.receive.errors import MalformedError
 from collector.receive.validate import DAY_NS, Reason, check
-from tests.support.otlp import MS, T0, Request, token_body
+from tests.support.otlp import MS, T0, Request, set_attributes, token_body
 
 LIMITS = ItemLimits(max_bytes=2000, max_attributes=4)
+DAY = 86400 * 10**9
 
 
 def names(payload):
@@ -20,6 +22,11 @@ def test_a_good_request_is_stored_as_it_came():
     assert (checked.payload, checked.items, checked.rejected, checked.message) == (body, 3, {}, "")
 
 
+MANY = 20
+"""So many spans of different lengths are checked at once."""
+
+
+@pytest.mark.parametrize("others", [1, MANY])
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -39,20 +46,54 @@ def test_a_good_request_is_stored_as_it_came():
         ({"attributes": {str(n): n for n in range(5)}}, Reason.TOO_MANY_ATTRIBUTES),
     ],
 )
-def test_a_bad_span_is_rejected_alone_and_says_why(change, reason):
-    request = Request()
-    request.span("before")
-    attributes = change.pop("attributes", None)
-    request.span("bad", attributes=attributes, **({"start": T0} | {}))
+def test_a_bad_span_is_rejected_alone_and_says_why(change, reason, others):
+    request = spans_of_all_lengths(others)
+    bad = request.span("bad")
+    set_attributes(bad, change.get("attributes", {}))
     for field, value in change.items():
-        setattr(request.scope_spans.spans[1], field, value)
+        if field != "attributes":
+            setattr(bad, field, value)
     request.span("after")
     checked = check(request.body(), LIMITS)
-    assert checked.items == 3
+    assert checked.items == others + 2
     assert checked.rejected == {reason: 1}
-    assert len(names(checked.payload)) == 2
-    assert names(checked.payload) == ["before", "after"]
+    assert names(checked.payload) == [*("n" * n for n in range(others)), "after"]
     assert checked.message.startswith("1 spans: ")
+
+
+def spans_of_all_lengths(count):
+    request = Request()
+    for n in range(count):
+        request.span("n" * n, span=n + 1, parent=[None, 7][n % 2], start=T0 + n * DAY // count, ns=MS * n)
+    return request
+
+
+def test_many_good_spans_are_stored_as_they_came_with_their_days():
+    body = spans_of_all_lengths(MANY).body()
+    checked = check(body, ItemLimits(unix_ns=lambda: T0 + DAY))
+    assert (checked.payload, checked.items, checked.rejected) == (body, MANY, {})
+    assert checked.days == (T0 // DAY, (T0 + DAY * (MANY - 1) // MANY + MS * (MANY - 1)) // DAY)
+
+
+def test_a_size_limit_holds_for_the_spans_of_every_scope_and_resource():
+    message = ExportTraceServiceRequest()
+    for size in (100, 300, 301):
+        for scope in range(2):
+            added = Request()
+            span = added.span("", span=scope + 1)
+            span.name = "n" * (size - span.ByteSize() - 3)
+            message.resource_spans.extend(added.message.resource_spans)
+    checked = check(message.SerializeToString(), ItemLimits(max_bytes=300, max_attributes=1000))
+    assert checked.rejected == {Reason.TOO_LARGE: 2}
+    assert len(names(checked.payload)) == 4
+
+
+def test_the_smallest_attributes_count_too():
+    request = Request()
+    for n in range(5):
+        request.span("few", span=n + 1).attributes.extend([KeyValue()] * 200)
+    assert check(request.body(), ItemLimits(max_attributes=200)).rejected == {}
+    assert check(request.body(), ItemLimits(max_attributes=199)).rejected == {Reason.TOO_MANY_ATTRIBUTES: 5}
 
 
 def test_a_request_of_which_nothing_is_left_stores_nothing():
@@ -85,9 +126,6 @@ def test_invalid_utf8_is_malformed():
     body.span("name")
     with pytest.raises(MalformedError):
         check(body.body().replace(b"name", b"n\xff\xfee"), LIMITS)
-
-
-DAY = 86400 * 10**9
 
 
 def at_days(make_body, days):

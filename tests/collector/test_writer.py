@@ -275,7 +275,17 @@ def test_clickhouse_says_both_errors_as_they_are_told_apart(setup, monkeypatch):
 MANY = 1200
 
 
-def test_many_tokens_are_inserted_as_columns_beside_the_other_payloads(setup):
+def joined(*payloads):
+    """One payload, as a sender joins them."""
+    return (b"".join(payloads),)
+
+
+def alone(*payloads):
+    return payloads
+
+
+@pytest.mark.parametrize("payloads", [alone, joined])
+def test_many_tokens_are_inserted_as_columns_beside_everything_else(setup, payloads):
     calls = []
 
     def otlp(store, signal, source, token):
@@ -288,7 +298,7 @@ def test_many_tokens_are_inserted_as_columns_beside_the_other_payloads(setup):
 
     s = setup(insert=otlp, insert_block=block)
     other = misread(3)
-    segment = s.segment(token_body(trace=1, count=MANY), other, token_body(trace=2))
+    segment = s.segment(*payloads(token_body(trace=1, count=MANY), other, token_body(trace=2)))
     s.writer.write(segment)
     name = segment.id
     assert calls == [(f"{name}.columns", None), (name, other), (f"{name}.r", calls[-1][1])]
@@ -307,8 +317,8 @@ def test_a_segment_of_tokens_alone_is_announced_once(setup):
 
 
 @pytest.mark.parametrize("dies_in", ["columns", "otlp"])
-@pytest.mark.parametrize("stored", [False, True])
-def test_a_crash_around_either_insert_adds_nothing_twice_and_loses_nothing(setup, dies_in, stored):
+@pytest.mark.parametrize(("stored", "payloads"), [(False, alone), (True, alone), (False, joined), (True, joined)])
+def test_a_crash_around_either_insert_adds_nothing_twice_and_loses_nothing(setup, dies_in, stored, payloads):
     def dying(name, real):
         def insert_it(*args):
             if name != dies_in or stored:
@@ -319,7 +329,7 @@ def test_a_crash_around_either_insert_adds_nothing_twice_and_loses_nothing(setup
         return insert_it
 
     s = setup()
-    segment = s.segment(token_body(trace=1, count=MANY), misread(3))
+    segment = s.segment(*payloads(token_body(trace=1, count=MANY), misread(3)))
     crashing = s.another_writer(insert=dying("otlp", insert_otlp), insert_block=dying("columns", insert.insert_block))
     with pytest.raises(KeyboardInterrupt):
         crashing.write(segment)

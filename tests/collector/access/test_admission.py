@@ -253,6 +253,21 @@ def limited(rows, clock, ingest_status):
     return build
 
 
+def test_the_queries_of_a_scrape_have_limits_too(limited, rows, monkeypatch):
+    settings = []
+    query = rows.store.query
+
+    def recorded(sql, parameters=None, settings_=None):
+        settings.append(dict(settings_ or {}))
+        return query(sql, parameters, settings_)
+
+    monkeypatch.setattr(rows.store, "query", recorded)
+    assert limited(timeout_s=7.0, memory_bytes=2**30).get("/metrics").status_code == 200
+    limits = {"max_execution_time": 7.0, "max_memory_usage": 2**30, "priority": 5}
+    assert settings
+    assert all(of_query == limits for of_query in settings)
+
+
 @pytest.mark.parametrize(
     ("limits", "reason", "text"),
     [
