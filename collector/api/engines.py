@@ -178,7 +178,7 @@ def _sampled_caches(ctx: Context, window: Window) -> Iterator[KvEngine]:
 
 def _sampled_processes(ctx: Context, window: Window, known: set[str]) -> Iterator[dict[str, Any]]:
     """Yield the processes of services of which no span came."""
-    for process in samples.sampled(ctx, window):
+    for process in samples.sampled(ctx, window, ["up", "running"]):
         if process.service not in known:
             yield {
                 "service": process.service,

@@ -87,9 +87,9 @@ def _processes(ctx: Context, window: Window) -> list[Process]:
     return processes(ctx.queries, **window.bounds, service_filter=_serves(window))
 
 
-def sampled(ctx: Context, window: Window) -> list[Process]:
-    """The processes with samples in the window whose spans tell no steps."""
-    return processes(ctx.queries, **window.bounds, service_filter=_instead_of_spans(window))
+def sampled(ctx: Context, window: Window, names: Sequence[str] = ()) -> list[Process]:
+    """The processes with samples in the window whose spans tell no steps; `names` are all that is read, if given."""
+    return processes(ctx.queries, **window.bounds, service_filter=_instead_of_spans(window), names=names)
 
 
 def growth(ctx: Context, window: Window, names: Sequence[str], step_ns: int | None = None) -> list[dict[str, Any]]:

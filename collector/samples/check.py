@@ -23,11 +23,9 @@ from collector.receive.errors import MalformedError
 from collector.receive.validate import DAY_NS, EARLIEST_NS, LATEST_NS
 from collector.samples.exposition import Labels, set_labels
 from collector.samples.names import RANKS, engine_of, rule_for
-from tokentrail.semconv import ENGINE
+from tokentrail.semconv import ENGINE, SCRAPER, SERVICE_INSTANCE_ID, SERVICE_NAME
 
-SCRAPER: Final = "tokentrail.scraper"
-"""Resource attribute: which collector scraped the samples; absent from samples that were sent."""
-_RESOURCE: Final = ("service.name", "service.instance.id", ENGINE, SCRAPER)
+_RESOURCE: Final = (SERVICE_NAME, SERVICE_INSTANCE_ID, ENGINE, SCRAPER)
 _MOST_LABELS: Final = 32
 _LONGEST_LABEL: Final = 1024
 _MOST_BUCKETS: Final = 1024

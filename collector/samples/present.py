@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -38,10 +38,20 @@ class Process:
         return None if value is None else round(value)
 
 
-def processes(queries: Queries, *, start_ns: int, end_ns: int, service_filter: Fragment = TRUE) -> list[Process]:
-    """Return the processes with samples in the window, by service and instance."""
+def processes(
+    queries: Queries, *, start_ns: int, end_ns: int, service_filter: Fragment = TRUE, names: Sequence[str] = ()
+) -> list[Process]:
+    """Return the processes with samples in the window, by service and instance.
+
+    `names`, if given, are all that is read.
+    """
     rows = queries.rows(
-        "newest_samples", {"service_filter": service_filter}, start_ns=start_ns, end_ns=end_ns, before_ns=0
+        "newest_samples",
+        {"service_filter": service_filter},
+        start_ns=start_ns,
+        end_ns=end_ns,
+        before_ns=0,
+        names=[*names],
     )
     by_process: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:

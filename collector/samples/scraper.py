@@ -26,13 +26,12 @@ from collector.access.limits import LimitedError
 from collector.receive.decompress import decompress
 from collector.receive.errors import BrokenEncodingError, TooLargeError, UnsupportedEncodingError
 from collector.receive.ingest import Ingest
-from collector.samples.check import SCRAPER
 from collector.samples.exposition import Exposition, read_exposition, set_labels
 from collector.samples.names import UP
 from collector.samples.targets import Files, StaticTarget, Target
 from collector.status import IngestStatus
 from collector.wal.commit import LogUnavailableError
-from tokentrail.semconv import ENGINE
+from tokentrail.semconv import ENGINE, SCRAPER, SERVICE_INSTANCE_ID, SERVICE_NAME
 
 logger = logging.getLogger(__name__)
 
@@ -248,8 +247,8 @@ class Scraper:
         made = request.resource_metrics.add()
         engine = target.engine or self._engines.get(target, "")
         resource = {
-            "service.name": target.service,
-            "service.instance.id": target.instance,
+            SERVICE_NAME: target.service,
+            SERVICE_INSTANCE_ID: target.instance,
             ENGINE: engine,
             SCRAPER: self._scraper_id,
         }

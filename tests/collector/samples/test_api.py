@@ -4,13 +4,13 @@ import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from collector.receive.checked import ItemLimits
-from collector.samples.check import SCRAPER, check
+from collector.samples.check import check
 from collector.samples.exposition import read_exposition, set_labels
 from collector.signals import METRICS
 from collector.store.insert import insert_otlp
 from tests.collector.rows import NOW, SECOND
 from tests.collector.samples.engine import recorded
-from tokentrail.semconv import ENGINE
+from tokentrail.semconv import ENGINE, SCRAPER
 
 MINUTE = 60 * SECOND
 
@@ -50,7 +50,6 @@ class Scrapes:
 
 @pytest.fixture
 def scrapes(rows):
-    rows.store.client().command("TRUNCATE TABLE samples")
     return Scrapes(rows.store)
 
 

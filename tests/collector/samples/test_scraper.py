@@ -15,6 +15,7 @@ from collector.samples.targets import parse_static
 from collector.status import IngestStatus
 from collector.wal.commit import LogUnavailableError
 from tests.collector.samples.engine import Engine
+from tokentrail.semconv import SCRAPER
 
 PAGE = 'vllm:num_requests_running{engine="0"} 6\nvllm:num_requests_waiting 2\n'
 
@@ -107,7 +108,7 @@ def test_a_target_is_scraped_again_and_again_and_is_up(log, engine, scrape):
     resource, values, labels = log.scrapes("chat")[0]
     assert resource == {
         "service.name": "chat", "service.instance.id": served.address,
-        "tokentrail.engine": "vllm", "tokentrail.scraper": "me",
+        "tokentrail.engine": "vllm", SCRAPER: "me",
     }  # fmt: skip
     assert 0 < values.pop("scrape_duration_seconds") < 10
     assert values == {"vllm:num_requests_running": 6, "vllm:num_requests_waiting": 2, "up": 1}
