@@ -125,7 +125,7 @@ ENGINE_WAITING = Metric(
 )
 ENGINE_GENERATION_TOKENS = Metric(
     "tokentrail_engine_generation_tokens_total", "counter",
-    "Output tokens, by the engine's own metrics. llama.cpp counts them when a request ends.", SAMPLED,
+    "Output tokens, by the engine's own metrics. llama.cpp and TGI count when a request ends.", SAMPLED,
 )  # fmt: skip
 ENGINE_PREEMPTIONS = Metric(
     "tokentrail_engine_preemptions_total", "counter",
