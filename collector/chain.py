@@ -38,6 +38,10 @@ class Chain:
         claims = None if store.embedded else Claims(store, signal.name, retention_s=settings.claim_retention_s)
         self.writer = Writer(signal, log, store, status, dead_letters, claims=claims)
         limits = ItemLimits(
-            settings.max_span_bytes, settings.max_span_attributes, settings.max_payload_days, settings.max_future_s
+            settings.max_span_bytes,
+            settings.max_span_attributes,
+            settings.max_payload_days,
+            settings.max_future_s,
+            all_names=settings.sample_all_names,
         )
         self.ingest = Ingest(signal, self.commit, status, limits, limiter)

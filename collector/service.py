@@ -26,6 +26,7 @@ from collector.exposition import MetricsPage, StoreCounters
 from collector.http_server import HttpServer
 from collector.receive.grpc import GrpcReceiver
 from collector.receive.http import BodyLimits, create_otlp_app
+from collector.samples.setup import open_scraper
 from collector.settings import Settings, split_address
 from collector.signals import SIGNALS, Signal
 from collector.slo.burn import burn_rules, load_windows
@@ -115,7 +116,9 @@ class Service:
         """Name and address of everything that listens, with the real ports."""
         commits = [chain.commit for chain in chains]
         writers = [chain.writer for chain in chains]
-        self._stages: list[Stage] = [otlp_http, otlp_grpc, *commits, *writers, joiner, expiry, opener, api_server]
+        scrapers = open_scraper(settings, ingests, self.status)
+        self._stages: list[Stage] = [*scrapers, otlp_http, otlp_grpc, *commits, *writers, joiner, expiry, opener]
+        self._stages.append(api_server)
         """In the order in which data flows."""
 
     def start(self) -> None:

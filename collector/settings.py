@@ -11,6 +11,7 @@ from urllib.parse import quote
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
+from collector.samples.targets import parse_static
 from collector.store.layout import Layout
 from collector.store.retention import parse_retention
 from collector.wal.policy import Fsync
@@ -34,6 +35,11 @@ def split_address(value: str) -> tuple[str, int]:
 
 def _is_retention(value: str) -> str:
     parse_retention(value)
+    return value
+
+
+def _is_scrape(value: str) -> str:
+    parse_static(value)
     return value
 
 
@@ -133,6 +139,22 @@ class Settings(BaseSettings):
     join_after_s: PositiveSeconds = Field(
         7.0, description="A request whose spans several processes send waits so long for the last of them."
     )
+    scrape: Annotated[str, AfterValidator(_is_scrape)] = Field(
+        "",
+        description="Prometheus endpoints of engines to scrape, divided by commas: URL, SERVICE=URL, or SERVICE=dns+URL"
+        " for one target per address.",
+    )
+    scrape_files: str = Field(
+        "", description="Files of targets in Prometheus' file_sd format, divided by commas; their names may have a *."
+    )
+    scrape_interval_s: PositiveSeconds = Field(10.0, description="Each target is scraped once in this time.")
+    scrape_timeout_s: PositiveSeconds = Field(5.0, description="Longest time of one scrape.")
+    scrape_max_bytes: Positive = Field(8 * MIB, description="Largest answer to a scrape.")
+    scrape_max_series: Positive = Field(2000, description="Most series of one scrape; the rest is left out.")
+    scrape_bearer_file: Path | None = Field(None, description="File with a bearer token that is sent to every target.")
+    scrape_tls_ca: Path | None = Field(None, description="CA (PEM) of the targets; the system's CAs if not given.")
+    sample_all_names: bool = Field(False, description="Metrics without a common name are stored too.")
+
     lost_after_s: PositiveSeconds = Field(30.0, description="A request in flight counts as lost after this silence.")
     retention: Annotated[str, AfterValidator(_is_retention)] = Field(
         "", description="How long rows are kept: 90d, or 90d,tokens=7d,TENANT/requests=30d. Empty keeps them for ever."
@@ -154,12 +176,20 @@ class Settings(BaseSettings):
             msg = "a password needs its user: set --store-user or TOKENTRAIL_STORE_USER"
             raise ValueError(msg)
         if self.store_user and self.store.startswith("chdb://"):
-            msg = (
-                "--store-user is a server's user, and the store is embedded: set --store too, or leave it out"
-            )
+            msg = "--store-user is a server's user, and the store is embedded: set --store too, or leave it out"
             raise ValueError(msg)
         if self.store_user and "@" in self.store:
             msg = "--store names a user, and --store-user another one: leave one of them out"
+            raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
+    def _scrapes_end_in_time(self) -> Settings:
+        if self.scrape_timeout_s > self.scrape_interval_s:
+            msg = (
+                "a scrape must end before the next one: make --scrape-timeout-s (TOKENTRAIL_SCRAPE_TIMEOUT_S) no longer"
+                " than --scrape-interval-s"
+            )
             raise ValueError(msg)
         return self
 

@@ -15,6 +15,10 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
     ExportLogsServiceRequest,
     ExportLogsServiceResponse,
 )
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
@@ -24,6 +28,7 @@ from collector.receive import divide, logs, tokens, validate
 from collector.receive.checked import Checked, ItemLimits
 from collector.receive.runs import Body
 from collector.receive.tokens import Columns
+from collector.samples import check as samples
 
 _SCHEMA: Final = Path(__file__).parent / "sql" / "schema"
 
@@ -102,4 +107,20 @@ LOGS: Final = Signal(
     schema_message="LogsData",
 )
 
-SIGNALS: Final = (TRACES, LOGS)
+METRICS: Final = Signal(
+    name="metrics",
+    items="data_points",
+    http_path="/v1/metrics",
+    grpc_service="opentelemetry.proto.collector.metrics.v1.MetricsService",
+    request=ExportMetricsServiceRequest,
+    response=ExportMetricsServiceResponse,
+    check=samples.check,
+    without_misread=samples.without_misread,
+    halves=samples.halves,
+    wal_folder="wal_metrics",
+    landing_table="otlp_metrics",
+    schema_file=_SCHEMA / "otlp_metrics.proto",
+    schema_message="MetricsData",
+)
+
+SIGNALS: Final = (TRACES, LOGS, METRICS)

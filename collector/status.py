@@ -46,6 +46,11 @@ class IngestSnapshot:
     retention_failures: int
     last_retention_unix_s: float
     """The end of the last complete round; 0.0 until the first."""
+    scrapes: Counter[str]
+    """By result: `ok`, or the reason of the failure."""
+    scrape_series_dropped: int
+    scrape_targets: int
+    scrape_targets_dropped: int
     ready: bool
     reason: str
     """Why the collector is not ready; empty when it is."""
@@ -77,6 +82,7 @@ class IngestStatus:
     _last_insert_unix_s: float = 0.0
     _expired: Counter[str] = field(default_factory=Counter)
     _last_retention_unix_s: float = 0.0
+    _scrapes: Counter[str] = field(default_factory=Counter)
 
     def received(self, items: str, *, count: int, size: int, duplicate: bool, rejected: Mapping[str, int]) -> None:
         """Count one acknowledged payload of `count` items, spans for example; the `rejected` ones are among them."""
@@ -144,6 +150,17 @@ class IngestStatus:
         with self._lock:
             self._counts["retention_failures"] += 1
 
+    def scraped(self, result: str, *, series_dropped: int) -> None:
+        """Count one scrape, and the series that it left out."""
+        with self._lock:
+            self._scrapes[result] += 1
+            self._counts["scrape_series_dropped"] += series_dropped
+
+    def scrape_targets(self, targets: int, *, dropped: int) -> None:
+        """Set how many targets are scraped now, and how many are too many."""
+        with self._lock:
+            self._counts["scrape_targets"], self._counts["scrape_targets_dropped"] = targets, dropped
+
     def set_ready(self, part: str) -> None:
         """Record that `part` works. The collector is ready when every part is."""
         with self._lock:
@@ -176,6 +193,10 @@ class IngestStatus:
                 rows_expired=self._expired.copy(),
                 retention_failures=self._counts["retention_failures"],
                 last_retention_unix_s=self._last_retention_unix_s,
+                scrapes=self._scrapes.copy(),
+                scrape_series_dropped=self._counts["scrape_series_dropped"],
+                scrape_targets=self._counts["scrape_targets"],
+                scrape_targets_dropped=self._counts["scrape_targets_dropped"],
                 ready=not self._not_ready,
                 reason="; ".join(self._not_ready.values()),
             )

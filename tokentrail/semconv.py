@@ -74,6 +74,8 @@ VARIANT: Final = "tokentrail.variant"
 """The experiment label: which technique or configuration this process runs."""
 ENGINE: Final = "tokentrail.engine"
 """The product that runs in this process (`vllm`, `sglang`, `transformers`), when the SDK records it from inside."""
+SCRAPER: Final = "tokentrail.scraper"
+"""The collector that scraped these metrics; absent from metrics that were sent."""
 DEVICE_NAME: Final = "tokentrail.device.name"
 DEVICE_COUNT: Final = "tokentrail.device.count"
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
+from collector.api import samples
 from collector.api.answers import PhaseOut
 from collector.api.context import Context
 from collector.api.evaluation import process_filter
-from collector.api.parameters import WindowQuery
+from collector.api.parameters import Window, WindowQuery
 from collector.api.session import ALL_TENANTS
 from collector.api.times import SECOND_NS, rfc3339
 
@@ -20,8 +22,9 @@ _NO_EVENTS = {"evicted_blocks": 0, "evictions": 0, "preemptions": 0}
 
 
 class KvEngine(BaseModel):
-    """One engine process: its newest step in the window, and sums over the window."""
+    """One engine process: its newest step or sample in the window, and sums over the window. Null: it does not tell."""
 
+    source: Literal["spans", "samples"]
     service: str
     instance: str
     variant: str
@@ -32,8 +35,9 @@ class KvEngine(BaseModel):
     running: int | None
     waiting: int | None
     evicted_blocks: int | None
-    evictions: int
-    preemptions: int
+    evictions: int | None
+    preemptions: int | None
+    up: bool | None = None
 
 
 class Kv(BaseModel):
@@ -97,7 +101,8 @@ def router(ctx: Context) -> APIRouter:
             for row in ctx.queries.rows("kv_event_sums", fragments, **window.bounds)
         }
         rows = ctx.queries.rows("newest_steps", fragments, **window.bounds)
-        return Kv(engines=[_kv_engine(row, sums.get((row["service"], row["instance"]), _NO_EVENTS)) for row in rows])
+        of_spans = [_kv_engine(row, sums.get((row["service"], row["instance"]), _NO_EVENTS)) for row in rows]
+        return Kv(engines=[*of_spans, *_sampled_caches(ctx, window)])
 
     @routes.get("/cold_starts", dependencies=[ALL_TENANTS])
     def get_cold_starts(query: Annotated[WindowQuery, Query()]) -> ColdStarts:
@@ -122,7 +127,7 @@ def router(ctx: Context) -> APIRouter:
                 EngineOut.model_validate(
                     row | {"first_seen": rfc3339(row["first_seen_ns"]), "last_seen": rfc3339(row["last_seen_ns"])}
                 )
-                for row in rows
+                for row in [*rows, *_sampled_processes(ctx, window, {row["service"] for row in rows})]
             ]
         )
 
@@ -132,6 +137,7 @@ def router(ctx: Context) -> APIRouter:
 def _kv_engine(row: dict[str, Any], sums: dict[str, Any]) -> KvEngine:
     used, total = row["blocks_used"], row["blocks_total"]
     return KvEngine(
+        source="spans",
         service=row["service"],
         instance=row["instance"],
         variant=row["variant_now"],
@@ -143,6 +149,47 @@ def _kv_engine(row: dict[str, Any], sums: dict[str, Any]) -> KvEngine:
         waiting=row["waiting_now"],
         **sums,
     )
+
+
+def _sampled_caches(ctx: Context, window: Window) -> Iterator[KvEngine]:
+    """Yield the processes of engines. The samples of GPUs and failed first scrapes tell nothing of requests."""
+    preemptions = samples.preemptions(ctx, window)
+    for process in samples.sampled(ctx, window):
+        values = process.values
+        if process.up is not False and not {"running", "waiting", "kv_usage"} & values.keys():
+            continue
+        yield KvEngine(
+            source="samples",
+            service=process.service,
+            instance=process.instance,
+            variant="",
+            seen=rfc3339(process.seen_ns),
+            blocks_used=None,
+            blocks_total=None,
+            usage=values.get("kv_usage"),
+            running=process.count("running"),
+            waiting=process.count("waiting"),
+            evicted_blocks=None,
+            evictions=None,
+            preemptions=preemptions.get((process.service, process.instance)),
+            up=process.up,
+        )
+
+
+def _sampled_processes(ctx: Context, window: Window, known: set[str]) -> Iterator[dict[str, Any]]:
+    """Yield the processes of services of which no span came."""
+    for process in samples.sampled(ctx, window, ["up", "running"]):
+        if process.service not in known:
+            yield {
+                "service": process.service,
+                "instance": process.instance,
+                "engine": process.engine,
+                "variant": "",
+                "models": sorted(process.models),
+                "first_seen_ns": process.first_ns,
+                "last_seen_ns": process.seen_ns,
+                "requests": 0,
+            }
 
 
 def _cold_start(row: dict[str, Any], phases: list[dict[str, Any]]) -> ColdStartOut:

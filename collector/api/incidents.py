@@ -11,6 +11,7 @@ import numpy as np
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
+from collector.api import samples
 from collector.api.context import Context
 from collector.api.evaluation import burn_windows, burns, count_by_window, open_requests, process_filter
 from collector.api.parameters import Window, WindowQuery
@@ -25,6 +26,8 @@ from collector.sql.fragment import all_of
 
 _OF_PROCESSES: Final = frozenset({"kv_eviction", "cold_start"})
 """Causes that are found in rows of engine processes, which have no tenant."""
+_FRESH_NS: Final = 120 * SECOND_NS
+"""What the newest sample shows, lasts for so long after it."""
 MOST_OF_A_KIND = 500
 """One answer holds at most so many incidents that one query found."""
 
@@ -120,6 +123,7 @@ def _processes_in_trouble(ctx: Context, window: Window) -> Iterator[Incident]:
     for i in np.flatnonzero(in_flight.is_lost | in_flight.no_progress).tolist():
         victims[in_flight.processes[i], bool(in_flight.is_lost[i])].append(i)
     shown = load_conditions()["engine_lost"].shown
+    yield from _sampled_processes_in_trouble(ctx, window) if sees_all_tenants() else ()
     newest_first = sorted(victims.items(), key=lambda item: in_flight.lost_at_ns[item[1]].max(), reverse=True)
     for (process, is_lost), rows in newest_first[:MOST_OF_A_KIND]:
         where, n = " ".join(process).strip(), len(rows)
@@ -149,6 +153,64 @@ def _processes_in_trouble(ctx: Context, window: Window) -> Iterator[Incident]:
             )
 
 
+def _sampled_processes_in_trouble(ctx: Context, window: Window) -> Iterator[Incident]:
+    lasts = format_duration(ctx.lost_after_ns)
+    for hung in samples.standstills(ctx, window, MOST_OF_A_KIND):
+        running, waiting = (round(hung.detail[name]) for name in ("running_then", "waiting_then"))
+        yield _of_stretch(
+            "engine_hung",
+            window,
+            hung,
+            title=f"{hung.service} {hung.instance} makes no progress",
+            detail=f"{running} requests run and {waiting} wait, and its metrics show no token and no step in {lasts} or"
+            " longer.",
+            requests_affected=running + waiting,
+        )
+    for down in samples.outages(ctx, window, MOST_OF_A_KIND):
+        yield _of_stretch(
+            "engine_lost",
+            window,
+            down,
+            title=f"{down.service} {down.instance} does not answer scrapes",
+            detail=f"{down.detail['scrapes']} scrapes in a row failed. The last reason: {down.detail['last_reason']}.",
+            requests_affected=0,
+        )
+
+
+def _of_stretch(cause: Cause, window: Window, stretch: samples.Stretch, **fields: Any) -> Incident:
+    """An incident that lasts while the newest sample, which must be fresh, shows it."""
+    lasts = stretch.lasts and stretch.last_ns + _FRESH_NS > window.end_ns
+    end_ns = None if lasts else stretch.last_ns
+    return _incident(cause, start_ns=stretch.began_ns, end_ns=end_ns, instance=stretch.instance, **fields)
+
+
+def _sampled_preemptions(ctx: Context, window: Window) -> Iterator[Incident]:
+    """Runs of preemptions that the totals of sampled processes show, divided by a minute without one."""
+    shown = load_conditions()["kv_eviction"].shown
+    runs: list[tuple[dict[str, Any], int, int]] = []  # the process, the last bucket, the preemptions
+    begins: list[int] = []
+    for row in samples.growth(ctx, window, ["preemptions"], SECOND_NS):
+        n, at = round(row["growth"]), row["bucket_ns"]
+        if not n:
+            continue
+        same = runs and (runs[-1][0]["service"], runs[-1][0]["instance"]) == (row["service"], row["instance"])
+        if same and at - runs[-1][1] <= shown:
+            runs[-1] = (row, at, runs[-1][2] + n)
+        else:
+            runs.append((row, at, n))
+            begins.append(at)
+    for (process, last_ns, n), began_ns in list(zip(runs, begins, strict=True))[:MOST_OF_A_KIND]:
+        yield _incident(
+            "kv_eviction",
+            title=f"{process['service']} {process['instance']} takes KV-cache blocks from running requests",
+            detail=f"{n} preemptions by its metrics. The tokens of these requests are computed again.",
+            start_ns=began_ns,
+            end_ns=last_ns if last_ns + shown <= window.end_ns else None,
+            instance=process["instance"],
+            requests_affected=n,
+        )
+
+
 def _evictions(ctx: Context, window: Window) -> Iterator[Incident]:
     shown = load_conditions()["kv_eviction"].shown
     rows = ctx.queries.rows(
@@ -158,6 +220,7 @@ def _evictions(ctx: Context, window: Window) -> Iterator[Incident]:
         quiet_ns=shown,
         limit=MOST_OF_A_KIND,
     )
+    yield from _sampled_preemptions(ctx, window)
     for row in rows:
         yield _incident(
             "kv_eviction",

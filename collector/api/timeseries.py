@@ -11,6 +11,7 @@ import numpy as np
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
+from collector.api import samples
 from collector.api.context import Context
 from collector.api.evaluation import find_slo, open_requests, process_filter
 from collector.api.parameters import Duration, Name, Window, WindowQuery
@@ -113,9 +114,15 @@ def _points(ctx: Context, window: Window, query: TimeseriesQuery, slos: Sequence
     if metric == "itl":
         return _latencies(_ask(ctx, "timeseries_itl", window, step, requests)), False
     if metric in ("kv_evictions", "preemptions"):
-        return _per_second(_ask(ctx, "timeseries_kv_events", window, step, processes), metric, window, step), False
+        rows = _ask(ctx, "timeseries_kv_events", window, step, processes)
+        if metric == "preemptions":
+            grown = samples.growth(ctx, window, ["preemptions"], step)
+            rows = samples.together(rows, ({"bucket_ns": r["bucket_ns"], "preemptions": r["growth"]} for r in grown))
+        return _per_second(rows, metric, window, step), False
     if metric in ("kv_usage", "running", "waiting"):
-        rows = _ask(ctx, "timeseries_steps", window, step, processes)
+        rows = samples.together(
+            _ask(ctx, "timeseries_steps", window, step, processes), samples.gauges(ctx, window, step)
+        )
         return [ValuePoint(t=rfc3339(r["bucket_ns"]), value=r[metric]) for r in rows if r[metric] is not None], False
     rows, sampled = _by_bucket(ctx, window, step, slos)
     if metric == "attainment":

@@ -21,6 +21,8 @@ has many series."""
 REQUEST: Final = tuple(REQUEST_LABELS)
 PROCESS: Final = ("service_name", "service_instance_id")
 """Labels of metrics about engine processes."""
+SAMPLED: Final = ("engine", "service", "instance")
+"""Labels of metrics that an engine tells itself."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,27 @@ LAST_PREEMPTION = Metric(
     "When a running request last lost its KV-cache blocks.", PROCESS,
 )  # fmt: skip
 
+ENGINE_UP = Metric(
+    "tokentrail_engine_up", "gauge", "1 when the last scrape of the process succeeded, 0 when it failed.", SAMPLED
+)
+ENGINE_RUNNING = Metric(
+    "tokentrail_engine_requests_running", "gauge", "Requests in the batch, by the engine's own metrics.", SAMPLED
+)
+ENGINE_WAITING = Metric(
+    "tokentrail_engine_requests_waiting", "gauge", "Requests in the queue, by the engine's own metrics.", SAMPLED
+)
+ENGINE_GENERATION_TOKENS = Metric(
+    "tokentrail_engine_generation_tokens_total", "counter",
+    "Output tokens, by the engine's own metrics. llama.cpp and TGI count when a request ends.", SAMPLED,
+)  # fmt: skip
+ENGINE_PREEMPTIONS = Metric(
+    "tokentrail_engine_preemptions_total", "counter",
+    "Running requests that lost their KV-cache blocks, by the engine's own metrics.", SAMPLED,
+)  # fmt: skip
+ENGINE_KV_USAGE = Metric(
+    "tokentrail_engine_kv_cache_usage_ratio", "gauge", "KV cache in use, 0 to 1, by the engine's own metrics.", SAMPLED
+)
+
 COLD_STARTS = Metric("tokentrail_cold_starts_total", "counter", "Starts of engine processes.", PROCESS)
 COLD_START_DURATION = Metric(
     "tokentrail_cold_start_last_duration_seconds", "gauge", "How long the process's latest start took.", PROCESS
@@ -151,6 +174,24 @@ NOT_JOINED = Metric(
 SPANS = Metric("tokentrail_collector_spans_received_total", "counter", "Spans in acknowledged payloads.")
 SPANS_REJECTED = Metric(
     "tokentrail_collector_spans_rejected_total", "counter", "Spans left out of acknowledged payloads.", ("reason",)
+)
+DATA_POINTS = Metric(
+    "tokentrail_collector_data_points_received_total", "counter", "Data points of metrics in acknowledged payloads."
+)
+DATA_POINTS_DROPPED = Metric(
+    "tokentrail_collector_data_points_dropped_total", "counter",
+    "Data points of metrics left out of acknowledged payloads.", ("reason",),
+)  # fmt: skip
+SCRAPES = Metric(
+    "tokentrail_collector_scrapes_total", "counter", "Scrapes by result: ok, or why it failed.", ("result",)
+)
+SCRAPE_SERIES_DROPPED = Metric(
+    "tokentrail_collector_scrape_series_dropped_total", "counter",
+    "Series left out of scrapes: more than TOKENTRAIL_SCRAPE_MAX_SERIES, or histograms that are none.",
+)  # fmt: skip
+SCRAPE_TARGETS = Metric("tokentrail_collector_scrape_targets", "gauge", "Targets that are scraped.")
+SCRAPE_TARGETS_DROPPED = Metric(
+    "tokentrail_collector_scrape_targets_dropped", "gauge", "Targets beyond the 1,000 that a collector scrapes."
 )
 BYTES = Metric("tokentrail_collector_received_bytes_total", "counter", "Bytes received, after decompression.")
 SEGMENTS = Metric("tokentrail_collector_segments_inserted_total", "counter", "Log segments written to the store.")

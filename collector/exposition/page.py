@@ -16,6 +16,7 @@ from collector.exposition import metrics
 from collector.exposition.series import Series
 from collector.exposition.store_counters import SECOND_NS, StoreCounters
 from collector.in_flight import InFlight
+from collector.samples.present import processes
 from collector.sql.fragment import TRUE
 from collector.sql.queries import Queries
 from collector.status import IngestStatus
@@ -26,6 +27,18 @@ logger = logging.getLogger(__name__)
 
 RECENT_NS: Final = 300 * SECOND_NS
 """The present state of an engine process is its newest step, if that is not older than this."""
+
+
+_MOST_SAMPLED: Final = 1000
+"""Most processes with samples on one page."""
+_ENGINE_METRICS: Final = {
+    "running": metrics.ENGINE_RUNNING,
+    "waiting": metrics.ENGINE_WAITING,
+    "generation_tokens": metrics.ENGINE_GENERATION_TOKENS,
+    "preemptions": metrics.ENGINE_PREEMPTIONS,
+    "kv_usage": metrics.ENGINE_KV_USAGE,
+}
+"""By common name."""
 
 
 class MetricsPage(Collector):
@@ -62,6 +75,7 @@ class MetricsPage(Collector):
     def _from_store(self) -> list[Family]:
         present = Series()
         self._newest_steps(present)
+        self._samples(present)
         self._tables(present)
         self._in_flight(present, self._counters.update())
         return [*self._counters.families(), *present.families()]
@@ -76,6 +90,16 @@ class MetricsPage(Collector):
                     present.set(metric, process, n)
             if row["blocks_total"] and row["blocks_used"] is not None:
                 present.set(metrics.KV_USAGE, process, row["blocks_used"] / row["blocks_total"])
+
+    def _samples(self, present: Series) -> None:
+        now = self._clock()
+        for process in processes(self._queries, start_ns=now - RECENT_NS, end_ns=now)[:_MOST_SAMPLED]:
+            labels = (process.engine, process.service, process.instance)
+            if process.up is not None:
+                present.set(metrics.ENGINE_UP, labels, int(process.up))
+            for name, metric in _ENGINE_METRICS.items():
+                if name in process.values:
+                    (present.add if metric.kind == "counter" else present.set)(metric, labels, process.values[name])
 
     def _in_flight(self, present: Series, in_flight: InFlight) -> None:
         for process in self._counters.processes():
@@ -104,6 +128,8 @@ class MetricsPage(Collector):
             (metrics.DEAD_LETTERED, now.payloads_dead_lettered),
             (metrics.NOT_JOINED, now.segments_not_joined),
             (metrics.SPANS, now.spans_received),
+            (metrics.DATA_POINTS, now.items_received["data_points"]),
+            (metrics.SCRAPE_SERIES_DROPPED, now.scrape_series_dropped),
             (metrics.BYTES, now.bytes_received),
             (metrics.SEGMENTS, now.segments_inserted),
         ):
@@ -111,6 +137,8 @@ class MetricsPage(Collector):
         for metric, by_reason in (
             (metrics.REJECTED, now.payloads_rejected),
             (metrics.SPANS_REJECTED, now.spans_rejected),
+            (metrics.DATA_POINTS_DROPPED, now.items_rejected.get("data_points", {})),
+            (metrics.SCRAPES, now.scrapes),
         ):
             for reason, n in by_reason.items():
                 series.add(metric, (reason,), n)
@@ -118,6 +146,8 @@ class MetricsPage(Collector):
             series.add(metrics.LIMITED, labels, n)
         for reason, n in now.api_refused.items():
             series.add(metrics.API_REFUSED, (reason,), n)
+        series.set(metrics.SCRAPE_TARGETS, (), now.scrape_targets)
+        series.set(metrics.SCRAPE_TARGETS_DROPPED, (), now.scrape_targets_dropped)
         series.set(metrics.WAL_SEGMENTS, (), now.wal_segments_pending)
         series.set(metrics.WAL_BYTES, (), now.wal_bytes_pending)
         series.set(metrics.LAST_INSERT, (), now.last_insert_unix_s)

@@ -19,6 +19,8 @@ class ItemLimits:
     """Most days on which the items of one request may start or end. The store's partitions are days."""
     max_future_s: float = 86400.0
     """An item may end at most so far after `unix_ns`."""
+    all_names: bool = False
+    """For metrics: those without a common name are kept too."""
     unix_ns: Callable[[], int] = field(default=time.time_ns, repr=False)
 
     def latest_ns(self) -> int:
@@ -40,3 +42,5 @@ class Checked:
     """Tells the sender how many items were rejected and why; empty when none was."""
     days: tuple[int, int] = (0, 0)
     """The first and the last day, from 1970-01-01, on which an item of the payload starts or ends."""
+    unwanted: Counter[str] = field(default_factory=Counter)
+    """Items, by reason, that the collector leaves out by choice. They are counted, and the sender is not told."""

@@ -48,7 +48,8 @@ class Ingest:
 
     def _acknowledge(self, checked: Checked, size: int, duplicate: bool) -> Message:
         signal, rejected = self.signal, checked.rejected
-        self.status.received(signal.items, count=checked.items, size=size, duplicate=duplicate, rejected={**rejected})
+        left_out = {**rejected, **checked.unwanted}
+        self.status.received(signal.items, count=checked.items, size=size, duplicate=duplicate, rejected=left_out)
         answer: Message = signal.response()
         if rejected:
             partial = {f"rejected_{signal.items}": rejected.total(), "error_message": checked.message}

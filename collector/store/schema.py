@@ -25,6 +25,7 @@ TIME_COLUMNS: Final = {
     "cold_starts": "start",
     "open_requests": "start",
     "spans": "start",
+    "samples": "time",
 }
 """The time by which each table's rows age."""
 LANDING_TABLES: Final = (*(signal.landing_table for signal in SIGNALS), "joins")

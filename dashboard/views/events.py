@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
@@ -108,13 +109,25 @@ def cold_start_row(start: Json) -> dict[str, str]:
 
 
 def processes(known: list[Json], caches: list[Json], end: datetime) -> None:
-    """The table of engine processes, with the KV cache of those that report one."""
+    """The table of engine processes, with the KV cache of those that report one.
+
+    A process that is scraped has its address as instance, and its spans another one. They are one when their service
+    has one process.
+    """
     by_instance = {(cache["service"], cache["instance"]): cache for cache in caches}
+    of_service = Counter(row["service"] for row in known)
+    scraped = Counter(cache["service"] for cache in caches if cache.get("source") == "samples")
+    by_service = {cache["service"]: cache for cache in caches if scraped[cache["service"]] == 1}
     rows = []
     for process in known:
-        cache = by_instance.get((process["service"], process["instance"]), {})
+        alone = by_service.get(process["service"], {}) if of_service[process["service"]] == 1 else {}
+        cache = by_instance.get((process["service"], process["instance"]), alone)
         ago = max(0.0, (end - instant(process["last_seen"])).total_seconds())
-        blocks = f"{count(cache['blocks_used'])} of {count(cache['blocks_total'])}" if cache.get("usage") else UNDEFINED
+        blocks = (
+            f"{count(cache['blocks_used'])} of {count(cache['blocks_total'])}"
+            if cache.get("blocks_total")
+            else UNDEFINED
+        )
         rows.append(
             {
                 "service": process["service"],

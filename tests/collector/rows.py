@@ -6,7 +6,7 @@ SECOND = 1_000_000_000
 NOW = 1_795_255_200 * SECOND
 """2026-11-21T10:00:00Z"""
 
-TABLES = ("requests", "tokens", "phases", "steps", "kv_events", "cold_starts", "open_requests")
+TABLES = ("requests", "tokens", "phases", "steps", "kv_events", "cold_starts", "open_requests", "samples")
 _ENGINE = {"service": "engine", "instance": "i-1", "variant": "baseline"}
 _serial = count(1)
 

@@ -22,7 +22,7 @@ def test_kv_is_the_newest_step_and_the_windows_sums(api, rows):
     assert first == {
         "service": "engine", "instance": "i-1", "variant": "baseline", "seen": "2026-11-21T09:59:01Z",
         "blocks_used": 30, "blocks_total": 64, "usage": 30 / 64, "running": 4, "waiting": 2, "evicted_blocks": 15,
-        "evictions": 3, "preemptions": 2,
+        "evictions": 3, "preemptions": 2, "source": "spans", "up": None,
     }  # fmt: skip
     assert (second["instance"], second["usage"], second["evictions"]) == ("no-cache", None, 0)
 

@@ -94,8 +94,8 @@ def test_a_stored_table_is_a_replicated_and_a_distributed_one(tables):
 
 def test_all_spans_of_a_trace_are_on_one_shard(tables):
     keys = {name: match[1] for name, sql in tables.items() if (match := re.search(r"cityHash64\((\w+)\)", sql))}
-    assert set(keys) - {"steps"} >= {"requests", "tokens", "phases", "open_requests", "flat_spans", "spans"}
-    assert {name: key for name, key in keys.items() if key != "trace_id"} == {"steps": "service"}
+    assert set(keys) - {"steps", "samples"} >= {"requests", "tokens", "phases", "open_requests", "flat_spans", "spans"}
+    assert {name: key for name, key in keys.items() if key != "trace_id"} == {"steps": "service", "samples": "service"}
 
 
 def test_arguments_of_an_engine_stay_and_a_table_without_traces_is_whole_everywhere(tables):
@@ -130,9 +130,19 @@ def test_views_of_a_landing_table_write_to_all_shards_and_the_others_to_their_ow
     assert ways["keep_unclaimed"] == ("spans_local", "unclaimed_spans")
     assert ways["vllm_requests"] == ("requests_local", "vllm_spans")
     for name, (target, source) in ways.items():
-        general = ("otlp_traces", "joins", "flat_spans_local", "joined_spans_local", "spans_to_hold", "unclaimed_spans")
+        general = (
+            "otlp_traces",
+            "otlp_metrics",
+            "joins",
+            "flat_spans_local",
+            "joined_spans_local",
+            "spans_to_hold",
+            "unclaimed_spans",
+        )
         assert source in general or source.split("_")[0] in name
-        assert (source in ("otlp_traces", "joins")) == (target in ("flat_spans", "tokens", "joined_spans"))
+        assert (source in ("otlp_traces", "otlp_metrics", "joins")) == (
+            target in ("flat_spans", "tokens", "samples", "joined_spans")
+        )
     assert ways["route_joins"] == ("joined_spans", "joins")
     assert ways["sglang_route_joined"] == ("sglang_joined", "joined_spans_local")
     assert set(PROD.exchanges(read_schema())) == {"flat_spans_local", "joined_spans_local"}

@@ -331,6 +331,14 @@ def busy(client, arrive, rows, ingest_status):
     ingest_status.limited("acme", "spans")
     ingest_status.api_refused("busy")
     ingest_status.expired("tokens", 7)
+    ingest_status.received("data_points", count=5, size=100, duplicate=False, rejected={"unknown_name": 1})
+    ingest_status.scraped("ok", series_dropped=0)
+    process = {"service": "s", "instance": "i", "engine": "vllm", "time": (NOW - SECOND) // 10**6, "value": 1.0}
+    gauges = ("up", "running", "waiting", "kv_usage")
+    rows.insert("samples", [process | {"name": name, "kind": "gauge"} for name in gauges])
+    rows.insert(
+        "samples", [process | {"name": name, "kind": "counter"} for name in ("generation_tokens", "preemptions")]
+    )
     rows.step(start=NOW - SECOND, kv_blocks_total=64)
     segment = arrive(CHAT, {"status": "error", "tenant": 'quo"te\\\n'})
     rows.kv_event(start=NOW - SECOND, segment=segment)

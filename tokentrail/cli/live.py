@@ -61,7 +61,7 @@ def view(state: Mapping[str, Any]) -> Panel:
     summary, kv = state["summary"], state["kv"]["engines"]
     cache = ", ".join(
         f"KV cache {percent(e['usage'])}, {count(e['running'])} running, {count(e['waiting'])} waiting, "
-        f"{e['preemptions']} preemptions, {count(e['evicted_blocks'])} blocks evicted"
+        f"{count(e['preemptions'])} preemptions, {count(e['evicted_blocks'])} blocks evicted"
         for e in kv
     )
     alerts = state["alerts"]

@@ -1,0 +1,172 @@
+"""What samples tell of engines whose spans say nothing: for `/kv`, `/engines`, `/timeseries` and `/incidents`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel
+
+from collector.api.context import Context
+from collector.api.parameters import Window, WindowQuery
+from collector.api.session import ALL_TENANTS
+from collector.api.times import SECOND_NS, rfc3339
+from collector.samples.names import SCRAPE_DURATION, UP
+from collector.samples.present import Process, processes
+from collector.sql.fragment import TRUE, Fragment, all_of
+from collector.sql.queries import part
+
+_LOOK_BACK_NS: Final = 300 * SECOND_NS
+"""Growth is the difference from the sample before: of the first one in a window, from one that is at most so old."""
+_PROGRESS: Final = ("running", "waiting", "generation_tokens", "prompt_tokens", "engine_steps", "itl", "ttft")
+"""Requests, and what grows while an engine works on them. Some engines count tokens when the request ends, so tokens
+alone would call a long answer a standstill."""
+
+
+class SampledProcess(BaseModel):
+    """The newest samples of one process, by common name."""
+
+    service: str
+    instance: str
+    engine: str
+    models: list[str]
+    up: bool | None
+    reason: str
+    seen: str
+    scrape_s: float | None
+    values: dict[str, float]
+
+
+class Samples(BaseModel):
+    """`/samples`."""
+
+    processes: list[SampledProcess]
+
+
+def router(ctx: Context) -> APIRouter:
+    """The routes."""
+    routes = APIRouter(tags=["engines"])
+
+    @routes.get("/samples", dependencies=[ALL_TENANTS])
+    def get_samples(query: Annotated[WindowQuery, Query()]) -> Samples:
+        """The newest metrics of each process that is scraped or sends them."""
+        return Samples(processes=[_out(process) for process in _processes(ctx, query.window(ctx.clock()))])
+
+    return routes
+
+
+def _out(process: Process) -> SampledProcess:
+    values = {name: value for name, value in process.values.items() if name not in (UP, SCRAPE_DURATION)}
+    return SampledProcess(
+        service=process.service,
+        instance=process.instance,
+        engine=process.engine,
+        models=sorted(process.models),
+        up=process.up,
+        reason=process.reason,
+        seen=rfc3339(process.seen_ns),
+        scrape_s=process.values.get(SCRAPE_DURATION),
+        values=values,
+    )
+
+
+def _serves(window: Window) -> Fragment:
+    """The filter for samples: their process's service has matching requests."""
+    return TRUE if window.filter == TRUE else part("serves_service", {"filter": window.filter})
+
+
+def _instead_of_spans(window: Window) -> Fragment:
+    """The filter for samples that are shown in place of steps."""
+    return all_of(_serves(window), part("tells_no_steps", {}))
+
+
+def _processes(ctx: Context, window: Window) -> list[Process]:
+    return processes(ctx.queries, **window.bounds, service_filter=_serves(window))
+
+
+def sampled(ctx: Context, window: Window, names: Sequence[str] = ()) -> list[Process]:
+    """The processes with samples in the window whose spans tell no steps; `names` are all that is read, if given."""
+    return processes(ctx.queries, **window.bounds, service_filter=_instead_of_spans(window), names=names)
+
+
+def growth(ctx: Context, window: Window, names: Sequence[str], step_ns: int | None = None) -> list[dict[str, Any]]:
+    """How much totals grew, by process, name and bucket; without a step the window is one bucket."""
+    return _ask(
+        ctx,
+        "sample_increases",
+        window,
+        before_ns=_LOOK_BACK_NS,
+        names=names,
+        step_ns=step_ns or 2**62,
+    )
+
+
+def preemptions(ctx: Context, window: Window) -> dict[tuple[str, str], int]:
+    """Preemptions in the window of the processes that tell them."""
+    rows = growth(ctx, window, ["preemptions"])
+    return {(row["service"], row["instance"]): round(row["growth"]) for row in rows}
+
+
+def gauges(ctx: Context, window: Window, step_ns: int) -> list[dict[str, Any]]:
+    """KV-cache use, batch and queue over all processes, by bucket."""
+    return _ask(ctx, "timeseries_samples", window, before_ns=0, step_ns=step_ns)
+
+
+def together(of_spans: Iterable[Mapping[str, Any]], of_samples: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Put the buckets of different processes together: the highest KV-cache use, and the sum of all else."""
+    buckets: dict[int, dict[str, Any]] = defaultdict(dict)
+    for row in (*of_spans, *of_samples):
+        bucket = buckets[row["bucket_ns"]]
+        for name, value in row.items():
+            known = bucket.get(name)
+            if name == "bucket_ns" or known is None:
+                bucket[name] = value
+            elif value is not None:
+                bucket[name] = max(known, value) if name == "kv_usage" else known + value
+    return [buckets[at] for at in sorted(buckets)]
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A stretch of time in which something was wrong with a process."""
+
+    service: str
+    instance: str
+    began_ns: int
+    last_ns: int
+    lasts: bool
+    """It holds at the newest sample."""
+    detail: Mapping[str, Any]
+
+
+def standstills(ctx: Context, window: Window, limit: int) -> list[Stretch]:
+    """Stretches as long as TOKENTRAIL_LOST_AFTER_S in which a process had requests and nothing grew."""
+    least_ns = ctx.lost_after_ns
+    fields = {"before_ns": 2 * least_ns, "least_ns": least_ns, "names": [*_PROGRESS], "limit": limit}
+    return _stretches(_ask(ctx, "sample_standstills", window, **fields))
+
+
+def outages(ctx: Context, window: Window, limit: int) -> list[Stretch]:
+    """Stretches as long as TOKENTRAIL_LOST_AFTER_S in which every scrape of a process failed."""
+    least_ns = ctx.lost_after_ns
+    fields = {"before_ns": 2 * least_ns, "least_ns": least_ns, "limit": limit}
+    rows = ctx.queries.rows("sample_outages", {"service_filter": _serves(window)}, **window.bounds, **fields)
+    return _stretches(rows)
+
+
+def _ask(ctx: Context, query: str, window: Window, **fields: Any) -> list[dict[str, Any]]:
+    return ctx.queries.rows(query, {"service_filter": _instead_of_spans(window)}, **window.bounds, **fields)
+
+
+def _stretches(rows: Iterable[Mapping[str, Any]]) -> list[Stretch]:
+    """Take each process from one collector: two that scrape it see the same stretches at slightly other times."""
+    scraper: dict[tuple[str, str], str] = {}
+    found = []
+    for row in rows:
+        process = row["service"], row["instance"]
+        if scraper.setdefault(process, row["scraper"]) == row["scraper"]:
+            found.append(Stretch(*process, row["began_ns"], row["last_ns"], bool(row["lasts"]), row))
+    return found

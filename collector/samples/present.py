@@ -1,0 +1,104 @@
+"""The present state of the processes that are scraped, or that send their metrics, from the newest samples."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from collector.samples.names import UP, common_names
+from collector.sql.fragment import TRUE, Fragment
+from collector.sql.queries import Queries
+
+PUSH_NS: Final = 90 * 10**9
+"""Metrics are sent once a minute by default: a sent series that is older than this beside the newest is gone."""
+
+
+@dataclass
+class Process:
+    """One process, at its newest sample."""
+
+    service: str
+    instance: str
+    engine: str
+    first_ns: int
+    seen_ns: int
+    up: bool | None = None
+    """False: the last scrape failed, and there are no values. None: it sends its metrics itself."""
+    reason: str = ""
+    """Why the last scrape failed."""
+    models: set[str] = field(default_factory=set)
+    values: dict[str, float] = field(default_factory=dict)
+    """By common name, over all series. Totals that are sent as deltas are absent."""
+
+    def count(self, name: str) -> int | None:
+        """A value as a whole number; None when it is not known."""
+        value = self.values.get(name)
+        return None if value is None else round(value)
+
+
+def processes(
+    queries: Queries, *, start_ns: int, end_ns: int, service_filter: Fragment = TRUE, names: Sequence[str] = ()
+) -> list[Process]:
+    """Return the processes with samples in the window, by service and instance.
+
+    `names`, if given, are all that is read.
+    """
+    rows = queries.rows(
+        "newest_samples",
+        {"service_filter": service_filter},
+        start_ns=start_ns,
+        end_ns=end_ns,
+        before_ns=0,
+        names=[*names],
+    )
+    by_process: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        by_process[row["service"], row["instance"]].append(row)
+    return [_process(*key, rows) for key, rows in by_process.items()]
+
+
+def _process(service: str, instance: str, rows: list[Mapping[str, Any]]) -> Process:
+    newest = max(rows, key=lambda row: int(row["seen_ns"]))
+    made = Process(
+        service,
+        instance,
+        engine=newest["product"] or next((row["product"] for row in rows if row["product"]), ""),
+        first_ns=min(row["first_ns"] for row in rows),
+        seen_ns=newest["seen_ns"],
+        models={model for row in rows if (model := _model(row["newest_labels"]))},
+    )
+    present = list(_present(rows, newest["scraper"], made.seen_ns))
+    for row in present:
+        if row["name"] == UP:
+            made.up = bool(row["newest"])
+            made.reason = row["newest_labels"].get("reason", "")
+    if made.up is not False:
+        made.values = _values(present)
+    return made
+
+
+def _present(rows: Iterable[Mapping[str, Any]], scraper: str, seen_ns: int) -> Iterator[Mapping[str, Any]]:
+    """Yield the series of the newest scrape, or of the newest metrics that were sent."""
+    oldest_ns = seen_ns if scraper else seen_ns - PUSH_NS
+    return (row for row in rows if row["scraper"] == scraper and row["seen_ns"] >= oldest_ns)
+
+
+def _values(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for row in rows:
+        name, value = row["name"], float(row["newest"])
+        common = common_names().get(name)
+        if common is None or row["newest_kind"] == "delta":
+            continue
+        found[name] = (max if common.across == "max" else _plus)(found[name], value) if name in found else value
+    return found
+
+
+def _plus(a: float, b: float) -> float:
+    return a + b
+
+
+def _model(labels: Mapping[str, str]) -> str:
+    return labels.get("model_name") or labels.get("model") or ""

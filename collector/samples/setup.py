@@ -1,0 +1,47 @@
+"""Makes the scraper of a collector from its settings."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import ssl
+from collections.abc import Sequence
+
+from collector.receive.ingest import Ingest
+from collector.samples.scraper import ScrapeLimits, Scraper
+from collector.samples.targets import parse_static
+from collector.settings import Settings
+from collector.status import IngestStatus
+
+
+def open_scraper(settings: Settings, ingests: Sequence[Ingest], status: IngestStatus) -> list[Scraper]:
+    """Return the scraper, or nothing when there is nothing to scrape. Raises OSError for a CA file that is none."""
+    files = [pattern.strip() for pattern in settings.scrape_files.split(",") if pattern.strip()]
+    if not settings.scrape.strip() and not files:
+        return []
+    ingest = next(ingest for ingest in ingests if ingest.signal.name == "metrics")
+    limits = ScrapeLimits(
+        settings.scrape_interval_s,
+        settings.scrape_timeout_s,
+        settings.scrape_max_bytes,
+        settings.scrape_max_series,
+        all_names=settings.sample_all_names,
+    )
+    return [
+        Scraper(
+            parse_static(settings.scrape),
+            files,
+            ingest,
+            limits,
+            scraper_id=scraper_id(settings),
+            status=status,
+            bearer_file=settings.scrape_bearer_file,
+            tls=ssl.create_default_context(cafile=settings.scrape_tls_ca),
+        )
+    ]
+
+
+def scraper_id(settings: Settings) -> str:
+    """Name this collector: the same after a restart, another for each data folder."""
+    folder = hashlib.sha256(str(settings.data_dir.resolve()).encode()).hexdigest()[:8]
+    return f"{socket.gethostname()}-{folder}"

@@ -1,0 +1,155 @@
+"""What to scrape: a list of URLs, DNS names, and files in the format of Prometheus' `file_sd`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlencode, urlsplit
+
+import yaml
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+_URL: Final = re.compile(r"(?:(?P<service>[^=/:]+)=)?(?P<dns>dns\+)?(?P<url>https?://\S+)")
+_ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s/:@?#\[\]]+)(:\d+)?")
+_OWN_LABELS: Final = frozenset({"job", "service", "service_name", "instance", "engine"})
+"""Labels that name the process; the others are added to its series."""
+_LARGEST_FILE: Final = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Target:
+    """One endpoint. `service` and `instance` name its process in the store."""
+
+    url: str
+    service: str
+    instance: str
+    engine: str = ""
+    """The product; empty: its metrics tell."""
+    labels: tuple[tuple[str, str], ...] = ()
+    """Added to every series."""
+
+    def offset_s(self, interval_s: float) -> float:
+        """When in each interval it is scraped. It follows from the URL, so that targets spread over the interval."""
+        digest = hashlib.sha256(self.url.encode()).digest()
+        return int.from_bytes(digest[:8]) / 2**64 * interval_s
+
+
+@dataclass(frozen=True)
+class StaticTarget:
+    """An item of the setting `scrape`: `URL`, `SERVICE=URL` or `SERVICE=dns+URL`."""
+
+    service: str
+    url: str
+    by_dns: bool
+
+    @classmethod
+    def parse(cls, item: str) -> StaticTarget:
+        """Read one item; raises ValueError that shows how to write one."""
+        found = _URL.fullmatch(item.strip())
+        if not found or not urlsplit(found["url"]).hostname:
+            msg = f"{item!r} is not a target; write http://host:8000/metrics, or SERVICE=http://host:8000"
+            raise ValueError(msg)
+        parts = urlsplit(found["url"])
+        url = parts._replace(path=parts.path or "/metrics").geturl()
+        return cls(found["service"] or parts.hostname or "", url, bool(found["dns"]))
+
+    def targets(self, addresses: Iterable[str]) -> Iterator[Target]:
+        """Yield the target, or one for each address of its host."""
+        parts = urlsplit(self.url)
+        if not self.by_dns:
+            yield Target(self.url, self.service, _host_and_port(self.url))
+            return
+        for address in sorted(set(addresses)):
+            host = f"[{address}]" if ":" in address else address
+            port = f":{parts.port}" if parts.port else ""
+            url = parts._replace(netloc=host + port).geturl()
+            yield Target(url, self.service, _host_and_port(url))
+
+
+def parse_static(setting: str) -> tuple[StaticTarget, ...]:
+    """Read the setting `scrape`: items divided by commas. Raises ValueError."""
+    return tuple(StaticTarget.parse(item) for item in setting.split(",") if item.strip())
+
+
+def _host_and_port(url: str) -> str:
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    host = parts.hostname or ""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class _Group(BaseModel):
+    """One entry of a `file_sd` file."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    targets: list[str]
+    labels: dict[str, str] = {}
+
+
+class Files:
+    """Reads `file_sd` files again when they change. A file that cannot be read keeps its last targets."""
+
+    def __init__(self, patterns: Sequence[str], report: Callable[[str, str], None]) -> None:
+        """`report` is told a file and what is wrong with it."""
+        self._patterns = patterns
+        self._report = report
+        self._read: dict[str, tuple[float, list[Target]]] = {}
+
+    def targets(self) -> list[Target]:
+        """Return the targets of all files that match a pattern now."""
+        found = [str(path) for p in map(Path, self._patterns) for path in sorted(p.parent.glob(p.name))]
+        self._read = {path: self._fresh(path) for path in found}
+        return [target for _, targets in self._read.values() for target in targets]
+
+    def _fresh(self, path: str) -> tuple[float, list[Target]]:
+        known = self._read.get(path, (-1.0, []))
+        try:
+            status = Path(path).stat()
+            if status.st_mtime == known[0]:
+                return known
+            if status.st_size > _LARGEST_FILE:
+                msg = f"it is larger than {_LARGEST_FILE} bytes"
+                raise ValueError(msg)
+            return status.st_mtime, list(read_file(path))
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            self._report(path, str(error))
+            return known
+
+
+def read_file(path: str) -> Iterator[Target]:
+    """Read the targets of one file, JSON or YAML; raises OSError, ValueError or YAMLError."""
+    text = Path(path).read_text(encoding="utf-8")
+    document = json.loads(text) if path.endswith(".json") else yaml.safe_load(text)
+    try:
+        groups = TypeAdapter(list[_Group]).validate_python(document or [])
+    except ValidationError as error:
+        raise ValueError(str(error.errors()[0]["msg"])) from error
+    for group in groups:
+        for address in group.targets:
+            yield _of_file(address, group.labels)
+
+
+def _of_file(address: str, labels: Mapping[str, str]) -> Target:
+    if not _ADDRESS.fullmatch(address):
+        msg = f"the target {address!r} is not HOST:PORT"
+        raise ValueError(msg)
+    scheme = labels.get("__scheme__", "http")
+    path = "/" + labels.get("__metrics_path__", "/metrics").lstrip("/")
+    parameters = {key.removeprefix("__param_"): value for key, value in labels.items() if key.startswith("__param_")}
+    query = f"?{urlencode(parameters)}" if parameters else ""
+    (target,) = StaticTarget.parse(f"{scheme}://{address}{path}{query}").targets(())
+    service = labels.get("service_name") or labels.get("service") or labels.get("job") or target.service
+    own = {key: value for key, value in labels.items() if key not in _OWN_LABELS and not key.startswith("__")}
+    return replace(
+        target,
+        service=service,
+        instance=labels.get("instance", target.instance),
+        engine=labels.get("engine", ""),
+        labels=tuple(sorted(own.items())),
+    )

@@ -1,0 +1,14 @@
+-- The newest value of each series in the window: of those with one of the names, or of all. A histogram counts its
+-- observations.
+SELECT
+    service, instance, scraper, name, series,
+    argMax(engine, time) AS product,
+    argMax(kind, time) AS newest_kind,
+    argMax(value, time) AS newest,
+    argMax(labels, time) AS newest_labels,
+    toUnixTimestamp64Nano(CAST(min(time), 'DateTime64(9)')) AS first_ns,
+    toUnixTimestamp64Nano(CAST(max(time), 'DateTime64(9)')) AS seen_ns
+FROM samples
+WHERE $parts.sampled AND (empty({names:Array(String)}) OR name IN {names:Array(String)})
+GROUP BY service, instance, scraper, name, series
+ORDER BY service, instance, name, series

@@ -1,0 +1,27 @@
+-- Stretches in which every scrape of a process failed, from the first failure to the first success or the newest scrape.
+SELECT
+    service, instance, scraper,
+    any(product) AS engine,
+    toUnixTimestamp64Nano(CAST(min(time), 'DateTime64(9)')) AS began_ns,
+    toUnixTimestamp64Nano(CAST(max(time), 'DateTime64(9)')) AS last_ns,
+    max(stretch) = any(last_stretch) AS lasts,
+    count() AS scrapes,
+    argMax(reason, time) AS last_reason
+FROM
+(
+    SELECT *, max(stretch) OVER (PARTITION BY service, instance, scraper) AS last_stretch
+    FROM
+    (
+        SELECT
+            time, service, instance, scraper, engine AS product, value, labels['reason'] AS reason,
+            sum(value) OVER (PARTITION BY service, instance, scraper ORDER BY time ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
+                AS stretch
+        FROM samples
+        WHERE $parts.sampled AND name = 'up'
+    )
+)
+WHERE value = 0
+GROUP BY service, instance, scraper, stretch
+HAVING last_ns - began_ns >= {least_ns:Int64} AND last_ns >= {start_ns:Int64}
+ORDER BY last_ns DESC
+LIMIT {limit:UInt32}

@@ -1,0 +1,1 @@
+Array(Tuple(key String, value Tuple(string_value String)))

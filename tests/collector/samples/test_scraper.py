@@ -1,0 +1,266 @@
+"""The scraper against real HTTP servers, with the log replaced by a list."""
+
+import gzip
+import logging
+import socket
+import threading
+import time
+from concurrent.futures import Future
+
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+
+from collector.samples.scraper import ScrapeLimits, Scraper
+from collector.samples.targets import parse_static
+from collector.status import IngestStatus
+from collector.wal.commit import LogUnavailableError
+from tests.collector.samples.engine import Engine
+from tokentrail.semconv import SCRAPER
+
+PAGE = 'vllm:num_requests_running{engine="0"} 6\nvllm:num_requests_waiting 2\n'
+
+
+class Log:
+    """Takes what the scraper hands on. `error` is raised, `stuck` gives a future that never ends."""
+
+    def __init__(self):
+        self.requests = []
+        self.error = None
+        self.stuck = False
+
+    def accept(self, body):
+        if self.error:
+            raise self.error
+        self.requests.append(ExportMetricsServiceRequest.FromString(body))
+        future = Future()
+        if not self.stuck:
+            future.set_result(None)
+        return future
+
+    def scrapes(self, service):
+        """Of each scrape of a service: resource, values by name, labels of `up`."""
+        found = []
+        for request in list(self.requests):
+            (made,) = request.resource_metrics
+            resource = {a.key: a.value.string_value for a in made.resource.attributes}
+            if resource["service.name"] != service:
+                continue
+            values, labels = {}, {}
+            for metric in made.scope_metrics[0].metrics:
+                (point,) = metric.gauge.data_points
+                values[metric.name] = point.as_double
+                labels[metric.name] = {a.key: a.value.string_value for a in point.attributes}
+            found.append((resource, values, labels))
+        return found
+
+
+@pytest.fixture
+def log():
+    return Log()
+
+
+@pytest.fixture
+def engine():
+    """Makes engines that are closed at the end."""
+    made = []
+
+    def make(*pages):
+        made.append(Engine(*pages))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def scrape(log):
+    """Starts a scraper of items of the setting; `status` counts."""
+    made = []
+
+    def start(setting, *, files=(), bearer_file=None, **limits):
+        status = IngestStatus()
+        limits = ScrapeLimits(**({"interval_s": 0.3, "timeout_s": 0.25} | limits))
+        scraper = Scraper(
+            parse_static(setting), files, log, limits, scraper_id="me", status=status, bearer_file=bearer_file
+        )
+        made.append(scraper)
+        scraper.start()
+        scraper.status = status
+        return scraper
+
+    yield start
+    for scraper in made:
+        assert scraper.stop(10)
+
+
+def eventually(check, timeout_s=20):
+    deadline = time.monotonic() + timeout_s
+    while not check():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_target_is_scraped_again_and_again_and_is_up(log, engine, scrape):
+    served = engine(PAGE)
+    scraper = scrape(f"chat={served.url}")
+    eventually(lambda: len(log.scrapes("chat")) >= 3)
+    resource, values, labels = log.scrapes("chat")[0]
+    assert resource == {
+        "service.name": "chat", "service.instance.id": served.address,
+        "tokentrail.engine": "vllm", SCRAPER: "me",
+    }  # fmt: skip
+    assert 0 < values.pop("scrape_duration_seconds") < 10
+    assert values == {"vllm:num_requests_running": 6, "vllm:num_requests_waiting": 2, "up": 1}
+    assert labels["vllm:num_requests_running"] == {"engine": "0"}
+    assert labels["up"] == {}
+    assert served.requests[0]["accept-encoding"] == "gzip"
+    assert "authorization" not in served.requests[0]
+    eventually(lambda: scraper.status.snapshot().scrapes["ok"] >= 3)
+    assert scraper.status.snapshot().scrape_targets == 1
+
+
+def hang(_handler):
+    time.sleep(1.5)
+
+
+def drip(handler):
+    handler.send_response(200)
+    handler.end_headers()
+    for _ in range(15):
+        handler.wfile.write(b"#")
+        handler.wfile.flush()
+        time.sleep(0.1)
+
+
+def endless(handler):
+    handler.send_response(200)
+    handler.end_headers()
+    for _ in range(100):
+        handler.wfile.write(b"# a comment\n" * 100_000)
+
+
+def cut(handler):
+    handler.send_response(200)
+    handler.send_header("content-length", "1000")
+    handler.end_headers()
+    handler.wfile.write(b"vllm:num_requests_running 6\n")
+    handler.close_connection = True
+
+
+@pytest.mark.parametrize(
+    ("page", "reason"),
+    [
+        (hang, "timeout"),
+        (drip, "timeout"),
+        (endless, "too_large"),
+        (cut, "broken"),
+        (lambda handler: handler.send(gzip.compress(b"#" * 10_000_000), content_encoding="gzip"), "too_large"),
+        (lambda handler: handler.send("no gzip", content_encoding="gzip"), "encoding"),
+        (lambda handler: handler.send(b"\xff\xfe"), "encoding"),
+        (lambda handler: handler.send(PAGE, status=503), "http_503"),
+        (lambda handler: handler.send("", status=302, location="http://127.0.0.1:1/"), "http_302"),
+        ("vllm:num_requests_running six\n", "parse"),
+        ("<html>Welcome</html>", "no_metrics"),
+    ],
+)
+def test_a_target_that_fails_is_down_with_the_reason_and_harms_no_other(log, engine, scrape, page, reason):
+    good, bad = engine(PAGE), engine(page)
+    scraper = scrape(f"good={good.url},bad={bad.url}", max_bytes=1_000_000)
+    eventually(lambda: log.scrapes("bad") and len(log.scrapes("good")) >= 2)
+    _, values, labels = log.scrapes("bad")[0]
+    assert values.keys() == {"up", "scrape_duration_seconds"}
+    assert values["up"] == 0
+    assert labels["up"] == {"reason": reason}
+    assert all(values["up"] == 1 for _, values, _ in log.scrapes("good"))
+    eventually(lambda: scraper.status.snapshot().scrapes[reason] >= 1)
+
+
+def test_a_target_that_nobody_listens_at_is_down(log, scrape):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    scrape(f"gone=http://127.0.0.1:{port}")
+    eventually(lambda: log.scrapes("gone"))
+    assert log.scrapes("gone")[0][2]["up"] == {"reason": "connect"}
+
+
+def test_a_target_that_fails_keeps_the_engine_that_it_was(log, engine, scrape, caplog):
+    caplog.set_level(logging.INFO, "collector.samples.scraper")
+    served = engine(PAGE, lambda handler: handler.send("", status=500), PAGE)
+    scrape(f"chat={served.url}")
+    eventually(lambda: len(log.scrapes("chat")) >= 3)
+    (_, first, _), (resource, second, _), (_, third, _) = log.scrapes("chat")[:3]
+    assert [first["up"], second["up"], third["up"]] == [1, 0, 1]
+    assert resource["tokentrail.engine"] == "vllm"
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [f"the scrape of {served.url}: http_500", f"the scrape of {served.url}: works again"]
+
+
+def test_a_compressed_page_is_read(log, engine, scrape):
+    served = engine(lambda handler: handler.send(gzip.compress(PAGE.encode()), content_encoding="gzip"))
+    scrape(f"chat={served.url}")
+    eventually(lambda: log.scrapes("chat"))
+    assert log.scrapes("chat")[0][1]["vllm:num_requests_running"] == 6
+
+
+def test_series_beyond_the_limit_are_counted(log, engine, scrape):
+    scraper = scrape(f"chat={engine(PAGE).url}", max_series=1)
+    eventually(lambda: log.scrapes("chat"))
+    assert log.scrapes("chat")[0][1].keys() == {"vllm:num_requests_running", "up", "scrape_duration_seconds"}
+    eventually(lambda: scraper.status.snapshot().scrape_series_dropped >= 1)
+
+
+def test_the_bearer_token_is_read_at_every_scrape(log, engine, scrape, tmp_path):
+    token = tmp_path / "token"
+    served = engine(PAGE)
+    scrape(f"chat={served.url}", bearer_file=token)
+    eventually(lambda: log.scrapes("chat"))
+    assert log.scrapes("chat")[0][2]["up"] == {"reason": "bearer_file"}
+    token.write_text("abc\n")
+    eventually(lambda: served.requests)
+    assert served.requests[0]["authorization"] == "Bearer abc"
+
+
+def test_a_file_names_targets_and_a_target_that_leaves_it_is_left_alone(log, engine, scrape, tmp_path, monkeypatch):
+    monkeypatch.setattr("collector.samples.scraper._REFRESH_S", 0.05)
+    served, file = engine(PAGE), tmp_path / "targets.yml"
+    entry = "- targets: ['{}']\n  labels: {{job: chat, instance: one, engine: mine, zone: x}}\n"
+    file.write_text(entry.format(served.address))
+    scraper = scrape("", files=[str(file)])
+    eventually(lambda: log.scrapes("chat"))
+    resource, _, labels = log.scrapes("chat")[0]
+    assert (resource["service.instance.id"], resource["tokentrail.engine"]) == ("one", "mine")
+    assert labels["vllm:num_requests_running"] == {"engine": "0", "zone": "x"}
+    file.unlink()
+    eventually(lambda: scraper.status.snapshot().scrape_targets == 0)
+    count = len(served.requests)
+    threading.Event().wait(0.7)
+    assert len(served.requests) <= count + 1, "one may have been under way"
+
+
+def test_a_name_is_one_target_per_address(log, engine, scrape):
+    served = engine(PAGE)
+    scrape(f"chat=dns+http://localhost:{served.address.rpartition(':')[2]}")
+    eventually(lambda: any(values["up"] for _, values, _ in log.scrapes("chat")))
+    assert served.address in {resource["service.instance.id"] for resource, _, _ in log.scrapes("chat")}
+
+
+@pytest.mark.parametrize("stuck", [False, True])
+def test_a_log_that_takes_nothing_stops_no_scrape(log, engine, scrape, stuck):
+    log.stuck, log.error = stuck, None if stuck else LogUnavailableError("full")
+    scraper = scrape(f"chat={engine(PAGE).url}")
+    eventually(lambda: scraper.status.snapshot().scrapes["log"] >= 2)
+    log.stuck, log.error = False, None
+    eventually(lambda: scraper.status.snapshot().scrapes["ok"] >= 1)
+
+
+def test_stop_does_not_wait_for_a_target_that_hangs(engine, scrape):
+    scraper = scrape(f"chat={engine(hang).url}", interval_s=60.0, timeout_s=60.0)
+    began = time.monotonic()
+    assert scraper.stop(10)
+    assert time.monotonic() - began < 9
+
+
+def test_a_scraper_that_never_started_stops():
+    limits = ScrapeLimits()
+    assert Scraper((), (), Log(), limits, scraper_id="me", status=IngestStatus()).stop(1)

@@ -1,0 +1,111 @@
+"""Targets of the setting and of `file_sd` files."""
+
+import json
+import os
+
+import pytest
+
+from collector.samples.targets import Files, StaticTarget, Target, parse_static
+
+
+def test_an_item_is_a_url_with_or_without_a_service():
+    (plain,) = StaticTarget.parse("http://vllm:8000").targets(())
+    assert plain == Target("http://vllm:8000/metrics", "vllm", "vllm:8000")
+    (named,) = StaticTarget.parse(" chat=https://10.0.0.1/m?format=text ").targets(())
+    assert named == Target("https://10.0.0.1/m?format=text", "chat", "10.0.0.1:443")
+
+
+def test_items_are_divided_by_commas():
+    assert [item.service for item in parse_static("a=http://x:1, b=http://y:2,")] == ["a", "b"]
+
+
+@pytest.mark.parametrize("item", ["vllm:8000", "chat=", "ftp://x", "http://", "a=b=http://x"])
+def test_an_item_that_is_no_url_says_how_to_write_one(item):
+    with pytest.raises(ValueError, match="SERVICE=http://host:8000"):
+        parse_static(item)
+
+
+def test_a_dns_item_is_one_target_per_address():
+    item = StaticTarget.parse("chat=dns+http://vllm:8000")
+    assert list(item.targets(["10.0.0.2", "10.0.0.1", "10.0.0.2", "fe80::1"])) == [
+        Target("http://10.0.0.1:8000/metrics", "chat", "10.0.0.1:8000"),
+        Target("http://10.0.0.2:8000/metrics", "chat", "10.0.0.2:8000"),
+        Target("http://[fe80::1]:8000/metrics", "chat", "[fe80::1]:8000"),
+    ]
+    assert list(item.targets(())) == []
+
+
+def test_targets_spread_over_the_interval_and_each_keeps_its_place():
+    offsets = [Target(f"http://h{n}/metrics", "", "").offset_s(10.0) for n in range(100)]
+    assert offsets == [Target(f"http://h{n}/metrics", "other", "i").offset_s(10.0) for n in range(100)]
+    assert min(offsets) >= 0
+    assert max(offsets) < 10
+    assert max(offsets) - min(offsets) > 5
+
+
+class Folder:
+    def __init__(self, path):
+        self.path = path
+        self.problems = []
+        self.files = Files([str(path / "*.json"), str(path / "*.yml")], lambda *problem: self.problems.append(problem))
+        self._written = 0
+
+    def write(self, name, text):
+        (self.path / name).write_text(text)
+        self._written += 1
+        os.utime(self.path / name, (self._written, self._written))
+
+    def targets(self):
+        return self.files.targets()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return Folder(tmp_path)
+
+
+def test_file_sd_in_json_and_yaml(folder):
+    labels = {
+        "job": "chat",
+        "__scheme__": "https",
+        "__metrics_path__": "m",
+        "__param_a": "b c",
+        "zone": "x",
+        "__meta_y": "z",
+    }
+    folder.write("a.json", json.dumps([{"targets": ["h1:1", "h2:2"], "labels": labels}]))
+    folder.write("b.yml", "- targets: ['[::1]:9']\n  labels: {instance: i, engine: mine, service: s}\n")
+    assert folder.targets() == [
+        Target("https://h1:1/m?a=b+c", "chat", "h1:1", labels=(("zone", "x"),)),
+        Target("https://h2:2/m?a=b+c", "chat", "h2:2", labels=(("zone", "x"),)),
+        Target("http://[::1]:9/metrics", "s", "i", engine="mine"),
+    ]
+    assert folder.problems == []
+
+
+def test_a_changed_file_is_read_again_and_a_removed_one_forgotten(folder):
+    folder.write("a.json", '[{"targets": ["h1:1"]}]')
+    assert [t.instance for t in folder.targets()] == ["h1:1"]
+    folder.write("a.json", '[{"targets": ["h2:1"]}]')
+    assert [t.instance for t in folder.targets()] == ["h2:1"]
+    (folder.path / "a.json").unlink()
+    assert folder.targets() == []
+
+
+@pytest.mark.parametrize(
+    "wrong", ["[{", '{"targets": []}', '[{"targets": ["http://x"]}]', '[{"target": []}]', '["x"]', "\x00"]
+)
+def test_a_broken_file_keeps_its_last_targets_and_is_reported(folder, wrong):
+    folder.write("a.json", '[{"targets": ["h1:1"]}]')
+    folder.targets()
+    folder.write("a.json", wrong)
+    assert [t.instance for t in folder.targets()] == ["h1:1"]
+    ((path, problem),) = folder.problems
+    assert path.endswith("a.json")
+    assert problem
+
+
+def test_a_file_that_is_too_large_is_not_read(folder):
+    folder.write("a.json", " " * (4 * 1024 * 1024 + 1))
+    assert folder.targets() == []
+    assert "larger than" in folder.problems[0][1]
