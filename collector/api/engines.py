@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
+from collector.api import abilities
+from collector.api.abilities import Told
 from collector.api.answers import PhaseOut
 from collector.api.context import Context
 from collector.api.evaluation import process_filter
@@ -16,6 +19,7 @@ from collector.api.session import ALL_TENANTS
 from collector.api.times import SECOND_NS, rfc3339
 
 MOST_COLD_STARTS = 1000
+MOST_PROCESSES = 100
 _NO_EVENTS = {"evicted_blocks": 0, "evictions": 0, "preemptions": 0}
 
 
@@ -64,17 +68,32 @@ class ColdStarts(BaseModel):
     cold_starts: list[ColdStartOut]
 
 
-class EngineOut(BaseModel):
-    """One engine process."""
+class Process(BaseModel):
+    """One process of an engine."""
 
     service: str
     instance: str
-    engine: str
     variant: str
+    first_seen: str
+    last_seen: str
+    requests: int
+
+
+class EngineOut(BaseModel):
+    """One connected engine: the processes and restarts of one service."""
+
+    service: str
+    engine: str
+    variants: list[str]
     models: list[str]
     first_seen: str
     last_seen: str
     requests: int
+    processes: list[Process]
+    """The latest first, at most 100."""
+    processes_total: int
+    tells: list[Told]
+    """What its rows in the window tell, and the way to what they do not."""
 
 
 class Engines(BaseModel):
@@ -113,20 +132,61 @@ def router(ctx: Context) -> APIRouter:
 
     @routes.get("/engines", dependencies=[ALL_TENANTS])
     def get_engines(query: Annotated[WindowQuery, Query()]) -> Engines:
-        """The engine processes that gave a sign of life in the window, the latest first."""
+        """The engines that gave a sign of life in the window, the latest first, with their processes."""
         window = query.window(ctx.clock())
         fragments = {"filter": window.filter, "process_filter": process_filter(window)}
-        rows = ctx.queries.rows("processes", fragments, **window.bounds)
-        return Engines(
-            engines=[
-                EngineOut.model_validate(
-                    row | {"first_seen": rfc3339(row["first_seen_ns"]), "last_seen": rfc3339(row["last_seen_ns"])}
-                )
-                for row in rows
-            ]
-        )
+        processes = ctx.queries.rows("processes", fragments, **window.bounds)
+        return Engines(engines=list(_engines(processes, abilities.counts(ctx, window))))
 
     return routes
+
+
+def _engines(processes: list[dict[str, Any]], counts: list[dict[str, Any]]) -> Iterator[EngineOut]:
+    """Group processes into engines. Processes without a service name are told apart by their product alone."""
+    counts_of = {(row["service"], row["instance"]): row for row in counts}
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    products: dict[str, set[str]] = defaultdict(set)
+    for process in processes:
+        products[_service(process)].add(process["engine"])
+    for process in processes:
+        service = _service(process)
+        engine = process["engine"] or min(products[service] - {""}, default="")
+        groups[engine, service].append(process)
+    for (engine, service), members in groups.items():
+        vantage = next((member["vantage"] for member in members if member["vantage"]), "server")
+        yield EngineOut(
+            service=service,
+            engine=engine,
+            variants=sorted({member["variant"] for member in members} - {""}),
+            models=sorted({model for member in members for model in member["models"]}),
+            first_seen=rfc3339(min(member["first_seen_ns"] for member in members)),
+            last_seen=rfc3339(max(member["last_seen_ns"] for member in members)),
+            requests=sum(member["requests"] for member in members),
+            processes=[_process(member) for member in members[:MOST_PROCESSES]],
+            processes_total=len(members),
+            tells=abilities.told(
+                engine,
+                vantage,
+                [counts_of[key] for m in members if (key := (m["service"], m["instance"])) in counts_of],
+            ),
+        )
+
+
+def _service(process: dict[str, Any]) -> str:
+    """Each executable without a name of its own gets another from OpenTelemetry: `unknown_service:python3`."""
+    name: str = process["service"]
+    return "unknown_service" if name.startswith("unknown_service") else name
+
+
+def _process(row: dict[str, Any]) -> Process:
+    return Process(
+        service=row["service"],
+        instance=row["instance"],
+        variant=row["variant"],
+        first_seen=rfc3339(row["first_seen_ns"]),
+        last_seen=rfc3339(row["last_seen_ns"]),
+        requests=row["requests"],
+    )
 
 
 def _kv_engine(row: dict[str, Any], sums: dict[str, Any]) -> KvEngine:

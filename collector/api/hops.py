@@ -48,8 +48,7 @@ class Hop(BaseModel):
 def counted_once(ctx: Context, window: Window, vantage: Sequence[str]) -> Window:
     """The window in which each request counts once: by the row of its server, if that reported it too.
 
-    A caller that asks for a vantage gets its rows as they are. A window with one vantage does without the filter, which is
-    costly.
+    A caller that asks for a vantage gets its rows as they are. The filter is costly, and one vantage does not need it.
     """
     if vantage or len(ctx.queries.rows("vantages", {"filter": window.filter}, **window.bounds)) < 2:
         return window
