@@ -1,12 +1,10 @@
 -- OpenInference's instrumentations (recorded with that of the openai client, 0.1.66). They have attributes of their own.
 
 CREATE TABLE IF NOT EXISTS openinference_spans AS flat_spans ENGINE = Null;
-CREATE OR REPLACE MATERIALIZED VIEW openinference_route TO openinference_spans AS
-SELECT * REPLACE if($is_wrapper, 'openinference.wrapper', claim) AS claim
-FROM (SELECT * FROM flat_spans WHERE claim = 'openinference.request');
+CREATE OR REPLACE MATERIALIZED VIEW openinference_route TO openinference_spans AS SELECT * FROM flat_spans WHERE claim = 'openinference.request';
 
 CREATE OR REPLACE MATERIALIZED VIEW openinference_wrappers TO unclaimed_spans AS
-SELECT * FROM openinference_spans WHERE claim = 'openinference.wrapper';
+SELECT * EXCEPT is_wrapper FROM (SELECT *, $is_wrapper AS is_wrapper FROM openinference_spans) WHERE is_wrapper;
 
 -- The span of a stream that its reader abandoned has no status. The response id is in the answer's JSON alone.
 CREATE OR REPLACE MATERIALIZED VIEW openinference_requests TO requests AS
@@ -47,5 +45,5 @@ SELECT
     duration_ns AS e2e_ns,
     getSetting('insert_deduplication_token') AS segment,
     now64(3, 'UTC') AS ingested_at
-FROM openinference_spans
-WHERE claim = 'openinference.request';
+FROM (SELECT *, $is_wrapper AS is_wrapper FROM openinference_spans)
+WHERE NOT is_wrapper;

@@ -2,11 +2,10 @@
 -- have stays NULL or empty; none is estimated.
 
 CREATE TABLE IF NOT EXISTS genai_spans AS flat_spans ENGINE = Null;
-CREATE OR REPLACE MATERIALIZED VIEW genai_route TO genai_spans AS
-SELECT * REPLACE if($is_wrapper, 'genai.wrapper', claim) AS claim
-FROM (SELECT * FROM flat_spans WHERE claim = 'genai.request');
+CREATE OR REPLACE MATERIALIZED VIEW genai_route TO genai_spans AS SELECT * FROM flat_spans WHERE claim = 'genai.request';
 
-CREATE OR REPLACE MATERIALIZED VIEW genai_wrappers TO unclaimed_spans AS SELECT * FROM genai_spans WHERE claim = 'genai.wrapper';
+CREATE OR REPLACE MATERIALIZED VIEW genai_wrappers TO unclaimed_spans AS
+SELECT * EXCEPT is_wrapper FROM (SELECT *, $is_wrapper AS is_wrapper FROM genai_spans) WHERE is_wrapper;
 
 CREATE OR REPLACE MATERIALIZED VIEW genai_requests TO requests AS
 WITH
@@ -48,5 +47,5 @@ SELECT
     duration_ns AS e2e_ns,
     getSetting('insert_deduplication_token') AS segment,
     now64(3, 'UTC') AS ingested_at
-FROM genai_spans
-WHERE claim = 'genai.request';
+FROM (SELECT *, $is_wrapper AS is_wrapper FROM genai_spans)
+WHERE NOT is_wrapper;
