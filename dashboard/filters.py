@@ -45,13 +45,13 @@ def refresh_s(seconds: float) -> float:
     return min(60.0, max(5.0, seconds / 360))
 
 
-def known_labels(processes: list[dict[str, Any]], slos: list[dict[str, Any]]) -> dict[str, list[str]]:
+def known_labels(engines: list[dict[str, Any]], slos: list[dict[str, Any]]) -> dict[str, list[str]]:
     """The values to offer for each label: those that engine processes sent and SLOs select. Others can be typed in."""
     known: dict[str, set[str]] = {label: set() for label in LABELS} | {"vantage": set(VANTAGES)}
-    for process in processes:
-        known["engine"].add(process["engine"])
-        known["variant"].add(process["variant"])
-        known["model"].update(process["models"])
+    for engine in engines:
+        known["engine"].add(engine["engine"])
+        known["variant"].update(engine["variants"])
+        known["model"].update(engine["models"])
     for slo in slos:
         for label, values in (slo.get("select") or {}).items():
             if label in known:

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
-from collector.api import samples
+from collector.api import abilities, samples
+from collector.api.abilities import Told
 from collector.api.answers import PhaseOut
 from collector.api.context import Context
 from collector.api.evaluation import process_filter
@@ -18,6 +19,9 @@ from collector.api.session import ALL_TENANTS
 from collector.api.times import SECOND_NS, rfc3339
 
 MOST_COLD_STARTS = 1000
+MOST_PROCESSES = 100
+_ABILITIES_OF_SAMPLES = {"kv": "kv_usage", "preemption": "preemptions", "in_flight": "running"}
+_TELLING = ("up", *_ABILITIES_OF_SAMPLES.values())
 _NO_EVENTS = {"evicted_blocks": 0, "evictions": 0, "preemptions": 0}
 
 
@@ -68,17 +72,32 @@ class ColdStarts(BaseModel):
     cold_starts: list[ColdStartOut]
 
 
-class EngineOut(BaseModel):
-    """One engine process."""
+class Process(BaseModel):
+    """One process of an engine."""
 
     service: str
     instance: str
-    engine: str
     variant: str
+    first_seen: str
+    last_seen: str
+    requests: int
+
+
+class EngineOut(BaseModel):
+    """One connected engine: the processes and restarts of one service."""
+
+    service: str
+    engine: str
+    variants: list[str]
     models: list[str]
     first_seen: str
     last_seen: str
     requests: int
+    processes: list[Process]
+    """The latest first, at most 100."""
+    processes_total: int
+    tells: list[Told]
+    """What its rows in the window tell, and the way to what they do not."""
 
 
 class Engines(BaseModel):
@@ -118,20 +137,68 @@ def router(ctx: Context) -> APIRouter:
 
     @routes.get("/engines", dependencies=[ALL_TENANTS])
     def get_engines(query: Annotated[WindowQuery, Query()]) -> Engines:
-        """The engine processes that gave a sign of life in the window, the latest first."""
+        """The engines that gave a sign of life in the window, the latest first, with their processes."""
         window = query.window(ctx.clock())
         fragments = {"filter": window.filter, "process_filter": process_filter(window)}
-        rows = ctx.queries.rows("processes", fragments, **window.bounds)
-        return Engines(
-            engines=[
-                EngineOut.model_validate(
-                    row | {"first_seen": rfc3339(row["first_seen_ns"]), "last_seen": rfc3339(row["last_seen_ns"])}
-                )
-                for row in [*rows, *_sampled_processes(ctx, window, {row["service"] for row in rows})]
-            ]
-        )
+        processes = ctx.queries.rows("processes", fragments, **window.bounds)
+        of_samples = samples.sampled(ctx, window, _TELLING)
+        known = {process["service"] for process in processes}
+        processes += [_sampled_process(process) for process in of_samples if process.service not in known]
+        counts = abilities.counts(ctx, window)
+        return Engines(engines=list(_engines(processes, counts, [_told_by_samples(p) for p in of_samples])))
 
     return routes
+
+
+def _engines(
+    processes: list[dict[str, Any]], counts: list[dict[str, Any]], of_samples: list[dict[str, Any]]
+) -> Iterator[EngineOut]:
+    """Group processes into engines. Processes without a service name are told apart by their product alone."""
+    counts_of = {(row["service"], row["instance"]): row for row in counts}
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    products: dict[str, set[str]] = defaultdict(set)
+    for process in processes:
+        products[_service(process)].add(process["engine"])
+    for process in processes:
+        service = _service(process)
+        engine = process["engine"] or min(products[service] - {""}, default="")
+        groups[engine, service].append(process)
+    for (engine, service), members in groups.items():
+        vantage = next((member["vantage"] for member in members if member["vantage"]), "server")
+        yield EngineOut(
+            service=service,
+            engine=engine,
+            variants=sorted({member["variant"] for member in members} - {""}),
+            models=sorted({model for member in members for model in member["models"]}),
+            first_seen=rfc3339(min(member["first_seen_ns"] for member in members)),
+            last_seen=rfc3339(max(member["last_seen_ns"] for member in members)),
+            requests=sum(member["requests"] for member in members),
+            processes=[_process(member) for member in members[:MOST_PROCESSES]],
+            processes_total=len(members),
+            tells=abilities.told(
+                engine,
+                vantage,
+                [counts_of[key] for m in members if (key := (m["service"], m["instance"])) in counts_of]
+                + [row for row in of_samples if _service(row) == service],
+            ),
+        )
+
+
+def _service(process: dict[str, Any]) -> str:
+    """Each executable without a name of its own gets another from OpenTelemetry: `unknown_service:python3`."""
+    name: str = process["service"]
+    return "unknown_service" if name.startswith("unknown_service") else name
+
+
+def _process(row: dict[str, Any]) -> Process:
+    return Process(
+        service=row["service"],
+        instance=row["instance"],
+        variant=row["variant"],
+        first_seen=rfc3339(row["first_seen_ns"]),
+        last_seen=rfc3339(row["last_seen_ns"]),
+        requests=row["requests"],
+    )
 
 
 def _kv_engine(row: dict[str, Any], sums: dict[str, Any]) -> KvEngine:
@@ -176,20 +243,26 @@ def _sampled_caches(ctx: Context, window: Window) -> Iterator[KvEngine]:
         )
 
 
-def _sampled_processes(ctx: Context, window: Window, known: set[str]) -> Iterator[dict[str, Any]]:
-    """Yield the processes of services of which no span came."""
-    for process in samples.sampled(ctx, window, ["up", "running"]):
-        if process.service not in known:
-            yield {
-                "service": process.service,
-                "instance": process.instance,
-                "engine": process.engine,
-                "variant": "",
-                "models": sorted(process.models),
-                "first_seen_ns": process.first_ns,
-                "last_seen_ns": process.seen_ns,
-                "requests": 0,
-            }
+def _sampled_process(process: samples.Process) -> dict[str, Any]:
+    """A process of a service of which no span came, as a row of processes.sql."""
+    return {
+        "service": process.service,
+        "instance": process.instance,
+        "engine": process.engine,
+        "vantage": "server",
+        "variant": "",
+        "models": sorted(process.models),
+        "first_seen_ns": process.first_ns,
+        "last_seen_ns": process.seen_ns,
+        "requests": 0,
+    }
+
+
+def _told_by_samples(process: samples.Process) -> dict[str, Any]:
+    """A row of abilities.sql for the samples of a process."""
+    told = dict.fromkeys(("requests", "could_tell", "tokens", "phases", "cold_start", "examples", "itl"), 0)
+    known = {what: int(name in process.values) for what, name in _ABILITIES_OF_SAMPLES.items()}
+    return {"service": process.service, **told, **known}
 
 
 def _cold_start(row: dict[str, Any], phases: list[dict[str, Any]]) -> ColdStartOut:

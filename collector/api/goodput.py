@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from collector.api.answers import Goodput, ThresholdsOut, WindowOut
 from collector.api.context import Context
 from collector.api.evaluation import Counted, count
+from collector.api.hops import counted_once
 from collector.api.parameters import Duration, WindowQuery
 from collector.api.problems import bad_parameter
 from collector.api.sums import Summand
@@ -61,7 +62,7 @@ def router(ctx: Context) -> APIRouter:
     @routes.get("/goodput", response_model_exclude_unset=True)
     def get_goodput(query: Annotated[GoodputQuery, Query()]) -> GoodputAnswer:
         """The same judgement for thresholds given now; at least one."""
-        window = query.window(ctx.clock())
+        window = counted_once(ctx, query.window(ctx.clock()), query.vantage)
         thresholds = Thresholds.model_construct(ttft=query.ttft, tpot=query.tpot, e2e=query.e2e)
         if not thresholds.given():
             raise bad_parameter("ttft", "give at least one of ttft, tpot and e2e, such as ttft=500ms")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query
@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from collector.api.answers import PhaseOut, seconds
 from collector.api.context import Context
+from collector.api.hops import Hop, counted_once, read_hops
 from collector.api.parameters import Name, WindowQuery
 from collector.api.problems import bad_parameter, not_found
 from collector.api.session import sees_all_tenants
@@ -84,6 +85,8 @@ class RequestRow(BaseModel):
     stalled_s: float | None
     weight: float = 1.0
     """The number of requests that this one stands for."""
+    hops: list[Hop] = []
+    """The request as its client, its gateways and its server reported it, outermost first; empty: nobody else did."""
 
 
 class Requests(BaseModel):
@@ -148,7 +151,7 @@ def router(ctx: Context) -> APIRouter:
     @routes.get("/requests")
     def get_requests(query: Annotated[RequestsQuery, Query()]) -> Requests:
         """Request rows, newest or slowest first."""
-        window = query.window(ctx.clock())
+        window = counted_once(ctx, query.window(ctx.clock()), query.vantage)
         asked = {"status": query.status, "request_id": query.request_id}
         predicates = [
             Fragment(f"{k} = {{asked_{k}:String}}", {f"asked_{k}": v}) for k, v in asked.items() if v is not None
@@ -162,20 +165,28 @@ def router(ctx: Context) -> APIRouter:
             offset=query.offset,
         )
         total = ctx.queries.row("requests_count", {"filter": chosen}, **window.bounds)
-        return Requests(requests=[request_row(row) for row in rows], total=total["total"])
+        found = [request_row(row, hops) for row, hops in zip(rows, read_hops(ctx, rows), strict=True)]
+        return Requests(requests=found, total=total["total"])
 
     @routes.get("/requests/{trace_id}")
     def get_request(
         trace_id: Annotated[str, Path(description="32 hex digits")], query: Annotated[RequestQuery, Query()]
     ) -> RequestDetail:
-        """One request with its phases and tokens, and the events and steps of its engine process meanwhile."""
+        """One request with its phases and tokens, and the events and steps of its engine process meanwhile.
+
+        Without a span id it is the newest of the trace, and of those who reported that one, its server.
+        """
         _must_be_hex("trace_id", trace_id, 32)
         if query.span_id is not None:
             _must_be_hex("span_id", query.span_id, 16)
         found = _of_trace(ctx, trace_id.lower())
+        span_ids = [row["span_id_hex"] for row in found]
         for row in found:
             if query.span_id is None or row["span_id_hex"] == query.span_id.lower():
-                return _detail(ctx, row, [r["span_id_hex"] for r in found])
+                (hops,) = read_hops(ctx, [row]) if "ended_ns" in row else ([],)
+                last = hops[-1].span_id if hops and query.span_id is None else row["span_id_hex"]
+                shown = next((other for other in found if other["span_id_hex"] == last), row)
+                return _detail(ctx, shown, hops, span_ids)
         which = f"request {query.span_id} in trace" if found else "request with trace id"
         raise not_found(f"there is no {which} {trace_id}")
 
@@ -195,7 +206,7 @@ def _of_trace(ctx: Context, trace_id: str) -> list[dict[str, Any]]:
     return ended + [{**_UNKNOWN_IN_FLIGHT, **row} for row in announced if row["span_id_hex"] not in known]
 
 
-def request_row(row: Mapping[str, Any]) -> RequestRow:
+def request_row(row: Mapping[str, Any], hops: Sequence[Hop] = ()) -> RequestRow:
     """The response model of a row of `requests` or `open_requests`."""
     ended_ns = row.get("ended_ns")
     return RequestRow.model_validate(
@@ -203,16 +214,17 @@ def request_row(row: Mapping[str, Any]) -> RequestRow:
         | {"trace_id": row["trace_id_hex"], "span_id": row["span_id_hex"], "start": rfc3339(row["began_ns"])}
         | {"end": None if ended_ns is None else rfc3339(ended_ns)}
         | {f"{name}_s": seconds(row.get(f"{name}_ns")) for name in _DURATIONS}
+        | {"hops": hops}
     )
 
 
-def _detail(ctx: Context, row: Mapping[str, Any], span_ids: list[str]) -> RequestDetail:
+def _detail(ctx: Context, row: Mapping[str, Any], hops: Sequence[Hop], span_ids: list[str]) -> RequestDetail:
     until = row["ended_ns"] if "ended_ns" in row else max(ctx.clock(), row["seen_ns"])
     request = {"trace_id": row["trace_id_hex"], "span_id": row["span_id_hex"]}
     process = {"service": row["service"], "instance": row["instance"], "limit": MOST_EVENTS}
     span = {"began_ns": row["began_ns"], "ended_ns": until}
     return RequestDetail(
-        request=request_row(row),
+        request=request_row(row, hops),
         span_ids=span_ids,
         phases=[PhaseOut(name=r["name"], **_times(r)) for r in ctx.queries.rows("request_phases", **request, **span)],
         tokens=[

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from collector.api.answers import Distribution, Goodput, WindowOut, tokens_per_s
 from collector.api.context import Context
 from collector.api.evaluation import count
+from collector.api.hops import counted_once
 from collector.api.latencies import QuantileErrors, estimated, exact, itl
 from collector.api.parameters import WindowQuery
 from collector.api.sums import Summand
@@ -68,7 +69,7 @@ def router(ctx: Context) -> APIRouter:
     @routes.get("/summary")
     def get_summary(query: Annotated[WindowQuery, Query()]) -> Summary:
         """Counts, exact percentiles, throughput, goodput and attainment of a window."""
-        window = query.window(ctx.clock())
+        window = counted_once(ctx, query.window(ctx.clock()), query.vantage)
         judged = verdict_for_all(ctx.slos)
         counted = count(
             ctx,

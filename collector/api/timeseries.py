@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 from collector.api import samples
 from collector.api.context import Context
 from collector.api.evaluation import find_slo, open_requests, process_filter
+from collector.api.hops import counted_once
 from collector.api.parameters import Duration, Name, Window, WindowQuery
 from collector.api.problems import bad_parameter
 from collector.api.session import need_all_tenants
@@ -90,6 +91,8 @@ def router(ctx: Context) -> APIRouter:
         if query.metric in _OF_PROCESSES:
             need_all_tenants()
         window = query.window(ctx.clock())
+        if query.metric not in _OF_PROCESSES:
+            window = counted_once(ctx, window, query.vantage)
         if (window.end_ns - window.start_ns) / query.step > MOST_POINTS:
             raise bad_parameter("step", f"gives more than {MOST_POINTS} points: make it longer, or the window shorter")
         slos = ctx.slos if query.slo is None else (find_slo(ctx.slos, query.slo),)

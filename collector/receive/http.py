@@ -17,6 +17,7 @@ from google.rpc.code_pb2 import Code
 from google.rpc.status_pb2 import Status
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -24,6 +25,7 @@ from starlette.routing import Route
 from collector.access.access import OPEN, Access
 from collector.access.asgi import BEARER, admit
 from collector.access.caller import Role
+from collector.receive import langfuse
 from collector.receive.decompress import decompress
 from collector.receive.errors import BusyError, TooLargeError, UnsupportedContentTypeError
 from collector.receive.ingest import Ingest
@@ -93,11 +95,22 @@ def create_otlp_app(ingests: Sequence[Ingest], limits: BodyLimits, access: Acces
         answer.headers.update(getattr(error, "headers", None) or {})
         return answer
 
+    routes = [
+        Route(ingest.signal.http_path, _endpoint(ingest, limits, buffer, access), methods=["POST"])
+        for ingest in ingests
+    ]
+    routes += [
+        Route(
+            langfuse.PATH,
+            _endpoint(ingest, limits, buffer, access),
+            methods=["POST"],
+            middleware=[Middleware(langfuse.SecretKeyAsBearer, access=access)],
+        )
+        for ingest in ingests
+        if ingest.signal.name == "traces"
+    ]
     return Starlette(
-        routes=[
-            Route(ingest.signal.http_path, _endpoint(ingest, limits, buffer, access), methods=["POST"])
-            for ingest in ingests
-        ],
+        routes=routes,
         exception_handlers={404: not_found, 405: not_found},
     )
 

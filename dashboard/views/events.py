@@ -1,8 +1,7 @@
-"""Incidents, cold starts, and the table of engine processes."""
+"""Incidents, cold starts, and the table of engines."""
 
 from __future__ import annotations
 
-from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
@@ -108,40 +107,49 @@ def cold_start_row(start: Json) -> dict[str, str]:
     }
 
 
-def processes(known: list[Json], caches: list[Json], end: datetime) -> None:
-    """The table of engine processes, with the KV cache of those that report one.
-
-    A process that is scraped has its address as instance, and its spans another one. They are one when their service
-    has one process.
-    """
-    by_instance = {(cache["service"], cache["instance"]): cache for cache in caches}
-    of_service = Counter(row["service"] for row in known)
-    scraped = Counter(cache["service"] for cache in caches if cache.get("source") == "samples")
-    by_service = {cache["service"]: cache for cache in caches if scraped[cache["service"]] == 1}
+def engines(known: list[Json], caches: list[Json], end: datetime) -> None:
+    """The table of engines, one line each, with the KV caches of its processes and what it does not tell."""
     rows = []
-    for process in known:
-        alone = by_service.get(process["service"], {}) if of_service[process["service"]] == 1 else {}
-        cache = by_instance.get((process["service"], process["instance"]), alone)
-        ago = max(0.0, (end - instant(process["last_seen"])).total_seconds())
-        blocks = (
-            f"{count(cache['blocks_used'])} of {count(cache['blocks_total'])}"
-            if cache.get("blocks_total")
-            else UNDEFINED
-        )
+    for engine in known:
+        processes = {(process["service"], process["instance"]) for process in engine["processes"]}
+        # A process that is scraped has its address as instance, and its spans another one.
+        own = [
+            cache
+            for cache in caches
+            if (cache["service"], cache["instance"]) in processes
+            or (cache["source"] == "samples" and cache["service"] == engine["service"])
+        ]
+        ago = max(0.0, (end - instant(engine["last_seen"])).total_seconds())
+        missing = [told["what"] for told in engine["tells"] if told["told"] == "none"]
         rows.append(
             {
-                "service": process["service"],
-                "instance": process["instance"],
-                "engine": process["engine"],
-                "variant": process["variant"] or UNDEFINED,
-                "models": ", ".join(process["models"]) or UNDEFINED,
+                "service": engine["service"],
+                "engine": engine["engine"],
+                "variant": ", ".join(engine["variants"]) or UNDEFINED,
+                "models": ", ".join(engine["models"]) or UNDEFINED,
+                "processes": count(engine["processes_total"]),
                 "last seen": f"{duration(ago)} ago",
-                "requests": count(process["requests"]),
-                "running": count(cache.get("running")),
-                "waiting": count(cache.get("waiting")),
-                "KV blocks": blocks,
-                "KV used": percent(cache.get("usage")),
-                "evicted blocks": count(cache.get("evicted_blocks")),
+                "requests": count(engine["requests"]),
+                "running": _sum(own, "running"),
+                "waiting": _sum(own, "waiting"),
+                "KV used": percent(max((cache["usage"] for cache in own if cache["usage"] is not None), default=None)),
+                "evicted blocks": _sum(own, "evicted_blocks"),
+                "does not tell": ", ".join(missing) or UNDEFINED,
             }
         )
-    _table(rows, "No engine process has sent anything in the last 30 days.", "engines")
+    _table(rows, "No engine has sent anything in the last 30 days.", "engines")
+    missing_ways = [
+        f"{engine['service']}, {told['what']}: {told['reason']}; {', or '.join(told['ways'])}"
+        for engine in known
+        for told in engine["tells"]
+        if told["told"] == "none" and told["ways"]
+    ]
+    if missing_ways:
+        with st.expander("How to see what is missing"):
+            st.markdown("\n".join(f"- {plain(line)}" for line in missing_ways))
+
+
+def _sum(caches: list[Json], field: str) -> str:
+    """A count summed over the processes that report it."""
+    known = [cache[field] for cache in caches if cache[field] is not None]
+    return count(sum(known) if known else None)

@@ -176,7 +176,7 @@ def saturation(answers: Answers, summary: Json) -> None:
         evicted = on_grid(answers.need("kv_evictions"), ("value",), window, missing=0.0)
         st.plotly_chart(charts.kv(used, evicted, window), key="chart-kv", **charts.show_options())
     with or_problem():
-        events.processes(answers.need("engines")["engines"], answers.need("kv")["engines"], instant(window["end"]))
+        events.engines(answers.need("engines")["engines"], answers.need("kv")["engines"], instant(window["end"]))
 
 
 def _total(caches: list[Json], field: str) -> str:

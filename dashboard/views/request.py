@@ -109,6 +109,8 @@ def head(trail: Json) -> None:
     ]
     st.markdown(plain(" · ".join(name for name in names if name)))
     st.caption(plain(f"{request['request_id'] or UNDEFINED} · arrived {clock(request['start'])} · {outcome(request)}"))
+    if request["hops"]:
+        st.caption(plain(" → ".join(hop(one) for one in request["hops"])))
     numbers = [
         ("TTFT", duration(request["ttft_s"])),
         ("TPOT", duration(request["tpot_s"])),
@@ -123,6 +125,12 @@ def head(trail: Json) -> None:
         for column, (label, value) in zip(st.columns(len(numbers)), numbers, strict=True):
             with column:
                 metric(label, value)
+
+
+def hop(one: Json) -> str:
+    """Who reported the request, and what it saw on top of the next: `app (client): E2E 1.00 s, 50 ms added`."""
+    added = "" if one["added_e2e_s"] is None else f", {duration(one['added_e2e_s'])} added"
+    return f"{one['service'] or one['engine']} ({one['vantage']}): E2E {duration(one['e2e_s'])}{added}"
 
 
 def outcome(request: Json) -> str:

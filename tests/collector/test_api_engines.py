@@ -87,15 +87,87 @@ def test_engines_by_any_sign_of_life(api, rows):
     rows.request(ended=NOW - 5 * SECOND, e2e=10 * SECOND, model="b")
     rows.request(ended=NOW - 50 * SECOND, model="a")
     rows.step(start=NOW - SECOND)
-    rows.open(start=NOW - 100 * SECOND, seen=NOW - 90 * SECOND, instance="hung", engine="vllm")
+    rows.open(start=NOW - 100 * SECOND, seen=NOW - 90 * SECOND, instance="hung", service="other", engine="vllm")
     rows.cold_start(start=NOW - 200 * SECOND, duration=SECOND, instance="new")
-    first, second, third = api("engines")["engines"]
+    first, second = api("engines")["engines"]
+    tells = {told["what"]: told["told"] for told in first.pop("tells")}
     assert first == {
-        "service": "engine", "instance": "i-1", "engine": "tokentrail", "variant": "baseline", "models": ["a", "b"],
-        "first_seen": "2026-11-21T09:59:09Z", "last_seen": "2026-11-21T09:59:59Z", "requests": 2,
+        "service": "engine", "engine": "tokentrail", "variants": ["baseline"], "models": ["a", "b", "m"],
+        "first_seen": "2026-11-21T09:56:40Z", "last_seen": "2026-11-21T09:59:59Z", "requests": 2, "processes_total": 2,
+        "processes": [
+            {"service": "engine", "instance": "i-1", "variant": "baseline", "first_seen": "2026-11-21T09:59:09Z",
+             "last_seen": "2026-11-21T09:59:59Z", "requests": 2},
+            {"service": "engine", "instance": "new", "variant": "baseline", "first_seen": "2026-11-21T09:56:40Z",
+             "last_seen": "2026-11-21T09:56:41Z", "requests": 0},
+        ],
     }  # fmt: skip
-    assert (second["instance"], second["engine"], second["requests"]) == ("hung", "vllm", 0)
-    assert third["last_seen"] == "2026-11-21T09:56:41Z"
+    assert tells == {
+        "requests": "full", "tokens": "full", "itl": "none", "phases": "none", "kv": "full", "preemption": "full",
+        "in_flight": "full", "cold_start": "full",
+    }  # fmt: skip
+    assert (second["service"], second["engine"], second["requests"]) == ("other", "vllm", 0)
+
+
+class TestOneEngineIsOneLine:
+    def test_processes_and_restarts_of_a_service(self, api, rows):
+        rows.requests([{"instance": f"run-{i}", "ended": NOW - (i + 1) * SECOND} for i in range(150)])
+        (line,) = api("engines")["engines"]
+        assert (line["requests"], line["processes_total"], len(line["processes"])) == (150, 150, 100)
+        assert line["processes"][0]["instance"] == "run-0"
+
+    def test_a_service_without_a_name_is_one_for_each_product(self, api, rows):
+        for service, engine in (("unknown_service:python3", "vllm"), ("unknown_service", "vllm")):
+            rows.cold_start(start=T0, duration=SECOND, service=service, engine=engine, instance=service)
+        rows.request(service="unknown_service:python", engine="langfuse", vantage="client")
+        lines = api("engines")["engines"]
+        assert {(line["engine"], line["service"], line["processes_total"]) for line in lines} == {
+            ("vllm", "unknown_service", 2), ("langfuse", "unknown_service", 1),
+        }  # fmt: skip
+
+    def test_a_process_of_which_only_steps_came_belongs_to_its_service(self, api, rows):
+        rows.request(instance="front", engine="vllm", ended=NOW - 9 * SECOND)
+        rows.step(start=NOW - SECOND, instance="core")
+        (line,) = api("engines")["engines"]
+        assert (line["engine"], [p["instance"] for p in line["processes"]]) == ("vllm", ["core", "front"])
+
+
+class TestWhatAnEngineTells:
+    def tells(self, api):
+        (line,) = api("engines")["engines"]
+        return {told["what"]: told for told in line["tells"]}
+
+    def test_what_vllms_spans_lack_comes_with_the_way_to_get_it(self, api, rows):
+        rows.request(engine="vllm", prefill_ns=1, preemptions=None)
+        tells = self.tells(api)
+        assert tells["phases"] == {"what": "phases", "told": "full", "reason": "", "ways": []}
+        assert tells["itl"]["told"] == "none"
+        assert tells["itl"]["reason"] == "nothing of it came in this window"
+        assert any("pip install tokentrail" in way for way in tells["itl"]["ways"])
+
+    def test_a_client_never_tells_what_only_the_engine_knows(self, api, rows):
+        rows.request(engine="langfuse", vantage="client", preemptions=None)
+        kv = self.tells(api)["kv"]
+        assert (kv["told"], kv["reason"]) == ("none", "a client or gateway cannot see it")
+        assert kv["ways"] == ["connect the engine behind it too (docs/engines/README.md)"]
+
+    def test_an_engine_that_nobody_knows_has_no_ways(self, api, rows):
+        rows.request(engine="new", preemptions=None)
+        assert self.tells(api)["kv"] == {
+            "what": "kv", "told": "none", "reason": "this engine does not send it", "ways": [],
+        }  # fmt: skip
+
+    def test_some_requests_are_not_all(self, api, rows):
+        rows.requests([{"output_tokens": 5}, {"output_tokens": None}, {"output_tokens": None, "status": "error"}])
+        assert self.tells(api)["tokens"]["told"] == "partly"
+        assert self.tells(api)["tokens"]["reason"] == "1 of 2 requests tell it"
+
+    def test_tokens_of_requests_with_more_than_one(self, api, rows):
+        whole, _, _ = rows.requests([{"output_tokens": 2}, {"output_tokens": 1}, {"output_tokens": None}])
+        rows.tokens(whole, [400_000, 5_000])
+        assert (self.tells(api)["itl"]["told"], self.tells(api)["itl"]["reason"]) == (
+            "partly",
+            "1 of 2 requests tell it",
+        )
 
 
 class TestIncidents:

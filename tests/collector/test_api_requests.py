@@ -28,7 +28,7 @@ def test_rows_have_every_field_of_the_contract(api, rows):
         "input_tokens": 5, "output_tokens": 10, "cached_tokens": 0, "reasoning_tokens": 0, "preemptions": 0,
         "ttft_s": 0.200000001, "tpot_s": pytest.approx(0.1 / 3), "e2e_s": 1.000000001, "queue_s": 0.0,
         "cold_start_s": None, "prefill_s": 7e-9, "decode_s": None, "preempted_s": None, "kv_transfer_s": None,
-        "stalled_s": None, "weight": 1.0,
+        "stalled_s": None, "weight": 1.0, "hops": [],
     }  # fmt: skip
 
 

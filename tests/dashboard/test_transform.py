@@ -151,8 +151,8 @@ def test_windows_are_cut_into_round_steps():
 
 def test_known_labels():
     engines = [
-        {"engine": "vllm", "variant": "", "models": ["b", "a"]},
-        {"engine": "tokentrail", "variant": "x", "models": []},
+        {"engine": "vllm", "variants": [], "models": ["b", "a"]},
+        {"engine": "tokentrail", "variants": ["x"], "models": []},
     ]
     labels = known_labels(engines, [{"select": {"slo_class": ["chat"], "unheard": ["of"]}}, {"select": None}])
     assert labels == {

@@ -2,6 +2,7 @@
 SELECT
     service, instance,
     anyIf(kind, kind != '') AS engine,
+    anyIf(at, at != '') AS vantage,
     argMax(label, last) AS variant,
     arraySort(groupUniqArrayIf(100)(name, name != '')) AS models,
     toUnixTimestamp64Nano(min(first)) AS first_seen_ns,
@@ -9,22 +10,22 @@ SELECT
     toUInt64(round(sum(n))) AS requests
 FROM
 (
-    SELECT service, instance, engine AS kind, variant AS label, model AS name, min(start) AS first, max(end) AS last, sum(weight) AS n
+    SELECT service, instance, engine AS kind, vantage AS at, variant AS label, model AS name, min(start) AS first, max(end) AS last, sum(weight) AS n
     FROM requests
     WHERE $parts.ended_in_window AND $filter
     GROUP BY ALL
     UNION ALL
-    SELECT service, instance, engine, variant, model, min(start), max(seen), 0
+    SELECT service, instance, engine, vantage, variant, model, min(start), max(seen), 0
     FROM open_requests
     WHERE seen >= fromUnixTimestamp64Nano({start_ns:Int64}) AND seen < fromUnixTimestamp64Nano({end_ns:Int64}) AND $filter
     GROUP BY ALL
     UNION ALL
-    SELECT service, instance, engine, variant, model, min(start), max(start + toIntervalNanosecond(duration_ns)), 0
+    SELECT service, instance, engine, '', variant, model, min(start), max(start + toIntervalNanosecond(duration_ns)), 0
     FROM cold_starts
     WHERE $parts.started_in_window AND $process_filter
     GROUP BY ALL
     UNION ALL
-    SELECT service, instance, '', variant, '', min(start), max(start), 0
+    SELECT service, instance, '', '', variant, '', min(start), max(start), 0
     FROM steps
     WHERE $parts.started_in_window AND $process_filter
     GROUP BY ALL

@@ -4,11 +4,23 @@
 CREATE TABLE IF NOT EXISTS genai_spans AS flat_spans ENGINE = Null;
 CREATE OR REPLACE MATERIALIZED VIEW genai_route TO genai_spans AS SELECT * FROM flat_spans WHERE claim = 'genai.request';
 
+CREATE OR REPLACE MATERIALIZED VIEW genai_wrappers TO unclaimed_spans AS
+SELECT * EXCEPT is_wrapper FROM (SELECT *, $is_wrapper AS is_wrapper FROM genai_spans) WHERE is_wrapper;
+
 CREATE OR REPLACE MATERIALIZED VIEW genai_requests TO requests AS
 WITH
     $nanoseconds AS nanoseconds,
     $reported AS reported,
     $counted AS counted,
+    $gave_up AS gave_up,
+    $finish_reason AS reason,
+    -- OpenTelemetry's instrumentation of the openai client says when a request is streamed, and nothing when it is not. A
+    -- stream that has ended has a finish reason.
+    scope = 'opentelemetry.instrumentation.genai.openai' AS tells_streams,
+    if(mapContains(number, 'gen_ai.request.stream'), number['gen_ai.request.stream'], if(tells_streams, 0, nan)) AS stream,
+    status_code = 2 OR text['error.type'] != '' AS failed,
+    gave_up(text['error.type']) OR tells_streams AND if(failed, status_message = 'abandoned stream', stream = 1 AND reason = '')
+        AS is_cancelled,
     -- OpenTelemetry's conventions before 1.27 have the second key, also of input tokens.
     ifNull(counted('gen_ai.usage.output_tokens'), counted('gen_ai.usage.completion_tokens')) AS n,
     nanoseconds(reported('gen_ai.response.time_to_first_chunk'), duration_ns) AS first_ns
@@ -22,18 +34,18 @@ SELECT
     if(text['gen_ai.response.model'] != '', text['gen_ai.response.model'], text['gen_ai.request.model']) AS model,
     $tenant AS tenant,
     text['tokentrail.slo_class'] AS slo_class,
-    if(status_code = 2 OR text['error.type'] != '', 'error', 'ok') AS status,
-    text['error.type'] AS error_type,
-    attributes.value.array_value.values.string_value[indexOf(attributes.key, 'gen_ai.response.finish_reasons')][1] AS finish_reason,
+    multiIf(is_cancelled, 'cancelled', failed, 'error', 'ok') AS status,
+    if(is_cancelled, '', text['error.type']) AS error_type,
+    reason AS finish_reason,
     ifNull(counted('gen_ai.usage.input_tokens'), counted('gen_ai.usage.prompt_tokens')) AS input_tokens,
     n AS output_tokens,
     counted('gen_ai.usage.cache_read.input_tokens') AS cached_tokens,
     counted('gen_ai.usage.reasoning.output_tokens') AS reasoning_tokens,
     -- Not streamed: the first token arrives with the last.
-    if(NOT mapContains(number, 'gen_ai.response.time_to_first_chunk') AND reported('gen_ai.request.stream') = 0 AND n > 0,
-        duration_ns, first_ns) AS ttft_ns,
+    if(NOT mapContains(number, 'gen_ai.response.time_to_first_chunk') AND stream = 0 AND n > 0, duration_ns, first_ns) AS ttft_ns,
     if(n > 1, (duration_ns - first_ns) / (n - 1), NULL) AS tpot_ns,
     duration_ns AS e2e_ns,
     getSetting('insert_deduplication_token') AS segment,
     now64(3, 'UTC') AS ingested_at
-FROM genai_spans;
+FROM (SELECT *, $is_wrapper AS is_wrapper FROM genai_spans)
+WHERE NOT is_wrapper;

@@ -1,0 +1,101 @@
+"""What an engine can tell and what it cannot, from the rows that came, with the way to what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import resources
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict
+
+from collector.api.context import Context
+from collector.api.evaluation import process_filter
+from collector.api.parameters import Window
+
+Mark = Literal["full", "partly", "none"]
+_OUT_OF = {"tokens": "could_tell", "phases": "could_tell", "itl": "examples"}
+"""Abilities of single requests, and the number of those that could have said it. Of the others one row is enough."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Connection(_Strict):
+    """One way to connect a product, and what arrives then."""
+
+    name: str
+    engine: str
+    page: str
+    way: str
+    held_by: str
+    """The recording, or the folder of tests, that holds the marks."""
+    tells: dict[str, Mark]
+
+
+class Abilities(_Strict):
+    """The file abilities.yaml."""
+
+    abilities: dict[str, str]
+    never: dict[str, str]
+    connections: tuple[Connection, ...]
+
+
+class Told(BaseModel):
+    """One thing that an engine tells or does not tell in a window."""
+
+    what: str
+    told: Mark
+    """`partly`: of some requests alone."""
+    reason: str
+    """Why it is not told, or not of all; empty when it is."""
+    ways: list[str]
+    """How to get it; empty when it is told, or when nothing of this kind offers it."""
+
+
+@cache
+def known() -> Abilities:
+    """Read abilities.yaml."""
+    text = resources.files("collector.api").joinpath("abilities.yaml").read_text(encoding="utf-8")
+    return Abilities.model_validate(yaml.safe_load(text))
+
+
+def counts(ctx: Context, window: Window) -> list[dict[str, Any]]:
+    """What the rows of each process tell. `itl` is counted among some requests, because tokens are many."""
+    fragments = {"filter": window.filter, "process_filter": process_filter(window)}
+    rows = ctx.queries.rows("abilities", fragments, **window.bounds)
+    some = [request for row in rows for request in row["some"]]
+    found = ctx.queries.rows(
+        "requests_with_tokens",
+        trace_ids=sorted({trace_id for trace_id, _, _ in some}),
+        since_ns=min((start_ns for _, _, start_ns in some), default=0),
+    )
+    with_tokens = {(row["trace_id_hex"], row["span_id_hex"]) for row in found}
+    return [
+        row | {"examples": len(row["some"]), "itl": sum(request[:2] in with_tokens for request in row["some"])}
+        for row in rows
+    ]
+
+
+def told(engine: str, vantage: str, processes: Sequence[Mapping[str, Any]]) -> list[Told]:
+    """What an engine tells, by the counts of its processes."""
+    return [_told(what, engine, vantage, processes) for what in known().abilities]
+
+
+def _told(what: str, engine: str, vantage: str, processes: Sequence[Mapping[str, Any]]) -> Told:
+    count, out_of = (sum(process[name] for process in processes) for name in (what, _OUT_OF.get(what, what)))
+    mark: Mark = "none" if not count else "full" if count >= out_of else "partly"
+    if mark == "full":
+        return Told(what=what, told=mark, reason="", ways=[])
+    offers = [c for c in known().connections if c.engine == engine and c.tells[what] != "none"]
+    ways = list(dict.fromkeys(connection.way for connection in offers))
+    if mark == "partly":
+        reason = f"{count} of {out_of} requests tell it"
+    elif offers:
+        reason = "nothing of it came in this window"
+    else:
+        reason = known().never[vantage]
+        ways = ["connect the engine behind it too (docs/engines/README.md)"] if vantage == "client" else []
+    return Told(what=what, told=mark, reason=reason, ways=ways)

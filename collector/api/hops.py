@@ -1,0 +1,124 @@
+"""One request that several reported: its client, the gateways on its way, and the server that answered it.
+
+    app        client  E2E 1.00 s   0.05 s on top of the gateway
+    litellm    client  E2E 0.95 s   0.15 s on top of the server: the gateway's own time, and the network behind it
+    vllm       server  E2E 0.80 s
+
+Durations are compared, and never clocks: each machine has its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from pydantic import BaseModel
+
+from collector.api.answers import seconds
+from collector.api.context import Context
+from collector.api.parameters import Window
+from collector.api.session import tenant_filter
+from collector.api.times import SECOND_NS
+from collector.sql.fragment import all_of
+from collector.sql.queries import part
+
+Row = Mapping[str, Any]
+_MOST_ROWS = 10_000
+
+
+class Hop(BaseModel):
+    """A request as one of those on its way reported it."""
+
+    trace_id: str
+    span_id: str
+    engine: str
+    service: str
+    instance: str
+    vantage: str
+    status: str
+    ttft_s: float | None
+    e2e_s: float
+    added_ttft_s: float | None
+    """By how much its TTFT is longer than that of the next hop; null: not known, or not longer."""
+    added_e2e_s: float | None
+    """The same of E2E: network, and what this hop did itself."""
+
+
+def counted_once(ctx: Context, window: Window, vantage: Sequence[str]) -> Window:
+    """The window in which each request counts once: by the row of its server, if that reported it too.
+
+    A caller that asks for a vantage gets its rows as they are. The filter is costly, and one vantage does not need it.
+    """
+    if vantage or len(ctx.queries.rows("vantages", {"filter": window.filter}, **window.bounds)) < 2:
+        return window
+    return Window(window.start_ns, window.end_ns, all_of(window.filter, part("reported_once", {})))
+
+
+def read_hops(ctx: Context, rows: Sequence[Row]) -> list[list[Hop]]:
+    """The hops of each ended request, outermost first; none for a request that nobody else reported."""
+    if not rows:
+        return []
+    others = ctx.queries.rows(
+        "linked_requests",
+        {"filter": tenant_filter()},
+        start_ns=min(row["ended_ns"] for row in rows),
+        end_ns=max(row["ended_ns"] for row in rows),
+        request_ids=sorted({row["request_id"] for row in rows} - {""}),
+        trace_ids=sorted({row["trace_id_hex"] for row in rows}),
+        limit=_MOST_ROWS,
+    )
+    by_key: dict[str, list[Row]] = {}
+    for other in others:
+        for key in {other["request_id"], other["trace_id_hex"]} - {""}:
+            by_key.setdefault(key, []).append(other)
+    return [
+        hops(row, (other for key in (row["request_id"], row["trace_id_hex"]) for other in by_key.get(key, ())))
+        for row in rows
+    ]
+
+
+def hops(row: Row, others: Iterable[Row]) -> list[Hop]:
+    """The hops of a request among rows that have its response id or its trace.
+
+    Of the answers to one request (n > 1), which its server reports one by one, the longest is the hop.
+    """
+    found = {_reporter(row): row}
+    for other in others:
+        known = found.setdefault(_reporter(other), other) if _same(row, other) else row
+        if known is not row and known["e2e_ns"] < other["e2e_ns"]:
+            found[_reporter(other)] = other
+    if len(found) < 2:
+        return []
+    path = sorted(found.values(), key=lambda hop: (hop["vantage"] == "server", -hop["e2e_ns"]))
+    return [_hop(hop, after) for hop, after in pairwise([*path, None]) if hop is not None]
+
+
+def _same(row: Row, other: Row) -> bool:
+    """They have one response id, or one is the other's parent."""
+    if row["request_id"] and row["request_id"] == other["request_id"]:
+        return True
+    is_parent = row["span_id_hex"] == other["parent_hex"] or other["span_id_hex"] == row["parent_hex"]
+    return is_parent and bool(row["trace_id_hex"] == other["trace_id_hex"])
+
+
+def _reporter(row: Row) -> tuple[str, ...]:
+    return (row["vantage"], row["engine"], row["service"])
+
+
+def _hop(row: Row, after: Row | None) -> Hop:
+    return Hop(
+        **{name: row[name] for name in ("engine", "service", "instance", "vantage", "status")},
+        trace_id=row["trace_id_hex"],
+        span_id=row["span_id_hex"],
+        ttft_s=seconds(row["ttft_ns"]),
+        e2e_s=row["e2e_ns"] / SECOND_NS,
+        added_ttft_s=_added(row["ttft_ns"], after and after["ttft_ns"]),
+        added_e2e_s=_added(row["e2e_ns"], after and after["e2e_ns"]),
+    )
+
+
+def _added(outer_ns: int | None, inner_ns: int | None) -> float | None:
+    if outer_ns is None or inner_ns is None or outer_ns < inner_ns:
+        return None
+    return seconds(outer_ns - inner_ns)

@@ -1,0 +1,52 @@
+-- LiteLLM's proxy and SDK (recorded with 1.108, both of its OpenTelemetry integrations). The request is LiteLLM's call of the
+-- model, measured where LiteLLM makes it: what the proxy itself takes before and after is not in it.
+
+CREATE TABLE IF NOT EXISTS litellm_spans AS flat_spans ENGINE = Null;
+CREATE OR REPLACE MATERIALIZED VIEW litellm_route TO litellm_spans AS SELECT * FROM flat_spans WHERE startsWith(claim, 'litellm.');
+
+-- Numbers of tokens are 0 when the call failed: they are not known then. v1 sends some booleans and arrays as text.
+CREATE OR REPLACE MATERIALIZED VIEW litellm_requests TO requests AS
+WITH
+    $nanoseconds AS nanoseconds,
+    $reported AS reported,
+    $counted AS counted,
+    $gave_up AS gave_up,
+    $finish_reason AS reason,
+    name = 'litellm_request' AS is_v1,
+    -- v1: 'True' or 'False'. v2: true, or absent for a request that is not streamed.
+    if(is_v1, transform(text['llm.is_streaming'], ['True', 'False'], [1., 0.], nan), toFloat64(number['litellm.request.streaming'] = 1))
+        AS stream,
+    status_code = 2 OR text['error.type'] != '' AS failed,
+    gave_up(text['error.type']) OR NOT failed AND stream = 1 AND reason = '' AS is_cancelled,
+    (key -> if(failed, nullIf(counted(key), 0), counted(key))) AS used,
+    used('gen_ai.usage.output_tokens') AS n,
+    nanoseconds(reported('gen_ai.response.time_to_first_chunk'), duration_ns) AS first_ns
+SELECT
+    end, start, trace_id, span_id, parent_span_id,
+    text['gen_ai.response.id'] AS request_id,
+    'litellm' AS engine,
+    service, instance, variant,
+    'client' AS vantage,
+    multiIf(claim = 'litellm.refused', if(endsWith(text['http.route'], '/completions')
+                AND NOT endsWith(text['http.route'], '/chat/completions'), 'text_completion', 'chat'),
+            is_v1, multiIf(endsWith(text['gen_ai.operation.name'], 'text_completion'), 'text_completion',
+                           position(text['gen_ai.operation.name'], 'generate_content') > 0, 'generate_content', 'chat'),
+            text['gen_ai.operation.name']) AS operation,
+    -- The name that the client asked for; v1 has it in a key of its own.
+    multiIf(text['litellm.model_group'] != '', text['litellm.model_group'],
+            text['gen_ai.response.model'] != '', text['gen_ai.response.model'], text['gen_ai.request.model']) AS model,
+    $tenant AS tenant,
+    text['tokentrail.slo_class'] AS slo_class,
+    multiIf(is_cancelled, 'cancelled', failed, 'error', 'ok') AS status,
+    if(is_cancelled, '', text['error.type']) AS error_type,
+    reason AS finish_reason,
+    used('gen_ai.usage.input_tokens') AS input_tokens,
+    n AS output_tokens,
+    used('gen_ai.usage.cache_read.input_tokens') AS cached_tokens,
+    used('gen_ai.usage.reasoning.output_tokens') AS reasoning_tokens,
+    if(stream = 0 AND n > 0, duration_ns, first_ns) AS ttft_ns,
+    if(n > 1, (duration_ns - first_ns) / (n - 1), NULL) AS tpot_ns,
+    duration_ns AS e2e_ns,
+    getSetting('insert_deduplication_token') AS segment,
+    now64(3, 'UTC') AS ingested_at
+FROM litellm_spans;

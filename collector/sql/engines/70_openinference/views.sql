@@ -1,0 +1,49 @@
+-- OpenInference's instrumentations (recorded with that of the openai client, 0.1.66). They have attributes of their own.
+
+CREATE TABLE IF NOT EXISTS openinference_spans AS flat_spans ENGINE = Null;
+CREATE OR REPLACE MATERIALIZED VIEW openinference_route TO openinference_spans AS SELECT * FROM flat_spans WHERE claim = 'openinference.request';
+
+CREATE OR REPLACE MATERIALIZED VIEW openinference_wrappers TO unclaimed_spans AS
+SELECT * EXCEPT is_wrapper FROM (SELECT *, $is_wrapper AS is_wrapper FROM openinference_spans) WHERE is_wrapper;
+
+-- The span of a stream that its reader abandoned has no status. The response id is in the answer's JSON alone.
+CREATE OR REPLACE MATERIALIZED VIEW openinference_requests TO requests AS
+WITH
+    $reported AS reported,
+    $counted AS counted,
+    $gave_up AS gave_up,
+    text['llm.invocation_parameters'] AS parameters,
+    scope = 'openinference.instrumentation.openai' AS of_openai_client,
+    multiIf(JSONHas(parameters, 'stream'), toUInt8(JSONExtractBool(parameters, 'stream')),
+            of_openai_client AND isValidJSON(parameters), 0, NULL) AS stream,
+    $exception_in_status AS exception,
+    status_code = 2 AS failed,
+    ifNull(if(failed, gave_up(exception), status_code = 0 AND stream = 1 AND text['llm.finish_reason'] = ''), false) AS is_cancelled,
+    counted('llm.token_count.completion') AS n,
+    arrayFirst(e -> e.name = 'First Token Stream Event', events).time_unix_nano AS first_time,
+    if(first_time BETWEEN toUnixTimestamp64Nano(start) AND toUnixTimestamp64Nano(end),
+        first_time - toUnixTimestamp64Nano(start), NULL) AS first_ns
+SELECT
+    end, start, trace_id, span_id, parent_span_id,
+    JSONExtractString(text['output.value'], 'id') AS request_id,
+    'openinference' AS engine,
+    service, instance, variant,
+    'client' AS vantage,
+    if(of_openai_client AND name = 'Completion', 'text_completion', 'chat') AS operation,
+    if(text['llm.model_name'] != '', text['llm.model_name'], JSONExtractString(parameters, 'model')) AS model,
+    $tenant AS tenant,
+    text['tokentrail.slo_class'] AS slo_class,
+    multiIf(is_cancelled, 'cancelled', failed, 'error', 'ok') AS status,
+    if(is_cancelled, '', exception) AS error_type,
+    text['llm.finish_reason'] AS finish_reason,
+    counted('llm.token_count.prompt') AS input_tokens,
+    n AS output_tokens,
+    counted('llm.token_count.prompt_details.cache_read') AS cached_tokens,
+    counted('llm.token_count.completion_details.reasoning') AS reasoning_tokens,
+    if(stream = 0 AND n > 0, duration_ns, first_ns) AS ttft_ns,
+    if(n > 1, (duration_ns - first_ns) / (n - 1), NULL) AS tpot_ns,
+    duration_ns AS e2e_ns,
+    getSetting('insert_deduplication_token') AS segment,
+    now64(3, 'UTC') AS ingested_at
+FROM (SELECT *, $is_wrapper AS is_wrapper FROM openinference_spans)
+WHERE NOT is_wrapper;

@@ -1,0 +1,47 @@
+-- Langfuse's SDK (recorded with 5.0). Every attribute is a string, most of them with JSON in it.
+
+CREATE TABLE IF NOT EXISTS langfuse_spans AS flat_spans ENGINE = Null;
+CREATE OR REPLACE MATERIALIZED VIEW langfuse_route TO langfuse_spans AS SELECT * FROM flat_spans WHERE claim = 'langfuse.request';
+
+CREATE OR REPLACE MATERIALIZED VIEW langfuse_wrappers TO unclaimed_spans AS
+SELECT * EXCEPT is_wrapper FROM (SELECT *, $is_wrapper AS is_wrapper FROM langfuse_spans) WHERE is_wrapper;
+
+-- Langfuse's client for openai sets the time of the first chunk for streams alone, and a finish reason for chat streams that
+-- have ended. Broken and abandoned streams look alike: no error, no reason.
+CREATE OR REPLACE MATERIALIZED VIEW langfuse_requests TO requests AS
+WITH
+    text['langfuse.observation.usage_details'] AS usage,
+    (key -> accurateCastOrNull(if(JSONType(usage, key) IN ('Int64', 'UInt64'), JSONExtractFloat(usage, key), nan), 'UInt32')) AS used,
+    ifNull(used('completion_tokens'), used('output')) AS n,
+    name = 'OpenAI-generation' AS of_openai_client,
+    multiIf(text['langfuse.observation.input'] = '', '',
+            startsWith(text['langfuse.observation.input'], '[') OR startsWith(text['langfuse.observation.input'], '{'), 'chat',
+            of_openai_client, 'text_completion', '') AS kind_of_call,
+    trim(BOTH '"' FROM text['langfuse.observation.completion_start_time']) AS first_text,
+    parseDateTime64BestEffortOrNull(first_text, 9, 'UTC') AS first_time,
+    if(first_time >= start AND first_time <= end, toUnixTimestamp64Nano(assumeNotNull(first_time)) - toUnixTimestamp64Nano(start), NULL)
+        AS first_ns,
+    trim(BOTH '"' FROM text['langfuse.observation.metadata.finish_reason']) AS reason,
+    status_code = 2 OR text['langfuse.observation.level'] = 'ERROR' AS failed,
+    of_openai_client AND kind_of_call = 'chat' AND first_text != '' AND reason = '' AND n IS NULL AND NOT failed AS is_cancelled
+SELECT
+    end, start, trace_id, span_id, parent_span_id,
+    'langfuse' AS engine,
+    service, instance, variant,
+    'client' AS vantage,
+    kind_of_call AS operation,
+    text['langfuse.observation.model.name'] AS model,
+    $tenant AS tenant,
+    text['tokentrail.slo_class'] AS slo_class,
+    multiIf(is_cancelled, 'cancelled', failed, 'error', 'ok') AS status,
+    extract(text['langfuse.observation.status_message'], '^Error code: ([0-9]{3})') AS error_type,
+    reason AS finish_reason,
+    ifNull(used('prompt_tokens'), used('input')) AS input_tokens,
+    n AS output_tokens,
+    if(of_openai_client AND first_text = '' AND n > 0, duration_ns, first_ns) AS ttft_ns,
+    if(n > 1, (duration_ns - first_ns) / (n - 1), NULL) AS tpot_ns,
+    duration_ns AS e2e_ns,
+    getSetting('insert_deduplication_token') AS segment,
+    now64(3, 'UTC') AS ingested_at
+FROM (SELECT *, $is_wrapper AS is_wrapper FROM langfuse_spans)
+WHERE NOT is_wrapper;

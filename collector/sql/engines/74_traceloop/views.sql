@@ -1,0 +1,60 @@
+-- Traceloop's instrumentation of the openai client (recorded with 0.62). Each chunk of a chat stream is an event with a time.
+
+CREATE TABLE IF NOT EXISTS traceloop_spans AS flat_spans ENGINE = Null;
+CREATE OR REPLACE MATERIALIZED VIEW traceloop_route TO traceloop_spans AS SELECT * FROM flat_spans WHERE claim = 'traceloop.request';
+
+-- A stream has status OK also when it was abandoned or broken by an error; only then it has no finish reason.
+CREATE OR REPLACE MATERIALIZED VIEW traceloop_requests TO requests AS
+WITH
+    $reported AS reported,
+    $counted AS counted,
+    $gave_up AS gave_up,
+    $finish_reason AS reason,
+    status_code = 2 OR text['error.type'] != '' AS failed,
+    reported('gen_ai.is_streaming') AS stream,
+    gave_up(text['error.type']) OR NOT failed AND stream = 1 AND reason = '' AS is_cancelled,
+    counted('gen_ai.usage.output_tokens') AS n,
+    $chunk_us AS chunk_us,
+    if(empty(chunk_us), NULL, chunk_us[1] * 1000) AS first_ns
+SELECT
+    end, start, trace_id, span_id, parent_span_id,
+    text['gen_ai.response.id'] AS request_id,
+    'traceloop' AS engine,
+    service, instance, variant,
+    'client' AS vantage,
+    text['gen_ai.operation.name'] AS operation,
+    if(text['gen_ai.response.model'] != '', text['gen_ai.response.model'], text['gen_ai.request.model']) AS model,
+    $tenant AS tenant,
+    text['tokentrail.slo_class'] AS slo_class,
+    multiIf(is_cancelled, 'cancelled', failed, 'error', 'ok') AS status,
+    if(is_cancelled, '', text['error.type']) AS error_type,
+    reason AS finish_reason,
+    counted('gen_ai.usage.input_tokens') AS input_tokens,
+    n AS output_tokens,
+    counted('gen_ai.usage.cache_read.input_tokens') AS cached_tokens,
+    counted('gen_ai.usage.reasoning_tokens') AS reasoning_tokens,
+    if(stream = 0 AND n > 0, duration_ns, first_ns) AS ttft_ns,
+    if(n > 1, (duration_ns - first_ns) / (n - 1), NULL) AS tpot_ns,
+    duration_ns AS e2e_ns,
+    getSetting('insert_deduplication_token') AS segment,
+    now64(3, 'UTC') AS ingested_at
+FROM traceloop_spans;
+
+-- A chunk is a token when the counts say nothing else. The chunk after the last token carries the usage.
+CREATE OR REPLACE MATERIALIZED VIEW traceloop_tokens TO tokens AS
+SELECT
+    toStartOfMinute(start + toIntervalMicrosecond(at_us)) AS minute,
+    trace_id,
+    span_id AS request_span_id,
+    toUInt16(0) AS choice,
+    toUInt32(place - 1) AS token_index,
+    if(place = 1, at_us, at_us - chunk_us[place - 1]) AS duration_us,
+    toUInt64(0) AS step
+FROM
+(
+    WITH $reported AS reported, $counted AS counted, counted('gen_ai.usage.output_tokens') AS n
+    SELECT start, trace_id, span_id, $chunk_us AS chunk_us, ifNull(n, length(chunk_us)) AS known
+    FROM traceloop_spans
+    WHERE length(chunk_us) IN (known, known + 1)
+)
+ARRAY JOIN arraySlice(chunk_us, 1, known) AS at_us, arrayEnumerate(arraySlice(chunk_us, 1, known)) AS place;
