@@ -19,7 +19,7 @@ from collector.api.session import need_all_tenants
 from collector.api.sums import Slice, Summand, sums
 from collector.api.times import SECOND_NS, rfc3339
 from collector.slo.counts import Number, judged
-from collector.slo.judge import CANCELLED, FAILED, selected, verdict_for_all
+from collector.slo.judge import CANCELLED, FAILED, selected, verdict
 from collector.slo.model import Slo
 from collector.sql.fragment import Fragment, all_of
 from collector.sql.queries import part
@@ -143,7 +143,7 @@ def _latency_of_requests(ctx: Context, window: Window, step: int, metric: str) -
 
 def _by_bucket(ctx: Context, window: Window, step: int, slos: Sequence[Slo]) -> tuple[list[dict[str, Any]], bool]:
     """Sums over requests by the bucket in which they ended, the oldest first; and whether they are estimates."""
-    judged = verdict_for_all(slos)
+    judged = verdict(slos)
     bucket = part("bucket", {})
     ended = part("ended_in_window", {})
     found = sums(
@@ -157,6 +157,7 @@ def _by_bucket(ctx: Context, window: Window, step: int, slos: Sequence[Slo]) -> 
             "output_tokens": Summand(value="output_tokens"),
             "goodput": Summand(judged.good),
             "undetermined": Summand(judged.undetermined),
+            "excused": Summand(judged.excused),
         },
     )
     return [{"bucket_ns": bucket_ns, **row} for bucket_ns, row in sorted(found.by_band.items())], found.sampled
@@ -204,7 +205,7 @@ def _per_second(rows: Sequence[Mapping[str, Any]], metric: str, window: Window, 
 
 
 def _attainment(ended: Sequence[Mapping[str, Any]], not_ended: Sequence[Mapping[str, Any]]) -> list[ValuePoint]:
-    nothing = dict.fromkeys(("requests", "cancelled", "undetermined", "goodput", "in_flight_violations", "lost"), 0)
+    nothing = dict.fromkeys(("requests", "excused", "undetermined", "goodput", "in_flight_violations", "lost"), 0)
     buckets = {row["bucket_ns"]: {**nothing, **row} for row in ended}
     for row in not_ended:
         buckets[row["bucket_ns"]] = {**buckets.get(row["bucket_ns"], nothing), **row}
@@ -212,7 +213,7 @@ def _attainment(ended: Sequence[Mapping[str, Any]], not_ended: Sequence[Mapping[
     for t, counts in sorted(buckets.items()):
         n = judged(
             total=counts["requests"],
-            cancelled=counts["cancelled"],
+            excused=counts["excused"],
             undetermined=counts["undetermined"],
             in_flight_violations=counts["in_flight_violations"],
             lost=counts["lost"],
