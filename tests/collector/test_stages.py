@@ -7,6 +7,7 @@ import grpc
 import httpx
 import pytest
 
+from collector.exposition import Live
 from collector.http_server import HttpServer
 from collector.receive.checked import ItemLimits
 from collector.receive.grpc import GrpcReceiver
@@ -266,6 +267,7 @@ def test_the_service_starts_against_the_flow_and_stops_with_it(service):
         "otlp-grpc",
         "traces commit",
         "traces writer",
+        "metrics",
         "retention",
         "store opener",
         "api",
@@ -275,6 +277,7 @@ def test_the_service_starts_against_the_flow_and_stops_with_it(service):
         GrpcReceiver,
         GroupCommit,
         Writer,
+        Live,
         Expiry,
         StoreOpener,
     }
