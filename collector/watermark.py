@@ -37,7 +37,7 @@ class Watermark:
         self._clock = clock
         self._lost_after_ns = lost_after_ns
         self._lock = threading.Lock()
-        now = clock()
+        now = self._looked_ns = clock()
         self._held_ns = now if heard_until_ns is None else min(heard_until_ns, now)
         # A new process has heard nothing yet: engines get the time in which they announce their requests again.
         self._resumes_ns: int | None = now + lost_after_ns + min(now - self._held_ns, _LONGEST_RETRY_NS)
@@ -52,9 +52,10 @@ class Watermark:
             if now - stored_until > self._lost_after_ns:
                 self._held_ns = min(self._held_ns, stored_until) if is_held else stored_until
                 self._resumes_ns = None
-            elif self._resumes_ns is None or (not is_held and now - self._held_ns > self._lost_after_ns):
+            elif self._resumes_ns is None or now - self._looked_ns > self._lost_after_ns:
                 # The outage is over, or nobody has looked for so long that there may have been one.
                 self._resumes_ns = now + min(now - self._held_ns, _LONGEST_RETRY_NS)
             elif not is_held:
                 self._held_ns = stored_until
+            self._looked_ns = now
             return min(self._held_ns, stored_until)

@@ -68,7 +68,7 @@ class Live:
         self._is_behind = True
         self._scraped = False
         self._keys: set[Any] = set()
-        self.families: tuple[list[Family], list[Family]] = [], []
+        self.families: tuple[list[Family], list[Family]] = counters.families()[0], []
         """What was published last: counters, which change only when something happens, and gauges."""
         self.state_at_s = 0.0
         self.store_up = False
