@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from collector.slo.model import Slo, Thresholds
+from collector.slo.model import LabelRule, Promise, Slo, Thresholds
 from collector.sql.fragment import Fragment
 from collector.sql.queries import Queries
 
@@ -88,12 +88,21 @@ class InFlight:
         """The requests in flight that are past a threshold. A lost one is none of them."""
         return ~self.is_lost & self.is_past(thresholds)
 
-    def selected(self, slo: Slo) -> Bools:
+    def selected(self, slo: Promise) -> Bools:
         """The requests that an SLO selects."""
         chosen = np.ones(self.size, bool)
         for column, values in slo.select.items():
-            chosen &= np.array([value in values for value in self.columns[column]], bool)
+            chosen &= np.array([value in values for value in self._labelled(column, slo.labels)], bool)
         return chosen
+
+    def _labelled(self, column: str, rules: Sequence[LabelRule]) -> Sequence[str]:
+        """The values of a column; where they are empty, those that the first rule gives which holds."""
+        values = [*self.columns[column]]
+        for rule in (rule for rule in rules if getattr(rule, column, "")):
+            for i, value in enumerate(values):
+                if not value and all(self.columns[name][i] in listed for name, listed in rule.when.items()):
+                    values[i] = getattr(rule, column)
+        return values
 
     def bad_for_any(self, slos: Sequence[Slo]) -> Bools:
         """The requests in flight that are past a threshold of an SLO that selects them."""

@@ -19,7 +19,7 @@ from collector.api.times import SECOND_NS, rfc3339
 from collector.slo.burn import burn_rules
 from collector.slo.conditions import Cause, load_conditions
 from collector.slo.durations import format_duration
-from collector.slo.judge import selected, verdict
+from collector.slo.judge import selects, verdict
 from collector.slo.model import Promise
 from collector.slo.severity import Severity
 from collector.sql.fragment import all_of, any_of
@@ -97,7 +97,7 @@ def _slo_burns(ctx: Context, window: Window) -> Iterator[Incident]:
             continue
         rule, tally = burn.rule, by_window[burn.rule.long_ns].tally
         bounds = {"start_ns": window.end_ns - rule.long_ns, "end_ns": window.end_ns}
-        matching = all_of(window.filter, selected(slo.select, "slo"))
+        matching = all_of(window.filter, selects(slo, "slo"))
         judged = verdict([Promise.to_all(slo.thresholds).model_copy(update={"errors": slo.errors})])
         not_bad = any_of(judged.good, judged.undetermined, judged.excused)
         fragments = {"filter": matching, "not_bad": not_bad}

@@ -19,7 +19,7 @@ from collector.api.session import need_all_tenants
 from collector.api.sums import Slice, Summand, sums
 from collector.api.times import SECOND_NS, rfc3339
 from collector.slo.counts import Number, judged
-from collector.slo.judge import CANCELLED, FAILED, selected, verdict
+from collector.slo.judge import CANCELLED, FAILED, selects, verdict
 from collector.slo.model import Slo
 from collector.sql.fragment import Fragment, all_of
 from collector.sql.queries import part
@@ -93,7 +93,7 @@ def router(ctx: Context) -> APIRouter:
             raise bad_parameter("step", f"gives more than {MOST_POINTS} points: make it longer, or the window shorter")
         slos = ctx.slos if query.slo is None else (find_slo(ctx.slos, query.slo),)
         if query.slo is not None:
-            window = replace(window, filter=all_of(window.filter, selected(slos[0].select, "chosen")))
+            window = replace(window, filter=all_of(window.filter, selects(slos[0], "chosen")))
         points, sampled = _points(ctx, window, query, slos)
         unit = _UNITS[query.metric]
         return Timeseries(

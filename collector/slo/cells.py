@@ -18,9 +18,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from collector.slo.judge import UNKNOWN_US, error_excluded, exceeds, selected
-from collector.slo.model import Promise, Slo
-from collector.sql.fragment import FALSE, Fragment, merged
+from collector.slo.judge import LARGEST_US, NO_TOKEN, UNKNOWN_US, exceeds, labelled
+from collector.slo.model import LabelRule, Slo
+from collector.sql.fragment import Fragment, merged
 
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
@@ -28,65 +28,76 @@ Floats = npt.NDArray[np.float64]
 _LATENCIES: Final = ("ttft", "tpot", "e2e")
 _STATUS: Final = Fragment("toUInt8(status = 'error') + 2 * toUInt8(status = 'cancelled')")
 _OK, _FAILED, _CANCELLED = range(3)
-MOST_PREDICATES: Final = 256
-"""SLOs of one file may have so many different selections and lists of excluded errors together."""
+_BITS: Final = 64
+_FEW: Final = 8
+"""Comparisons with so many thresholds are faster than a search among them."""
 
 
 class Cells:
     """The columns by which the store groups requests for these SLOs, and the judgement of such groups."""
 
     def __init__(self, slos: Sequence[Slo]) -> None:
-        """Raises ValueError for more than `MOST_PREDICATES` different selections and lists of errors."""
         self._slos = slos
         self._edges = {
             name: sorted({ns for slo in slos for key, ns in slo.thresholds.given().items() if key == name})
             for name in _LATENCIES
         }
-        self._bits: dict[str, int] = {}
-        self._places: list[tuple[int, int]] = []
-        predicates: list[Fragment] = []
-        for i, slo in enumerate(slos):
-            asked = selected(slo.select, f"slo{i}"), error_excluded(slo, f"slo{i}")
-            self._places.append(
-                (self._bit(slo, "select", asked[0], predicates), self._bit(slo, "errors", asked[1], predicates))
-            )
-        if len(predicates) > MOST_PREDICATES:
-            msg = f"the SLO file has {len(predicates)} different selections; at most {MOST_PREDICATES} can be watched"
-            raise ValueError(msg)
         self.fragments: Mapping[str, Fragment] = {
-            "selected": self._mask(predicates),
+            "selected": _selected([slo.select for slo in slos], slos[0].labels if slos else ()),
+            "excluded": _selected([{"error_type": slo.errors.exclude} for slo in slos])
+            if any(slo.errors.exclude for slo in slos)
+            else Fragment("0"),
             "outcome": _STATUS,
             "tenant_group": Fragment("tenant" if any(slo.group_by for slo in slos) else "''"),
             **{name: Fragment(_cell(name, edges)) for name, edges in self._edges.items()},
         }
         """By the name in the queries `cells`, `segment_cells` and `segment_early`."""
 
-    def _bit(self, slo: Promise, part: str, predicate: Fragment, predicates: list[Fragment]) -> int:
-        """The place of a predicate in the mask. Equal ones of several SLOs share one; -1 for one that is never true."""
-        if predicate == FALSE:
-            return -1
-        key = f"{part} {getattr(slo, part)!r}"
-        if key not in self._bits:
-            self._bits[key] = len(predicates)
-            predicates.append(predicate)
-        return self._bits[key]
-
-    @staticmethod
-    def _mask(predicates: Sequence[Fragment]) -> Fragment:
-        kind = "UInt64" if len(predicates) <= 64 else "UInt256"
-        bits = (f"bitShiftLeft(to{kind}({predicate.sql}), {i})" for i, predicate in enumerate(predicates))
-        return Fragment(" + ".join(bits) or "toUInt64(0)", merged(predicates))
-
     def judged(self, columns: Mapping[str, Sequence[Any]]) -> Judged:
         """The judgement of cells, given as columns of a query's answer."""
-        return Judged(self._slos, self._edges, self._places, columns)
+        return Judged(self._slos, self._edges, columns)
+
+
+def _selected(selections: Sequence[Mapping[Any, Sequence[str]]], labels: Sequence[LabelRule] = ()) -> Fragment:
+    """SQL: a number with a bit for each selection that has the request; a list of numbers for more than 64.
+
+    Each column is looked up once. Of three selections, the first by model a, the others by tenants t and u:
+
+        model a: 0b111    any other model: 0b110        tenant t: 0b011    tenant u: 0b101    any other: 0b001
+        model a, tenant u                               0b111 & 0b101 = 0b101: the first and the third
+    """
+    words = [_word(selections[i : i + _BITS], i, labels) for i in range(0, len(selections), _BITS)]
+    if len(words) == 1:
+        return words[0]
+    return Fragment(f"[{', '.join(word.sql for word in words) or '0'}]", merged(words))
+
+
+def _word(selections: Sequence[Mapping[Any, Sequence[str]]], first: int, labels: Sequence[LabelRule]) -> Fragment:
+    sql = str(2 ** len(selections) - 1)
+    parameters: dict[str, Any] = {}
+    for column in sorted({column for select in selections for column in select}):
+        always = sum(1 << i for i, select in enumerate(selections) if column not in select)
+        having: dict[str, int] = {}
+        for i, select in enumerate(selections):
+            for value in set(select.get(column, ())):
+                having[value] = having.get(value, always) | 1 << i
+        values, words = f"values{first}_{column}", f"words{first}_{column}"
+        value = labelled(column, labels, f"label{first}")
+        parameters |= {**value.parameters, values: [*having], words: [*having.values()]}
+        lists = f"{{{values}:Array(String)}}, {{{words}:Array(UInt64)}}"
+        found = f"transform(toString({value.sql}), {lists}, toUInt64({always}))"
+        sql = f"bitAnd({sql}, {found})"
+    return Fragment(f"toUInt64({sql})", parameters)
 
 
 def _cell(name: str, edges: Sequence[int]) -> str:
     """SQL: how many thresholds a latency exceeds; one more than there are for a latency that is not known."""
+    if len(edges) > _FEW and all(ns % 1000 == 0 and ns // 1000 < LARGEST_US for ns in edges):
+        latency = f"if({NO_TOKEN}, e2e_us, ttft_us)" if name == "ttft" else f"{name}_us"
+        places = [0, *(ns // 1000 + 1 for ns in edges), UNKNOWN_US]
+        return f"toUInt16(indexOf({places}, roundDown({latency}, {places})) - 1)"
     over = [exceeds(name, ns, if_unknown=True) for ns in edges]
-    unknown = f"{name}_us = {UNKNOWN_US}"
-    return " + ".join(f"toUInt16({sql})" for sql in [*over, unknown]) if edges else "toUInt16(0)"
+    return " + ".join(f"toUInt16({sql})" for sql in [*over, f"{name}_us = {UNKNOWN_US}"]) if edges else "toUInt16(0)"
 
 
 @dataclass(frozen=True)
@@ -115,30 +126,26 @@ class Judged:
     """Cells with the judgement of each SLO."""
 
     def __init__(
-        self,
-        slos: Sequence[Slo],
-        edges: Mapping[str, Sequence[int]],
-        places: Sequence[tuple[int, int]],
-        columns: Mapping[str, Sequence[Any]],
+        self, slos: Sequence[Slo], edges: Mapping[str, Sequence[int]], columns: Mapping[str, Sequence[Any]]
     ) -> None:
         self._slos = slos
         self._edges = edges
-        self._places = places
         self._status = np.array(columns["outcome"], np.int64)
         self._cells = {name: np.array(columns[name], np.int64) for name in _LATENCIES}
         self.tenants = np.array(columns["tenant_group"], object)
-        self._masks, self._of_mask = np.unique(np.array(columns["selected"], object), return_inverse=True)
+        self._selected = _words(columns["selected"])
+        self._excluded = _words(columns["excluded"])
         self._compared: dict[tuple[str, int], tuple[Bools, Bools]] = {}
 
     def outcomes(self, number: int) -> Outcomes:
         """The judgement of the SLO with this place in the file."""
-        select, errors = self._places[number]
-        chosen = self._has(select)
+        chosen = _bit(self._selected, number)
         ok, failed, cancelled = (self._status == status for status in (_OK, _FAILED, _CANCELLED))
         met, missed = np.ones(len(ok), bool), np.zeros(len(ok), bool)
         for name, ns in self._slos[number].thresholds.given().items():
             met_one, missed_one = self._against(name, ns)
             met, missed = met & met_one, missed | missed_one
+        excluded = failed & _bit(self._excluded, number) if self._slos[number].errors.exclude else False
         return Outcomes(
             total=chosen,
             ok=chosen & ok,
@@ -146,14 +153,8 @@ class Judged:
             undetermined=chosen & ok & ~met & ~missed,
             failed=chosen & failed,
             cancelled=chosen & cancelled,
-            excused=chosen & ((cancelled & ~missed) | (failed & self._has(errors))),
+            excused=chosen & ((cancelled & ~missed) | excluded),
         )
-
-    def _has(self, bit: int) -> Bools:
-        if bit < 0:
-            return np.zeros(len(self._status), bool)
-        having: Bools = np.array([mask >> bit & 1 for mask in map(int, self._masks)], bool)
-        return having[self._of_mask]
 
     def _against(self, name: str, ns: int) -> tuple[Bools, Bools]:
         """Which cells meet a threshold and which miss it. A latency that is not known does neither."""
@@ -162,3 +163,16 @@ class Judged:
             place = edges.index(ns)
             self._compared[name, ns] = cell <= place, (cell > place) & (cell <= len(edges))
         return self._compared[name, ns]
+
+
+def _words(column: Sequence[Any]) -> npt.NDArray[np.uint64]:
+    """One row of numbers per cell."""
+    rows = [value if isinstance(value, list) else [value] for value in column]
+    return np.array(rows, np.uint64) if rows else np.zeros((0, 1), np.uint64)
+
+
+def _bit(words: npt.NDArray[np.uint64], number: int) -> Bools:
+    if not len(words):
+        return np.zeros(0, bool)
+    found: Bools = (words[:, number // _BITS] >> np.uint64(number % _BITS) & np.uint64(1)).astype(bool)
+    return found

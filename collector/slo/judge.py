@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from collector.slo.model import Promise, Thresholds
-from collector.sql.fragment import FALSE, Fragment, all_of, any_of, negated
+from collector.slo.model import LabelRule, Promise, Thresholds
+from collector.sql.fragment import FALSE, Fragment, all_of, any_of, merged, negated
 
 
 def selected(select: Mapping[Any, Sequence[str]], prefix: str) -> Fragment:
@@ -19,6 +19,29 @@ def selected(select: Mapping[Any, Sequence[str]], prefix: str) -> Fragment:
             for column, values in select.items()
         )
     )
+
+
+def labelled(column: str, rules: Sequence[LabelRule], prefix: str) -> Fragment:
+    """SQL: a column's value, or where it is empty the one that the first rule gives which holds."""
+    giving = [rule for rule in rules if getattr(rule, column, "")]
+    if not giving:
+        return Fragment(column)
+    parts = [(selected(rule.when, f"{prefix}_{i}"), getattr(rule, column)) for i, rule in enumerate(giving)]
+    values = {f"{prefix}_{column}_{i}": value for i, (_, value) in enumerate(parts)}
+    cases = ", ".join(f"{part.sql}, {{{name}:String}}" for (part, _), name in zip(parts, values, strict=True))
+    return Fragment(
+        f"if({column} != '', toString({column}), multiIf({cases}, ''))",
+        {**merged([part for part, _ in parts]), **values},
+    )
+
+
+def selects(promise: Promise, prefix: str) -> Fragment:
+    """The promise is for this request."""
+    parts = []
+    for column, values in promise.select.items():
+        value, name = labelled(column, promise.labels, f"{prefix}_{column}"), f"{prefix}_{column}"
+        parts.append(Fragment(f"{value.sql} IN {{{name}:Array(String)}}", {**value.parameters, name: list(values)}))
+    return all_of(*parts)
 
 
 LARGEST_US: Final = 4294967294
@@ -76,7 +99,7 @@ def verdict(promises: Sequence[Promise]) -> Verdict:
 
     Undetermined for one promise and bad for none is undetermined.
     """
-    others = [negated(selected(promise.select, f"slo{i}")) for i, promise in enumerate(promises)]
+    others = [negated(selects(promise, f"slo{i}")) for i, promise in enumerate(promises)]
     misses = [any_of(*missed(promise.thresholds).values()) for promise in promises]
     doubts = [any_of(*_may_miss(promise.thresholds)) for promise in promises]
     unmissed = all_of(*(any_of(other, negated(miss)) for other, miss in zip(others, misses, strict=True)))

@@ -23,6 +23,8 @@ from collector.slo.durations import parse_duration
 
 Dimension = Literal["model", "tenant", "variant", "engine", "slo_class", "vantage"]
 """The columns of `requests` and `open_requests` that an SLO selects by and the API filters by."""
+RuleColumn = Literal["model", "service", "operation", "engine", "variant", "vantage"]
+"""The columns by which a rule of the SLO file recognises requests."""
 GroupBy = Literal["tenant"]
 """The columns by which one SLO can be a promise to each of many."""
 
@@ -81,6 +83,21 @@ class Thresholds(_Strict):
         return {name: ns for name in type(self).model_fields if (ns := getattr(self, name)) is not None}
 
 
+class LabelRule(_Strict):
+    """Gives a class or a tenant to requests that carry none and have one of the listed values in every column."""
+
+    when: Annotated[dict[RuleColumn, Values], Field(min_length=1)]
+    slo_class: str = ""
+    tenant: str = ""
+
+    @model_validator(mode="after")
+    def _gives_something(self) -> LabelRule:
+        if not (self.slo_class or self.tenant):
+            msg = "name what the rule gives: slo_class or tenant"
+            raise ValueError(msg)
+        return self
+
+
 class ErrorRules(_Strict):
     """Which failed requests an SLO judges."""
 
@@ -94,11 +111,13 @@ class Promise(_Strict):
     select: dict[Dimension, Values] = Field(default_factory=dict)
     thresholds: Thresholds
     errors: ErrorRules = ErrorRules()
+    labels: tuple[LabelRule, ...] = ()
+    """Those of the file, which `select` is applied after."""
 
     @classmethod
     def to_all(cls, thresholds: Thresholds) -> Promise:
         """These thresholds for every request."""
-        return cls.model_construct(None, select={}, thresholds=thresholds, errors=ErrorRules())
+        return cls.model_construct(None, select={}, thresholds=thresholds, errors=ErrorRules(), labels=())
 
 
 class Slo(Promise):
@@ -138,6 +157,14 @@ class Slo(Promise):
 
 class _SloFile(_Strict):
     slos: tuple[Slo, ...]
+    labels: Annotated[tuple[LabelRule, ...], Field(max_length=100)] = ()
+
+    @model_validator(mode="after")
+    def _labels_stand_once(self) -> _SloFile:
+        if any(slo.labels for slo in self.slos):
+            msg = "labels stand beside slos, at the top of the file, and hold for all SLOs"
+            raise ValueError(msg)
+        return self
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> _SloFile:
@@ -171,9 +198,10 @@ def load_slos(path: Path) -> tuple[Slo, ...]:
         msg = f"{path}: is not YAML: {error}"
         raise SloFileError(msg) from error
     try:
-        return _SloFile.model_validate(content).slos
+        file = _SloFile.model_validate(content)
     except ValidationError as error:
         raise SloFileError("\n".join(f"{path}: {line}" for line in describe(error))) from None
+    return tuple(slo.model_copy(update={"labels": file.labels}) for slo in file.slos)
 
 
 def describe(error: ValidationError) -> list[str]:
