@@ -205,7 +205,8 @@ class _Summing:
         """The sums over the windows, the shortest first: a window holds its own band and all before."""
         by_band = np.zeros(len(self._ends), values.dtype)
         np.add.at(by_band, self._bands, values)
-        return by_band.cumsum().tolist()
+        sums: list[Any] = by_band.cumsum().tolist()
+        return sums
 
     def of(self, number: int, slo: Slo, lengths: Sequence[int]) -> SloCounts:
         """The counts of the SLO with this place among the SLOs."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from prometheus_client import Metric as Family
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -13,6 +14,8 @@ from prometheus_client.samples import Exemplar
 from collector.exposition.metrics import Metric
 
 Labels = tuple[str, ...]
+Keys = set[tuple[Metric, Labels]]
+"""Names of series: metric and labels."""
 OTHER = "other"
 
 
@@ -130,9 +133,9 @@ class Series:
                         self.created.pop((metric, key), None)
 
     @property
-    def growing(self) -> set[tuple[Metric, Labels]]:
+    def growing(self) -> Keys:
         """The keys of all counters and histograms."""
-        kinds = (self.counters, self.histograms)
+        kinds: tuple[Mapping[Metric, Mapping[Labels, Any]], ...] = (self.counters, self.histograms)
         return {(metric, labels) for kind in kinds for metric, values in kind.items() for labels in values}
 
     def families(self, newborn: Collection[tuple[Metric, Labels]] = ()) -> Iterator[Family]:

@@ -16,7 +16,7 @@ from prometheus_client.samples import Exemplar
 from collector.exposition import metrics
 from collector.exposition.checkpoint import Checkpoint, dump_series, load_series
 from collector.exposition.early import Early, EarlyRequests
-from collector.exposition.series import OTHER, Labels, LabelSets
+from collector.exposition.series import OTHER, Keys, Labels, LabelSets
 from collector.in_flight import InFlight
 from collector.slo.cells import Cells
 from collector.slo.model import Slo
@@ -372,7 +372,7 @@ class StoreCounters:
                 return
             self._unsaved, self._saved_until_ns = False, self.heard_until_ns or 0
 
-    def families(self) -> tuple[list[Family], set[Any]]:
+    def families(self) -> tuple[list[Family], Keys]:
         """The counters as they are now, and their keys. A series that no scrape has seen is written as 0.
 
         So Prometheus sees its first increase, which is the difference to the value before.
@@ -381,7 +381,7 @@ class StoreCounters:
             keys = self._series.growing
             return list(self._series.families(keys - self._scraped)), keys
 
-    def scraped(self, keys: set[Any]) -> bool:
+    def scraped(self, keys: Keys) -> bool:
         """A scrape has seen the series of these keys. True when one of them was written as 0 until now."""
         with self._lock:
             seen = keys & self._series.growing

@@ -82,10 +82,10 @@ def _word(selections: Sequence[Mapping[Any, Sequence[str]]], first: int, labels:
             for value in set(select.get(column, ())):
                 having[value] = having.get(value, always) | 1 << i
         values, words = f"values{first}_{column}", f"words{first}_{column}"
-        value = labelled(column, labels, f"label{first}")
-        parameters |= {**value.parameters, values: [*having], words: [*having.values()]}
+        stored = labelled(column, labels, f"label{first}")
+        parameters |= {**stored.parameters, values: [*having], words: [*having.values()]}
         lists = f"{{{values}:Array(String)}}, {{{words}:Array(UInt64)}}"
-        found = f"transform(toString({value.sql}), {lists}, toUInt64({always}))"
+        found = f"transform(toString({stored.sql}), {lists}, toUInt64({always}))"
         sql = f"bitAnd({sql}, {found})"
     return Fragment(f"toUInt64({sql})", parameters)
 

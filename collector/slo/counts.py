@@ -15,7 +15,7 @@ Number = int | float
 N = TypeVar("N", int | float, npt.NDArray[np.float64])
 
 
-def judged(*, total: Number, excused: N, undetermined: N, in_flight_violations: N, lost: int) -> N:
+def judged(*, total: Number, excused: N | Number, undetermined: N, in_flight_violations: N, lost: int) -> N:
     """The denominator of attainment: requests that ended good or bad, are in flight and bad already, or were lost."""
     return total - excused - undetermined + in_flight_violations + lost
 

@@ -24,8 +24,9 @@ def evaluate(rows, tmp_path, ingest_status, clock):
         path.write_text(
             yaml.safe_dump({"slos": [{"name": f"s{i}", **defaults, **slo} for i, slo in enumerate(slos)], **others})
         )
-        evaluate.live = build_api(rows.store, load_slos(path), ingest_status, lost_after_s=30.0, clock=clock)[1]
-        return {slo.name: slo for slo in evaluate.live._evaluate()}
+        live = build_api(rows.store, load_slos(path), ingest_status, lost_after_s=30.0, clock=clock)[1]
+        evaluate.live = live  # type: ignore[attr-defined]
+        return {slo.name: slo for slo in live._evaluate()}
 
     return evaluate
 
@@ -57,7 +58,7 @@ def test_many_slos_are_judged_as_each_alone(evaluate, rows):
     for group in (slos, [slo for slo in slos if "ns" not in slo["thresholds"]["ttft"]]):
         found = evaluate(group)
         for i, slo in enumerate(group):
-            select = {"vantage": ["server"], **slo["select"]}
+            select = {"vantage": ["server"]} | slo["select"]
             limit = parse_duration(slo["thresholds"]["ttft"])
             chosen = [r for r in made if all(r[column] in values for column, values in select.items())]
             counts = {"good": 0, "undetermined": 0, "excused": 0}

@@ -96,7 +96,7 @@ def collector(rows, slos_file, clock, ingest_status, tmp_path):
         )
         return live
 
-    start.logs = logs
+    start.logs = logs  # type: ignore[attr-defined]
     return start
 
 

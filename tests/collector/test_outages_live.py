@@ -2,6 +2,7 @@
 
 import re
 import time
+from typing import Any
 
 from collector.service import Service
 from collector.settings import Settings
@@ -54,9 +55,9 @@ def test_a_writer_that_stands_still_makes_no_lost_requests(tmp_path):
         Settings(data_dir=tmp_path / "data", otlp_http=free, otlp_grpc=free, api=free, slos=slos,
                  lost_after_s=1.0, segment_age_s=0.05)
     )  # fmt: skip
-    live = next(stage for stage in service._stages if stage.name == "metrics")
-    writer = next(stage for stage in service._stages if stage.name == "traces writer")
-    ingest = next(stage for stage in service._stages if stage.name == "traces commit")
+    live: Any = next(stage for stage in service._stages if stage.name == "metrics")
+    writer: Any = next(stage for stage in service._stages if stage.name == "traces writer")
+    ingest: Any = next(stage for stage in service._stages if stage.name == "traces commit")
     service.start()
     try:
 
