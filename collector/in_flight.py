@@ -169,15 +169,12 @@ def judge_in_flight(
     until = np.minimum(seen, end_ns)
     processes = zip(columns["service"], columns["instance"], strict=True)
     last_step = np.array([steps.get(process, 0) for process in processes], np.int64)
-    ttft = np.array([-1 if ns is None else ns for ns in columns["ttft_ns"]], np.int64)
-    # A first token after `end_ns` is not known yet at `end_ns`.
-    ttft[ttft > np.maximum(end_ns - began, 0)] = -1
     return InFlight(
         columns=columns,
         began_ns=began,
         seen_ns=seen,
         elapsed_ns=np.maximum(until - began, 0),
-        ttft_ns=ttft,
+        ttft_ns=np.array([-1 if ns is None else ns for ns in columns["ttft_ns"]], np.int64),
         later_tokens=np.array([max(n or 0, 2) - 1 for n in columns["output_tokens"]], np.int64),
         last_step_ns=last_step,
         lost_at_ns=seen + lost_after_ns,

@@ -160,6 +160,12 @@ class TestBacklog:
         assert agrees(live) == (1, 0, 1)
 
 
+@pytest.mark.parametrize(("too_early_ns", "burn"), [(0, 20.0), (1, None)])
+def test_a_request_that_was_lost_at_the_beginning_of_a_window_is_in_it(api, rows, too_early_ns, burn):
+    rows.open(start=NOW - 4000 * SECOND, seen=NOW - 3630 * SECOND - too_early_ns, slo_class="chat", ttft_ns=MS)
+    assert api("slos/chat")["burn"][0]["long_burn"] == (burn and pytest.approx(burn))
+
+
 class TestRestart:
     def test_counters_go_on_and_no_segment_is_counted_twice(self, collector, rows, clock):
         first = collector()
