@@ -51,7 +51,7 @@ class Checkpoint:
             state = {}
         counted = set(state.get("counted", ()))
         lines = self._segments.read_text("utf-8").splitlines() if self._segments.exists() else []
-        return state, [segment for segment in dict.fromkeys(lines) if False]
+        return state, [segment for segment in dict.fromkeys(lines) if segment and segment not in counted]
 
     def note(self, segment: str) -> None:
         """Remember that the store has a segment. Raises OSError."""
