@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from collector.slo.model import Slo, Thresholds
+from collector.slo.model import LabelRule, Promise, Slo, Thresholds
 from collector.sql.fragment import Fragment
 from collector.sql.queries import Queries
 
@@ -44,6 +44,12 @@ class InFlight:
     is_lost: Bools
     no_progress: Bools
 
+    @classmethod
+    def nothing(cls) -> InFlight:
+        """No requests."""
+        columns: Mapping[str, Sequence[Any]] = defaultdict(tuple)
+        return judge_in_flight(columns, {}, end_ns=0, lost_after_ns=0, heard_until_ns=0)
+
     @property
     def size(self) -> int:
         """The number of requests, lost ones included."""
@@ -74,16 +80,29 @@ class InFlight:
         }
         return {name: past[name](ns) for name, ns in thresholds.given().items()}
 
+    def is_past(self, thresholds: Thresholds) -> Bools:
+        """The requests that are past a threshold, lost ones among them. However they end, they are bad."""
+        return self._any(self.missed(thresholds).values())
+
     def bad(self, thresholds: Thresholds) -> Bools:
         """The requests in flight that are past a threshold. A lost one is none of them."""
-        return ~self.is_lost & self._any(self.missed(thresholds).values())
+        return ~self.is_lost & self.is_past(thresholds)
 
-    def selected(self, slo: Slo) -> Bools:
+    def selected(self, slo: Promise) -> Bools:
         """The requests that an SLO selects."""
         chosen = np.ones(self.size, bool)
         for column, values in slo.select.items():
-            chosen &= np.array([value in values for value in self.columns[column]], bool)
+            chosen &= np.array([value in values for value in self._labelled(column, slo.labels)], bool)
         return chosen
+
+    def _labelled(self, column: str, rules: Sequence[LabelRule]) -> Sequence[str]:
+        """The values of a column; where they are empty, those that the first rule gives which holds."""
+        values = [*self.columns[column]]
+        for rule in (rule for rule in rules if getattr(rule, column, "")):
+            for i, value in enumerate(values):
+                if not value and all(self.columns[name][i] in listed for name, listed in rule.when.items()):
+                    values[i] = getattr(rule, column)
+        return values
 
     def bad_for_any(self, slos: Sequence[Slo]) -> Bools:
         """The requests in flight that are past a threshold of an SLO that selects them."""
@@ -109,17 +128,46 @@ class InFlight:
         return Counter(self.processes[i] for i in np.flatnonzero(requests))
 
 
+Steps = Mapping[tuple[str, str], int]
+"""Unix ns at which each engine process began its last step, by service and instance."""
+
+
 def read_in_flight(
-    queries: Queries, selection: Fragment, *, start_ns: int, end_ns: int, lost_after_ns: int
+    queries: Queries,
+    selection: Fragment,
+    *,
+    start_ns: int,
+    end_ns: int,
+    lost_after_ns: int,
+    heard_until_ns: int,
 ) -> InFlight:
     """The requests that match and had not ended at `end_ns`, without those that were lost before `start_ns`."""
     columns = queries.columns(
         "in_flight", {"filter": selection}, start_ns=start_ns, end_ns=end_ns, lost_after_ns=lost_after_ns
     )
+    processes = set(zip(columns["service"], columns["instance"], strict=True))
+    return judge_in_flight(
+        columns,
+        last_steps(queries, processes, end_ns),
+        end_ns=end_ns,
+        lost_after_ns=lost_after_ns,
+        heard_until_ns=heard_until_ns,
+    )
+
+
+def judge_in_flight(
+    columns: Mapping[str, Sequence[Any]], steps: Steps, *, end_ns: int, lost_after_ns: int, heard_until_ns: int
+) -> InFlight:
+    """Judge the rows of the query `in_flight`.
+
+    Only silence before `heard_until_ns` counts against an engine. For an announcement of 70 s and a limit of 30 s:
+
+        end_ns 120 s, heard until 120 s    lost since 100 s
+        end_ns 120 s, heard until 90 s     in flight: an announcement of 95 s may wait in a log
+    """
     began, seen = (np.array(columns[name], np.int64) for name in ("began_ns", "seen_ns"))
     until = np.minimum(seen, end_ns)
-    processes = list(zip(columns["service"], columns["instance"], strict=True))
-    steps = _last_steps(queries, set(processes), end_ns)
+    processes = zip(columns["service"], columns["instance"], strict=True)
     last_step = np.array([steps.get(process, 0) for process in processes], np.int64)
     return InFlight(
         columns=columns,
@@ -130,16 +178,16 @@ def read_in_flight(
         later_tokens=np.array([max(n or 0, 2) - 1 for n in columns["output_tokens"]], np.int64),
         last_step_ns=last_step,
         lost_at_ns=seen + lost_after_ns,
-        is_lost=seen + lost_after_ns < end_ns,
+        is_lost=seen + lost_after_ns < min(end_ns, heard_until_ns),
         no_progress=(last_step > 0) & (until - np.maximum(last_step, began) > lost_after_ns),
     )
 
 
-def _last_steps(queries: Queries, processes: set[tuple[str, str]], end_ns: int) -> dict[tuple[str, str], int]:
+def last_steps(queries: Queries, processes: Collection[tuple[str, str]], end_ns: int) -> dict[tuple[str, str], int]:
     """When each process began its last step. Steps older than a day are not looked for."""
     found: dict[tuple[str, str], int] = {}
     for back_ns in _LOOK_BACK_NS:
-        missing = sorted(processes - found.keys())
+        missing = sorted(set(processes) - found.keys())
         if missing:
             rows = queries.rows("last_steps", processes=missing, since_ns=end_ns - back_ns, end_ns=end_ns)
             found |= {(row["service"], row["instance"]): row["last_ns"] for row in rows}

@@ -6,6 +6,7 @@ import fcntl
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Final
@@ -19,10 +20,13 @@ from collector.access.limits import Limiter, TenantLimits
 from collector.access.tls import Tls, TlsFiles
 from collector.api import create_app
 from collector.api.context import Context
+from collector.api.parameters import Window
 from collector.api.session import QueryLimits, query_settings
+from collector.api.slos import evaluate
 from collector.backup.cut import Backups
 from collector.chain import Chain
-from collector.exposition import MetricsPage, StoreCounters
+from collector.exposition import Live, MetricsPage, StoreCounters
+from collector.exposition.present import Processes
 from collector.http_server import HttpServer
 from collector.receive.grpc import GrpcReceiver
 from collector.receive.http import BodyLimits, create_otlp_app
@@ -31,6 +35,7 @@ from collector.settings import Settings, split_address
 from collector.signals import SIGNALS, Signal
 from collector.slo.burn import burn_rules, load_windows
 from collector.slo.model import Slo, load_slos
+from collector.sql.fragment import TRUE
 from collector.sql.queries import Queries
 from collector.stage import Stage
 from collector.status import IngestStatus
@@ -40,6 +45,8 @@ from collector.store.opener import StoreOpener
 from collector.store.retention import FOR_EVER, Retention, check_windows, parse_retention
 from collector.store.store import Store, StoreError
 from collector.store.usage import Usage
+from collector.wal.log import SegmentLog
+from collector.watermark import OldestWaiting, Watermark
 
 _LEAST_STOP_S: Final = 1.0
 """Every stage has this long to stop, also when those before it have used up the time."""
@@ -76,7 +83,7 @@ class Service:
             self.status.limited,
         )
         chains = [Chain(signal, settings, self.store, self.status, limiter) for signal in signals]
-        api, counters = build_api(
+        api, live = build_api(
             self.store,
             slos,
             self.status,
@@ -84,6 +91,7 @@ class Service:
             retention=retention,
             data_dir=settings.data_dir,
             backups=Backups(self.store, chains, [settings.slos] if settings.slos else [], joiner),
+            logs=[partial(_oldest_waiting, chain.log) for chain in chains],
             access=access,
             limits=QueryLimits(
                 settings.query_concurrency,
@@ -94,9 +102,9 @@ class Service:
             metrics_without_key=settings.metrics_without_key,
         )
         for chain in chains:
-            chain.writer.on_segment(counters.on_segment)
+            chain.writer.on_segment(live.counters.on_segment)
             chain.writer.on_segment(joiner.on_segment)
-        joiner.on_joined(counters.on_segment)
+        joiner.on_joined(live.counters.on_segment)
 
         ingests = [chain.ingest for chain in chains]
         limits = BodyLimits(settings.max_body_bytes, settings.max_decompressed_bytes, settings.receive_buffer_bytes)
@@ -117,7 +125,7 @@ class Service:
         commits = [chain.commit for chain in chains]
         writers = [chain.writer for chain in chains]
         scrapers = open_scraper(settings, ingests, self.status)
-        self._stages: list[Stage] = [*scrapers, otlp_http, otlp_grpc, *commits, *writers, joiner, expiry, opener]
+        self._stages: list[Stage] = [*scrapers, otlp_http, otlp_grpc, *commits, *writers, joiner, live, expiry, opener]
         self._stages.append(api_server)
         """In the order in which data flows."""
 
@@ -157,19 +165,20 @@ def build_api(
     data_dir: Path | None = None,
     backups: Backups | None = None,
     clock: Callable[[], int] = time.time_ns,
+    logs: Sequence[OldestWaiting] | None = None,
     access: Access = OPEN,
     limits: QueryLimits | None = None,
     metrics_without_key: bool = False,
-) -> tuple[FastAPI, StoreCounters]:
-    """Build the HTTP API of a store, and the counters behind its `/metrics`.
+) -> tuple[FastAPI, Live]:
+    """Build the HTTP API of a store, and the state behind its `/metrics`.
 
-    The counters' `on_segment` must be called after each inserted segment. Raises `InfeasibleSlo` when no burn-rate rule
-    can watch one of the SLOs. `clock` gives unix nanoseconds.
+    The `on_segment` of the state's counters must be called after each inserted segment. `logs` say what the store does
+    not have yet; without them it has everything. Raises `InfeasibleSlo` when no burn-rate rule can watch one of the
+    SLOs. `clock` gives unix nanoseconds.
     """
     windows = load_windows()
     for slo in slos:
         burn_rules(slo, windows)
-    context = Context(Queries(store, query_settings), tuple(slos), windows, round(lost_after_s * 1e9), clock)
     limits = limits or QueryLimits()
     of_scrapes = {
         "max_execution_time": limits.timeout_s,
@@ -177,12 +186,28 @@ def build_api(
         "priority": 5,  # behind inserts, which have 1, and before the API's queries, which have 10
     }
     own_queries = Queries(store, lambda: of_scrapes)
-    counters = StoreCounters(own_queries, slos, lost_after_ns=context.lost_after_ns, clock=clock)
+    counters = StoreCounters(own_queries, slos, clock=clock, folder=data_dir)
+    lost_after_ns = round(lost_after_s * 1e9)
+    heard_until: Callable[[], int] = clock
+    if logs is not None:
+        heard_until = Watermark(logs, clock, lost_after_ns=lost_after_ns, heard_until_ns=counters.heard_until_ns)
+    context = Context(Queries(store, query_settings), tuple(slos), windows, lost_after_ns, clock, heard_until)
+    own = replace(context, queries=own_queries)
     usage = Usage(store, data_dir)
-    page = MetricsPage(counters, own_queries, status, usage, clock=clock)
+    live = Live(
+        counters,
+        Processes(own_queries, lost_after_ns=lost_after_ns),
+        own_queries,
+        usage,
+        slos,
+        lambda: evaluate(own, slos, Window(0, clock(), TRUE)),
+        clock=clock,
+        heard_until=heard_until,
+        shared_store=not store.embedded,
+    )
     app = create_app(
         context,
-        page,
+        MetricsPage(live, status, usage, heard_until=heard_until),
         status,
         usage,
         retention,
@@ -192,7 +217,7 @@ def build_api(
         limits=limits,
         metrics_without_key=metrics_without_key,
     )
-    return app, counters
+    return app, live
 
 
 def open_access(settings: Settings, hosts: Sequence[str]) -> Access:
@@ -201,6 +226,10 @@ def open_access(settings: Settings, hosts: Sequence[str]) -> Access:
     check_exposure(hosts, keyring, allow_anonymous=settings.allow_anonymous, keys_file=str(settings.keys_file))
     allowed = {name.strip().lower() for name in settings.allowed_hosts.split(",")} | {host.lower() for host in hosts}
     return Access(keyring, AuditLog(settings.audit_file), settings.allow_anonymous, frozenset(allowed - {""}))
+
+
+def _oldest_waiting(log: SegmentLog) -> int | None:
+    return log.waiting_since_ns
 
 
 def _lock_folder(data_dir: Path) -> IO[str]:

@@ -10,7 +10,7 @@ HELP: Final = {
     "ITL": "Inter-token latency: the gap before each token after the first, one value per token.",
     "E2E": "From arrival to the last token.",
     "Queue": "Time before the engine first scheduled the request. Only for engines that report it.",
-    "Attainment": "Good requests / all requests except those the client cancelled and the undetermined, for which a "
+    "Attainment": "Good requests / all requests except those cancelled in time and the undetermined, for which a "
     "threshold needs a value that nobody reported. Errors are bad; a request still in flight that is already past a "
     "threshold is bad now, and so is a request of an engine process that died.",
     "Budget left": "Share of the error budget (1 − objective) that is left in the SLO's window. Negative: overspent.",

@@ -22,6 +22,8 @@ class Context:
     lost_after_ns: int
     clock: Callable[[], int] = field(repr=False)
     """Unix nanoseconds."""
+    heard_until: Callable[[], int] = field(repr=False)
+    """Unix nanoseconds up to which the store has everything that was received (collector.watermark)."""
 
     @property
     def slos(self) -> tuple[Slo, ...]:

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from collector.api.context import Context
 from collector.api.parameters import Window
 from collector.api.problems import not_found
-from collector.api.sums import Summand, Sums, add_all, slices, sums
-from collector.in_flight import Bools, InFlight, read_in_flight
+from collector.api.sums import Summand, Sums, slices, sums
+from collector.in_flight import InFlight, read_in_flight
 from collector.slo.burn import BurnRule, fires
-from collector.slo.counts import Counts
+from collector.slo.cells import Bools, Cells, Judged, Outcomes
+from collector.slo.counts import Counts, Number
 from collector.slo.estimate import Errors
-from collector.slo.judge import CANCELLED, FAILED, OK, Verdict, selected, verdict
+from collector.slo.judge import CANCELLED, FAILED, OK, Verdict
 from collector.slo.model import Slo
-from collector.sql.fragment import TRUE, Fragment, all_of
+from collector.sql.fragment import TRUE, Fragment
 from collector.sql.queries import part
 
 _NOTHING: Final[Mapping[str, Summand]] = MappingProxyType({})
-_WITH_VARIANCE: Final = ("total", "good", "cancelled", "undetermined")
+_WITH_VARIANCE: Final = ("total", "good", "excused", "undetermined")
 
 
 @dataclass(frozen=True)
@@ -68,10 +71,16 @@ def _number(requests: Bools) -> int:
 
 def open_requests(ctx: Context, window: Window) -> InFlight:
     """The requests of a window that had not ended at its end."""
-    return read_in_flight(ctx.queries, window.filter, **window.bounds, lost_after_ns=ctx.lost_after_ns)
+    return read_in_flight(
+        ctx.queries,
+        window.filter,
+        **window.bounds,
+        lost_after_ns=ctx.lost_after_ns,
+        heard_until_ns=ctx.heard_until(),
+    )
 
 
-def _by_outcome(verdict: Verdict, chosen: Fragment = TRUE) -> dict[str, Summand]:
+def _by_outcome(verdict: Verdict) -> dict[str, Summand]:
     """The counts of requests that ended, by how they ended."""
     outcomes = {
         "total": TRUE,
@@ -80,11 +89,9 @@ def _by_outcome(verdict: Verdict, chosen: Fragment = TRUE) -> dict[str, Summand]
         "undetermined": verdict.undetermined,
         "failed": FAILED,
         "cancelled": CANCELLED,
+        "excused": verdict.excused,
     }
-    return {
-        name: Summand(all_of(*(f for f in (chosen, outcome) if f != TRUE)), with_variance=name in _WITH_VARIANCE)
-        for name, outcome in outcomes.items()
-    }
+    return {name: Summand(outcome, with_variance=name in _WITH_VARIANCE) for name, outcome in outcomes.items()}
 
 
 def _counts(ended: Sums, not_ended: Mapping[str, int], *, sampled: bool) -> tuple[Counts, Errors | None]:
@@ -96,7 +103,7 @@ def _counts(ended: Sums, not_ended: Mapping[str, int], *, sampled: bool) -> tupl
         counts,
         total_variance=variance["total"],
         good_variance=variance["good"],
-        judged_variance=variance["total"] - variance["cancelled"] - variance["undetermined"],
+        judged_variance=variance["total"] - variance["excused"] - variance["undetermined"],
     )
 
 
@@ -114,43 +121,137 @@ def burn_windows(rules: Sequence[BurnRule]) -> set[int]:
     return {ns for rule in rules for ns in (rule.short_ns, rule.long_ns)}
 
 
-def count_by_window(
-    ctx: Context, slos: Sequence[Slo], asked: Window, lengths: Mapping[str, set[int]]
-) -> dict[str, dict[int, tuple[Counts, Errors | None]]]:
-    """Each SLO's counts by window length in nanoseconds; `lengths` has those of each SLO, by its name.
+Windows = dict[int, tuple[Counts, Errors | None]]
+"""Counts by the length of their window, in nanoseconds."""
 
-    All windows end when the asked one does; the rows of all SLOs are read once.
+
+@dataclass(frozen=True)
+class SloCounts:
+    """One SLO's counts. `groups` has those of each tenant with the most requests, for an SLO that groups by tenant."""
+
+    windows: Windows
+    groups: Mapping[str, Windows]
+
+
+@dataclass(frozen=True)
+class AllCounts:
+    """The counts of SLOs by name, and by window length the requests of all that ended, selected or not."""
+
+    slos: Mapping[str, SloCounts]
+    ended: Mapping[int, Number]
+
+
+def count_by_window(ctx: Context, slos: Sequence[Slo], asked: Window, lengths: Mapping[str, set[int]]) -> AllCounts:
+    """Count for every SLO over windows of the given lengths (nanoseconds, by the SLO's name).
+
+    All windows end when the asked one does. The rows are read once for all SLOs.
     """
     ends = sorted(set().union(*lengths.values()))
+    if not ends:
+        return AllCounts({}, {})
     moments = [asked.end_ns, *(max(0, asked.end_ns - length) for length in ends)]
-    summands = {
-        f"{i} {name}": summand
-        for i, slo in enumerate(slos)
-        for name, summand in _by_outcome(verdict(slo.thresholds, f"slo{i}"), selected(slo.select, f"slo{i}")).items()
-    }
-    found = sums(ctx.queries, asked.filter, [*slices(moments)], summands)
-    longest = replace(asked, start_ns=moments[-1])
-    in_flight = open_requests(ctx, longest)
-    return {
-        slo.name: {
+    cells = Cells(slos)
+    columns, sampled = _read_cells(ctx, asked.filter, cells, moments)
+    in_flight = open_requests(ctx, replace(asked, start_ns=moments[-1]))
+    summing = _Summing(cells.judged(columns), columns, sampled, ends, asked.end_ns, in_flight)
+    return AllCounts(
+        {slo.name: summing.of(i, slo, sorted(lengths[slo.name])) for i, slo in enumerate(slos)},
+        dict(zip(ends, summing.up_to_each(summing.n), strict=True)),
+    )
+
+
+def _read_cells(
+    ctx: Context, matching: Fragment, cells: Cells, moments: Sequence[int]
+) -> tuple[Mapping[str, Sequence[Any]], bool]:
+    """The cells of every band, as columns; and whether requests were sampled, so that `n` is a sum of weights."""
+    counted = {"n": Fragment("count()"), "variance": Fragment("0.")}
+    weighed = {"n": Fragment("sum(weight)"), "variance": Fragment("sum(weight * (weight - 1))")}
+
+    def read(sums: Mapping[str, Fragment]) -> dict[str, list[Any]]:
+        columns: dict[str, list[Any]] = defaultdict(list)
+        for one in slices(moments):
+            where = {"by": one.band, "ended": one.ended, "filter": matching}
+            for name, values in ctx.queries.columns("cells", {**cells.fragments, **where, **sums}).items():
+                columns[name] += values
+        return columns
+
+    found = read(counted)
+    sampled = any(found["sampled"])
+    return (read(weighed) if sampled else found), sampled
+
+
+class _Summing:
+    """Adds the cells of all bands that lie within a window."""
+
+    def __init__(
+        self,
+        judged: Judged,
+        columns: Mapping[str, Sequence[Any]],
+        sampled: bool,
+        ends: Sequence[int],
+        end_ns: int,
+        in_flight: InFlight,
+    ) -> None:
+        self._judged = judged
+        self._bands = np.array(columns["band"], np.int64) - 1
+        self.n = np.array(columns["n"], np.float64 if sampled else np.int64)
+        self._variance = np.array(columns["variance"], np.float64)
+        self._sampled = sampled
+        self._ends = list(ends)
+        self._end_ns = end_ns
+        self._in_flight = in_flight
+
+    def up_to_each(self, values: npt.NDArray[Any]) -> list[Any]:
+        """The sums over the windows, the shortest first: a window holds its own band and all before."""
+        by_band = np.zeros(len(self._ends), values.dtype)
+        np.add.at(by_band, self._bands, values)
+        sums: list[Any] = by_band.cumsum().tolist()
+        return sums
+
+    def of(self, number: int, slo: Slo, lengths: Sequence[int]) -> SloCounts:
+        """The counts of the SLO with this place among the SLOs."""
+        outcomes = self._judged.outcomes(number)
+        chosen = self._in_flight.selected(slo)
+        windows = self._windows(outcomes, slo, chosen, lengths, True)
+        if not slo.group_by:
+            return SloCounts(windows, {})
+        tenants = self._judged.tenants
+        open_tenants = np.array(self._in_flight.columns["tenant"], object)
+        sizes: Counter[str] = Counter()
+        for tenant, n in zip(tenants[outcomes.total], self.n[outcomes.total], strict=True):
+            sizes[tenant] += n
+        for tenant in open_tenants[chosen]:
+            sizes[tenant] += 0
+        most = [tenant for tenant, _ in sizes.most_common(slo.most_groups)]
+        return SloCounts(
+            windows,
+            {
+                t: self._windows(outcomes, slo, chosen & (open_tenants == t), lengths, tenants == t)
+                for t in sorted(most)
+            },
+        )
+
+    def _windows(
+        self, outcomes: Outcomes, slo: Slo, chosen: Bools, lengths: Sequence[int], where: Bools | bool
+    ) -> Windows:
+        sums = {name: self.up_to_each(self.n * (flags & where)) for name, flags in outcomes.items().items()}
+        if self._sampled:
+            for name in _WITH_VARIANCE:
+                sums[f"{name}_variance"] = self.up_to_each(self._variance * (getattr(outcomes, name) & where))
+        return {
             length: _counts(
-                add_all(
-                    {key.removeprefix(f"{i} "): n for key, n in row.items() if key.startswith(f"{i} ")}
-                    for band, row in found.by_band.items()
-                    if ends[band - 1] <= length
-                ),
-                _not_ended(in_flight, slo, asked.end_ns - length),
-                sampled=found.sampled,
+                {name: values[self._ends.index(length)] for name, values in sums.items()},
+                _not_ended(self._in_flight, slo, chosen, self._end_ns - length),
+                sampled=self._sampled,
             )
-            for length in lengths[slo.name]
+            for length in lengths
         }
-        for i, slo in enumerate(slos)
-    }
 
 
-def _not_ended(in_flight: InFlight, slo: Slo, since_ns: int) -> dict[str, int]:
+def _not_ended(in_flight: InFlight, slo: Slo, chosen: Bools, since_ns: int) -> dict[str, int]:
     """A lost request belongs to the window in which it was given up, a request in flight to every window."""
-    chosen = in_flight.selected(slo)
+    if not in_flight.size:
+        return {"in_flight": 0, "in_flight_violations": 0, "lost": 0}
     return {
         "in_flight": _number(chosen & ~in_flight.is_lost),
         "in_flight_violations": _number(chosen & in_flight.bad(slo.thresholds)),

@@ -18,9 +18,8 @@ from collector.api.sums import Summand
 from collector.api.surface import Surface, surface
 from collector.slo.counts import Counts, Number
 from collector.slo.estimate import Errors
-from collector.slo.judge import CANCELLED, missed, verdict
-from collector.slo.model import Thresholds
-from collector.sql.fragment import all_of, negated
+from collector.slo.judge import missed, verdict
+from collector.slo.model import Promise, Thresholds
 
 
 class GoodputQuery(WindowQuery):
@@ -66,11 +65,8 @@ def router(ctx: Context) -> APIRouter:
         thresholds = Thresholds.model_construct(ttft=query.ttft, tpot=query.tpot, e2e=query.e2e)
         if not thresholds.given():
             raise bad_parameter("ttft", "give at least one of ttft, tpot and e2e, such as ttft=500ms")
-        judged = verdict(thresholds, "asked")
-        violations = {
-            name: Summand(all_of(negated(CANCELLED), fragment))
-            for name, fragment in missed(thresholds, "asked").items()
-        }
+        judged = verdict([Promise.to_all(thresholds)])
+        violations = {name: Summand(fragment) for name, fragment in missed(thresholds).items()}
         counted = count(
             ctx,
             window,

@@ -20,9 +20,10 @@ from collector.api.times import SECOND_NS, rfc3339
 from collector.slo.burn import burn_rules
 from collector.slo.conditions import Cause, load_conditions
 from collector.slo.durations import format_duration
-from collector.slo.judge import selected, verdict
+from collector.slo.judge import selects, verdict
+from collector.slo.model import Promise
 from collector.slo.severity import Severity
-from collector.sql.fragment import all_of
+from collector.sql.fragment import all_of, any_of
 
 _OF_PROCESSES: Final = frozenset({"kv_eviction", "cold_start"})
 """Causes that are found in rows of engine processes, which have no tenant."""
@@ -93,15 +94,16 @@ def _slo_burns(ctx: Context, window: Window) -> Iterator[Incident]:
     rules = {slo.name: burn_rules(slo, ctx.windows) for slo in ctx.slos}
     counted = count_by_window(ctx, ctx.slos, window, {name: burn_windows(of_slo) for name, of_slo in rules.items()})
     for slo in ctx.slos:
-        by_window = {length: counts for length, (counts, _) in counted[slo.name].items()}
+        by_window = {length: counts for length, (counts, _) in counted.slos[slo.name].windows.items()}
         burn = next((burn for burn in burns(slo, rules[slo.name], by_window) if burn.firing), None)
         if burn is None:
             continue
         rule, tally = burn.rule, by_window[burn.rule.long_ns].tally
         bounds = {"start_ns": window.end_ns - rule.long_ns, "end_ns": window.end_ns}
-        matching = all_of(window.filter, selected(slo.select, "slo"))
-        judged = verdict(slo.thresholds, "slo")
-        fragments = {"filter": matching, "good": judged.good, "undetermined": judged.undetermined}
+        matching = all_of(window.filter, selects(slo, "slo"))
+        judged = verdict([Promise.to_all(slo.thresholds).model_copy(update={"errors": slo.errors})])
+        not_bad = any_of(judged.good, judged.undetermined, judged.excused)
+        fragments = {"filter": matching, "not_bad": not_bad}
         first = ctx.queries.row("first_bad", fragments, **bounds)
         yield _incident(
             "slo_burn",

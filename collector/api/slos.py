@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel
 
 from collector.api.answers import ThresholdsOut
 from collector.api.context import Context
-from collector.api.evaluation import Burn, burn_windows, burns, count_by_window, find_slo
+from collector.api.evaluation import Burn, SloCounts, Windows, burn_windows, burns, count_by_window, find_slo
 from collector.api.parameters import Window, WindowQuery
 from collector.api.times import SECOND_NS
-from collector.slo.burn import BurnRule, budget_left, burn_rules
-from collector.slo.counts import Counts
+from collector.slo.burn import BurnRule, budget_left, burn_rules, exhausted_in_s
+from collector.slo.counts import Counts, Number
 from collector.slo.estimate import Errors
 from collector.slo.model import Slo
 from collector.slo.severity import SEVERITIES, BurnSeverity
+
+HOUR_NS: Final = 3600 * SECOND_NS
+DAY_NS: Final = 24 * HOUR_NS
 
 
 class BurnOut(BaseModel):
@@ -33,23 +36,51 @@ class BurnOut(BaseModel):
     firing: bool
 
 
-class SloOut(BaseModel):
-    """One SLO over its own window."""
+class Evaluation(BaseModel):
+    """Numbers over the SLO's own window, and its burn rates at the window's end.
 
-    name: str
-    description: str
-    objective: float
-    window_s: float
-    select: dict[str, list[str]]
-    thresholds: ThresholdsOut
+    `exhausted_in_s`: the time until the error budget is gone at the burn rate of the last hour; 0 when it is gone, null
+    while the budget does not shrink.
+    """
+
     requests: Counts
     attainment: float | None
     estimated: bool
     errors: Errors | None
     goodput_rps: float
     budget_left: float | None
+    exhausted_in_s: float | None
     burn: list[BurnOut]
     firing: BurnSeverity | None
+
+
+class Group(Evaluation):
+    """The same for one tenant of an SLO that is a promise to each."""
+
+    tenant: str
+
+
+class SloOut(Evaluation):
+    """One SLO.
+
+    `selected_last_day` of `ended_last_day` requests, both counted after the filters of the query, were the SLO's.
+    `warning` says why the SLO's numbers say little, and what to do.
+    """
+
+    name: str
+    description: str
+    owner: str
+    team: str
+    hash: str
+    objective: float
+    window_s: float
+    select: dict[str, list[str]]
+    thresholds: ThresholdsOut
+    errors_excluded: list[str]
+    selected_last_day: Number
+    ended_last_day: Number
+    warning: str | None
+    groups: list[Group]
 
 
 class Slos(BaseModel):
@@ -66,44 +97,77 @@ def router(ctx: Context) -> APIRouter:
     def get_slos(query: Annotated[WindowQuery, Query()]) -> Slos:
         """Every SLO of the SLO file, over its own window."""
         window = query.window(ctx.clock())
-        return Slos(slos=_evaluated(ctx, ctx.slos, window))
+        return Slos(slos=evaluate(ctx, ctx.slos, window))
 
     @routes.get("/slos/{name}")
     def get_slo(name: Annotated[str, Path(max_length=63)], query: Annotated[WindowQuery, Query()]) -> SloOut:
         """One SLO."""
-        (slo,) = _evaluated(ctx, [find_slo(ctx.slos, name)], query.window(ctx.clock()))
+        (slo,) = evaluate(ctx, [find_slo(ctx.slos, name)], query.window(ctx.clock()))
         return slo
 
     return routes
 
 
-def _evaluated(ctx: Context, slos: Sequence[Slo], asked: Window) -> list[SloOut]:
+def evaluate(ctx: Context, slos: Sequence[Slo], asked: Window) -> list[SloOut]:
     """The SLOs' numbers at the end of the window that was asked about, all from counts of the same rows."""
     rules = {slo.name: burn_rules(slo, ctx.windows) for slo in slos}
-    lengths = {slo.name: {slo.window, *burn_windows(rules[slo.name])} for slo in slos}
+    lengths = {slo.name: {slo.window, HOUR_NS, DAY_NS, *burn_windows(rules[slo.name])} for slo in slos}
     counted = count_by_window(ctx, slos, asked, lengths)
-    return [_slo_out(slo, rules[slo.name], counted[slo.name]) for slo in slos]
+    return [_slo_out(slo, rules[slo.name], counted.slos[slo.name], counted.ended[DAY_NS]) for slo in slos]
 
 
-def _slo_out(slo: Slo, rules: Sequence[BurnRule], by_window: Mapping[int, tuple[Counts, Errors | None]]) -> SloOut:
-    requests, errors = by_window[slo.window]
-    burn = burns(slo, rules, {length: counts for length, (counts, _) in by_window.items()})
+def _slo_out(slo: Slo, rules: Sequence[BurnRule], counted: SloCounts, ended_last_day: Number) -> SloOut:
+    last_day = counted.windows[DAY_NS][0]
     return SloOut(
+        **_numbers(slo, rules, counted.windows),
         name=slo.name,
         description=slo.description,
+        owner=slo.owner,
+        team=slo.team,
+        hash=slo.hash,
         objective=float(slo.objective),
         window_s=slo.window / SECOND_NS,
         select={key: list(values) for key, values in slo.select.items()},
         thresholds=ThresholdsOut.of(slo.thresholds),
-        requests=requests,
-        attainment=requests.attainment,
-        estimated=errors is not None,
-        errors=errors,
-        goodput_rps=requests.good / (slo.window / SECOND_NS),
-        budget_left=budget_left(requests.tally, slo.budget),
-        burn=[_burn_out(b) for b in burn],
-        firing=min((b.rule.severity for b in burn if b.firing), key=SEVERITIES.index, default=None),
+        errors_excluded=list(slo.errors.exclude),
+        selected_last_day=last_day.total,
+        ended_last_day=ended_last_day,
+        warning=_warning(slo, last_day, ended_last_day),
+        groups=[Group(tenant=name, **_numbers(slo, rules, windows)) for name, windows in counted.groups.items()],
     )
+
+
+def _numbers(slo: Slo, rules: Sequence[BurnRule], by_window: Windows) -> dict[str, Any]:
+    """The fields of `Evaluation`."""
+    requests, errors = by_window[slo.window]
+    burn = burns(slo, rules, {length: counts for length, (counts, _) in by_window.items()})
+    left = budget_left(requests.tally, slo.budget)
+    return {
+        "requests": requests,
+        "attainment": requests.attainment,
+        "estimated": errors is not None,
+        "errors": errors,
+        "goodput_rps": requests.good / (slo.window / SECOND_NS),
+        "budget_left": left,
+        "exhausted_in_s": exhausted_in_s(left, by_window[HOUR_NS][0].tally.burn(slo.budget), slo.window),
+        "burn": [_burn_out(b) for b in burn],
+        "firing": min((b.rule.severity for b in burn if b.firing), key=SEVERITIES.index, default=None),
+    }
+
+
+def _warning(slo: Slo, last_day: Counts, ended: Number) -> str | None:
+    if ended and not last_day.total and not last_day.in_flight:
+        listed = ", ".join(f"{key} in ({', '.join(values)})" for key, values in slo.select.items())
+        return (
+            f"The SLO selected 0 of {ended:g} requests of the last day: none has {listed}. Give the requests these "
+            "labels, or change `select` or `classes` in the SLO file."
+        )
+    if last_day.undetermined and not last_day.tally.judged:
+        return (
+            f"None of {last_day.undetermined:g} requests of the last day can be judged: their source does not report "
+            f"{' or '.join(slo.thresholds.given())}. They are neither good nor bad."
+        )
+    return None
 
 
 def _burn_out(burn: Burn) -> BurnOut:

@@ -16,7 +16,7 @@ from collector.api.parameters import WindowQuery
 from collector.api.sums import Summand
 from collector.slo.counts import Counts, Number
 from collector.slo.estimate import Errors
-from collector.slo.judge import verdict_for_all
+from collector.slo.judge import verdict
 from collector.sql.fragment import Fragment
 
 
@@ -70,7 +70,7 @@ def router(ctx: Context) -> APIRouter:
     def get_summary(query: Annotated[WindowQuery, Query()]) -> Summary:
         """Counts, exact percentiles, throughput, goodput and attainment of a window."""
         window = counted_once(ctx, query.window(ctx.clock()), query.vantage)
-        judged = verdict_for_all(ctx.slos)
+        judged = verdict(ctx.slos)
         counted = count(
             ctx,
             window,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,9 +15,9 @@ from collector.api.parameters import Window
 from collector.api.sums import Slice, Summand, slices, sums
 from collector.api.times import SECOND_NS
 from collector.slo.counts import judged
-from collector.slo.judge import missed, verdict
+from collector.slo.judge import CANCELLED, NO_TOKEN, OK, missed
 from collector.slo.model import Thresholds
-from collector.sql.fragment import FALSE, Fragment, all_of, merged
+from collector.sql.fragment import FALSE, Fragment, all_of, any_of, merged, negated
 
 Cells = npt.NDArray[np.float64]
 
@@ -64,12 +64,17 @@ class Surface(BaseModel):
 _CELL_WIDTH = 32
 _UNKNOWN = 31
 """As `surface_cell` of sql/schema/10_tables.sql has them."""
+_CANCELLED_CELL = (
+    f"if({NO_TOKEN}, {_CELL_WIDTH} * length(arrayFilter(us -> e2e_us > us, {[ns // 1000 for ns in TTFT_GRID_NS]}))"
+    ", surface_cell)"
+)
+"""One that was cancelled before its first token has missed every TTFT threshold that it waited for longer than."""
 
 
 def surface(ctx: Context, window: Window, thresholds: Thresholds, counted: Counted) -> Surface:
     """Attainment at every pair of the two grids. Given thresholds join the grids; a given E2E applies to every pair."""
     ttft, tpot = _Axis.of("ttft", TTFT_GRID_NS, thresholds.ttft), _Axis.of("tpot", TPOT_GRID_NS, thresholds.tpot)
-    good, undetermined = _ended(ctx, window, thresholds, ttft, tpot)
+    good, undetermined, excused = _ended(ctx, window, thresholds, ttft, tpot)
     in_flight = counted.in_flight
     e2e = Thresholds.model_construct(e2e=thresholds.e2e)
     not_yet_bad = ~in_flight.is_lost & ~in_flight.bad(e2e)
@@ -82,10 +87,10 @@ def surface(ctx: Context, window: Window, thresholds: Thresholds, counted: Count
         ),
         1,
     )
-    good, undetermined, still_open = _met(good), _met(undetermined), _met(cells)
+    good, undetermined, excused, still_open = _met(good), _met(undetermined), _met(excused), _met(cells)
     judged_counts = judged(
         total=counted.requests.total,
-        cancelled=counted.requests.cancelled,
+        excused=excused,
         undetermined=undetermined,
         in_flight_violations=counted.requests.in_flight - still_open,
         lost=counted.requests.lost,
@@ -115,7 +120,7 @@ class _Axis:
         if given is None or given in grid_ns:
             return cls(grid_ns, None, FALSE)
         joined = sorted({*grid_ns, given})
-        missed_it = missed(Thresholds.model_construct(None, **{name: given}), "asked")[name]
+        missed_it = missed(Thresholds.model_construct(None, **{name: given}))[name]
         return cls(joined, joined.index(given), missed_it)
 
     def place(self, cell: int, *, missed_extra: bool) -> int:
@@ -123,32 +128,43 @@ class _Axis:
         return cell + missed_extra if self.extra is not None else cell
 
 
-def _ended(ctx: Context, window: Window, thresholds: Thresholds, ttft: _Axis, tpot: _Axis) -> tuple[Cells, Cells]:
-    """Requests that ended ok within the given E2E, by the number of thresholds missed: known and undetermined.
+def _ended(
+    ctx: Context, window: Window, thresholds: Thresholds, ttft: _Axis, tpot: _Axis
+) -> tuple[Cells, Cells, Cells]:
+    """Requests by the number of thresholds missed: ended ok with all known, ended ok with one unknown, and cancelled.
+
+    Those that missed the given E2E are left out.
 
     A band of the query is a cell, and whether the given thresholds were missed:
 
         stored grid [10, 20, 30] ms, given 25 ms    TTFT 22 ms: cell 2, not missed    2 of the joined grid missed
                                                     TTFT 28 ms: cell 2, missed        3 of the joined grid missed
     """
-    met_e2e = verdict(Thresholds.model_construct(e2e=thresholds.e2e), "e2e").good
-    band = Fragment(
-        f"toUInt16(surface_cell + 1024 * ({ttft.missed.sql}) + 2048 * ({tpot.missed.sql}))",
-        merged([ttft.missed, tpot.missed]),
-    )
-    parts = [Slice(part.ended, band) for part in slices([window.end_ns, window.start_ns])]
-    found = sums(ctx.queries, all_of(window.filter, met_e2e), parts, {"n": Summand()})
+    missed_e2e = any_of(*missed(Thresholds.model_construct(e2e=thresholds.e2e)).values())
     shape = len(ttft.grid_ns) + 1, len(tpot.grid_ns) + 1
-    known, undetermined = np.zeros(shape), np.zeros(shape)
-    for key, row in found.by_band.items():
-        (missed_both, cell) = divmod(key, 1024)
-        first, each = divmod(cell, _CELL_WIDTH)
-        where = (
-            0 if first == _UNKNOWN else ttft.place(first, missed_extra=bool(missed_both & 1)),
-            0 if each == _UNKNOWN else tpot.place(each, missed_extra=bool(missed_both & 2)),
+    known, undetermined, cancelled = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+
+    def read(status: Fragment, stored_cell: str) -> Iterator[tuple[tuple[int, int], bool, float]]:
+        band = Fragment(
+            f"toUInt16({stored_cell} + 1024 * ({ttft.missed.sql}) + 2048 * ({tpot.missed.sql}))",
+            merged([ttft.missed, tpot.missed]),
         )
-        (undetermined if _UNKNOWN in (first, each) else known)[where] += row["n"]
-    return known, undetermined
+        parts = [Slice(part.ended, band) for part in slices([window.end_ns, window.start_ns])]
+        matching = all_of(window.filter, status, negated(missed_e2e))
+        for key, row in sums(ctx.queries, matching, parts, {"n": Summand()}).by_band.items():
+            (missed_both, cell) = divmod(key, 1024)
+            first, each = divmod(cell, _CELL_WIDTH)
+            where = (
+                0 if first == _UNKNOWN else ttft.place(first, missed_extra=bool(missed_both & 1)),
+                0 if each == _UNKNOWN else tpot.place(each, missed_extra=bool(missed_both & 2)),
+            )
+            yield where, _UNKNOWN in (first, each), row["n"]
+
+    for where, is_unknown, n in read(OK, "surface_cell"):
+        (undetermined if is_unknown else known)[where] += n
+    for where, _, n in read(CANCELLED, _CANCELLED_CELL):
+        cancelled[where] += n
+    return known, undetermined, cancelled
 
 
 def _met(cells: Cells) -> Cells:

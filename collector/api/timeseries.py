@@ -21,7 +21,7 @@ from collector.api.session import need_all_tenants
 from collector.api.sums import Slice, Summand, sums
 from collector.api.times import SECOND_NS, rfc3339
 from collector.slo.counts import Number, judged
-from collector.slo.judge import CANCELLED, FAILED, selected, verdict_for_all
+from collector.slo.judge import CANCELLED, FAILED, selects, verdict
 from collector.slo.model import Slo
 from collector.sql.fragment import Fragment, all_of
 from collector.sql.queries import part
@@ -97,7 +97,7 @@ def router(ctx: Context) -> APIRouter:
             raise bad_parameter("step", f"gives more than {MOST_POINTS} points: make it longer, or the window shorter")
         slos = ctx.slos if query.slo is None else (find_slo(ctx.slos, query.slo),)
         if query.slo is not None:
-            window = replace(window, filter=all_of(window.filter, selected(slos[0].select, "chosen")))
+            window = replace(window, filter=all_of(window.filter, selects(slos[0], "chosen")))
         points, sampled = _points(ctx, window, query, slos)
         unit = _UNITS[query.metric]
         return Timeseries(
@@ -153,7 +153,7 @@ def _latency_of_requests(ctx: Context, window: Window, step: int, metric: str) -
 
 def _by_bucket(ctx: Context, window: Window, step: int, slos: Sequence[Slo]) -> tuple[list[dict[str, Any]], bool]:
     """Sums over requests by the bucket in which they ended, the oldest first; and whether they are estimates."""
-    judged = verdict_for_all(slos)
+    judged = verdict(slos)
     bucket = part("bucket", {})
     ended = part("ended_in_window", {})
     found = sums(
@@ -167,6 +167,7 @@ def _by_bucket(ctx: Context, window: Window, step: int, slos: Sequence[Slo]) -> 
             "output_tokens": Summand(value="output_tokens"),
             "goodput": Summand(judged.good),
             "undetermined": Summand(judged.undetermined),
+            "excused": Summand(judged.excused),
         },
     )
     return [{"bucket_ns": bucket_ns, **row} for bucket_ns, row in sorted(found.by_band.items())], found.sampled
@@ -214,7 +215,7 @@ def _per_second(rows: Sequence[Mapping[str, Any]], metric: str, window: Window, 
 
 
 def _attainment(ended: Sequence[Mapping[str, Any]], not_ended: Sequence[Mapping[str, Any]]) -> list[ValuePoint]:
-    nothing = dict.fromkeys(("requests", "cancelled", "undetermined", "goodput", "in_flight_violations", "lost"), 0)
+    nothing = dict.fromkeys(("requests", "excused", "undetermined", "goodput", "in_flight_violations", "lost"), 0)
     buckets = {row["bucket_ns"]: {**nothing, **row} for row in ended}
     for row in not_ended:
         buckets[row["bucket_ns"]] = {**buckets.get(row["bucket_ns"], nothing), **row}
@@ -222,7 +223,7 @@ def _attainment(ended: Sequence[Mapping[str, Any]], not_ended: Sequence[Mapping[
     for t, counts in sorted(buckets.items()):
         n = judged(
             total=counts["requests"],
-            cancelled=counts["cancelled"],
+            excused=counts["excused"],
             undetermined=counts["undetermined"],
             in_flight_violations=counts["in_flight_violations"],
             lost=counts["lost"],

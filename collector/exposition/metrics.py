@@ -9,6 +9,8 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 REQUEST_LABELS: Final = {
     "gen_ai_request_model": "model",
+    "gen_ai_operation_name": "operation",
+    "gen_ai_provider_name": "engine",
     "engine": "engine",
     "service_name": "service",
     "variant": "variant",
@@ -45,7 +47,8 @@ TPOT = Metric(
 )  # fmt: skip
 E2E = Metric(
     "gen_ai_server_request_duration_seconds", "histogram",
-    "Arrival to last token of requests that ended ok.", REQUEST,
+    "Arrival to last token of requests that ended ok, and to the failure of those with an error_type.",
+    (*REQUEST, "error_type"),
 )  # fmt: skip
 
 REQUESTS = Metric(
@@ -62,24 +65,64 @@ CACHED_TOKENS = Metric(
     "Input tokens of requests that ended which came from the prefix cache, where the engine reports them.", REQUEST,
 )  # fmt: skip
 
+SLO: Final = ("slo", "tenant")
+"""Labels of an SLO's counters. The tenant is empty unless the SLO is a promise to each tenant."""
+
 SLO_REQUESTS = Metric(
     "tokentrail_slo_requests_total", "counter",
-    "Requests that an SLO judges: all it selects but the cancelled and the undetermined. One in flight counts once it "
+    "Requests that an SLO judges: all it selects but the excused and the undetermined. One in flight counts once it "
     "is known to be bad.",
-    ("slo",),
+    SLO,
 )  # fmt: skip
 SLO_GOOD = Metric(
     "tokentrail_slo_good_requests_total", "counter",
-    "Those of tokentrail_slo_requests_total that ended ok and met every threshold.", ("slo",),
+    "Those of tokentrail_slo_requests_total that ended ok and met every threshold, and lost ones that came back and "
+    "were not bad.", SLO,
 )  # fmt: skip
 SLO_UNDETERMINED = Metric(
     "tokentrail_slo_undetermined_requests_total", "counter",
-    "Requests that ended ok and are neither good nor bad: a threshold needs a value that is not known.", ("slo",),
+    "Requests that ended ok and are neither good nor bad: a threshold needs a value that is not known.", SLO,
+)  # fmt: skip
+SLO_INFO = Metric(
+    "tokentrail_slo_info", "gauge", "1. The hash is that of the SLO's definition in the collector's SLO file.",
+    ("slo", "hash", "owner", "team"),
 )  # fmt: skip
 SLO_OBJECTIVE = Metric(
     "tokentrail_slo_objective_ratio", "gauge", "Share of requests that is promised to be good.", ("slo",)
 )
+SLO_SELECTED = Metric(
+    "tokentrail_slo_selected_requests", "gauge", "Requests of the last day that ended and that the SLO selects.",
+    ("slo",),
+)  # fmt: skip
+SLO_CANDIDATES = Metric(
+    "tokentrail_slo_candidate_requests", "gauge", "Requests of the last day that ended, whichever SLO selects them."
+)
+SLO_ATTAINMENT = Metric(
+    "tokentrail_slo_attainment_ratio", "gauge",
+    "Good requests divided by judged ones, over the SLO's window; absent without any.", SLO,
+)  # fmt: skip
+SLO_BUDGET_LEFT = Metric(
+    "tokentrail_slo_budget_left_ratio", "gauge",
+    "Share of the error budget that is left over the SLO's window; negative when it is overspent.", SLO,
+)  # fmt: skip
+SLO_BURN = Metric(
+    "tokentrail_slo_burn_rate", "gauge",
+    "How many times too fast the error budget burns over a window; absent without requests.", (*SLO, "window"),
+)  # fmt: skip
+SLO_EXHAUSTION = Metric(
+    "tokentrail_slo_exhaustion_seconds", "gauge",
+    "Time until the error budget is gone at the burn rate of the last hour; 0 when it is gone, absent while nothing "
+    "burns.", SLO,
+)  # fmt: skip
+SLO_EVALUATED = Metric(
+    "tokentrail_slo_evaluation_timestamp_seconds", "gauge",
+    "When attainment, budget, burn rates and selected requests were last computed; 0 before the first time.",
+)  # fmt: skip
 SLO_IN_FLIGHT = Metric(
+    "tokentrail_slo_in_flight_violations", "gauge", "Requests in flight that are past a threshold now.", ("slo",)
+)
+
+IN_FLIGHT = Metric(
     "tokentrail_slo_in_flight_violations", "gauge", "Requests in flight that are past a threshold now.", ("slo",)
 )
 
@@ -222,7 +265,19 @@ DATA_DIR_FREE = Metric(
 READY = Metric("tokentrail_collector_ready", "gauge", "1 when what is accepted can be stored, as /readyz says.")
 STORE_UP = Metric(
     "tokentrail_collector_store_up", "gauge",
-    "1 when the store answered this scrape; when 0, the page has only the metrics that need no store.",
+    "1 when the store answered the latest refresh; when 0, what comes from it is as old as the state's timestamp says.",
+)  # fmt: skip
+STATE_AT = Metric(
+    "tokentrail_collector_state_timestamp_seconds", "gauge",
+    "When the metrics of requests, SLOs, engine processes and the store were last read; 0 before the first time.",
+)  # fmt: skip
+HEARD_UNTIL = Metric(
+    "tokentrail_collector_heard_until_timestamp_seconds", "gauge",
+    "The store has everything that was received up to this time; requests count as lost by silence before it.",
+)  # fmt: skip
+EARLY_FORGOTTEN = Metric(
+    "tokentrail_collector_early_requests_forgotten_total", "counter",
+    "Requests that were counted in flight and forgotten because there were too many; their ends count again.",
 )  # fmt: skip
 OVERFLOW = Metric(
     "tokentrail_collector_label_overflow_total", "counter",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from prometheus_client import Metric as Family
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -13,6 +14,8 @@ from prometheus_client.samples import Exemplar
 from collector.exposition.metrics import Metric
 
 Labels = tuple[str, ...]
+Keys = set[tuple[Metric, Labels]]
+"""Names of series: metric and labels."""
 OTHER = "other"
 
 
@@ -31,12 +34,21 @@ class LabelSets:
         self.used_ns[labels] = now_ns
         return labels
 
-    def forget_before(self, ns: int) -> list[Labels]:
-        """Drop the label sets that were not used since then, and return them."""
-        idle = [labels for labels, used in self.used_ns.items() if used < ns]
-        for labels in idle:
+    def forget(self, *, idle_since_ns: int, unused_since_ns: int) -> list[Labels]:
+        """Drop the label sets that were unused for too long, and return them.
+
+        When there is no room, the longest idle ones go too, until a tenth of the places is free.
+        """
+        too_many = len(self.used_ns) - self.limit * 9 // 10 if len(self.used_ns) >= self.limit else 0
+        oldest = sorted(self.used_ns.items(), key=lambda item: item[1])
+        gone = [
+            labels
+            for place, (labels, used) in enumerate(oldest)
+            if used < unused_since_ns or (place < too_many and used < idle_since_ns)
+        ]
+        for labels in gone:
             del self.used_ns[labels]
-        return idle
+        return gone
 
 
 @dataclass
@@ -69,34 +81,46 @@ class Histogram:
 
 @dataclass
 class Series:
-    """Values by metric and labels."""
+    """Values by metric and labels. Counters and histograms know when they were created (unix seconds)."""
 
     counters: dict[Metric, dict[Labels, float]] = field(default_factory=dict)
     gauges: dict[Metric, dict[Labels, float]] = field(default_factory=dict)
     histograms: dict[Metric, dict[Labels, Histogram]] = field(default_factory=dict)
+    created: dict[tuple[Metric, Labels], float] = field(default_factory=dict)
 
-    def add(self, metric: Metric, labels: Labels = (), n: float = 0) -> None:
+    def add(self, metric: Metric, labels: Labels = (), n: float = 0, *, at_s: float | None = None) -> None:
         """Add to a counter. Adding 0 exposes it, so that Prometheus sees its first increase."""
         values = self.counters.setdefault(metric, {})
+        if labels not in values and at_s is not None:
+            self.created[metric, labels] = at_s
         values[labels] = values.get(labels, 0) + n
 
     def set(self, metric: Metric, labels: Labels, value: float) -> None:
         """Set a gauge."""
         self.gauges.setdefault(metric, {})[labels] = value
 
+    def increase(self, metric: Metric, labels: Labels, n: float) -> None:
+        """Add to a gauge: label sets that count together as `other` are one sum."""
+        values = self.gauges.setdefault(metric, {})
+        values[labels] = values.get(labels, 0) + n
+
     def raise_to(self, metric: Metric, labels: Labels, value: float) -> bool:
-        """Set a gauge that holds the time of the latest event, unless it is as late already. True when it was set."""
+        """Set a gauge that holds the largest value, unless it is as large already. True when it was set."""
         values = self.gauges.setdefault(metric, {})
         if value <= values.get(labels, float("-inf")):
             return False
         values[labels] = value
         return True
 
-    def histogram(self, metric: Metric, labels: Labels, edges: Sequence[int]) -> Histogram:
+    def histogram(
+        self, metric: Metric, labels: Labels, edges: Sequence[int], *, at_s: float | None = None
+    ) -> Histogram:
         """The histogram of a label set, empty at first."""
         by_labels = self.histograms.setdefault(metric, {})
         if labels not in by_labels:
             by_labels[labels] = Histogram(edges)
+            if at_s is not None:
+                self.created[metric, labels] = at_s
         return by_labels[labels]
 
     def drop(self, names: tuple[str, ...], labels: Labels) -> None:
@@ -106,13 +130,21 @@ class Series:
                 if metric.labels[: len(names)] == names:
                     for key in [key for key in values if key[: len(labels)] == labels]:
                         del values[key]
+                        self.created.pop((metric, key), None)
 
-    def families(self) -> Iterator[Family]:
-        """The values as metric families of prometheus_client."""
+    @property
+    def growing(self) -> Keys:
+        """The keys of all counters and histograms."""
+        kinds: tuple[Mapping[Metric, Mapping[Labels, Any]], ...] = (self.counters, self.histograms)
+        return {(metric, labels) for kind in kinds for metric, values in kind.items() for labels in values}
+
+    def families(self, newborn: Collection[tuple[Metric, Labels]] = ()) -> Iterator[Family]:
+        """The values as metric families of prometheus_client. The `newborn` are written as 0."""
         for metric, counters in self.counters.items():
             counter = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
             for labels, n in counters.items():
-                counter.add_metric(labels, n)
+                key = metric, labels
+                counter.add_metric(labels, 0 if key in newborn else n, created=self.created.get(key))
             yield counter
         for metric, gauges in self.gauges.items():
             gauge = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
@@ -121,6 +153,10 @@ class Series:
             yield gauge
         for metric, histograms in self.histograms.items():
             family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
-            for labels, histogram in histograms.items():
+            for labels, full in histograms.items():
+                histogram = Histogram(full.edges) if (metric, labels) in newborn else full
                 family.add_metric(labels, list(histogram.buckets()), histogram.sum_ns / 1e9)
+                if created := self.created.get((metric, labels)):
+                    named = dict(zip(metric.labels, labels, strict=True))
+                    family.add_sample(f"{metric.name}_created", named, created)
             yield family

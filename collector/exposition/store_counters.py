@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -12,29 +14,39 @@ from prometheus_client import Metric as Family
 from prometheus_client.samples import Exemplar
 
 from collector.exposition import metrics
-from collector.exposition.series import LabelSets, Series
-from collector.in_flight import InFlight, read_in_flight
-from collector.slo.judge import selected, verdict
+from collector.exposition.checkpoint import Checkpoint, dump_series, load_series
+from collector.exposition.early import Early, EarlyRequests
+from collector.exposition.series import OTHER, Keys, Labels, LabelSets
+from collector.in_flight import InFlight
+from collector.slo.cells import Cells
 from collector.slo.model import Slo
-from collector.sql.fragment import TRUE
 from collector.sql.queries import Queries
+
+logger = logging.getLogger(__name__)
 
 SECOND_NS: Final = 1_000_000_000
 MOST_LABEL_SETS: Final = 500
 """Most label sets of requests, with three histograms each, and most engine processes."""
 IDLE_NS: Final = 3600 * SECOND_NS
-"""A label set without an event for this long is no longer exposed, until the next event."""
-MOST_PENDING: Final = 60
-"""At so many uncounted segments they are counted without waiting for a scrape, so that they do not pile up."""
+"""An engine process without an event for this long is no longer exposed. A label set of requests stays for the longest
+window of an SLO, and makes room for others after this time."""
+MOST_AT_ONCE: Final = 500
+"""So many segments are counted by one query at most."""
 SEGMENT_AGE_NS: Final = 24 * 3600 * SECOND_NS
 """The rows of a new segment are at most this old. It bounds the rows that are read to find them."""
+_REMEMBERED: Final = 2000
+"""So many counted segments are remembered: the writer names one twice if the process died before it was released."""
+_KEYS_AT_ONCE: Final = 5000
+_MOST_ERROR_TYPES: Final = 50
+_SAVE_EVERY_NS: Final = 60 * SECOND_NS
+"""The watermark alone is worth a write after this time."""
 
 SEMCONV_EDGES_MS: Final = {
-    metrics.TTFT: (1, 5, 10, 20, 40, 60, 80, 100, 250, 500, 750, 1000, 2500, 5000, 7500, 10000),
+    metrics.TTFT: (1, 5, 10, 20, 40, 60, 80, 100, 250, 500, 750, 1000, 2500, 5000, 7500, 10000, 20000, 40000, 80000),
     metrics.TPOT: (10, 25, 50, 75, 100, 150, 200, 300, 400, 500, 750, 1000, 2500),
     metrics.E2E: tuple(10 * 2**i for i in range(14)),
 }
-"""Bucket boundaries that OpenTelemetry's GenAI conventions advise."""
+"""Bucket boundaries that OpenTelemetry's GenAI conventions advise, and three more of TTFT: theirs end at 10 s."""
 _METRIC = {"ttft": metrics.TTFT, "tpot": metrics.TPOT, "e2e": metrics.E2E}
 """The histogram of each threshold's latency."""
 
@@ -53,109 +65,188 @@ def _thresholds(slos: Sequence[Slo]) -> list[dict[str, int]]:
     return [slo.thresholds.given() for slo in slos]
 
 
-def _request_labels(row: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(row[column] for column in metrics.REQUEST_LABELS.values())
-
-
 class StoreCounters:
-    """Counters since this process started. `on_segment` and `update` may be called from any thread.
+    """Counters of this collector. They go on where the process before this one ended. Any thread may call.
 
-    A request in flight is counted for an SLO when it is first known to be bad. It is remembered until it ends, so that
-    it is counted once. A counter never decreases, also when the request is cancelled later.
+    A request in flight is counted for an SLO when it is first known to be bad, and a lost one when it is given up; both
+    are remembered by their key, so that each counts once. A counter never decreases: when a lost request comes back and
+    was not bad after all, it is added to the good ones, so that the number of bad ones is right again.
     """
 
-    def __init__(self, queries: Queries, slos: Sequence[Slo], *, lost_after_ns: int, clock: Callable[[], int]) -> None:
-        self._series = Series()
+    def __init__(
+        self,
+        queries: Queries,
+        slos: Sequence[Slo],
+        *,
+        clock: Callable[[], int],
+        folder: Path | None = None,
+    ) -> None:
         self._queries = queries
         self._slos = slos
+        self._cells = Cells(slos)
         self._edges = bucket_edges(slos)
-        self._lost_after_ns = lost_after_ns
         self._clock = clock
         self._lock = threading.RLock()
-        self._pending: deque[str] = deque()
-        self._label_sets = LabelSets(metrics.REQUEST, MOST_LABEL_SETS)
-        self._processes = LabelSets(metrics.PROCESS, MOST_LABEL_SETS)
-        self._counted_in_flight: dict[str, dict[str, int]] = {slo.name: {} for slo in slos}
-        self._started_ns = self._lost_until_ns = clock()
+        self._longest_ns = max([IDLE_NS, *(slo.window for slo in slos)])
+        self._checkpoint = Checkpoint(folder)
+        state, uncounted = self._checkpoint.load()
+        self._pending: deque[str] = deque(uncounted)
+        self._counted: deque[str] = deque(state.get("counted", ()), maxlen=_REMEMBERED)
+        self._series, self._scraped = load_series(state)
+        self._label_sets = _load_label_sets(metrics.REQUEST, state.get("label_sets", ()))
+        self._processes = _load_label_sets(metrics.PROCESS, state.get("processes", ()))
+        self._early = EarlyRequests(state.get("early", ()))
+        self.heard_until_ns: int | None = state.get("heard_until_ns")
+        """The watermark of the last refresh, also of the process before this one; None at first."""
+        self._born_ns: int = state.get("born_ns", clock())
+        self._unsaved = not state
+        self._saved_until_ns = 0
+        self._drop_old_histograms()
+        now_s = clock() / SECOND_NS
         for slo in slos:
-            self._series.set(metrics.SLO_OBJECTIVE, (slo.name,), float(slo.objective))
-            self._series.add(metrics.SLO_REQUESTS, (slo.name,))
-            self._series.add(metrics.SLO_GOOD, (slo.name,))
-            self._series.add(metrics.SLO_UNDETERMINED, (slo.name,))
-        self._series.add(metrics.OVERFLOW)
+            self._begin_slo(slo.name, "", now_s)
+        self._series.add(metrics.OVERFLOW, at_s=now_s)
+        self._series.add(metrics.EARLY_FORGOTTEN, at_s=now_s)
+
+    def _drop_old_histograms(self) -> None:
+        """A histogram whose buckets have changed with the SLO file begins again."""
+        for name, metric in _METRIC.items():
+            by_labels = self._series.histograms.get(metric, {})
+            for labels in [key for key, histogram in by_labels.items() if list(histogram.edges) != self._edges[name]]:
+                del by_labels[labels]
+
+    def _begin_slo(self, slo: str, group: str, now_s: float) -> Labels:
+        labels = slo, group
+        for metric in (metrics.SLO_REQUESTS, metrics.SLO_GOOD, metrics.SLO_UNDETERMINED):
+            self._series.add(metric, labels, at_s=now_s)
+        return labels
 
     def on_segment(self, segment_id: str) -> None:
-        """Remember that this segment's rows are in the store; they are counted at the next scrape."""
-        self._pending.append(segment_id)
-        if len(self._pending) >= MOST_PENDING:
+        """Remember that this segment's rows are in the store; they are counted at the next refresh."""
+        with self._lock:
+            if segment_id in self._counted or segment_id in self._pending:
+                return
+            self._pending.append(segment_id)
+            try:
+                self._checkpoint.note(segment_id)
+            except OSError as error:
+                logger.warning("a segment is not counted if this process ends now: %s", error)
+
+    @property
+    def pending(self) -> int:
+        """Segments that are stored and not counted."""
+        return len(self._pending)
+
+    @property
+    def lost_since_ns(self) -> int:
+        """Requests that were lost before are counted, or are not for these counters to count."""
+        return max(self._born_ns, (self.heard_until_ns or 0) - IDLE_NS)
+
+    def count_segments(self) -> None:
+        """Count the rows of all segments that were stored. When the store raises, the next call continues."""
+        while self._pending:
             with self._lock:
-                self._count_segments()
+                segments = [self._pending[i] for i in range(min(MOST_AT_ONCE, len(self._pending)))]
+            read = self._read(segments)
+            with self._lock:
+                for _ in segments:
+                    self._counted.append(self._pending.popleft())
+                self._unsaved = True
+                self._add_requests(read["requests"])
+                self._add_histograms(read["histograms"])
+                self._add_slos(read["cells"], read["early"])
+                self._add_kv_events(read["kv_events"])
+                self._add_cold_starts(read["cold_starts"])
 
-    def update(self) -> InFlight:
-        """Count all segments that were stored and all requests that have become bad; return the requests in flight.
-
-        Segments come first: a request that ends in between is then in flight no more, and is not counted twice. When
-        the store raises, nothing is lost: the next call continues.
-        """
-        with self._lock:
-            self._count_segments()
-            now = self._clock()
-            in_flight = read_in_flight(
-                self._queries, TRUE, start_ns=self._lost_until_ns, end_ns=now, lost_after_ns=self._lost_after_ns
-            )
-            self._count_in_flight(in_flight, now)
-            self._forget_idle(now)
-            return in_flight
-
-    def _forget_idle(self, now: int) -> None:
-        for sets in (self._label_sets, self._processes):
-            for labels in sets.forget_before(now - IDLE_NS):
-                self._series.drop(sets.names, labels)
-        for slo, keys in self._counted_in_flight.items():
-            self._counted_in_flight[slo] = {key: at for key, at in keys.items() if at >= now - SEGMENT_AGE_NS}
-
-    def families(self) -> list[Family]:
-        """The counters as they are now."""
-        with self._lock:
-            return list(self._series.families())
-
-    def _count_segments(self) -> None:
-        segments = list(self._pending)
-        if not segments:
-            return
-        bounds = {"segments": segments, "since_ns": self._clock() - SEGMENT_AGE_NS}
-        totals = self._queries.rows("segment_requests", **bounds)
+    def _read(self, segments: Sequence[str]) -> dict[str, Any]:
+        bounds = {"segments": segments, "since_ns": min(map(self._oldest_row_ns, segments))}
         edges = {f"{name}_edges": [0, *edges] for name, edges in self._edges.items()}
-        buckets = self._queries.rows("segment_histograms", **bounds, **edges)
-        judged = [self._judged(slo, bounds) for slo in self._slos]
-        evictions = self._queries.rows("segment_kv_events", **bounds)
-        starts = self._queries.rows("segment_cold_starts", **bounds)
-        for _ in segments:
-            self._pending.popleft()
-        self._add_requests(totals)
-        self._add_histograms(buckets)
-        for slo, row in zip(self._slos, judged, strict=True):
-            self._series.add(metrics.SLO_REQUESTS, (slo.name,), row["judged"])
-            self._series.add(metrics.SLO_GOOD, (slo.name,), row["good"])
-            self._series.add(metrics.SLO_UNDETERMINED, (slo.name,), row["undetermined"])
-            for key in row["ended"]:
-                del self._counted_in_flight[slo.name][key]
-        self._add_kv_events(evictions)
-        self._add_cold_starts(starts)
-
-    def _judged(self, slo: Slo, bounds: dict[str, Any]) -> dict[str, Any]:
-        judged = verdict(slo.thresholds, "slo")
-        fragments = {
-            "selected": selected(slo.select, "slo"),
-            "good": judged.good,
-            "undetermined": judged.undetermined,
+        early: dict[str, list[Any]] = defaultdict(list)
+        for keys in self._early.keys_in_parts(_KEYS_AT_ONCE):
+            for name, values in self._queries.columns(
+                "segment_early", self._cells.fragments, **bounds, counted=keys
+            ).items():
+                early[name] += values
+        return {
+            "requests": self._queries.rows("segment_requests", **bounds),
+            "histograms": self._queries.rows("segment_histograms", **bounds, **edges),
+            "cells": self._queries.columns("segment_cells", self._cells.fragments, **bounds) if self._slos else {},
+            "early": early,
+            "kv_events": self._queries.rows("segment_kv_events", **bounds),
+            "cold_starts": self._queries.rows("segment_cold_starts", **bounds),
         }
-        return self._queries.row("segment_slo", fragments, **bounds, counted=sorted(self._counted_in_flight[slo.name]))
+
+    def _oldest_row_ns(self, segment: str) -> int:
+        """A segment's id begins with the time at which it was opened, which may be long ago after an outage."""
+        opened, _, _ = segment.partition("-")
+        now = self._clock()
+        return min(int(opened), now) - SEGMENT_AGE_NS if opened.isdecimal() else now - SEGMENT_AGE_NS
+
+    def _add_slos(self, cells: Mapping[str, Sequence[Any]], early: Mapping[str, Sequence[Any]]) -> None:
+        """Count ended requests for each SLO, without those that it counted before they ended."""
+        if not self._slos:
+            return
+        sums: dict[tuple[metrics.Metric, str, str], float] = defaultdict(float)
+        ended = self._cells.judged(cells)
+        n = np.array(cells["n"], np.float64)
+        again = self._cells.judged(early)
+        known = [self._early.get(key) for key in early["key"]]
+        for i, slo in enumerate(self._slos):
+            outcomes = ended.outcomes(i)
+            groups = ended.tenants if slo.group_by else None
+            judged = outcomes.good | outcomes.bad
+            for metric, flags in (
+                (metrics.SLO_REQUESTS, judged),
+                (metrics.SLO_GOOD, outcomes.good),
+                (metrics.SLO_UNDETERMINED, outcomes.undetermined),
+            ):
+                for cell in np.flatnonzero(flags).tolist():
+                    sums[metric, slo.name, "" if groups is None else groups[cell]] += n[cell]
+            repeated = again.outcomes(i)
+            for row, one in enumerate(known):
+                if one is None or slo.name not in one.late | one.lost:
+                    continue
+                group = again.tenants[row] if slo.group_by else ""
+                weight = early["n"][row]
+                if repeated.good[row] or repeated.bad[row]:
+                    sums[metrics.SLO_REQUESTS, slo.name, group] -= weight
+                if repeated.good[row]:
+                    sums[metrics.SLO_GOOD, slo.name, group] -= weight
+                if repeated.undetermined[row]:
+                    sums[metrics.SLO_UNDETERMINED, slo.name, group] -= weight
+                if slo.name in one.lost and not repeated.bad[row] and not one.is_over:
+                    sums[metrics.SLO_GOOD, slo.name, group] += 1
+        for one in known:
+            if one is not None:
+                one.is_over = True
+        for (metric, slo_name, group), total in sums.items():
+            self._series.add(metric, self._slo_labels(slo_name, group), total)
+
+    def _slo_labels(self, slo: str, group: str) -> Labels:
+        """The labels of an SLO's series. Groups beyond its limit count together."""
+        labels = slo, group
+        known = self._series.counters[metrics.SLO_REQUESTS]
+        if labels in known:
+            return labels
+        most = next(s.most_groups for s in self._slos if s.name == slo)
+        if sum(name == slo for name, _ in known) > most:
+            labels = slo, OTHER
+        return self._begin_slo(*labels, self._clock() / SECOND_NS)
+
+    def _admit(self, row: Mapping[str, Any]) -> Labels:
+        """The labels of a request, with all of their counters at 0 at least."""
+        asked = tuple(row[column] for column in metrics.REQUEST_LABELS.values())
+        labels = self._label_sets.admit(asked, self._clock())
+        at_s = self._clock() / SECOND_NS
+        for status in ("ok", "error", "cancelled"):
+            self._series.add(metrics.REQUESTS, (*labels, status), at_s=at_s)
+        return labels
 
     def _add_requests(self, rows: Sequence[dict[str, Any]]) -> None:
+        at_s = self._clock() / SECOND_NS
         for row in rows:
-            labels = self._label_sets.admit(asked := _request_labels(row), self._clock())
-            if labels != asked:
+            labels = self._admit(row)
+            if OTHER in labels and tuple(row[column] for column in metrics.REQUEST_LABELS.values()) != labels:
                 self._series.add(metrics.OVERFLOW, (), row["n"])
             self._series.add(metrics.REQUESTS, (*labels, row["status"]), row["n"])
             for metric, key, tokens in (
@@ -164,14 +255,23 @@ class StoreCounters:
                 (metrics.CACHED_TOKENS, labels, row["tokens_cached"]),
             ):
                 if tokens is not None:
-                    self._series.add(metric, key, tokens)
+                    self._series.add(metric, key, tokens, at_s=at_s)
 
     def _add_histograms(self, rows: Sequence[dict[str, Any]]) -> None:
+        at_s = self._clock() / SECOND_NS
         for row in rows:
-            labels = self._label_sets.admit(_request_labels(row), self._clock())
+            labels = self._admit(row)
+            if row["metric"] == "e2e":
+                labels = (*labels, self._error_type(row["error"]))
             exemplar = Exemplar({"trace_id": row["trace"]}, row["value_ns"] / SECOND_NS, row["at_ns"] / SECOND_NS)
-            histogram = self._series.histogram(_METRIC[row["metric"]], labels, self._edges[row["metric"]])
+            metric = _METRIC[row["metric"]]
+            histogram = self._series.histogram(metric, labels, self._edges[row["metric"]], at_s=at_s)
             histogram.add(row["over_ns"], row["n"], row["sum_ns"], exemplar)
+
+    def _error_type(self, error_type: str) -> str:
+        """The label of an error. OpenTelemetry says `_OTHER` for those that are too many to name."""
+        known = {labels[-1] for labels in self._series.histograms.get(metrics.E2E, ())}
+        return error_type if error_type in known or len(known) < _MOST_ERROR_TYPES else "_OTHER"
 
     def _add_kv_events(self, rows: Sequence[dict[str, Any]]) -> None:
         for row in rows:
@@ -188,40 +288,108 @@ class StoreCounters:
             if self._series.raise_to(metrics.COLD_START_END, process, row["ended_ns"] / SECOND_NS):
                 self._series.set(metrics.COLD_START_DURATION, process, row["duration_ns"] / SECOND_NS)
 
-    def _count_in_flight(self, in_flight: InFlight, now: int) -> None:
-        # An engine process is silent only if this collector has listened for as long.
-        listened = now - self._started_ns >= self._lost_after_ns
-        lost = in_flight.is_lost & listened
-        for i in np.flatnonzero(lost).tolist():
-            self._add_lost(in_flight.processes[i], int(in_flight.lost_at_ns[i]))
-        for slo in self._slos:
-            bad = in_flight.bad(slo.thresholds)
-            self._series.set(metrics.SLO_IN_FLIGHT, (slo.name,), int(np.count_nonzero(in_flight.selected(slo) & bad)))
-            for i in np.flatnonzero(in_flight.selected(slo) & (bad | lost)).tolist():
-                self._count_violation(slo.name, in_flight.key(i), now)
-        if listened:
-            self._lost_until_ns = now
+    def count_in_flight(self, in_flight: InFlight, heard_until_ns: int) -> None:
+        """Count the requests that have become bad, or were lost, since the last call."""
+        now = self._clock()
+        with self._lock:
+            label_columns = list(metrics.REQUEST_LABELS.values())
+            for labels in set(zip(*(in_flight.columns[column] for column in label_columns), strict=True)):
+                self._admit(dict(zip(label_columns, labels, strict=True)))
+            lost = in_flight.is_lost & (in_flight.lost_at_ns >= self._born_ns)
+            for i in np.flatnonzero(lost).tolist():
+                early = self._early.seen(in_flight.key(i), now)
+                if not early.is_lost and not early.is_over:
+                    early.is_lost = self._unsaved = True
+                    self._add_lost(in_flight.processes[i], int(in_flight.lost_at_ns[i]))
+            for slo in self._slos:
+                chosen, past = in_flight.selected(slo), in_flight.is_past(slo.thresholds)
+                self._series.set(
+                    metrics.SLO_IN_FLIGHT, (slo.name,), int(np.count_nonzero(chosen & past & ~in_flight.is_lost))
+                )
+                for i in np.flatnonzero(chosen & ((past & ~in_flight.is_lost) | lost)).tolist():
+                    early = self._early.seen(in_flight.key(i), now)
+                    group = in_flight.columns["tenant"][i] if slo.group_by else ""
+                    self._count_early(slo.name, group, early, is_late=bool(past[i]))
+            self.heard_until_ns = heard_until_ns
+            self._forget(now)
 
-    def _count_violation(self, slo: str, key: str, now: int) -> None:
-        if key not in self._counted_in_flight[slo]:
-            self._series.add(metrics.SLO_REQUESTS, (slo,), 1)
-        self._counted_in_flight[slo][key] = now
+    def _count_early(self, slo: str, group: str, early: Early, *, is_late: bool) -> None:
+        if early.is_over:
+            return
+        if slo not in early.late | early.lost:
+            self._series.add(metrics.SLO_REQUESTS, self._slo_labels(slo, group), 1)
+            self._unsaved = True
+        if is_late:
+            early.lost.discard(slo)
+            early.late.add(slo)
+        elif slo not in early.late:
+            early.lost.add(slo)
 
     def _add_lost(self, process: tuple[str, str], lost_at_ns: int) -> None:
         labels = self.admit_process(process)
         self._series.add(metrics.LOST, labels, 1)
         self._series.raise_to(metrics.LAST_LOST, labels, lost_at_ns / SECOND_NS)
 
-    def processes(self) -> list[tuple[str, ...]]:
+    def _forget(self, now: int) -> None:
+        for sets, keep_ns in ((self._label_sets, self._longest_ns), (self._processes, IDLE_NS)):
+            for labels in sets.forget(idle_since_ns=now - IDLE_NS, unused_since_ns=now - keep_ns):
+                self._series.drop(sets.names, labels)
+        self._series.add(metrics.EARLY_FORGOTTEN, (), self._early.forget(now))
+
+    def processes(self) -> list[Labels]:
         """Labels of the engine processes that were seen in the last hour."""
         with self._lock:
             return list(self._processes.used_ns)
 
-    def admit_process(self, process: tuple[str, str]) -> tuple[str, ...]:
+    def admit_process(self, process: tuple[str, str]) -> Labels:
         """The labels of an engine process. Its counters start at 0, so that its first event is an increase."""
         with self._lock:
             labels = self._processes.admit(process, self._clock())
+            at_s = self._clock() / SECOND_NS
             for metric in (metrics.LOST, metrics.PREEMPTIONS, metrics.COLD_STARTS):
-                self._series.add(metric, labels)
-            self._series.add(metrics.KV_EVICTED, (*labels, "preemption"))
+                self._series.add(metric, labels, at_s=at_s)
+            self._series.add(metrics.KV_EVICTED, (*labels, "preemption"), at_s=at_s)
             return labels
+
+    def save(self) -> None:
+        """Write the counters down, so that a process after this one goes on from here. A disk that fails is logged."""
+        with self._lock:
+            if not self._unsaved and (self.heard_until_ns or 0) - self._saved_until_ns < _SAVE_EVERY_NS:
+                return
+            state = {
+                "born_ns": self._born_ns,
+                "heard_until_ns": self.heard_until_ns,
+                "counted": list(self._counted),
+                "label_sets": [[labels, used] for labels, used in self._label_sets.used_ns.items()],
+                "processes": [[labels, used] for labels, used in self._processes.used_ns.items()],
+                "early": self._early.dump(),
+                **dump_series(self._series, self._scraped),
+            }
+            try:
+                self._checkpoint.save(state, self._pending)
+            except OSError as error:
+                logger.warning("the counters of /metrics are not kept for the next process: %s", error)
+                return
+            self._unsaved, self._saved_until_ns = False, self.heard_until_ns or 0
+
+    def families(self) -> tuple[list[Family], Keys]:
+        """The counters as they are now, and their keys. A series that no scrape has seen is written as 0.
+
+        So Prometheus sees its first increase, which is the difference to the value before.
+        """
+        with self._lock:
+            keys = self._series.growing
+            return list(self._series.families(keys - self._scraped)), keys
+
+    def scraped(self, keys: Keys) -> bool:
+        """A scrape has seen the series of these keys. True when one of them was written as 0 until now."""
+        with self._lock:
+            seen = keys & self._series.growing
+            is_new = not seen <= self._scraped
+            self._scraped = seen | (self._scraped & self._series.growing)
+            return is_new
+
+
+def _load_label_sets(names: tuple[str, ...], saved: Sequence[Any]) -> LabelSets:
+    used = {tuple(labels): used_ns for labels, used_ns in saved if len(labels) == len(names)}
+    return LabelSets(names, MOST_LABEL_SETS, used)

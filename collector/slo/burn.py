@@ -106,3 +106,14 @@ def budget_left(tally: Tally, budget: Decimal) -> float | None:
     """Share of the error budget that is left: 1 untouched, negative overspent. None without requests."""
     burned = tally.burn(budget)
     return None if burned is None else float(1 - burned)
+
+
+def exhausted_in_s(left: float | None, burn: Fraction | None, window_ns: int) -> float | None:
+    """Seconds until the error budget is gone if it burns on like this; 0 when it is gone.
+
+    None when it is not known, and when nothing burns. A window of 30 d with half its budget left, at a burn rate of 6:
+    30 d · 0.5 / 6 = 2.5 d.
+    """
+    if left is None or not burn:
+        return 0.0 if left is not None and left <= 0 else None
+    return max(0.0, float(window_ns * Fraction(left) / burn) / 1e9)

@@ -15,15 +15,16 @@ Number = int | float
 N = TypeVar("N", int | float, npt.NDArray[np.float64])
 
 
-def judged(*, total: Number, cancelled: Number, undetermined: N, in_flight_violations: N, lost: int) -> N:
+def judged(*, total: Number, excused: N | Number, undetermined: N, in_flight_violations: N, lost: int) -> N:
     """The denominator of attainment: requests that ended good or bad, are in flight and bad already, or were lost."""
-    return total - cancelled - undetermined + in_flight_violations + lost
+    return total - excused - undetermined + in_flight_violations + lost
 
 
 class Counts(BaseModel):
     """Requests: ended in the window, and in flight at its end.
 
     `undetermined`: ended ok and missed no threshold that is known, but a threshold needs a value that is not known.
+    `excused`: not judged, because the client cancelled it before it missed a threshold, or the SLO excludes its error.
     """
 
     total: Number
@@ -32,6 +33,7 @@ class Counts(BaseModel):
     undetermined: Number
     failed: Number
     cancelled: Number
+    excused: Number
     in_flight: int
     in_flight_violations: int
     lost: int
@@ -41,7 +43,7 @@ class Counts(BaseModel):
         """The requests that an SLO judges, and the bad ones among them."""
         n = judged(
             total=self.total,
-            cancelled=self.cancelled,
+            excused=self.excused,
             undetermined=self.undetermined,
             in_flight_violations=self.in_flight_violations,
             lost=self.lost,

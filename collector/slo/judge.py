@@ -1,13 +1,14 @@
-"""SLOs as SQL predicates over `requests`: selected, good, undetermined. collector.in_flight judges the others."""
+"""SLOs as SQL predicates over `requests`. collector.slo.cells judges the same rows in groups, and collector.in_flight
+those that have not ended."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from collector.slo.model import Slo, Thresholds
-from collector.sql.fragment import Fragment, all_of, any_of, negated
+from collector.slo.model import LabelRule, Promise, Thresholds
+from collector.sql.fragment import FALSE, Fragment, all_of, any_of, merged, negated
 
 
 def selected(select: Mapping[Any, Sequence[str]], prefix: str) -> Fragment:
@@ -20,29 +21,54 @@ def selected(select: Mapping[Any, Sequence[str]], prefix: str) -> Fragment:
     )
 
 
-_LARGEST_US = 4294967294
-_UNKNOWN_US = 4294967295
-_MET = "{name}_us <= {bound}"
-_MISSED = f"{{name}}_us > {{bound}} AND {{name}}_us != {_UNKNOWN_US}"
-"""Over the whole microseconds of sql/schema/10_tables.sql, rounded up: exact for a threshold of whole microseconds."""
+def labelled(column: str, rules: Sequence[LabelRule], prefix: str) -> Fragment:
+    """SQL: a column's value, or where it is empty the one that the first rule gives which holds."""
+    giving = [rule for rule in rules if getattr(rule, column, "")]
+    if not giving:
+        return Fragment(column)
+    parts = [(selected(rule.when, f"{prefix}_{i}"), getattr(rule, column)) for i, rule in enumerate(giving)]
+    values = {f"{prefix}_{column}_{i}": value for i, (_, value) in enumerate(parts)}
+    cases = ", ".join(f"{part.sql}, {{{name}:String}}" for (part, _), name in zip(parts, values, strict=True))
+    return Fragment(
+        f"if({column} != '', toString({column}), multiIf({cases}, ''))",
+        {**merged([part for part, _ in parts]), **values},
+    )
 
-_MET_NS = "ifNull({name}_ns <= {bound}, {name}_us = 0)"
-_MISSED_NS = "ifNull({name}_ns > {bound}, false)"
-"""The same over nanoseconds, for a threshold with a fraction of a microsecond or of more than an hour."""
+
+def selects(promise: Promise, prefix: str) -> Fragment:
+    """The promise is for this request."""
+    parts = []
+    for column, values in promise.select.items():
+        value, name = labelled(column, promise.labels, f"{prefix}_{column}"), f"{prefix}_{column}"
+        parts.append(Fragment(f"{value.sql} IN {{{name}:Array(String)}}", {**value.parameters, name: list(values)}))
+    return all_of(*parts)
 
 
-def _compared(narrow: str, exact: str, name: str, ns: int, prefix: str) -> Fragment:
+LARGEST_US: Final = 4294967294
+UNKNOWN_US: Final = 4294967295
+"""Of the whole microseconds of sql/schema/10_tables.sql, rounded up: exact for a threshold of whole microseconds."""
+
+NO_TOKEN: Final = "status = 'cancelled' AND ttft_us = 0"
+"""The client left before the first token. It waited for the whole time, so its TTFT is more than its E2E."""
+_LATENCY_US: Final = {"ttft": f"if({NO_TOKEN}, e2e_us, ttft_us)", "tpot": "tpot_us", "e2e": "e2e_us"}
+
+
+def exceeds(name: str, ns: int, *, if_unknown: bool) -> str:
+    """SQL: the latency of an ended request is more than `ns`. One that cannot exist (TPOT of one token) is not."""
     us, fraction = divmod(ns, 1000)
-    if fraction or us >= _LARGEST_US:
-        key, value, kind, form = f"{prefix}_{name}_ns", ns, "UInt64", exact
-    else:
-        key, value, kind, form = f"{prefix}_{name}_us", us, "UInt32", narrow
-    return Fragment(form.format(name=name, bound=f"{{{key}:{kind}}}"), {key: value})
+    latency_us = _LATENCY_US[name]
+    if not fraction and us < LARGEST_US:
+        known = "" if if_unknown else f" AND {latency_us} != {UNKNOWN_US}"
+        return f"{latency_us} > {us}{known}"
+    without_value = f"{name}_us = {UNKNOWN_US}" if if_unknown else "false"
+    if name == "ttft":
+        without_value = f"if({NO_TOKEN}, e2e_ns > {ns}, {without_value})"
+    return f"ifNull({name}_ns > {ns}, {without_value})"
 
 
-def missed(thresholds: Thresholds, prefix: str) -> dict[str, Fragment]:
+def missed(thresholds: Thresholds) -> dict[str, Fragment]:
     """By threshold: an ended request is known to have missed it. A value that is not known misses nothing."""
-    return {name: _compared(_MISSED, _MISSED_NS, name, ns, prefix) for name, ns in thresholds.given().items()}
+    return {name: Fragment(exceeds(name, ns, if_unknown=False)) for name, ns in thresholds.given().items()}
 
 
 OK = Fragment("status = 'ok'")
@@ -52,40 +78,55 @@ CANCELLED = Fragment("status = 'cancelled'")
 
 @dataclass(frozen=True)
 class Verdict:
-    """Predicates over ended requests; neither is NULL. A request is good, undetermined or something else.
+    """Predicates over ended requests; none is NULL, and no request meets two. One that meets none is bad.
 
-    Of requests that ended ok, under TTFT ≤ 1 s and E2E ≤ 9 s:
+    Under TTFT ≤ 1 s and E2E ≤ 9 s:
 
-        TTFT 0.5 s, E2E 5 s    met both                                    good
-        TTFT NULL,  E2E 20 s   missed one                                  bad
-        TTFT NULL,  E2E 5 s    met one, and the other one is not known     undetermined
+        ok, TTFT 0.5 s, E2E 5 s          met both                                    good
+        ok, TTFT NULL, E2E 5 s           met one, and the other one is not known     undetermined
+        ok, TTFT NULL, E2E 20 s          missed one                                  bad
+        cancelled after 0.5 s            missed none before                          excused
+        cancelled after 5 s, no token    waited for longer than 1 s                  bad
     """
 
     good: Fragment
     undetermined: Fragment
+    excused: Fragment
 
 
-def verdict(thresholds: Thresholds, prefix: str) -> Verdict:
-    """Good: it ended ok and met every threshold. A latency that cannot exist (TPOT of one token) meets all."""
-    return _verdict(*_met_and_unmissed(thresholds, prefix))
+def verdict(promises: Sequence[Promise]) -> Verdict:
+    """Good for every promise that selects it; bad for one is bad. Without a promise, a request is good if it ended ok.
+
+    Undetermined for one promise and bad for none is undetermined.
+    """
+    others = [negated(selects(promise, f"slo{i}")) for i, promise in enumerate(promises)]
+    misses = [any_of(*missed(promise.thresholds).values()) for promise in promises]
+    doubts = [any_of(*_may_miss(promise.thresholds)) for promise in promises]
+    unmissed = all_of(*(any_of(other, negated(miss)) for other, miss in zip(others, misses, strict=True)))
+    met = all_of(*(any_of(other, negated(doubt)) for other, doubt in zip(others, doubts, strict=True)))
+    return Verdict(
+        good=all_of(OK, met),
+        undetermined=all_of(OK, negated(met), unmissed),
+        excused=any_of(all_of(CANCELLED, unmissed), _excluded(promises, others)),
+    )
 
 
-def verdict_for_all(slos: Sequence[Slo]) -> Verdict:
-    """Good for every SLO that selects it; without one, when it ended ok. Undetermined for one and bad for none."""
-    met: list[Fragment] = []
-    unmissed: list[Fragment] = []
-    for i, slo in enumerate(slos):
-        others = [negated(selected(slo.select, f"slo{i}"))] if slo.select else []
-        slo_met, slo_unmissed = _met_and_unmissed(slo.thresholds, f"slo{i}")
-        met.append(any_of(*others, slo_met))
-        unmissed.append(any_of(*others, slo_unmissed))
-    return _verdict(all_of(*met), all_of(*unmissed))
+def _may_miss(thresholds: Thresholds) -> list[Fragment]:
+    return [Fragment(exceeds(name, ns, if_unknown=True)) for name, ns in thresholds.given().items()]
 
 
-def _met_and_unmissed(thresholds: Thresholds, prefix: str) -> tuple[Fragment, Fragment]:
-    met = (_compared(_MET, _MET_NS, name, ns, prefix) for name, ns in thresholds.given().items())
-    return all_of(*met), negated(any_of(*missed(thresholds, prefix).values()))
+def _excluded(promises: Sequence[Promise], others: Sequence[Fragment]) -> Fragment:
+    """It failed with an error that every promise which selects it excludes, and one selects it."""
+    if not any(promise.errors.exclude for promise in promises):
+        return FALSE
+    excluded = [error_excluded(promise, f"slo{i}") for i, promise in enumerate(promises)]
+    for_each = [any_of(other, error) for other, error in zip(others, excluded, strict=True)]
+    return all_of(*for_each, negated(all_of(*others)))
 
 
-def _verdict(met: Fragment, unmissed: Fragment) -> Verdict:
-    return Verdict(all_of(OK, met), all_of(OK, negated(met), unmissed))
+def error_excluded(promise: Promise, prefix: str) -> Fragment:
+    """It failed with an error that the promise excludes."""
+    if not promise.errors.exclude:
+        return FALSE
+    name = f"{prefix}_excluded"
+    return all_of(FAILED, Fragment(f"error_type IN {{{name}:Array(String)}}", {name: list(promise.errors.exclude)}))

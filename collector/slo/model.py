@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from collector.slo.durations import parse_duration
 
 Dimension = Literal["model", "tenant", "variant", "engine", "slo_class", "vantage"]
 """The columns of `requests` and `open_requests` that an SLO selects by and the API filters by."""
+RuleColumn = Literal["model", "service", "operation", "engine", "variant", "vantage"]
+"""The columns by which a rule of the SLO file recognises requests."""
+GroupBy = Literal["tenant"]
+"""The columns by which one SLO can be a promise to each of many."""
 
 
 class SloFileError(ValueError):
@@ -70,24 +83,88 @@ class Thresholds(_Strict):
         return {name: ns for name in type(self).model_fields if (ns := getattr(self, name)) is not None}
 
 
-class Slo(_Strict):
-    """One objective: this share of the selected requests is good over this window."""
+class LabelRule(_Strict):
+    """Gives a class or a tenant to requests that carry none and have one of the listed values in every column."""
+
+    when: Annotated[dict[RuleColumn, Values], Field(min_length=1)]
+    slo_class: str = ""
+    tenant: str = ""
+
+    @model_validator(mode="after")
+    def _gives_something(self) -> LabelRule:
+        if not (self.slo_class or self.tenant):
+            msg = "name what the rule gives: slo_class or tenant"
+            raise ValueError(msg)
+        return self
+
+
+class ErrorRules(_Strict):
+    """Which failed requests an SLO judges."""
+
+    exclude: Annotated[tuple[str, ...], Field(max_length=100)] = ()
+    """Error types (`error.type`) of requests that are not judged, such as refusals of wrong input."""
+
+
+class Promise(_Strict):
+    """The rule by which requests are judged, and the requests that it is for."""
+
+    select: dict[Dimension, Values] = Field(default_factory=dict)
+    thresholds: Thresholds
+    errors: ErrorRules = ErrorRules()
+    labels: tuple[LabelRule, ...] = ()
+    """Those of the file, which `select` is applied after."""
+
+    @classmethod
+    def to_all(cls, thresholds: Thresholds) -> Promise:
+        """These thresholds for every request."""
+        return cls.model_construct(None, select={}, thresholds=thresholds, errors=ErrorRules(), labels=())
+
+
+class Slo(Promise):
+    """One objective: this share of the selected requests is good over this window.
+
+    A request that its server and its client both report is judged once: without a vantage in `select`, the server's.
+    """
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
     description: str = ""
+    owner: Annotated[str, Field(max_length=100)] = ""
+    team: Annotated[str, Field(max_length=100)] = ""
     objective: Objective
     window: DurationNs
-    select: dict[Dimension, Values] = Field(default_factory=dict)
-    thresholds: Thresholds
+    select: dict[Dimension, Values] = Field(default_factory=dict, validate_default=True)
+    group_by: Annotated[tuple[GroupBy, ...], Field(max_length=1)] = ()
+    most_groups: Annotated[int, Field(ge=1, le=500)] = 50
+    """The answer and the metrics have so many groups; the others count in the SLO's total alone."""
+
+    @field_validator("select")
+    @classmethod
+    def _one_vantage(cls, select: dict[Dimension, Values]) -> dict[Dimension, Values]:
+        return select if "vantage" in select else {**select, "vantage": ("server",)}
 
     @property
     def budget(self) -> Decimal:
         """The share of requests that may be bad."""
         return 1 - self.objective
 
+    @property
+    def hash(self) -> str:
+        """12 hex digits of the definition. Rules and a collector that differ in one have different ones."""
+        words = {"name", "description", "owner", "team"}
+        definition = self.model_dump_json(exclude=words)
+        return sha256(definition.encode()).hexdigest()[:12]
+
 
 class _SloFile(_Strict):
     slos: tuple[Slo, ...]
+    labels: Annotated[tuple[LabelRule, ...], Field(max_length=100)] = ()
+
+    @model_validator(mode="after")
+    def _labels_stand_once(self) -> _SloFile:
+        if any(slo.labels for slo in self.slos):
+            msg = "labels stand beside slos, at the top of the file, and hold for all SLOs"
+            raise ValueError(msg)
+        return self
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> _SloFile:
@@ -121,9 +198,10 @@ def load_slos(path: Path) -> tuple[Slo, ...]:
         msg = f"{path}: is not YAML: {error}"
         raise SloFileError(msg) from error
     try:
-        return _SloFile.model_validate(content).slos
+        file = _SloFile.model_validate(content)
     except ValidationError as error:
         raise SloFileError("\n".join(f"{path}: {line}" for line in describe(error))) from None
+    return tuple(slo.model_copy(update={"labels": file.labels}) for slo in file.slos)
 
 
 def describe(error: ValidationError) -> list[str]:

@@ -61,20 +61,26 @@ def ingest_status():
 
 
 @pytest.fixture
-def app_and_counters(rows, slos_file, clock, ingest_status, tmp_path):
+def app_and_live(rows, slos_file, clock, ingest_status, tmp_path):
     slos = load_slos(slos_file)
     return build_api(rows.store, slos, ingest_status, lost_after_s=30.0, data_dir=tmp_path, clock=clock)
 
 
 @pytest.fixture
-def app(app_and_counters):
-    return app_and_counters[0]
+def app(app_and_live):
+    return app_and_live[0]
 
 
 @pytest.fixture
-def on_segment(app_and_counters):
+def live(app_and_live):
+    """The state behind /metrics. A test refreshes it; the collector does so in the background."""
+    return app_and_live[1]
+
+
+@pytest.fixture
+def on_segment(live):
     """Tells the API that a segment is in the store, as the writer does."""
-    return app_and_counters[1].on_segment
+    return live.counters.on_segment
 
 
 @pytest.fixture

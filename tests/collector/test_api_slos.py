@@ -15,7 +15,7 @@ DAY = 24 * HOUR
 def test_an_slo_without_requests_promises_nothing_false(api):
     chat, everything = api("slos")["slos"]
     assert (chat["name"], chat["objective"], chat["window_s"]) == ("chat", 0.95, 30 * 86400.0)
-    assert chat["select"] == {"slo_class": ["chat"]}
+    assert chat["select"] == {"slo_class": ["chat"], "vantage": ["server"]}
     assert chat["thresholds"] == {"ttft_s": 0.5, "tpot_s": 0.1, "e2e_s": None}
     assert (chat["attainment"], chat["budget_left"], chat["firing"]) == (None, None, None)
     assert [(b["name"], b["threshold"], b["short_burn"]) for b in chat["burn"]] == [
@@ -53,7 +53,7 @@ def test_counts_by_window_attainment_and_budget(api, rows):
 
     budget = Fraction(5, 100)
     assert slo["requests"] == {
-        "total": 35, "ok": 21, "good": 14, "undetermined": 0, "failed": 7, "cancelled": 7, "in_flight": 1,
+        "total": 35, "ok": 21, "good": 14, "undetermined": 0, "failed": 7, "cancelled": 7, "excused": 7, "in_flight": 1,
         "in_flight_violations": 1, "lost": 1,
     }  # fmt: skip
     assert slo["attainment"] == pytest.approx(float(1 - judged(30 * DAY)))

@@ -81,7 +81,7 @@ def test_the_stated_errors_are_those_of_repeated_samples():
         kept_good = int(generator.binomial(np.count_nonzero(~is_bad), 0.1))
         bad = int(np.count_nonzero(is_bad))
         counts = Counts(total=10 * kept_good + bad, ok=0, good=10 * kept_good, undetermined=0, failed=0, cancelled=0,
-                        in_flight=0, in_flight_violations=0, lost=0)  # fmt: skip
+                        excused=0, in_flight=0, in_flight_violations=0, lost=0)  # fmt: skip
         variance = 10 * 9 * kept_good
         stated = Errors.of(counts, total_variance=variance, good_variance=variance, judged_variance=variance)
         estimates.append(counts.attainment)
@@ -90,7 +90,7 @@ def test_the_stated_errors_are_those_of_repeated_samples():
 
 
 def test_the_error_of_an_attainment_counts_good_and_bad_by_their_distance_from_it():
-    counts = Counts(total=100, ok=0, good=80, undetermined=0, failed=0, cancelled=0, in_flight=0,
+    counts = Counts(total=100, ok=0, good=80, undetermined=0, failed=0, cancelled=0, excused=0, in_flight=0,
                     in_flight_violations=0, lost=0)  # fmt: skip
     errors = Errors.of(counts, total_variance=90.0, good_variance=50.0, judged_variance=90.0)
     assert errors.attainment == pytest.approx(sqrt(0.2**2 * 50 + 0.8**2 * 40) / 100)
@@ -117,7 +117,7 @@ def test_weighted_numbers_are_sums_of_weights(api, rows):
     rows.requests(ended)
     answer = api("goodput", **GIVEN)
     assert answer["requests"] == {
-        "total": 22, "ok": 19, "good": 10, "undetermined": 5, "failed": 1, "cancelled": 2, "in_flight": 0,
+        "total": 22, "ok": 19, "good": 10, "undetermined": 5, "failed": 1, "cancelled": 2, "excused": 2, "in_flight": 0,
         "in_flight_violations": 0, "lost": 0,
     }  # fmt: skip
     assert answer["attainment"] == 10 / 15
@@ -173,19 +173,22 @@ def test_a_weight_that_cannot_be_one_is_not_used(rows, sent, weight):
     assert rows.store.query("SELECT weight FROM requests").result_rows == [(weight,)]
 
 
-def test_counters_add_weights(api, rows, on_segment):
+def test_counters_add_weights(api, rows, on_segment, live):
     rows.requests(
         [{"weight": 10.0, "ttft_ns": 100 * MS, "tpot_ns": 1.0, "slo_class": "chat", "segment": "a", "ingested_at": NOW},
          {"weight": 2.5, "ttft_ns": 900 * MS, "slo_class": "chat", "segment": "a", "ingested_at": NOW}]
     )  # fmt: skip
     on_segment("a")
+    live.refresh()
+    api.client.get("/metrics")
+    live.refresh()
     page = api.client.get("/metrics").text
     lines = dict(line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#"))
 
     def value(name, *labels):
         return [float(n) for key, n in lines.items() if key.startswith(name) and all(label in key for label in labels)]
 
-    assert value("tokentrail_requests_total") == [12.5]
+    assert value("tokentrail_requests_total", 'status="ok"') == [12.5]
     assert value("tokentrail_tokens_total", 'type="output"') == [125.0]
     assert value("tokentrail_slo_requests_total", "chat") == [12.5]
     assert value("tokentrail_slo_good_requests_total", "chat") == [10.0]

@@ -56,7 +56,9 @@ def test_the_last_step_is_looked_for_in_minutes_and_then_in_a_day(rows):
         rows.step(start=NOW - ago, instance=instance)
         rows.open(start=NOW - 60 * SECOND, seen=NOW, instance=instance)
     rows.open(start=NOW - 60 * SECOND, seen=NOW, instance="none")
-    found = read_in_flight(Queries(rows.store), TRUE, start_ns=NOW, end_ns=NOW, lost_after_ns=30 * SECOND)
+    found = read_in_flight(
+        Queries(rows.store), TRUE, start_ns=NOW, end_ns=NOW, lost_after_ns=30 * SECOND, heard_until_ns=NOW
+    )
     last = {process[1]: int(ns) for process, ns in zip(found.processes, found.last_step_ns, strict=True)}
     assert last == {"new": NOW - SECOND, "old": NOW - 7200 * SECOND, "ancient": 0, "later": 0, "none": 0}
     stuck = {found.processes[i][1] for i in np.flatnonzero(found.no_progress)}
@@ -68,12 +70,14 @@ def test_an_announcement_is_taken_back_by_an_end_that_is_stored_apart_from_it(ro
     left = [rows.open(start=NOW - 100 * SECOND, seen=NOW - i) for i in range(3)]
     rows.request(trace_id=left[1]["trace_id"], ended=NOW - SECOND, e2e=101 * SECOND)
     rows.request(trace_id=left[2]["trace_id"], span_id="00000000000000bb", ended=NOW - SECOND)
-    found = read_in_flight(Queries(rows.store), TRUE, start_ns=NOW, end_ns=NOW, lost_after_ns=30 * SECOND)
+    found = read_in_flight(
+        Queries(rows.store), TRUE, start_ns=NOW, end_ns=NOW, lost_after_ns=30 * SECOND, heard_until_ns=NOW
+    )
     assert sorted(key.hex() for key in found.columns["trace_id"]) == [left[0]["trace_id"], left[2]["trace_id"]]
 
 
 def test_nothing_in_flight_asks_for_no_steps(rows):
-    found = read_in_flight(Queries(rows.store), TRUE, start_ns=NOW, end_ns=NOW, lost_after_ns=1)
+    found = read_in_flight(Queries(rows.store), TRUE, start_ns=NOW, end_ns=NOW, lost_after_ns=1, heard_until_ns=NOW)
     assert (found.size, found.processes) == (0, [])
     assert found.bad(Thresholds(ttft="1s")).tolist() == []
 

@@ -1,5 +1,7 @@
 import re
 import subprocess
+from collections import defaultdict
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from prometheus_client.samples import Exemplar
 
 from collector.exposition import metrics, store_counters
 from collector.exposition.series import Histogram
+from collector.in_flight import InFlight
 from collector.sql.queries import Queries
 from tests.collector.rows import NOW, SECOND, trace_id
 
@@ -21,23 +24,36 @@ CHAT = {"slo_class": "chat", "e2e": SECOND, "ttft_ns": 100 * MS, "tpot_ns": 10.0
 
 
 @pytest.fixture
-def client(app):
-    return TestClient(app)
+def client(app, live):
+    """Everything that was stored by now is exposed, and an earlier scrape has seen all series."""
+    client = TestClient(app)
+    get = client.get
+    serial = count()
+
+    def refreshed(*args, **kwargs):
+        live.counters.on_segment(f"rows-{next(serial)}")
+        live.refresh()
+        get(*args, **kwargs)
+        live.refresh()
+        return get(*args, **kwargs)
+
+    client.get = refreshed
+    return client
+
+
+def samples_of(answer):
+    """Samples by name and labels, through the independent parser."""
+    assert answer.status_code == 200, answer.text
+    return {
+        (s.name, *(f"{k}={v}" for k, v in sorted(s.labels.items()))): s.value
+        for family in parse_openmetrics(answer.text)
+        for s in family.samples
+    }
 
 
 @pytest.fixture
 def scrape(client):
-    def scrape():
-        """Samples by name and labels, through the independent parser."""
-        answer = client.get("/metrics", headers=OPENMETRICS)
-        assert answer.status_code == 200, answer.text
-        return {
-            (s.name, *(f"{k}={v}" for k, v in sorted(s.labels.items()))): s.value
-            for family in parse_openmetrics(answer.text)
-            for s in family.samples
-        }
-
-    return scrape
+    return lambda: samples_of(client.get("/metrics", headers=OPENMETRICS))
 
 
 @pytest.fixture
@@ -58,7 +74,9 @@ def arrive(rows, on_segment, clock):
 
 
 def slo(samples, name="chat"):
-    return tuple(samples[f"tokentrail_slo_{kind}_total", f"slo={name}"] for kind in ("requests", "good_requests"))
+    return tuple(
+        samples[f"tokentrail_slo_{kind}_total", f"slo={name}", "tenant="] for kind in ("requests", "good_requests")
+    )
 
 
 def test_slo_counters_start_at_zero_and_grow_by_what_arrives(scrape, arrive, clock):
@@ -78,36 +96,80 @@ def test_slo_counters_start_at_zero_and_grow_by_what_arrives(scrape, arrive, clo
     assert samples["tokentrail_slo_objective_ratio", "slo=chat"] == 0.95
 
 
-def test_nothing_piles_up_when_nobody_scrapes(app, arrive, scrape, monkeypatch):
-    asked = []
-    ask = store_counters.StoreCounters._count_segments
-    monkeypatch.setattr(store_counters.StoreCounters, "_count_segments", lambda self: (asked.append(1), ask(self))[1])
-    for _ in range(store_counters.MOST_PENDING):
-        arrive(CHAT)
-    assert len(asked) == 1
-    assert slo(scrape()) == (store_counters.MOST_PENDING, store_counters.MOST_PENDING)
-
-
-def test_a_store_that_fails_costs_a_scrape_and_no_count(app, rows, arrive, scrape, monkeypatch):
+def test_a_store_that_fails_costs_no_scrape_and_no_count(rows, arrive, live, client, scrape, monkeypatch):
+    arrive({"slo_class": "chat"} | CHAT)
+    before = scrape()
     arrive(CHAT)
     monkeypatch.setattr(rows.store, "query", lambda *_: (_ for _ in ()).throw(DatabaseError("memory")))
-    answer = TestClient(app, raise_server_exceptions=False).get("/metrics")
-    assert (answer.status_code, answer.headers["content-type"]) == (500, "application/problem+json")
+    live.try_refresh()
+    assert live.store_up is False
     monkeypatch.undo()
-    assert slo(scrape()) == (1, 1)
+    assert (slo(before), slo(scrape())) == ((1, 1), (2, 2))
 
 
-def test_while_the_store_is_away_the_page_has_the_collector_itself_and_counts_nothing(app, rows, arrive, scrape):
+def test_while_the_store_is_away_the_page_keeps_the_last_state_and_says_its_age(app, rows, arrive, live, scrape, clock):
+    arrive(CHAT)
+    scrape()
     arrive(CHAT)
     rows.store.refuse("away")
-    samples = scrape()
-    rows.store.admit()
-    assert {name for name, *_ in samples if not name.startswith("tokentrail_collector_")} == set()
-    assert samples["tokentrail_collector_store_up",] == 0
-    assert samples["tokentrail_collector_payloads_received_total",] == 0
-    samples = scrape()
+    try:
+        clock.now += 90 * SECOND
+        live.try_refresh()
+        samples = samples_of(TestClient(app).get("/metrics", headers=OPENMETRICS))
+    finally:
+        rows.store.admit()
     assert slo(samples) == (1, 1)
+    assert samples["tokentrail_collector_store_up",] == 0
+    assert samples["tokentrail_collector_state_timestamp_seconds",] == NOW / SECOND
+    samples = scrape()
+    assert slo(samples) == (2, 2)
     assert samples["tokentrail_collector_store_up",] == 1
+    assert samples["tokentrail_collector_state_timestamp_seconds",] == NOW / SECOND + 90
+
+
+def test_an_idle_refresh_and_a_scrape_ask_the_store_for_nothing(app, rows, arrive, scrape, live, clock, monkeypatch):
+    rows.step(start=NOW - SECOND, running=3)
+    arrive(CHAT)
+    first = scrape()
+    asked = []
+    ask = rows.store.query
+    monkeypatch.setattr(rows.store, "query", lambda *a: (asked.append(a[0]), ask(*a))[1])
+    clock.now += 10 * SECOND
+    live.refresh()
+    assert samples_of(TestClient(app).get("/metrics", headers=OPENMETRICS)).keys() == first.keys()
+    assert asked == []
+    clock.now += 60 * SECOND
+    live.refresh()
+    assert asked, "the numbers of SLOs move with time"
+    clock.now += 300 * SECOND
+    live.refresh()
+    process = ("service_instance_id=i-1", "service_name=engine")
+    assert ("tokentrail_requests_running", *process) in first
+    assert ("tokentrail_requests_running", *process) not in scrape()
+
+
+def test_a_series_is_0_in_the_first_scrape_that_has_it(app, arrive, live):
+    def seen():
+        live.refresh()
+        samples = samples_of(TestClient(app).get("/metrics", headers=OPENMETRICS))
+        names = (
+            "tokentrail_requests_total",
+            "tokentrail_requests_created",
+            "gen_ai_server_request_duration_seconds_count",
+        )
+        return [max((n for key, n in samples.items() if key[0] == name), default=None) for name in names]
+
+    live.refresh()
+    assert seen() == [None, None, None]
+    arrive(CHAT, CHAT)
+    assert seen() == [0, NOW / SECOND, 0]
+    assert seen() == [2, NOW / SECOND, 2]
+
+
+def test_an_announcement_gives_birth_to_the_counters_of_its_request(rows, scrape):
+    rows.open(start=NOW - SECOND, seen=NOW, tenant="rare")
+    found = [n for key, n in scrape().items() if key[0] == "tokentrail_requests_total" and "tenant=rare" in key]
+    assert found == [0, 0, 0]
 
 
 def test_while_the_store_is_away_the_api_says_so_and_when_to_come_again(app, rows):
@@ -132,18 +194,18 @@ class TestUnknown:
     UNDETERMINED = "tokentrail_slo_undetermined_requests_total"
 
     def test_an_undetermined_request_is_counted_apart(self, scrape, arrive):
-        assert scrape()[self.UNDETERMINED, "slo=chat"] == 0
+        assert scrape()[self.UNDETERMINED, "slo=chat", "tenant="] == 0
         arrive(CHAT, *[CHAT | self.NO_USAGE] * 10, CHAT | self.NO_USAGE | {"status": "cancelled"})
         samples = scrape()
-        assert (slo(samples), samples[self.UNDETERMINED, "slo=chat"]) == ((1, 1), 10)
-        assert (slo(samples, "all"), samples[self.UNDETERMINED, "slo=all"]) == ((11, 11), 0)
+        assert (slo(samples), samples[self.UNDETERMINED, "slo=chat", "tenant="]) == ((1, 1), 10)
+        assert (slo(samples, "all"), samples[self.UNDETERMINED, "slo=all", "tenant="]) == ((11, 11), 0)
 
     def test_one_that_was_bad_in_flight_is_not_counted_again(self, scrape, arrive, rows):
         hung = rows.open(start=NOW - 2 * SECOND, seen=NOW, slo_class="chat")
         assert slo(scrape()) == (1, 0)
         arrive(CHAT | self.NO_USAGE | {"trace_id": hung["trace_id"]})
         samples = scrape()
-        assert (slo(samples), samples[self.UNDETERMINED, "slo=chat"]) == ((1, 0), 0)
+        assert (slo(samples), samples[self.UNDETERMINED, "slo=chat", "tenant="]) == ((1, 0), 0)
 
     def test_tokens_that_nobody_reports_have_no_series(self, scrape, arrive):
         def tokens(model):
@@ -175,17 +237,17 @@ class TestInFlight:
         assert samples["tokentrail_slo_in_flight_violations", "slo=chat"] == 0
         assert samples["tokentrail_requests_in_flight", "service_instance_id=i-1", "service_name=engine"] == 0
 
-    def test_a_request_that_ends_during_a_scrape_is_counted_once(self, scrape, arrive, rows, app_and_counters):
+    def test_a_request_that_ends_during_a_scrape_is_counted_once(self, scrape, arrive, rows, live):
         hung = rows.open(start=NOW - 2 * SECOND, seen=NOW, slo_class="chat")
-        counters = app_and_counters[1]
-        count = counters._count_segments
+        counters = live.counters
+        count_segments = counters.count_segments
 
         def ends_first():
-            counters._count_segments = count
+            counters.count_segments = count_segments
             arrive(CHAT | {"trace_id": hung["trace_id"], "e2e": 2 * SECOND, "ttft_ns": 2 * SECOND})
-            count()
+            count_segments()
 
-        counters._count_segments = ends_first
+        counters.count_segments = ends_first
         assert slo(scrape()) == (1, 0)
         assert slo(scrape()) == (1, 0)
 
@@ -211,13 +273,31 @@ class TestInFlight:
         clock.now = NOW + 200 * SECOND
         assert slo(scrape()) == (1, 0)
         arrive(CHAT | {"trace_id": lost["trace_id"]})
+        assert slo(scrape()) == (1, 1), "it was good after all: none is bad"
+        arrive(CHAT | {"trace_id": lost["trace_id"]})
+        assert slo(scrape()) == (1, 1)
+
+    def test_an_end_that_arrives_in_two_payloads_is_counted_once(self, scrape, arrive, rows):
+        hung = rows.open(start=NOW - 2 * SECOND, seen=NOW, slo_class="chat")
+        assert slo(scrape()) == (1, 0)
+        end = CHAT | {"trace_id": hung["trace_id"], "ttft_ns": SECOND}
+        arrive(end, end)
+        arrive(end, CHAT)
+        assert slo(scrape()) == (2, 1)
+
+    def test_one_that_comes_back_too_late_stays_bad(self, scrape, arrive, rows, clock):
+        clock.now = NOW + 60 * SECOND
+        scrape()
+        lost = rows.open(start=NOW + 30 * SECOND, seen=NOW + 31 * SECOND, slo_class="chat", ttft_ns=MS, output_tokens=1)
+        clock.now = NOW + 65 * SECOND
+        assert slo(scrape()) == (1, 0)
+        arrive(CHAT | {"trace_id": lost["trace_id"], "ttft_ns": SECOND})
         assert slo(scrape()) == (1, 0)
 
-    def test_silence_before_the_collector_listened_is_not_held_against_an_engine(self, scrape, rows, clock):
-        rows.open(start=NOW - 50 * SECOND, seen=NOW - 25 * SECOND)
-        clock.now = NOW + 10 * SECOND
+    def test_what_was_lost_before_the_counters_began_is_not_theirs(self, scrape, rows, clock):
+        rows.open(start=NOW - 900 * SECOND, seen=NOW - 800 * SECOND)
         assert slo(scrape(), "all") == (0, 0)
-        rows.open(start=NOW - 900 * SECOND, seen=NOW - 800 * SECOND)  # given up by a process before this one
+        rows.open(start=NOW - 50 * SECOND, seen=NOW - 25 * SECOND)
         clock.now = NOW + 31 * SECOND
         assert slo(scrape(), "all") == (1, 0)
 
@@ -248,7 +328,8 @@ def test_histograms_hold_exactly_the_requests_that_ended_ok(scrape, arrive):
     assert 60.0 in buckets("gen_ai_server_request_duration_seconds")  # an SLO's threshold, which no convention advises
     labels = [f"{name}={value}" for name, value in sorted(
         {"gen_ai_request_model": "m", "engine": "tokentrail", "service_name": "engine", "variant": "baseline",
-         "tenant": "", "slo_class": "", "vantage": "server"}.items())]  # fmt: skip
+         "tenant": "", "slo_class": "", "vantage": "server", "gen_ai_operation_name": "chat",
+         "gen_ai_provider_name": "tokentrail"}.items())]  # fmt: skip
     assert samples["gen_ai_server_time_to_first_token_seconds_count", *labels] == 10
     assert samples["gen_ai_server_time_to_first_token_seconds_sum", *labels] == pytest.approx(sum(ttft))
     assert samples["tokentrail_requests_total", *sorted([*labels, "status=ok"])] == 10
@@ -303,24 +384,60 @@ def test_engine_state_events_and_cold_starts(scrape, arrive, rows, clock):
     assert samples["tokentrail_cold_start_last_end_timestamp_seconds", *process] == NOW / SECOND - 7
 
 
-def test_label_sets_are_bounded_and_what_is_idle_makes_room(scrape, arrive, clock, monkeypatch, rows):
+def test_label_sets_are_bounded_and_what_is_idle_makes_room(arrive, clock, monkeypatch, rows):
     monkeypatch.setattr(store_counters, "MOST_LABEL_SETS", 3)
-    fresh = store_counters.StoreCounters(Queries(rows.store), [], lost_after_ns=30 * SECOND, clock=clock)
-    fresh.on_segment(arrive(*({"tenant": f"t{i}"} for i in range(5)), {"tenant": "t0"}))
-    fresh.update()
+    fresh = store_counters.StoreCounters(Queries(rows.store), [], clock=clock)
+    nothing = InFlight.nothing()
+
+    def add(*requests):
+        fresh.on_segment(arrive(*requests))
+        fresh.count_segments()
+        fresh.count_in_flight(nothing, clock())
 
     def totals():
-        return {labels[4]: n for labels, n in fresh._series.counters[metrics.REQUESTS].items()}
+        counted = defaultdict(int)
+        for labels, n in fresh._series.counters[metrics.REQUESTS].items():
+            counted[labels[6]] += n
+        return counted
 
+    add(*({"tenant": f"t{i}"} for i in range(5)), {"tenant": "t0"})
     assert sum(totals().values()) == 6
     assert totals()["other"] in (2, 3)
     assert fresh._series.counters[metrics.OVERFLOW][()] == totals()["other"]
     clock.now += store_counters.IDLE_NS + SECOND
-    fresh.update()
-    assert totals().keys() == {"other"}
-    fresh.on_segment(arrive({"tenant": "late"}))
-    fresh.update()
+    add()
+    add({"tenant": "late"})
     assert totals()["late"] == 1
+
+
+def test_a_tenant_with_a_request_a_day_keeps_its_counter(arrive, clock, scrape):
+    def of(tenant):
+        return [n for key, n in scrape().items() if key[0] == "tokentrail_requests_total" and
+                {f"tenant={tenant}", "status=ok"} <= {*key}]  # fmt: skip
+
+    for n in range(1, 4):
+        arrive({"tenant": "rare"})
+        assert of("rare") == [n]
+        clock.now += 86_400 * SECOND
+    clock.now += 30 * 86_400 * SECOND
+    assert of("rare") == []
+
+
+def test_a_failure_has_a_duration_and_a_type(arrive, scrape):
+    arrive({"status": "error", "error_type": "timeout", "e2e": SECOND}, {"status": "error"}, {})
+    counts = {key: n for key, n in scrape().items() if key[0] == "gen_ai_server_request_duration_seconds_count"}
+    by_type = {part[11:]: n for key, n in counts.items() for part in key if part.startswith("error_type=")}
+    assert by_type == {"": 1, "_OTHER": 1, "timeout": 1}
+
+
+def test_processes_beyond_the_limit_add_up(rows, scrape, monkeypatch, live):
+    monkeypatch.setattr(live.counters._processes, "limit", 2)
+    for i in range(5):
+        rows.step(start=NOW - SECOND, instance=f"i-{i}", running=3)
+        rows.open(start=NOW - SECOND, seen=NOW, instance=f"i-{i}")
+    samples = scrape()
+    for name, n in (("running", 9), ("in_flight", 3)):
+        assert samples[f"tokentrail_requests_{name}", "service_instance_id=other", "service_name=other"] == n
 
 
 @pytest.fixture

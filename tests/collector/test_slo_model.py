@@ -65,10 +65,10 @@ def test_the_shipped_file():
         Decimal("0.05"),
         30 * 86400 * SECOND,
     )
-    assert chat.select == {"slo_class": ("chat",)}
+    assert chat.select == {"slo_class": ("chat", ""), "vantage": ("server",)}
     assert chat.thresholds.given() == {"ttft": 500_000_000, "tpot": 100_000_000}
     assert completion.thresholds.ttft == 100_000_000
-    assert (everything.select, everything.thresholds.given()) == ({}, {"e2e": 60 * SECOND})
+    assert (everything.select, everything.thresholds.given()) == ({"vantage": ("server",)}, {"e2e": 60 * SECOND})
 
 
 GOOD = {"name": "a", "objective": "'0.9'", "window": "30d", "thresholds": "{e2e: 1s}"}

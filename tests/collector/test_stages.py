@@ -7,6 +7,7 @@ import grpc
 import httpx
 import pytest
 
+from collector.exposition import Live
 from collector.http_server import HttpServer
 from collector.receive.checked import ItemLimits
 from collector.receive.grpc import GrpcReceiver
@@ -272,6 +273,7 @@ def test_the_service_starts_against_the_flow_and_stops_with_it(service):
         "logs writer",
         "metrics writer",
         "joiner",
+        "metrics",
         "retention",
         "store opener",
         "api",
@@ -282,6 +284,7 @@ def test_the_service_starts_against_the_flow_and_stops_with_it(service):
         GroupCommit,
         Writer,
         Joiner,
+        Live,
         Expiry,
         StoreOpener,
     }

@@ -40,7 +40,7 @@ from tests.support.collector import Collector
 ROOT = Path(__file__).parents[2]
 
 OUTSIDE = {".git", ".venv", ".demo"}
-THEIR_OWN = {"docker-compose.override.yml", "config.json", "keys.json"}
+THEIR_OWN = {"docker-compose.override.yml", "config.json", "keys.json", "counters.json"}
 """File names that the documentation gives to files of the reader, of a data folder or of Hugging Face."""
 
 

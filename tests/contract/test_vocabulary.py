@@ -49,7 +49,7 @@ class TestDimensions:
         assert set(DIMENSIONS) <= set(columns.split(", "))
 
     def test_metrics_of_requests_have_them_as_labels(self):
-        assert set(metrics.REQUEST_LABELS.values()) == {*DIMENSIONS, "service"}
+        assert set(metrics.REQUEST_LABELS.values()) == {*DIMENSIONS, "service", "operation"}
         for query in ("segment_requests", "segment_histograms"):
             selected = re.search(r"^SELECT\n    (.*),$", (SQL / "queries" / f"{query}.sql").read_text(), re.MULTILINE)
             assert set(metrics.REQUEST_LABELS.values()) <= set(selected[1].split(", "))
@@ -99,7 +99,7 @@ def test_each_threshold_has_a_histogram():
 
 def test_the_cli_counts_the_bad_as_the_collector_does():
     requests = Counts(
-        total=1000, ok=800, good=700, undetermined=60, failed=150, cancelled=50,
+        total=1000, ok=800, good=700, undetermined=60, failed=150, cancelled=50, excused=40,
         in_flight=9, in_flight_violations=7, lost=4,
     )  # fmt: skip
     slo = {

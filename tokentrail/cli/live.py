@@ -31,7 +31,7 @@ def slos(answers: Sequence[Mapping[str, Any]]) -> Table:
     table = Table("SLO", "objective", "attainment", "good", "bad", "budget left", "fires", box=None, header_style="dim")
     for slo in answers:
         r = slo["requests"]
-        judged = r["total"] - r["cancelled"] - r["undetermined"] + r["in_flight_violations"] + r["lost"]
+        judged = r["total"] - r["excused"] - r["undetermined"] + r["in_flight_violations"] + r["lost"]
         missed = slo["attainment"] is not None and slo["attainment"] < slo["objective"]
         table.add_row(
             slo["name"],

@@ -1,0 +1,170 @@
+"""Reads the store in the background, so that a scrape is answered from memory."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from prometheus_client import Metric as Family
+
+from collector.exposition import metrics
+from collector.exposition.present import Processes, expose_samples, expose_slos, expose_tables
+from collector.exposition.series import Series
+from collector.exposition.store_counters import SECOND_NS, StoreCounters
+from collector.slo.model import Slo
+from collector.sql.queries import Queries
+from collector.store.store import StoreUnavailableError
+from collector.store.usage import Usage
+
+if TYPE_CHECKING:
+    from collector.api.slos import SloOut
+
+logger = logging.getLogger(__name__)
+
+LEAST_PAUSE_S: Final = 1.0
+MOST_PAUSE_S: Final = 15.0
+_SHARE: Final = 20
+"""A pause is this many times as long as the refresh before it, so that refreshes take 5 % of the time at most."""
+EVALUATE_EVERY_NS: Final = 60 * SECOND_NS
+READ_TABLES_EVERY_NS: Final = 15 * SECOND_NS
+READ_SAMPLES_EVERY_NS: Final = 5 * SECOND_NS
+
+
+class Live:
+    """The metrics of requests, SLOs, engine processes and the store, as of the latest refresh.
+
+    `refresh` counts first, then writes the counters down, then publishes them. It asks the store only when a segment
+    was stored since, when requests are in flight, or when other collectors write to the store too. When the store
+    fails, the state before stays, and `state_at_s` tells its age.
+    """
+
+    name = "metrics"
+
+    def __init__(
+        self,
+        counters: StoreCounters,
+        processes: Processes,
+        queries: Queries,
+        usage: Usage,
+        slos: Sequence[Slo],
+        evaluate: Callable[[], list[SloOut]],
+        *,
+        clock: Callable[[], int],
+        heard_until: Callable[[], int],
+        shared_store: bool,
+    ) -> None:
+        self.counters = counters
+        self._processes = processes
+        self._queries = queries
+        self._usage = usage
+        self._slos = slos
+        self._evaluate = evaluate
+        self._clock = clock
+        self._heard_until = heard_until
+        self._shared_store = shared_store
+        self._refreshing = threading.Lock()
+        self._tables, self._tables_at_ns = Series(), 0
+        self._samples, self._samples_at_ns = Series(), 0
+        self._of_slos, self._evaluated_ns = Series(), 0
+        self._evaluation_s = 0.0
+        self._is_behind = True
+        self._scraped = False
+        self._keys: set[Any] = set()
+        self.families: tuple[list[Family], list[Family]] = counters.families()[0], []
+        """What was published last: counters, which change only when something happens, and gauges."""
+        self.state_at_s = 0.0
+        self.store_up = False
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+
+    def start(self) -> None:
+        """Begin to refresh."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Refresh once more, which counts what was stored last; False when that is not done in time."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive() and not self.counters.pending
+
+    def _run(self) -> None:
+        while True:
+            stopping = self._stopping.is_set()
+            began_s = time.monotonic()
+            self.try_refresh()
+            if stopping:
+                return
+            pause_s = (time.monotonic() - began_s) * _SHARE
+            self._stopping.wait(min(max(pause_s, LEAST_PAUSE_S), MOST_PAUSE_S))
+
+    def try_refresh(self) -> None:
+        """Refresh; an error is logged, and the state stays as it was."""
+        try:
+            self.refresh()
+        except StoreUnavailableError as error:
+            self.store_up = False
+            logger.warning("the metrics of requests and engines stay as they were: %s", error)
+        except Exception:
+            self.store_up = False
+            logger.exception("the metrics of requests and engines stay as they were")
+
+    def refresh(self) -> None:
+        """Bring everything up to date; raises the store's errors."""
+        with self._refreshing:
+            now, heard_until = self._clock(), self._heard_until()
+            if self.counters.pending or self._shared_store or self._processes.has_open_requests:
+                self._is_behind = True
+            if has_news := self._is_behind:
+                # Segments first: a request that ends in between is then in flight no more, and is not counted twice.
+                self.counters.count_segments()
+                self._processes.read(now_ns=now, heard_until_ns=heard_until, since_ns=self.counters.lost_since_ns)
+                self._is_behind = False
+            in_flight = self._processes.in_flight(now_ns=now, heard_until_ns=heard_until)
+            self.counters.count_in_flight(in_flight, heard_until)
+            gauges = Series()
+            self._processes.expose(gauges, self.counters, in_flight, now_ns=now)
+            if now - self._tables_at_ns >= READ_TABLES_EVERY_NS:
+                tables = Series()
+                expose_tables(tables, self._usage)
+                self._tables, self._tables_at_ns = tables, now
+            if now - self._samples_at_ns >= READ_SAMPLES_EVERY_NS:
+                samples = Series()
+                expose_samples(samples, self._queries, now_ns=now)
+                self._samples, self._samples_at_ns = samples, now
+            has_news |= self._evaluate_slos(now)
+            self.counters.save()
+            if self._scraped:
+                has_news |= self.counters.scraped(self._keys)
+            counted = self.families[0]
+            if has_news:
+                counted, self._keys = self.counters.families()
+                self._scraped = False
+            self.families = (
+                counted,
+                [f for s in (gauges, self._tables, self._samples, self._of_slos) for f in s.families()],
+            )
+            self.state_at_s = now / SECOND_NS
+            self.store_up = True
+
+    def scraped(self, counted: list[Family]) -> None:
+        """A scrape has seen these families, if they are still those that were published last."""
+        self._scraped |= counted is self.families[0]
+
+    def _evaluate_slos(self, now: int) -> bool:
+        pause_ns = max(EVALUATE_EVERY_NS, round(self._evaluation_s * _SHARE * SECOND_NS))
+        if self._evaluated_ns and now - self._evaluated_ns < pause_ns:
+            return False
+        began_s = time.monotonic()
+        series = Series()
+        for slo in self._slos:
+            series.set(metrics.SLO_INFO, (slo.name, slo.hash, slo.owner, slo.team), 1)
+            series.set(metrics.SLO_OBJECTIVE, (slo.name,), float(slo.objective))
+        expose_slos(series, self._evaluate())
+        series.set(metrics.SLO_EVALUATED, (), now / SECOND_NS)
+        self._of_slos, self._evaluated_ns = series, now
+        self._evaluation_s = time.monotonic() - began_s
+        return True

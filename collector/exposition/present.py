@@ -1,0 +1,146 @@
+"""Gauges of `/metrics`: the present state of engine processes, the numbers of SLOs, and the store's disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from collector.exposition import metrics
+from collector.exposition.series import Series
+from collector.exposition.store_counters import SECOND_NS, StoreCounters
+from collector.in_flight import InFlight, judge_in_flight, last_steps
+from collector.samples.present import processes
+from collector.slo.durations import format_duration
+from collector.sql.fragment import TRUE
+from collector.sql.queries import Queries
+from collector.store.usage import Usage
+
+if TYPE_CHECKING:
+    from collector.api.slos import Evaluation, SloOut
+
+RECENT_NS: Final = 300 * SECOND_NS
+"""The present state of an engine process is its newest step, if that is not older than this."""
+_LATE_NS: Final = 60 * SECOND_NS
+"""Steps are looked for that began so long before the time up to which they were read."""
+_MEMORY_NS: Final = 24 * 3600 * SECOND_NS
+_MOST_SAMPLED: Final = 1000
+"""Most processes with samples on one page."""
+_ENGINE_METRICS: Final = {
+    "running": metrics.ENGINE_RUNNING,
+    "waiting": metrics.ENGINE_WAITING,
+    "generation_tokens": metrics.ENGINE_GENERATION_TOKENS,
+    "preemptions": metrics.ENGINE_PREEMPTIONS,
+    "kv_usage": metrics.ENGINE_KV_USAGE,
+}
+"""By common name."""
+
+
+class Processes:
+    """Remembers the last step of every engine process, so that none of the stored steps is read twice."""
+
+    def __init__(self, queries: Queries, *, lost_after_ns: int) -> None:
+        self._queries = queries
+        self._lost_after_ns = lost_after_ns
+        self._newest: dict[tuple[str, str], dict[str, Any]] = {}
+        self._began_ns: dict[tuple[str, str], int] = {}
+        self._read_until_ns = 0
+        self._open: Mapping[str, Sequence[Any]] | None = None
+
+    def read(self, *, now_ns: int, heard_until_ns: int, since_ns: int) -> None:
+        """Read the steps that came since the last call, and the requests in flight that were not lost before a time."""
+        bounds = {"start_ns": max(now_ns - RECENT_NS, self._read_until_ns - _LATE_NS), "end_ns": now_ns}
+        for row in self._queries.rows("newest_steps", {"process_filter": TRUE}, **bounds):
+            process = row["service"], row["instance"]
+            if row["seen_ns"] >= self._began_ns.get(process, 0):
+                self._newest[process], self._began_ns[process] = row, row["seen_ns"]
+        self._read_until_ns = heard_until_ns
+        self._open = self._queries.columns(
+            "in_flight", {"filter": TRUE}, start_ns=since_ns, end_ns=now_ns, lost_after_ns=self._lost_after_ns
+        )
+        of_open = set(zip(self._open["service"], self._open["instance"], strict=True))
+        unknown = of_open - self._began_ns.keys()
+        self._began_ns |= dict.fromkeys(unknown, 0) | last_steps(self._queries, unknown, now_ns)
+        self._began_ns = {p: ns for p, ns in self._began_ns.items() if p in of_open or ns > now_ns - _MEMORY_NS}
+
+    @property
+    def has_open_requests(self) -> bool:
+        """Requests were in flight when they were last read, or nothing was read yet."""
+        return self._open is None or bool(self._open["service"])
+
+    def in_flight(self, *, now_ns: int, heard_until_ns: int) -> InFlight:
+        """The requests in flight as of now, from memory."""
+        if not self._open:
+            return InFlight.nothing()
+        return judge_in_flight(
+            self._open,
+            self._began_ns,
+            end_ns=now_ns,
+            lost_after_ns=self._lost_after_ns,
+            heard_until_ns=heard_until_ns,
+        )
+
+    def expose(self, series: Series, counters: StoreCounters, in_flight: InFlight, *, now_ns: int) -> None:
+        """Set the gauges of engine processes. Those that share the labels `other` add up."""
+        for process, row in self._newest.items():
+            if row["seen_ns"] <= now_ns - RECENT_NS:
+                continue
+            labels = counters.admit_process(process)
+            for metric, n in ((metrics.RUNNING, row["running_now"]), (metrics.WAITING, row["waiting_now"])):
+                if n is not None:
+                    series.increase(metric, labels, n)
+            if row["blocks_total"] and row["blocks_used"] is not None:
+                series.raise_to(metrics.KV_USAGE, labels, row["blocks_used"] / row["blocks_total"])
+        self._newest = {p: row for p, row in self._newest.items() if row["seen_ns"] > now_ns - RECENT_NS}
+        for labels in counters.processes():
+            series.increase(metrics.IN_FLIGHT, labels, 0)
+            series.increase(metrics.STUCK, labels, 0)
+        for metric, requests in (
+            (metrics.IN_FLIGHT, ~in_flight.is_lost),
+            (metrics.STUCK, ~in_flight.is_lost & in_flight.no_progress),
+        ):
+            for process, n in in_flight.count_by_process(requests).items():
+                series.increase(metric, counters.admit_process(process), n)
+
+
+def expose_tables(series: Series, usage: Usage) -> None:
+    """Set the gauges of the store's tables and disks."""
+    for table, row in usage.tables().items():
+        series.set(metrics.STORE_ROWS, (table,), row["total_rows"])
+        series.set(metrics.STORE_BYTES, (table,), row["disk_bytes"])
+    for disk in usage.disks():
+        series.set(metrics.STORE_FREE, (disk["name"], disk["path"]), disk["free_bytes"])
+
+
+def expose_samples(series: Series, queries: Queries, *, now_ns: int) -> None:
+    """Set the metrics of engines that are scraped or send samples."""
+    for process in processes(queries, start_ns=now_ns - RECENT_NS, end_ns=now_ns)[:_MOST_SAMPLED]:
+        labels = (process.engine, process.service, process.instance)
+        if process.up is not None:
+            series.set(metrics.ENGINE_UP, labels, int(process.up))
+        for name, metric in _ENGINE_METRICS.items():
+            if name in process.values:
+                (series.add if metric.kind == "counter" else series.set)(metric, labels, process.values[name])
+
+
+def expose_slos(series: Series, slos: Sequence[SloOut]) -> None:
+    """Set the gauges of SLOs, so that neither rules nor dashboards need to compute them."""
+    for slo in slos:
+        series.set(metrics.SLO_SELECTED, (slo.name,), slo.selected_last_day)
+        series.set(metrics.SLO_CANDIDATES, (), slo.ended_last_day)
+        _expose_numbers(series, (slo.name, ""), slo)
+        for group in slo.groups:
+            _expose_numbers(series, (slo.name, group.tenant), group)
+
+
+def _expose_numbers(series: Series, labels: tuple[str, str], numbers: Evaluation) -> None:
+    for metric, value in (
+        (metrics.SLO_ATTAINMENT, numbers.attainment),
+        (metrics.SLO_BUDGET_LEFT, numbers.budget_left),
+        (metrics.SLO_EXHAUSTION, numbers.exhausted_in_s),
+    ):
+        if value is not None:
+            series.set(metric, labels, value)
+    for burn in numbers.burn:
+        for seconds, rate in ((burn.short_s, burn.short_burn), (burn.long_s, burn.long_burn)):
+            if rate is not None:
+                series.set(metrics.SLO_BURN, (*labels, format_duration(round(seconds * SECOND_NS))), rate)

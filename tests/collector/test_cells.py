@@ -1,0 +1,165 @@
+"""SLOs that are judged in one pass, by brute force; labels that rules give; groups; gauges."""
+
+import random
+
+import pytest
+import yaml
+
+from collector.service import build_api
+from collector.slo.durations import parse_duration
+from collector.slo.model import load_slos
+from tests.collector.rows import NOW, SECOND
+
+MS = 1_000_000
+CLASSES = ("chat", "", "batch")
+
+
+@pytest.fixture
+def evaluate(rows, tmp_path, ingest_status, clock):
+    """The numbers of an SLO file by SLO."""
+
+    def evaluate(slos, **others):
+        path = tmp_path / "some.yaml"
+        defaults = {"objective": "0.9", "window": "30d", "thresholds": {"e2e": "60s"}}
+        path.write_text(
+            yaml.safe_dump({"slos": [{"name": f"s{i}", **defaults, **slo} for i, slo in enumerate(slos)], **others})
+        )
+        live = build_api(rows.store, load_slos(path), ingest_status, lost_after_s=30.0, clock=clock)[1]
+        evaluate.live = live  # type: ignore[attr-defined]
+        return {slo.name: slo for slo in live._evaluate()}
+
+    return evaluate
+
+
+def test_many_slos_are_judged_as_each_alone(evaluate, rows):
+    pick = random.Random(5).choice
+    made = rows.requests(
+        [
+            {"status": pick(["ok", "ok", "error", "cancelled"]), "e2e": pick([1, 100, 5000]) * MS,
+             "ttft_ns": pick([None, 50 * MS, 90 * MS, 90 * MS + 1, 3000 * MS]), "output_tokens": pick([None, 0, 5]),
+             "tpot_ns": pick([None, 10.0 * MS]), "slo_class": pick(CLASSES), "tenant": pick(["t", "u"]),
+             "vantage": pick(["server", "server", "client"]), "error_type": pick(["", "bad_request"]),
+             "ended": NOW - pick([1, 40, 3000]) * 60 * SECOND}
+            for _ in range(400)
+        ]
+    )  # fmt: skip
+    slos = [
+        {"thresholds": {"ttft": f"{ttft}{unit}"}, "select": select, "errors": {"exclude": exclude}}
+        for ttft, unit in ((50, "ms"), (90, "ms"), *((i, "ms") for i in range(91, 97)), (90000001, "ns"), (2, "s"))
+        for select in (
+            {},
+            {"slo_class": ["chat"]},
+            {"slo_class": ["chat", ""], "tenant": ["u"]},
+            {"vantage": ["client"]},
+        )
+        for exclude in ([], ["bad_request"])
+    ]
+    assert len(slos) > 64
+    for group in (slos, [slo for slo in slos if "ns" not in slo["thresholds"]["ttft"]]):
+        found = evaluate(group)
+        for i, slo in enumerate(group):
+            select = {"vantage": ["server"]} | slo["select"]
+            limit = parse_duration(slo["thresholds"]["ttft"])
+            chosen = [r for r in made if all(r[column] in values for column, values in select.items())]
+            counts = {"good": 0, "undetermined": 0, "excused": 0}
+            for row in chosen:
+                if (verdict := judge(row, limit, slo["errors"]["exclude"])) in counts:
+                    counts[verdict] += 1
+            assert found[f"s{i}"].requests.model_dump(include={"total", *counts}) == {"total": len(chosen), **counts}, (
+                slo
+            )
+
+
+def judge(row, limit, exclude):
+    """As docs/slos.md says, for a threshold of TTFT alone."""
+    none = row["ttft_ns"] is None and row["output_tokens"] == 0
+    waited = row["e2e_ns"] if none and row["status"] == "cancelled" else row["ttft_ns"]
+    is_late = waited is not None and waited > limit
+    match row["status"]:
+        case "error":
+            return "excused" if row["error_type"] in exclude else "bad"
+        case "cancelled":
+            return "bad" if is_late else "excused"
+    if is_late:
+        return "bad"
+    return "good" if row["ttft_ns"] is not None or none else "undetermined"
+
+
+def test_rules_give_labels_to_requests_that_carry_none(evaluate, rows, api):
+    rules = [
+        {"when": {"model": ["coder"], "operation": ["chat"]}, "slo_class": "completion"},
+        {"when": {"engine": ["vllm"]}, "slo_class": "chat", "tenant": "acme"},
+    ]
+    rows.requests([{"model": "coder"}, {"engine": "vllm"}, {"engine": "vllm", "slo_class": "batch"}, {}])
+    rows.open(start=NOW - 90 * SECOND, seen=NOW, engine="vllm", model="coder")
+    selects = [{"slo_class": ["chat"]}, {"slo_class": ["completion"]}, {"slo_class": [""]}, {"tenant": ["acme"]}]
+    found = evaluate([{"select": select} for select in selects], labels=rules)
+    totals = [(slo.requests.total, slo.requests.in_flight_violations) for slo in found.values()]
+    assert totals == [(1, 0), (1, 1), (1, 0), (2, 1)]
+
+
+def test_one_slo_is_a_promise_to_each_tenant(evaluate, rows):
+    rows.requests([{"tenant": "a"}] * 5 + [{"tenant": "b", "status": "error"}] * 4 + [{"tenant": "c"}])
+    rows.open(start=NOW - 90 * SECOND, seen=NOW, tenant="a")
+    slo = evaluate([{"group_by": ["tenant"], "most_groups": 2}])["s0"]
+    assert slo.requests.total == 10
+    assert {g.tenant: (g.requests.total, g.requests.in_flight_violations, g.attainment) for g in slo.groups} == {
+        "a": (5, 1, 5 / 6), "b": (4, 0, 0.0),
+    }  # fmt: skip
+    live = evaluate.live
+    rows.requests([{"tenant": t, "segment": "s-1", "ingested_at": NOW} for t in ("a", "a", "b", "c")])
+    live.counters.on_segment("s-1")
+    live.refresh()
+    (by_labels,) = [v for m, v in live.counters._series.counters.items() if m.name == "tokentrail_slo_requests_total"]
+    groups = {group: n for (_, group), n in by_labels.items()}
+    assert (groups[""], sum(groups.values()), len(groups)) == (0, 5, 4)
+    assert all(groups[tenant] == {"a": 3, "b": 1, "c": 1}[tenant] for tenant in groups.keys() - {"", "other"})
+
+
+def test_an_slo_that_selects_nothing_says_so_with_counts(evaluate, rows):
+    rows.requests([{"slo_class": "chat"}] * 3 + [{"slo_class": "chat", "ended": NOW - 90_000 * SECOND}])
+    found = evaluate([{}, {"select": {"slo_class": ["x", "y"]}}, {"select": {"vantage": ["client"]}}])
+    assert (found["s0"].selected_last_day, found["s0"].ended_last_day, found["s0"].warning) == (3, 3, None)
+    warning = found["s1"].warning
+    assert warning.startswith(
+        "The SLO selected 0 of 3 requests of the last day: none has slo_class in (x, y), vantage in (server)."
+    )
+    assert "vantage in (client)" in found["s2"].warning
+    gauges = {f.name: f for f in _gauges(evaluate.live)}
+    values = {s.labels["slo"]: s.value for s in gauges["tokentrail_slo_selected_requests"].samples}
+    assert values == {"s0": 3, "s1": 0, "s2": 0}
+    assert gauges["tokentrail_slo_candidate_requests"].samples[0].value == 3
+
+
+def test_what_cannot_be_judged_says_why(evaluate, rows):
+    rows.requests([{"ttft_ns": None}] * 2)
+    slo = evaluate([{"thresholds": {"ttft": "1s"}}])["s0"]
+    assert slo.attainment is None
+    assert slo.warning.startswith(
+        "None of 2 requests of the last day can be judged: their source does not report ttft."
+    )
+
+
+def test_gauges_say_what_rules_need_without_arithmetic(evaluate, rows):
+    rows.requests([{}] * 95 + [{"status": "error"}] * 5)
+    slo = evaluate([{"owner": "ana", "team": "serving"}])["s0"]
+    gauges = {f.name: f for f in _gauges(evaluate.live)}
+
+    def value(name):
+        return gauges[f"tokentrail_slo_{name}"].samples[0].value
+
+    assert value("objective_ratio") == 0.9
+    assert value("attainment_ratio") == slo.attainment == 0.95
+    assert value("budget_left_ratio") == slo.budget_left == 0.5
+    assert value("exhaustion_seconds") == slo.exhausted_in_s == pytest.approx(30 * 86400 * 0.5 / 0.5)
+    burn = {s.labels["window"]: s.value for s in gauges["tokentrail_slo_burn_rate"].samples}
+    assert burn == dict.fromkeys(("5m", "30m", "1h", "2h", "6h", "1d", "3d"), 0.5)
+    info = gauges["tokentrail_slo_info"].samples[0].labels
+    assert info == {"slo": "s0", "hash": slo.hash, "owner": "ana", "team": "serving"}
+    assert evaluate([{"owner": "bo"}])["s0"].hash == slo.hash
+    assert evaluate([{"objective": "0.91"}])["s0"].hash != slo.hash
+
+
+def _gauges(live):
+    live.refresh()
+    return live.families[1]
