@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -75,6 +76,8 @@ class Slo(_Strict):
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
     description: str = ""
+    owner: Annotated[str, Field(max_length=100)] = ""
+    team: Annotated[str, Field(max_length=100)] = ""
     objective: Objective
     window: DurationNs
     select: dict[Dimension, Values] = Field(default_factory=dict)
@@ -84,6 +87,13 @@ class Slo(_Strict):
     def budget(self) -> Decimal:
         """The share of requests that may be bad."""
         return 1 - self.objective
+
+    @property
+    def hash(self) -> str:
+        """12 hex digits of the definition. Rules and a collector that differ in one have different ones."""
+        words = {"name", "description", "owner", "team"}
+        definition = self.model_dump_json(exclude=words)
+        return sha256(definition.encode()).hexdigest()[:12]
 
 
 class _SloFile(_Strict):

@@ -32,6 +32,14 @@ def test_the_committed_rules_are_what_the_generator_writes():
     assert {path.name: path.read_text() for path in RULES} == written
 
 
+def test_the_drift_alert_knows_the_definition_of_its_own_slo():
+    slos = load_slos(ALERTS / "slos.yaml")
+    drifts = [r["expr"] for r in rules() if r.get("alert") == "TokentrailSloDrift"]
+    assert drifts == [f'tokentrail_slo_info{{slo="{slo.name}", hash!="{slo.hash}"}}' for slo in slos]
+    changed = slos[0].model_copy(update={"description": "in other words", "team": "other"})
+    assert changed.hash == slos[0].hash != slos[0].model_copy(update={"window": slos[0].window * 2}).hash
+
+
 def test_promtool_accepts_the_rules():
     out = tool("promtool", "check", "rules", *map(str, RULES))
     assert out.count("SUCCESS") == len(RULES) == 2
@@ -65,7 +73,7 @@ def test_every_alert_says_how_urgent_it_is_what_it_means_and_what_to_do():
 
 
 def test_rules_use_metrics_that_exist_with_labels_that_they_have():
-    exposed = {m.name: set(m.labels) for m in metrics.ALL}
+    exposed = {m.name: set(m.labels) for m in metrics.ALL} | {"tokentrail_slo_info": {"slo", "hash"}}
     for rule in rules():
         for name, _, labels in re.findall(r"(?<![:\w])(tokentrail_\w+)(\{([^}]*)\})?", rule["expr"]):
             assert name in exposed, rule
@@ -89,7 +97,9 @@ class TestCommand:
         assert done.stdout.split() == [str(tmp_path / "out" / name) for name in ("conditions.yml", "slos.yml")]
         tool("promtool", "check", "rules", *done.stdout.split())
         text = (tmp_path / "out" / "slos.yml").read_text()
-        assert '{slo="half"} > 0.8 and' in text  # 2 % of a week in an hour is 3.36, and 2 is all that can burn
+        assert (
+            '{slo="half"} > 0.8\n' in text or '{slo="half"} > 0.8 and' in text
+        )  # 2 % of a week in an hour is 3.36; 2 is the most
         assert '{slo="strict"} > 0.001344 and' in text
 
     def test_without_slos_there_are_no_slo_rules(self, tmp_path):
