@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
+from alerts.engine_packs import packs
 from alerts.generate import generate
 from collector.slo.burn import InfeasibleSlo
 from collector.slo.model import SloFileError, load_slos
@@ -22,6 +24,7 @@ class Generate(BaseSettings):
 
     slos: Path = Field(HERE / "slos.yaml", description="the SLO file")
     out: Path = Field(HERE / "rules", description="folder that the rule files are written into")
+    packs: Path | None = Field(None, description="folder that the packs are written into, one file each")
 
     def cli_cmd(self) -> None:
         """Write the files. When the SLO file cannot be used, exit with 2 and name the problem."""
@@ -30,10 +33,16 @@ class Generate(BaseSettings):
         except (SloFileError, InfeasibleSlo) as error:
             sys.stderr.write(f"{error}\n")
             raise SystemExit(2) from None
-        self.out.mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
-            (self.out / name).write_text(text, encoding="utf-8")
-            sys.stdout.write(f"{self.out / name}\n")
+        _write(self.out, files)
+        if self.packs:
+            _write(self.packs, {f"{name}.yml": text for name, text in packs().items()})
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+        sys.stdout.write(f"{folder / name}\n")
 
 
 if __name__ == "__main__":

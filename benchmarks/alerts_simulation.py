@@ -1,4 +1,4 @@
-"""False pages of the burn-rate rules, simulated: requests arrive at random and are bad at exactly the rate of the budget.
+"""False pages of the burn-rate rules, simulated: requests arrive at random, and the share of the budget is bad.
 
 Each SLO is kept, so each page is false. The rules are those of collector/slo/windows.yaml, evaluated every 30 s over 30
 days. The peers are the same windows without a guard on few requests (as Sloth generates them) and with a guard on 10
