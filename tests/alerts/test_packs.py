@@ -16,7 +16,7 @@ PACKS = ROOT / "alerts" / "packs"
 SCENARIOS = yaml.load((Path(__file__).parent / "pack_scenarios.yml").read_text(), Loader=yaml.BaseLoader)
 CASES = ("fires", "quiet", "reset", "missing")
 SCRAPED = {"tokentrail_engine_" + name for name in (
-    "up", "requests_running", "requests_waiting", "generation_tokens_total", "preemptions_total", 
+    "up", "requests_running", "requests_waiting", "generation_tokens_total", "preemptions_total",
     "kv_cache_usage_ratio",
 )}  # fmt: skip
 """Metrics that the collector exposes about the engines that it scrapes."""
