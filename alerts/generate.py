@@ -14,7 +14,7 @@ from collector.slo.model import Slo
 
 PER_SLO = ("slo_burn", "slo_unwatched", "slo_drift")
 """Conditions with alerts of their own for each SLO."""
-OF_SLOS = (*PER_SLO, "budget_forecast", "traffic_stopped")
+OF_SLOS = (*PER_SLO, "budget_forecast", "slo_undetermined", "traffic_stopped")
 """Conditions that read the recordings of SLOs."""
 HOUR_NS = 3600 * 10**9
 Rules = list[dict[str, Any]]
@@ -57,6 +57,7 @@ def _slo_groups(slos: Sequence[Slo]) -> Iterator[dict[str, Any]]:
         *_periods(recording["period"], slos),
         *(fill(rule, {}) for rule in recording["budget"]),
         _alert("budget_forecast"),
+        _alert("slo_undetermined"),
         _alert("traffic_stopped"),
     ]}  # fmt: skip
 

@@ -2,8 +2,8 @@
 
 All scenarios run side by side, in real time: each is a cluster of its own that Prometheus scrapes every 5 s. One is a
 real collector that gets OTLP and is restarted while all is well. The others are pages of `/metrics` that play a fault.
-First all is well for 5.5 minutes, then the faults begin, and 6.5 minutes later it is over: 12 minutes in all. --quick
-takes 4 minutes, and its seconds are too good, because less had been well before.
+First all is well for 5.5 minutes, then the faults begin, and 11.5 minutes later it is over: 17 minutes in all. --quick
+takes 5 minutes, without the slowest fault, and its seconds are too good, because less had been well before.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
     """Run and print. Exit with 1 when an expected alert is missing or an unexpected one came."""
     if not (shutil.which("prometheus") and shutil.which("prometheus-alertmanager")):
         sys.exit("prometheus and prometheus-alertmanager must be installed")
-    well_s, fault_s = (60.0, 180.0) if quick else (330.0, 390.0)
+    well_s, fault_s = (60.0, 240.0) if quick else (330.0, 690.0)
     with tempfile.TemporaryDirectory() as name:
         folder, fault_at = Path(name), time.time() + well_s
         (folder / "slos.yaml").write_text(SLO_FILE)
@@ -59,7 +59,7 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
             "total outage, a real collector that was restarted", {"c": page_of(collector)}, OUTAGE,
             frozenset({"TokentrailSloBurn"}),
         )  # fmt: skip
-        played = [*scenarios(), real]
+        played = [scenario for scenario in (*scenarios(), real) if scenario.needs_s <= fault_s]
         fleet, load = Fleet(played, fault_at), Load(collector, fault_at)
         with monitoring(folder, targets(played, fleet.address), fleet.address):
             load.start()
@@ -80,7 +80,7 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
 def judged(scenario: Scenario, first_s: Mapping[tuple[str, str], float]) -> dict[str, Any]:
     """Seconds to the webhook by alert, the expected alerts that did not come, and those that should not have come."""
     came = {alert: round(s, 1) for (cluster, alert), s in sorted(first_s.items()) if cluster == scenario.name}
-    allowed = scenario.expected | {alert for alert in came if alert.split()[0] in scenario.may_follow}
+    allowed = scenario.expected | {alert for alert in came if alert.startswith(tuple(scenario.may_follow))}
     return {
         "seconds": came,
         "missing": sorted(scenario.expected - came.keys()),

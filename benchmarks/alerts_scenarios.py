@@ -32,6 +32,9 @@ class Scenario:
     pages: Mapping[str, Page]
     expected: frozenset[str] = frozenset()
     may_follow: frozenset[str] = frozenset()
+    """Beginnings of names."""
+    needs_s: float = 0.0
+    """How long the fault must last for the expected alerts to come."""
 
 
 class Requests:
@@ -122,7 +125,7 @@ def scenarios() -> list[Scenario]:
     def at_the_budget(_: float, budget: float) -> float:
         return float(chance.random() < budget)
 
-    burns = frozenset({"TokentrailSloBurn"})
+    burns, tickets = frozenset({"TokentrailSloBurn"}), frozenset({"TokentrailSloBurn ticket"})
     lost = gauge("tokentrail_requests_last_lost_timestamp_seconds", lambda t: time.time() - 1)
     cold = both(
         gauge("tokentrail_cold_start_last_duration_seconds", lambda t: 8.0),
@@ -154,14 +157,18 @@ def scenarios() -> list[Scenario]:
             "KV storm", {"vllm": vllm(preemptions=lambda t: max(t, 0) / 4)}, frozenset({"EnginePreemptions"})
         ),
         Scenario(
-            "queue burst", {"vllm": vllm(waiting=lambda t: max(t, 0) / 2)}, frozenset({"EngineQueueGrowth"})
+            "queue burst", {"vllm": vllm(waiting=lambda t: max(t, 0) / 2)},
+            frozenset({"EngineQueueGrowth"}), needs_s=650.0,
         ),
         Scenario(
             "cold start", {"c": during(Requests(never_bad), both(Requests(never_bad), cold))},
             frozenset({"TokentrailColdStart"}),
         ),
-        Scenario("normal load, bad at exactly the budget", {"c": Requests(at_the_budget), "vllm": vllm()}),
+        Scenario(
+            "normal load, bad at exactly the budget", {"c": Requests(at_the_budget), "vllm": vllm()},
+            may_follow=tickets,
+        ),
         Scenario("normal load, the collector starts again", {"c": Requests(never_bad, reset_at=0.0)}),
         Scenario("normal load, 20 s without a scrape", {"c": during(Requests(never_bad), nothing, to_s=20.0)}),
-        Scenario("normal load, a bad minute", {"c": Requests(lambda t, _: float(0 <= t < 5))}, may_follow=burns),
+        Scenario("normal load, five bad seconds", {"c": Requests(lambda t, _: float(0 <= t < 5))}, may_follow=tickets),
     ]  # fmt: skip

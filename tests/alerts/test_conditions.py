@@ -81,7 +81,7 @@ def test_alertmanager_silences_what_the_table_says():
     page, ticket = severities("slo_burn")
     assert own["source_matchers"] == [f'alertname="{burn}"', f'severity="{page}"']
     assert own["target_matchers"][1] == f'severity="{ticket}"'
-    assert own["equal"] == ["cluster", "slo"]
+    assert own["equal"] == ["cluster", "slo", "tenant"]
 
 
 def test_the_documentation_lists_the_table():
