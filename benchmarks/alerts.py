@@ -154,7 +154,8 @@ class Fleet:
                 self.send_response(status)
                 self.send_header("Content-Type", "text/plain; version=0.0.4")
                 self.end_headers()
-                self.wfile.write(text.encode())
+                with contextlib.suppress(ConnectionError):  # Prometheus gave up waiting
+                    self.wfile.write(text.encode())
 
             def log_message(self, *_: Any) -> None:
                 pass
