@@ -44,13 +44,19 @@ spec:
 """
 
 
+class Files:
+    """Runs the command with folders of the test."""
+
+    def __init__(self, folder):
+        self.out, self.packs = folder / "out", folder / "packs"
+
+    def __call__(self, *arguments):
+        return main([*arguments, "--out", str(self.out), "--packs", str(self.packs)])
+
+
 @pytest.fixture
 def files(tmp_path):
-    def run(*arguments):
-        return main([*arguments, "--out", str(tmp_path / "out"), "--packs", str(tmp_path / "packs")])
-
-    run.out, run.packs = tmp_path / "out", tmp_path / "packs"
-    return run
+    return Files(tmp_path)
 
 
 def test_it_writes_rules_that_promtool_accepts(tmp_path, files, capsys):
