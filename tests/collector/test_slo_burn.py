@@ -71,6 +71,7 @@ def test_both_windows_must_burn_and_the_long_one_holds_enough_bad_requests():
     assert not fires(rule, budget, cold, hot)
     assert not fires(rule, budget, hot, cold)
     assert not fires(rule, budget, hot, few)
+    assert not fires(rule, budget, hot, Tally(20, 7))
     assert fires(rule, budget, few, hot)
     assert fires(rule, budget, hot, Tally(8, 8))
     assert not fires(rule, budget, Tally(0, 0), hot)
