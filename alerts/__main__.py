@@ -1,40 +1,136 @@
-"""`python -m alerts`: write the Prometheus rules for an SLO file."""
+"""`python -m alerts`, which `tokentrail rules` runs: write, check and compare the Prometheus rules of an SLO file."""
 
 from __future__ import annotations
 
+import argparse
+import difflib
+import shutil
+import subprocess
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
-from pydantic import Field
-from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
+import yaml
 
+from alerts.dashboards import dashboards
+from alerts.engine_packs import packs
 from alerts.generate import generate
+from alerts.loaded import LoadedRules
+from alerts.openslo import OpenSloError, from_openslo
 from collector.slo.burn import InfeasibleSlo
-from collector.slo.model import SloFileError, load_slos
+from collector.slo.model import Slo, SloFileError, load_slos
 
 HERE = Path(__file__).parent
 
 
-class Generate(BaseSettings):
-    """Write the Prometheus rules that watch the SLOs of a file."""
+def main(arguments: Sequence[str]) -> int:
+    """Run one command. 0: done, 1: something differs, 2: the input cannot be used."""
+    given = _parser().parse_args(arguments)
+    try:
+        return _ACTIONS[given.action](given)
+    except (SloFileError, InfeasibleSlo, OpenSloError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
 
-    model_config = SettingsConfigDict(cli_prog_name="python -m alerts", extra="forbid")
 
-    slos: Path = Field(HERE / "slos.yaml", description="the SLO file")
-    out: Path = Field(HERE / "rules", description="folder that the rule files are written into")
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m alerts", description="Prometheus rules from an SLO file. `tokentrail rules` is the same."
+    )
+    parser.add_argument(
+        "action", choices=_ACTIONS, nargs="?", default="generate",
+        help="generate: write the rule files; diff: show in what the files differ; check: say whether files, "
+        "Prometheus and collector agree; import: print an SLO file for OpenSLO documents",
+    )  # fmt: skip
+    parser.add_argument("--slos", type=Path, default=HERE / "slos.yaml", help="the SLO file; import: an OpenSLO file")
+    parser.add_argument("--out", type=Path, default=HERE / "rules", help="folder of the rule files")
+    parser.add_argument("--packs", type=Path, help="folder of the packs; without it, they are left alone")
+    parser.add_argument("--dashboards", type=Path, help="folder of the Grafana dashboards; without it, left alone")
+    parser.add_argument(
+        "--format", choices=("prometheus", "kubernetes"), default="prometheus",
+        help="kubernetes: each file is a PrometheusRule object of the Prometheus Operator",
+    )  # fmt: skip
+    parser.add_argument("--prometheus", help="check: address of the Prometheus that has loaded the rules")
+    return parser
 
-    def cli_cmd(self) -> None:
-        """Write the files. When the SLO file cannot be used, exit with 2 and name the problem."""
-        try:
-            files = generate(load_slos(self.slos))
-        except (SloFileError, InfeasibleSlo) as error:
-            sys.stderr.write(f"{error}\n")
-            raise SystemExit(2) from None
-        self.out.mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
-            (self.out / name).write_text(text, encoding="utf-8")
-            sys.stdout.write(f"{self.out / name}\n")
 
+def _files(given: argparse.Namespace, slos: Sequence[Slo]) -> dict[Path, str]:
+    """Every file that the options name, with its content."""
+    rules = {given.out / name: text for name, text in generate(slos).items()}
+    if given.packs:
+        rules |= {given.packs / f"{name}.yml": text for name, text in packs().items()}
+    if given.format == "kubernetes":
+        rules = {path: _prometheus_rule(path, text) for path, text in rules.items()}
+    if given.dashboards:
+        rules |= {given.dashboards / name: text for name, text in dashboards().items()}
+    return rules
+
+
+def _prometheus_rule(path: Path, text: str) -> str:
+    comment, _, rest = text.partition("\n")
+    document = {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": {"name": f"tokentrail-{path.stem}", "labels": {"app.kubernetes.io/name": "tokentrail"}},
+        "spec": yaml.safe_load(rest),
+    }
+    return f"{comment}\n{yaml.safe_dump(document, sort_keys=False, width=120, allow_unicode=True)}"
+
+
+def _generate(given: argparse.Namespace) -> int:
+    for path, text in _files(given, load_slos(given.slos)).items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        sys.stdout.write(f"{path}\n")
+    return 0
+
+
+def _diff(given: argparse.Namespace) -> int:
+    lines = [*_differences(_files(given, load_slos(given.slos)))]
+    sys.stdout.writelines(lines)
+    return 1 if lines else 0
+
+
+def _differences(files: Mapping[Path, str]) -> list[str]:
+    lines: list[str] = []
+    for path, wanted in files.items():
+        there = path.read_text(encoding="utf-8") if path.exists() else ""
+        lines += difflib.unified_diff(
+            there.splitlines(keepends=True), wanted.splitlines(keepends=True), str(path), "generated"
+        )
+    return lines
+
+
+def _check(given: argparse.Namespace) -> int:
+    """Print one line per check. Checks that need a program or an address that is not there say so and pass."""
+    slos = load_slos(given.slos)
+    files = _files(given, slos)
+    problems = [f"{path} is not what {given.slos} generates" for path in files if _differences({path: files[path]})]
+    rules = [str(path) for path in files if path.exists() and path.suffix == ".yml"]
+    if given.format == "prometheus" and rules and (promtool := shutil.which("promtool")):
+        done = subprocess.run([promtool, "check", "rules", *rules], capture_output=True, text=True, check=False)  # noqa: S603 - our files
+        problems += [done.stderr.strip()] if done.returncode else []
+    if given.prometheus:
+        problems += LoadedRules(given.prometheus).problems(slos)
+    else:
+        sys.stdout.write("not checked: a running Prometheus (--prometheus URL)\n")
+    sys.stdout.writelines(f"{problem}\n" for problem in problems)
+    sys.stdout.write(f"{len(slos)} SLOs, {len(files)} files: {'nothing differs' if not problems else 'see above'}\n")
+    return 1 if problems else 0
+
+
+def _import(given: argparse.Namespace) -> int:
+    sys.stdout.write(from_openslo(given.slos))
+    return 0
+
+
+_ACTIONS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
+    "generate": _generate,
+    "check": _check,
+    "diff": _diff,
+    "import": _import,
+}
 
 if __name__ == "__main__":
-    CliApp.run(Generate)
+    sys.exit(main(sys.argv[1:]))

@@ -17,16 +17,31 @@ from collector.slo.model import DurationNs, Objective, Slo
 from collector.slo.severity import BurnSeverity
 
 
-class Window(BaseModel):
-    """One rule of windows.yaml."""
-
+class _Rule(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     severity: BurnSeverity
-    budget: Objective
     short: DurationNs
     long: DurationNs
+    least_bad: Annotated[int, Field(ge=1)]
+
+    def burn_rule(self, threshold: Decimal) -> BurnRule:
+        return BurnRule(self.name, self.severity, self.short, self.long, threshold, self.least_bad)
+
+
+class Window(_Rule):
+    """One burn-rate rule of windows.yaml."""
+
+    budget: Objective
+
+
+class Outage(_Rule):
+    """The rule of windows.yaml for a total outage."""
+
+    factor: Annotated[Decimal, Field(gt=0)]
+    least_share: Objective
+    most_share: Objective
 
 
 class Windows(BaseModel):
@@ -35,8 +50,8 @@ class Windows(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     rules: tuple[Window, ...]
+    outage: Outage
     largest_share_of_maximum: Objective
-    least_requests: Annotated[int, Field(ge=1)]
 
 
 @cache
@@ -59,20 +74,18 @@ class BurnRule:
     short_ns: int
     long_ns: int
     threshold: Decimal
-    least_requests: int
+    least_bad: int
 
 
 def burn_rules(slo: Slo, windows: Windows) -> tuple[BurnRule, ...]:
-    """The rules that watch an SLO, most urgent first.
+    """The rules that watch an SLO, most urgent first: the rule for a total outage, then the burn-rate rules.
 
-    A rule with a factor below 1 would fire while the SLO is met, so it is left out. Raises InfeasibleSlo when none is
-    left.
+    A burn-rate rule with a factor below 1 would fire while the SLO is met, so it is left out. Raises
+    InfeasibleSlo when none is left.
     """
     maximum = windows.largest_share_of_maximum / slo.budget
     rules = tuple(
-        BurnRule(w.name, w.severity, w.short, w.long, min(factor, maximum), windows.least_requests)
-        for w in windows.rules
-        if (factor := w.budget * slo.window / w.long) >= 1
+        w.burn_rule(min(factor, maximum)) for w in windows.rules if (factor := w.budget * slo.window / w.long) >= 1
     )
     if not rules:
         needed = min(int(w.long / w.budget) for w in windows.rules)
@@ -81,7 +94,9 @@ def burn_rules(slo: Slo, windows: Windows) -> tuple[BurnRule, ...]:
             f"burn-rate rule would fire while the promise is kept. Use {format_duration(needed)} or more"
         )
         raise InfeasibleSlo(msg)
-    return rules
+    outage = windows.outage
+    bad_share = max(outage.least_share, min(outage.most_share, outage.factor * slo.budget))
+    return (outage.burn_rule(bad_share / slo.budget), *rules)
 
 
 @dataclass(frozen=True)
@@ -97,9 +112,9 @@ class Tally:
 
 
 def fires(rule: BurnRule, budget: Decimal, short: Tally, long: Tally) -> bool:
-    """Whether the rule fires. It never fires when its long window holds fewer than `least_requests`."""
+    """Whether the rule fires. It never fires when its long window holds fewer than `least_bad` bad requests."""
     rates = short.burn(budget), long.burn(budget)
-    return long.judged >= rule.least_requests and all(r is not None and r > rule.threshold for r in rates)
+    return long.bad >= rule.least_bad and all(r is not None and r > rule.threshold for r in rates)
 
 
 def budget_left(tally: Tally, budget: Decimal) -> float | None:

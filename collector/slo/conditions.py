@@ -26,7 +26,9 @@ class Condition(BaseModel):
     shown: DurationNs = 0
     longer_than: DurationNs = 0
     ratio: Objective | None = None
-    silenced_by: str | None = None
+    over: DurationNs = 0
+    least: Annotated[int, Field(ge=0)] = 0
+    silenced_by: tuple[str, ...] = ()
 
 
 @cache

@@ -1,6 +1,7 @@
 """A condition is one row of conditions.yaml. Every other list of conditions follows from the table or is held to it."""
 
 import re
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -66,24 +67,28 @@ def test_each_severity_has_a_receiver_and_is_documented():
 
 
 def test_alertmanager_silences_what_the_table_says():
-    silenced, burns = {}, []
+    """An SLO that pages also silences its own ticket. Every rule keeps clusters apart."""
+    silenced, own = defaultdict(set), ALERTMANAGER["inhibit_rules"][0]
     for rule in ALERTMANAGER["inhibit_rules"]:
-        (source,) = re.findall(r'alertname="(\w+)"', rule["source_matchers"][0])
-        targets = re.findall(r"Tokentrail\w+", rule["target_matchers"][0])
-        if targets == [source]:
-            burns.append([source, *(m[1] for m in (rule["source_matchers"], rule["target_matchers"])), rule["equal"]])
-        else:
-            silenced |= dict.fromkeys(targets, source)
-    assert silenced == {c.alert: CONDITIONS[c.silenced_by].alert for c in CONDITIONS.values() if c.silenced_by}
+        assert rule["equal"][0] == "cluster"
+        for target in re.findall(r"Tokentrail\w+", rule["target_matchers"][0]):
+            silenced[target] |= set(re.findall(r"Tokentrail\w+", rule["source_matchers"][0]))
+    burn = CONDITIONS["slo_burn"].alert
+    silenced[burn].remove(burn)
+    assert silenced == {
+        c.alert: {CONDITIONS[name].alert for name in c.silenced_by} for c in CONDITIONS.values() if c.silenced_by
+    }
     page, ticket = severities("slo_burn")
-    assert burns == [[CONDITIONS["slo_burn"].alert, f'severity="{page}"', f'severity="{ticket}"', ["slo"]]]
+    assert own["source_matchers"] == [f'alertname="{burn}"', f'severity="{page}"']
+    assert own["target_matchers"][1] == f'severity="{ticket}"'
+    assert own["equal"] == ["cluster", "slo", "tenant"]
 
 
 def test_the_documentation_lists_the_table():
     rows = []
     for name, condition in CONDITIONS.items():
         alert = f"[{condition.alert}](#{condition.alert.lower()})"
-        silenced = f"`{condition.silenced_by}`" if condition.silenced_by else ""
+        silenced = ", ".join(f"`{name}`" for name in condition.silenced_by)
         lasting = format_duration(condition.lasting) if condition.lasting else ""
         shown = format_duration(condition.shown) if condition.shown else ""
         cells = [f"`{name}`", alert, " or ".join(severities(name)), "yes" if condition.incident else "", lasting, shown]
@@ -98,7 +103,8 @@ def test_each_section_of_the_documentation_says_how_urgent_it_is(name):
 
 
 @pytest.mark.parametrize(
-    "change", [{"severity": "urgent"}, {"alert": "KvFull"}, {"shown": "0s"}, {"ratio": "2"}, {"quiet": "1m"}]
+    "change",
+    [{"severity": "urgent"}, {"alert": "KvFull"}, {"shown": "0s"}, {"ratio": "2"}, {"quiet": "1m"}, {"least": -1}],
 )
 def test_a_wrong_row_is_refused(change):
     row = {"alert": "TokentrailKvCacheFull", "severity": "ticket"}

@@ -1,6 +1,5 @@
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -30,6 +29,14 @@ def rules():
 def test_the_committed_rules_are_what_the_generator_writes():
     written = generate(load_slos(ALERTS / "slos.yaml"))
     assert {path.name: path.read_text() for path in RULES} == written
+
+
+def test_the_drift_alert_knows_the_definition_of_its_own_slo():
+    slos = load_slos(ALERTS / "slos.yaml")
+    drifts = [r["expr"] for r in rules() if r.get("alert") == "TokentrailSloDrift"]
+    assert drifts == [f'tokentrail_slo_info{{slo="{slo.name}", hash!="{slo.hash}"}}' for slo in slos]
+    changed = slos[0].model_copy(update={"description": "in other words", "team": "other"})
+    assert changed.hash == slos[0].hash != slos[0].model_copy(update={"window": slos[0].window * 2}).hash
 
 
 def test_promtool_accepts_the_rules():
@@ -65,45 +72,10 @@ def test_every_alert_says_how_urgent_it_is_what_it_means_and_what_to_do():
 
 
 def test_rules_use_metrics_that_exist_with_labels_that_they_have():
-    exposed = {m.name: set(m.labels) for m in metrics.ALL}
+    exposed = {m.name: set(m.labels) for m in metrics.ALL} | {"tokentrail_slo_info": {"slo", "hash"}}
     for rule in rules():
         for name, _, labels in re.findall(r"(?<![:\w])(tokentrail_\w+)(\{([^}]*)\})?", rule["expr"]):
             assert name in exposed, rule
             assert set(re.findall(r"(\w+)=", labels)) <= exposed[name], rule
         recorded = {r["record"] for r in rules() if "record" in r}
         assert set(re.findall(r"slo:[\w:]+", rule["expr"])) <= recorded, rule
-
-
-class TestCommand:
-    def run(self, *arguments):
-        return subprocess.run([sys.executable, "-m", "alerts", *arguments], capture_output=True, text=True, cwd=ROOT)
-
-    def test_it_writes_rules_that_promtool_accepts(self, tmp_path):
-        slos = tmp_path / "mine.yaml"
-        slos.write_text(
-            'slos:\n  - {name: half, objective: "0.5", window: 7d, thresholds: {ttft: 1.5s, e2e: 2m}}\n'
-            '  - {name: strict, objective: "0.9999", window: 28d, thresholds: {tpot: 33ms}}\n'
-        )
-        done = self.run("--slos", str(slos), "--out", str(tmp_path / "out"))
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.split() == [str(tmp_path / "out" / name) for name in ("conditions.yml", "slos.yml")]
-        tool("promtool", "check", "rules", *done.stdout.split())
-        text = (tmp_path / "out" / "slos.yml").read_text()
-        assert '{slo="half"} > 0.8 and' in text  # 2 % of a week in an hour is 3.36, and 2 is all that can burn
-        assert '{slo="strict"} > 0.001344 and' in text
-
-    def test_without_slos_there_are_no_slo_rules(self, tmp_path):
-        slos = tmp_path / "none.yaml"
-        slos.write_text("slos: []")
-        done = self.run("--slos", str(slos), "--out", str(tmp_path / "out"))
-        assert [p.name for p in (tmp_path / "out").iterdir()] == ["conditions.yml"], done.stderr
-
-    def test_a_bad_file_is_named_with_its_problem(self, tmp_path):
-        slos = tmp_path / "bad.yaml"
-        slos.write_text('slos: [{name: x, objective: "2", window: 30d, thresholds: {ttfs: 1s}}]')
-        done = self.run("--slos", str(slos), "--out", str(tmp_path / "out"))
-        assert done.returncode == 2
-        assert f"{slos}: slos[0].objective: '2' must be between 0 and 1" in done.stderr
-        assert "slos[0].thresholds.ttfs: unknown field" in done.stderr
-        assert "Traceback" not in done.stderr
-        assert not (tmp_path / "out").exists()

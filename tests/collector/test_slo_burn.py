@@ -18,10 +18,10 @@ def slo(objective, window="30d"):
 
 def test_the_factors_are_the_workbooks():
     assert [(r.name, r.severity, r.threshold) for r in burn_rules(slo("0.999"), WINDOWS)] == [
-        ("page-fast", "page", Decimal("14.4")), ("page-slow", "page", 6),
+        ("page-outage", "page", 500), ("page-fast", "page", Decimal("14.4")), ("page-slow", "page", 6),
         ("ticket-fast", "ticket", 3), ("ticket-slow", "ticket", 1),
     ]  # fmt: skip
-    assert burn_rules(slo("0.999", "28d"), WINDOWS)[0].threshold == Decimal("13.44")
+    assert burn_rules(slo("0.999", "28d"), WINDOWS)[1].threshold == Decimal("13.44")
 
 
 @given(st.decimals("0.01", "0.99999", places=5), st.integers(3, 90))
@@ -35,15 +35,24 @@ def test_every_rule_can_fire_and_none_while_the_promise_is_kept(objective, days)
 
 
 def test_a_threshold_is_clamped_to_what_can_burn():
-    assert [r.threshold for r in burn_rules(slo("0.9"), WINDOWS)] == [8, 6, 3, 1]
-    assert [float(r.threshold) for r in burn_rules(slo("0.5"), WINDOWS)] == [1.6, 1.6, 1.6, 1]
+    assert [r.threshold for r in burn_rules(slo("0.9"), WINDOWS)] == [5, 8, 6, 3, 1]
+    assert [float(r.threshold) for r in burn_rules(slo("0.5"), WINDOWS)] == [1.8, 1.6, 1.6, 1.6, 1]
+
+
+@pytest.mark.parametrize(
+    ("objective", "share"), [("0.999", 0.5), ("0.9", 0.5), ("0.89", 0.55), ("0.82", 0.9), ("0.5", 0.9)]
+)
+def test_an_outage_is_five_budgets_bad_but_never_less_than_half_nor_more_than_nine_in_ten(objective, share):
+    outage = burn_rules(slo(objective), WINDOWS)[0]
+    assert outage.name == "page-outage"
+    assert float(outage.threshold * slo(objective).budget) == pytest.approx(share)
 
 
 def test_rules_that_would_fire_within_the_budget_are_left_out():
-    assert [r.name for r in burn_rules(slo("0.99", "7d"), WINDOWS)] == ["page-fast", "page-slow"]
+    assert [r.name for r in burn_rules(slo("0.99", "7d"), WINDOWS)] == ["page-outage", "page-fast", "page-slow"]
     with pytest.raises(InfeasibleSlo, match=r"its window of 1d is too short to be watched.*Use 50h or more"):
         burn_rules(slo("0.99", "1d"), WINDOWS)
-    assert len(burn_rules(slo("0.99", "50h"), WINDOWS)) == 1
+    assert len(burn_rules(slo("0.99", "50h"), WINDOWS)) == 2
 
 
 @given(st.integers(0, 1000), st.integers(1, 1000))
@@ -54,21 +63,23 @@ def test_burn_and_budget_are_exact(bad, more):
     assert budget_left(tally, budget) == pytest.approx(1 - bad * 1000 / (bad + more))
 
 
-def test_both_windows_must_burn_and_hold_enough_requests():
-    rule = burn_rules(slo("0.99"), WINDOWS)[0]
-    hot, cold, few = Tally(100, 20), Tally(100, 14), Tally(9, 9)
+def test_both_windows_must_burn_and_the_long_one_holds_enough_bad_requests():
+    rule = burn_rules(slo("0.99"), WINDOWS)[1]
+    hot, cold, few = Tally(100, 20), Tally(100, 14), Tally(7, 7)
     budget = Decimal("0.01")
     assert fires(rule, budget, hot, hot)
     assert not fires(rule, budget, cold, hot)
     assert not fires(rule, budget, hot, cold)
     assert not fires(rule, budget, hot, few)
+    assert not fires(rule, budget, hot, Tally(20, 7))
     assert fires(rule, budget, few, hot)
+    assert fires(rule, budget, hot, Tally(8, 8))
     assert not fires(rule, budget, Tally(0, 0), hot)
     assert Tally(0, 0).burn(budget) is None
     assert budget_left(Tally(0, 0), budget) is None
 
 
 def test_exactly_at_the_factor_is_not_faster_than_it():
-    rule = burn_rules(slo("0.99"), WINDOWS)[1]
-    assert not fires(rule, Decimal("0.01"), Tally(100, 6), Tally(100, 6))
+    rule = burn_rules(slo("0.99"), WINDOWS)[2]
+    assert not fires(rule, Decimal("0.01"), Tally(1000, 60), Tally(1000, 60))
     assert fires(rule, Decimal("0.01"), Tally(1000, 61), Tally(1000, 61))

@@ -20,6 +20,7 @@ PORTS = {
     "dashboard": {8501},
     "prometheus": {9090},
     "alertmanager": {9093},
+    "grafana": {3000},
 }
 
 

@@ -153,6 +153,12 @@ def keys(context: typer.Context) -> None:
     _become("collector.access", context)
 
 
+@app.command(context_settings=_OF_PART, add_help_option=False)
+def rules(context: typer.Context) -> None:
+    """Prometheus rules of an SLO file: generate, check, diff, import."""
+    _become("alerts", context)
+
+
 def _become(module: str, context: typer.Context) -> NoReturn:
     """Replace this process by a part's: it gets the signals, and its exit status is the command's."""
     try:

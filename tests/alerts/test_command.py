@@ -1,0 +1,207 @@
+"""`python -m alerts`, which `tokentrail rules` runs."""
+
+import http.server
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import yaml
+
+from alerts.__main__ import main
+from alerts.generate import generate
+from alerts.loaded import LoadedRules
+from alerts.openslo import from_openslo
+from collector.slo.model import load_slos
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = load_slos(ROOT / "alerts" / "slos.yaml")
+OPENSLO = """
+apiVersion: openslo/v1
+kind: SLO
+metadata: {name: chat, labels: {owner: ann, team: serving, tier: gold}}
+spec:
+  description: First tokens come fast.
+  timeWindow: [{duration: 28d, isRolling: true}]
+  budgetingMethod: Occurrences
+  indicator: {spec: {thresholdMetric: {metricSource: {type: tokentrail, spec: {metric: ttft, select: {model: [m]}}}}}}
+  objectives: [{op: lte, value: 0.5, target: 0.999}]
+---
+apiVersion: openslo/v1
+kind: Service
+metadata: {name: llm}
+---
+apiVersion: openslo/v1
+kind: SLO
+metadata: {name: joint}
+spec:
+  timeWindow: [{duration: 30d}]
+  indicator:
+    spec: {ratioMetric: {good: {metricSource: {type: tokentrail, spec: {thresholds: {ttft: 1s, tpot: 80ms}}}}}}
+  objectives: [{target: 0.95}]
+"""
+
+
+class Files:
+    """Runs the command with folders of the test."""
+
+    def __init__(self, folder):
+        self.out, self.packs = folder / "out", folder / "packs"
+
+    def __call__(self, *arguments):
+        return main([*arguments, "--out", str(self.out), "--packs", str(self.packs)])
+
+
+@pytest.fixture
+def files(tmp_path):
+    return Files(tmp_path)
+
+
+def test_it_writes_rules_that_promtool_accepts(tmp_path, files, capsys):
+    slos = tmp_path / "mine.yaml"
+    slos.write_text(
+        'slos:\n  - {name: half, objective: "0.5", window: 7d, thresholds: {ttft: 1.5s, e2e: 2m}}\n'
+        '  - {name: strict, objective: "0.9999", window: 28d, owner: ann, team: search, thresholds: {tpot: 33ms}}\n'
+    )
+    assert files("generate", "--slos", str(slos)) == 0
+    written = capsys.readouterr().out.split()
+    assert written[:2] == [str(files.out / name) for name in ("conditions.yml", "slos.yml")]
+    assert subprocess.run(["promtool", "check", "rules", *written], capture_output=True).returncode == 0
+    text = (files.out / "slos.yml").read_text()
+    rules = [rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]]
+    expr = {
+        (r["labels"]["slo"], r["labels"]["rule"]): r["expr"] for r in rules if r.get("alert") == "TokentrailSloBurn"
+    }
+    assert '{slo="half"} > 0.8 and' in expr["half", "page-fast"]  # 2 % of a week in an hour is 3.36, and 2 is the most
+    assert '{slo="strict"} > 0.001344 and' in expr["strict", "page-fast"]
+    owned = [r for r in rules if r.get("labels", {}).get("slo") == "strict"]
+    assert all((r["labels"]["owner"], r["labels"]["team"]) == ("ann", "search") for r in owned)
+
+
+def test_without_slos_there_are_no_slo_rules(tmp_path, files):
+    slos = tmp_path / "none.yaml"
+    slos.write_text("slos: []")
+    assert files("--slos", str(slos)) == 0
+    assert [p.name for p in files.out.iterdir()] == ["conditions.yml"]
+
+
+def test_a_bad_file_is_named_with_its_problem(tmp_path, files, capsys):
+    slos = tmp_path / "bad.yaml"
+    slos.write_text('slos: [{name: x, objective: "2", window: 30d, thresholds: {ttfs: 1s}}]')
+    assert files("--slos", str(slos)) == 2
+    said = capsys.readouterr().err
+    assert f"{slos}: slos[0].objective: '2' must be between 0 and 1" in said
+    assert "slos[0].thresholds.ttfs: unknown field" in said
+    assert not files.out.exists()
+
+
+def test_diff_and_check_say_what_differs(files, capsys):
+    files("generate")
+    assert (files("diff"), files("check")) == (0, 0)
+    changed = files.packs / "vllm.yml"
+    changed.write_text(changed.read_text().replace("> 0.95", "> 0.5"))
+    (files.out / "slos.yml").unlink()
+    capsys.readouterr()
+    assert files("diff") == 1
+    said = capsys.readouterr().out
+    assert "-    expr: max by (cluster, job, instance, model_name) (vllm:kv_cache_usage_perc) > 0.5" in said
+    assert "+- name: tokentrail-slos-outage" in said
+    assert files("check") == 1
+    assert f"{changed} is not what" in capsys.readouterr().out
+
+
+def test_kubernetes_objects_hold_the_same_groups(files):
+    assert files("generate", "--format", "kubernetes") == 0
+    for path in (*files.out.iterdir(), *files.packs.iterdir()):
+        found = yaml.safe_load(path.read_text())
+        assert (found["apiVersion"], found["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
+        assert found["metadata"]["name"] == f"tokentrail-{path.stem}"
+        if path.name in generate(SHIPPED):
+            assert found["spec"] == yaml.safe_load(generate(SHIPPED)[path.name])
+
+
+def test_openslo_documents_become_our_slos(tmp_path, capsys):
+    file, ours = tmp_path / "open.yaml", tmp_path / "slos.yaml"
+    file.write_text(OPENSLO)
+    assert main(["import", "--slos", str(file)]) == 0
+    ours.write_text(capsys.readouterr().out)
+    chat, joint = load_slos(ours)
+    assert (chat.name, str(chat.objective), chat.owner, chat.team) == ("chat", "0.999", "ann", "serving")
+    assert (chat.thresholds.given(), chat.select["model"]) == ({"ttft": 500_000_000}, ("m",))
+    assert joint.thresholds.given() == {"ttft": 10**9, "tpot": 80_000_000}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("type: tokentrail, spec: {metric", "type: prometheus, spec: {metric", "only a source of type tokentrail"),
+        ("op: lte", "op: gt", "use lte"),
+        ("target: 0.999", "target: 2", "must be between 0 and 1"),
+        ("metric: ttft", "metric: fps", "fps: unknown field"),
+        ("value: 0.5, ", "", "missing or wrong: 'value'"),
+        ("kind: SLO", "kind: Other", "has no document of kind SLO"),
+        ("spec:", "spec: [", "cannot be read"),
+    ],
+)
+def test_an_openslo_document_that_cannot_be_read_is_named(tmp_path, capsys, old, new, said):
+    file = tmp_path / "open.yaml"
+    file.write_text(OPENSLO.replace(old, new))
+    assert main(["import", "--slos", str(file)]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert str(file) in error
+
+
+@pytest.fixture
+def prometheus():
+    """A Prometheus that answers what the test puts into `answers`."""
+    answers = {}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            path = self.path.partition("?")[0].removeprefix("/api/v1/")
+            self.send_response(200 if path in answers else 500)
+            self.end_headers()
+            self.wfile.write(json.dumps({"data": answers.get(path)}).encode())
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield LoadedRules(f"http://127.0.0.1:{server.server_port}"), answers
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_prometheus_with_other_rules_and_a_collector_with_another_file_are_found(prometheus):
+    loaded, answers = prometheus
+    groups = [group for text in generate(SHIPPED).values() for group in yaml.safe_load(text)["groups"]]
+    for rule in (rule for group in groups for rule in group["rules"]):
+        rule["name"] = rule.pop("alert", None) or rule.pop("record")
+        rule.setdefault("labels", {})
+    info = [{"metric": {"slo": slo.name, "hash": slo.hash, "instance": "c:8080"}} for slo in SHIPPED]
+    answers |= {"rules": {"groups": groups}, "query": {"result": info}}
+    assert loaded.problems(SHIPPED) == []
+    info[1]["metric"]["hash"] = "0"
+    groups[1]["rules"].pop()
+    missing, drifted = loaded.problems(SHIPPED)
+    assert missing.startswith(f"{loaded.url} has not loaded TokentrailSloBurn")
+    assert drifted == "the collector c:8080 judges SLO completion by another definition"
+    del answers["rules"]
+    assert "cannot be asked" in loaded.problems(SHIPPED)[0]
+    assert "must begin with http" in LoadedRules("file:///etc").problems(SHIPPED)[0]
+
+
+def test_tokentrail_rules_is_the_same_command(tmp_path):
+    command = [sys.executable, "-m", "tokentrail.cli", "rules", "diff", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, "+- name: tokentrail-slos-outage" in done.stdout) == (1, True), done.stderr
+
+
+def test_openslo_that_is_read_is_valid(tmp_path):
+    file = tmp_path / "open.yaml"
+    file.write_text(OPENSLO)
+    assert "objective: '0.999'" in from_openslo(file)

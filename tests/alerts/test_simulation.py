@@ -1,0 +1,45 @@
+"""The simulation of false pages judges as the collector does, and the shipped guards hold in one month of it."""
+
+from decimal import Decimal
+
+import numpy as np
+
+from benchmarks.alerts_simulation import STEP_S, false_alarms, month
+from collector.slo.burn import Tally, burn_rules, fires, load_windows
+from collector.slo.model import Slo
+
+
+def promise(objective):
+    return Slo.model_validate({"name": "s", "objective": objective, "window": "30d", "thresholds": {"e2e": "1s"}})
+
+
+def test_it_fires_when_the_collector_would():
+    slo, random = promise("0.99"), np.random.default_rng(2)
+    bad = np.cumsum(random.poisson(np.repeat([0.05, 8, 0.05, 0.6], 400), 1600))
+    sums = bad + np.cumsum(random.poisson(10, 1600)), bad
+
+    def tally(step, ns):
+        before = step - ns // (STEP_S * 10**9)
+        return Tally(*(int(c[step]) - (int(c[before]) if before >= 0 else 0) for c in sums))
+
+    for rule in burn_rules(slo, load_windows()):
+        on = [fires(rule, slo.budget, tally(i, rule.short_ns), tally(i, rule.long_ns)) for i in range(1600)]
+        began = sum(now and not before for before, now in zip([False, *on], on, strict=False))
+        assert false_alarms((rule,), slo.budget, sums)[f"least_bad {rule.name}"] == began > 0
+
+
+def test_a_kept_promise_pages_nobody_in_a_month_where_ten_requests_would():
+    for objective, rate in (("0.9", 3), ("0.99", 5), ("0.999", 2)):
+        slo = promise(objective)
+        fired = false_alarms(
+            burn_rules(slo, load_windows()), slo.budget, month(np.random.default_rng(3), slo.budget, rate)
+        )
+        assert fired["least_bad any page"] == 0
+    assert fired["ten_requests any page"] >= 3
+    assert fired["no_guard any page"] >= fired["ten_requests any page"]
+
+
+def test_requests_are_bad_at_the_rate_of_the_budget():
+    all_, bad = month(np.random.default_rng(4), Decimal("0.05"), 60)
+    assert abs(bad[-1] / all_[-1] - 0.05) < 0.001
+    assert abs(all_[-1] / (30 * 1440) - 60) < 0.5
