@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -18,19 +18,15 @@ from tokentrail.export import SAMPLED_OUT
 from tokentrail.guard import Guard
 from tokentrail.recipient import ENDED_SLOT
 from tokentrail.records import (
-    CHOICE,
-    END,
-    LEAVE,
     MALFORMED,
-    START,
     Batch,
     Kind,
     Rows,
-    kind_of,
-    subject_of,
+    Sorted,
+    sorted_by_kind,
     without_malformed,
 )
-from tokentrail.request import Choice, RequestTrail
+from tokentrail.request import RequestTrail
 from tokentrail.sampling import Sampling
 from tokentrail.semconv import Status
 from tokentrail.slots import TokenRun
@@ -95,7 +91,7 @@ class Assembler:
         """
         slots, breathe = self.bench.slots, self.bench.breathe
         self.bench.buffer.reset()
-        records = _sorted(batch)
+        records = sorted_by_kind(batch)
         breathe()
         slots.take(records.started, self._sampling)
         slots.take_choices(records.choices)
@@ -104,7 +100,7 @@ class Assembler:
             columns = self._columns(batch.steps)
         except (TypeError, AttributeError) as error:
             batch = self._without_malformed(batch, error)
-            records = _sorted(batch)
+            records = sorted_by_kind(batch)
             columns = self._columns(batch.steps)
         for request, after_steps in records.ended:
             if request.ended is None:
@@ -200,7 +196,7 @@ class Assembler:
         self.bench.lost[reason] += tokens
         self.bench.guard.warn(reason, "tokentrail dropped %d tokens whose request %s", tokens, why)
 
-    def _check_stamps(self, records: _Sorted, columns: _StepColumns | None, now: int) -> None:
+    def _check_stamps(self, records: Sorted, columns: _StepColumns | None, now: int) -> None:
         """Counts stamps that are no unix nanoseconds of the present, and logs their probable unit once."""
         stamps = [request.started.arrival_ns for request in records.started]
         stamps += [request.ended.at_ns for request in self._ended if request.ended]
@@ -264,35 +260,6 @@ class _Tokens(NamedTuple):
 
     run: TokenRun
     step: I64 | None
-
-
-class _Sorted(NamedTuple):
-    """Records that are not steps, by kind. `ended` and `left` have each request with the number of steps of the batch
-    before that.
-    """
-
-    started: list[RequestTrail]
-    choices: list[Choice]
-    ended: list[tuple[RequestTrail, int]]
-    left: list[tuple[RequestTrail, int]]
-    events: defaultdict[Kind, list[Any]]
-
-
-def _sorted(batch: Batch) -> _Sorted:
-    found = _Sorted([], [], [], [], defaultdict(list))
-    for record, after_steps in batch.others:
-        kind = kind_of(record)
-        if kind is START:
-            found.started.append(subject_of(record))
-        elif kind is CHOICE:
-            found.choices.append(subject_of(record))
-        elif kind is END:
-            found.ended.append((subject_of(record), after_steps))
-        elif kind is LEAVE:
-            found.left.append((subject_of(record), after_steps))
-        else:
-            found.events[kind].append(subject_of(record))
-    return found
 
 
 def _chosen(steps: StepColumns, rows: I64 | slice) -> StepColumns:

@@ -9,7 +9,7 @@ looks at, and the exporter's thread reads the numbers of all steps as one array.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from enum import Enum, auto
@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from tokentrail.recipient import Recipient
+from tokentrail.request import Choice, RequestTrail
 from tokentrail.semconv import STEP_ATTRIBUTES
 from tokentrail.wire import I64
 
@@ -162,6 +163,36 @@ def take(records: Records, spans: int) -> Batch:
         batch.steps.append(run.take(count))
     records.run = Records.run
     return batch
+
+
+class Sorted(NamedTuple):
+    """Records that are not steps, by kind. `ended` and `left` have each request with the number of steps of the batch
+    before that.
+    """
+
+    started: list[RequestTrail]
+    choices: list[Choice]
+    ended: list[tuple[RequestTrail, int]]
+    left: list[tuple[RequestTrail, int]]
+    events: defaultdict[Kind, list[Any]]
+
+
+def sorted_by_kind(batch: Batch) -> Sorted:
+    """The records of a batch that are not steps."""
+    found = Sorted([], [], [], [], defaultdict(list))
+    for record, after_steps in batch.others:
+        kind = kind_of(record)
+        if kind is START:
+            found.started.append(subject_of(record))
+        elif kind is CHOICE:
+            found.choices.append(subject_of(record))
+        elif kind is END:
+            found.ended.append((subject_of(record), after_steps))
+        elif kind is LEAVE:
+            found.left.append((subject_of(record), after_steps))
+        else:
+            found.events[kind].append(subject_of(record))
+    return found
 
 
 def step_ints(steps: Sequence[Rows]) -> I64:

@@ -23,8 +23,8 @@ MAX_CHOICE: Final = (1 << 16) - 1
 """The largest index of a choice."""
 
 _OK, _ERROR = Status.OK, Status.ERROR  # a member takes long to look up
-_COUNTS: Final = ("input_tokens", "output_tokens", "cached_tokens", "cache_creation_tokens", "reasoning_tokens")
-_NO_COUNTS: Final = (None,) * len(_COUNTS)
+_Counts = tuple[int | None, int | None, int | None, int | None, int | None]
+_NO_COUNTS: Final[_Counts] = (None, None, None, None, None)
 _CANCELLATIONS: Final = (CancelledError, GeneratorExit)
 """Exceptions that mean that the caller went away."""
 
@@ -137,10 +137,15 @@ class RequestTrail(Recipient):
         host = self._host
         misuse = host.misuse
         known = arguments.status(status, misuse)
-        counts: Sequence[int | None] = _NO_COUNTS
+        counts: _Counts = _NO_COUNTS
         if not (input_tokens is output_tokens is cached_tokens is cache_creation_tokens is reasoning_tokens is None):
-            given = (input_tokens, output_tokens, cached_tokens, cache_creation_tokens, reasoning_tokens)
-            counts = [arguments.count(*named, misuse) for named in zip(given, _COUNTS, strict=True)]
+            counts = (
+                arguments.count(input_tokens, "input_tokens", misuse),
+                arguments.count(output_tokens, "output_tokens", misuse),
+                arguments.count(cached_tokens, "cached_tokens", misuse),
+                arguments.count(cache_creation_tokens, "cache_creation_tokens", misuse),
+                arguments.count(reasoning_tokens, "reasoning_tokens", misuse),
+            )
         failed = known is _ERROR or (bool(error_type) and known is _OK)
         self.ended = RequestEnd(
             arguments.stamp(at_ns, host.clock, misuse),
