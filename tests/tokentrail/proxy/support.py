@@ -68,6 +68,7 @@ class Upstream:
                 self.requests.append((head, await _body(head, reader)))
                 self.asked.set()
                 watch = asyncio.ensure_future(reader.read(1))
+                watch.add_done_callback(lambda read: read.cancelled() or read.exception())
                 for part in self.script:
                     if isinstance(part, asyncio.Event):
                         wait = asyncio.ensure_future(part.wait())

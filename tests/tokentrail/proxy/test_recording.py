@@ -232,6 +232,15 @@ def test_the_trace_goes_on_from_the_client_to_the_upstream():
     assert b"tracestate: x=1" in head
 
 
+def test_a_trace_state_without_a_trace_goes_no_further():
+    request, _, (head, _) = recorded(
+        STREAMED, *chunked(DONE), END, headers=[("traceparent", "00-wrong"), ("tracestate", "x=1")]
+    )
+    assert request.parent_id == 0
+    assert f"-{request.span_id:016x}-01".encode() in head
+    assert b"x=1" not in head
+
+
 def test_tenant_and_class_come_from_headers_and_a_key_only_as_a_hash():
     headers = [
         ("X-Tokentrail-Tenant", "acme"),
