@@ -148,9 +148,7 @@ class Settings(BaseSettings):
             msg = "a password needs its user: set --store-user or TOKENTRAIL_STORE_USER"
             raise ValueError(msg)
         if self.store_user and self.store.startswith("chdb://"):
-            msg = (
-                "--store-user is a server's user, and the store is embedded: set --store too, or leave it out"
-            )
+            msg = "--store-user is a server's user, and the store is embedded: set --store too, or leave it out"
             raise ValueError(msg)
         if self.store_user and "@" in self.store:
             msg = "--store names a user, and --store-user another one: leave one of them out"
