@@ -130,15 +130,14 @@ def test_spans_of_a_few_lengths_that_take_turns_are_counted_without_parsing_them
 
 
 @pytest.mark.parametrize(
-    ("shapes", "each", "sorted_well"), [(1, 64, True), (4, 32, True), (5, 31, False), (8, 40, True), (20, 32, True)]
+    ("shapes", "each", "sorted_well"), [(1, 32, True), (1, 31, False), (4, 32, True), (5, 31, False), (20, 33, True)]
 )
 def test_runs_that_must_be_sorted_are_32_spans_long_on_average(shapes, each, sorted_well):
     request = Request()
     request.span("first of all, and long")
     for n in range(shapes * each):
         request.span("n" * (1 + n % shapes), trace=n + 1, span=n + 1)
-    request.span("n" * (1 + shapes), attributes={"a": 1}) if not sorted_well else None
-    count = shapes * each + 1 + (not sorted_well)
+    count = shapes * each + 1
     assert parsed(request.body()).items == count
     found = check_if_uniform(request.body(), LIMITS)
     assert (found and found.items) == (count if sorted_well else None)

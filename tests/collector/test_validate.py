@@ -7,7 +7,7 @@ from collector.receive.errors import MalformedError
 from collector.receive.validate import DAY_NS, Reason, check
 from tests.support.otlp import MS, T0, Request, set_attributes, token_body
 
-LIMITS = ItemLimits(max_bytes=2000, max_attributes=4)
+LIMITS = ItemLimits(max_bytes=2000, max_attributes=100)
 DAY = 86400 * 10**9
 
 
@@ -43,7 +43,7 @@ MANY = 20
         ({"end_time_unix_nano": T0 - 1}, Reason.END_BEFORE_START),
         ({"end_time_unix_nano": T0 + 401 * 86400 * 10**9}, Reason.TIME),
         ({"name": "n" * 3000}, Reason.TOO_LARGE),
-        ({"attributes": {str(n): n for n in range(5)}}, Reason.TOO_MANY_ATTRIBUTES),
+        ({"attributes": {str(n): n for n in range(101)}}, Reason.TOO_MANY_ATTRIBUTES),
     ],
 )
 def test_a_bad_span_is_rejected_alone_and_says_why(change, reason, others):
@@ -79,13 +79,13 @@ def test_a_size_limit_holds_for_the_spans_of_every_scope_and_resource():
     message = ExportTraceServiceRequest()
     for size in (100, 300, 301):
         for scope in range(2):
-            added = Request()
+            added = spans_of_all_lengths(MANY)
             span = added.span("", span=scope + 1)
             span.name = "n" * (size - span.ByteSize() - 3)
             message.resource_spans.extend(added.message.resource_spans)
     checked = check(message.SerializeToString(), ItemLimits(max_bytes=300, max_attributes=1000))
     assert checked.rejected == {Reason.TOO_LARGE: 2}
-    assert len(names(checked.payload)) == 4
+    assert len(names(checked.payload)) == 6 * MANY + 4
 
 
 def test_the_smallest_attributes_count_too():
