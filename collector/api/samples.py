@@ -84,12 +84,18 @@ def _instead_of_spans(window: Window) -> Fragment:
 
 
 def _processes(ctx: Context, window: Window) -> list[Process]:
-    return processes(ctx.queries, **window.bounds, service_filter=_serves(window))
+    return processes(ctx.queries, start_ns=window.start_ns, end_ns=window.end_ns, service_filter=_serves(window))
 
 
 def sampled(ctx: Context, window: Window, names: Sequence[str] = ()) -> list[Process]:
     """The processes with samples in the window whose spans tell no steps; `names` are all that is read, if given."""
-    return processes(ctx.queries, **window.bounds, service_filter=_instead_of_spans(window), names=names)
+    return processes(
+        ctx.queries,
+        start_ns=window.start_ns,
+        end_ns=window.end_ns,
+        service_filter=_instead_of_spans(window),
+        names=names,
+    )
 
 
 def growth(ctx: Context, window: Window, names: Sequence[str], step_ns: int | None = None) -> list[dict[str, Any]]:

@@ -86,7 +86,7 @@ def scrape(log):
         )
         made.append(scraper)
         scraper.start()
-        scraper.status = status
+        scraper.status = status  # type: ignore[attr-defined]
         return scraper
 
     yield start
