@@ -55,6 +55,7 @@ def last_known(name: str, answers: Answers, needed: str, view: object) -> Answer
     if not isinstance(found, Problem):
         st.session_state[key] = (view, datetime.now(UTC), answers)
         return answers
+    before: Answers
     asked, at, before = st.session_state.get(key, (None, None, answers))
     if asked != view:
         return answers

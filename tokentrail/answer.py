@@ -10,7 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from tokentrail.request import Recipient, RequestTrail
+from tokentrail.recipient import Recipient
+from tokentrail.request import RequestTrail
 from tokentrail.semconv import ARRIVALS, OTHER_ERROR, Status
 
 CONTENT_FIELDS: Final = (

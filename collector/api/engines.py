@@ -17,6 +17,7 @@ from collector.api.evaluation import process_filter
 from collector.api.parameters import Window, WindowQuery
 from collector.api.session import ALL_TENANTS
 from collector.api.times import SECOND_NS, rfc3339
+from collector.samples.present import Process as SampledProcess
 
 MOST_COLD_STARTS = 1000
 MOST_PROCESSES = 100
@@ -243,7 +244,7 @@ def _sampled_caches(ctx: Context, window: Window) -> Iterator[KvEngine]:
         )
 
 
-def _sampled_process(process: samples.Process) -> dict[str, Any]:
+def _sampled_process(process: SampledProcess) -> dict[str, Any]:
     """A process of a service of which no span came, as a row of processes.sql."""
     return {
         "service": process.service,
@@ -258,7 +259,7 @@ def _sampled_process(process: samples.Process) -> dict[str, Any]:
     }
 
 
-def _told_by_samples(process: samples.Process) -> dict[str, Any]:
+def _told_by_samples(process: SampledProcess) -> dict[str, Any]:
     """A row of abilities.sql for the samples of a process."""
     told = dict.fromkeys(("requests", "could_tell", "tokens", "phases", "cold_start", "examples", "itl"), 0)
     known = {what: int(name in process.values) for what, name in _ABILITIES_OF_SAMPLES.items()}

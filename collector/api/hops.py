@@ -113,8 +113,8 @@ def _hop(row: Row, after: Row | None) -> Hop:
         span_id=row["span_id_hex"],
         ttft_s=seconds(row["ttft_ns"]),
         e2e_s=row["e2e_ns"] / SECOND_NS,
-        added_ttft_s=_added(row["ttft_ns"], after and after["ttft_ns"]),
-        added_e2e_s=_added(row["e2e_ns"], after and after["e2e_ns"]),
+        added_ttft_s=_added(row["ttft_ns"], after["ttft_ns"] if after else None),
+        added_e2e_s=_added(row["e2e_ns"], after["e2e_ns"] if after else None),
     )
 
 

@@ -32,6 +32,6 @@ def _envelopes() -> tuple[type[Any], type[Any]]:
     return GetMessageClass(request), GetMessageClass(scope_spans)
 
 
-REQUEST: Final[type[Any]]
-SCOPE_SPANS: Final[type[Any]]
-REQUEST, SCOPE_SPANS = _envelopes()
+_ENVELOPES: Final[tuple[type[Any], type[Any]]] = _envelopes()
+REQUEST: Final = _ENVELOPES[0]
+SCOPE_SPANS: Final = _ENVELOPES[1]
