@@ -110,7 +110,7 @@ def _slo_burns(ctx: Context, window: Window) -> Iterator[Incident]:
             severity=rule.severity,
             title=f"{slo.name} burns its error budget {burn.long:.1f} times too fast",
             detail=f"{tally.bad:.0f} of {tally.judged:.0f} requests of the last {format_duration(rule.long_ns)} were "
-            f"bad; {1 - slo.objective:%} may be ({rule.name}: more than {rule.threshold:.4g} times, "
+            f"bad; {1 - slo.objective:%} may be ({rule.name}: more than {float(rule.threshold):.4g} times, "
             f"also over the last {format_duration(rule.short_ns)}).",
             start_ns=first["first_ns"] or window.end_ns,
             end_ns=None,

@@ -21,9 +21,11 @@ TENANT_FILTERS: Final = {
     "requests": "tenant = '{tenant}'",
     "open_requests": "tenant = '{tenant}'",
     "spans": "resource['tokentrail.tenant'] = '{tenant}'",
+    "held_requests": "tenant = '{tenant}'",
+    "held_spans": "tenant = '{tenant}'",
 }
-"""Conditions by which the store itself hides the rows of other tenants, whatever a query asks for. The tables of tokens
-and phases have no tenant: they are read by the ids of requests. Those of engine processes have none either."""
+"""Conditions by which the store itself hides the rows of other tenants, in every query. The tables of tokens and phases
+have no tenant: they are read by the ids of requests. Those of engine processes have none either."""
 
 
 @dataclass(frozen=True)

@@ -123,10 +123,6 @@ SLO_IN_FLIGHT = Metric(
 )
 
 IN_FLIGHT = Metric(
-    "tokentrail_slo_in_flight_violations", "gauge", "Requests in flight that are past a threshold now.", ("slo",)
-)
-
-IN_FLIGHT = Metric(
     "tokentrail_requests_in_flight", "gauge", "Requests that were announced and have not ended.", PROCESS
 )
 STUCK = Metric(

@@ -120,7 +120,8 @@ class Writer:
         self._callbacks.append(callback)
 
     def start(self) -> None:
-        """Begin to write."""
+        """Begin to write. The segments that an earlier process left in the log count as waiting at once."""
+        self._status.wal_pending(self._signal.name, *self._log.pending)
         self._thread.start()
 
     def stop(self, timeout_s: float) -> bool:

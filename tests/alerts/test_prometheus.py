@@ -39,16 +39,18 @@ def served(tmp_path):
     slos.write_text(SLOS)
     status = IngestStatus()
     status.set_ready("start")
-    app, counters = build_api(store, load_slos(slos), status, lost_after_s=30)
+    app, live = build_api(store, load_slos(slos), status, lost_after_s=30)
+    live.start()
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:
         assert thread.is_alive()
         time.sleep(0.01)
-    yield counters, Rows(store), "{}:{}".format(*server.servers[0].sockets[0].getsockname()), slos
+    yield live.counters, Rows(store), "{}:{}".format(*server.servers[0].sockets[0].getsockname()), slos
     server.should_exit = True
     thread.join()
+    assert live.stop(20)
     store.close()
 
 

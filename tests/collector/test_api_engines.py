@@ -45,8 +45,9 @@ def test_a_count_that_the_engine_did_not_send_is_null_and_no_earlier_one_stands_
     assert trail["events"][0]["blocks"] is None
 
 
-def test_metrics_leave_out_a_state_that_is_not_known(api, rows):
+def test_metrics_leave_out_a_state_that_is_not_known(api, rows, live):
     rows.step(start=NOW - SECOND, running=None, waiting=3, kv_blocks_used=None, kv_blocks_total=64)
+    live.refresh()
     text = api.client.get("/metrics").text
     assert "tokentrail_requests_waiting{" in text
     assert "tokentrail_requests_running{" not in text
@@ -219,8 +220,9 @@ class TestIncidents:
         found = {i["instance"]: i for i in api("incidents")["incidents"]}
         assert {k: (i["cause"], i["severity"], i["firing"]) for k, i in found.items()} == {
             "dead": ("engine_lost", "page", True), "died": ("engine_lost", "page", False),
-            "hung": ("engine_hung", "page", True),
+            "hung": ("engine_hung", "page", True), None: ("slo_burn", "ticket", True),
         }  # fmt: skip
+        assert (found[None]["slo"], found[None]["requests_affected"]) == ("all", 3)
         assert found["dead"]["start"] == "2026-11-21T09:59:10Z"
         assert found["hung"]["start"] == "2026-11-21T09:58:40Z"
 
@@ -235,7 +237,10 @@ class TestIncidents:
             40,
         )
         assert burn["title"] == "chat burns its error budget 16.0 times too fast"
-        assert "40 of 50 requests of the last 1h were bad; 5" in burn["detail"]
+        assert burn["detail"] == (
+            "40 of 50 requests of the last 5m were bad; 5% may be "
+            "(page-outage: more than 10 times, also over the last 1m)."
+        )
         assert burn["start"] == "2026-11-21T09:59:01Z"
 
     @pytest.mark.parametrize("params", [{"slo_class": "completion"}, {"end": "-2h", "start": "-3h"}])

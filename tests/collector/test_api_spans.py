@@ -8,14 +8,14 @@ from collector.store.insert import insert_otlp
 from tests.collector.rows import NOW, SECOND
 from tests.support.otlp import MS, Request, set_attributes
 
-ENGINE = {"service.name": "sglang", "service.instance.id": "s-1", "device": "H200"}
+ENGINE = {"service.name": "lmdeploy", "service.instance.id": "s-1", "device": "H200"}
 
 
 @pytest.fixture
 def spans(rows):
-    """Three spans of one engine's scheduler, a request of tokentrail's, and a span of another service."""
+    """Three spans of an engine without a mapping, a request of it, and a span of another service."""
     rows.store.client().command("TRUNCATE TABLE spans")
-    engine = Request(scope="sglang.scheduler", **ENGINE)
+    engine = Request(scope="lmdeploy.scheduler", **ENGINE)
     event = Span.Event(time_unix_nano=NOW - 9 * SECOND, name="cut")
     set_attributes(event, {"blocks": 3})
     for n in range(3):
@@ -48,9 +48,9 @@ def test_unclaimed_spans_come_newest_first_with_all_that_they_say(api, spans):
         "trace_id": f"{2:032x}",
         "span_id": f"{2:016x}",
         "parent_span_id": f"{7:016x}",
-        "service": "sglang",
+        "service": "lmdeploy",
         "instance": "s-1",
-        "scope": "sglang.scheduler",
+        "scope": "lmdeploy.scheduler",
         "name": "schedule",
         "kind": "server",
         "status": "unset",
@@ -68,8 +68,8 @@ def test_unclaimed_spans_come_newest_first_with_all_that_they_say(api, spans):
 @pytest.mark.parametrize(
     ("params", "found"),
     [
-        ({"service": "sglang"}, [3, 2, 1]),
-        ({"service": ["sglang", "gateway"]}, [20, 3, 2, 1]),
+        ({"service": "lmdeploy"}, [3, 2, 1]),
+        ({"service": ["lmdeploy", "gateway"]}, [20, 3, 2, 1]),
         ({"scope": "http"}, [20]),
         ({"name": "schedule", "limit": 2}, [3, 2]),
         ({"name": "schedule", "limit": 2, "offset": 2}, [1]),
@@ -90,8 +90,8 @@ def test_a_total_counts_all_pages(api, spans):
 def test_names_are_counted_with_the_keys_that_their_spans_have(api, spans):
     first, second = api("spans/names")["names"]
     assert first == {
-        "service": "sglang",
-        "scope": "sglang.scheduler",
+        "service": "lmdeploy",
+        "scope": "lmdeploy.scheduler",
         "name": "schedule",
         "spans": 3,
         "first_start": "2026-11-21T09:59:50Z",

@@ -22,11 +22,15 @@ def data_dir(tmp_path):
 
 
 @pytest.fixture
-def client(rows, ingest_status, clock, data_dir):
+def app_and_live(rows, ingest_status, clock, data_dir):
     retention = parse_retention("90d,tokens=7d,acme/requests=30d")
-    app, _ = build_api(
+    return build_api(
         rows.store, (), ingest_status, lost_after_s=30.0, retention=retention, data_dir=data_dir, clock=clock
     )
+
+
+@pytest.fixture
+def client(app):
     return TestClient(app)
 
 
@@ -73,11 +77,12 @@ def test_without_a_setting_rows_are_kept_for_ever_and_unknown_is_null(rows, inge
     assert (answer["tenants"], answer["dead_letters"], answer["data_dir_free_bytes"]) == ([], None, None)
 
 
-def test_metrics_have_rows_bytes_and_the_retentions_work(client, rows, ingest_status):
+def test_metrics_have_rows_bytes_and_the_retentions_work(client, live, rows, ingest_status):
     rows.request()
     ingest_status.expired("tokens", 7)
     ingest_status.retention_failed()
     ingest_status.retention_done(12.5)
+    live.refresh()
     page = client.get("/metrics").text
     assert 'tokentrail_store_rows{table="requests"} 1.0' in page
     assert 'tokentrail_store_rows{table="steps"} 0.0' in page

@@ -133,6 +133,7 @@ def test_views_of_a_landing_table_write_to_all_shards_and_the_others_to_their_ow
         general = (
             "otlp_traces",
             "otlp_metrics",
+            "otlp_logs",
             "joins",
             "flat_spans_local",
             "joined_spans_local",

@@ -29,7 +29,7 @@ def test_a_server_that_goes_away_and_comes_back_gets_everything_once(server, tmp
     assert [answer.status_code for answer in answers] == [503, 200]
     assert "does not answer" in answers[0].json()["detail"]
     assert "tokentrail_collector_payloads_received_total 20.0" in answers[1].text
-    assert "tokentrail_collector_store_up 0.0" in answers[1].text
+    collector.wait_until(lambda: "tokentrail_collector_store_up 0.0" in collector.get("/metrics").text)
     assert "does not take data" in collector.get("/readyz").json()["reason"]
 
     server.start()

@@ -29,9 +29,9 @@ SHELL = ("", "sh", "console")
 WORD = re.compile(r"[a-z][a-z0-9_-]*")
 PLAIN = {"COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"}
 """Environment in which help texts are neither coloured nor wrapped."""
-PARTS = ("collector", "engine", "dashboard", "keys")
+PARTS = ("collector", "engine", "dashboard", "keys", "rules")
 """Commands that replace their process by another one, which has the options."""
-FLAGS_OF_OTHERS = {"--otlp-traces-endpoint"}
+FLAGS_OF_OTHERS = {"--gpu-memory-utilization", "--otlp-traces-endpoint"}
 """vLLM's."""
 
 
@@ -97,8 +97,11 @@ def is_command(name: str) -> bool:
 
 @cache
 def _cli_help(*words: str) -> str | None:
-    if words[:1] and words[0] in PARTS:
-        return _module_help("tokentrail.cli", words[0])
+    if words and words[0] in PARTS:
+        try:
+            return _module_help("tokentrail.cli", *words)
+        except subprocess.CalledProcessError:
+            return None
     shown = CliRunner().invoke(app, [*words, "--help"], env=PLAIN)
     return shown.output if shown.exit_code == 0 else None
 

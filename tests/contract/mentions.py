@@ -142,8 +142,15 @@ def named_metrics(text: str) -> Iterator[str]:
 def is_metric(name: str) -> bool:
     """A metric, a label or a table of the store. The series of a histogram (`…_bucket`) belong to it."""
     base = re.sub(r"_(?:bucket|sum|count)$", "", name)
-    known = _constants() | _tables()
+    known = _constants() | _tables() | _recorded()
     return bool({name, base} & known) or (name.endswith("_") and any(other.startswith(name) for other in known))
+
+
+@cache
+def _recorded() -> frozenset[str]:
+    """The middle of the names of recording rules: `slo:tokentrail_burn:current`."""
+    rules = (ROOT / "alerts" / "rules" / "slos.yml").read_text()
+    return frozenset(re.findall(r"record: \w+:(tokentrail_\w+):", rules))
 
 
 @cache

@@ -110,10 +110,14 @@ def test_the_copied_files_are_enough_to_start(role, stages, tmp_path):
     packages = {path.name for path in (tmp_path / "app").iterdir() if path.is_dir()}
     absent = {"tokentrail", "collector", "instrumented_engine", "dashboard", "alerts", "benchmarks"} - packages
     assert stage.entrypoint[:2] == ["python", "-m"]
-    run = {"dashboard": "run_path('dashboard/app.py')"}
-    start = run.get(role, f"run_module({stage.entrypoint[2]!r}, run_name='__main__')")
+    app = str(tmp_path / "app" / "dashboard" / "app.py")
+    run = {
+        "dashboard": "from streamlit.testing.v1 import AppTest; "
+        f"page = AppTest.from_file({app!r}).run(timeout=60); assert page.title and not page.exception, page.exception"
+    }
+    start = run.get(role, f"import runpy; runpy.run_module({stage.entrypoint[2]!r}, run_name='__main__')")
     # The development install puts the repository on sys.path: hide the packages that the image lacks.
-    hide = f"import runpy, sys; sys.modules.update(dict.fromkeys({sorted(absent)!r})); sys.argv[1:] = ['--help']"
-    command = [sys.executable, "-c", f"{hide}; runpy.{start}"]
+    hide = f"import sys; sys.modules.update(dict.fromkeys({sorted(absent)!r})); sys.argv[1:] = ['--help']"
+    command = [sys.executable, "-c", f"{hide}; {start}"]
     done = subprocess.run(command, cwd=tmp_path / "app", capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -63,7 +63,7 @@ class Request:
                 parent=parent,
                 start=start + index * ns,
                 ns=ns,
-                attributes={semconv.STEP: first_step + index} | ({index_key: index} if index_key else {}),
+                attributes=({index_key: index} if index_key else {}) | {semconv.STEP: first_step + index},
             )
         return self
 

@@ -20,8 +20,10 @@ from collector.api.session import (
     tenant_filter,
 )
 from collector.service import build_api
+from collector.slo.model import load_slos
 from collector.status import IngestStatus
 from collector.store.insert import INSERT_SETTINGS
+from tests.collector.rows import NOW
 from tests.support.keys import access_to, add_key
 
 WAIT_S = 20
@@ -253,7 +255,7 @@ def limited(rows, clock, ingest_status):
     return build
 
 
-def test_the_queries_of_a_scrape_have_limits_too(limited, rows, monkeypatch):
+def test_the_queries_of_a_refresh_have_limits_too(rows, slos_file, clock, ingest_status, monkeypatch):
     settings = []
     query = rows.store.query
 
@@ -263,10 +265,14 @@ def test_the_queries_of_a_scrape_have_limits_too(limited, rows, monkeypatch):
         return query(sql, parameters, settings_)
 
     monkeypatch.setattr(rows.store, "query", recorded)
-    assert limited(timeout_s=7.0, memory_bytes=2**30).get("/metrics").status_code == 200
-    limits = {"max_execution_time": 7.0, "max_memory_usage": 2**30, "priority": 5}
+    limits = QueryLimits(timeout_s=7.0, memory_bytes=2**30)
+    live = build_api(rows.store, load_slos(slos_file), ingest_status, lost_after_s=30.0, clock=clock, limits=limits)[1]
+    rows.request(segment="s-1", ingested_at=NOW)
+    live.counters.on_segment("s-1")
+    live.refresh()
+    of_refresh = {"max_execution_time": 7.0, "max_memory_usage": 2**30, "priority": 5}
     assert settings
-    assert all(of_query == limits for of_query in settings)
+    assert all(of_query == of_refresh for of_query in settings)
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 
 import re
 from itertools import chain
+from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
 
+import collector
 from collector.api.session import TENANT_FILTERS
 from collector.service import build_api
 from collector.slo.model import load_slos
@@ -47,6 +49,7 @@ REFUSED = {
     "/api/v1/kv": ASKED[:2],
     "/api/v1/cold_starts": ASKED[:2],
     "/api/v1/engines": ASKED[:2],
+    "/api/v1/samples": ASKED[:2],
     "/api/v1/timeseries": [f"metric={metric}" for metric in PROCESS_METRICS],
     "/api/v1/storage": ("",),
     "/metrics": ("",),
@@ -55,6 +58,10 @@ REFUSED = {
 OPEN = {"/healthz", "/readyz"}
 CHANGES = {"/api/v1/backup"}
 """Routes that are posted to, with an admin's key."""
+UNREAD = ("payload_claims", "joined_segments")
+"""Tables of the writers and of the joiner: digests of payloads, and names of segments."""
+HELD = ("held_requests", "held_spans")
+"""Spans that wait for the rest of their requests."""
 
 SLOS = """
 slos:
@@ -67,14 +74,15 @@ slos:
 @pytest.fixture(autouse=True)
 def no_spans(rows):
     yield
-    rows.store.client().command("TRUNCATE TABLE spans")
+    for table in ("spans", *HELD):
+        rows.store.client().command(f"TRUNCATE TABLE {table}")
 
 
 @pytest.fixture
-def client(rows, clock, tmp_path, ingest_status):
+def app_and_live(rows, clock, tmp_path, ingest_status):
     slos = tmp_path / "slos.yaml"
     slos.write_text(SLOS)
-    app, _ = build_api(
+    return build_api(
         rows.store,
         load_slos(slos),
         ingest_status,
@@ -82,6 +90,10 @@ def client(rows, clock, tmp_path, ingest_status):
         clock=clock,
         access=access_to(tmp_path / "keys.json"),
     )
+
+
+@pytest.fixture
+def client(app):
     return TestClient(app)
 
 
@@ -124,6 +136,13 @@ def add_traffic(rows, tenant, trace):
         f"(fromUnixTimestamp64Nano({NOW - SECOND}), '{tenant}-service', 'schedule', "
         f"{{'tokentrail.tenant': '{tenant}'}})"
     )
+    for table in HELD:
+        rows.store.client().command(f"INSERT INTO {table} (tenant, arrived) VALUES ('{tenant}', now())")
+    scraped = {"service": f"{tenant}-scraped", "instance": f"{tenant}-instance", "engine": f"{tenant}-server"}
+    for n in range(6):
+        at = {**scraped, "scraper": "me", "time": NOW // 10**6 - 10_000 * (6 - n)}
+        rows.insert("samples", [{**at, "name": "up", "kind": "gauge", "series": 1, "value": 0.0}])
+        rows.insert("samples", [{**at, "name": "preemptions", "kind": "counter", "series": 2, "value": float(n)}])
 
 
 def paths(queries):
@@ -171,14 +190,16 @@ def test_a_tenant_sees_its_own_requests(client, rows, acme):
     assert detail["steps"] is None
 
 
-def test_all_of_these_answers_hold_the_other_tenants_data_for_an_admin(client, rows, acme, admin):
+def test_all_of_these_answers_hold_the_other_tenants_data_for_an_admin(client, live, rows, acme, admin):
     """So the test above would see a filter that is missing."""
     add_traffic(rows, "acme", TRACE)
     asked = [f"{path}?" for path in ANSWERED if path != "/api/v1/timeseries"]
     asked += [path for path in paths(REFUSED) if "tenant=" not in path]
     asked += ["/api/v1/goodput?ttft=100ms&surface=1", *(f"/api/v1/timeseries?metric={metric}" for metric in METRICS)]
+    live.refresh()
     alone = answers(client, admin, asked)
     add_traffic(rows, "globex", THEIR_TRACE)
+    live.refresh()
     now = answers(client, admin, asked)
     goodput = "/api/v1/goodput?"  # needs a threshold
     assert {path for path in asked if now[path] == alone[path]} == {goodput}
@@ -193,7 +214,10 @@ def test_another_tenants_trace_does_not_exist(client, rows, acme, admin):
 
 def test_an_slo_of_another_tenant_does_not_exist(client, acme):
     assert [slo["name"] for slo in client.get("/api/v1/slos", headers=acme).json()["slos"]] == ["all", "ours"]
-    assert client.get("/api/v1/slos/ours", headers=acme).json()["select"] == {"tenant": ["acme"]}
+    assert client.get("/api/v1/slos/ours", headers=acme).json()["select"] == {
+        "tenant": ["acme"],
+        "vantage": ["server"],
+    }
     missing = client.get("/api/v1/slos/globex-only", headers=acme)
     assert missing.status_code == 404
     assert "there are: all, ours" in missing.json()["detail"]
@@ -234,15 +258,25 @@ def test_every_table_is_hidden_or_has_no_tenant(module_store):
     without_tenant = {
         "tokens": "read by the ids of requests",
         "phases": "read by the ids of requests",
-        "payload_claims": "digests of payloads, read by writers only",
+        **dict.fromkeys(UNREAD, "no query of the API reads it"),
         "steps": "of engine processes",
         "kv_events": "of engine processes",
         "cold_starts": "of engine processes",
+        "samples": "of engine processes",
         "schema_version": "the collector's own",
     }
     sql = "SELECT name FROM system.tables WHERE database = currentDatabase() AND engine LIKE '%MergeTree'"
     tables = {name for (name,) in module_store.query(sql).result_rows}
     assert tables == {*TENANT_FILTERS, *without_tenant}
+
+
+@pytest.mark.parametrize("table", UNREAD)
+def test_no_query_of_the_api_names_a_table_that_only_writers_read(table):
+    package = Path(collector.__file__).parent
+    files = [path for folder in ("api", "sql/queries", "sql/parts") for path in (package / folder).rglob("*.*")]
+    files = [path for path in files if path.suffix in (".py", ".sql")]
+    assert len(files) > 50
+    assert [path.name for path in files if table in path.read_text()] == []
 
 
 def test_the_store_hides_other_tenants_from_a_query_that_forgets_the_filter(module_store, rows):
@@ -257,4 +291,4 @@ def test_the_store_hides_other_tenants_from_a_query_that_forgets_the_filter(modu
         table: module_store.query(f"SELECT count() FROM {table}", settings=settings).result_rows[0][0]
         for table in TENANT_FILTERS
     }
-    assert counts == {"requests": 3, "open_requests": 5, "spans": 1}
+    assert counts == {"requests": 3, "open_requests": 5, "spans": 1, "held_requests": 1, "held_spans": 1}

@@ -49,6 +49,19 @@ class Scrapes:
 
 
 @pytest.fixture
+def exposed(api, live):
+    """The series of engines that `/metrics` has now, with their values."""
+
+    def read():
+        live.refresh()
+        lines = api.client.get("/metrics").text.splitlines()
+        series = (line.rpartition(" ") for line in lines if line.startswith("tokentrail_engine_"))
+        return {name: float(value) for name, _, value in series}
+
+    return read
+
+
+@pytest.fixture
 def scrapes(rows):
     return Scrapes(rows.store)
 
@@ -166,11 +179,13 @@ def test_a_series_that_has_vanished_is_not_shown(scrapes, api):
     assert api("kv")["engines"][0]["running"] == 3
 
 
-def test_metrics_that_a_process_sends_are_shown_without_up(scrapes, api):
+def test_metrics_that_a_process_sends_are_shown_without_up(scrapes, api, exposed):
     scrapes.add(page(3, 1, 5), NOW - 50 * SECOND, scraper="").store()
     (engine,) = api("kv")["engines"]
     assert (engine["running"], engine["up"]) == (3, None)
-    assert api.client.get("/metrics").text.count("tokentrail_engine_up{") == 0
+    names = {series.partition("{")[0] for series in exposed()}
+    assert "tokentrail_engine_requests_running" in names
+    assert "tokentrail_engine_up" not in names
 
 
 def test_a_target_that_is_down_shows_no_values(scrapes, api):
@@ -187,7 +202,8 @@ def test_where_spans_tell_steps_they_win(scrapes, rows, api):
     (engine,) = api("kv")["engines"]
     assert (engine["source"], engine["running"], engine["usage"]) == ("spans", 2, 0.25)
     assert [p["value"] for p in api("timeseries", metric="running")["points"]] == [2]
-    assert [line["instance"] for line in api("engines")["engines"]] == ["uuid"]
+    (line,) = api("engines")["engines"]
+    assert [process["instance"] for process in line["processes"]] == ["uuid"]
     assert api("samples")["processes"][0]["values"]["running"] == 3, "what was scraped can still be asked for"
 
 
@@ -207,19 +223,10 @@ def test_filters_keep_the_services_with_matching_requests(scrapes, rows, api):
     assert api("kv", model="x")["engines"] == []
 
 
-def exposed(api):
-    lines = api.client.get("/metrics").text.splitlines()
-    return {
-        line.rpartition(" ")[0]: float(line.rpartition(" ")[2])
-        for line in lines
-        if line.startswith("tokentrail_engine_")
-    }
-
-
-def test_metrics_has_the_engines_own_numbers(scrapes, api):
+def test_metrics_has_the_engines_own_numbers(scrapes, exposed):
     scrapes.add(page(3, 1, 500, preemptions=2, usage=0.25), NOW - 10 * SECOND)
     scrapes.down(NOW - 10 * SECOND, instance="i:2").store()
-    assert {key.partition("{")[0]: value for key, value in exposed(api).items() if 'instance="i:1"' in key} == {
+    assert {key.partition("{")[0]: value for key, value in exposed().items() if 'instance="i:1"' in key} == {
         "tokentrail_engine_up": 1,
         "tokentrail_engine_requests_running": 3,
         "tokentrail_engine_requests_waiting": 1,
@@ -227,14 +234,14 @@ def test_metrics_has_the_engines_own_numbers(scrapes, api):
         "tokentrail_engine_preemptions_total": 2,
         "tokentrail_engine_kv_cache_usage_ratio": 0.25,
     }
-    assert {key: value for key, value in exposed(api).items() if "i:2" in key} == {
+    assert {key: value for key, value in exposed().items() if "i:2" in key} == {
         'tokentrail_engine_up{engine="vllm",instance="i:2",service="chat"}': 0
     }
 
 
-def test_metrics_forgets_a_process_after_five_minutes(scrapes, api):
+def test_metrics_forgets_a_process_after_five_minutes(scrapes, exposed):
     scrapes.add(page(3, 1, 500), NOW - 6 * MINUTE).store()
-    assert exposed(api) == {}
+    assert exposed() == {}
 
 
 def hung(api):
