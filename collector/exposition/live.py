@@ -37,8 +37,8 @@ class Live:
     """The metrics of requests, SLOs, engine processes and the store, as of the latest refresh.
 
     `refresh` counts first, then writes the counters down, then publishes them. It asks the store only when a segment
-    was stored since, when requests are in flight, or when other collectors write to the store too. When the store
-    fails, the state before stays, and `state_at_s` tells its age.
+    was stored since, when requests are in flight, when samples of engines are exposed, or when other collectors write
+    to the store too. When the store fails, the state before stays, and `state_at_s` tells its age.
     """
 
     name = "metrics"
@@ -68,6 +68,7 @@ class Live:
         self._refreshing = threading.Lock()
         self._tables, self._tables_at_ns = Series(), 0
         self._samples, self._samples_at_ns = Series(), 0
+        self._may_have_samples = True
         self._of_slos, self._evaluated_ns = Series(), 0
         self._evaluation_s = 0.0
         self._is_behind = True
@@ -118,6 +119,7 @@ class Live:
             now, heard_until = self._clock(), self._heard_until()
             if self.counters.pending or self._shared_store or self._processes.has_open_requests:
                 self._is_behind = True
+            self._may_have_samples |= self._is_behind
             if has_news := self._is_behind:
                 # Segments first: a request that ends in between is then in flight no more, and is not counted twice.
                 self.counters.count_segments()
@@ -131,14 +133,15 @@ class Live:
                 tables = Series()
                 expose_tables(tables, self._usage)
                 self._tables, self._tables_at_ns = tables, now
-            if now - self._samples_at_ns >= READ_SAMPLES_EVERY_NS:
+            if self._may_have_samples and now - self._samples_at_ns >= READ_SAMPLES_EVERY_NS:
                 samples = Series()
                 expose_samples(samples, self._queries, now_ns=now)
                 self._samples, self._samples_at_ns = samples, now
+                self._may_have_samples = samples != Series()  # those that grow old must go
             has_news |= self._evaluate_slos(now)
-            self.counters.save()
             if self._scraped:
                 has_news |= self.counters.scraped(self._keys)
+            self.counters.save()
             counted = self.families[0]
             if has_news:
                 counted, self._keys = self.counters.families()

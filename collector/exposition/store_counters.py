@@ -387,6 +387,7 @@ class StoreCounters:
             seen = keys & self._series.growing
             is_new = not seen <= self._scraped
             self._scraped = seen | (self._scraped & self._series.growing)
+            self._unsaved |= is_new
             return is_new
 
 

@@ -122,7 +122,8 @@ def test_records_by_http_json_and_grpc_become_rows_once(tmp_path):
         assert found == [(n, 3, 20_500_000, 100_250_000) for n in (1, 2, 3)]
         counted = service.status.snapshot()
         assert (counted.items_received["log_records"], counted.payloads_duplicate) == (4, 1)
-        page = httpx.get(service.listeners["api"] + "/metrics").text
-        assert 'engine="dynamo"' in page
+        while 'engine="dynamo"' not in httpx.get(service.listeners["api"] + "/metrics").text:
+            assert time.monotonic() < deadline, "/metrics has no requests of dynamo"
+            time.sleep(0.1)
     finally:
         assert service.stop()

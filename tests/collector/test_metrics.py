@@ -148,6 +148,25 @@ def test_an_idle_refresh_and_a_scrape_ask_the_store_for_nothing(app, rows, arriv
     assert ("tokentrail_requests_running", *process) not in scrape()
 
 
+def test_samples_are_read_again_when_a_segment_was_stored_or_they_may_be_old(rows, arrive, live, clock):
+    def running():
+        live.refresh()
+        families = live.families[1]
+        return [s.value for f in families if f.name == "tokentrail_engine_requests_running" for s in f.samples]
+
+    assert running() == []
+    process = {"service": "s", "instance": "i", "engine": "vllm", "time": NOW // 10**6, "value": 3.0}
+    rows.insert("samples", [process | {"name": "running", "kind": "gauge"}])
+    clock.now += 10 * SECOND
+    assert running() == [], "nothing was stored, so the store was not asked"
+    arrive()
+    assert running() == [3]
+    clock.now += 289 * SECOND
+    assert running() == [3]
+    clock.now += 10 * SECOND
+    assert running() == [], "it is older than 300 s, though nothing was stored since"
+
+
 def test_a_series_is_0_in_the_first_scrape_that_has_it(app, arrive, live):
     def seen():
         live.refresh()

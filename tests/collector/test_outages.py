@@ -163,7 +163,9 @@ class TestBacklog:
 @pytest.mark.parametrize(("too_early_ns", "burn"), [(0, 20.0), (1, None)])
 def test_a_request_that_was_lost_at_the_beginning_of_a_window_is_in_it(api, rows, too_early_ns, burn):
     rows.open(start=NOW - 4000 * SECOND, seen=NOW - 3630 * SECOND - too_early_ns, slo_class="chat", ttft_ns=MS)
-    assert api("slos/chat")["burn"][0]["long_burn"] == (burn and pytest.approx(burn))
+    by_rule = {rule["name"]: rule for rule in api("slos/chat")["burn"]}
+    assert by_rule["page-fast"]["long_s"] == 3600
+    assert by_rule["page-fast"]["long_burn"] == (burn and pytest.approx(burn))
 
 
 class TestRestart:
@@ -181,6 +183,20 @@ class TestRestart:
         assert counted(second) == (4, 3, 0)
         assert counted(collector()) == (4, 3, 0)
         assert agrees(second) == (4, 3, 0)
+
+    def test_a_series_that_a_scrape_has_seen_is_not_0_again_in_the_next_process(self, collector, rows):
+        def exposed(live):
+            (family,) = (f for f in live.families[0] if f.name == "tokentrail_slo_requests")
+            return next(s.value for s in family.samples if s.labels["slo"] == "chat" and s.name.endswith("_total"))
+
+        first = collector()
+        rows.requests([CHAT | {"segment": "s-1", "ingested_at": NOW}] * 3)
+        first.counters.on_segment("s-1")
+        first.refresh()
+        assert exposed(first) == exposed(collector()) == 0
+        first.scraped(first.families[0])
+        first.refresh()
+        assert exposed(first) == exposed(collector()) == 3
 
     def test_engine_and_collector_that_died_together(self, collector, rows, clock):
         first = collector()

@@ -18,7 +18,7 @@ from collector.receive.checked import Checked
 from collector.receive.errors import MalformedError
 from collector.service import Service
 from collector.settings import Settings
-from collector.signals import SIGNALS, TRACES, Signal
+from collector.signals import LOGS, SIGNALS, TRACES, Signal
 from tests.support.collector import ROOT
 from tests.support.otlp import T0, token_body
 from tokentrail import semconv
@@ -80,7 +80,7 @@ def gauge(name, *values, time=T0):
 
 @pytest.fixture
 def metrics(tmp_path):
-    """A signal that the collector does not know."""
+    """A signal of this test, in the place of the collector's metrics."""
     schema = tmp_path / "metrics.proto"
     schema.write_text(SCHEMA)
     return Signal(
@@ -101,7 +101,7 @@ def metrics(tmp_path):
 
 
 class Running:
-    """A service with traces and metrics on one store."""
+    """A service with several signals on one store."""
 
     def __init__(self, data_dir, signals, **settings):
         free = "127.0.0.1:0"
@@ -130,7 +130,7 @@ def run(tmp_path, metrics):
     started = []
 
     def start(*, check=check_metrics, **settings):
-        running = Running(tmp_path / "data", (TRACES, replace(metrics, check=check)), **settings)
+        running = Running(tmp_path / "data", (TRACES, LOGS, replace(metrics, check=check)), **settings)
         for statement in (LANDING, POINTS, VIEW):
             running.service.store.client().command(statement)
         started.append(running)

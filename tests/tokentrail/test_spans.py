@@ -54,7 +54,7 @@ def attributes_of(started, ended, emitted, phases, weight):
     """The attributes of a request, written down one by one; later ones replace earlier ones."""
     known = {
         semconv.OPERATION_NAME: started.operation,
-        semconv.PROVIDER_NAME: started.provider,
+        semconv.PROVIDER_NAME: started.provider or None,
         semconv.REQUEST_MODEL: started.model,
         semconv.RESPONSE_ID: ended.response_id or started.request_id or None,
         semconv.TENANT: started.tenant or None,

@@ -35,3 +35,23 @@ CREATE TABLE IF NOT EXISTS otlp_logs
                 time_unix_nano UInt64, observed_time_unix_nano UInt64, attributes $span_attributes))))))
 )
 ENGINE = Null;
+
+-- Metrics of a checked request, decoded by otlp_metrics.proto.
+CREATE TABLE IF NOT EXISTS otlp_metrics
+(
+    resource_metrics Array(Tuple(
+        resource Tuple(attributes $text_attributes),
+        scope_metrics Array(Tuple(
+            metrics Array(Tuple(
+                name String,
+                description String,
+                gauge Tuple(data_points Array(Tuple(time_unix_nano UInt64, as_double Float64, attributes $text_attributes))),
+                sum Tuple(
+                    data_points Array(Tuple(time_unix_nano UInt64, as_double Float64, attributes $text_attributes)),
+                    aggregation_temporality Int32),
+                histogram Tuple(
+                    data_points Array(Tuple(time_unix_nano UInt64, count UInt64, sum Float64, bucket_counts Array(UInt64),
+                                            explicit_bounds Array(Float64), attributes $text_attributes)),
+                    aggregation_temporality Int32)))))))
+)
+ENGINE = Null;

@@ -1,24 +1,4 @@
--- Metrics of engines, scraped or sent as OTLP, under common names (collector/samples/names.yaml). The landing table decodes
--- a checked request; one view writes the rows.
-
-CREATE TABLE IF NOT EXISTS otlp_metrics
-(
-    resource_metrics Array(Tuple(
-        resource Tuple(attributes $text_attributes),
-        scope_metrics Array(Tuple(
-            metrics Array(Tuple(
-                name String,
-                description String,
-                gauge Tuple(data_points Array(Tuple(time_unix_nano UInt64, as_double Float64, attributes $text_attributes))),
-                sum Tuple(
-                    data_points Array(Tuple(time_unix_nano UInt64, as_double Float64, attributes $text_attributes)),
-                    aggregation_temporality Int32),
-                histogram Tuple(
-                    data_points Array(Tuple(time_unix_nano UInt64, count UInt64, sum Float64, bucket_counts Array(UInt64),
-                                            explicit_bounds Array(Float64), attributes $text_attributes)),
-                    aggregation_temporality Int32)))))))
-)
-ENGINE = Null;
+-- Metrics of engines, scraped or sent as OTLP, under common names (collector/samples/names.yaml).
 
 CREATE TABLE IF NOT EXISTS samples
 (

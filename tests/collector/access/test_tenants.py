@@ -190,6 +190,18 @@ def test_a_tenant_sees_its_own_requests(client, rows, acme):
     assert detail["steps"] is None
 
 
+def test_incidents_of_processes_need_a_key_for_all_tenants_also_when_samples_show_them(client, rows, acme, admin):
+    add_traffic(rows, "acme", TRACE)
+    rows.request(tenant="acme", service="acme-scraped")
+    found = {
+        name: {i["title"] for i in client.get("/api/v1/incidents?tenant=acme", headers=key).json()["incidents"]}
+        for name, key in (("acme", acme), ("admin", admin))
+    }
+    of_samples = {title for title in found["admin"] if title.startswith("acme-scraped")}
+    assert len(of_samples) == 2, "an outage and preemptions"
+    assert not found["acme"] & of_samples
+
+
 def test_all_of_these_answers_hold_the_other_tenants_data_for_an_admin(client, live, rows, acme, admin):
     """So the test above would see a filter that is missing."""
     add_traffic(rows, "acme", TRACE)
