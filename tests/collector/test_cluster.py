@@ -141,12 +141,12 @@ def test_views_of_a_landing_table_write_to_all_shards_and_the_others_to_their_ow
             "unclaimed_spans",
         )
         assert source in general or source.split("_")[0] in name
-        assert (source in ("otlp_traces", "otlp_metrics", "joins")) == (
-            target in ("flat_spans", "tokens", "samples", "joined_spans")
+        assert (source in ("otlp_traces", "otlp_metrics", "otlp_logs", "joins")) == (
+            target in ("flat_spans", "tokens", "samples", "joined_spans", "dynamo_logs")
         )
     assert ways["route_joins"] == ("joined_spans", "joins")
     assert ways["sglang_route_joined"] == ("sglang_joined", "joined_spans_local")
-    assert set(PROD.exchanges(read_schema())) == {"flat_spans_local", "joined_spans_local"}
+    assert set(PROD.exchanges(read_schema())) == {"flat_spans_local", "joined_spans_local", "dynamo_logs_local"}
 
 
 def test_two_views_that_write_to_the_same_shards_would_lose_rows():

@@ -187,6 +187,9 @@ def test_doctor_finds_a_collector_well_and_an_slo_that_judges_nothing(collector,
     }
     assert (slos["none"]["state"], slos["none"]["detail"]) == ("warn", f"none selected 0 of {total} requests")
     assert any("cli" in f["detail"] and f["state"] == "ok" for f in found if f["name"] == "engine")
+    (untold,) = [f for f in found if "tokentrail cli does not tell: " in f["detail"]]
+    assert "cold start" in untold["detail"]
+    assert "docs/sdk.md" in untold["fix"]
     text = run("doctor", *api, "--otlp-http", collector.urls["otlp-http"], "--otlp-grpc", grpc).stdout
     assert "warn SLO          none selected 0" in text
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import httpx
 from rich.console import Console
@@ -139,21 +139,14 @@ def _engines(api: Api) -> Iterator[Finding]:
         fix = "set OTEL_EXPORTER_OTLP_ENDPOINT in the engine's environment and install tokentrail there"
         yield Finding("engines", "warn", "none has sent anything for a day", fix)
     for engine in engines:
-        name = " ".join(filter(None, [engine["engine"], engine["service"], engine.get("instance", "")]))
+        name = f"{engine['engine']} {engine['service']}".strip()
         silent = time.time() - instant(engine["last_seen"]).timestamp()
-        yield Finding(
-            "engine",
-            "ok",
-            f"{name}: {count(engine['requests'])} requests in a day, seen {duration(max(silent, 0))} ago",
-        )
-        for what, reason in _cannot_tell(engine):
-            yield Finding("engine", "warn", f"{name} does not tell {what}", reason)
-
-
-def _cannot_tell(engine: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for what, told in (engine.get("tells") or {}).items():
-        if isinstance(told, Mapping) and not told.get("known", True):
-            yield what, str(told.get("fix") or told.get("reason") or "")
+        detail = f"{name}: {count(engine['requests'])} requests in a day, seen {duration(max(silent, 0))} ago"
+        yield Finding("engine", "ok", detail)
+        if missing := [told for told in engine["tells"] if told["told"] == "none"]:
+            ways = dict.fromkeys(way for told in missing for way in told["ways"])
+            whats = ", ".join(told["what"].replace("_", " ") for told in missing)
+            yield Finding("engine", "ok", f"{name} does not tell: {whats}", "; ".join(ways))
 
 
 def _slos(api: Api) -> Iterator[Finding]:
