@@ -16,6 +16,7 @@ from collector.exposition.series import Series
 from collector.exposition.store_counters import SECOND_NS, StoreCounters
 from collector.slo.model import Slo
 from collector.sql.queries import Queries
+from collector.stage import ThreadStage
 from collector.store.store import StoreUnavailableError
 from collector.store.usage import Usage
 
@@ -33,15 +34,13 @@ READ_TABLES_EVERY_NS: Final = 15 * SECOND_NS
 READ_SAMPLES_EVERY_NS: Final = 5 * SECOND_NS
 
 
-class Live:
+class Live(ThreadStage):
     """The metrics of requests, SLOs, engine processes and the store, as of the latest refresh.
 
     `refresh` counts first, then writes the counters down, then publishes them. It asks the store only when a segment
     was stored since, when requests are in flight, when samples of engines are exposed, or when other collectors write
     to the store too. When the store fails, the state before stays, and `state_at_s` tells its age.
     """
-
-    name = "metrics"
 
     def __init__(
         self,
@@ -56,6 +55,7 @@ class Live:
         heard_until: Callable[[], int],
         shared_store: bool,
     ) -> None:
+        super().__init__("metrics")
         self.counters = counters
         self._processes = processes
         self._queries = queries
@@ -78,8 +78,6 @@ class Live:
         """What was published last: counters, which change only when something happens, and gauges."""
         self.state_at_s = 0.0
         self.store_up = False
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
 
     def start(self) -> None:
         """Begin to refresh."""
@@ -87,10 +85,7 @@ class Live:
 
     def stop(self, timeout_s: float) -> bool:
         """Refresh once more, which counts what was stored last; False when that is not done in time."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
-        return not self._thread.is_alive() and not self.counters.pending
+        return super().stop(timeout_s) and not self.counters.pending
 
     def _run(self) -> None:
         while True:
