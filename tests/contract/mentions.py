@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import io
 import re
-import tempfile
 import tokenize
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -35,7 +34,7 @@ from tests.contract.commands import (
     named_modules,
     named_targets,
 )
-from tests.support.collector import Collector
+from tests.support.api import openapi
 
 ROOT = Path(__file__).parents[2]
 
@@ -124,14 +123,11 @@ def is_endpoint(name: str) -> bool:
 
 @cache
 def _routes() -> tuple[tuple[str, frozenset[str]], ...]:
-    with tempfile.TemporaryDirectory() as folder, Collector(Path(folder) / "data") as collector:
-        document = collector.get("/openapi.json").json()
-        unlisted = [path for path in ("/metrics", "/healthz", "/readyz") if collector.get(path).is_success]
     listed = [
         (path, frozenset(p["name"] for operation in methods.values() for p in operation.get("parameters", ())))
-        for path, methods in document["paths"].items()
+        for path, methods in openapi()["paths"].items()
     ]
-    return (*listed, *((path, frozenset()) for path in (*unlisted, "/docs", "/openapi.json")))
+    return (*listed, ("/docs", frozenset()), ("/openapi.json", frozenset()))
 
 
 def named_metrics(text: str) -> Iterator[str]:
