@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.times import Times
+
 # The engine does this for itself (instrumented_engine/startup.py). It counts only before torch is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
@@ -33,6 +35,11 @@ SLOW = (
     "tokentrail/test_process.py",
 )
 """Files and folders that start processes, browsers or real models, the longest first. `make test-fast` skips them."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Times each file (tests/times.py)."""
+    config.pluginmanager.register(Times())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

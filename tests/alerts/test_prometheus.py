@@ -16,9 +16,8 @@ from alerts.generate import generate
 from collector.service import build_api
 from collector.slo.model import load_slos
 from collector.status import IngestStatus
-from collector.store import Store
-from collector.store.schema import apply_schema
 from tests.collector.rows import SECOND, Rows
+from tests.support.stores import open_new_store
 
 DEADLINE_S = 60
 SLOS = 'slos: [{name: chat, objective: "0.95", window: 30d, thresholds: {ttft: 500ms}}]'
@@ -33,8 +32,7 @@ def free_port():
 @pytest.fixture
 def served(tmp_path):
     """The collector's API behind uvicorn, with rows and segments at the test's command."""
-    store = Store.open(f"chdb://{tmp_path}/store")
-    apply_schema(store)
+    store = open_new_store(tmp_path / "store")
     slos = tmp_path / "slos.yaml"
     slos.write_text(SLOS)
     status = IngestStatus()

@@ -6,17 +6,15 @@ from fastapi.testclient import TestClient
 from collector.service import build_api
 from collector.slo.model import load_slos
 from collector.status import IngestStatus
-from collector.store import Store
-from collector.store.schema import apply_schema
 from tests.collector.rows import NOW, Rows
+from tests.support.stores import open_new_store
 from tokentrail.testing import ManualClock
 
 
 @pytest.fixture(scope="module")
 def module_store(tmp_path_factory):
     """One process may own one chDB path at a time, so a module opens it and gives it back."""
-    store = Store.open(f"chdb://{tmp_path_factory.mktemp('store')}/db")
-    apply_schema(store)
+    store = open_new_store(tmp_path_factory.mktemp("store") / "db")
     yield store
     store.close()
 

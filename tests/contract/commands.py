@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import io
 import os
 import re
+import runpy
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -29,8 +31,6 @@ SHELL = ("", "sh", "console")
 WORD = re.compile(r"[a-z][a-z0-9_-]*")
 PLAIN = {"COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"}
 """Environment in which help texts are neither coloured nor wrapped."""
-PARTS = ("collector", "engine", "dashboard", "keys", "rules")
-"""Commands that replace their process by another one, which has the options."""
 FLAGS_OF_OTHERS = {"--gpu-memory-utilization", "--otlp-traces-endpoint"}
 """vLLM's."""
 
@@ -78,13 +78,18 @@ def named_commands(text: str) -> Iterator[str]:
 
 def _command(words: Iterable[str]) -> Iterator[str]:
     """The words that name a command: `dead-letters list` of `dead-letters list --json`."""
-    group = get_command(app)
+    group = _cli()
     for word in words:
         known = getattr(group, "commands", None)
         if known is None or not WORD.fullmatch(word):
             return
         yield word
         group = known.get(word)
+
+
+@cache
+def _cli() -> Any:
+    return get_command(app)
 
 
 def is_command(name: str) -> bool:
@@ -97,12 +102,11 @@ def is_command(name: str) -> bool:
 
 @cache
 def _cli_help(*words: str) -> str | None:
-    if words and words[0] in PARTS:
-        try:
-            return _module_help("tokentrail.cli", *words)
-        except subprocess.CalledProcessError:
-            return None
-    shown = CliRunner().invoke(app, [*words, "--help"], env=PLAIN)
+    with patch("os.execve", side_effect=SystemExit(0)) as become:
+        shown = CliRunner().invoke(app, [*words, "--help"], env=PLAIN)
+    if become.called:  # a part, which is `python -m module words --help`
+        _, _, module, *arguments = become.call_args.args[1]
+        return _module_help(module, *arguments)
     return shown.output if shown.exit_code == 0 else None
 
 
@@ -124,7 +128,7 @@ def is_module(name: str) -> bool:
     _, _, module, *flag = name.split()
     if not _runs(module):
         return False
-    return not flag or _has_flag(_module_help(module), flag[0])
+    return not flag or _has_flag(_module_help(module, "--help"), flag[0])
 
 
 def _runs(module: str) -> bool:
@@ -136,10 +140,15 @@ def _runs(module: str) -> bool:
 
 
 @cache
-def _module_help(module: str, *words: str) -> str:
-    command = [sys.executable, "-m", module, *words, "--help"]
-    env = {**os.environ, **PLAIN}
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env=env).stdout
+def _module_help(module: str, *arguments: str) -> str | None:
+    """The output of `python -m module arguments`, which runs in this process; None if it fails."""
+    shown = io.StringIO()
+    with patch.dict(os.environ, PLAIN), patch("sys.argv", [module, *arguments]), contextlib.redirect_stdout(shown):
+        try:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        except SystemExit as end:
+            return None if end.code else shown.getvalue()
+    return shown.getvalue()
 
 
 def named_targets(text: str) -> Iterator[str]:
@@ -175,7 +184,8 @@ def _flags() -> frozenset[str]:
     settings = [*CollectorSettings.model_fields, *EngineSettings.model_fields]
     ours = {f"--{name.replace('_', '-')}" for name in settings}
     helps = [
-        _module_help(module) for module in ("alerts", "benchmarks", "benchmarks.sdk_span_cost", "benchmarks.sizing")
+        _module_help(module, "--help") or ""
+        for module in ("alerts", "benchmarks", "benchmarks.sdk_span_cost", "benchmarks.sizing")
     ]
-    helps += [_cli_help() or "", *(_cli_help(name) or "" for name in get_command(app).commands)]  # type: ignore[attr-defined]
+    helps += [_cli_help() or "", *(_cli_help(name) or "" for name in _cli().commands)]
     return frozenset(ours.union(*(re.findall(r"--[a-z][a-z-]+", text) for text in helps)))

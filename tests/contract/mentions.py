@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import io
 import re
-import tempfile
+import subprocess
 import tokenize
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -35,11 +35,10 @@ from tests.contract.commands import (
     named_modules,
     named_targets,
 )
-from tests.support.collector import Collector
+from tests.support.api import openapi
 
 ROOT = Path(__file__).parents[2]
 
-OUTSIDE = {".git", ".venv", ".demo"}
 THEIR_OWN = {"docker-compose.override.yml", "config.json", "keys.json", "counters.json"}
 """File names that the documentation gives to files of the reader, of a data folder or of Hugging Face."""
 
@@ -90,17 +89,24 @@ def is_file(name: str) -> bool:
     if name in THEIR_OWN or (ROOT / name).exists():
         return True
     pattern = re.sub(r"<\w+>|(?<![A-Za-z])[A-Z]{2,}\w*", "*", name).rstrip("/")
-    known = _files() if "/" in name else {path.rpartition("/")[2] for path in _files()}
+    known = _files() if "/" in name else _names()
     return any(fnmatchcase(path, pattern) or ("*" in pattern and fnmatchcase(path, f"{pattern}/*")) for path in known)
 
 
 @cache
 def _files() -> frozenset[str]:
-    tops = (top for top in ROOT.iterdir() if top.name not in OUTSIDE)
-    paths = (path for top in tops for path in (top, *top.rglob("*")) if path.is_file())
-    return frozenset(str(path.relative_to(ROOT)) for path in paths)
+    """The files that git tracks or would track."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    return frozenset(path for path in listed if (ROOT / path).exists())
 
 
+@cache
+def _names() -> frozenset[str]:
+    return frozenset(path.rpartition("/")[2] for path in _files())
+
+
+@cache
 def _folders() -> list[str]:
     return sorted({path.partition("/")[0] for path in _files() if "/" in path})
 
@@ -124,14 +130,11 @@ def is_endpoint(name: str) -> bool:
 
 @cache
 def _routes() -> tuple[tuple[str, frozenset[str]], ...]:
-    with tempfile.TemporaryDirectory() as folder, Collector(Path(folder) / "data") as collector:
-        document = collector.get("/openapi.json").json()
-        unlisted = [path for path in ("/metrics", "/healthz", "/readyz") if collector.get(path).is_success]
     listed = [
         (path, frozenset(p["name"] for operation in methods.values() for p in operation.get("parameters", ())))
-        for path, methods in document["paths"].items()
+        for path, methods in openapi()["paths"].items()
     ]
-    return (*listed, *((path, frozenset()) for path in (*unlisted, "/docs", "/openapi.json")))
+    return (*listed, ("/docs", frozenset()), ("/openapi.json", frozenset()))
 
 
 def named_metrics(text: str) -> Iterator[str]:

@@ -10,11 +10,10 @@ metric tokentrail_collector_ready gauge
 import enum
 import inspect
 import re
-import tempfile
 from pathlib import Path
 
 import tokentrail
-from tests.support.collector import Collector
+from tests.support.api import openapi
 from tokentrail import RequestTrail, semconv, testing
 
 LIST = Path(__file__).with_name("public_surface.txt")
@@ -23,9 +22,7 @@ METRICS = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 def surface():
     """All public names, sorted."""
-    with tempfile.TemporaryDirectory() as folder, Collector(Path(folder) / "data") as collector:
-        document = collector.get("/openapi.json").json()
-    return sorted({*_sdk(), *_wire(), *_api(document), *_metrics()})
+    return sorted({*_sdk(), *_wire(), *_api(openapi()), *_metrics()})
 
 
 def _sdk():

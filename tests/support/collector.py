@@ -8,6 +8,8 @@ from pathlib import Path
 
 import httpx
 
+from tests.support.stores import new_store
+
 ROOT = Path(__file__).resolve().parents[2]
 PROTOBUF = {"content-type": "application/x-protobuf"}
 
@@ -17,12 +19,15 @@ class Collector:
 
     def __init__(self, data_dir, *arguments, store="chdb://"):
         self.data_dir = Path(data_dir)
+        self._embedded = store == "chdb://"
         self._arguments = ["--data-dir", str(data_dir), "--store", store, "--segment-age-s", "0.1", *arguments]
         self.process = None
         self.urls = {}
         self.http = httpx.Client(timeout=30)
 
     def start(self, *, ready=True):
+        if self._embedded and not (self.data_dir / "store").exists():
+            new_store(self.data_dir / "store")
         address = "127.0.0.1:0"
         listen = ["--otlp-http", address, "--otlp-grpc", address, "--api", address]
         environment = {key: value for key, value in os.environ.items() if not key.startswith("TOKENTRAIL_")}

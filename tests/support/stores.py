@@ -1,11 +1,59 @@
-"""Stores that an older version wrote, kept under tests/data."""
+"""Stores for tests: new ones, copied from a template, and one that version 2 wrote, which is kept under tests/data."""
 
+import fcntl
 import gzip
+import hashlib
+import shutil
+import subprocess
+import sys
+from functools import cache
 from pathlib import Path
 
-from collector.store.definitions import statements
+import chdb
 
-VERSION_2 = Path(__file__).resolve().parents[1] / "data" / "store-2"
+from collector.store.definitions import SQL_DIR, statements
+from collector.store.store import Store
+
+ROOT = Path(__file__).resolve().parents[2]
+VERSION_2 = ROOT / "tests" / "data" / "store-2"
+TEMPLATES = ROOT / ".pytest_cache" / "stores"
+MAKE = """
+import sys
+from collector.store.schema import apply_schema
+from collector.store.store import Store
+store = Store.open(sys.argv[1])
+apply_schema(store)
+store.close()
+"""
+
+
+def new_store(folder):
+    """Copy an embedded store with all tables and no rows to `folder`, which does not exist yet."""
+    shutil.copytree(_template(), folder, symlinks=True)
+
+
+def open_new_store(folder):
+    """A new embedded store, opened. One process may have one open at a time."""
+    new_store(folder)
+    return Store.open(f"chdb://{folder}")
+
+
+@cache
+def _template():
+    """Another process makes it, once for each version of the schema: creating tables and views takes 2 s of CPU."""
+    digest = hashlib.sha256(chdb.__version__.encode())
+    for path in sorted([*SQL_DIR.rglob("*.sql"), *SQL_DIR.rglob("*.proto"), *(ROOT / "collector/store").glob("*.py")]):
+        digest.update(path.read_bytes())
+    template = TEMPLATES / digest.hexdigest()[:16]
+    TEMPLATES.mkdir(parents=True, exist_ok=True)
+    with TEMPLATES.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not template.exists():
+            shutil.rmtree(TEMPLATES)
+            made = TEMPLATES / "made"
+            subprocess.run([sys.executable, "-c", MAKE, f"chdb://{made}"], cwd=ROOT, check=True, timeout=300)
+            made.rename(template)
+    return template
 
 
 def write_version_2(store):

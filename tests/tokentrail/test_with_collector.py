@@ -8,10 +8,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import SpanKind
 
 from collector.signals import TRACES
-from collector.store import Store
 from collector.store.insert import insert_otlp
-from collector.store.schema import apply_schema
 from tests.support.collector import Collector
+from tests.support.stores import open_new_store
 from tests.tokentrail.support import MS, T0, start
 from tokentrail import KvEvent, Phase, Trail, now_ns, semconv
 from tokentrail.config import Settings
@@ -22,8 +21,7 @@ from tokentrail.testing import MemoryTrail
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     """One process may own one chDB path at a time, so the tests of this module share it."""
-    store = Store.open(f"chdb://{tmp_path_factory.mktemp('store')}/db")
-    apply_schema(store)
+    store = open_new_store(tmp_path_factory.mktemp("store") / "db")
     yield store
     store.close()
 

@@ -10,12 +10,11 @@ import httpx
 import pytest
 
 from collector.signals import TRACES
-from collector.store import Store
-from collector.store.schema import apply_schema
 from tests.collector.rows import NOW
 from tests.support.collector import PROTOBUF, ROOT, Collector
 from tests.support.keys import add_key
 from tests.support.otlp import token_body
+from tests.support.stores import open_new_store
 
 CLIENTS = 8
 
@@ -61,8 +60,7 @@ def fill(store, rows):
 
 def test_eight_heavy_queries_at_once_are_bounded_and_data_goes_on_arriving(tmp_path):
     data = tmp_path / "data"
-    store = Store.open(f"chdb://{data / 'store'}")
-    apply_schema(store)
+    store = open_new_store(data / "store")
     fill(store, 1_000_000)
     store.close()
     limits = ["--query-concurrency", "1", "--query-waiting", "3", "--query-memory-bytes", str(8 * 2**20)]
@@ -102,8 +100,7 @@ def test_eight_heavy_queries_at_once_are_bounded_and_data_goes_on_arriving(tmp_p
 
 def test_a_client_that_leaves_ends_its_query(tmp_path):
     data = tmp_path / "data"
-    store = Store.open(f"chdb://{data / 'store'}")
-    apply_schema(store)
+    store = open_new_store(data / "store")
     fill(store, 1_000_000)
     store.close()
     with Collector(data, "--query-concurrency", "1") as collector:

@@ -2,13 +2,11 @@
 
 import pytest
 
-from collector.store.schema import apply_schema
-from collector.store.store import Store
+from tests.support.stores import open_new_store
 
 
 @pytest.fixture(scope="module")
 def engine_store(tmp_path_factory):
-    store = Store.open(f"chdb://{tmp_path_factory.mktemp('store')}/db")
-    apply_schema(store)
+    store = open_new_store(tmp_path_factory.mktemp("store") / "db")
     yield store
     store.close()
