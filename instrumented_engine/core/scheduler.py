@@ -2,40 +2,16 @@
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field
+from bisect import insort
+from itertools import count
+from operator import attrgetter
 
 from instrumented_engine.core.block_manager import BlockManager
+from instrumented_engine.core.plan import Plan, Wait
+from instrumented_engine.core.request import Request
 from instrumented_engine.core.sequence import Sequence
 
-
-@dataclass(frozen=True, slots=True)
-class Scheduled:
-    """One sequence's share of a step: its next `num_scheduled_tokens` tokens are computed."""
-
-    sequence: Sequence
-    num_scheduled_tokens: int
-
-    @property
-    def samples(self) -> bool:
-        """Whether the step computes the sequence's last token, so that the next one can be sampled."""
-        return self.num_scheduled_tokens == self.sequence.num_uncomputed_tokens
-
-
-@dataclass(slots=True)
-class Plan:
-    """One step: the batch, the sequences that entered it, and the preempted ones with the number of their blocks."""
-
-    batch: list[Scheduled] = field(default_factory=list)
-    admitted: list[Sequence] = field(default_factory=list)
-    preempted: list[tuple[Sequence, int]] = field(default_factory=list)
-    prefill_tokens: int = 0
-    decode_tokens: int = 0
-
-    @property
-    def evicted_blocks(self) -> int:
-        """Blocks that preemption took."""
-        return sum(blocks for _, blocks in self.preempted)
+_order = attrgetter("order")
 
 
 class Scheduler:
@@ -53,13 +29,26 @@ class Scheduler:
         self.block_manager = block_manager
         self.max_seqs = max_seqs
         self.max_batched_tokens = max_batched_tokens
-        self.waiting: deque[Sequence] = deque()
-        self.running: list[Sequence] = []  # oldest first
+        self.waiting: list[Sequence] = []  # in order
+        self.running: list[Sequence] = []  # in order
         self.preemptions = 0
+        self._arrivals = count()
 
-    def add(self, sequence: Sequence) -> None:
-        """Queue a new sequence. All blocks together must hold its prompt and its longest output."""
-        self.waiting.append(sequence)
+    def add(self, request: Request) -> None:
+        """Queue a new request: the first sequence of each prompt. The others follow when that prompt is computed.
+
+        All blocks together must hold the prompt and the longest output of a sequence.
+        """
+        arrival = next(self._arrivals)
+        for sequence in request.sequences:
+            sequence.order = (arrival, sequence.index)
+        for sequence in request.leaders:
+            insort(self.waiting, sequence, key=_order)
+
+    def add_followers(self, leader: Sequence) -> None:
+        """Queue the sequences that share a prompt which has been computed."""
+        for sequence in leader.request.followers(leader):
+            insort(self.waiting, sequence, key=_order)
 
     def finish(self, sequence: Sequence) -> None:
         """Remove a sequence, waiting or running, and free its blocks; one that is neither is ignored."""
@@ -75,46 +64,66 @@ class Scheduler:
         for sequence in self.running:
             if not sequence.decoding:
                 self._prefill(plan, sequence)
-        while not plan.preempted and self.waiting and len(self.running) < self.max_seqs:
-            if not self._admit(plan, self.waiting[0]):
-                break
+        while not plan.preempted and self.waiting and plan.wait is None:
+            plan.wait = self._admit(plan, self.waiting[0])
+        if self.waiting and plan.preempted:
+            plan.wait = Wait.KV
         return plan
 
     def _decode(self, plan: Plan) -> None:
         for sequence in [s for s in self.running if s.decoding]:
-            while sequence.decoding and not self._allocate(sequence):
+            while sequence.decoding and not self.block_manager.allocate(sequence.block_table, len(sequence.token_ids)):
                 self._preempt(plan, self.running[-1])
             if sequence.decoding:
-                plan.batch.append(Scheduled(sequence, 1))
-                plan.decode_tokens += 1
+                plan.add(sequence, 1)
 
     def _prefill(self, plan: Plan, sequence: Sequence) -> bool:
-        left = self.max_batched_tokens - plan.prefill_tokens - plan.decode_tokens
+        left = self.max_batched_tokens - plan.num_tokens
         wanted = sequence.num_uncomputed_tokens
-        count = wanted if plan.prefill_tokens else min(wanted, left)
-        if not 0 < count <= left:
+        num_tokens = wanted if plan.prefill_tokens else min(wanted, left)
+        if not 0 < num_tokens <= left:
             return False
-        plan.batch.append(Scheduled(sequence, count))
-        plan.prefill_tokens += count
+        plan.add(sequence, num_tokens)
         return True
 
-    def _admit(self, plan: Plan, sequence: Sequence) -> bool:
-        if not self._allocate(sequence):
-            return False
+    def _admit(self, plan: Plan, sequence: Sequence) -> Wait | None:
+        """Let a sequence run; the answer says what it lacks if it cannot."""
+        if len(self.running) >= self.max_seqs:
+            return Wait.BATCH
+        copies = self._share_prompt(sequence)
+        if not self.block_manager.allocate(sequence.block_table, len(sequence.token_ids)):
+            self._take_back(sequence)
+            return Wait.KV
         if not self._prefill(plan, sequence):
-            self.block_manager.free(sequence.block_table)
-            return False
-        self.running.append(self.waiting.popleft())
+            self._take_back(sequence)
+            return Wait.TOKENS
+        plan.copies += [(source, sequence.block_table[position]) for position, source in copies]
+        self.waiting.pop(0)
+        insort(self.running, sequence, key=_order)
         plan.admitted.append(sequence)
-        return True
+        return None
 
-    def _allocate(self, sequence: Sequence) -> bool:
-        return self.block_manager.allocate(sequence.block_table, len(sequence.token_ids))
+    # Blocks of 4 tokens, a prompt of 10, and a leader that owns 7, 8, 9. The last token of the prompt is computed
+    # again, since its logits are needed. So 9 tokens are shared: blocks 7 and 8, and a copy of block 9's first token.
+    def _share_prompt(self, sequence: Sequence) -> list[tuple[int, int]]:
+        """Give a follower the blocks of its leader, if that still has them; return (position, block) to be copied."""
+        leader = sequence.leader
+        if leader is None or not leader.block_table:
+            return []
+        shared = min(leader.num_computed_tokens, sequence.num_prompt_tokens - 1)
+        full, rest = divmod(shared, self.block_manager.block_size)
+        self.block_manager.share(sequence.block_table, leader.block_table[:full])
+        sequence.num_computed_tokens = shared
+        return [(full, leader.block_table[full])] if rest else []
 
     def _preempt(self, plan: Plan, victim: Sequence) -> None:
         self.running.remove(victim)
-        self.waiting.appendleft(victim)
-        plan.preempted.append((victim, self.block_manager.free(victim.block_table)))
+        insort(self.waiting, victim, key=_order)
+        plan.preempted.append((victim, self._take_back(victim)))
         self.preemptions += 1
-        victim.num_computed_tokens = 0
         victim.decoding = False
+
+    def _take_back(self, sequence: Sequence) -> int:
+        """Free the blocks of a sequence that will be computed from its first token; return how many became free."""
+        sequence.num_computed_tokens = 0
+        return self.block_manager.free(sequence.block_table)
