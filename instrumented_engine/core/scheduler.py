@@ -18,12 +18,23 @@ class Scheduler:
     """Continuous batching, first come first served, at most `max_batched_tokens` tokens a step.
 
     Decoding sequences go first, oldest first. When one needs a block and none is free, the newest running sequence
-    is preempted: it loses its blocks, returns to the head of the queue, and is recomputed later. Then prompts are
-    prefilled in order. A prompt that does not fit the rest of the step waits for the next one, unless it is the first
-    prompt of the step: that one is split. A sequence owns the blocks of its whole prompt from admission on.
+    is preempted: it loses its blocks, returns to the head of the queue, and is recomputed later.
+
+    Then prompts are computed in order. With `chunked_prefill` each takes what the step has left, and is split where
+    that is too little; without it a prompt is computed in one step, alone if it is longer than a step. A sequence owns
+    the blocks of its whole prompt from admission on. It is admitted only if `watermark_blocks` free blocks are left for
+    each sequence that runs, so that those can grow before one of them is preempted.
     """
 
-    def __init__(self, block_manager: BlockManager, *, max_seqs: int, max_batched_tokens: int) -> None:
+    def __init__(
+        self,
+        block_manager: BlockManager,
+        *,
+        max_seqs: int,
+        max_batched_tokens: int,
+        chunked_prefill: bool = True,
+        watermark_blocks: int = 2,
+    ) -> None:
         if max_batched_tokens < max_seqs:
             raise ValueError(f"max_batched_tokens ({max_batched_tokens}) must be at least max_seqs ({max_seqs})")
         self.block_manager = block_manager
@@ -32,6 +43,8 @@ class Scheduler:
         self.waiting: list[Sequence] = []  # in order
         self.running: list[Sequence] = []  # in order
         self.preemptions = 0
+        self._chunked_prefill = chunked_prefill
+        self._watermark_blocks = watermark_blocks
         self._arrivals = count()
 
     def add(self, request: Request) -> None:
@@ -80,10 +93,11 @@ class Scheduler:
     def _prefill(self, plan: Plan, sequence: Sequence) -> bool:
         left = self.max_batched_tokens - plan.num_tokens
         wanted = sequence.num_uncomputed_tokens
-        num_tokens = wanted if plan.prefill_tokens else min(wanted, left)
-        if not 0 < num_tokens <= left:
+        if self._chunked_prefill:
+            wanted = min(wanted, left)
+        if not wanted or (wanted > left and plan.prefill_tokens):
             return False
-        plan.add(sequence, num_tokens)
+        plan.add(sequence, wanted)
         return True
 
     def _admit(self, plan: Plan, sequence: Sequence) -> Wait | None:
@@ -91,7 +105,8 @@ class Scheduler:
         if len(self.running) >= self.max_seqs:
             return Wait.BATCH
         copies = self._share_prompt(sequence)
-        if not self.block_manager.allocate(sequence.block_table, len(sequence.token_ids)):
+        reserve = self._watermark_blocks * len(self.running)
+        if not self.block_manager.allocate(sequence.block_table, len(sequence.token_ids), reserve=reserve):
             self._take_back(sequence)
             return Wait.KV
         if not self._prefill(plan, sequence):

@@ -103,9 +103,12 @@ def make_engine(trail, **options):
     return make_observed_engine(Observer(trail), **options)
 
 
-def make_observed_engine(observer, *, blocks=64, block_size=4, max_seqs=8, budget=64, clock=now_ns, **runner):
-    """An engine over a CacheRunner."""
-    scheduler = Scheduler(BlockManager(blocks, block_size), max_seqs=max_seqs, max_batched_tokens=budget)
+def make_observed_engine(
+    observer, *, blocks=64, block_size=4, max_seqs=8, budget=64, clock=now_ns, scheduling=None, **runner
+):
+    """An engine over a CacheRunner. Without a watermark, it preempts soon. `scheduling`: options of its scheduler."""
+    scheduling = {"watermark_blocks": 0} | (scheduling or {})
+    scheduler = Scheduler(BlockManager(blocks, block_size), max_seqs=max_seqs, max_batched_tokens=budget, **scheduling)
     return Engine(scheduler, CacheRunner(blocks, block_size, **runner), observer, eos_ids=[EOS], clock=clock)
 
 

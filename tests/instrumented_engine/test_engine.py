@@ -90,6 +90,16 @@ def test_a_split_prompt_gives_the_same_output(trail):
     assert engine.steps == 7 + 7
 
 
+def test_prompts_that_share_steps_give_the_same_output(trail):
+    sequences = [make_sequence(trail, [1 + (i * k) % 90 for i in range(25)]) for k in range(1, 9)]
+    engine = make_engine(trail, budget=16, blocks=99)
+    expected = [alone(MemoryTrail(), sequence.token_ids) for sequence in sequences]
+    assert list(run_all(engine, sequences).values()) == expected
+    sizes = [step.attributes["tokentrail.step.prefill_tokens"] for step in trail.spans("tokentrail.step")]
+    assert sum(sizes) == 8 * 25
+    assert max(sizes) == 16
+
+
 def test_how_an_output_ends(trail):
     script = {(7,): [40, 41, EOS, 42]}
     cases = [
@@ -228,7 +238,7 @@ def test_a_step_lasts_from_before_its_schedule_to_after_its_run():
 
 
 def test_steps_carry_their_numbers(trail):
-    # Blocks of 4 tokens; "b" fits behind "a" only in the second step, "c" waits for a place in the batch.
+    # Blocks of 4 tokens; the first step has room for one token of "b", "c" waits for a place in the batch.
     engine = make_engine(trail, blocks=8, block_size=4, max_seqs=2, budget=10)
     sequences = [
         make_sequence(trail, range(1, 10), max_tokens=3, name="a"),
@@ -240,8 +250,8 @@ def test_steps_carry_their_numbers(trail):
     steps = sorted(trail.spans("tokentrail.step"), key=lambda s: s.attributes["tokentrail.step"])
     found = [tuple(step.attributes[f"tokentrail.step.{name}"] for name in names) for step in steps]
     assert found == [
-        (9, 0, 1, 2, 3, 8),
-        (5, 1, 2, 1, 5, 8),
+        (10, 0, 2, 1, 5, 8),
+        (4, 1, 2, 1, 5, 8),
         (0, 2, 2, 1, 5, 8),
         (10, 0, 1, 0, 3, 8),
         (2, 0, 1, 0, 3, 8),

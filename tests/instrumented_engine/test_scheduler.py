@@ -15,8 +15,11 @@ from .support import make_request, make_sequence
 TRAIL = MemoryTrail()
 
 
-def scheduler_of(blocks, size, *, max_seqs=8, budget=64):
-    return Scheduler(BlockManager(blocks, size), max_seqs=max_seqs, max_batched_tokens=budget)
+def scheduler_of(blocks, size, *, max_seqs=8, budget=64, watermark_blocks=0, **options):
+    manager = BlockManager(blocks, size)
+    return Scheduler(
+        manager, max_seqs=max_seqs, max_batched_tokens=budget, watermark_blocks=watermark_blocks, **options
+    )
 
 
 def play(plan):
@@ -43,7 +46,7 @@ def test_a_budget_smaller_than_the_batch_is_refused():
 
 
 def test_prompts_are_prefilled_whole_and_first_come_first_served():
-    scheduler = scheduler_of(100, 4, budget=20)
+    scheduler = scheduler_of(100, 4, budget=20, chunked_prefill=False)
     for length in (12, 9, 3):
         scheduler.add(make_sequence(TRAIL, range(length)).request)
     plan = scheduler.schedule()
@@ -52,6 +55,46 @@ def test_prompts_are_prefilled_whole_and_first_come_first_served():
     plan = scheduler.schedule()
     assert counts(plan) == [(12, 1), (9, 9), (3, 3)]
     assert (plan.decode_tokens, plan.prefill_tokens) == (1, 12)
+
+
+def test_several_prompts_are_split_over_steps():
+    scheduler = scheduler_of(100, 4, budget=20)
+    for length in (12, 30, 3):
+        scheduler.add(make_sequence(TRAIL, range(length)).request)
+    seen = []
+    for _ in range(3):
+        plan = scheduler.schedule()
+        seen.append((counts(plan), plan.wait))
+        play(plan)
+    assert seen == [
+        ([(12, 12), (30, 8)], Wait.TOKENS),
+        ([(12, 1), (30, 19)], Wait.TOKENS),
+        ([(12, 1), (30, 3), (3, 3)], None),
+    ]
+
+
+def test_an_unsplit_prompt_longer_than_a_step_is_computed_at_once():
+    scheduler = scheduler_of(100, 4, budget=10, chunked_prefill=False)
+    for length in (5, 25, 2):
+        scheduler.add(make_sequence(TRAIL, range(length)).request)
+    plan = scheduler.schedule()
+    assert (counts(plan), plan.wait) == ([(5, 5)], Wait.TOKENS)
+    play(plan)
+    assert counts(scheduler.schedule()) == [(5, 1), (25, 25)]
+
+
+def test_admission_leaves_blocks_for_those_that_run():
+    scheduler = scheduler_of(7, 4, watermark_blocks=2)
+    for _ in range(3):
+        scheduler.add(make_sequence(TRAIL, range(8)).request)
+    plan = scheduler.schedule()
+    assert (len(plan.admitted), plan.wait) == (2, Wait.KV)
+
+
+def test_a_request_that_runs_alone_may_have_all_blocks():
+    scheduler = scheduler_of(4, 4, watermark_blocks=9)
+    scheduler.add(make_sequence(TRAIL, range(15)).request)
+    assert len(scheduler.schedule().admitted) == 1
 
 
 def test_a_prompt_longer_than_a_step_is_split_while_others_decode():
@@ -97,7 +140,9 @@ def test_the_plan_says_why_a_sequence_waits():
     assert wait(4, 4) is None
     assert wait(4, 4, max_seqs=1) == Wait.BATCH
     assert wait(20, 16) == Wait.KV
-    assert wait(8, 12, budget=16) == Wait.TOKENS
+    assert wait(8, 12, budget=16) is None
+    assert wait(8, 12, budget=16, chunked_prefill=False) == Wait.TOKENS
+    assert wait(16, 1, budget=16) == Wait.TOKENS
 
 
 def test_a_preempting_step_makes_the_victim_wait_for_blocks():
@@ -164,7 +209,7 @@ class Traffic(RuleBasedStateMachine):
 
     @initialize(blocks=st.integers(2, 12), size=st.integers(1, 5), seqs=st.integers(1, 5), extra=st.integers(0, 12))
     def start(self, blocks, size, seqs, extra):
-        self.scheduler = scheduler_of(blocks, size, max_seqs=seqs, budget=seqs + extra)
+        self.scheduler = scheduler_of(blocks, size, max_seqs=seqs, budget=seqs + extra, watermark_blocks=extra % 3)
         self.alive = []
 
     @rule(data=st.data())
