@@ -58,6 +58,9 @@ class Settings(BaseSettings):
         le=1024,
         description="KV-cache blocks that must stay free for each running sequence when another is admitted",
     )
+    prefix_caching: bool = Field(
+        default=True, description="share the KV-cache blocks of equal beginnings, also of requests that have ended"
+    )
     block_size: int = Field(default=16, ge=1, le=1024, description="tokens in one KV-cache block")
     kv_blocks: int | None = Field(
         default=None, ge=1, description="KV-cache blocks; default: 1 GiB on the CPU, 80 % of the free memory on CUDA"

@@ -65,6 +65,7 @@ def load(settings: Settings, observer: Observer) -> Loaded:
         max_batched_tokens=settings.max_batched_tokens,
         chunked_prefill=settings.chunked_prefill,
         watermark_blocks=settings.watermark_blocks,
+        prefix_caching=settings.prefix_caching,
     )
     engine = Engine(scheduler, runner, observer, eos_ids=tokenizer.eos_ids)
     return Loaded(engine, tokenizer, config.vocab_size, min(length, block_manager.capacity))

@@ -86,11 +86,11 @@ class Engine:
         for item, sampled in zip(plan.batch, result.token_ids, strict=True):
             sequence = item.sequence
             sequence.num_computed_tokens += item.num_scheduled_tokens
-            if not sampled:
-                continue
-            if not sequence.decoding:
-                self._start_decoding(sequence, end)
-            outputs.append(sequence.extend(sampled, self._eos_ids))
+            if sampled:
+                if not sequence.decoding:
+                    self._start_decoding(sequence, end)
+                outputs.append(sequence.extend(sampled, self._eos_ids))
+            self.scheduler.computed(sequence)
         self._observer.stepped(plan, outputs, self.scheduler, step=self.steps, start_ns=start, end_ns=end)
         self.steps += 1
         for output in outputs:

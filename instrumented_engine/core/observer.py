@@ -65,6 +65,10 @@ class Observer:
             self._trail.kv_event(
                 KvEvent.EVICT, blocks=blocks, reason="preemption", step=step, start_ns=start_ns, request=request.trail
             )
+        if plan.dropped_blocks:
+            self._trail.kv_event(
+                KvEvent.EVICT, blocks=plan.dropped_blocks, reason="cache_full", step=step, start_ns=start_ns
+            )
         for request in dict.fromkeys(sequence.request for sequence in plan.admitted):
             if _running(request) <= set(plan.admitted):
                 request.trail.phase(Phase.PREFILL, start_ns)
@@ -91,8 +95,8 @@ class Observer:
             preempted=len(plan.preempted),
             kv_used=scheduler.block_manager.num_used_blocks,
             kv_total=scheduler.block_manager.num_blocks,
-            kv_evicted=plan.evicted_blocks,
-            **_waits(plan, len(scheduler.waiting)),
+            kv_evicted=plan.evicted_blocks + plan.dropped_blocks,
+            **_details(plan, len(scheduler.waiting)),
         )
 
     def finished(self, request: Request, at_ns: int) -> None:
@@ -101,11 +105,18 @@ class Observer:
             at_ns,
             finish_reasons=[sequence.finish_reason for sequence in request.sequences],
             input_tokens=request.num_prompt_tokens,
+            cached_tokens=request.num_cached_tokens,
         )
 
     def aborted(self, request: Request, at_ns: int, status: Status, *, error_type: str = "") -> None:
         """A request was ended before its time; one that has ended already stays as it is."""
-        request.trail.end(at_ns, status=status, error_type=error_type, input_tokens=request.num_prompt_tokens)
+        request.trail.end(
+            at_ns,
+            status=status,
+            error_type=error_type,
+            input_tokens=request.num_prompt_tokens,
+            cached_tokens=request.num_cached_tokens,
+        )
 
     @property
     def stats(self) -> TrailStats:
@@ -122,6 +133,9 @@ def _running(request: Request) -> set[Sequence]:
     return {sequence for sequence in request.sequences if sequence.block_table}
 
 
-def _waits(plan: Plan, waiting: int) -> dict[str, int]:
-    """The number of a step that says what the waiting sequences lack."""
-    return {} if plan.wait is None else {f"waiting_for_{plan.wait}": waiting}
+def _details(plan: Plan, waiting: int) -> dict[str, int]:
+    """Numbers that few steps have: the waiting sequences by what they lack, and the work that was saved."""
+    details = {} if plan.wait is None else {f"waiting_for_{plan.wait}": waiting}
+    if plan.cached_tokens:
+        details["cached_tokens"] = plan.cached_tokens
+    return details

@@ -37,7 +37,8 @@ class Plan:
     """One step: the batch, the sequences that entered it, and the preempted ones with the blocks that became free.
 
     Before the batch is computed, the contents of the first block of each pair in `copies` are copied to the second.
-    `wait` says why the sequences that wait do so.
+    `wait` says why the sequences that wait do so. The admitted sequences found `cached_tokens` in the prefix cache,
+    which gave up `dropped_blocks` of its blocks.
     """
 
     batch: list[Scheduled] = field(default_factory=list)
@@ -47,6 +48,8 @@ class Plan:
     wait: Wait | None = None
     prefill_tokens: int = 0
     decode_tokens: int = 0
+    cached_tokens: int = 0
+    dropped_blocks: int = 0
 
     @property
     def num_tokens(self) -> int:

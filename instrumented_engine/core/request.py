@@ -95,6 +95,12 @@ class Request:
         return sum(sequence.num_prompt_tokens for sequence in self.leaders)
 
     @property
+    def num_cached_tokens(self) -> int | None:
+        """Prompt tokens that the prefix cache had; None without a cache, or before all prompts were admitted."""
+        counts = [sequence.num_cached_tokens for sequence in self.leaders]
+        return sum(counts) if None not in counts else None  # type: ignore[arg-type]  # none of them is None
+
+    @property
     def num_output_tokens(self) -> int:
         """Output tokens of all sequences so far."""
         return sum(sequence.num_output_tokens for sequence in self.sequences)

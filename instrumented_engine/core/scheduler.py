@@ -24,6 +24,9 @@ class Scheduler:
     that is too little; without it a prompt is computed in one step, alone if it is longer than a step. A sequence owns
     the blocks of its whole prompt from admission on. It is admitted only if `watermark_blocks` free blocks are left for
     each sequence that runs, so that those can grow before one of them is preempted.
+
+    With `prefix_caching` full blocks stay findable by their tokens until their space is needed, and a sequence that
+    starts with the same tokens shares them instead of computing them.
     """
 
     def __init__(
@@ -34,6 +37,7 @@ class Scheduler:
         max_batched_tokens: int,
         chunked_prefill: bool = True,
         watermark_blocks: int = 2,
+        prefix_caching: bool = False,
     ) -> None:
         if max_batched_tokens < max_seqs:
             raise ValueError(f"max_batched_tokens ({max_batched_tokens}) must be at least max_seqs ({max_seqs})")
@@ -45,6 +49,7 @@ class Scheduler:
         self.preemptions = 0
         self._chunked_prefill = chunked_prefill
         self._watermark_blocks = watermark_blocks
+        self._prefix_caching = prefix_caching
         self._arrivals = count()
 
     def add(self, request: Request) -> None:
@@ -63,6 +68,16 @@ class Scheduler:
         for sequence in leader.request.followers(leader):
             insort(self.waiting, sequence, key=_order)
 
+    def computed(self, sequence: Sequence) -> None:
+        """Make the blocks of a sequence that are full and computed findable."""
+        if self._prefix_caching:
+            size = self.block_manager.block_size
+            full = sequence.num_computed_tokens // size
+            hashes = sequence.block_hashes(size)
+            for position in range(sequence.num_published_blocks, full):
+                self.block_manager.publish(sequence.block_table[position], hashes[position])
+            sequence.num_published_blocks = full
+
     def finish(self, sequence: Sequence) -> None:
         """Remove a sequence, waiting or running, and free its blocks; one that is neither is ignored."""
         for queue in (self.running, self.waiting):
@@ -73,6 +88,7 @@ class Scheduler:
     def schedule(self) -> Plan:
         """Plan one step."""
         plan = Plan()
+        dropped = self.block_manager.num_dropped_blocks
         self._decode(plan)
         for sequence in self.running:
             if not sequence.decoding:
@@ -81,6 +97,7 @@ class Scheduler:
             plan.wait = self._admit(plan, self.waiting[0])
         if self.waiting and plan.preempted:
             plan.wait = Wait.KV
+        plan.dropped_blocks = self.block_manager.num_dropped_blocks - dropped
         return plan
 
     def _decode(self, plan: Plan) -> None:
@@ -105,6 +122,7 @@ class Scheduler:
         if len(self.running) >= self.max_seqs:
             return Wait.BATCH
         copies = self._share_prompt(sequence)
+        cached = 0 if sequence.block_table else self._share_cached(sequence)
         reserve = self._watermark_blocks * len(self.running)
         if not self.block_manager.allocate(sequence.block_table, len(sequence.token_ids), reserve=reserve):
             self._take_back(sequence)
@@ -112,6 +130,9 @@ class Scheduler:
         if not self._prefill(plan, sequence):
             self._take_back(sequence)
             return Wait.TOKENS
+        plan.cached_tokens += cached
+        if self._prefix_caching and sequence.num_cached_tokens is None:
+            sequence.num_cached_tokens = cached
         plan.copies += [(source, sequence.block_table[position]) for position, source in copies]
         self.waiting.pop(0)
         insort(self.running, sequence, key=_order)
@@ -131,6 +152,17 @@ class Scheduler:
         sequence.num_computed_tokens = shared
         return [(full, leader.block_table[full])] if rest else []
 
+    def _share_cached(self, sequence: Sequence) -> int:
+        """Give a sequence the cached blocks of its tokens; return how many tokens they hold. The last is computed."""
+        if not self._prefix_caching:
+            return 0
+        size = self.block_manager.block_size
+        usable = (len(sequence.token_ids) - 1) // size
+        found = self.block_manager.find(sequence.block_hashes(size)[:usable])
+        self.block_manager.share(sequence.block_table, found)
+        sequence.num_computed_tokens = len(found) * size
+        return sequence.num_computed_tokens
+
     def _preempt(self, plan: Plan, victim: Sequence) -> None:
         self.running.remove(victim)
         insort(self.waiting, victim, key=_order)
@@ -140,5 +172,5 @@ class Scheduler:
 
     def _take_back(self, sequence: Sequence) -> int:
         """Free the blocks of a sequence that will be computed from its first token; return how many became free."""
-        sequence.num_computed_tokens = 0
+        sequence.num_computed_tokens = sequence.num_published_blocks = 0
         return self.block_manager.free(sequence.block_table)

@@ -8,6 +8,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from instrumented_engine.core.block_manager import hash_block
 from instrumented_engine.core.text import TextStream
 
 if TYPE_CHECKING:
@@ -21,9 +22,10 @@ class Sequence:
 
     `recipient` gets its tokens in the trace. `leader` is the first sequence with the same prompt, None in the leader
     itself. The keys and values of the first `num_computed_tokens` tokens lie in the blocks of `block_table`. `decoding`
-    is true from the first output token until the sequence is preempted. `order` is its place among all sequences: the
-    smallest runs first and is preempted last. `rng` belongs to this sequence alone, so its output does not depend on
-    the other sequences of the batch.
+    is true from the first output token until the sequence is preempted. `num_cached_tokens` were found in the prefix
+    cache when the sequence was first admitted; None before, and without a cache. `order` is its place among all
+    sequences: the smallest runs first and is preempted last. `rng` belongs to this sequence alone, so its output does
+    not depend on the other sequences of the batch.
     """
 
     request: Request
@@ -37,8 +39,12 @@ class Sequence:
     order: tuple[int, ...] = ()
     block_table: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0
+    num_published_blocks: int = 0
+    num_cached_tokens: int | None = None
     decoding: bool = False
     finish_reason: str = ""
+
+    _hashes: list[bytes] = field(default_factory=list)
 
     @property
     def params(self) -> SamplingParams:
@@ -54,6 +60,13 @@ class Sequence:
     def num_output_tokens(self) -> int:
         """Output tokens so far."""
         return len(self.token_ids) - self.num_prompt_tokens
+
+    def block_hashes(self, size: int) -> list[bytes]:
+        """The hashes of the blocks of `size` tokens that the tokens fill; those of a prefix never change."""
+        for start in range(len(self._hashes) * size, len(self.token_ids) - size + 1, size):
+            previous = self._hashes[-1] if self._hashes else b""
+            self._hashes.append(hash_block(previous, self.token_ids[start : start + size]))
+        return self._hashes
 
     def extend(self, token_ids: Seq[int], eos_ids: Collection[int]) -> Output:
         """Append the tokens that one step sampled, up to the first that ends the output; drop those behind it.

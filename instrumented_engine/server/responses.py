@@ -98,7 +98,13 @@ def _usage(generation: Generation) -> Json:
     request = generation.request
     assert request is not None
     prompt, output = request.num_prompt_tokens, request.num_output_tokens
-    return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+    cached = request.num_cached_tokens
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": output,
+        "total_tokens": prompt + output,
+        "prompt_tokens_details": None if cached is None else {"cached_tokens": cached},
+    }
 
 
 def _event(payload: Json) -> str:

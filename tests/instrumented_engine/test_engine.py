@@ -82,6 +82,32 @@ def test_steps_say_what_the_waiting_ones_lack(trail):
     assert not any(step.attributes.get("tokentrail.step.waiting_for_kv") for step in steps)
 
 
+def test_cached_prefixes_do_not_change_the_output(trail):
+    engine = make_engine(trail, blocks=30, block_size=3, budget=16, scheduling={"prefix_caching": True})
+    base = [1 + i % 90 for i in range(40)]
+    prompts = [base[:n] + extra for n in (40, 7, 24, 25, 26) for extra in ([], [5], [6, 7, 8, 9])] * 2
+    sequences = [make_sequence(trail, prompt, name=f"r{i}") for i, prompt in enumerate(prompts)]
+    assert list(run_all(engine, sequences).values()) == [alone(MemoryTrail(), prompt) for prompt in prompts]
+    assert engine.scheduler.preemptions > 0
+    assert engine.scheduler.block_manager.num_used_blocks == 0
+    steps = trail.spans("tokentrail.step")
+    assert sum(step.attributes.get("tokentrail.step.cached_tokens", 0) for step in steps) > 200
+    for i, sequence in enumerate(sequences):
+        assert (
+            request_span(trail, f"r{i}").attributes["gen_ai.usage.cache_read.input_tokens"]
+            == sequence.num_cached_tokens
+        )
+    dropped = [s for s in trail.spans("tokentrail.kv.evict") if s.attributes["tokentrail.kv.reason"] == "cache_full"]
+    assert (
+        sum(s.attributes["tokentrail.kv.blocks"] for s in dropped) == engine.scheduler.block_manager.num_dropped_blocks
+    )
+
+
+def test_without_a_cache_nobody_says_how_much_was_cached(trail):
+    run_all(make_engine(trail), [make_sequence(trail, [1], name="r")])
+    assert "gen_ai.usage.cache_read.input_tokens" not in request_span(trail, "r").attributes
+
+
 def test_a_split_prompt_gives_the_same_output(trail):
     prompt = [1 + i % 90 for i in range(100)]
     sequence = make_sequence(trail, prompt)

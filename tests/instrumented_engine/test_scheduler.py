@@ -204,6 +204,52 @@ def test_finishing_works_from_anywhere_and_twice():
     assert (scheduler.running, list(scheduler.waiting), scheduler.block_manager.num_used_blocks) == ([], [], 0)
 
 
+def test_equal_beginnings_are_computed_once():
+    scheduler = scheduler_of(16, 4, prefix_caching=True)
+    first = make_sequence(TRAIL, range(10))
+    scheduler.add(first.request)
+    play(scheduler.schedule())
+    scheduler.computed(first)
+    blocks = list(first.block_table)
+    same, other = make_sequence(TRAIL, range(8)), make_sequence(TRAIL, [*range(8), 99])
+    for sequence in (same, other):
+        scheduler.add(sequence.request)
+    plan = scheduler.schedule()
+    assert counts(plan) == [(10, 1), (8, 4), (9, 1)], "the last token is always computed"
+    assert (same.block_table[0], other.block_table[:2]) == (blocks[0], blocks[:2])
+    assert (same.num_cached_tokens, other.num_cached_tokens, plan.cached_tokens) == (4, 8, 12)
+    assert (plan.copies, first.num_cached_tokens) == ([], 0)
+    for sequence in (first, same, other):
+        scheduler.finish(sequence)
+    late = make_sequence(TRAIL, range(10))
+    scheduler.add(late.request)
+    assert counts(scheduler.schedule()) == [(10, 2)], "the blocks of ended sequences are found too"
+
+
+def test_only_computed_tokens_are_found():
+    scheduler = scheduler_of(16, 4, budget=8, prefix_caching=True)
+    sequences = [make_sequence(TRAIL, range(12)) for _ in range(2)]
+    for sequence in sequences:
+        scheduler.add(sequence.request)
+    plan = scheduler.schedule()
+    assert counts(plan) == [(12, 8)]
+    play(plan)
+    scheduler.computed(sequences[0])
+    assert scheduler.block_manager.find(sequences[1].block_hashes(4)) == sequences[0].block_table[:2]
+
+
+def test_dropped_blocks_are_told():
+    scheduler = scheduler_of(2, 4, prefix_caching=True)
+    for token in (1, 2):
+        sequence = make_sequence(TRAIL, [token] * 5)
+        scheduler.add(sequence.request)
+        plan = scheduler.schedule()
+        play(plan)
+        scheduler.computed(sequence)
+        scheduler.finish(sequence)
+    assert (plan.dropped_blocks, plan.evicted_blocks) == (1, 0)
+
+
 class Traffic(RuleBasedStateMachine):
     """Any mix of arrivals, steps, ends and cancellations."""
 
