@@ -17,6 +17,7 @@ BENCHMARKS = (
     "query_10m",
     "shared_store",
     "engine_decode",
+    "engine_pressure",
 )
 
 

@@ -8,7 +8,6 @@ many short rounds, so that other load on the machine slows both alike, and the b
 from __future__ import annotations
 
 import os
-import random
 import statistics
 import time
 from collections.abc import Callable
@@ -22,8 +21,8 @@ from benchmarks.report import JsonPath, Quick, publish
 from instrumented_engine.core.block_manager import BlockManager
 from instrumented_engine.core.engine import Engine
 from instrumented_engine.core.observer import Observer
+from instrumented_engine.core.request import Request, SamplingParams
 from instrumented_engine.core.scheduler import Scheduler
-from instrumented_engine.core.sequence import SamplingParams, Sequence
 from instrumented_engine.core.text import TextStream
 from instrumented_engine.device import Device, open_device
 from instrumented_engine.model.download import DEFAULT_MODEL, download, local_path
@@ -100,8 +99,9 @@ def engine_step_s(model: Llama, prompts: torch.Tensor, tokens: int) -> float:
     params = SamplingParams(max_tokens=tokens + 1, temperature=0.0)
     for prompt in prompts.tolist():
         request = trail.start_request(operation="text_completion", model="m")
-        text = TextStream(lambda ids: "", ())
-        engine.add(Sequence(len(prompt), prompt, params, request, text, lambda _: None, random.Random(0)))
+        engine.add(
+            Request.of([prompt], params, trail=request, sink=lambda _: None, text=lambda _: TextStream(lambda ids: ""))
+        )
     engine.step()
 
     def decode() -> None:

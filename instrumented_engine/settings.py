@@ -47,7 +47,19 @@ class Settings(BaseSettings):
         default=2048,
         ge=1,
         le=1 << 20,
-        description="most tokens computed in one step; at least max-seqs. A longer prompt is split",
+        description="most tokens computed in one step; at least max-seqs. The rest of a prompt follows in the next",
+    )
+    chunked_prefill: bool = Field(
+        default=True, description="split prompts over steps; without it a prompt is computed in one step"
+    )
+    watermark_blocks: int = Field(
+        default=2,
+        ge=0,
+        le=1024,
+        description="KV-cache blocks that must stay free for each running sequence when another is admitted",
+    )
+    prefix_caching: bool = Field(
+        default=True, description="share the KV-cache blocks of equal beginnings, also of requests that have ended"
     )
     block_size: int = Field(default=16, ge=1, le=1024, description="tokens in one KV-cache block")
     kv_blocks: int | None = Field(

@@ -59,6 +59,13 @@ def load(settings: Settings, observer: Observer) -> Loaded:
             block_manager = BlockManager(blocks, settings.block_size)
         with cold.phase("warmup"):
             runner.warm_up()
-    scheduler = Scheduler(block_manager, max_seqs=settings.max_seqs, max_batched_tokens=settings.max_batched_tokens)
+    scheduler = Scheduler(
+        block_manager,
+        max_seqs=settings.max_seqs,
+        max_batched_tokens=settings.max_batched_tokens,
+        chunked_prefill=settings.chunked_prefill,
+        watermark_blocks=settings.watermark_blocks,
+        prefix_caching=settings.prefix_caching,
+    )
     engine = Engine(scheduler, runner, observer, eos_ids=tokenizer.eos_ids)
     return Loaded(engine, tokenizer, config.vocab_size, min(length, block_manager.capacity))

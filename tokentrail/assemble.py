@@ -19,6 +19,7 @@ from tokentrail.guard import Guard
 from tokentrail.recipient import ENDED_SLOT
 from tokentrail.records import (
     MALFORMED,
+    STEP_NAMES,
     Batch,
     Kind,
     Rows,
@@ -221,7 +222,7 @@ class Assembler:
         values = list(steps.values.T[known])
         ids = self.bench.span_ids(count)
         columns = Columns(trace, ids, None, steps.start, steps.end, values, lengths=np.array([count]))
-        names = [name for name, is_known in zip(semconv.STEP_ATTRIBUTES, known, strict=True) if is_known]
+        names = [name for name, is_known in zip(STEP_NAMES, known, strict=True) if is_known]
         return self.bench.fill(columns, semconv.STEP_SPAN, names)
 
     def _traced(self, tokens: _Tokens) -> _Tokens:

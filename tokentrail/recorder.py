@@ -66,6 +66,11 @@ class Recorder:
         kv_used: int | None = UNKNOWN,
         kv_total: int | None = UNKNOWN,
         kv_evicted: int | None = UNKNOWN,
+        waiting_for_batch: int | None = UNKNOWN,
+        waiting_for_tokens: int | None = UNKNOWN,
+        waiting_for_kv: int | None = UNKNOWN,
+        cached_tokens: int | None = UNKNOWN,
+        drafted_tokens: int | None = UNKNOWN,
         emitted_ns: int | None = None,
     ) -> None:
         """Records one engine step, from `start_ns` to `end_ns` (unix ns). `emitted` are the requests that got tokens in
@@ -81,7 +86,8 @@ class Recorder:
             try:
                 numbers = _pack(
                     start_ns, end_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted, kv_used,
-                    kv_total, kv_evicted, emitted_ns,
+                    kv_total, kv_evicted, waiting_for_batch, waiting_for_tokens, waiting_for_kv, cached_tokens,
+                    drafted_tokens, emitted_ns,
                 )  # fmt: skip
                 if counts is None:
                     width, packed = 0, b""
@@ -93,7 +99,8 @@ class Recorder:
                 width = 0 if counts is None else WIDE
                 numbers, packed = self._unusual(
                     emitted, counts, start_ns, end_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted,
-                    kv_used, kv_total, kv_evicted, emitted_ns,
+                    kv_used, kv_total, kv_evicted, waiting_for_batch, waiting_for_tokens, waiting_for_kv,
+                    cached_tokens, drafted_tokens, emitted_ns,
                 )  # fmt: skip
             records = self._records
             if self._closed or len(records) >= MAX_PENDING_RECORDS:

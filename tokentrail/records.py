@@ -20,7 +20,7 @@ import numpy as np
 
 from tokentrail.recipient import Recipient
 from tokentrail.request import Choice, RequestTrail
-from tokentrail.semconv import STEP_ATTRIBUTES
+from tokentrail.semconv import STEP_ATTRIBUTES, STEP_DETAILS
 from tokentrail.wire import I64
 
 Record = tuple[Any, ...]
@@ -50,7 +50,9 @@ _SMALL_REST: Final = 4
 _NO_SPANS: Final = (START, CHOICE, LEAVE)
 END_COST: Final = 32
 """The end of a request takes as long to build as about so many tokens."""
-STEP_INTS: Final = 3 + len(STEP_ATTRIBUTES)
+STEP_NAMES: Final = STEP_ATTRIBUTES + STEP_DETAILS
+"""The attributes of a step's span."""
+STEP_INTS: Final = 3 + len(STEP_NAMES)
 NARROW: Final = 1
 WIDE: Final = 8
 """Bytes of a count."""
@@ -65,7 +67,7 @@ subject_of: Final = itemgetter(1)
 class StepRun:
     """Steps in a row with the same requests.
 
-    Each step that waits is a row: in `numbers` the start (unix ns), the end, the values of `STEP_ATTRIBUTES` and when
+    Each step that waits is a row: in `numbers` the start (unix ns), the end, the values of `STEP_NAMES` and when
     its tokens were emitted; in `counts`, unless `width` is 0, the number of tokens of each request in so many bytes.
     Rows are added before the record that stands for them, and each in one C call. Threads may therefore share a run.
     """
@@ -196,7 +198,7 @@ def sorted_by_kind(batch: Batch) -> Sorted:
 
 
 def step_ints(steps: Sequence[Rows]) -> I64:
-    """The integers of steps, (S, 12): start, end, the values of `STEP_ATTRIBUTES`, and when tokens were emitted."""
+    """The integers of steps, (S, 17): start, end, the values of `STEP_NAMES`, and when tokens were emitted."""
     return np.frombuffer(b"".join([rows.numbers for rows in steps]), np.int64).reshape(-1, STEP_INTS)
 
 

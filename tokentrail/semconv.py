@@ -175,6 +175,25 @@ STEP_ATTRIBUTES: Final = (
     STEP_KV_TOTAL,
     STEP_KV_EVICTED,
 )
+"""Numbers of a step that the collector stores."""
+STEP_WAITING_FOR_BATCH: Final = "tokentrail.step.waiting_for_batch"
+"""Requests that wait since as many run as may; they are among `STEP_WAITING`, as those of the next two are."""
+STEP_WAITING_FOR_TOKENS: Final = "tokentrail.step.waiting_for_tokens"
+"""Requests that wait since the step computes as many tokens as it may."""
+STEP_WAITING_FOR_KV: Final = "tokentrail.step.waiting_for_kv"
+"""Requests that wait since too few blocks of the KV cache are free."""
+STEP_CACHED_TOKENS: Final = "tokentrail.step.cached_tokens"
+"""Prompt tokens that the step did not compute, since a prefix cache had them."""
+STEP_DRAFTED_TOKENS: Final = "tokentrail.step.drafted_tokens"
+"""Tokens that speculative decoding proposed in the step. The accepted ones are among the step's tokens."""
+STEP_DETAILS: Final = (
+    STEP_WAITING_FOR_BATCH,
+    STEP_WAITING_FOR_TOKENS,
+    STEP_WAITING_FOR_KV,
+    STEP_CACHED_TOKENS,
+    STEP_DRAFTED_TOKENS,
+)
+"""Numbers of a step that stand in its span alone."""
 
 KV_BLOCKS: Final = "tokentrail.kv.blocks"
 KV_REASON: Final = "tokentrail.kv.reason"

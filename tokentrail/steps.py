@@ -19,7 +19,7 @@ _slot_of = attrgetter("slot")
 
 
 class StepColumns(NamedTuple):
-    """S steps: `values` is (S, 9) in the order of `semconv.STEP_ATTRIBUTES`, negative where one is not known; stamps in
+    """S steps: `values` is (S, 14) in the order of `records.STEP_NAMES`, negative where one is not known; stamps in
     unix ns. `emitted`: when the tokens of a step were.
     """
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from queue import Empty, SimpleQueue
 
 from instrumented_engine.core.engine import Engine, StepError
-from instrumented_engine.core.sequence import Output, Sequence
+from instrumented_engine.core.request import Request
+from instrumented_engine.core.sequence import Output
 from tokentrail import Status
 
 logger = logging.getLogger(__name__)
@@ -44,16 +45,16 @@ class EngineLoop:
         """Start loading."""
         self._thread.start()
 
-    def submit(self, sequence: Sequence) -> None:
-        """Queue a sequence for the next step."""
-        self._inbox.put(lambda engine: engine.add(sequence))
+    def submit(self, request: Request) -> None:
+        """Queue a request for the next step."""
+        self._inbox.put(lambda engine: engine.add(request))
 
-    def cancel(self, sequence: Sequence) -> None:
-        """Abort a sequence as cancelled before the next step; one that has ended already stays as it is."""
-        self._inbox.put(lambda engine: engine.abort([sequence], Status.CANCELLED))
+    def cancel(self, request: Request) -> None:
+        """Abort a request as cancelled before the next step; one that has ended already stays as it is."""
+        self._inbox.put(lambda engine: engine.abort([request], Status.CANCELLED))
 
     def close(self, timeout_s: float = 10.0) -> bool:
-        """Cancel the sequences that are left and stop. True when the thread has ended.
+        """Cancel the requests that are left and stop. True when the thread has ended.
 
         Loading cannot be interrupted and nothing waits for it: the answer is False at once.
         """
@@ -64,7 +65,7 @@ class EngineLoop:
 
     @property
     def waiting(self) -> int:
-        """Requests that have not been scheduled yet."""
+        """Requests and sequences that have not been scheduled yet."""
         return self._inbox.qsize() + (len(self.engine.scheduler.waiting) if self.engine else 0)
 
     def _run(self) -> None:
@@ -91,14 +92,13 @@ class EngineLoop:
             except StepError as error:
                 failures += 1
                 logger.exception("step %d failed", engine.steps)
-                outputs = [Output(sequence, error=error) for sequence in error.sequences]
+                outputs = _failed(error.requests, error)
                 if failures >= MAX_CONSECUTIVE_FAILURES:
                     self._deliver(outputs)
                     raise
             if outputs:
                 self._deliver(outputs)
-        scheduler = engine.scheduler
-        engine.abort([*scheduler.running, *scheduler.waiting], Status.CANCELLED)
+        engine.abort(engine.requests, Status.CANCELLED)
 
     def _take_commands(self, engine: Engine) -> bool:
         """Apply all queued commands; when the engine is idle, wait for one first. False after the command to stop."""
@@ -114,14 +114,18 @@ class EngineLoop:
             block = False
 
     def _fail(self, engine: Engine, error: Exception) -> None:
-        """Fail all sequences that are left, and those that still come, until the thread is told to stop."""
+        """Fail all requests that are left, and those that still come, until the thread is told to stop."""
         while True:
-            scheduler = engine.scheduler
-            left = [*scheduler.running, *scheduler.waiting]
+            left = engine.requests
             engine.abort(left, Status.ERROR, error_type=type(error).__name__)
             if left:
-                self._deliver([Output(sequence, error=error) for sequence in left])
+                self._deliver(_failed(left, error))
             command = self._inbox.get()
             if command is None:
                 return
             command(engine)
+
+
+def _failed(requests: Iterable[Request], error: Exception) -> list[Output]:
+    """One last output for each request."""
+    return [Output(request.sequences[0], error=error) for request in requests]

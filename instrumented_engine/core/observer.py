@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 
-from instrumented_engine.core.scheduler import Plan, Scheduler
+from instrumented_engine.core.plan import Plan
+from instrumented_engine.core.request import Request
+from instrumented_engine.core.scheduler import Scheduler
 from instrumented_engine.core.sequence import Output, Sequence
 from tokentrail import ColdStart, KvEvent, Phase, RequestTrail, Status, Trail, TrailStats
 
@@ -57,16 +59,24 @@ class Observer:
     def scheduled(self, plan: Plan, step: int, start_ns: int) -> None:
         """The scheduler planned a step: some sequences were preempted, others admitted."""
         for victim, blocks in plan.preempted:
-            victim.trail.phase(Phase.PREEMPTED, start_ns)
+            request = victim.request
+            if not any(sequence.decoding for sequence in request.sequences):
+                request.trail.phase(Phase.PREFILL if _running(request) else Phase.PREEMPTED, start_ns)
             self._trail.kv_event(
-                KvEvent.EVICT, blocks=blocks, reason="preemption", step=step, start_ns=start_ns, request=victim.trail
+                KvEvent.EVICT, blocks=blocks, reason="preemption", step=step, start_ns=start_ns, request=request.trail
             )
-        for sequence in plan.admitted:
-            sequence.trail.phase(Phase.PREFILL, start_ns)
+        if plan.dropped_blocks:
+            self._trail.kv_event(
+                KvEvent.EVICT, blocks=plan.dropped_blocks, reason="cache_full", step=step, start_ns=start_ns
+            )
+        for request in dict.fromkeys(sequence.request for sequence in plan.admitted):
+            if _running(request) <= set(plan.admitted):
+                request.trail.phase(Phase.PREFILL, start_ns)
 
     def decode_started(self, sequence: Sequence, at_ns: int) -> None:
         """A sequence got its first token, or its first one after a preemption."""
-        sequence.trail.phase(Phase.DECODE, at_ns)
+        if not any(other.decoding for other in sequence.request.sequences if other is not sequence):
+            sequence.request.trail.phase(Phase.DECODE, at_ns)
 
     def stepped(
         self, plan: Plan, outputs: Seq[Output], scheduler: Scheduler, *, step: int, start_ns: int, end_ns: int
@@ -76,7 +86,7 @@ class Observer:
             step,
             start_ns,
             end_ns,
-            [output.sequence.trail for output in outputs],
+            [output.sequence.recipient for output in outputs],
             counts=[output.num_tokens for output in outputs],
             prefill_tokens=plan.prefill_tokens,
             decode_tokens=plan.decode_tokens,
@@ -85,17 +95,28 @@ class Observer:
             preempted=len(plan.preempted),
             kv_used=scheduler.block_manager.num_used_blocks,
             kv_total=scheduler.block_manager.num_blocks,
-            kv_evicted=plan.evicted_blocks,
+            kv_evicted=plan.evicted_blocks + plan.dropped_blocks,
+            **_details(plan, len(scheduler.waiting)),
         )
 
-    def finished(self, output: Output, at_ns: int) -> None:
-        """A sequence met a stop condition in the step that ended at `at_ns`."""
-        sequence = output.sequence
-        sequence.trail.end(at_ns, finish_reason=output.finish_reason, input_tokens=sequence.num_prompt_tokens)
+    def finished(self, request: Request, at_ns: int) -> None:
+        """The last sequence of a request met a stop condition in the step that ended at `at_ns`."""
+        request.trail.end(
+            at_ns,
+            finish_reasons=[sequence.finish_reason for sequence in request.sequences],
+            input_tokens=request.num_prompt_tokens,
+            cached_tokens=request.num_cached_tokens,
+        )
 
-    def aborted(self, sequence: Sequence, at_ns: int, status: Status, *, error_type: str = "") -> None:
-        """A sequence was ended before a stop condition was met; one that has ended already stays as it is."""
-        sequence.trail.end(at_ns, status=status, error_type=error_type, input_tokens=sequence.num_prompt_tokens)
+    def aborted(self, request: Request, at_ns: int, status: Status, *, error_type: str = "") -> None:
+        """A request was ended before its time; one that has ended already stays as it is."""
+        request.trail.end(
+            at_ns,
+            status=status,
+            error_type=error_type,
+            input_tokens=request.num_prompt_tokens,
+            cached_tokens=request.num_cached_tokens,
+        )
 
     @property
     def stats(self) -> TrailStats:
@@ -105,3 +126,16 @@ class Observer:
     def close(self) -> bool:
         """Send the spans that are left; False when some could not be delivered in time."""
         return self._trail.shutdown()
+
+
+def _running(request: Request) -> set[Sequence]:
+    """The sequences that have blocks."""
+    return {sequence for sequence in request.sequences if sequence.block_table}
+
+
+def _details(plan: Plan, waiting: int) -> dict[str, int]:
+    """Numbers that few steps have: the waiting sequences by what they lack, and the work that was saved."""
+    details = {} if plan.wait is None else {f"waiting_for_{plan.wait}": waiting}
+    if plan.cached_tokens:
+        details["cached_tokens"] = plan.cached_tokens
+    return details

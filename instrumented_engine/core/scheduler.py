@@ -2,64 +2,81 @@
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field
+from bisect import insort
+from itertools import count
+from operator import attrgetter
 
 from instrumented_engine.core.block_manager import BlockManager
+from instrumented_engine.core.plan import Plan, Wait
+from instrumented_engine.core.request import Request
 from instrumented_engine.core.sequence import Sequence
 
-
-@dataclass(frozen=True, slots=True)
-class Scheduled:
-    """One sequence's share of a step: its next `num_scheduled_tokens` tokens are computed."""
-
-    sequence: Sequence
-    num_scheduled_tokens: int
-
-    @property
-    def samples(self) -> bool:
-        """Whether the step computes the sequence's last token, so that the next one can be sampled."""
-        return self.num_scheduled_tokens == self.sequence.num_uncomputed_tokens
-
-
-@dataclass(slots=True)
-class Plan:
-    """One step: the batch, the sequences that entered it, and the preempted ones with the number of their blocks."""
-
-    batch: list[Scheduled] = field(default_factory=list)
-    admitted: list[Sequence] = field(default_factory=list)
-    preempted: list[tuple[Sequence, int]] = field(default_factory=list)
-    prefill_tokens: int = 0
-    decode_tokens: int = 0
-
-    @property
-    def evicted_blocks(self) -> int:
-        """Blocks that preemption took."""
-        return sum(blocks for _, blocks in self.preempted)
+_order = attrgetter("order")
 
 
 class Scheduler:
     """Continuous batching, first come first served, at most `max_batched_tokens` tokens a step.
 
     Decoding sequences go first, oldest first. When one needs a block and none is free, the newest running sequence
-    is preempted: it loses its blocks, returns to the head of the queue, and is recomputed later. Then prompts are
-    prefilled in order. A prompt that does not fit the rest of the step waits for the next one, unless it is the first
-    prompt of the step: that one is split. A sequence owns the blocks of its whole prompt from admission on.
+    is preempted: it loses its blocks, returns to the head of the queue, and is recomputed later.
+
+    Then prompts are computed in order. With `chunked_prefill` each takes what the step has left, and is split where
+    that is too little; without it a prompt is computed in one step, alone if it is longer than a step. A sequence owns
+    the blocks of its whole prompt from admission on. It is admitted only if `watermark_blocks` free blocks are left for
+    each sequence that runs, so that those can grow before one of them is preempted.
+
+    With `prefix_caching` full blocks stay findable by their tokens until their space is needed, and a sequence that
+    starts with the same tokens shares them instead of computing them.
     """
 
-    def __init__(self, block_manager: BlockManager, *, max_seqs: int, max_batched_tokens: int) -> None:
+    def __init__(
+        self,
+        block_manager: BlockManager,
+        *,
+        max_seqs: int,
+        max_batched_tokens: int,
+        chunked_prefill: bool = True,
+        watermark_blocks: int = 2,
+        prefix_caching: bool = False,
+    ) -> None:
         if max_batched_tokens < max_seqs:
             raise ValueError(f"max_batched_tokens ({max_batched_tokens}) must be at least max_seqs ({max_seqs})")
         self.block_manager = block_manager
         self.max_seqs = max_seqs
         self.max_batched_tokens = max_batched_tokens
-        self.waiting: deque[Sequence] = deque()
-        self.running: list[Sequence] = []  # oldest first
+        self.waiting: list[Sequence] = []  # in order
+        self.running: list[Sequence] = []  # in order
         self.preemptions = 0
+        self._chunked_prefill = chunked_prefill
+        self._watermark_blocks = watermark_blocks
+        self._prefix_caching = prefix_caching
+        self._arrivals = count()
 
-    def add(self, sequence: Sequence) -> None:
-        """Queue a new sequence. All blocks together must hold its prompt and its longest output."""
-        self.waiting.append(sequence)
+    def add(self, request: Request) -> None:
+        """Queue a new request: the first sequence of each prompt. The others follow when that prompt is computed.
+
+        All blocks together must hold the prompt and the longest output of a sequence.
+        """
+        arrival = next(self._arrivals)
+        for sequence in request.sequences:
+            sequence.order = (arrival, sequence.index)
+        for sequence in request.leaders:
+            insort(self.waiting, sequence, key=_order)
+
+    def add_followers(self, leader: Sequence) -> None:
+        """Queue the sequences that share a prompt which has been computed."""
+        for sequence in leader.request.followers(leader):
+            insort(self.waiting, sequence, key=_order)
+
+    def computed(self, sequence: Sequence) -> None:
+        """Make the blocks of a sequence that are full and computed findable."""
+        if self._prefix_caching:
+            size = self.block_manager.block_size
+            full = sequence.num_computed_tokens // size
+            hashes = sequence.block_hashes(size)
+            for position in range(sequence.num_published_blocks, full):
+                self.block_manager.publish(sequence.block_table[position], hashes[position])
+            sequence.num_published_blocks = full
 
     def finish(self, sequence: Sequence) -> None:
         """Remove a sequence, waiting or running, and free its blocks; one that is neither is ignored."""
@@ -71,50 +88,89 @@ class Scheduler:
     def schedule(self) -> Plan:
         """Plan one step."""
         plan = Plan()
+        dropped = self.block_manager.num_dropped_blocks
         self._decode(plan)
         for sequence in self.running:
             if not sequence.decoding:
                 self._prefill(plan, sequence)
-        while not plan.preempted and self.waiting and len(self.running) < self.max_seqs:
-            if not self._admit(plan, self.waiting[0]):
-                break
+        while not plan.preempted and self.waiting and plan.wait is None:
+            plan.wait = self._admit(plan, self.waiting[0])
+        if self.waiting and plan.preempted:
+            plan.wait = Wait.KV
+        plan.dropped_blocks = self.block_manager.num_dropped_blocks - dropped
         return plan
 
     def _decode(self, plan: Plan) -> None:
         for sequence in [s for s in self.running if s.decoding]:
-            while sequence.decoding and not self._allocate(sequence):
+            while sequence.decoding and not self.block_manager.allocate(sequence.block_table, len(sequence.token_ids)):
                 self._preempt(plan, self.running[-1])
             if sequence.decoding:
-                plan.batch.append(Scheduled(sequence, 1))
-                plan.decode_tokens += 1
+                plan.add(sequence, 1)
 
     def _prefill(self, plan: Plan, sequence: Sequence) -> bool:
-        left = self.max_batched_tokens - plan.prefill_tokens - plan.decode_tokens
+        left = self.max_batched_tokens - plan.num_tokens
         wanted = sequence.num_uncomputed_tokens
-        count = wanted if plan.prefill_tokens else min(wanted, left)
-        if not 0 < count <= left:
+        if self._chunked_prefill:
+            wanted = min(wanted, left)
+        if not wanted or (wanted > left and plan.prefill_tokens):
             return False
-        plan.batch.append(Scheduled(sequence, count))
-        plan.prefill_tokens += count
+        plan.add(sequence, wanted)
         return True
 
-    def _admit(self, plan: Plan, sequence: Sequence) -> bool:
-        if not self._allocate(sequence):
-            return False
+    def _admit(self, plan: Plan, sequence: Sequence) -> Wait | None:
+        """Let a sequence run; the answer says what it lacks if it cannot."""
+        if len(self.running) >= self.max_seqs:
+            return Wait.BATCH
+        copies = self._share_prompt(sequence)
+        cached = 0 if sequence.block_table else self._share_cached(sequence)
+        reserve = self._watermark_blocks * len(self.running)
+        if not self.block_manager.allocate(sequence.block_table, len(sequence.token_ids), reserve=reserve):
+            self._take_back(sequence)
+            return Wait.KV
         if not self._prefill(plan, sequence):
-            self.block_manager.free(sequence.block_table)
-            return False
-        self.running.append(self.waiting.popleft())
+            self._take_back(sequence)
+            return Wait.TOKENS
+        plan.cached_tokens += cached
+        if self._prefix_caching and sequence.num_cached_tokens is None:
+            sequence.num_cached_tokens = cached
+        plan.copies += [(source, sequence.block_table[position]) for position, source in copies]
+        self.waiting.pop(0)
+        insort(self.running, sequence, key=_order)
         plan.admitted.append(sequence)
-        return True
+        return None
 
-    def _allocate(self, sequence: Sequence) -> bool:
-        return self.block_manager.allocate(sequence.block_table, len(sequence.token_ids))
+    # Blocks of 4 tokens, a prompt of 10, and a leader that owns 7, 8, 9. The last token of the prompt is computed
+    # again, since its logits are needed. So 9 tokens are shared: blocks 7 and 8, and a copy of block 9's first token.
+    def _share_prompt(self, sequence: Sequence) -> list[tuple[int, int]]:
+        """Give a follower the blocks of its leader, if that still has them; return (position, block) to be copied."""
+        leader = sequence.leader
+        if leader is None or not leader.block_table:
+            return []
+        shared = min(leader.num_computed_tokens, sequence.num_prompt_tokens - 1)
+        full, rest = divmod(shared, self.block_manager.block_size)
+        self.block_manager.share(sequence.block_table, leader.block_table[:full])
+        sequence.num_computed_tokens = shared
+        return [(full, leader.block_table[full])] if rest else []
+
+    def _share_cached(self, sequence: Sequence) -> int:
+        """Give a sequence the cached blocks of its tokens; return how many tokens they hold. The last is computed."""
+        if not self._prefix_caching:
+            return 0
+        size = self.block_manager.block_size
+        usable = (len(sequence.token_ids) - 1) // size
+        found = self.block_manager.find(sequence.block_hashes(size)[:usable])
+        self.block_manager.share(sequence.block_table, found)
+        sequence.num_computed_tokens = len(found) * size
+        return sequence.num_computed_tokens
 
     def _preempt(self, plan: Plan, victim: Sequence) -> None:
         self.running.remove(victim)
-        self.waiting.appendleft(victim)
-        plan.preempted.append((victim, self.block_manager.free(victim.block_table)))
+        insort(self.waiting, victim, key=_order)
+        plan.preempted.append((victim, self._take_back(victim)))
         self.preemptions += 1
-        victim.num_computed_tokens = 0
         victim.decoding = False
+
+    def _take_back(self, sequence: Sequence) -> int:
+        """Free the blocks of a sequence that will be computed from its first token; return how many became free."""
+        sequence.num_computed_tokens = sequence.num_published_blocks = 0
+        return self.block_manager.free(sequence.block_table)

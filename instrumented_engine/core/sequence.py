@@ -1,54 +1,55 @@
-"""One request inside the engine: its tokens, its blocks, and the stop conditions of its output."""
+"""One answer inside the engine: its tokens, its blocks, and the stop conditions of its output."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from instrumented_engine.core.block_manager import hash_block
 from instrumented_engine.core.text import TextStream
-from tokentrail import RequestTrail
 
-
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How the tokens of one request are chosen, and when they stop.
-
-    `temperature` 0 is greedy; `top_k` 0, `top_p` 1 and `min_p` 0 are off. The text ends before the first `stop` string.
-    Stop strings and end-of-sequence tokens count only from `min_tokens` on.
-    """
-
-    max_tokens: int
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
-    ignore_eos: bool = False
-    min_tokens: int = 0
+if TYPE_CHECKING:
+    from instrumented_engine.core.request import Request, SamplingParams
+    from tokentrail.recipient import Recipient
 
 
 @dataclass(eq=False, slots=True)
 class Sequence:
-    """The tokens of one request (prompt, then output) and how many of them the KV cache holds.
+    """The tokens of one answer (prompt, then output) and how many of them the KV cache holds.
 
-    The keys and values of the first `num_computed_tokens` tokens lie in the blocks of `block_table`. `decoding` is true
-    from the first output token until the sequence is preempted. `rng` belongs to this request alone, so its output does
-    not depend on the other requests of the batch.
+    `recipient` gets its tokens in the trace. `leader` is the first sequence with the same prompt, None in the leader
+    itself. The keys and values of the first `num_computed_tokens` tokens lie in the blocks of `block_table`. `decoding`
+    is true from the first output token until the sequence is preempted. `num_cached_tokens` were found in the prefix
+    cache when the sequence was first admitted; None before, and without a cache. `order` is its place among all
+    sequences: the smallest runs first and is preempted last. `rng` belongs to this sequence alone, so its output does
+    not depend on the other sequences of the batch.
     """
 
+    request: Request
+    index: int
+    recipient: Recipient
+    leader: Sequence | None
     num_prompt_tokens: int
     token_ids: list[int]
-    params: SamplingParams
-    trail: RequestTrail
     text: TextStream
-    sink: Callable[[Output], None]
     rng: random.Random
+    order: tuple[int, ...] = ()
     block_table: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0
+    num_published_blocks: int = 0
+    num_cached_tokens: int | None = None
     decoding: bool = False
+    finish_reason: str = ""
+
+    _hashes: list[bytes] = field(default_factory=list)
+
+    @property
+    def params(self) -> SamplingParams:
+        """The sampling parameters of the request."""
+        return self.request.params
 
     @property
     def num_uncomputed_tokens(self) -> int:
@@ -60,21 +61,28 @@ class Sequence:
         """Output tokens so far."""
         return len(self.token_ids) - self.num_prompt_tokens
 
+    def block_hashes(self, size: int) -> list[bytes]:
+        """The hashes of the blocks of `size` tokens that the tokens fill; those of a prefix never change."""
+        for start in range(len(self._hashes) * size, len(self.token_ids) - size + 1, size):
+            previous = self._hashes[-1] if self._hashes else b""
+            self._hashes.append(hash_block(previous, self.token_ids[start : start + size]))
+        return self._hashes
+
     def extend(self, token_ids: Seq[int], eos_ids: Collection[int]) -> Output:
         """Append the tokens that one step sampled, up to the first that ends the output; drop those behind it.
 
         The runner has computed every appended token but the last.
         """
-        text = finish_reason = ""
+        text = ""
         before = self.num_output_tokens
         for token_id in token_ids:
-            piece, finish_reason = self._append(token_id, eos_ids)
+            piece, self.finish_reason = self._append(token_id, eos_ids)
             text += piece
-            if finish_reason:
+            if self.finish_reason:
                 break
         num_tokens = self.num_output_tokens - before
         self.num_computed_tokens += num_tokens - 1
-        return Output(self, text, finish_reason, num_tokens=num_tokens)
+        return Output(self, text, self.finish_reason, num_tokens=num_tokens)
 
     def _append(self, token_id: int, eos_ids: Collection[int]) -> tuple[str, str]:
         """Append one token; return the text that it releases and the finish reason, empty while the output goes on."""
@@ -92,7 +100,7 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The part of a request's output that one step added. `finish_reason` or `error` is set on the last one.
+    """The part of an answer that one step added. `finish_reason` or `error` is set on the last one.
 
     `text` may be sent to the client; `num_tokens` is the number of tokens that the step appended.
     """
@@ -105,5 +113,5 @@ class Output:
 
     @property
     def final(self) -> bool:
-        """No more output follows."""
+        """No more output of the sequence follows."""
         return bool(self.finish_reason) or self.error is not None

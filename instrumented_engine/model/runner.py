@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from time import perf_counter_ns
 
 import torch
 
-from instrumented_engine.core.scheduler import Scheduled
+from instrumented_engine.core.plan import Plan, Scheduled, StepResult
 from instrumented_engine.model.attention import Batch, Prefill
 from instrumented_engine.model.llama import Llama
 from instrumented_engine.model.sampler import sample
@@ -29,15 +30,19 @@ class ModelRunner:
         )
 
     @torch.inference_mode()
-    def run(self, batch: Seq[Scheduled]) -> list[list[int]]:
-        """Compute the batch; return one token for each sequence that samples in this step, none for the others."""
-        decodes = [item for item in batch if item.sequence.decoding]
-        prefills = [item for item in batch if not item.sequence.decoding]
-        ordered = decodes + prefills
-        logits = self._model.forward(self._tensors(decodes, prefills), self._cache)
-        sampling = [item.sequence for item in ordered if item.samples]
+    def run(self, plan: Plan) -> StepResult:
+        """Compute the batch and sample one token for each sequence whose last token was computed."""
+        start = perf_counter_ns()
+        for source, target in plan.copies:
+            self._cache[:, target] = self._cache[:, source]
+        batch = sorted(plan.batch, key=lambda item: item.num_scheduled_tokens > 1)
+        logits = self._model.forward(self._tensors(batch), self._cache)
+        sampling = [item.sequence for item in batch if item.samples]
         sampled = dict(zip(sampling, sample(logits, sampling, self._eos_ids), strict=True))
-        return [[sampled[item.sequence]] if item.samples else [] for item in batch]
+        token_ids = [[sampled[item.sequence]] if item.samples else [] for item in plan.batch]
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)  # a step that samples nothing has not waited for the device yet
+        return StepResult(token_ids, device_ns=perf_counter_ns() - start)
 
     @torch.inference_mode()
     def warm_up(self) -> None:
@@ -50,25 +55,26 @@ class ModelRunner:
         for batch in (prefill, decode):
             self._model.forward(batch, self._cache).argmax(dim=-1).tolist()
 
-    def _tensors(self, decodes: Seq[Scheduled], prefills: Seq[Scheduled]) -> Batch:
+    def _tensors(self, batch: Seq[Scheduled]) -> Batch:
         size = self._block_size
         tokens: list[int] = []
         positions: list[int] = []
         slots: list[int] = []
         sampled: list[int] = []
         parts: list[Prefill] = []
-        for item in [*decodes, *prefills]:
+        for item in batch:
             sequence, new = item.sequence, _new_positions(item)
-            if not sequence.decoding:
+            if len(new) > 1:
                 parts.append(self._prefill(item, row=len(tokens)))
             tokens += sequence.token_ids[new.start : new.stop]
             positions += new
             slots += [sequence.block_table[p // size] * size + p % size for p in new]
             if item.samples:
                 sampled.append(len(tokens) - 1)
+        decodes = [item for item in batch if item.num_scheduled_tokens == 1]
         tables = [item.sequence.block_table for item in decodes]
         widest = max(map(len, tables), default=0)
-        lengths = self._tensor([len(item.sequence.token_ids) for item in decodes])
+        lengths = self._tensor([item.sequence.num_computed_tokens + 1 for item in decodes])
         offsets = torch.arange(widest * size, device=self._device)
         return Batch(
             tokens=self._tensor(tokens),

@@ -7,7 +7,8 @@ from collections.abc import Sequence as Seq
 import torch
 from torch import Tensor
 
-from instrumented_engine.core.sequence import SamplingParams, Sequence
+from instrumented_engine.core.request import SamplingParams
+from instrumented_engine.core.sequence import Sequence
 
 HEAD = 1024
 """Number of most likely tokens that are sorted first. Top-k, top-p and min-p nearly always cut within them, and

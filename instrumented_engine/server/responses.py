@@ -95,10 +95,16 @@ def _head(kind: str, body: GenerationRequest, generation: Generation) -> Json:
 
 
 def _usage(generation: Generation) -> Json:
-    sequence = generation.sequence
-    assert sequence is not None
-    prompt, output = sequence.num_prompt_tokens, sequence.num_output_tokens
-    return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+    request = generation.request
+    assert request is not None
+    prompt, output = request.num_prompt_tokens, request.num_output_tokens
+    cached = request.num_cached_tokens
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": output,
+        "total_tokens": prompt + output,
+        "prompt_tokens_details": None if cached is None else {"cached_tokens": cached},
+    }
 
 
 def _event(payload: Json) -> str:

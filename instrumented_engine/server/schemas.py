@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from instrumented_engine.core.sequence import SamplingParams
+from instrumented_engine.core.request import SamplingParams
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "n": (1,),

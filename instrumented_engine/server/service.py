@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from instrumented_engine.core.loop import EngineLoop
 from instrumented_engine.core.observer import Observer
-from instrumented_engine.core.sequence import Output, SamplingParams, Sequence
+from instrumented_engine.core.request import Request, SamplingParams
+from instrumented_engine.core.sequence import Output
 from instrumented_engine.core.text import TextStream
 from instrumented_engine.server import errors
 from instrumented_engine.server.endpoints import Endpoint
@@ -28,10 +28,10 @@ CONTEXT_TOKENS = 5
 class Generation:
     """One admitted request. Its handler iterates `outputs` and always calls `close`."""
 
-    def __init__(self, request_id: str, trail: RequestTrail, close: Callable[[Sequence], None]) -> None:
+    def __init__(self, request_id: str, trail: RequestTrail, close: Callable[[Request], None]) -> None:
         self.request_id = request_id
         self.trail = trail
-        self.sequence: Sequence | None = None
+        self.request: Request | None = None
         self._queue: asyncio.Queue[Output] = asyncio.Queue()
         self._close = close
         self._ended = False
@@ -44,24 +44,25 @@ class Generation:
 
     def put(self, output: Output) -> None:
         """Receive an output; the service calls this for each one of the request."""
-        self._ended = self._ended or output.final
         self._queue.put_nowait(output)
 
     async def outputs(self) -> AsyncIterator[Output]:
-        """Iterate the outputs, one per step. Raises ApiError when the engine fails."""
-        final = False
-        while not final:
+        """Iterate the outputs, one per step and sequence. Raises ApiError when the engine fails."""
+        assert self.request is not None
+        running = len(self.request.sequences)
+        while running:
             output = await self._queue.get()
-            final = output.final
+            running -= output.final
+            self._ended = not running or output.error is not None
             if output.error is not None:
                 raise errors.step_failed(output.error)
             yield output
 
     def close(self) -> None:
         """Cancel the request unless it has ended."""
-        if not self._ended and self.sequence is not None:
+        if not self._ended and self.request is not None:
             self._ended = True
-            self._close(self.sequence)
+            self._close(self.request)
 
 
 class Service:
@@ -159,17 +160,14 @@ class Service:
         except ValueError as error:
             raise errors.invalid(endpoint.prompt_field, str(error)) from error
         params = _checked(endpoint, body, prompt, loaded)
-        sequence = Sequence(
-            num_prompt_tokens=len(prompt),
-            token_ids=prompt,
-            params=params,
+        generation.request = Request.of(
+            [prompt],
+            params,
             trail=generation.trail,
-            text=TextStream(loaded.tokenizer.decode, params.stop, prompt[-CONTEXT_TOKENS:]),
             sink=generation.put,
-            rng=random.Random(params.seed),  # noqa: S311  # sampling, not secrets
+            text=lambda prompt: TextStream(loaded.tokenizer.decode, params.stop, prompt[-CONTEXT_TOKENS:]),
         )
-        generation.sequence = sequence
-        self._loop.submit(sequence)
+        self._loop.submit(generation.request)
         return generation
 
     def _load_engine(self) -> Any:
@@ -197,7 +195,7 @@ class Service:
 
 def _dispatch(outputs: list[Output]) -> None:
     for output in outputs:
-        output.sequence.sink(output)
+        output.sequence.request.sink(output)
 
 
 def _checked(endpoint: Endpoint, body: GenerationRequest, prompt: list[int], loaded: Loaded) -> SamplingParams:

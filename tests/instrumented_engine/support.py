@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from collections import defaultdict
 
@@ -13,8 +12,9 @@ from transformers import PreTrainedTokenizerFast
 from instrumented_engine.core.block_manager import BlockManager
 from instrumented_engine.core.engine import Engine
 from instrumented_engine.core.observer import Observer
+from instrumented_engine.core.plan import StepResult
+from instrumented_engine.core.request import Request, SamplingParams
 from instrumented_engine.core.scheduler import Scheduler
-from instrumented_engine.core.sequence import SamplingParams, Sequence
 from instrumented_engine.core.text import TextStream
 from instrumented_engine.model.tokenizer import Tokenizer
 from tokentrail import now_ns
@@ -59,16 +59,18 @@ class CacheRunner:
         self.burst = burst
         self.failures = []
 
-    def run(self, batch):
+    def run(self, plan):
         if self.gate is not None:
             assert self.gate.wait(30)
         if self.failures:
             raise self.failures.pop(0)
-        for item in batch:
+        for source, target in plan.copies:
+            self.cache[target] = self.cache[source]
+        for item in plan.batch:
             sequence, first = item.sequence, item.sequence.num_computed_tokens
             for position in range(first, first + item.num_scheduled_tokens):
                 self._store(sequence, position, sequence.token_ids[position])
-        return [self._sample(item.sequence) if item.samples else [] for item in batch]
+        return StepResult([self._sample(item.sequence) if item.samples else [] for item in plan.batch])
 
     def _sample(self, sequence):
         context = [int(self.cache[self._slot(sequence, p)]) for p in range(len(sequence.token_ids))]
@@ -101,9 +103,12 @@ def make_engine(trail, **options):
     return make_observed_engine(Observer(trail), **options)
 
 
-def make_observed_engine(observer, *, blocks=64, block_size=4, max_seqs=8, budget=64, clock=now_ns, **runner):
-    """An engine over a CacheRunner."""
-    scheduler = Scheduler(BlockManager(blocks, block_size), max_seqs=max_seqs, max_batched_tokens=budget)
+def make_observed_engine(
+    observer, *, blocks=64, block_size=4, max_seqs=8, budget=64, clock=now_ns, scheduling=None, **runner
+):
+    """An engine over a CacheRunner. Without a watermark, it preempts soon. `scheduling`: options of its scheduler."""
+    scheduling = {"watermark_blocks": 0} | (scheduling or {})
+    scheduler = Scheduler(BlockManager(blocks, block_size), max_seqs=max_seqs, max_batched_tokens=budget, **scheduling)
     return Engine(scheduler, CacheRunner(blocks, block_size, **runner), observer, eos_ids=[EOS], clock=clock)
 
 
@@ -112,18 +117,25 @@ def decode_printable(ids):
     return "".join(chr(i + 31) for i in ids if i != EOS)
 
 
-def make_sequence(trail, prompt, *, decode=decode_printable, name="", **params):
-    """A request for `prompt` (token ids), greedy unless said otherwise."""
+def make_request(trail, *prompts, decode=decode_printable, name="", **params):
+    """A request for prompts of token ids, greedy unless said otherwise."""
     sampling = SamplingParams(**{"max_tokens": 8, "temperature": 0.0, **params})
-    request = trail.start_request(operation="text_completion", model="m", request_id=name)
-    text = TextStream(decode, sampling.stop)
-    return Sequence(len(prompt), list(prompt), sampling, request, text, lambda _: None, random.Random(sampling.seed))
+    started = trail.start_request(operation="text_completion", model="m", request_id=name)
+    return Request.of(
+        prompts, sampling, trail=started, sink=lambda _: None, text=lambda _: TextStream(decode, sampling.stop)
+    )
+
+
+def make_sequence(trail, prompt, **options):
+    """The one sequence of a request."""
+    [sequence] = make_request(trail, prompt, **options).sequences
+    return sequence
 
 
 def run_all(engine, sequences):
     """Run to the end; {sequence: (output tokens, text, finish reason)}, of all that ran if none are given."""
-    for sequence in sequences:
-        engine.add(sequence)
+    for request in dict.fromkeys(sequence.request for sequence in sequences):
+        engine.add(request)
     text = defaultdict(str)
     reason = {}
     while engine.busy:

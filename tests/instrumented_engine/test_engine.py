@@ -1,4 +1,5 @@
 import itertools
+from collections import Counter
 
 import pytest
 
@@ -6,7 +7,7 @@ from instrumented_engine.core.engine import StepError
 from tokentrail import Status
 from tokentrail.testing import ManualClock, MemoryTrail
 
-from .support import EOS, make_engine, make_sequence, request_span, run_all
+from .support import EOS, make_engine, make_request, make_sequence, request_span, run_all
 
 PROMPTS = [list(range(1, 1 + n)) for n in (1, 2, 3, 4, 5, 7, 8, 9, 12, 17)]
 
@@ -36,12 +37,93 @@ def test_preemption_does_not_change_the_output(trail):
     assert engine.scheduler.block_manager.num_used_blocks == 0
 
 
+def test_each_prompt_gets_n_answers_that_share_it(trail):
+    prompts = [range(1, 11), range(5, 20)]
+    request = make_request(trail, *prompts, n=3, name="r")
+    engine = make_engine(trail, blocks=40, block_size=4)
+    answers = run_all(engine, request.sequences)
+    assert list(answers.values()) == [alone(MemoryTrail(), prompt) for prompt in prompts for _ in range(3)]
+    assert engine.scheduler.block_manager.num_used_blocks == 0
+    computed = sum(step.attributes["tokentrail.step.prefill_tokens"] for step in trail.spans("tokentrail.step"))
+    assert computed == sum(map(len, prompts)) + 2 * len(prompts), "a follower computes the last token of its prompt"
+    span = request_span(trail, "r")
+    assert span.attributes["gen_ai.usage.input_tokens"] == sum(map(len, prompts))
+    assert span.attributes["gen_ai.usage.output_tokens"] == 6 * 8
+    assert span.attributes["tokentrail.choices"] == 6
+    tokens = trail.spans("tokentrail.token", parent=span)
+    assert Counter(token.attributes["tokentrail.choice.index"] for token in tokens) == dict.fromkeys(range(6), 8)
+    phases = sorted(
+        (s.start_ns, s.attributes["tokentrail.phase.name"]) for s in trail.spans("tokentrail.phase", parent=span)
+    )
+    assert [name for _, name in phases] == ["queued", "prefill", "decode"]
+
+
+def test_answers_that_were_preempted_are_the_same(trail):
+    request = make_request(trail, range(1, 7), n=4, max_tokens=12)
+    engine = make_engine(trail, blocks=7, block_size=3, budget=16)
+    answers = run_all(engine, request.sequences)
+    assert engine.scheduler.preemptions > 0
+    assert list(answers.values()) == [alone(trail, range(1, 7), max_tokens=12)] * 4
+
+
+def test_a_seeded_request_has_other_random_numbers_for_each_answer(trail):
+    first, second = make_request(trail, [1], n=2, seed=7).sequences
+    again = make_request(trail, [1], n=1, seed=7).sequences[0]
+    drawn = first.rng.random()
+    assert (again.rng.random() == drawn, second.rng.random() == drawn) == (True, False)
+
+
+def test_steps_say_what_the_waiting_ones_lack(trail):
+    engine = make_engine(trail, max_seqs=1)
+    run_all(engine, [make_sequence(trail, [1], max_tokens=2) for _ in range(3)])
+    steps = sorted(trail.spans("tokentrail.step"), key=lambda s: s.attributes["tokentrail.step"])
+    lacking = [step.attributes.get("tokentrail.step.waiting_for_batch") for step in steps]
+    assert lacking == [2, 2, 1, 1, None, None]
+    assert not any(step.attributes.get("tokentrail.step.waiting_for_kv") for step in steps)
+
+
+def test_cached_prefixes_do_not_change_the_output(trail):
+    engine = make_engine(trail, blocks=30, block_size=3, budget=16, scheduling={"prefix_caching": True})
+    base = [1 + i % 90 for i in range(40)]
+    prompts = [base[:n] + extra for n in (40, 7, 24, 25, 26) for extra in ([], [5], [6, 7, 8, 9])] * 2
+    sequences = [make_sequence(trail, prompt, name=f"r{i}") for i, prompt in enumerate(prompts)]
+    assert list(run_all(engine, sequences).values()) == [alone(MemoryTrail(), prompt) for prompt in prompts]
+    assert engine.scheduler.preemptions > 0
+    assert engine.scheduler.block_manager.num_used_blocks == 0
+    steps = trail.spans("tokentrail.step")
+    assert sum(step.attributes.get("tokentrail.step.cached_tokens", 0) for step in steps) > 200
+    for i, sequence in enumerate(sequences):
+        assert (
+            request_span(trail, f"r{i}").attributes["gen_ai.usage.cache_read.input_tokens"]
+            == sequence.num_cached_tokens
+        )
+    dropped = [s for s in trail.spans("tokentrail.kv.evict") if s.attributes["tokentrail.kv.reason"] == "cache_full"]
+    assert (
+        sum(s.attributes["tokentrail.kv.blocks"] for s in dropped) == engine.scheduler.block_manager.num_dropped_blocks
+    )
+
+
+def test_without_a_cache_nobody_says_how_much_was_cached(trail):
+    run_all(make_engine(trail), [make_sequence(trail, [1], name="r")])
+    assert "gen_ai.usage.cache_read.input_tokens" not in request_span(trail, "r").attributes
+
+
 def test_a_split_prompt_gives_the_same_output(trail):
     prompt = [1 + i % 90 for i in range(100)]
     sequence = make_sequence(trail, prompt)
     engine = make_engine(trail, budget=16)
     assert run_all(engine, [sequence])[sequence] == alone(trail, prompt, max_tokens=8)
     assert engine.steps == 7 + 7
+
+
+def test_prompts_that_share_steps_give_the_same_output(trail):
+    sequences = [make_sequence(trail, [1 + (i * k) % 90 for i in range(25)]) for k in range(1, 9)]
+    engine = make_engine(trail, budget=16, blocks=99)
+    expected = [alone(MemoryTrail(), sequence.token_ids) for sequence in sequences]
+    assert list(run_all(engine, sequences).values()) == expected
+    sizes = [step.attributes["tokentrail.step.prefill_tokens"] for step in trail.spans("tokentrail.step")]
+    assert sum(sizes) == 8 * 25
+    assert max(sizes) == 16
 
 
 def test_how_an_output_ends(trail):
@@ -91,8 +173,8 @@ def test_several_tokens_a_step_do_not_change_the_output(trail):
 def test_tokens_behind_the_end_of_an_output_are_dropped(trail, script, params, emitted, text, reason):
     ends, goes_on = make_sequence(trail, [7], name="ends", **params), make_sequence(trail, [8, 9], name="goes on")
     engine = make_engine(trail, script={(7,): script, (8, 9): [50] * 99}, burst=3)
-    engine.add(ends)
-    engine.add(goes_on)
+    engine.add(ends.request)
+    engine.add(goes_on.request)
     first, second = engine.step()
     assert (first.sequence, first.text, first.finish_reason, first.num_tokens) == (ends, text, reason, len(emitted))
     assert ends.token_ids == [7, *emitted]
@@ -102,7 +184,7 @@ def test_tokens_behind_the_end_of_an_output_are_dropped(trail, script, params, e
     assert (second.num_tokens, second.final, goes_on.num_computed_tokens) == (3, False, 4)
     assert engine.scheduler.block_manager.num_used_blocks == 1
     assert request_span(trail, "ends").attributes["gen_ai.usage.output_tokens"] == len(emitted)
-    tokens = trail.spans("tokentrail.token", parent=ends.trail)
+    tokens = trail.spans("tokentrail.token", parent=ends.request.trail)
     assert [s.token_index for s in tokens] == list(range(len(emitted)))
     assert [s.duration_ns == 0 for s in tokens] == [False] + [True] * (len(emitted) - 1), "the first carries the gap"
 
@@ -112,7 +194,7 @@ def test_a_stop_string_is_never_sent_in_part(trail):
     script = {(7,): [ord(c) - 31 for c in text]}
     sequence = make_sequence(trail, [7], max_tokens=50, stop=("three", "STOP"))
     engine = make_engine(trail, script=script)
-    engine.add(sequence)
+    engine.add(sequence.request)
     sent = []
     while engine.busy:
         sent += [output.text for output in engine.step()]
@@ -182,7 +264,7 @@ def test_a_step_lasts_from_before_its_schedule_to_after_its_run():
 
 
 def test_steps_carry_their_numbers(trail):
-    # Blocks of 4 tokens; "b" fits behind "a" only in the second step, "c" waits for a place in the batch.
+    # Blocks of 4 tokens; the first step has room for one token of "b", "c" waits for a place in the batch.
     engine = make_engine(trail, blocks=8, block_size=4, max_seqs=2, budget=10)
     sequences = [
         make_sequence(trail, range(1, 10), max_tokens=3, name="a"),
@@ -194,8 +276,8 @@ def test_steps_carry_their_numbers(trail):
     steps = sorted(trail.spans("tokentrail.step"), key=lambda s: s.attributes["tokentrail.step"])
     found = [tuple(step.attributes[f"tokentrail.step.{name}"] for name in names) for step in steps]
     assert found == [
-        (9, 0, 1, 2, 3, 8),
-        (5, 1, 2, 1, 5, 8),
+        (10, 0, 2, 1, 5, 8),
+        (4, 1, 2, 1, 5, 8),
         (0, 2, 2, 1, 5, 8),
         (10, 0, 1, 0, 3, 8),
         (2, 0, 1, 0, 3, 8),
@@ -231,14 +313,14 @@ def test_evictions_name_their_victims(trail):
 def test_cancelling_frees_the_blocks_and_ends_the_trace(trail):
     engine = make_engine(trail)
     gone, stays = make_sequence(trail, range(1, 9), name="gone"), make_sequence(trail, [1, 2], name="stays")
-    engine.add(gone)
-    engine.add(stays)
+    engine.add(gone.request)
+    engine.add(stays.request)
     engine.step()
     used = engine.scheduler.block_manager.num_used_blocks
-    engine.abort([gone], Status.CANCELLED)
+    engine.abort([gone.request], Status.CANCELLED)
     assert engine.scheduler.block_manager.num_used_blocks == used - 2
     run_all(engine, [])
-    engine.abort([gone], Status.CANCELLED)
+    engine.abort([gone.request], Status.CANCELLED)
     assert request_span(trail, "gone").attributes["tokentrail.status"] == "cancelled"
     assert request_span(trail, "gone").attributes["gen_ai.usage.output_tokens"] == 1
     assert request_span(trail, "stays").attributes["tokentrail.status"] == "ok"
@@ -247,13 +329,13 @@ def test_cancelling_frees_the_blocks_and_ends_the_trace(trail):
 def test_a_failed_step_ends_its_batch_and_nobody_else(trail):
     engine = make_engine(trail, max_seqs=1)
     hit, spared = make_sequence(trail, [1, 2], name="hit"), make_sequence(trail, [3], name="spared")
-    engine.add(hit)
-    engine.add(spared)
+    engine.add(hit.request)
+    engine.add(spared.request)
     engine.step()
     engine._runner.failures.append(RuntimeError("the device fell over"))
     with pytest.raises(StepError, match="RuntimeError: the device fell over") as raised:
         engine.step()
-    assert raised.value.sequences == [hit]
+    assert raised.value.requests == [hit.request]
     assert list(run_all(engine, [])) == [spared]
     assert request_span(trail, "hit").attributes["tokentrail.status"] == "error"
     assert request_span(trail, "hit").attributes["error.type"] == "RuntimeError"

@@ -1,44 +1,43 @@
+from collections import Counter
+
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from instrumented_engine.core.block_manager import BlockManager
+from instrumented_engine.core.plan import Wait
 from instrumented_engine.core.scheduler import Scheduler
 from tokentrail.testing import MemoryTrail
 
-from .support import make_sequence
+from .support import make_request, make_sequence
 
 TRAIL = MemoryTrail()
 
 
-def scheduler_of(blocks, size, *, max_seqs=8, budget=64):
-    return Scheduler(BlockManager(blocks, size), max_seqs=max_seqs, max_batched_tokens=budget)
+def scheduler_of(blocks, size, *, max_seqs=8, budget=64, watermark_blocks=0, **options):
+    manager = BlockManager(blocks, size)
+    return Scheduler(
+        manager, max_seqs=max_seqs, max_batched_tokens=budget, watermark_blocks=watermark_blocks, **options
+    )
 
 
 def play(plan):
+    """Compute a plan; return the sequences that got their first token."""
+    first = []
     for item in plan.batch:
         sequence, samples = item.sequence, item.samples
         sequence.num_computed_tokens += item.num_scheduled_tokens
         if samples:
+            if not sequence.num_output_tokens:
+                first.append(sequence)
             sequence.token_ids.append(1)
             sequence.decoding = True
+    return first
 
 
 def counts(plan):
     return [(item.sequence.num_prompt_tokens, item.num_scheduled_tokens) for item in plan.batch]
-
-
-def test_growing_is_all_or_nothing():
-    manager = BlockManager(3, 4)
-    mine: list[int] = []
-    assert manager.allocate(mine, 5)
-    assert (len(mine), manager.num_used_blocks) == (2, 2)
-    assert manager.allocate(mine, 8), "eight tokens fit the two blocks"
-    assert not manager.allocate(mine, 13), "four blocks do not exist"
-    assert (len(mine), manager.num_used_blocks) == (2, 2)
-    assert manager.free(mine) == 2
-    assert (mine, manager.num_used_blocks) == ([], 0)
 
 
 def test_a_budget_smaller_than_the_batch_is_refused():
@@ -47,9 +46,9 @@ def test_a_budget_smaller_than_the_batch_is_refused():
 
 
 def test_prompts_are_prefilled_whole_and_first_come_first_served():
-    scheduler = scheduler_of(100, 4, budget=20)
+    scheduler = scheduler_of(100, 4, budget=20, chunked_prefill=False)
     for length in (12, 9, 3):
-        scheduler.add(make_sequence(TRAIL, range(length)))
+        scheduler.add(make_sequence(TRAIL, range(length)).request)
     plan = scheduler.schedule()
     assert counts(plan) == [(12, 12)], "the second does not fit the rest of the step, and the third may not overtake it"
     play(plan)
@@ -58,11 +57,51 @@ def test_prompts_are_prefilled_whole_and_first_come_first_served():
     assert (plan.decode_tokens, plan.prefill_tokens) == (1, 12)
 
 
+def test_several_prompts_are_split_over_steps():
+    scheduler = scheduler_of(100, 4, budget=20)
+    for length in (12, 30, 3):
+        scheduler.add(make_sequence(TRAIL, range(length)).request)
+    seen = []
+    for _ in range(3):
+        plan = scheduler.schedule()
+        seen.append((counts(plan), plan.wait))
+        play(plan)
+    assert seen == [
+        ([(12, 12), (30, 8)], Wait.TOKENS),
+        ([(12, 1), (30, 19)], Wait.TOKENS),
+        ([(12, 1), (30, 3), (3, 3)], None),
+    ]
+
+
+def test_an_unsplit_prompt_longer_than_a_step_is_computed_at_once():
+    scheduler = scheduler_of(100, 4, budget=10, chunked_prefill=False)
+    for length in (5, 25, 2):
+        scheduler.add(make_sequence(TRAIL, range(length)).request)
+    plan = scheduler.schedule()
+    assert (counts(plan), plan.wait) == ([(5, 5)], Wait.TOKENS)
+    play(plan)
+    assert counts(scheduler.schedule()) == [(5, 1), (25, 25)]
+
+
+def test_admission_leaves_blocks_for_those_that_run():
+    scheduler = scheduler_of(7, 4, watermark_blocks=2)
+    for _ in range(3):
+        scheduler.add(make_sequence(TRAIL, range(8)).request)
+    plan = scheduler.schedule()
+    assert (len(plan.admitted), plan.wait) == (2, Wait.KV)
+
+
+def test_a_request_that_runs_alone_may_have_all_blocks():
+    scheduler = scheduler_of(4, 4, watermark_blocks=9)
+    scheduler.add(make_sequence(TRAIL, range(15)).request)
+    assert len(scheduler.schedule().admitted) == 1
+
+
 def test_a_prompt_longer_than_a_step_is_split_while_others_decode():
     scheduler = scheduler_of(100, 4, budget=10)
-    scheduler.add(make_sequence(TRAIL, range(5)))
+    scheduler.add(make_sequence(TRAIL, range(5)).request)
     play(scheduler.schedule())
-    scheduler.add(make_sequence(TRAIL, range(25)))
+    scheduler.add(make_sequence(TRAIL, range(25)).request)
     seen = []
     for _ in range(4):
         plan = scheduler.schedule()
@@ -75,11 +114,11 @@ def test_the_newest_is_preempted_and_comes_back_first():
     scheduler = scheduler_of(4, 2)
     old, new = make_sequence(TRAIL, [1, 2]), make_sequence(TRAIL, [3, 4])
     late = make_sequence(TRAIL, [5])
-    scheduler.add(old)
-    scheduler.add(new)
+    scheduler.add(old.request)
+    scheduler.add(new.request)
     for _ in range(3):
         play(scheduler.schedule())
-    scheduler.add(late)
+    scheduler.add(late.request)
     plan = scheduler.schedule()
     assert plan.preempted == [(new, 2)]
     assert plan.evicted_blocks == 2
@@ -91,15 +130,124 @@ def test_the_newest_is_preempted_and_comes_back_first():
     assert counts(plan)[0] == (2, 5), "prompt and output are computed again"
 
 
+def test_the_plan_says_why_a_sequence_waits():
+    def wait(*lengths, **options):
+        scheduler = scheduler_of(**{"blocks": 8, "size": 4} | options)
+        for length in lengths:
+            scheduler.add(make_sequence(TRAIL, range(length)).request)
+        return scheduler.schedule().wait
+
+    assert wait(4, 4) is None
+    assert wait(4, 4, max_seqs=1) == Wait.BATCH
+    assert wait(20, 16) == Wait.KV
+    assert wait(8, 12, budget=16) is None
+    assert wait(8, 12, budget=16, chunked_prefill=False) == Wait.TOKENS
+    assert wait(16, 1, budget=16) == Wait.TOKENS
+
+
+def test_a_preempting_step_makes_the_victim_wait_for_blocks():
+    scheduler = scheduler_of(3, 1)
+    for _ in range(2):
+        scheduler.add(make_sequence(TRAIL, [1]).request)
+    for _ in range(2):
+        plan = scheduler.schedule()
+        play(plan)
+    assert (len(plan.preempted), plan.wait) == (1, Wait.KV)
+
+
+def test_followers_share_the_prompt_and_compute_its_last_token():
+    scheduler = scheduler_of(16, 4)
+    first, second, third = make_request(TRAIL, range(10), n=3).sequences
+    scheduler.add(first.request)
+    [leader] = play(scheduler.schedule())
+    assert (leader, scheduler.waiting) == (first, [])
+    scheduler.add_followers(first)
+    plan = scheduler.schedule()
+    assert plan.admitted == [second, third]
+    assert [(item.sequence, item.num_scheduled_tokens) for item in plan.batch] == [(first, 1), (second, 1), (third, 1)]
+    assert second.block_table[:2] == third.block_table[:2] == first.block_table[:2]
+    assert plan.copies == [(first.block_table[2], s.block_table[2]) for s in (second, third)]
+    assert scheduler.block_manager.num_used_blocks == 5
+    scheduler.finish(first)
+    assert scheduler.block_manager.num_used_blocks == 4, "the shared blocks still have owners"
+
+
+def test_a_follower_whose_leader_has_gone_computes_the_prompt_itself():
+    scheduler = scheduler_of(16, 4)
+    first, second = make_request(TRAIL, range(10), n=2).sequences
+    scheduler.add(first.request)
+    play(scheduler.schedule())
+    scheduler.add_followers(first)
+    scheduler.finish(first)
+    plan = scheduler.schedule()
+    assert ([(item.sequence, item.num_scheduled_tokens) for item in plan.batch], plan.copies) == ([(second, 10)], [])
+
+
+def test_a_follower_that_must_wait_keeps_nothing():
+    scheduler = scheduler_of(3, 4)
+    first, second = make_request(TRAIL, range(10), n=2).sequences
+    scheduler.add(first.request)
+    play(scheduler.schedule())
+    scheduler.add_followers(first)
+    plan = scheduler.schedule()
+    assert (plan.wait, plan.copies, second.block_table, second.num_computed_tokens) == (Wait.KV, [], [], 0)
+
+
 def test_finishing_works_from_anywhere_and_twice():
     scheduler = scheduler_of(4, 2, max_seqs=1)
     running, waiting = make_sequence(TRAIL, [1, 2]), make_sequence(TRAIL, [3])
-    scheduler.add(running)
-    scheduler.add(waiting)
+    scheduler.add(running.request)
+    scheduler.add(waiting.request)
     play(scheduler.schedule())
     for sequence in (waiting, running, running):
         scheduler.finish(sequence)
     assert (scheduler.running, list(scheduler.waiting), scheduler.block_manager.num_used_blocks) == ([], [], 0)
+
+
+def test_equal_beginnings_are_computed_once():
+    scheduler = scheduler_of(16, 4, prefix_caching=True)
+    first = make_sequence(TRAIL, range(10))
+    scheduler.add(first.request)
+    play(scheduler.schedule())
+    scheduler.computed(first)
+    blocks = list(first.block_table)
+    same, other = make_sequence(TRAIL, range(8)), make_sequence(TRAIL, [*range(8), 99])
+    for sequence in (same, other):
+        scheduler.add(sequence.request)
+    plan = scheduler.schedule()
+    assert counts(plan) == [(10, 1), (8, 4), (9, 1)], "the last token is always computed"
+    assert (same.block_table[0], other.block_table[:2]) == (blocks[0], blocks[:2])
+    assert (same.num_cached_tokens, other.num_cached_tokens, plan.cached_tokens) == (4, 8, 12)
+    assert (plan.copies, first.num_cached_tokens) == ([], 0)
+    for sequence in (first, same, other):
+        scheduler.finish(sequence)
+    late = make_sequence(TRAIL, range(10))
+    scheduler.add(late.request)
+    assert counts(scheduler.schedule()) == [(10, 2)], "the blocks of ended sequences are found too"
+
+
+def test_only_computed_tokens_are_found():
+    scheduler = scheduler_of(16, 4, budget=8, prefix_caching=True)
+    sequences = [make_sequence(TRAIL, range(12)) for _ in range(2)]
+    for sequence in sequences:
+        scheduler.add(sequence.request)
+    plan = scheduler.schedule()
+    assert counts(plan) == [(12, 8)]
+    play(plan)
+    scheduler.computed(sequences[0])
+    assert scheduler.block_manager.find(sequences[1].block_hashes(4)) == sequences[0].block_table[:2]
+
+
+def test_dropped_blocks_are_told():
+    scheduler = scheduler_of(2, 4, prefix_caching=True)
+    for token in (1, 2):
+        sequence = make_sequence(TRAIL, [token] * 5)
+        scheduler.add(sequence.request)
+        plan = scheduler.schedule()
+        play(plan)
+        scheduler.computed(sequence)
+        scheduler.finish(sequence)
+    assert (plan.dropped_blocks, plan.evicted_blocks) == (1, 0)
 
 
 class Traffic(RuleBasedStateMachine):
@@ -107,16 +255,17 @@ class Traffic(RuleBasedStateMachine):
 
     @initialize(blocks=st.integers(2, 12), size=st.integers(1, 5), seqs=st.integers(1, 5), extra=st.integers(0, 12))
     def start(self, blocks, size, seqs, extra):
-        self.scheduler = scheduler_of(blocks, size, max_seqs=seqs, budget=seqs + extra)
+        self.scheduler = scheduler_of(blocks, size, max_seqs=seqs, budget=seqs + extra, watermark_blocks=extra % 3)
         self.alive = []
 
     @rule(data=st.data())
     def arrive(self, data):
         capacity = self.scheduler.block_manager.capacity
         prompt = data.draw(st.integers(1, max(1, capacity - 1)))
-        sequence = make_sequence(TRAIL, range(prompt), max_tokens=max(1, capacity - prompt))
-        self.scheduler.add(sequence)
-        self.alive.append(sequence)
+        n = data.draw(st.integers(1, 3))
+        request = make_request(TRAIL, range(prompt), max_tokens=max(1, capacity - prompt), n=n)
+        self.scheduler.add(request)
+        self.alive += request.leaders
 
     @precondition(lambda self: self.alive)
     @rule(data=st.data())
@@ -138,18 +287,33 @@ class Traffic(RuleBasedStateMachine):
             held = len(item.sequence.block_table) * self.scheduler.block_manager.block_size
             computed = item.sequence.num_computed_tokens + item.num_scheduled_tokens
             assert computed <= held, "every computed token has a place"
-        play(plan)
+        assert (plan.wait is None) == (not self.scheduler.waiting)
+        for source, target in plan.copies:
+            assert self.owners()[target] == 1, "nobody else reads the block that is written"
+            assert source != target
+        for leader in play(plan):
+            self.scheduler.add_followers(leader)
+            self.alive += leader.request.followers(leader)
         for sequence in list(self.alive):
             if sequence.num_output_tokens >= sequence.params.max_tokens:
                 self.scheduler.finish(sequence)
                 self.alive.remove(sequence)
 
+    def owners(self):
+        return Counter(block for sequence in self.alive for block in sequence.block_table)
+
     @invariant()
-    def every_block_has_one_owner(self):
-        manager = self.scheduler.block_manager
-        owned = [block for sequence in self.alive for block in sequence.block_table]
-        assert len(owned) == len(set(owned)) == manager.num_used_blocks
-        assert all(0 <= block < manager.num_blocks for block in owned)
+    def every_block_counts_its_owners(self):
+        manager, owners = self.scheduler.block_manager, self.owners()
+        assert len(owners) == manager.num_used_blocks
+        assert manager._owners == [owners[block] for block in range(manager.num_blocks)]
+
+    @invariant()
+    def sequences_share_prompts_only(self):
+        size, owners = self.scheduler.block_manager.block_size, self.owners()
+        for sequence in self.alive:
+            for block in sequence.block_table[(sequence.num_prompt_tokens - 1) // size :]:
+                assert owners[block] == 1
 
     @invariant()
     def every_sequence_is_in_one_place(self):
@@ -168,17 +332,3 @@ class Traffic(RuleBasedStateMachine):
 
 TestTraffic = Traffic.TestCase
 TestTraffic.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
-
-
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.integers(1, 6))
-@settings(max_examples=40, deadline=None)
-def test_blocks_come_back_whatever_was_taken(lengths, size):
-    manager = BlockManager(64, size)
-    owners: list[list[int]] = [[] for _ in lengths]
-    for owner, tokens in zip(owners, lengths, strict=True):
-        manager.allocate(owner, tokens)
-    for owner in owners:
-        manager.free(owner)
-    everything: list[int] = []
-    assert manager.allocate(everything, manager.capacity)
-    assert sorted(everything) == list(range(64))

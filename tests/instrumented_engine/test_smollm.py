@@ -52,7 +52,9 @@ def expected(smollm_file, prompts):
 def engine_of(smollm, *, blocks=256, block_size=16, max_seqs=32, budget=512):
     model, tokenizer = smollm
     runner = ModelRunner(model, kv_blocks=blocks, block_size=block_size, eos_ids=tokenizer.eos_ids)
-    scheduler = Scheduler(BlockManager(blocks, block_size), max_seqs=max_seqs, max_batched_tokens=budget)
+    scheduler = Scheduler(
+        BlockManager(blocks, block_size), max_seqs=max_seqs, max_batched_tokens=budget, watermark_blocks=0
+    )
     return Engine(scheduler, runner, Observer(MemoryTrail()), eos_ids=tokenizer.eos_ids)
 
 

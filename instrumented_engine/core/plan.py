@@ -1,0 +1,83 @@
+"""A step before and after it is computed: the scheduler makes plans, the runner makes results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from instrumented_engine.core.sequence import Sequence
+
+
+class Wait(StrEnum):
+    """What the first waiting sequence lacks, so that it and those behind it are not in the step."""
+
+    BATCH = "batch"
+    """A place among the running sequences."""
+    TOKENS = "tokens"
+    """Room in the step's token budget."""
+    KV = "kv"
+    """Free blocks of the KV cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """One sequence's share of a step: its next `num_scheduled_tokens` tokens are computed."""
+
+    sequence: Sequence
+    num_scheduled_tokens: int
+
+    @property
+    def samples(self) -> bool:
+        """Whether the step computes the sequence's last token, so that the next one can be sampled."""
+        return self.num_scheduled_tokens == self.sequence.num_uncomputed_tokens
+
+
+@dataclass(slots=True)
+class Plan:
+    """One step: the batch, the sequences that entered it, and the preempted ones with the blocks that became free.
+
+    Before the batch is computed, the contents of the first block of each pair in `copies` are copied to the second.
+    `wait` says why the sequences that wait do so. The admitted sequences found `cached_tokens` in the prefix cache,
+    which gave up `dropped_blocks` of its blocks.
+    """
+
+    batch: list[Scheduled] = field(default_factory=list)
+    admitted: list[Sequence] = field(default_factory=list)
+    preempted: list[tuple[Sequence, int]] = field(default_factory=list)
+    copies: list[tuple[int, int]] = field(default_factory=list)
+    wait: Wait | None = None
+    prefill_tokens: int = 0
+    decode_tokens: int = 0
+    cached_tokens: int = 0
+    dropped_blocks: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that the step computes."""
+        return self.prefill_tokens + self.decode_tokens
+
+    @property
+    def evicted_blocks(self) -> int:
+        """Blocks that preemption freed."""
+        return sum(blocks for _, blocks in self.preempted)
+
+    def add(self, sequence: Sequence, num_tokens: int) -> None:
+        """Take a sequence into the batch."""
+        self.batch.append(Scheduled(sequence, num_tokens))
+        if sequence.decoding:
+            self.decode_tokens += num_tokens
+        else:
+            self.prefill_tokens += num_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """The outcome of a computed plan.
+
+    `token_ids` has the sampled tokens of each item of the batch, in its order: none unless `Scheduled.samples`; then
+    one, or several from a runner that speculates. Such a runner has stored the keys and values of all but the last of
+    them in the sequence's blocks. The device worked for `device_ns` on the step; None when that is not known.
+    """
+
+    token_ids: list[list[int]]
+    device_ns: int | None = None

@@ -1,0 +1,111 @@
+"""One request: its parameters, its trail, and the sequences that answer it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from instrumented_engine.core.sequence import Sequence
+from instrumented_engine.core.text import TextStream
+from tokentrail import RequestTrail
+
+if TYPE_CHECKING:
+    from instrumented_engine.core.sequence import Output
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the tokens of a request are chosen, and when they stop. Each prompt gets `n` answers.
+
+    `temperature` 0 is greedy; `top_k` 0, `top_p` 1 and `min_p` 0 are off. The text ends before the first `stop` string.
+    Stop strings and end-of-sequence tokens count only from `min_tokens` on.
+    """
+
+    max_tokens: int
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    min_tokens: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """The sequences of one request: `params.n` for each prompt, those of the first prompt first.
+
+    Each output of a sequence goes to `sink`.
+    """
+
+    params: SamplingParams
+    trail: RequestTrail
+    sink: Callable[[Output], None]
+    sequences: list[Sequence] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls,
+        prompts: Seq[Seq[int]],
+        params: SamplingParams,
+        *,
+        trail: RequestTrail,
+        sink: Callable[[Output], None],
+        text: Callable[[Seq[int]], TextStream],
+    ) -> Request:
+        """Build a request for prompts of token ids. `text` makes the text stream of an answer to a prompt."""
+        request = cls(params, trail, sink)
+        several = len(prompts) * params.n > 1
+        for prompt in prompts:
+            leader = None
+            for _ in range(params.n):
+                index = len(request.sequences)
+                seed = None if params.seed is None else params.seed + index
+                sequence = Sequence(
+                    request=request,
+                    index=index,
+                    recipient=trail.choice(index) if several else trail,
+                    leader=leader,
+                    num_prompt_tokens=len(prompt),
+                    token_ids=list(prompt),
+                    text=text(prompt),
+                    rng=random.Random(seed),  # noqa: S311  # sampling, not secrets
+                )
+                leader = leader or sequence
+                request.sequences.append(sequence)
+        return request
+
+    @property
+    def leaders(self) -> list[Sequence]:
+        """The first sequence of each prompt. It computes the prompt, and its followers share the result."""
+        return [sequence for sequence in self.sequences if sequence.leader is None]
+
+    def followers(self, leader: Sequence) -> Iterator[Sequence]:
+        """The other sequences with the same prompt."""
+        return (sequence for sequence in self.sequences if sequence.leader is leader)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens of all prompts; each counts once."""
+        return sum(sequence.num_prompt_tokens for sequence in self.leaders)
+
+    @property
+    def num_cached_tokens(self) -> int | None:
+        """Prompt tokens that the prefix cache had; None without a cache, or before all prompts were admitted."""
+        counts = [sequence.num_cached_tokens for sequence in self.leaders]
+        return sum(counts) if None not in counts else None  # type: ignore[arg-type]  # none of them is None
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Output tokens of all sequences so far."""
+        return sum(sequence.num_output_tokens for sequence in self.sequences)
+
+    @property
+    def ended(self) -> bool:
+        """Whether all sequences have met a stop condition."""
+        return all(sequence.finish_reason for sequence in self.sequences)

@@ -1,0 +1,80 @@
+"""Each technique alone and all together: a tiny random model, greedy, token by token as transformers."""
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from instrumented_engine.core.block_manager import BlockManager
+from instrumented_engine.core.engine import Engine
+from instrumented_engine.core.observer import Observer
+from instrumented_engine.core.scheduler import Scheduler
+from instrumented_engine.model.llama import Llama
+from instrumented_engine.model.runner import ModelRunner
+from instrumented_engine.model.weights import open_model
+from tokentrail.testing import MemoryTrail
+
+from .support import make_request, run_all
+from .test_model import TINY
+
+NEW_TOKENS = 24
+BASE = [(7 * i) % 97 for i in range(60)]
+PROMPTS = [BASE[:n] + extra for n in (60, 3, 16, 17, 33) for extra in ([], [5, 6], [9] * 7)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """A tiny model's threads spend their time waiting for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """(model, the answers of transformers to PROMPTS)."""
+    folder = tmp_path_factory.mktemp("tiny")
+    torch.manual_seed(5)
+    reference = LlamaForCausalLM(LlamaConfig(**TINY, eos_token_id=None)).eval()
+    reference.save_pretrained(folder)
+    file = open_model(folder)
+    model = Llama(file.config(), file.weights(torch.float32, torch.device("cpu")), 256)
+
+    def answer(prompt):
+        ids = torch.tensor([prompt])
+        options = {"max_new_tokens": NEW_TOKENS, "do_sample": False, "pad_token_id": 0}
+        with torch.inference_mode():
+            return reference.generate(ids, attention_mask=torch.ones_like(ids), **options)[0, len(prompt) :].tolist()
+
+    return model, [answer(prompt) for prompt in PROMPTS]
+
+
+def engine_of(model, trail, *, blocks, budget, **scheduling):
+    runner = ModelRunner(model, kv_blocks=blocks, block_size=4, eos_ids=[])
+    scheduler = Scheduler(BlockManager(blocks, 4), max_seqs=8, max_batched_tokens=budget, **scheduling)
+    return Engine(scheduler, runner, Observer(trail), eos_ids=[])
+
+
+TECHNIQUES = {
+    "chunked prefill": {},
+    "whole prompts": {"chunked_prefill": False},
+    "prefix caching": {"prefix_caching": True},
+    "pressure": {"blocks": 26, "watermark_blocks": 0},
+    "all": {"blocks": 32, "prefix_caching": True, "watermark_blocks": 0},
+}
+
+
+@pytest.mark.parametrize("technique", TECHNIQUES)
+def test_answers_as_transformers(tiny, technique):
+    model, expected = tiny
+    trail = MemoryTrail()
+    options = {"blocks": 200, "budget": 24} | TECHNIQUES[technique]
+    engine = engine_of(model, trail, **options)
+    requests = [make_request(trail, prompt, max_tokens=NEW_TOKENS, n=1 + i % 2) for i, prompt in enumerate(PROMPTS)]
+    sequences = [sequence for request in requests for sequence in request.sequences]
+    answers = run_all(engine, sequences)
+    for request, answer in zip(requests, expected, strict=True):
+        for sequence in request.sequences:
+            assert answers[sequence][0] == answer
+    assert engine.scheduler.block_manager.num_used_blocks == 0
+    assert (engine.scheduler.preemptions > 0) == (options["blocks"] < 200)
