@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
@@ -99,7 +100,7 @@ class Assembler:
         breathe()
         try:
             columns = self._columns(batch.steps)
-        except (TypeError, AttributeError) as error:
+        except (struct.error, AttributeError) as error:
             batch = self._without_malformed(batch, error)
             records = sorted_by_kind(batch)
             columns = self._columns(batch.steps)

@@ -66,10 +66,12 @@ def attributes_bytes(attributes: Mapping[str, Any]) -> bytes:
     Text becomes valid unicode, NumPy's numbers become Python's; integers over 64 bits and objects of other types become
     text.
     """
-    writer = _WRITERS.get
-    return b"".join(
-        [writer(type(value), fresh_attribute)(key, value) for key, value in attributes.items() if value is not None]
-    )
+    return b"".join([attribute(key, value) for key, value in attributes.items() if value is not None])
+
+
+def attribute(key: str, value: object) -> bytes:
+    """An attribute as a field of a `Span` message. Texts that come again and again are kept."""
+    return _WRITERS.get(type(value), fresh_attribute)(key, value)
 
 
 def name_bytes(name: str) -> bytes:

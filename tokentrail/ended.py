@@ -45,7 +45,7 @@ class EndedRequests:
     ) -> None:
         self.left_out = 0
         self._bench = bench
-        self._sampling = sampling
+        self._sampling = None if sampling.keeps_all else sampling
         self._on_end = on_end
 
     def blocks(self, requests: Sequence[RequestTrail]) -> list[Block]:
@@ -74,7 +74,7 @@ class EndedRequests:
         except Exception as error:
             self._bench.guard.failed("recording metrics", error)
         found = partition(arrival, end, request.marks, self._unknown_phase, emitted.first if emitted.tokens else None)
-        weight = 1.0 if self._sampling.keeps_all else self._weight(request, row, emitted, end, preempted=found[1] > 0)
+        weight = self._weight(request, row, emitted, end, preempted=found[1] > 0)
         if weight is None:
             self.left_out += 1
             self._bench.lost[SAMPLED_OUT] += 1
@@ -89,6 +89,8 @@ class EndedRequests:
             phases[phase] += (row, start, stop)
 
     def _weight(self, request: RequestTrail, row: int, emitted: Emitted, end: int, *, preempted: bool) -> float | None:
+        if self._sampling is None:
+            return 1.0
         announced = self._bench.slots.is_announced(row)
         return self._sampling.weight(request, emitted, end, preempted=preempted, announced=announced)
 

@@ -158,7 +158,7 @@ class Pipeline:
         """Builds payloads from the records so far and queues them, batch by batch. Announcements may be due even
         without records. The last build of a trail ends the requests that are still open.
         """
-        left = len(self._records)
+        left = self._records.count
         stopping = self._stopping
         while not self._ended:
             if not self._gate.acquire():

@@ -14,6 +14,7 @@ from tokentrail.guard import Guard
 from tokentrail.recipient import Recipient
 from tokentrail.records import (
     CHUNK,
+    ENTRIES,
     MALFORMED,
     NARROW,
     STEP_INTS,
@@ -31,6 +32,7 @@ from tokentrail.records import (
 
 MAX_PENDING_RECORDS: Final = 65_536
 """Records that may wait, far more than a schedule delay brings. Steps and events beyond it are dropped and counted."""
+MAX_ENTRIES: Final = ENTRIES * MAX_PENDING_RECORDS
 _FIRST_COUNT: Final = 3
 """Position of the first number of a step that may be unknown."""
 _pack: Final = struct.Struct(f"{STEP_INTS}n").pack
@@ -47,7 +49,7 @@ class Recorder:
         self._guard = guard
         self._drop = drop
         self._records = Records()
-        self._append = self._records.append
+        self._append = self._records.extend  # in one C call, so that threads need no lock
         self._closed = False
 
     def step(
@@ -84,42 +86,37 @@ class Recorder:
             if emitted_ns is None:
                 emitted_ns = end_ns
             try:
-                numbers = _pack(
+                packed = _pack(
                     start_ns, end_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted, kv_used,
                     kv_total, kv_evicted, waiting_for_batch, waiting_for_tokens, waiting_for_kv, cached_tokens,
                     drafted_tokens, emitted_ns,
                 )  # fmt: skip
-                if counts is None:
-                    width, packed = 0, b""
-                else:
-                    width, packed = NARROW, bytes(counts if counts.__class__ is list else tuple(counts))
-                    if len(packed) != len(emitted):
+                width = 0
+                if counts is not None:
+                    narrow = bytes(counts if counts.__class__ is list else tuple(counts))
+                    if len(narrow) != len(emitted):
                         raise ValueError("counts do not fit their requests")
+                    width, packed = NARROW, packed + narrow
             except (struct.error, ValueError, TypeError):
                 width = 0 if counts is None else WIDE
-                numbers, packed = self._unusual(
+                packed = self._unusual(
                     emitted, counts, start_ns, end_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted,
                     kv_used, kv_total, kv_evicted, waiting_for_batch, waiting_for_tokens, waiting_for_kv,
                     cached_tokens, drafted_tokens, emitted_ns,
                 )  # fmt: skip
             records = self._records
-            if self._closed or len(records) >= MAX_PENDING_RECORDS:
-                self._refuse_step(Rows(emitted, width, 1, numbers, packed))
+            if self._closed or len(records) >= MAX_ENTRIES:
+                self._refuse_step(Rows.of(StepRun(emitted, width), [packed]))
                 return
             run = records.run
             if run.width != width or run.emitted != emitted:
                 records.run = run = StepRun(emitted[:], width)
-            if width:
-                run.counts += packed
-            run.numbers += numbers
-            self._append(run)
+            self._append((run, packed))
         except Exception as error:
             self._guard.failed("recording a step", error)
 
-    def _unusual(
-        self, emitted: Sequence[Recipient], counts: Sequence[int] | None, *numbers: Any
-    ) -> tuple[bytes, bytes]:
-        """Numbers and counts of a step that has a number that is None (unknown) or a float (truncated), or a count over
+    def _unusual(self, emitted: Sequence[Recipient], counts: Sequence[int] | None, *numbers: Any) -> bytes:
+        """A packed step that has a number that is None (unknown) or a float (truncated), or a count over
         255. A malformed step is dropped and raises an error.
         """
         given = None if counts is None else tuple(counts)
@@ -128,16 +125,16 @@ class Recorder:
         try:
             packed = _pack(*(int(value) if isinstance(value, SupportsInt) else value for value in known))
             if given is None:
-                return packed, b""
+                return packed
             if len(given) != len(emitted) or not all(_is_count(count) for count in given):
                 raise ValueError("counts do not fit their requests")
-            return packed, array("q", map(int, given)).tobytes()
+            return packed + array("q", map(int, given)).tobytes()
         except (struct.error, ValueError, OverflowError):
             self._drop(1 + sum(tokens for _, tokens in _tokens_in(emitted, given)), MALFORMED)
             raise
 
     def _record(self, record: Record) -> None:
-        if self._closed or len(self._records) >= MAX_PENDING_RECORDS:
+        if self._closed or len(self._records) >= MAX_ENTRIES:
             self._refuse(record)
         else:
             self._append(record)

@@ -1,7 +1,9 @@
 """The records that wait between the engine's threads and the exporter's. No other module knows their layout.
 
-    a `StepRun`, once for each of its steps
-    (Kind.START | CHOICE | END | LEAVE | CHUNK | KV | COLD, request, choice, chunk or event)
+A record is two entries of the buffer, its kind and its subject, which one C call appends:
+
+    Kind.START | CHOICE | END | LEAVE | CHUNK | KV | COLD, and the request, choice, chunk or event
+    a `StepRun`, and the packed numbers and counts of one of its steps
 
 The numbers of steps are packed and not kept as objects: the engine's thread makes nothing that the garbage collector
 looks at, and the exporter's thread reads the numbers of all steps as one array.
@@ -9,7 +11,7 @@ looks at, and the exporter's thread reads the numbers of all steps as one array.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from enum import Enum, auto
@@ -23,8 +25,8 @@ from tokentrail.request import Choice, RequestTrail
 from tokentrail.semconv import STEP_ATTRIBUTES, STEP_DETAILS
 from tokentrail.wire import I64
 
-Record = tuple[Any, ...]
-"""A record that is not a step."""
+Record = tuple[Any, Any]
+"""The kind and the subject of a record that is not a step."""
 
 UNKNOWN: Final = -1
 """A count that is not known. Its attribute is absent."""
@@ -58,6 +60,8 @@ WIDE: Final = 8
 """Bytes of a count."""
 _NUMBERS: Final = 8 * STEP_INTS
 """Bytes of the numbers of a step."""
+ENTRIES: Final = 2
+"""Entries of the buffer for each record."""
 
 kind_of: Final = itemgetter(0)
 subject_of: Final = itemgetter(1)
@@ -65,41 +69,36 @@ subject_of: Final = itemgetter(1)
 
 
 class StepRun:
-    """Steps in a row with the same requests.
+    """The requests of steps in a row, and the bytes of a count of tokens: 0 when each request got one token.
 
-    Each step that waits is a row: in `numbers` the start (unix ns), the end, the values of `STEP_NAMES` and when
-    its tokens were emitted; in `counts`, unless `width` is 0, the number of tokens of each request in so many bytes.
-    Rows are added before the record that stands for them, and each in one C call. Threads may therefore share a run.
+    A packed step is the start (unix ns), the end, the values of `STEP_NAMES` and when its tokens were emitted,
+    and after these numbers the counts. Nobody changes a run, so that threads may share one.
     """
 
-    __slots__ = ("counts", "emitted", "numbers", "width")
+    __slots__ = ("emitted", "width")
 
     def __init__(self, emitted: Sequence[Recipient], width: int) -> None:
         self.emitted = emitted
         self.width = width
-        self.numbers = bytearray()
-        self.counts = bytearray()
-
-    def rows(self, count: int) -> Rows:
-        """The first rows."""
-        counts = bytes(self.counts[: count * self.width * len(self.emitted)])
-        return Rows(self.emitted, self.width, count, bytes(self.numbers[: count * _NUMBERS]), counts)
-
-    def take(self, count: int) -> Rows:
-        """Removes the first rows."""
-        rows = self.rows(count)
-        del self.numbers[: len(rows.numbers)], self.counts[: len(rows.packed_counts)]
-        return rows
 
 
 class Rows(NamedTuple):
-    """The rows of so many steps of a run."""
+    """So many steps of a run: their numbers one after the other, and their counts."""
 
     emitted: Sequence[Recipient]
     width: int
     steps: int
     numbers: bytes
     packed_counts: bytes
+
+    @classmethod
+    def of(cls, run: StepRun, packed: Sequence[bytes]) -> Rows:
+        """The packed steps of a run."""
+        numbers, counts = packed, [b""]
+        if run.width:
+            numbers = [step[:_NUMBERS] for step in packed]
+            counts = [step[_NUMBERS:] for step in packed]
+        return cls(run.emitted, run.width, len(packed), b"".join(numbers), b"".join(counts))
 
     def counts(self) -> I64:
         """Tokens per step and request, one step after the other."""
@@ -115,11 +114,16 @@ class Rows(NamedTuple):
 
 
 class Records(deque[Any]):
-    """The buffer. `run` is that of the last step, which the next step goes on with if its requests are the same. A
-    `take` ends it, so that requests which their engine has forgotten are freed.
+    """The buffer, two entries for each record. `run` is that of the last step, which the next step goes on with if its
+    requests are the same. A `take` ends it, so that requests which their engine has forgotten are freed.
     """
 
     run = StepRun((), -1)
+
+    @property
+    def count(self) -> int:
+        """The number of records."""
+        return len(self) // ENTRIES
 
 
 class Batch(NamedTuple):
@@ -142,27 +146,26 @@ def take(records: Records, spans: int) -> Batch:
     quarter goes along, since a build of its own would cost more.
     """
     batch = Batch([], [])
-    run: StepRun | None = None
-    found = steps = count = width = 0
+    run, packed = Records.run, list[bytes]()
+    found = steps = width = 0
     pop = records.popleft
     with suppress(IndexError):  # of an empty deque
-        while found < spans or _SMALL_REST * len(records) < steps + count + len(batch.others):
-            record = pop()
-            if record is run:
-                count += 1
+        while found < spans or _SMALL_REST * records.count < steps + len(packed) + len(batch.others):
+            kind, subject = pop(), pop()
+            if kind is run:
+                packed.append(subject)
                 found += width
-            elif type(record) is StepRun:
-                if run is not None:
-                    batch.steps.append(run.take(count))
-                    steps += count
-                run, count, width = record, 1, 1 + len(record.emitted)
+            elif type(kind) is StepRun:
+                if packed:
+                    batch.steps.append(Rows.of(run, packed))
+                    steps += len(packed)
+                run, packed, width = kind, [subject], 1 + len(kind.emitted)
                 found += width
             else:
-                batch.others.append((record, steps + count))
-                kind = record[0]
-                found += END_COST if kind is END else spans_in(record) if kind is CHUNK else 1
-    if run is not None:
-        batch.steps.append(run.take(count))
+                batch.others.append(((kind, subject), steps + len(packed)))
+                found += END_COST if kind is END else len(subject.stamps) if kind is CHUNK else 1
+    if packed:
+        batch.steps.append(Rows.of(run, packed))
     records.run = Records.run
     return batch
 
@@ -227,9 +230,15 @@ def without_malformed(batch: Batch) -> tuple[Batch, list[Rows]]:
 
 def spans_waiting(records: Iterable[Any]) -> int:
     """The number of spans that the records of a buffer become for sure."""
-    runs = Counter(record for record in records if type(record) is StepRun)
-    others = sum(spans_in(record) for record in records if type(record) is not StepRun)
-    return others + sum(run.rows(count).spans for run, count in runs.items())
+    packed: defaultdict[StepRun, list[bytes]] = defaultdict(list)
+    others = 0
+    entries = iter(records)
+    for kind, subject in zip(entries, entries, strict=True):
+        if type(kind) is StepRun:
+            packed[kind].append(subject)
+        else:
+            others += spans_in((kind, subject))
+    return others + sum(Rows.of(run, steps).spans for run, steps in packed.items())
 
 
 def spans_in(record: Record) -> int:

@@ -15,6 +15,7 @@ from tokentrail import semconv
 from tokentrail.arguments import RequestEnd, RequestStart
 from tokentrail.encode import (
     Span,
+    attribute,
     attributes_bytes,
     context_bytes,
     fresh_attribute,
@@ -23,7 +24,7 @@ from tokentrail.encode import (
     status_bytes,
     text,
 )
-from tokentrail.phases import Partition
+from tokentrail.phases import Interval, Partition
 from tokentrail.records import UNKNOWN
 from tokentrail.request import RequestTrail
 from tokentrail.semconv import Phase, Status
@@ -44,14 +45,17 @@ _USUAL: Final = (
     semconv.ERROR_TYPE,
 )
 _PHASE_TIMES: Final = {phase: semconv.PHASE_TIME_PREFIX + phase for phase in Phase}
-_USUAL_PHASES: Final = (Phase.QUEUED, Phase.PREFILL, Phase.DECODE)
+_QUEUED, _PREFILL, _DECODE = Phase.QUEUED, Phase.PREFILL, Phase.DECODE  # a member takes long to look up
+_USUAL_PHASES: Final = frozenset((_QUEUED, _PREFILL, _DECODE))
 INTS: Final = (
     semconv.OUTPUT_TOKENS,
     semconv.INPUT_TOKENS,
     semconv.CACHED_TOKENS,
     semconv.CACHE_CREATION_TOKENS,
     semconv.REASONING_TOKENS,
-    *(_PHASE_TIMES[phase] for phase in _USUAL_PHASES),
+    _PHASE_TIMES[_QUEUED],
+    _PHASE_TIMES[_PREFILL],
+    _PHASE_TIMES[_DECODE],
 )
 DOUBLES: Final = (semconv.TIME_TO_FIRST_TOKEN, semconv.TIME_TO_LAST_TOKEN, semconv.TIME_TO_FIRST_CHUNK)
 _SERVER: Final = SpanKind.SERVER  # a member takes long to look up
@@ -142,13 +146,13 @@ def request_parts(
     if max(counts) >= _LARGEST:
         rare = {key: count for key, count in zip(INTS, counts, strict=False) if count != UNKNOWN}
         counts = [UNKNOWN] * len(counts)
-    times: dict[Phase, int] = {}
     intervals, preemptions = phases
-    for phase, start, end in intervals:
-        times[phase] = times.get(phase, 0) + end - start
-    counts += [times.pop(phase, UNKNOWN) for phase in _USUAL_PHASES]
-    for phase, time_ns in times.items():
-        rare[_PHASE_TIMES[phase]] = time_ns
+    times = {phase: end - start for phase, start, end in intervals}
+    if len(times) < len(intervals):
+        times = _summed(intervals)
+    counts += [times.get(_QUEUED, UNKNOWN), times.get(_PREFILL, UNKNOWN), times.get(_DECODE, UNKNOWN)]
+    if not times.keys() <= _USUAL_PHASES:
+        rare |= {_PHASE_TIMES[phase]: time_ns for phase, time_ns in times.items() if phase not in _USUAL_PHASES}
     first_s = last_s = chunk_s = nan
     if emitted.tokens:
         first_s, last_s = (emitted.first - arrival) / 1e9, (emitted.last - arrival) / 1e9
@@ -184,7 +188,9 @@ def announcement_tail(started: RequestStart) -> bytes:
     tail = _announced(started.kind, *_identity(started))
     if started.request_id:
         tail += fresh_attribute(semconv.RESPONSE_ID, started.request_id)
-    return tail + attributes_bytes({semconv.INPUT_TOKENS: started.input_tokens})
+    if started.input_tokens is not None:
+        tail += attribute(semconv.INPUT_TOKENS, started.input_tokens)
+    return tail
 
 
 def cold_start_span(cold: ColdStartSpan) -> Span:
@@ -202,6 +208,13 @@ def cold_start_span(cold: ColdStartSpan) -> Span:
         max(cold.end, cold.start),
         status=_status(cold.error_type) if cold.error_type else None,
     )
+
+
+def _summed(intervals: Sequence[Interval]) -> dict[Phase, int]:
+    times: dict[Phase, int] = {}
+    for phase, start, end in intervals:
+        times[phase] = times.get(phase, 0) + end - start
+    return times
 
 
 def _given(attributes: Mapping[str, Any]) -> dict[str, Any]:

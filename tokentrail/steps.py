@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import chain
-from operator import attrgetter
+from struct import pack
 from typing import NamedTuple
 
 import numpy as np
@@ -14,8 +13,6 @@ from tokentrail.recipient import ENDED_SLOT, FOREIGN_SLOT, NO_SLOT, Recipient
 from tokentrail.records import Rows, step_ints, token_counts
 from tokentrail.slots import Slots, TokenRun
 from tokentrail.wire import I64
-
-_slot_of = attrgetter("slot")
 
 
 class StepColumns(NamedTuple):
@@ -46,7 +43,7 @@ def step_columns(steps: Sequence[Rows]) -> StepColumns:
 def token_owners(steps: Sequence[Rows]) -> TokenOwners:
     """The owners of the tokens of steps.
 
-    Raises `AttributeError` for a step of an object that is no request, and `TypeError` if its slot is no number.
+    Raises `AttributeError` for a step of an object that is no request, and `struct.error` if its slot is no number.
     """
     owners = _owners([(rows.emitted, rows.steps) for rows in steps])
     counts = token_counts(steps)
@@ -91,7 +88,8 @@ def _owners(runs: Sequence[tuple[Sequence[Recipient], int]]) -> TokenOwners:
         step   = [0, 0, 1, 1, 2]                 shift = [0, -2, -2] moves the tokens of a step to the slots of its run
         result = slots[[0, 1, 2, 3, 4] + shift[step]] = slots[[0, 1, 0, 1, 2]] = [5, 6, 5, 6, 9]
     """
-    slots = np.fromiter(map(_slot_of, chain.from_iterable([emitted for emitted, _ in runs])), np.int64)
+    of_requests = [request.slot for emitted, _ in runs for request in emitted]
+    slots = np.frombuffer(pack(f"{len(of_requests)}n", *of_requests), np.int64)  # twice as fast as `np.array`
     sizes = np.array([len(emitted) for emitted, _ in runs], np.int64)
     run = np.repeat(np.arange(len(runs)), [steps for _, steps in runs])
     lengths = sizes[run]

@@ -159,7 +159,7 @@ def test_choices_of_requests_that_record_nothing_record_nothing():
 
 
 def test_tokens_of_choices_that_found_no_room_are_told_by_the_request(monkeypatch):
-    monkeypatch.setattr("tokentrail.recorder.MAX_PENDING_RECORDS", 3)
+    monkeypatch.setattr("tokentrail.recorder.MAX_ENTRIES", 6)
     trail = MemoryTrail()
     request = start(trail)
     choice = request.choice(0)

@@ -160,7 +160,7 @@ def test_a_batch_that_cannot_be_built_is_counted():
 
 def test_too_many_records_for_the_assembler_are_dropped_with_their_tokens(monkeypatch):
     trail = MemoryTrail()
-    monkeypatch.setattr("tokentrail.recorder.MAX_PENDING_RECORDS", 3)
+    monkeypatch.setattr("tokentrail.recorder.MAX_ENTRIES", 6)
     requests = [start(trail), start(trail)]
     for number in range(4):
         trail.step(number, T0, T0, requests)

@@ -353,7 +353,7 @@ def test_a_request_says_which_tokens_found_no_room_in_the_queue():
 
 
 def test_a_request_says_which_tokens_the_full_buffer_did_not_take(trail, monkeypatch):
-    monkeypatch.setattr("tokentrail.recorder.MAX_PENDING_RECORDS", 3)
+    monkeypatch.setattr("tokentrail.recorder.MAX_ENTRIES", 6)
     request = start(trail)
     for number in range(4):
         trail.step(number, T0, T0 + (number + 1) * MS, [request], counts=[2])

@@ -175,7 +175,7 @@ def test_the_end_of_a_request_takes_the_room_of_many_tokens(trail):
 
 
 def test_the_buffer_takes_as_many_records_as_it_says(trail, monkeypatch):
-    monkeypatch.setattr(recorder, "MAX_PENDING_RECORDS", 2)
+    monkeypatch.setattr(recorder, "MAX_ENTRIES", 4)
     for number in range(3):
         trail.step(number, 0, 0, [])
     assert (trail.stats.pending, trail.stats.drops) == (2, {"buffer_full": 1})

@@ -94,7 +94,7 @@ def test_chunks_beyond_the_buffer_are_counted_by_their_tokens(trail):
 
 def test_a_chunk_that_found_no_room_is_told_by_its_request(trail, monkeypatch):
     request = start(trail)
-    monkeypatch.setattr(recorder, "MAX_PENDING_RECORDS", 1)
+    monkeypatch.setattr(recorder, "MAX_ENTRIES", 2)
     request.token(3)
     request.end(T0)
     attributes = attributes_of(trail)
