@@ -31,7 +31,8 @@ def _keep() -> None:
 
     from tokentrail.integrations.vllm import StatLogger
 
-    tape = Path(os.environ["VLLM_TAPE"]).open("w", encoding="utf-8")  # noqa: SIM115 - open as long as the server
+    path = Path(f"{os.environ['VLLM_TAPE']}.{os.getpid()}.jsonl")  # several API servers have a tape each
+    tape = path.open("w", encoding="utf-8")
 
     def after(owner: Any, name: str, told: Callable[..., Any]) -> None:
         method = getattr(owner, name)
