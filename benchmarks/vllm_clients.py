@@ -76,6 +76,16 @@ async def mixed_requests(url: str, share: int) -> list[Call]:
         return await _all(calls, 8)
 
 
+async def greedy_requests(url: str, share: int) -> list[Call]:
+    """16 greedy chats: a random model soon repeats itself, and so n-grams of its answer foretell the next tokens."""
+    rng = random.Random(4)
+    async with AsyncOpenAI(base_url=url + "/v1", api_key="-", max_retries=0, timeout=600) as client:
+        chats = [
+            _chat(client, "chat", _prompt(30, rng), rng.randint(60, 200), temperature=0) for _ in range(16 // share)
+        ]
+        return await _all(chats, 8)
+
+
 async def killed_requests(url: str, _: int) -> list[Call]:
     """Six long chats whose engine core is killed when each of them has tokens."""
     rng = random.Random(3)

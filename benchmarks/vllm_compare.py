@@ -53,7 +53,7 @@ def compare(calls: list[Call], metrics: str | None, spans: list[Span]) -> dict[s
         }
         wrong["generation_tokens"] += numbers["tokens"] != theirs["vllm_generation_tokens"]
         wrong["preemptions"] += numbers["preemptions"] != theirs["vllm_preemptions"]
-        # Accepted tokens behind the last one of an answer are cut off.
+        # Accepted tokens behind the end of an answer are cut off.
         wrong["accepted_tokens"] += numbers["tokens_with_another"] > theirs["vllm_accepted_tokens"]
         numbers |= theirs
     return numbers | {f"{key}_wrong": count for key, count in sorted(wrong.items())}
@@ -112,7 +112,7 @@ def _children(spans: list[Span], name: str) -> dict[Key, list[Span]]:
 def _with_another(tokens: dict[Key, list[Span]]) -> int:
     """Tokens that an answer got in one step with another one before them: speculation made them."""
     together = Counter(
-        (key, token.attributes.get("tokentrail.choice.index"), token.end_ns)
+        (key, token.attributes.get("tokentrail.choice.index"), token.attributes.get("tokentrail.step"))
         for key, of in tokens.items()
         for token in of
     )

@@ -31,13 +31,14 @@ import httpx
 import typer
 
 from benchmarks.report import JsonPath, Quick, publish
-from benchmarks.vllm_clients import MODEL, WORDS, Load, killed_requests, long_requests, mixed_requests
+from benchmarks.vllm_clients import MODEL, WORDS, Load, greedy_requests, killed_requests, long_requests, mixed_requests
 from benchmarks.vllm_compare import compare, truth
 from tokentrail.testing import Span, parse_spans
 
 SERVE: Final = (
     *("--dtype", "float32", "--enforce-eager", "--max-model-len", "1024", "--served-model-name", MODEL),
     *("--num-gpu-blocks-override", "24", "--max-num-seqs", "16"),
+    *("--shutdown-timeout", "30"),  # without it, vLLM kills several API servers before they have sent their last spans
 )
 MIDDLEWARE: Final = ("--middleware", "tokentrail.integrations.asgi.RequestMiddleware")
 NGRAM: Final = '{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_max":2,"prompt_lookup_min":1}'
@@ -54,7 +55,7 @@ class Run(NamedTuple):
 RUNS: Final = {
     "pressure": Run(long_requests, ()),
     "mixed": Run(mixed_requests),
-    "speculative": Run(mixed_requests, (*MIDDLEWARE, "--speculative-config", NGRAM)),
+    "speculative": Run(greedy_requests, ("--speculative-config", NGRAM)),
     "data_parallel": Run(mixed_requests, (*MIDDLEWARE, "--data-parallel-size", "2")),
     "api_servers": Run(mixed_requests, (*MIDDLEWARE, "--api-server-count", "2")),
     "death": Run(killed_requests, survives=False),

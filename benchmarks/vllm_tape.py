@@ -52,6 +52,7 @@ def _keep() -> None:
     after(OutputProcessor, "add_request", _added)
     after(OutputProcessor, "process_outputs", _processed)
     after(OutputProcessor, "abort_requests", lambda ids, *_, **__: [ids, type(sys.exc_info()[1]).__name__])
+    after(OutputProcessor, "propagate_error", lambda _, e: [type(e).__name__])
     after(StatLogger, "record", _recorded)
 
 
