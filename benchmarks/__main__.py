@@ -16,6 +16,7 @@ BENCHMARKS = (
     "collector_ingest",
     "query_10m",
     "shared_store",
+    "proxy",
     "engine_decode",
     "engine_pressure",
 )

@@ -31,7 +31,8 @@ def _keep() -> None:
 
     from tokentrail.integrations.vllm import StatLogger
 
-    tape = Path(os.environ["VLLM_TAPE"]).open("w", encoding="utf-8")  # noqa: SIM115 - open as long as the server
+    path = Path(f"{os.environ['VLLM_TAPE']}.{os.getpid()}.jsonl")  # several API servers have a tape each
+    tape = path.open("w", encoding="utf-8")
 
     def after(owner: Any, name: str, told: Callable[..., Any]) -> None:
         method = getattr(owner, name)
@@ -51,6 +52,7 @@ def _keep() -> None:
     after(OutputProcessor, "add_request", _added)
     after(OutputProcessor, "process_outputs", _processed)
     after(OutputProcessor, "abort_requests", lambda ids, *_, **__: [ids, type(sys.exc_info()[1]).__name__])
+    after(OutputProcessor, "propagate_error", lambda _, e: [type(e).__name__])
     after(StatLogger, "record", _recorded)
 
 

@@ -1,12 +1,13 @@
-"""Recorded OTLP bodies of an engine, replayed into a store, beside what its clients measured."""
+"""Recorded telemetry of engines and instrumentations, replayed into a store, beside what their clients measured."""
 
+import gzip
 import json
 import statistics
 import tarfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from collector.signals import SIGNALS
+from collector.signals import SIGNALS, TRACES
 from collector.status import IngestStatus
 from collector.store.insert import insert_otlp
 from collector.store.joiner import Joiner
@@ -57,11 +58,35 @@ def join(store):
             return
 
 
-def rows_of(store, where="true"):
+def replay(store, recording, file="traces"):
+    """Insert the bodies of a recording, which lie one behind the other in one file, and so are one request."""
+    body = gzip.decompress((DATA / recording / f"{file}.bin.gz").read_bytes())
+    insert_otlp(store, TRACES, body, f"{recording}-{file}")
+
+
+def client_lines(recording):
+    """One object for each request of the recording's client, by the time of sending."""
+    lines = gzip.decompress((DATA / recording / "client.jsonl.gz").read_bytes()).decode().splitlines()
+    return sorted((json.loads(line) for line in lines), key=lambda line: line["send_unix_ns"])
+
+
+def requests(store, where="true"):
+    """Request rows as dictionaries, by start; `start_ns` is the start in unix ns."""
+    sql = f"SELECT *, toUnixTimestamp64Nano(start) AS start_ns FROM requests WHERE {where} ORDER BY start"
+    return list(store.query(sql).named_results())
+
+
+def by_response_id(rows, lines):
+    """Return pairs of a row and the line of its client. Every completed request has exactly one row."""
+    completed = {line["response_id"]: line for line in lines if line["status"] == 200}
+    found = [row for row in rows if row["request_id"] in completed]
+    assert sorted(row["request_id"] for row in found) == sorted(completed)
+    return [(row, completed[row["request_id"]]) for row in found]
+
+
+def rows_of(store):
     """Request rows by request id; no two may share one."""
-    found = list(
-        store.query(f"SELECT *, toUnixTimestamp64Nano(start) AS start_ns FROM requests WHERE {where}").named_results()
-    )
+    found = requests(store)
     by_id = {row["request_id"]: row for row in found}
     assert len(by_id) == len(found)
     return by_id
@@ -73,15 +98,31 @@ def assert_agreement(differences_s, *, median_s=0.015, most_s=0.050):
     assert max(map(abs, differences_s)) <= most_s
 
 
-def ttft_differences(lines, rows, request_id):
-    """Client's time to its first chunk minus ours, in seconds."""
-    streamed = [line for line in lines if line.get("stream", True)]
-    return [(line["chunks"][0] - rows[request_id(line)]["ttft_ns"]) * NS for line in streamed]
+def of_lines(lines, rows, request_id):
+    """Pairs of a row and its line, for lines of which each must have a row with a TTFT."""
+    pairs = [(rows[request_id(line)], line) for line in lines]
+    assert all(row["ttft_ns"] is not None for row, _ in pairs)
+    return pairs
 
 
-def e2e_differences(lines, rows, request_id):
-    """Client's time to the end of the answer minus ours, in seconds."""
-    return [(line["end_ns"] - rows[request_id(line)]["e2e_ns"]) * NS for line in lines]
+def ttft_differences(pairs):
+    """Seconds by which the client's TTFT is longer, for each streamed request of which both are known."""
+    return [
+        (line["chunks"][0] - row["ttft_ns"]) * NS
+        for row, line in pairs
+        if line.get("stream", True) and line.get("chunks") and row["ttft_ns"]
+    ]
+
+
+def e2e_differences(pairs):
+    """Seconds by which the client's E2E is longer."""
+    return [(line["end_ns"] - row["e2e_ns"]) * NS for row, line in pairs]
+
+
+def spread(differences):
+    """The median and the maximum of the absolute differences, in whole ms."""
+    sizes = [abs(difference) * 1000 for difference in differences]
+    return round(statistics.median(sizes)), round(max(sizes))
 
 
 def tokens_of(row):
@@ -90,8 +131,9 @@ def tokens_of(row):
 
 
 def billed(line):
-    """Input and output tokens that the client was told."""
-    return line["usage"]["prompt_tokens"], line["usage"]["completion_tokens"]
+    """Input and output tokens that the client was told; None for a stream without usage."""
+    usage = line.get("usage") or {}
+    return usage.get("prompt_tokens"), usage.get("completion_tokens")
 
 
 def phases_partition(store):

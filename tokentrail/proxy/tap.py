@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import zlib
+from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from tokentrail.answer import Recording
 from tokentrail.guard import Throttle
@@ -18,16 +19,28 @@ MAX_BODY_BYTES: Final = 4 << 20
 """A larger body of an answer that is not streamed passes without being read."""
 MAX_INFLATED: Final = 1 << 20
 """The most bytes that one compressed chunk may unfold to."""
+MAX_WAITING: Final = 256
+"""Chunks of one answer that wait to be read at most. The next one is read at once."""
 _THROTTLE: Final = Throttle()
 
 
 class Tap:
-    """Reads one answer for a recording. `unread` gets the reason of each thing that could not be read.
+    """Reads one answer for a recording. `unread` gets the reason of each thing that could not be read, `held` the
+    seconds that each chunk took from its arrival to its passing.
 
-    `complete` is False when the answer should have told that it is over and did not.
+    Chunks wait until it is their turn (`read_next`), or until something depends on them.
     """
 
-    def __init__(self, recording: Recording, content_type: str, encoding: str, unread: Callable[[str], object]) -> None:
+    def __init__(
+        self,
+        recording: Recording,
+        content_type: str,
+        encoding: str,
+        unread: Callable[[str], object],
+        held: Callable[[float], object],
+    ) -> None:
+        self._waiting: deque[tuple[bytes, int, int]] = deque()
+        self._held = held
         self._recording = recording
         self._unread = unread
         self._inflate = zlib.decompressobj(wbits=47) if encoding in ("gzip", "x-gzip", "deflate") else None
@@ -48,15 +61,37 @@ class Tap:
     @property
     def complete(self) -> bool:
         """The answer said that it is over, or could not be read to its end."""
+        self.catch_up()
         return self._recording.answer.complete or not self._readable
 
-    @property
-    def streams(self) -> bool:
-        """The answer is a stream of events."""
-        return self._events is not None
+    def passed(self, chunk: bytes, at_ns: int, passed_ns: int) -> None:
+        """A chunk arrived and passed at these times (unix ns)."""
+        self._waiting.append((chunk, at_ns, passed_ns))
+        if len(self._waiting) > MAX_WAITING:
+            self.read_next()
 
-    def feed(self, chunk: bytes, at_ns: int) -> None:
-        """Bytes passed at `at_ns` (unix ns)."""
+    def read_next(self) -> None:
+        """Reads the chunk that waits longest, when there is one."""
+        if self._waiting:
+            chunk, at_ns, passed_ns = self._waiting.popleft()
+            self._held((passed_ns - at_ns) / 1e9)
+            self._read(chunk, at_ns)
+
+    def catch_up(self) -> None:
+        """Reads all chunks that wait."""
+        while self._waiting:
+            self.read_next()
+
+    def before(self, ended: Callable[..., None]) -> Callable[..., None]:
+        """`ended`, which then is called when all chunks have been read."""
+
+        def read_and_ended(*given: Any, **named: Any) -> None:
+            self.catch_up()
+            ended(*given, **named)
+
+        return read_and_ended
+
+    def _read(self, chunk: bytes, at_ns: int) -> None:
         if not self._readable:
             return
         try:
@@ -80,6 +115,7 @@ class Tap:
 
     def finish(self, at_ns: int) -> None:
         """The last byte passed at `at_ns`. An answer that is not streamed arrives now, as a whole."""
+        self.catch_up()
         if self._body is None or not self._readable:
             return
         try:

@@ -13,6 +13,7 @@ from tests.support.recordings import (
     billed,
     e2e_differences,
     join,
+    of_lines,
     rows_of,
     tokens_of,
     ttft_differences,
@@ -75,15 +76,15 @@ def test_every_request_is_one_row_with_its_status(runs, run, requests, failed, c
 )
 def test_ttft_and_e2e_are_those_of_the_client(runs, run, ttft_s, e2e_s):
     recording, rows = runs[run]
-    assert_agreement(ttft_differences(sampled(recording), rows, request_id), most_s=ttft_s)
-    assert_agreement(e2e_differences(sampled(recording), rows, request_id), most_s=e2e_s)
+    assert_agreement(ttft_differences(of_lines(sampled(recording), rows, request_id)), most_s=ttft_s)
+    assert_agreement(e2e_differences(of_lines(sampled(recording), rows, request_id)), most_s=e2e_s)
 
 
 @pytest.mark.parametrize("run", [PRESSED, OVERLOADED])
 def test_with_lifecycle_tracing_an_aborted_request_has_its_ttft(runs, run):
     recording, rows = runs[run]
     aborted = [line for line in recording.client if line.get("aborted")]
-    assert_agreement(ttft_differences(aborted, rows, request_id))
+    assert_agreement(ttft_differences(of_lines(aborted, rows, request_id)))
 
 
 @pytest.mark.parametrize("run", RUNS)
@@ -114,8 +115,8 @@ def test_a_request_whose_trace_is_not_sampled_is_a_row_of_its_log_record(runs):
         assert (row["status"], row["model"]) == ("ok", "")
         assert tokens_of(row) == billed(line)
     # A record's times have whole ms, and it begins when the body has been read.
-    assert_agreement(ttft_differences(lines, rows, bare), median_s=0.030, most_s=0.180)
-    assert_agreement(e2e_differences(lines, rows, bare), median_s=0.030, most_s=0.180)
+    assert_agreement(ttft_differences(of_lines(lines, rows, bare)), median_s=0.030, most_s=0.180)
+    assert_agreement(e2e_differences(of_lines(lines, rows, bare)), median_s=0.030, most_s=0.180)
 
 
 def test_of_divided_workers_a_log_record_alone_has_no_ttft(engine_store):

@@ -8,7 +8,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from collector.signals import TRACES
 from collector.store.insert import insert_otlp
 from tests.support.otlp import MS, Request
-from tests.support.recording import requests
+from tests.support.recordings import requests
 
 TRACE = itertools.count(1)
 

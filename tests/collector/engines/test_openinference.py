@@ -8,7 +8,8 @@ import pytest
 from collector.signals import TRACES
 from collector.store.insert import insert_otlp
 from tests.support.otlp import MS, T0, Request
-from tests.support.recording import (
+from tests.support.recordings import (
+    billed,
     by_response_id,
     client_lines,
     e2e_differences,
@@ -42,9 +43,9 @@ def test_times_and_tokens_are_the_clients(pairs):
     assert len(ttft_differences(pairs)) == 14
     assert spread(ttft_differences(pairs)) == (1, 28), "the span begins up to 28 ms late"
     assert spread(e2e_differences(pairs)) == (1, 28)
-    assert all((row["input_tokens"], row["output_tokens"]) == tokens_of(line) for row, line in pairs)
+    assert all(tokens_of(row) == billed(line) for row, line in pairs)
     assert all(row["finish_reason"] == line["finish_reason"] for row, line in pairs)
-    assert all(row["ttft_ns"] == row["e2e_ns"] for row, line in pairs if tokens_of(line)[1] and line["mode"] == "plain")
+    assert all(row["ttft_ns"] == row["e2e_ns"] for row, line in pairs if billed(line)[1] and line["mode"] == "plain")
 
 
 def test_outcomes(module_store):

@@ -7,7 +7,7 @@ import pytest
 from collector.api.abilities import known
 from collector.signals import TRACES
 from collector.store.insert import insert_otlp
-from tests.support.recording import DATA, replay
+from tests.support.recordings import DATA, replay
 
 ROOT = Path(__file__).parents[3]
 MARKS = {"full": "●", "partly": "◐", "none": "○"}

@@ -8,8 +8,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Status
 from collector.signals import TRACES
 from collector.store.insert import insert_otlp
 from tests.support.otlp import MS, T0, Request
-from tests.support.recording import (
+from tests.support.recordings import (
     NS,
+    billed,
     by_response_id,
     client_lines,
     e2e_differences,
@@ -65,7 +66,7 @@ def test_times_and_tokens_are_the_clients(pairs):
     assert len(ttft_differences(pairs)) == 14
     assert spread(ttft_differences(pairs)) == (0, 2)
     assert spread(e2e_differences(pairs)) == (0, 1)
-    assert all((row["input_tokens"], row["output_tokens"]) == tokens_of(line) for row, line in pairs)
+    assert all(tokens_of(row) == billed(line) for row, line in pairs)
     assert all(row["finish_reason"] == line["finish_reason"] for row, line in pairs)
     assert all(row["ttft_ns"] == row["e2e_ns"] for row, line in pairs if line["mode"] == "plain")
 

@@ -253,6 +253,7 @@ def test_a_log_that_takes_nothing_stops_no_scrape(log, engine, scrape, stuck):
     eventually(lambda: scraper.status.snapshot().scrapes["log"] >= 2)
     log.stuck, log.error = False, None
     eventually(lambda: scraper.status.snapshot().scrapes["ok"] >= 1)
+    assert log.scrapes("chat"), "the target was scraped again once the log took something"
 
 
 def test_stop_does_not_wait_for_a_target_that_hangs(engine, scrape):

@@ -1,0 +1,207 @@
+"""Loads for a vLLM that is recorded from inside, by the official openai client, and what each request saw."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import psutil
+from httpx import HTTPError
+from openai import APIError, APIStatusError, AsyncOpenAI
+
+from tokentrail import now_ns
+
+MODEL: Final = "tiny-random-llama"
+WORDS: Final = 2_000
+PARENT: Final = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@dataclass
+class Call:
+    """One request as the client saw it. `arrivals`: for each token, the unix ns at which its chunk came."""
+
+    kind: str
+    request_id: str = ""
+    arrivals: list[int] = field(default_factory=list)
+    output_tokens: int | None = None
+    input_tokens: int | None = None
+    sent_ns: int = 0
+    ended_ns: int = 0
+    status: str = "ok"
+    choices: int = 1
+
+
+Load = Callable[[str, int], Coroutine[Any, Any, list[Call]]]
+"""Sends requests to a URL (the first argument), one of so many (the second), and returns what their clients saw."""
+
+
+def _prompt(words: int, rng: random.Random) -> str:
+    return " ".join(f"w{rng.randrange(3, WORDS)}" for _ in range(words))
+
+
+async def _all(calls: Sequence[Awaitable[list[Call]]], at_once: int) -> list[Call]:
+    places = asyncio.Semaphore(at_once)
+
+    async def one(call: Awaitable[list[Call]]) -> list[Call]:
+        async with places:
+            return await call
+
+    return [call for some in await asyncio.gather(*map(one, calls)) for call in some]
+
+
+async def long_requests(url: str, share: int) -> list[Call]:
+    """32 long chats at once: far more than 24 blocks hold."""
+    rng = random.Random(1)
+    async with AsyncOpenAI(base_url=url + "/v1", api_key="-", max_retries=0, timeout=600) as client:
+        chats = [
+            _chat(client, "chat", _prompt(rng.randint(100, 400), rng), rng.randint(150, 400))
+            for _ in range(32 // share)
+        ]
+        return await _all(chats, 32)
+
+
+async def mixed_requests(url: str, share: int) -> list[Call]:
+    """60 requests of all kinds, eight at a time."""
+    rng = random.Random(2)
+    async with AsyncOpenAI(base_url=url + "/v1", api_key="-", max_retries=0, timeout=600) as client:
+        kinds = [_chat, _traced, _whole, _two, _stopped, _completion, _prompts, _aborted, _too_long, _chat]
+        calls = [
+            kind(client, kind.__name__[1:], _prompt(rng.randint(5, 300), rng), rng.randint(1, 60))
+            for _ in range(6 // share or 1)
+            for kind in kinds
+        ]
+        return await _all(calls, 8)
+
+
+async def greedy_requests(url: str, share: int) -> list[Call]:
+    """16 greedy chats: a random model soon repeats itself, and so n-grams of its answer foretell the next tokens."""
+    rng = random.Random(4)
+    async with AsyncOpenAI(base_url=url + "/v1", api_key="-", max_retries=0, timeout=600) as client:
+        chats = [
+            _chat(client, "chat", _prompt(30, rng), rng.randint(60, 200), temperature=0) for _ in range(16 // share)
+        ]
+        return await _all(chats, 8)
+
+
+async def killed_requests(url: str, _: int) -> list[Call]:
+    """Six long chats whose engine core is killed when each of them has tokens."""
+    rng = random.Random(3)
+    calls = [Call("killed") for _ in range(6)]
+    under_way = asyncio.Event()
+
+    async def lives(call: Call) -> None:
+        try:
+            await _stream(client, call, _prompt(20, rng), 800, seen=check)
+        except (APIError, HTTPError):
+            call.status = "error"
+        call.ended_ns = now_ns()
+
+    def check() -> None:
+        if min(len(call.arrivals) for call in calls) >= 4:
+            under_way.set()
+
+    async def kill() -> None:
+        await under_way.wait()
+        for core in _engine_cores(int(url.rpartition(":")[2])):
+            core.kill()
+
+    async with AsyncOpenAI(base_url=url + "/v1", api_key="-", max_retries=0, timeout=120) as client:
+        await asyncio.gather(kill(), *map(lives, calls))
+    return calls
+
+
+def _engine_cores(port: int) -> list[psutil.Process]:
+    """The engine cores below the process that listens on the port."""
+    (server,) = {
+        one.pid for one in psutil.net_connections("tcp") if one.status == "LISTEN" and one.laddr[1:] == (port,)
+    }
+    return [one for one in psutil.Process(server).children(recursive=True) if "EngineCore" in " ".join(one.cmdline())]
+
+
+async def _chat(client: AsyncOpenAI, kind: str, prompt: str, tokens: int, **given: Any) -> list[Call]:
+    call = Call(kind, choices=given.get("n", 1))
+    await _stream(client, call, prompt, tokens, **given)
+    return [call]
+
+
+async def _stream(
+    client: AsyncOpenAI, call: Call, prompt: str, tokens: int, seen: Callable[[], object] = bool, **given: Any
+) -> None:
+    """Reads a chat into `call`, and calls `seen` after each chunk."""
+    call.sent_ns = now_ns()
+    usage = {"include_usage": True, "continuous_usage_stats": True}
+    create: Any = client.chat.completions.create  # vLLM takes more than the official signature
+    stream = await create(
+        model=MODEL, messages=[{"role": "user", "content": prompt}], max_tokens=tokens, stream=True,
+        stream_options=usage, extra_body={"ignore_eos": True, "return_token_ids": True}, **given,
+    )  # fmt: skip
+    async for chunk in stream:
+        call.request_id = chunk.id
+        now = now_ns()
+        for choice in chunk.choices:
+            call.arrivals += [now] * len(getattr(choice, "token_ids", None) or ())
+        if chunk.usage is not None:
+            call.output_tokens, call.input_tokens = chunk.usage.completion_tokens, chunk.usage.prompt_tokens
+        seen()
+        if call.kind == "aborted" and len(call.arrivals) >= 3:
+            call.status = "cancelled"
+            break
+    await stream.close()
+    call.ended_ns = now_ns()
+
+
+async def _traced(client: AsyncOpenAI, kind: str, prompt: str, tokens: int) -> list[Call]:
+    headers = {"traceparent": PARENT, "x-tokentrail-tenant": "acme", "x-tokentrail-slo-class": "chat"}
+    return await _chat(client, kind, prompt, tokens, extra_headers=headers)
+
+
+async def _two(client: AsyncOpenAI, kind: str, prompt: str, tokens: int) -> list[Call]:
+    return await _chat(client, kind, prompt, tokens, n=2)
+
+
+async def _stopped(client: AsyncOpenAI, kind: str, prompt: str, tokens: int) -> list[Call]:
+    return await _chat(client, kind, prompt, 200, stop=[f"w{number}" for number in (1, 12, 123, 50)])
+
+
+async def _aborted(client: AsyncOpenAI, kind: str, prompt: str, tokens: int) -> list[Call]:
+    return await _chat(client, kind, prompt, 400)
+
+
+async def _whole(client: AsyncOpenAI, kind: str, prompt: str, tokens: int) -> list[Call]:
+    sent = now_ns()
+    answer = await client.chat.completions.create(
+        model=MODEL, messages=[{"role": "user", "content": prompt}], max_tokens=tokens, extra_body={"ignore_eos": True}
+    )
+    assert answer.usage
+    return [Call(kind, answer.id, [], answer.usage.completion_tokens, answer.usage.prompt_tokens, sent, now_ns())]
+
+
+async def _completion(client: AsyncOpenAI, kind: str, prompt: str, tokens: int) -> list[Call]:
+    return await _complete(client, kind, [prompt], tokens)
+
+
+async def _prompts(client: AsyncOpenAI, kind: str, prompt: str, tokens: int) -> list[Call]:
+    return await _complete(client, kind, [prompt, prompt + " w7"], tokens)
+
+
+async def _complete(client: AsyncOpenAI, kind: str, prompts: list[str], tokens: int) -> list[Call]:
+    sent = now_ns()
+    answer = await client.completions.create(
+        model=MODEL, prompt=prompts, max_tokens=tokens, extra_body={"ignore_eos": True}
+    )
+    return [Call(kind, answer.id, [], tokens, len(prompt.split()), sent, now_ns()) for prompt in prompts]
+
+
+async def _too_long(client: AsyncOpenAI, kind: str, prompt: str, tokens: int) -> list[Call]:
+    call = Call(kind, sent_ns=now_ns(), status="answered")
+    try:
+        await client.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": "w5 " * 2_000}], max_tokens=9
+        )
+    except APIStatusError as error:
+        call.status = "error" if error.status_code == 400 else f"HTTP {error.status_code}"
+    call.ended_ns = now_ns()
+    return [call]
