@@ -1,49 +1,46 @@
 """Seconds from a fault to the webhook, with a real Prometheus, a real Alertmanager and the shipped rules and routes.
 
-All scenarios run side by side, in real time: each is a cluster of its own that Prometheus scrapes every 5 s. One is a
-real collector that gets OTLP and is restarted while all is well. The others are pages of `/metrics` that play a fault.
-First all is well for 5.5 minutes, then the faults begin, and 11.5 minutes later it is over: 17 minutes in all. --quick
-takes 5 minutes, without the slowest fault, and its seconds are too good, because less had been well before.
+All scenarios run side by side, in real time: each is a cluster of its own that Prometheus scrapes every 5 s. Most are
+pages of `/metrics` that play a fault; four have a real collector that gets OTLP (`benchmarks.alerts_real`). First all
+is well for 5.5 minutes, then the faults begin, and 11.5 minutes later it is over: 19 minutes in all. Meanwhile a second
+Prometheus plays more than an hour of normal load, with the same rules five times faster. --quick takes 7 minutes,
+without the slowest faults, and its seconds are too good, because less had been well before.
 """
 
 from __future__ import annotations
 
 import contextlib
 import http.server
-import itertools
 import json as json_
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
 import typer
 import yaml
-from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
 from alerts.engine_packs import packs
 from alerts.generate import generate
-from benchmarks.alerts_scenarios import OBJECTIVES, OUTAGE, SLOS, Page, Scenario, scenarios
+from benchmarks.alerts_real import HOUR_PER_S, normal_hour, play, real_faults
+from benchmarks.alerts_scenarios import SLOS, Scenario, scenarios
 from benchmarks.report import JsonPath, Quick, publish
-from tests.support.collector import Collector
-from tests.support.otlp import Request
+from collector.slo.durations import parse_duration
 from tokentrail.cli.processes import free_port
 
 ALERTS = Path(__file__).parents[1] / "alerts"
-SLO_FILE = "slos: [{}]".format(
-    ", ".join(
-        f'{{name: {name}, objective: "{objective}", window: 30d, thresholds: {{e2e: 60s}}}}'
-        for name, objective in OBJECTIVES.items()
-    )
-)
-PER_S = 1.0
-"""Requests a second to the real collector."""
+TIMES = re.compile(r"(?<=\[)(\d+[smhdw])(?=\])|(?<=offset )(\d+[smhdw])")
+"""Lengths of time within an expression: `[5m]` and `offset 1d`, and not the end of `increase5m`."""
+
+
+START_S = 90.0
+"""Real collectors need so long to start on a busy machine; the time counts as all being well."""
 
 
 def main(quick: Quick = False, json: JsonPath = None) -> None:
@@ -51,28 +48,26 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
     if not (shutil.which("prometheus") and shutil.which("prometheus-alertmanager")):
         sys.exit("prometheus and prometheus-alertmanager must be installed")
     well_s, fault_s = (60.0, 240.0) if quick else (330.0, 690.0)
-    with tempfile.TemporaryDirectory() as name:
-        folder, fault_at = Path(name), time.time() + well_s
-        (folder / "slos.yaml").write_text(SLO_FILE)
-        collector = Collector(folder / "data", "--slos", str(folder / "slos.yaml")).start()  # type: ignore[no-untyped-call]
-        real = Scenario(
-            "total outage, a real collector that was restarted", {"c": page_of(collector)}, OUTAGE,
-            frozenset({"TokentrailSloBurn"}),
-        )  # fmt: skip
-        played = [scenario for scenario in (*scenarios(), real) if scenario.needs_s <= fault_s]
-        fleet, load = Fleet(played, fault_at), Load(collector, fault_at)
-        with monitoring(folder, targets(played, fleet.address), fleet.address):
-            load.start()
-            time.sleep(well_s / 3)
-            collector.stop()
-            collector.start()
-            time.sleep(max(0.0, fault_at + fault_s - time.time()))
-        load.over.set()
-        load.join()
-        collector.stop()
-        fleet.stop()
-    results = {scenario.name: judged(scenario, fleet.first_s) for scenario in played}
-    publish("alerts", {"well_s": well_s, "fault_s": fault_s, **results}, packages=(), quick=quick, path=json)
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as running:
+        folder, fault_at = Path(name), time.time() + START_S + well_s
+        hour = normal_hour(folder)
+        real = [one for one in real_faults(folder, well_s) if one.scenario.needs_s <= fault_s]
+        played = [s for s in (*scenarios(), *(one.scenario for one in real)) if s.needs_s <= fault_s]
+        fleet = Fleet([*played, hour.scenario], fault_at)
+        running.callback(fleet.stop)
+        for one in (*real, hour):
+            one.start(fault_at)
+            running.callback(one.stop)
+        jobs = targets(played, fleet.address), targets([hour.scenario], fleet.address, first=len(played))
+        running.enter_context(monitoring(folder / "seconds", jobs[0], fleet.address))
+        running.enter_context(monitoring(folder / "compressed", jobs[1], fleet.address, times_faster=round(HOUR_PER_S)))
+        timers = play([event for one in (*real, hour) for event in one.events], fault_at)
+        time.sleep(max(0.0, fault_at + fault_s - time.time()))
+        for timer in timers:
+            timer.join()
+    results = {scenario.name: judged(scenario, fleet.first_s) for scenario in (*played, hour.scenario)}
+    lasted = {"well_s": well_s, "fault_s": fault_s, "compressed_minutes": (well_s + fault_s) * HOUR_PER_S / 60}
+    publish("alerts", lasted | results, packages=(), quick=quick, path=json)
     if any(result["missing"] or result["unexpected"] for result in results.values()):
         sys.exit(1)
 
@@ -86,50 +81,6 @@ def judged(scenario: Scenario, first_s: Mapping[tuple[str, str], float]) -> dict
         "missing": sorted(scenario.expected - came.keys()),
         "unexpected": sorted(came.keys() - allowed),
     }
-
-
-def page_of(collector: Collector) -> Page:
-    """The collector's own page; an empty one while it does not answer."""
-
-    def page(_: float) -> str:
-        try:
-            answer = httpx.get(f"{collector.urls['api']}/metrics", headers={"accept": "text/plain"}, timeout=5)
-        except (httpx.HTTPError, KeyError):
-            return ""
-        return answer.text if answer.status_code == 200 else ""
-
-    return page
-
-
-class Load(threading.Thread):
-    """One request a second to a real collector. From the fault on, each fails."""
-
-    def __init__(self, collector: Collector, fault_at: float) -> None:
-        super().__init__(daemon=True)
-        self.collector, self.fault_at, self.over = collector, fault_at, threading.Event()
-
-    def run(self) -> None:
-        """Send until `over`. A body that is not acknowledged is sent again, as any exporter does."""
-        waiting: list[bytes] = []
-        for number in itertools.count(1):
-            if self.over.wait(1 / PER_S):
-                return
-            waiting.append(request_body(number, failed=time.time() >= self.fault_at))
-            with contextlib.suppress(httpx.HTTPError, KeyError):
-                while waiting and self.collector.post(waiting[0]).status_code == 200:  # type: ignore[no-untyped-call]
-                    waiting.pop(0)
-
-
-def request_body(number: int, *, failed: bool) -> bytes:
-    """One request that took 200 ms and ended now, as an OTLP body."""
-    request = Request()  # type: ignore[no-untyped-call]
-    request.span(  # type: ignore[no-untyped-call]
-        "chat m", trace=number, span=number, start=time.time_ns() - 200_000_000, ns=200_000_000, kind=2,
-        attributes={"gen_ai.operation.name": "chat", "gen_ai.request.model": "m", "gen_ai.usage.output_tokens": 1},
-        status=Status(code=Status.STATUS_CODE_ERROR if failed else Status.STATUS_CODE_OK),
-    )  # fmt: skip
-    body: bytes = request.body()  # type: ignore[no-untyped-call]
-    return body
 
 
 class Fleet:
@@ -177,29 +128,51 @@ class Fleet:
         self._server.server_close()
 
 
-def targets(played: list[Scenario], address: str) -> list[dict[str, Any]]:
-    """The scrape jobs: collectors in one, engines in another."""
+def targets(played: Sequence[Scenario], address: str, *, first: int = 0) -> list[dict[str, Any]]:
+    """The scrape jobs: collectors in one, engines in another. `first` is the fleet's number of the first scenario."""
     jobs: dict[str, list[dict[str, Any]]] = {"tokentrail-collector": [], "engines": []}
-    for i, scenario in enumerate(played):
+    for i, scenario in enumerate(played, first):
         for target in scenario.pages:
             labels = {"cluster": scenario.name, "instance": f"{i}-{target}", "__metrics_path__": f"/{i}/{target}"}
             job = jobs["engines" if target == "vllm" else "tokentrail-collector"]
             job.append({"targets": [address], "labels": labels})
-    return [{"job_name": name, "honor_labels": True, "static_configs": found} for name, found in jobs.items()]
+    return [{"job_name": name, "honor_labels": True, "static_configs": found} for name, found in jobs.items() if found]
+
+
+def compressed(rules: str, times_faster: int) -> str:
+    """A rule file in which everything happens faster: windows, `for` and intervals are that many times shorter."""
+    file = yaml.safe_load(rules)
+
+    def shorter(time_: str) -> str:
+        return f"{parse_duration(time_) // times_faster // 10**6}ms"
+
+    for group in file["groups"]:
+        if "interval" in group:
+            group["interval"] = shorter(group["interval"])
+        for rule in group["rules"]:
+            rule["expr"] = TIMES.sub(lambda found: shorter(found[0]), rule["expr"])
+            if "for" in rule:
+                rule["for"] = shorter(rule["for"])
+    return yaml.safe_dump(file)
 
 
 @contextlib.contextmanager
-def monitoring(folder: Path, jobs: list[dict[str, Any]], hook: str) -> Iterator[None]:
+def monitoring(folder: Path, jobs: list[dict[str, Any]], hook: str, *, times_faster: int = 1) -> Iterator[None]:
     """A Prometheus and an Alertmanager with the shipped rules and routes; every receiver is the hook."""
+    folder.mkdir()
     prometheus, alertmanager = free_port(0), free_port(0)
     rules = generate(SLOS) | {f"pack-{name}.yml": text for name, text in packs().items()}
     for name, text in rules.items():
-        (folder / name).write_text(text)
+        (folder / name).write_text(compressed(text, times_faster))
     routes = yaml.safe_load((ALERTS / "alertmanager.yml").read_text())
     for receiver in routes["receivers"]:
         receiver["webhook_configs"] = [{"url": f"http://{hook}/", "send_resolved": False}]
     (folder / "alertmanager.yml").write_text(yaml.safe_dump(routes))
-    config = yaml.safe_load((ALERTS / "prometheus.yml").read_text()) | {
+    config = yaml.safe_load((ALERTS / "prometheus.yml").read_text())
+    config["global"] = {
+        name: f"{parse_duration(every) // times_faster // 10**6}ms" for name, every in config["global"].items()
+    }
+    config |= {
         "rule_files": [str(folder / name) for name in rules],
         "scrape_configs": jobs,
         "alerting": {"alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{alertmanager}"]}]}]},

@@ -203,8 +203,7 @@ class _Summing:
 
     def up_to_each(self, values: npt.NDArray[Any]) -> list[Any]:
         """The sums over the windows, the shortest first: a window holds its own band and all before."""
-        by_band = np.zeros(len(self._ends), values.dtype)
-        np.add.at(by_band, self._bands, values)
+        by_band = np.bincount(self._bands, values, len(self._ends)).astype(values.dtype)
         sums: list[Any] = by_band.cumsum().tolist()
         return sums
 

@@ -17,11 +17,11 @@ from collector.api.evaluation import burn_windows, burns, count_by_window, open_
 from collector.api.parameters import Window, WindowQuery
 from collector.api.session import sees_all_tenants, tenant_filter
 from collector.api.times import SECOND_NS, rfc3339
-from collector.slo.burn import burn_rules
+from collector.slo.burn import BurnRule, Tally, burn_rules
 from collector.slo.conditions import Cause, load_conditions
 from collector.slo.durations import format_duration
 from collector.slo.judge import selects, verdict
-from collector.slo.model import Promise
+from collector.slo.model import Promise, Slo
 from collector.slo.severity import Severity
 from collector.sql.fragment import all_of, any_of
 
@@ -99,12 +99,6 @@ def _slo_burns(ctx: Context, window: Window) -> Iterator[Incident]:
         if burn is None:
             continue
         rule, tally = burn.rule, by_window[burn.rule.long_ns].tally
-        bounds = {"start_ns": window.end_ns - rule.long_ns, "end_ns": window.end_ns}
-        matching = all_of(window.filter, selects(slo, "slo"))
-        judged = verdict([Promise.to_all(slo.thresholds).model_copy(update={"errors": slo.errors})])
-        not_bad = any_of(judged.good, judged.undetermined, judged.excused)
-        fragments = {"filter": matching, "not_bad": not_bad}
-        first = ctx.queries.row("first_bad", fragments, **bounds)
         yield _incident(
             "slo_burn",
             severity=rule.severity,
@@ -112,11 +106,38 @@ def _slo_burns(ctx: Context, window: Window) -> Iterator[Incident]:
             detail=f"{tally.bad:.0f} of {tally.judged:.0f} requests of the last {format_duration(rule.long_ns)} were "
             f"bad; {1 - slo.objective:%} may be ({rule.name}: more than {float(rule.threshold):.4g} times, "
             f"also over the last {format_duration(rule.short_ns)}).",
-            start_ns=first["first_ns"] or window.end_ns,
+            start_ns=_burn_began_ns(ctx, window, slo, rule),
             end_ns=None,
             slo=slo.name,
             requests_affected=round(tally.bad),
         )
+
+
+def _burn_began_ns(ctx: Context, window: Window, slo: Slo, rule: BurnRule) -> int:
+    """When the first bad request after the last calm ended; at most the SLO's window back.
+
+    Calm is a stretch as long as the rule's short window that does not burn, or no request for as long as its long one.
+    For `page-outage`:
+
+        minutes ago            0      1      2      3      4
+        bad of all requests    9/9           7/9    1/9    9/9     began two minutes ago: at the first of the 7
+    """
+    matching = all_of(window.filter, selects(slo, "slo"))
+    judged = verdict([Promise.to_all(slo.thresholds).model_copy(update={"errors": slo.errors})])
+    stretches = ctx.queries.rows(
+        "burn_stretches",
+        {"filter": matching, "good": judged.good, "unjudged": any_of(judged.undetermined, judged.excused)},
+        start_ns=window.end_ns - slo.window,
+        end_ns=window.end_ns,
+        length_ns=rule.short_ns,
+    )
+    began_ns, last_age, most_apart = window.end_ns, -1, rule.long_ns // rule.short_ns
+    for stretch in stretches:
+        burn = Tally(stretch["judged"], stretch["bad"]).burn(slo.budget)
+        if burn is None or burn <= rule.threshold or stretch["age"] - last_age > most_apart:
+            break
+        began_ns, last_age = stretch["first_bad_ns"], stretch["age"]
+    return began_ns
 
 
 def _processes_in_trouble(ctx: Context, window: Window) -> Iterator[Incident]:

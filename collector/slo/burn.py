@@ -108,7 +108,10 @@ class Tally:
 
     def burn(self, budget: Decimal) -> Fraction | None:
         """How many times too fast the budget burns: bad share ÷ budget. None without requests."""
-        return Fraction(self.bad) / Fraction(self.judged) / Fraction(budget) if self.judged else None
+        if not self.judged:
+            return None
+        bad, judged, share = (number.as_integer_ratio() for number in (self.bad, self.judged, budget))
+        return Fraction(bad[0] * judged[1] * share[1], bad[1] * judged[0] * share[0])
 
 
 def fires(rule: BurnRule, budget: Decimal, short: Tally, long: Tally) -> bool:

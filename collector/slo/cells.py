@@ -167,8 +167,7 @@ class Judged:
 
 def _words(column: Sequence[Any]) -> npt.NDArray[np.uint64]:
     """One row of numbers per cell."""
-    rows = [value if isinstance(value, list) else [value] for value in column]
-    return np.array(rows, np.uint64) if rows else np.zeros((0, 1), np.uint64)
+    return np.array(column, np.uint64).reshape(len(column), -1) if len(column) else np.zeros((0, 1), np.uint64)
 
 
 def _bit(words: npt.NDArray[np.uint64], number: int) -> Bools:

@@ -243,6 +243,33 @@ class TestIncidents:
         )
         assert burn["start"] == "2026-11-21T09:59:01Z"
 
+    def test_a_burn_began_after_the_last_calm_however_long_ago(self, api, rows):
+        def ended(seconds_ago, status="error", n=1):
+            rows.requests(
+                [
+                    {"slo_class": "chat", "ended": NOW - s * SECOND, "status": status}
+                    for s in seconds_ago
+                    for _ in range(n)
+                ]
+            )
+
+        def start():
+            return next(i["start"] for i in api("incidents")["incidents"] if i["cause"] == "slo_burn")
+
+        ended(range(1, 1200, 10))
+        ended([700])  # with nothing for some minutes, it is the same burn
+        assert start() == "2026-11-21T09:40:09Z"
+        ended([1240, 1500])
+        assert start() == "2026-11-21T09:35:00Z"
+        ended([1570], "ok", n=60)  # calm
+        ended([1640])
+        assert start() == "2026-11-21T09:35:00Z"
+
+    def test_a_pause_longer_than_the_rule_looks_back_is_calm_too(self, api, rows):
+        rows.requests([{"slo_class": "chat", "ended": NOW - s * SECOND, "status": "error"} for s in range(1, 241, 10)])
+        rows.requests([{"slo_class": "chat", "ended": NOW - 600 * SECOND, "status": "error"}])
+        assert api("incidents")["incidents"][0]["start"] == "2026-11-21T09:56:09Z"
+
     @pytest.mark.parametrize("params", [{"slo_class": "completion"}, {"end": "-2h", "start": "-3h"}])
     def test_only_what_was_asked_about(self, api, rows, params):
         rows.requests([{"slo_class": "chat", "status": "error"} for _ in range(40)])
