@@ -18,6 +18,7 @@ from collector.api import (
     goodput,
     incidents,
     problems,
+    request,
     requests,
     samples,
     slos,
@@ -71,7 +72,7 @@ def create_app(
     errors = problems.responses(
         HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, *admission.REFUSALS, HTTPStatus.SERVICE_UNAVAILABLE
     )
-    parts = (summary, goodput, slos, requests, timeseries, engines, samples, incidents, spans)
+    parts = (summary, goodput, slos, requests, request, timeseries, engines, samples, incidents, spans)
     routers = [part.router(context) for part in parts]
     for router in (*routers, storage.router(usage, retention, status), backup.router(backups)):
         app.include_router(router, prefix="/api/v1", responses=errors)
