@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from http import HTTPStatus
+from typing import Final
 
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
+from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 
 from collector import exposition
 from collector.access.access import OPEN, Access
@@ -17,7 +20,9 @@ from collector.api import (
     engines,
     goodput,
     incidents,
+    overview,
     problems,
+    request,
     requests,
     samples,
     slos,
@@ -27,12 +32,19 @@ from collector.api import (
     timeseries,
 )
 from collector.api.context import Context
+from collector.api.once import asked_once
 from collector.api.session import QueryLimits
 from collector.backup.cut import Backups
 from collector.exposition import MetricsPage
 from collector.status import IngestStatus
 from collector.store.retention import Retention
 from collector.store.usage import Usage
+
+_LEAST_BYTES: Final = 1024
+_GZIP_LEVEL: Final = 3
+"""Level 9 makes an overview 8 % smaller, and takes three times the CPU."""
+_AS_IT_IS: Final = (*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/x-tar")
+"""Content types that are compressed already, and backups, which are large."""
 
 
 def create_app(
@@ -67,12 +79,20 @@ def create_app(
         cancel=cancel,
         metrics_without_key=metrics_without_key,
     )
+    app.add_middleware(
+        GZipMiddleware, minimum_size=_LEAST_BYTES, compresslevel=_GZIP_LEVEL, exclude_content_types=_AS_IT_IS
+    )
     app.include_router(exposition.router(metrics_page))
     errors = problems.responses(
         HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, *admission.REFUSALS, HTTPStatus.SERVICE_UNAVAILABLE
     )
-    parts = (summary, goodput, slos, requests, timeseries, engines, samples, incidents, spans)
+    parts = (summary, goodput, slos, requests, request, timeseries, engines, samples, incidents, spans)
+    context = asked_once(context)
     routers = [part.router(context) for part in parts]
+    endpoints = {
+        route.path: route.endpoint for router in routers for route in router.routes if isinstance(route, APIRoute)
+    }
+    routers.append(overview.router(endpoints))
     for router in (*routers, storage.router(usage, retention, status), backup.router(backups)):
         app.include_router(router, prefix="/api/v1", responses=errors)
 

@@ -20,7 +20,7 @@ from collector.api.context import Context
 from collector.api.parameters import Window
 from collector.api.session import tenant_filter
 from collector.api.times import SECOND_NS
-from collector.sql.fragment import all_of
+from collector.sql.fragment import Fragment, all_of
 from collector.sql.queries import part
 
 Row = Mapping[str, Any]
@@ -52,7 +52,8 @@ def counted_once(ctx: Context, window: Window, vantage: Sequence[str]) -> Window
     """
     if vantage or len(ctx.queries.rows("vantages", {"filter": window.filter}, **window.bounds)) < 2:
         return window
-    return Window(window.start_ns, window.end_ns, all_of(window.filter, part("reported_once", {})))
+    once = Fragment(part("reported_once", {}).sql, window.bounds)  # a query of whole days has no bounds of its own
+    return Window(window.start_ns, window.end_ns, all_of(window.filter, once))
 
 
 def read_hops(ctx: Context, rows: Sequence[Row]) -> list[list[Hop]]:

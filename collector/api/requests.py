@@ -1,147 +1,54 @@
-"""`/requests` and `/requests/{trace_id}`: request rows, and one request with its phases, tokens, events and steps."""
+"""`/requests`: request rows with their verdicts, in pages."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query
-from pydantic import BaseModel, ConfigDict, Field
+import numpy as np
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
 
-from collector.api.answers import PhaseOut, seconds
+from collector.api import cursor, verdicts
 from collector.api.context import Context
-from collector.api.hops import Hop, counted_once, read_hops
-from collector.api.parameters import Name, WindowQuery
-from collector.api.problems import bad_parameter, not_found
-from collector.api.session import sees_all_tenants
-from collector.api.times import SECOND_NS, rfc3339
-from collector.sql.fragment import Fragment, all_of
-from tokentrail.semconv import Phase
+from collector.api.cursor import Cursor
+from collector.api.evaluation import find_slo, open_requests
+from collector.api.hops import counted_once, read_hops
+from collector.api.parameters import Name, Window, WindowQuery
+from collector.api.request_rows import UNKNOWN_IN_FLIGHT, RequestRow, request_row
+from collector.api.verdicts import Verdict
+from collector.in_flight import InFlight
+from collector.slo.model import Slo
+from collector.sql.fragment import TRUE, Fragment, all_of
 
-MOST_EVENTS = 10_000
-"""One answer holds at most so many events, and as many steps."""
-_ORDER = {"end": "end", "ttft": "ttft_ns", "tpot": "tpot_ns", "e2e": "e2e_ns"}
-_DURATIONS = ("ttft", "tpot", "e2e", "queue", *(phase.value for phase in Phase if phase != Phase.QUEUED))
-"""Names of the columns that end in `_ns`, and of the fields that end in `_s`. `queue` is the time in phase `queued`."""
-_UNKNOWN_IN_FLIGHT = {
-    "status": "in_flight", "error_type": "", "finish_reason": "", "cached_tokens": None,
-    "reasoning_tokens": None, "preemptions": None,
-}  # fmt: skip
+Sort = Literal["end", "ttft", "tpot", "e2e"]
+_ORDER: Mapping[Sort, str] = {"end": "end", "ttft": "ttft_ns", "tpot": "tpot_ns", "e2e": "e2e_ns"}
+_KEYS: Mapping[Sort, str] = {**_ORDER, "tpot": "reinterpretAsUInt64(tpot_ns)"}
+"""Integers in the same order. The bits of a float that is not negative are one, and a cursor holds them exactly."""
 
 
 class RequestsQuery(WindowQuery):
     """Filters, order and page of request rows."""
 
-    sort: Literal["end", "ttft", "tpot", "e2e"] = "end"
+    sort: Sort = "end"
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
-    offset: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
-    status: Literal["ok", "error", "cancelled"] | None = None
+    cursor: Annotated[str, Field(max_length=512)] | None = Field(None, description="`next` of the page before")
+    status: Literal["ok", "error", "cancelled", "in_flight", "lost"] | None = Field(
+        None, description="without one: all that have ended"
+    )
+    slo: Name | None = Field(None, description="only requests that this SLO selects")
+    verdict: Verdict | None = Field(None, description="of `slo`, or of all SLOs together")
     request_id: Name | None = None
 
 
-class RequestQuery(BaseModel):
-    """One request of a trace."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    span_id: str | None = Field(None, description="16 hex digits, where a trace holds several requests")
-
-
-class RequestRow(BaseModel):
-    """One request. A request in flight is described by its latest announcement."""
-
-    trace_id: str
-    span_id: str
-    request_id: str
-    engine: str
-    service: str
-    instance: str
-    variant: str
-    vantage: str
-    operation: str
-    model: str
-    tenant: str
-    slo_class: str
-    start: str
-    end: str | None
-    status: Literal["ok", "error", "cancelled", "in_flight"]
-    error_type: str
-    finish_reason: str
-    input_tokens: int | None
-    output_tokens: int | None
-    cached_tokens: int | None
-    reasoning_tokens: int | None
-    preemptions: int | None
-    ttft_s: float | None
-    tpot_s: float | None
-    e2e_s: float | None
-    queue_s: float | None
-    cold_start_s: float | None
-    prefill_s: float | None
-    decode_s: float | None
-    preempted_s: float | None
-    kv_transfer_s: float | None
-    stalled_s: float | None
-    weight: float = 1.0
-    """The number of requests that this one stands for."""
-    hops: list[Hop] = []
-    """The request as its client, its gateways and its server reported it, outermost first; empty: nobody else did."""
-
-
 class Requests(BaseModel):
-    """`/requests`."""
+    """`/requests`. `total` counts the rows of all pages; `next` is the cursor of the next page, null on the last."""
 
     requests: list[RequestRow]
     total: int
-
-
-class TokenOut(BaseModel):
-    """One token: when it was emitted, and the wait for it."""
-
-    index: int
-    offset_s: float
-    duration_s: float
-    step: int
-
-
-class EventOut(BaseModel):
-    """One KV event or cold start of the engine process during the request."""
-
-    kind: str
-    reason: str
-    offset_s: float
-    duration_s: float
-    blocks: int | None
-    own: bool
-
-
-class StepOut(BaseModel):
-    """One step of the engine process during the request. A count that the engine did not send is null."""
-
-    step: int | None
-    offset_s: float
-    duration_s: float
-    prefill_tokens: int | None
-    decode_tokens: int | None
-    running: int | None
-    waiting: int | None
-    preempted: int | None
-    kv_blocks_used: int | None
-    kv_blocks_total: int | None
-    kv_blocks_evicted: int | None
-
-
-class RequestDetail(BaseModel):
-    """`/requests/{trace_id}`."""
-
-    request: RequestRow
-    span_ids: list[str]
-    phases: list[PhaseOut]
-    tokens: list[TokenOut]
-    events: list[EventOut]
-    steps: list[StepOut] | None
-    """Null for a caller of one tenant: steps serve all tenants."""
+    next: str | None
 
 
 def router(ctx: Context) -> APIRouter:
@@ -150,97 +57,109 @@ def router(ctx: Context) -> APIRouter:
 
     @routes.get("/requests")
     def get_requests(query: Annotated[RequestsQuery, Query()]) -> Requests:
-        """Request rows, newest or slowest first."""
-        window = counted_once(ctx, query.window(ctx.clock()), query.vantage)
-        asked = {"status": query.status, "request_id": query.request_id}
-        predicates = [
-            Fragment(f"{k} = {{asked_{k}:String}}", {f"asked_{k}": v}) for k, v in asked.items() if v is not None
-        ]
-        chosen = all_of(window.filter, *predicates)
-        rows = ctx.queries.rows(
-            "requests",
-            {"filter": chosen, "order": Fragment(_ORDER[query.sort])},
-            **window.bounds,
-            limit=query.limit,
-            offset=query.offset,
-        )
-        total = ctx.queries.row("requests_count", {"filter": chosen}, **window.bounds)
-        found = [request_row(row, hops) for row, hops in zip(rows, read_hops(ctx, rows), strict=True)]
-        return Requests(requests=found, total=total["total"])
-
-    @routes.get("/requests/{trace_id}")
-    def get_request(
-        trace_id: Annotated[str, Path(description="32 hex digits")], query: Annotated[RequestQuery, Query()]
-    ) -> RequestDetail:
-        """One request with its phases and tokens, and the events and steps of its engine process meanwhile.
-
-        Without a span id it is the newest of the trace, and of those who reported that one, its server.
-        """
-        _must_be_hex("trace_id", trace_id, 32)
-        if query.span_id is not None:
-            _must_be_hex("span_id", query.span_id, 16)
-        found = _of_trace(ctx, trace_id.lower())
-        span_ids = [row["span_id_hex"] for row in found]
-        for row in found:
-            if query.span_id is None or row["span_id_hex"] == query.span_id.lower():
-                (hops,) = read_hops(ctx, [row]) if "ended_ns" in row else ([],)
-                last = hops[-1].span_id if hops and query.span_id is None else row["span_id_hex"]
-                shown = next((other for other in found if other["span_id_hex"] == last), row)
-                return _detail(ctx, shown, hops, span_ids)
-        which = f"request {query.span_id} in trace" if found else "request with trace id"
-        raise not_found(f"there is no {which} {trace_id}")
+        """Request rows, newest or slowest first; those that have not ended, oldest first."""
+        slo = None if query.slo is None else find_slo(ctx.slos, query.slo)
+        window = query.window(ctx.clock())
+        if slo is None:  # an SLO selects one vantage, so that it counts each request once
+            window = counted_once(ctx, window, query.vantage)
+        if query.request_id is not None:
+            same_id = Fragment("request_id = {asked_request_id:String}", {"asked_request_id": query.request_id})
+            window = replace(window, filter=all_of(window.filter, same_id))
+        return (_not_ended if query.status in ("in_flight", "lost") else _ended)(ctx, window, query, slo)
 
     return routes
 
 
-def _must_be_hex(field: str, value: str, digits: int) -> None:
-    if not re.fullmatch(f"[0-9a-fA-F]{{{digits}}}", value):
-        raise bad_parameter(field, f"{value[:40]!r} is not {digits} hex digits")
-
-
-def _of_trace(ctx: Context, trace_id: str) -> list[dict[str, Any]]:
-    """The requests of a trace: first those that have ended, newest first, then those in flight."""
-    ended = ctx.queries.rows("requests_of_trace", trace_id=trace_id)
-    known = {row["span_id_hex"] for row in ended}
-    announced = ctx.queries.rows("open_requests_of_trace", trace_id=trace_id)
-    return ended + [{**_UNKNOWN_IN_FLIGHT, **row} for row in announced if row["span_id_hex"] not in known]
-
-
-def request_row(row: Mapping[str, Any], hops: Sequence[Hop] = ()) -> RequestRow:
-    """The response model of a row of `requests` or `open_requests`."""
-    ended_ns = row.get("ended_ns")
-    return RequestRow.model_validate(
-        {key: row[key] for key in RequestRow.model_fields.keys() & row.keys()}
-        | {"trace_id": row["trace_id_hex"], "span_id": row["span_id_hex"], "start": rfc3339(row["began_ns"])}
-        | {"end": None if ended_ns is None else rfc3339(ended_ns)}
-        | {f"{name}_s": seconds(row.get(f"{name}_ns")) for name in _DURATIONS}
-        | {"hops": hops}
+def _ended(ctx: Context, window: Window, query: RequestsQuery, slo: Slo | None) -> Requests:
+    asked = [window.filter, verdicts.wanted(ctx.slos, slo, query.verdict)]
+    if query.status is not None:
+        asked.append(Fragment("status = {asked_status:String}", {"asked_status": query.status}))
+    chosen = all_of(*(part for part in asked if part != TRUE))
+    last = cursor.read(query.cursor, query.sort)
+    rows = ctx.queries.rows(
+        "requests",
+        {
+            "filter": chosen,
+            "after": TRUE if last is None else _after(query.sort, last),
+            "judged": verdicts.column(ctx.slos),
+            "order": Fragment(_ORDER[query.sort]),
+        },
+        **window.bounds,
+        limit=query.limit + 1,
+    )
+    page = rows[: query.limit]
+    found = [
+        request_row(row, verdicts.of_ended(ctx.slos, row), hops)
+        for row, hops in zip(page, read_hops(ctx, page), strict=True)
+    ]
+    total = ctx.queries.row("requests_count", {"filter": chosen}, **window.bounds)["total"]
+    return Requests(
+        requests=found, total=total, next=_cursor(query.sort, page[-1]).text() if len(rows) > len(page) else None
     )
 
 
-def _detail(ctx: Context, row: Mapping[str, Any], hops: Sequence[Hop], span_ids: list[str]) -> RequestDetail:
-    until = row["ended_ns"] if "ended_ns" in row else max(ctx.clock(), row["seen_ns"])
-    request = {"trace_id": row["trace_id_hex"], "span_id": row["span_id_hex"]}
-    process = {"service": row["service"], "instance": row["instance"], "limit": MOST_EVENTS}
-    span = {"began_ns": row["began_ns"], "ended_ns": until}
-    return RequestDetail(
-        request=request_row(row, hops),
-        span_ids=span_ids,
-        phases=[PhaseOut(name=r["name"], **_times(r)) for r in ctx.queries.rows("request_phases", **request, **span)],
-        tokens=[
-            TokenOut(index=r["token_index"], step=r["step"], **_times(r))
-            for r in ctx.queries.rows("request_tokens", **request, **span)
-        ],
-        events=[
-            EventOut(kind=r["kind"], reason=r["reason"], blocks=r["blocks"], own=bool(r["own"]), **_times(r))
-            for r in ctx.queries.rows("request_events", **request, **span, **process)
-            if r["own"] or sees_all_tenants()
-        ],
-        steps=[StepOut.model_validate(r | _times(r)) for r in ctx.queries.rows("request_steps", **span, **process)]
-        if sees_all_tenants()
-        else None,
+def _cursor(sort: Sort, row: Mapping[str, Any]) -> Cursor:
+    value = row["ended_ns" if sort == "end" else f"{sort}_ns"]
+    if isinstance(value, float):
+        (value,) = struct.unpack("<q", struct.pack("<d", value))
+    return Cursor(sort, value, row["ended_ns"], row["trace_id_hex"], row["span_id_hex"])
+
+
+def _after(sort: Sort, last: Cursor) -> Fragment:
+    """Rows that come after the cursor in the order of the query `requests`."""
+    ties = (
+        "(end < fromUnixTimestamp64Nano({after_end:Int64}) OR end = fromUnixTimestamp64Nano({after_end:Int64}) AND "
+        "(trace_id, span_id) > (toFixedString(unhex({after_trace:String}), 16), "
+        "toFixedString(unhex({after_span:String}), 8)))"
+    )
+    parameters = {"after_end": last.at_ns, "after_trace": last.trace_id, "after_span": last.span_id}
+    key = _KEYS[sort]
+    if sort == "end":
+        return Fragment(f"end <= fromUnixTimestamp64Nano({{after_end:Int64}}) AND {ties}", parameters)
+    if last.value is None:
+        return Fragment(f"{_ORDER[sort]} IS NULL AND {ties}", parameters)
+    value = "{after_value:UInt64}"
+    return Fragment(
+        f"ifNull({key} < {value} OR {key} = {value} AND {ties}, true)", {**parameters, "after_value": last.value}
     )
 
 
-def _times(row: Mapping[str, Any]) -> dict[str, float]:
-    return {"offset_s": row["offset_ns"] / SECOND_NS, "duration_s": row["duration_ns"] / SECOND_NS}
+def _not_ended(ctx: Context, window: Window, query: RequestsQuery, slo: Slo | None) -> Requests:
+    in_flight = open_requests(ctx, window)
+    chosen = verdicts.open_wanted(in_flight, ctx.slos, slo, query.verdict)
+    chosen &= in_flight.is_lost if query.status == "lost" else ~in_flight.is_lost
+    order = sorted((int(in_flight.began_ns[i]), in_flight.key(i), i) for i in np.flatnonzero(chosen).tolist())
+    last = cursor.read(query.cursor, query.sort)
+    rest = [one for one in order if last is None or one[:2] > (last.at_ns, last.trace_id + last.span_id)]
+    page = rest[: query.limit]
+    judged = verdicts.of_open(ctx.slos, in_flight, [i for *_, i in page])
+    rows = _announced(ctx, in_flight, [i for *_, i in page], str(query.status))
+    following = None
+    if len(rest) > len(page):
+        began_ns, key, _ = page[-1]
+        following = Cursor(query.sort, None, began_ns, key[:32], key[32:]).text()
+    found = [request_row(row, judgement) for row, judgement in zip(rows, judged, strict=True)]
+    return Requests(requests=found, total=len(order), next=following)
+
+
+def _announced(ctx: Context, in_flight: InFlight, places: list[int], status: str) -> list[dict[str, Any]]:
+    """Rows of requests that have not ended, from their latest announcements."""
+    if not places:
+        return []
+    began = [int(in_flight.began_ns[i]) for i in places]
+    keys = [in_flight.key(i) for i in places]
+    announced = ctx.queries.rows(
+        "announcements", first_ns=min(began), last_ns=max(began), trace_ids=sorted({key[:32] for key in keys})
+    )
+    known = {row["trace_id_hex"] + row["span_id_hex"]: row for row in announced}
+    return [
+        {name: values[i] for name, values in in_flight.columns.items()}
+        | UNKNOWN_IN_FLIGHT
+        | {"status": status, "trace_id_hex": key[:32], "span_id_hex": key[32:], "began_ns": began_ns}
+        | {name: known[key][name] if key in known else other for name, other in _ONLY_ANNOUNCED.items()}
+        for i, key, began_ns in zip(places, keys, began, strict=True)
+    ]
+
+
+_ONLY_ANNOUNCED: Mapping[str, Any] = {"request_id": "", "input_tokens": None}
+"""Columns that only announcements have, with the values that stand for an announcement that is not found."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -61,10 +62,25 @@ class Session:
     comment: str = field(default_factory=lambda: f"tokentrail query {uuid.uuid4()}")
     """The store lists the session's queries under this comment."""
     started_s: float = field(default_factory=time.monotonic)
+    found: dict[str, Any] | None = None
+    """Answers of the store by their question, in a session that remembers them."""
+    _now_ns: int | None = None
 
     def start(self) -> None:
         """Begin to count the time: the request has waited until now."""
         self.started_s = time.monotonic()
+
+    def remember(self) -> None:
+        """Ask the store each question once from now on, and let the clock stand."""
+        self.found = {}
+
+    def now(self, clock: Callable[[], int]) -> int:
+        """Unix nanoseconds: the first reading, in a session that remembers."""
+        if self.found is None:
+            return clock()
+        if self._now_ns is None:
+            self._now_ns = clock()
+        return self._now_ns
 
     def query_settings(self) -> dict[str, Any]:
         """Settings of the session's next query. Raises `ClientLeftError` or `TooLongError` when there may be none."""

@@ -94,12 +94,12 @@ class Verdict:
     excused: Fragment
 
 
-def verdict(promises: Sequence[Promise]) -> Verdict:
+def verdict(promises: Sequence[Promise], prefix: str = "slo") -> Verdict:
     """Good for every promise that selects it; bad for one is bad. Without a promise, a request is good if it ended ok.
 
-    Undetermined for one promise and bad for none is undetermined.
+    Undetermined for one promise and bad for none is undetermined. `prefix` keeps the parameters of two verdicts apart.
     """
-    others = [negated(selects(promise, f"slo{i}")) for i, promise in enumerate(promises)]
+    others = [negated(selects(promise, f"{prefix}{i}")) for i, promise in enumerate(promises)]
     misses = [any_of(*missed(promise.thresholds).values()) for promise in promises]
     doubts = [any_of(*_may_miss(promise.thresholds)) for promise in promises]
     unmissed = all_of(*(any_of(other, negated(miss)) for other, miss in zip(others, misses, strict=True)))
@@ -107,7 +107,7 @@ def verdict(promises: Sequence[Promise]) -> Verdict:
     return Verdict(
         good=all_of(OK, met),
         undetermined=all_of(OK, negated(met), unmissed),
-        excused=any_of(all_of(CANCELLED, unmissed), _excluded(promises, others)),
+        excused=any_of(all_of(CANCELLED, unmissed), _excluded(promises, others, prefix)),
     )
 
 
@@ -115,11 +115,11 @@ def _may_miss(thresholds: Thresholds) -> list[Fragment]:
     return [Fragment(exceeds(name, ns, if_unknown=True)) for name, ns in thresholds.given().items()]
 
 
-def _excluded(promises: Sequence[Promise], others: Sequence[Fragment]) -> Fragment:
+def _excluded(promises: Sequence[Promise], others: Sequence[Fragment], prefix: str) -> Fragment:
     """It failed with an error that every promise which selects it excludes, and one selects it."""
     if not any(promise.errors.exclude for promise in promises):
         return FALSE
-    excluded = [error_excluded(promise, f"slo{i}") for i, promise in enumerate(promises)]
+    excluded = [error_excluded(promise, f"{prefix}{i}") for i, promise in enumerate(promises)]
     for_each = [any_of(other, error) for other, error in zip(others, excluded, strict=True)]
     return all_of(*for_each, negated(all_of(*others)))
 

@@ -77,7 +77,7 @@ def test_a_wrong_method_at_the_receiver_says_which_is_right(tmp_path):
         "summary?start=-99999999999999999999d",
         "summary?nothing=1",
         "requests?limit=x",
-        "requests?offset=-1",
+        "requests?cursor=x",
         "requests?sort=cost",
         "requests?limit=1e9",
         "requests/zz",

@@ -3,10 +3,15 @@ from pathlib import Path
 
 import pytest
 
+from collector.api.cursor import Cursor
 from tests.collector.rows import NOW, SECOND
 
 MS = 1_000_000
 DOCS = Path(__file__).parents[2] / "docs"
+
+
+def _cursor(sort, value, trace_id="0" * 32):
+    return Cursor(sort, value, 1, trace_id, "0" * 16).text()
 
 
 def test_rows_have_every_field_of_the_contract(api, rows):
@@ -28,7 +33,8 @@ def test_rows_have_every_field_of_the_contract(api, rows):
         "input_tokens": 5, "output_tokens": 10, "cached_tokens": 0, "reasoning_tokens": 0, "preemptions": 0,
         "ttft_s": 0.200000001, "tpot_s": pytest.approx(0.1 / 3), "e2e_s": 1.000000001, "queue_s": 0.0,
         "cold_start_s": None, "prefill_s": 7e-9, "decode_s": None, "preempted_s": None, "kv_transfer_s": None,
-        "stalled_s": None, "weight": 1.0, "hops": [],
+        "stalled_s": None, "weight": 1.0, "hops": [], "verdict": "good",
+        "verdicts": [{"slo": "all", "verdict": "good", "missed": []}],
     }  # fmt: skip
 
 
@@ -43,8 +49,12 @@ def test_pages_are_slices_of_one_order(api, rows, sort):
     values = [r[field] for r in everything["requests"] if r[field] is not None]
     assert values == sorted(values, reverse=True)
     assert all(r[field] is None for r in everything["requests"][len(values) :])
-    pages = [api("requests", sort=sort, limit=7, offset=at)["requests"] for at in range(0, 42, 7)]
-    assert [row for page in pages for row in page] == everything["requests"]
+    pages = [api("requests", sort=sort, limit=7)]
+    while cursor := pages[-1]["next"]:
+        rows.request(ended=NOW - 1)  # a newcomer before the cursor moves no page
+        pages.append(api("requests", sort=sort, limit=7, cursor=cursor))
+    assert [len(page["requests"]) for page in pages] == [7, 7, 7, 7, 7, 5]
+    assert [row for page in pages for row in page["requests"]] == everything["requests"]
 
 
 def test_rows_can_be_picked(api, rows):
@@ -134,9 +144,15 @@ def test_a_request_in_flight_shows_what_was_announced_and_its_tokens(api, rows):
         ("requests/" + "a" * 32, {"start": "-1h"}, 400, "unknown parameter"),
         ("requests", {"limit": 0}, 400, "limit"),
         ("requests", {"limit": 1001}, 400, "limit"),
-        ("requests", {"offset": -1}, 400, "offset"),
+        ("requests", {"cursor": "x"}, 400, "cursor: is not the `next` of an answer"),
+        ("requests", {"cursor": _cursor("end", True)}, 400, "cursor: is not"),
+        ("requests", {"cursor": _cursor("end", 2**63)}, 400, "cursor: is not"),
+        ("requests", {"cursor": _cursor("end", 1, "x" * 32)}, 400, "cursor: is not"),
+        ("requests", {"cursor": _cursor("ttft", 1)}, 400, "cursor: is of another order"),
+        ("requests", {"slo": "nobody"}, 404, "there are: chat, all"),
+        ("requests", {"verdict": "fine"}, 400, "verdict"),
         ("requests", {"sort": "end; DROP TABLE requests"}, 400, "sort"),
-        ("requests", {"status": "in_flight"}, 400, "status"),
+        ("requests", {"status": "gone"}, 400, "status"),
         ("summary", {"modle": "m"}, 400, "modle: unknown parameter"),
         ("summary", {"start": "yesterday"}, 400, "start: 'yesterday' is not a time"),
         ("summary", {"start": "-15"}, 400, "is not a duration"),

@@ -26,10 +26,10 @@ CHROMIUM_FLAGS = [
 
 
 @contextmanager
-def streamlit(api_url: str, folder: Path) -> Iterator[str]:
+def streamlit(api_url: str, folder: Path, *, app: Path = APP) -> Iterator[str]:
     """Run the dashboard on a free port and yield its URL. Then its log must name none of our files: no traceback."""
     port = free_port(0)
-    command = [sys.executable, "-m", "streamlit", "run", str(APP), "--server.address", "127.0.0.1"]
+    command = [sys.executable, "-m", "streamlit", "run", str(app), "--server.address", "127.0.0.1"]
     environment = {"TOKENTRAIL_API_URL": api_url}
     child = Child("dashboard", [*command, "--server.port", str(port)], folder / "streamlit.log", environment)
     try:

@@ -33,12 +33,12 @@ class Api:
 
     def requests(self, **params: Any) -> list[dict[str, Any]]:
         """All request rows of a window, fetched in pages."""
-        rows: list[dict[str, Any]] = []
-        while True:
-            page = self.get("requests", limit=_PAGE, offset=len(rows), **params)["requests"]
-            rows += page
-            if len(page) < _PAGE:
-                return rows
+        page = self.get("requests", limit=_PAGE, **params)
+        rows: list[dict[str, Any]] = page["requests"]
+        while page["next"]:
+            page = self.get("requests", limit=_PAGE, cursor=page["next"], **params)
+            rows += page["requests"]
+        return rows
 
     @staticmethod
     def problem(answer: httpx.Response) -> str:

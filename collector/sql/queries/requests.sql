@@ -1,7 +1,7 @@
--- One page of request rows.
+-- One page of request rows. `judged` has the verdicts, as collector.api.verdicts asks for them.
 SELECT
-    $parts.request_columns
+    $parts.request_columns, $judged AS judged
 FROM requests
-WHERE $parts.ended_in_window AND $filter
+WHERE $parts.ended_in_window AND $filter AND $after
 ORDER BY $order DESC NULLS LAST, end DESC, trace_id, span_id
-LIMIT {limit:UInt32} OFFSET {offset:UInt64}
+LIMIT {limit:UInt32}

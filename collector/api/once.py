@@ -1,0 +1,56 @@
+"""An answer of many parts: one clock for all of them, and each question to the store once.
+
+/summary        asks which requests are in flight at 10:00:00
+/incidents      asks the same, and gets the first one's rows
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from collector.api.context import Context
+from collector.api.session import CURRENT
+from collector.sql.fragment import Fragment
+from collector.sql.queries import Queries
+
+
+def asked_once(ctx: Context) -> Context:
+    """A context that remembers for as long as its session does (`Session.remember`)."""
+    return replace(ctx, queries=_Remembering(ctx.queries), clock=lambda: CURRENT.get().now(ctx.clock))
+
+
+class _Remembering(Queries):
+    """The store's queries. In a session that remembers, equal ones are run once; callers may change the rows."""
+
+    def __init__(self, queries: Queries) -> None:
+        self._queries = queries
+
+    def rows(
+        self, query: str, fragments: Mapping[str, Fragment] | None = None, /, **parameters: Any
+    ) -> list[dict[str, Any]]:
+        """The rows of the result, by column name."""
+        found = _once(
+            ("rows", query, fragments, parameters), lambda: self._queries.rows(query, fragments, **parameters)
+        )
+        return [dict(row) for row in found]
+
+    def columns(
+        self, query: str, fragments: Mapping[str, Fragment] | None = None, /, **parameters: Any
+    ) -> dict[str, Sequence[Any]]:
+        """The columns of the result, by name."""
+        found = _once(
+            ("columns", query, fragments, parameters), lambda: self._queries.columns(query, fragments, **parameters)
+        )
+        return found.copy()
+
+
+def _once(question: tuple[Any, ...], ask: Callable[[], Any]) -> Any:
+    found = CURRENT.get().found
+    if found is None:
+        return ask()
+    key = repr(question)
+    if key not in found:
+        found[key] = ask()
+    return found[key]

@@ -1,0 +1,163 @@
+"""`/requests/{trace_id}`: one request with its phases, tokens, events and steps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from collector.api import verdicts
+from collector.api.answers import PhaseOut
+from collector.api.context import Context
+from collector.api.hops import Hop, read_hops
+from collector.api.problems import bad_parameter, not_found
+from collector.api.request_rows import UNKNOWN_IN_FLIGHT, RequestRow, request_row
+from collector.api.session import sees_all_tenants
+from collector.api.times import SECOND_NS
+from collector.in_flight import judge_in_flight, last_steps
+
+MOST_EVENTS = 10_000
+"""One answer holds at most so many events, and as many steps."""
+
+
+class RequestQuery(BaseModel):
+    """One request of a trace."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    span_id: str | None = Field(None, description="16 hex digits, where a trace holds several requests")
+
+
+class TokenOut(BaseModel):
+    """One token: when it was emitted, and the wait for it."""
+
+    index: int
+    offset_s: float
+    duration_s: float
+    step: int
+
+
+class EventOut(BaseModel):
+    """One KV event or cold start of the engine process during the request."""
+
+    kind: str
+    reason: str
+    offset_s: float
+    duration_s: float
+    blocks: int | None
+    own: bool
+
+
+class StepOut(BaseModel):
+    """One step of the engine process during the request. A count that the engine did not send is null."""
+
+    step: int | None
+    offset_s: float
+    duration_s: float
+    prefill_tokens: int | None
+    decode_tokens: int | None
+    running: int | None
+    waiting: int | None
+    preempted: int | None
+    kv_blocks_used: int | None
+    kv_blocks_total: int | None
+    kv_blocks_evicted: int | None
+
+
+class RequestDetail(BaseModel):
+    """`/requests/{trace_id}`."""
+
+    request: RequestRow
+    span_ids: list[str]
+    phases: list[PhaseOut]
+    tokens: list[TokenOut]
+    events: list[EventOut]
+    steps: list[StepOut] | None
+    """Null for a caller of one tenant: steps serve all tenants."""
+
+
+def router(ctx: Context) -> APIRouter:
+    """The routes."""
+    routes = APIRouter(tags=["requests"])
+
+    @routes.get("/requests/{trace_id}")
+    def get_request(
+        trace_id: Annotated[str, Path(description="32 hex digits")], query: Annotated[RequestQuery, Query()]
+    ) -> RequestDetail:
+        """One request with its phases and tokens, and the events and steps of its engine process meanwhile.
+
+        Without a span id it is the newest of the trace, and of those who reported that one, its server.
+        """
+        _must_be_hex("trace_id", trace_id, 32)
+        if query.span_id is not None:
+            _must_be_hex("span_id", query.span_id, 16)
+        found = _of_trace(ctx, trace_id.lower())
+        span_ids = [row["span_id_hex"] for row in found]
+        for row in found:
+            if query.span_id is None or row["span_id_hex"] == query.span_id.lower():
+                (hops,) = read_hops(ctx, [row]) if "ended_ns" in row else ([],)
+                last = hops[-1].span_id if hops and query.span_id is None else row["span_id_hex"]
+                shown = next((other for other in found if other["span_id_hex"] == last), row)
+                return _detail(ctx, shown, hops, span_ids)
+        which = f"request {query.span_id} in trace" if found else "request with trace id"
+        raise not_found(f"there is no {which} {trace_id}")
+
+    return routes
+
+
+def _must_be_hex(field: str, value: str, digits: int) -> None:
+    if not re.fullmatch(f"[0-9a-fA-F]{{{digits}}}", value):
+        raise bad_parameter(field, f"{value[:40]!r} is not {digits} hex digits")
+
+
+def _of_trace(ctx: Context, trace_id: str) -> list[dict[str, Any]]:
+    """The requests of a trace: first those that have ended, newest first, then those in flight."""
+    ended = ctx.queries.rows("requests_of_trace", {"judged": verdicts.column(ctx.slos)}, trace_id=trace_id)
+    known = {row["span_id_hex"] for row in ended}
+    announced = ctx.queries.rows("open_requests_of_trace", trace_id=trace_id)
+    return ended + [{**UNKNOWN_IN_FLIGHT, **row} for row in announced if row["span_id_hex"] not in known]
+
+
+def _detail(ctx: Context, row: Mapping[str, Any], hops: Sequence[Hop], span_ids: list[str]) -> RequestDetail:
+    until = row["ended_ns"] if "ended_ns" in row else max(ctx.clock(), row["seen_ns"])
+    request = {"trace_id": row["trace_id_hex"], "span_id": row["span_id_hex"]}
+    process = {"service": row["service"], "instance": row["instance"], "limit": MOST_EVENTS}
+    span = {"began_ns": row["began_ns"], "ended_ns": until}
+    return RequestDetail(
+        request=request_row(row, verdicts.of_ended(ctx.slos, row), hops) if "ended_ns" in row else _open(ctx, row),
+        span_ids=span_ids,
+        phases=[PhaseOut(name=r["name"], **_times(r)) for r in ctx.queries.rows("request_phases", **request, **span)],
+        tokens=[
+            TokenOut(index=r["token_index"], step=r["step"], **_times(r))
+            for r in ctx.queries.rows("request_tokens", **request, **span)
+        ],
+        events=[
+            EventOut(kind=r["kind"], reason=r["reason"], blocks=r["blocks"], own=bool(r["own"]), **_times(r))
+            for r in ctx.queries.rows("request_events", **request, **span, **process)
+            if r["own"] or sees_all_tenants()
+        ],
+        steps=[StepOut.model_validate(r | _times(r)) for r in ctx.queries.rows("request_steps", **span, **process)]
+        if sees_all_tenants()
+        else None,
+    )
+
+
+def _open(ctx: Context, row: Mapping[str, Any]) -> RequestRow:
+    """A request that has not ended, as it is judged now."""
+    now, process = ctx.clock(), (row["service"], row["instance"])
+    in_flight = judge_in_flight(
+        {name: [value] for name, value in row.items()},
+        last_steps(ctx.queries, {process}, now),
+        end_ns=now,
+        lost_after_ns=ctx.lost_after_ns,
+        heard_until_ns=ctx.heard_until(),
+    )
+    (judgement,) = verdicts.of_open(ctx.slos, in_flight, [0])
+    return request_row({**row, "status": "lost" if in_flight.is_lost[0] else "in_flight"}, judgement)
+
+
+def _times(row: Mapping[str, Any]) -> dict[str, float]:
+    return {"offset_s": row["offset_ns"] / SECOND_NS, "duration_s": row["duration_ns"] / SECOND_NS}

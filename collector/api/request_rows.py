@@ -1,0 +1,78 @@
+"""Request rows, as `/requests` lists them and `/requests/{trace_id}` begins with one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from collector.api.answers import seconds
+from collector.api.hops import Hop
+from collector.api.times import rfc3339
+from collector.api.verdicts import Judgement, SloVerdict, Verdict
+from tokentrail.semconv import Phase
+
+_DURATIONS = ("ttft", "tpot", "e2e", "queue", *(phase.value for phase in Phase if phase != Phase.QUEUED))
+"""Names of the columns that end in `_ns`, and of the fields that end in `_s`. `queue` is the time in phase `queued`."""
+UNKNOWN_IN_FLIGHT = {
+    "error_type": "", "finish_reason": "", "cached_tokens": None, "reasoning_tokens": None, "preemptions": None,
+}  # fmt: skip
+"""Columns of a request that has not ended."""
+
+
+class RequestRow(BaseModel):
+    """One request. A request in flight is described by its latest announcement."""
+
+    trace_id: str
+    span_id: str
+    request_id: str
+    engine: str
+    service: str
+    instance: str
+    variant: str
+    vantage: str
+    operation: str
+    model: str
+    tenant: str
+    slo_class: str
+    start: str
+    end: str | None
+    status: Literal["ok", "error", "cancelled", "in_flight", "lost"]
+    error_type: str
+    finish_reason: str
+    input_tokens: int | None
+    output_tokens: int | None
+    cached_tokens: int | None
+    reasoning_tokens: int | None
+    preemptions: int | None
+    ttft_s: float | None
+    tpot_s: float | None
+    e2e_s: float | None
+    queue_s: float | None
+    cold_start_s: float | None
+    prefill_s: float | None
+    decode_s: float | None
+    preempted_s: float | None
+    kv_transfer_s: float | None
+    stalled_s: float | None
+    weight: float = 1.0
+    """The number of requests that this one stands for."""
+    verdict: Verdict
+    """Of all SLOs together, as the summary counts it."""
+    verdicts: list[SloVerdict]
+    """Of each SLO that selects the request."""
+    hops: list[Hop] = []
+    """The request as its client, its gateways and its server reported it, outermost first; empty: nobody else did."""
+
+
+def request_row(row: Mapping[str, Any], judgement: Judgement, hops: Sequence[Hop] = ()) -> RequestRow:
+    """The response model of a row of `requests` or `open_requests`."""
+    ended_ns = row.get("ended_ns")
+    return RequestRow.model_validate(
+        {key: row[key] for key in RequestRow.model_fields.keys() & row.keys()}
+        | {"trace_id": row["trace_id_hex"], "span_id": row["span_id_hex"], "start": rfc3339(row["began_ns"])}
+        | {"end": None if ended_ns is None else rfc3339(ended_ns)}
+        | {f"{name}_s": seconds(row.get(f"{name}_ns")) for name in _DURATIONS}
+        | {"verdict": judgement.together, "verdicts": judgement.by_slo, "hops": hops}
+    )

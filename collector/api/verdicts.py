@@ -1,0 +1,161 @@
+"""The verdicts of single requests: of each SLO that selects one, with the thresholds that it missed, and of all SLOs.
+
+The store judges ended requests with the predicates of collector.slo.judge, which also count them. So the verdicts of
+all requests add up to the counts of `/slos`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+from pydantic import BaseModel
+
+from collector.in_flight import Bools, InFlight
+from collector.slo.judge import Verdict as Predicates
+from collector.slo.judge import missed, selects, verdict
+from collector.slo.model import Promise, Slo
+from collector.sql.fragment import FALSE, TRUE, Fragment, any_of, merged, negated
+
+Verdict = Literal["good", "bad", "undetermined", "excused", "pending"]
+"""`excused`: not judged, as the client cancelled it in time or the SLO excludes its error. `pending`: in flight, and
+not past a threshold."""
+_ENDED: Final[tuple[Verdict, ...]] = ("good", "undetermined", "excused", "bad")
+_THRESHOLDS: Final = ("ttft", "tpot", "e2e")
+
+
+class Miss(BaseModel):
+    """A threshold that a request missed. `value_s` is the request's latency, or its wait until now."""
+
+    threshold: Literal["ttft", "tpot", "e2e"]
+    limit_s: float
+    value_s: float
+    over_s: float
+
+
+class SloVerdict(BaseModel):
+    """The verdict of one SLO that selects the request."""
+
+    slo: str
+    verdict: Verdict
+    missed: list[Miss]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict of all SLOs together, as the summary counts it, and of each that selects the request."""
+
+    together: Verdict
+    by_slo: list[SloVerdict]
+
+
+def wanted(slos: Sequence[Slo], slo: Slo | None, asked: Verdict | None) -> Fragment:
+    """Ended requests that `slo` selects and that have this verdict: of it, or of all SLOs together without it."""
+    predicates = verdict(slos) if slo is None else _alone(slo, "wanted")
+    chosen = TRUE if slo is None else selects(slo, "chosen")
+    if asked is None:
+        return chosen
+    found = FALSE if asked == "pending" else _by_name(predicates)[asked]
+    return Fragment(f"({chosen.sql}) AND ({found.sql})", merged([chosen, found]))
+
+
+def open_wanted(in_flight: InFlight, slos: Sequence[Slo], slo: Slo | None, asked: Verdict | None) -> Bools:
+    """The same for requests that have not ended. A lost one is bad."""
+    past = in_flight.bad_for_any(slos) if slo is None else in_flight.bad(slo.thresholds)
+    chosen = np.ones(in_flight.size, bool) if slo is None else in_flight.selected(slo)
+    bad = past | in_flight.is_lost
+    match asked:
+        case None:
+            return chosen
+        case "bad":
+            return chosen & bad
+        case "pending":
+            return chosen & ~bad
+    return np.zeros(in_flight.size, bool)
+
+
+def _alone(slo: Slo, prefix: str) -> Predicates:
+    """The SLO's verdict on requests that it selects."""
+    return verdict([Promise.to_all(slo.thresholds).model_copy(update={"errors": slo.errors})], prefix)
+
+
+def _by_name(found: Predicates) -> dict[str, Fragment]:
+    others = {"good": found.good, "undetermined": found.undetermined, "excused": found.excused}
+    return {**others, "bad": negated(any_of(*others.values()))}
+
+
+def column(slos: Sequence[Slo]) -> Fragment:
+    """The column `judged` of queries over `requests`: first the verdict of all SLOs together, then each SLO's.
+
+    A verdict is a place in `_ENDED`. With SLOs for TTFT and E2E (a) and for TPOT (b), a request that b does not select:
+
+        [[1, 3], [1, 3, 1, 0], [0, 0, 0]]    bad together; a selects it, bad, missed TTFT; not b's
+    """
+    parts = [_flags(TRUE, verdict(slos), {})]
+    for i, slo in enumerate(slos):
+        parts.append(_flags(selects(slo, f"judge{i}_"), _alone(slo, f"alone{i}_"), missed(slo.thresholds)))
+    return Fragment(f"[{', '.join(part.sql for part in parts)}]", merged(parts))
+
+
+def _flags(chosen: Fragment, predicates: Predicates, misses: Mapping[str, Fragment]) -> Fragment:
+    cases = [*_by_name(predicates).values()][:-1]
+    place = f"multiIf({', '.join(f'{case.sql}, {i}' for i, case in enumerate(cases))}, {len(cases)})"
+    flags = [chosen.sql, *(miss.sql for miss in misses.values())]
+    chosen_flag, *missed_flags = (f"toUInt8({flag})" for flag in flags)
+    return Fragment(f"[{', '.join([chosen_flag, place, *missed_flags])}]", merged([chosen, *cases, *misses.values()]))
+
+
+def of_ended(slos: Sequence[Slo], row: Mapping[str, Any]) -> Judgement:
+    """The judgement in a row of `requests` with the column `judged`."""
+    waited_ns = (
+        row["e2e_ns"] if row["ttft_ns"] is None else row["ttft_ns"]
+    )  # without a token: cancelled before the first
+    latencies = {"ttft": waited_ns, "tpot": row["tpot_ns"], "e2e": row["e2e_ns"]}
+    (_, together), *each = row["judged"]
+    return Judgement(
+        _ENDED[together],
+        [
+            SloVerdict(slo=slo.name, verdict=_ENDED[place], missed=_misses(slo, flags, latencies))
+            for slo, (chosen, place, *flags) in zip(slos, each, strict=True)
+            if chosen
+        ],
+    )
+
+
+def of_open(slos: Sequence[Slo], in_flight: InFlight, places: Sequence[int]) -> list[Judgement]:
+    """The judgements of requests that have not ended, up to their latest announcement."""
+    first_ns, elapsed_ns = in_flight.first_token_ns, in_flight.elapsed_ns
+    latencies = {"ttft": first_ns, "tpot": (elapsed_ns - first_ns) / in_flight.later_tokens, "e2e": elapsed_ns}
+    judged = [(slo, in_flight.selected(slo), [*in_flight.missed(slo.thresholds).values()]) for slo in slos]
+    found = []
+    for i in places:
+        own = {name: float(values[i]) for name, values in latencies.items()}
+        is_lost = bool(in_flight.is_lost[i])
+        by_slo = []
+        for slo, chosen, past in judged:
+            if chosen[i]:
+                misses = _misses(slo, [bool(flags[i]) for flags in past], own)
+                by_slo.append(SloVerdict(slo=slo.name, verdict=_of_open(is_lost or bool(misses)), missed=misses))
+        bad = is_lost or any(one.verdict == "bad" for one in by_slo)
+        found.append(Judgement(_of_open(bad), by_slo))
+    return found
+
+
+def _of_open(bad: bool) -> Verdict:
+    return "bad" if bad else "pending"
+
+
+def _misses(slo: Slo, flags: Sequence[int | bool], latencies: Mapping[str, float]) -> list[Miss]:
+    given = slo.thresholds.given()
+    return [
+        Miss(
+            threshold=name,  # type: ignore[arg-type]  # a field of Thresholds
+            limit_s=given[name] / 1e9,
+            value_s=latencies[name] / 1e9,
+            over_s=(latencies[name] - given[name]) / 1e9,
+        )
+        for name, flag in zip(given, flags, strict=True)
+        if flag
+    ]

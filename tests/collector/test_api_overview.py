@@ -1,0 +1,85 @@
+"""The overview is the other endpoints' answers of one moment."""
+
+import gzip
+
+import pytest
+
+from collector.api.overview import step_s
+from collector.sql.queries import Queries
+from tests.collector.rows import NOW, SECOND
+
+OF_PROCESSES = ("running", "waiting", "kv_usage", "kv_evictions")
+OF_REQUESTS = ("ttft", "tpot", "e2e", "requests", "goodput", "attainment")
+
+
+@pytest.fixture
+def busy(rows):
+    rows.requests(
+        [
+            {"ended": NOW - n * 30 * SECOND - 1, "slo_class": "chat", "tenant": f"t{n % 2}", "e2e": (n + 1) * SECOND}
+            for n in range(25)
+        ]
+    )
+    rows.open(start=NOW - 9 * SECOND, seen=NOW - SECOND, slo_class="chat")
+    rows.step(start=NOW - 9 * SECOND, running=3, waiting=2, kv_blocks_used=3, kv_blocks_total=4)
+    rows.kv_event(start=NOW - 60 * SECOND)
+    rows.cold_start(start=NOW - 100 * SECOND, duration=30 * SECOND)
+
+
+@pytest.mark.parametrize("filters", [{}, {"tenant": "t1", "slo": "chat"}])
+def test_it_has_the_other_endpoints_answers(api, busy, filters):
+    found = api("overview", **filters)
+    labels = {name: value for name, value in filters.items() if name != "slo"}
+    for name in ("summary", "incidents", "kv", "cold_starts"):
+        assert found[name] == api(name, **labels), name
+    assert found["slos"] == api("slos")
+    assert found["engines"] == api("engines", start="-30d")
+    for metric in (*OF_REQUESTS, *OF_PROCESSES):
+        assert found["timeseries"][metric] == api("timeseries", metric=metric, step="10s", **filters), metric
+    assert found["timeseries"].keys() == {*OF_REQUESTS, *OF_PROCESSES}
+
+
+def test_the_steps_follow_the_window_unless_one_is_given(api, busy):
+    assert api("overview", start="-1h")["timeseries"]["ttft"]["step_s"] == 60.0
+    assert api("overview", step="7s")["timeseries"]["ttft"]["step_s"] == 7.0
+    assert [step_s(seconds) for seconds in (1, 900, 901, 3600, 86_400, 2_592_000)] == [1, 10, 15, 60, 1800, 43_200]
+    assert all(seconds / step_s(seconds) <= 90 for seconds in range(1, 90 * 86_400, 9_973))
+
+
+def test_it_asks_the_store_each_question_once(api, busy, monkeypatch):
+    asked = []
+    result = Queries._result
+
+    def counted(self, query, fragments, parameters):
+        asked.append((query, repr(fragments), repr(parameters)))
+        return result(self, query, fragments, parameters)
+
+    monkeypatch.setattr(Queries, "_result", counted)
+    api("overview", tenant="t1")
+    assert len(asked) == len(set(asked))
+    assert {"in_flight", "vantages", "timeseries_steps"} <= {name for name, *_ in asked}
+
+
+def test_another_request_is_asked_anew_and_has_its_own_clock(api, rows, clock):
+    before = api("overview")["summary"]
+    rows.request()
+    clock.advance(5 * SECOND)
+    after = api("overview")["summary"]
+    assert (before["requests"]["total"], after["requests"]["total"]) == (0, 1)
+    assert before["window"]["end"] != after["window"]["end"]
+
+
+def test_large_answers_are_compressed_for_those_who_accept_it(api, busy):
+    path = "/api/v1/overview"
+    packed = api.client.get(path, headers={"accept-encoding": "gzip"})
+    plain = api.client.get(path, headers={"accept-encoding": "identity"})
+    assert packed.headers["content-encoding"] == "gzip"
+    assert "content-encoding" not in plain.headers
+    assert packed.json() == plain.json()
+    assert len(gzip.compress(plain.content, 3)) < len(plain.content) / 3
+    assert "content-encoding" not in api.client.get("/healthz", headers={"accept-encoding": "gzip"}).headers
+
+
+@pytest.mark.parametrize(("params", "status"), [({"slo": "nobody"}, 404), ({"step": "1ms"}, 400), ({"end": "0"}, 400)])
+def test_what_one_part_refuses_the_overview_refuses(api, params, status):
+    assert api.client.get("/api/v1/overview", params=params).status_code == status

@@ -1,0 +1,168 @@
+"""Each request has the verdicts by which the SLOs count it."""
+
+import pytest
+
+from tests.collector.rows import NOW, SECOND
+
+MS = 1_000_000
+SLOS = """
+slos:
+  - name: chat
+    objective: "0.95"
+    window: 7d
+    select: {slo_class: [chat]}
+    thresholds: {ttft: 500ms, tpot: 100ms}
+    errors: {exclude: [invalid_request]}
+  - name: clients
+    objective: "0.95"
+    window: 7d
+    select: {vantage: [client]}
+    thresholds: {e2e: 700ms}
+  - name: all
+    objective: "0.9"
+    window: 7d
+    thresholds: {ttft: 333333ns, e2e: 2s}
+"""
+VERDICTS = ("good", "bad", "undetermined", "excused", "pending")
+
+
+@pytest.fixture
+def slos_file(tmp_path):
+    path = tmp_path / "slos.yaml"
+    path.write_text(SLOS)
+    return path
+
+
+@pytest.fixture
+def mixed(rows):
+    """Requests of every outcome, some of them seen by a client too, and some that have not ended."""
+    rows.requests(
+        [
+            {
+                "ended": NOW - n * SECOND - 1,
+                "e2e": (500 + 400 * (n % 5)) * MS,
+                "slo_class": "chat" if n % 3 else "",
+                "vantage": "client" if n % 7 == 0 else "server",
+                "status": ("ok", "ok", "ok", "error", "cancelled")[n % 5],
+                "error_type": "" if n % 5 != 3 else "invalid_request" if n % 2 else "oom",
+                "ttft_ns": (None, 333_334, 333_333, 600 * MS)[n % 4],
+                "tpot_ns": (None, 20.5 * MS, 120.0 * MS)[n % 3],
+                "output_tokens": (None, 10, 10, 0)[n % 4],
+            }
+            for n in range(120)
+        ]
+    )
+    for n in range(4):  # a request that its client and its server report
+        rows.requests([{"request_id": f"twin-{n}", "vantage": v, "e2e": SECOND} for v in ("client", "server")])
+    for n in range(3):
+        rows.open(start=NOW - n * SECOND, seen=NOW, slo_class="chat", request_id=f"open-{n}")
+        rows.open(start=NOW - 500 * SECOND - n, seen=NOW - 400 * SECOND, slo_class="chat" if n else "")
+
+
+def total(api, **params):
+    return api("requests", start="-7d", limit=1, **params)["total"]
+
+
+@pytest.mark.parametrize("slo", ["chat", "clients", "all"])
+def test_verdicts_add_up_to_the_counts_of_the_slo(api, mixed, slo):
+    counts = api(f"slos/{slo}")["requests"]
+    ended = {verdict: total(api, slo=slo, verdict=verdict) for verdict in VERDICTS}
+    judged_bad = (
+        ended["bad"] + total(api, slo=slo, verdict="bad", status="in_flight") + total(api, slo=slo, status="lost")
+    )
+    assert {name: ended[name] for name in ("good", "undetermined", "excused")} == {
+        name: counts[name] for name in ("good", "undetermined", "excused")
+    }
+    assert sum(ended.values()) == counts["total"] == total(api, slo=slo)
+    assert ended["pending"] == 0
+    judged = counts["total"] - counts["excused"] - counts["undetermined"] + counts["in_flight_violations"]
+    assert judged_bad == judged + counts["lost"] - counts["good"]
+    assert total(api, slo=slo, status="in_flight") == counts["in_flight"]
+    assert slo != "chat" or min(ended["good"], ended["bad"], ended["undetermined"], ended["excused"], judged_bad) > 0
+
+
+def test_verdicts_of_all_slos_together_add_up_to_the_summary(api, mixed):
+    counts = api("summary", start="-7d")["requests"]
+    found = {verdict: total(api, verdict=verdict) for verdict in VERDICTS}
+    assert {name: found[name] for name in ("good", "undetermined", "excused")} == {
+        name: counts[name] for name in ("good", "undetermined", "excused")
+    }
+    assert sum(found.values()) == counts["total"] == total(api)
+    assert total(api, verdict="bad", status="in_flight") == counts["in_flight_violations"]
+    assert total(api, status="lost") == total(api, status="lost", verdict="bad") == counts["lost"] == 3
+    assert total(api, status="in_flight", verdict="pending") == counts["in_flight"] - counts["in_flight_violations"]
+
+
+@pytest.mark.parametrize("status", [None, "in_flight", "lost"])
+def test_a_rows_verdicts_are_those_that_the_filters_select_by(api, mixed, status):
+    of_status = {} if status is None else {"status": status}
+    everything = api("requests", start="-7d", limit=1000, vantage=["client", "server"], **of_status)["requests"]
+    assert len(everything) == {None: 128, "in_flight": 3, "lost": 3}[status]
+    for verdict in VERDICTS:
+        for slo in ("chat", "clients", "all"):
+            params = {"start": "-7d", "limit": 1000, "slo": slo, "verdict": verdict, **of_status}
+            expected = [
+                row["span_id"] + row["trace_id"]
+                for row in everything
+                if any(found["slo"] == slo and found["verdict"] == verdict for found in row["verdicts"])
+            ]
+            picked = api("requests", **params)["requests"]
+            assert [row["span_id"] + row["trace_id"] for row in picked] == expected, (slo, verdict)
+        together = api("requests", start="-7d", limit=1000, vantage=["client", "server"], verdict=verdict, **of_status)
+        assert [r["trace_id"] for r in together["requests"]] == [
+            r["trace_id"] for r in everything if r["verdict"] == verdict
+        ]
+
+
+def test_a_missed_threshold_says_by_how_much(api, rows):
+    made = rows.request(slo_class="chat", e2e=3 * SECOND, ttft_ns=750 * MS, tpot_ns=50.0 * MS)
+    found = api(f"requests/{made['trace_id']}")["request"]
+    assert found["verdict"] == "bad"
+    assert found["verdicts"] == [
+        {"slo": "chat", "verdict": "bad",
+         "missed": [{"threshold": "ttft", "limit_s": 0.5, "value_s": 0.75, "over_s": 0.25}]},
+        {"slo": "all", "verdict": "bad", "missed": [
+            {"threshold": "ttft", "limit_s": 333333e-9, "value_s": 0.75, "over_s": pytest.approx(0.749666667)},
+            {"threshold": "e2e", "limit_s": 2.0, "value_s": 3.0, "over_s": 1.0}]},
+    ]  # fmt: skip
+    assert api("requests")["requests"] == [found]
+
+
+def test_the_wait_of_one_who_left_before_the_first_token_is_its_ttft(api, rows):
+    rows.request(slo_class="chat", e2e=SECOND, status="cancelled", output_tokens=0)
+    (row,) = api("requests", slo="chat")["requests"]
+    (found,) = (one for one in row["verdicts"] if one["slo"] == "chat")
+    assert (found["verdict"], found["missed"][0]["value_s"]) == ("bad", 1.0)
+
+
+def test_a_request_in_flight_is_bad_as_soon_as_it_is_late(api, rows):
+    late = rows.open(start=NOW - 4 * SECOND, seen=NOW - SECOND, slo_class="chat", request_id="late")
+    fresh = rows.open(start=NOW - 100, seen=NOW - 50, request_id="fresh")
+    gone = rows.open(start=NOW - 90 * SECOND, seen=NOW - 80 * SECOND, slo_class="chat", ttft_ns=MS)
+    listed = api("requests", status="in_flight")
+    assert [(row["request_id"], row["verdict"], row["status"]) for row in listed["requests"]] == [
+        ("late", "bad", "in_flight"),
+        ("fresh", "pending", "in_flight"),
+    ]
+    assert api("requests", status="in_flight", request_id="fresh")["total"] == 1
+    assert listed["requests"][0]["input_tokens"] == 5
+    assert listed["requests"][0]["verdicts"][0]["missed"] == [
+        {"threshold": "ttft", "limit_s": 0.5, "value_s": 3.0, "over_s": 2.5}
+    ]
+    (lost,) = api("requests", status="lost")["requests"]
+    assert (lost["trace_id"], lost["status"], lost["verdict"]) == (gone["trace_id"], "lost", "bad")
+    assert lost["verdicts"][0] == {"slo": "chat", "verdict": "bad", "missed": []}
+    for made, row in ((late, listed["requests"][0]), (fresh, listed["requests"][1]), (gone, lost)):
+        assert api(f"requests/{made['trace_id']}")["request"] == row
+
+
+def test_open_requests_come_in_pages_oldest_first(api, rows):
+    for n in range(5):
+        rows.open(start=NOW - (n // 2) * SECOND, seen=NOW, request_id=str(n))
+    everything = api("requests", status="in_flight")["requests"]
+    assert sorted(row["start"] for row in everything) == [row["start"] for row in everything]
+    first = api("requests", status="in_flight", limit=2)
+    second = api("requests", status="in_flight", limit=2, cursor=first["next"])
+    third = api("requests", status="in_flight", limit=2, cursor=second["next"])
+    assert [*first["requests"], *second["requests"], *third["requests"]] == everything
+    assert (first["total"], third["next"]) == (5, None)
