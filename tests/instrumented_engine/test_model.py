@@ -130,6 +130,26 @@ def test_folders_without_what_they_need(tmp_path):
         HfFolder(tmp_path)
 
 
+def test_arrays_of_a_gguf_file_are_stepped_over(tmp_path):
+    path = tmp_path / "model.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_array("words", ["a", "lighthouse", ""])
+    writer.add_array("kinds", [3, 1, 4])
+    writer.add_array("scores", [0.5])
+    writer.add_uint32("tokenizer.ggml.eot_token_id", 7)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    assert GgufFile(path).eos_ids == (7,)
+    whole = path.read_bytes()
+    length = whole.index(b"lighthouse") - 8
+    for broken in (whole[: length + 12], whole[: length + 4], whole[:length] + b"\xff" * 8 + whole[length + 8 :]):
+        path.write_bytes(broken)
+        with pytest.raises(ModelError, match="is not a readable GGUF file"):
+            GgufFile(path)
+
+
 def test_files_that_are_refused(tmp_path):
     path = tmp_path / "model.gguf"
     path.write_bytes(b"GGUF but not really")
