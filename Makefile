@@ -10,6 +10,8 @@ BENCH_FLAGS ?=
 FUZZ_FLAGS ?= --count 2000
 # Each file of tests runs in one worker. Many tests wait for processes, so there is one worker more than cores.
 TEST_WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# Tests start many processes of ours; each would compile our modules again.
+unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 SYSTEM_PACKAGES := prometheus prometheus-alertmanager chromium docker-compose openssl
 
@@ -25,13 +27,31 @@ help:  ## show this help
 
 setup: $(VENV)/.installed  ## create .venv with everything, pinned by constraints.txt
 
+# On Linux, pip's default index serves torch with CUDA. TORCH_INDEX_URL names an index with another build.
+TORCH_INDEX_URL ?=
+PARTS := cli,engine,collector,dashboard
+GPU := $(shell command -v nvidia-smi)
+
+# $(call install,what and how large,arguments of pip): says what comes, then how long it took.
+define install
+	@echo "installing $(1)"; began=$$(date +%s); \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt $(2) \
+		&& echo "  done in $$(( $$(date +%s) - began )) s; $(VENV) has $$(du -sm $(VENV) | cut -f1) MB"
+endef
+
 # torch first and by pip itself, so that a locally provided wheel or a configured index is honoured.
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.demo: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "tokentrail needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V). Try: make PYTHON=python3.12 …" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@$(PYTHON) -m venv $(VENV)
+	@[ -n "$(GPU)$(TORCH_INDEX_URL)" ] || echo "no NVIDIA GPU here: pytorch.org/get-started names an index of CPU builds," \
+		"and make TORCH_INDEX_URL=… leaves the several GB of CUDA out"
+	$(call install,PyTorch: 0.9 GB for CPUs; several GB with CUDA,$(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) torch)
+	$(call install,engine + collector + dashboard: 1.3 GB,--editable '.[$(PARTS)]')
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.demo
+	$(call install,test and lint tools: 0.5 GB,--editable '.[dev]')
 	@touch $@
 
 # What the tests run against; without root, the tests that need a missing one say so.
@@ -45,14 +65,14 @@ system:  ## install the system packages that the tests use (apt, as root)
 		echo "not installed:$$missing (as root: apt-get install$$missing); tests that need them are skipped" >&2; \
 	fi
 
-demo: setup  ## run everything on this machine: engine, load, collector, dashboard, alerts
+demo: $(VENV)/.demo  ## run everything on this machine: engine, load, collector, dashboard, alerts
 	@$(BIN)/tokentrail demo $(if $(DEMO_SECONDS),--seconds $(DEMO_SECONDS))
 
 test: setup system  ## lint, type-check and run all tests
 	@$(MAKE) --no-print-directory lint
 	$(PYTEST) $(PYTEST_ARGS)
 
-test-fast: setup  ## run the tests that start no process, browser or real model
+test-fast: setup  ## run the tests that start no process, store, browser or real model
 	$(PYTEST) -m 'not slow' $(PYTEST_ARGS)
 
 # A real vLLM for CPUs in an environment of its own (3.5 GB), beside its requirements without the ones for images and sound.

@@ -19,7 +19,7 @@ from collector.status import IngestStatus
 from tests.collector.rows import SECOND, Rows
 from tests.support.stores import open_new_store
 
-DEADLINE_S = 60
+DEADLINE_S = 120
 SLOS = 'slos: [{name: chat, objective: "0.95", window: 30d, thresholds: {ttft: 500ms}}]'
 
 
@@ -75,7 +75,7 @@ def prometheus(served, tmp_path):
         )  # fmt: skip
     yield httpx.Client(base_url=f"http://127.0.0.1:{port}/api/v1", trust_env=False)
     process.terminate()
-    process.wait(20)
+    process.wait(120)
 
 
 def eventually(ask, wanted):

@@ -59,7 +59,7 @@ class Load(threading.Thread):
         return [trace for trace, at in self.acknowledged_ns.items() if at < until_ns]
 
     def run(self):
-        http = httpx.Client(timeout=30)
+        http = httpx.Client(timeout=120)
         for trace in itertools.count(1):
             if self.enough.wait(0.005):
                 return
@@ -114,7 +114,7 @@ def test_a_backup_under_load_restored_gives_the_same_answers(tmp_path):
     during = len(load.acknowledged_ns)
     collector.wait_until(lambda: len(load.acknowledged_ns) > during + 20)
     load.enough.set()
-    load.join(30)
+    load.join(120)
     assert made.exit_code == 0, made.output
     assert not (tmp_path / "data" / "store" / "shadow" / "tokentrail").exists()
     manifest = verify(tmp_path / "b.tar")

@@ -113,10 +113,10 @@ def test_records_by_http_json_and_grpc_become_rows_once(tmp_path):
         assert httpx.post(url, json=document).json() == {}
         with grpc.insecure_channel(service.listeners["otlp-grpc"].removeprefix("http://")) as channel:
             export = channel.unary_unary(f"/{LOGS.grpc_service}/Export")
-            answer = ExportLogsServiceResponse.FromString(export(dynamo(3).SerializeToString(), timeout=20))
+            answer = ExportLogsServiceResponse.FromString(export(dynamo(3).SerializeToString(), timeout=120))
             assert answer == ExportLogsServiceResponse()
         sql = "SELECT input_tokens, output_tokens, ttft_ns, e2e_ns FROM requests ORDER BY input_tokens"
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while len(found := service.store.query(sql).result_rows) < 3 and time.monotonic() < deadline:
             time.sleep(0.1)
         assert found == [(n, 3, 20_500_000, 100_250_000) for n in (1, 2, 3)]

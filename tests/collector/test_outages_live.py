@@ -67,7 +67,7 @@ def test_a_writer_that_stands_still_makes_no_lost_requests(tmp_path):
         def stored():
             return service.status.snapshot().wal_segments_pending == 0
 
-        def wait(condition, timeout_s=30.0):
+        def wait(condition, timeout_s=120.0):
             deadline = time.monotonic() + timeout_s
             while not condition():
                 assert time.monotonic() < deadline

@@ -98,7 +98,7 @@ def test_killed_again_and_again_under_load_every_acknowledged_token_is_there_exa
         collector.start()
     for client in clients:
         client.enough.set()
-        client.join(60)
+        client.join(120)
     assert collector.stop() == 0
     acknowledged = set().union(*(client.acknowledged for client in clients))
     assert len(acknowledged) > 6

@@ -89,7 +89,7 @@ def test_over_grpc(refusing, error):
             grpc.insecure_channel(server.url.removeprefix("http://")) as channel,
             pytest.raises(grpc.RpcError) as refused,
         ):
-            channel.unary_unary(f"/{TRACES.grpc_service}/Export")(b"\n", timeout=20, wait_for_ready=True)
+            channel.unary_unary(f"/{TRACES.grpc_service}/Export")(b"\n", timeout=120, wait_for_ready=True)
     finally:
         server.stop(1.0)
     assert (refused.value.code(), refused.value.details()) == (code, "why")

@@ -1,14 +1,18 @@
 """A ClickHouse server as the store: the same code over HTTP, and the server going away."""
 
+import shutil
+
 import pytest
 
 from tests.support.clickhouse_server import Server
 from tests.support.collector import Collector
 from tests.support.otlp import token_body
+from tests.support.stores import new_store
 
 
 @pytest.fixture
 def server(tmp_path):
+    new_store(tmp_path / "db")
     server = Server(tmp_path)
     server.start()
     yield server
@@ -53,6 +57,7 @@ def test_what_a_lost_server_did_not_get_waits_for_the_next_start(server, tmp_pat
 
 def test_a_collector_that_starts_while_the_server_is_away_accepts_and_stores_later(server, tmp_path):
     server.kill()
+    shutil.rmtree(tmp_path / "db")
     collector = Collector(tmp_path / "data", store=f"{server.url}/default").start(ready=False)
     assert collector.post(token_body(trace=1)).status_code == 200
     ready, summary, metrics = (collector.get(path) for path in ("/readyz", "/api/v1/summary", "/metrics"))

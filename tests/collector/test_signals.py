@@ -108,7 +108,7 @@ class Running:
         defaults = {"otlp_http": free, "otlp_grpc": free, "api": free, "segment_age_s": 0.05, "drain_timeout_s": 20.0}
         self.data_dir = data_dir
         self.service = Service(Settings(data_dir=data_dir, **(defaults | settings)), signals)
-        self.http = httpx.Client(trust_env=False, timeout=20)
+        self.http = httpx.Client(trust_env=False, timeout=120)
 
     def start(self):
         self.service.start()
@@ -141,7 +141,7 @@ def run(tmp_path, metrics):
         running.service.stop()
 
 
-def eventually(read, wanted, timeout_s=30.0):
+def eventually(read, wanted, timeout_s=120.0):
     deadline = time.monotonic() + timeout_s
     while (found := read()) != wanted:
         assert time.monotonic() < deadline, found
@@ -154,7 +154,7 @@ def test_a_second_signal_goes_beside_traces_from_both_receivers_to_its_own_rows(
     assert running.post("/v1/traces", token_body(count=3)).status_code == 200
     with grpc.insecure_channel(running.service.listeners["otlp-grpc"].removeprefix("http://")) as channel:
         export = channel.unary_unary("/opentelemetry.proto.collector.metrics.v1.MetricsService/Export")
-        assert export(gauge("waiting", 7).SerializeToString(), timeout=20, wait_for_ready=True) == b""
+        assert export(gauge("waiting", 7).SerializeToString(), timeout=120, wait_for_ready=True) == b""
     eventually(
         lambda: running.ask("SELECT name, value FROM points ORDER BY ALL"), [("kv", 0.25), ("kv", 0.5), ("waiting", 7)]
     )

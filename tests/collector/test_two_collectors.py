@@ -9,12 +9,14 @@ import pytest
 from tests.support.clickhouse_server import Server
 from tests.support.collector import Collector
 from tests.support.otlp import Request
+from tests.support.stores import new_store
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
 def server(tmp_path):
+    new_store(tmp_path / "db")
     server = Server(tmp_path)
     server.start()
     yield server
@@ -62,14 +64,13 @@ def exactly(requests):
     return (requests, requests), (requests, 3 * requests)
 
 
-def sums(collectors, *names):
-    """The counters' sums over collectors, as of a refresh that began after this call."""
-    for collector in collectors:
-        at = metric(collector, STATE_AT)
-        for _ in range(2):  # the refresh that is under way may have read before
+def counters(collectors, *names):
+    """Each counter's values, one for each collector, as of refreshes that began after this call."""
+    for _ in range(2):  # the refresh that is under way may have read before
+        before = [(collector, metric(collector, STATE_AT)) for collector in collectors]
+        for collector, at in before:
             collector.wait_until(lambda c=collector, at=at: metric(c, STATE_AT) > at)
-            at = metric(collector, STATE_AT)
-    return [sum(metric(collector, f"tokentrail_{name}_total") for collector in collectors) for name in names]
+    return [[metric(collector, f"tokentrail_{name}_total") for collector in collectors] for name in names]
 
 
 def test_the_same_bytes_at_both_at_once_and_again_later_are_stored_once(server, collectors):
@@ -89,11 +90,12 @@ def test_the_same_bytes_at_both_at_once_and_again_later_are_stored_once(server, 
         for sent in bodies:
             assert collector.post(sent).status_code == 200
         settled(collector)
-    for collector in collectors:
-        assert sums([collector], "collector_payloads_duplicate") == [0.0], "no log knew the payloads any more"
     assert rows(server) == exactly(24)
-    assert sums(collectors, "requests") == [24.0]
-    assert sums(collectors, "collector_payloads_repeated") == [20.0 + 2 * 20.0]
+    counted = counters(collectors, "collector_payloads_duplicate", "requests", "collector_payloads_repeated")
+    duplicate, requests, repeated = counted
+    assert duplicate == [0.0, 0.0], "no log knew the payloads any more"
+    assert sum(requests) == 24.0
+    assert sum(repeated) == 20.0 + 2 * 20.0
 
     for collector in collectors:
         assert collector.stop() == 0
@@ -101,7 +103,8 @@ def test_the_same_bytes_at_both_at_once_and_again_later_are_stored_once(server, 
         assert collector.post(bodies[0]).status_code == 200
     settled(*collectors)
     assert rows(server) == exactly(24)
-    assert sums(collectors, "requests") == [24.0], "counters continue where they were"
+    (requests,) = counters(collectors, "requests")
+    assert sum(requests) == 24.0, "counters continue where they were"
 
 
 def test_a_payload_that_timed_out_at_one_collector_and_went_to_the_other_is_stored_once(server, collectors):
@@ -120,7 +123,8 @@ def test_a_payload_that_timed_out_at_one_collector_and_went_to_the_other_is_stor
     hold.unlink()
     settled(first, second)
     assert rows(server) == exactly(1)
-    assert sums(collectors, "requests", "collector_payloads_repeated") == [1.0, 1.0]
+    counted = counters(collectors, "requests", "collector_payloads_repeated")
+    assert [sum(values) for values in counted] == [1.0, 1.0]
 
 
 def claims(server):
@@ -142,4 +146,4 @@ def test_a_collector_killed_between_claim_and_insert_stores_what_it_claimed_when
     first.wait_until(lambda: rows(server) == exactly(1))
     settled(first)
     assert claims(server) == 2
-    assert sums([second], "requests", "collector_payloads_repeated") == [0.0, 1.0]
+    assert counters([second], "requests", "collector_payloads_repeated") == [[0.0], [1.0]]

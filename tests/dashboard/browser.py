@@ -33,7 +33,7 @@ def streamlit(api_url: str, folder: Path, *, app: Path = APP) -> Iterator[str]:
     environment = {"TOKENTRAIL_API_URL": api_url}
     child = Child("dashboard", [*command, "--server.port", str(port)], folder / "streamlit.log", environment)
     try:
-        child.wait_ready(f"http://127.0.0.1:{port}/_stcore/health", timeout_s=60)
+        child.wait_ready(f"http://127.0.0.1:{port}/_stcore/health", timeout_s=300)
         yield f"http://127.0.0.1:{port}"
     finally:
         child.stop()

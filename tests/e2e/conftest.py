@@ -10,16 +10,25 @@ from tokentrail.cli.stack import Stack
 MODEL = "smollm2-135m-instruct"
 
 
-@pytest.fixture
-def stack(tmp_path):
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory):
+    home = tmp_path_factory.mktemp("e2e")
     addresses = {name: f"{HOST}:{free_port(0)}" for name in PORTS}  # the preferred ports belong to test_demo.py
-    stack = Stack(home=tmp_path, slos=parts.folder() / "alerts" / "slos.yaml", addresses=addresses)
-    stack.collector(tmp_path / "data")
+    stack = Stack(home=home, slos=parts.folder() / "alerts" / "slos.yaml", addresses=addresses)
+    stack.collector(home / "data")
     yield stack
-    assert stack.stop() == [], f"did not stop cleanly, see {tmp_path / 'logs'}"
+    assert stack.stop() == [], f"did not stop cleanly, see {home / 'logs'}"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
+def engine(stack):
+    """URL of an engine whose KV cache holds 768 tokens, and which refuses requests that could be longer than 640."""
+    return stack.engine(
+        "--model", MODEL, "--kv-blocks", "48", "--block-size", "16", "--max-seqs", "8", "--max-model-len", "640"
+    )
+
+
+@pytest.fixture(scope="module")
 def api(stack):
     api = Api(stack.urls["API"])
     yield api

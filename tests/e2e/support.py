@@ -3,7 +3,7 @@
 import time
 
 
-def settled(api, request_ids, *, since, timeout_s=30.0):
+def settled(api, request_ids, *, since, timeout_s=120.0):
     """All request rows since `since`, once the given ids are among them. The assertion names the missing ids."""
     deadline = time.monotonic() + timeout_s
     while True:

@@ -32,14 +32,13 @@ def good_by_brute_force(seen, thresholds):
 
 
 @pytest.fixture
-def driven(stack, api):
+def driven(engine, api):
     """An engine with a small KV cache under a mixed load, one request cancelled by its client."""
-    url = stack.engine("--model", MODEL, "--kv-blocks", "48", "--block-size", "16", "--max-seqs", "8")
     began = time.time()
     plan = sorted(
         [
-            *poisson({CHAT: 0.8, COMPLETION: 0.8}, seconds=12, seed=3),
-            *burst(LONG_GENERATION, count=6, at_s=4.0, seed=4),
+            *poisson({CHAT: 0.8, COMPLETION: 0.8}, seconds=6, seed=3),
+            *burst(LONG_GENERATION, count=6, at_s=2.0, seed=4),
         ],
         key=lambda r: r.at_s,
     )
@@ -49,7 +48,7 @@ def driven(stack, api):
     async def send(client, model, planned):
         return await observe(client, model, planned, cancel_after=5 if planned is impatient else None)
 
-    asyncio.run(run(url, MODEL, plan, on_observation=seen.append, send=send))
+    asyncio.run(run(engine, MODEL, plan, on_observation=seen.append, send=send))
     rows = settled(api, {o.request_id for o in seen if o.request_id}, since=began)
     return began, seen, rows
 
@@ -105,23 +104,24 @@ def test_the_collector_and_the_client_tell_the_same_story(driven, api):
         assert answer["attainment"] == pytest.approx(answer["requests"]["good"] / len(ok))
 
 
-def test_kill_minus_nine_of_the_collector_loses_and_repeats_nothing(stack, api, tmp_path):
-    url = stack.engine("--model", MODEL, "--kv-blocks", "128", "--block-size", "16", "--max-seqs", "8")
+def test_kill_minus_nine_of_the_collector_loses_and_repeats_nothing(stack, engine, api):
     began = time.time()
-    plan = list(poisson({CHAT: 1.0}, seconds=12, seed=5))
+    plan = list(poisson({CHAT: 1.0}, seconds=9, seed=5))
     seen = []
     before = stack.urls
 
     async def load_and_crash():
-        load = asyncio.create_task(run(url, MODEL, plan, on_observation=seen.append))
-        await asyncio.sleep(6)
+        load = asyncio.create_task(run(engine, MODEL, plan, on_observation=seen.append))
+        while len(seen) < 2:
+            assert not load.done()
+            await asyncio.sleep(0.1)
         await asyncio.to_thread(stack.running.pop("collector").kill)
-        await asyncio.sleep(2)
+        await asyncio.sleep(1)
         await asyncio.to_thread(restart)
         await load
 
     def restart():
-        stack.collector(tmp_path / "data")
+        stack.collector(stack.home / "data")
         assert stack.urls == before  # the engine still exports to the same address
 
     asyncio.run(load_and_crash())
@@ -135,12 +135,11 @@ def test_kill_minus_nine_of_the_collector_loses_and_repeats_nothing(stack, api, 
         assert [t["index"] for t in tokens] == list(range(row["output_tokens"]))
 
 
-def test_an_error_is_a_request_too(stack, api):
-    url = stack.engine("--model", MODEL, "--max-model-len", "256")
+def test_an_error_is_a_request_too(engine, api):
     began = time.time()
-    client = openai.OpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0)
+    client = openai.OpenAI(base_url=f"{engine}/v1", api_key="unused", max_retries=0)
     with pytest.raises(openai.BadRequestError) as refused:
-        client.completions.create(model=MODEL, prompt="word " * 400, max_tokens=5)
+        client.completions.create(model=MODEL, prompt="word " * 700, max_tokens=5)
     assert refused.value.code == "context_length_exceeded"
     answer = client.completions.create(model=MODEL, prompt="The capital of France is", max_tokens=5, temperature=0)
     assert "Paris" in answer.choices[0].text

@@ -55,7 +55,7 @@ def api(stack):
 
 def details(api, count, **filters):
     """The trails of the `count` requests with these filters, once they have arrived."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while len(rows := api.requests(**filters)) < count:
         assert time.monotonic() < deadline, f"{len(rows)} of {count} requests arrived"
         time.sleep(0.2)

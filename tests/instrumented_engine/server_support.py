@@ -33,7 +33,7 @@ class Served:
     def engine(self):
         return self.service.loaded.engine
 
-    def until(self, condition, timeout_s=20):
+    def until(self, condition, timeout_s=120):
         """Wait for something that another thread does."""
         deadline = time.monotonic() + timeout_s
         while not condition():
@@ -58,7 +58,7 @@ def served(load, **settings):
         yield Served(service, trail, f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}")
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(120)
         service.close()
         assert not thread.is_alive()
 

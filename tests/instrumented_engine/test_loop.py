@@ -16,6 +16,6 @@ def test_stopping_does_not_wait_for_a_model_that_loads():
 
     loop = EngineLoop(load, deliver=lambda _: None, on_ready=lambda _: None)
     loop.start()
-    assert loading.wait(20)
+    assert loading.wait(120)
     assert not loop.close(timeout_s=3600)
     stopped.set()

@@ -16,7 +16,7 @@ class Server:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.port = probe.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self.http = httpx.Client(timeout=30)
+        self.http = httpx.Client(timeout=120)
 
     def start(self):
         command = [sys.executable, str(self._script), str(self.folder / "db"), str(self.port)]

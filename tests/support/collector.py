@@ -23,7 +23,7 @@ class Collector:
         self._arguments = ["--data-dir", str(data_dir), "--store", store, "--segment-age-s", "0.1", *arguments]
         self.process = None
         self.urls = {}
-        self.http = httpx.Client(timeout=30)
+        self.http = httpx.Client(timeout=120)
 
     def start(self, *, ready=True):
         if self._embedded and not (self.data_dir / "store").exists():

@@ -70,7 +70,7 @@ def test_what_waits_and_what_is_being_built_is_accepted(trail):
 def test_a_flush_ends_in_time_though_the_build_does_not(stuck):
     stuck.step(0, T0, T0, [])
     assert stuck.flush(0.01) is False
-    assert stuck.entered.wait(20)
+    assert stuck.entered.wait(120)
     assert (stuck.stats.accepted, stuck.stats.pending) == (1, 1)
     stuck.go.set()
     assert stuck.flush(20)
@@ -201,7 +201,7 @@ def test_a_trail_that_is_shut_down_can_be_freed():
     trail.shutdown()
     threads = [thread for thread in threading.enumerate() if thread.name.startswith("tokentrail")]
     for thread in threads:
-        thread.join(20)
+        thread.join(120)
     freed = weakref.ref(trail)
     del trail
     gc.collect()

@@ -44,8 +44,8 @@ def test_every_port_asks_for_a_key_and_a_new_one_counts_without_a_restart(tmp_pa
         with grpc.insecure_channel(collector.urls["otlp-grpc"].removeprefix("http://")) as channel:
             call = channel.unary_unary(f"/{TRACES.grpc_service}/Export")
             with pytest.raises(grpc.RpcError, match="asks for a key"):
-                call(token_body(), timeout=20)
-            assert call(token_body(), timeout=20, metadata=[*sender.items()]) == b""
+                call(token_body(), timeout=120)
+            assert call(token_body(), timeout=120, metadata=[*sender.items()]) == b""
     assert '"event": "denied"' in (data / "audit.jsonl").read_text()
 
 
@@ -119,13 +119,13 @@ def test_tls_on_all_ports(tmp_path):
     command += ["-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
     subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True, timeout=60)
     collector = Collector(tmp_path / "data", "--tls-cert", str(certificate), "--tls-key", str(key))
-    collector.http = httpx.Client(timeout=30, verify=str(certificate))
+    collector.http = httpx.Client(timeout=120, verify=str(certificate))
     with collector:
         assert {url.partition(":")[0] for url in collector.urls.values()} == {"https"}
         assert collector.post(token_body()).status_code == 200
         credentials = grpc.ssl_channel_credentials(certificate.read_bytes())
         with grpc.secure_channel(collector.urls["otlp-grpc"].removeprefix("https://"), credentials) as channel:
-            assert channel.unary_unary(f"/{TRACES.grpc_service}/Export")(token_body(), timeout=20) == b""
+            assert channel.unary_unary(f"/{TRACES.grpc_service}/Export")(token_body(), timeout=120) == b""
         plain = collector.urls["otlp-http"].replace("https", "http")
         with pytest.raises(httpx.HTTPError):
             httpx.post(plain + "/v1/traces", content=token_body(), headers=PROTOBUF)

@@ -130,7 +130,7 @@ def test_writers_wait_for_each_other(path):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(120)
     assert {key.tenant for key in read_keys(path)} == {f"t{n}" for n in range(20)}
 
 

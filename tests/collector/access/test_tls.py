@@ -157,7 +157,7 @@ class TestGrpc:
                 contents = {name: file.read_bytes() for name, file in files.items()}
                 address = server.url.removeprefix("https://")
                 with grpc.secure_channel(address, grpc.ssl_channel_credentials(**contents)) as channel:
-                    return channel.unary_unary(f"/{TRACES.grpc_service}/Export")(token_body(), timeout=5)
+                    return channel.unary_unary(f"/{TRACES.grpc_service}/Export")(token_body(), timeout=120)
 
             return export
 

@@ -32,7 +32,7 @@ def replayed(tmp_path_factory):
     with grpc.insecure_channel(collector.urls["otlp-grpc"].removeprefix("http://")) as channel:
         export = channel.unary_unary(f"/{TRACES.grpc_service}/Export")
         for body in bodies("vllm-0.32"):
-            assert export(body, compression=grpc.Compression.Gzip, timeout=20) == b""
+            assert export(body, compression=grpc.Compression.Gzip, timeout=120) == b""
     for run in ("vllm-0.32-kv-pressure", "vllm-0.32-failed-start"):
         for body in bodies(run):
             assert collector.post(body).status_code == 200

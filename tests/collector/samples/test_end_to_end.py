@@ -16,7 +16,7 @@ PROTOBUF = {"content-type": "application/x-protobuf"}
 RECORDING = "vllm-0.32-kv-pressure"
 
 
-def eventually(read, check, timeout_s=60):
+def eventually(read, check, timeout_s=120):
     deadline = time.monotonic() + timeout_s
     while not check(found := read()):
         assert time.monotonic() < deadline, found
@@ -54,7 +54,7 @@ def collector(tmp_path_factory, engine):
 
 @pytest.fixture(scope="module")
 def api(collector):
-    client = httpx.Client(base_url=collector.listeners["api"], timeout=30, trust_env=False)
+    client = httpx.Client(base_url=collector.listeners["api"], timeout=120, trust_env=False)
 
     def get(path, **params):
         answer = client.get(f"/api/v1/{path}", params=params)
@@ -107,7 +107,7 @@ def test_metrics_that_dynamo_sends_over_grpc_and_http_are_shown(collector, api):
     bodies = [(DATA / "dynamo-1.6.1-kv-pressure" / "metrics" / f"{name}.bin").read_bytes() for name in ("0002", "0005")]
     with grpc.insecure_channel(collector.listeners["otlp-grpc"].removeprefix("http://")) as channel:
         export = channel.unary_unary(f"/{METRICS.grpc_service}/Export")
-        assert export(bodies[0], timeout=20, wait_for_ready=True) == b""
+        assert export(bodies[0], timeout=120, wait_for_ready=True) == b""
     url = collector.listeners["otlp-http"] + METRICS.http_path
     answer = httpx.post(url, content=bodies[1], headers=PROTOBUF)
     assert (answer.status_code, answer.content) == (200, b"")

@@ -94,7 +94,7 @@ def scrape(log):
         assert scraper.stop(10)
 
 
-def eventually(check, timeout_s=20):
+def eventually(check, timeout_s=120):
     deadline = time.monotonic() + timeout_s
     while not check():
         assert time.monotonic() < deadline

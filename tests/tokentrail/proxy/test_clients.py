@@ -3,7 +3,6 @@
 import asyncio
 import json
 
-import anthropic
 import httpx
 import openai
 import pytest
@@ -64,6 +63,8 @@ def openai_client(url):
 
 
 def anthropic_client(url):
+    import anthropic  # late: it takes 2 s, and each worker of pytest imports each file
+
     return anthropic.AsyncAnthropic(base_url=url, api_key="sk-secret", max_retries=0)
 
 
@@ -121,6 +122,8 @@ def test_the_synchronous_clients_are_observed():
             return [chunk.id for chunk in stream]
 
     def message(url):
+        import anthropic
+
         client = anthropic.Anthropic(base_url=url, api_key="k", max_retries=0)
         with observe(client.messages.stream(model="c", max_tokens=9, messages=ASK), trail=trails[1]) as stream:
             return "".join(stream.text_stream)
