@@ -13,28 +13,41 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 ROOT = Path(__file__).parent
 
 SLOW = (
-    "e2e/test_trail.py",
     "dashboard/test_pages.py",
-    "instrumented_engine/test_smollm.py",
     "e2e/test_demo.py",
-    "collector/test_process.py",
+    "e2e/test_trail.py",
     "collector/test_two_collectors.py",
     "collector/test_cluster.py",
-    "collector/access/test_exposed.py",
+    "collector/test_process.py",
     "collector/test_backup.py",
+    "instrumented_engine/test_smollm.py",
     "examples",
+    "collector/access/test_exposed.py",
+    "collector/test_migrations.py",
     "collector/test_server_store.py",
-    "collector/test_api_goodput.py",
     "instrumented_engine/test_process.py",
-    "deploy/test_images.py",
-    "collector/engines/test_vllm.py",
     "contract/test_wheel.py",
-    "contract/test_stability.py",
-    "contract/test_docs.py",
     "alerts/test_prometheus.py",
+    "collector/test_outages_live.py",
+    "collector/test_signals.py",
+    "collector/samples/test_end_to_end.py",
+    "contract/test_docs.py",
+    "collector/engines/test_vllm.py",
+    "deploy",
+    "tokentrail/test_cli_ask.py",
     "tokentrail/test_process.py",
+    "tokentrail/test_with_collector.py",
+    "tokentrail/integrations/test_with_collector.py",
+    "collector/test_api_otlp.py",
+    "collector/test_logs.py",
+    "collector/test_api_goodput.py",
+    "alerts/test_alertmanager.py",
 )
-"""Files and folders that start processes, browsers or real models, the longest first. `make test-fast` skips them."""
+"""Files and folders that start processes, browsers or real models, the longest first: the table after a run shows
+which these are. `make test-fast` skips them, and the tests elsewhere that use one of STARTING."""
+
+STARTING = {"browser", "collector", "node", "prometheus", "smollm", "stack", "wheel"}
+"""Fixtures that start a process or load a real model."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -43,9 +56,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests of SLOW, and puts them first: a long file that starts last leaves the other workers idle."""
+    """Marks slow tests, and puts the files of SLOW first: a long file that starts last leaves other workers idle."""
     for item in items:
-        if _rank(item) < len(SLOW):
+        if _rank(item) < len(SLOW) or STARTING & {*getattr(item, "fixturenames", ())}:
             item.add_marker("slow")
     items.sort(key=_rank)
 

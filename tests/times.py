@@ -2,10 +2,11 @@
 
 import os
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 
 import pytest
 
-ROWS = int(os.environ.get("TIMES_ROWS", "15"))
+ROWS = 25
 
 
 def cpu_s() -> float:
@@ -22,21 +23,32 @@ class Times:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self):
-        """The CPU seconds since the report before; xdist carries them to the controller with the report."""
+        """Notes the CPU seconds since the report before; xdist carries them to the controller with the report."""
         report = yield
         now = cpu_s()
         report.cpu_s, self._mark = now - self._mark, now
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Adds a phase to its file; a worker that crashed reports without CPU seconds."""
         times = self._files[report.nodeid.partition("::")[0]]
         times[0] += getattr(report, "cpu_s", 0.0)
         times[1] += report.duration
 
-    def pytest_terminal_summary(self, terminalreporter) -> None:
-        rows = sorted(self._files.items(), key=lambda row: -row[1][0])
-        terminalreporter.section("files by CPU time")
-        for name, (cpu, wall) in rows[:ROWS]:
-            terminalreporter.write_line(f"{cpu:7.1f} s CPU {wall:7.1f} s  {name}")
-        total = sum(cpu for _, (cpu, _) in rows)
-        terminalreporter.write_line(f"{total:7.1f} s CPU in {len(rows)} files")
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Writes the table."""
+        terminalreporter.section("the longest files by CPU time")
+        for line in table(self._files.items()):
+            terminalreporter.write_line(line)
+
+
+def table(files: Iterable[tuple[str, list[float]]]) -> Iterator[str]:
+    """The longest files, then each folder below tests/, then all: CPU seconds, wall seconds, name."""
+    rows = sorted(files, key=lambda row: -row[1][0])
+    folders: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for name, (cpu, wall) in rows:
+        for folder in ("/".join(name.split("/")[:2]), "all"):
+            folders[folder][0] += cpu
+            folders[folder][1] += wall
+    for name, (cpu, wall) in rows[:ROWS] + sorted(folders.items(), key=lambda row: row[1][0]):
+        yield f"{cpu:7.1f} s CPU {wall:7.1f} s  {name}"

@@ -1,0 +1,33 @@
+"""The suite's own parts: its order, its table of times, and the stores that tests copy."""
+
+from collector.store.definitions import read_schema
+from tests.conftest import ROOT, SLOW
+from tests.support.stores import open_new_store
+from tests.times import ROWS, table
+
+
+def test_every_slow_file_exists():
+    assert [name for name in SLOW if not (ROOT / name).exists()] == []
+
+
+def test_the_table_has_the_longest_files_and_the_sums_of_folders():
+    files = [("tests/a/test_x.py", [1.0, 2.0]), ("tests/b/test_y.py", [4.0, 5.0]), ("tests/b/c/test_z.py", [2.0, 8.0])]
+    assert list(table(files)) == [
+        "    4.0 s CPU     5.0 s  tests/b/test_y.py",
+        "    2.0 s CPU     8.0 s  tests/b/c/test_z.py",
+        "    1.0 s CPU     2.0 s  tests/a/test_x.py",
+        "    1.0 s CPU     2.0 s  tests/a",
+        "    6.0 s CPU    13.0 s  tests/b",
+        "    7.0 s CPU    15.0 s  all",
+    ]
+    many = [(f"tests/a/test_{number}.py", [1.0, 1.0]) for number in range(ROWS + 9)]
+    assert len(list(table(many))) == ROWS + 2
+
+
+def test_a_copied_store_has_this_versions_tables_and_views_and_no_rows(tmp_path):
+    store = open_new_store(tmp_path / "store")
+    schema = read_schema()
+    found = store.query("SELECT name FROM system.tables WHERE database = currentDatabase()").result_rows
+    assert {*schema.tables, *schema.views} <= {name for (name,) in found}
+    assert store.query("SELECT count() FROM requests").result_rows == [(0,)]
+    store.close()
