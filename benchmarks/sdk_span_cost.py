@@ -4,8 +4,9 @@
 the steps give `counts` of one or two tokens; the engine's making of the list of requests is included. `best_case`: one
 batch that never changes, so that a request's own cost vanishes.
 
-`floor` is the same work without the SDK: the engine's list and a call that does nothing; and the bytes of token spans
-written from columns that lie ready in the CPU's cache.
+`floor` is the same work without the SDK: the engine's list and a call that does nothing; `floor_packed`: the list and a
+call that packs the numbers of the step and keeps them; and the bytes of token spans written from columns that lie ready
+in the CPU's cache.
 
 The figures are process time of all threads, so that work on a background thread counts too. opentelemetry-sdk writes
 the same request, phase and token spans; tokentrail also writes its step spans and announcements, which count too.
@@ -21,7 +22,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
-import numpy as np
 import typer
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.resources import Resource
@@ -30,11 +30,11 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.trace import SpanKind, set_span_in_context
 
 from benchmarks.report import JsonPath, Quick, publish
+from benchmarks.sdk_floors import fill_ns, no_step, packed_step
 from tokentrail import Phase, RequestTrail, Trail, now_ns, semconv
 from tokentrail.config import Settings
 from tokentrail.http import Endpoint
 from tokentrail.transport import SendResult, SendStatus
-from tokentrail.wire import Buffer, Columns, fill
 
 BATCHES: Final = (1, 8, 64)
 BURST_TOKENS: Final = 16_384
@@ -58,8 +58,9 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
         measures[f"realistic_batch_{batch}"] = partial(_realistic_ns, batch, share)
         measures[f"best_case_batch_{batch}"] = partial(_best_case_ns, batch, share)
         measures[f"engine_thread_batch_{batch}"] = partial(_engine_thread_ns, batch, share)
-        measures[f"floor_engine_thread_batch_{batch}"] = partial(_engine_thread_ns, batch, share, _no_step)
-    measures["floor_build"] = _fill_ns
+        measures[f"floor_engine_thread_batch_{batch}"] = partial(_engine_thread_ns, batch, share, no_step)
+        measures[f"floor_packed_engine_thread_batch_{batch}"] = partial(_engine_thread_ns, batch, share, packed_step)
+    measures["floor_build"] = fill_ns
     taken = [{name: measure() for name, measure in measures.items()} for _ in range(rounds)]
     best = {name: min(one[name] for one in taken) for name in measures}
     numbers: dict[str, float] = {}
@@ -67,7 +68,7 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
         for batch in BATCHES:
             numbers[f"{case}_ratio_batch_{batch}"] = best[f"opentelemetry_{case}"] / best[f"{case}_batch_{batch}"]
     numbers |= {f"{name}_ns_per_token": value for name, value in best.items()}
-    for name in ("engine_thread", "floor_engine_thread"):
+    for name in ("engine_thread", "floor_engine_thread", "floor_packed_engine_thread"):
         numbers |= {f"{name}_batch_{batch}_ns_per_step": best[f"{name}_batch_{batch}"] * batch for batch in BATCHES}
     numbers["bytes_per_token_span"] = _bytes_per_token_span()
     numbers["load_average"] = os.getloadavg()[0]
@@ -196,25 +197,6 @@ def _best_case_ns(batch: int, tokens: int) -> float:
     return spent / (steps * batch)
 
 
-def _no_step(
-    step: int,
-    start_ns: int,
-    end_ns: int,
-    emitted: Sequence[RequestTrail],
-    *,
-    counts: Sequence[int] | None = None,
-    prefill_tokens: int | None = None,
-    decode_tokens: int | None = None,
-    running: int | None = None,
-    waiting: int | None = None,
-    preempted: int | None = None,
-    kv_used: int | None = None,
-    kv_total: int | None = None,
-    kv_evicted: int | None = None,
-) -> None:
-    """A `Trail.step` that does nothing: the engine's own work and the call remain of the engine thread's share."""
-
-
 def _engine_thread_ns(batch: int, tokens: int, record: Callable[..., None] | None = None) -> float:
     """The engine thread's share: the list of requests and `Trail.step` (or `record`), nothing drained meanwhile."""
     trail = _trail(background=False)
@@ -230,26 +212,6 @@ def _engine_thread_ns(batch: int, tokens: int, record: Callable[..., None] | Non
             decode_tokens=batch, running=batch, kv_used=step, kv_total=100_000,
         )  # fmt: skip
     return (time.thread_time_ns() - before) / (steps * batch)
-
-
-def _fill_ns() -> float:
-    """Writing the bytes of token spans of 64 requests, with all columns at hand and everything in the CPU's cache."""
-    each, requests = 128, 64
-    ids, numbers = np.arange(requests, dtype=np.uint64), np.arange(requests * each)
-    columns = Columns(
-        (ids, ids), numbers.astype(np.uint64), ids, numbers, numbers, (numbers,),
-        lengths=np.full(requests, each),
-    )  # fmt: skip
-    buffer = Buffer()
-    keys = (semconv.STEP,)
-
-    def fill_all() -> None:
-        for _ in range(20):
-            buffer.reset()
-            fill(columns, semconv.TOKEN_SPAN, keys, buffer=buffer)
-
-    fill_all()
-    return _process_ns(fill_all) / (20 * len(numbers))
 
 
 def _bytes_per_token_span() -> float:

@@ -133,7 +133,7 @@ class Metrics:
         are those of successes. A cancelled request has the `error.type` `cancelled`.
         """
         started = request.started
-        if started.kind is not _SERVER:
+        if started.kind is not _SERVER or self._is_idle():
             return
         arrival = started.arrival_ns
         if ended.status is _OK:
@@ -145,6 +145,10 @@ class Metrics:
         else:
             attributes = self._attributes_of(request, ended, ended.error_type or str(ended.status))
         self._duration.record((end - arrival) / 1e9, attributes)
+
+    def _is_idle(self) -> bool:
+        """Whether the global provider is not set yet: OpenTelemetry's API then gives out instruments that stand in."""
+        return getattr(self._duration, "_real_instrument", self) is None
 
     def _attributes_of(self, request: RequestTrail, ended: RequestEnd, error_type: str) -> Mapping[str, Any]:
         started = request.started

@@ -18,9 +18,7 @@ from tokentrail.guard import Throttle, logger
 from tokentrail.semconv import CHOICE_COUNT, Status
 from tokentrail.trail import Trail
 
-_FINAL: Final = frozenset(
-    {"until_done", "get_final_message", "get_final_text", "get_final_completion", "get_final_response"}
-)
+_FINAL: Final = ("until_done", "get_final_message", "get_final_text", "get_final_completion", "get_final_response")
 """Methods of the clients' streams that read the stream to its end."""
 _STREAMING: Final = ("__next__", "__iter__", "__enter__", "__anext__", "__aiter__", "__aenter__")
 _GONE: Final = (CancelledError, GeneratorExit, KeyboardInterrupt)
@@ -47,8 +45,8 @@ def observe(
     methods.
 
     `source` is a function that sends the request (`lambda: client.chat.completions.create(…)`), the coroutine of an
-    asynchronous client, or a stream that is there already, whose request began at `arrival_ns` (unix ns; by default
-    now). The request ends with the stream: by its end, an exception, `close`, a `break`, or when nobody has the stream
+    asynchronous client, or a stream that is there already. Its request began at `arrival_ns` (unix ns; by default now).
+    The request ends with the stream: by its end, an exception, `close`, a `break`, or when nobody has the stream
     any more. An answer that is not streamed ends it at once. `choices` is the `n` of a request for several answers.
 
     The spans go to `trail`, by default to one that OTEL_* variables configure.
@@ -69,20 +67,32 @@ def observe(
     call = _Call(Recording(request, several=choices > 1))
     if not callable(source) or _is_stream(source) or isawaitable(source):
         return call.wrap(source)
-    try:
-        with use_span(NonRecordingSpan(request.span_context)) if request.trace_id else nullcontext():
-            answer = source()
-    except BaseException as error:
-        call.failed(error)
-        raise
+    current = use_span(NonRecordingSpan(request.span_context)) if request.trace_id else nullcontext()
+    with call, current:
+        answer = source()
     return call.wrap(answer)
 
 
 class _Call:
-    """One request and its recording. No method raises."""
+    """One request and its recording. No method raises.
+
+    An exception that leaves a `with` block of it passes on and ends the request; `StopIteration` and
+    `StopAsyncIteration` say that the stream is over.
+    """
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
+
+    def __enter__(self) -> None:
+        """Nothing to do."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, StopIteration | StopAsyncIteration):
+            self.done()
+        elif error is not None:
+            self.failed(error)
 
     def wrap(self, answer: Any) -> Any:
         """The answer, so that its chunks are recorded. One that is not streamed has arrived."""
@@ -97,11 +107,8 @@ class _Call:
         return answer
 
     async def _awaited(self, answer: Awaitable[Any]) -> Any:
-        try:
+        with self:
             result = await answer
-        except BaseException as error:
-            self.failed(error)
-            raise
         return self.wrap(result)
 
     def event(self, chunk: Any) -> None:
@@ -160,16 +167,10 @@ class _Stream(_Observed):
         return self
 
     def __next__(self) -> Any:
-        try:
+        with self._call:
             if self._iterator is None:
                 self._iterator = iter(self._source)
             chunk = next(self._iterator)
-        except StopIteration:
-            self._call.done()
-            raise
-        except BaseException as error:
-            self._call.failed(error)
-            raise
         self._call.event(chunk)
         return chunk
 
@@ -189,11 +190,8 @@ class _Stream(_Observed):
     def __enter__(self) -> Any:
         self._manager = self._source
         if hasattr(self._source, "__enter__"):
-            try:
+            with self._call:
                 self._source = self._source.__enter__()
-            except BaseException as error:
-                self._call.failed(error)
-                raise
         return self
 
     def __exit__(
@@ -228,16 +226,10 @@ class _AsyncStream(_Observed):
         return self
 
     async def __anext__(self) -> Any:
-        try:
+        with self._call:
             if self._iterator is None:
                 self._iterator = aiter(self._source)
             chunk = await anext(self._iterator)
-        except StopAsyncIteration:
-            self._call.done()
-            raise
-        except BaseException as error:
-            self._call.failed(error)
-            raise
         self._call.event(chunk)
         return chunk
 
@@ -260,11 +252,8 @@ class _AsyncStream(_Observed):
     async def __aenter__(self) -> Any:
         self._manager = self._source
         if hasattr(self._source, "__aenter__"):
-            try:
+            with self._call:
                 self._source = await self._source.__aenter__()
-            except BaseException as error:
-                self._call.failed(error)
-                raise
         return self
 
     async def __aexit__(

@@ -158,7 +158,7 @@ class Pipeline:
         """Builds payloads from the records so far and queues them, batch by batch. Announcements may be due even
         without records. The last build of a trail ends the requests that are still open.
         """
-        left = self._records.count
+        left = self._records.waiting
         stopping = self._stopping
         while not self._ended:
             if not self._gate.acquire():

@@ -121,7 +121,7 @@ class Records(deque[Any]):
     run = StepRun((), -1)
 
     @property
-    def count(self) -> int:
+    def waiting(self) -> int:
         """The number of records."""
         return len(self) // ENTRIES
 
@@ -150,7 +150,7 @@ def take(records: Records, spans: int) -> Batch:
     found = steps = width = 0
     pop = records.popleft
     with suppress(IndexError):  # of an empty deque
-        while found < spans or _SMALL_REST * records.count < steps + len(packed) + len(batch.others):
+        while found < spans or _SMALL_REST * records.waiting < steps + len(packed) + len(batch.others):
             kind, subject = pop(), pop()
             if kind is run:
                 packed.append(subject)

@@ -6,6 +6,7 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
+from opentelemetry.metrics import _internal
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.trace import SpanKind
@@ -308,3 +309,15 @@ def test_without_a_provider_nothing_is_recorded_and_nothing_fails(trail):
     request.end(T0 + MS)
     trail.flush()
     assert (trail.stats.errors, len(trail.spans("chat m"))) == (0, 1)
+
+
+def test_requests_are_recorded_as_soon_as_the_global_provider_is_set(trail, monkeypatch, reader, provider):
+    api = _internal._ProxyMeterProvider()
+    monkeypatch.setattr(metrics, "get_meter", lambda name, *_: api.get_meter(name))
+    monkeypatch.setattr(trail._pipeline, "_metrics", late := metrics.Metrics(None))
+    trail._pipeline._assembler._ended_requests._on_end = late.record
+    for _ in range(2):
+        start(trail).end(T0 + MS)
+        trail.flush()
+        api.on_set_meter_provider(provider)
+    assert histogram(reader, DURATION) == expected(DURATION, [1])

@@ -1,4 +1,4 @@
-"""`observe` yields the same chunks, stamps each, and ends the request whatever happens."""
+"""`observe` yields the same chunks, stamps each, and always ends the request."""
 
 import asyncio
 import copy

@@ -23,6 +23,21 @@ def clock():
 
 
 @pytest.fixture
+def trails():
+    """The trails that the recorder has opened, by the number of their engine."""
+    return {}
+
+
+@pytest.fixture(name="recorder")
+def engine_recorder(trails, clock):
+    def open_trail(index):
+        trails[index] = MemoryTrail(clock=clock)
+        return trails[index]
+
+    return recorder.EngineRecorder("vllm", "m", open_trail, clock)
+
+
+@pytest.fixture
 def plugin(monkeypatch):
     """Loads the plugin on fresh fakes."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector.invalid")
