@@ -72,6 +72,7 @@ class Queries:
         self._store = store
         self._settings = settings
         self._past = PastDays(self.versions)
+        self._latest: tuple[str | None, Versions] = (None, {})
 
     @property
     def remembers(self) -> bool:
@@ -94,8 +95,17 @@ class Queries:
         """The answer to a question, read again when a row of the days that it reads has changed (`PastDays.get`)."""
         if not self.remembers:
             return answer()
-        sees = self._settings().get("additional_table_filters", "")
-        return self._past.get((sees, question), reads, answer, size, now)
+        settings = self._settings()
+        sees = settings.get("additional_table_filters", "")
+        return self._past.get((sees, question), reads, answer, size, now or self._now(settings.get("log_comment")))
+
+    def _now(self, session: str | None) -> Versions:
+        """The versions of all days when a session first asked for them: its answer is of that moment."""
+        known, now = self._latest
+        if session is None or session != known:
+            now = self.versions()
+            self._latest = session, now
+        return now
 
     def of_days(
         self, query: str, fragments: Mapping[str, Fragment], first: int, last: int
