@@ -31,9 +31,15 @@ _NONE: Final[Counts] = (np.empty(0, np.uint8), np.empty(0, np.uint8))
 
 def itl(ctx: Context, window: Window) -> Distribution:
     """The distribution over tokens. Without a token that is old enough, no request is read."""
-    if not ctx.queries.rows("itl_exists", end_ns=window.end_ns):
-        return Distribution.empty()
-    return distribution(*_counts(ctx, window))
+    return distribution(*_counts(ctx, window)) if _has_tokens(ctx, window) else Distribution.empty()
+
+
+def _has_tokens(ctx: Context, window: Window) -> bool:
+    """Tell whether any token is as old as the window's end."""
+    if not ctx.queries.remembers:
+        return bool(ctx.queries.rows("itl_exists", end_ns=window.end_ns))
+    last = partition(window.end_ns // _DAY_NS)
+    return any(table == "tokens" and day <= last for table, day in ctx.queries.versions())
 
 
 def distribution(values_us: Array, counts: Array) -> Distribution:

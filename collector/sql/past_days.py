@@ -28,8 +28,7 @@ class PastDays:
     """
 
     def __init__(self, versions: Callable[[], Versions], most_bytes: int = MOST_BYTES) -> None:
-        self.versions = versions
-        """Reads the versions of all partitions."""
+        self._versions = versions
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
         self._kept: OrderedDict[Hashable, tuple[list[Version | None], Any, int]] = OrderedDict()
@@ -41,14 +40,13 @@ class PastDays:
         reads: Sequence[Day],
         answer: Callable[[], T],
         size: Callable[[T], int],
-        now: Versions | None = None,
+        now: Versions,
     ) -> T:
         """The answer to a question that reads no other days than `reads`. `size` is the number of bytes that it takes.
 
-        The versions are read before the answer and after it, so an insert in between is not missed. `now` are the
-        versions, if the caller has just read them.
+        `now` are versions that were read before. They are read again after an answer, so an insert in between is not
+        missed.
         """
-        now = self.versions() if now is None else now
         read = [now.get(day) for day in reads]
         with self._lock:
             kept = self._kept.get(question)
@@ -56,7 +54,7 @@ class PastDays:
                 self._kept.move_to_end(question)
                 return kept[1]  # type: ignore[no-any-return]
         found = answer()
-        after = self.versions()
+        after = self._versions()
         if read == [after.get(day) for day in reads]:
             self._keep(question, read, found, size(found))
         return found

@@ -21,8 +21,9 @@ MIDNIGHT = NOW // DAY * DAY
 class Asked:
     """A question whose answers are counted."""
 
-    def __init__(self, past):
+    def __init__(self, past, versions):
         self.past = past
+        self.versions = versions
         self.answers = 0
 
     def __call__(self, question="q", reads=(("requests", "20261120"),), size=8):
@@ -30,7 +31,7 @@ class Asked:
             self.answers += 1
             return f"answer {self.answers}"
 
-        return self.past.get(question, reads, answer, lambda _: size)
+        return self.past.get(question, reads, answer, lambda _: size, dict(self.versions))
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def versions():
 
 @pytest.fixture
 def ask(versions):
-    return Asked(PastDays(lambda: dict(versions), most_bytes=10_000))
+    return Asked(PastDays(lambda: dict(versions), most_bytes=10_000), versions)
 
 
 class TestPastDays:
@@ -69,8 +70,8 @@ class TestPastDays:
             return versions["requests", "20261120"]
 
         reads = [("requests", "20261120")]
-        first = past.get("q", reads, answer, lambda _: 1)
-        assert past.get("q", reads, answer, lambda _: 1) != first
+        first = past.get("q", reads, answer, lambda _: 1, dict(versions))
+        assert past.get("q", reads, answer, lambda _: 1, dict(versions)) != first
 
     def test_the_answers_asked_least_recently_go_first(self, ask):
         ask("a", size=4000)

@@ -71,7 +71,7 @@ class Queries:
         """`settings` is called for the store's settings of each query."""
         self._store = store
         self._settings = settings
-        self._past = PastDays(self.versions)
+        self._past = PastDays(self._read_versions)
         self._latest: tuple[str | None, Versions] = (None, {})
 
     @property
@@ -80,7 +80,15 @@ class Queries:
         return not self._store.layout.cluster
 
     def versions(self) -> Versions:
-        """The versions of all days."""
+        """The versions of all days when the session first asked for them: its answer is of that moment."""
+        session = self._settings().get("log_comment")
+        known, versions = self._latest
+        if session is None or session != known:
+            versions = self._read_versions()
+            self._latest = session, versions
+        return versions
+
+    def _read_versions(self) -> Versions:
         rows = self.rows("day_versions")
         return {(row["name"], row["partition"]): tuple(row["version"]) for row in rows}
 
@@ -95,17 +103,8 @@ class Queries:
         """The answer to a question, read again when a row of the days that it reads has changed (`PastDays.get`)."""
         if not self.remembers:
             return answer()
-        settings = self._settings()
-        sees = settings.get("additional_table_filters", "")
-        return self._past.get((sees, question), reads, answer, size, now or self._now(settings.get("log_comment")))
-
-    def _now(self, session: str | None) -> Versions:
-        """The versions of all days when a session first asked for them: its answer is of that moment."""
-        known, now = self._latest
-        if session is None or session != known:
-            now = self.versions()
-            self._latest = session, now
-        return now
+        sees = self._settings().get("additional_table_filters", "")
+        return self._past.get((sees, question), reads, answer, size, self.versions() if now is None else now)
 
     def of_days(
         self, query: str, fragments: Mapping[str, Fragment], first: int, last: int
