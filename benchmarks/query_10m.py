@@ -3,16 +3,23 @@
 Thirty days of synthetic requests in the real tables, ten tokens each, asked through the real HTTP application. The peer
 holds the same requests as OpenTelemetry's ClickHouse exporter stores spans, one row with a map of attributes, and is
 asked the same questions by plain `countIf` and `quantileExactInclusive`. Both are chDB in this process. A number is the
-median CPU time of the process for one answer, all threads, with merges stopped.
+CPU time of the process for one answer, all threads, with merges stopped: of the first answer to a question
+(`_first_cpu_ms`), and the median of those that follow, for which the collector remembers past days (`_cpu_ms`).
+
+A run that must not last long goes on where the one before stopped:
+
+    python -m benchmarks.query_10m --folder /tmp/q --minutes 8 --json r.json     again, until it has written r.json
 """
 
 from __future__ import annotations
 
+import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from json import dumps, loads
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -88,15 +95,21 @@ def main(
     json: JsonPath = None,
     largest: Annotated[int, typer.Option(help="The largest number of requests.")] = 10_000_000,
     chart: Annotated[Path | None, typer.Option(help="Write the growth there, as SVG.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="Keep stores and numbers there, to go on later.")] = None,
+    minutes: Annotated[float, typer.Option(help="Stop between two steps after so long.")] = 1e6,
 ) -> None:
     """Measure and print milliseconds of CPU time by number of requests."""
     sizes = [n for n in (10_000, 100_000, 1_000_000, 10_000_000) if n <= (100_000 if quick else largest)]
+    until_s = time.monotonic() + 60 * minutes
     numbers: dict[str, Any] = {}
-    for rows in sizes:
-        with tempfile.TemporaryDirectory(prefix="query_10m_") as folder:
-            numbers |= {
-                f"{name}_{rows}": value for name, value in measure(Path(folder), rows, 3 if quick else 5).items()
-            }
+    with tempfile.TemporaryDirectory(prefix="query_10m_") as temporary:
+        for rows in sizes:
+            place = _Place((folder or Path(temporary)) / str(rows), rows, until_s)
+            found = place.measured(3 if quick else 5)
+            if found is None:
+                print(f"stopped at {rows} requests; run it again with the same --folder")
+                raise typer.Exit(3)
+            numbers |= {f"{name}_{rows}": value for name, value in found.items()}
     publish("query_10m", numbers, packages=("chdb-core", "clickhouse-connect", "fastapi"), quick=quick, path=json)
     if chart:
         shown = [name for name, question in QUESTIONS.items() if question.peer]
@@ -108,12 +121,76 @@ def main(
         chart.write_text(growth_chart(lines, x="requests", y="CPU ms per answer"))
 
 
-def measure(folder: Path, rows: int, rounds: int) -> dict[str, float]:
-    """All numbers at one size."""
-    store = Store.open(f"chdb://{folder}/store")
-    apply_schema(store)
-    now_ns = time.time_ns()
-    numbers = {"fill_s": fill(store, rows, now_ns)}
+class _Place:
+    """The store of one size, with the steps of its filling that are done and the numbers that are taken."""
+
+    def __init__(self, folder: Path, rows: int, until_s: float) -> None:
+        self._folder = folder
+        self._rows = rows
+        self._until_s = until_s
+        self._state: dict[str, Any] = {"now_ns": time.time_ns(), "begun": 0, "done": 0, "fill_s": 0.0, "numbers": {}}
+        state = folder / "state.json"
+        if state.exists():
+            self._state = loads(state.read_text())
+        if self._state["begun"] != self._state["done"]:  # it was killed in the middle of a step
+            shutil.rmtree(folder)
+            self._state |= {"begun": 0, "done": 0, "fill_s": 0.0}
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def measured(self, rounds: int) -> dict[str, float] | None:
+        """All numbers at this size; None when the time is over."""
+        if not self._state["numbers"]:
+            store = Store.open(f"chdb://{self._folder}/store")
+            try:
+                apply_schema(store)
+                if not self._filled(store):
+                    return None
+                store.client().command("SYSTEM STOP MERGES")
+                numbers = measure(store, self._state["now_ns"], rounds)
+            finally:
+                store.close()
+            self._save(numbers={"fill_s": self._state["fill_s"], **numbers})
+        return dict(self._state["numbers"])
+
+    def _filled(self, store: Store) -> bool:
+        """Make the rows: requests, then the tables that follow from them, day by day. False when the time is over."""
+        for number, (statement, day) in enumerate(_steps()):
+            if number < self._state["done"]:
+                continue
+            if time.monotonic() > self._until_s:
+                return False
+            self._save(begun=number + 1)
+            start = time.perf_counter()
+            _run(store, statement, self._rows, self._state["now_ns"], day)
+            self._save(done=number + 1, fill_s=self._state["fill_s"] + time.perf_counter() - start)
+        return True
+
+    def _save(self, **changed: Any) -> None:
+        self._state |= changed
+        (self._folder / "state.json").write_text(dumps(self._state))
+
+
+def _steps() -> Iterator[tuple[str, int]]:
+    for statement in (s for path in SQL for s in statements(without_comments(path.read_text()))):
+        for day in range(DAYS) if "{day:Int64}" in statement else [0]:
+            yield statement, day
+
+
+def _run(store: Store, statement: str, rows: int, now_ns: int, day: int) -> None:
+    parameters = {"now_ns": now_ns, "rows": rows, "window_ns": DAYS * DAY_NS, "day": day, "tokens": TOKENS_EACH}
+    store.client().command(statement, parameters=parameters, settings={"max_partitions_per_insert_block": 0})
+
+
+def fill(store: Store, rows: int, now_ns: int) -> None:
+    """Make all rows at once, and stop merges."""
+    for statement, day in _steps():
+        _run(store, statement, rows, now_ns, day)
+    store.client().command("SYSTEM STOP MERGES")
+
+
+def measure(store: Store, now_ns: int, rounds: int) -> dict[str, float]:
+    """The numbers of a store that is filled."""
+    numbers: dict[str, float] = {}
     app, _ = build_api(store, load_slos(SLOS), IngestStatus(), lost_after_s=30.0, clock=lambda: now_ns)
     with TestClient(app) as client:
 
@@ -122,40 +199,26 @@ def measure(folder: Path, rows: int, rounds: int) -> dict[str, float]:
 
         for name, question in QUESTIONS.items():
             path = f"/api/v1/{question.path}"
-            numbers[f"{name}_cpu_ms"] = cpu_ms(lambda p=path, q=question: ask(p, q.params), rounds)  # type: ignore[misc]
+            first, median = cpu_ms(lambda p=path, q=question: ask(p, q.params), rounds)  # type: ignore[misc]
+            numbers |= {f"{name}_first_cpu_ms": first, f"{name}_cpu_ms": median}
         trace = client.get("/api/v1/requests", params={"limit": 1}).json()["requests"][0]["trace_id"]
-        numbers["one_request_cpu_ms"] = cpu_ms(lambda: ask(f"/api/v1/requests/{trace}", {}), rounds)
-        numbers["scrape_cpu_ms"] = cpu_ms(lambda: ask("/metrics", {}), rounds)
+        numbers["one_request_cpu_ms"] = cpu_ms(lambda: ask(f"/api/v1/requests/{trace}", {}), rounds)[1]
+        numbers["scrape_cpu_ms"] = cpu_ms(lambda: ask("/metrics", {}), rounds)[1]
     start = {"start_ns": now_ns - DAYS * DAY_NS}
     for name, question in QUESTIONS.items():
         if question.peer:
-            numbers[f"{name}_peer_cpu_ms"] = cpu_ms(lambda q=question: store.query(q.peer, start), PEER_ROUNDS)  # type: ignore[misc]
-    store.close()
+            numbers[f"{name}_peer_cpu_ms"] = cpu_ms(lambda q=question: store.query(q.peer, start), PEER_ROUNDS)[1]  # type: ignore[misc]
     return numbers
 
 
-def fill(store: Store, rows: int, now_ns: int) -> float:
-    """Seconds that it took to make the rows: requests, then the tables that follow from them, day by day."""
-    start = time.perf_counter()
-    settings = {"max_partitions_per_insert_block": 0}
-    client = store.client()
-    for statement in (s for path in SQL for s in statements(without_comments(path.read_text()))):
-        days = range(DAYS) if "{day:Int64}" in statement else [0]
-        for day in days:
-            parameters = {"now_ns": now_ns, "rows": rows, "window_ns": DAYS * DAY_NS, "day": day, "tokens": TOKENS_EACH}
-            client.command(statement, parameters=parameters, settings=settings)
-    client.command("SYSTEM STOP MERGES")
-    return time.perf_counter() - start
-
-
-def cpu_ms(ask: Callable[[], Any], rounds: int) -> float:
-    """The median CPU time of `rounds` answers after one that warms the caches, in milliseconds."""
+def cpu_ms(ask: Callable[[], Any], rounds: int) -> tuple[float, float]:
+    """The CPU time of a first answer and the median of `rounds` answers after it, in milliseconds."""
     taken = []
     for _ in range(rounds + 1):
         start = time.process_time()
         ask()
         taken.append((time.process_time() - start) * 1e3)
-    return statistics.median(taken[1:])
+    return taken[0], statistics.median(taken[1:])
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -14,19 +14,20 @@ import numpy.typing as npt
 from collector.api.context import Context
 from collector.api.parameters import Window
 from collector.api.problems import not_found
-from collector.api.sums import Summand, Sums, slices, sums
+from collector.api.sums import Sums, slices
 from collector.in_flight import InFlight, read_in_flight
 from collector.slo.burn import BurnRule, fires
 from collector.slo.cells import Bools, Cells, Judged, Outcomes
 from collector.slo.counts import Counts, Number
 from collector.slo.estimate import Errors
-from collector.slo.judge import CANCELLED, FAILED, OK, Verdict
-from collector.slo.model import Slo
+from collector.slo.model import Promise, Slo
 from collector.sql.fragment import TRUE, Fragment
 from collector.sql.queries import part
 
-_NOTHING: Final[Mapping[str, Summand]] = MappingProxyType({})
+_NO_SUMS: Final[Mapping[str, str]] = MappingProxyType({})
 _WITH_VARIANCE: Final = ("total", "good", "excused", "undetermined")
+OUTPUT_TOKENS: Final = {"tokens_out": "output_tokens"}
+"""Requests whose tokens are not known are in no sum of them."""
 
 
 @dataclass(frozen=True)
@@ -43,26 +44,45 @@ class Counted:
 def count(
     ctx: Context,
     window: Window,
-    verdict: Verdict,
+    promises: Sequence[Promise],
     bad: Callable[[InFlight], Bools],
-    others: Mapping[str, Summand] = _NOTHING,
+    summands: Mapping[str, str] = OUTPUT_TOKENS,
 ) -> Counted:
-    """Requests of a window by how they ended. `bad` tells which requests in flight are bad already."""
-    found = sums(
-        ctx.queries,
-        window.filter,
-        [*slices([window.end_ns, window.start_ns])],
-        {**_by_outcome(verdict), **others},
+    """Requests of a window by how they ended. `bad` tells which requests in flight are bad already.
+
+    `summands` are columns to add up, as SQL. `tokens_good` is the part of `tokens_out` that belongs to good requests,
+    and `missed_{name}` the number of ended requests that missed the threshold of that name, where there is one promise.
+    """
+    cells = Cells(promises)
+    columns, sampled = _read_cells(ctx, window.filter, cells, [window.end_ns, window.start_ns], summands)
+    judged = cells.judged(columns)
+    outcomes = judged.together()
+    n = np.array(columns["n"], np.float64 if sampled else np.int64)
+    variance = np.array(columns["variance"], np.float64)
+    ended: dict[str, Any] = {name: (n * flags).sum().item() for name, flags in outcomes.items().items()}
+    ended |= {f"{name}_variance": (variance * getattr(outcomes, name)).sum().item() for name in _WITH_VARIANCE}
+    by_name = dict(zip(summands, zip(*columns["sums"], strict=True), strict=False))
+    totals = {name: _total(values) for name, values in by_name.items()}
+    totals["tokens_good"] = (
+        _total(v for v, good in zip(by_name["tokens_out"], outcomes.good, strict=True) if good) if by_name else None
     )
+    if len(promises) == 1:
+        for name, ns in promises[0].thresholds.given().items():
+            totals[f"missed_{name}"] = (n * judged.missed(name, ns)).sum().item()
     in_flight = open_requests(ctx, window)
     not_ended = {
         "in_flight": _number(~in_flight.is_lost),
         "in_flight_violations": _number(bad(in_flight)),
         "lost": _number(in_flight.is_lost),
     }
-    total = found.total
-    requests, errors = _counts(total, not_ended, sampled=found.sampled)
-    return Counted(requests, total, errors, in_flight)
+    requests, errors = _counts(ended, not_ended, sampled=sampled)
+    return Counted(requests, totals, errors, in_flight)
+
+
+def _total(values: Iterable[Number | None]) -> Number | None:
+    """The sum of the values that are known; None without one."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 def _number(requests: Bools) -> int:
@@ -78,20 +98,6 @@ def open_requests(ctx: Context, window: Window) -> InFlight:
         lost_after_ns=ctx.lost_after_ns,
         heard_until_ns=ctx.heard_until(),
     )
-
-
-def _by_outcome(verdict: Verdict) -> dict[str, Summand]:
-    """The counts of requests that ended, by how they ended."""
-    outcomes = {
-        "total": TRUE,
-        "ok": OK,
-        "good": verdict.good,
-        "undetermined": verdict.undetermined,
-        "failed": FAILED,
-        "cancelled": CANCELLED,
-        "excused": verdict.excused,
-    }
-    return {name: Summand(outcome, with_variance=name in _WITH_VARIANCE) for name, outcome in outcomes.items()}
 
 
 def _counts(ended: Sums, not_ended: Mapping[str, int], *, sampled: bool) -> tuple[Counts, Errors | None]:
@@ -161,23 +167,31 @@ def count_by_window(ctx: Context, slos: Sequence[Slo], asked: Window, lengths: M
 
 
 def _read_cells(
-    ctx: Context, matching: Fragment, cells: Cells, moments: Sequence[int]
+    ctx: Context, matching: Fragment, cells: Cells, moments: Sequence[int], summands: Mapping[str, str] = _NO_SUMS
 ) -> tuple[Mapping[str, Sequence[Any]], bool]:
     """The cells of every band, as columns; and whether requests were sampled, so that `n` is a sum of weights."""
-    counted = {"n": Fragment("count()"), "variance": Fragment("0.")}
-    weighed = {"n": Fragment("sum(weight)"), "variance": Fragment("sum(weight * (weight - 1))")}
+    counted = {"n": Fragment("count()"), "variance": Fragment("0."), "sums": _sums_of(summands.values())}
+    weighed = {
+        "n": Fragment("sum(weight)"),
+        "variance": Fragment("sum(weight * (weight - 1))"),
+        "sums": _sums_of(f"weight * ({value})" for value in summands.values()),
+    }
 
     def read(sums: Mapping[str, Fragment]) -> dict[str, list[Any]]:
         columns: dict[str, list[Any]] = defaultdict(list)
         for one in slices(moments):
-            where = {"by": one.band, "ended": one.ended, "filter": matching}
-            for name, values in ctx.queries.columns("cells", {**cells.fragments, **where, **sums}).items():
+            fragments = {**cells.fragments, "by": one.band, **sums}
+            for name, values in one.columns(ctx.queries, "cells", fragments, matching).items():
                 columns[name] += values
         return columns
 
     found = read(counted)
     sampled = any(found["sampled"])
     return (read(weighed) if sampled else found), sampled
+
+
+def _sums_of(values: Iterable[str]) -> Fragment:
+    return Fragment(f"[{', '.join(f'sum({value})' for value in values)}]")
 
 
 class _Summing:

@@ -14,11 +14,9 @@ from collector.api.evaluation import Counted, count
 from collector.api.hops import counted_once
 from collector.api.parameters import Duration, WindowQuery
 from collector.api.problems import bad_parameter
-from collector.api.sums import Summand
 from collector.api.surface import Surface, surface
 from collector.slo.counts import Counts, Number
 from collector.slo.estimate import Errors
-from collector.slo.judge import missed, verdict
 from collector.slo.model import Promise, Thresholds
 
 
@@ -65,15 +63,7 @@ def router(ctx: Context) -> APIRouter:
         thresholds = Thresholds.model_construct(ttft=query.ttft, tpot=query.tpot, e2e=query.e2e)
         if not thresholds.given():
             raise bad_parameter("ttft", "give at least one of ttft, tpot and e2e, such as ttft=500ms")
-        judged = verdict([Promise.to_all(thresholds)])
-        violations = {name: Summand(fragment) for name, fragment in missed(thresholds).items()}
-        counted = count(
-            ctx,
-            window,
-            judged,
-            lambda in_flight: in_flight.bad(thresholds),
-            {"tokens_good": Summand(judged.good, "output_tokens"), **violations},
-        )
+        counted = count(ctx, window, [Promise.to_all(thresholds)], lambda in_flight: in_flight.bad(thresholds))
         requests = counted.requests
         answer = GoodputAnswer(
             window=WindowOut.of(window),
@@ -94,7 +84,7 @@ def router(ctx: Context) -> APIRouter:
 
 def _violations(counted: Counted, thresholds: Thresholds) -> Violations:
     late = {
-        name: counted.sums.get(name, 0) + np.count_nonzero(past & ~counted.in_flight.is_lost)
+        name: counted.sums[f"missed_{name}"] + np.count_nonzero(past & ~counted.in_flight.is_lost)
         for name, past in counted.in_flight.missed(thresholds).items()
     }
     failed = counted.requests.failed + counted.requests.lost

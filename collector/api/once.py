@@ -10,9 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy.typing as npt
+
 from collector.api.context import Context
 from collector.api.session import CURRENT
 from collector.sql.fragment import Fragment
+from collector.sql.past_days import Versions
 from collector.sql.queries import Queries
 
 
@@ -44,6 +47,23 @@ class _Remembering(Queries):
             ("columns", query, fragments, parameters), lambda: self._queries.columns(query, fragments, **parameters)
         )
         return found.copy()
+
+    @property
+    def remembers(self) -> bool:
+        """Answers about whole days are remembered."""
+        return self._queries.remembers
+
+    def versions(self) -> Versions:
+        """The versions of all days."""
+        return self._queries.versions()
+
+    def remembered(self, *question: Any) -> Any:
+        """The answer to a question, read again when a row of the days that it reads has changed."""
+        return self._queries.remembered(*question)
+
+    def array(self, *question: Any, **parameters: Any) -> npt.NDArray[Any]:
+        """The rows of the result as an array."""
+        return self._queries.array(*question, **parameters)
 
 
 def _once(question: tuple[Any, ...], ask: Callable[[], Any]) -> Any:

@@ -9,15 +9,13 @@ from pydantic import BaseModel
 
 from collector.api.answers import Distribution, Goodput, WindowOut, tokens_per_s
 from collector.api.context import Context
-from collector.api.evaluation import count
+from collector.api.evaluation import OUTPUT_TOKENS, count
 from collector.api.hops import counted_once
-from collector.api.latencies import QuantileErrors, estimated, exact, itl
+from collector.api.itl import itl
+from collector.api.latencies import QuantileErrors, estimated, exact
 from collector.api.parameters import WindowQuery
-from collector.api.sums import Summand
 from collector.slo.counts import Counts, Number
 from collector.slo.estimate import Errors
-from collector.slo.judge import verdict
-from collector.sql.fragment import Fragment
 
 
 class Throughput(BaseModel):
@@ -53,13 +51,12 @@ class Summary(BaseModel):
     errors: SummaryErrors | None
 
 
-_TOKENS = {
-    "tokens_out": Summand(value="output_tokens"),
-    "known_out": Summand(Fragment("output_tokens IS NOT NULL")),
-    "tokens_all": Summand(value="toUInt64(input_tokens) + output_tokens"),
-    "known_all": Summand(Fragment("input_tokens IS NOT NULL AND output_tokens IS NOT NULL")),
+_SUMMANDS = {
+    **OUTPUT_TOKENS,
+    "known_out": "output_tokens IS NOT NULL",
+    "tokens_all": "toUInt64(input_tokens) + output_tokens",
+    "known_all": "input_tokens IS NOT NULL AND output_tokens IS NOT NULL",
 }
-"""A request whose tokens are not known is in no sum of them."""
 
 
 def router(ctx: Context) -> APIRouter:
@@ -70,14 +67,7 @@ def router(ctx: Context) -> APIRouter:
     def get_summary(query: Annotated[WindowQuery, Query()]) -> Summary:
         """Counts, exact percentiles, throughput, goodput and attainment of a window."""
         window = counted_once(ctx, query.window(ctx.clock()), query.vantage)
-        judged = verdict(ctx.slos)
-        counted = count(
-            ctx,
-            window,
-            judged,
-            lambda in_flight: in_flight.bad_for_any(ctx.slos),
-            {**_TOKENS, "tokens_good": Summand(judged.good, "output_tokens")},
-        )
+        counted = count(ctx, window, ctx.slos, lambda in_flight: in_flight.bad_for_any(ctx.slos), _SUMMANDS)
         requests, tokens = counted.requests, counted.sums
         if counted.errors is None:
             latencies, errors = exact(ctx, window), None

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from collector.api.times import SECOND_NS
 from collector.sql.fragment import TRUE, Fragment, merged
-from collector.sql.queries import Queries
+from collector.sql.queries import Queries, partition
 
 _DAY_NS: Final = 86_400 * SECOND_NS
 _LEAST_DAYS: Final = 3
@@ -52,6 +51,20 @@ class Slice:
 
     ended: Fragment
     band: Fragment
+    days: tuple[int, int] | None = None
+    """These days alone, from the first up to before the last, counted since 1970."""
+
+    def columns(
+        self, queries: Queries, query: str, fragments: Mapping[str, Fragment], matching: Fragment
+    ) -> Mapping[str, Sequence[Any]]:
+        """The columns of a query that reads these rows. An answer about whole days is remembered.
+
+        A filter that looks at other requests of the window depends on more than these days.
+        """
+        fragments = {**fragments, "ended": self.ended, "filter": matching}
+        if self.days is None or "start_ns" in matching.parameters:
+            return queries.columns(query, fragments)
+        return queries.of_days(query, fragments, *self.days)
 
 
 def slices(moments: Sequence[int]) -> Iterator[Slice]:
@@ -65,13 +78,14 @@ def slices(moments: Sequence[int]) -> Iterator[Slice]:
     for band in range(1, len(moments)):
         first, last = -(-moments[band] // _DAY_NS), min(moments[band - 1] // _DAY_NS, _LAST_DAY)
         if last - first >= _LEAST_DAYS:
-            days = {f"day{band}_{key}": _partition(day) for key, day in (("first", first), ("last", last))}
+            days = {f"day{band}_{key}": partition(day) for key, day in (("first", first), ("last", last))}
             bounds = {f"day{band}_{key}_ns": day * _DAY_NS for key, day in (("first", first), ("last", last))}
             yield Slice(
                 Fragment(
                     f"_partition_id >= {{day{band}_first:String}} AND _partition_id < {{day{band}_last:String}}", days
                 ),
                 Fragment(str(band)),
+                (first, last),
             )
             in_days.append(Fragment(f"NOT ({_between(f'day{band}_first_ns', f'day{band}_last_ns')})", bounds))
     starts = {f"band{i}_ns": moment for i, moment in enumerate(moments[1:], 1)}
@@ -82,10 +96,6 @@ def slices(moments: Sequence[int]) -> Iterator[Slice]:
         Fragment(" AND ".join(part.sql for part in rest), merged(rest)),
         Fragment(f"multiIf({bands}{len(starts)})", starts) if bands else Fragment("1"),
     )
-
-
-def _partition(day: int) -> str:
-    return datetime.fromtimestamp(day * _DAY_NS // SECOND_NS, UTC).strftime("%Y%m%d")
 
 
 def _time(name: str) -> str:
@@ -141,6 +151,7 @@ def _query(
     columns = Fragment(f"[{', '.join(asked.values())}]", parameters)
     by_band: dict[int, list[Sums]] = defaultdict(list)
     for part in parts:
-        for row in queries.rows("sums", {"by": part.band, "sums": columns, "ended": part.ended, "filter": matching}):
-            by_band[row["by"]].append(dict(zip(asked, row["sums"], strict=True)))
+        found = part.columns(queries, "sums", {"by": part.band, "sums": columns}, matching)
+        for band, values in zip(found["by"], found["sums"], strict=True):
+            by_band[band].append(dict(zip(asked, values, strict=True)))
     return {band: add_all(rows) for band, rows in by_band.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from collector.api.context import Context
 from collector.api.evaluation import Counted
 from collector.api.parameters import Window
-from collector.api.sums import Slice, Summand, slices, sums
+from collector.api.sums import Summand, slices, sums
 from collector.api.times import SECOND_NS
 from collector.slo.counts import judged
 from collector.slo.judge import CANCELLED, NO_TOKEN, OK, missed
@@ -64,10 +64,8 @@ class Surface(BaseModel):
 _CELL_WIDTH = 32
 _UNKNOWN = 31
 """As `surface_cell` of sql/schema/10_tables.sql has them."""
-_CANCELLED_CELL = (
-    f"if({NO_TOKEN}, {_CELL_WIDTH} * length(arrayFilter(us -> e2e_us > us, {[ns // 1000 for ns in TTFT_GRID_NS]}))"
-    ", surface_cell)"
-)
+_WAITED = f"length(arrayFilter(us -> e2e_us > us, {[ns // 1000 for ns in TTFT_GRID_NS]}))"
+_CANCELLED_CELL = f"if({NO_TOKEN}, {_CELL_WIDTH} * {_WAITED} + surface_cell % {_CELL_WIDTH}, surface_cell)"
 """One that was cancelled before its first token has missed every TTFT threshold that it waited for longer than."""
 
 
@@ -149,7 +147,7 @@ def _ended(
             f"toUInt16({stored_cell} + 1024 * ({ttft.missed.sql}) + 2048 * ({tpot.missed.sql}))",
             merged([ttft.missed, tpot.missed]),
         )
-        parts = [Slice(part.ended, band) for part in slices([window.end_ns, window.start_ns])]
+        parts = [replace(part, band=band) for part in slices([window.end_ns, window.start_ns])]
         matching = all_of(window.filter, status, negated(missed_e2e))
         for key, row in sums(ctx.queries, matching, parts, {"n": Summand()}).by_band.items():
             (missed_both, cell) = divmod(key, 1024)

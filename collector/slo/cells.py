@@ -7,97 +7,145 @@ A cell holds the requests that no SLO can tell apart. With two SLOs, over thresh
     0b11      0       1       20       no           yes
     0b01      1       2       10       failed
     0b11      0       3       5        not known (3 = number of thresholds + 1)
+
+The store packs the columns of a cell into one number, because a key of 16 bits needs no hash table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from collector.slo.judge import LARGEST_US, NO_TOKEN, UNKNOWN_US, exceeds, labelled
-from collector.slo.model import LabelRule, Slo
+from collector.slo.model import LabelRule, Promise, Slo
 from collector.sql.fragment import Fragment, merged
 
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 
 _LATENCIES: Final = ("ttft", "tpot", "e2e")
-_STATUS: Final = Fragment("toUInt8(status = 'error') + 2 * toUInt8(status = 'cancelled')")
+_STATUS: Final = "transform(status, ['error', 'cancelled'], [1, 2]::Array(UInt8), 0::UInt8)"
 _OK, _FAILED, _CANCELLED = range(3)
-_BITS: Final = 64
 _FEW: Final = 8
 """Comparisons with so many thresholds are faster than a search among them."""
 
 
-class Cells:
-    """The columns by which the store groups requests for these SLOs, and the judgement of such groups."""
+@dataclass(frozen=True)
+class _Digit:
+    """One place of a packed cell: SQL of a number from 0 to `size` - 1."""
 
-    def __init__(self, slos: Sequence[Slo]) -> None:
-        self._slos = slos
+    sql: Fragment
+    size: int
+
+
+class Cells:
+    """The columns by which the store groups requests for these promises, and the judgement of such groups."""
+
+    def __init__(self, promises: Sequence[Promise]) -> None:
+        self._promises = promises
         self._edges = {
-            name: sorted({ns for slo in slos for key, ns in slo.thresholds.given().items() if key == name})
+            name: sorted({ns for p in promises for key, ns in p.thresholds.given().items() if key == name})
             for name in _LATENCIES
         }
+        self._selected = _columns([p.select for p in promises], promises[0].labels if promises else ())
+        excluded = any(p.errors.exclude for p in promises)
+        self._excluded = _columns([{"error_type": p.errors.exclude} for p in promises]) if excluded else []
+        self._digits = [
+            _Digit(Fragment(_STATUS), 3),
+            *(
+                _Digit(Fragment(_place(name, edges)), len(edges) + 2 if edges else 1)
+                for name, edges in self._edges.items()
+            ),
+            *(_Digit(column.place, len(column.selections)) for column in (*self._selected, *self._excluded)),
+        ]
         self.fragments: Mapping[str, Fragment] = {
-            "selected": _selected([slo.select for slo in slos], slos[0].labels if slos else ()),
-            "excluded": _selected([{"error_type": slo.errors.exclude} for slo in slos])
-            if any(slo.errors.exclude for slo in slos)
-            else Fragment("0"),
-            "outcome": _STATUS,
-            "tenant_group": Fragment("tenant" if any(slo.group_by for slo in slos) else "''"),
-            **{name: Fragment(_cell(name, edges)) for name, edges in self._edges.items()},
+            "cell": _packed([digit for digit in self._digits if digit.size > 1]),
+            "tenant_group": Fragment("tenant" if any(isinstance(p, Slo) and p.group_by for p in promises) else "''"),
         }
         """By the name in the queries `cells`, `segment_cells` and `segment_early`."""
 
     def judged(self, columns: Mapping[str, Sequence[Any]]) -> Judged:
         """The judgement of cells, given as columns of a query's answer."""
-        return Judged(self._slos, self._edges, columns)
+        rest = np.array(columns["cell"], np.uint64)
+        places = []
+        for digit in self._digits:
+            rest, place = np.divmod(rest, np.uint64(digit.size))
+            places.append(place.astype(np.int64))
+        status, latencies, selections = places[0], places[1:4], places[4:]
+        chosen = np.ones((len(rest), len(self._promises)), bool)
+        for column, place in zip(self._selected, selections, strict=False):
+            chosen &= column.selections[place]
+        excluded = np.zeros_like(chosen)
+        for column, place in zip(self._excluded, selections[len(self._selected) :], strict=True):
+            excluded = column.selections[place]
+        tenants = np.array(columns["tenant_group"], object)
+        cells = dict(zip(_LATENCIES, latencies, strict=True))
+        return Judged(self._promises, self._edges, status, cells, chosen, excluded, tenants)
 
 
-def _selected(selections: Sequence[Mapping[Any, Sequence[str]]], labels: Sequence[LabelRule] = ()) -> Fragment:
-    """SQL: a number with a bit for each selection that has the request; a list of numbers for more than 64.
+def _packed(digits: Sequence[_Digit]) -> Fragment:
+    """SQL: the digits as one number, the first one times 1.
 
-    Each column is looked up once. Of three selections, the first by model a, the others by tenants t and u:
-
-        model a: 0b111    any other model: 0b110        tenant t: 0b011    tenant u: 0b101    any other: 0b001
-        model a, tenant u                               0b111 & 0b101 = 0b101: the first and the third
+    digits 2 of 3, 1 of 4, 0 of 2    2 + 3 · (1 + 4 · 0) = 5, below 3 · 4 · 2 = 24, so 8 bits hold it
     """
-    words = [_word(selections[i : i + _BITS], i, labels) for i in range(0, len(selections), _BITS)]
-    if len(words) == 1:
-        return words[0]
-    return Fragment(f"[{', '.join(word.sql for word in words) or '0'}]", merged(words))
+    size = prod(digit.size for digit in digits)
+    bits = next((bits for bits in (8, 16, 32, 64) if size <= 2**bits), None)
+    if bits is None:
+        msg = "the SLOs select by too many different values to be judged together"
+        raise ValueError(msg)
+    sql, stride = [], 1
+    for digit in digits:
+        sql.append(f"toUInt{bits}({digit.sql.sql}) * {stride}" if stride > 1 else f"toUInt{bits}({digit.sql.sql})")
+        stride *= digit.size
+    return Fragment(f"toUInt{bits}({' + '.join(sql) or '0'})", merged([digit.sql for digit in digits]))
 
 
-def _word(selections: Sequence[Mapping[Any, Sequence[str]]], first: int, labels: Sequence[LabelRule]) -> Fragment:
-    sql = str(2 ** len(selections) - 1)
-    parameters: dict[str, Any] = {}
-    for column in sorted({column for select in selections for column in select}):
-        always = sum(1 << i for i, select in enumerate(selections) if column not in select)
-        having: dict[str, int] = {}
-        for i, select in enumerate(selections):
-            for value in set(select.get(column, ())):
-                having[value] = having.get(value, always) | 1 << i
-        values, words = f"values{first}_{column}", f"words{first}_{column}"
-        stored = labelled(column, labels, f"label{first}")
-        parameters |= {**stored.parameters, values: [*having], words: [*having.values()]}
-        lists = f"{{{values}:Array(String)}}, {{{words}:Array(UInt64)}}"
-        found = f"transform(toString({stored.sql}), {lists}, toUInt64({always}))"
-        sql = f"bitAnd({sql}, {found})"
-    return Fragment(f"toUInt64({sql})", parameters)
+@dataclass(frozen=True)
+class _Column:
+    """A column by which promises select, with the place of its value among those that select differently.
+
+    Of three selections, the first by model a, the second by model b, the third by no model:
+
+        place 0: any other model    [no, no, yes]
+        place 1: model a            [yes, no, yes]
+        place 2: model b            [no, yes, yes]
+    """
+
+    place: Fragment
+    selections: Bools
+    """For each place, and each promise: the promise selects such a request."""
 
 
-def _cell(name: str, edges: Sequence[int]) -> str:
+def _columns(selections: Sequence[Mapping[Any, Sequence[str]]], labels: Sequence[LabelRule] = ()) -> list[_Column]:
+    return [
+        _column(column, selections, labels) for column in sorted({name for select in selections for name in select})
+    ]
+
+
+def _column(column: str, selections: Sequence[Mapping[Any, Sequence[str]]], labels: Sequence[LabelRule]) -> _Column:
+    values = sorted({value for select in selections for value in select.get(column, ())})
+    by_value = {value: tuple(column not in s or value in s[column] for s in selections) for value in values}
+    other = tuple(column not in select for select in selections)
+    different = [other, *sorted(set(by_value.values()) - {other})]
+    stored, name = labelled(column, labels, "label"), f"values_{column}"
+    parameters = {**stored.parameters, name: values, f"places_{column}": [different.index(by_value[v]) for v in values]}
+    lists = f"{{{name}:Array(String)}}, {{places_{column}:Array(UInt32)}}"
+    return _Column(Fragment(f"transform({stored.sql}, {lists}, 0::UInt32)", parameters), np.array(different, bool))
+
+
+def _place(name: str, edges: Sequence[int]) -> str:
     """SQL: how many thresholds a latency exceeds; one more than there are for a latency that is not known."""
     if len(edges) > _FEW and all(ns % 1000 == 0 and ns // 1000 < LARGEST_US for ns in edges):
         latency = f"if({NO_TOKEN}, e2e_us, ttft_us)" if name == "ttft" else f"{name}_us"
         places = [0, *(ns // 1000 + 1 for ns in edges), UNKNOWN_US]
         return f"toUInt16(indexOf({places}, roundDown({latency}, {places})) - 1)"
     over = [exceeds(name, ns, if_unknown=True) for ns in edges]
-    return " + ".join(f"toUInt16({sql})" for sql in [*over, f"{name}_us = {UNKNOWN_US}"]) if edges else "toUInt16(0)"
+    return " + ".join(f"({sql})" for sql in [*over, f"{name}_us = {UNKNOWN_US}"]) if edges else "0"
 
 
 @dataclass(frozen=True)
@@ -126,26 +174,34 @@ class Judged:
     """Cells with the judgement of each SLO."""
 
     def __init__(
-        self, slos: Sequence[Slo], edges: Mapping[str, Sequence[int]], columns: Mapping[str, Sequence[Any]]
+        self,
+        promises: Sequence[Promise],
+        edges: Mapping[str, Sequence[int]],
+        status: npt.NDArray[np.int64],
+        cells: Mapping[str, npt.NDArray[np.int64]],
+        selected: Bools,
+        excluded: Bools,
+        tenants: npt.NDArray[np.object_],
     ) -> None:
-        self._slos = slos
+        """`selected` and `excluded` have a row for each cell and a column for each promise."""
+        self._promises = promises
         self._edges = edges
-        self._status = np.array(columns["outcome"], np.int64)
-        self._cells = {name: np.array(columns[name], np.int64) for name in _LATENCIES}
-        self.tenants = np.array(columns["tenant_group"], object)
-        self._selected = _words(columns["selected"])
-        self._excluded = _words(columns["excluded"])
+        self._status = status
+        self._cells = cells
+        self._selected = selected
+        self._excluded = excluded
+        self.tenants = tenants
         self._compared: dict[tuple[str, int], tuple[Bools, Bools]] = {}
 
     def outcomes(self, number: int) -> Outcomes:
         """The judgement of the SLO with this place in the file."""
-        chosen = _bit(self._selected, number)
+        chosen = self._selected[:, number]
         ok, failed, cancelled = (self._status == status for status in (_OK, _FAILED, _CANCELLED))
         met, missed = np.ones(len(ok), bool), np.zeros(len(ok), bool)
-        for name, ns in self._slos[number].thresholds.given().items():
+        for name, ns in self._promises[number].thresholds.given().items():
             met_one, missed_one = self._against(name, ns)
             met, missed = met & met_one, missed | missed_one
-        excluded = failed & _bit(self._excluded, number) if self._slos[number].errors.exclude else False
+        excluded = failed & self._excluded[:, number]
         return Outcomes(
             total=chosen,
             ok=chosen & ok,
@@ -156,6 +212,34 @@ class Judged:
             excused=chosen & ((cancelled & ~missed) | excluded),
         )
 
+    def together(self) -> Outcomes:
+        """The judgement by all promises at once, as `collector.slo.judge.verdict` has it."""
+        each = [self.outcomes(i) for i in range(len(self._promises))]
+        anyone = np.ones(len(self._status), bool)
+        ok, failed, cancelled = (self._status == status for status in (_OK, _FAILED, _CANCELLED))
+
+        def for_all(names: Sequence[str]) -> Bools:
+            found = anyone
+            for one in each:
+                found = found & (~one.total | np.logical_or.reduce([getattr(one, name) for name in names]))
+            return found
+
+        good = ok & for_all(["good"])
+        chosen = np.logical_or.reduce([one.total for one in each]) if each else ~anyone
+        return Outcomes(
+            total=anyone,
+            ok=ok,
+            good=good,
+            undetermined=ok & ~good & for_all(["good", "undetermined"]),
+            failed=failed,
+            cancelled=cancelled,
+            excused=(cancelled | (failed & chosen)) & for_all(["excused"]),
+        )
+
+    def missed(self, name: str, ns: int) -> Bools:
+        """Which cells are known to have missed a threshold of one of the promises."""
+        return self._against(name, ns)[1]
+
     def _against(self, name: str, ns: int) -> tuple[Bools, Bools]:
         """Which cells meet a threshold and which miss it. A latency that is not known does neither."""
         if (name, ns) not in self._compared:
@@ -163,15 +247,3 @@ class Judged:
             place = edges.index(ns)
             self._compared[name, ns] = cell <= place, (cell > place) & (cell <= len(edges))
         return self._compared[name, ns]
-
-
-def _words(column: Sequence[Any]) -> npt.NDArray[np.uint64]:
-    """One row of numbers per cell."""
-    return np.array(column, np.uint64).reshape(len(column), -1) if len(column) else np.zeros((0, 1), np.uint64)
-
-
-def _bit(words: npt.NDArray[np.uint64], number: int) -> Bools:
-    if not len(words):
-        return np.zeros(0, bool)
-    found: Bools = (words[:, number // _BITS] >> np.uint64(number % _BITS) & np.uint64(1)).astype(bool)
-    return found

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -135,8 +136,18 @@ class Store:
 
         Raises `StoreUnavailableError` when a server does not answer.
         """
-        try:
+        with self._told_when_unavailable():
             return self.client().query(sql, parameters=parameters, settings=dict(settings or {}))
+
+    def binary(self, sql: str, parameters: dict[str, Any], settings: Mapping[str, Any]) -> bytes:
+        """Run one statement as `query` does, and return the rows in ClickHouse's RowBinary format."""
+        with self._told_when_unavailable():
+            return self.client().raw_query(sql, parameters=parameters, settings=dict(settings), fmt="RowBinary")
+
+    @contextmanager
+    def _told_when_unavailable(self) -> Iterator[None]:
+        try:
+            yield
         except (OperationalError, OSError) as error:
             if self.embedded or not is_unavailable(error):
                 raise

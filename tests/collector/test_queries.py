@@ -97,6 +97,10 @@ def test_every_query_is_run_with_the_fragments_that_it_names(api, rows, on_segme
     made = rows.requests([{"segment": "one", "ingested_at": NOW, "status": "error"} for _ in range(20)])
     rows.tokens(rows.request(), [400_000, 1])
     api("summary")
+    api("summary", start="-6d")
+    with monkeypatch.context() as patch:
+        patch.setattr(Queries, "remembers", False)
+        api("summary")
     rows.request(weight=2.0)
     rows.open(start=NOW - 90 * SECOND, seen=NOW)
     for segment in ("one", "two"):  # the second one may have the end of a request that is counted already
@@ -109,6 +113,7 @@ def test_every_query_is_run_with_the_fragments_that_it_names(api, rows, on_segme
         for metric in METRICS:
             api("timeseries", metric=metric, **params)
         api("timeseries", metric="requests", slo="chat", **params)
+    api("requests", status="in_flight")
     api(f"requests/{made[0]['trace_id']}")
     for path in ("spans", "spans/names", "storage"):
         api(path)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from datetime import date, timedelta
 from functools import cache
 from importlib import resources
 from string import Template
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 from clickhouse_connect.driver.query import QueryResult
 
 from collector.sql.fragment import Fragment, merged
+from collector.sql.past_days import Day, PastDays, Versions
 from collector.store import Store
+
+T = TypeVar("T")
 
 
 class _Sql(Template):
@@ -53,6 +59,11 @@ def part(name: str, fragments: Mapping[str, Fragment]) -> Fragment:
     return Fragment(render(f"parts/{name}", fragments), merged([*fragments.values()]))
 
 
+def partition(day: int) -> str:
+    """The partition of a day, counted since 1970."""
+    return (date(1970, 1, 1) + timedelta(day)).strftime("%Y%m%d")
+
+
 class Queries:
     """Runs the queries of this folder on a store. `fragments` stand in the SQL by name, `parameters` are bound."""
 
@@ -60,6 +71,51 @@ class Queries:
         """`settings` is called for the store's settings of each query."""
         self._store = store
         self._settings = settings
+        self._past = PastDays(self._read_versions)
+        self._latest: tuple[str | None, Versions] = (None, {})
+
+    @property
+    def remembers(self) -> bool:
+        """Answers about whole days are remembered. On a cluster, each query may be answered by another replica."""
+        return not self._store.layout.cluster
+
+    def versions(self) -> Versions:
+        """The versions of all days when the session first asked for them: its answer is of that moment."""
+        session = self._settings().get("log_comment")
+        known, versions = self._latest
+        if session is None or session != known:
+            versions = self._read_versions()
+            self._latest = session, versions
+        return versions
+
+    def _read_versions(self) -> Versions:
+        rows = self.rows("day_versions")
+        return {(row["name"], row["partition"]): tuple(row["version"]) for row in rows}
+
+    def remembered(
+        self,
+        question: Hashable,
+        reads: Sequence[Day],
+        answer: Callable[[], T],
+        size: Callable[[T], int],
+        now: Versions | None = None,
+    ) -> T:
+        """The answer to a question, read again when a row of the days that it reads has changed (`PastDays.get`)."""
+        if not self.remembers:
+            return answer()
+        sees = self._settings().get("additional_table_filters", "")
+        return self._past.get((sees, question), reads, answer, size, self.versions() if now is None else now)
+
+    def of_days(
+        self, query: str, fragments: Mapping[str, Fragment], first: int, last: int
+    ) -> Mapping[str, Sequence[Any]]:
+        """The columns of a query that reads `requests` from a day up to before another, counted since 1970."""
+        return self.remembered(
+            (query, *((name, part.sql, repr(sorted(part.parameters.items()))) for name, part in fragments.items())),
+            [("requests", partition(day)) for day in range(first, last)],
+            lambda: self.columns(query, fragments),
+            lambda columns: 80 * sum(map(len, columns.values())),
+        )
 
     def rows(
         self, query: str, fragments: Mapping[str, Fragment] | None = None, /, **parameters: Any
@@ -79,6 +135,14 @@ class Queries:
         """The columns of the result, by name. A result without rows may come without names: every column is empty."""
         result = self._result(query, fragments, parameters)
         return defaultdict(list, zip(result.column_names, result.result_columns, strict=True))
+
+    def array(
+        self, query: str, fragments: Mapping[str, Fragment], row: npt.DTypeLike, /, **parameters: Any
+    ) -> npt.NDArray[Any]:
+        """The rows of the result as an array. `row` has the columns' types, all of a fixed width."""
+        sql = render(f"queries/{query}", fragments)
+        found = self._store.binary(sql, {**parameters, **merged([*fragments.values()])}, self._settings())
+        return np.frombuffer(found, np.dtype(row))
 
     def _result(
         self, query: str, fragments: Mapping[str, Fragment] | None, parameters: Mapping[str, Any]

@@ -1,7 +1,6 @@
 -- Of the requests that WAL segments brought, those that were counted before they ended, each with its cell.
 SELECT
-    lower(hex(concat(trace_id, span_id))) AS key, weight AS n,
-    $selected AS selected, $excluded AS excluded, $outcome AS outcome, $ttft AS ttft, $tpot AS tpot, $e2e AS e2e, $tenant_group AS tenant_group
+    lower(hex(concat(trace_id, span_id))) AS key, weight AS n, $cell AS cell, $tenant_group AS tenant_group
 FROM requests
 WHERE $parts.in_segments AND (trace_id, span_id) IN
 (

@@ -43,8 +43,8 @@ CREATE TABLE IF NOT EXISTS requests
     weight            Float64                 DEFAULT 1,        -- how many requests this one stands for (docs/numbers.md)
 
     -- Aggregate queries read these columns in place of the ones above. They are narrow, not NULL and not compressed, because
-    -- reading is most of the work. Whole microseconds, rounded up: 0 cannot exist (no token has been emitted, or one alone),
-    -- 4294967294 is that or more, 4294967295 is not known.
+    -- reading is most of the work. Whole microseconds, rounded up: 0 cannot exist (no token has been emitted, or one alone; a queue
+    -- may be empty), 4294967294 is that or more, 4294967295 is not known.
     ttft_us           UInt32 MATERIALIZED multiIf(
         ttft_ns IS NOT NULL, least(intDiv(assumeNotNull(ttft_ns) + 999, 1000), 4294967294), output_tokens = 0, 0, 4294967295)
         CODEC(NONE),
@@ -52,6 +52,7 @@ CREATE TABLE IF NOT EXISTS requests
         tpot_ns IS NOT NULL, least(intDiv(toUInt64(least(ceil(ifNull(tpot_ns, 0)), 1e16)) + 999, 1000), 4294967294), output_tokens < 2, 0, 4294967295)
         CODEC(NONE),
     e2e_us            UInt32 MATERIALIZED least(intDiv(e2e_ns + 999, 1000), 4294967294) CODEC(NONE),
+    queue_us          UInt32 MATERIALIZED if(queue_ns IS NULL, 4294967295, least(intDiv(assumeNotNull(queue_ns) + 999, 1000), 4294967294)) CODEC(NONE),
     is_sampled        Bool   MATERIALIZED weight != 1,
     -- The cell of the goodput surface: 32 × the number of TTFT thresholds missed + the number of TPOT thresholds missed, of the
     -- grids in collector/api/surface.py (in µs here). 31: not known.

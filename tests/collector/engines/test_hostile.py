@@ -108,7 +108,7 @@ def test_a_number_that_is_none_is_not_known(engine_store, mapping):
             assert row["e2e_ns"] == E2E_NS, value
 
 
-@pytest.mark.parametrize("mapping", ["sglang", "tensorrt_llm"])
+@pytest.mark.parametrize("mapping", ["sglang", "tensorrt_llm", "genai"])
 def test_a_finish_reason_of_any_shape_is_read_or_empty(engine_store, mapping):
     given = [{"gen_ai.response.finish_reasons": reason, "gen_ai.latency.time_in_queue": 0.1} for reason in REASONS]
     rows = insert(engine_store, mapping, *given)

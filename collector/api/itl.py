@@ -1,0 +1,167 @@
+"""ITL over a window: exact percentiles over tokens, from how many tokens had each duration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from collector.api.answers import Distribution, seconds
+from collector.api.context import Context
+from collector.api.parameters import Window
+from collector.api.times import SECOND_NS
+from collector.sql.past_days import Day, Versions
+from collector.sql.queries import partition
+
+LEVELS: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
+
+_HOUR_NS: Final = 3600 * SECOND_NS
+_DAY_NS: Final = 24 * _HOUR_NS
+_DENSE: Final = 2**20
+"""Durations below so many microseconds are added up in an array with a place for each."""
+_ROW: Final = np.dtype([("us", "<u8"), ("n", "<u8")])
+
+Array = npt.NDArray[Any]
+Counts = tuple[Array, Array]
+"""Durations in µs, and how many tokens had each."""
+_NONE: Final[Counts] = (np.empty(0, np.uint8), np.empty(0, np.uint8))
+
+
+def itl(ctx: Context, window: Window) -> Distribution:
+    """The distribution over tokens. Without a token that is old enough, no request is read."""
+    return distribution(*_counts(ctx, window)) if _has_tokens(ctx, window) else Distribution.empty()
+
+
+def _has_tokens(ctx: Context, window: Window) -> bool:
+    """Tell whether any token is as old as the window's end."""
+    if not ctx.queries.remembers:
+        return bool(ctx.queries.rows("itl_exists", end_ns=window.end_ns))
+    last = partition(window.end_ns // _DAY_NS)
+    return any(table == "tokens" and day <= last for table, day in ctx.queries.versions())
+
+
+def distribution(values_us: Array, counts: Array) -> Distribution:
+    """The distribution of ascending values that occur `counts` times each, as `numpy.percentile` has it.
+
+    values [10, 30], counts [3, 1]: 10, 10, 10, 30    p90 has the rank 0.9 · 3 = 2.7, between 10 and 30: 24
+    """
+    if not values_us.size:
+        return Distribution.empty()
+    values_ns, until = values_us.astype(np.uint64) * 1000, counts.cumsum()
+    ranks = np.array([*LEVELS.values()]) * float(until[-1] - 1)
+    low, high = (
+        values_ns[np.searchsorted(until, part(ranks), side="right")].astype(float) for part in (np.floor, np.ceil)
+    )
+    percentiles = low + (ranks - np.floor(ranks)) * (high - low)
+    return Distribution(
+        count=int(until[-1]),
+        mean=seconds(float(np.average(values_ns, weights=counts))),
+        max=seconds(int(values_ns[-1])),
+        **dict(zip(LEVELS, map(seconds, percentiles.tolist()), strict=True)),
+    )
+
+
+def added(parts: Sequence[Counts]) -> Counts:
+    """Add counts by duration; the durations ascend."""
+    us, n = (np.concatenate(arrays) for arrays in zip(_NONE, *parts, strict=True))
+    is_short = us < _DENSE
+    dense = np.bincount(us[is_short], weights=n[is_short]).astype(np.int64)
+    long_us, places = np.unique(us[~is_short], return_inverse=True)
+    sparse = np.bincount(places, weights=n[~is_short], minlength=len(long_us)).astype(np.int64)
+    known = np.flatnonzero(dense)
+    return np.concatenate([known.astype(np.uint64), long_us.astype(np.uint64)]), np.concatenate([dense[known], sparse])
+
+
+def stretches(start_ns: int, end_ns: int) -> Iterator[tuple[int, int, bool]]:
+    """Divide a window into whole days, the hours before the first of them, and the rest; true for a day or an hour.
+
+    12 Nov 21:30 to 15 Nov 06:00    12 Nov 21:30 to 22:00, 22 to 23 h, 23 to 24 h, 13 Nov, 14 Nov, 15 Nov 00:00 to 06:00
+
+    The hours of the last day are not divided: its rows change, so an hour of it would be read again anyway.
+    """
+    midnight, last = -(-start_ns // _DAY_NS) * _DAY_NS, end_ns // _DAY_NS * _DAY_NS
+    if midnight > last:
+        yield start_ns, end_ns, False
+        return
+    hour = -(-start_ns // _HOUR_NS) * _HOUR_NS
+    if start_ns < hour:
+        yield start_ns, hour, False
+    for at in range(hour, midnight, _HOUR_NS):
+        yield at, at + _HOUR_NS, True
+    for at in range(midnight, last, _DAY_NS):
+        yield at, at + _DAY_NS, True
+    if last < end_ns:
+        yield last, end_ns, False
+
+
+def _counts(ctx: Context, window: Window) -> Counts:
+    """How many tokens of the window's requests had each duration.
+
+    A request belongs to the day in which it ended, with all its tokens. A filter that looks at other requests of the
+    window depends on more than a day.
+    """
+    if not ctx.queries.remembers or "start_ns" in window.filter.parameters:
+        return added([_read(ctx, window, window.start_ns, window.end_ns)])
+    now = ctx.queries.versions()
+    divided = [*stretches(window.start_ns, window.end_ns)]
+    days = [(a, b) for a, b, whole in divided if whole and b - a == _DAY_NS]
+    others = [
+        _remembered(ctx, window, a, b, now) if whole else _read(ctx, window, a, b)
+        for a, b, whole in divided
+        if (a, b) not in days
+    ]
+    return added([*others, _of_days(ctx, window, days, now)])
+
+
+def _of_days(ctx: Context, window: Window, days: Sequence[tuple[int, int]], now: Versions) -> Counts:
+    """The counts of whole days together. They are remembered for all days, since adding thirty days takes a while."""
+    if not days:
+        return _NONE
+
+    def add() -> Counts:
+        return added([_remembered(ctx, window, a, b, now) for a, b in days])
+
+    last = days[-1][1] // _DAY_NS
+    reads = [day for day in now if day[1] < partition(last)]
+    return ctx.queries.remembered(("itl of days", days[0][0], days[-1][1], _key(window)), reads, add, _size, now)
+
+
+def _remembered(ctx: Context, window: Window, start_ns: int, end_ns: int, now: Versions) -> Counts:
+    """The counts of a stretch within one day. Its tokens may lie in days before, when a request took long."""
+    day = start_ns // _DAY_NS
+    bounds = {"start_ns": start_ns, "end_ns": end_ns}
+    question = start_ns, end_ns, _key(window)
+    of_requests: list[Day] = [("requests", partition(day))]
+    first = ctx.queries.remembered(
+        ("first start", *question),
+        of_requests,
+        lambda: ctx.queries.row("first_start", {"filter": window.filter}, **bounds)["first_ns"],
+        lambda _: 0,
+        now,
+    )
+    if first is None:
+        return _NONE
+    of_tokens: list[Day] = [("tokens", partition(one)) for one in range(first // _DAY_NS, day + 1)]
+    return ctx.queries.remembered(
+        ("itl", *question), of_requests + of_tokens, lambda: _read(ctx, window, start_ns, end_ns), _size, now
+    )
+
+
+def _read(ctx: Context, window: Window, start_ns: int, end_ns: int) -> Counts:
+    rows = ctx.queries.array("itl", {"filter": window.filter}, _ROW, start_ns=start_ns, end_ns=end_ns)
+    return _narrow(rows["us"]), _narrow(rows["n"])
+
+
+def _narrow(values: Array) -> Array:
+    """The same numbers in as few bytes as hold the largest."""
+    return values.astype(np.min_scalar_type(values.max())) if values.size else values
+
+
+def _key(window: Window) -> tuple[str, str]:
+    return window.filter.sql, repr(sorted(window.filter.parameters.items()))
+
+
+def _size(counts: Counts) -> int:
+    return sum(array.nbytes for array in counts)

@@ -1,0 +1,73 @@
+"""Remembers answers about whole days until a row of these days changes: a long window costs what is new in it."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+
+Day = tuple[str, str]
+"""A table and a partition of it, such as `20261120`."""
+Version = tuple[int, ...]
+"""Numbers of a partition that change with every insert and every deletion, and with no merge."""
+Versions = Mapping[Day, Version]
+
+MOST_BYTES: Final = 64 * 1024 * 1024
+
+
+class PastDays:
+    """Answers by question, with the versions of the partitions that they were read from.
+
+    A day of a table is a partition. ClickHouse numbers the blocks that are inserted into it, and the mutations:
+
+        requests of 20261120    blocks 7 to 912, mutation 7, 333,000 rows     the answer is kept
+        a late request arrives  blocks 7 to 913, mutation 7, 333,001 rows     it is read again
+    """
+
+    def __init__(self, versions: Callable[[], Versions], most_bytes: int = MOST_BYTES) -> None:
+        self._versions = versions
+        self._most_bytes = most_bytes
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Hashable, tuple[list[Version | None], Any, int]] = OrderedDict()
+        self._bytes = 0
+
+    def get(
+        self,
+        question: Hashable,
+        reads: Sequence[Day],
+        answer: Callable[[], T],
+        size: Callable[[T], int],
+        now: Versions,
+    ) -> T:
+        """The answer to a question that reads no other days than `reads`. `size` is the number of bytes that it takes.
+
+        `now` are versions that were read before. They are read again after an answer, so an insert in between is not
+        missed.
+        """
+        read = [now.get(day) for day in reads]
+        with self._lock:
+            kept = self._kept.get(question)
+            if kept and kept[0] == read:
+                self._kept.move_to_end(question)
+                return kept[1]  # type: ignore[no-any-return]
+        found = answer()
+        after = self._versions()
+        if read == [after.get(day) for day in reads]:
+            self._keep(question, read, found, size(found))
+        return found
+
+    def _keep(self, question: Hashable, read: list[Version | None], found: Any, size: int) -> None:
+        size += 200 * (len(read) + 1)
+        with self._lock:
+            self._drop(question)
+            self._kept[question] = read, found, size
+            self._bytes += size
+            while self._bytes > self._most_bytes:
+                self._drop(next(iter(self._kept)))
+
+    def _drop(self, question: Hashable) -> None:
+        _, _, size = self._kept.pop(question, ([], None, 0))
+        self._bytes -= size

@@ -1,0 +1,307 @@
+"""Answers about whole days are remembered until a row of these days changes, and equal those that are read anew."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from collector.api.itl import added, stretches
+from collector.api.latencies import _first_us, bucket_of
+from collector.sql.fragment import Fragment
+from collector.sql.past_days import PastDays
+from collector.sql.queries import Queries, part
+from tests.collector.rows import NOW, SECOND
+
+MS = 1_000_000
+HOUR = 3600 * SECOND
+DAY = 24 * HOUR
+MIDNIGHT = NOW // DAY * DAY
+
+
+class Asked:
+    """A question whose answers are counted."""
+
+    def __init__(self, past, versions):
+        self.past = past
+        self.versions = versions
+        self.answers = 0
+
+    def __call__(self, question="q", reads=(("requests", "20261120"),), size=8):
+        def answer():
+            self.answers += 1
+            return f"answer {self.answers}"
+
+        return self.past.get(question, reads, answer, lambda _: size, dict(self.versions))
+
+
+@pytest.fixture
+def versions():
+    return {("requests", "20261120"): (1, 5, 1, 10), ("tokens", "20261120"): (1, 9, 1, 90)}
+
+
+@pytest.fixture
+def ask(versions):
+    return Asked(PastDays(lambda: dict(versions), most_bytes=10_000), versions)
+
+
+class TestPastDays:
+    def test_an_answer_is_read_once_while_its_days_are_the_same(self, ask, versions):
+        assert [ask(), ask()] == ["answer 1", "answer 1"]
+        versions["tokens", "20261120"] = (1, 10, 1, 91)  # the question does not read tokens
+        assert ask() == "answer 1"
+
+    @pytest.mark.parametrize("version", [(1, 6, 1, 11), (2, 5, 1, 10), (1, 5, 7, 10), (1, 5, 1, 9), None])
+    def test_any_change_of_a_day_reads_it_again(self, ask, versions, version):
+        ask()
+        versions["requests", "20261120"] = version
+        assert ask() == "answer 2"
+
+    def test_a_day_that_appears_reads_again(self, ask, versions):
+        reads = (("requests", "20261120"), ("requests", "20261121"))
+        ask(reads=reads)
+        versions["requests", "20261121"] = (6, 6, 6, 1)
+        assert ask(reads=reads) == "answer 2"
+
+    def test_an_answer_is_not_kept_when_its_day_changes_meanwhile(self, versions):
+        past = PastDays(lambda: dict(versions))
+
+        def answer():
+            versions["requests", "20261120"] = (1, versions["requests", "20261120"][1] + 1, 1, 11)
+            return versions["requests", "20261120"]
+
+        reads = [("requests", "20261120")]
+        first = past.get("q", reads, answer, lambda _: 1, dict(versions))
+        assert past.get("q", reads, answer, lambda _: 1, dict(versions)) != first
+
+    def test_the_answers_asked_least_recently_go_first(self, ask):
+        ask("a", size=4000)
+        ask("b", size=4000)
+        ask("a", size=4000)
+        ask("c", size=4000)  # drops b
+        assert ask.answers == 3
+        ask("a", size=4000)
+        assert ask.answers == 3
+        ask("b", size=4000)
+        assert ask.answers == 4
+
+    def test_an_answer_that_is_too_large_is_not_kept(self, ask):
+        ask("a", size=100_000)
+        ask("a", size=100_000)
+        assert ask.answers == 2
+        ask("b")
+        ask("b")
+        assert ask.answers == 3
+
+
+class TestStretches:
+    @pytest.mark.parametrize(
+        ("start", "end", "expected"),
+        [
+            (MIDNIGHT + HOUR, MIDNIGHT + 2 * HOUR, [(1, 2, False)]),
+            (MIDNIGHT - 2 * HOUR - 1, MIDNIGHT, [(-2 - 1 / HOUR, -2, False), (-2, -1, True), (-1, 0, True)]),
+            (MIDNIGHT - DAY, MIDNIGHT + HOUR, [(-24, 0, True), (0, 1, False)]),
+            (MIDNIGHT - DAY - HOUR, MIDNIGHT, [(-25, -24, True), (-24, 0, True)]),
+            (MIDNIGHT - 1, MIDNIGHT + 1, [(-1 / HOUR, 0, False), (0, 1 / HOUR, False)]),
+        ],
+    )
+    def test_days_and_the_hours_before_them_are_whole(self, start, end, expected):
+        ns = [(MIDNIGHT + round(a * HOUR), MIDNIGHT + round(b * HOUR), whole) for a, b, whole in expected]
+        assert [*stretches(start, end)] == ns
+
+    def test_they_leave_no_gap(self):
+        divided = [*stretches(NOW - 9 * DAY - 7 * HOUR - 5, NOW)]
+        assert divided[0][0] == NOW - 9 * DAY - 7 * HOUR - 5
+        assert divided[-1][1] == NOW
+        assert all(a[1] == b[0] for a, b in pairwise(divided))
+
+
+def test_counts_are_added_by_duration():
+    parts = [(np.array([7, 2**20 - 1, 2**20, 2**40]), np.array([1, 2, 3, 4])), (np.array([2**40, 7]), np.array([5, 6]))]
+    us, n = added(parts)
+    assert us.tolist() == [7, 2**20 - 1, 2**20, 2**40]
+    assert n.tolist() == [7, 2, 3, 9]
+    assert [a.size for a in added([])] == [0, 0]
+
+
+@pytest.mark.parametrize("us", [1, 2, 3, 1023, 1025, 2**24 - 1, 2**24 + 1, 2**31 + 127, 4294967294])
+def test_buckets_begin_where_their_number_does(us):
+    first = _first_us(bucket_of(us))
+    assert bucket_of(first) == bucket_of(us)
+    assert first <= max(us, 1)
+    assert first == 0 or bucket_of(first - 1) < bucket_of(us)
+
+
+def test_buckets_of_the_store_are_those_of_python(module_store):
+    numbers = [0, 1, 2, 999, 2**20 + 3, 2**24 + 1, 2**24 + 3, 2**31 + 127, 4294967294, 4294967295]
+    us = "arrayJoin({numbers:Array(UInt32)})"
+    sql = part("latency_bucket", {"us": Fragment("number")}).sql
+    found = module_store.query(f"SELECT {sql} FROM (SELECT {us} AS number)", {"numbers": numbers}).result_rows
+    assert [bucket for (bucket,) in found] == [bucket_of(n) for n in numbers]
+
+
+def numbers_of(values_ns):
+    return {"count": len(values_ns), "max": max(values_ns) / 1e9} | {
+        key: pytest.approx(np.percentile(values_ns, q) / 1e9, rel=1e-12)
+        for key, q in (("p50", 50), ("p90", 90), ("p95", 95), ("p99", 99), ("p999", 99.9))
+    } | {"mean": pytest.approx(np.mean(values_ns) / 1e9, rel=1e-12)}  # fmt: skip
+
+
+def put_tokens(rows, request, durations_us, back_ns=1, first_index=1):
+    rows.insert("tokens", [
+        {"minute": request["end"] - back_ns, "trace_id": request["trace_id"], "request_span_id": request["span_id"],
+         "token_index": first_index + i, "duration_us": us, "step": 0}
+        for i, us in enumerate(durations_us)
+    ])  # fmt: skip
+
+
+def population(rows, n=300, days=8):
+    draw = np.random.default_rng(5)
+    made = rows.requests(
+        [
+            {
+                "ended": int(MIDNIGHT - draw.integers(-9 * HOUR, days * DAY)),
+                "e2e": int(draw.choice([1, 10**6, 3 * 10**9, 10**13, 2 * HOUR])) + int(draw.integers(0, 3)),
+                "ttft_ns": draw.choice([None, 0, 1, 999, 1000, 1001, 10**9, 4294967294000, 4294967294001, 10**15]),
+                "queue_ns": draw.choice([None, 0, 1, 5 * 10**6]),
+                "tpot_ns": draw.choice([None, 0.5, 1e6, 1e6 + 0.5, 3e9]),
+                "status": str(draw.choice(["ok", "ok", "ok", "error", "cancelled"])),
+                "tenant": str(draw.choice(["t", "u"])),
+            }
+            for _ in range(n)
+        ]
+    )
+    durations = {
+        r["trace_id"]: [int(us) for us in draw.choice([0, 10, 20_000, 2**20, 3 * 10**6], 6)] for r in made[:60]
+    }
+    for request in made[:60]:
+        put_tokens(rows, request, durations[request["trace_id"]])
+    return made, durations
+
+
+def expected_of(made, durations, start, end, tenant=None):
+    chosen = [
+        r for r in made if start <= r["end"] < end and r["status"] == "ok" and (tenant is None or r["tenant"] == tenant)
+    ]
+    values = {
+        name: [r[f"{name}_ns"] for r in chosen if r[f"{name}_ns"] is not None]
+        for name in ("ttft", "tpot", "e2e", "queue")
+    }
+    values["itl"] = [us * 1000 for r in chosen for us in durations.get(r["trace_id"], ())]
+    return {name: numbers_of(found) for name, found in values.items()}
+
+
+def check(api, made, durations, start, end, **filters):
+    answer = api("summary", start=str(start / SECOND), end=str(end / SECOND), **filters)
+    for name, numbers in expected_of(made, durations, start, end, filters.get("tenant")).items():
+        assert answer[f"{name}_s"] == numbers, name
+    assert answer["requests"]["total"] == sum(
+        start <= r["end"] < end and filters.get("tenant") in (None, r["tenant"]) for r in made
+    )
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The queries that the store answers."""
+    names = []
+    result, array = Queries._result, Queries.array
+    monkeypatch.setattr(Queries, "_result", lambda self, q, *a: (names.append(q), result(self, q, *a))[1])
+    monkeypatch.setattr(Queries, "array", lambda self, q, *a, **k: (names.append(q), array(self, q, *a, **k))[1])
+    return names
+
+
+START = MIDNIGHT - 6 * DAY - 5 * HOUR
+
+
+def test_a_summary_of_many_days_is_that_of_numpy_first_and_again(api, rows, asked):
+    made, durations = population(rows)
+    for filters in ({}, {"tenant": "t"}, {}):
+        check(api, made, durations, START, NOW, **filters)
+    asked.clear()
+    check(api, made, durations, START, NOW)
+    assert asked.count("itl") == 1  # that of the present day
+    assert asked.count("latency_buckets") == 4
+    assert asked.count("cells") == 1
+
+
+def test_late_rows_moved_requests_and_removed_days_are_seen(api, rows):
+    made, durations = population(rows)
+    check(api, made, durations, START, NOW)
+
+    late = rows.requests([{"ended": MIDNIGHT - 3 * DAY - HOUR, "e2e": 77 * SECOND, "queue_ns": 3, "tenant": "t"}])
+    made += late
+    check(api, made, durations, START, NOW)
+    check(api, made, durations, START, NOW, tenant="t")
+
+    put_tokens(rows, late[0], [123_456])
+    durations[late[0]["trace_id"]] = [123_456]
+    check(api, made, durations, START, NOW)
+
+    command = rows.store.client().command
+    command(
+        "DELETE FROM requests WHERE tenant = 'u' AND toDate(end) = '2026-11-18'",
+        settings={"lightweight_deletes_sync": 2},
+    )
+    gone = [r for r in made if r["tenant"] == "u" and r["end"] // DAY == MIDNIGHT // DAY - 3]
+    assert gone
+    made = [r for r in made if r not in gone]
+    check(api, made, durations, START, NOW)
+
+    command("ALTER TABLE requests DROP PARTITION ID '20261119'")
+    command("ALTER TABLE tokens DROP PARTITION ID '20261117'")
+    made = [r for r in made if r["end"] // DAY != MIDNIGHT // DAY - 2]
+    for request in made:
+        if request["end"] // DAY == MIDNIGHT // DAY - 4:
+            durations.pop(request["trace_id"], None)
+    check(api, made, durations, START, NOW)
+
+
+@pytest.mark.parametrize("times", [1, 2, 100])
+def test_rows_that_come_between_two_queries_do_not_mix_them(api, rows, monkeypatch, times):
+    rows.requests([{"ended": MIDNIGHT - day * DAY - HOUR, "e2e": 1000 + day} for day in range(5)])
+    left = [times]
+    columns = Queries.columns
+
+    def with_arrivals(self, query, *args, **parameters):
+        found = columns(self, query, *args, **parameters)
+        if query == "latency_buckets" and left[0] > 0:
+            left[0] -= 1
+            rows.requests([{"ended": NOW - SECOND, "e2e": 1002}])
+        return found
+
+    monkeypatch.setattr(Queries, "columns", with_arrivals)
+    e2e = api("summary", start="-6d")["e2e_s"]
+    values = sorted([1000, 1001, 1002, 1003, 1004] + [1002] * (e2e["count"] - 5))
+    assert e2e == numbers_of(values)
+
+
+def test_an_id_that_ended_on_two_days_counts_its_tokens_on_each(api, rows):
+    (made,) = rows.requests([{"ended": MIDNIGHT - 2 * DAY + HOUR, "e2e": HOUR}])
+    rows.requests([{"ended": MIDNIGHT - DAY, "e2e": 40 * HOUR, "trace_id": made["trace_id"]}])
+    put_tokens(rows, made, [10, 20])
+    for _ in range(2):
+        assert api("summary", start="-6d")["itl_s"]["count"] == 4
+        assert api("summary", start="-6d")["e2e_s"]["count"] == 2
+
+
+def test_requests_that_took_days_bring_the_tokens_of_these_days(api, rows):
+    (made,) = rows.requests([{"ended": MIDNIGHT - 2 * DAY, "e2e": 30 * HOUR}])
+    for i, back_ns in enumerate([29 * HOUR, 20 * HOUR, 1]):
+        put_tokens(rows, made, [1000 * (i + 1)], back_ns, first_index=i + 1)
+    for _ in range(2):
+        assert api("summary", start="-6d")["itl_s"]["count"] == 3
+    put_tokens(rows, made, [5], 28 * HOUR, first_index=9)
+    assert api("summary", start="-6d")["itl_s"]["count"] == 4
+
+
+def test_a_long_window_of_two_vantages_counts_each_request_once(api, rows):
+    for days in (0, 2, 4):
+        ended = MIDNIGHT - days * DAY - HOUR
+        rows.requests([
+            {"ended": ended, "request_id": f"r{days}", "vantage": "client"},
+            {"ended": ended, "request_id": f"r{days}", "vantage": "server"},
+            {"ended": ended, "request_id": "", "vantage": "client"},
+        ])  # fmt: skip
+    for _ in range(2):
+        assert api("summary", start="-7d")["requests"]["total"] == 6
+        assert api("summary", start="-7d", vantage="client")["requests"]["total"] == 6
+    assert api("goodput", start="-7d", e2e="10s", surface=1)["requests"]["good"] == 6
