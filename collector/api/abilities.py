@@ -31,7 +31,7 @@ class Connection(_Strict):
     page: str
     way: str
     held_by: str
-    """The recording, or the folder of tests, that holds the marks."""
+    """The recordings (of spans + of scrapes), or the folder of tests, that hold the marks."""
     tells: dict[str, Mark]
 
 

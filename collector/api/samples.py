@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +27,7 @@ _LOOK_BACK_NS: Final = 300 * SECOND_NS
 _PROGRESS: Final = ("running", "waiting", "generation_tokens", "prompt_tokens", "engine_steps", "itl", "ttft")
 """Requests, and what grows while an engine works on them. Some engines count tokens when the request ends, so tokens
 alone would call a long answer a standstill."""
+_LATENCIES: Final = ("ttft", "itl", "tpot", "e2e", "queue")
 
 
 class SampledProcess(BaseModel):
@@ -46,6 +50,33 @@ class Samples(BaseModel):
     processes: list[SampledProcess]
 
 
+class Between(BaseModel):
+    """A quantile that a histogram tells: over `above_s`, and at most `up_to_s`, which is null above the last bound."""
+
+    above_s: float
+    up_to_s: float | None
+
+
+class SampledLatency(BaseModel):
+    """One latency of a service, from the buckets of its histograms."""
+
+    service: str
+    engine: str
+    name: str
+    count: int
+    mean_s: float
+    p50: Between
+    p90: Between
+    p95: Between
+    p99: Between
+
+
+class SampledLatencies(BaseModel):
+    """`/samples/latencies`."""
+
+    latencies: list[SampledLatency]
+
+
 def router(ctx: Context) -> APIRouter:
     """The routes."""
     routes = APIRouter(tags=["engines"])
@@ -55,7 +86,47 @@ def router(ctx: Context) -> APIRouter:
         """The newest metrics of each process that is scraped or sends them."""
         return Samples(processes=[_out(process) for process in _processes(ctx, query.window(ctx.clock()))])
 
+    @routes.get("/samples/latencies", dependencies=[ALL_TENANTS])
+    def get_sampled_latencies(query: Annotated[WindowQuery, Query()]) -> SampledLatencies:
+        """Latencies of the window from engines' own histograms, as bounds: a histogram has no exact quantile."""
+        window = query.window(ctx.clock())
+        rows = ctx.queries.rows(
+            "sample_histograms",
+            {"service_filter": _serves(window)},
+            **window.bounds,
+            before_ns=_LOOK_BACK_NS,
+            names=[*_LATENCIES],
+        )
+        return SampledLatencies(latencies=[_latency(row) for row in rows if sum(row["observations"])])
+
     return routes
+
+
+def _latency(row: Mapping[str, Any]) -> SampledLatency:
+    count = sum(row["observations"])
+    p50, p90, p95, p99 = (between(quantile, row["bounds"], row["observations"]) for quantile in (0.5, 0.9, 0.95, 0.99))
+    return SampledLatency(
+        service=row["service"],
+        engine=row["engine"],
+        name=row["name"],
+        count=count,
+        mean_s=row["total"] / count,
+        p50=p50,
+        p90=p90,
+        p95=p95,
+        p99=p99,
+    )
+
+
+def between(quantile: float, bounds: Sequence[float], observations: Sequence[int]) -> Between:
+    """The bounds of a quantile with inclusive interpolation. `observations` has one more entry than `bounds`.
+
+    between(0.5, [1, 2, 5], [1, 2, 1, 0]): of 4 values, the 2nd and the 3rd lie in (1, 2], and so does the median
+    """
+    place = quantile * (sum(observations) - 1)
+    upper = [*itertools.accumulate(observations)]
+    first, last = (bisect.bisect_right(upper, rank) for rank in (math.floor(place), math.ceil(place)))
+    return Between(above_s=bounds[first - 1] if first else 0.0, up_to_s=bounds[last] if last < len(bounds) else None)
 
 
 def _out(process: Process) -> SampledProcess:

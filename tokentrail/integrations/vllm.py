@@ -293,7 +293,7 @@ class Hooks:
 
     def _stepped(self, scheduler: Any, iteration: Any, engine: int) -> None:
         now = now_ns()
-        clock = self._clocks.setdefault(engine, _CoreClock())
+        clock = self._clocks.get(engine) or self._clocks.setdefault(engine, _CoreClock())
         stamp_s, self._core_stamp_s = self._core_stamp_s, None
         if stamp_s:
             clock.seen(stamp_s, now)

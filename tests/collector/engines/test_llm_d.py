@@ -4,7 +4,7 @@ from collector.signals import TRACES
 from collector.store.insert import insert_otlp
 from tests.support.otlp import MS, T0, Request
 
-ROUTER = ("gateway.request", "gateway.request_orchestration", "llm_d.epp.scoring", "llm_d.pd_proxy.request")
+ROUTER = ("gateway.request", "gateway.request_orchestration", "run_scheduler_profile", "llm_d.pd_proxy.request")
 
 
 def test_vllms_span_is_the_request_and_the_routers_spans_are_kept_beside_it(engine_store):

@@ -7,11 +7,13 @@ import pytest
 from collector.api.abilities import known
 from collector.signals import TRACES
 from collector.store.insert import insert_otlp
-from tests.support.recordings import DATA, replay
+from tests.collector.samples.engine import recorded
+from tests.collector.samples.scrapes import Scrapes
+from tests.support.recordings import DATA, Recording, replay
 
 ROOT = Path(__file__).parents[3]
 MARKS = {"full": "●", "partly": "◐", "none": "○"}
-RECORDED = [connection for connection in known().connections if (DATA / connection.held_by).is_dir()]
+RECORDED = [connection for connection in known().connections if not connection.held_by.startswith("tests/")]
 
 
 def table():
@@ -32,20 +34,35 @@ def test_readme_has_the_table():
 def test_every_connection_has_a_page_and_a_mark_for_everything():
     for connection in known().connections:
         assert (ROOT / connection.page).exists()
-        assert (DATA / connection.held_by).is_dir() or (ROOT / connection.held_by).is_dir()
+        assert connection in RECORDED or (ROOT / connection.held_by).is_dir()
         assert connection.tells.keys() == known().abilities.keys()
         assert connection.page in connection.way
 
 
-@pytest.mark.parametrize("connection", RECORDED, ids=lambda connection: connection.held_by)
-def test_a_recording_tells_what_the_table_says(api, module_store, connection):
-    folder = DATA / connection.held_by
-    if (folder / "traces.bin.gz").exists():
-        replay(module_store, connection.held_by)
+def play(store, held_by):
+    """Store a recording: a folder of spans, an archive of all signals, or a series of scrapes."""
+    file = DATA / held_by
+    if held_by.endswith(".tar.xz"):
+        Recording(held_by).replay(store)
+    elif file.name == "metrics-series.jsonl.gz":
+        ((service,),) = store.query("SELECT ifNull(any(service), '') FROM requests").result_rows
+        scrapes = Scrapes(store)
+        for time_ns, text in recorded(file.parent.name):
+            scrapes.add(text, time_ns, service=service or "scraped")
+        scrapes.store()
+    elif (file / "traces.bin.gz").exists():
+        replay(store, held_by)
     else:
-        body = b"".join(file.read_bytes() for file in sorted((folder / "traces").glob("*.bin")))
-        insert_otlp(module_store, TRACES, body, connection.held_by)
-    ((end_s,),) = module_store.query("SELECT toUnixTimestamp(max(end)) + 1 FROM requests").result_rows
+        body = b"".join(file.read_bytes() for file in sorted((file / "traces").glob("*.bin")))
+        insert_otlp(store, TRACES, body, held_by)
+
+
+@pytest.mark.parametrize("connection", RECORDED, ids=lambda connection: connection.name)
+def test_a_recording_tells_what_the_table_says(api, module_store, connection):
+    for held_by in connection.held_by.split(" + "):
+        play(module_store, held_by)
+    newest = "SELECT max(at) FROM (SELECT max(end) AS at FROM requests UNION ALL SELECT max(time) FROM samples)"
+    ((end_s,),) = module_store.query(f"SELECT toUnixTimestamp(({newest})) + 1").result_rows
     (line,) = api("engines", start=end_s - 3600, end=end_s)["engines"]
     assert line["engine"] == connection.engine
     assert {told["what"]: told["told"] for told in line["tells"]} == connection.tells

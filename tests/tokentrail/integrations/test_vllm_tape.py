@@ -1,4 +1,7 @@
-"""The calls of a real vLLM 0.32, replayed on the fakes: the rows are those that the clients and vLLM counted."""
+"""The calls of a real vLLM 0.32, replayed on the fakes: the rows are those that the clients and vLLM counted.
+
+`python -m benchmarks.vllm_inside --tape` records them. Each API server has a tape of its own.
+"""
 
 import gzip
 import json
@@ -10,14 +13,17 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.tokentrail.integrations import fake_vllm
 from tokentrail import semconv
 
 TAPES = Path(__file__).parents[2] / "data" / "vllm-hooks"
+RUNS = ("pressure", "mixed", "speculative", "data_parallel", "api_servers", "death")
 
 
 def load(name):
-    lines = gzip.decompress((TAPES / f"{name}.jsonl.gz").read_bytes()).decode().splitlines()
-    return [json.loads(line) for line in lines], json.loads((TAPES / f"{name}-truth.json").read_text())
+    files = [TAPES / f"{name}.jsonl.gz", *TAPES.glob(f"{name}-[0-9].jsonl.gz")]
+    tapes = [[json.loads(line) for line in gzip.decompress(file.read_bytes()).splitlines()] for file in files]
+    return tapes, json.loads((TAPES / f"{name}-truth.json").read_text())
 
 
 class Player:
@@ -60,6 +66,9 @@ class Player:
     def abort_requests(self, keys, error):
         self.v.processor.abort_requests(keys)
 
+    def propagate_error(self, error):
+        self.v.processor.propagate_error(type(error, (Exception,), {})())
+
     def record(self, load, with_iteration, firsts, engine):
         scheduler = None
         if load is not None:
@@ -70,21 +79,39 @@ class Player:
         self.v.loggers[0].record(scheduler, self.stats if with_iteration else None, engine_idx=engine)
 
 
-@pytest.fixture(params=["pressure", "mixed"])
+class Played:
+    """The rows and spans of all API servers of a run, and what their clients and vLLM counted."""
+
+    def __init__(self, servers, truth):
+        self.truth = truth
+        self.trails = [trail for v in servers for trail in v.trails]
+        self.rows_of = [(trail, v.rows(number)) for v in servers for number, trail in enumerate(v.trails)]
+        self.rows = [row for _, rows in self.rows_of for row in rows]
+        self.metrics = truth["metrics"]
+
+    def spans(self, name):
+        return [span for trail in self.trails for span in trail.spans(name)]
+
+
+@pytest.fixture(params=RUNS)
 def played(request, vllm, monkeypatch):
-    v = vllm()
-    tape, truth = load(request.param)
-    Player(v, monkeypatch, tape)
-    return v, truth
+    tapes, truth = load(request.param)
+    engines = {given[-1] for tape in tapes for given in tape if given[0] == "record"}
+    servers = []
+    for tape in tapes:
+        v = vllm(parallel_config=SimpleNamespace(_api_process_count=len(tapes)))
+        v.loggers += [v.plugin.StatLogger(fake_vllm.config(), index) for index in sorted(engines - {0})]
+        Player(v, monkeypatch, tape)
+        servers.append(v)
+    return Played(servers, truth)
 
 
 def test_every_request_and_token_of_the_clients_is_there(played):
-    v, truth = played
     rows = {}
-    for row in v.rows():
+    for row in played.rows:
         rows.setdefault(row.attributes[semconv.RESPONSE_ID], []).append(row)
-    assert truth["calls"]
-    for call in truth["calls"]:
+    assert played.truth["calls"]
+    for call in played.truth["calls"]:
         found = rows.pop(call["request_id"])
         assert len(found) == call["rows"], call
         assert {row.attributes[semconv.STATUS] for row in found} == {call["status"]}
@@ -95,41 +122,49 @@ def test_every_request_and_token_of_the_clients_is_there(played):
 
 
 def test_counts_and_times_are_those_of_vllm_s_own_metrics(played):
-    v, truth = played
-    rows, metrics = v.rows(), truth["metrics"]
+    rows, metrics = played.rows, played.metrics
+    if not metrics:
+        assert {row.attributes.get(semconv.ERROR_TYPE) for row in rows} == {"EngineDeadError"}
+        return
     assert sum(row.attributes[semconv.OUTPUT_TOKENS] for row in rows) == metrics["generation_tokens_total"]
     prompts = [row.attributes[semconv.INPUT_TOKENS] * row.attributes.get(semconv.CHOICE_COUNT, 1) for row in rows]
     assert sum(prompts) == metrics["prompt_tokens_total"]
     assert sum(row.attributes.get(semconv.PREEMPTIONS, 0) for row in rows) == metrics["num_preemptions_total"]
-    tokens = v.trails[0].spans(semconv.TOKEN_SPAN)  # vLLM counts each answer of a request for itself
+    tokens = played.spans(semconv.TOKEN_SPAN)  # vLLM counts each answer of a request for itself
     first = [token.duration_ns / 1e9 for token in tokens if token.token_index == 0]
     assert len(first) == metrics["time_to_first_token_seconds_count"]
     assert sum(first) == pytest.approx(metrics["time_to_first_token_seconds_sum"], abs=1e-4)
-    good = {row.span_id for row in rows if row.attributes[semconv.STATUS] == "ok"}
     e2e = Counter()
-    for token in tokens:
-        if token.parent_id in good:
-            e2e[token.parent_id, token.attributes.get(semconv.CHOICE_INDEX)] += token.duration_ns
+    for trail, found in played.rows_of:  # each trail counts its span ids from 1
+        good = {row.span_id for row in found if row.attributes[semconv.STATUS] == "ok"}
+        for token in trail.spans(semconv.TOKEN_SPAN):
+            if token.parent_id in good:
+                e2e[id(trail), token.parent_id, token.attributes.get(semconv.CHOICE_INDEX)] += token.duration_ns
     assert len(e2e) == metrics["e2e_request_latency_seconds_count"]
     assert sum(e2e.values()) / 1e9 == pytest.approx(metrics["e2e_request_latency_seconds_sum"], abs=1e-3)
 
 
 def test_phases_partition_every_request(played):
-    v, _ = played
-    parts = {}
-    for span in v.trails[0].spans(semconv.PHASE_SPAN):
-        parts[span.parent_id] = parts.get(span.parent_id, 0) + span.duration_ns
-    rows = v.rows()
-    assert [parts[row.span_id] for row in rows] == [row.duration_ns for row in rows]
+    for trail, rows in played.rows_of:
+        parts = Counter()
+        for span in trail.spans(semconv.PHASE_SPAN):
+            parts[span.parent_id] += span.duration_ns
+        assert [parts[row.span_id] for row in rows] == [row.duration_ns for row in rows]
 
 
 def test_steps_follow_each_other_and_tokens_reach_the_front_end_after_them(played):
-    v, truth = played
-    steps = v.steps()
-    assert len(steps) == truth["steps"]
-    assert all(here.end_ns <= there.end_ns for here, there in pairwise(steps))
-    ends = {step.attributes[semconv.STEP]: step.end_ns for step in steps}
-    delays = [(t.end_ns - ends[t.attributes[semconv.STEP]]) / 1e6 for t in v.trails[0].spans(semconv.TOKEN_SPAN)]
+    assert len(played.spans(semconv.STEP_SPAN)) == played.truth["steps"]
+    delays = []
+    for trail in played.trails:
+        steps = sorted(trail.spans(semconv.STEP_SPAN), key=lambda span: span.attributes[semconv.STEP])
+        assert all(here.end_ns <= there.end_ns for here, there in pairwise(steps))
+        ends = {step.attributes[semconv.STEP]: step.end_ns for step in steps}
+        delays += [
+            (token.end_ns - ends[token.attributes[semconv.STEP]]) / 1e6
+            for token in trail.spans(semconv.TOKEN_SPAN)
+            if semconv.STEP in token.attributes
+        ]
+        loads = [step.attributes for step in steps if semconv.STEP_KV_USED in step.attributes]
+        assert all(load[semconv.STEP_KV_USED] <= load[semconv.STEP_KV_TOTAL] for load in loads)
     assert min(delays) >= 0
-    assert 0.1 < statistics.median(delays) < 20
-    assert max(step.attributes[semconv.STEP_KV_USED] for step in steps) <= steps[0].attributes[semconv.STEP_KV_TOTAL]
+    assert statistics.median(delays) > 0.1

