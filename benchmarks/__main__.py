@@ -17,6 +17,9 @@ BENCHMARKS = (
     "query_10m",
     "shared_store",
     "engine_decode",
+    "alerts_simulation",
+    "alerts_cost",
+    "alerts",
 )
 
 
