@@ -29,6 +29,7 @@ def _dashboard(name: str, content: Mapping[str, Any]) -> dict[str, Any]:
         "editable": True,
         "refresh": "30s",
         "time": {"from": "now-3h", "to": "now"},
+        "annotations": {"list": []},
         "templating": {"list": [*_variables(content["variables"], content.get("labels", {}))]},
         "panels": [*_panels(content["rows"])],
     }

@@ -19,6 +19,9 @@ BENCHMARKS = (
     "proxy",
     "engine_decode",
     "engine_pressure",
+    "alerts_simulation",
+    "alerts_cost",
+    "alerts",
 )
 
 

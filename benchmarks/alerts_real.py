@@ -69,9 +69,12 @@ class Real:
         self._failed, self._per_s = failed, per_s
         self._load: Load | None = None
 
-    def start(self, fault_at: float) -> None:
-        """Start the collector and its load."""
+    def start(self) -> None:
+        """Start the collector."""
         self.collector.start()  # type: ignore[no-untyped-call]
+
+    def load(self, fault_at: float) -> None:
+        """Begin to send requests."""
         self._load = Load(self.collector, fault_at, self._per_s, self._failed)
         self._load.start()
 
@@ -111,10 +114,10 @@ class StoreAway(Real):
         self._server.folder.mkdir()
         self.events = [(0.0, self._server.kill), (STORE_AWAY_S, self._server.start)]
 
-    def start(self, fault_at: float) -> None:
+    def start(self) -> None:
         """The server first."""
         self._server.start()  # type: ignore[no-untyped-call]
-        super().start(fault_at)
+        super().start()
 
     def stop(self) -> None:
         """The server last."""
@@ -125,7 +128,7 @@ class StoreAway(Real):
 class EngineKilled(Real):
     """The engine of this project starts, answers requests, and is killed while it works on some."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, well_s: float) -> None:
         super().__init__(
             folder,
             "dead engine, a real engine that is killed",
@@ -135,7 +138,7 @@ class EngineKilled(Real):
         self._url = f"http://127.0.0.1:{free_port(0)}"
         self._log = (folder / "engine.log").open("wb")
         self._engine: subprocess.Popen[bytes] | None = None
-        self.events = [(-60.0, self._start_engine), (-3.0, self._ask), (0.0, self._kill)]
+        self.events = [(-well_s, self._start_engine), (-3.0, self._ask), (0.0, self._kill)]
 
     def stop(self) -> None:
         """An engine that no event has killed is killed now."""
@@ -182,7 +185,7 @@ def real_faults(folder: Path, well_s: float) -> list[Real]:
         failed=lambda t, _: t >= 0,
     )
     restarted.events = [(-well_s * 2 / 3, restarted.restart)]
-    return [restarted, StoreAway(folder / "store"), EngineKilled(folder / "engine")]
+    return [restarted, StoreAway(folder / "store"), EngineKilled(folder / "engine", well_s)]
 
 
 def normal_hour(folder: Path) -> Real:

@@ -12,8 +12,8 @@ from prometheus_client import Metric as Family
 
 from collector.exposition import metrics
 from collector.exposition.present import Processes, expose_samples, expose_slos, expose_tables
-from collector.exposition.series import Series
-from collector.exposition.store_counters import SECOND_NS, StoreCounters
+from collector.exposition.series import SECOND_NS, Series
+from collector.exposition.store_counters import StoreCounters
 from collector.slo.model import Slo
 from collector.sql.queries import Queries
 from collector.stage import ThreadStage

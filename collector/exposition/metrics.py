@@ -175,6 +175,9 @@ ENGINE_KV_USAGE = Metric(
 )
 
 COLD_STARTS = Metric("tokentrail_cold_starts_total", "counter", "Starts of engine processes.", PROCESS)
+COLD_STARTS_FAILED = Metric(
+    "tokentrail_cold_starts_failed_total", "counter", "Starts of engine processes that ended with an error.", PROCESS
+)
 COLD_START_DURATION = Metric(
     "tokentrail_cold_start_last_duration_seconds", "gauge", "How long the process's latest start took.", PROCESS
 )

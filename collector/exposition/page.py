@@ -11,8 +11,7 @@ from prometheus_client.exposition import choose_encoder
 
 from collector.exposition import metrics
 from collector.exposition.live import Live
-from collector.exposition.series import Series
-from collector.exposition.store_counters import SECOND_NS
+from collector.exposition.series import SECOND_NS, Series
 from collector.status import IngestStatus
 from collector.store.usage import Usage
 

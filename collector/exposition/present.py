@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from collector.exposition import metrics
-from collector.exposition.series import Series
-from collector.exposition.store_counters import SECOND_NS, StoreCounters
+from collector.exposition.series import SECOND_NS, Series
+from collector.exposition.store_counters import StoreCounters
 from collector.in_flight import InFlight, judge_in_flight, last_steps
 from collector.samples.present import processes
 from collector.slo.durations import format_duration

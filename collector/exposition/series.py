@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from prometheus_client import Metric as Family
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -17,6 +17,7 @@ Labels = tuple[str, ...]
 Keys = set[tuple[Metric, Labels]]
 """Names of series: metric and labels."""
 OTHER = "other"
+SECOND_NS: Final = 1_000_000_000
 
 
 @dataclass

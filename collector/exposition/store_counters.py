@@ -1,4 +1,4 @@
-"""Counters of `/metrics` that come from the store: stored segments, and requests that are bad while in flight."""
+"""Counters of `/metrics` that come from the store: of its segments, and of requests that are bad while in flight."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from typing import Any, Final
 
 import numpy as np
 from prometheus_client import Metric as Family
-from prometheus_client.samples import Exemplar
 
 from collector.exposition import metrics
 from collector.exposition.checkpoint import Checkpoint, dump_series, load_series
-from collector.exposition.early import Early, EarlyRequests
-from collector.exposition.series import OTHER, Keys, Labels, LabelSets
+from collector.exposition.early import EarlyRequests
+from collector.exposition.histograms import add_histogram, bucket_edges, drop_old_histograms
+from collector.exposition.series import OTHER, SECOND_NS, Keys, Labels, LabelSets
+from collector.exposition.slo_counters import SloCounters
 from collector.in_flight import InFlight
-from collector.slo.cells import Cells
 from collector.slo.model import Slo
 from collector.sql.queries import Queries
 
 logger = logging.getLogger(__name__)
 
-SECOND_NS: Final = 1_000_000_000
 MOST_LABEL_SETS: Final = 500
 """Most label sets of requests, with three histograms each, and most engine processes."""
 IDLE_NS: Final = 3600 * SECOND_NS
@@ -37,32 +36,8 @@ SEGMENT_AGE_NS: Final = 24 * 3600 * SECOND_NS
 _REMEMBERED: Final = 2000
 """So many counted segments are remembered: the writer names one twice if the process died before it was released."""
 _KEYS_AT_ONCE: Final = 5000
-_MOST_ERROR_TYPES: Final = 50
 _SAVE_EVERY_NS: Final = 60 * SECOND_NS
 """The watermark alone is worth a write after this time."""
-
-SEMCONV_EDGES_MS: Final = {
-    metrics.TTFT: (1, 5, 10, 20, 40, 60, 80, 100, 250, 500, 750, 1000, 2500, 5000, 7500, 10000, 20000, 40000, 80000),
-    metrics.TPOT: (10, 25, 50, 75, 100, 150, 200, 300, 400, 500, 750, 1000, 2500),
-    metrics.E2E: tuple(10 * 2**i for i in range(14)),
-}
-"""Bucket boundaries that OpenTelemetry's GenAI conventions advise, and three more of TTFT: theirs end at 10 s."""
-_METRIC = {"ttft": metrics.TTFT, "tpot": metrics.TPOT, "e2e": metrics.E2E}
-"""The histogram of each threshold's latency."""
-
-
-def bucket_edges(slos: Sequence[Slo]) -> dict[str, list[int]]:
-    """Bucket edges by threshold name: the advised ones and every SLO's threshold, so that a bucket is exact for it."""
-    return {
-        name: sorted(
-            {ms * 1_000_000 for ms in SEMCONV_EDGES_MS[metric]} | {t[name] for t in _thresholds(slos) if name in t}
-        )
-        for name, metric in _METRIC.items()
-    }
-
-
-def _thresholds(slos: Sequence[Slo]) -> list[dict[str, int]]:
-    return [slo.thresholds.given() for slo in slos]
 
 
 class StoreCounters:
@@ -83,7 +58,6 @@ class StoreCounters:
     ) -> None:
         self._queries = queries
         self._slos = slos
-        self._cells = Cells(slos)
         self._edges = bucket_edges(slos)
         self._clock = clock
         self._lock = threading.RLock()
@@ -101,25 +75,11 @@ class StoreCounters:
         self._born_ns: int = state.get("born_ns", clock())
         self._unsaved = not state
         self._saved_until_ns = 0
-        self._drop_old_histograms()
+        drop_old_histograms(self._series, self._edges)
         now_s = clock() / SECOND_NS
-        for slo in slos:
-            self._begin_slo(slo.name, "", now_s)
+        self._of_slos = SloCounters(self._series, slos, self._early, clock)
         self._series.add(metrics.OVERFLOW, at_s=now_s)
         self._series.add(metrics.EARLY_FORGOTTEN, at_s=now_s)
-
-    def _drop_old_histograms(self) -> None:
-        """A histogram whose buckets have changed with the SLO file begins again."""
-        for name, metric in _METRIC.items():
-            by_labels = self._series.histograms.get(metric, {})
-            for labels in [key for key, histogram in by_labels.items() if list(histogram.edges) != self._edges[name]]:
-                del by_labels[labels]
-
-    def _begin_slo(self, slo: str, group: str, now_s: float) -> Labels:
-        labels = slo, group
-        for metric in (metrics.SLO_REQUESTS, metrics.SLO_GOOD, metrics.SLO_UNDETERMINED):
-            self._series.add(metric, labels, at_s=now_s)
-        return labels
 
     def on_segment(self, segment_id: str) -> None:
         """Remember that this segment's rows are in the store; they are counted at the next refresh."""
@@ -153,8 +113,9 @@ class StoreCounters:
                     self._counted.append(self._pending.popleft())
                 self._unsaved = True
                 self._add_requests(read["requests"])
-                self._add_histograms(read["histograms"])
-                self._add_slos(read["cells"], read["early"])
+                for row in read["histograms"]:
+                    add_histogram(self._series, self._edges, row, self._admit(row), self._clock())
+                self._of_slos.add_ended(read["cells"], read["early"])
                 self._add_kv_events(read["kv_events"])
                 self._add_cold_starts(read["cold_starts"])
 
@@ -164,13 +125,15 @@ class StoreCounters:
         early: dict[str, list[Any]] = defaultdict(list)
         for keys in self._early.keys_in_parts(_KEYS_AT_ONCE):
             for name, values in self._queries.columns(
-                "segment_early", self._cells.fragments, **bounds, counted=keys
+                "segment_early", self._of_slos.cells.fragments, **bounds, counted=keys
             ).items():
                 early[name] += values
         return {
             "requests": self._queries.rows("segment_requests", **bounds),
             "histograms": self._queries.rows("segment_histograms", **bounds, **edges),
-            "cells": self._queries.columns("segment_cells", self._cells.fragments, **bounds) if self._slos else {},
+            "cells": self._queries.columns("segment_cells", self._of_slos.cells.fragments, **bounds)
+            if self._slos
+            else {},
             "early": early,
             "kv_events": self._queries.rows("segment_kv_events", **bounds),
             "cold_starts": self._queries.rows("segment_cold_starts", **bounds),
@@ -181,57 +144,6 @@ class StoreCounters:
         opened, _, _ = segment.partition("-")
         now = self._clock()
         return min(int(opened), now) - SEGMENT_AGE_NS if opened.isdecimal() else now - SEGMENT_AGE_NS
-
-    def _add_slos(self, cells: Mapping[str, Sequence[Any]], early: Mapping[str, Sequence[Any]]) -> None:
-        """Count ended requests for each SLO, without those that it counted before they ended."""
-        if not self._slos:
-            return
-        sums: dict[tuple[metrics.Metric, str, str], float] = defaultdict(float)
-        ended = self._cells.judged(cells)
-        n = np.array(cells["n"], np.float64)
-        again = self._cells.judged(early)
-        known = [self._early.get(key) for key in early["key"]]
-        for i, slo in enumerate(self._slos):
-            outcomes = ended.outcomes(i)
-            groups = ended.tenants if slo.group_by else None
-            judged = outcomes.good | outcomes.bad
-            for metric, flags in (
-                (metrics.SLO_REQUESTS, judged),
-                (metrics.SLO_GOOD, outcomes.good),
-                (metrics.SLO_UNDETERMINED, outcomes.undetermined),
-            ):
-                for cell in np.flatnonzero(flags).tolist():
-                    sums[metric, slo.name, "" if groups is None else groups[cell]] += n[cell]
-            repeated = again.outcomes(i)
-            for row, one in enumerate(known):
-                if one is None or slo.name not in one.late | one.lost:
-                    continue
-                group = again.tenants[row] if slo.group_by else ""
-                weight = early["n"][row]
-                if repeated.good[row] or repeated.bad[row]:
-                    sums[metrics.SLO_REQUESTS, slo.name, group] -= weight
-                if repeated.good[row]:
-                    sums[metrics.SLO_GOOD, slo.name, group] -= weight
-                if repeated.undetermined[row]:
-                    sums[metrics.SLO_UNDETERMINED, slo.name, group] -= weight
-                if slo.name in one.lost and not repeated.bad[row] and not one.is_over:
-                    sums[metrics.SLO_GOOD, slo.name, group] += 1
-        for one in known:
-            if one is not None:
-                one.is_over = True
-        for (metric, slo_name, group), total in sums.items():
-            self._series.add(metric, self._slo_labels(slo_name, group), total)
-
-    def _slo_labels(self, slo: str, group: str) -> Labels:
-        """The labels of an SLO's series. Groups beyond its limit count together."""
-        labels = slo, group
-        known = self._series.counters[metrics.SLO_REQUESTS]
-        if labels in known:
-            return labels
-        most = next(s.most_groups for s in self._slos if s.name == slo)
-        if sum(name == slo for name, _ in known) > most:
-            labels = slo, OTHER
-        return self._begin_slo(*labels, self._clock() / SECOND_NS)
 
     def _admit(self, row: Mapping[str, Any]) -> Labels:
         """The labels of a request, with all of their counters at 0 at least."""
@@ -257,22 +169,6 @@ class StoreCounters:
                 if tokens is not None:
                     self._series.add(metric, key, tokens, at_s=at_s)
 
-    def _add_histograms(self, rows: Sequence[dict[str, Any]]) -> None:
-        at_s = self._clock() / SECOND_NS
-        for row in rows:
-            labels = self._admit(row)
-            if row["metric"] == "e2e":
-                labels = (*labels, self._error_type(row["error"]))
-            exemplar = Exemplar({"trace_id": row["trace"]}, row["value_ns"] / SECOND_NS, row["at_ns"] / SECOND_NS)
-            metric = _METRIC[row["metric"]]
-            histogram = self._series.histogram(metric, labels, self._edges[row["metric"]], at_s=at_s)
-            histogram.add(row["over_ns"], row["n"], row["sum_ns"], exemplar)
-
-    def _error_type(self, error_type: str) -> str:
-        """The label of an error. OpenTelemetry says `_OTHER` for those that are too many to name."""
-        known = {labels[-1] for labels in self._series.histograms.get(metrics.E2E, ())}
-        return error_type if error_type in known or len(known) < _MOST_ERROR_TYPES else "_OTHER"
-
     def _add_kv_events(self, rows: Sequence[dict[str, Any]]) -> None:
         for row in rows:
             process = self.admit_process((row["service"], row["instance"]))
@@ -285,6 +181,7 @@ class StoreCounters:
         for row in rows:
             process = self.admit_process((row["service"], row["instance"]))
             self._series.add(metrics.COLD_STARTS, process, row["n"])
+            self._series.add(metrics.COLD_STARTS_FAILED, process, row["failed"])
             if self._series.raise_to(metrics.COLD_START_END, process, row["ended_ns"] / SECOND_NS):
                 self._series.set(metrics.COLD_START_DURATION, process, row["duration_ns"] / SECOND_NS)
 
@@ -301,29 +198,9 @@ class StoreCounters:
                 if not early.is_lost and not early.is_over:
                     early.is_lost = self._unsaved = True
                     self._add_lost(in_flight.processes[i], int(in_flight.lost_at_ns[i]))
-            for slo in self._slos:
-                chosen, past = in_flight.selected(slo), in_flight.is_past(slo.thresholds)
-                self._series.set(
-                    metrics.SLO_IN_FLIGHT, (slo.name,), int(np.count_nonzero(chosen & past & ~in_flight.is_lost))
-                )
-                for i in np.flatnonzero(chosen & ((past & ~in_flight.is_lost) | lost)).tolist():
-                    early = self._early.seen(in_flight.key(i), now)
-                    group = in_flight.columns["tenant"][i] if slo.group_by else ""
-                    self._count_early(slo.name, group, early, is_late=bool(past[i]))
+            self._unsaved |= self._of_slos.add_in_flight(in_flight, lost)
             self.heard_until_ns = heard_until_ns
             self._forget(now)
-
-    def _count_early(self, slo: str, group: str, early: Early, *, is_late: bool) -> None:
-        if early.is_over:
-            return
-        if slo not in early.late | early.lost:
-            self._series.add(metrics.SLO_REQUESTS, self._slo_labels(slo, group), 1)
-            self._unsaved = True
-        if is_late:
-            early.lost.discard(slo)
-            early.late.add(slo)
-        elif slo not in early.late:
-            early.lost.add(slo)
 
     def _add_lost(self, process: tuple[str, str], lost_at_ns: int) -> None:
         labels = self.admit_process(process)
@@ -346,7 +223,7 @@ class StoreCounters:
         with self._lock:
             labels = self._processes.admit(process, self._clock())
             at_s = self._clock() / SECOND_NS
-            for metric in (metrics.LOST, metrics.PREEMPTIONS, metrics.COLD_STARTS):
+            for metric in (metrics.LOST, metrics.PREEMPTIONS, metrics.COLD_STARTS, metrics.COLD_STARTS_FAILED):
                 self._series.add(metric, labels, at_s=at_s)
             self._series.add(metrics.KV_EVICTED, (*labels, "preemption"), at_s=at_s)
             return labels

@@ -11,14 +11,17 @@ from collector.slo.model import LabelRule, Promise, Thresholds
 from collector.sql.fragment import FALSE, Fragment, all_of, any_of, merged, negated
 
 
-def selected(select: Mapping[Any, Sequence[str]], prefix: str) -> Fragment:
-    """The request has one of the listed values in every listed column. `prefix` keeps parameter names apart."""
-    return all_of(
-        *(
-            Fragment(f"{column} IN {{{prefix}_{column}:Array(String)}}", {f"{prefix}_{column}": list(values)})
-            for column, values in select.items()
-        )
-    )
+def selected(select: Mapping[Any, Sequence[str]], prefix: str, rules: Sequence[LabelRule] = ()) -> Fragment:
+    """The request has one of the listed values in every listed column, which `rules` fill where they are empty.
+
+    `prefix` keeps parameter names apart.
+    """
+    parts = []
+    for column, values in select.items():
+        name = f"{prefix}_{column}"
+        value = labelled(column, rules, name)
+        parts.append(Fragment(f"{value.sql} IN {{{name}:Array(String)}}", {**value.parameters, name: list(values)}))
+    return all_of(*parts)
 
 
 def labelled(column: str, rules: Sequence[LabelRule], prefix: str) -> Fragment:
@@ -37,11 +40,7 @@ def labelled(column: str, rules: Sequence[LabelRule], prefix: str) -> Fragment:
 
 def selects(promise: Promise, prefix: str) -> Fragment:
     """The promise is for this request."""
-    parts = []
-    for column, values in promise.select.items():
-        value, name = labelled(column, promise.labels, f"{prefix}_{column}"), f"{prefix}_{column}"
-        parts.append(Fragment(f"{value.sql} IN {{{name}:Array(String)}}", {**value.parameters, name: list(values)}))
-    return all_of(*parts)
+    return selected(promise.select, prefix, promise.labels)
 
 
 LARGEST_US: Final = 4294967294
@@ -66,9 +65,9 @@ def exceeds(name: str, ns: int, *, if_unknown: bool) -> str:
     return f"ifNull({name}_ns > {ns}, {without_value})"
 
 
-def missed(thresholds: Thresholds) -> dict[str, Fragment]:
-    """By threshold: an ended request is known to have missed it. A value that is not known misses nothing."""
-    return {name: Fragment(exceeds(name, ns, if_unknown=False)) for name, ns in thresholds.given().items()}
+def missed(thresholds: Thresholds, *, if_unknown: bool = False) -> dict[str, Fragment]:
+    """By threshold: an ended request missed it. A value that is not known misses it only `if_unknown`."""
+    return {name: Fragment(exceeds(name, ns, if_unknown=if_unknown)) for name, ns in thresholds.given().items()}
 
 
 OK = Fragment("status = 'ok'")
@@ -101,7 +100,7 @@ def verdict(promises: Sequence[Promise], prefix: str = "slo") -> Verdict:
     """
     others = [negated(selects(promise, f"{prefix}{i}")) for i, promise in enumerate(promises)]
     misses = [any_of(*missed(promise.thresholds).values()) for promise in promises]
-    doubts = [any_of(*_may_miss(promise.thresholds)) for promise in promises]
+    doubts = [any_of(*missed(promise.thresholds, if_unknown=True).values()) for promise in promises]
     unmissed = all_of(*(any_of(other, negated(miss)) for other, miss in zip(others, misses, strict=True)))
     met = all_of(*(any_of(other, negated(doubt)) for other, doubt in zip(others, doubts, strict=True)))
     return Verdict(
@@ -109,10 +108,6 @@ def verdict(promises: Sequence[Promise], prefix: str = "slo") -> Verdict:
         undetermined=all_of(OK, negated(met), unmissed),
         excused=any_of(all_of(CANCELLED, unmissed), _excluded(promises, others, prefix)),
     )
-
-
-def _may_miss(thresholds: Thresholds) -> list[Fragment]:
-    return [Fragment(exceeds(name, ns, if_unknown=True)) for name, ns in thresholds.given().items()]
 
 
 def _excluded(promises: Sequence[Promise], others: Sequence[Fragment], prefix: str) -> Fragment:

@@ -140,6 +140,9 @@ class Slo(Promise):
     @field_validator("select")
     @classmethod
     def _one_vantage(cls, select: dict[Dimension, Values]) -> dict[Dimension, Values]:
+        if len(select.get("vantage", ())) > 1:
+            msg = "vantage: name one; a request that was measured at two of them would be judged twice"
+            raise ValueError(msg)
         return select if "vantage" in select else {**select, "vantage": ("server",)}
 
     @property

@@ -5,6 +5,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import jsonschema
 import pytest
 import yaml
 
@@ -24,6 +25,14 @@ def queries(board):
 
 def test_the_committed_dashboards_are_what_the_generator_writes():
     assert {path.name: path.read_text() for path in (GRAFANA / "dashboards").glob("*.json")} == dashboards()
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_a_dashboard_has_the_fields_that_grafana_asks_for_and_no_others(name):
+    schema = json.loads((ROOT / "tests" / "data" / "grafana" / "dashboard.schema.json").read_text())
+    jsonschema.validate(BOARDS[name], schema)
+    with pytest.raises(jsonschema.ValidationError, match="annotations"):
+        jsonschema.validate({key: value for key, value in BOARDS[name].items() if key != "annotations"}, schema)
 
 
 def test_every_query_is_promql(tmp_path):

@@ -16,6 +16,7 @@ from alerts.generate import generate
 from collector.service import build_api
 from collector.slo.model import load_slos
 from collector.status import IngestStatus
+from tests.alerts.test_dashboards import BOARDS, queries
 from tests.collector.rows import SECOND, Rows
 from tests.support.stores import open_new_store
 
@@ -110,7 +111,7 @@ def test_what_happens_to_requests_makes_alerts_fire(served, prometheus):
     assert firing() == set()
 
     now = time.time_ns()
-    bad = {"ended": now, "e2e": 2 * SECOND, "ttft_ns": SECOND, "segment": "one", "ingested_at": now}
+    bad = {"ended": now, "e2e": 2 * SECOND, "ttft_ns": SECOND, "tpot_ns": 1e7, "segment": "one", "ingested_at": now}
     made = rows.requests([bad for _ in range(40)])
     for i in range(5):
         rows.kv_event(start=now + i, segment="one")
@@ -138,3 +139,10 @@ def test_what_happens_to_requests_makes_alerts_fire(served, prometheus):
         return {e["labels"]["trace_id"] for series in found for e in series["exemplars"]}
 
     assert eventually(traces, bool) <= {r["trace_id"] for r in made}
+
+    rows.step(start=time.time_ns(), running=2, kv_blocks_used=5, kv_blocks_total=9)
+    counters.on_segment("two")
+    for board in BOARDS.values():
+        for expr in queries(board):
+            asked = re.sub(r"\$(cluster|service|slo)\b", ".*", expr).replace("$__rate_interval", "1m")
+            eventually(lambda asked=asked: query(asked), bool)

@@ -392,13 +392,14 @@ def test_engine_state_events_and_cold_starts(scrape, arrive, rows, clock):
     rows.kv_event(start=NOW - SECOND, segment=segment, blocks=11, reason="cache_full")
     rows.kv_event(start=NOW - SECOND, segment=segment, blocks=5, kind="restore", reason="")
     rows.cold_start(start=NOW - 9 * SECOND, duration=2 * SECOND, segment=segment)
-    rows.cold_start(start=NOW - 99 * SECOND, duration=9 * SECOND, segment=segment)
+    rows.cold_start(start=NOW - 99 * SECOND, duration=9 * SECOND, segment=segment, status="error")
     samples = scrape()
     assert samples["tokentrail_kv_evicted_blocks_total", "reason=preemption", *process] == 9
     assert samples["tokentrail_kv_evicted_blocks_total", "reason=cache_full", *process] == 11
     assert samples["tokentrail_preemptions_total", *process] == 2
     assert samples["tokentrail_kv_last_preemption_timestamp_seconds", *process] == NOW / SECOND - 3
     assert samples["tokentrail_cold_starts_total", *process] == 2
+    assert samples["tokentrail_cold_starts_failed_total", *process] == 1
     assert samples["tokentrail_cold_start_last_duration_seconds", *process] == 2
     assert samples["tokentrail_cold_start_last_end_timestamp_seconds", *process] == NOW / SECOND - 7
 

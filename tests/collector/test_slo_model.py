@@ -91,6 +91,7 @@ GOOD = {"name": "a", "objective": "'0.9'", "window": "30d", "thresholds": "{e2e:
         ({"thresholds": "{itl: 1ms}"}, r"thresholds.itl: unknown field: remove it or correct its spelling"),
         ({"select": "{region: [eu]}"}, "'region' cannot be selected by; use 'model', 'tenant'"),
         ({"select": "{model: []}"}, "select.model: .*at least 1"),
+        ({"select": "{vantage: [server, client]}"}, "select: vantage: name one; a request that was measured at two"),
         ({"name": "My SLO"}, "'My SLO' must be a lower-case letter, then"),
         ({"windw": "1d"}, "windw: unknown field"),
     ],

@@ -2,6 +2,7 @@
 SELECT
     service, instance,
     count() AS n,
+    countIf(status = 'error') AS failed,
     argMax(duration_ns, start) AS duration_ns,
     toUnixTimestamp64Nano(max(start)) + argMax(cold_starts.duration_ns, start) AS ended_ns
 FROM cold_starts

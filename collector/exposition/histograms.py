@@ -1,0 +1,61 @@
+"""Histograms of latencies: their bucket edges, and the values that stored segments add."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from prometheus_client.samples import Exemplar
+
+from collector.exposition import metrics
+from collector.exposition.series import SECOND_NS, Labels, Series
+from collector.slo.model import Slo
+
+_MOST_ERROR_TYPES: Final = 50
+SEMCONV_EDGES_MS: Final = {
+    metrics.TTFT: (1, 5, 10, 20, 40, 60, 80, 100, 250, 500, 750, 1000, 2500, 5000, 7500, 10000, 20000, 40000, 80000),
+    metrics.TPOT: (10, 25, 50, 75, 100, 150, 200, 300, 400, 500, 750, 1000, 2500),
+    metrics.E2E: tuple(10 * 2**i for i in range(14)),
+}
+"""Bucket boundaries that OpenTelemetry's GenAI conventions advise, and three more of TTFT: theirs end at 10 s."""
+_METRIC = {"ttft": metrics.TTFT, "tpot": metrics.TPOT, "e2e": metrics.E2E}
+"""The histogram of each threshold's latency."""
+
+
+def bucket_edges(slos: Sequence[Slo]) -> dict[str, list[int]]:
+    """Bucket edges by threshold name: the advised ones and every SLO's threshold, so that a bucket is exact for it."""
+    return {
+        name: sorted(
+            {ms * 1_000_000 for ms in SEMCONV_EDGES_MS[metric]} | {t[name] for t in _thresholds(slos) if name in t}
+        )
+        for name, metric in _METRIC.items()
+    }
+
+
+def _thresholds(slos: Sequence[Slo]) -> list[dict[str, int]]:
+    return [slo.thresholds.given() for slo in slos]
+
+
+def drop_old_histograms(series: Series, edges_of: Mapping[str, Sequence[int]]) -> None:
+    """A histogram whose buckets have changed with the SLO file begins again."""
+    for name, metric in _METRIC.items():
+        by_labels = series.histograms.get(metric, {})
+        for labels in [key for key, histogram in by_labels.items() if list(histogram.edges) != edges_of[name]]:
+            del by_labels[labels]
+
+
+def add_histogram(
+    series: Series, edges_of: Mapping[str, Sequence[int]], row: Mapping[str, Any], labels: Labels, now_ns: int
+) -> None:
+    """Add a row of the query `segment_histograms`: requests with these labels in one bucket of one latency."""
+    if row["metric"] == "e2e":
+        labels = (*labels, _error_type(series, row["error"]))
+    exemplar = Exemplar({"trace_id": row["trace"]}, row["value_ns"] / SECOND_NS, row["at_ns"] / SECOND_NS)
+    histogram = series.histogram(_METRIC[row["metric"]], labels, edges_of[row["metric"]], at_s=now_ns / SECOND_NS)
+    histogram.add(row["over_ns"], row["n"], row["sum_ns"], exemplar)
+
+
+def _error_type(series: Series, error_type: str) -> str:
+    """The label of an error. OpenTelemetry says `_OTHER` for those that are too many to name."""
+    known = {labels[-1] for labels in series.histograms.get(metrics.E2E, ())}
+    return error_type if error_type in known or len(known) < _MOST_ERROR_TYPES else "_OTHER"

@@ -1,0 +1,108 @@
+"""Counters of each SLO: judged, good and undetermined requests, by tenant where the SLO is a promise to each."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from collector.exposition import metrics
+from collector.exposition.early import Early, EarlyRequests
+from collector.exposition.metrics import Metric
+from collector.exposition.series import OTHER, SECOND_NS, Labels, Series
+from collector.in_flight import Bools, InFlight
+from collector.slo.cells import Cells, Outcomes
+from collector.slo.model import Slo
+
+
+class SloCounters:
+    """Adds requests to the counters when they end, or before, when they are known to be bad. The caller has a lock."""
+
+    def __init__(self, series: Series, slos: Sequence[Slo], early: EarlyRequests, clock: Callable[[], int]) -> None:
+        self.cells = Cells(slos)
+        self._series, self._slos, self._early, self._clock = series, slos, early, clock
+        for slo in slos:
+            self._begin((slo.name, ""))
+
+    def add_ended(self, cells: Mapping[str, Sequence[Any]], early: Mapping[str, Sequence[Any]]) -> None:
+        """Count the requests of `cells` that ended, without those of `early` that were counted before they ended."""
+        if not self._slos:
+            return
+        ended, again = self.cells.judged(cells), self.cells.judged(early)
+        n = np.array(cells["n"], np.float64)
+        known = [self._early.get(key) for key in early["key"]]
+        sums: dict[tuple[Metric, str, str], float] = defaultdict(float)
+        for i, slo in enumerate(self._slos):
+            groups = ended.tenants if slo.group_by else None
+            for metric, flags in _counted(ended.outcomes(i)):
+                for cell in np.flatnonzero(flags).tolist():
+                    sums[metric, slo.name, "" if groups is None else groups[cell]] += n[cell]
+            repeated = again.outcomes(i)
+            for row, one in enumerate(known):
+                if one is None or slo.name not in one.late | one.lost:
+                    continue
+                group = again.tenants[row] if slo.group_by else ""
+                for metric, flags in _counted(repeated):
+                    if flags[row]:
+                        sums[metric, slo.name, group] -= early["n"][row]
+                if slo.name in one.lost and not repeated.bad[row] and not one.is_over:
+                    sums[metrics.SLO_GOOD, slo.name, group] += 1
+        for one in known:
+            if one is not None:
+                one.is_over = True
+        for (metric, name, group), total in sums.items():
+            self._series.add(metric, self._labels(name, group), total)
+
+    def add_in_flight(self, in_flight: InFlight, lost: Bools) -> bool:
+        """Count the requests that are bad by now or among `lost`, each once. Returns whether there was a new one."""
+        is_new, now_ns = False, self._clock()
+        for slo in self._slos:
+            chosen, past = in_flight.selected(slo), in_flight.is_past(slo.thresholds)
+            late = chosen & past & ~in_flight.is_lost
+            self._series.set(metrics.SLO_IN_FLIGHT, (slo.name,), int(np.count_nonzero(late)))
+            for i in np.flatnonzero(late | (chosen & lost)).tolist():
+                group = in_flight.columns["tenant"][i] if slo.group_by else ""
+                early = self._early.seen(in_flight.key(i), now_ns)
+                is_new |= self._add_early(slo.name, group, early, is_late=bool(past[i]))
+        return is_new
+
+    def _add_early(self, slo: str, group: str, early: Early, *, is_late: bool) -> bool:
+        if early.is_over:
+            return False
+        is_new = slo not in early.late | early.lost
+        if is_new:
+            self._series.add(metrics.SLO_REQUESTS, self._labels(slo, group), 1)
+        if is_late:
+            early.lost.discard(slo)
+            early.late.add(slo)
+        elif slo not in early.late:
+            early.lost.add(slo)
+        return is_new
+
+    def _labels(self, slo: str, group: str) -> Labels:
+        """The labels of an SLO's series. Groups beyond its limit count together."""
+        labels = slo, group
+        known = self._series.counters[metrics.SLO_REQUESTS]
+        if labels in known:
+            return labels
+        most = next(s.most_groups for s in self._slos if s.name == slo)
+        return self._begin((slo, OTHER) if sum(name == slo for name, _ in known) > most else labels)
+
+    def _begin(self, labels: Labels) -> Labels:
+        """Counters start at 0, so that the first requests are an increase."""
+        at_s = self._clock() / SECOND_NS
+        for metric in (metrics.SLO_REQUESTS, metrics.SLO_GOOD, metrics.SLO_UNDETERMINED):
+            self._series.add(metric, labels, at_s=at_s)
+        return labels
+
+
+def _counted(outcomes: Outcomes) -> tuple[tuple[Metric, npt.NDArray[np.bool_]], ...]:
+    """By metric, the requests that it counts."""
+    return (
+        (metrics.SLO_REQUESTS, outcomes.good | outcomes.bad),
+        (metrics.SLO_GOOD, outcomes.good),
+        (metrics.SLO_UNDETERMINED, outcomes.undetermined),
+    )
