@@ -1,24 +1,24 @@
-"""`/metrics`: the engine's state at the moment of the scrape. Metric names follow vLLM's."""
+"""`/metrics`: the engine's state at the moment of the scrape, under vLLM's names where vLLM has one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from instrumented_engine import nvml
+from instrumented_engine.core.latencies import Histogram
 from instrumented_engine.server.service import Service
 
 PREFIX = "tokentrail_engine_"
 
 
 def exposition(service: Service) -> tuple[bytes, str]:
-    """OpenMetrics text and its media type."""
+    """The metrics in Prometheus' text format, as vLLM has them, and its media type."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_EngineState(service))
-    return generate_latest(registry), CONTENT_TYPE_LATEST  # type: ignore[no-untyped-call]  # untyped upstream
+    return generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4
 
 
 class _EngineState:
@@ -26,27 +26,49 @@ class _EngineState:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._labels = {"model_name": service.settings.model_name, "engine": "0"}
 
     def collect(self) -> Iterator[Metric]:
         service = self._service
         yield self._gauge("ready", "1 when requests can be served.", service.ready)
-        yield self._gauge("num_requests_waiting", "Requests not scheduled yet.", service.waiting)
+        yield self._vllm_gauge("num_requests_waiting", "Requests not scheduled yet.", service.waiting)
         if service.loaded is not None:
             engine = service.loaded.engine
-            block_manager = engine.scheduler.block_manager
-            yield self._gauge("num_requests_running", "Requests in the batch.", len(engine.scheduler.running))
-            yield self._gauge(
-                "kv_cache_usage_ratio",
-                "Used share of the KV-cache blocks, 0 to 1.",
-                block_manager.num_used_blocks / block_manager.num_blocks,
-            )
-            yield self._gauge("kv_cache_blocks", "KV-cache blocks.", block_manager.num_blocks)
-            yield self._counter(
-                "preemptions", "Sequences that lost their KV-cache blocks.", engine.scheduler.preemptions
-            )
+            manager = engine.scheduler.block_manager
+            used = manager.num_used_blocks / manager.num_blocks
+            yield self._vllm_gauge("num_requests_running", "Sequences in the batch.", len(engine.scheduler.running))
+            yield self._vllm_gauge("kv_cache_usage_perc", "Used share of the KV-cache blocks, 0 to 1.", used)
+            yield self._gauge("kv_cache_blocks", "KV-cache blocks.", manager.num_blocks)
             yield self._counter("steps", "Engine steps.", engine.steps)
+            preemptions = "Sequences that lost their KV-cache blocks."
+            yield self._vllm_counter("num_preemptions", preemptions, engine.scheduler.preemptions)
+            yield from self._latencies()
         yield from self._spans()
         yield from self._devices()
+
+    def _latencies(self) -> Iterator[Metric]:
+        latencies = self._service.observer.latencies
+        yield self._vllm_counter("prompt_tokens", "Prompt tokens of requests with a token.", latencies.prompt_tokens)
+        yield self._vllm_counter("generation_tokens", "Output tokens.", latencies.output_tokens)
+        hits = "Prompt tokens that the prefix cache had."
+        yield self._vllm_counter("prefix_cache_hits", hits, latencies.cached_tokens)
+        success = self._vllm_counter("request_success", "Answers by their end.", None, "finished_reason")
+        for reason, count in latencies.finished.items():
+            success.add_metric([*self._labels.values(), reason], count)
+        yield success
+        histograms: dict[str, tuple[str, Histogram]] = {
+            "time_to_first_token_seconds": ("Arrival to first token.", latencies.first_token),
+            "inter_token_latency_seconds": ("Gap before a token.", latencies.between_tokens),
+            "request_time_per_output_token_seconds": ("TPOT of a request.", latencies.per_output_token),
+            "e2e_request_latency_seconds": ("Arrival to last token.", latencies.end_to_end),
+            "request_queue_time_seconds": ("Arrival to first step.", latencies.queued),
+            "request_prefill_time_seconds": ("First step to first token.", latencies.prefill),
+            "request_decode_time_seconds": ("First to last token.", latencies.decode),
+        }
+        for name, (help_text, histogram) in histograms.items():
+            family = HistogramMetricFamily("vllm:" + name, help_text, labels=list(self._labels))
+            family.add_metric(list(self._labels.values()), histogram.buckets, histogram.sum)
+            yield family
 
     def _spans(self) -> Iterator[Metric]:
         stats = self._service.observer.stats
@@ -72,3 +94,14 @@ class _EngineState:
 
     def _counter(self, name: str, help_text: str, value: float) -> Metric:
         return CounterMetricFamily(PREFIX + name, help_text, value=value)
+
+    def _vllm_gauge(self, name: str, help_text: str, value: float) -> Metric:
+        family = GaugeMetricFamily("vllm:" + name, help_text, labels=list(self._labels))
+        family.add_metric(list(self._labels.values()), value)
+        return family
+
+    def _vllm_counter(self, name: str, help_text: str, value: float | None, *more: str) -> CounterMetricFamily:
+        family = CounterMetricFamily("vllm:" + name, help_text, labels=[*self._labels, *more])
+        if value is not None:
+            family.add_metric(list(self._labels.values()), value)
+        return family

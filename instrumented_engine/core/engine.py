@@ -85,11 +85,13 @@ class Engine:
         outputs = []
         for item, sampled in zip(plan.batch, result.token_ids, strict=True):
             sequence = item.sequence
+            if (found := result.prompt_logprobs.get(sequence)) is not None:
+                sequence.prompt_logprobs[sequence.num_computed_tokens :] = found
             sequence.num_computed_tokens += item.num_scheduled_tokens
             if sampled:
                 if not sequence.decoding:
                     self._start_decoding(sequence, end)
-                outputs.append(sequence.extend(sampled, self._eos_ids))
+                outputs.append(sequence.extend(sampled, self._eos_ids, result.logprobs.get(sequence, ())))
             self.scheduler.computed(sequence)
         self._observer.stepped(plan, outputs, self.scheduler, step=self.steps, start_ns=start, end_ns=end)
         self.steps += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 
+from instrumented_engine.core.latencies import Latencies
 from instrumented_engine.core.plan import Plan
 from instrumented_engine.core.request import Request
 from instrumented_engine.core.scheduler import Scheduler
@@ -17,6 +18,7 @@ class Observer:
 
     def __init__(self, trail: Trail) -> None:
         self._trail = trail
+        self.latencies = Latencies()
 
     def cold_start(self, model: str) -> ColdStart:
         """The engine loads; each phase of the returned context manager becomes a span."""
@@ -72,6 +74,8 @@ class Observer:
         for request in dict.fromkeys(sequence.request for sequence in plan.admitted):
             if _running(request) <= set(plan.admitted):
                 request.trail.phase(Phase.PREFILL, start_ns)
+            request.scheduled_ns = request.scheduled_ns or start_ns
+        self.latencies.cached_tokens += plan.cached_tokens
 
     def decode_started(self, sequence: Sequence, at_ns: int) -> None:
         """A sequence got its first token, or its first one after a preemption."""
@@ -82,6 +86,8 @@ class Observer:
         self, plan: Plan, outputs: Seq[Output], scheduler: Scheduler, *, step: int, start_ns: int, end_ns: int
     ) -> None:
         """A step ended. `scheduler` still holds the sequences that ended in it, and their blocks."""
+        for output in outputs:
+            self.latencies.emitted(output, end_ns)
         self._trail.step(
             step,
             start_ns,
@@ -101,6 +107,7 @@ class Observer:
 
     def finished(self, request: Request, at_ns: int) -> None:
         """The last sequence of a request met a stop condition in the step that ended at `at_ns`."""
+        self.latencies.ended(request, at_ns)
         request.trail.end(
             at_ns,
             finish_reasons=[sequence.finish_reason for sequence in request.sequences],
@@ -110,6 +117,8 @@ class Observer:
 
     def aborted(self, request: Request, at_ns: int, status: Status, *, error_type: str = "") -> None:
         """A request was ended before its time; one that has ended already stays as it is."""
+        if not request.ended:
+            self.latencies.finished["abort"] += 1
         request.trail.end(
             at_ns,
             status=status,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from instrumented_engine.core.sequence import Sequence
+from instrumented_engine.core.sequence import Sequence, TokenLogprobs
 
 
 class Wait(StrEnum):
@@ -76,8 +76,12 @@ class StepResult:
 
     `token_ids` has the sampled tokens of each item of the batch, in its order: none unless `Scheduled.samples`; then
     one, or several from a runner that speculates. Such a runner has stored the keys and values of all but the last of
-    them in the sequence's blocks. The device worked for `device_ns` on the step; None when that is not known.
+    them in the sequence's blocks. `logprobs` are those of the sampled tokens, `prompt_logprobs` those of the tokens
+    behind the computed ones of a prompt, each for the sequences whose requests want them. The device worked for
+    `device_ns` on the step; None when that is not known.
     """
 
     token_ids: list[list[int]]
+    logprobs: dict[Sequence, list[TokenLogprobs]] = field(default_factory=dict)
+    prompt_logprobs: dict[Sequence, list[TokenLogprobs]] = field(default_factory=dict)
     device_ns: int | None = None

@@ -20,8 +20,13 @@ if TYPE_CHECKING:
 class SamplingParams:
     """How the tokens of a request are chosen, and when they stop. Each prompt gets `n` answers.
 
-    `temperature` 0 is greedy; `top_k` 0, `top_p` 1 and `min_p` 0 are off. The text ends before the first `stop` string.
-    Stop strings and end-of-sequence tokens count only from `min_tokens` on.
+    `temperature` 0 is greedy; `top_k` 0, `top_p` 1 and `min_p` 0 are off. The text ends before the first `stop` string
+    or token of `stop_token_ids`. They and end-of-sequence tokens count only from `min_tokens` on.
+
+    `presence_penalty` and `frequency_penalty` are taken from the logits of tokens of the output, the second once for
+    each time. `repetition_penalty` divides the logits of tokens of prompt and output. `logit_bias` is added to the
+    logits of its tokens. `logprobs` is the number of likely tokens that are told with each output token, None for no
+    log-probabilities; `prompt_logprobs` is the same for the tokens of the prompt.
     """
 
     max_tokens: int
@@ -32,21 +37,32 @@ class SamplingParams:
     min_p: float = 0.0
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    stop_token_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
     min_tokens: int = 0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
 
 @dataclass(eq=False, slots=True)
 class Request:
     """The sequences of one request: `params.n` for each prompt, those of the first prompt first.
 
-    Each output of a sequence goes to `sink`.
+    Each output of a sequence goes to `sink`. The request arrived at `arrival_ns`, was first scheduled at `scheduled_ns`
+    and got its first token at `first_token_ns` (unix ns; 0 before).
     """
 
     params: SamplingParams
     trail: RequestTrail
     sink: Callable[[Output], None]
+    arrival_ns: int = 0
     sequences: list[Sequence] = field(default_factory=list)
+    scheduled_ns: int = 0
+    first_token_ns: int = 0
 
     @classmethod
     def of(
@@ -57,9 +73,10 @@ class Request:
         trail: RequestTrail,
         sink: Callable[[Output], None],
         text: Callable[[Seq[int]], TextStream],
+        arrival_ns: int = 0,
     ) -> Request:
         """Build a request for prompts of token ids. `text` makes the text stream of an answer to a prompt."""
-        request = cls(params, trail, sink)
+        request = cls(params, trail, sink, arrival_ns)
         several = len(prompts) * params.n > 1
         for prompt in prompts:
             leader = None

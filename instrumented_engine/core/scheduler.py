@@ -154,7 +154,7 @@ class Scheduler:
 
     def _share_cached(self, sequence: Sequence) -> int:
         """Give a sequence the cached blocks of its tokens; return how many tokens they hold. The last is computed."""
-        if not self._prefix_caching:
+        if not self._prefix_caching or sequence.params.prompt_logprobs is not None:
             return 0
         size = self.block_manager.block_size
         usable = (len(sequence.token_ids) - 1) // size

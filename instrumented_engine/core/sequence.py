@@ -16,6 +16,18 @@ if TYPE_CHECKING:
     from tokentrail.recipient import Recipient
 
 
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """A token, its log-probability by the model's own logits, and the most likely tokens at its place, best first.
+
+    The first token of a prompt has no log-probability.
+    """
+
+    token_id: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+
+
 @dataclass(eq=False, slots=True)
 class Sequence:
     """The tokens of one answer (prompt, then output) and how many of them the KV cache holds.
@@ -25,7 +37,7 @@ class Sequence:
     is true from the first output token until the sequence is preempted. `num_cached_tokens` were found in the prefix
     cache when the sequence was first admitted; None before, and without a cache. `order` is its place among all
     sequences: the smallest runs first and is preempted last. `rng` belongs to this sequence alone, so its output does
-    not depend on the other sequences of the batch.
+    not depend on the other sequences of the batch. `prompt_logprobs` are those of the prompt's second and later tokens.
     """
 
     request: Request
@@ -43,7 +55,9 @@ class Sequence:
     num_cached_tokens: int | None = None
     decoding: bool = False
     finish_reason: str = ""
-
+    last_token_ns: int = 0
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    _uniforms: list[float] = field(default_factory=list)
     _hashes: list[bytes] = field(default_factory=list)
 
     @property
@@ -61,6 +75,13 @@ class Sequence:
         """Output tokens so far."""
         return len(self.token_ids) - self.num_prompt_tokens
 
+    def uniform(self, ahead: int = 0) -> float:
+        """The random number, 0 to 1, of the output token that is `ahead` places behind the next one."""
+        position = self.num_output_tokens + ahead
+        while len(self._uniforms) <= position:
+            self._uniforms.append(self.rng.random())
+        return self._uniforms[position]
+
     def block_hashes(self, size: int) -> list[bytes]:
         """The hashes of the blocks of `size` tokens that the tokens fill; those of a prefix never change."""
         for start in range(len(self._hashes) * size, len(self.token_ids) - size + 1, size):
@@ -68,7 +89,7 @@ class Sequence:
             self._hashes.append(hash_block(previous, self.token_ids[start : start + size]))
         return self._hashes
 
-    def extend(self, token_ids: Seq[int], eos_ids: Collection[int]) -> Output:
+    def extend(self, token_ids: Seq[int], eos_ids: Collection[int], logprobs: Seq[TokenLogprobs] = ()) -> Output:
         """Append the tokens that one step sampled, up to the first that ends the output; drop those behind it.
 
         The runner has computed every appended token but the last.
@@ -82,12 +103,14 @@ class Sequence:
                 break
         num_tokens = self.num_output_tokens - before
         self.num_computed_tokens += num_tokens - 1
-        return Output(self, text, self.finish_reason, num_tokens=num_tokens)
+        return Output(self, text, self.finish_reason, num_tokens=num_tokens, logprobs=tuple(logprobs[:num_tokens]))
 
     def _append(self, token_id: int, eos_ids: Collection[int]) -> tuple[str, str]:
         """Append one token; return the text that it releases and the finish reason, empty while the output goes on."""
         self.token_ids.append(token_id)
         may_stop = self.num_output_tokens >= self.params.min_tokens
+        if may_stop and token_id in self.params.stop_token_ids:
+            return self.text.flush(), "stop"
         text, stopped = self.text.push(token_id, may_stop=may_stop)
         if stopped:
             return text, "stop"
@@ -102,7 +125,8 @@ class Sequence:
 class Output:
     """The part of an answer that one step added. `finish_reason` or `error` is set on the last one.
 
-    `text` may be sent to the client; `num_tokens` is the number of tokens that the step appended.
+    `text` may be sent to the client; `num_tokens` is the number of tokens that the step appended. `logprobs` has one
+    item for each of them if the request wants log-probabilities.
     """
 
     sequence: Sequence
@@ -110,6 +134,7 @@ class Output:
     finish_reason: str = ""
     error: Exception | None = None
     num_tokens: int = 0
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
     @property
     def final(self) -> bool:

@@ -26,7 +26,7 @@ class Prefill:
 class Batch:
     """A ragged batch, flat: first the sequences that compute one token each, then those that compute several.
 
-    Each row's key and value are stored at its index in `slots`; logits are computed for the rows in `sampled`.
+    Each row's key and value are stored at its index in `slots`; the last states are returned of the rows in `sampled`.
     `block_table` (decodes, blocks) is padded with block 0; `mask` (decodes, 1, 1, blocks · block size) hides that.
     """
 

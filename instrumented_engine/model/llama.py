@@ -135,7 +135,7 @@ class Llama:
         self._rotations = _rotations(config, weights.rope_factors, max_position).to(weights.embedding.device)
 
     def forward(self, batch: Batch, cache: Tensor) -> Tensor:
-        """Compute a ragged batch, storing its keys and values in `cache`. Returns logits (sampled rows, vocabulary)."""
+        """Compute a ragged batch; store its keys and values in `cache`. Returns states (sampled rows, hidden size)."""
         eps = self.config.rms_norm_eps
         hidden_size = (self.config.hidden_size,)
         x = self.weights.embedding[batch.tokens]
@@ -146,8 +146,11 @@ class Llama:
             h = F.rms_norm(x, hidden_size, layer.mlp_norm, eps)
             gate, up = layer.gate_up(h).chunk(2, dim=-1)
             x = x + layer.down(F.silu(gate) * up)
-        x = F.rms_norm(x[batch.sampled], hidden_size, self.weights.norm, eps)
-        return self.weights.lm_head(x)
+        return F.rms_norm(x[batch.sampled], hidden_size, self.weights.norm, eps)
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Logits (rows, vocabulary) of the states that `forward` returned."""
+        return self.weights.lm_head(states)
 
     def _attention(self, layer: LayerWeights, h: Tensor, rotation: Tensor, batch: Batch, cache: Tensor) -> Tensor:
         config = self.config

@@ -8,9 +8,13 @@ from time import perf_counter_ns
 import torch
 
 from instrumented_engine.core.plan import Plan, Scheduled, StepResult
+from instrumented_engine.core.sequence import Sequence, TokenLogprobs
 from instrumented_engine.model.attention import Batch, Prefill
 from instrumented_engine.model.llama import Llama
-from instrumented_engine.model.sampler import sample
+from instrumented_engine.model.sampler import Row, logprobs, sample
+
+LOGPROB_ROWS = 64
+"""Rows of a prompt whose logits are in memory at a time."""
 
 
 class ModelRunner:
@@ -36,13 +40,44 @@ class ModelRunner:
         for source, target in plan.copies:
             self._cache[:, target] = self._cache[:, source]
         batch = sorted(plan.batch, key=lambda item: item.num_scheduled_tokens > 1)
-        logits = self._model.forward(self._tensors(batch), self._cache)
+        states = self._model.forward(self._tensors(batch), self._cache)
         sampling = [item.sequence for item in batch if item.samples]
-        sampled = dict(zip(sampling, sample(logits, sampling, self._eos_ids), strict=True))
+        sampled, found = self._sample(states[: len(sampling)], sampling)
+        prompts = self._prompt_logprobs(states[len(sampling) :], batch)
         token_ids = [[sampled[item.sequence]] if item.samples else [] for item in plan.batch]
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)  # a step that samples nothing has not waited for the device yet
-        return StepResult(token_ids, device_ns=perf_counter_ns() - start)
+        return StepResult(token_ids, found, prompts, device_ns=perf_counter_ns() - start)
+
+    def _sample(
+        self, states: torch.Tensor, sequences: Seq[Sequence]
+    ) -> tuple[dict[Sequence, int], dict[Sequence, list[TokenLogprobs]]]:
+        """The token of each sequence, and its log-probabilities where they are wanted."""
+        logits = self._model.logits(states)
+        wanted = [row for row, sequence in enumerate(sequences) if sequence.params.logprobs is not None]
+        unchanged = logits[wanted] if wanted else logits
+        tokens = sample(logits, [Row.after(sequence) for sequence in sequences], self._eos_ids)
+        found: dict[Sequence, list[TokenLogprobs]] = {}
+        if wanted:
+            tops = [sequences[row].params.logprobs or 0 for row in wanted]
+            told = logprobs(unchanged, [tokens[row] for row in wanted], tops)
+            found = {sequences[row]: [item] for row, item in zip(wanted, told, strict=True)}
+        return dict(zip(sequences, tokens, strict=True)), found
+
+    def _prompt_logprobs(self, states: torch.Tensor, batch: Seq[Scheduled]) -> dict[Sequence, list[TokenLogprobs]]:
+        """The log-probabilities of prompts. `states` has the rows of `_prompt_positions`, item by item."""
+        found: dict[Sequence, list[TokenLogprobs]] = {}
+        first = 0
+        for item in batch:
+            sequence, positions = item.sequence, _prompt_positions(item)
+            for start in range(0, len(positions), LOGPROB_ROWS):
+                part = positions[start : start + LOGPROB_ROWS]
+                logits = self._model.logits(states[first : first + len(part)])
+                targets = [sequence.token_ids[position + 1] for position in part]
+                tops = [sequence.params.prompt_logprobs or 0] * len(part)
+                found.setdefault(sequence, []).extend(logprobs(logits, targets, tops))
+                first += len(part)
+        return found
 
     @torch.inference_mode()
     def warm_up(self) -> None:
@@ -53,7 +88,7 @@ class ModelRunner:
         prefill = Batch(rows, rows, rows, row, 0, table, mask, (Prefill(0, len(rows)),))
         decode = Batch(row, row, row, row, 1, table, mask, ())
         for batch in (prefill, decode):
-            self._model.forward(batch, self._cache).argmax(dim=-1).tolist()
+            self._model.logits(self._model.forward(batch, self._cache)).argmax(dim=-1).tolist()
 
     def _tensors(self, batch: Seq[Scheduled]) -> Batch:
         size = self._block_size
@@ -61,11 +96,13 @@ class ModelRunner:
         positions: list[int] = []
         slots: list[int] = []
         sampled: list[int] = []
+        prompt_rows: list[int] = []
         parts: list[Prefill] = []
         for item in batch:
             sequence, new = item.sequence, _new_positions(item)
             if len(new) > 1:
                 parts.append(self._prefill(item, row=len(tokens)))
+            prompt_rows += [len(tokens) + position - new.start for position in _prompt_positions(item)]
             tokens += sequence.token_ids[new.start : new.stop]
             positions += new
             slots += [sequence.block_table[p // size] * size + p % size for p in new]
@@ -80,7 +117,7 @@ class ModelRunner:
             tokens=self._tensor(tokens),
             positions=self._tensor(positions),
             slots=self._tensor(slots),
-            sampled=self._tensor(sampled),
+            sampled=self._tensor(sampled + prompt_rows),
             decodes=len(decodes),
             block_table=self._tensor([table + [0] * (widest - len(table)) for table in tables]),
             mask=(offsets < lengths.unsqueeze(1))[:, None, None, :],
@@ -97,6 +134,15 @@ class ModelRunner:
 
     def _tensor(self, values: Seq[int] | Seq[list[int]]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.long).to(self._device, non_blocking=True)
+
+
+def _prompt_positions(item: Scheduled) -> range:
+    """The computed positions of a prompt whose next token is in the prompt too, if its log-probability is wanted."""
+    sequence = item.sequence
+    if sequence.params.prompt_logprobs is None or sequence.leader is not None:
+        return range(0)
+    new = _new_positions(item)
+    return range(new.start, min(new.stop, sequence.num_prompt_tokens - 1))
 
 
 def _new_positions(item: Scheduled) -> range:

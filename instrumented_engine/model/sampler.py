@@ -1,40 +1,94 @@
-"""Samples a token from each row of logits, by the parameters of its request."""
+"""Samples a token from each row of logits, by the parameters of its request, and tells log-probabilities."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from instrumented_engine.core.request import SamplingParams
-from instrumented_engine.core.sequence import Sequence
+from instrumented_engine.core.sequence import Sequence, TokenLogprobs
 
 HEAD = 1024
 """Number of most likely tokens that are sorted first. Top-k, top-p and min-p nearly always cut within them, and
 selecting them costs a tenth of sorting the vocabulary."""
 
 
-def sample(logits: Tensor, sequences: Seq[Sequence], eos_ids: Seq[int]) -> list[int]:
-    """Choose a token for each row of logits (rows, vocabulary).
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The place of one token that is sampled: `token_ids` are those before it, prompt and output.
 
-    Temperature scales first; then top-k, top-p (of the mass that top-k left) and min-p cut. One uniform number of the
-    request's own generator picks from the rest, so neither the batch nor the device changes the draw.
+    `uniform` is a random number, 0 to 1, for this place alone.
     """
-    for row, sequence in enumerate(sequences):
-        if sequence.num_output_tokens < sequence.params.min_tokens:
-            logits[row, eos_ids] = -torch.inf
+
+    params: SamplingParams
+    token_ids: Seq[int]
+    num_prompt_tokens: int
+    uniform: float
+
+    @classmethod
+    def after(cls, sequence: Sequence, draft: Seq[int] = ()) -> Row:
+        """The place behind the tokens of a sequence and a draft."""
+        token_ids = [*sequence.token_ids, *draft] if draft else sequence.token_ids
+        uniform = sequence.uniform(len(draft)) if sequence.params.temperature > 0 else 0.0
+        return cls(sequence.params, token_ids, sequence.num_prompt_tokens, uniform)
+
+
+def sample(logits: Tensor, rows: Seq[Row], eos_ids: Seq[int]) -> list[int]:
+    """Choose a token for each row of logits (rows, vocabulary), which are changed in place.
+
+    Bias and penalties change the logits, then temperature scales; then top-k, top-p (of the mass that top-k left) and
+    min-p cut. One uniform number of the request's own generator picks from the rest, so neither the batch nor the
+    device changes the draw.
+    """
+    for index, row in enumerate(rows):
+        _adjust(logits, index, row, eos_ids)
     tokens: list[int] = logits.argmax(dim=-1).tolist()
-    rows = [row for row, sequence in enumerate(sequences) if sequence.params.temperature > 0]
-    if rows:
-        for row, token in zip(rows, _draw(logits[rows].float(), [sequences[row] for row in rows]), strict=True):
-            tokens[row] = token
+    drawn = [index for index, row in enumerate(rows) if row.params.temperature > 0]
+    if drawn:
+        for index, token in zip(drawn, _draw(logits[drawn].float(), [rows[index] for index in drawn]), strict=True):
+            tokens[index] = token
     return tokens
 
 
-def _draw(logits: Tensor, sequences: Seq[Sequence]) -> list[int]:
-    params = [sequence.params for sequence in sequences]
-    uniform = _column([sequence.rng.random() for sequence in sequences], logits)
+def logprobs(logits: Tensor, token_ids: Seq[int], tops: Seq[int]) -> list[TokenLogprobs]:
+    """The log-probability of a token in each row of logits (rows, vocabulary), and those of the `tops` likeliest."""
+    values = logits.float().log_softmax(dim=-1)
+    chosen = values.gather(1, torch.tensor(token_ids, device=logits.device).unsqueeze(1)).squeeze(1).tolist()
+    best = values.topk(min(max(tops), logits.shape[1]), dim=-1)
+    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return [
+        TokenLogprobs(token, logprob, tuple(zip(ids[:top], logs[:top], strict=True)))
+        for token, logprob, top, (ids, logs) in zip(token_ids, chosen, tops, pairs, strict=True)
+    ]
+
+
+def _adjust(logits: Tensor, index: int, row: Row, eos_ids: Seq[int]) -> None:
+    """Apply the bias and the penalties of a row to its logits, `logits[index]`."""
+    params = row.params
+    if params.logit_bias:
+        ids, values = zip(*params.logit_bias, strict=True)
+        logits[index, list(ids)] += torch.tensor(values, dtype=logits.dtype, device=logits.device)
+    if params.repetition_penalty != 1:
+        seen = torch.tensor(sorted(set(row.token_ids)), device=logits.device)
+        found = logits[index, seen]
+        logits[index, seen] = torch.where(
+            found > 0, found / params.repetition_penalty, found * params.repetition_penalty
+        )
+    if (params.presence_penalty or params.frequency_penalty) and len(row.token_ids) > row.num_prompt_tokens:
+        counts = Counter(row.token_ids[row.num_prompt_tokens :])
+        taken = [params.presence_penalty + params.frequency_penalty * count for count in counts.values()]
+        logits[index, list(counts)] -= torch.tensor(taken, dtype=logits.dtype, device=logits.device)
+    if len(row.token_ids) - row.num_prompt_tokens < params.min_tokens:
+        logits[index, [*eos_ids, *params.stop_token_ids]] = -torch.inf
+
+
+def _draw(logits: Tensor, places: Seq[Row]) -> list[int]:
+    params = [place.params for place in places]
+    uniform = _column([place.uniform for place in places], logits)
     # The maximum goes first: logits over a tiny temperature must not overflow.
     temperature = _column([max(p.temperature, 1e-6) for p in params], logits).float()
     scaled = (logits - logits.amax(dim=-1, keepdim=True)) / temperature

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from instrumented_engine.model.errors import ModelError
+
+
+def _byte_letters() -> dict[str, int]:
+    """The letter that byte-level tokenizers write for each byte: itself if it is printable, else one beyond U+00FF."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTES = _byte_letters()
 
 
 class Tokenizer:
@@ -21,9 +32,9 @@ class Tokenizer:
         own = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
         self.eos_ids = tuple(dict.fromkeys([*eos_ids, *own]))
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a plain prompt, with the special tokens that the model expects around it."""
-        ids: list[int] = self._backend.encode(text).ids
+        ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
@@ -38,6 +49,27 @@ class Tokenizer:
             raise ValueError(f"the model's chat template refused the messages: {error}") from error
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
         return ids
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes of one token; several tokens may be one character. A special token is its name."""
+        text: str = self._backend.decode([token_id], skip_special_tokens=False)
+        if "\ufffd" not in text:
+            return text.encode()
+        name = self._backend.id_to_token(token_id) or ""
+        if found := re.fullmatch("<0x([0-9A-F]{2})>", name):
+            return bytes([int(found[1], 16)])
+        try:
+            return bytes(_BYTES[letter] for letter in name)
+        except KeyError:
+            return text.encode()
+
+    def token_name(self, token_id: int) -> str:
+        """One token as OpenAI's completions spell it: its text, or `bytes:` and its bytes if it is a part of one."""
+        raw = self.token_bytes(token_id)
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids without special tokens."""

@@ -17,8 +17,17 @@ from instrumented_engine.server import errors
 from instrumented_engine.server.endpoints import CHAT, COMPLETION, Endpoint
 from instrumented_engine.server.middleware import Arrival, BodyLimit
 from instrumented_engine.server.responses import EventStream, full_response, unless_disconnected
-from instrumented_engine.server.schemas import ChatRequest, CompletionRequest, GenerationRequest
+from instrumented_engine.server.schemas import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    GenerationRequest,
+    TokenizeRequest,
+    turns,
+)
 from instrumented_engine.server.service import Service
+from instrumented_engine.startup import Loaded
+from tokentrail import __version__
 
 SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 CLIENT_CLOSED_REQUEST = 499
@@ -37,6 +46,7 @@ def create_app(service: Service) -> FastAPI:
     app.add_middleware(Arrival)
     errors.install(app)
     _add_openai_routes(app, service)
+    _add_tokenizer_routes(app, service)
     _add_operations_routes(app, service)
     return app
 
@@ -79,10 +89,50 @@ def _add_operations_routes(app: FastAPI, service: Service) -> None:
             return JSONResponse({"status": "failed", "reason": str(service.failure)}, 503)
         return JSONResponse({"status": "ok"}) if service.ready else JSONResponse({"status": "loading"}, 503)
 
+    @app.get("/health")
+    @app.get("/ping")
+    async def health() -> Response:
+        return Response(status_code=200 if service.ready else 503)
+
+    @app.get("/version")
+    async def version() -> dict[str, str]:
+        return {"version": __version__}
+
     @app.get("/metrics")
     async def metrics() -> Response:
         content, media_type = exposition(service)
-        return Response(content, media_type=media_type)
+        return Response(content, headers={"content-type": media_type})
+
+
+def _add_tokenizer_routes(app: FastAPI, service: Service) -> None:
+    @app.post("/tokenize")
+    def tokenize(body: TokenizeRequest) -> dict[str, object]:
+        loaded = _loaded(service, body.model)
+        try:
+            ids = (
+                loaded.tokenizer.encode_chat(turns(body.messages))
+                if body.prompt is None
+                else loaded.tokenizer.encode(body.prompt, add_special_tokens=body.add_special_tokens)
+            )
+        except ValueError as error:
+            raise errors.invalid("messages", str(error)) from error
+        names = [loaded.tokenizer.token_name(token) for token in ids] if body.return_token_strs else None
+        return {"count": len(ids), "max_model_len": loaded.max_tokens, "tokens": ids, "token_strs": names}
+
+    @app.post("/detokenize")
+    def detokenize(body: DetokenizeRequest) -> dict[str, str]:
+        loaded = _loaded(service, body.model)
+        if not all(0 <= token < loaded.vocab_size for token in body.tokens):
+            raise errors.invalid("tokens", f"token ids must be between 0 and {loaded.vocab_size - 1}")
+        return {"prompt": loaded.tokenizer.decode(body.tokens)}
+
+
+def _loaded(service: Service, model: str | None) -> Loaded:
+    if model not in (None, service.settings.model_name):
+        raise errors.unknown_model(str(model), service.settings.model_name)
+    if service.loaded is None:
+        raise errors.unavailable(service.failure or "the model is loading")
+    return service.loaded
 
 
 async def _generate(service: Service, endpoint: Endpoint, body: GenerationRequest, request: Request) -> Response:

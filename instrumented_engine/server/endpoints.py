@@ -1,13 +1,15 @@
-"""The two generation endpoints: how each reads its prompt and words its response."""
+"""The two generation endpoints: how each reads its prompts and words its response."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any
 
+from instrumented_engine.core.sequence import TokenLogprobs
 from instrumented_engine.model.tokenizer import Tokenizer
-from instrumented_engine.server.schemas import ChatRequest, CompletionRequest, GenerationRequest
+from instrumented_engine.server.schemas import ChatRequest, CompletionRequest, GenerationRequest, turns
 from tokentrail import semconv
 
 Json = dict[str, Any]
@@ -17,7 +19,8 @@ Json = dict[str, Any]
 class Endpoint:
     """One endpoint. `choice(text, finish_reason)` builds the JSON of a choice.
 
-    `chunk_choice(text, finish_reason, first)` builds that of a streamed chunk.
+    `chunk_choice(text, finish_reason, first)` builds that of a streamed chunk. `logprobs(tokens, tokenizer, offset)`
+    builds that of the log-probabilities of tokens, whose text begins after so many characters of the answer.
     """
 
     operation: str
@@ -25,9 +28,10 @@ class Endpoint:
     prompt_field: str
     object: str
     chunk_object: str
-    encode: Callable[[Any, Tokenizer], list[int]]
+    encode: Callable[[Any, Tokenizer], list[list[int]]]
     choice: Callable[[str, str], Json]
     chunk_choice: Callable[[str, str | None, bool], Json]
+    logprobs: Callable[[Seq[TokenLogprobs], Tokenizer, int], Json]
 
     def attributes(self, body: GenerationRequest) -> dict[str, str | int | float | bool]:
         """Attributes of the request span: the sampling parameters, never the content."""
@@ -37,17 +41,17 @@ class Endpoint:
             semconv.REQUEST_TOP_P: body.top_p,
             semconv.REQUEST_TOP_K: body.top_k,
             semconv.REQUEST_STREAM: bool(body.stream),
+            semconv.CHOICE_COUNT: body.n if body.n > 1 else None,
         }
         return {key: value for key, value in parameters.items() if value is not None}
 
 
-def _encode_chat(body: ChatRequest, tokenizer: Tokenizer) -> list[int]:
-    return tokenizer.encode_chat(body.conversation)
+def _encode_chat(body: ChatRequest, tokenizer: Tokenizer) -> list[list[int]]:
+    return [tokenizer.encode_chat(turns(body.messages))]
 
 
-def _encode_completion(body: CompletionRequest, tokenizer: Tokenizer) -> list[int]:
-    prompt = body.single_prompt
-    return tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+def _encode_completion(body: CompletionRequest, tokenizer: Tokenizer) -> list[list[int]]:
+    return [tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in body.prompts]
 
 
 def _chat_choice(text: str, finish_reason: str) -> Json:
@@ -67,6 +71,38 @@ def _completion_chunk_choice(text: str, finish_reason: str | None, first: bool) 
     return {"text": text, "finish_reason": finish_reason}
 
 
+def _chat_logprobs(tokens: Seq[TokenLogprobs], tokenizer: Tokenizer, offset: int) -> Json:
+    def entry(token_id: int, logprob: float | None) -> Json:
+        raw = tokenizer.token_bytes(token_id)
+        return {"token": raw.decode(errors="replace"), "logprob": logprob, "bytes": list(raw)}
+
+    content = [
+        entry(token.token_id, token.logprob) | {"top_logprobs": [entry(*pair) for pair in token.top]}
+        for token in tokens
+    ]
+    return {"content": content, "refusal": None}
+
+
+def _completion_logprobs(tokens: Seq[TokenLogprobs], tokenizer: Tokenizer, offset: int) -> Json:
+    names = [tokenizer.token_name(token.token_id) for token in tokens]
+    offsets = [offset]
+    for name in names:
+        offsets.append(offsets[-1] + len(name))
+    return {
+        "tokens": names,
+        "token_logprobs": [token.logprob for token in tokens],
+        "top_logprobs": [_named(token, tokenizer) for token in tokens],
+        "text_offset": offsets[:-1],
+    }
+
+
+def _named(token: TokenLogprobs, tokenizer: Tokenizer) -> dict[str, float] | None:
+    """The likely tokens and, as in OpenAI's API, the chosen one."""
+    if token.logprob is None:
+        return None
+    return {tokenizer.token_name(token_id): value for token_id, value in [*token.top, (token.token_id, token.logprob)]}
+
+
 CHAT = Endpoint(
     operation="chat",
     id_prefix="chatcmpl-",
@@ -76,6 +112,7 @@ CHAT = Endpoint(
     encode=_encode_chat,
     choice=_chat_choice,
     chunk_choice=_chat_chunk_choice,
+    logprobs=_chat_logprobs,
 )
 COMPLETION = Endpoint(
     operation="text_completion",
@@ -86,4 +123,5 @@ COMPLETION = Endpoint(
     encode=_encode_completion,
     choice=_completion_choice,
     chunk_choice=_completion_chunk_choice,
+    logprobs=_completion_logprobs,
 )

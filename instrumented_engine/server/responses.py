@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Sequence as Seq
+from typing import Any, NamedTuple, TypeVar
 
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
+from instrumented_engine.core.sequence import Output, TokenLogprobs
+from instrumented_engine.model.tokenizer import Tokenizer
 from instrumented_engine.server.endpoints import Endpoint, Json
 from instrumented_engine.server.errors import ApiError
-from instrumented_engine.server.schemas import GenerationRequest
+from instrumented_engine.server.schemas import GenerationRequest, StreamOptions
 from instrumented_engine.server.service import Generation
 
 T = TypeVar("T")
@@ -39,14 +43,55 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
+class Part(NamedTuple):
+    """The next part of an answer: its text, which begins after `offset` characters, and its log-probabilities."""
+
+    text: str
+    tokens: Seq[TokenLogprobs]
+    offset: int
+    first: bool
+
+
+class Parts:
+    """Makes parts of outputs. Each answer begins with its prompt where the request wants that."""
+
+    def __init__(self, body: GenerationRequest, tokenizer: Tokenizer) -> None:
+        self._body = body
+        self._tokenizer = tokenizer
+        self._lengths: dict[int, int] = {}  # characters so far, by the index of the answer
+
+    def of(self, output: Output) -> Part:
+        """The part that an output adds."""
+        sequence = output.sequence
+        offset = self._lengths.get(sequence.index)
+        text, tokens = output.text, output.logprobs
+        if offset is None and self._body.echoes:
+            prompt = sequence.token_ids[: sequence.num_prompt_tokens]
+            text = self._tokenizer.decode(prompt) + text
+            if self._body.wanted_logprobs is not None:
+                told = (sequence.leader or sequence).prompt_logprobs
+                tokens = (TokenLogprobs(prompt[0]), *told, *tokens)
+        self._lengths[sequence.index] = (offset or 0) + len(text)
+        return Part(text, tokens, offset or 0, offset is None)
+
+
 async def full_response(endpoint: Endpoint, body: GenerationRequest, generation: Generation) -> JSONResponse:
-    """Wait for the whole output and return it as one JSON document."""
-    text, finish_reason = "", ""
+    """Wait for all outputs and return them as one JSON document."""
+    parts = Parts(body, generation.tokenizer)
+    texts: defaultdict[int, str] = defaultdict(str)
+    tokens: defaultdict[int, list[TokenLogprobs]] = defaultdict(list)
+    reasons: dict[int, str] = {}
     async for output in generation.outputs():
-        text += output.text
-        finish_reason = output.finish_reason
+        index, part = output.sequence.index, parts.of(output)
+        texts[index] += part.text
+        tokens[index] += part.tokens
+        reasons[index] = output.finish_reason
     content = _head(endpoint.object, body, generation)
-    content["choices"] = [{"index": 0, "logprobs": None} | endpoint.choice(text, finish_reason)]
+    content["choices"] = [
+        {"index": index, "logprobs": _logprobs(endpoint, tokens[index], generation, 0)}
+        | endpoint.choice(texts[index], reasons[index])
+        for index in sorted(reasons)
+    ]
     content["usage"] = _usage(generation)
     return JSONResponse(content, headers=generation.headers)
 
@@ -72,22 +117,28 @@ class EventStream(StreamingResponse):
 
 async def _events(endpoint: Endpoint, body: GenerationRequest, generation: Generation) -> AsyncIterator[str]:
     head = _head(endpoint.chunk_object, body, generation)
-    with_usage = body.stream_options is not None and body.stream_options.include_usage
-    if with_usage:
+    options = body.stream_options or StreamOptions()
+    if options.include_usage:
         head["usage"] = None
-    first = True
+    parts = Parts(body, generation.tokenizer)
     try:
         async for output in generation.outputs():
-            if output.text or output.final or first:
-                choice = endpoint.chunk_choice(output.text, output.finish_reason or None, first)
-                yield _event(head | {"choices": [{"index": 0, "logprobs": None} | choice]})
-            first = False
+            part = parts.of(output)
+            if part.text or part.tokens or part.first or output.final:
+                choice = endpoint.chunk_choice(part.text, output.finish_reason or None, part.first)
+                told = _logprobs(endpoint, part.tokens, generation, part.offset)
+                usage = {"usage": _usage(generation)} if options.continuous_usage_stats else {}
+                yield _event(head | usage | {"choices": [{"index": output.sequence.index, "logprobs": told} | choice]})
     except ApiError as error:
         yield _event(error.body)
         return
-    if with_usage:
+    if options.include_usage:
         yield _event(head | {"choices": [], "usage": _usage(generation)})
     yield "data: [DONE]\n\n"
+
+
+def _logprobs(endpoint: Endpoint, tokens: Seq[TokenLogprobs], generation: Generation, offset: int) -> Json | None:
+    return endpoint.logprobs(tokens, generation.tokenizer, offset) if tokens else None
 
 
 def _head(kind: str, body: GenerationRequest, generation: Generation) -> Json:

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from instrumented_engine.core.request import SamplingParams
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
     "best_of": (1,),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "echo": (False,),
     "suffix": ("",),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
-    "logit_bias": ({},),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "functions": ([],),
     "response_format": ({"type": "text"},),
     "use_beam_search": (False,),
+    "length_penalty": (1,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "include_stop_str_in_output": (False,),
+    "add_generation_prompt": (True,),
+    "priority": (0,),
 }
 """Parameters that are not implemented, with the values (besides null) that have no effect and are accepted."""
 
@@ -40,6 +39,10 @@ IGNORED = {
 }
 """Parameters that do not change the output and are accepted with any value."""
 
+MAX_ANSWERS = 256
+"""Answers of one request: its prompts times `n`."""
+MAX_LOGPROBS = 20
+
 
 def _no_lone_surrogates(text: str) -> str:
     try:
@@ -54,14 +57,21 @@ Text = Annotated[str, AfterValidator(_no_lone_surrogates)]
 
 
 class _Strict(BaseModel):
+    """A JSON object without unknown fields. A field that is null counts as absent."""
+
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, data: Any) -> Any:
+        return {key: value for key, value in data.items() if value is not None} if isinstance(data, dict) else data
 
 
 class StreamOptions(_Strict):
     """Options of a streamed response."""
 
     include_usage: bool = False
-    continuous_usage_stats: Literal[False] = False
+    continuous_usage_stats: bool = False
 
 
 class GenerationRequest(_Strict):
@@ -71,16 +81,22 @@ class GenerationRequest(_Strict):
 
     model: str = Field(min_length=1, max_length=1024)
     max_tokens: int | None = Field(None, ge=1)
+    n: int = Field(1, ge=1, le=MAX_ANSWERS)
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=-1)
     min_p: float | None = Field(None, ge=0, le=1)
     seed: int | None = Field(None, ge=-(2**63), lt=2**64)
     stop: Text | list[Text] | None = None
+    stop_token_ids: list[int] = Field(default=[], max_length=128)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     ignore_eos: bool = False
     min_tokens: int = Field(0, ge=0)
+    presence_penalty: float = Field(0.0, ge=-2, le=2)
+    frequency_penalty: float = Field(0.0, ge=-2, le=2)
+    repetition_penalty: float = Field(1.0, gt=0, le=10)
+    logit_bias: dict[str, float] = Field(default={}, max_length=1024)
 
     @model_validator(mode="before")
     @classmethod
@@ -91,6 +107,13 @@ class GenerationRequest(_Strict):
             if (value := data.get(name)) is not None and not any(_same(value, accepted) for accepted in neutral):
                 raise _refused(name, f"{name}={_short(value)} is not supported by this server")
         return {key: value for key, value in data.items() if key not in NEUTRAL and key not in IGNORED}
+
+    @field_validator("logit_bias")
+    @classmethod
+    def _bias_of_token_ids(cls, bias: dict[str, float]) -> dict[str, float]:
+        if not all(re.fullmatch("[0-9]{1,9}", key) and -100 <= value <= 100 for key, value in bias.items()):
+            raise _refused("logit_bias", "logit_bias maps token ids to numbers between -100 and 100")
+        return bias
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -122,7 +145,25 @@ class GenerationRequest(_Strict):
             stop=self.stops,
             ignore_eos=self.ignore_eos,
             min_tokens=min(self.min_tokens, max_tokens),
+            n=self.n,
+            stop_token_ids=frozenset(self.stop_token_ids),
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            repetition_penalty=self.repetition_penalty,
+            logit_bias=tuple((int(token), bias) for token, bias in self.logit_bias.items()),
+            logprobs=self.wanted_logprobs,
+            prompt_logprobs=self.wanted_logprobs if self.echoes else None,
         )
+
+    @property
+    def echoes(self) -> bool:
+        """Whether each answer begins with its prompt."""
+        return False
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        """The number of likely tokens that are told with each token, None for no log-probabilities."""
+        raise NotImplementedError
 
 
 class TextPart(_Strict):
@@ -138,7 +179,13 @@ class Message(_Strict):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Text | list[TextPart]
     name: str | None = None
-    refusal: None = None
+    tool_calls: list[Any] = Field(default=[], max_length=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _an_assistant_may_say_nothing(cls, data: Any) -> Any:
+        silent = isinstance(data, dict) and data.get("role") == "assistant" and data.get("content") is None
+        return data | {"content": ""} if silent else data
 
     @property
     def text(self) -> str:
@@ -146,11 +193,25 @@ class Message(_Strict):
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
 
 
+def turns(messages: list[Message]) -> list[dict[str, str]]:
+    """Messages in the format of chat templates."""
+    return [{"role": message.role, "content": message.text} for message in messages]
+
+
 class ChatRequest(GenerationRequest):
     """Body of `POST /v1/chat/completions`."""
 
     messages: list[Message] = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, ge=1)
+    logprobs: bool = False
+    top_logprobs: int = Field(0, ge=0, le=MAX_LOGPROBS)
+    echo: Literal[False] = False
+
+    @model_validator(mode="after")
+    def _logprobs_for_top_logprobs(self) -> Self:
+        if self.top_logprobs and not self.logprobs:
+            raise _refused("top_logprobs", "top_logprobs is only allowed with logprobs=true")
+        return self
 
     @property
     def wanted_tokens(self) -> int | None:
@@ -158,36 +219,68 @@ class ChatRequest(GenerationRequest):
         return self.max_completion_tokens or self.max_tokens
 
     @property
-    def conversation(self) -> list[dict[str, str]]:
-        """The messages in the format of chat templates."""
-        return [{"role": message.role, "content": message.text} for message in self.messages]
+    def wanted_logprobs(self) -> int | None:
+        """`logprobs` asks for them, `top_logprobs` is their number."""
+        return self.top_logprobs if self.logprobs else None
 
 
 class CompletionRequest(GenerationRequest):
-    """Body of `POST /v1/completions`: one prompt, as text or token ids."""
+    """Body of `POST /v1/completions`: one prompt or several, as texts or token ids."""
 
     default_max_tokens: ClassVar[int | None] = 16
 
     prompt: Text | list[Text] | list[int] | list[list[int]]
+    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    echo: bool = False
 
     @model_validator(mode="after")
-    def _one_prompt(self) -> Self:
-        if (
-            isinstance(self.prompt, list)
-            and self.prompt
-            and not isinstance(self.prompt[0], int)
-            and len(self.prompt) > 1
-        ):
-            raise _refused("prompt", "prompt: only one prompt per request is supported")
+    def _not_too_many_answers(self) -> Self:
+        if len(self.prompts) * self.n > MAX_ANSWERS:
+            raise _refused(
+                "prompt", f"prompt: at most {MAX_ANSWERS} answers per request, and there are n for each prompt"
+            )
         return self
 
     @property
-    def single_prompt(self) -> str | list[int]:
-        """The prompt: text, or token ids."""
-        if isinstance(self.prompt, str):
-            return self.prompt
-        first = self.prompt[0] if self.prompt else ""
-        return first if not isinstance(first, int) else self.prompt  # type: ignore[return-value]  # a list of ints
+    def prompts(self) -> list[str | list[int]]:
+        """The prompts: text, or token ids."""
+        if isinstance(self.prompt, str) or not self.prompt or isinstance(self.prompt[0], int):
+            return [self.prompt]  # type: ignore[list-item]  # a list of ints
+        return list(self.prompt)
+
+    @property
+    def echoes(self) -> bool:
+        """As asked for."""
+        return self.echo
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        """`logprobs` is a number here."""
+        return self.logprobs
+
+
+class TokenizeRequest(_Strict):
+    """Body of `POST /tokenize`: a text or a conversation, as in vLLM."""
+
+    model: str | None = None
+    prompt: Text | None = None
+    messages: list[Message] = []
+    add_special_tokens: bool = True
+    add_generation_prompt: Literal[True] = True
+    return_token_strs: bool = False
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if (self.prompt is None) == (not self.messages):
+            raise _refused("prompt", "either prompt or messages must be given")
+        return self
+
+
+class DetokenizeRequest(_Strict):
+    """Body of `POST /detokenize`."""
+
+    model: str | None = None
+    tokens: list[int]
 
 
 def _refused(param: str, message: str) -> PydanticCustomError:

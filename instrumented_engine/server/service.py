@@ -12,6 +12,7 @@ from instrumented_engine.core.observer import Observer
 from instrumented_engine.core.request import Request, SamplingParams
 from instrumented_engine.core.sequence import Output
 from instrumented_engine.core.text import TextStream
+from instrumented_engine.model.tokenizer import Tokenizer
 from instrumented_engine.server import errors
 from instrumented_engine.server.endpoints import Endpoint
 from instrumented_engine.server.schemas import GenerationRequest
@@ -32,6 +33,7 @@ class Generation:
         self.request_id = request_id
         self.trail = trail
         self.request: Request | None = None
+        self.tokenizer: Tokenizer  # set with the request
         self._queue: asyncio.Queue[Output] = asyncio.Queue()
         self._close = close
         self._ended = False
@@ -156,13 +158,15 @@ class Service:
             raise errors.unavailable(self.failure or "it did not start")
         loaded = self.loaded
         try:
-            prompt = await asyncio.to_thread(endpoint.encode, body, loaded.tokenizer)
+            prompts = await asyncio.to_thread(endpoint.encode, body, loaded.tokenizer)
         except ValueError as error:
             raise errors.invalid(endpoint.prompt_field, str(error)) from error
-        params = _checked(endpoint, body, prompt, loaded)
+        params = _checked(endpoint, body, prompts, loaded)
+        generation.tokenizer = loaded.tokenizer
         generation.request = Request.of(
-            [prompt],
+            prompts,
             params,
+            arrival_ns=arrival_ns,
             trail=generation.trail,
             sink=generation.put,
             text=lambda prompt: TextStream(loaded.tokenizer.decode, params.stop, prompt[-CONTEXT_TOKENS:]),
@@ -198,12 +202,22 @@ def _dispatch(outputs: list[Output]) -> None:
         output.sequence.request.sink(output)
 
 
-def _checked(endpoint: Endpoint, body: GenerationRequest, prompt: list[int], loaded: Loaded) -> SamplingParams:
-    if not prompt:
-        raise errors.invalid(endpoint.prompt_field, "the prompt is empty")
-    if not all(0 <= token < loaded.vocab_size for token in prompt):
-        raise errors.invalid(endpoint.prompt_field, f"token ids must be between 0 and {loaded.vocab_size - 1}")
+def _checked(endpoint: Endpoint, body: GenerationRequest, prompts: list[list[int]], loaded: Loaded) -> SamplingParams:
+    """The sampling parameters, once the prompts and the ids of tokens are known to fit the model."""
+    in_vocabulary = range(loaded.vocab_size).__contains__
+    told = f"token ids must be between 0 and {loaded.vocab_size - 1}"
+    for prompt in prompts:
+        if not prompt:
+            raise errors.invalid(endpoint.prompt_field, "the prompt is empty")
+        if not all(map(in_vocabulary, prompt)):
+            raise errors.invalid(endpoint.prompt_field, told)
+    longest = max(map(len, prompts))
     wanted = body.wanted_tokens
-    if len(prompt) + (wanted or 1) > loaded.max_tokens:
-        raise errors.too_long(len(prompt), wanted or 1, loaded.max_tokens, endpoint.prompt_field)
-    return body.sampling(wanted or loaded.max_tokens - len(prompt))
+    if longest + (wanted or 1) > loaded.max_tokens:
+        raise errors.too_long(longest, wanted or 1, loaded.max_tokens, endpoint.prompt_field)
+    params = body.sampling(wanted or loaded.max_tokens - longest)
+    if not all(in_vocabulary(token) for token, _ in params.logit_bias):
+        raise errors.invalid("logit_bias", told)
+    if not all(map(in_vocabulary, params.stop_token_ids)):
+        raise errors.invalid("stop_token_ids", told)
+    return params

@@ -15,6 +15,7 @@ from instrumented_engine.core.observer import Observer
 from instrumented_engine.core.plan import StepResult
 from instrumented_engine.core.request import Request, SamplingParams
 from instrumented_engine.core.scheduler import Scheduler
+from instrumented_engine.core.sequence import TokenLogprobs
 from instrumented_engine.core.text import TextStream
 from instrumented_engine.model.tokenizer import Tokenizer
 from tokentrail import now_ns
@@ -70,7 +71,22 @@ class CacheRunner:
             sequence, first = item.sequence, item.sequence.num_computed_tokens
             for position in range(first, first + item.num_scheduled_tokens):
                 self._store(sequence, position, sequence.token_ids[position])
-        return StepResult([self._sample(item.sequence) if item.samples else [] for item in plan.batch])
+        sampled = [self._sample(item.sequence) if item.samples else [] for item in plan.batch]
+        logprobs, prompts = {}, {}
+        for item, tokens in zip(plan.batch, sampled, strict=True):
+            sequence, first = item.sequence, item.sequence.num_computed_tokens
+            if sequence.params.logprobs is not None:
+                logprobs[sequence] = [self._told(token) for token in tokens]
+            if sequence.params.prompt_logprobs is not None:
+                computed = sequence.token_ids[: sequence.num_prompt_tokens][
+                    first + 1 : first + item.num_scheduled_tokens + 1
+                ]
+                prompts[sequence] = [self._told(token) for token in computed]
+        return StepResult(sampled, logprobs, prompts)
+
+    @staticmethod
+    def _told(token):
+        return TokenLogprobs(token, -token / 100, ((token + 1, -0.001),))
 
     def _sample(self, sequence):
         context = [int(self.cache[self._slot(sequence, p)]) for p in range(len(sequence.token_ids))]

@@ -64,7 +64,7 @@ def engine_logits(folder, prompt, chunks, dtype=torch.float32):
     sequence.block_table = list(range(39, 39 - -(-len(prompt) // 4), -1))
     with torch.inference_mode():
         for count in chunks:
-            logits = model.forward(runner._tensors([Scheduled(sequence, count)]), runner._cache)
+            logits = model.logits(model.forward(runner._tensors([Scheduled(sequence, count)]), runner._cache))
             sequence.num_computed_tokens += count
     return logits[0]
 

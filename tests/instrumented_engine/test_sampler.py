@@ -1,8 +1,11 @@
+import random
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
-from instrumented_engine.model.sampler import HEAD, sample
+from instrumented_engine.model.sampler import HEAD, Row, logprobs, sample
 from tokentrail.testing import MemoryTrail
 
 from .support import make_sequence
@@ -13,9 +16,9 @@ LOGITS = torch.tensor([[2.0, 1.0, 0.0, -1.0, 3.0]])
 
 def drawn(count=4000, logits=LOGITS, **params):
     """Relative frequencies of `count` draws."""
-    sequence = make_sequence(TRAIL, [1], seed=1, **params)
-    rows = logits.repeat(count, 1)
-    tokens = sample(rows, [sequence] * count, [])
+    row, rng = Row.after(make_sequence(TRAIL, [1], **params)), random.Random(1)
+    rows = [replace(row, uniform=rng.random()) for _ in range(count)]
+    tokens = sample(logits.repeat(count, 1), rows, [])
     return np.bincount(tokens, minlength=logits.shape[1]) / count
 
 
@@ -50,7 +53,7 @@ def test_the_seed_decides_and_the_batch_does_not():
 
     def row(i, company):
         sequences = [make_sequence(TRAIL, [1], seed=10 + j, temperature=1.0, top_p=0.9) for j in [i, *company]]
-        return sample(logits[[i, *company]].clone(), sequences, [])[0]
+        return sample(logits[[i, *company]].clone(), [Row.after(sequence) for sequence in sequences], [])[0]
 
     assert [row(i, []) for i in range(6)] == [row(i, [j for j in range(6) if j != i]) for i in range(6)]
     assert len({tuple(drawn(20, logits[:1], temperature=1.0)) for _ in range(3)}) == 1
@@ -63,7 +66,9 @@ def test_rows_keep_their_own_parameters():
         make_sequence(TRAIL, [1], temperature=1.0, top_k=1),
         make_sequence(TRAIL, [1], temperature=0.0, min_tokens=1),
     ]
-    assert sample(logits, sequences, [1]) == [1, 1, 2], "the third may not end yet"
+    assert sample(logits, [Row.after(sequence) for sequence in sequences], [1]) == [1, 1, 2], (
+        "the third may not end yet"
+    )
 
 
 def nucleus(logits, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0):
@@ -106,3 +111,49 @@ def test_a_flat_vocabulary_reaches_beyond_the_head(params):
     tail = sorted(allowed, key=lambda i: -weight[i])[HEAD:]
     share = weight[tail].sum() / weight[list(allowed)].sum()
     assert frequencies[tail].sum() == pytest.approx(share, abs=0.05)
+
+
+def adjusted(prompt, output, logits, **params):
+    """The greedy token behind a prompt and an output."""
+    sequence = make_sequence(TRAIL, prompt, **params)
+    return sample(torch.tensor([logits]), [Row.after(sequence, output)], [0])[0]
+
+
+@pytest.mark.parametrize(
+    ("params", "chosen"),
+    [
+        ({}, 1),
+        ({"logit_bias": ((1, -2.0), (2, -0.2))}, 3),
+        ({"presence_penalty": 0.6}, 2),
+        ({"presence_penalty": 0.4}, 1),
+        ({"frequency_penalty": 0.3}, 2),
+        ({"frequency_penalty": 0.2}, 1),
+        ({"repetition_penalty": 1.3}, 3),
+        ({"repetition_penalty": 1.05}, 1),
+        ({"min_tokens": 3, "stop_token_ids": frozenset([1])}, 2),
+        ({"min_tokens": 2, "stop_token_ids": frozenset([1])}, 1),
+    ],
+)
+def test_bias_and_penalties(params, chosen):
+    # The output has token 1 twice, the prompt token 2; logits 3.0 > 2.5 > 2.4 for the tokens 1, 2, 3.
+    assert adjusted([2], [1, 1], [-1.0, 3.0, 2.5, 2.4], **params) == chosen
+
+
+def test_a_repetition_penalty_lowers_negative_logits_too():
+    assert adjusted([0], [], [-1.0, -1.1], repetition_penalty=1.2) == 1
+
+
+def test_a_draft_counts_as_output():
+    sequence = make_sequence(TRAIL, [2], frequency_penalty=1.0)
+    rows = [Row.after(sequence), Row.after(sequence, [1])]
+    assert sample(torch.tensor([[0.0, 3.0, 2.5]] * 2), rows, []) == [1, 2]
+
+
+def test_logprobs_are_those_of_the_softmax():
+    logits = torch.tensor([[2.0, 1.0, 0.0], [0.0, 1.0, 5.0]])
+    first, second = logprobs(logits, [1, 2], [2, 0])
+    expected = np.log(softmax([2, 1, 0]))
+    assert first.logprob == pytest.approx(expected[1], abs=1e-5)
+    assert [token for token, _ in first.top] == [0, 1]
+    assert [value for _, value in first.top] == pytest.approx(expected[:2], abs=1e-5)
+    assert (second.token_id, second.top) == (2, ())

@@ -7,12 +7,13 @@ import threading
 import httpx
 import openai
 import pytest
-from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from prometheus_client.parser import text_string_to_metric_families
 
+import tokentrail
 from tokentrail import Status
 
 from .server_support import MODEL, script, served, tiny_loader
-from .support import Gate, request_span
+from .support import Gate, byte_tokenizer, request_span
 
 ANSWERS = script(hello="naïve 漢字 answer", stops="one two STOP three", long="x" * 100)
 
@@ -128,10 +129,15 @@ def test_models(client):
         ({"top_p": 0}, 400, "invalid_value", "top_p", "top_p: Input should be greater than 0"),
         ({"max_tokens": 0}, 400, "invalid_value", "max_tokens", "max_tokens: Input should be greater than"),
         ({"max_tokens": 1.5}, 400, "invalid_value", "max_tokens", "max_tokens: Input should be a valid integer"),
-        ({"n": 2}, 400, "invalid_value", "n", "n=2 is not supported by this server"),
-        ({"logprobs": 3}, 400, "invalid_value", "logprobs", "logprobs=3 is not supported"),
-        ({"logprobs": 0}, 400, "invalid_value", "logprobs", "logprobs=0 is not supported"),
-        ({"n": True}, 400, "invalid_value", "n", "n=True is not supported"),
+        ({"best_of": 2}, 400, "invalid_value", "best_of", "best_of=2 is not supported by this server"),
+        ({"best_of": True}, 400, "invalid_value", "best_of", "best_of=True is not supported"),
+        ({"n": 0}, 400, "invalid_value", "n", "n: Input should be greater than or equal to 1"),
+        ({"n": True}, 400, "invalid_value", "n", "n: Input should be a valid integer"),
+        ({"logprobs": 21}, 400, "invalid_value", "logprobs", "logprobs: Input should be less than or equal to 20"),
+        ({"logit_bias": {"x": 1}}, 400, "invalid_value", "logit_bias", "logit_bias maps token ids to numbers"),
+        ({"logit_bias": {"257": 1}}, 400, "invalid_value", "logit_bias", "token ids must be between 0 and 256"),
+        ({"stop_token_ids": [-1]}, 400, "invalid_value", "stop_token_ids", "token ids must be between 0 and 256"),
+        ({"prompt": ["a"] * 129, "n": 2}, 400, "invalid_value", "prompt", "at most 256 answers per request"),
         ({"stop": 5}, 400, "invalid_value", "stop", "stop: Input should be a valid string"),
         ({"prompt": 5}, 400, "invalid_value", "prompt", "prompt: Input should be a valid string"),
         ({"list[x]": 1}, 400, "unknown_parameter", "list[x]", "Unrecognized request argument: list[x]"),
@@ -139,7 +145,7 @@ def test_models(client):
         ({"tempreature": 1}, 400, "unknown_parameter", "tempreature", "Unrecognized request argument: tempreature"),
         ({"stream_options": {}}, 400, "invalid_value", "stream_options", "only allowed with stream=true"),
         ({"prompt": ""}, 400, "invalid_value", "prompt", "the prompt is empty"),
-        ({"prompt": ["a", "b"]}, 400, "invalid_value", "prompt", "only one prompt per request"),
+        ({"prompt": ["a", ""]}, 400, "invalid_value", "prompt", "the prompt is empty"),
         ({"prompt": [5, 257]}, 400, "invalid_value", "prompt", "token ids must be between 0 and 256"),
         ({"prompt": None}, 400, "invalid_value", "prompt", "prompt"),
         ({"prompt": "x" * 100, "max_tokens": 21}, 400, "context_length_exceeded", "prompt", "121 tokens (100 in the"),
@@ -214,17 +220,134 @@ def test_an_unusable_request_id_is_replaced(client):
     assert len(answer.id) == len("cmpl-") + 32
 
 
-def test_metrics_and_probes(server, client):
-    complete(client, "hello")
+def test_probes(server):
     assert httpx.get(f"{server.url}/healthz").json() == {"status": "ok"}
-    assert httpx.get(f"{server.url}/readyz").status_code == 200
-    families = {f.name: f for f in text_string_to_metric_families(httpx.get(f"{server.url}/metrics").text)}
-    assert families["tokentrail_engine_ready"].samples[0].value == 1
-    assert families["tokentrail_engine_kv_cache_blocks"].samples[0].value == 64
-    assert families["tokentrail_engine_steps"].samples[0].value >= 3
-    assert {"num_requests_running", "num_requests_waiting", "kv_cache_usage_ratio", "preemptions"} <= {
-        name.removeprefix("tokentrail_engine_") for name in families
-    }
+    for path in ("/readyz", "/health", "/ping"):
+        assert httpx.get(server.url + path).status_code == 200
+    assert httpx.get(f"{server.url}/version").json() == {"version": tokentrail.__version__}
+
+
+def scraped(server):
+    """{(name, labels that differ): value} of a scrape."""
+    text = httpx.get(f"{server.url}/metrics").text
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    return {(s.name, s.labels.get("le") or s.labels.get("finished_reason") or ""): s.value for s in samples}
+
+
+def test_metrics_have_vllms_names(server, client):
+    before = scraped(server)
+    answer = complete(client, "hello")
+    after = scraped(server)
+    grown = {key: value - before.get(key, 0) for key, value in after.items()}
+    assert after["tokentrail_engine_ready", ""] == 1
+    assert after["tokentrail_engine_kv_cache_blocks", ""] == 64
+    assert after["vllm:num_requests_running", ""] == after["vllm:num_requests_waiting", ""] == 0
+    assert after["vllm:kv_cache_usage_perc", ""] == 0
+    assert grown["tokentrail_engine_steps_total", ""] == grown["vllm:generation_tokens_total", ""]
+    assert grown["vllm:generation_tokens_total", ""] == answer.usage.completion_tokens
+    assert (grown["vllm:prompt_tokens_total", ""], grown["vllm:num_preemptions_total", ""]) == (5, 0)
+    assert (grown["vllm:request_success_total", "stop"], grown["vllm:request_success_total", "length"]) == (1, 0)
+    for name in ("time_to_first_token", "e2e_request_latency", "request_queue_time", "request_time_per_output_token"):
+        assert grown[f"vllm:{name}_seconds_count", ""] == 1
+        assert grown[f"vllm:{name}_seconds_bucket", "+Inf"] == 1
+    assert grown["vllm:inter_token_latency_seconds_count", ""] == answer.usage.completion_tokens - 1
+    parts = sum(after[f"vllm:request_{part}_time_seconds_sum", ""] for part in ("queue", "prefill", "decode"))
+    assert parts == pytest.approx(after["vllm:e2e_request_latency_seconds_sum", ""])
+
+
+def test_several_prompts_and_answers(server, client):
+    answer = complete(client, ["hello", "stops"], n=2, max_tokens=100)
+    texts = ["naïve 漢字 answer"] * 2 + ["one two STOP three"] * 2
+    assert [(choice.index, choice.text) for choice in answer.choices] == list(enumerate(texts))
+    assert answer.usage.prompt_tokens == 10
+    chunks = list(complete(client, ["hello", "stops"], n=2, max_tokens=100, stream=True))
+    streamed = {i: "".join(c.choices[0].text for c in chunks if c.choices[0].index == i) for i in range(4)}
+    assert list(streamed.values()) == texts
+    request = request_span(server.trail, answer.id)
+    assert request.attributes["tokentrail.choices"] == 4
+    assert request.attributes["gen_ai.usage.output_tokens"] == answer.usage.completion_tokens
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_logprobs_of_completions(client, stream):
+    answer = complete(client, "hello", max_tokens=6, logprobs=1, echo=True, stream=stream)
+    parts = [part.choices[0] for part in answer] if stream else answer.choices
+    told = [part.logprobs for part in parts if part.logprobs]
+    names = [name for part in told for name in part.tokens]
+    assert "".join(part.text for part in parts) == "hellonaïve"
+    assert names == [*"hellona", "bytes:\\xc3", "bytes:\\xaf", "v", "e"]
+    values = [value for part in told for value in part.token_logprobs]
+    assert (values[0], told[0].top_logprobs[0]) == (None, None)
+    ids = byte_tokenizer().encode("hellonaïve")
+    assert values[1:] == [pytest.approx(-token / 100) for token in ids[1:]]
+    assert told[0].top_logprobs[1] == {"f": -0.001, "e": pytest.approx(-ids[1] / 100)}
+    offsets = [offset for part in told for offset in part.text_offset]
+    assert offsets[:7] == list(range(7))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_logprobs_of_chats(client, stream):
+    options = {"logprobs": True, "top_logprobs": 1, "max_tokens": 3, "temperature": 0, "stream": stream}
+    answer = client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "hi"}], **options)
+    parts = [part.choices[0] for part in answer] if stream else answer.choices
+    told = [item for part in parts if part.logprobs for item in part.logprobs.content]
+    assert len(told) == 3
+    assert all(bytes(item.bytes).decode() == item.token for item in told)
+    assert all(len(item.top_logprobs) == 1 for item in told)
+
+
+def test_top_logprobs_need_logprobs(client):
+    with pytest.raises(openai.BadRequestError, match="only allowed with logprobs=true"):
+        client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "hi"}], top_logprobs=1)
+
+
+def test_usage_with_every_chunk(client):
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    chunks = list(complete(client, "hello", stream=True, stream_options=options))
+    counts = [chunk.usage.completion_tokens for chunk in chunks]
+    assert counts == sorted(counts)
+    assert counts[0] >= 1
+    assert counts[-1] == counts[-2] == len("naïve 漢字 answer".encode()) + 1
+
+
+def test_stop_token_ids_end_an_answer_without_their_text(client):
+    stop = byte_tokenizer().encode("w")
+    answer = complete(client, "stops", extra_body={"stop_token_ids": stop})
+    assert (answer.choices[0].text, answer.choices[0].finish_reason) == ("one t", "stop")
+    assert answer.usage.completion_tokens == 6
+
+
+def test_nested_nulls_count_as_absent(client):
+    messages = [
+        {"role": "user", "content": "hi", "name": None},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": None,
+            "refusal": None,
+            "function_call": None,
+            "audio": None,
+        },
+        {"role": "user", "content": [{"type": "text", "text": "go", "cache_control": None}]},
+    ]
+    body = {"model": MODEL, "messages": messages, "max_tokens": 3, "n": None, "stream": True, "stop": None}
+    body["stream_options"] = {"include_usage": None}
+    answer = httpx.post(f"{client.base_url}chat/completions", json=body)
+    assert (answer.status_code, answer.text[-14:]) == (200, "data: [DONE]\n\n")
+
+
+def test_tokenize_and_back(server):
+    def post(path, **body):
+        return httpx.post(server.url + path, json=body)
+
+    told = post("/tokenize", model=MODEL, prompt="naïve", return_token_strs=True).json()
+    assert (told["count"], told["max_model_len"]) == (6, 120)
+    assert told["token_strs"] == ["n", "a", "bytes:\\xc3", "bytes:\\xaf", "v", "e"]
+    assert post("/detokenize", tokens=told["tokens"]).json() == {"prompt": "naïve"}
+    chat = post("/tokenize", messages=[{"role": "user", "content": "a"}]).json()
+    assert post("/detokenize", tokens=chat["tokens"]).json() == {"prompt": "user: a\n"}
+    assert [post("/tokenize", **body).status_code for body in ({}, {"prompt": "a", "model": "x"})] == [400, 404]
+    assert post("/detokenize", tokens=[999]).status_code == 400
 
 
 async def leave_early(url, *, stream, seen):

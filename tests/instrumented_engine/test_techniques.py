@@ -32,7 +32,7 @@ def one_thread():
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """(model, the answers of transformers to PROMPTS)."""
+    """(model, the model in transformers, its answers to PROMPTS)."""
     folder = tmp_path_factory.mktemp("tiny")
     torch.manual_seed(5)
     reference = LlamaForCausalLM(LlamaConfig(**TINY, eos_token_id=None)).eval()
@@ -46,7 +46,7 @@ def tiny(tmp_path_factory):
         with torch.inference_mode():
             return reference.generate(ids, attention_mask=torch.ones_like(ids), **options)[0, len(prompt) :].tolist()
 
-    return model, [answer(prompt) for prompt in PROMPTS]
+    return model, reference, [answer(prompt) for prompt in PROMPTS]
 
 
 def engine_of(model, trail, *, blocks, budget, **scheduling):
@@ -66,7 +66,7 @@ TECHNIQUES = {
 
 @pytest.mark.parametrize("technique", TECHNIQUES)
 def test_answers_as_transformers(tiny, technique):
-    model, expected = tiny
+    model, _, expected = tiny
     trail = MemoryTrail()
     options = {"blocks": 200, "budget": 24} | TECHNIQUES[technique]
     engine = engine_of(model, trail, **options)
@@ -78,3 +78,32 @@ def test_answers_as_transformers(tiny, technique):
             assert answers[sequence][0] == answer
     assert engine.scheduler.block_manager.num_used_blocks == 0
     assert (engine.scheduler.preemptions > 0) == (options["blocks"] < 200)
+
+
+@pytest.mark.parametrize("budget", [100, 24])
+def test_logprobs_as_transformers(tiny, budget):
+    model, reference, expected = tiny
+    trail = MemoryTrail()
+    requests = [make_request(trail, p, max_tokens=4, logprobs=2, prompt_logprobs=1, n=2) for p in PROMPTS[:4]]
+    engine = engine_of(model, trail, blocks=200, budget=budget, prefix_caching=True)
+    told = {}
+    for request in requests:
+        engine.add(request)
+    while engine.busy:
+        for output in engine.step():
+            told.setdefault(output.sequence, []).extend(output.logprobs)
+    for request, prompt, answer in zip(requests, PROMPTS, expected, strict=False):
+        with torch.inference_mode():
+            logits = reference(torch.tensor([prompt + answer[:4]])).logits[0]
+        logprobs = logits.log_softmax(-1)
+        leader = request.sequences[0]
+        assert [item.token_id for item in leader.prompt_logprobs] == prompt[1:]
+        for position, item in enumerate(leader.prompt_logprobs):
+            assert item.logprob == pytest.approx(logprobs[position, prompt[position + 1]].item(), abs=1e-3)
+            assert item.top[0][1] == pytest.approx(logprobs[position].max().item(), abs=1e-3)
+        for sequence in request.sequences:
+            assert [item.token_id for item in told[sequence]] == answer[:4]
+            for place, item in enumerate(told[sequence]):
+                row = logprobs[len(prompt) - 1 + place]
+                assert item.logprob == pytest.approx(row.max().item(), abs=1e-3)
+                assert [value for _, value in item.top] == pytest.approx(row.topk(2).values.tolist(), abs=1e-3)
