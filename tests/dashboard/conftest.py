@@ -65,7 +65,7 @@ def still_open(lived):
 @pytest.fixture(scope="module")
 def api(collector, lived):
     def get(path, **params):
-        response = httpx.get(f"{collector.urls['api']}/api/v1/{path}", params=params, timeout=10)
+        response = httpx.get(f"{collector.urls['api']}/api/v1/{path}", params=params, timeout=60)
         response.raise_for_status()
         return response.json()
 
