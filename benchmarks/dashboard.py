@@ -40,7 +40,7 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
     taken: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder, browsing() as browser:
         empty = Path(folder) / "empty.py"
-        with Collector(Path(folder) / "data") as collector:
+        with Collector(Path(folder) / "data") as collector:  # type: ignore[no-untyped-call]
             _feed(collector)
             every_s = _refresh_s()
             empty.write_text(EMPTY_PAGE.format(every_s=every_s))
@@ -90,14 +90,19 @@ def _feed(collector: Collector) -> None:
         engine.answer(f"req-{number}", tokens=10 + number % 9)
         engine.at += int(SPACING_S * SECOND)
     assert engine.trail.flush(30.0)
-    collector.wait_until(lambda: collector.get("/api/v1/summary?start=-1h").json()["requests"]["total"] == REQUESTS)
+    deadline = time.monotonic() + 120
+    while httpx.get(f"{collector.urls['api']}/api/v1/summary?start=-1h").json()["requests"]["total"] < REQUESTS:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
     engine.trail.shutdown()
 
 
 def _pid(url: str) -> int:
     """The process that listens there."""
     port = httpx.URL(url).port
-    listening = (c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN and c.laddr.port == port)
+    listening = (
+        c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN and tuple(c.laddr)[1:] == (port,)
+    )
     return next(int(c.pid) for c in listening if c.pid)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tokentrail.formatting import instant
+from tokentrail.formatting import duration, instant
 from tokentrail.semconv import Phase
 
 Json = Mapping[str, Any]
@@ -138,6 +138,16 @@ def thresholds(slos: Sequence[Json], metric: str, only: str | None) -> dict[str,
         for slo in wanted
         if slo["thresholds"].get(f"{metric}_s") is not None
     }
+
+
+def missed(verdicts: Sequence[Json]) -> list[str]:
+    """The thresholds that a request missed, in words: `TTFT 750 ms, 250 ms more than chat's 500 ms`."""
+    return [
+        f"{miss['threshold'].upper()} {duration(miss['value_s'])}, {duration(miss['over_s'])} more than "
+        f"{verdict['slo']}'s {duration(miss['limit_s'])}"
+        for verdict in verdicts
+        for miss in verdict["missed"]
+    ]
 
 
 def slo_state(slo: Json) -> str:

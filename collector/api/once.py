@@ -43,7 +43,7 @@ class _Remembering(Queries):
         self, query: str, fragments: Mapping[str, Fragment] | None = None, /, **parameters: Any
     ) -> dict[str, Sequence[Any]]:
         """The columns of the result, by name."""
-        found = _once(
+        found: dict[str, Sequence[Any]] = _once(
             ("columns", query, fragments, parameters), lambda: self._queries.columns(query, fragments, **parameters)
         )
         return found.copy()

@@ -55,21 +55,25 @@ def router(endpoints: Mapping[str, Callable[..., Any]]) -> APIRouter:
         """The summary, SLOs, incidents, charts and engine processes of one moment."""
         CURRENT.get().remember()
         given = {name: getattr(query, name) for name in WindowQuery.model_fields}
-        window = WindowQuery(**given)
+        window = WindowQuery.model_validate(given)
         summary: Summary = endpoints["/summary"](window)
         step = query.step or step_s(summary.window.seconds) * SECOND_NS
         everyone = sees_all_tenants()
         return Overview(
             summary=summary,
-            slos=endpoints["/slos"](WindowQuery(end=query.end)),
+            slos=endpoints["/slos"](WindowQuery.model_validate({"end": query.end})),
             incidents=endpoints["/incidents"](window),
             timeseries={
-                metric: endpoints["/timeseries"](TimeseriesQuery(**given, metric=metric, step=step, slo=query.slo))
+                metric: endpoints["/timeseries"](
+                    TimeseriesQuery.model_validate({**given, "metric": metric, "step": step, "slo": query.slo})
+                )
                 for metric in (*_OF_REQUESTS, *(_OF_PROCESSES if everyone else ()))
             },
             kv=endpoints["/kv"](window) if everyone else None,
             cold_starts=endpoints["/cold_starts"](window) if everyone else None,
-            engines=endpoints["/engines"](WindowQuery(start=_long_before(query.end), end=query.end))
+            engines=endpoints["/engines"](
+                WindowQuery.model_validate({"start": _long_before(query.end), "end": query.end})
+            )
             if everyone
             else None,
         )

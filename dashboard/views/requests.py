@@ -1,4 +1,4 @@
-"""The Requests page: the slowest or newest requests of the range, each with a link to its waterfall."""
+"""The Requests page: requests of the range with their verdicts, each with a link to its waterfall."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from urllib.parse import urlencode
 import streamlit as st
 
 from dashboard import components
-from dashboard.api import Problem, ask, fetch
+from dashboard.api import Problem, Query, ask, fetch
 from dashboard.filters import selected
-from dashboard.transform import Json
+from dashboard.transform import Json, missed
 from tokentrail.formatting import UNDEFINED, count, instant
 
 SORTS = {"TTFT": "ttft", "TPOT": "tpot", "E2E": "e2e", "newest": "end"}
-STATUSES = ("ok", "error", "cancelled")
-LIMIT = 200
+STATUSES = ("ok", "error", "cancelled", "in_flight", "lost")
+VERDICTS = ("good", "bad", "undetermined", "excused", "pending")
+ROWS = (20, 50, 200, 1000)
+"""Rows on a page."""
 MILLISECONDS = ("ttft", "tpot", "e2e", "queue", "prefill", "decode", "preempted", "stalled")
+PLACE = "requests-place"
+"""Key of the session's state: the list that is shown, and the cursor of its page."""
 
 
 def page() -> None:
@@ -27,9 +31,8 @@ def page() -> None:
         sort = st.segmented_control(
             "Slowest first by", list(SORTS), default="TTFT", required=True, key="sort", bind="query-params"
         )
-        status = st.selectbox(
-            "Status", STATUSES, index=None, placeholder="any", key="status", bind="query-params", width=160
-        )
+        status = _choice("Status", STATUSES, "ended")
+        verdict = _choice("Verdict", VERDICTS, "any")
         wanted = st.text_input(
             "Request id",
             key="request_id",
@@ -37,34 +40,34 @@ def page() -> None:
             width=320,
             placeholder="as the client saw it: chatcmpl-…",
         )
-        number = st.number_input("Page", min_value=1, value=1, step=1, key="page", bind="query-params", width=120)
-    query = ask(
+        rows = st.selectbox("Rows", ROWS, index=ROWS.index(200), key="rows", bind="query-params", width=110)
+    first_page = ask(
         "requests",
         view.params,
         sort=SORTS[sort],
-        limit=LIMIT,
-        offset=LIMIT * (number - 1),
+        limit=rows,
         status=status,
+        slo=view.slo,
+        verdict=verdict,
         request_id=wanted.strip() or None,
     )
-    found = fetch({"requests": query})["requests"]
+    cursor = _cursor(first_page)
+    found = fetch({"requests": ask("requests", first_page.params, cursor=cursor)})["requests"]
     if isinstance(found, Problem):
         components.problem(found)
-        return
-    if not found["requests"] and found["total"]:
-        st.info(f"There is no page {number}: {count(found['total'])} requests match, {LIMIT} to a page.")
         return
     if not found["requests"]:
         st.info(
             "No request matches. A request belongs to the range in which it ended: try a longer one, or fewer filters."
         )
         return
-    first = LIMIT * (number - 1) + 1
-    last = first + len(found["requests"]) - 1
-    st.caption(
-        f"{count(first)} to {count(last)} of {count(found['total'])} requests, times in ms. "
-        "A request's link opens its waterfall."
-    )
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.caption(
+            f"{count(len(found['requests']))} of {count(found['total'])} requests, times in ms. "
+            "A request's link opens its waterfall."
+        )
+        st.button("First page", disabled=cursor is None, on_click=_go, args=(first_page, None))
+        st.button("Next page", disabled=found["next"] is None, on_click=_go, args=(first_page, found["next"]))
     st.dataframe(
         table(found["requests"]),
         hide_index=True,
@@ -75,6 +78,20 @@ def page() -> None:
     )
 
 
+def _choice(label: str, options: tuple[str, ...], none: str) -> str | None:
+    return st.selectbox(label, options, index=None, placeholder=none, key=label.lower(), bind="query-params", width=160)
+
+
+def _cursor(shown: Query) -> str | None:
+    """The cursor of the page that is shown; another list begins at its first page."""
+    of, cursor = st.session_state.get(PLACE, (None, None))
+    return cursor if of == shown else None
+
+
+def _go(shown: Query, cursor: str | None) -> None:
+    st.session_state[PLACE] = (shown, cursor)
+
+
 def table(rows: list[Json]) -> list[dict[str, Any]]:
     """Request rows as rows of the table; latencies in ms."""
     return [
@@ -82,6 +99,8 @@ def table(rows: list[Json]) -> list[dict[str, Any]]:
             "open": link(row),
             "ended": instant(row["end"]),
             "status": row["error_type"] or row["status"],
+            "verdict": row["verdict"],
+            "missed": "; ".join(missed(row["verdicts"])) or None,
             **{f"{name} ms": _ms(row.get(f"{name}_s")) for name in MILLISECONDS},
             "in": row["input_tokens"],
             "out": row["output_tokens"],
