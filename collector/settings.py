@@ -123,7 +123,7 @@ class Settings(BaseSettings):
     fsync: Fsync = Field(
         Fsync.ACK, description="ack syncs to disk before the acknowledgement; os leaves that to the operating system."
     )
-    segment_bytes: Positive = Field(32 * MIB, description="A segment of a log is sealed at this size.")
+    segment_bytes: Positive = Field(64 * MIB, description="A segment of a log is sealed at this size.")
     segment_age_s: PositiveSeconds = Field(
         1.0, description="A segment is also sealed at this age, so that its rows can be queried."
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
@@ -19,6 +20,8 @@ from collector.store.store import Store, StoreError, reason_of
 logger = logging.getLogger(__name__)
 
 _LOOK_EVERY_S: Final = 0.5
+_SECOND_S: Final = 1.0
+"""The time of a span's arrival is stored in whole seconds."""
 _DAY_S: Final = 86400
 """Spans wait for so long at most; `schema/30_held.sql` has the same time."""
 _MOST_REQUESTS: Final = 500
@@ -73,7 +76,9 @@ class Joiner:
         self._callbacks: list[Callable[[str], None]] = []
         self._attempts: dict[str, int] = {}
         self._since_s = 0
-        self._look_until_s = clock() + after_s
+        self._looks_s: deque[float] = deque()
+        for wait_s in (0.0, after_s + _SECOND_S):  # a process before this one may have left requests that wait
+            self._look_in(wait_s)
         self._working = threading.Lock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
@@ -83,8 +88,8 @@ class Joiner:
         self._callbacks.append(callback)
 
     def on_segment(self, _segment: str) -> None:
-        """Look for requests until those of a segment that was inserted now have waited long enough."""
-        self._look_until_s = self._clock() + self._after_s + 2 * _LOOK_EVERY_S + 1
+        """Look for requests once those of a segment that was inserted now have waited long enough."""
+        self._look_in(self._after_s + _SECOND_S)
 
     @contextmanager
     def paused(self, timeout_s: float) -> Iterator[None]:
@@ -120,22 +125,30 @@ class Joiner:
                 return False
             with self._working:
                 done &= self._join_if_the_store_takes_it(segment, first_s, last_s)
-        if done and not due:
+        if due and done:
+            self._look_in(0.0)  # one answer names 100 segments at most
+        elif done:
             # Rows of an insert that runs now may be some seconds old when it ends.
             self._since_s = now_s - int(self._after_s) - 600
         return done
 
     def _run(self) -> None:
         while not self._stopping.wait(_LOOK_EVERY_S):
-            if self._clock() > self._look_until_s:
+            if not self._looks_s or self._looks_s[0] > time.monotonic():
                 continue
+            while self._looks_s and self._looks_s[0] <= time.monotonic():
+                self._looks_s.popleft()
             try:
-                if not self.run_once():
-                    self._look_until_s = self._clock() + self._after_s
+                done = self.run_once()
             except (ClickHouseError, StoreError, OSError) as error:
                 logger.warning("requests wait to be joined: %s (they are tried again)", reason_of(error))
-                self._look_until_s = self._clock() + self._after_s
-                self._stopping.wait(self._after_s)
+                done = False
+            if not done:
+                self._look_in(self._after_s)
+
+    def _look_in(self, seconds: float) -> None:
+        """Plan a look at the store. A query for each look is cheap, and one every half second costs 2 % of a core."""
+        self._looks_s.append(time.monotonic() + seconds)
 
     def _join_if_the_store_takes_it(self, segment: str, first_s: int, last_s: int) -> bool:
         links: list[str] = []

@@ -30,9 +30,8 @@ from collector.wal.segment import (
     read_segment,
 )
 
-_SMALL_BYTES: Final = 8 * 1024 * 1024
-_SMALL_PAUSE: Final = 3.0
-"""A segment of fewer bytes is not sealed sooner than so many ages after the one before it. An insert of a few spans
+_PAUSE: Final = 3.0
+"""A segment that is not full is not sealed sooner than so many ages after the one before it. An insert of a few spans
 costs almost as much as one of ten thousand."""
 
 
@@ -40,7 +39,7 @@ costs almost as much as one of ten thousand."""
 class LogLimits:
     """Sizes in bytes, times in seconds."""
 
-    segment_bytes: int = 32 * 1024 * 1024
+    segment_bytes: int = 64 * 1024 * 1024
     segment_age_s: float = 1.0
     max_bytes: int = 2 * 1024**3
     dedup_retention_s: float = 3600.0
@@ -131,9 +130,7 @@ class SegmentLog:
         if self._active.size >= self.limits.segment_bytes:
             return 0.0
         age_s = self.limits.segment_age_s
-        due_s = self._active.opened_at_s + age_s
-        if self._active.size < _SMALL_BYTES:
-            due_s = max(due_s, self._sealed_at_s + _SMALL_PAUSE * age_s)
+        due_s = max(self._active.opened_at_s + age_s, self._sealed_at_s + _PAUSE * age_s)
         return max(0.0, due_s - self._monotonic_s())
 
     def seal(self) -> None:

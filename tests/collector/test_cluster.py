@@ -126,6 +126,7 @@ def test_views_of_a_landing_table_write_to_all_shards_and_the_others_to_their_ow
     assert ways["tokentrail_tokens"] == ("tokens", "otlp_traces")
     assert ways["tokentrail_route"] == ("tokentrail_spans", "flat_spans_local")
     assert ways["tokentrail_requests"] == ("requests_local", "tokentrail_spans")
+    assert ways["litellm_route"] == ("litellm_spans", "rare_spans")
     assert ways["route_unclaimed"] == ("unclaimed_spans", "flat_spans_local")
     assert ways["keep_unclaimed"] == ("spans_local", "unclaimed_spans")
     assert ways["vllm_requests"] == ("requests_local", "vllm_spans")
@@ -136,6 +137,7 @@ def test_views_of_a_landing_table_write_to_all_shards_and_the_others_to_their_ow
             "otlp_logs",
             "joins",
             "flat_spans_local",
+            "rare_spans",
             "joined_spans_local",
             "spans_to_hold",
             "unclaimed_spans",

@@ -78,6 +78,12 @@ FROM
 )
 WHERE span.name != 'tokentrail.token';
 
+-- Each route costs an insert 2 ms and each row 0.5 µs, whether it leads the row on or not. So only the engines whose spans are
+-- many read `flat_spans`; the routes of all others read `rare_spans`, which an insert without their spans does not reach.
+CREATE TABLE IF NOT EXISTS rare_spans AS flat_spans ENGINE = Null;
+CREATE OR REPLACE MATERIALIZED VIEW route_rare TO rare_spans AS
+SELECT * FROM flat_spans WHERE splitByChar('.', claim)[1] NOT IN ('', 'tokentrail', 'vllm', 'genai');
+
 CREATE TABLE IF NOT EXISTS unclaimed_spans AS flat_spans ENGINE = Null;
 CREATE OR REPLACE MATERIALIZED VIEW route_unclaimed TO unclaimed_spans AS SELECT * FROM flat_spans WHERE claim = '';
 

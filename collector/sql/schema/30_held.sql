@@ -56,7 +56,7 @@ ENGINE = Null;
 CREATE OR REPLACE MATERIALIZED VIEW route_joins TO joined_spans AS SELECT * FROM joins;
 
 CREATE TABLE IF NOT EXISTS spans_to_hold AS flat_spans ENGINE = Null;
-CREATE OR REPLACE MATERIALIZED VIEW route_held TO spans_to_hold AS SELECT * FROM flat_spans WHERE claim LIKE '%.held.%';
+CREATE OR REPLACE MATERIALIZED VIEW route_held TO spans_to_hold AS SELECT * FROM rare_spans WHERE claim LIKE '%.held.%';
 
 CREATE OR REPLACE MATERIALIZED VIEW hold_requests TO held_requests AS
 SELECT

@@ -2,7 +2,7 @@
 -- It has no TTFT. Only a request to /generate is known to be answered at once, so that its first token arrives with its last.
 
 CREATE TABLE IF NOT EXISTS tgi_spans AS flat_spans ENGINE = Null;
-CREATE OR REPLACE MATERIALIZED VIEW tgi_route TO tgi_spans AS SELECT * FROM flat_spans WHERE claim = 'tgi.request';
+CREATE OR REPLACE MATERIALIZED VIEW tgi_route TO tgi_spans AS SELECT * FROM rare_spans WHERE claim = 'tgi.request';
 
 CREATE OR REPLACE MATERIALIZED VIEW tgi_requests TO requests AS
 WITH

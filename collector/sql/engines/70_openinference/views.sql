@@ -1,10 +1,11 @@
 -- OpenInference's instrumentations (recorded with that of the openai client, 0.1.66). They have attributes of their own.
 
 CREATE TABLE IF NOT EXISTS openinference_spans AS flat_spans ENGINE = Null;
-CREATE OR REPLACE MATERIALIZED VIEW openinference_route TO openinference_spans AS SELECT * FROM flat_spans WHERE claim = 'openinference.request';
+CREATE OR REPLACE MATERIALIZED VIEW openinference_route TO openinference_spans AS
+SELECT * REPLACE (if($is_wrapper, '', rare_spans.claim) AS claim) FROM rare_spans WHERE rare_spans.claim = 'openinference.request';
 
 CREATE OR REPLACE MATERIALIZED VIEW openinference_wrappers TO unclaimed_spans AS
-SELECT * EXCEPT is_wrapper FROM (SELECT *, $is_wrapper AS is_wrapper FROM openinference_spans) WHERE is_wrapper;
+SELECT * FROM openinference_spans WHERE claim = '';
 
 -- The span of a stream that its reader abandoned has no status. The response id is in the answer's JSON alone.
 CREATE OR REPLACE MATERIALIZED VIEW openinference_requests TO requests AS
@@ -45,5 +46,5 @@ SELECT
     duration_ns AS e2e_ns,
     getSetting('insert_deduplication_token') AS segment,
     now64(3, 'UTC') AS ingested_at
-FROM (SELECT *, $is_wrapper AS is_wrapper FROM openinference_spans)
-WHERE NOT is_wrapper;
+FROM openinference_spans
+WHERE claim = 'openinference.request';

@@ -1,10 +1,11 @@
 -- Langfuse's SDK (recorded with 5.0). Every attribute is a string, most of them with JSON in it.
 
 CREATE TABLE IF NOT EXISTS langfuse_spans AS flat_spans ENGINE = Null;
-CREATE OR REPLACE MATERIALIZED VIEW langfuse_route TO langfuse_spans AS SELECT * FROM flat_spans WHERE claim = 'langfuse.request';
+CREATE OR REPLACE MATERIALIZED VIEW langfuse_route TO langfuse_spans AS
+SELECT * REPLACE (if($is_wrapper, '', rare_spans.claim) AS claim) FROM rare_spans WHERE rare_spans.claim = 'langfuse.request';
 
 CREATE OR REPLACE MATERIALIZED VIEW langfuse_wrappers TO unclaimed_spans AS
-SELECT * EXCEPT is_wrapper FROM (SELECT *, $is_wrapper AS is_wrapper FROM langfuse_spans) WHERE is_wrapper;
+SELECT * FROM langfuse_spans WHERE claim = '';
 
 -- Langfuse's client for openai sets the time of the first chunk for streams alone, and a finish reason for chat streams that
 -- have ended. Broken and abandoned streams look alike: no error, no reason.
@@ -43,5 +44,5 @@ SELECT
     duration_ns AS e2e_ns,
     getSetting('insert_deduplication_token') AS segment,
     now64(3, 'UTC') AS ingested_at
-FROM (SELECT *, $is_wrapper AS is_wrapper FROM langfuse_spans)
-WHERE NOT is_wrapper;
+FROM langfuse_spans
+WHERE claim = 'langfuse.request';

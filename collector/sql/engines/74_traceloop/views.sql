@@ -1,7 +1,7 @@
 -- Traceloop's instrumentation of the openai client (recorded with 0.62). Each chunk of a chat stream is an event with a time.
 
 CREATE TABLE IF NOT EXISTS traceloop_spans AS flat_spans ENGINE = Null;
-CREATE OR REPLACE MATERIALIZED VIEW traceloop_route TO traceloop_spans AS SELECT * FROM flat_spans WHERE claim = 'traceloop.request';
+CREATE OR REPLACE MATERIALIZED VIEW traceloop_route TO traceloop_spans AS SELECT * FROM rare_spans WHERE claim = 'traceloop.request';
 
 -- A stream has status OK also when it was abandoned or broken by an error; only then it has no finish reason.
 CREATE OR REPLACE MATERIALIZED VIEW traceloop_requests TO requests AS

@@ -2,10 +2,11 @@
 -- have stays NULL or empty; none is estimated.
 
 CREATE TABLE IF NOT EXISTS genai_spans AS flat_spans ENGINE = Null;
-CREATE OR REPLACE MATERIALIZED VIEW genai_route TO genai_spans AS SELECT * FROM flat_spans WHERE claim = 'genai.request';
+CREATE OR REPLACE MATERIALIZED VIEW genai_route TO genai_spans AS
+SELECT * REPLACE (if($is_wrapper, '', flat_spans.claim) AS claim) FROM flat_spans WHERE flat_spans.claim = 'genai.request';
 
 CREATE OR REPLACE MATERIALIZED VIEW genai_wrappers TO unclaimed_spans AS
-SELECT * EXCEPT is_wrapper FROM (SELECT *, $is_wrapper AS is_wrapper FROM genai_spans) WHERE is_wrapper;
+SELECT * FROM genai_spans WHERE claim = '';
 
 CREATE OR REPLACE MATERIALIZED VIEW genai_requests TO requests AS
 WITH
@@ -47,5 +48,5 @@ SELECT
     duration_ns AS e2e_ns,
     getSetting('insert_deduplication_token') AS segment,
     now64(3, 'UTC') AS ingested_at
-FROM (SELECT *, $is_wrapper AS is_wrapper FROM genai_spans)
-WHERE NOT is_wrapper;
+FROM genai_spans
+WHERE claim = 'genai.request';
