@@ -15,7 +15,7 @@ from instrumented_engine.model.errors import ModelError
 from instrumented_engine.model.llama import LlamaConfig, LlamaWeights, build_weights, check_shape
 
 
-class _Reader(gguf.GGUFReader):  # type: ignore[misc] # gguf has no types
+class _Reader(gguf.GGUFReader):
     """Steps over the words of arrays: a tokenizer's 150,000 take 3 s to unpack, and transformers reads them itself."""
 
     def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
@@ -23,7 +23,7 @@ class _Reader(gguf.GGUFReader):  # type: ignore[misc] # gguf has no types
             return super()._get_field_parts(orig_offs, raw_type)
         kind = gguf.GGUFValueType(self._get(orig_offs, np.uint32)[0])
         count = int(self._get(orig_offs + 4, np.uint64)[0])
-        end, data = orig_offs + 12, memoryview(self.data)
+        end, data = orig_offs + 12, self.data.data
         if kind in self.gguf_scalar_to_np:
             end += count * np.dtype(self.gguf_scalar_to_np[kind]).itemsize
         elif kind == gguf.GGUFValueType.STRING and self.byte_order == "I":

@@ -1,11 +1,12 @@
 import pytest
 
 from instrumented_engine.device import open_device
-from instrumented_engine.model.download import DEFAULT_MODEL, cache_folder, download, local_path
+from instrumented_engine.model.download import cache_folder
 from instrumented_engine.settings import Settings
 from tokentrail import now_ns
 from tokentrail.testing import MemoryTrail
 
+from .reference import smollm_path
 from .support import byte_tokenizer
 
 
@@ -22,7 +23,7 @@ def tokenizer():
 @pytest.fixture(scope="session")
 def smollm_file():
     """The default model's GGUF file, downloaded once per machine."""
-    return local_path(DEFAULT_MODEL) or download(DEFAULT_MODEL)
+    return smollm_path()
 
 
 @pytest.fixture(scope="session")

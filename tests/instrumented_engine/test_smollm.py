@@ -1,8 +1,8 @@
-"""The default model against transformers, token by token."""
+"""The default model against transformers, token by token. tests/data/smollm2-135m holds what transformers answered."""
+
+import json
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM
 
 from instrumented_engine.core.block_manager import BlockManager
 from instrumented_engine.core.engine import Engine
@@ -11,42 +11,26 @@ from instrumented_engine.core.scheduler import Scheduler
 from instrumented_engine.model.runner import ModelRunner
 from tokentrail.testing import MemoryTrail
 
+from .reference import FILE, NEW_TOKENS, make_prompts
 from .support import make_sequence, run_all
 
-TEXT = """The lighthouse keeper counted ships the way other men count coins. Every evening he climbed the 199 steps, lit
-the lamp, and wrote into a ledger what the sea had brought: three trawlers, a naïve yacht, one barge with no name. On
-the 4th of March the fog came in so thick that he could not see his own hands, and he rang the bell until dawn. def
-fog(x): return [y for y in x if y is not None]. In the morning a boy stood at the door, wet to the bone, and asked
-whether this was where the bell lived. «Oui», said the keeper, who had once been to Marseille. Предложение. 漢字も。
-The boy ate four eggs, slept for eleven hours, and then asked how many ships there were in the whole world. The keeper
-thought about it: the ledger went back to 1871, and nobody had ever added it up. So they began, page by page, year by
-year, carrying the tens. It took all winter. Questions: 1) How many steps? 2) What did the boy eat? 3) Who rang?"""
-LENGTHS = (1, 2, 3, 4, 5, 7, 8, 11, 15, 16, 17, 24, 32, 33, 47, 64, 96, 128, 190, 330)
-NEW_TOKENS = 16
+ALONE = (1, 8, 15, 16, 17, 64, 330)
+"""Lengths of the prompts that run alone too: one token, the edges of a block of 16, several blocks."""
 
 
 @pytest.fixture(scope="module")
-def prompts(smollm):
-    ids = smollm[1].encode(TEXT)
-    starts = [7 * i % 40 for i in range(len(LENGTHS))]
-    found = [(ids * 2)[start : start + length] for start, length in zip(starts, LENGTHS, strict=True)]
-    assert [len(prompt) for prompt in found] == list(LENGTHS)
-    return found
+def reference():
+    return json.loads(FILE.read_text())["answers"]
 
 
 @pytest.fixture(scope="module")
-def expected(smollm_file, prompts):
-    model = AutoModelForCausalLM.from_pretrained(
-        smollm_file.parent, gguf_file=smollm_file.name, dtype=torch.float32
-    ).eval()
+def prompts(reference):
+    return [answer["prompt"] for answer in reference]
 
-    def generate(prompt):
-        ids = torch.tensor([prompt])
-        with torch.inference_mode():
-            out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW_TOKENS, do_sample=False)
-        return out[0, len(prompt) :].tolist()
 
-    return [generate(prompt) for prompt in prompts]
+@pytest.fixture(scope="module")
+def expected(reference):
+    return [answer["answer"] for answer in reference]
 
 
 def engine_of(smollm, *, blocks=256, block_size=16, max_seqs=32, budget=512):
@@ -64,9 +48,15 @@ def generate(engine, prompts):
     return [tokens for tokens, _, _ in run_all(engine, sequences).values()]
 
 
+def test_prompts_are_what_the_tokenizer_makes_of_the_text(smollm, prompts):
+    assert make_prompts(smollm[1]) == prompts
+
+
 def test_alone_as_transformers(smollm, prompts, expected):
     engine = engine_of(smollm)
-    assert [generate(engine, [prompt])[0] for prompt in prompts] == expected
+    chosen = [i for i, prompt in enumerate(prompts) if len(prompt) in ALONE]
+    assert [generate(engine, [prompts[i]])[0] for i in chosen] == [expected[i] for i in chosen]
+    assert len(chosen) == len(ALONE)
 
 
 def test_batched_as_transformers(smollm, prompts, expected):
