@@ -11,9 +11,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from collector.api.answers import Distribution, seconds
+from collector.api.answers import LEVELS, Distribution, seconds
 from collector.api.context import Context
-from collector.api.itl import LEVELS
 from collector.api.parameters import Window
 from collector.api.sums import Slice, slices
 from collector.slo.counts import Number
