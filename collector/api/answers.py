@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel
 
@@ -11,6 +11,9 @@ from collector.api.parameters import Window
 from collector.api.times import SECOND_NS, rfc3339
 from collector.slo.counts import Counts, Number
 from collector.slo.model import Thresholds
+
+LEVELS: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
+"""The percentiles of a `Distribution`."""
 
 
 def seconds(ns: float | None) -> float | None:

@@ -8,14 +8,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from collector.api.answers import Distribution, seconds
+from collector.api.answers import LEVELS, Distribution, seconds
 from collector.api.context import Context
 from collector.api.parameters import Window
 from collector.api.times import SECOND_NS
 from collector.sql.past_days import Day, Versions
 from collector.sql.queries import partition
-
-LEVELS: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 
 _HOUR_NS: Final = 3600 * SECOND_NS
 _DAY_NS: Final = 24 * _HOUR_NS

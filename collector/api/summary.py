@@ -70,7 +70,7 @@ def router(ctx: Context) -> APIRouter:
         counted = count(ctx, window, ctx.slos, lambda in_flight: in_flight.bad_for_any(ctx.slos), _SUMMANDS)
         requests, tokens = counted.requests, counted.sums
         if counted.errors is None:
-            latencies, errors = exact(ctx, window), None
+            latencies, errors = exact(ctx, window, requests.ok), None
         else:
             latencies, of_latencies = estimated(ctx, window)
             errors = SummaryErrors(**counted.errors.model_dump(), percentiles=of_latencies)

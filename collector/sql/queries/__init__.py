@@ -71,7 +71,7 @@ class Queries:
         """`settings` is called for the store's settings of each query."""
         self._store = store
         self._settings = settings
-        self._past = PastDays(self._read_versions)
+        self._past = PastDays()
         self._latest: tuple[str | None, Versions] = (None, {})
 
     @property
@@ -84,13 +84,10 @@ class Queries:
         session = self._settings().get("log_comment")
         known, versions = self._latest
         if session is None or session != known:
-            versions = self._read_versions()
+            rows = self.rows("day_versions")
+            versions = {(row["name"], row["partition"]): tuple(row["version"]) for row in rows}
             self._latest = session, versions
         return versions
-
-    def _read_versions(self) -> Versions:
-        rows = self.rows("day_versions")
-        return {(row["name"], row["partition"]): tuple(row["version"]) for row in rows}
 
     def remembered(
         self,
