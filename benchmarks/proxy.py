@@ -105,6 +105,9 @@ def _measure(targets: dict[str, list[Target]], loads: list[Load]) -> dict[str, A
             with get_context("spawn").Pool(1) as pool:
                 got = pool.apply(_client, (target.port, load))
             cpu = target.cpu_s() - cpu
+            taken.setdefault(f"{load.name}{name}_chunks_share", []).append(len(got.chunk) / got.due)
+            if not len(got.chunk):
+                continue  # so slow that nothing came in time
             values = {f"chunk_p{q}_us": float(np.percentile(got.chunk, q)) for q in QUANTILES}
             values |= {f"ttft_p{q}_us": float(np.percentile(got.ttft, q)) for q in QUANTILES}
             if target.process is None:
@@ -112,7 +115,6 @@ def _measure(targets: dict[str, list[Target]], loads: list[Load]) -> dict[str, A
             else:
                 values = {f"added_{key}": value - plain[key] for key, value in values.items()}
                 values["cpu_us_per_chunk"] = cpu * 1e6 / len(got.chunk)
-            values["chunks_share"] = len(got.chunk) / got.due
             for key, value in values.items():
                 taken.setdefault(f"{load.name}{name}_{key}", []).append(value)
     numbers: dict[str, Any] = {key: statistics.median(values) for key, values in taken.items()}

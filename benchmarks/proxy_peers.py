@@ -7,6 +7,7 @@ there is None, and one that does not start raises `OSError`.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import shutil
@@ -132,6 +133,7 @@ def tokentrail(upstream: int) -> Iterator[Target | None]:
 
 def pass_on(port: int, upstream: int) -> None:
     """The floor: aiohttp on both sides in uvloop, as the proxy has it, that only hands bytes on."""
+    logging.disable()  # at the end of a round its clients leave
 
     async def run() -> None:
         async def handle(request: web.Request) -> web.StreamResponse:

@@ -48,7 +48,7 @@ class Told(BaseModel):
 
     what: str
     told: Mark
-    """`partly`: of some requests alone."""
+    """`partly`: of some requests alone, or their number alone."""
     reason: str
     """Why it is not told, or not of all; empty when it is."""
     ways: list[str]
@@ -87,15 +87,16 @@ def told(engine: str, vantage: str, processes: Sequence[Mapping[str, Any]]) -> l
 def _told(what: str, engine: str, vantage: str, processes: Sequence[Mapping[str, Any]]) -> Told:
     count, out_of = (sum(process[name] for process in processes) for name in (what, _OUT_OF.get(what, what)))
     mark: Mark = "none" if not count else "full" if count >= out_of else "partly"
+    reason = f"{count} of {out_of} requests tell it"
+    if what == "in_flight" and not count and any(process.get("running") for process in processes):
+        mark, reason = "partly", "their number alone: its metrics do not say which requests they are"
     if mark == "full":
         return Told(what=what, told=mark, reason="", ways=[])
     offers = [c for c in known().connections if c.engine == engine and c.tells[what] != "none"]
     ways = list(dict.fromkeys(connection.way for connection in offers))
-    if mark == "partly":
-        reason = f"{count} of {out_of} requests tell it"
-    elif offers:
+    if mark == "none" and offers:
         reason = "nothing of it came in this window"
-    else:
+    elif mark == "none":
         reason = known().never[vantage]
         ways = ["connect the engine behind it too (docs/engines/README.md)"] if vantage == "client" else []
     return Told(what=what, told=mark, reason=reason, ways=ways)

@@ -21,7 +21,7 @@ from collector.samples.present import Process as SampledProcess
 
 MOST_COLD_STARTS = 1000
 MOST_PROCESSES = 100
-_ABILITIES_OF_SAMPLES = {"kv": "kv_usage", "preemption": "preemptions", "in_flight": "running"}
+_ABILITIES_OF_SAMPLES = {"kv": "kv_usage", "preemption": "preemptions", "running": "running"}
 _TELLING = ("up", *_ABILITIES_OF_SAMPLES.values())
 _NO_EVENTS = {"evicted_blocks": 0, "evictions": 0, "preemptions": 0}
 
@@ -261,7 +261,9 @@ def _sampled_process(process: SampledProcess) -> dict[str, Any]:
 
 def _told_by_samples(process: SampledProcess) -> dict[str, Any]:
     """A row of abilities.sql for the samples of a process."""
-    told = dict.fromkeys(("requests", "could_tell", "tokens", "phases", "cold_start", "examples", "itl"), 0)
+    told = dict.fromkeys(
+        ("requests", "could_tell", "tokens", "phases", "in_flight", "cold_start", "examples", "itl"), 0
+    )
     known = {what: int(name in process.values) for what, name in _ABILITIES_OF_SAMPLES.items()}
     return {"service": process.service, **told, **known}
 
