@@ -192,15 +192,13 @@ def normal_hour(folder: Path) -> Real:
     """Normal load for rules whose times are `HOUR_PER_S` times shorter: half of the smallest budget is bad."""
     chance = random.Random(2)
     budget = min(1 - float(objective) for objective in OBJECTIVES.values())
-    real = Real(
+    return Real(
         folder / "hour",
         "normal load of an hour, compressed",
         failed=lambda _, __: chance.random() < budget / 2,
         per_s=HOUR_PER_S,
         pages={"vllm": vllm()},
     )
-    real.events = [(0.0, real.restart)]
-    return real
 
 
 class Load(threading.Thread):
