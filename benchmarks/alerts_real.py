@@ -138,7 +138,7 @@ class EngineKilled(Real):
         self._url = f"http://127.0.0.1:{free_port(0)}"
         self._log = (folder / "engine.log").open("wb")
         self._engine: subprocess.Popen[bytes] | None = None
-        self.events = [(-well_s, self._start_engine), (-3.0, self._ask), (0.0, self._kill)]
+        self.events = [(-well_s, self._start_engine), (-20.0, self._ask), (0.0, self._kill)]
 
     def stop(self) -> None:
         """An engine that no event has killed is killed now."""
@@ -161,7 +161,7 @@ class EngineKilled(Real):
 
     def _ask(self) -> None:
         """Three requests for more tokens than the engine will live to make."""
-        body = {"model": MODEL, "prompt": "Once", "max_tokens": 1500, "ignore_eos": True}
+        body = {"model": MODEL, "prompt": "Once", "max_tokens": 4000, "ignore_eos": True}
         for _ in range(3):
             threading.Thread(target=self._post, args=(body,), daemon=True).start()
 
@@ -192,15 +192,13 @@ def normal_hour(folder: Path) -> Real:
     """Normal load for rules whose times are `HOUR_PER_S` times shorter: half of the smallest budget is bad."""
     chance = random.Random(2)
     budget = min(1 - float(objective) for objective in OBJECTIVES.values())
-    real = Real(
+    return Real(
         folder / "hour",
         "normal load of an hour, compressed",
         failed=lambda _, __: chance.random() < budget / 2,
         per_s=HOUR_PER_S,
         pages={"vllm": vllm()},
     )
-    real.events = [(0.0, real.restart)]
-    return real
 
 
 class Load(threading.Thread):
