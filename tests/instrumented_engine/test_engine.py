@@ -108,6 +108,30 @@ def test_without_a_cache_nobody_says_how_much_was_cached(trail):
     assert "gen_ai.usage.cache_read.input_tokens" not in request_span(trail, "r").attributes
 
 
+def test_drafts_do_not_change_the_output(trail):
+    script = {(7, 8, 9): [8, 9, 8, 9, 20, 8, 9, 8, 9, 20, 8, 9, 8, EOS]}
+    options = {"speculative_tokens": 4, "speculative_ngram": 1}
+    for blocks in (64, 8):
+        sequences = [make_sequence(trail, [7, 8, 9], max_tokens=limit, name=f"{blocks} {limit}") for limit in (8, 30)]
+        plain = [alone_by(script, sequence) for sequence in sequences]
+        engine = make_engine(trail, blocks=blocks, block_size=3, budget=9, script=script, scheduling=options)
+        assert list(run_all(engine, sequences).values()) == plain
+        assert engine.scheduler.block_manager.num_used_blocks == 0
+    for name in ("64 8", "64 30"):
+        attributes = request_span(trail, name).attributes
+        assert attributes["tokentrail.drafted_tokens"] > attributes["tokentrail.accepted_tokens"] > 0
+    steps = trail.spans("tokentrail.step")
+    assert max(step.attributes.get("tokentrail.step.drafted_tokens", 0) for step in steps) > 1
+    assert all(step.attributes.get("tokentrail.step.drafted_tokens", 1) > 0 for step in steps), "absent, not 0"
+
+
+def alone_by(script, sequence):
+    trail = MemoryTrail()
+    [prompt] = script
+    same = make_sequence(trail, prompt, max_tokens=sequence.params.max_tokens)
+    return run_all(make_engine(trail, script=script), [same])[same]
+
+
 def test_a_split_prompt_gives_the_same_output(trail):
     prompt = [1 + i % 90 for i in range(100)]
     sequence = make_sequence(trail, prompt)

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from instrumented_engine.core.block_manager import BlockManager
+from instrumented_engine.core.drafter import PromptLookup
 from instrumented_engine.core.plan import Wait
 from instrumented_engine.core.scheduler import Scheduler
 from tokentrail.testing import MemoryTrail
@@ -248,6 +249,42 @@ def test_dropped_blocks_are_told():
         scheduler.computed(sequence)
         scheduler.finish(sequence)
     assert (plan.dropped_blocks, plan.evicted_blocks) == (1, 0)
+
+
+def test_a_draft_is_what_followed_before():
+    lookup = PromptLookup(2)
+    assert lookup.draft([1], 3) == []
+    assert lookup.draft([1, 2, 3, 4, 1, 2], 3) == [3, 4, 1]
+    assert lookup.draft([1, 2, 3, 4, 1, 2], 1) == [3]
+    assert lookup.draft([1, 2, 3, 4, 1, 2, 9], 3) == []
+    assert lookup.draft([1, 2, 3, 4, 1, 2, 9, 1, 2], 3) == [9, 1, 2], "the last time counts"
+    assert lookup.draft([1, 2, 3, 4, 1, 2, 9, 1, 2, 5, 5, 5], 3) == [5]
+
+
+def drafting(prompt, *, blocks=64, budget=64, max_tokens=20, others=0):
+    """The draft of the first decode step of a prompt, behind which the token 1 was sampled."""
+    scheduler = scheduler_of(blocks, 4, budget=budget, max_seqs=4, speculative_tokens=5, speculative_ngram=1)
+    sequence = make_sequence(TRAIL, prompt, max_tokens=max_tokens)
+    scheduler.add(sequence.request)
+    for _ in range(others):
+        scheduler.add(make_sequence(TRAIL, [5]).request)
+    play(scheduler.schedule())
+    plan = scheduler.schedule()
+    assert plan.drafted_tokens == sum(len(item.draft) for item in plan.batch)
+    assert plan.num_tokens <= budget
+    return list(plan.batch[0].draft)
+
+
+def test_drafts_stay_within_all_limits():
+    prompt = [1, 2, 3, 4, 5, 6, 7]
+    assert drafting(prompt) == [2, 3, 4, 5, 6]
+    assert drafting(prompt, max_tokens=4) == [2, 3], "with the sampled one behind them, four"
+    assert drafting(prompt, max_tokens=2) == []
+    assert drafting(prompt, budget=10, others=3) == [2, 3, 4, 5, 6]
+    assert drafting(prompt, budget=7, others=0) == [2, 3, 4, 5, 6]
+    assert drafting([1, 2, 3, 4], budget=6, others=2) == [2, 3, 4], "each of the others computes one of the six"
+    assert drafting(prompt, blocks=3) == [], "a block per running sequence stays free"
+    assert drafting(prompt, blocks=5) == [2, 3, 4, 5, 6]
 
 
 class Traffic(RuleBasedStateMachine):
