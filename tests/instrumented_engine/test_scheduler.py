@@ -239,6 +239,25 @@ def test_only_computed_tokens_are_found():
     assert scheduler.block_manager.find(sequences[1].block_hashes(4)) == sequences[0].block_table[:2]
 
 
+def test_a_sequence_that_comes_back_is_cached_again():
+    scheduler = scheduler_of(4, 2, prefix_caching=True)
+    old, new = make_sequence(TRAIL, [1, 2]), make_sequence(TRAIL, [3, 4])
+    for sequence in (old, new):
+        scheduler.add(sequence.request)
+    while not new.num_output_tokens or new.block_table:
+        plan = scheduler.schedule()
+        play(plan)
+        for item in plan.batch:
+            scheduler.computed(item.sequence)
+    scheduler.finish(old)
+    filler: list[int] = []
+    assert scheduler.block_manager.allocate(filler, 8), "other tokens take the place of all that were cached"
+    scheduler.block_manager.free(filler)
+    play(scheduler.schedule())
+    scheduler.computed(new)
+    assert scheduler.block_manager.find(new.block_hashes(2)) == new.block_table[: new.num_computed_tokens // 2]
+
+
 def test_dropped_blocks_are_told():
     scheduler = scheduler_of(2, 4, prefix_caching=True)
     for token in (1, 2):
@@ -283,7 +302,7 @@ def test_drafts_stay_within_all_limits():
     assert drafting(prompt, budget=10, others=3) == [2, 3, 4, 5, 6]
     assert drafting(prompt, budget=7, others=0) == [2, 3, 4, 5, 6]
     assert drafting([1, 2, 3, 4], budget=6, others=2) == [2, 3, 4], "each of the others computes one of the six"
-    assert drafting(prompt, blocks=3) == [], "a block per running sequence stays free"
+    assert drafting(prompt, blocks=4) == [], "a block per running sequence stays free"
     assert drafting(prompt, blocks=5) == [2, 3, 4, 5, 6]
 
 
