@@ -97,6 +97,8 @@ def test_cached_prefixes_do_not_change_the_output(trail):
             request_span(trail, f"r{i}").attributes["gen_ai.usage.cache_read.input_tokens"]
             == sequence.num_cached_tokens
         )
+    evicted = sum(s.attributes["tokentrail.kv.blocks"] for s in trail.spans("tokentrail.kv.evict"))
+    assert sum(step.attributes["tokentrail.step.kv_blocks_evicted"] for step in steps) == evicted
     dropped = [s for s in trail.spans("tokentrail.kv.evict") if s.attributes["tokentrail.kv.reason"] == "cache_full"]
     assert (
         sum(s.attributes["tokentrail.kv.blocks"] for s in dropped) == engine.scheduler.block_manager.num_dropped_blocks
