@@ -52,6 +52,9 @@ class _EngineState:
         yield self._vllm_counter("generation_tokens", "Output tokens.", latencies.output_tokens)
         hits = "Prompt tokens that the prefix cache had."
         yield self._vllm_counter("prefix_cache_hits", hits, latencies.cached_tokens)
+        drafted, accepted = latencies.drafted_tokens, latencies.accepted_tokens
+        yield self._vllm_counter("spec_decode_num_draft_tokens", "Tokens drafted for ended requests.", drafted)
+        yield self._vllm_counter("spec_decode_num_accepted_tokens", "Drafted tokens that were accepted.", accepted)
         success = self._vllm_counter("request_success", "Answers by their end.", None, "finished_reason")
         for reason, count in latencies.finished.items():
             success.add_metric([*self._labels.values(), reason], count)

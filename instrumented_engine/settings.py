@@ -61,6 +61,12 @@ class Settings(BaseSettings):
     prefix_caching: bool = Field(
         default=True, description="share the KV-cache blocks of equal beginnings, also of requests that have ended"
     )
+    speculative_tokens: int = Field(
+        default=0, ge=0, le=64, description="longest draft of prompt lookup in one step; 0: no speculation"
+    )
+    speculative_ngram: int = Field(
+        default=2, ge=1, le=16, description="tokens that must have come before for prompt lookup to draft what followed"
+    )
     block_size: int = Field(default=16, ge=1, le=1024, description="tokens in one KV-cache block")
     kv_blocks: int | None = Field(
         default=None, ge=1, description="KV-cache blocks; default: 1 GiB on the CPU, 80 % of the free memory on CUDA"

@@ -66,6 +66,8 @@ def load(settings: Settings, observer: Observer) -> Loaded:
         chunked_prefill=settings.chunked_prefill,
         watermark_blocks=settings.watermark_blocks,
         prefix_caching=settings.prefix_caching,
+        speculative_tokens=settings.speculative_tokens,
+        speculative_ngram=settings.speculative_ngram,
     )
     engine = Engine(scheduler, runner, observer, eos_ids=tokenizer.eos_ids)
     return Loaded(engine, tokenizer, config.vocab_size, min(length, block_manager.capacity))

@@ -139,6 +139,10 @@ ABANDONED: Final = "abandoned"
 SAMPLING_WEIGHT: Final = "tokentrail.sampling.weight"
 """The number of requests (double) that this one stands for, since others like it were left out. Absent: 1. 0: it was
 sent for its end alone, since it had been announced."""
+DRAFTED_TOKENS: Final = "tokentrail.drafted_tokens"
+"""Tokens that speculative decoding proposed for the request; absent without a draft."""
+ACCEPTED_TOKENS: Final = "tokentrail.accepted_tokens"
+"""Drafted tokens that the model sampled too."""
 PHASE_TIME_PREFIX: Final = "tokentrail.phase_time."
 """`tokentrail.phase_time.<phase>`: nanoseconds (int) that the request spent in a phase, summed; absent when 0."""
 

@@ -89,6 +89,8 @@ class Engine:
                 sequence.prompt_logprobs[sequence.num_computed_tokens :] = found
             sequence.num_computed_tokens += item.num_scheduled_tokens
             if sampled:
+                sequence.num_drafted_tokens += len(item.draft)
+                sequence.num_accepted_tokens += len(sampled) - 1
                 if not sequence.decoding:
                     self._start_decoding(sequence, end)
                 outputs.append(sequence.extend(sampled, self._eos_ids, result.logprobs.get(sequence, ())))

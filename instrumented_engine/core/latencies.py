@@ -55,6 +55,8 @@ class Latencies:
         self.prompt_tokens = 0
         self.output_tokens = 0
         self.cached_tokens = 0
+        self.drafted_tokens = 0
+        self.accepted_tokens = 0
         self.finished: dict[str, int] = {"stop": 0, "length": 0, "abort": 0}
 
     def emitted(self, output: Output, at_ns: int) -> None:
@@ -77,6 +79,8 @@ class Latencies:
         self.queued.observe(request.scheduled_ns - request.arrival_ns)
         self.prefill.observe(request.first_token_ns - request.scheduled_ns)
         self.decode.observe(at_ns - request.first_token_ns)
+        self.drafted_tokens += request.num_drafted_tokens
+        self.accepted_tokens += request.num_accepted_tokens
         for sequence in request.sequences:
             self.finished[sequence.finish_reason] += 1
         gaps = request.num_output_tokens - len(request.sequences)

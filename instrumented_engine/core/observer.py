@@ -10,7 +10,7 @@ from instrumented_engine.core.plan import Plan
 from instrumented_engine.core.request import Request
 from instrumented_engine.core.scheduler import Scheduler
 from instrumented_engine.core.sequence import Output, Sequence
-from tokentrail import ColdStart, KvEvent, Phase, RequestTrail, Status, Trail, TrailStats
+from tokentrail import ColdStart, KvEvent, Phase, RequestTrail, Status, Trail, TrailStats, semconv
 
 
 class Observer:
@@ -113,6 +113,7 @@ class Observer:
             finish_reasons=[sequence.finish_reason for sequence in request.sequences],
             input_tokens=request.num_prompt_tokens,
             cached_tokens=request.num_cached_tokens,
+            attributes=_speculation(request),
         )
 
     def aborted(self, request: Request, at_ns: int, status: Status, *, error_type: str = "") -> None:
@@ -125,6 +126,7 @@ class Observer:
             error_type=error_type,
             input_tokens=request.num_prompt_tokens,
             cached_tokens=request.num_cached_tokens,
+            attributes=_speculation(request),
         )
 
     @property
@@ -142,9 +144,21 @@ def _running(request: Request) -> set[Sequence]:
     return {sequence for sequence in request.sequences if sequence.block_table}
 
 
+def _speculation(request: Request) -> dict[str, int]:
+    """The request's drafted and accepted tokens; nothing if there was no draft."""
+    if not request.num_drafted_tokens:
+        return {}
+    return {
+        semconv.DRAFTED_TOKENS: request.num_drafted_tokens,
+        semconv.ACCEPTED_TOKENS: request.num_accepted_tokens,
+    }
+
+
 def _details(plan: Plan, waiting: int) -> dict[str, int]:
     """Numbers that few steps have: the waiting sequences by what they lack, and the work that was saved."""
     details = {} if plan.wait is None else {f"waiting_for_{plan.wait}": waiting}
     if plan.cached_tokens:
         details["cached_tokens"] = plan.cached_tokens
+    if plan.drafted_tokens:
+        details["drafted_tokens"] = plan.drafted_tokens
     return details

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -21,10 +22,19 @@ class Wait(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """One sequence's share of a step: its next `num_scheduled_tokens` tokens are computed."""
+    """One sequence's share of a step: its next `num_scheduled_tokens` tokens are computed, and behind them a draft.
+
+    The runner keeps the tokens of the draft up to the first that it would not have sampled itself.
+    """
 
     sequence: Sequence
     num_scheduled_tokens: int
+    draft: Seq[int] = ()
+
+    @property
+    def num_rows(self) -> int:
+        """Tokens that are computed, the draft's among them."""
+        return self.num_scheduled_tokens + len(self.draft)
 
     @property
     def samples(self) -> bool:
@@ -48,22 +58,24 @@ class Plan:
     wait: Wait | None = None
     prefill_tokens: int = 0
     decode_tokens: int = 0
+    drafted_tokens: int = 0
     cached_tokens: int = 0
     dropped_blocks: int = 0
 
     @property
     def num_tokens(self) -> int:
         """Tokens that the step computes."""
-        return self.prefill_tokens + self.decode_tokens
+        return self.prefill_tokens + self.decode_tokens + self.drafted_tokens
 
     @property
     def evicted_blocks(self) -> int:
         """Blocks that preemption freed."""
         return sum(blocks for _, blocks in self.preempted)
 
-    def add(self, sequence: Sequence, num_tokens: int) -> None:
+    def add(self, sequence: Sequence, num_tokens: int, draft: Seq[int] = ()) -> None:
         """Take a sequence into the batch."""
-        self.batch.append(Scheduled(sequence, num_tokens))
+        self.batch.append(Scheduled(sequence, num_tokens, draft))
+        self.drafted_tokens += len(draft)
         if sequence.decoding:
             self.decode_tokens += num_tokens
         else:
@@ -75,7 +87,7 @@ class StepResult:
     """The outcome of a computed plan.
 
     `token_ids` has the sampled tokens of each item of the batch, in its order: none unless `Scheduled.samples`; then
-    one, or several from a runner that speculates. Such a runner has stored the keys and values of all but the last of
+    one, or several if it had a draft. The runner has stored the keys and values of all but the last of
     them in the sequence's blocks. `logprobs` are those of the sampled tokens, `prompt_logprobs` those of the tokens
     behind the computed ones of a prompt, each for the sequences whose requests want them. The device worked for
     `device_ns` on the step; None when that is not known.

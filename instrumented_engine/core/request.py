@@ -123,6 +123,16 @@ class Request:
         return sum(sequence.num_output_tokens for sequence in self.sequences)
 
     @property
+    def num_drafted_tokens(self) -> int:
+        """Tokens that speculative decoding proposed."""
+        return sum(sequence.num_drafted_tokens for sequence in self.sequences)
+
+    @property
+    def num_accepted_tokens(self) -> int:
+        """Drafted tokens that the model sampled too."""
+        return sum(sequence.num_accepted_tokens for sequence in self.sequences)
+
+    @property
     def ended(self) -> bool:
         """Whether all sequences have met a stop condition."""
         return all(sequence.finish_reason for sequence in self.sequences)

@@ -7,6 +7,7 @@ from itertools import count
 from operator import attrgetter
 
 from instrumented_engine.core.block_manager import BlockManager
+from instrumented_engine.core.drafter import PromptLookup
 from instrumented_engine.core.plan import Plan, Wait
 from instrumented_engine.core.request import Request
 from instrumented_engine.core.sequence import Sequence
@@ -27,6 +28,9 @@ class Scheduler:
 
     With `prefix_caching` full blocks stay findable by their tokens until their space is needed, and a sequence that
     starts with the same tokens shares them instead of computing them.
+
+    With `speculative_tokens` a decoding sequence also computes a draft of so many tokens, as far as the step and the
+    cache have room: the tokens that followed its last `speculative_ngram` tokens before.
     """
 
     def __init__(
@@ -38,6 +42,8 @@ class Scheduler:
         chunked_prefill: bool = True,
         watermark_blocks: int = 2,
         prefix_caching: bool = False,
+        speculative_tokens: int = 0,
+        speculative_ngram: int = 2,
     ) -> None:
         if max_batched_tokens < max_seqs:
             raise ValueError(f"max_batched_tokens ({max_batched_tokens}) must be at least max_seqs ({max_seqs})")
@@ -50,6 +56,8 @@ class Scheduler:
         self._chunked_prefill = chunked_prefill
         self._watermark_blocks = watermark_blocks
         self._prefix_caching = prefix_caching
+        self._speculative_tokens = speculative_tokens
+        self._speculative_ngram = speculative_ngram
         self._arrivals = count()
 
     def add(self, request: Request) -> None:
@@ -101,11 +109,26 @@ class Scheduler:
         return plan
 
     def _decode(self, plan: Plan) -> None:
-        for sequence in [s for s in self.running if s.decoding]:
+        decoding = [s for s in self.running if s.decoding]
+        for position, sequence in enumerate(decoding):
             while sequence.decoding and not self.block_manager.allocate(sequence.block_table, len(sequence.token_ids)):
                 self._preempt(plan, self.running[-1])
             if sequence.decoding:
-                plan.add(sequence, 1)
+                room = self.max_batched_tokens - plan.num_tokens - (len(decoding) - position)
+                plan.add(sequence, 1, self._draft(sequence, room))
+
+    def _draft(self, sequence: Sequence, room: int) -> list[int]:
+        """A draft of at most `room` tokens, for which the sequence gets blocks; none if too few are free."""
+        left = sequence.params.max_tokens - sequence.num_output_tokens - 1
+        limit = min(self._speculative_tokens, left, room)
+        if limit <= 0:
+            return []
+        if sequence.lookup is None:
+            sequence.lookup = PromptLookup(self._speculative_ngram)
+        draft = sequence.lookup.draft(sequence.token_ids, limit)
+        num_tokens = len(sequence.token_ids) + len(draft)
+        fits = self.block_manager.allocate(sequence.block_table, num_tokens, reserve=len(self.running))
+        return draft if fits else []
 
     def _prefill(self, plan: Plan, sequence: Sequence) -> bool:
         left = self.max_batched_tokens - plan.num_tokens

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from instrumented_engine.core.block_manager import hash_block
+from instrumented_engine.core.drafter import PromptLookup
 from instrumented_engine.core.text import TextStream
 
 if TYPE_CHECKING:
@@ -37,7 +38,9 @@ class Sequence:
     is true from the first output token until the sequence is preempted. `num_cached_tokens` were found in the prefix
     cache when the sequence was first admitted; None before, and without a cache. `order` is its place among all
     sequences: the smallest runs first and is preempted last. `rng` belongs to this sequence alone, so its output does
-    not depend on the other sequences of the batch. `prompt_logprobs` are those of the prompt's second and later tokens.
+    not depend on the other sequences of the batch. Of `num_drafted_tokens` that speculative decoding proposed,
+    `num_accepted_tokens` were what the model sampled. `prompt_logprobs` are those of the prompt's second and later
+    tokens.
     """
 
     request: Request
@@ -52,6 +55,9 @@ class Sequence:
     block_table: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0
     num_published_blocks: int = 0
+    num_drafted_tokens: int = 0
+    num_accepted_tokens: int = 0
+    lookup: PromptLookup | None = None
     num_cached_tokens: int | None = None
     decoding: bool = False
     finish_reason: str = ""

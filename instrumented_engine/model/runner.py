@@ -35,34 +35,47 @@ class ModelRunner:
 
     @torch.inference_mode()
     def run(self, plan: Plan) -> StepResult:
-        """Compute the batch and sample one token for each sequence whose last token was computed."""
+        """Compute the batch, and sample behind the last token of each sequence and behind those of its draft."""
         start = perf_counter_ns()
         for source, target in plan.copies:
             self._cache[:, target] = self._cache[:, source]
-        batch = sorted(plan.batch, key=lambda item: item.num_scheduled_tokens > 1)
+        batch = sorted(plan.batch, key=lambda item: item.num_rows > 1)
         states = self._model.forward(self._tensors(batch), self._cache)
-        sampling = [item.sequence for item in batch if item.samples]
-        sampled, found = self._sample(states[: len(sampling)], sampling)
-        prompts = self._prompt_logprobs(states[len(sampling) :], batch)
-        token_ids = [[sampled[item.sequence]] if item.samples else [] for item in plan.batch]
+        sampling = [item for item in batch if item.samples]
+        num_places = sum(1 + len(item.draft) for item in sampling)
+        sampled, found = self._sample(states[:num_places], sampling)
+        prompts = self._prompt_logprobs(states[num_places:], batch)
+        token_ids = [sampled.get(item.sequence, []) for item in plan.batch]
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)  # a step that samples nothing has not waited for the device yet
         return StepResult(token_ids, found, prompts, device_ns=perf_counter_ns() - start)
 
+    # After "a b c d a b" with the draft "c d" there are three places: behind "b", behind "c" and behind "d". The model
+    # samples c, x, y there. The first two are kept: x is behind a "c" that was right, y behind a "d" that was not.
+    # Each place has its own random number, so the output is the one that the model samples without a draft.
     def _sample(
-        self, states: torch.Tensor, sequences: Seq[Sequence]
-    ) -> tuple[dict[Sequence, int], dict[Sequence, list[TokenLogprobs]]]:
-        """The token of each sequence, and its log-probabilities where they are wanted."""
+        self, states: torch.Tensor, items: Seq[Scheduled]
+    ) -> tuple[dict[Sequence, list[int]], dict[Sequence, list[TokenLogprobs]]]:
+        """The tokens of each sequence, and their log-probabilities where they are wanted."""
         logits = self._model.logits(states)
-        wanted = [row for row, sequence in enumerate(sequences) if sequence.params.logprobs is not None]
+        places = [Row.after(item.sequence, item.draft[:n]) for item in items for n in range(1 + len(item.draft))]
+        wanted = [index for index, place in enumerate(places) if place.params.logprobs is not None]
         unchanged = logits[wanted] if wanted else logits
-        tokens = sample(logits, [Row.after(sequence) for sequence in sequences], self._eos_ids)
-        found: dict[Sequence, list[TokenLogprobs]] = {}
+        tokens = sample(logits, places, self._eos_ids)
+        told: dict[int, TokenLogprobs] = {}
         if wanted:
-            tops = [sequences[row].params.logprobs or 0 for row in wanted]
-            told = logprobs(unchanged, [tokens[row] for row in wanted], tops)
-            found = {sequences[row]: [item] for row, item in zip(wanted, told, strict=True)}
-        return dict(zip(sequences, tokens, strict=True)), found
+            tops = [places[index].params.logprobs or 0 for index in wanted]
+            told = dict(zip(wanted, logprobs(unchanged, [tokens[index] for index in wanted], tops), strict=True))
+        sampled: dict[Sequence, list[int]] = {}
+        found: dict[Sequence, list[TokenLogprobs]] = {}
+        first = 0
+        for item in items:
+            kept = 1 + _matching(item.draft, tokens[first:])
+            sampled[item.sequence] = tokens[first : first + kept]
+            if first in told:
+                found[item.sequence] = [told[index] for index in range(first, first + kept)]
+            first += 1 + len(item.draft)
+        return sampled, found
 
     def _prompt_logprobs(self, states: torch.Tensor, batch: Seq[Scheduled]) -> dict[Sequence, list[TokenLogprobs]]:
         """The log-probabilities of prompts. `states` has the rows of `_prompt_positions`, item by item."""
@@ -103,12 +116,13 @@ class ModelRunner:
             if len(new) > 1:
                 parts.append(self._prefill(item, row=len(tokens)))
             prompt_rows += [len(tokens) + position - new.start for position in _prompt_positions(item)]
-            tokens += sequence.token_ids[new.start : new.stop]
+            tokens += sequence.token_ids[new.start : new.start + item.num_scheduled_tokens]
+            tokens += item.draft
             positions += new
             slots += [sequence.block_table[p // size] * size + p % size for p in new]
             if item.samples:
-                sampled.append(len(tokens) - 1)
-        decodes = [item for item in batch if item.num_scheduled_tokens == 1]
+                sampled += range(len(tokens) - 1 - len(item.draft), len(tokens))
+        decodes = [item for item in batch if item.num_rows == 1]
         tables = [item.sequence.block_table for item in decodes]
         widest = max(map(len, tables), default=0)
         lengths = self._tensor([item.sequence.num_computed_tokens + 1 for item in decodes])
@@ -147,4 +161,9 @@ def _prompt_positions(item: Scheduled) -> range:
 
 def _new_positions(item: Scheduled) -> range:
     first = item.sequence.num_computed_tokens
-    return range(first, first + item.num_scheduled_tokens)
+    return range(first, first + item.num_rows)
+
+
+def _matching(draft: Seq[int], tokens: Seq[int]) -> int:
+    """The number of leading tokens that two lists share."""
+    return next((n for n, (a, b) in enumerate(zip(draft, tokens, strict=False)) if a != b), len(draft))

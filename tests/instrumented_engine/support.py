@@ -71,7 +71,7 @@ class CacheRunner:
             sequence, first = item.sequence, item.sequence.num_computed_tokens
             for position in range(first, first + item.num_scheduled_tokens):
                 self._store(sequence, position, sequence.token_ids[position])
-        sampled = [self._sample(item.sequence) if item.samples else [] for item in plan.batch]
+        sampled = [self._accept(item) if item.samples else [] for item in plan.batch]
         logprobs, prompts = {}, {}
         for item, tokens in zip(plan.batch, sampled, strict=True):
             sequence, first = item.sequence, item.sequence.num_computed_tokens
@@ -87,6 +87,22 @@ class CacheRunner:
     @staticmethod
     def _told(token):
         return TokenLogprobs(token, -token / 100, ((token + 1, -0.001),))
+
+    def _accept(self, item):
+        """The tokens behind a sequence and its draft, as far as the draft is what the rule gives."""
+        if not item.draft:
+            return self._sample(item.sequence)
+        sequence, kept = item.sequence, []
+        for position, token in enumerate(item.draft, start=len(sequence.token_ids)):
+            self._store(sequence, position, token)
+        for token in [*item.draft, None]:
+            length = len(sequence.token_ids) + len(kept)
+            context = [int(self.cache[self._slot(sequence, p)]) for p in range(length)]
+            assert context == sequence.token_ids + kept, "the cache holds another sequence's tokens"
+            kept.append(self._next(sequence, context))
+            if kept[-1] != token:
+                return kept
+        return kept
 
     def _sample(self, sequence):
         context = [int(self.cache[self._slot(sequence, p)]) for p in range(len(sequence.token_ids))]

@@ -97,6 +97,8 @@ def test_cached_prefixes_do_not_change_the_output(trail):
             request_span(trail, f"r{i}").attributes["gen_ai.usage.cache_read.input_tokens"]
             == sequence.num_cached_tokens
         )
+    evicted = sum(s.attributes["tokentrail.kv.blocks"] for s in trail.spans("tokentrail.kv.evict"))
+    assert sum(step.attributes["tokentrail.step.kv_blocks_evicted"] for step in steps) == evicted
     dropped = [s for s in trail.spans("tokentrail.kv.evict") if s.attributes["tokentrail.kv.reason"] == "cache_full"]
     assert (
         sum(s.attributes["tokentrail.kv.blocks"] for s in dropped) == engine.scheduler.block_manager.num_dropped_blocks
@@ -106,6 +108,30 @@ def test_cached_prefixes_do_not_change_the_output(trail):
 def test_without_a_cache_nobody_says_how_much_was_cached(trail):
     run_all(make_engine(trail), [make_sequence(trail, [1], name="r")])
     assert "gen_ai.usage.cache_read.input_tokens" not in request_span(trail, "r").attributes
+
+
+def test_drafts_do_not_change_the_output(trail):
+    script = {(7, 8, 9): [8, 9, 8, 9, 20, 8, 9, 8, 9, 20, 8, 9, 8, EOS]}
+    options = {"speculative_tokens": 4, "speculative_ngram": 1}
+    for blocks in (64, 8):
+        sequences = [make_sequence(trail, [7, 8, 9], max_tokens=limit, name=f"{blocks} {limit}") for limit in (8, 30)]
+        plain = [alone_by(script, sequence) for sequence in sequences]
+        engine = make_engine(trail, blocks=blocks, block_size=3, budget=9, script=script, scheduling=options)
+        assert list(run_all(engine, sequences).values()) == plain
+        assert engine.scheduler.block_manager.num_used_blocks == 0
+    for name in ("64 8", "64 30"):
+        attributes = request_span(trail, name).attributes
+        assert attributes["tokentrail.drafted_tokens"] > attributes["tokentrail.accepted_tokens"] > 0
+    steps = trail.spans("tokentrail.step")
+    assert max(step.attributes.get("tokentrail.step.drafted_tokens", 0) for step in steps) > 1
+    assert all(step.attributes.get("tokentrail.step.drafted_tokens", 1) > 0 for step in steps), "absent, not 0"
+
+
+def alone_by(script, sequence):
+    trail = MemoryTrail()
+    [prompt] = script
+    same = make_sequence(trail, prompt, max_tokens=sequence.params.max_tokens)
+    return run_all(make_engine(trail, script=script), [same])[same]
 
 
 def test_a_split_prompt_gives_the_same_output(trail):

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pynvml
 import pytest
-from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from prometheus_client.parser import text_string_to_metric_families
 
 from instrumented_engine import nvml
 from instrumented_engine.core.observer import Observer

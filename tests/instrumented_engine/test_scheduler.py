@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from instrumented_engine.core.block_manager import BlockManager
+from instrumented_engine.core.drafter import PromptLookup
 from instrumented_engine.core.plan import Wait
 from instrumented_engine.core.scheduler import Scheduler
 from tokentrail.testing import MemoryTrail
@@ -238,6 +239,25 @@ def test_only_computed_tokens_are_found():
     assert scheduler.block_manager.find(sequences[1].block_hashes(4)) == sequences[0].block_table[:2]
 
 
+def test_a_sequence_that_comes_back_is_cached_again():
+    scheduler = scheduler_of(4, 2, prefix_caching=True)
+    old, new = make_sequence(TRAIL, [1, 2]), make_sequence(TRAIL, [3, 4])
+    for sequence in (old, new):
+        scheduler.add(sequence.request)
+    while not new.num_output_tokens or new.block_table:
+        plan = scheduler.schedule()
+        play(plan)
+        for item in plan.batch:
+            scheduler.computed(item.sequence)
+    scheduler.finish(old)
+    filler: list[int] = []
+    assert scheduler.block_manager.allocate(filler, 8), "other tokens take the place of all that were cached"
+    scheduler.block_manager.free(filler)
+    play(scheduler.schedule())
+    scheduler.computed(new)
+    assert scheduler.block_manager.find(new.block_hashes(2)) == new.block_table[: new.num_computed_tokens // 2]
+
+
 def test_dropped_blocks_are_told():
     scheduler = scheduler_of(2, 4, prefix_caching=True)
     for token in (1, 2):
@@ -248,6 +268,42 @@ def test_dropped_blocks_are_told():
         scheduler.computed(sequence)
         scheduler.finish(sequence)
     assert (plan.dropped_blocks, plan.evicted_blocks) == (1, 0)
+
+
+def test_a_draft_is_what_followed_before():
+    lookup = PromptLookup(2)
+    assert lookup.draft([1], 3) == []
+    assert lookup.draft([1, 2, 3, 4, 1, 2], 3) == [3, 4, 1]
+    assert lookup.draft([1, 2, 3, 4, 1, 2], 1) == [3]
+    assert lookup.draft([1, 2, 3, 4, 1, 2, 9], 3) == []
+    assert lookup.draft([1, 2, 3, 4, 1, 2, 9, 1, 2], 3) == [9, 1, 2], "the last time counts"
+    assert lookup.draft([1, 2, 3, 4, 1, 2, 9, 1, 2, 5, 5, 5], 3) == [5]
+
+
+def drafting(prompt, *, blocks=64, budget=64, max_tokens=20, others=0):
+    """The draft of the first decode step of a prompt, behind which the token 1 was sampled."""
+    scheduler = scheduler_of(blocks, 4, budget=budget, max_seqs=4, speculative_tokens=5, speculative_ngram=1)
+    sequence = make_sequence(TRAIL, prompt, max_tokens=max_tokens)
+    scheduler.add(sequence.request)
+    for _ in range(others):
+        scheduler.add(make_sequence(TRAIL, [5]).request)
+    play(scheduler.schedule())
+    plan = scheduler.schedule()
+    assert plan.drafted_tokens == sum(len(item.draft) for item in plan.batch)
+    assert plan.num_tokens <= budget
+    return list(plan.batch[0].draft)
+
+
+def test_drafts_stay_within_all_limits():
+    prompt = [1, 2, 3, 4, 5, 6, 7]
+    assert drafting(prompt) == [2, 3, 4, 5, 6]
+    assert drafting(prompt, max_tokens=4) == [2, 3], "with the sampled one behind them, four"
+    assert drafting(prompt, max_tokens=2) == []
+    assert drafting(prompt, budget=10, others=3) == [2, 3, 4, 5, 6]
+    assert drafting(prompt, budget=7, others=0) == [2, 3, 4, 5, 6]
+    assert drafting([1, 2, 3, 4], budget=6, others=2) == [2, 3, 4], "each of the others computes one of the six"
+    assert drafting(prompt, blocks=4) == [], "a block per running sequence stays free"
+    assert drafting(prompt, blocks=5) == [2, 3, 4, 5, 6]
 
 
 class Traffic(RuleBasedStateMachine):

@@ -1,5 +1,7 @@
 """Each technique alone and all together: a tiny random model, greedy, token by token as transformers."""
 
+from collections import Counter
+
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -60,7 +62,8 @@ TECHNIQUES = {
     "whole prompts": {"chunked_prefill": False},
     "prefix caching": {"prefix_caching": True},
     "pressure": {"blocks": 26, "watermark_blocks": 0},
-    "all": {"blocks": 32, "prefix_caching": True, "watermark_blocks": 0},
+    "speculation": {"speculative_tokens": 5, "speculative_ngram": 1},
+    "all": {"blocks": 32, "prefix_caching": True, "watermark_blocks": 0, "speculative_tokens": 3},
 }
 
 
@@ -107,3 +110,38 @@ def test_logprobs_as_transformers(tiny, budget):
                 row = logprobs[len(prompt) - 1 + place]
                 assert item.logprob == pytest.approx(row.max().item(), abs=1e-3)
                 assert [value for _, value in item.top] == pytest.approx(row.topk(2).values.tolist(), abs=1e-3)
+
+
+LIKELY = (10, 11, 12)
+BEFORE = [50, 10, 11, 12, 10]
+
+
+def sampled_pairs(model, count, **scheduling):
+    """The first two tokens of `count` answers that consist of LIKELY alone, and the tokens accepted and drafted."""
+    bias = tuple((token, 100.0) for token in LIKELY)
+    request = make_request(MemoryTrail(), BEFORE, n=count, max_tokens=3, temperature=1.0, logit_bias=bias, seed=11)
+    engine = engine_of(model, MemoryTrail(), blocks=99, budget=64, **scheduling)
+    answers = run_all(engine, request.sequences)
+    pairs = [tuple(tokens[:2]) for tokens, _, _ in answers.values()]
+    return pairs, request.num_accepted_tokens, request.num_drafted_tokens
+
+
+def test_sampled_tokens_have_the_models_distribution(tiny):
+    model, reference, _ = tiny
+    count = 300
+    pairs, accepted, drafted = sampled_pairs(model, count, speculative_tokens=2, speculative_ngram=1)
+    assert 0 < accepted < drafted
+    plain, _, none = sampled_pairs(model, count)
+    assert none == 0
+    assert pairs == plain, "each place has its own random number, with and without a draft"
+
+    def likely(tokens):
+        with torch.inference_mode():
+            logits = reference(torch.tensor([tokens])).logits[0, -1, list(LIKELY)]
+        return list(zip(LIKELY, logits.softmax(-1).tolist(), strict=True))
+
+    expected = {(a, b): p * q for a, p in likely(BEFORE) for b, q in likely([*BEFORE, a])}
+    found = Counter(pairs)
+    assert found.keys() <= expected.keys()
+    chi_square = sum((found[pair] - count * p) ** 2 / (count * p) for pair, p in expected.items())
+    assert chi_square < 30, "with 8 degrees of freedom, one in 5,000 is above"
