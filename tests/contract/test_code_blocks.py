@@ -96,7 +96,8 @@ def test_shell_blocks_are_bash_and_start_known_programs(page):
     done = subprocess.run(["bash", "-n"], input="\n".join(lines), capture_output=True, text=True, check=False)
     assert done.stderr == ""
     started = [words[0].rpartition("/")[2] for line in lines for words in commands(f"```sh\n{line}\n```")]
-    assert sorted(set(started) - PROGRAMS) == []
+    names = {program for program in started if re.fullmatch(r"[a-z][\w-]*", program)}  # not the inside of jq's quotes
+    assert sorted(names - PROGRAMS) == []
 
 
 def shell(block):

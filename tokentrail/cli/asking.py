@@ -50,7 +50,9 @@ Models = Annotated[list[str] | None, typer.Option("--model", help="Only requests
 Tenants = Annotated[list[str] | None, typer.Option("--tenant", help="Only requests of this tenant; may be repeated.")]
 Engines = Annotated[list[str] | None, typer.Option("--engine", help="Only requests to this kind of server.")]
 Classes = Annotated[list[str] | None, typer.Option("--slo-class", help="Only requests of this SLO class.")]
-StatusName = Annotated[str | None, typer.Option("--status", help="Only requests of this status: ok, error, cancelled, in_flight, lost.")]
+StatusName = Annotated[
+    str | None, typer.Option("--status", help="Only requests of this status: ok, error, cancelled, in_flight, lost.")
+]
 SloName = Annotated[str | None, typer.Option("--slo", help="Only requests that this SLO selects.")]
 VerdictName = Annotated[
     str | None, typer.Option("--verdict", help="Only requests that are good, bad, undetermined, excused or pending.")
