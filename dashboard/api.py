@@ -14,8 +14,8 @@ import streamlit as st
 API_URL_VARIABLE = "TOKENTRAIL_API_URL"
 API_KEY_VARIABLE = "TOKENTRAIL_API_KEY"
 DEFAULT_API_URL = "http://127.0.0.1:8080"
-TIMEOUT_S = 35.0
-"""The collector gives up after 30 s and says why."""
+TIMEOUT_S = 60.0
+"""The collector gives a query up after 30 s and says why; an overview has several."""
 CACHE_S = 2.0
 LABELS_S = 60.0
 
