@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from alerts.text import RUNBOOK, dump, fill, plain, template
+from alerts.text import dump, fill, plain, template
 from collector.slo.burn import BurnRule, burn_rules, load_windows
 from collector.slo.conditions import Condition, load_conditions
 from collector.slo.durations import format_duration
@@ -110,7 +110,7 @@ def _alert(
         "annotations": {
             "summary": text["summary"],
             "description": text["description"],
-            "runbook_url": f"{RUNBOOK}/alerts.md#{condition.alert.lower()}",
+            "runbook_url": condition.runbook_url,
         },
     }
 

@@ -1,10 +1,9 @@
-"""Client of the collector's HTTP API: runs queries in parallel, caches their answers, and explains failures."""
+"""Client of the collector's HTTP API: caches answers, and explains failures."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -15,8 +14,10 @@ import streamlit as st
 API_URL_VARIABLE = "TOKENTRAIL_API_URL"
 API_KEY_VARIABLE = "TOKENTRAIL_API_KEY"
 DEFAULT_API_URL = "http://127.0.0.1:8080"
-TIMEOUT_S = 15.0
+TIMEOUT_S = 60.0
+"""The collector gives a query up after 30 s and says why; an overview has several."""
 CACHE_S = 2.0
+LABELS_S = 60.0
 
 Params = Sequence[tuple[str, str]]
 """Query parameters; a name may be repeated."""
@@ -30,14 +31,6 @@ class Problem:
     detail: str
     status: int | None = None
     """HTTP status; None when the collector did not answer."""
-
-
-class Unanswered(Exception):
-    """An answer is needed and the query ended in a `problem`."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.title)
-        self.problem = problem
 
 
 @dataclass(frozen=True)
@@ -65,31 +58,44 @@ def key_header() -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
+@st.cache_resource(max_entries=4, show_spinner=False)
+def _client(base: str) -> httpx.Client:
+    """A client for the API, made once: each new one reads the certificates of the machine."""
+    return httpx.Client(base_url=f"{base}/api/v1/", timeout=TIMEOUT_S, headers=key_header())
+
+
 @st.cache_data(ttl=CACHE_S, max_entries=200, show_spinner=False)
-def _answers(base: str, queries: tuple[Query, ...]) -> list[dict[str, Any] | Problem]:
+def _fetched(base: str, query: Query) -> dict[str, Any] | Problem:
     try:
-        client = httpx.Client(base_url=f"{base}/api/v1/", timeout=TIMEOUT_S, headers=key_header())
+        client = _client(base)
     except (httpx.InvalidURL, ValueError) as error:
-        wrong = Problem(f"{API_URL_VARIABLE} is not a URL", f"It is {base!r} ({error}); for example {DEFAULT_API_URL}.")
-        return [wrong] * len(queries)
-    with client, ThreadPoolExecutor(max_workers=8) as pool:
-        return list(pool.map(lambda query: answer(client, query), queries))
+        return Problem(f"{API_URL_VARIABLE} is not a URL", f"It is {base!r} ({error}); for example {DEFAULT_API_URL}.")
+    return answer(client, query)
 
 
-def fetch(queries: Mapping[str, Query]) -> Answers:
-    """Run all queries in parallel. Sessions that run the same ones within `CACHE_S` seconds share the answers."""
-    return Answers(dict(zip(queries, _answers(api_url(), tuple(queries.values())), strict=True)))
+def fetch(query: Query) -> dict[str, Any] | Problem:
+    """The answer to a query. Sessions that ask the same within `CACHE_S` seconds share one."""
+    return _fetched(api_url(), query)
 
 
-class Answers(dict[str, "dict[str, Any] | Problem"]):
-    """Answers, or Problems, by the name of their query."""
+@st.cache_data(ttl=LABELS_S, max_entries=8, show_spinner=False)
+def _found(base: str, query: Query) -> dict[str, Any]:
+    found = _fetched(base, query)
+    if isinstance(found, Problem):
+        raise _Unanswered
+    return found
 
-    def need(self, name: str) -> dict[str, Any]:
-        """The answer. Raises Unanswered when there is a Problem instead."""
-        found = self[name]
-        if isinstance(found, Problem):
-            raise Unanswered(found)
-        return found
+
+class _Unanswered(Exception):
+    """There is no answer. An exception is not cached, so the next run asks again."""
+
+
+def fetch_seldom(query: Query) -> dict[str, Any]:
+    """The same for lists that change seldom: an answer is used for `LABELS_S` seconds. A Problem gives nothing."""
+    try:
+        return _found(api_url(), query)
+    except _Unanswered:
+        return {}
 
 
 def answer(client: httpx.Client, query: Query) -> dict[str, Any] | Problem:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import streamlit as st
 
-from dashboard.api import Answers, Problem, Unanswered, api_url
+from dashboard.api import Problem, api_url
+from dashboard.filters import View
 from dashboard.help_texts import HELP
-from tokentrail.formatting import plain
+from dashboard.transform import Json
+from tokentrail.formatting import clock, plain
 
-_last = {"took_s": 0.0}
-_PAUSE = 3.0
-_INTERVALS_S = (2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0)
+_last = {"took_s": 0.5}
+_SHARE = 0.03
+"""Refreshes take at most this share of the time."""
+_INTERVALS_S = (2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 120.0)
 
 STYLE = """
 <style>
@@ -46,31 +48,22 @@ def problem(found: Problem) -> None:
         st.error(f"**{plain(found.title)}**\n\n{plain(found.detail)}", icon=":material/cloud_off:")
 
 
-def last_known(name: str, answers: Answers, needed: str, view: object) -> Answers:
-    """The answers; or, when the collector does not give the `needed` one, those of the last time, and a warning.
+def last_known(name: str, found: Json | Problem, view: View) -> Json | None:
+    """The answer; or, when the collector gives none, that of the last time, and a warning. None: there is neither.
 
-    `view` is what was asked for: answers to another question are not shown.
+    `view` is the selection: answers to another one are not shown.
     """
-    found, key = answers[needed], f"last {name}"
+    key = f"last {name}"
     if not isinstance(found, Problem):
-        st.session_state[key] = (view, datetime.now(UTC), answers)
-        return answers
-    before: Answers
-    asked, at, before = st.session_state.get(key, (None, None, answers))
-    if asked != view:
-        return answers
+        st.session_state[key] = (view, datetime.now(UTC), found)
+        return found
     problem(found)
-    st.warning(f"These are the numbers of {at:%Y-%m-%d %H:%M:%S} UTC.", icon=":material/history:")
-    return before
-
-
-@contextmanager
-def or_problem() -> Iterator[None]:
-    """Show the problem when a section lacks its answer. The sections after it are still drawn."""
-    try:
-        yield
-    except Unanswered as missing:
-        problem(missing.problem)
+    asked, at, before = st.session_state.get(key, (None, None, None))
+    if asked != view:
+        return None
+    st.warning(f"These are the numbers of {clock(at.isoformat(), view.zone)}.", icon=":material/history:")
+    known: Json = before
+    return known
 
 
 def metric(name: str, value: str, *, quantile: str = "", note: str | None = None) -> None:
@@ -98,11 +91,10 @@ def no_data() -> None:
 def refreshed(body: Callable[[], None], every_s: float | None) -> None:
     """Draw `body`, and redraw it every `every_s` seconds or more without the rest of the page. None: draw it once.
 
-    A redraw takes the page's numbers away for its duration, so there are at least three times as many seconds between
-    two of them as the last one took.
+    An open tab shall cost 3 % of a core at most, so the last redraw's duration sets how often there is one.
 
-        every 5 s, took 0.4 s    redraw in 5 s
-        every 5 s, took 4.0 s    redraw in 15 s
+        every 10 s, took 0.2 s    redraw in 10 s
+        every 10 s, took 0.5 s    redraw in 20 s
 
     The interval is chosen when the whole page is drawn, from the last redraw in this process, of any tab.
     """
@@ -116,7 +108,7 @@ def refreshed(body: Callable[[], None], every_s: float | None) -> None:
 
 
 def _interval(every_s: float, took_s: float) -> float:
-    return next((s for s in _INTERVALS_S if s >= max(every_s, _PAUSE * took_s)), _INTERVALS_S[-1])
+    return next((s for s in _INTERVALS_S if s >= max(every_s, took_s / _SHARE)), _INTERVALS_S[-1])
 
 
 def bar(share: float | None, colour: str) -> None:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, tzinfo
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import streamlit as st
 
-from dashboard.api import Answers, Problem, ask, fetch
+from dashboard.api import ask, fetch_seldom
 
 RANGES = {"5m": 300, "15m": 900, "1h": 3600, "6h": 21600, "24h": 86400, "7d": 604800, "30d": 2592000}
 DEFAULT_RANGE = "15m"
 CUSTOM = "custom"
 LABELS = ("model", "tenant", "variant", "engine", "slo_class", "vantage")
 VANTAGES = {"server", "client"}
-STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400)
-POINTS = 90
+BUCKETS = 90
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,10 @@ class View:
     end: str
     labels: tuple[tuple[str, str], ...]
     slo: str | None
-    live: bool
-    """True when the range ends now and the page refreshes itself."""
+    every_s: float | None
+    """Seconds between refreshes; None when the range does not end now, or the user has stopped them."""
+    zone: tzinfo
+    """The time zone of the reader, or UTC."""
 
     @property
     def params(self) -> tuple[tuple[str, str], ...]:
@@ -35,14 +38,9 @@ class View:
         return (("start", self.start), ("end", self.end), *self.labels)
 
 
-def step_s(seconds: float) -> int:
-    """The smallest round bucket width that cuts a window of `seconds` into at most `POINTS` buckets."""
-    return next((step for step in STEPS_S if step * POINTS >= seconds), STEPS_S[-1])
-
-
-def refresh_s(seconds: float) -> float:
-    """Seconds between two refreshes of a window of `seconds`."""
-    return min(60.0, max(5.0, seconds / 360))
+def refresh_s(chosen: str) -> float:
+    """Seconds between two refreshes of a range: a bucket of its charts, but not more than a minute."""
+    return min(60.0, max(5.0, RANGES.get(chosen, 2700) / BUCKETS))
 
 
 def known_labels(engines: list[dict[str, Any]], slos: list[dict[str, Any]]) -> dict[str, list[str]]:
@@ -61,9 +59,8 @@ def known_labels(engines: list[dict[str, Any]], slos: list[dict[str, Any]]) -> d
 
 def sidebar() -> View:
     """Draw the filters. Returns the selection; the pages read it with `selected()`."""
-    answers = fetch({"engines": ask("engines", start="-30d"), "slos": ask("slos")})
-    slos = _listed(answers, "slos")
-    known = known_labels(_listed(answers, "engines"), slos)
+    slos = fetch_seldom(ask("slos")).get("slos", [])
+    known = known_labels(fetch_seldom(ask("engines", start="-30d")).get("engines", []), slos)
     with st.sidebar:
         chosen = st.selectbox(
             "Time range",
@@ -85,8 +82,19 @@ def sidebar() -> View:
             bind="query-params",
             help="Charts show only the requests that this SLO selects, and judge goodput by it.",
         )
+        in_utc = st.toggle("Times in UTC", key="utc", bind="query-params")
         labels = [(label, value) for label in LABELS for value in _label(label, known[label])]
-    return View(start, end, tuple(labels), slo, live=refreshes)
+    return View(
+        start, end, tuple(labels), slo, refresh_s(chosen) if refreshes else None, UTC if in_utc else readers_zone()
+    )
+
+
+def readers_zone() -> tzinfo:
+    """The time zone of the reader's browser; UTC when it does not say one that is known here."""
+    try:
+        return ZoneInfo(st.context.timezone or "UTC")
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return UTC
 
 
 def selected() -> View:
@@ -111,9 +119,3 @@ def _label(label: str, known: list[str]) -> list[str]:
         placeholder="all",
         bind="query-params",
     )
-
-
-def _listed(answers: Answers, name: str) -> list[dict[str, Any]]:
-    """The list in an answer; empty for a Problem, which the page itself shows."""
-    found = answers[name]
-    return [] if isinstance(found, Problem) else list(found[name])

@@ -17,6 +17,8 @@ from tokentrail.semconv import Phase
 ROWS = {"phases": 56, "tokens": 330, "steps": 120, "kv": 110}
 """Height of each panel in pixels."""
 GAP, TOP, BOTTOM = 34, 34, 40
+TOKEN_WIDTH = 0.8
+"""Height of a token's bar, in tokens. Without one, Plotly makes the bars of a phase as thick as the phase has gaps."""
 
 
 def figure(trail: Json) -> go.Figure:
@@ -119,7 +121,8 @@ def _tokens(chart: go.Figure, row: int, trail: Json) -> None:
             for t, phase in zip(tokens, waited_in, strict=True)
             if phase == name
         ]
-        _bars(chart, row, html.escape(name or "wait"), palette.phase_colour(name), parts, showlegend=name not in drawn)
+        label, colour = html.escape(name or "wait"), palette.phase_colour(name)
+        _bars(chart, row, label, colour, parts, width=TOKEN_WIDTH, showlegend=name not in drawn)
     _shade(chart, row, interference(trail["steps"], tokens, trail["phases"]), len(tokens))
     chart.update_yaxes(autorange="reversed", title_text="token", row=row)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from itertools import pairwise
 from math import floor, isfinite, log10
 from typing import overload
@@ -94,10 +94,10 @@ def instant(text: str | None) -> datetime | None:
     return datetime.fromisoformat(fraction).astimezone(UTC)
 
 
-def clock(text: str | None) -> str:
-    """An API time as `2026-11-21 10:15:03 UTC`."""
+def clock(text: str | None, zone: tzinfo = UTC) -> str:
+    """An API time as `2026-11-21 10:15:03 UTC`, or in another zone."""
     moment = instant(text)
-    return UNDEFINED if moment is None else f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+    return UNDEFINED if moment is None else f"{moment.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
 
 
 def plain(text: str) -> str:

@@ -46,6 +46,7 @@ class Incident(BaseModel):
     slo: str | None
     instance: str | None
     requests_affected: int
+    runbook_url: str
 
 
 class Incidents(BaseModel):
@@ -85,9 +86,11 @@ def _firing(incidents: list[Incident]) -> set[tuple[str, str | None, str | None]
 
 
 def _incident(cause: Cause, *, start_ns: int, end_ns: int | None, **fields: Any) -> Incident:
-    defaults = {"slo": None, "instance": None, "firing": end_ns is None, "severity": load_conditions()[cause].severity}
+    condition = load_conditions()[cause]
+    defaults = {"slo": None, "instance": None, "firing": end_ns is None, "severity": condition.severity}
     end = None if end_ns is None else rfc3339(end_ns)
-    return Incident(**{**defaults, **fields, "cause": cause, "start": rfc3339(start_ns), "end": end})
+    own = {"cause": cause, "start": rfc3339(start_ns), "end": end, "runbook_url": condition.runbook_url}
+    return Incident(**{**defaults, **fields, **own})
 
 
 def _slo_burns(ctx: Context, window: Window) -> Iterator[Incident]:

@@ -50,30 +50,34 @@ def router(endpoints: Mapping[str, Callable[..., Any]]) -> APIRouter:
     """The routes. `endpoints` are the functions of the other routes, by path."""
     routes = APIRouter(tags=["overview"])
 
+    def part(path: str, query: WindowQuery) -> Any:
+        """One endpoint's answer. It may take as long as that endpoint may alone."""
+        CURRENT.get().start()
+        return endpoints[path](query)
+
     @routes.get("/overview")
     def get_overview(query: Annotated[OverviewQuery, Query()]) -> Overview:
         """The summary, SLOs, incidents, charts and engine processes of one moment."""
         CURRENT.get().remember()
         given = {name: getattr(query, name) for name in WindowQuery.model_fields}
         window = WindowQuery.model_validate(given)
-        summary: Summary = endpoints["/summary"](window)
+        summary: Summary = part("/summary", window)
         step = query.step or step_s(summary.window.seconds) * SECOND_NS
         everyone = sees_all_tenants()
         return Overview(
             summary=summary,
-            slos=endpoints["/slos"](WindowQuery.model_validate({"end": query.end})),
-            incidents=endpoints["/incidents"](window),
+            slos=part("/slos", WindowQuery.model_validate({"end": query.end})),
+            incidents=part("/incidents", window),
             timeseries={
-                metric: endpoints["/timeseries"](
-                    TimeseriesQuery.model_validate({**given, "metric": metric, "step": step, "slo": query.slo})
+                metric: part(
+                    "/timeseries",
+                    TimeseriesQuery.model_validate({**given, "metric": metric, "step": step, "slo": query.slo}),
                 )
                 for metric in (*_OF_REQUESTS, *(_OF_PROCESSES if everyone else ()))
             },
-            kv=endpoints["/kv"](window) if everyone else None,
-            cold_starts=endpoints["/cold_starts"](window) if everyone else None,
-            engines=endpoints["/engines"](
-                WindowQuery.model_validate({"start": _long_before(query.end), "end": query.end})
-            )
+            kv=part("/kv", window) if everyone else None,
+            cold_starts=part("/cold_starts", window) if everyone else None,
+            engines=part("/engines", WindowQuery.model_validate({"start": _long_before(query.end), "end": query.end}))
             if everyone
             else None,
         )

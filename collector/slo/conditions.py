@@ -13,6 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from collector.slo.model import DurationNs, Objective
 from collector.slo.severity import Severity
 
+DOCS_URL: Final = "https://github.com/tokentrail/tokentrail/blob/main/docs"
+
 
 class Condition(BaseModel):
     """One row of conditions.yaml, which explains the columns. Durations are nanoseconds, 0 where a row has none."""
@@ -29,6 +31,11 @@ class Condition(BaseModel):
     over: DurationNs = 0
     least: Annotated[int, Field(ge=0)] = 0
     silenced_by: tuple[str, ...] = ()
+
+    @property
+    def runbook_url(self) -> str:
+        """The page that says what the alert means and what to do."""
+        return f"{DOCS_URL}/alerts.md#{self.alert.lower()}"
 
 
 @cache

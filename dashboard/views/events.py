@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import Callable
+from datetime import UTC, datetime, tzinfo
 from typing import Any
+from urllib.parse import urlencode
 
 import streamlit as st
 
+from dashboard.filters import View
 from dashboard.help_texts import HELP
 from dashboard.transform import Json
 from tokentrail.formatting import UNDEFINED, clock, count, duration, instant, percent, plain
@@ -17,7 +20,7 @@ MOST_IN_VIEW = 3
 """Incidents above the numbers of the page; the others are one click away."""
 
 
-def firing(answer: Json) -> None:
+def firing(answer: Json, view: View) -> None:
     """The incidents that fire now, or the sentence that none does, and how many fire outside of the filters."""
     now, outside = worst_first([i for i in answer["incidents"] if i["firing"]]), answer["firing_outside"]
     with st.container(key="firing"):
@@ -30,12 +33,12 @@ def firing(answer: Json) -> None:
             st.success("Nothing is firing.", icon=":material/check_circle:")
         for number, incident in enumerate(now[:MOST_IN_VIEW]):
             with st.container(border=True, key=f"incident-{number}"):
-                row(incident)
+                row(incident, view)
         if rest := now[MOST_IN_VIEW:]:
             with st.expander(f"{len(rest)} more"):
                 for number, incident in enumerate(rest, MOST_IN_VIEW):
                     with st.container(border=True, key=f"incident-{number}"):
-                        row(incident)
+                        row(incident, view)
 
 
 def worst_first(incidents: list[Json]) -> list[Json]:
@@ -43,31 +46,52 @@ def worst_first(incidents: list[Json]) -> list[Json]:
     return sorted(incidents, key=lambda i: (SEVERITIES.index(i["severity"]), -(i["requests_affected"] or 0)))
 
 
-def row(incident: Json) -> None:
-    """One firing incident."""
+def row(incident: Json, view: View) -> None:
+    """One firing incident, with its runbook and the requests behind it."""
     severity = incident["severity"]
     colour = SEVERITY_COLOURS.get(severity, "gray")
     lasted = ((instant(incident["end"]) or datetime.now(UTC)) - instant(incident["start"])).total_seconds()
-    facts = [f"for {duration(lasted)}, since {clock(incident['start'])}", incident.get("instance") or ""]
+    facts = [f"for {duration(lasted)}, since {clock(incident['start'], view.zone)}", incident.get("instance") or ""]
     if incident["requests_affected"] is not None:
         facts.append(f"requests affected: {count(incident['requests_affected'])}")
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.badge(severity.upper(), color=colour, icon=":material/notifications_active:")
         st.markdown(f"**{plain(incident['title'])}**", width="content")
         st.caption(plain(" · ".join(fact for fact in facts if fact)), width="content")
-    st.markdown(plain(incident["detail"]))
+    links = f"[Requests behind it]({behind(incident, view)}) · [Runbook]({incident['runbook_url']})"
+    st.markdown(f"{plain(incident['detail'])} {links}")
 
 
-def tables(incidents: list[Json], cold_starts: list[Json]) -> None:
+def behind(incident: Json, view: View) -> str:
+    """URL of the list of the requests that an incident touches, relative to the page."""
+    span = {"range": "custom", "start": incident["start"], "end": incident["end"] or "now"}
+    return "requests?" + urlencode([*span.items(), *_BEHIND[incident["cause"]](incident).items(), *view.labels])
+
+
+_BEHIND: dict[str, Callable[[Json], dict[str, str]]] = {
+    "slo_burn": lambda incident: {"slo": incident["slo"], "verdict": "bad", "sort": "newest"},
+    "engine_lost": lambda _: {"status": "lost"},
+    "engine_hung": lambda _: {"status": "in_flight"},
+    "kv_eviction": lambda _: {"sort": "E2E"},
+    "cold_start": lambda _: {"sort": "TTFT"},
+}
+"""By cause, the parameters of the list beside the time."""
+
+
+def tables(incidents: list[Json], cold_starts: list[Json], view: View) -> None:
     """Incidents and cold starts of the window."""
     left, right = st.columns(2)
     with left:
         st.subheader("Incidents")
-        _table([incident_row(incident) for incident in incidents], "No incidents in this range.", "incidents")
+        _table(
+            [incident_row(incident, view.zone) for incident in incidents], "No incidents in this range.", "incidents"
+        )
     with right:
         st.subheader("Cold starts", help=HELP["Cold starts"])
         _table(
-            [cold_start_row(start) for start in cold_starts], "No engine process started in this range.", "cold-starts"
+            [cold_start_row(start, view.zone) for start in cold_starts],
+            "No engine process started in this range.",
+            "cold-starts",
         )
 
 
@@ -79,14 +103,14 @@ def _table(rows: list[dict[str, str]], empty: str, key: str) -> None:
             st.caption(empty)
 
 
-def incident_row(incident: Json) -> dict[str, str]:
+def incident_row(incident: Json, zone: tzinfo) -> dict[str, str]:
     """An incident as a table row."""
     end = instant(incident["end"])
     lasted = duration((end - instant(incident["start"])).total_seconds()) if end else "ongoing"
     return {
         "severity": incident["severity"],
         "what": incident["title"],
-        "started": clock(incident["start"]),
+        "started": clock(incident["start"], zone),
         "lasted": lasted,
         "requests": count(incident["requests_affected"]),
         "where": incident.get("instance") or incident.get("slo") or UNDEFINED,
@@ -94,11 +118,11 @@ def incident_row(incident: Json) -> dict[str, str]:
     }
 
 
-def cold_start_row(start: Json) -> dict[str, str]:
+def cold_start_row(start: Json, zone: tzinfo) -> dict[str, str]:
     """A cold start as a table row, its sub-phases longest first."""
     phases = sorted(start["phases"], key=lambda phase: -phase["duration_s"])
     return {
-        "started": clock(start["start"]),
+        "started": clock(start["start"], zone),
         "took": duration(start["duration_s"]),
         "service": start["service"] or start["engine"],
         "model": start["model"] or UNDEFINED,

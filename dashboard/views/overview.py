@@ -2,91 +2,73 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import streamlit as st
 
 from dashboard import charts, components
-from dashboard.api import Answers, Problem, ask, fetch
-from dashboard.components import metric, or_problem
-from dashboard.filters import View, refresh_s, selected, step_s
+from dashboard.api import ask, fetch
+from dashboard.components import metric
+from dashboard.filters import View, selected
 from dashboard.transform import Json, on_grid, thresholds
 from dashboard.views import events, slos
 from tokentrail.formatting import clock, count, duration, estimate, instant, percent, plain, rate
 
 LATENCIES = ("ttft", "tpot", "e2e")
-RATES = ("requests", "goodput", "kv_evictions")
-GAUGES = ("attainment", "running", "waiting", "kv_usage")
 
 
 def page() -> None:
     """Draw the page. It refreshes itself while its range ends now."""
     view = selected()
-    window = fetch({"summary": ask("summary", view.params)})["summary"]
-    seconds = 0.0 if isinstance(window, Problem) else float(window["window"]["seconds"])
     st.title("Overview")
-    components.refreshed(lambda: body(view, seconds), refresh_s(seconds) if view.live else None)
+    components.refreshed(lambda: body(view), view.every_s)
 
 
-def body(view: View, seconds: float) -> None:
-    """Run all queries in parallel and draw the answers."""
-    step = f"{step_s(seconds)}s"
-    queries = {name: ask(name, view.params) for name in ("summary", "incidents", "kv", "cold_starts")}
-    queries |= {"slos": ask("slos"), "engines": ask("engines", start="-30d")}
-    queries |= {
-        name: ask("timeseries", view.params, metric=name, step=step, slo=view.slo)
-        for name in (*LATENCIES, *RATES, *GAUGES)
-    }
-    answers = components.last_known("overview", fetch(queries), "summary", view)
-    if isinstance(summary := answers["summary"], Problem):
-        components.problem(summary)
+def body(view: View) -> None:
+    """Ask for everything at once, and draw the answer."""
+    overview = components.last_known("overview", fetch(ask("overview", view.params, slo=view.slo)), view)
+    if overview is None:
         return
-    if _never_seen(answers, summary):
+    window = overview["summary"]["window"]
+    if _never_seen(overview):
         components.no_data()
-    st.caption(f"{clock(summary['window']['start'])} – {clock(summary['window']['end'])}")
-    with or_problem():
-        events.firing(answers.need("incidents"))
-    with or_problem():
-        slos.cards(answers.need("slos")["slos"])
-    latencies(answers, summary, view.slo)
-    traffic(answers, summary, view.slo)
-    saturation(answers, summary)
-    with or_problem():
-        events.tables(answers.need("incidents")["incidents"], answers.need("cold_starts")["cold_starts"])
+    st.caption(f"{clock(window['start'], view.zone)} – {clock(window['end'], view.zone)}")
+    events.firing(overview["incidents"], view)
+    slos.cards(overview["slos"]["slos"])
+    latencies(overview, view)
+    traffic(overview, view)
+    if overview["engines"] is None:
+        st.caption("Engine processes serve all tenants, and the dashboard's key is for one: they are not shown.")
+        return
+    saturation(overview, view)
+    events.tables(overview["incidents"]["incidents"], overview["cold_starts"]["cold_starts"], view)
 
 
-def _never_seen(answers: Answers, summary: Json) -> bool:
-    engines = answers["engines"]
-    counted = summary["requests"]["total"] + summary["requests"]["in_flight"]
-    return not counted and not isinstance(engines, Problem) and not engines["engines"]
+def _never_seen(overview: Json) -> bool:
+    requests, engines = overview["summary"]["requests"], overview["engines"]
+    return engines is not None and not (requests["total"] + requests["in_flight"] or engines["engines"])
 
 
-def _listed(answers: Answers, name: str) -> list[dict[str, Any]]:
-    found = answers[name]
-    return [] if isinstance(found, Problem) else list(found[name])
-
-
-def latencies(answers: Answers, summary: Json, slo: str | None) -> None:
+def latencies(overview: Json, view: View) -> None:
     """TTFT, TPOT and E2E: percentiles of the range and over time."""
     st.subheader("Latency", help="Exact percentiles of requests that ended ok in this range. Dashed: SLO thresholds. "
                  "Shaded: cold starts, KV-eviction storms, engine processes that were lost or hang.")  # fmt: skip
     for column, name in zip(st.columns(3), LATENCIES, strict=True):
-        with column.container(border=True, key=f"tail-{name}"), or_problem():
-            latency(name, answers, summary, slo)
+        with column.container(border=True, key=f"tail-{name}"):
+            latency(name, overview, view)
 
 
-def latency(name: str, answers: Answers, summary: Json, slo: str | None) -> None:
+def latency(name: str, overview: Json, view: View) -> None:
     """One latency: its percentiles, the number of requests behind them, its chart."""
+    summary = overview["summary"]
     label, now = name.upper(), summary[f"{name}_s"]
     for column, quantile in zip(st.columns(3), ("p50", "p95", "p99"), strict=True):
         with column:
             metric(label, estimate(duration(now.get(quantile)), _error(summary, name, quantile)), quantile=quantile)
-    series = on_grid(answers.need(name), ("p50", "p95", "p99"), summary["window"])
-    allowed = thresholds(_listed(answers, "slos"), name, slo)
+    series = on_grid(overview["timeseries"][name], ("p50", "p95", "p99"), summary["window"])
+    allowed = thresholds(overview["slos"]["slos"], name, view.slo)
     rest = f"{count(now.get('count'))} requests · mean {duration(now.get('mean'))} · max {duration(now.get('max'))}"
     st.caption(f"{rest}  \n{plain(charts.legend(series, allowed))}")
-    figure = charts.latency(series, allowed, summary["window"], _listed(answers, "incidents"))
-    st.plotly_chart(figure, key=f"chart-{name}", **charts.show_options())
+    figure = charts.latency(series, allowed, summary["window"], view.zone, overview["incidents"]["incidents"])
+    charts.show(figure, f"chart-{name}")
 
 
 def _error(summary: Json, name: str, quantile: str) -> str | None:
@@ -95,9 +77,10 @@ def _error(summary: Json, name: str, quantile: str) -> str | None:
     return None if of_latency is None else duration(of_latency[quantile])
 
 
-def traffic(answers: Answers, summary: Json, slo: str | None) -> None:
+def traffic(overview: Json, view: View) -> None:
     """Requests, good requests and requests in flight: counts, rates and attainment."""
     st.subheader("Traffic and goodput")
+    summary, slo = overview["summary"], view.slo
     requests, flow, good = summary["requests"], summary["throughput"], summary["goodput"]
     late = requests["in_flight_violations"]
     errors = summary["errors"]
@@ -129,54 +112,53 @@ def traffic(answers: Answers, summary: Json, slo: str | None) -> None:
             with column:
                 metric(label, value, note=note)
     left, right = st.columns(2)
-    window = summary["window"]
-    with left.container(border=True), or_problem():
+    window, over_time = summary["window"], overview["timeseries"]
+    with left.container(border=True):
         st.markdown("**Requests per second**")
         ended, good_ones = (
-            on_grid(answers.need(name), ("value",), window, missing=0.0) for name in ("requests", "goodput")
+            on_grid(over_time[name], ("value",), window, missing=0.0) for name in ("requests", "goodput")
         )
-        st.plotly_chart(charts.traffic(ended, good_ones, window), key="chart-traffic", **charts.show_options())
-    with right.container(border=True), or_problem():
+        figure = charts.traffic(ended, good_ones, window, view.zone)
+        charts.show(figure, "chart-traffic")
+    with right.container(border=True):
         st.markdown(f"**Attainment** of {plain(slo)}; dashed: its objective" if slo else "**Attainment**")
-        promised = next((float(s["objective"]) for s in _listed(answers, "slos") if s["name"] == slo), None)
-        series = on_grid(answers.need("attainment"), ("value",), window)
-        st.plotly_chart(charts.attainment(series, promised, window), key="chart-attainment", **charts.show_options())
+        promised = next((float(s["objective"]) for s in overview["slos"]["slos"] if s["name"] == slo), None)
+        series = on_grid(over_time["attainment"], ("value",), window)
+        figure = charts.attainment(series, promised, window, view.zone)
+        charts.show(figure, "chart-attainment")
 
 
-def saturation(answers: Answers, summary: Json) -> None:
+def saturation(overview: Json, view: View) -> None:
     """Batches, queues and KV caches, now and over time, and the table of engine processes."""
     st.subheader("Saturation")
-    window = summary["window"]
-    with or_problem():
-        caches = answers.need("kv")["engines"]
-        fullest = max((cache["usage"] for cache in caches if cache["usage"] is not None), default=None)
-        queue = summary["queue_s"]
-        numbers = [
-            ("Running", "", _total(caches, "running")),
-            ("Waiting", "", _total(caches, "waiting")),
-            ("Queue", "p50", duration(queue.get("p50"))),
-            ("Queue", "p99", duration(queue.get("p99"))),
-            ("ITL", "p99", duration(summary["itl_s"].get("p99"))),
-            ("KV used", "", percent(fullest)),
-            ("KV blocks evicted", "", _total(caches, "evicted_blocks")),
-            ("Preemptions", "", _total(caches, "preemptions")),
-        ]
-        with st.container(border=True, key="saturation"):
-            for column, (name, quantile, value) in zip(st.columns(len(numbers)), numbers, strict=True):
-                with column:
-                    metric(name, value, quantile=quantile)
+    summary, over_time = overview["summary"], overview["timeseries"]
+    window, queue, caches = summary["window"], summary["queue_s"], overview["kv"]["engines"]
+    fullest = max((cache["usage"] for cache in caches if cache["usage"] is not None), default=None)
+    numbers = [
+        ("Running", "", _total(caches, "running")),
+        ("Waiting", "", _total(caches, "waiting")),
+        ("Queue", "p50", duration(queue.get("p50"))),
+        ("Queue", "p99", duration(queue.get("p99"))),
+        ("ITL", "p99", duration(summary["itl_s"].get("p99"))),
+        ("KV used", "", percent(fullest)),
+        ("KV blocks evicted", "", _total(caches, "evicted_blocks")),
+        ("Preemptions", "", _total(caches, "preemptions")),
+    ]
+    with st.container(border=True, key="saturation"):
+        for column, (name, quantile, value) in zip(st.columns(len(numbers)), numbers, strict=True):
+            with column:
+                metric(name, value, quantile=quantile)
     left, right = st.columns(2)
-    with left.container(border=True), or_problem():
+    with left.container(border=True):
         st.markdown("**Requests in the engine processes**")
-        running, waiting = (on_grid(answers.need(name), ("value",), window) for name in ("running", "waiting"))
-        st.plotly_chart(charts.queue(running, waiting, window), key="chart-queue", **charts.show_options())
-    with right.container(border=True), or_problem():
+        running, waiting = (on_grid(over_time[name], ("value",), window) for name in ("running", "waiting"))
+        charts.show(charts.queue(running, waiting, window, view.zone), "chart-queue")
+    with right.container(border=True):
         st.markdown("**KV cache**")
-        used = on_grid(answers.need("kv_usage"), ("value",), window)
-        evicted = on_grid(answers.need("kv_evictions"), ("value",), window, missing=0.0)
-        st.plotly_chart(charts.kv(used, evicted, window), key="chart-kv", **charts.show_options())
-    with or_problem():
-        events.engines(answers.need("engines")["engines"], answers.need("kv")["engines"], instant(window["end"]))
+        used = on_grid(over_time["kv_usage"], ("value",), window)
+        evicted = on_grid(over_time["kv_evictions"], ("value",), window, missing=0.0)
+        charts.show(charts.kv(used, evicted, window, view.zone), "chart-kv")
+    events.engines(overview["engines"]["engines"], caches, instant(window["end"]))
 
 
 def _total(caches: list[Json], field: str) -> str:

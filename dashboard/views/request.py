@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import streamlit as st
 
 from dashboard import charts, components, waterfall
 from dashboard.api import Problem, ask, fetch
 from dashboard.components import metric
+from dashboard.filters import selected
 from dashboard.help_texts import HELP
-from dashboard.transform import Json, interference, longest_waits, phase_totals
+from dashboard.transform import Json, interference, longest_waits, missed, phase_totals
 from tokentrail.formatting import UNDEFINED, clock, count, duration, percent, plain
 
 TRACE_ID = re.compile(r"[0-9a-f]{32}")
@@ -49,7 +51,7 @@ def page() -> None:
 
 def trace_of(request_id: str) -> str | Problem:
     """The trace of the newest request with this id, as the client saw it."""
-    found = fetch({"requests": ask("requests", start=LOOK_BACK, request_id=request_id, limit=1)})["requests"]
+    found = fetch(ask("requests", start=LOOK_BACK, request_id=request_id, limit=1))
     if isinstance(found, Problem):
         return found
     if not found["requests"]:
@@ -93,7 +95,7 @@ def body(trace_id: str, span_id: str) -> None:
 
 def _trail(trace_id: str, span_id: str | None) -> Json | Problem:
     """The request's trail. A key of one tenant may not see the engine's steps, which are then none."""
-    trail = fetch({"trail": ask(f"requests/{trace_id}", span_id=span_id or None)})["trail"]
+    trail = fetch(ask(f"requests/{trace_id}", span_id=span_id or None))
     return trail if isinstance(trail, Problem) else {**trail, "steps": trail["steps"] or []}
 
 
@@ -108,9 +110,15 @@ def head(trail: Json) -> None:
         request["tenant"],
     ]
     st.markdown(plain(" · ".join(name for name in names if name)))
-    st.caption(plain(f"{request['request_id'] or UNDEFINED} · arrived {clock(request['start'])} · {outcome(request)}"))
+    st.caption(
+        plain(
+            f"{request['request_id'] or UNDEFINED} · arrived {clock(request['start'], selected().zone)} · "
+            f"{outcome(request)}"
+        )
+    )
     if request["hops"]:
         st.caption(plain(" → ".join(hop(one) for one in request["hops"])))
+    verdicts(request)
     numbers = [
         ("TTFT", duration(request["ttft_s"])),
         ("TPOT", duration(request["tpot_s"])),
@@ -125,6 +133,21 @@ def head(trail: Json) -> None:
         for column, (label, value) in zip(st.columns(len(numbers)), numbers, strict=True):
             with column:
                 metric(label, value)
+
+
+VERDICT_COLOURS: dict[str, Any] = {"good": "green", "bad": "red", "pending": "blue"}
+
+
+def verdicts(request: Json) -> None:
+    """A badge for each SLO that selects the request, and the thresholds that it missed."""
+    if not request["verdicts"]:
+        st.caption("No SLO selects this request.")
+        return
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="verdicts"):
+        for one in request["verdicts"]:
+            st.badge(f"{one['slo']}: {one['verdict']}", color=VERDICT_COLOURS.get(one["verdict"], "gray"))
+        for sentence in missed(request["verdicts"]):
+            st.caption(plain(sentence), width="content")
 
 
 def hop(one: Json) -> str:

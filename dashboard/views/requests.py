@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import tzinfo
 from typing import Any
 from urllib.parse import urlencode
 
@@ -52,7 +53,7 @@ def page() -> None:
         request_id=wanted.strip() or None,
     )
     cursor = _cursor(first_page)
-    found = fetch({"requests": ask("requests", first_page.params, cursor=cursor)})["requests"]
+    found = fetch(ask("requests", first_page.params, cursor=cursor))
     if isinstance(found, Problem):
         components.problem(found)
         return
@@ -73,7 +74,7 @@ def page() -> None:
         hide_index=True,
         height=640,
         placeholder=UNDEFINED,
-        column_config=columns(),
+        column_config=columns(view.zone),
         key="requests-table",
     )
 
@@ -128,9 +129,9 @@ def link(row: Json) -> str:
     return "request?" + urlencode({"trace_id": row["trace_id"], "span_id": row["span_id"]})
 
 
-def columns() -> dict[str, Any]:
+def columns(zone: tzinfo) -> dict[str, Any]:
     """Formats of the table's columns."""
     shown: dict[str, Any] = {f"{name} ms": st.column_config.NumberColumn(format="%.1f") for name in MILLISECONDS}
     shown["open"] = st.column_config.LinkColumn("trace", display_text=r"trace_id=(\w{8})", pinned=True)
-    shown["ended"] = st.column_config.DatetimeColumn("ended (UTC)", format="MM-DD HH:mm:ss", timezone="UTC")
+    shown["ended"] = st.column_config.DatetimeColumn(f"ended ({zone})", format="MM-DD HH:mm:ss", timezone=str(zone))
     return shown

@@ -1,25 +1,51 @@
 """The rules behind the pages that need no browser."""
 
+from datetime import UTC
+
 import pytest
 
+from collector.slo.conditions import CAUSES
 from dashboard.components import _interval
-from dashboard.views.events import worst_first
+from dashboard.filters import View
+from dashboard.views.events import _BEHIND, behind, worst_first
 
 
 @pytest.mark.parametrize(
     ("every_s", "took_s", "interval_s"),
     [
-        (5.0, 0.0, 5.0),
-        (5.0, 1.6, 5.0),
-        (5.0, 1.7, 10.0),
-        (5.0, 4.0, 15.0),
-        (2.0, 0.1, 2.0),
+        (10.0, 0.0, 10.0),
+        (10.0, 0.3, 10.0),
+        (10.0, 0.31, 15.0),
+        (10.0, 0.5, 20.0),
+        (2.0, 0.05, 2.0),
         (60.0, 0.1, 60.0),
         (5, 99, 120),
     ],
 )
 def test_a_slow_page_is_redrawn_less_often(every_s, took_s, interval_s):
     assert _interval(every_s, took_s) == interval_s
+
+
+@pytest.mark.parametrize(
+    ("incident", "link"),
+    [
+        (
+            {"cause": "slo_burn", "slo": "chat"},
+            "start=2026-11-21T10%3A00%3A00Z&end=now&slo=chat&verdict=bad&sort=newest&tenant=a",
+        ),
+        ({"cause": "engine_lost", "end": "2026-11-21T11:00:00Z"}, "end=2026-11-21T11%3A00%3A00Z&status=lost&tenant=a"),
+        ({"cause": "engine_hung"}, "end=now&status=in_flight&tenant=a"),
+        ({"cause": "kv_eviction"}, "sort=E2E&tenant=a"),
+        ({"cause": "cold_start"}, "sort=TTFT&tenant=a"),
+    ],
+)
+def test_an_incident_leads_to_the_requests_behind_it(incident, link):
+    view = View("-15m", "now", (("tenant", "a"),), None, None, UTC)
+    assert behind({"start": "2026-11-21T10:00:00Z", "end": None, **incident}, view).endswith(link)
+
+
+def test_every_cause_leads_to_requests():
+    assert set(_BEHIND) == set(CAUSES)
 
 
 def test_the_worst_incident_is_first():

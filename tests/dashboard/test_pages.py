@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from zoneinfo import ZoneInfo
 
 from tests.dashboard.browser import streamlit
 from tests.dashboard.feed import HOSTILE_TENANT, TRACEPARENT
 from tests.support.collector import Collector
-from tokentrail.formatting import count, duration, pace, percent, rate
+from tokentrail.formatting import clock, count, duration, pace, percent, rate
 
 
 def metrics(scope):
@@ -241,6 +242,38 @@ def test_no_number_is_cut(page, dashboard):
     cut = """[...document.querySelectorAll('[data-testid="stMetricValue"] > div, [data-testid="stMetricLabel"] p')]
              .filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText)"""
     assert page.evaluate(cut) == []
+
+
+def test_times_are_the_readers_or_utc(browser, dashboard, api, disturbed):
+    start = api(f"requests/{disturbed}")["request"]["start"]
+    context = browser.browser.new_context(timezone_id="Asia/Kolkata")
+    context.set_default_timeout(60_000)
+    page = context.new_page()
+    page.goto(f"{dashboard}/request?trace_id={disturbed}")
+    page.get_by_text(f"arrived {clock(start, ZoneInfo('Asia/Kolkata'))}").wait_for()
+    page.goto(f"{dashboard}/request?trace_id={disturbed}&utc=true")
+    page.get_by_text(f"arrived {clock(start)}").wait_for()
+    context.close()
+
+
+def test_a_request_shows_its_verdict_and_by_how_much_it_missed(page, dashboard, api):
+    row = next(r for r in api("requests", slo="chat", verdict="bad", status="ok")["requests"])
+    page.goto(f"{dashboard}/request?trace_id={row['trace_id']}&span_id={row['span_id']}")
+    shown = part(page, "verdicts").inner_text()
+    (miss,) = row["verdicts"][0]["missed"]
+    assert "chat: bad" in shown
+    assert f"TTFT {duration(miss['value_s'])}, {duration(miss['over_s'])} more than chat's 180 ms" in shown
+
+
+def test_an_incident_leads_to_its_runbook_and_its_requests(page, dashboard, api):
+    page.goto(dashboard)
+    fires = part(page, "firing")
+    assert fires.get_by_role("link", name="Runbook").first.get_attribute("href").endswith("#tokentrailsloburn")
+    with page.expect_popup() as popup:
+        fires.get_by_role("link", name="Requests behind it").first.click()
+    bad = api("requests", slo="chat", verdict="bad", start="-1h")["total"]
+    popup.value.get_by_text(f"{bad} of {bad} requests").wait_for()
+    popup.value.close()
 
 
 def test_a_range_that_the_api_refuses_is_explained(page, dashboard):

@@ -1,15 +1,21 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+import plotly.graph_objects as go
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dashboard import charts
 from dashboard.charts import in_reach, latency, legend
-from dashboard.filters import POINTS, STEPS_S, known_labels, refresh_s, step_s
+from dashboard.filters import known_labels, refresh_s
 from dashboard.transform import (
     Series,
     interference,
     longest_waits,
+    missed,
     on_grid,
     phase_totals,
     slo_state,
@@ -125,9 +131,34 @@ def test_incidents_shade_the_part_of_the_window_that_they_took():
     lasting = {"cause": "engine_hung", "start": "2026-11-21T10:00:20Z", "end": None}
     burn = {"cause": "slo_burn", "start": "2026-11-21T10:00:20Z", "end": None}
     series = Series([], {"p50": [], "p95": [], "p99": []})
-    drawn = latency(series, {"chat": 0.5}, WINDOW, [past, lasting, burn])
-    _threshold, *bands = drawn.layout.shapes
-    assert [(band.x0.second, band.x1.second) for band in bands] == [(3, 10), (20, 40)]
+    drawn = latency(series, {"chat": 0.5}, WINDOW, UTC, [past, lasting, burn])
+    _threshold, *bands = go.Figure(drawn.to_dict()).layout.shapes
+    assert [(band.x0[-2:], band.x1[-2:]) for band in bands] == [("03", "10"), ("20", "40")]
+
+
+def test_every_chart_is_a_figure_that_plotly_accepts_on_the_readers_clock():
+    times = [datetime(2026, 11, 21, 10, 0, 10, tzinfo=UTC)]
+    series = Series(times, {name: [0.5] for name in ("p50", "p95", "p99", "value")})
+    zone = ZoneInfo("Asia/Kolkata")
+    drawn = [
+        latency(series, {"chat": 0.5}, WINDOW, zone),
+        charts.traffic(series, series, WINDOW, zone),
+        charts.attainment(series, 0.95, WINDOW, zone),
+        charts.queue(series, series, WINDOW, zone),
+        charts.kv(series, series, WINDOW, zone),
+    ]
+    for chart in drawn:
+        figure = go.Figure(chart.to_dict())  # raises for a property that plotly does not know
+        assert figure.layout.xaxis.range == ("2026-11-21T15:30:03", "2026-11-21T15:30:40")
+        assert all(trace.x == ("2026-11-21T15:30:10",) and trace.y == (0.5,) for trace in figure.data)
+    assert [len(chart.to_dict()["data"]) for chart in drawn] == [3, 2, 1, 2, 2]
+    assert [len(chart.shapes) for chart in drawn] == [1, 0, 1, 0, 0]
+
+
+def test_missed_thresholds_in_words():
+    miss = {"threshold": "ttft", "limit_s": 0.5, "value_s": 0.75, "over_s": 0.25}
+    verdicts = [{"slo": "chat", "missed": [miss]}, {"slo": "all", "missed": []}]
+    assert missed(verdicts) == ["TTFT 750 ms, 250 ms more than chat's 500 ms"]
 
 
 @pytest.mark.parametrize(
@@ -143,10 +174,8 @@ def test_slo_state(given, state):
     assert slo_state(slo(**given)) == state
 
 
-def test_windows_are_cut_into_round_steps():
-    assert [step_s(seconds) for seconds in (1, 900, 3600, 86_400, 2_592_000)] == [1, 10, 60, 1800, 43_200]
-    assert all(seconds / step_s(seconds) <= POINTS for seconds in range(1, STEPS_S[-1] * POINTS, 9_973))
-    assert (refresh_s(300), refresh_s(3600), refresh_s(2_592_000)) == (5.0, 10.0, 60.0)
+def test_a_range_is_refreshed_when_its_charts_have_a_new_bucket():
+    assert [refresh_s(name) for name in ("5m", "15m", "1h", "30d", "custom")] == [5.0, 10.0, 40.0, 60.0, 30.0]
 
 
 def test_known_labels():
@@ -176,6 +205,7 @@ def test_the_waterfall_has_a_panel_for_what_there_is():
     assert sum(len(bars.y) for bars in whole.data if bars.type == "bar" and bars.orientation == "h") == len(
         PHASES + TOKENS
     )
+    assert {bars.width for bars in whole.data if bars.type == "bar" and bars.yaxis == "y2"} == {0.8}
     assert figure(trail()).data == ()
     assert extent(trail(tokens=TOKENS, request={"e2e_s": None})) == 1.0
 

@@ -50,7 +50,13 @@ Models = Annotated[list[str] | None, typer.Option("--model", help="Only requests
 Tenants = Annotated[list[str] | None, typer.Option("--tenant", help="Only requests of this tenant; may be repeated.")]
 Engines = Annotated[list[str] | None, typer.Option("--engine", help="Only requests to this kind of server.")]
 Classes = Annotated[list[str] | None, typer.Option("--slo-class", help="Only requests of this SLO class.")]
-StatusName = Annotated[str | None, typer.Option("--status", help="Only requests of this status: ok, error, cancelled.")]
+StatusName = Annotated[
+    str | None, typer.Option("--status", help="Only requests of this status: ok, error, cancelled, in_flight, lost.")
+]
+SloName = Annotated[str | None, typer.Option("--slo", help="Only requests that this SLO selects.")]
+VerdictName = Annotated[
+    str | None, typer.Option("--verdict", help="Only requests that are good, bad, undetermined, excused or pending.")
+]
 
 
 def _filters(**given: Any) -> dict[str, Any]:
@@ -67,12 +73,15 @@ def requests(
     engine: Engines = None,
     slo_class: Classes = None,
     status: StatusName = None,
+    slo: SloName = None,
+    verdict: VerdictName = None,
     as_json: AsJson = False,
 ) -> None:
     """List requests, the newest or the slowest first."""
     from tokentrail.cli import requests as requests_
 
     filters = _filters(model=model, tenant=tenant, engine=engine, slo_class=slo_class, status=status)
+    filters |= _filters(slo=slo, verdict=verdict)
     answer = _ask(api, lambda client: client.get("requests", start=start, sort=sort, limit=limit, **filters))
     if as_json:
         print_json(answer)

@@ -1,0 +1,164 @@
+"""Every code block of the documentation is read by what would run it: Python, YAML, JSON, bash, our own commands.
+
+`tests/collector/test_docs_requests.py` runs the requests to the API, and `tests/tokentrail/test_sdk_docs.py` the
+SDK's page.
+"""
+
+import ast
+import importlib
+import json
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+import pytest
+import typer
+import typer.exceptions
+import yaml
+from typer.main import get_command
+
+from collector.slo.model import load_slos
+from tests.contract.commands import FENCE, PACKAGES, commands
+from tokentrail.cli.app import app
+
+ROOT = Path(__file__).parents[2]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
+PROGRAMS = {
+    "cat", "cd", "cp", "curl", "docker", "dynamo", "export", "git", "gunzip", "helm", "jq", "kubectl", "litellm",
+    "make", "mkdir", "openssl", "opentelemetry-instrument", "pip", "promtool", "python", "python3", "rm", "streamlit",
+    "text-generation-launcher", "tokentrail", "trtllm-serve", "twine", "vllm",
+}  # fmt: skip
+"""Programs that a page may run. Those that are not ours are not started by tests."""
+EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+
+
+class Block(NamedTuple):
+    page: Path
+    language: str
+    text: str
+
+
+BLOCKS = [Block(page, language, text) for page in PAGES for _, language, text in FENCE.findall(page.read_text())]
+
+
+def of(*languages):
+    chosen = [block for block in BLOCKS if block.language in languages]
+    return pytest.mark.parametrize("block", chosen, ids=lambda block: block.page.name)
+
+
+def test_every_language_has_a_reader():
+    read = {"", "sh", "console", "python", "json", "yaml", "xml", "sql", "nginx"}
+    assert {block.language for block in BLOCKS} <= read
+    assert len(BLOCKS) > 60
+
+
+@of("python")
+def test_python_compiles_and_imports_what_exists(block):
+    for node in ast.walk(ast.parse(block.text)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in PACKAGES:
+            module = importlib.import_module(node.module)
+            assert [name.name for name in node.names if not hasattr(module, name.name)] == []
+
+
+@of("json")
+def test_json_is_json_with_three_dots_for_the_rest(block):
+    text = re.sub(r'(?<!")…(?=\s*[\]}])|(?<=[\[{,]) *…', "", block.text)
+    text = re.sub(r"(?<=: )…", "null", re.sub(r",(\s*[\]}])", r"\1", text))
+    json.loads(text)
+
+
+@of("yaml")
+def test_yaml_is_yaml_and_an_slo_file_is_one(block, tmp_path):
+    documents = [*yaml.safe_load_all(block.text)]
+    assert any(documents)
+    if any("slos" in document for document in documents if isinstance(document, dict)):
+        path = tmp_path / "slos.yaml"
+        path.write_text(block.text)
+        assert load_slos(path)
+
+
+@of("xml")
+def test_xml_is_xml(block):
+    ElementTree.fromstring(f"<whole>{block.text}</whole>")
+
+
+@of("nginx")
+def test_nginx_blocks_are_closed(block):
+    assert block.text.count("{") == block.text.count("}") > 0
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_shell_blocks_are_bash_and_start_known_programs(page):
+    lines = [line for block in BLOCKS if block.page == page for line in shell(block)]
+    done = subprocess.run(["bash", "-n"], input="\n".join(lines), capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    started = [words[0].rpartition("/")[2] for line in lines for words in commands(f"```sh\n{line}\n```")]
+    names = {program for program in started if re.fullmatch(r"[a-z][\w-]*", program)}  # not the inside of jq's quotes
+    assert sorted(names - PROGRAMS) == []
+
+
+def shell(block):
+    """The commands of a block: all of one in sh, those behind a prompt in console."""
+    if block.language == "sh":
+        return [block.text]
+    joined = re.sub(r"\\\n\s*", "", block.text)
+    return [line[2:] for line in joined.splitlines() if block.language == "console" and line.startswith("$ ")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_our_commands_accept_the_arguments_that_a_page_gives(page):
+    refused = [reason for words in commands(page.read_text()) if (reason := refusal(words))]
+    assert refused == []
+
+
+def refusal(words):
+    """The reason why our command line, or the list of our extras, refuses these words; None when it takes them."""
+    program, *arguments = words
+    if program == "pip":
+        extras = [
+            name
+            for word in arguments
+            for found in re.findall(r"^tokentrail\[(.+)\]", word)
+            for name in found.split(",")
+        ]
+        return next((f"no extra {name}" for name in extras if name and name not in EXTRAS), None)
+    if program.rpartition("/")[2] != "tokentrail" or not arguments or {"…", "--install-completion"} & {*arguments}:
+        return None
+    group, context = get_command(app), None
+    try:
+        while hasattr(group, "resolve_command"):
+            context = group.make_context(group.name, [*arguments], parent=context)
+            rest = [*context._protected_args, *context.args]
+            if not rest:
+                return None
+            _, group, arguments = group.resolve_command(context, rest)
+        group.make_context(group.name, [*arguments], parent=context)
+    except typer.Exit:  # --help and --version
+        return None
+    except typer.exceptions.TyperException as error:
+        names_the_command = not arguments  # `tokentrail request`
+        return None if names_the_command or "does not exist" in error.message else f"{words}: {error.message}"
+    return None
+
+
+@pytest.mark.parametrize(
+    ("line", "taken"),
+    [
+        ("tokentrail requests --limit 5 --sort e2e", True),
+        ("tokentrail requests --limit five", False),
+        ("tokentrail requests --limits 5", False),
+        ("tokentrail nothing", False),
+        ("tokentrail up --port-api 99999999", False),
+        ("tokentrail request", True),
+        ("tokentrail dead-letters show", True),
+        ("tokentrail dead-letters shoe", False),
+        ("tokentrail --version", True),
+        ("pip install tokentrail[cli,collector]", True),
+        ("pip install tokentrail[clie]", False),
+    ],
+)
+def test_a_wrong_command_is_found(line, taken):
+    assert (refusal(line.split()) is None) is taken
