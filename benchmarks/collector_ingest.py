@@ -14,27 +14,30 @@ exporter without its indices.
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
 import httpx
-import psutil
-import rotel
 import typer
 
 from benchmarks import ingest_shapes
+from benchmarks.ingest_floor import drop_views, floors
+from benchmarks.ingest_processes import (
+    LONGEST_WAIT_S,
+    busy_cores,
+    collecting,
+    cpu_s,
+    peak_mb,
+    running_rotel,
+    wait_until_exported,
+    wait_until_stored,
+)
 from benchmarks.report import JsonPath, Quick, publish
 from collector.receive.tokens import token_columns
 from collector.signals import TRACES
@@ -48,19 +51,11 @@ CONNECTIONS: Final = 4
 MANY_CONNECTIONS: Final = 16
 HEADERS: Final = {"content-type": "application/x-protobuf"}
 WARM_UP_SPANS: Final = 5000
+LEAST_EXPORTED_BYTES: Final = 20
+"""Of a span, compressed."""
 SMALL_PER_S: Final = 5
-FLOOR_US: Final = {
-    # 0.15 to receive 150 bytes over loopback, 0.09 for their SHA-256, 0.05 to compare them with their run, 0.03 to copy
-    # them to the log, 0.13 for ClickHouse to sort and compress a row.
-    "floor_us_per_token_span": 0.45,
-    # 0.5 to receive 520 bytes and log them, 0.5 for their SHA-256, 1.4 for Protobuf to parse 12 attributes, 3.6 for
-    # ClickHouse to decode them, 2.5 to sort, compress and merge a row of 35 columns.
-    "floor_us_per_span_genai_client": 8.5,
-}
-"""Each step alone, on an idle machine."""
 OTEL_INSERT_BODIES: Final = 40
 OTEL: Final = [Path(__file__).with_name(name) for name in ("otel_traces.sql", "otel_fill.sql")]
-_BUSY: Final = [sys.executable, "-c", "while True: pass"]
 
 
 def main(quick: Quick = False, json: JsonPath = None) -> None:
@@ -70,23 +65,34 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
     some = 20_000 if quick else 60_000
     rounds = 1 if quick else 2
     numbers: dict[str, float] = {
-        **FLOOR_US,
         "spans": spans,
         "tokens": tokens,
         "bytes_per_span_on_the_wire": sum(map(len, bodies)) / spans,
     }
-    numbers |= _best(rounds, lambda: _round("", warm, bodies, spans, tokens + warm_tokens))
-    with _busy_cores():
-        numbers |= _best(rounds, lambda: _round("_under_load", warm, bodies, spans, connections=MANY_CONNECTIONS))
+    took: dict[str, float] = {}
+
+    def measure(part: str, take: Callable[[], dict[str, float]]) -> None:
+        """Add the numbers of one part, and print when it is done: the whole takes minutes."""
+        begun = time.perf_counter()
+        numbers.update(take())
+        took[part] = time.perf_counter() - begun
+        print(f"{part}: {took[part]:.0f} s", flush=True)
+
+    measure("own", lambda: _best(rounds, lambda: _round("", warm, bodies, spans, tokens + warm_tokens)))
+    with busy_cores():
+        under_load = partial(_round, "_under_load", warm, bodies, spans, connections=MANY_CONNECTIONS)
+        measure("under_load", lambda: _best(1, under_load))
     for name, shape in (
         ("_plain_tokens", ingest_shapes.plain_tokens),
         ("_genai_client", ingest_shapes.genai_clients),
         ("_vllm", ingest_shapes.vllm_requests),
     ):
         warm, shaped = shape(WARM_UP_SPANS), shape(some)
-        numbers |= _best(1, partial(_round, name, warm, shaped, some))
-    numbers |= _small(4 if quick else 20)
-    numbers["otel_schema_bytes_per_token_at_rest"] = _otel_bytes_per_token(bodies)
+        measure(name.strip("_"), partial(_best, 1, partial(_round, name, warm, shaped, some)))
+    measure("floors", lambda: floors(bodies, ingest_shapes.genai_clients(some), some))
+    measure("small_bodies", lambda: _small(4 if quick else 20))
+    measure("otel_schema", lambda: {"otel_schema_bytes_per_token_at_rest": _otel_bytes_per_token(bodies)})
+    numbers["seconds"] = sum(took.values())
     packages = ("tokentrail", "chdb", "chdb-core", "clickhouse-connect", "protobuf", "uvicorn", "rotel")
     publish("collector_ingest", numbers, packages=packages, quick=quick, path=json)
 
@@ -106,30 +112,29 @@ def _round(
     name: str, warm: list[bytes], bodies: list[bytes], spans: int, tokens: int = 0, connections: int = CONNECTIONS
 ) -> dict[str, float]:
     numbers = _collector(warm, bodies, spans, tokens, connections)
-    with _rotel() as (process, url):
+    with running_rotel() as (process, url):
         _send(url, warm, connections)
-        _drained()
-        before = _cpu_s(process.pid)
+        of_warm_up = wait_until_exported(1)
+        before = cpu_s(process.pid)
         _send(url, bodies, connections)
-        if _drained() < spans * 20:
-            raise RuntimeError(f"rotel exported only {_Forget.received} bytes of {spans} spans")
-        numbers["rotel_us_per_span"] = (_cpu_s(process.pid) - before) / spans * 1e6
+        wait_until_exported(of_warm_up + spans * LEAST_EXPORTED_BYTES)
+        numbers["rotel_us_per_span"] = (cpu_s(process.pid) - before) / spans * 1e6
     return {f"{key}{name}": value for key, value in numbers.items()}
 
 
 def _collector(warm: list[bytes], bodies: list[bytes], spans: int, tokens: int, connections: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data"
-        with _collecting(data) as (process, url):
+        with collecting(data) as (process, url):
             _send(url, warm, connections)
-            _wait_until_stored(data)
-            before, begun = _cpu_s(process.pid), time.perf_counter()
+            wait_until_stored(data)
+            before, begun = cpu_s(process.pid), time.perf_counter()
             _send(url, bodies, connections)
             acknowledged = time.perf_counter() - begun
-            _wait_until_stored(data)
+            wait_until_stored(data)
             waited = time.perf_counter() - begun - acknowledged
-            spent = _cpu_s(process.pid) - before
-            peak = _peak_mb(process.pid)
+            spent = cpu_s(process.pid) - before
+            peak = peak_mb(process.pid)
         numbers = {
             "collector_us_per_span": spent / spans * 1e6,
             "collector_spans_per_s_acknowledged": spans / acknowledged,
@@ -144,12 +149,12 @@ def _small(seconds: int) -> dict[str, float]:
     bodies = ingest_shapes.small_bodies(seconds * SMALL_PER_S)
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data"
-        with _collecting(data) as (process, url):
+        with collecting(data) as (process, url):
             _send(url, ingest_shapes.small_bodies(1), 1)
-            _wait_until_stored(data)
+            wait_until_stored(data)
             idle = _share(process.pid, lambda: time.sleep(seconds))
             busy = _share(process.pid, lambda: _send_slowly(url, bodies))
-    with _rotel() as (process, url):
+    with running_rotel() as (process, url):
         theirs = _share(process.pid, lambda: _send_slowly(url, bodies))
     return {
         "collector_share_of_a_core_idle_percent": idle,
@@ -159,36 +164,16 @@ def _small(seconds: int) -> dict[str, float]:
 
 
 def _share(pid: int, work: Callable[[], None]) -> float:
-    before, begun = _cpu_s(pid), time.perf_counter()
+    before, begun = cpu_s(pid), time.perf_counter()
     work()
-    return (_cpu_s(pid) - before) / (time.perf_counter() - begun) * 100
+    return (cpu_s(pid) - before) / (time.perf_counter() - begun) * 100
 
 
 def _send_slowly(url: str, bodies: Sequence[bytes]) -> None:
     with httpx.Client(timeout=60.0) as client:
         for body in bodies:
-            client.post(url, content=body, headers=HEADERS).raise_for_status()
+            _post(client, url, body)
             time.sleep(1 / SMALL_PER_S)
-
-
-@contextmanager
-def _collecting(data: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    address = "127.0.0.1:0"
-    command = [sys.executable, "-m", "collector", "--data-dir", str(data), "--otlp-http", address]
-    with _running([*command, "--otlp-grpc", address, "--api", address], subprocess.PIPE) as process:
-        assert process.stdout
-        lines = dict(process.stdout.readline().decode().split(" listening on ") for _ in range(3))
-        yield process, lines["otlp-http"].strip() + "/v1/traces"
-
-
-def _wait_until_stored(data: Path) -> None:
-    while list((data / "wal").glob("*.wal")):
-        time.sleep(0.05)
-
-
-def _peak_mb(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM:"))
 
 
 def _bytes_per_token(data: Path, tokens: int) -> float:
@@ -205,9 +190,7 @@ def _otel_bytes_per_token(bodies: list[bytes]) -> float:
         store = Store.open(f"chdb://{folder}/store")
         try:
             apply_schema(store)
-            views = store.query("SELECT name FROM system.tables WHERE engine = 'MaterializedView'").result_rows
-            for (view,) in views:
-                store.client().command(f"DROP VIEW {view} SYNC")
+            drop_views(store)
             for path in OTEL:
                 for statement in statements(without_comments(path.read_text())):
                     store.client().command(statement)
@@ -229,105 +212,26 @@ def _bytes_per_row(store: Store, table: str, expected: int) -> float:
     return float(size) / float(rows)
 
 
-class _Forget(BaseHTTPRequestHandler):
-    """Reads the inserts that a ClickHouse exporter posts, and answers as ClickHouse does."""
-
-    protocol_version = "HTTP/1.1"
-    received = 0
-
-    def do_POST(self) -> None:
-        if self.headers.get("Transfer-Encoding") == "chunked":
-            while size := int(self.rfile.readline(), 16):
-                _Forget.received += len(self.rfile.read(size))
-                self.rfile.readline()
-            self.rfile.readline()
-        else:
-            _Forget.received += len(self.rfile.read(int(self.headers.get("Content-Length", 0))))
-        self.send_response(200)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
-@contextmanager
-def _rotel() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    _Forget.received = 0
-    sink = ThreadingHTTPServer(("127.0.0.1", 0), _Forget)
-    threading.Thread(target=sink.serve_forever, daemon=True).start()
-    ports = [_free_port(), _free_port()]
-    command = [
-        str(Path(rotel.__file__).parent / "rotel-agent"), "start",
-        "--otlp-http-endpoint", f"127.0.0.1:{ports[0]}", "--otlp-grpc-endpoint", f"127.0.0.1:{ports[1]}",
-        "--exporter", "clickhouse", "--clickhouse-exporter-endpoint", f"http://127.0.0.1:{sink.server_port}",
-    ]  # fmt: skip
-    with _running(command, subprocess.DEVNULL) as process:
-        _wait_for(ports[0])
-        yield process, f"http://127.0.0.1:{ports[0]}/v1/traces"
-    sink.shutdown()
-
-
-def _drained() -> int:
-    seen = -1
-    while _Forget.received != seen:
-        seen = _Forget.received
-        time.sleep(1.0)
-    return seen
-
-
-@contextmanager
-def _busy_cores() -> Iterator[None]:
-    """Keep every core busy with another process."""
-    others = [subprocess.Popen(_BUSY) for _ in os.sched_getaffinity(0)]
-    try:
-        yield
-    finally:
-        for other in others:
-            other.kill()
-            other.wait()
-
-
-def _send(url: str, bodies: list[bytes], connections: int) -> None:
-    def post(body: bytes) -> None:
-        while (answer := client.post(url, content=body, headers=HEADERS)).status_code == 503:
-            time.sleep(0.05)
-        answer.raise_for_status()
-
-    # Under load, a connection that expires while it is idle may be closed under a thread that has just taken it.
-    limits = httpx.Limits(keepalive_expiry=None)
+def _send(url: str, bodies: Sequence[bytes], connections: int) -> None:
+    """Send bodies as an exporter does: again after a 503, and again when the server has closed an idle connection."""
+    limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
     with httpx.Client(timeout=60.0, limits=limits) as client, ThreadPoolExecutor(connections) as pool:
-        list(pool.map(post, bodies))
+        list(pool.map(partial(_post, client, url), bodies))
 
 
-@contextmanager
-def _running(command: list[str], stdout: int) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(command, stdout=stdout, stderr=subprocess.DEVNULL)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
-def _cpu_s(pid: int) -> float:
-    times = psutil.Process(pid).cpu_times()
-    return float(times.user + times.system + times.children_user + times.children_system)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
-def _wait_for(port: int) -> None:
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
+def _post(client: httpx.Client, url: str, body: bytes) -> None:
+    deadline = time.monotonic() + LONGEST_WAIT_S
+    while True:
+        try:
+            answer = client.post(url, content=body, headers=HEADERS)
+        except httpx.TransportError:
+            if time.monotonic() > deadline:
+                raise
+        else:
+            if answer.status_code != HTTPStatus.SERVICE_UNAVAILABLE or time.monotonic() > deadline:
+                answer.raise_for_status()
                 return
         time.sleep(0.05)
-    raise RuntimeError(f"nothing listens on port {port}")
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ def _overlap(step: Json, begin: float, end: float) -> float:
 def longest_waits(tokens: Sequence[Json], phases: Sequence[Json], steps: Sequence[Json], k: int = 5) -> list[Json]:
     """The k longest waits after the first token, each with the counts of the step that made the token."""
     waited_in = waiting_phases(tokens, phases)
-    by_number = {step["step"]: step for step in steps}
+    by_number = {step["step"]: step for step in steps if step["step"] is not None}
     after_first = sorted(range(1, len(tokens)), key=lambda i: -tokens[i]["duration_s"])[:k]
     rows: list[Json] = []
     for i in after_first:

@@ -37,7 +37,7 @@ class TokenOut(BaseModel):
     index: int
     offset_s: float
     duration_s: float
-    step: int
+    step: int | None
 
 
 class EventOut(BaseModel):

@@ -224,6 +224,10 @@ DATA_POINTS_DROPPED = Metric(
     "tokentrail_collector_data_points_dropped_total", "counter",
     "Data points of metrics left out of acknowledged payloads.", ("reason",),
 )  # fmt: skip
+LOG_RECORDS_DROPPED = Metric(
+    "tokentrail_collector_log_records_dropped_total", "counter",
+    "Log records left out of acknowledged payloads.", ("reason",),
+)  # fmt: skip
 SCRAPES = Metric(
     "tokentrail_collector_scrapes_total", "counter", "Scrapes by result: ok, or why it failed.", ("result",)
 )

@@ -67,6 +67,7 @@ class MetricsPage:
             (metrics.REJECTED, now.payloads_rejected),
             (metrics.SPANS_REJECTED, now.spans_rejected),
             (metrics.DATA_POINTS_DROPPED, now.items_rejected.get("data_points", {})),
+            (metrics.LOG_RECORDS_DROPPED, now.items_rejected.get("log_records", {})),
             (metrics.SCRAPES, now.scrapes),
         ):
             for reason, n in by_reason.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from enum import StrEnum
 from typing import Final
@@ -13,6 +14,14 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from collector.receive.checked import Checked, ItemLimits
 from collector.receive.errors import MalformedError
 from collector.receive.validate import DAY_NS, EARLIEST_NS, LATEST_NS
+
+CLAIMED_SCOPES: Final = frozenset({"dynamo.request_trace"})
+"""The scopes whose records an engine's views read. A test compares them with the SQL."""
+UNCLAIMED: Final = "unclaimed"
+_MOST_NAMED_SCOPES: Final = 50
+_named_scopes: set[str] = set()
+
+logger = logging.getLogger(__name__)
 
 
 class Reason(StrEnum):
@@ -33,7 +42,7 @@ EXPLANATION: Final = {
 
 
 def check(body: bytes, limits: ItemLimits) -> Checked:
-    """Take out the records of a request that cannot be stored; raises `MalformedError`."""
+    """Take out the records of a request that cannot be stored, or that nothing reads; raises `MalformedError`."""
     try:
         request = ExportLogsServiceRequest.FromString(body)
     except DecodeError as error:
@@ -42,23 +51,37 @@ def check(body: bytes, limits: ItemLimits) -> Checked:
     latest_ns = limits.latest_ns()
     total = 0
     rejected: Counter[str] = Counter()
+    unwanted: Counter[str] = Counter()
     days: set[int] = set()
     for resource_logs in request.resource_logs:
         for scope_logs in resource_logs.scope_logs:
             records = scope_logs.log_records
             total += len(records)
+            if records and scope_logs.scope.name not in CLAIMED_SCOPES:
+                unwanted[UNCLAIMED] += len(records)
+                _name_once(scope_logs.scope.name)
+                del records[:]
             for index in range(len(records) - 1, -1, -1):
                 if reason := _reason(records[index], limits, latest_ns):
                     rejected[reason] += 1
                     del records[index]
                 else:
                     days.add(time_of(records[index]) // DAY_NS)
-    if rejected:
-        body = request.SerializeToString() if rejected.total() < total else b""
+    left_out = rejected.total() + unwanted.total()
+    if left_out:
+        body = request.SerializeToString() if left_out < total else b""
     message = "; ".join(
         f"{count} log records: {EXPLANATION[Reason(reason)]}" for reason, count in sorted(rejected.items())
     )
-    return Checked(body if total else b"", total, rejected, message, (min(days), max(days)) if days else (0, 0))
+    of_days = (min(days), max(days)) if days else (0, 0)
+    return Checked(body if total else b"", total, rejected, message, of_days, unwanted)
+
+
+def _name_once(scope: str) -> None:
+    """Log a scope without a mapping, the first 50 of them, so that an operator can see which records are left out."""
+    if scope not in _named_scopes and len(_named_scopes) < _MOST_NAMED_SCOPES:
+        _named_scopes.add(scope)
+        logger.info("log records of the scope %.200r are counted and not stored: no engine's mapping reads them", scope)
 
 
 def time_of(record: LogRecord) -> int:

@@ -38,9 +38,11 @@ TYPES: Final = {
     "choice": "UInt16",
     "token_index": "UInt32",
     "duration_us": "UInt64",
-    "step": "UInt64",
+    "step": "Nullable(UInt64)",
 }
-"""ClickHouse's types of the columns."""
+"""ClickHouse's types of the columns. A `Nullable` column has another beside it: `step` has `NULLS["step"]`."""
+NULLS: Final = {"step": "step is null"}
+"""Columns of bytes by the name of their column: 1 where its value is not known."""
 
 _NAME, _INDEX, _OLD_INDEX, _STEP, _CHOICE = (
     name.encode()
@@ -85,15 +87,18 @@ def tokens_apart(payload: Body) -> tuple[Columns | None, bytes]:
     tokens, and the rest is empty when all have.
     """
     columns, rest = [], []
+    body = bytes(payload)
+    if _NAME not in body:  # this costs a twentieth of looking for runs
+        return None, body
     try:
-        for _, _, begin, _, end in fields(payload, 0, len(payload)):
-            found = token_columns(payload[begin:end])
+        for _, _, begin, _, end in fields(body, 0, len(body)):
+            found = token_columns(body[begin:end])
             if found:
                 columns.append(found)
             else:
-                rest.append(payload[begin:end])
+                rest.append(body[begin:end])
     except NotUniformError:
-        return None, bytes(payload)
+        return None, body
     return joined(columns) if columns else None, b"".join(rest)
 
 
@@ -114,6 +119,7 @@ def _columns(run: Run) -> Columns:
         "token_index": _indices(run, attributes, choice).astype("<u4"),
         "duration_us": (end - start) // 1000,
         "step": _numbers(run, attributes.get(_STEP)),
+        NULLS["step"]: np.full(len(run.rows), _STEP not in attributes, np.uint8),
     }
 
 

@@ -15,7 +15,7 @@ from collector.sql.queries import Queries
 from collector.stage import ThreadStage
 from collector.status import IngestStatus
 from collector.store.retention import Retention
-from collector.store.schema import TIME_COLUMNS
+from collector.store.schema import HELD_TABLES, TIME_COLUMNS
 from collector.store.store import Store, StoreError
 
 logger = logging.getLogger(__name__)
@@ -109,11 +109,11 @@ class _Round:
         rows = self._queries.rows(
             "partitions",
             {"stored_parts": Fragment(f"SELECT * FROM {self._layout.system('parts')}")},
-            tables=[self._layout.stored(table) for table in TIME_COLUMNS],
+            tables=[self._layout.stored(table) for table in (*TIME_COLUMNS, *HELD_TABLES)],
         )
         self._partitions = {
             table: {row["partition"]: row["total_rows"] for row in rows if row["name"] == self._layout.stored(table)}
-            for table in TIME_COLUMNS
+            for table in (*TIME_COLUMNS, *HELD_TABLES)
         }
 
     def drop_partitions(self, table: str, before_s: int) -> None:
@@ -130,14 +130,15 @@ class _Round:
             logger.info("retention: %d rows of %s of %s are gone", rows, table, partition)
 
     def delete_requests(self, tenant: str, before_s: int) -> None:
-        """Delete a tenant's requests that ended on earlier days, each after its tokens and phases."""
+        """Delete a tenant's requests that ended on earlier days, each after its tokens and phases, and what waits."""
         for day in self._days(tenant, before_s)[:MOST_DAYS]:
             for table in ("tokens", "phases"):
                 self._delete_children(table, tenant, day)
             self._delete("requests", str(day["day"]), _OF_TENANT, tenant=tenant)
-        for partition in self._partitions["open_requests"]:
-            if partition_end_s(partition) <= before_s:
-                self._delete("open_requests", partition, _OF_TENANT, tenant=tenant)
+        for table in ("open_requests", *HELD_TABLES):
+            for partition in self._partitions[table]:
+                if partition_end_s(partition) <= before_s:
+                    self._delete(table, partition, _OF_TENANT, tenant=tenant)
 
     def delete_tokens(self, tenant: str, before_s: int, done: dict[tuple[str, int], int]) -> None:
         """Delete the tokens of such requests. `done` remembers the days without any, and their count of requests."""

@@ -11,7 +11,7 @@ from typing import Final
 from clickhouse_connect.driver.common import write_leb128
 from clickhouse_connect.driver.exceptions import DatabaseError
 
-from collector.receive.tokens import Columns
+from collector.receive.tokens import NULLS, Columns
 from collector.signals import Signal
 from collector.store.store import Store
 
@@ -94,10 +94,16 @@ def insert_block(store: Store, signal: Signal, block: bytes, token: str) -> None
 
 
 def native_block(columns: Columns, types: Mapping[str, str]) -> bytes:
-    """Write columns in ClickHouse's Native format: their number, the rows' number, and name, type and bytes of each."""
+    """Write columns in ClickHouse's Native format: their number, the rows' number, and name, type and bytes of each.
+
+    The bytes of a `Nullable` column begin with its nulls.
+    """
     parts = [_leb128(len(types)), _leb128(len(next(iter(columns.values()))))]
     for name, kind in types.items():
-        parts += [_leb128(len(name)), name.encode(), _leb128(len(kind)), kind.encode(), columns[name].data]
+        parts += [_leb128(len(name)), name.encode(), _leb128(len(kind)), kind.encode()]
+        if name in NULLS:
+            parts.append(columns[NULLS[name]].data)
+        parts.append(columns[name].data)
     return b"".join(parts)
 
 

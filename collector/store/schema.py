@@ -28,6 +28,8 @@ TIME_COLUMNS: Final = {
     "samples": "time",
 }
 """The time by which each table's rows age."""
+HELD_TABLES: Final = ("held_requests", "held_spans")
+"""Spans that wait for the rest of their request, a day at most."""
 LANDING_TABLES: Final = (*(signal.landing_table for signal in SIGNALS), "joins")
 """The tables that OTLP, and joined requests, are inserted into."""
 

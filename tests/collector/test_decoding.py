@@ -63,6 +63,15 @@ def test_tokens_of_an_older_sdk(store):
     assert rows(store, "tokens", "token_index, step") == [(0, 5), (1, 5), (2, 5)]
 
 
+def test_a_token_without_a_sensible_step_has_none(store):
+    request = Request()
+    for index, step in enumerate([{semconv.STEP: 0}, {}, {semconv.STEP: -1}, {semconv.STEP: 7.0}]):
+        attributes = {semconv.TOKEN_INDEX: index, **step}
+        request.span(semconv.TOKEN_SPAN, span=9 + index, parent=9, ns=MS, attributes=attributes)
+    insert(store, request)
+    assert rows(store, "tokens", "token_index, step") == [(0, 0), (1, None), (2, None), (3, None)]
+
+
 @pytest.mark.parametrize(
     ("attributes", "ttft"),
     [

@@ -182,3 +182,13 @@ def test_comments_and_white_space_are_not_in_a_migrations_digest(sql_dir):
 
     assert digest("SELECT 1;\nSELECT 2;\n") == digest("-- why\nSELECT\n    1;  -- one\n\nSELECT 2;")
     assert digest("SELECT 1;\n") != digest("SELECT 2;\n")
+
+
+def test_a_route_reads_a_table_that_gets_its_spans():
+    """An engine behind `rare_spans` whose claims do not get there would lose all of its spans."""
+    views = read_schema().views
+    frequent = set(re.findall(r"'(\w*)'", views["route_rare"].split("NOT IN")[1]))
+    assert frequent == {"", "tokentrail", "vllm", "genai"}
+    behind = {name.split("_")[0] for name, sql in views.items() if "FROM rare_spans" in sql}
+    assert behind == {"route", "tgi", "litellm", "openinference", "langfuse", "traceloop"}
+    assert not behind & frequent

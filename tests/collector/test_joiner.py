@@ -1,6 +1,7 @@
 """Requests of several processes wait for their parts and are joined once."""
 
 import threading
+from queue import SimpleQueue
 
 import pytest
 
@@ -158,3 +159,23 @@ def test_the_running_joiner_joins_by_itself(store, joiner):
     finally:
         assert joiner.stop(10)
     assert len(found(store)[0]) == 1
+
+
+def test_a_segment_plans_a_look_and_a_look_that_found_something_another(store, joiner, monkeypatch):
+    """One answer names 100 segments at most, and without a plan the store is not asked at all."""
+    insert(store, parts(root()), "due")
+    joiner._looks_s.clear()
+    assert joiner.run_once()
+    assert len(joiner._looks_s) == 1
+    assert joiner.run_once()
+    assert len(joiner._looks_s) == 1, "nothing was due"
+    joiner._looks_s.clear()
+    looks = SimpleQueue()
+    monkeypatch.setattr(joiner, "run_once", lambda: looks.put("look") or True)
+    joiner.on_segment("later")
+    joiner.start()
+    try:
+        assert looks.get(timeout=60) == "look"
+    finally:
+        assert joiner.stop(10)
+    assert not joiner._looks_s

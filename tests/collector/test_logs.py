@@ -1,6 +1,7 @@
 """OTLP logs: what is taken, in which encodings, and that a record becomes a row through the real service."""
 
 import json
+import re
 import time
 
 import grpc
@@ -10,10 +11,11 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 
 from collector.receive.checked import ItemLimits
 from collector.receive.errors import MalformedError
-from collector.receive.logs import check
+from collector.receive.logs import CLAIMED_SCOPES, check
 from collector.service import Service
 from collector.settings import Settings
 from collector.signals import LOGS
+from collector.store.definitions import read_schema
 from tests.support.otlp import T0, set_attributes
 
 LIMITS = ItemLimits(max_bytes=2000, max_attributes=4)
@@ -61,6 +63,28 @@ def test_a_record_that_cannot_be_stored_is_left_out_alone(bad, reason):
     assert checked.payload == request(T0).SerializeToString()
     del bad.resource_logs[0].scope_logs[0].log_records[1]
     assert check(bad.SerializeToString(), LIMITS).payload == b""
+
+
+def test_records_that_no_mapping_reads_are_counted_named_and_left_out(caplog):
+    caplog.set_level("INFO")
+    read, unread = request(T0), request(T0, T0 + 1)
+    unread.resource_logs[0].scope_logs[0].scope.name = "an app"
+    both = ExportLogsServiceRequest(resource_logs=[*read.resource_logs, *unread.resource_logs])
+    for _ in range(2):
+        checked = check(both.SerializeToString(), LIMITS)
+        assert (checked.items, checked.rejected, checked.unwanted) == (3, {}, {"unclaimed": 2})
+        assert checked.days == (DAY, DAY)
+        left = ExportLogsServiceRequest.FromString(checked.payload)
+        assert [len(s.log_records) for r in left.resource_logs for s in r.scope_logs] == [1, 0]
+    assert caplog.text.count("'an app'") == 1
+    nothing = check(unread.SerializeToString(), LIMITS)
+    assert (nothing.payload, nothing.items, nothing.message) == (b"", 2, "")
+
+
+def test_the_scopes_that_mappings_read_are_those_of_the_sql():
+    reads = [sql for sql in read_schema().views.values() if "FROM otlp_logs" in sql]
+    assert set(re.findall(r"scope\.name = '([^']*)'", " ".join(reads))) == CLAIMED_SCOPES
+    assert all("scope.name = " in sql for sql in reads)
 
 
 def test_other_bytes_are_refused():

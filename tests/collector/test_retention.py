@@ -178,6 +178,18 @@ def test_a_tenants_requests_go_with_their_tokens_and_phases_and_only_they(rows, 
     assert count("tokens", f"trace_id NOT IN ({kept})") == count("phases", f"trace_id NOT IN ({kept})") == 0
 
 
+def test_what_waits_for_the_rest_of_a_tenants_request_goes_with_its_requests(rows, expire, count):
+    client = rows.store.client()
+    for table in ("held_requests", "held_spans"):
+        client.command(f"ALTER TABLE {table} REMOVE TTL")  # real time is past these days
+        for tenant, ago in (("acme", 9), ("acme", 7), ("other", 9)):
+            arrived = (NOW - ago * DAY) // SECOND
+            client.command(f"INSERT INTO {table} (tenant, arrived) VALUES ('{tenant}', {arrived})")
+    assert expire("acme/requests=7d") == {"held_requests": 1, "held_spans": 1}
+    for table in ("held_requests", "held_spans"):
+        assert count(table, "tenant = 'acme'") == count(table, "tenant = 'other'") == 1
+
+
 def test_a_tenants_day_goes_when_all_of_it_is_too_old(rows, expire, count):
     """NOW is 10:00 on the 21st. Seven days back is 10:00 on the 14th, so the 13th is the last day that goes."""
     for ended in (MIDNIGHT - 7 * DAY - SECOND, MIDNIGHT - 7 * DAY + 2 * SECOND):

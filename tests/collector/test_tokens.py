@@ -6,7 +6,7 @@ from unittest.mock import ANY
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
-from collector.receive.tokens import TYPES, joined, token_columns, tokens_apart
+from collector.receive.tokens import NULLS, TYPES, joined, token_columns, tokens_apart
 from collector.signals import TRACES
 from collector.sql.queries import Queries
 from collector.store.insert import insert_block, insert_otlp, native_block
@@ -218,7 +218,7 @@ def test_resources_of_tokens_are_taken_out_of_a_joined_request():
     first, second = many(lambda n: PLAIN, count=7).body(), many(lambda n: PLAIN, count=9).body()
     columns, rest = tokens_apart(first + chat.body() + second + chat.body())
     assert rest == chat.body() * 2
-    assert [len(column) for column in columns.values()] == [16] * len(TYPES)
+    assert {name: len(column) for name, column in columns.items()} == dict.fromkeys([*TYPES, *NULLS.values()], 16)
     assert tokens_apart(first) == (ANY, b"")
     assert tokens_apart(chat.body()) == (None, chat.body())
     assert tokens_apart(b"") == (None, b"")

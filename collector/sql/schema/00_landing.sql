@@ -24,7 +24,7 @@ CREATE TABLE IF NOT EXISTS joins
 )
 ENGINE = Null;
 
--- Log records, decoded by otlp_logs.proto. Engines' views read the records that they know; the others are not kept.
+-- Log records, decoded by otlp_logs.proto. Engines' views read the records that they know. The check leaves out scopes that none reads.
 CREATE TABLE IF NOT EXISTS otlp_logs
 (
     resource_logs Array(Tuple(

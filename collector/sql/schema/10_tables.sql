@@ -82,7 +82,7 @@ CREATE TABLE IF NOT EXISTS tokens
     choice            UInt16                  CODEC(T64, ZSTD),     -- of a request with several answers (n > 1); 0 costs no bytes
     token_index       UInt32                  CODEC(Delta, ZSTD),   -- within its choice
     duration_us       UInt64                  CODEC(T64, ZSTD),     -- index 0: TTFT, others: ITL
-    step              UInt64                  CODEC(Delta, ZSTD)
+    step              Nullable(UInt64)        CODEC(Delta, ZSTD)    -- NULL: the sender named none
 )
 ENGINE = MergeTree
 PARTITION BY toDate(minute)

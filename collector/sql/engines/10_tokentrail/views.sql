@@ -7,7 +7,8 @@ WITH
     -- tokentrail/semconv.py: a token's span id is so many strides from its request's; the number is the inverse of the stride.
     reinterpretAsUInt64((reinterpretAsUInt64(reverse(span.span_id)) - reinterpretAsUInt64(reverse(span.parent_span_id)))
         * toUInt64(17428512612931826493)) AS strides,
-    if(has(span.attributes.key, 'tokentrail.choice.index'), choice + 1, 0) AS answer
+    if(has(span.attributes.key, 'tokentrail.choice.index'), choice + 1, 0) AS answer,
+    span.attributes.value[indexOf(span.attributes.key, 'tokentrail.step')] AS sent_step
 SELECT
     toStartOfMinute(fromUnixTimestamp64Nano(span.end_time_unix_nano, 'UTC')) AS minute,
     span.trace_id AS trace_id,
@@ -22,7 +23,7 @@ SELECT
         bitAnd(strides, 0xFFFFFFFF) - 1,
         0) AS token_index,
     intDiv(span.end_time_unix_nano - span.start_time_unix_nano, 1000) AS duration_us,
-    span.attributes.value.int_value[indexOf(span.attributes.key, 'tokentrail.step')] AS step
+    if(sent_step.value = 'int_value' AND sent_step.int_value >= 0, toUInt64(sent_step.int_value), NULL) AS step
 FROM (SELECT arrayJoin(arrayJoin(arrayJoin(resource_spans).scope_spans).spans) AS span FROM otlp_traces)
 WHERE span.name = 'tokentrail.token';
 

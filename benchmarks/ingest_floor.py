@@ -1,0 +1,81 @@
+"""The least that ingest can cost: the steps that nothing can leave out, each alone, in CPU of this process.
+
+    token span     hash, copy, insert of the same columns in Native format into `tokens`
+    other span     hash, copy, parse by Protobuf, decode by ClickHouse (its views are dropped), insert of a row of
+                   `requests` that is made of constants
+
+To receive the bytes, fsync them and merge the parts later comes on top.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from collector.receive.tokens import Columns, joined, token_columns
+from collector.signals import TRACES
+from collector.store import Store
+from collector.store.insert import insert_block, insert_otlp, native_block
+from collector.store.parts import row_count
+from collector.store.schema import apply_schema
+from collector.wal.frame import digest_of
+
+_ROUNDS: Final = 3
+_REQUESTS: Final = """
+    INSERT INTO requests
+        (end, start, trace_id, span_id, request_id, engine, model, status, e2e_ns, output_tokens, ttft_ns)
+    SELECT now64(9), now64(9), toFixedString(toString(number), 16), 'a', 'chatcmpl', 'genai', 'm', 'ok', number, 9, 9
+    FROM numbers({n:UInt32})
+"""
+
+
+def floors(sdk_bodies: Sequence[bytes], other_bodies: Sequence[bytes], spans: int) -> dict[str, float]:
+    """Return the floors in µs per span, and their parts. `spans` is the number of spans in `other_bodies`."""
+    parts: list[tuple[bytes, Columns]] = [(body, found) for body in sdk_bodies if (found := token_columns(body))]
+    bodies, columns = [body for body, _ in parts], joined([found for _, found in parts])
+    tokens = row_count(columns)
+    assert TRACES.plain
+    block = native_block(columns, TRACES.plain.types)
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store.open(f"chdb://{folder}/store")
+        try:
+            apply_schema(store)
+            drop_views(store)
+            other = b"".join(other_bodies)
+            numbers = {
+                "floor_token_hash_us": _least(lambda _: [digest_of(body) for body in bodies]) / tokens,
+                "floor_token_copy_us": _least(lambda _: b"".join(bodies)) / tokens,
+                "floor_token_insert_us": _least(lambda n: insert_block(store, TRACES, block, f"b{n}")) / tokens,
+                "floor_span_hash_us": _least(lambda _: [digest_of(body) for body in other_bodies]) / spans,
+                "floor_span_copy_us": _least(lambda _: b"".join(other_bodies)) / spans,
+                "floor_span_parse_us": _least(lambda _: list(map(ExportTraceServiceRequest.FromString, other_bodies)))
+                / spans,
+                "floor_span_decode_us": _least(lambda n: insert_otlp(store, TRACES, other, f"o{n}")) / spans,
+                "floor_span_insert_us": _least(lambda _: store.client().command(_REQUESTS, {"n": spans})) / spans,
+            }
+        finally:
+            store.close()
+    for kind in ("token", "span"):
+        of_kind = [us for name, us in numbers.items() if name.startswith(f"floor_{kind}_")]
+        numbers[f"floor_us_per_{kind}"] = sum(of_kind)
+    return numbers
+
+
+def drop_views(store: Store) -> None:
+    """Drop all views, so that the landing tables decode and keep nothing."""
+    for (view,) in store.query("SELECT name FROM system.tables WHERE engine = 'MaterializedView'").result_rows:
+        store.client().command(f"DROP VIEW {view} SYNC")
+
+
+def _least(work: Callable[[int], object]) -> float:
+    """µs of CPU of the cheapest of some rounds; the first warms up."""
+    taken = []
+    for n in range(_ROUNDS):
+        before = time.process_time()
+        work(n)
+        taken.append(time.process_time() - before)
+    return min(taken) * 1e6
