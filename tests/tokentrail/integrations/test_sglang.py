@@ -230,7 +230,7 @@ def test_a_scheduler_that_is_not_the_known_one_harms_no_answer(sglang, caplog):
 
 def test_another_signature_is_one_warning_and_nothing_is_hooked(installed, caplog):
     class Changed(fake_sglang.Scheduler):
-        def process_batch_result(self, work):
+        def process_batch_result(self, work):  # type: ignore[override]
             """Another signature."""
 
     fake = installed(scheduler=Changed)
