@@ -2,8 +2,8 @@
 
 import copy
 import pickle
-from types import SimpleNamespace
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
