@@ -3,6 +3,7 @@
 import copy
 import pickle
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -102,9 +103,10 @@ def test_a_malformed_step_is_dropped_alone(tolerant, step, lost):
     assert stats.accepted == stats.exported + stats.dropped == 8 + lost
 
 
-def test_a_request_that_is_none_is_dropped_with_its_step(tolerant):
+@pytest.mark.parametrize("stranger", [None, SimpleNamespace(slot="x")], ids=["none", "with a slot"])
+def test_a_request_that_is_none_is_dropped_with_its_step(tolerant, stranger):
     request = start(tolerant)
-    tolerant.step(0, T0, T0 + MS, [request, None])
+    tolerant.step(0, T0, T0 + MS, [request, stranger])
     tolerant.step(1, T0, T0 + 2 * MS, [request])
     tolerant.flush()
     assert tolerant.stats.drops == {"malformed": 2}
