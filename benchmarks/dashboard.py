@@ -80,7 +80,7 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
 def _refresh_s() -> float:
     from dashboard.filters import refresh_s
 
-    return refresh_s(900)
+    return refresh_s("15m")
 
 
 def _feed(collector: Collector) -> None:

@@ -51,7 +51,8 @@ def test_it_asks_the_store_each_question_once(api, busy, monkeypatch):
     result = Queries._result
 
     def counted(self, query, fragments, parameters):
-        asked.append((query, repr(fragments), repr(parameters)))
+        if query != "day_versions":  # read before and after an answer about whole days
+            asked.append((query, repr(fragments), repr(parameters)))
         return result(self, query, fragments, parameters)
 
     monkeypatch.setattr(Queries, "_result", counted)
