@@ -79,8 +79,7 @@ class Observer:
 
     def decode_started(self, sequence: Sequence, at_ns: int) -> None:
         """A sequence got its first token, or its first one after a preemption."""
-        if not any(other.decoding for other in sequence.request.sequences if other is not sequence):
-            sequence.request.trail.phase(Phase.DECODE, at_ns)
+        sequence.request.trail.phase(Phase.DECODE, at_ns)
 
     def stepped(
         self, plan: Plan, outputs: Seq[Output], scheduler: Scheduler, *, step: int, start_ns: int, end_ns: int

@@ -66,6 +66,17 @@ def test_answers_that_were_preempted_are_the_same(trail):
     assert list(answers.values()) == [alone(trail, range(1, 7), max_tokens=12)] * 4
 
 
+def test_followers_queue_once_though_their_leader_comes_back(trail):
+    old = make_sequence(trail, range(1, 7), max_tokens=14, name="old")
+    request = make_request(trail, range(2, 8), n=2, max_tokens=8, name="new")
+    engine = make_engine(trail, blocks=7, block_size=3)
+    answers = run_all(engine, [old, *request.sequences])
+    assert "tokentrail.preemptions" in request_span(trail, "new").attributes
+    for sequence in request.sequences:
+        assert answers[sequence] == alone(MemoryTrail(), range(2, 8))
+    assert engine.scheduler.block_manager.num_used_blocks == 0
+
+
 def test_a_seeded_request_has_other_random_numbers_for_each_answer(trail):
     first, second = make_request(trail, [1], n=2, seed=7).sequences
     again = make_request(trail, [1], n=1, seed=7).sequences[0]

@@ -227,6 +227,14 @@ def test_equal_beginnings_are_computed_once():
     assert counts(scheduler.schedule()) == [(10, 2)], "the blocks of ended sequences are found too"
 
 
+def test_only_full_blocks_have_hashes():
+    grown = make_sequence(TRAIL, range(10))
+    assert len(grown.block_hashes(4)) == 2
+    grown.token_ids += [10, 11, 12]
+    assert grown.block_hashes(4) == make_sequence(TRAIL, range(13)).block_hashes(4)
+    assert len(grown.block_hashes(4)) == 3
+
+
 def test_only_computed_tokens_are_found():
     scheduler = scheduler_of(16, 4, budget=8, prefix_caching=True)
     sequences = [make_sequence(TRAIL, range(12)) for _ in range(2)]
