@@ -65,7 +65,8 @@ def test_tokens_of_an_older_sdk(store):
 
 def test_a_token_without_a_sensible_step_has_none(store):
     request = Request()
-    for index, step in enumerate([{semconv.STEP: 0}, {}, {semconv.STEP: -1}, {semconv.STEP: 7.0}]):
+    steps: list[dict[str, float]] = [{semconv.STEP: 0}, {}, {semconv.STEP: -1}, {semconv.STEP: 7.0}]
+    for index, step in enumerate(steps):
         attributes = {semconv.TOKEN_INDEX: index, **step}
         request.span(semconv.TOKEN_SPAN, span=9 + index, parent=9, ns=MS, attributes=attributes)
     insert(store, request)

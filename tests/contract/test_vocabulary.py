@@ -8,7 +8,8 @@ from rich.console import Console
 
 from collector.api.engines import ColdStartOut
 from collector.api.parameters import WindowQuery
-from collector.api.requests import RequestRow, RequestsQuery
+from collector.api.request_rows import RequestRow
+from collector.api.requests import RequestsQuery
 from collector.exposition import metrics
 from collector.slo.conditions import CAUSES
 from collector.slo.counts import Counts
