@@ -111,7 +111,7 @@ REQUEST = {"trace_id": "t", "span_id": "s", "request_id": "r", "status": "ok", "
 REQUEST |= {"ttft_s": 0.1, "tpot_s": 0.1, "e2e_s": 0.2}
 LATENCY = dict.fromkeys(("p50", "p90", "p95", "p99", "max"), 0.1) | {"count": 1}
 ANSWERS = {
-    "kv": {"engines": [{"evicted_blocks": 3}]},
+    "kv": {"engines": [{"preemptions": 3}]},
     "summary": {"requests": {"ok": 1, "failed": 0, "cancelled": 0, "good": 1}}
     | dict.fromkeys(("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s"), LATENCY),
     "slos": {"slos": []},
@@ -152,7 +152,7 @@ def test_a_demo_whose_numbers_agree_has_no_problems():
     problems, text = printed(FakeApi(), [observed()])
     assert problems == []
     assert "cold start: 3.00 s (load_weights 2.00 s)" in text
-    assert "KV pressure: 3 blocks evicted" in text
+    assert "KV pressure: 3 preemptions took blocks" in text
     assert "everything adds up" in text
     assert "TTFT p99 100 ms · TPOT p99 100 ms · 1 good requests" in text
     assert "The slowest request took 200 ms: queue 110 ms, decode 90.0 ms." in text
@@ -172,7 +172,7 @@ def test_a_load_that_the_user_ended_had_no_time_for_every_cause():
         ({}, [observed(output_tokens=3)], "output_tokens is 2"),
         ({}, [observed(), observed(status="error", error="APITimeoutError")], "a request failed: APITimeoutError"),
         ({}, [], "no request was answered"),
-        ({"kv": {"engines": []}}, [observed()], "evicted no KV blocks"),
+        ({"kv": {"engines": []}}, [observed()], "preempted no request"),
         ({"cold_starts": {"cold_starts": []}}, [observed()], "cold start is not in"),
         (
             {"requests/t": ANSWERS["requests/t"] | {"phases": [{"name": "decode", "duration_s": 0.199999999}]}},

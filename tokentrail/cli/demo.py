@@ -28,8 +28,13 @@ from tokentrail.load import CHAT, COMPLETION, LONG_GENERATION, Observation, Plan
 from tokentrail.load import run as run_load
 
 MODEL = "smollm2-135m-instruct"
-ENGINE_FLAGS = ("--kv-blocks", "80", "--block-size", "16", "--max-seqs", "16", "--variant", "demo")
-"""The KV cache holds 1,280 tokens: enough for the steady traffic, too few for a burst of long generations."""
+ENGINE_FLAGS = (
+    "--kv-blocks", "80", "--block-size", "16", "--watermark-blocks", "0", "--max-seqs", "16", "--variant", "demo",
+)  # fmt: skip
+"""The KV cache holds 1,280 tokens: enough for the steady traffic, too few for a burst of long generations.
+
+Without a watermark the engine admits the whole burst, and then takes blocks from running requests.
+"""
 ENGINE_THREADS = max(1, (os.cpu_count() or 2) - 1)
 """One core is left to the other processes: the engine's threads wait for each other at every matrix product."""
 RATES = {CHAT: 0.25, COMPLETION: 0.2}

@@ -42,7 +42,7 @@ class DemoResult:
     comparison: Comparison
     alerts_seen: set[str]
     cold_starts: list[dict[str, Any]]
-    evicted_blocks: int
+    preemptions: int
     slowest: Slowest | None
     problems: list[str] = field(default_factory=list)
 
@@ -64,7 +64,7 @@ def verify(
         comparison=comparison,
         alerts_seen=_alerts_that_fired(prometheus, since) if prometheus else set(),
         cold_starts=api.get("cold_starts", start=since - 300)["cold_starts"],
-        evicted_blocks=sum(e["evicted_blocks"] or 0 for e in kv),
+        preemptions=sum(e["preemptions"] or 0 for e in kv),
         slowest=_slowest(api, rows),
         problems=comparison.problems(median_s=longest_hop_s(seen, HOP_MEDIAN_S)),
     )
@@ -76,8 +76,8 @@ def verify(
         result.problems.append("no request was answered")
     if not result.cold_starts:
         result.problems.append("the engine's cold start is not in /api/v1/cold_starts")
-    if result.evicted_blocks == 0:
-        result.problems.append("the burst evicted no KV blocks: the cache was never under pressure")
+    if result.preemptions == 0:
+        result.problems.append("the burst preempted no request: the cache was never under pressure")
     if prometheus:
         result.problems += [
             f"the {cause} alert ({name}) never fired in Prometheus"
@@ -163,7 +163,7 @@ def report(console: Console, result: DemoResult, *, dashboard: str, problems: Se
     for cold in result.cold_starts[:1]:
         parts = ", ".join(f"{p['name']} {duration(p['duration_s'])}" for p in cold["phases"])
         console.print(f"cold start: {duration(cold['duration_s'])} ({parts})")
-    console.print(f"KV pressure: {result.evicted_blocks} blocks evicted")
+    console.print(f"KV pressure: {result.preemptions} preemptions took blocks from running requests")
     if result.alerts_seen:
         console.print(f"alerts that fired: {', '.join(sorted(result.alerts_seen))}")
     if wrong := [*problems, *result.problems]:

@@ -63,7 +63,7 @@ def test_eight_heavy_queries_at_once_are_bounded_and_data_goes_on_arriving(tmp_p
     store = open_new_store(data / "store")
     fill(store, 1_000_000)
     store.close()
-    limits = ["--query-concurrency", "1", "--query-waiting", "3", "--query-memory-bytes", str(8 * 2**20)]
+    limits = ["--query-concurrency", "1", "--query-waiting", "3", "--query-memory-bytes", str(2**20)]
     with Collector(data, *limits) as collector:
         answers = Counter()
         together = threading.Barrier(CLIENTS)
