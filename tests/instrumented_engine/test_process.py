@@ -76,7 +76,7 @@ def test_a_life(process, collector):
         next(iter(endless))
         endless.close()
         deadline = time.monotonic() + 120
-        while "kv_cache_usage_ratio 0.0\n" not in httpx.get(f"{url}/metrics").text:
+        while not re.search(r"^vllm:kv_cache_usage_perc\S* 0.0$", httpx.get(f"{url}/metrics").text, re.MULTILINE):
             assert time.monotonic() < deadline, "the blocks of a client that left stay used"
     process.send_signal(signal.SIGTERM)
     assert process.wait(120) == 0

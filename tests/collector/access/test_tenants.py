@@ -33,11 +33,22 @@ METRICS = (
 PROCESS_METRICS = ("kv_evictions", "preemptions", "kv_usage", "running", "waiting")
 
 ANSWERED = {
+    "/api/v1/overview": [*ASKED, "slo=all"],
     "/api/v1/summary": ASKED,
     "/api/v1/goodput": [f"ttft=1s&surface=1&{asked}" for asked in ASKED],
     "/api/v1/slos": ASKED,
     "/api/v1/slos/all": ASKED[:2],
-    "/api/v1/requests": [*ASKED, "sort=ttft", "request_id=globex-request", "status=error"],
+    "/api/v1/requests": [
+        *ASKED,
+        "sort=ttft",
+        "request_id=globex-request",
+        "status=error",
+        "status=in_flight",
+        "status=lost",
+        "slo=all",
+        "slo=ours&verdict=bad",
+        "verdict=good",
+    ],  # fmt: skip
     f"/api/v1/requests/{TRACE}": ("", "span_id=00000000000000aa"),
     "/api/v1/timeseries": [*(f"metric={metric}" for metric in METRICS), "metric=ttft&tenant=globex"],
     "/api/v1/incidents": ASKED,
@@ -50,6 +61,7 @@ REFUSED = {
     "/api/v1/cold_starts": ASKED[:2],
     "/api/v1/engines": ASKED[:2],
     "/api/v1/samples": ASKED[:2],
+    "/api/v1/samples/latencies": ASKED[:2],
     "/api/v1/timeseries": [f"metric={metric}" for metric in PROCESS_METRICS],
     "/api/v1/storage": ("",),
     "/metrics": ("",),
@@ -143,6 +155,8 @@ def add_traffic(rows, tenant, trace):
         at = {**scraped, "scraper": "me", "time": NOW // 10**6 - 10_000 * (6 - n)}
         rows.insert("samples", [{**at, "name": "up", "kind": "gauge", "series": 1, "value": 0.0}])
         rows.insert("samples", [{**at, "name": "preemptions", "kind": "counter", "series": 2, "value": float(n)}])
+        seen = {"value": float(n), "sum": float(n), "bounds": [1.0], "buckets": [n, 0]}
+        rows.insert("samples", [{**at, "name": "ttft", "kind": "counter", "series": 3, **seen}])
 
 
 def paths(queries):
