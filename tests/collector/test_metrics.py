@@ -469,6 +469,7 @@ def busy(client, arrive, rows, ingest_status):
     ingest_status.api_refused("busy")
     ingest_status.expired("tokens", 7)
     ingest_status.received("data_points", count=5, size=100, duplicate=False, rejected={"unknown_name": 1})
+    ingest_status.received("log_records", count=5, size=100, duplicate=False, rejected={"unread": 1})
     ingest_status.scraped("ok", series_dropped=0)
     process = {"service": "s", "instance": "i", "engine": "vllm", "time": (NOW - SECOND) // 10**6, "value": 1.0}
     gauges = ("up", "running", "waiting", "kv_usage")
