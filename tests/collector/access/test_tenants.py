@@ -48,7 +48,7 @@ ANSWERED = {
         "slo=all",
         "slo=ours&verdict=bad",
         "verdict=good",
-    ],  # fmt: skip
+    ],
     f"/api/v1/requests/{TRACE}": ("", "span_id=00000000000000aa"),
     "/api/v1/timeseries": [*(f"metric={metric}" for metric in METRICS), "metric=ttft&tenant=globex"],
     "/api/v1/incidents": ASKED,
