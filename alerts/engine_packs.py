@@ -40,7 +40,7 @@ def symbols(expr: str) -> set[str]:
 
 
 def pack_rules(pack: str, metrics: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The alerting rules of a pack: those whose symbols all have a metric there."""
+    """The alerting rules of a pack. An alert is left out if the pack has no metric for one of its symbols."""
     return [
         _alert(pack, name, alert, metrics)
         for name, alert in template("packs").items()

@@ -199,7 +199,7 @@ def history(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Spent:
-    """What a Prometheus did in a while."""
+    """The work of a Prometheus between two readings."""
 
     cpu_s: float
     wall_s: float

@@ -42,11 +42,11 @@ LONG_S = 40
 Failed = Callable[[float, int], bool]
 """Whether a request fails, by the seconds since the fault and its number."""
 Event = tuple[float, Callable[[], Any]]
-"""What to do at a time, in seconds since the fault."""
+"""Actions by their time in seconds since the fault."""
 
 
 class Real:
-    """A collector of its own, its load, and what happens to it."""
+    """A collector of its own, its load, and the faults that it meets."""
 
     def __init__(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -161,9 +162,9 @@ class GenerationRequest(_Strict):
         return False
 
     @property
+    @abstractmethod
     def wanted_logprobs(self) -> int | None:
         """The number of likely tokens that are told with each token, None for no log-probabilities."""
-        raise NotImplementedError
 
 
 class TextPart(_Strict):

@@ -253,6 +253,7 @@ def test_times_are_the_readers_or_utc(browser, dashboard, api, disturbed):
     page.get_by_text(f"arrived {clock(start, ZoneInfo('Asia/Kolkata'))}").wait_for()
     page.goto(f"{dashboard}/request?trace_id={disturbed}&utc=true")
     page.get_by_text(f"arrived {clock(start)}").wait_for()
+    assert page.get_by_text(f"arrived {clock(start, ZoneInfo('Asia/Kolkata'))}").count() == 0
     context.close()
 
 

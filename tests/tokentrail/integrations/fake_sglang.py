@@ -1,12 +1,12 @@
 """The part of SGLang that the hooks touch, made from the source of 0.5.23 as small classes that behave like it."""
 
 import enum
-import sys
-import types
 from array import array
 from functools import wraps
 from pkgutil import resolve_name
 from types import SimpleNamespace
+
+from tests.tokentrail.integrations.fake_modules import install_modules
 
 
 class HookType(enum.Enum):
@@ -135,11 +135,5 @@ def install(monkeypatch, *, scheduler=Scheduler):
             "get_serving": lambda: SimpleNamespace(served_model_name="m"),
         },
     }  # fmt: skip
-    for name, content in modules.items():
-        module = types.ModuleType(name)
-        vars(module).update(content)
-        monkeypatch.setitem(sys.modules, name, module)
-        parent, _, child = name.rpartition(".")
-        if parent:
-            monkeypatch.setattr(sys.modules[parent], child, module, raising=False)
+    install_modules(monkeypatch, modules)
     return fake

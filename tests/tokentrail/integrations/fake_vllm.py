@@ -5,9 +5,9 @@ the methods that release's parameters.
 """
 
 import enum
-import sys
-import types
 from types import SimpleNamespace
+
+from tests.tokentrail.integrations.fake_modules import install_modules
 
 
 class EventType(enum.IntEnum):
@@ -128,13 +128,7 @@ def install(monkeypatch, signatures=None):
         "vllm.v1.engine.async_llm": {"AsyncLLM": fake.AsyncLLM},
         "vllm.v1.engine.output_processor": {"OutputProcessor": fake.OutputProcessor},
     }  # fmt: skip
-    for name, content in modules.items():
-        module = types.ModuleType(name)
-        vars(module).update(content)
-        monkeypatch.setitem(sys.modules, name, module)
-        parent, _, child = name.rpartition(".")
-        if parent:
-            monkeypatch.setattr(sys.modules[parent], child, module, raising=False)
+    install_modules(monkeypatch, modules)
     return fake
 
 
