@@ -55,6 +55,12 @@ def browsing() -> Iterator[Browser]:
         browser.close()
 
 
+def finished(page: Page) -> None:
+    """Wait until Streamlit has run the page's script to its end, and the browser has drawn the result."""
+    page.wait_for_function("document.querySelector('[data-test-script-state=notRunning]') !== null")
+    page.evaluate("() => new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
+
+
 def settled(page: Page) -> None:
     """Wait until the page has drawn its numbers and charts and has stopped running."""
     page.locator('[data-testid="stMetric"]').first.wait_for()

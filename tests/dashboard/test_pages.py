@@ -5,32 +5,41 @@ from __future__ import annotations
 import re
 from zoneinfo import ZoneInfo
 
-from tests.dashboard.browser import streamlit
+from playwright.sync_api import Locator
+
+from tests.dashboard.browser import finished, streamlit
 from tests.dashboard.feed import HOSTILE_TENANT, TRACEPARENT
 from tests.support.collector import Collector
 from tokentrail.formatting import clock, count, duration, pace, percent, rate
 
 
 def metrics(scope):
-    """Label → value of the numbers in a part of the page."""
-    scope.locator('[data-testid="stMetric"]').first.wait_for()
-    shown = {}
-    for metric in scope.locator('[data-testid="stMetric"]').all():
-        label = metric.locator('[data-testid="stMetricLabel"]').inner_text().strip()
-        shown[label] = metric.locator('[data-testid="stMetricValue"]').inner_text().strip()
-    return shown
+    """Label → value of the numbers in a part of the page, all read at one moment after the page has been drawn."""
+    numbers = scope.locator('[data-testid="stMetric"]')
+    numbers.first.wait_for()
+    finished(scope.page)
+    pairs = numbers.evaluate_all(
+        """metrics => metrics.map(metric => ["Label", "Value"].map(
+             name => metric.querySelector(`[data-testid=stMetric${name}]`).innerText.trim()))"""
+    )
+    return dict(pairs)
 
 
 def rows(scope):
-    """The rows of a table, from its description for screen readers."""
+    """The rows of a table in a page or a part of it, from the table's description for screen readers."""
     scope.locator('[role="gridcell"]').first.wait_for(state="attached")
-    grid = scope.locator('[data-testid="stDataFrame"] canvas [role="row"]').all()
-    return [[cell.text_content() for cell in row.locator('[role="gridcell"]').all()] for row in grid[1:]]
+    finished(scope.page if isinstance(scope, Locator) else scope)
+    grid = scope.locator('[data-testid="stDataFrame"] canvas [role="row"]').evaluate_all(
+        "rows => rows.map(row => [...row.querySelectorAll('[role=gridcell]')].map(cell => cell.textContent))"
+    )
+    return grid[1:]
 
 
 def part(page, key):
+    """A part of the page, once the page has been drawn to its end."""
     found = page.locator(f".st-key-{key}")
     found.wait_for()
+    finished(page)
     return found
 
 
