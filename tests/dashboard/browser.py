@@ -56,9 +56,12 @@ def browsing() -> Iterator[Browser]:
 
 
 def finished(page: Page) -> None:
-    """Wait until Streamlit has run the page's script to its end, and the browser has drawn the result."""
+    """Wait until Streamlit has run the page's script to its end, and the browser has drawn the result.
+
+    A table writes its description for screen readers 200 ms after it was drawn; a longer timer of the page ends later.
+    """
     page.wait_for_function("document.querySelector('[data-test-script-state=notRunning]') !== null")
-    page.evaluate("() => new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
+    page.evaluate("() => new Promise(drawn => setTimeout(() => requestAnimationFrame(() => setTimeout(drawn)), 300))")
 
 
 def settled(page: Page) -> None:
