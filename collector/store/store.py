@@ -64,7 +64,7 @@ class Store:
         }
         self._local = threading.local()
         self._lock = threading.Lock()
-        self._clients: list[Client] = []
+        self._clients: list[tuple[threading.Thread, Client]] = []
         self._unavailable = ""
 
     @classmethod
@@ -118,15 +118,18 @@ class Store:
         return self._dsn.replace(f":{parts.password}@", ":…@") if parts.password else self._dsn
 
     def client(self) -> Client:
-        """Return the calling thread's own client."""
+        """Return the calling thread's own client: one of a thread that has ended, or a new one.
+
+        Connecting takes 0.1 s of CPU, and web servers end a thread that has been idle for some seconds.
+        """
         if self._unavailable:
             raise StoreUnavailableError(self._unavailable)
         client: Client | None = getattr(self._local, "client", None)
         if client is None:
-            client = self._connect()
+            client = self._left_behind() or self._connect()
             self._local.client = client
             with self._lock:
-                self._clients.append(client)
+                self._clients.append((threading.current_thread(), client))
         return client
 
     def query(
@@ -169,8 +172,15 @@ class Store:
         """Close every thread's client; the store cannot be used afterwards."""
         with self._lock:
             clients, self._clients = self._clients, []
-        for client in clients:
+        for _, client in clients:
             client.close()
+
+    def _left_behind(self) -> Client | None:
+        """Take over the client of a thread that has ended."""
+        with self._lock:
+            ended = (index for index, (thread, _) in enumerate(self._clients) if not thread.is_alive())
+            index = next(ended, None)
+            return None if index is None else self._clients.pop(index)[1]
 
     def _connect(self) -> Client:
         if self.folder:

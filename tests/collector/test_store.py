@@ -1,0 +1,73 @@
+"""Each thread has its own client of the store, and the client of a thread that has ended is used again."""
+
+import threading
+
+import pytest
+
+from collector.store.store import Store
+
+
+class Client:
+    def __init__(self):
+        self.closed = 0
+
+    def close(self):
+        self.closed += 1
+
+
+class Counted(Store):
+    """Connects to nothing, and keeps each client that it made."""
+
+    def __init__(self):
+        super().__init__("chdb:///nowhere")
+        self.made = []
+
+    def _connect(self):
+        self.made.append(Client())
+        return self.made[-1]
+
+
+def in_thread(action):
+    """Run it in a thread of its own, to its end; its result."""
+    results = []
+    thread = threading.Thread(target=lambda: results.append(action()))
+    thread.start()
+    thread.join()
+    return results[0]
+
+
+@pytest.fixture
+def store():
+    return Counted()
+
+
+def test_a_thread_keeps_its_client(store):
+    assert store.client() is store.client()
+    assert len(store.made) == 1
+
+
+def test_threads_that_run_have_clients_of_their_own(store):
+    mine = store.client()
+    assert in_thread(store.client) is not mine
+    assert len(store.made) == 2
+
+
+def test_threads_that_follow_each_other_use_one_client(store):
+    mine = store.client()
+    assert len({id(in_thread(store.client)) for _ in range(5)} - {id(mine)}) == 1
+    assert len(store.made) == 2
+
+
+def test_a_client_that_was_left_behind_goes_to_one_thread_only(store):
+    in_thread(store.client)
+    assert store.client() is store.made[0]
+    assert in_thread(store.client) is store.made[1]
+
+
+def test_every_client_is_closed_once(store):
+    store.client()
+    for _ in range(3):
+        in_thread(store.client)
+    store.close()
+    store.close()
+    assert [client.closed for client in store.made] == [1, 1]
