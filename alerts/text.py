@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -20,8 +21,9 @@ class _Text(Template):
     delimiter = "@"
 
 
+@cache
 def template(name: str) -> Any:
-    """The content of a file in templates/."""
+    """The content of a file in templates/, read once: callers do not change it."""
     return yaml.safe_load((_TEMPLATES / f"{name}.yml").read_text(encoding="utf-8"))
 
 
