@@ -223,7 +223,7 @@ class Assembler:
         values = list(steps.values.T[known])
         ids = self.bench.span_ids(count)
         columns = Columns(trace, ids, None, steps.start, steps.end, values, lengths=np.array([count]))
-        names = [name for name, is_known in zip(STEP_NAMES, known, strict=True) if is_known]
+        names = [name for name, is_known in zip(STEP_NAMES, known, strict=False) if is_known]
         return self.bench.fill(columns, semconv.STEP_SPAN, names)
 
     def _traced(self, tokens: _Tokens) -> _Tokens:

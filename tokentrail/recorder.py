@@ -17,7 +17,9 @@ from tokentrail.records import (
     ENTRIES,
     MALFORMED,
     NARROW,
+    STAMPS,
     STEP_INTS,
+    STEP_INTS_IN_DETAIL,
     UNKNOWN,
     WIDE,
     Record,
@@ -33,10 +35,9 @@ from tokentrail.records import (
 MAX_PENDING_RECORDS: Final = 65_536
 """Records that may wait, far more than a schedule delay brings. Steps and events beyond it are dropped and counted."""
 MAX_ENTRIES: Final = ENTRIES * MAX_PENDING_RECORDS
-_FIRST_COUNT: Final = 3
-"""Position of the first number of a step that may be unknown."""
 _pack: Final = struct.Struct(f"{STEP_INTS}n").pack
 """`n` is 8 bytes on a 64-bit machine, and packed faster than `q`."""
+_pack_in_detail: Final = struct.Struct(f"{STEP_INTS_IN_DETAIL}n").pack
 
 
 class Recorder:
@@ -58,7 +59,6 @@ class Recorder:
         start_ns: int,
         end_ns: int,
         emitted: Sequence[Recipient],
-        *,
         counts: Sequence[int] | None = None,
         prefill_tokens: int | None = UNKNOWN,
         decode_tokens: int | None = UNKNOWN,
@@ -85,32 +85,42 @@ class Recorder:
                 emitted = tuple(emitted)
             if emitted_ns is None:
                 emitted_ns = end_ns
+            width, ints = 0, STEP_INTS
             try:
-                packed = _pack(
-                    start_ns, end_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted, kv_used,
-                    kv_total, kv_evicted, waiting_for_batch, waiting_for_tokens, waiting_for_kv, cached_tokens,
-                    drafted_tokens, emitted_ns,
-                )  # fmt: skip
-                width = 0
+                if (
+                    waiting_for_batch is waiting_for_tokens is waiting_for_kv is cached_tokens is drafted_tokens
+                    is UNKNOWN
+                ):  # fmt: skip
+                    packed = _pack(
+                        start_ns, end_ns, emitted_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted,
+                        kv_used, kv_total, kv_evicted,
+                    )  # fmt: skip
+                else:
+                    ints = STEP_INTS_IN_DETAIL
+                    packed = _pack_in_detail(
+                        start_ns, end_ns, emitted_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted,
+                        kv_used, kv_total, kv_evicted, waiting_for_batch, waiting_for_tokens, waiting_for_kv,
+                        cached_tokens, drafted_tokens,
+                    )  # fmt: skip
                 if counts is not None:
                     narrow = bytes(counts if counts.__class__ is list else tuple(counts))
                     if len(narrow) != len(emitted):
                         raise ValueError("counts do not fit their requests")
                     width, packed = NARROW, packed + narrow
             except (struct.error, ValueError, TypeError):
-                width = 0 if counts is None else WIDE
+                width, ints = 0 if counts is None else WIDE, STEP_INTS_IN_DETAIL
                 packed = self._unusual(
-                    emitted, counts, start_ns, end_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted,
-                    kv_used, kv_total, kv_evicted, waiting_for_batch, waiting_for_tokens, waiting_for_kv,
-                    cached_tokens, drafted_tokens, emitted_ns,
+                    emitted, counts, start_ns, end_ns, emitted_ns, step, prefill_tokens, decode_tokens, running,
+                    waiting, preempted, kv_used, kv_total, kv_evicted, waiting_for_batch, waiting_for_tokens,
+                    waiting_for_kv, cached_tokens, drafted_tokens,
                 )  # fmt: skip
             records = self._records
             if self._closed or len(records) >= MAX_ENTRIES:
-                self._refuse_step(Rows.of(StepRun(emitted, width), [packed]))
+                self._refuse_step(Rows.of(StepRun(emitted, ints, width), [packed]))
                 return
             run = records.run
-            if run.width != width or run.emitted != emitted:
-                records.run = run = StepRun(emitted[:], width)
+            if run.ints != ints or run.width != width or run.emitted != emitted:
+                records.run = run = StepRun(emitted[:], ints, width)
             self._append((run, packed))
         except Exception as error:
             self._guard.failed("recording a step", error)
@@ -120,10 +130,10 @@ class Recorder:
         255. A malformed step is dropped and raises an error.
         """
         given = None if counts is None else tuple(counts)
-        stamps, values = numbers[:_FIRST_COUNT], numbers[_FIRST_COUNT:]
+        stamps, values = numbers[:STAMPS], numbers[STAMPS:]
         known = [*stamps, *(UNKNOWN if value is None else value for value in values)]
         try:
-            packed = _pack(*(int(value) if isinstance(value, SupportsInt) else value for value in known))
+            packed = _pack_in_detail(*(int(value) if isinstance(value, SupportsInt) else value for value in known))
             if given is None:
                 return packed
             if len(given) != len(emitted) or not all(_is_count(count) for count in given):

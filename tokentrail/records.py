@@ -11,10 +11,12 @@ looks at, and the exporter's thread reads the numbers of all steps as one array.
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from enum import Enum, auto
+from itertools import groupby, repeat, starmap
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -54,12 +56,15 @@ END_COST: Final = 32
 """The end of a request takes as long to build as about so many tokens."""
 STEP_NAMES: Final = STEP_ATTRIBUTES + STEP_DETAILS
 """The attributes of a step's span."""
-STEP_INTS: Final = 3 + len(STEP_NAMES)
+STAMPS: Final = 4
+"""Numbers of a step that are always known: its start, its end and when its tokens were emitted (unix ns), and its own
+number."""
+STEP_INTS: Final = STAMPS - 1 + len(STEP_ATTRIBUTES)
+STEP_INTS_IN_DETAIL: Final = STEP_INTS + len(STEP_DETAILS)
+"""Numbers of a step without and with details. Each one costs its engine time, and most steps have no details."""
 NARROW: Final = 1
 WIDE: Final = 8
 """Bytes of a count."""
-_NUMBERS: Final = 8 * STEP_INTS
-"""Bytes of the numbers of a step."""
 ENTRIES: Final = 2
 """Entries of the buffer for each record."""
 
@@ -69,16 +74,18 @@ subject_of: Final = itemgetter(1)
 
 
 class StepRun:
-    """The requests of steps in a row, and the bytes of a count of tokens: 0 when each request got one token.
+    """The requests of steps in a row, the number of integers of each step, and the bytes of a count of tokens: 0 when
+    each request got one token.
 
-    A packed step is the start (unix ns), the end, the values of `STEP_NAMES` and when its tokens were emitted,
-    and after these numbers the counts. Nobody changes a run, so that threads may share one.
+    A packed step is the start (unix ns), the end, when its tokens were emitted, the first values of `STEP_NAMES`, and
+    after these numbers the counts. Nobody changes a run, so that threads may share one.
     """
 
-    __slots__ = ("emitted", "width")
+    __slots__ = ("emitted", "ints", "width")
 
-    def __init__(self, emitted: Sequence[Recipient], width: int) -> None:
+    def __init__(self, emitted: Sequence[Recipient], ints: int, width: int) -> None:
         self.emitted = emitted
+        self.ints = ints
         self.width = width
 
 
@@ -86,6 +93,7 @@ class Rows(NamedTuple):
     """So many steps of a run: their numbers one after the other, and their counts."""
 
     emitted: Sequence[Recipient]
+    ints: int
     width: int
     steps: int
     numbers: bytes
@@ -96,9 +104,15 @@ class Rows(NamedTuple):
         """The packed steps of a run."""
         numbers, counts = packed, [b""]
         if run.width:
-            numbers = [step[:_NUMBERS] for step in packed]
-            counts = [step[_NUMBERS:] for step in packed]
-        return cls(run.emitted, run.width, len(packed), b"".join(numbers), b"".join(counts))
+            size = 8 * run.ints
+            numbers = [step[:size] for step in packed]
+            counts = [step[size:] for step in packed]
+        return cls(run.emitted, run.ints, run.width, len(packed), b"".join(numbers), b"".join(counts))
+
+    def padded(self, ints: int) -> bytes:
+        """The numbers with unknown ones behind those of each step."""
+        numbers = np.frombuffer(self.numbers, np.int64).reshape(self.steps, self.ints)
+        return np.pad(numbers, ((0, 0), (0, ints - self.ints)), constant_values=UNKNOWN).tobytes()
 
     def counts(self) -> I64:
         """Tokens per step and request, one step after the other."""
@@ -118,7 +132,7 @@ class Records(deque[Any]):
     requests are the same. A `take` ends it, so that requests which their engine has forgotten are freed.
     """
 
-    run = StepRun((), -1)
+    run = StepRun((), 0, -1)
 
     @property
     def waiting(self) -> int:
@@ -144,30 +158,61 @@ class Batch(NamedTuple):
 def take(records: Records, spans: int) -> Batch:
     """Removes the oldest records, until they stand for at least that many spans or none is left. A rest of less than a
     quarter goes along, since a build of its own would cost more.
+
+    Records are popped by loops in C: so many that they would do if all were like the last one. Those that turn out to
+    be too many are put back.
+
+        records   START, END, (run, step), (run, step), (run, step), START        spans = 40, run has 3 requests
+        popped    START                          1 span found; 40 more such records would do
+        popped    the rest                       END is 33 spans, a step of the run 4: 2 steps are enough
+        put back  (run, step), START             they are less than a quarter: they go along
     """
     batch = Batch([], [])
     run, packed = Records.run, list[bytes]()
-    found = steps = width = 0
-    pop = records.popleft
-    with suppress(IndexError):  # of an empty deque
-        while found < spans or _SMALL_REST * records.waiting < steps + len(packed) + len(batch.others):
-            kind, subject = pop(), pop()
-            if kind is run:
-                packed.append(subject)
-                found += width
-            elif type(kind) is StepRun:
-                if packed:
-                    batch.steps.append(Rows.of(run, packed))
-                    steps += len(packed)
-                run, packed, width = kind, [subject], 1 + len(kind.emitted)
-                found += width
-            else:
+    found = steps = 0
+    like_last = 1
+    while records:
+        if found >= spans:
+            if _SMALL_REST * records.waiting >= steps + len(packed) + len(batch.others):
+                break
+            spans = sys.maxsize
+        popped = _popped(records, min(-((found - spans) // like_last), records.waiting))
+        kinds, subjects = popped[::ENTRIES], popped[1::ENTRIES]
+        done = 0
+        for kind, alike in groupby(kinds):
+            if found >= spans:
+                break
+            if type(kind) is StepRun:
+                if kind is not run:
+                    if packed:
+                        batch.steps.append(Rows.of(run, packed))
+                        steps += len(packed)
+                    run, packed = kind, []
+                like_last = 1 + len(kind.emitted)
+                count = min(len(list(alike)), -((found - spans) // like_last))
+                packed += subjects[done : done + count]
+                found, done = found + count * like_last, done + count
+                continue
+            for _ in alike:
+                if found >= spans:
+                    break
+                subject = subjects[done]
                 batch.others.append(((kind, subject), steps + len(packed)))
-                found += END_COST if kind is END else len(subject.stamps) if kind is CHUNK else 1
+                like_last = END_COST if kind is END else len(subject.stamps) if kind is CHUNK else 1
+                found, done = found + like_last, done + 1
+        records.extendleft(reversed(popped[ENTRIES * done :]))
     if packed:
         batch.steps.append(Rows.of(run, packed))
     records.run = Records.run
     return batch
+
+
+def _popped(records: Records, most: int) -> list[Any]:
+    """The entries of at most so many records, popped without a loop in Python."""
+    popped: list[Any] = []
+    with suppress(IndexError):  # a signal handler that shuts the trail down may have taken them
+        popped.extend(starmap(records.popleft, repeat((), ENTRIES * most)))
+    return popped
 
 
 class Sorted(NamedTuple):
@@ -201,8 +246,12 @@ def sorted_by_kind(batch: Batch) -> Sorted:
 
 
 def step_ints(steps: Sequence[Rows]) -> I64:
-    """The integers of steps, (S, 17): start, end, the values of `STEP_NAMES`, and when tokens were emitted."""
-    return np.frombuffer(b"".join([rows.numbers for rows in steps]), np.int64).reshape(-1, STEP_INTS)
+    """The integers of steps: start, end, when tokens were emitted, and the values of `STEP_NAMES`, or those of
+    `STEP_ATTRIBUTES` alone when no step has details.
+    """
+    ints = max([rows.ints for rows in steps])
+    numbers = [rows.numbers if rows.ints == ints else rows.padded(ints) for rows in steps]
+    return np.frombuffer(b"".join(numbers), np.int64).reshape(-1, ints)
 
 
 def token_counts(steps: Sequence[Rows]) -> I64 | None:

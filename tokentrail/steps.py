@@ -9,15 +9,15 @@ from typing import NamedTuple
 import numpy as np
 
 from tokentrail.clock import STAMP_NS
-from tokentrail.recipient import ENDED_SLOT, FOREIGN_SLOT, NO_SLOT, Recipient
+from tokentrail.recipient import ENDED_SLOT, FOREIGN_SLOT, NO_SLOT
 from tokentrail.records import Rows, step_ints, token_counts
 from tokentrail.slots import Slots, TokenRun
 from tokentrail.wire import I64
 
 
 class StepColumns(NamedTuple):
-    """S steps: `values` is (S, 14) in the order of `records.STEP_NAMES`, negative where one is not known; stamps in
-    unix ns. `emitted`: when the tokens of a step were.
+    """S steps: `values` has a row for each, the first values of `records.STEP_NAMES`, negative where one is not known;
+    stamps in unix ns. `emitted`: when the tokens of a step were.
     """
 
     start: I64
@@ -36,8 +36,8 @@ class TokenOwners(NamedTuple):
 def step_columns(steps: Sequence[Rows]) -> StepColumns:
     """The steps' own numbers."""
     table = step_ints(steps)
-    start, end, emitted = np.maximum(table[:, [0, 1, -1]], 0).T // STAMP_NS * STAMP_NS
-    return StepColumns(start, np.maximum(start, end), np.maximum(start, emitted), table[:, 2:-1])
+    start, end, emitted = np.maximum(table[:, :3], 0).T // STAMP_NS * STAMP_NS
+    return StepColumns(start, np.maximum(start, end), np.maximum(start, emitted), table[:, 3:])
 
 
 def token_owners(steps: Sequence[Rows]) -> TokenOwners:
@@ -45,7 +45,7 @@ def token_owners(steps: Sequence[Rows]) -> TokenOwners:
 
     Raises `AttributeError` for a step of an object that is no request, and `struct.error` if its slot is no number.
     """
-    owners = _owners([(rows.emitted, rows.steps) for rows in steps])
+    owners = _owners(steps)
     counts = token_counts(steps)
     return owners if counts is None else TokenOwners(*(np.repeat(column, counts) for column in owners))
 
@@ -78,21 +78,15 @@ def token_columns(
     return slots.advance(owner[order], steps.emitted[step]), steps.values[:, 0][step]
 
 
-def _owners(runs: Sequence[tuple[Sequence[Recipient], int]]) -> TokenOwners:
-    """The owners of tokens of runs: so many steps that emit one token to each of these requests.
+def _owners(steps: Sequence[Rows]) -> TokenOwners:
+    """The owners of the tokens of steps that emit one token to each of their requests.
 
-    Decoding repeats itself, so the slots of a run's requests are read once.
+    Decoding repeats itself, so the slots of a run's requests are read once, and their bytes are repeated.
 
-        runs   = ((a, b), 2), ((c,), 1)          a, b, c have the slots 5, 6, 9
-        slots  = [5, 6, 9]                       read once per run
-        step   = [0, 0, 1, 1, 2]                 shift = [0, -2, -2] moves the tokens of a step to the slots of its run
-        result = slots[[0, 1, 2, 3, 4] + shift[step]] = slots[[0, 1, 0, 1, 2]] = [5, 6, 5, 6, 9]
+        runs   = 2 steps of (a, b), 1 step of (c,)     a, b, c have the slots 5, 6, 9
+        slots  = [5, 6] * 2 + [9] = [5, 6, 5, 6, 9]
+        step   = [0, 0, 1, 1, 2]
     """
-    of_requests = [request.slot for emitted, _ in runs for request in emitted]
-    slots = np.frombuffer(pack(f"{len(of_requests)}n", *of_requests), np.int64)  # twice as fast as `np.array`
-    sizes = np.array([len(emitted) for emitted, _ in runs], np.int64)
-    run = np.repeat(np.arange(len(runs)), [steps for _, steps in runs])
-    lengths = sizes[run]
-    shift = (np.cumsum(sizes) - sizes)[run] - (np.cumsum(lengths) - lengths)
-    step = np.repeat(np.arange(len(run)), lengths)
-    return TokenOwners(slots[np.arange(len(step)) + shift[step]], step)
+    slots = [pack(f"{len(rows.emitted)}n", *[one.slot for one in rows.emitted]) * rows.steps for rows in steps]
+    sizes = np.array([len(rows.emitted) for rows in steps for _ in range(rows.steps)], np.int64)
+    return TokenOwners(np.frombuffer(b"".join(slots), np.int64), np.repeat(np.arange(len(sizes)), sizes))

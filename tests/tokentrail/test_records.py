@@ -6,10 +6,24 @@ import weakref
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.tokentrail.support import MS, T0, start
 from tokentrail import recorder, records, semconv
-from tokentrail.records import UNKNOWN, Kind, spans_in, spans_waiting, step_ints, take, token_counts, without_malformed
+from tokentrail.records import (
+    END_COST,
+    STEP_INTS,
+    STEP_INTS_IN_DETAIL,
+    UNKNOWN,
+    Kind,
+    spans_in,
+    spans_waiting,
+    step_ints,
+    take,
+    token_counts,
+    without_malformed,
+)
 from tokentrail.request import UnrecordedRequest
 from tokentrail.testing import MemoryTrail
 
@@ -27,9 +41,9 @@ def taken(trail, spans=ALL):
 
 def test_the_integers_of_a_step_are_its_stamps_and_attributes(trail):
     trail.step(
-        3, 1, 2, [], prefill_tokens=4, decode_tokens=5, running=6, waiting=7, preempted=8, kv_used=9, kv_total=10,
-        kv_evicted=11, waiting_for_batch=12, waiting_for_tokens=13, waiting_for_kv=14, cached_tokens=15,
-        drafted_tokens=16, emitted_ns=17,
+        4, 1, 2, [], prefill_tokens=5, decode_tokens=6, running=7, waiting=8, preempted=9, kv_used=10, kv_total=11,
+        kv_evicted=12, waiting_for_batch=13, waiting_for_tokens=14, waiting_for_kv=15, cached_tokens=16,
+        drafted_tokens=17, emitted_ns=3,
     )  # fmt: skip
     assert step_ints(taken(trail).steps).tolist() == [list(range(1, 18))]
 
@@ -38,12 +52,39 @@ def test_a_number_that_is_left_out_or_none_is_unknown(trail):
     trail.step(3, 1, 2, [], running=0)
     trail.step(3, 1, 2, [], running=0, waiting=None, kv_used=None)
     left_out, none = step_ints(taken(trail).steps).tolist()
-    assert left_out == none == [1, 2, 3, UNKNOWN, UNKNOWN, 0, *[UNKNOWN] * 10, 2]
+    assert left_out == none == [1, 2, 2, 3, UNKNOWN, UNKNOWN, 0, *[UNKNOWN] * 10]
 
 
 def test_numbers_of_other_types_are_integers(trail):
     trail.step(np.int64(3), 1.9, np.float64(2.5), [], running=True)
-    assert step_ints(taken(trail).steps)[:, :6].tolist() == [[1, 2, 3, UNKNOWN, UNKNOWN, 1]]
+    assert step_ints(taken(trail).steps)[:, :7].tolist() == [[1, 2, 2, 3, UNKNOWN, UNKNOWN, 1]]
+
+
+@pytest.mark.parametrize("name", [name.rpartition(".")[2] for name in semconv.STEP_DETAILS])
+def test_details_take_room_only_in_the_steps_that_have_them(name, trail, two):
+    trail.step(0, T0, T0, two, running=1)
+    trail.step(1, T0, T0, two, running=1, counts=[2, 1])
+    trail.step(2, T0, T0, two, running=1, counts=[1, 1], **{name: 4})
+    trail.step(3, T0, T0, two, running=1, **{name: 0})
+    steps = taken(trail).steps
+    assert [rows.ints for rows in steps] == [STEP_INTS, STEP_INTS, STEP_INTS_IN_DETAIL, STEP_INTS_IN_DETAIL]
+    assert step_ints(steps[:2]).shape == (2, STEP_INTS)
+    table = step_ints(steps)
+    column = STEP_INTS + [detail.rpartition(".")[2] for detail in semconv.STEP_DETAILS].index(name)
+    assert table[:, column].tolist() == [UNKNOWN, UNKNOWN, 4, 0]
+    assert table[:, 3].tolist() == [0, 1, 2, 3]
+    assert token_counts(steps).tolist() == [1, 1, 2, 1, 1, 1, 1, 1]
+    others = [place for place in range(STEP_INTS, STEP_INTS_IN_DETAIL) if place != column]
+    assert (table[:, others] == UNKNOWN).all()
+
+
+def test_spans_of_steps_with_and_without_details(trail):
+    trail.step(0, T0, T0 + MS, [], running=2)
+    trail.step(1, T0, T0 + MS, [], running=2, cached_tokens=7)
+    assert sorted((sorted(span.attributes.items()) for span in trail.spans(semconv.STEP_SPAN)), key=len) == [
+        [(semconv.STEP, 0), (semconv.STEP_RUNNING, 2)],
+        [(semconv.STEP, 1), (semconv.STEP_CACHED_TOKENS, 7), (semconv.STEP_RUNNING, 2)],
+    ]
 
 
 def test_an_unknown_number_has_no_attribute_and_0_has_one(trail):
@@ -109,7 +150,7 @@ def test_steps_in_a_row_with_the_same_requests_are_one_run(trail, two):
         trail.step(number, 0, 0, emitted)
     batch = taken(trail)
     assert [(rows.steps, len(rows.emitted)) for rows in batch.steps] == [(2, 2), (1, 2), (1, 1), (1, 2)]
-    assert step_ints(batch.steps)[:, 2].tolist() == [0, 1, 2, 3, 4]
+    assert step_ints(batch.steps)[:, 3].tolist() == [0, 1, 2, 3, 4]
 
 
 def test_an_engine_may_change_its_list_after_the_step(trail, two):
@@ -128,12 +169,64 @@ def test_records_are_taken_oldest_first_until_they_hold_enough_spans(trail, two)
     starts = taken(trail, 2)
     assert [(kind, steps) for (kind, _), steps in starts.others] == [(Kind.START, 0), (Kind.START, 0)]
     assert starts.steps == []
-    assert step_ints(taken(trail, 4).steps)[:, 2].tolist() == [0, 1]
-    assert step_ints(taken(trail, 100).steps)[:, 2].tolist() == [2, 3]
+    assert step_ints(taken(trail, 4).steps)[:, 3].tolist() == [0, 1]
+    assert step_ints(taken(trail, 100).steps)[:, 3].tolist() == [2, 3]
     assert len(taken(trail, 1)) == 0
     for number in range(3):
         trail.step(number, 0, 0, [])
     assert len(taken(trail, 2)) == 2
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 6), max_size=80), st.lists(st.integers(1, 70), max_size=40))
+def test_batches_are_the_records_in_order_and_as_small_as_they_may_be(kinds, sizes):
+    trail = MemoryTrail()
+    requests = [start(trail) for _ in range(80)]
+    taken(trail)
+    recorded = []  # the step's number or the other record's kind, and the spans for which it counts
+    for number, kind in enumerate(kinds):
+        if kind < 4:
+            trail.step(number, 0, 0, requests[:kind])
+        elif kind == 4:
+            start(trail)
+        elif kind == 5:
+            requests[0].token(number % 3 + 1)
+        else:
+            requests.pop().end(0)
+        costs = {4: (Kind.START, 1), 5: (Kind.CHUNK, number % 3 + 1), 6: (Kind.END, END_COST)}
+        recorded.append(costs.get(kind, (number, 1 + kind)))
+    for size in [*sizes, ALL]:
+        found = count = 0
+        while count < len(recorded) and (found < size or 4 * (len(recorded) - count) < count):
+            found, count = found + recorded[count][1], count + 1
+        assert _in_order(taken(trail, size)) == [what for what, _ in recorded[:count]]
+        del recorded[:count]
+    assert not trail._records
+
+
+def _in_order(batch):
+    """The numbers of the steps of a batch and the kinds of its other records, as they were recorded."""
+    found = step_ints(batch.steps)[:, 3].tolist() if batch.steps else []
+    for (kind, _), steps in reversed(batch.others):
+        found.insert(steps, kind)
+    return found
+
+
+def test_a_signal_handler_may_take_the_records_during_a_take(trail, two, monkeypatch):
+    for number in range(9):
+        trail.step(number, 0, 0, two)
+    popleft, within = trail._records.popleft, []
+
+    def interrupted():
+        if not within:
+            within.append(None)
+            within.append(taken(trail))
+        return popleft()
+
+    monkeypatch.setattr(type(trail._records), "popleft", property(lambda _: interrupted), raising=False)
+    outer = taken(trail)
+    assert len(within[1]) + len(outer) == 11
+    assert not trail._records
 
 
 def test_a_record_knows_the_steps_before_it(trail, two):
@@ -156,7 +249,7 @@ def test_records_keep_their_place_when_malformed_steps_go(trail, two):
     two[1].end(0)
     batch, malformed = without_malformed(taken(trail))
     assert [rows.steps for rows in malformed] == [2]
-    assert step_ints(batch.steps)[:, 2].tolist() == [0, 3]
+    assert step_ints(batch.steps)[:, 3].tolist() == [0, 3]
     assert [steps for _, steps in batch.others[2:]] == [1, 2]
 
 
@@ -200,11 +293,11 @@ def test_the_buffer_does_not_keep_a_request_after_its_steps_were_taken(trail):
 def test_a_step_that_comes_after_its_run_was_taken_is_not_lost(trail, two):
     trail.step(0, 0, 0, two, counts=[1, 2])
     run = trail._records.run
-    assert step_ints(taken(trail, 100).steps)[:, 2].tolist() == [0]
+    assert step_ints(taken(trail, 100).steps)[:, 3].tolist() == [0]
     trail._records.run = run  # another thread has read it just before
     trail.step(1, 0, 0, two, counts=[3, 4])
     batch = taken(trail)
-    assert step_ints(batch.steps)[:, 2].tolist() == [1]
+    assert step_ints(batch.steps)[:, 3].tolist() == [1]
     assert token_counts(batch.steps).tolist() == [3, 4]
 
 

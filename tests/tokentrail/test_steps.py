@@ -37,7 +37,7 @@ def recorded(*steps):
 
 def test_the_example_of_owners():
     _, (a, b, c) = requests_in([5, 6, 9])
-    owner, step = _owners([((a, b), 2), ((c,), 1)])
+    owner, step = _owners(recorded((0, [a, b], None), (0, [a, b], None), (0, [c], None)))
     assert owner.tolist() == [5, 6, 5, 6, 9]
     assert step.tolist() == [0, 0, 1, 1, 2]
 
