@@ -201,7 +201,7 @@ def sorted_by_kind(batch: Batch) -> Sorted:
 
 
 def step_ints(steps: Sequence[Rows]) -> I64:
-    """The integers of steps, (S, 17): start, end, the values of `STEP_NAMES`, and when tokens were emitted."""
+    """The integers of steps, (S, 18): start, end, the values of `STEP_NAMES`, and when tokens were emitted."""
     return np.frombuffer(b"".join([rows.numbers for rows in steps]), np.int64).reshape(-1, STEP_INTS)
 
 

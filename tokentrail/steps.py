@@ -16,7 +16,7 @@ from tokentrail.wire import I64
 
 
 class StepColumns(NamedTuple):
-    """S steps: `values` is (S, 14) in the order of `records.STEP_NAMES`, negative where one is not known; stamps in
+    """S steps: `values` is (S, 15) in the order of `records.STEP_NAMES`, negative where one is not known; stamps in
     unix ns. `emitted`: when the tokens of a step were.
     """
 

@@ -29,16 +29,16 @@ def test_the_integers_of_a_step_are_its_stamps_and_attributes(trail):
     trail.step(
         3, 1, 2, [], prefill_tokens=4, decode_tokens=5, running=6, waiting=7, preempted=8, kv_used=9, kv_total=10,
         kv_evicted=11, waiting_for_batch=12, waiting_for_tokens=13, waiting_for_kv=14, cached_tokens=15,
-        drafted_tokens=16, emitted_ns=17,
+        drafted_tokens=16, retries=17, emitted_ns=18,
     )  # fmt: skip
-    assert step_ints(taken(trail).steps).tolist() == [list(range(1, 18))]
+    assert step_ints(taken(trail).steps).tolist() == [list(range(1, 19))]
 
 
 def test_a_number_that_is_left_out_or_none_is_unknown(trail):
     trail.step(3, 1, 2, [], running=0)
     trail.step(3, 1, 2, [], running=0, waiting=None, kv_used=None)
     left_out, none = step_ints(taken(trail).steps).tolist()
-    assert left_out == none == [1, 2, 3, UNKNOWN, UNKNOWN, 0, *[UNKNOWN] * 10, 2]
+    assert left_out == none == [1, 2, 3, UNKNOWN, UNKNOWN, 0, *[UNKNOWN] * 11, 2]
 
 
 def test_numbers_of_other_types_are_integers(trail):
