@@ -55,7 +55,7 @@ def main() -> int:
     # uvicorn raises the signal again once it has stopped; by then it only has to unwind.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _unwind)
-    trail = Trail.from_env(service_name="instrumented-engine", variant=settings.variant, resource=_device(settings))
+    trail = Trail.from_env(service_name="instrumented-engine", variant=settings.label, resource=_device(settings))
     service = Service(settings, Observer(trail), load)
     config = uvicorn.Config(
         create_app(service),
