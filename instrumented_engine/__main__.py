@@ -25,7 +25,11 @@ from tokentrail import Trail, semconv
 
 
 class _Server(uvicorn.Server):
-    """Prints its address once it listens."""
+    """Prints its address once it listens, and stops when the engine has failed: a new process may do better."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -34,9 +38,16 @@ class _Server(uvicorn.Server):
             shown = f"[{host}]" if ":" in host else host
             print(f"listening on http://{shown}:{port}", flush=True)  # noqa: T201  # the line that callers wait for
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._service.give_up_loading()
+        await super().shutdown(sockets)
+
+    async def on_tick(self, counter: int) -> bool:
+        return await super().on_tick(counter) or self._service.failure is not None
+
 
 def main() -> int:
-    """Serve; 0 after a clean stop, 2 for bad settings or an address that cannot be used."""
+    """Serve; 0 after a clean stop, 1 if the engine failed, 2 for bad settings or an address that cannot be used."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     settings = read_settings(sys.argv[1:])
     if settings is None or (listener := listen(settings.host, settings.port)) is None:
@@ -44,7 +55,7 @@ def main() -> int:
     # uvicorn raises the signal again once it has stopped; by then it only has to unwind.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _unwind)
-    trail = Trail.from_env(service_name="instrumented-engine", variant=settings.variant, resource=_device(settings))
+    trail = Trail.from_env(service_name="instrumented-engine", variant=settings.label, resource=_device(settings))
     service = Service(settings, Observer(trail), load)
     config = uvicorn.Config(
         create_app(service),
@@ -53,11 +64,13 @@ def main() -> int:
         lifespan="on",
     )
     try:
-        _Server(config).run(sockets=[listener])
+        _Server(config, service).run(sockets=[listener])
     finally:
         if not service.close():
             os._exit(0)  # the engine's thread is still inside torch, which Python's own exit would tear down under it
-    return 0
+    if service.failure is not None:
+        print(f"error: the engine failed: {service.failure}", file=sys.stderr)  # noqa: T201
+    return int(service.failure is not None)
 
 
 def read_settings(arguments: list[str]) -> Settings | None:

@@ -41,8 +41,9 @@ def open_device(settings: Settings) -> Device:
     cuda = torch.cuda.is_available()
     if settings.device == "cuda" and not cuda:
         raise ModelError("--device cuda: torch sees no CUDA device")
-    kind = ("cuda" if cuda else "cpu") if settings.device == "auto" else settings.device
-    default = torch.bfloat16 if kind == "cuda" else torch.float32
+    quantized = settings.quantization != "none"
+    kind = ("cuda" if cuda and not quantized else "cpu") if settings.device == "auto" else settings.device
+    default = torch.bfloat16 if kind == "cuda" or quantized else torch.float32
     dtype = default if settings.dtype == "auto" else getattr(torch, settings.dtype)
     device = torch.device(kind, 0) if kind == "cuda" else torch.device(kind)
     if kind == "cuda":

@@ -39,6 +39,10 @@ class Settings(BaseSettings):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         default="auto", description="of weights and KV cache; auto: float32 on the CPU, bfloat16 on CUDA"
     )
+    quantization: Literal["none", "int8", "int4"] = Field(
+        default="none",
+        description="of the weights, on the CPU: int8, or int4 in groups of 32; everything else is bfloat16 then",
+    )
     threads: int | None = Field(
         default=None, ge=1, le=1024, description="CPU threads for torch; default: torch's own choice"
     )
@@ -89,6 +93,17 @@ class Settings(BaseSettings):
                 f"--max-batched-tokens ({self.max_batched_tokens}) must be at least --max-seqs ({self.max_seqs})"
             )
         return self
+
+    @model_validator(mode="after")
+    def _quantised_products_take_bfloat16(self) -> Self:
+        if self.quantization != "none" and (self.device == "cuda" or self.dtype not in ("auto", "bfloat16")):
+            raise ValueError(f"--quantization {self.quantization} needs the CPU and --dtype bfloat16")
+        return self
+
+    @property
+    def label(self) -> str:
+        """The label of this experiment: as set, else the quantisation if there is one."""
+        return self.variant or ("" if self.quantization == "none" else self.quantization)
 
     @property
     def model_name(self) -> str:

@@ -48,7 +48,8 @@ def load(settings: Settings, observer: Observer) -> Loaded:
             length = settings.max_model_len or config.max_position
             if length > config.max_position:
                 raise ModelError(f"--max-model-len {length}: the model's own limit is {config.max_position}")
-            model = Llama(config, model_file.weights(device.dtype, device.target), length)
+            weights = model_file.weights(device.dtype, device.target, settings.quantization)
+            model = Llama(config, weights, length)
         with cold.phase("tokenizer"):
             tokenizer = load_tokenizer(path, cache_folder(), model_file.eos_ids)
         with cold.phase("kv_cache"):

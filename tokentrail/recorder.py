@@ -73,6 +73,7 @@ class Recorder:
         waiting_for_kv: int | None = UNKNOWN,
         cached_tokens: int | None = UNKNOWN,
         drafted_tokens: int | None = UNKNOWN,
+        retries: int | None = UNKNOWN,
         emitted_ns: int | None = None,
     ) -> None:
         """Records one engine step, from `start_ns` to `end_ns` (unix ns). `emitted` are the requests that got tokens in
@@ -89,7 +90,7 @@ class Recorder:
             try:
                 if (
                     waiting_for_batch is waiting_for_tokens is waiting_for_kv is cached_tokens is drafted_tokens
-                    is UNKNOWN
+                    is retries is UNKNOWN
                 ):  # fmt: skip
                     packed = _pack(
                         start_ns, end_ns, emitted_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted,
@@ -100,7 +101,7 @@ class Recorder:
                     packed = _pack_in_detail(
                         start_ns, end_ns, emitted_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted,
                         kv_used, kv_total, kv_evicted, waiting_for_batch, waiting_for_tokens, waiting_for_kv,
-                        cached_tokens, drafted_tokens,
+                        cached_tokens, drafted_tokens, retries,
                     )  # fmt: skip
                 if counts is not None:
                     narrow = bytes(counts if counts.__class__ is list else tuple(counts))
@@ -112,7 +113,7 @@ class Recorder:
                 packed = self._unusual(
                     emitted, counts, start_ns, end_ns, emitted_ns, step, prefill_tokens, decode_tokens, running,
                     waiting, preempted, kv_used, kv_total, kv_evicted, waiting_for_batch, waiting_for_tokens,
-                    waiting_for_kv, cached_tokens, drafted_tokens,
+                    waiting_for_kv, cached_tokens, drafted_tokens, retries,
                 )  # fmt: skip
             records = self._records
             if self._closed or len(records) >= MAX_ENTRIES:

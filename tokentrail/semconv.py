@@ -190,12 +190,15 @@ STEP_CACHED_TOKENS: Final = "tokentrail.step.cached_tokens"
 """Prompt tokens that the step did not compute, since a prefix cache had them."""
 STEP_DRAFTED_TOKENS: Final = "tokentrail.step.drafted_tokens"
 """Tokens that speculative decoding proposed in the step. The accepted ones are among the step's tokens."""
+STEP_RETRIES: Final = "tokentrail.step.retries"
+"""Attempts to compute the step that failed, by an error or for lack of memory; its parts were then computed alone."""
 STEP_DETAILS: Final = (
     STEP_WAITING_FOR_BATCH,
     STEP_WAITING_FOR_TOKENS,
     STEP_WAITING_FOR_KV,
     STEP_CACHED_TOKENS,
     STEP_DRAFTED_TOKENS,
+    STEP_RETRIES,
 )
 """Numbers of a step that stand in its span alone."""
 

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable
-from collections.abc import Sequence as Seq
-from typing import Protocol
 
 from instrumented_engine.core.observer import Observer
-from instrumented_engine.core.plan import Plan, StepResult
 from instrumented_engine.core.request import Request
+from instrumented_engine.core.retry import Attempt, Runner, attempt
 from instrumented_engine.core.scheduler import Scheduler
 from instrumented_engine.core.sequence import Output, Sequence
 from tokentrail import Status, now_ns
 
-
-class Runner(Protocol):
-    """Computes plans: the model, or a stand-in for it in tests."""
-
-    def run(self, plan: Plan) -> StepResult:
-        """Compute the scheduled tokens of each sequence, and sample those that follow them."""
-        ...
+logger = logging.getLogger(__name__)
 
 
 class Engine:
@@ -51,13 +44,18 @@ class Engine:
         self.scheduler.add(request)
 
     def step(self) -> list[Output]:
-        """Run one iteration and return its outputs. Raises StepError when the forward pass fails."""
+        """Run one iteration and return its outputs. A request whose tokens cannot be computed gets one with an error.
+
+        Raises when the device can compute nothing at all.
+        """
         start = self._clock()
         plan = self.scheduler.schedule()
         self._observer.scheduled(plan, self.steps, start)
-        result = self._run(plan)
+        done = attempt(self._runner, plan)
+        if done.failed and not done.plan.batch:
+            self._probe()
         end = self._clock()
-        return self._postprocess(plan, result, start, end)
+        return [*self._fail(done), *self._postprocess(done, start, end)]
 
     def abort(self, requests: Iterable[Request], status: Status, *, error_type: str = "") -> None:
         """End requests before their time: free their blocks and close their trails."""
@@ -73,16 +71,22 @@ class Engine:
         sequences = [*self.scheduler.running, *self.scheduler.waiting]
         return list(dict.fromkeys(sequence.request for sequence in sequences))
 
-    def _run(self, plan: Plan) -> StepResult:
+    def _probe(self) -> None:
+        """Raise if the device cannot compute anything. One that has no memory left may have some again later."""
         try:
-            return self._runner.run(plan)
-        except Exception as error:
-            requests = list(dict.fromkeys(item.sequence.request for item in plan.batch))
-            self.abort(requests, Status.ERROR, error_type=type(error).__name__)
-            raise StepError(requests, error) from error
+            self._runner.warm_up()
+        except MemoryError as error:
+            logger.warning("the device has no memory left: %s", error)
 
-    def _postprocess(self, plan: Plan, result: StepResult, start: int, end: int) -> list[Output]:
+    def _fail(self, done: Attempt) -> list[Output]:
+        """End the requests whose tokens could not be computed."""
+        for request, error in done.failed.items():
+            self.abort([request], Status.ERROR, error_type=type(error).__name__)
+        return [Output(request.sequences[0], error=error) for request, error in done.failed.items()]
+
+    def _postprocess(self, done: Attempt, start: int, end: int) -> list[Output]:
         outputs = []
+        plan, result = done.plan, done.result
         for item, sampled in zip(plan.batch, result.token_ids, strict=True):
             sequence = item.sequence
             if (found := result.prompt_logprobs.get(sequence)) is not None:
@@ -95,7 +99,7 @@ class Engine:
                     self._start_decoding(sequence, end)
                 outputs.append(sequence.extend(sampled, self._eos_ids, result.logprobs.get(sequence, ())))
             self.scheduler.computed(sequence)
-        self._observer.stepped(plan, outputs, self.scheduler, step=self.steps, start_ns=start, end_ns=end)
+        self._observer.stepped(done, outputs, self.scheduler, step=self.steps, start_ns=start, end_ns=end)
         self.steps += 1
         for output in outputs:
             if output.final:
@@ -109,11 +113,3 @@ class Engine:
         self._observer.decode_started(sequence, at_ns)
         if not sequence.num_output_tokens:
             self.scheduler.add_followers(sequence)
-
-
-class StepError(Exception):
-    """A forward pass failed. `requests` had a sequence in its batch and have been aborted."""
-
-    def __init__(self, requests: Seq[Request], cause: Exception) -> None:
-        super().__init__(f"engine step failed: {type(cause).__name__}: {cause}")
-        self.requests = requests

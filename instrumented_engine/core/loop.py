@@ -7,15 +7,12 @@ import threading
 from collections.abc import Callable, Iterable
 from queue import Empty, SimpleQueue
 
-from instrumented_engine.core.engine import Engine, StepError
+from instrumented_engine.core.engine import Engine
 from instrumented_engine.core.request import Request
 from instrumented_engine.core.sequence import Output
 from tokentrail import Status
 
 logger = logging.getLogger(__name__)
-
-MAX_CONSECUTIVE_FAILURES = 3
-"""After this many failed steps in a row, the loop takes the device as broken and stops serving."""
 
 Command = Callable[[Engine], None]
 
@@ -84,19 +81,8 @@ class EngineLoop:
             self._fail(engine, error)
 
     def _serve(self, engine: Engine) -> None:
-        failures = 0
         while self._take_commands(engine):
-            try:
-                outputs = engine.step() if engine.busy else []
-                failures = 0
-            except StepError as error:
-                failures += 1
-                logger.exception("step %d failed", engine.steps)
-                outputs = _failed(error.requests, error)
-                if failures >= MAX_CONSECUTIVE_FAILURES:
-                    self._deliver(outputs)
-                    raise
-            if outputs:
+            if engine.busy and (outputs := engine.step()):
                 self._deliver(outputs)
         engine.abort(engine.requests, Status.CANCELLED)
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence as Seq
 from instrumented_engine.core.latencies import Latencies
 from instrumented_engine.core.plan import Plan
 from instrumented_engine.core.request import Request
+from instrumented_engine.core.retry import Attempt
 from instrumented_engine.core.scheduler import Scheduler
 from instrumented_engine.core.sequence import Output, Sequence
 from tokentrail import ColdStart, KvEvent, Phase, RequestTrail, Status, Trail, TrailStats, semconv
@@ -82,9 +83,10 @@ class Observer:
         sequence.request.trail.phase(Phase.DECODE, at_ns)
 
     def stepped(
-        self, plan: Plan, outputs: Seq[Output], scheduler: Scheduler, *, step: int, start_ns: int, end_ns: int
+        self, done: Attempt, outputs: Seq[Output], scheduler: Scheduler, *, step: int, start_ns: int, end_ns: int
     ) -> None:
         """A step ended. `scheduler` still holds the sequences that ended in it, and their blocks."""
+        plan = done.plan
         for output in outputs:
             self.latencies.emitted(output, end_ns)
         self._trail.step(
@@ -101,7 +103,7 @@ class Observer:
             kv_used=scheduler.block_manager.num_used_blocks,
             kv_total=scheduler.block_manager.num_blocks,
             kv_evicted=plan.evicted_blocks + plan.dropped_blocks,
-            **_details(plan, len(scheduler.waiting)),
+            **_details(done, len(scheduler.waiting)),
         )
 
     def finished(self, request: Request, at_ns: int) -> None:
@@ -153,11 +155,14 @@ def _speculation(request: Request) -> dict[str, int]:
     }
 
 
-def _details(plan: Plan, waiting: int) -> dict[str, int]:
-    """Numbers that few steps have: the waiting sequences by what they lack, and the work that was saved."""
+def _details(done: Attempt, waiting: int) -> dict[str, int]:
+    """Numbers that few steps have: the waiting sequences by what they lack, work that was saved, and attempts."""
+    plan = done.plan
     details = {} if plan.wait is None else {f"waiting_for_{plan.wait}": waiting}
     if plan.cached_tokens:
         details["cached_tokens"] = plan.cached_tokens
     if plan.drafted_tokens:
         details["drafted_tokens"] = plan.drafted_tokens
+    if done.retries:
+        details["retries"] = done.retries
     return details

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from instrumented_engine.core.sequence import Sequence, TokenLogprobs
@@ -81,6 +81,15 @@ class Plan:
         else:
             self.prefill_tokens += num_tokens
 
+    def part(self, batch: Seq[Scheduled]) -> Plan:
+        """The same step for a part of its batch, with the copies into the blocks of that part."""
+        blocks = {block for item in batch for block in item.sequence.block_table}
+        part = replace(self, batch=[], prefill_tokens=0, decode_tokens=0, drafted_tokens=0)
+        part.copies = [(source, target) for source, target in self.copies if target in blocks]
+        for item in batch:
+            part.add(item.sequence, item.num_scheduled_tokens, item.draft)
+        return part
+
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
@@ -97,3 +106,9 @@ class StepResult:
     logprobs: dict[Sequence, list[TokenLogprobs]] = field(default_factory=dict)
     prompt_logprobs: dict[Sequence, list[TokenLogprobs]] = field(default_factory=dict)
     device_ns: int | None = None
+
+    def add(self, other: StepResult) -> None:
+        """Append the result of another part of the step."""
+        self.token_ids.extend(other.token_ids)
+        self.logprobs.update(other.logprobs)
+        self.prompt_logprobs.update(other.prompt_logprobs)

@@ -1,4 +1,4 @@
-"""Reads llama-architecture weights from a GGUF file and dequantises them."""
+"""Reads llama-architecture weights from a GGUF file."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from instrumented_engine.model.errors import ModelError
+from instrumented_engine.model.linear import Quantization
 from instrumented_engine.model.llama import LlamaConfig, LlamaWeights, build_weights, check_shape
 
 
@@ -68,8 +69,8 @@ class GgufFile:
             rope_theta=self._value("llama.rope.freq_base", 10000.0),
         )
 
-    def weights(self, dtype: torch.dtype, device: torch.device) -> LlamaWeights:
-        """Load and dequantise all tensors, as `dtype` on `device`."""
+    def weights(self, dtype: torch.dtype, device: torch.device, quantization: Quantization = "none") -> LlamaWeights:
+        """Load all tensors: matrices as quantised, others as `dtype`, on `device`."""
         config = self.config()
 
         def get(name: str) -> Tensor:
@@ -78,9 +79,9 @@ class GgufFile:
             tensor = self._tensors[name]
             value = torch.tensor(gguf.dequantize(tensor.data, tensor.tensor_type))
             check_shape(config, name, value.shape, self.path)
-            return value.to(device, dtype)
+            return value.to(device)
 
-        return build_weights(config, get, self._tensors.__contains__)
+        return build_weights(config, get, self._tensors.__contains__, dtype, quantization)
 
     @property
     def eos_ids(self) -> tuple[int, ...]:

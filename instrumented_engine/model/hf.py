@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from instrumented_engine.model.errors import ModelError
+from instrumented_engine.model.linear import Quantization
 from instrumented_engine.model.llama import LlamaConfig, LlamaWeights, RopeScaling, build_weights, check_shape
 
 TENSOR_NAMES = {
@@ -58,8 +59,8 @@ class HfFolder:
             rope_scaling=self._rope_scaling(),
         )
 
-    def weights(self, dtype: torch.dtype, device: torch.device) -> LlamaWeights:
-        """Load all tensors as `dtype` on `device`; reorder query and key heads to adjacent rotary pairs."""
+    def weights(self, dtype: torch.dtype, device: torch.device, quantization: Quantization = "none") -> LlamaWeights:
+        """Load all tensors: matrices as quantised, others as `dtype`, on `device`. Heads get adjacent rotary pairs."""
         config = self.config()
         tied = bool(self._config.get("tie_word_embeddings"))
 
@@ -71,9 +72,9 @@ class HfFolder:
             check_shape(config, name, value.shape, self.path)
             if "attn_q" in name or "attn_k" in name:
                 value = adjacent_pairs(value, config.head_dim)
-            return value.to(device, dtype)
+            return value.to(device)
 
-        return build_weights(config, get, has)
+        return build_weights(config, get, has, dtype, quantization)
 
     @property
     def eos_ids(self) -> tuple[int, ...]:

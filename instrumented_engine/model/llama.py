@@ -18,7 +18,7 @@ from torch import Tensor
 
 from instrumented_engine.model.attention import Batch, attend
 from instrumented_engine.model.errors import ModelError
-from instrumented_engine.model.linear import Linear, linear
+from instrumented_engine.model.linear import Linear, Quantization, linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,29 +77,40 @@ class LlamaWeights:
         return self.lm_head.nbytes + sum(matrix.nbytes for matrix in matrices)
 
 
-def build_weights(config: LlamaConfig, get: Callable[[str], Tensor], has: Callable[[str], bool]) -> LlamaWeights:
-    """Assemble the model. `get` and `has` take GGUF's tensor names; matrices with the same input are fused."""
+def build_weights(
+    config: LlamaConfig,
+    get: Callable[[str], Tensor],
+    has: Callable[[str], bool],
+    dtype: torch.dtype,
+    quantization: Quantization,
+) -> LlamaWeights:
+    """Assemble the model. `get` and `has` take GGUF's tensor names; matrices with the same input are fused.
+
+    The last matrix, from states to logits, has at least 8 bits.
+    """
+
+    def layer(index: int) -> LayerWeights:
+        def matrix(*names: str) -> Linear:
+            parts = [get(f"blk.{index}.{name}.weight") for name in names]
+            return linear(torch.cat(parts), dtype, quantization)
+
+        return LayerWeights(
+            attention_norm=get(f"blk.{index}.attn_norm.weight").to(dtype),
+            qkv=matrix("attn_q", "attn_k", "attn_v"),
+            output=matrix("attn_output"),
+            mlp_norm=get(f"blk.{index}.ffn_norm.weight").to(dtype),
+            gate_up=matrix("ffn_gate", "ffn_up"),
+            down=matrix("ffn_down"),
+        )
+
     embedding = get("token_embd.weight")
+    lm_head = get("output.weight") if has("output.weight") else embedding
     return LlamaWeights(
-        embedding=embedding,
-        layers=[_build_layer(i, get) for i in range(config.layers)],
-        norm=get("output_norm.weight"),
-        lm_head=linear(get("output.weight") if has("output.weight") else embedding),
+        embedding=embedding.to(dtype),
+        layers=[layer(index) for index in range(config.layers)],
+        norm=get("output_norm.weight").to(dtype),
+        lm_head=linear(lm_head, dtype, "none" if quantization == "none" else "int8"),
         rope_factors=get("rope_freqs.weight").float() if has("rope_freqs.weight") else None,
-    )
-
-
-def _build_layer(index: int, get: Callable[[str], Tensor]) -> LayerWeights:
-    def weight(name: str) -> Tensor:
-        return get(f"blk.{index}.{name}.weight")
-
-    return LayerWeights(
-        attention_norm=weight("attn_norm"),
-        qkv=linear(torch.cat([weight("attn_q"), weight("attn_k"), weight("attn_v")])),
-        output=linear(weight("attn_output")),
-        mlp_norm=weight("ffn_norm"),
-        gate_up=linear(torch.cat([weight("ffn_gate"), weight("ffn_up")])),
-        down=linear(weight("ffn_down")),
     )
 
 

@@ -33,9 +33,23 @@ class ModelRunner:
             device=self._device,
         )
 
-    @torch.inference_mode()
     def run(self, plan: Plan) -> StepResult:
-        """Compute the batch, and sample behind the last token of each sequence and behind those of its draft."""
+        """Compute the batch, and sample behind the last token of each sequence and behind those of its draft.
+
+        Raises MemoryError when the device has too little memory for it.
+        """
+        try:
+            return self._run(plan)
+        except (MemoryError, RuntimeError) as error:
+            if not _lacks_memory(error):
+                raise
+            message = str(error)
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+        raise MemoryError(message)  # outside of the handler: torch's error would keep the tensors of the failed pass
+
+    @torch.inference_mode()
+    def _run(self, plan: Plan) -> StepResult:
         start = perf_counter_ns()
         for source, target in plan.copies:
             self._cache[:, target] = self._cache[:, source]
@@ -94,7 +108,11 @@ class ModelRunner:
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Run one prefill and one decode in block 0, so that torch's lazy initialisation does not delay a request."""
+        """Run one prefill and one decode in block 0, so that torch's lazy initialisation does not delay a request.
+
+        The block has its contents back in the end.
+        """
+        contents = self._cache[:, 0].clone()
         row, rows = self._tensor([0]), self._tensor(list(range(min(8, self._block_size))))
         table = self._tensor([[0]])
         mask = torch.ones((1, 1, 1, self._block_size), dtype=torch.bool, device=self._device)
@@ -102,6 +120,7 @@ class ModelRunner:
         decode = Batch(row, row, row, row, 1, table, mask, ())
         for batch in (prefill, decode):
             self._model.logits(self._model.forward(batch, self._cache)).argmax(dim=-1).tolist()
+        self._cache[:, 0] = contents
 
     def _tensors(self, batch: Seq[Scheduled]) -> Batch:
         size = self._block_size
@@ -148,6 +167,11 @@ class ModelRunner:
 
     def _tensor(self, values: Seq[int] | Seq[list[int]]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.long).to(self._device, non_blocking=True)
+
+
+def _lacks_memory(error: Exception) -> bool:
+    """Whether an exception of torch says that memory could not be had. The CPU's allocator has no class for it."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def _prompt_positions(item: Scheduled) -> range:

@@ -71,7 +71,8 @@ def unavailable(reason: Exception | str) -> ApiError:
 
 def step_failed(reason: Exception) -> ApiError:
     """The request's step failed."""
-    return ApiError(500, f"The engine failed while working on this request: {reason}", code="engine_error")
+    message = f"The engine failed while working on this request: {type(reason).__name__}: {reason}"
+    return ApiError(500, message, code="engine_error")
 
 
 def install(app: FastAPI) -> None:

@@ -85,6 +85,10 @@ class Service:
         self._asyncio = asyncio.get_running_loop()
         self._loop.start()
 
+    def give_up_loading(self) -> None:
+        """Refuse the requests that wait for the model: the process stops before it is loaded."""
+        self._started.set()
+
     def close(self) -> bool:
         """Cancel the requests that are left, end the engine's thread, then send the spans that are left.
 

@@ -59,8 +59,14 @@ class CacheRunner:
         self.gate = gate
         self.burst = burst
         self.failures = []
+        self.plans = []
+
+    def warm_up(self):
+        if self.failures:
+            raise self.failures.pop(0)
 
     def run(self, plan):
+        self.plans.append(plan)
         if self.gate is not None:
             assert self.gate.wait(30)
         if self.failures:
@@ -172,6 +178,8 @@ def run_all(engine, sequences):
     reason = {}
     while engine.busy:
         for output in engine.step():
+            if output.error:
+                raise output.error
             text[output.sequence] += output.text
             reason[output.sequence] = output.finish_reason
     return {s: (s.token_ids[s.num_prompt_tokens :], text[s], reason[s]) for s in sequences or reason}

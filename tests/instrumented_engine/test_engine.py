@@ -3,7 +3,6 @@ from collections import Counter
 
 import pytest
 
-from instrumented_engine.core.engine import StepError
 from tokentrail import Status
 from tokentrail.testing import ManualClock, MemoryTrail
 
@@ -361,20 +360,3 @@ def test_cancelling_frees_the_blocks_and_ends_the_trace(trail):
     assert request_span(trail, "gone").attributes["tokentrail.status"] == "cancelled"
     assert request_span(trail, "gone").attributes["gen_ai.usage.output_tokens"] == 1
     assert request_span(trail, "stays").attributes["tokentrail.status"] == "ok"
-
-
-def test_a_failed_step_ends_its_batch_and_nobody_else(trail):
-    engine = make_engine(trail, max_seqs=1)
-    hit, spared = make_sequence(trail, [1, 2], name="hit"), make_sequence(trail, [3], name="spared")
-    engine.add(hit.request)
-    engine.add(spared.request)
-    engine.step()
-    engine._runner.failures.append(RuntimeError("the device fell over"))
-    with pytest.raises(StepError, match="RuntimeError: the device fell over") as raised:
-        engine.step()
-    assert raised.value.requests == [hit.request]
-    assert list(run_all(engine, [])) == [spared]
-    assert request_span(trail, "hit").attributes["tokentrail.status"] == "error"
-    assert request_span(trail, "hit").attributes["error.type"] == "RuntimeError"
-    assert request_span(trail, "spared").attributes["tokentrail.status"] == "ok"
-    assert engine.scheduler.block_manager.num_used_blocks == 0

@@ -55,10 +55,10 @@ def save_tiny(folder, *, shards="1GB", **changes):
     return model
 
 
-def engine_logits(folder, prompt, chunks, dtype=torch.float32):
+def engine_logits(folder, prompt, chunks, dtype=torch.float32, quantization="none"):
     """Logits of the prompt's last token, computed `chunks` at a time."""
     file = open_model(folder)
-    model = Llama(file.config(), file.weights(dtype, CPU), 256)
+    model = Llama(file.config(), file.weights(dtype, CPU, quantization), 256)
     runner = ModelRunner(model, kv_blocks=40, block_size=4, eos_ids=[])
     sequence = make_sequence(MemoryTrail(), prompt)
     sequence.block_table = list(range(39, 39 - -(-len(prompt) // 4), -1))
@@ -87,6 +87,17 @@ def test_bfloat16_is_close(tmp_path):
     logits = engine_logits(tmp_path, prompt, [40], torch.bfloat16)
     assert logits.dtype == torch.bfloat16
     assert torch.corrcoef(torch.stack([logits.float(), expected]))[0, 1] > 0.99
+
+
+@pytest.mark.parametrize(("quantization", "closeness"), [("int8", 0.99), ("int4", 0.93)])
+@pytest.mark.parametrize("chunks", [[40], [33, 4, 1, 1, 1]])
+def test_quantised_weights_are_close(tmp_path, quantization, closeness, chunks):
+    reference = save_tiny(tmp_path, hidden_size=96, intermediate_size=128)
+    prompt = list(range(40))
+    with torch.inference_mode():
+        expected = reference(torch.tensor([prompt])).logits[0, -1]
+    logits = engine_logits(tmp_path, prompt, chunks, torch.bfloat16, quantization)
+    assert torch.corrcoef(torch.stack([logits.float(), expected]))[0, 1] > closeness
 
 
 def test_sharded_folders(tmp_path):

@@ -22,6 +22,9 @@ def test_flags_and_environment(monkeypatch):
         (["--kv-blocks", "many"], "--kv-blocks: Input should be a valid integer"),
         (["--dtype", "int3"], "--dtype: Input should be 'auto', 'float32', 'bfloat16' or 'float16'"),
         (["--max-seqs", "8", "--max-batched-tokens", "4"], "--max-batched-tokens (4) must be at least --max-seqs (8)"),
+        (["--quantization", "fp3"], "--quantization: Input should be 'none', 'int8' or 'int4'"),
+        (["--quantization", "int4", "--dtype", "float32"], "--quantization int4 needs the CPU and --dtype bfloat16"),
+        (["--quantization", "int8", "--device", "cuda"], "--quantization int8 needs the CPU and --dtype bfloat16"),
     ],
 )
 def test_errors_name_the_flag(flags, message, capsys):
@@ -46,6 +49,11 @@ def test_what_clients_call_the_model(tmp_path):
     names = [Settings(model=str(model)).model_name for model in ("smollm2-135m-instruct", tmp_path / "llama-x.gguf")]
     assert names == ["smollm2-135m-instruct", "llama-x"]
     assert Settings(model=str(tmp_path), served_model_name="mine").model_name == "mine"
+
+
+def test_a_quantisation_is_the_label_of_the_experiment_unless_there_is_one():
+    assert [Settings(quantization=q).label for q in ("none", "int8")] == ["", "int8"]
+    assert Settings(quantization="int8", variant="mine").label == "mine"
 
 
 def test_an_address_in_use_is_told_before_anything_is_loaded(monkeypatch, capsys):

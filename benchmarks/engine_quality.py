@@ -1,0 +1,86 @@
+"""Compares the answers of quantised weights with those of float32, on a fixed text that no model was trained on.
+
+Each variant reads the same windows of `data/quality.txt`. Perplexity is the exponential of the mean negative
+log-probability of the next token. KL is the divergence from float32's distribution to the variant's, in nats for each
+token. The peer is transformers in float32: its perplexity must be that of the engine's float32.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+import typer
+from transformers import AutoModelForCausalLM
+
+from benchmarks.report import JsonPath, Quick, publish
+from instrumented_engine.model.attention import Batch, Prefill
+from instrumented_engine.model.download import DEFAULT_MODEL, cache_folder, download, local_path
+from instrumented_engine.model.gguf import GgufFile
+from instrumented_engine.model.linear import Quantization
+from instrumented_engine.model.llama import Llama
+from instrumented_engine.model.tokenizer import load_tokenizer
+
+WINDOW = 256
+TEXT = Path(__file__).parent / "data" / "quality.txt"
+CPU = torch.device("cpu")
+VARIANTS: dict[str, tuple[torch.dtype, Quantization]] = {
+    "float32": (torch.float32, "none"),
+    "bfloat16": (torch.bfloat16, "none"),
+    "int8": (torch.bfloat16, "int8"),
+    "int4": (torch.bfloat16, "int4"),
+}
+
+
+def main(quick: Quick = False, json: JsonPath = None) -> None:
+    """Measure and print perplexity, KL, agreement of the likeliest token, and the weights' size."""
+    path = local_path(DEFAULT_MODEL) or download(DEFAULT_MODEL)
+    file = GgufFile(path)
+    ids = load_tokenizer(path, cache_folder(), file.eos_ids).encode(TEXT.read_text())
+    windows = [ids[start : start + WINDOW] for start in range(0, len(ids) - WINDOW, WINDOW)][: 2 if quick else 12]
+    numbers: dict[str, Any] = {"tokens": len(windows) * (WINDOW - 1)}
+    exact: list[torch.Tensor] = []
+    for name, (dtype, quantization) in VARIANTS.items():
+        model = Llama(file.config(), file.weights(dtype, CPU, quantization), WINDOW)
+        found = [log_probabilities(model, window) for window in windows]
+        exact = exact or found
+        numbers |= {f"{name}_{key}": value for key, value in compared(exact, found, windows).items()}
+        numbers[f"{name}_weight_bytes"] = model.weights.nbytes
+        del model, found
+        gc.collect()
+    reference: Any = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+    with torch.inference_mode():
+        theirs = [reference(torch.tensor([window])).logits[0].float().log_softmax(-1) for window in windows]
+    numbers["transformers_float32_perplexity"] = compared(exact, theirs, windows)["perplexity"]
+    publish("engine_quality", numbers, packages=("torch", "transformers", "gguf"), quick=quick, path=json)
+
+
+@torch.inference_mode()
+def log_probabilities(model: Llama, ids: list[int]) -> torch.Tensor:
+    """The log-probabilities (tokens, vocabulary) behind each token of a prompt."""
+    config = model.config
+    rows = torch.arange(len(ids))
+    nothing = torch.zeros((0, 0), dtype=torch.long)
+    batch = Batch(torch.tensor(ids), rows, rows, rows, 0, nothing, nothing, (Prefill(0, len(ids)),))
+    shape = (config.layers, 1, len(ids), 2 * config.kv_heads, config.head_dim)
+    cache = torch.zeros(shape, dtype=model.weights.embedding.dtype)
+    return model.logits(model.forward(batch, cache)).float().log_softmax(-1)
+
+
+def compared(exact: list[torch.Tensor], found: list[torch.Tensor], windows: list[list[int]]) -> dict[str, float]:
+    """Perplexity of a variant, and its mean KL and agreement with float32."""
+    surprise, kl, agreed, tokens = 0.0, 0.0, 0, 0
+    for right, log_p, window in zip(exact, found, windows, strict=True):
+        targets = torch.tensor(window[1:]).unsqueeze(1)
+        surprise -= float(log_p[:-1].gather(1, targets).double().sum())
+        kl += float((right.exp() * (right - log_p)).sum(-1)[:-1].double().sum())
+        agreed += int((right.argmax(-1) == log_p.argmax(-1))[:-1].sum())
+        tokens += len(targets)
+    return {"perplexity": math.exp(surprise / tokens), "kl_nats": kl / tokens, "same_first": agreed / tokens}
+
+
+if __name__ == "__main__":
+    typer.run(main)
