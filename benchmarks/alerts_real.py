@@ -36,6 +36,7 @@ STORE_AWAY_S = 300.0
 HOUR_PER_S = 5.0
 STOP_S = 300
 """A collector drains before it ends, which takes long on a busy machine."""
+ENGINE_START_S = 240.0
 LONG_S = 40
 """How long the requests take that announce themselves: longer than a silence after which a request is lost."""
 
@@ -60,12 +61,15 @@ class Real:
         per_s: float = 1.0,
         store: str = "chdb://",
         pages: Mapping[str, Page] = MappingProxyType({}),
+        begins_s: float = 0.0,
     ) -> None:
         folder.mkdir(parents=True)
         (folder / "slos.yaml").write_text(SLO_FILE)
         self.collector = Collector(folder / "data", "--slos", str(folder / "slos.yaml"), store=store)  # type: ignore[no-untyped-call]
-        self.scenario = Scenario(name, {"c": self._page, **pages}, expected, may_follow, needs_s)
+        self.scenario = Scenario(name, {"c": self._page, **pages}, expected, may_follow, needs_s, begins_s)
         self.events: list[Event] = []
+        self.took_s: dict[str, float] = {}
+        """How long actions took whose length tells whether the run is worth something."""
         self._failed, self._per_s = failed, per_s
         self._load: Load | None = None
 
@@ -80,15 +84,18 @@ class Real:
 
     def restart(self) -> None:
         """Stop the collector and start it again; senders keep what they have meanwhile."""
+        began = time.monotonic()
         self.collector.stop(STOP_S)  # type: ignore[no-untyped-call]
         self.collector.start()  # type: ignore[no-untyped-call]
+        self.took_s["restart_s"] = round(time.monotonic() - began, 1)
 
     def stop(self) -> None:
-        """Stop the load, then the collector."""
+        """Stop the load, then the collector. Nothing is measured any more, so it need not drain."""
         if self._load:
             self._load.over.set()
             self._load.join()
-        self.collector.stop(STOP_S)  # type: ignore[no-untyped-call]
+        if self.collector.process:
+            self.collector.kill()  # type: ignore[no-untyped-call]
 
     def _page(self, _: float) -> str:
         """The collector's own page; an empty one while it does not answer."""
@@ -110,9 +117,10 @@ class StoreAway(Real):
             expected=frozenset({"TokentrailCollectorDown"}),
             needs_s=STORE_AWAY_S + 200,
             store=self._server.url,
+            begins_s=-200.0,
         )
         self._server.folder.mkdir()
-        self.events = [(0.0, self._server.kill), (STORE_AWAY_S, self._server.start)]
+        self.events = [(-200.0, self._server.kill), (STORE_AWAY_S - 200.0, self._server.start)]
 
     def start(self) -> None:
         """The server first."""
@@ -126,9 +134,9 @@ class StoreAway(Real):
 
 
 class EngineKilled(Real):
-    """The engine of this project starts, answers requests, and is killed while it works on some."""
+    """The engine of this project starts, gets requests, and is killed while it works on them."""
 
-    def __init__(self, folder: Path, well_s: float) -> None:
+    def __init__(self, folder: Path) -> None:
         super().__init__(
             folder,
             "dead engine, a real engine that is killed",
@@ -138,7 +146,24 @@ class EngineKilled(Real):
         self._url = f"http://127.0.0.1:{free_port(0)}"
         self._log = (folder / "engine.log").open("wb")
         self._engine: subprocess.Popen[bytes] | None = None
-        self.events = [(-well_s, self._start_engine), (-20.0, self._ask), (0.0, self._kill)]
+        self.events = [(-20.0, self._ask), (0.0, self._kill)]
+
+    def start(self) -> None:
+        """The collector, then the engine: the clock begins when it can serve. Exits when it cannot in time."""
+        super().start()
+        began = time.monotonic()
+        self._start_engine()
+        while not self._is_ready():
+            if time.monotonic() - began > ENGINE_START_S:
+                said = Path(self._log.name).read_text(errors="replace")[-2000:]
+                sys.exit(f"the engine was not ready within {ENGINE_START_S:.0f} s:\n{said}")
+            time.sleep(0.5)
+        self.took_s["engine_start_s"] = round(time.monotonic() - began, 1)
+
+    def _is_ready(self) -> bool:
+        with contextlib.suppress(httpx.HTTPError):
+            return httpx.get(f"{self._url}/readyz", timeout=5, trust_env=False).status_code == 200
+        return False
 
     def stop(self) -> None:
         """An engine that no event has killed is killed now."""
@@ -184,8 +209,10 @@ def real_faults(folder: Path, well_s: float) -> list[Real]:
         may_follow=frozenset({"TokentrailSloBurn"}),
         failed=lambda t, _: t >= 0,
     )
-    restarted.events = [(-well_s * 2 / 3, restarted.restart)]
-    return [restarted, StoreAway(folder / "store"), EngineKilled(folder / "engine", well_s)]
+    # Senders keep what they have while the collector is away, and it is counted when it comes. So the restart is at the
+    # beginning: five minutes before the fault, the shares of `page-outage` have nothing of it any more.
+    restarted.events = [(-well_s, restarted.restart)]
+    return [restarted, StoreAway(folder / "store"), EngineKilled(folder / "engine")]
 
 
 def normal_hour(folder: Path) -> Real:

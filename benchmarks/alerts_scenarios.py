@@ -35,6 +35,12 @@ class Scenario:
     """Beginnings of names."""
     needs_s: float = 0.0
     """How long the fault must last for the expected alerts to come."""
+    begins_s: float = 0.0
+    """When its fault begins: slow ones begin before the others."""
+
+    def fits(self, well_s: float, fault_s: float) -> bool:
+        """Whether a run of this length shows it."""
+        return -self.begins_s <= well_s and self.begins_s + self.needs_s <= fault_s
 
 
 class Requests:
@@ -157,8 +163,8 @@ def scenarios() -> list[Scenario]:
             "KV storm", {"vllm": vllm(preemptions=lambda t: max(t, 0) / 4)}, frozenset({"EnginePreemptions"})
         ),
         Scenario(
-            "queue burst", {"vllm": vllm(waiting=lambda t: max(t, 0) / 2)},
-            frozenset({"EngineQueueGrowth"}), needs_s=650.0,
+            "queue burst", {"vllm": vllm(waiting=lambda t: max(t + 300, 0) / 2)},
+            frozenset({"EngineQueueGrowth"}), needs_s=650.0, begins_s=-300.0,
         ),
         Scenario(
             "cold start", {"c": during(Requests(never_bad), both(Requests(never_bad), cold))},

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from collector.slo.model import LabelRule, Promise, Slo, Thresholds
 from collector.sql.fragment import Fragment
 from collector.sql.queries import Queries
+from collector.store.early_claims import EarlyCount
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -117,6 +118,10 @@ class InFlight:
     def key(self, i: int) -> str:
         """Trace id and span id of a request, as 48 hex digits."""
         return bytes(self.columns["trace_id"][i] + self.columns["span_id"][i]).hex()
+
+    def early_count(self, i: int, slo: str, tenant: str, *, is_late: bool) -> EarlyCount:
+        """A request that is to be counted before it ends."""
+        return EarlyCount(self.key(i), slo, tenant, is_late, self.processes[i], int(self.lost_at_ns[i]))
 
     @cached_property
     def processes(self) -> list[tuple[str, str]]:

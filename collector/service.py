@@ -39,6 +39,7 @@ from collector.sql.fragment import TRUE
 from collector.sql.queries import Queries
 from collector.stage import Stage
 from collector.status import IngestStatus
+from collector.store.early_claims import EarlyClaims
 from collector.store.expiry import Expiry
 from collector.store.joiner import Joiner
 from collector.store.opener import StoreOpener
@@ -186,7 +187,8 @@ def build_api(
         "priority": 5,  # behind inserts, which have 1, and before the API's queries, which have 10
     }
     own_queries = Queries(store, lambda: of_scrapes)
-    counters = StoreCounters(own_queries, slos, clock=clock, folder=data_dir)
+    claims = None if store.embedded else EarlyClaims(store)
+    counters = StoreCounters(own_queries, slos, clock=clock, folder=data_dir, claims=claims)
     lost_after_ns = round(lost_after_s * 1e9)
     heard_until: Callable[[], int] = clock
     if logs is not None:

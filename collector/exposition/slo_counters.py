@@ -16,6 +16,7 @@ from collector.exposition.series import OTHER, SECOND_NS, Labels, Series
 from collector.in_flight import Bools, InFlight
 from collector.slo.cells import Cells, Outcomes
 from collector.slo.model import Slo
+from collector.store.early_claims import EarlyCount
 
 
 class SloCounters:
@@ -24,8 +25,9 @@ class SloCounters:
     def __init__(self, series: Series, slos: Sequence[Slo], early: EarlyRequests, clock: Callable[[], int]) -> None:
         self.cells = Cells(slos)
         self._series, self._slos, self._early, self._clock = series, slos, early, clock
-        for slo in slos:
-            self._begin((slo.name, ""))
+        self._names = {slo.name for slo in slos}
+        for name in self._names:
+            self._begin((name, ""))
 
     def add_ended(self, cells: Mapping[str, Sequence[Any]], early: Mapping[str, Sequence[Any]]) -> None:
         """Count the requests of `cells` that ended, without those of `early` that were counted before they ended."""
@@ -56,31 +58,36 @@ class SloCounters:
         for (metric, name, group), total in sums.items():
             self._series.add(metric, self._labels(name, group), total)
 
-    def add_in_flight(self, in_flight: InFlight, lost: Bools) -> bool:
-        """Count the requests that are bad by now or among `lost`, each once. Returns whether there was a new one."""
-        is_new, now_ns = False, self._clock()
+    def new_in_flight(self, in_flight: InFlight, lost: Bools) -> list[EarlyCount]:
+        """The requests that are bad by now or among `lost`, and are not counted yet."""
+        found, now_ns = [], self._clock()
         for slo in self._slos:
             chosen, past = in_flight.selected(slo), in_flight.is_past(slo.thresholds)
             late = chosen & past & ~in_flight.is_lost
             self._series.set(metrics.SLO_IN_FLIGHT, (slo.name,), int(np.count_nonzero(late)))
             for i in np.flatnonzero(late | (chosen & lost)).tolist():
                 group = in_flight.columns["tenant"][i] if slo.group_by else ""
-                early = self._early.seen(in_flight.key(i), now_ns)
-                is_new |= self._add_early(slo.name, group, early, is_late=bool(past[i]))
-        return is_new
+                count = in_flight.early_count(i, slo.name, group, is_late=bool(past[i]))
+                early = self._early.get(count.key)
+                if early is None or not (early.is_over or slo.name in early.late | early.lost):
+                    found.append(count)
+                else:
+                    early.seen_ns = now_ns
+                    self.add_early(count, early, is_own=False)
+        return found
 
-    def _add_early(self, slo: str, group: str, early: Early, *, is_late: bool) -> bool:
-        if early.is_over:
-            return False
-        is_new = slo not in early.late | early.lost
-        if is_new:
-            self._series.add(metrics.SLO_REQUESTS, self._labels(slo, group), 1)
-        if is_late:
+    def add_early(self, count: EarlyCount, early: Early, *, is_own: bool) -> None:
+        """Remember that a request was counted before its end, by this collector or another one."""
+        slo = count.slo
+        if early.is_over or slo not in self._names:
+            return
+        if is_own and slo not in early.late | early.lost:
+            self._series.add(metrics.SLO_REQUESTS, self._labels(slo, count.tenant), 1)
+        if count.is_late:
             early.lost.discard(slo)
             early.late.add(slo)
         elif slo not in early.late:
             early.lost.add(slo)
-        return is_new
 
     def _labels(self, slo: str, group: str) -> Labels:
         """The labels of an SLO's series. Groups beyond its limit count together."""

@@ -8,6 +8,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 import numpy as np
 from prometheus_client import Metric as Family
@@ -21,6 +22,7 @@ from collector.exposition.slo_counters import SloCounters
 from collector.in_flight import InFlight
 from collector.slo.model import Slo
 from collector.sql.queries import Queries
+from collector.store.early_claims import EarlyClaims, EarlyCount
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +46,9 @@ class StoreCounters:
     """Counters of this collector. They go on where the process before this one ended. Any thread may call.
 
     A request in flight is counted for an SLO when it is first known to be bad, and a lost one when it is given up; both
-    are remembered by their key, so that each counts once. A counter never decreases: when a lost request comes back and
-    was not bad after all, it is added to the good ones, so that the number of bad ones is right again.
+    are remembered by their key, so that each counts once. One of the collectors that share a store counts it. A counter
+    never decreases: when a lost request comes back and was not bad after all, it is added to the good ones, so that the
+    number of bad ones is right again.
     """
 
     def __init__(
@@ -55,7 +58,9 @@ class StoreCounters:
         *,
         clock: Callable[[], int],
         folder: Path | None = None,
+        claims: EarlyClaims | None = None,
     ) -> None:
+        """`claims` are for a store that several collectors share."""
         self._queries = queries
         self._slos = slos
         self._edges = bucket_edges(slos)
@@ -70,6 +75,10 @@ class StoreCounters:
         self._label_sets = _load_label_sets(metrics.REQUEST, state.get("label_sets", ()))
         self._processes = _load_label_sets(metrics.PROCESS, state.get("processes", ()))
         self._early = EarlyRequests(state.get("early", ()))
+        self._claims = claims
+        self._collector: str = state.get("collector") or uuid4().hex
+        self._claims_read: int = state.get("claims_read", 0)
+        self._may_have_claimed = claims is not None  # and died before it counted them
         self.heard_until_ns: int | None = state.get("heard_until_ns")
         """The watermark of the last refresh, also of the process before this one; None at first."""
         self._born_ns: int = state.get("born_ns", clock())
@@ -80,6 +89,8 @@ class StoreCounters:
         self._of_slos = SloCounters(self._series, slos, self._early, clock)
         self._series.add(metrics.OVERFLOW, at_s=now_s)
         self._series.add(metrics.EARLY_FORGOTTEN, at_s=now_s)
+        if claims:
+            self.save()  # a claim of a collector whose name was forgotten would count for nobody
 
     def on_segment(self, segment_id: str) -> None:
         """Remember that this segment's rows are in the store; they are counted at the next refresh."""
@@ -107,6 +118,7 @@ class StoreCounters:
         while self._pending:
             with self._lock:
                 segments = [self._pending[i] for i in range(min(MOST_AT_ONCE, len(self._pending)))]
+            self._agree(segments=segments)
             read = self._read(segments)
             with self._lock:
                 for _ in segments:
@@ -193,14 +205,42 @@ class StoreCounters:
             for labels in set(zip(*(in_flight.columns[column] for column in label_columns), strict=True)):
                 self._admit(dict(zip(label_columns, labels, strict=True)))
             lost = in_flight.is_lost & (in_flight.lost_at_ns >= self._born_ns)
+            new = self._of_slos.new_in_flight(in_flight, lost)
             for i in np.flatnonzero(lost).tolist():
-                early = self._early.seen(in_flight.key(i), now)
-                if not early.is_lost and not early.is_over:
-                    early.is_lost = self._unsaved = True
-                    self._add_lost(in_flight.processes[i], int(in_flight.lost_at_ns[i]))
-            self._unsaved |= self._of_slos.add_in_flight(in_flight, lost)
+                count = in_flight.early_count(i, "", "", is_late=False)
+                early = self._early.get(count.key)
+                if early is None or not (early.is_lost or early.is_over):
+                    new.append(count)
+                else:
+                    early.seen_ns = now
+        if new or self._may_have_claimed:
+            self._agree(counts=new)
+        with self._lock:
             self.heard_until_ns = heard_until_ns
             self._forget(now)
+
+    def _agree(self, *, segments: Sequence[str] = (), counts: Sequence[EarlyCount] = ()) -> None:
+        """Enter what this collector counts next, and take over what all collectors have entered before and with it."""
+        claims_read, entered = 0, [(self._collector, count) for count in counts]
+        if self._claims:
+            if segments or counts:
+                self._claims.enter(self._collector, segments, counts)
+            since_ns = self._clock() - SEGMENT_AGE_NS
+            claims_read, entered = self._claims.read(self._claims_read, since_ns=since_ns)
+        with self._lock:
+            for collector, count in entered:
+                self._add_early(count, is_own=collector == self._collector)
+            self._claims_read, self._may_have_claimed = claims_read, False
+            self._unsaved = True
+
+    def _add_early(self, count: EarlyCount, *, is_own: bool) -> None:
+        early = self._early.seen(count.key, self._clock())
+        if count.slo:
+            self._of_slos.add_early(count, early, is_own=is_own)
+        elif not early.is_lost and not early.is_over:
+            early.is_lost = True
+            if is_own:
+                self._add_lost(count.process, count.at_ns)
 
     def _add_lost(self, process: tuple[str, str], lost_at_ns: int) -> None:
         labels = self.admit_process(process)
@@ -240,6 +280,8 @@ class StoreCounters:
                 "label_sets": [[labels, used] for labels, used in self._label_sets.used_ns.items()],
                 "processes": [[labels, used] for labels, used in self._processes.used_ns.items()],
                 "early": self._early.dump(),
+                "collector": self._collector,
+                "claims_read": self._claims_read,
                 **dump_series(self._series, self._scraped),
             }
             try:

@@ -129,8 +129,8 @@ def test_many_writers_at_once_give_each_payload_one_owner(claims):
 def test_a_number_that_was_lost_in_a_crash_of_the_store_is_passed_over(claims, module_store, monkeypatch):
     assert owned(claims(), "a", b"1") == [b"1"]
     module_store.client().command("ALTER TABLE payload_claims DELETE WHERE true SETTINGS mutations_sync = 1")
-    monkeypatch.setattr("collector.store.claims._PAUSE_S", 0.0)
-    monkeypatch.setattr("collector.store.claims._TRIES_OF_A_LOST_NUMBER", 30)
+    monkeypatch.setattr("collector.store.order._PAUSE_S", 0.0)
+    monkeypatch.setattr("collector.store.order._TRIES_OF_A_LOST_NUMBER", 30)
     late = claims()
     with pytest.raises(ContendedError, match="segment b"):
         late.own("b", frames(b"1"))
@@ -152,12 +152,12 @@ def test_old_claims_are_dropped_by_partitions_and_the_newest_number_stays(claims
     age(3 * 65_536 - 2, 90_000)
     assert owned(claims(retention_s=86_400.0), "a", b"1") == [b"1"]
     assert count(module_store) == (7, 7), "196,607 is not a number at which old claims are looked for"
-    claims(retention_s=86_400.0)._forget(197_000)
+    claims()._order.forget(197_000, retention_s=86_400)
     kept = module_store.query("SELECT claim FROM payload_claims ORDER BY claim").result_rows
     assert kept == [(1,), (2,), (3 * 65_536 - 2,), (3 * 65_536 - 1,)]
 
 
 def test_the_newest_claims_stay_however_old_they_are(claims, module_store):
     module_store.client().command("INSERT INTO payload_claims (claim, claimed_at) VALUES (1, now() - 100000)")
-    claims(retention_s=1.0)._forget(1000)
+    claims()._order.forget(1000, retention_s=1)
     assert count(module_store) == (1, 1)

@@ -29,7 +29,7 @@ from tokentrail import semconv
 DAY = 86400 * SECOND
 PROD = Layout("prod")
 ONE = Layout()
-WHOLE = {"schema_version", "payload_claims", "joined_segments"}
+WHOLE = {"schema_version", "payload_claims", "early_claims", "joined_segments"}
 """Tables without a trace or a service: not sharded, and whole on every node."""
 
 

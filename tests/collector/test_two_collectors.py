@@ -1,4 +1,4 @@
-"""Two collectors on one ClickHouse: a payload that both get makes its rows once, and /metrics count it once in sum."""
+"""Two collectors on one ClickHouse: payloads that both get are stored once, and /metrics count requests once in sum."""
 
 import re
 import time
@@ -6,10 +6,12 @@ import time
 import httpx
 import pytest
 
+from tests.collector.rows import SECOND
 from tests.support.clickhouse_server import Server
 from tests.support.collector import Collector
 from tests.support.otlp import Request
 from tests.support.stores import new_store
+from tokentrail import semconv
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +27,9 @@ def server(tmp_path):
 
 @pytest.fixture
 def collectors(server, tmp_path):
-    flags = ("--dedup-retention-s", "0.2")
+    slos = tmp_path / "slos.yaml"
+    slos.write_text("slos: [{name: chat, objective: '0.9', window: 7d, thresholds: {e2e: 5s}}]")
+    flags = ("--dedup-retention-s", "0.2", "--slos", str(slos))
     pair = [Collector(tmp_path / name, *flags, store=f"{server.url}/default") for name in ("a", "b")]
     for collector in pair:
         collector.start()
@@ -147,3 +151,34 @@ def test_a_collector_killed_between_claim_and_insert_stores_what_it_claimed_when
     settled(first)
     assert claims(server) == 2
     assert counters([second], "requests", "collector_payloads_repeated") == [[0.0], [1.0]]
+
+
+def hung(trace):
+    """The announcement and the end of a request that has been open for 20 s."""
+    known = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"}
+    start, ns = time.time_ns() - 20 * SECOND, 20 * SECOND
+    announced, end = Request(), Request()
+    announced.span(semconv.OPEN_SPAN, trace=trace, span=2, parent=1, start=start, ns=ns, attributes=known)
+    end.span("chat m", trace=trace, start=start, ns=ns, attributes=known)
+    return announced.body(), end.body()
+
+
+def test_a_hung_request_counts_once_and_its_end_at_the_other_collector_not_again(server, collectors):
+    first, second = collectors
+    requests = [hung(trace) for trace in (1, 2)]
+    for collector, (announced, _) in zip(collectors, requests, strict=True):
+        assert collector.post(announced).status_code == 200
+    first.wait_until(lambda: sum(map(judged, collectors)) == 2.0)
+    claimed = list(map(judged, collectors))
+    first.kill()
+    for _, end in requests:
+        assert second.post(end).status_code == 200
+    settled(second)
+    second.wait_until(lambda: metric(second, "tokentrail_requests_total") == 2.0)
+    assert judged(second) == claimed[1]
+    first.start()
+    assert counters(collectors, "slo_requests", "slo_good_requests") == [claimed, [0.0, 0.0]]
+
+
+def judged(collector):
+    return metric(collector, "tokentrail_slo_requests_total")

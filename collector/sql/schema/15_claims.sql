@@ -16,3 +16,23 @@ PARTITION BY intDiv(claim, 65536)
 ORDER BY prefix
 SETTINGS index_granularity = 256, min_compress_block_size = 4096,
          non_replicated_deduplication_window = 10000, fsync_after_insert = 1;
+
+-- Which collector counts a request before it ends, when several collectors share this store (collector/store/early_claims.py). A
+-- claim is one insert: requests in flight, and segments whose ended requests its collector counts next.
+CREATE TABLE IF NOT EXISTS early_claims
+(
+    claim       UInt64                        CODEC(Delta, ZSTD),
+    collector   String                        CODEC(ZSTD),
+    segment     String                        CODEC(ZSTD),          -- '' in the row of a request
+    key         String                        CODEC(ZSTD),          -- ids of trace and span in hex; '' in the row of a segment
+    slo         LowCardinality(String),                             -- '': the request is counted as lost
+    tenant      LowCardinality(String),
+    is_late     UInt8,                                              -- 1: past a threshold. 0: nothing is heard of it
+    process     Array(String),
+    at_ns       Int64                         CODEC(ZSTD),          -- when it was lost
+    claimed_at  DateTime('UTC') DEFAULT now() CODEC(Delta, ZSTD)
+)
+ENGINE = MergeTree
+PARTITION BY intDiv(claim, 65536)
+ORDER BY claim
+SETTINGS index_granularity = 256, non_replicated_deduplication_window = 10000, fsync_after_insert = 1;

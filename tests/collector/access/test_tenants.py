@@ -70,8 +70,8 @@ REFUSED = {
 OPEN = {"/healthz", "/readyz"}
 CHANGES = {"/api/v1/backup"}
 """Routes that are posted to, with an admin's key."""
-UNREAD = ("payload_claims", "joined_segments")
-"""Tables of the writers and of the joiner: digests of payloads, and names of segments."""
+UNREAD = ("payload_claims", "early_claims", "joined_segments")
+"""Tables of the writers, counters and the joiner: digests of payloads, keys of requests, names of segments."""
 HELD = ("held_requests", "held_spans")
 """Spans that wait for the rest of their requests."""
 

@@ -1,0 +1,207 @@
+"""Requests in flight on a store that several collectors share: their counters together count each request once."""
+
+import pytest
+
+from collector.exposition import metrics
+from collector.exposition.store_counters import StoreCounters
+from collector.in_flight import read_in_flight
+from collector.slo.model import load_slos
+from collector.sql.fragment import TRUE
+from collector.sql.queries import Queries
+from collector.store.claims import ContendedError
+from collector.store.definitions import read_schema
+from collector.store.early_claims import EarlyClaims, EarlyCount
+from tests.collector.rows import NOW, SECOND
+
+MS = 1_000_000
+LATE = {"slo_class": "chat", "ttft_ns": 900 * MS}
+"""A request that misses the TTFT of the SLO "chat"."""
+
+
+@pytest.fixture
+def claims(module_store):
+    module_store.client().command("DROP TABLE early_claims SYNC")  # a truncated table would know its old tokens
+    module_store.client().command(read_schema().tables["early_claims"])
+    return EarlyClaims(module_store)
+
+
+@pytest.fixture
+def counters(rows, claims, slos_file, clock, tmp_path):
+    """Opens the counters of a collector by its name; opened again, they are those of the next process."""
+
+    def opened(name):
+        (tmp_path / name).mkdir(exist_ok=True)
+        return StoreCounters(
+            Queries(rows.store),
+            load_slos(slos_file),
+            clock=clock,
+            folder=tmp_path / name,
+            claims=EarlyClaims(rows.store),
+        )
+
+    return opened
+
+
+@pytest.fixture
+def see(rows, clock):
+    """Read the requests in flight now."""
+    return lambda: read_in_flight(
+        Queries(rows.store),
+        TRUE,
+        start_ns=NOW - 3600 * SECOND,
+        end_ns=clock(),
+        lost_after_ns=30 * SECOND,
+        heard_until_ns=clock(),
+    )
+
+
+class KilledError(Exception):
+    pass
+
+
+def killed(*_, **__):
+    raise KilledError
+
+
+def look(counters, see):
+    counters.count_in_flight(see(), NOW)
+    counters.save()
+
+
+def ended(rows, request, counters, segment, **fields):
+    """The end of an announced request comes in a segment of this collector, which does not count it yet."""
+    row = {key: request[key] for key in ("trace_id", "span_id", "slo_class", "tenant")}
+    rows.request(
+        ended=NOW, e2e=NOW - request["start"], segment=segment, **row | {"ttft_ns": request["ttft_ns"]} | fields
+    )
+    counters.on_segment(segment)
+
+
+def of(counters, metric, *labels):
+    return counters._series.counters[metric].get(labels, 0)
+
+
+def judged(*collectors, slo="chat"):
+    """Each collector's judged and good requests."""
+    return [(of(c, metrics.SLO_REQUESTS, slo, ""), of(c, metrics.SLO_GOOD, slo, "")) for c in collectors]
+
+
+def lost(*collectors):
+    return [sum(c._series.counters.get(metrics.LOST, {}).values()) for c in collectors]
+
+
+@pytest.fixture
+def hung(rows):
+    return rows.open(start=NOW - 9 * SECOND, seen=NOW - SECOND, **LATE)
+
+
+@pytest.mark.parametrize("stored_by", [0, 1])
+def test_a_hung_request_counts_at_one_collector_and_not_again_when_it_ends(counters, see, rows, hung, stored_by):
+    pair = a, b = counters("a"), counters("b")
+    for _ in range(2):
+        look(a, see)
+        look(b, see)
+    assert judged(a, b) == [(1, 0), (0, 0)]
+    assert judged(a, b, slo="all") == [(0, 0), (0, 0)]
+    ended(rows, hung, pair[stored_by], "s")
+    pair[stored_by].count_segments()
+    look(a, see)
+    look(b, see)
+    assert judged(a, b) == [(1, 0), (0, 0)]
+    at_its_end = [(0, 0), (0, 0)]
+    at_its_end[stored_by] = (1, 1)
+    assert judged(a, b, slo="all") == at_its_end, "who stores the end counts it for the other SLOs"
+
+
+def test_a_claim_behind_the_segment_with_the_end_is_void_for_everybody(counters, see, rows, hung):
+    a, b, c = map(counters, "abc")
+    before = see()
+    ended(rows, hung, b, "s")
+    b.count_segments()
+    a.count_in_flight(before, NOW)
+    assert judged(a, b) == [(0, 0), (1, 0)]
+    ended(rows, {**hung, "trace_id": f"{77:032x}"}, c, "t")
+    c.count_segments()
+    assert len(c._early) == 0
+    assert judged(a, b, c) == [(0, 0), (1, 0), (1, 0)]
+
+
+def test_a_claim_before_the_segment_is_entered_takes_the_request_out_of_it(counters, see, rows, hung):
+    a, b = counters("a"), counters("b")
+    before = see()
+    ended(rows, hung, b, "s")
+    a.count_in_flight(before, NOW)
+    b.count_segments()
+    assert judged(a, b) == [(1, 0), (0, 0)]
+
+
+def test_a_collector_that_dies_behind_its_claim_counts_it_when_it_is_back(counters, see, rows, hung, monkeypatch):
+    a, b = counters("a"), counters("b")
+    monkeypatch.setattr(a._claims, "read", killed)
+    with pytest.raises(KilledError):
+        a.count_in_flight(see(), NOW)
+    ended(rows, hung, b, "s")
+    b.count_segments()
+    assert judged(a, b) == [(0, 0), (0, 0)]
+    for _ in range(2):
+        a = counters("a")
+        look(a, see)
+        assert judged(a, b) == [(1, 0), (0, 0)]
+    assert judged(a, b, slo="all") == [(0, 0), (1, 1)]
+
+
+def test_a_collector_that_dies_behind_its_entry_of_a_segment_counts_what_it_entered(
+    counters, see, rows, hung, monkeypatch
+):
+    a, b = counters("a"), counters("b")
+    before = see()
+    ended(rows, hung, b, "s")
+    monkeypatch.setattr(b, "_read", killed)
+    with pytest.raises(KilledError):
+        b.count_segments()
+    look(a, lambda: before)
+    b = counters("b")
+    b.count_segments()
+    assert judged(a, b) == [(0, 0), (1, 0)]
+
+
+def test_a_lost_request_counts_once_and_its_good_end_counts_as_good_where_it_is_stored(counters, see, rows, clock):
+    a, b = counters("a"), counters("b")
+    request = rows.open(start=NOW - SECOND, seen=NOW, slo_class="chat", ttft_ns=100 * MS)
+    clock.now += 40 * SECOND
+    look(b, see)
+    look(a, see)
+    assert judged(a, b) == [(0, 0), (1, 0)]
+    assert lost(a, b) == [0, 1]
+    ended(rows, request, a, "s")
+    a.count_segments()
+    assert judged(a, b) == [(0, 1), (1, 0)]
+    assert lost(a, b) == [0, 1]
+
+
+def count_of(key, slo="chat"):
+    return EarlyCount(f"{key:048x}", slo, "", True, ("engine", "i-1"), 7)
+
+
+def test_an_entry_that_another_collector_overtakes_comes_behind_it(claims, module_store):
+    other, number = EarlyClaims(module_store), claims._order.next_number
+
+    def overtaken():
+        if not claims.read(0, since_ns=0)[0]:
+            seen = number()
+            other.enter("b", counts=[count_of(1)])
+            return seen
+        return number()
+
+    claims._order.next_number = overtaken
+    claims.enter("a", counts=[count_of(1), count_of(2, "")])
+    assert claims.read(0, since_ns=0) == (2, [("b", count_of(1)), ("a", count_of(1)), ("a", count_of(2, ""))])
+    assert claims.read(1, since_ns=0) == (2, [("a", count_of(1)), ("a", count_of(2, ""))])
+    assert claims.read(2, since_ns=0) == (2, [])
+
+
+def test_an_entry_that_never_comes_first_is_refused(claims, monkeypatch):
+    monkeypatch.setattr("collector.store.order._PAUSE_S", 0.0)
+    monkeypatch.setattr(claims, "_claimant", lambda number: "b")
+    with pytest.raises(ContendedError, match="not counted yet"):
+        claims.enter("a", ["s"])
