@@ -208,6 +208,8 @@ def test_a_request_is_found_by_the_id_that_its_client_saw(page, dashboard, api):
     page.goto(f"{dashboard}/request?trace_id=req-3")
     assert metrics(part(page, "request-numbers"))["E2E"] == duration(request["e2e_s"])
     page.wait_for_function(f"document.title === 'Request {request['trace_id'][:8]} · tokentrail'")
+    page.goto(f"{dashboard}/request?trace_id={request['trace_id'][:8].upper()}")
+    assert metrics(part(page, "request-numbers"))["E2E"] == duration(request["e2e_s"])
 
 
 def test_pages_follow_each_other(page, dashboard, api):
