@@ -25,7 +25,10 @@ STYLE = """
   [data-testid="stMetricLabel"] {opacity: .72}
   [data-testid="stMetricValue"] {font-variant-numeric: tabular-nums; font-size: clamp(1.1rem, 1.55vw, 2rem)}
   [data-testid="stMetricValue"] > div, [data-testid="stMetricLabel"] p {overflow: visible; white-space: normal}
+  [data-stale="true"] {transition: opacity .5s ease-in 3s !important}  /* a refresh that is quick does not dim */
+  .st-key-firing {gap: .5rem}
   .st-key-firing [class*="st-key-incident-"] {border-left: 4px solid #ef4444; background: rgba(239,68,68,.07)}
+  .st-key-firing [class*="st-key-incident-"] {padding: .45rem .8rem; gap: .15rem}
   .tt-bar {height: 6px; border-radius: 3px; background: rgba(128,136,150,.22); overflow: hidden; margin: .1rem 0 .3rem}
   .tt-bar div {height: 100%; border-radius: 3px}
 </style>

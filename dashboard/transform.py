@@ -150,6 +150,18 @@ def missed(verdicts: Sequence[Json]) -> list[str]:
     ]
 
 
+def missed_by(verdicts: Sequence[Json]) -> str | None:
+    """The same in short, for a table: `chat: TTFT +250 ms, TPOT +1.16 s`. None: no threshold was missed."""
+    slos = {verdict["slo"]: verdict["missed"] for verdict in verdicts if verdict["missed"]}
+    return (
+        "; ".join(
+            f"{slo}: " + ", ".join(f"{miss['threshold'].upper()} +{duration(miss['over_s'])}" for miss in of_slo)
+            for slo, of_slo in slos.items()
+        )
+        or None
+    )
+
+
 def slo_state(slo: Json) -> str:
     """`page` or `ticket` when an alert fires, else `idle` (no requests), `exhausted` (no budget left) or `ok`."""
     if slo["firing"]:

@@ -21,13 +21,18 @@ from collector.samples.present import Process as SampledProcess
 
 MOST_COLD_STARTS = 1000
 MOST_PROCESSES = 100
+OLD_STEP_NS = 60 * SECOND_NS
+"""A step that began this long before the window's end no longer says how many requests run."""
 _ABILITIES_OF_SAMPLES = {"kv": "kv_usage", "preemption": "preemptions", "running": "running"}
 _TELLING = ("up", *_ABILITIES_OF_SAMPLES.values())
 _NO_EVENTS = {"evicted_blocks": 0, "evictions": 0, "preemptions": 0}
 
 
 class KvEngine(BaseModel):
-    """One engine process: its newest step or sample in the window, and sums over the window. Null: it does not tell."""
+    """One engine process: its newest step or sample in the window, and sums over the window.
+
+    Null: it does not tell, or its newest step is old.
+    """
 
     source: Literal["spans", "samples"]
     service: str
@@ -121,7 +126,10 @@ def router(ctx: Context) -> APIRouter:
             for row in ctx.queries.rows("kv_event_sums", fragments, **window.bounds)
         }
         rows = ctx.queries.rows("newest_steps", fragments, **window.bounds)
-        of_spans = [_kv_engine(row, sums.get((row["service"], row["instance"]), _NO_EVENTS)) for row in rows]
+        known_from_ns = window.end_ns - OLD_STEP_NS
+        of_spans = [
+            _kv_engine(row, sums.get((row["service"], row["instance"]), _NO_EVENTS), known_from_ns) for row in rows
+        ]
         return Kv(engines=[*of_spans, *_sampled_caches(ctx, window)])
 
     @routes.get("/cold_starts", dependencies=[ALL_TENANTS])
@@ -202,8 +210,11 @@ def _process(row: dict[str, Any]) -> Process:
     )
 
 
-def _kv_engine(row: dict[str, Any], sums: dict[str, Any]) -> KvEngine:
-    used, total = row["blocks_used"], row["blocks_total"]
+def _kv_engine(row: dict[str, Any], sums: dict[str, Any], known_from_ns: int) -> KvEngine:
+    """A step before `known_from_ns` says nothing of now: an idle engine makes none, and its last had a request."""
+    is_old = row["seen_ns"] < known_from_ns
+    used, running, waiting = (None if is_old else row[name] for name in ("blocks_used", "running_now", "waiting_now"))
+    total = row["blocks_total"]
     return KvEngine(
         source="spans",
         service=row["service"],
@@ -213,8 +224,8 @@ def _kv_engine(row: dict[str, Any], sums: dict[str, Any]) -> KvEngine:
         blocks_used=used,
         blocks_total=total,
         usage=used / total if total and used is not None else None,
-        running=row["running_now"],
-        waiting=row["waiting_now"],
+        running=running,
+        waiting=waiting,
         **sums,
     )
 

@@ -41,6 +41,9 @@ class RequestsQuery(WindowQuery):
     slo: Name | None = Field(None, description="only requests that this SLO selects")
     verdict: Verdict | None = Field(None, description="of `slo`, or of all SLOs together")
     request_id: Name | None = None
+    trace_id: Annotated[str, Field(pattern="^[0-9a-fA-F]{4,32}$")] | None = Field(
+        None, description="the first hex digits of the trace id, or all 32"
+    )
 
 
 class Requests(BaseModel):
@@ -65,6 +68,11 @@ def router(ctx: Context) -> APIRouter:
         if query.request_id is not None:
             same_id = Fragment("request_id = {asked_request_id:String}", {"asked_request_id": query.request_id})
             window = replace(window, filter=all_of(window.filter, same_id))
+        if query.trace_id is not None:
+            begins_so = Fragment(
+                "startsWith(hex(trace_id), {asked_trace:String})", {"asked_trace": query.trace_id.upper()}
+            )
+            window = replace(window, filter=all_of(window.filter, begins_so))
         return (_not_ended if query.status in ("in_flight", "lost") else _ended)(ctx, window, query, slo)
 
     return routes

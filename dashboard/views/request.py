@@ -16,6 +16,7 @@ from dashboard.transform import Json, interference, longest_waits, missed, phase
 from tokentrail.formatting import UNDEFINED, clock, count, duration, percent, plain
 
 TRACE_ID = re.compile(r"[0-9a-f]{32}")
+FIRST_DIGITS = re.compile(r"[0-9a-f]{8,31}")
 SPAN_ID = re.compile(r"[0-9a-f]{16}")
 OPEN_REFRESH_S = 2.0
 LOOK_BACK = "-30d"
@@ -49,17 +50,19 @@ def page() -> None:
     components.refreshed(lambda: body(trace_id, span_id), OPEN_REFRESH_S if is_open else None)
 
 
-def trace_of(request_id: str) -> str | Problem:
-    """The trace of the newest request with this id, as the client saw it."""
-    found = fetch(ask("requests", start=LOOK_BACK, request_id=request_id, limit=1))
-    if isinstance(found, Problem):
-        return found
-    if not found["requests"]:
-        return Problem(
-            "No such request",
-            f"No request of the last 30 days has the id {request_id}, and a trace id would have 32 hex digits.",
-        )
-    return str(found["requests"][0]["trace_id"])
+def trace_of(asked: str) -> str | Problem:
+    """The newest trace with an id that begins so, as the list shows it, or with a request of this id."""
+    by_trace = {"trace_id": asked} if FIRST_DIGITS.fullmatch(asked.lower()) else None
+    for given in filter(None, (by_trace, {"request_id": asked})):
+        found = fetch(ask("requests", start=LOOK_BACK, **given, limit=1))
+        if isinstance(found, Problem):
+            return found
+        if found["requests"]:
+            return str(found["requests"][0]["trace_id"])
+    return Problem(
+        "No such request",
+        f"No request that ended in the last 30 days has the id {asked}, and no trace id begins with it.",
+    )
 
 
 def unknown(trace_id: str) -> Problem:

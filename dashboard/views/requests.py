@@ -11,7 +11,7 @@ import streamlit as st
 from dashboard import components
 from dashboard.api import Problem, Query, ask, fetch
 from dashboard.filters import selected
-from dashboard.transform import Json, missed
+from dashboard.transform import Json, missed_by
 from tokentrail.formatting import UNDEFINED, count, instant
 
 SORTS = {"TTFT": "ttft", "TPOT": "tpot", "E2E": "e2e", "newest": "end"}
@@ -19,7 +19,11 @@ STATUSES = ("ok", "error", "cancelled", "in_flight", "lost")
 VERDICTS = ("good", "bad", "undetermined", "excused", "pending")
 ROWS = (20, 50, 200, 1000)
 """Rows on a page."""
-MILLISECONDS = ("ttft", "tpot", "e2e", "queue", "prefill", "decode", "preempted", "stalled")
+MILLISECONDS = {
+    "ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "queue": "queued", "cold_start": "cold start", "prefill": "prefill",
+    "decode": "decode", "preempted": "preempted", "stalled": "stalled",
+}  # fmt: skip
+"""Columns of latencies by the name of their field."""
 PLACE = "requests-place"
 """Key of the session's state: the list that is shown, and the cursor of its page."""
 
@@ -101,8 +105,8 @@ def table(rows: list[Json]) -> list[dict[str, Any]]:
             "ended": instant(row["end"]),
             "status": row["error_type"] or row["status"],
             "verdict": row["verdict"],
-            "missed": "; ".join(missed(row["verdicts"])) or None,
-            **{f"{name} ms": _ms(row.get(f"{name}_s")) for name in MILLISECONDS},
+            "missed": missed_by(row["verdicts"]),
+            **{f"{name} ms": _ms(row.get(f"{key}_s")) for key, name in MILLISECONDS.items()},
             "in": row["input_tokens"],
             "out": row["output_tokens"],
             "cached": row["cached_tokens"],
@@ -131,7 +135,9 @@ def link(row: Json) -> str:
 
 def columns(zone: tzinfo) -> dict[str, Any]:
     """Formats of the table's columns."""
-    shown: dict[str, Any] = {f"{name} ms": st.column_config.NumberColumn(format="%.1f") for name in MILLISECONDS}
+    shown: dict[str, Any] = {
+        f"{name} ms": st.column_config.NumberColumn(format="%.1f") for name in MILLISECONDS.values()
+    }
     shown["open"] = st.column_config.LinkColumn("trace", display_text=r"trace_id=(\w{8})", pinned=True)
     shown["ended"] = st.column_config.DatetimeColumn(f"ended ({zone})", format="MM-DD HH:mm:ss", timezone=str(zone))
     return shown

@@ -27,6 +27,15 @@ def test_kv_is_the_newest_step_and_the_windows_sums(api, rows):
     assert (second["instance"], second["usage"], second["evictions"]) == ("no-cache", None, 0)
 
 
+def test_an_old_step_says_nothing_of_now(api, rows):
+    rows.step(start=NOW - 60 * SECOND - 1, kv_blocks_used=60, kv_blocks_total=64, running=9, waiting=1)
+    (engine,) = api("kv")["engines"]
+    assert [engine[key] for key in ("blocks_used", "usage", "running", "waiting")] == [None] * 4
+    assert (engine["blocks_total"], engine["seen"]) == (64, "2026-11-21T09:58:59.999999999Z")
+    (then,) = api("kv", end="2026-11-21T09:59:30Z")["engines"]
+    assert [then[key] for key in ("blocks_used", "usage", "running", "waiting")] == [60, 60 / 64, 9, 1]
+
+
 def test_a_count_that_the_engine_did_not_send_is_null_and_no_earlier_one_stands_in(api, rows):
     rows.step(start=T0, kv_blocks_used=60, kv_blocks_total=64, running=9)
     unknown = dict.fromkeys(("running", "waiting", "kv_blocks_used", "step"), None)

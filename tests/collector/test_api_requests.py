@@ -65,6 +65,25 @@ def test_rows_can_be_picked(api, rows):
     assert picked["requests"][0]["status"] == "ok"
 
 
+@pytest.mark.parametrize("status", ["ok", "in_flight"])
+def test_the_first_digits_of_a_trace_id_pick_it(api, rows, status):
+    ids = ["ab12ff" + "0" * 26, "ab12" + "0" * 28, "cd" + "0" * 30]
+    if status == "ok":
+        rows.requests([{"trace_id": trace_id} for trace_id in ids])
+    else:
+        for trace_id in ids:
+            rows.open(trace_id=trace_id, start=NOW - 10 * SECOND, seen=NOW - SECOND)
+
+    def picked(begins):
+        return {row["trace_id"] for row in api("requests", status=status, trace_id=begins)["requests"]}
+
+    assert picked("AB12") == set(ids[:2])
+    assert picked("ab12f") == {ids[0]}
+    assert picked(ids[2]) == {ids[2]}
+    assert picked("b12f") == set()
+    assert api.client.get("/api/v1/requests", params={"trace_id": "ab%2"}).status_code == 400
+
+
 @pytest.fixture
 def one(rows):
     """A request of 1 s, from 10 s before now."""

@@ -208,6 +208,8 @@ def test_a_request_is_found_by_the_id_that_its_client_saw(page, dashboard, api):
     page.goto(f"{dashboard}/request?trace_id=req-3")
     assert metrics(part(page, "request-numbers"))["E2E"] == duration(request["e2e_s"])
     page.wait_for_function(f"document.title === 'Request {request['trace_id'][:8]} · tokentrail'")
+    page.goto(f"{dashboard}/request?trace_id={request['trace_id'][:8].upper()}")
+    assert metrics(part(page, "request-numbers"))["E2E"] == duration(request["e2e_s"])
 
 
 def test_pages_follow_each_other(page, dashboard, api):
@@ -230,7 +232,7 @@ def test_requests_are_narrowed_to_an_slo_and_a_verdict(page, dashboard, api):
     page.goto(f"{dashboard}/requests?range=1h&slo=chat&verdict=bad")
     page.get_by_text(f"{bad['total']} of {bad['total']} requests").wait_for()
     missed = next(row["verdicts"][0]["missed"][0] for row in bad["requests"] if row["verdicts"][0]["missed"])
-    told = f"TTFT {duration(missed['value_s'])}, {duration(missed['over_s'])} more than chat's 180 ms"
+    told = f"chat: TTFT +{duration(missed['over_s'])}"
     assert any(told in cell for row in rows(page) for cell in row)
     page.goto(f"{dashboard}/requests?status=in_flight")
     page.get_by_text("1 of 1 requests").wait_for()

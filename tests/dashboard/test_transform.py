@@ -16,6 +16,7 @@ from dashboard.transform import (
     interference,
     longest_waits,
     missed,
+    missed_by,
     on_grid,
     phase_totals,
     slo_state,
@@ -159,6 +160,11 @@ def test_missed_thresholds_in_words():
     miss = {"threshold": "ttft", "limit_s": 0.5, "value_s": 0.75, "over_s": 0.25}
     verdicts = [{"slo": "chat", "missed": [miss]}, {"slo": "all", "missed": []}]
     assert missed(verdicts) == ["TTFT 750 ms, 250 ms more than chat's 500 ms"]
+    late = {"threshold": "e2e", "over_s": 2.0}
+    assert missed_by([*verdicts, {"slo": "batch", "missed": [miss, late]}]) == (
+        "chat: TTFT +250 ms; batch: TTFT +250 ms, E2E +2.00 s"
+    )
+    assert missed_by(verdicts[1:]) is None
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def observed(**changed):
 def printed(api, seen):
     console = Console(record=True, width=200)
     result = verify(api, seen, since=0.0, prometheus=None)
-    report(console, result, dashboard="http://dashboard")
+    report(console, result, urls={"API": "http://127.0.0.1:8080", "dashboard": "http://dashboard"})
     return result.problems, console.export_text()
 
 
@@ -154,9 +154,28 @@ def test_a_demo_whose_numbers_agree_has_no_problems():
     assert "cold start: 3.00 s (load_weights 2.00 s)" in text
     assert "KV pressure: 3 preemptions took blocks" in text
     assert "everything adds up" in text
-    assert "TTFT p99 100 ms · TPOT p99 100 ms · 1 good requests" in text
-    assert "The slowest request took 200 ms: queue 110 ms, decode 90.0 ms." in text
-    assert "http://dashboard/request?trace_id=t" in text
+    assert "TTFT p99 100 ms · TPOT p99 100 ms · 1 of 1 requests good" in text
+    assert "Slowest TTFT 100 ms: queue 50.0 ms, decode 50.0 ms" in text
+    assert "Slowest E2E 200 ms: queue 110 ms, decode 90.0 ms" in text
+    assert "each of its tokens: tokentrail request t\n" in text
+    assert "each of its tokens: http://dashboard/request?trace_id=t" in text
+    assert "1 of all token by token" in text
+
+
+def test_a_long_demo_compares_some_requests_token_by_token():
+    asked = []
+    api = FakeApi()
+    api.requests = lambda **_: [REQUEST | {"request_id": f"r{n}"} for n in range(150)]
+    api.get = lambda path, **_: (asked.append(path), ANSWERS[path])[1]
+    assert verify(api, [observed(request_id="r1")], since=0.0, prometheus=None, to_the_end=False).details == 50
+    assert asked.count("requests/t") == 52
+
+
+def test_a_moved_collector_is_named_in_the_command():
+    console = Console(record=True, width=200)
+    result = verify(FakeApi(), [observed()], since=0.0, prometheus=None)
+    report(console, result, urls={"API": "http://127.0.0.1:9999", "dashboard": "http://dashboard"})
+    assert "tokentrail request t --api http://127.0.0.1:9999\n" in console.export_text()
 
 
 def test_a_load_that_the_user_ended_had_no_time_for_every_cause():

@@ -21,6 +21,7 @@ from tokentrail.cli import parts
 from tokentrail.cli.api import Api
 from tokentrail.cli.home import owned
 from tokentrail.cli.live import LiveView
+from tokentrail.cli.output import own_name, progress
 from tokentrail.cli.processes import terminated
 from tokentrail.cli.result import report, verify
 from tokentrail.cli.stack import Stack, choose_addresses
@@ -98,15 +99,17 @@ def _run(console: Console, stack: Stack, *, seconds: float | None, seed: int) ->
             to_the_end = True
             if not done and not any(o.ended_ns / 1e9 > time.time() - PATIENCE_S for o in seen):
                 problems.append(f"the engine answered nothing for {PATIENCE_S:.0f} s while requests waited")
-        result = verify(api, seen, since=began, prometheus=stack.urls.get("Prometheus"), to_the_end=to_the_end)
-        report(console, result, dashboard=stack.urls["dashboard"], problems=problems)
+        with progress(console, f"comparing {len(seen)} requests with their clients' clock"):
+            result = verify(api, seen, since=began, prometheus=stack.urls.get("Prometheus"), to_the_end=to_the_end)
+        report(console, result, urls=stack.urls, problems=problems)
         problems += result.problems
         if seconds is None and console.is_terminal and not terminated.is_set():
             _stay(console, stack)
     finally:
         _write_client_log(stack.home / "client.jsonl", seen)
         unclean = stack.stop(lambda line: console.print(f"[dim]{line}[/]"))
-        console.print(f"Open this recording again: tokentrail up --data-dir {stack.home}", soft_wrap=True)
+        console.print(f"Open this recording again: {own_name()} up --data-dir {stack.home}", soft_wrap=True)
+        console.print("Watch your own engine next: docs/engines/README.md has a page for each", soft_wrap=True)
     return problems + [f"{name} did not stop cleanly; its log: {stack.home / 'logs' / name}.log" for name in unclean]
 
 
@@ -120,14 +123,14 @@ def _stay(console: Console, stack: Stack) -> None:
 
 
 def _start(console: Console, stack: Stack) -> None:
-    with console.status("starting the collector"):
+    with progress(console, "starting the collector"):
         stack.collector(stack.home / "collector")
-    with console.status("starting the dashboard"):
+    with progress(console, "starting the dashboard"):
         stack.dashboard()
-    with console.status("starting Prometheus"):
+    with progress(console, "starting Prometheus"):
         if stack.prometheus() is None:
             console.print("[dim]Prometheus is not installed: the alerts shown are those that the collector computes[/]")
-    with console.status("starting the engine (the first start downloads a model of 93 MB)"):
+    with progress(console, f"starting the engine with {MODEL} (the first start downloads its 93 MB)"):
         stack.engine("--model", MODEL, "--threads", str(ENGINE_THREADS), *ENGINE_FLAGS)
     for name, url in stack.urls.items():
         console.print(f"  {name:<11} {url}")

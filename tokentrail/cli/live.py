@@ -14,6 +14,8 @@ from rich.text import Text
 
 from tokentrail.formatting import count, duration, percent
 
+LOADING = "the engine loads its model; the first requests wait for it (a cold start)"
+
 
 def latencies(summary: Mapping[str, Any]) -> Table:
     """Percentiles of every latency, each with the number of values behind it."""
@@ -65,7 +67,7 @@ def view(state: Mapping[str, Any]) -> Panel:
         for e in kv
     )
     alerts = state["alerts"]
-    lines: list[Any] = [Text(traffic(summary)), Text(cache or "no engine step yet", style="dim"), Text()]
+    lines: list[Any] = [Text(traffic(summary)), Text(cache or LOADING, style="dim"), Text()]
     lines += [latencies(summary), Text(), slos(state["slos"]["slos"]), Text()]
     lines.append(
         Text("alerts: " + (", ".join(alerts) if alerts else "none firing"), style="bold red" if alerts else "dim")
@@ -74,13 +76,16 @@ def view(state: Mapping[str, Any]) -> Panel:
 
 
 class LiveView:
-    """Shows each state: redrawn in place in a terminal, one line every `LINE_EVERY_S` seconds elsewhere."""
+    """Shows each state: redrawn in place in a terminal, one line every `LINE_EVERY_S` seconds elsewhere.
+
+    A terminal forgets the picture at the end, because the summary has the last numbers.
+    """
 
     LINE_EVERY_S = 10.0
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
+        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
         self._next_line = 0.0
 
     def __enter__(self) -> Self:
@@ -95,7 +100,7 @@ class LiveView:
     def update(self, state: Mapping[str, Any]) -> None:
         """Show the newest state."""
         if self._live:
-            self._live.update(view(state))
+            self._live.update(view(state), refresh=True)
         elif monotonic() >= self._next_line:
             self._next_line = monotonic() + self.LINE_EVERY_S
             summary, alerts = state["summary"], ", ".join(state["alerts"]) or "none"

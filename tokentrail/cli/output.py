@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
@@ -22,6 +26,21 @@ def console(*, stderr: bool = False) -> Console:
     if not found.is_terminal:
         found.width = _UNWRAPPED
     return found
+
+
+def progress(to: Console, doing: str) -> AbstractContextManager[object]:
+    """Say that something takes its time: a spinner while the block runs in a terminal, a line elsewhere."""
+    if to.is_terminal:
+        return to.status(doing)
+    to.print(doing, highlight=False)
+    return nullcontext()
+
+
+def own_name() -> str:
+    """The name of this command for hints that can be pasted: `tokentrail`, or `.venv/bin/tokentrail` from `make`."""
+    started = Path(sys.argv[0])
+    on_the_path = shutil.which("tokentrail") is not None
+    return str(started) if started.name == "tokentrail" and not on_the_path else "tokentrail"
 
 
 def print_json(answer: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,8 @@ from rich.console import Console
 
 from tokentrail.cli.api import Api
 from tokentrail.cli.live import latencies, slos
+from tokentrail.cli.output import own_name
+from tokentrail.cli.processes import PORTS
 from tokentrail.formatting import duration
 from tokentrail.load import Observation
 from tokentrail.load.compare import Comparison, compare, longest_hop_s
@@ -24,12 +26,17 @@ SETTLE_S = 20.0
 EXPECTED_ALERTS = {"cold start": "TokentrailColdStart", "KV eviction": "TokentrailKvCacheEvictions"}
 
 
+MOST_DETAILS = 60
+"""Requests that are compared token by token. Each is a query of the store."""
+
+
 @dataclass(frozen=True, slots=True)
 class Slowest:
-    """The request with the largest E2E, and the time that it spent in each phase, the longest first."""
+    """The request with the largest value of a latency, and the time that each phase took of it, the longest first."""
 
+    latency: str
+    seconds: float
     trace_id: str
-    e2e_s: float
     phases: list[tuple[str, float]]
 
 
@@ -43,7 +50,10 @@ class DemoResult:
     alerts_seen: set[str]
     cold_starts: list[dict[str, Any]]
     preemptions: int
-    slowest: Slowest | None
+    slowest: list[Slowest]
+    """By TTFT and by E2E."""
+    details: int
+    """Requests that were compared token by token."""
     problems: list[str] = field(default_factory=list)
 
 
@@ -58,6 +68,7 @@ def verify(
     rows = _settled_rows(api, {o.request_id for o in answered}, since)
     comparison = compare(seen, rows)
     kv = api.get("kv", start=since)["engines"]
+    detailed = rows[:: -(-len(rows) // MOST_DETAILS) or 1]
     result = DemoResult(
         summary=api.get("summary", start=since),
         slos=api.get("slos")["slos"],
@@ -65,11 +76,12 @@ def verify(
         alerts_seen=_alerts_that_fired(prometheus, since) if prometheus else set(),
         cold_starts=api.get("cold_starts", start=since - 300)["cold_starts"],
         preemptions=sum(e["preemptions"] or 0 for e in kv),
-        slowest=_slowest(api, rows),
+        slowest=[found for latency in ("ttft", "e2e") if (found := _slowest(api, rows, latency))],
+        details=len(detailed),
         problems=comparison.problems(median_s=longest_hop_s(seen, HOP_MEDIAN_S)),
     )
     result.problems += [f"a request failed: {o.error}" for o in seen if o.status == "error"]
-    result.problems += [p for row in rows for p in _parts_that_do_not_sum(api, row)]
+    result.problems += [p for row in detailed for p in _parts_that_do_not_sum(api, row)]
     if not to_the_end:
         return result
     if not answered:
@@ -97,14 +109,23 @@ def _settled_rows(api: Api, expected: set[str], since: float) -> list[dict[str, 
         time.sleep(0.5)
 
 
-def _slowest(api: Api, rows: Sequence[dict[str, Any]]) -> Slowest | None:
-    row = max(rows, key=lambda row: row["e2e_s"], default=None)
+def _slowest(api: Api, rows: Sequence[dict[str, Any]], latency: str) -> Slowest | None:
+    """The slowest request by `ttft` or `e2e`. Its phases add up to E2E, and those before the first token to TTFT.
+
+    TTFT 1.2 s of queued 1.0 s, prefill 0.2 s, decode 3.0 s    queued 1.0 s, prefill 0.2 s
+    """
+    known = [row for row in rows if row[f"{latency}_s"] is not None]
+    row = max(known, key=lambda row: row[f"{latency}_s"], default=None)
     if row is None:
         return None
+    left = row[f"{latency}_s"]
     spent: defaultdict[str, float] = defaultdict(float)
     for phase in api.get(f"requests/{row['trace_id']}", span_id=row["span_id"])["phases"]:
-        spent[phase["name"]] += phase["duration_s"]
-    return Slowest(row["trace_id"], row["e2e_s"], sorted(spent.items(), key=lambda item: -item[1]))
+        part = min(left, phase["duration_s"])
+        spent[phase["name"]] += part
+        left -= part
+    longest = sorted(((name, took) for name, took in spent.items() if took > 0), key=lambda item: -item[1])
+    return Slowest(latency.upper(), row[f"{latency}_s"], row["trace_id"], longest)
 
 
 def _parts_that_do_not_sum(api: Api, row: dict[str, Any]) -> list[str]:
@@ -135,21 +156,21 @@ def _alerts_that_fired(prometheus: str, since: float) -> set[str]:
     return {series["metric"]["alertname"] for series in answer.json()["data"]["result"]}
 
 
-def report(console: Console, result: DemoResult, *, dashboard: str, problems: Sequence[str] = ()) -> None:
-    """Print the summary. `problems` found elsewhere are listed before those of the result."""
+def report(console: Console, result: DemoResult, *, urls: Mapping[str, str], problems: Sequence[str] = ()) -> None:
+    """Print the summary. `urls` are those of the processes; `problems` found elsewhere come before the result's own."""
     r, a = result.summary["requests"], result.comparison
     console.rule("summary")
     ttft, tpot = (duration(result.summary[key]["p99"]) for key in ("ttft_s", "tpot_s"))
-    console.print(f"TTFT p99 [bold]{ttft}[/] · TPOT p99 [bold]{tpot}[/] · [bold]{r['good']}[/] good requests")
+    ended = r["ok"] + r["failed"] + r["cancelled"]
+    console.print(
+        f"TTFT p99 [bold]{ttft}[/] · TPOT p99 [bold]{tpot}[/] · [bold]{r['good']} of {ended}[/] requests good"
+    )
     console.print(f"{r['ok']} requests ok, {r['failed']} failed, {r['cancelled']} cancelled")
-    if slow := result.slowest:
+    for slow in result.slowest:
         longest = ", ".join(f"{name} {duration(seconds)}" for name, seconds in slow.phases[:3])
-        console.print(
-            f"The slowest request took {duration(slow.e2e_s)}: {longest}. "
-            f"See each of its tokens: {dashboard}/request?trace_id={slow.trace_id}",
-            soft_wrap=True,
-            highlight=False,
-        )
+        console.print(f"Slowest {slow.latency} {duration(slow.seconds)}: {longest or 'its phases are unknown'}")
+    if result.slowest:
+        _way_to(console, result.slowest[-1].trace_id, urls)
     console.print()
     console.print(latencies(result.summary))
     console.print()
@@ -157,8 +178,9 @@ def report(console: Console, result: DemoResult, *, dashboard: str, problems: Se
     console.print()
     if a.ttft_gaps_s:
         console.print(
-            f"{a.matched} requests compared with their clients' clock: TTFT {_gap(a.ttft_gaps_s)}, "
-            f"E2E {_gap(a.e2e_gaps_s)} later at the client (median, max)"
+            f"{a.matched} requests compared with their clients' clock, {result.details} of all token by token: "
+            f"TTFT {_gap(a.ttft_gaps_s)}, E2E {_gap(a.e2e_gaps_s)} later at the client (median, max)",
+            soft_wrap=True,
         )
     for cold in result.cold_starts[:1]:
         parts = ", ".join(f"{p['name']} {duration(p['duration_s'])}" for p in cold["phases"])
@@ -172,6 +194,14 @@ def report(console: Console, result: DemoResult, *, dashboard: str, problems: Se
             console.print(f"  - {problem}", highlight=False, markup=False)
     else:
         console.print("\n[bold green]everything adds up[/]")
+
+
+def _way_to(console: Console, trace_id: str, urls: Mapping[str, str]) -> None:
+    """How to see each token of a request, in a terminal and in the browser."""
+    api = urls["API"]
+    elsewhere = "" if api.endswith(f":{PORTS['API']}") else f" --api {api}"
+    for way in (f"{own_name()} request {trace_id}{elsewhere}", f"{urls['dashboard']}/request?trace_id={trace_id}"):
+        console.print(f"  each of its tokens: {way}", soft_wrap=True, highlight=False)
 
 
 def _gap(gaps: Sequence[float]) -> str:

@@ -13,6 +13,9 @@ import yaml
 from tokentrail.cli import parts
 from tokentrail.cli.processes import HOST, PORTS, Child, ProcessFailed, free_port, uninterrupted
 
+START_S = 300
+"""A busy or small machine may need this long to start one process."""
+
 
 def choose_addresses(asked: Mapping[str, int | None]) -> dict[str, str]:
     """Host and port of every listener. `asked` holds the ports that the user named; None: the default.
@@ -57,7 +60,7 @@ class Stack:
             parts.command("collector", "--data-dir", str(data_dir), "--slos", str(self.slos))
             + ["--otlp-http", http, "--otlp-grpc", grpc, "--api", api],
         )
-        child.wait_ready(f"{self.urls['API']}/readyz", timeout_s=60)
+        child.wait_ready(f"{self.urls['API']}/readyz", timeout_s=START_S)
         return self.urls["API"]
 
     def engine(self, *flags: str) -> str:
@@ -71,7 +74,7 @@ class Stack:
             parts.command("instrumented_engine", "--host", HOST, "--port", port, *flags),
             env={"OTEL_EXPORTER_OTLP_ENDPOINT": self.urls["OTLP/HTTP"], "OTEL_BSP_SCHEDULE_DELAY": "500"},
         )
-        child.wait_ready(f"{self.urls['engine']}/healthz", timeout_s=120)
+        child.wait_ready(f"{self.urls['engine']}/healthz", timeout_s=START_S)
         return self.urls["engine"]
 
     def dashboard(self) -> str:
@@ -83,7 +86,7 @@ class Stack:
             + ["--browser.gatherUsageStats", "false"],
             env={"TOKENTRAIL_API_URL": self.urls["API"]},
         )
-        child.wait_ready(f"{self.urls['dashboard']}/_stcore/health", timeout_s=60)
+        child.wait_ready(f"{self.urls['dashboard']}/_stcore/health", timeout_s=START_S)
         return self.urls["dashboard"]
 
     def prometheus(self) -> str | None:
@@ -101,7 +104,7 @@ class Stack:
             [binary, f"--config.file={config}", f"--storage.tsdb.path={self.home / 'prometheus'}"]
             + [f"--web.listen-address={self.addresses['Prometheus']}"],
         )
-        child.wait_ready(f"{self.urls['Prometheus']}/-/ready", timeout_s=60)
+        child.wait_ready(f"{self.urls['Prometheus']}/-/ready", timeout_s=START_S)
         return self.urls["Prometheus"]
 
     def moved(self) -> list[str]:

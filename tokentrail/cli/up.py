@@ -10,6 +10,7 @@ from rich.console import Console
 
 from tokentrail.cli import parts
 from tokentrail.cli.home import owned
+from tokentrail.cli.output import progress
 from tokentrail.cli.stack import Stack, choose_addresses
 
 
@@ -18,9 +19,9 @@ def run(console: Console, *, data_dir: Path, slos: Path | None, ports: Mapping[s
     with owned(data_dir, command="up", empty=False) as home:
         stack = Stack(home=home, slos=(slos or _slos_of(home)).absolute(), addresses=choose_addresses(ports))
         try:
-            with console.status("starting the collector"):
+            with progress(console, "starting the collector"):
                 stack.collector(home / "collector")
-            with console.status("starting the dashboard"):
+            with progress(console, "starting the dashboard"):
                 stack.dashboard()
             for name, url in stack.urls.items():
                 console.print(f"  {name:<10} {url}")
