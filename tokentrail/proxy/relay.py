@@ -134,7 +134,7 @@ class Relay:
             attributes={**asked.attributes, semconv.SERVER_ADDRESS: settings.upstream_host},
             kind=SpanKind.SERVER,
         )
-        return Recording(trail, several=asked.several)
+        return Recording(trail, several=asked.several, together=True)
 
     async def _exchange(
         self,
