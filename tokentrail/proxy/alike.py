@@ -13,6 +13,7 @@ _TEXT: Final = re.compile(rb'"(?:content|text|delta|reasoning_content|reasoning|
 """The beginning of a field that may hold a piece of the output."""
 _PLAIN: Final = re.compile(rb'[^"\\\r\n]+')
 """Text without an escape, which ends where the next quotation mark stands."""
+_END: Final = b"\n\n"
 _MOST_LESSONS: Final = 4
 """Streams of which each event has a number of its own never repeat one; a lesson costs more than parsing an event."""
 
@@ -21,9 +22,9 @@ class Alike:
     r"""The last event that only brought text. Most events of a stream are equal to it but for the text.
 
     learn(b'data: {"choices":[{"index":0,"delta":{"content":"Hi"}}]}\n\n') keeps what is around the text:
-        b'data: {"choices":[{"index":0,"delta":{"content":"' and b'"}}]}\n\n'
-    matches(b'data: {"choices":[{"index":0,"delta":{"content":" there"}}]}\n\n') is then True
-    matches(b'data: {"choices":[{"index":0,"delta":{"content":""}}]}\n\n') is False: it has no text
+        b'data: {"choices":[{"index":0,"delta":{"content":"' and b'"}}]}'
+    texts(b'data: {"choices":[{"index":0,"delta":{"content":" there"}}]}\n\n') is then 1
+    texts(b'data: {"choices":[{"index":0,"delta":{"content":""}}]}\n\n') is 0: it brings no text
     """
 
     __slots__ = ("_head", "_least", "_lessons", "_tail")
@@ -33,19 +34,28 @@ class Alike:
         self._least = 0  # bytes of an event with one byte of text; 0 before the first lesson
         self._lessons = 0
 
-    def matches(self, chunk: bytes) -> bool:
-        """Whether the chunk is one event that brings text for choice 0 and nothing else."""
-        if not 0 < self._least <= len(chunk) or not chunk.startswith(self._head) or not chunk.endswith(self._tail):
-            return False
-        return _PLAIN.fullmatch(chunk, len(self._head), len(chunk) - len(self._tail)) is not None
+    def texts(self, chunk: bytes) -> int:
+        """How many events are in the chunk, if each brings text for choice 0 and nothing else; else 0."""
+        if not self._least:
+            return 0
+        *events, rest = chunk.split(_END)
+        return 0 if rest or not all(map(self._brings_text, events)) else len(events)
+
+    def _brings_text(self, event: bytes) -> bool:
+        return (
+            len(event) >= self._least
+            and event.startswith(self._head)
+            and event.endswith(self._tail)
+            and _PLAIN.fullmatch(event, len(self._head), len(event) - len(self._tail)) is not None
+        )
 
     def learn(self, chunk: bytes) -> None:
         """This chunk brought one event with output."""
         begin, found = _BEGIN.match(chunk), _TEXT.search(chunk)
-        if begin is None or found is None or not chunk.endswith(b"\n\n") or self._lessons == _MOST_LESSONS:
+        if begin is None or found is None or not chunk.endswith(_END) or self._lessons == _MOST_LESSONS:
             return
         self._lessons += 1
-        rest = chunk[found.end() :]
+        rest = chunk[found.end() :].removesuffix(_END)
         head, tail = chunk[: found.end()], rest[rest.find(b'"') :]
         before = head[begin.end() :]
         if _only_text(before + b"x" + tail) and not _only_text(before + tail):
