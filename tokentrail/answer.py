@@ -162,24 +162,42 @@ _MESSAGE_EVENTS: Final = frozenset(
 class Recording:
     """Records one answer as it arrives: each event with output is an arrival, and the counts are those that it tells.
 
-    `several`: the request asked for more than one choice. `arrivals` counts the chunks with output.
+    `several`: the request asked for more than one choice. `arrivals` counts the chunks with output. `together`: the
+    times of arrivals wait for `flush`, since one call of the trail for all of them costs a third. Those of several
+    choices never wait.
     """
 
-    def __init__(self, request: RequestTrail, *, several: bool = False) -> None:
+    def __init__(self, request: RequestTrail, *, several: bool = False, together: bool = False) -> None:
         self.request = request
         self.answer = Answer()
         self.arrivals = 0
         self._several = several
+        self._together = together and not several
+        self._stamps: list[int] = []
 
     def event(self, event: Any, at_ns: int | None = None) -> None:
         """An event arrived at `at_ns` (unix ns; by default now)."""
         for index in self.answer.read(event):
-            recipient: Recipient = self.request.choice(index) if self._several else self.request
-            recipient.token(1, at_ns)
-            self.arrivals += 1
+            self.arrived(index, at_ns)
+
+    def arrived(self, choice: int, at_ns: int | None) -> None:
+        """An event with output of a choice arrived."""
+        self.arrivals += 1
+        if self._together and at_ns is not None:
+            self._stamps.append(at_ns)
+            return
+        recipient: Recipient = self.request.choice(choice) if self._several else self.request
+        recipient.token(1, at_ns)
+
+    def flush(self) -> None:
+        """The arrivals that wait go to the trail."""
+        if self._stamps:
+            stamps, self._stamps = self._stamps, []
+            self.request.tokens(stamps)
 
     def end(self, at_ns: int | None = None, *, status: Status = Status.OK, error_type: str = "") -> None:
         """Ends the request; only the first call counts. An error that the answer told goes before a success."""
+        self.flush()
         answer = self.answer
         if status is Status.OK:
             error_type = error_type or answer.error_type

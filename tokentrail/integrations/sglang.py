@@ -121,7 +121,7 @@ class Hooks:
         if key.startswith(_HEALTH_CHECK) or params.max_new_tokens == 0:  # several answers: the prompt that they share
             return
         self._queued.add(key)
-        if is_retracted:
+        if is_retracted or recorder.is_open(key):  # a pause and a preemption by priority do not say that it comes back
             recorder.entered(key, Phase.PREEMPTED, now_ns())
             return
         recorder.arrived(

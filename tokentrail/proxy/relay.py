@@ -134,7 +134,7 @@ class Relay:
             attributes={**asked.attributes, semconv.SERVER_ADDRESS: settings.upstream_host},
             kind=SpanKind.SERVER,
         )
-        return Recording(trail, several=asked.several)
+        return Recording(trail, several=asked.several, together=True)
 
     async def _exchange(
         self,
@@ -200,7 +200,7 @@ class Relay:
             return response
         except ConnectionResetError:
             self._interrupted(ended, complete=tap is not None and tap.complete)
-            raise
+            return response  # raised, aiohttp would log it as an error
         except TimeoutError:
             ended(error_type=TIMEOUT)
             return self._cut(request, response)

@@ -33,6 +33,11 @@ class Events:
         self._name = b""
         self._data: list[bytes] = []
 
+    @property
+    def between(self) -> bool:
+        """No event has begun and not ended."""
+        return not self._size and not self._after_return
+
     def feed(self, chunk: bytes) -> list[Event]:
         """The events that end in this chunk."""
         if self._after_return and chunk:

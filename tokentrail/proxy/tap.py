@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from tokentrail.answer import Recording
 from tokentrail.guard import Throttle
+from tokentrail.proxy.alike import Alike
 from tokentrail.proxy.sse import Events
 
 logger = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ class Tap:
         self._unread = unread
         self._inflate = zlib.decompressobj(wbits=47) if encoding in ("gzip", "x-gzip", "deflate") else None
         self._events: Events | None = None
+        self._alike = Alike()
         self._body: list[bytes] | None = None
         self._body_size = 0
         self._readable = True
@@ -124,7 +126,17 @@ class Tap:
         except Exception as error:
             self._failed(error)
 
+    def flush(self) -> None:
+        """The arrivals that wait go to the trail."""
+        self._recording.flush()
+
     def _stream(self, events: Events, chunk: bytes, at_ns: int) -> None:
+        whole = events.between
+        if whole and (texts := self._alike.texts(chunk)):
+            for _ in range(texts):
+                self._recording.arrived(0, at_ns)
+            return
+        arrivals = self._recording.arrivals
         for name, data in events.feed(chunk):
             if data == b"[DONE]":
                 self._recording.answer.complete = True
@@ -135,6 +147,8 @@ class Tap:
         while events.skipped:
             events.skipped -= 1
             self._readable_in_part()
+        if whole and self._recording.arrivals == arrivals + 1:
+            self._alike.learn(chunk)
 
     def _event(self, data: bytes, at_ns: int) -> None:
         try:

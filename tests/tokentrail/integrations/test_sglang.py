@@ -130,11 +130,12 @@ def test_chunks_of_a_prefill_are_one_phase_without_tokens(sglang):
     assert sglang.phases(row) == [("queued", 5), ("prefill", 35), ("decode", 10)]
 
 
-def test_a_retraction_is_a_preemption(sglang):
+@pytest.mark.parametrize("said", [{"is_retracted": True}, {}], ids=["retracted", "paused"])
+def test_a_retraction_is_a_preemption(sglang, said):
     req = sglang.add()
     sglang.prefill(20, began=5, r_1=1)
     sglang.at(30)
-    sglang.scheduler._add_request_to_queue(req, is_retracted=True)
+    sglang.scheduler._add_request_to_queue(req, **said)
     sglang.prefill(60, began=50, r_1=1)
     sglang.step(Mode.DECODE, 70, r_1=(1, ended()))
     [row] = sglang.rows()

@@ -8,7 +8,7 @@ from tests.tokentrail.proxy.support import DONE, delta
 from tokentrail import now_ns
 from tokentrail.answer import Recording
 from tokentrail.proxy import tap as module
-from tokentrail.proxy.later import AT_ONCE, Later
+from tokentrail.proxy.later import AT_ONCE, FLUSH_S, Later
 from tokentrail.proxy.tap import Tap
 from tokentrail.testing import MemoryTrail
 
@@ -19,6 +19,9 @@ class Reader:
 
     def read_next(self):
         self.log.append(self.name)
+
+    def flush(self):
+        self.log.append(f"flush {self.name}")
 
 
 @pytest.fixture
@@ -66,6 +69,52 @@ def test_reading_lets_others_pass_after_a_few_chunks():
 
     asyncio.run(read_all())
     assert log == ["read"] * AT_ONCE + ["passes"] + ["read"] * AT_ONCE + ["passes", "read", "passes"]
+
+
+class Loop:
+    """Calls what is due, without a clock. `timers` holds what was asked for later."""
+
+    def __init__(self):
+        self.soon, self.timers = [], []
+
+    def call_soon(self, call):
+        self.soon.append(call)
+
+    def call_later(self, delay_s, call):
+        self.timers.append((delay_s, call))
+
+    def turn(self):
+        due, self.soon = self.soon, []
+        for call in due:
+            call()
+
+
+def test_arrivals_are_flushed_after_a_while_some_answers_at_a_time(monkeypatch):
+    loop, log = Loop(), []
+    monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
+    later = Later()
+    readers = [Reader(log, number) for number in range(AT_ONCE + 1)]
+    for reader in readers * 2:
+        later.read(reader)
+    for _ in range(3):
+        loop.turn()
+    assert log == [*range(AT_ONCE + 1)] * 2
+    [(delay_s, flush)] = loop.timers
+    assert delay_s == FLUSH_S
+    del log[:], loop.timers[:]
+    flush()
+    assert len(log) == AT_ONCE
+    later.read(readers[0])  # a chunk that comes meanwhile is flushed another time
+    loop.soon.reverse()
+    loop.turn()
+    assert sorted(map(str, log)) == sorted(["0", *(f"flush {number}" for number in range(AT_ONCE + 1))])
+    [(_, flush)] = loop.timers
+    del log[:], loop.timers[:]
+    flush()
+    assert (log, loop.soon, loop.timers) == (["flush 0"], [], [])
+    later.read(readers[1])
+    loop.turn()
+    assert len(loop.timers) == 1
 
 
 def test_a_chunk_waits_for_its_turn(tap, held):

@@ -46,6 +46,16 @@ def test_a_client_that_goes_away_closes_the_upstreams_connection_at_once():
     assert outcome(asyncio.run(run())) == ("cancelled", None, 1)
 
 
+def test_a_chunk_that_the_lost_connection_does_not_take_is_no_error_in_the_log(monkeypatch, caplog):
+    async def reset(*_):
+        raise ConnectionResetError
+
+    monkeypatch.setattr(aiohttp.web.StreamResponse, "write", reset)
+    _, _, trail = exchange(STREAMED, *chunked(delta("a")), END)
+    assert outcome(trail) == ("cancelled", None, 0)
+    assert caplog.records == []
+
+
 def test_a_client_that_goes_away_before_the_answer_does_the_same():
     async def run():
         async with Upstream(asyncio.Event()) as upstream, proxied(upstream) as proxy:
