@@ -94,22 +94,41 @@ def uninstrumented() -> Iterator[None]:
         detach(token)
 
 
+class _Connection:
+    """A session of `requests` in which all that POSTs have in common is done once: their headers, and the settings of
+    the environment (proxies, CA bundle, netrc). `requests` does that for each POST, which takes three times as long as
+    sending it.
+    """
+
+    def __init__(self, to: Endpoint) -> None:
+        session = requests.Session()
+        session.headers.update(to.headers)
+        session.cert = to.cert
+        self._post = session.prepare_request(requests.Request("POST", to.url))
+        self._how = session.merge_environment_settings(to.url, {}, True, to.verify, None)
+        self._adapter = session.get_adapter(to.url)
+        self._timeout_s = to.timeout_s
+
+    def post(self, body: bytes) -> requests.Response:
+        """Posts one body. Redirects are not followed."""
+        self._post.prepare_body(body, None)
+        return self._adapter.send(self._post, timeout=self._timeout_s, **self._how)
+
+
 class OtlpHttp:
-    """A transport. A forked child makes a session of its own, since it must not share its parent's sockets."""
+    """A transport. A forked child makes a connection of its own, since it must not share its parent's sockets."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._policy = Retry(total=None)
         self._pid = 0
-        self._session = requests.Session()
+        self._connection: _Connection | None = None
 
     def __call__(self, body: bytes) -> SendResult:
         """Posts one body. Trouble of the network or the collector is a result and never an exception."""
-        if self._pid != os.getpid():
-            self._session, self._pid = self._connect(), os.getpid()
         url = self._endpoint.url
         try:
-            with uninstrumented(), self._post(body) as response:
+            with uninstrumented(), self._connected().post(body) as response:
                 answer = response.raw.read(MAX_ANSWER_BYTES, decode_content=True)
                 return self._result(response, answer)
         except (requests.ConnectionError, requests.Timeout, HTTPError) as error:
@@ -119,18 +138,10 @@ class OtlpHttp:
         except OSError as error:  # a TLS file that is not there, or not yet
             return SendResult(SendStatus.RETRY, f"{url}: {error}")
 
-    def _post(self, body: bytes) -> requests.Response:
-        to = self._endpoint
-        # `verify` is an argument here, since REQUESTS_CA_BUNDLE overrides that of a session.
-        return self._session.post(
-            to.url, data=body, timeout=to.timeout_s, stream=True, allow_redirects=False, verify=to.verify
-        )
-
-    def _connect(self) -> requests.Session:
-        session = requests.Session()
-        session.headers.update(self._endpoint.headers)
-        session.cert = self._endpoint.cert
-        return session
+    def _connected(self) -> _Connection:
+        if self._connection is None or self._pid != os.getpid():
+            self._connection, self._pid = _Connection(self._endpoint), os.getpid()
+        return self._connection
 
     def _result(self, response: requests.Response, answer: bytes) -> SendResult:
         status = response.status_code

@@ -102,12 +102,11 @@ class Rows(NamedTuple):
     @classmethod
     def of(cls, run: StepRun, packed: Sequence[bytes]) -> Rows:
         """The packed steps of a run."""
-        numbers, counts = packed, [b""]
+        numbers, counts = b"".join(packed), b""
         if run.width:
-            size = 8 * run.ints
-            numbers = [step[:size] for step in packed]
-            counts = [step[size:] for step in packed]
-        return cls(run.emitted, run.ints, run.width, len(packed), b"".join(numbers), b"".join(counts))
+            table, size = np.frombuffer(numbers, np.uint8).reshape(len(packed), -1), 8 * run.ints
+            numbers, counts = table[:, :size].tobytes(), table[:, size:].tobytes()
+        return cls(run.emitted, run.ints, run.width, len(packed), numbers, counts)
 
     def padded(self, ints: int) -> bytes:
         """The numbers with unknown ones behind those of each step."""

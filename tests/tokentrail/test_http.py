@@ -131,11 +131,11 @@ def sent(monkeypatch):
     """How `requests` was told to send, and whether instrumentations were to pass the call over."""
     calls = []
 
-    def send(session, request, **how):
+    def send(adapter, request, **how):
         calls.append(how | {"suppressed": get_value(_SUPPRESS_INSTRUMENTATION_KEY)})
         raise requests.ConnectionError
 
-    monkeypatch.setattr(requests.Session, "send", send)
+    monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", send)
     return calls
 
 
