@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import requests
@@ -105,7 +105,7 @@ class _Connection:
         session.headers.update(to.headers)
         session.cert = to.cert
         self._post = session.prepare_request(requests.Request("POST", to.url))
-        self._how = session.merge_environment_settings(to.url, {}, True, to.verify, None)
+        self._how: dict[str, Any] = {**session.merge_environment_settings(to.url, {}, True, to.verify, None)}
         self._adapter = session.get_adapter(to.url)
         self._timeout_s = to.timeout_s
 

@@ -46,7 +46,6 @@ _USUAL: Final = (
 )
 _PHASE_TIMES: Final = {phase: semconv.PHASE_TIME_PREFIX + phase for phase in Phase}
 _QUEUED, _PREFILL, _DECODE = Phase.QUEUED, Phase.PREFILL, Phase.DECODE  # a member takes long to look up
-_USUAL_PHASES: Final = frozenset((_QUEUED, _PREFILL, _DECODE))
 INTS: Final = (
     semconv.OUTPUT_TOKENS,
     semconv.INPUT_TOKENS,
@@ -150,9 +149,9 @@ def request_parts(
     times = {phase: end - start for phase, start, end in intervals}
     if len(times) < len(intervals):
         times = _summed(intervals)
-    counts += [times.get(_QUEUED, UNKNOWN), times.get(_PREFILL, UNKNOWN), times.get(_DECODE, UNKNOWN)]
-    if not times.keys() <= _USUAL_PHASES:
-        rare |= {_PHASE_TIMES[phase]: time_ns for phase, time_ns in times.items() if phase not in _USUAL_PHASES}
+    counts += [times.pop(_QUEUED, UNKNOWN), times.pop(_PREFILL, UNKNOWN), times.pop(_DECODE, UNKNOWN)]
+    if times:
+        rare |= {_PHASE_TIMES[phase]: time_ns for phase, time_ns in times.items()}
     first_s = last_s = chunk_s = nan
     if emitted.tokens:
         first_s, last_s = (emitted.first - arrival) / 1e9, (emitted.last - arrival) / 1e9
