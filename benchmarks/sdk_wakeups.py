@@ -1,19 +1,25 @@
-"""How late another thread of the server wakes, with 10,000 open requests, with the SDK and without it.
+"""How late other threads wake beside the SDK with 10,000 open requests.
 
-A server with one engine thread: 1,000 requests arrive each second until 10,000 are open; 64 of them are in the batch, a
-step takes 20 ms and costs little, and each request gets 128 tokens before another one takes its place. A second thread,
-like an event loop, sleeps 1 ms again and again, and notes how much later than that it wakes. Both cases do the same,
-except that one has no SDK. They take turns, each in a process of its own. The CPU is that of all threads.
+Requests arrive at 1,000 a second until 10,000 are open. The engine's loop emits a token to a batch of 64 requests every
+20 ms and costs little, and each request gets 128 tokens before another one takes its place. A second thread, like an
+event loop, sleeps 1 ms again and again, and notes how much later than that it wakes. Three cases do the same, in turns,
+each in a process of its own: `without_sdk`, `with_sdk`, and `with_load`. The last has no SDK, but a thread that uses as
+much CPU as the SDK's threads did, once a second and without the interpreter's lock: what `with_sdk` has more than this
+case is the SDK's fault, the rest is the price of a busy core. The CPU is that of all threads.
 
 A busy machine makes wake-ups late too. `held_by_sdk_over_4_ms` counts those only during which the SDK's own threads ran
-for more than 4 ms.
+for more than 4 ms. `excess_over_…` is the share of late wake-ups with the SDK less that of another case; `…_error` is
+half of its 95 % confidence interval, from the spread between seconds. `collections_over_4_ms` counts long runs of the
+garbage collector, during which no other thread of Python runs.
 """
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from hashlib import sha256
 from multiprocessing import get_context
 from typing import Final, NamedTuple
 
@@ -36,24 +42,26 @@ LATE_S: Final = 0.004
 
 
 class Lateness(NamedTuple):
-    """The wake-ups of one process: how late each was (s), how long the SDK's threads ran meanwhile (s), and the CPU (s)
-    of the process.
+    """The wake-ups of one process: how late each was (s), how long the SDK's threads ran meanwhile (s), the CPU (s) of
+    the process and of the SDK's threads, and how long each run of the garbage collector took (s).
     """
 
     late_s: npt.NDArray[np.float64]
     held_s: npt.NDArray[np.float64]
     cpu_s: float
+    sdk_cpu_s: float
+    collected_s: list[float]
 
 
 def main(quick: Quick = False, json: JsonPath = None) -> None:
     """Measure both cases and compare them."""
     seconds, rounds = (12.0, 1) if quick else (30.0, 3)
-    cases: dict[str, Callable[[float], Lateness]] = {"without_sdk": _without, "with_sdk": _with}
-    taken: dict[str, list[Lateness]] = {name: [] for name in cases}
+    taken: dict[str, list[Lateness]] = {"without_sdk": [], "with_sdk": [], "with_load": []}
     for _ in range(rounds):
-        for name, case in cases.items():
-            with get_context("spawn").Pool(1) as process:
-                taken[name].append(process.apply(case, (seconds,)))
+        taken["without_sdk"].append(_apart(_without, seconds))
+        taken["with_sdk"].append(_apart(_with, seconds))
+        load = taken["with_sdk"][-1].sdk_cpu_s / seconds
+        taken["with_load"].append(_apart(_loaded, seconds, load))
     numbers: dict[str, float] = {}
     for name, results in taken.items():
         late = np.concatenate([result.late_s for result in results])
@@ -67,9 +75,31 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
             f"{name}_held_by_sdk_over_4_ms": float(np.mean(held > LATE_S)),
             f"{name}_held_by_sdk_max_ms": float(held.max() * 1e3),
             f"{name}_cpu_share": sum(result.cpu_s for result in results) / (seconds * rounds),
+            f"{name}_collections_over_4_ms": sum(took > LATE_S for result in results for took in result.collected_s),
+            f"{name}_collection_max_ms": max(max(result.collected_s, default=0.0) for result in results) * 1e3,
         }
+    with_sdk = _shares(taken["with_sdk"], seconds)
+    for name in ("without_sdk", "with_load"):
+        excess, error = difference(with_sdk, _shares(taken[name], seconds))
+        numbers |= {f"excess_over_{name}": excess, f"excess_over_{name}_error": error}
     numbers |= {"open_requests": OPEN, "seconds": seconds, "rounds": rounds}
     publish("sdk_wakeups", numbers, packages=("tokentrail", "numpy"), quick=quick, path=json)
+
+
+def _apart(case: Callable[..., Lateness], *arguments: float) -> Lateness:
+    with get_context("spawn").Pool(1) as process:
+        return process.apply(case, arguments)
+
+
+def _shares(results: Sequence[Lateness], seconds: float) -> npt.NDArray[np.float64]:
+    """The share of late wake-ups of each second."""
+    return np.array([np.mean(part > LATE_S) for one in results for part in np.array_split(one.late_s, int(seconds))])
+
+
+def difference(ours: npt.NDArray[np.float64], theirs: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """The difference of two means, and half of its 95 % confidence interval."""
+    error = 1.96 * np.sqrt(np.var(ours, ddof=1) / len(ours) + np.var(theirs, ddof=1) / len(theirs))
+    return float(np.mean(ours) - np.mean(theirs)), float(error)
 
 
 def _with(seconds: float) -> Lateness:
@@ -84,6 +114,26 @@ def _with(seconds: float) -> Lateness:
 
 def _without(seconds: float) -> Lateness:
     return _serve(None, seconds)
+
+
+def _loaded(seconds: float, load: float) -> Lateness:
+    """Without the SDK, beside a thread that uses `load` seconds of CPU a second without the interpreter's lock."""
+    stopped = threading.Event()
+    block = bytes(1 << 20)
+
+    def burn() -> None:
+        while not stopped.wait(1.0):
+            done = time.thread_time() + load
+            while time.thread_time() < done:
+                sha256(block)
+
+    burner = threading.Thread(target=burn)
+    burner.start()
+    try:
+        return _serve(None, seconds)
+    finally:
+        stopped.set()
+        burner.join()
 
 
 class _Sequence:
@@ -117,13 +167,21 @@ def _serve(trail: Trail | None, seconds: float) -> Lateness:
             late.append(time.perf_counter() - before - SLEEP_S)
             held.append(sum(map(time.clock_gettime, clocks)) - ran)
 
+    collected: list[float] = []
+
+    def collect(phase: str, _: object) -> None:
+        collected.append(time.thread_time() if phase == "start" else time.thread_time() - collected.pop())
+
     watcher = threading.Thread(target=watch)
-    cpu = time.process_time()
+    cpu, sdk_cpu = time.process_time(), sum(map(time.clock_gettime, clocks))
+    gc.callbacks.append(collect)
     watcher.start()
     _engine(trail, seconds)
     stopped.set()
     watcher.join()
-    return Lateness(np.array(late), np.array(held), time.process_time() - cpu)
+    gc.callbacks.remove(collect)
+    cpu, sdk_cpu = time.process_time() - cpu, sum(map(time.clock_gettime, clocks)) - sdk_cpu
+    return Lateness(np.array(late), np.array(held), cpu, sdk_cpu, collected)
 
 
 def _engine(trail: Trail | None, seconds: float) -> None:

@@ -82,7 +82,7 @@ class Recorder:
         number that the engine does not know is left out or None, and absent from the span. This is the hot path.
         """
         try:
-            if emitted.__class__ is not list:
+            if type(emitted) is not list:
                 emitted = tuple(emitted)
             if emitted_ns is None:
                 emitted_ns = end_ns
@@ -104,7 +104,7 @@ class Recorder:
                         cached_tokens, drafted_tokens, retries,
                     )  # fmt: skip
                 if counts is not None:
-                    narrow = bytes(counts if counts.__class__ is list else tuple(counts))
+                    narrow = bytes(counts if type(counts) is list else tuple(counts))
                     if len(narrow) != len(emitted):
                         raise ValueError("counts do not fit their requests")
                     width, packed = NARROW, packed + narrow

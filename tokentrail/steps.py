@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from struct import pack
 from typing import NamedTuple
 
@@ -84,9 +85,14 @@ def _owners(steps: Sequence[Rows]) -> TokenOwners:
     Decoding repeats itself, so the slots of a run's requests are read once, and their bytes are repeated.
 
         runs   = 2 steps of (a, b), 1 step of (c,)     a, b, c have the slots 5, 6, 9
+        packed = [5, 6, 9]                             the runs end at bytes 16 and 24
         slots  = [5, 6] * 2 + [9] = [5, 6, 5, 6, 9]
         step   = [0, 0, 1, 1, 2]
     """
-    slots = [pack(f"{len(rows.emitted)}n", *[one.slot for one in rows.emitted]) * rows.steps for rows in steps]
-    sizes = np.array([len(rows.emitted) for rows in steps for _ in range(rows.steps)], np.int64)
-    return TokenOwners(np.frombuffer(b"".join(slots), np.int64), np.repeat(np.arange(len(sizes)), sizes))
+    of_requests = [request.slot for rows in steps for request in rows.emitted]
+    packed = pack(f"{len(of_requests)}n", *of_requests)  # twice as fast as `np.array`
+    sizes, repeats = [len(rows.emitted) for rows in steps], [rows.steps for rows in steps]
+    runs = zip(accumulate(8 * size for size in sizes), sizes, repeats, strict=True)
+    slots = b"".join([packed[end - 8 * size : end] * times for end, size, times in runs])
+    lengths = np.repeat(np.array(sizes, np.int64), repeats)
+    return TokenOwners(np.frombuffer(slots, np.int64), np.repeat(np.arange(len(lengths)), lengths))
