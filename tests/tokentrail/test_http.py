@@ -155,6 +155,16 @@ def test_the_export_is_not_traced_by_instrumentations(sent):
     assert get_value(_SUPPRESS_INSTRUMENTATION_KEY) is None
 
 
+def test_a_process_keeps_its_connection_and_a_forked_child_makes_its_own(monkeypatch):
+    post = OtlpHttp(Endpoint.to("http://c.example"))
+    of_parent = post._connected()
+    assert post._connected() is of_parent
+    monkeypatch.setattr("os.getpid", lambda: 1)
+    of_child = post._connected()
+    assert of_child is not of_parent
+    assert post._connected() is of_child
+
+
 def test_a_tls_file_that_is_missing_is_told_at_start_and_waited_for(caplog):
     endpoint = Endpoint.to("https://127.0.0.1:9", certificate="/no/ca.pem", client_key="/no/key.pem")
     Trail(Settings(endpoint), background=False)
