@@ -23,7 +23,7 @@ RETRY_AFTER_MAX_S: Final = 300.0
 MAX_ATTEMPTS: Final = 5
 """After so many attempts a payload lets the others pass. If one of them is delivered, this payload is at fault."""
 JOINED_BYTES: Final = 64 << 10
-"""Small payloads travel together, up to this size: each POST costs its sender about 0.5 ms. A collector checks a body of
+"""Small payloads travel together, up to this size: a POST costs its sender about 0.5 ms. A collector checks a body of
 tokens alone faster than one of all kinds, which is worth more for larger ones."""
 MAX_AGE_S: Final = 3_600.0
 """A payload that is tried again for longer than this is dropped."""
