@@ -81,6 +81,7 @@ def lines_without(text, *parts):
     [
         (lines_without("_count"), [2, 1, 1]),
         (lines_without('le="+Inf"'), [2, 1, 1]),
+        (lines_without("_count", "_bucket"), None),
         (lines_without("_count", 'le="+Inf"'), None),  # how many are above the highest bound is not known
         (HISTOGRAM.replace('_count{engine="0"} 4', '_count{engine="0"} 9'), [2, 1, 1]),
         (HISTOGRAM.replace("} 4.0", "} 1e300"), None),
