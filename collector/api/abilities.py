@@ -32,6 +32,8 @@ class Connection(_Strict):
     way: str
     held_by: str
     """The recordings (of spans + of scrapes), or the folder of tests, that hold the marks."""
+    misses: str = ""
+    """The requests that never become rows, and why."""
     tells: dict[str, Mark]
 
 
@@ -90,6 +92,12 @@ def _told(what: str, engine: str, vantage: str, processes: Sequence[Mapping[str,
     reason = f"{count} of {out_of} requests tell it"
     if what == "in_flight" and not count and any(process.get("running") for process in processes):
         mark, reason = "partly", "their number alone: its metrics do not say which requests they are"
+    if what == "phases" and not count and any(process["queue"] for process in processes):
+        mark, reason = "partly", "the time in the queue alone"
+    if what == "requests" and mark == "full" and not any(process["in_flight"] for process in processes):
+        # Without announcements, the rows are those of the engine's own spans.
+        misses = [connection.misses for connection in known().connections if connection.engine == engine]
+        mark, reason = ("partly", "; ".join(filter(None, misses))) if any(misses) else (mark, reason)
     if mark == "full":
         return Told(what=what, told=mark, reason="", ways=[])
     offers = [c for c in known().connections if c.engine == engine and c.tells[what] != "none"]

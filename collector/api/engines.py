@@ -273,7 +273,7 @@ def _sampled_process(process: SampledProcess) -> dict[str, Any]:
 def _told_by_samples(process: SampledProcess) -> dict[str, Any]:
     """A row of abilities.sql for the samples of a process."""
     told = dict.fromkeys(
-        ("requests", "could_tell", "tokens", "phases", "in_flight", "cold_start", "examples", "itl"), 0
+        ("requests", "could_tell", "tokens", "phases", "queue", "in_flight", "cold_start", "examples", "itl"), 0
     )
     known = {what: int(name in process.values) for what, name in _ABILITIES_OF_SAMPLES.items()}
     return {"service": process.service, **told, **known}

@@ -154,6 +154,20 @@ class TestWhatAnEngineTells:
         assert tells["itl"]["reason"] == "nothing of it came in this window"
         assert any("pip install tokentrail" in way for way in tells["itl"]["ways"])
 
+    def test_spans_that_leave_requests_out_tell_of_some_until_announcements_come(self, api, rows):
+        request = rows.request(engine="vllm")
+        rows.store.client().command("TRUNCATE TABLE open_requests")
+        requests = self.tells(api)["requests"]
+        assert (requests["told"], requests["reason"]) == ("partly", "aborted and refused requests have no span")
+        assert any("pip install tokentrail" in way for way in requests["ways"])
+        rows.open(engine="vllm", start=request["start"], seen=NOW)
+        assert self.tells(api)["requests"]["told"] == "full"
+
+    def test_the_queue_alone_is_a_part_of_the_phases(self, api, rows):
+        rows.request(engine="tgi", queue_ns=1, prefill_ns=None)
+        phases = self.tells(api)["phases"]
+        assert (phases["told"], phases["reason"]) == ("partly", "the time in the queue alone")
+
     def test_a_client_never_tells_what_only_the_engine_knows(self, api, rows):
         rows.request(engine="langfuse", vantage="client", preemptions=None)
         kv = self.tells(api)["kv"]

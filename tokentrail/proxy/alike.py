@@ -27,24 +27,22 @@ class Alike:
     texts(b'data: {"choices":[{"index":0,"delta":{"content":""}}]}\n\n') is 0: it brings no text
     """
 
-    __slots__ = ("_head", "_least", "_lessons", "_tail")
+    __slots__ = ("_head", "_lessons", "_tail")
 
     def __init__(self) -> None:
         self._head = self._tail = b""
-        self._least = 0  # bytes of an event with one byte of text; 0 before the first lesson
         self._lessons = 0
 
     def texts(self, chunk: bytes) -> int:
         """How many events are in the chunk, if each brings text for choice 0 and nothing else; else 0."""
-        if not self._least:
-            return 0
+        if not self._head:
+            return 0  # nothing was learned yet
         *events, rest = chunk.split(_END)
         return 0 if rest or not all(map(self._brings_text, events)) else len(events)
 
     def _brings_text(self, event: bytes) -> bool:
         return (
-            len(event) >= self._least
-            and event.startswith(self._head)
+            event.startswith(self._head)
             and event.endswith(self._tail)
             and _PLAIN.fullmatch(event, len(self._head), len(event) - len(self._tail)) is not None
         )
@@ -59,7 +57,7 @@ class Alike:
         head, tail = chunk[: found.end()], rest[rest.find(b'"') :]
         before = head[begin.end() :]
         if _only_text(before + b"x" + tail) and not _only_text(before + tail):
-            self._head, self._tail, self._least = head, tail, len(head) + 1 + len(tail)
+            self._head, self._tail = head, tail
 
 
 def _only_text(data: bytes) -> bool:

@@ -1,6 +1,11 @@
 """llm-d's spans around vLLM's, made by hand from its documentation: there is no recording."""
 
+import re
+import textwrap
+from pathlib import Path
+
 from collector.signals import TRACES
+from collector.slo.model import load_slos
 from collector.store.insert import insert_otlp
 from tests.support.otlp import MS, T0, Request
 
@@ -23,3 +28,13 @@ def test_vllms_span_is_the_request_and_the_routers_spans_are_kept_beside_it(engi
     assert engine_store.query(sql).result_rows == [("vllm", "llama", 4, 10 * MS, 40 * MS)]
     kept = engine_store.query("SELECT name FROM spans ORDER BY name").result_rows
     assert kept == [(name,) for name in sorted(ROUTER)]
+
+
+def test_the_rule_of_the_page_keeps_prefill_instances_out_of_the_shipped_chat_slo(tmp_path):
+    root = Path(__file__).parents[3]
+    (rule,) = re.findall(r"```yaml\n(.*?)```", (root / "docs" / "engines" / "llm-d.md").read_text(), re.DOTALL)
+    file = tmp_path / "slos.yaml"
+    file.write_text((root / "alerts" / "slos.yaml").read_text() + textwrap.dedent("  " + rule.lstrip()))
+    chat = next(slo for slo in load_slos(file) if slo.name == "chat")
+    assert [(label.when, label.slo_class) for label in chat.labels] == [({"service": ("llama-prefill",)}, "prefill")]
+    assert "prefill" not in chat.select["slo_class"]

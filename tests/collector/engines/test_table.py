@@ -37,10 +37,14 @@ def test_every_connection_has_a_page_and_a_mark_for_everything():
         assert connection in RECORDED or (ROOT / connection.held_by).is_dir()
         assert connection.tells.keys() == known().abilities.keys()
         assert connection.page in connection.way
+        assert (connection.tells["requests"] == "partly") == bool(connection.misses)
+
+
+NEWEST = "SELECT max(at) FROM (SELECT max(end) AS at FROM requests UNION ALL SELECT max(time) FROM samples)"
 
 
 def play(store, held_by):
-    """Store a recording: a folder of spans, an archive of all signals, or a series of scrapes."""
+    """Store a recording: a folder of spans, an archive of all signals, a series of scrapes, or one page of metrics."""
     file = DATA / held_by
     if held_by.endswith(".tar.xz"):
         Recording(held_by).replay(store)
@@ -50,6 +54,11 @@ def play(store, held_by):
         for time_ns, text in recorded(file.parent.name):
             scrapes.add(text, time_ns, service=service or "scraped")
         scrapes.store()
+    elif file.suffix == ".prom":
+        ((service, end_ns),) = store.query(
+            "SELECT any(service), toUnixTimestamp64Nano(max(end)) FROM requests"
+        ).result_rows
+        Scrapes(store).add(file.read_text(), end_ns, service=service).store()
     elif (file / "traces.bin.gz").exists():
         replay(store, held_by)
     else:
@@ -61,8 +70,7 @@ def play(store, held_by):
 def test_a_recording_tells_what_the_table_says(api, module_store, connection):
     for held_by in connection.held_by.split(" + "):
         play(module_store, held_by)
-    newest = "SELECT max(at) FROM (SELECT max(end) AS at FROM requests UNION ALL SELECT max(time) FROM samples)"
-    ((end_s,),) = module_store.query(f"SELECT toUnixTimestamp(({newest})) + 1").result_rows
+    ((end_s,),) = module_store.query(f"SELECT toUnixTimestamp(({NEWEST})) + 1").result_rows
     (line,) = api("engines", start=end_s - 3600, end=end_s)["engines"]
     assert line["engine"] == connection.engine
     assert {told["what"]: told["told"] for told in line["tells"]} == connection.tells

@@ -213,6 +213,7 @@ def test_summaries_and_falling_deltas_are_rejected_and_the_sender_is_told():
         (Push().histogram("vllm:e2e_request_latency_seconds", [1.0], [1, 2, 3]), "kind"),
         (Push().histogram("vllm:e2e_request_latency_seconds", [2.0, 1.0], [1, 2, 3]), "kind"),
         (Push().histogram("vllm:e2e_request_latency_seconds", [1.0, math.inf], [1, 2, 3]), "kind"),
+        (Push().exponential("vllm:e2e_request_latency_seconds", sum=math.nan), "kind"),
         (Push().sum("vllm:num_requests_running", 1, temporality=DELTA), "kind"),
     ],
 )

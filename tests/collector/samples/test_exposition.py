@@ -70,6 +70,32 @@ def test_a_histogram_whose_buckets_fall_is_left_out_and_counted(wrong):
     assert page.dropped == 1
 
 
+def lines_without(text, *parts):
+    return "".join(
+        line for line in HISTOGRAM.splitlines(keepends=True) if not any(part in line for part in (text, *parts))
+    )
+
+
+@pytest.mark.parametrize(
+    ("page", "counts"),
+    [
+        (lines_without("_count"), [2, 1, 1]),
+        (lines_without('le="+Inf"'), [2, 1, 1]),
+        (lines_without("_count", "_bucket"), None),
+        (lines_without("_count", 'le="+Inf"'), None),  # how many are above the highest bound is not known
+        (HISTOGRAM.replace('_count{engine="0"} 4', '_count{engine="0"} 9'), [2, 1, 1]),
+        (HISTOGRAM.replace("} 4.0", "} 1e300"), None),
+        (HISTOGRAM.replace("} 4.0", "} 2.0"), None),
+    ],
+)
+def test_a_histogram_needs_a_count_or_its_last_bucket(page, counts):
+    found = read(page + "vllm:num_requests_running 1\n")
+    points = [point for metric in found.metrics for point in metric.histogram.data_points]
+    assert [list(point.bucket_counts) for point in points] == ([counts] if counts else [])
+    assert (found.series, found.dropped) == (1 + bool(counts), 1 - bool(counts))
+    assert numbers(found) == {("vllm:num_requests_running", ""): 1}
+
+
 def test_series_beyond_the_limit_are_left_out_and_counted():
     text = "".join(f'vllm:num_requests_running{{engine="{n}"}} 1\n' for n in range(5))
     page = read(text, most_series=3)

@@ -44,6 +44,7 @@ def test_the_next_text_is_recognised(one):
         delta("a", index=1),
         delta("a", usage={"completion_tokens": 1}),
         delta('a"}, "finish_reason": "stop'),
+        delta("a").replace(b'"a"', b'"a"}, "finish_reason": "stop", "more": {"b": "a"'),
         delta("a\nb"),
         delta("a") + delta(""),
         delta("a") + DONE,
@@ -126,11 +127,17 @@ def test_a_stream_is_parsed_where_it_changes(tap):
     assert tap.parsed == 4  # the role, the first text, the end, and the usage
 
 
+def test_each_event_of_a_chunk_is_an_arrival(tap):
+    recording = read(tap, delta("a"), delta("b") + delta("c") + delta("d"))
+    assert (recording.arrivals, tap.parsed) == (4, 1)
+
+
 def test_a_chunk_within_an_event_is_not_taken_for_one(tap):
     recording = read(tap, delta("a"), b"data: {\n", delta("b"), delta("c"))
     assert recording.arrivals == 2
-    recording = read(tap, b": comment\r", delta("d"), delta("e"))
-    assert recording.arrivals == 4
+    parsed = tap.parsed
+    recording = read(tap, b": comment\r\r", delta("d"), delta("e"))
+    assert (recording.arrivals, tap.parsed - parsed) == (4, 1)  # "\r" may be the first half of a line's end
 
 
 def test_arrivals_reach_the_trail_together_or_at_the_end(monkeypatch):
