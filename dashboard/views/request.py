@@ -52,9 +52,9 @@ def page() -> None:
 
 def trace_of(asked: str) -> str | Problem:
     """The newest trace with an id that begins so, as the list shows it, or with a request of this id."""
-    by_trace = {"trace_id": asked} if FIRST_DIGITS.fullmatch(asked.lower()) else None
-    for given in filter(None, (by_trace, {"request_id": asked})):
-        found = fetch(ask("requests", start=LOOK_BACK, **given, limit=1))
+    names = ("trace_id", "request_id") if FIRST_DIGITS.fullmatch(asked.lower()) else ("request_id",)
+    for name in names:
+        found = fetch(ask("requests", [(name, asked)], start=LOOK_BACK, limit=1))
         if isinstance(found, Problem):
             return found
         if found["requests"]:
