@@ -154,7 +154,7 @@ def verdicts(request: Json) -> None:
 
 
 def hop(one: Json) -> str:
-    """Who reported the request, and what it saw on top of the next: `app (client): E2E 1.00 s, 50 ms added`."""
+    """A reporter of the request, and the time that it added: `app (client): E2E 1.00 s, 50 ms added`."""
     added = "" if one["added_e2e_s"] is None else f", {duration(one['added_e2e_s'])} added"
     return f"{one['service'] or one['engine']} ({one['vantage']}): E2E {duration(one['e2e_s'])}{added}"
 
