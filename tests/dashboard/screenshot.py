@@ -10,6 +10,7 @@ import argparse
 import tempfile
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlencode
 
 import httpx
 from playwright.sync_api import Page
@@ -20,9 +21,9 @@ WIDTH, FIRST_SCREEN, TALLEST = 1440, 800, 2600
 PATIENCE_MS = 240_000
 
 
-def slowest(api: str, window: str) -> str | None:
-    """The trace id of the slowest request of the range, None when there is none."""
-    params = {"start": f"-{window}", "sort": "e2e", "status": "ok", "limit": "1"}
+def slowest(api: str, window: dict[str, str]) -> str | None:
+    """The trace id of the slowest request of the window, None when there is none."""
+    params = {**window, "sort": "e2e", "status": "ok", "limit": "1"}
     answer = httpx.get(f"{api}/api/v1/requests", params=params, timeout=120)
     answer.raise_for_status()
     rows = answer.json()["requests"]
@@ -45,21 +46,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--api", required=True, help="the collector's API, for example http://127.0.0.1:8080")
     parser.add_argument("--out", type=Path, required=True, help="folder for the pictures")
-    parser.add_argument("--range", default="15m", help="5m, 15m, 1h, 6h, 24h, 7d or 30d")
+    parser.add_argument("--start", default="-15m", help="RFC 3339, unix seconds or relative to now")
+    parser.add_argument("--end", default="now")
     parser.add_argument("--dark", action="store_true")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    trace_id = slowest(given.api, given.range)
+    window = {"start": given.start, "end": given.end}
+    trace_id = slowest(given.api, window)
     with tempfile.TemporaryDirectory() as folder, streamlit(given.api, Path(folder)) as url, browsing() as browser:
         scheme: Literal["dark", "light"] = "dark" if given.dark else "light"
         context = browser.new_context(viewport={"width": WIDTH, "height": FIRST_SCREEN}, color_scheme=scheme)
         context.set_default_timeout(PATIENCE_MS)
         page = context.new_page()
-        page.goto(f"{url}/?range={given.range}&refresh=false")
+        page.goto(f"{url}/?{urlencode({'range': 'custom', **window, 'refresh': 'false'})}")
         settled(page)
         picture(page, given.out / "overview.png", whole=False)
         if trace_id is None:
-            raise SystemExit(f"no request ended ok in the last {given.range}: no picture of one")
+            raise SystemExit(f"no request ended ok from {given.start} to {given.end}: no picture of one")
         page.goto(f"{url}/request?trace_id={trace_id}&refresh=false")
         settled(page)
         picture(page, given.out / "request.png", whole=True)
