@@ -32,8 +32,8 @@ def generate(slos: Sequence[Slo]) -> dict[str, str]:
 def _slo_groups(slos: Sequence[Slo]) -> Iterator[dict[str, Any]]:
     """The rules of all SLOs in four groups, by how often they must be evaluated.
 
-    A group evaluates its rules in order, so recordings come before the alerts that read them. What a group reads from
-    another is at most one interval old.
+    A group evaluates its rules in order, so recordings come before the alerts that read them. A value from another
+    group is at most one interval old.
     """
     recording, windows = template("slo_recording"), load_windows()
     burns = [(slo, rule) for slo in slos for rule in burn_rules(slo, windows)]

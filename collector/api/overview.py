@@ -66,7 +66,7 @@ def router(endpoints: Mapping[str, Callable[..., Any]]) -> APIRouter:
         everyone = sees_all_tenants()
         return Overview(
             summary=summary,
-            slos=part("/slos", WindowQuery.model_validate({"end": query.end})),
+            slos=part("/slos", WindowQuery.model_validate({"start": query.start, "end": query.end})),
             incidents=part("/incidents", window),
             timeseries={
                 metric: part(

@@ -132,7 +132,7 @@ def cold_start_row(start: Json, zone: tzinfo) -> dict[str, str]:
 
 
 def engines(known: list[Json], caches: list[Json], end: datetime) -> None:
-    """The table of engines, one line each, with the KV caches of its processes and what it does not tell."""
+    """The table of engines, one line each, with its processes' KV caches and the numbers that it does not tell."""
     rows = []
     for engine in known:
         processes = {(process["service"], process["instance"]) for process in engine["processes"]}

@@ -52,9 +52,9 @@ def page() -> None:
 
 def trace_of(asked: str) -> str | Problem:
     """The newest trace with an id that begins so, as the list shows it, or with a request of this id."""
-    by_trace = {"trace_id": asked} if FIRST_DIGITS.fullmatch(asked.lower()) else None
-    for given in filter(None, (by_trace, {"request_id": asked})):
-        found = fetch(ask("requests", start=LOOK_BACK, **given, limit=1))
+    names = ("trace_id", "request_id") if FIRST_DIGITS.fullmatch(asked.lower()) else ("request_id",)
+    for name in names:
+        found = fetch(ask("requests", [(name, asked)], start=LOOK_BACK, limit=1))
         if isinstance(found, Problem):
             return found
         if found["requests"]:
@@ -154,7 +154,7 @@ def verdicts(request: Json) -> None:
 
 
 def hop(one: Json) -> str:
-    """Who reported the request, and what it saw on top of the next: `app (client): E2E 1.00 s, 50 ms added`."""
+    """A reporter of the request, and the time that it added: `app (client): E2E 1.00 s, 50 ms added`."""
     added = "" if one["added_e2e_s"] is None else f", {duration(one['added_e2e_s'])} added"
     return f"{one['service'] or one['engine']} ({one['vantage']}): E2E {duration(one['e2e_s'])}{added}"
 

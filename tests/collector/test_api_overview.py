@@ -39,6 +39,11 @@ def test_it_has_the_other_endpoints_answers(api, busy, filters):
     assert found["timeseries"].keys() == {*OF_REQUESTS, *OF_PROCESSES}
 
 
+def test_it_shows_the_past_too(api, busy):
+    past = {"start": "2026-11-20T09:00:00Z", "end": "2026-11-20T10:00:00Z"}
+    assert api("overview", **past)["slos"] == api("slos", **past)
+
+
 def test_the_steps_follow_the_window_unless_one_is_given(api, busy):
     assert api("overview", start="-1h")["timeseries"]["ttft"]["step_s"] == 60.0
     assert api("overview", step="7s")["timeseries"]["ttft"]["step_s"] == 7.0

@@ -68,4 +68,4 @@ def settled(page: Page) -> None:
     """Wait until the page has drawn its numbers and charts and has stopped running."""
     page.locator('[data-testid="stMetric"]').first.wait_for()
     page.locator(".js-plotly-plot .main-svg").first.wait_for()
-    page.wait_for_function("document.querySelector('[data-testid=stStatusWidget], [data-stale=true]') === null")
+    finished(page)

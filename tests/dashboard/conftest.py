@@ -85,7 +85,7 @@ def browser():
         pytest.skip("chromium is not installed (make system)")
     with browsing() as running:
         context = running.new_context(viewport={"width": 1440, "height": 1200})
-        context.set_default_timeout(60_000)
+        context.set_default_timeout(240_000)
         yield context
 
 

@@ -1,6 +1,7 @@
 """Takes pictures of a running collector's dashboard: `python -m tests.dashboard.screenshot --api URL --out FOLDER`.
 
-Writes overview.png and request.png (the slowest request of the range), 1440 px wide.
+Writes overview.png, the first screen of the overview (1440 × 800), and request.png, the slowest request of the range.
+Refreshes are off, so that no picture shows a page while it is drawn.
 """
 
 from __future__ import annotations
@@ -9,28 +10,31 @@ import argparse
 import tempfile
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlencode
 
 import httpx
 from playwright.sync_api import Page
 
 from tests.dashboard.browser import browsing, settled, streamlit
 
-WIDTH, FIRST_SCREEN, TALLEST = 1440, 900, 2600
+WIDTH, FIRST_SCREEN, TALLEST = 1440, 800, 2600
+PATIENCE_MS = 240_000
 
 
-def slowest(api: str, window: str) -> str | None:
-    """The trace id of the slowest request of the range, None when there is none."""
-    params = {"start": f"-{window}", "sort": "e2e", "status": "ok", "limit": "1"}
-    answer = httpx.get(f"{api}/api/v1/requests", params=params, timeout=30)
+def slowest(api: str, window: dict[str, str]) -> str | None:
+    """The trace id of the slowest request of the window, None when there is none."""
+    params = {**window, "sort": "e2e", "status": "ok", "limit": "1"}
+    answer = httpx.get(f"{api}/api/v1/requests", params=params, timeout=120)
     answer.raise_for_status()
     rows = answer.json()["requests"]
     return rows[0]["trace_id"] if rows else None
 
 
-def full_page(page: Page, path: Path) -> None:
-    """A picture of the page from top to bottom."""
-    height = page.evaluate("document.querySelector('[data-testid=stMain]').scrollHeight")
-    page.set_viewport_size({"width": WIDTH, "height": max(FIRST_SCREEN, min(height, TALLEST))})
+def picture(page: Page, path: Path, *, whole: bool) -> None:
+    """A picture of the first screen, or of the whole page from top to bottom."""
+    if whole:
+        height = page.evaluate("document.querySelector('[data-testid=stMain]').scrollHeight")
+        page.set_viewport_size({"width": WIDTH, "height": max(FIRST_SCREEN, min(height, TALLEST))})
     settled(page)
     page.wait_for_timeout(1_000)  # the charts' own transitions
     page.screenshot(path=path)
@@ -42,25 +46,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--api", required=True, help="the collector's API, for example http://127.0.0.1:8080")
     parser.add_argument("--out", type=Path, required=True, help="folder for the pictures")
-    parser.add_argument("--range", default="15m", help="5m, 15m, 1h, 6h, 24h, 7d or 30d")
+    parser.add_argument("--start", default="-15m", help="RFC 3339, unix seconds or relative to now")
+    parser.add_argument("--end", default="now")
     parser.add_argument("--dark", action="store_true")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    trace_id = slowest(given.api, given.range)
+    window = {"start": given.start, "end": given.end}
+    trace_id = slowest(given.api, window)
     with tempfile.TemporaryDirectory() as folder, streamlit(given.api, Path(folder)) as url, browsing() as browser:
         scheme: Literal["dark", "light"] = "dark" if given.dark else "light"
         context = browser.new_context(viewport={"width": WIDTH, "height": FIRST_SCREEN}, color_scheme=scheme)
-        context.set_default_timeout(60_000)
+        context.set_default_timeout(PATIENCE_MS)
         page = context.new_page()
-        page.goto(f"{url}/?range={given.range}")
+        page.goto(f"{url}/?{urlencode({'range': 'custom', **window, 'refresh': 'false'})}")
         settled(page)
-        full_page(page, given.out / "overview.png")
+        picture(page, given.out / "overview.png", whole=False)
         if trace_id is None:
-            raise SystemExit(f"no request ended ok in the last {given.range}: no picture of one")
-        page.set_viewport_size({"width": WIDTH, "height": FIRST_SCREEN})
-        page.goto(f"{url}/request?trace_id={trace_id}")
+            raise SystemExit(f"no request ended ok from {given.start} to {given.end}: no picture of one")
+        page.goto(f"{url}/request?trace_id={trace_id}&refresh=false")
         settled(page)
-        full_page(page, given.out / "request.png")
+        picture(page, given.out / "request.png", whole=True)
         context.close()
 
 

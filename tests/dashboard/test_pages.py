@@ -11,7 +11,7 @@ from playwright.sync_api import Locator
 from tests.dashboard.browser import finished, streamlit
 from tests.dashboard.feed import HOSTILE_TENANT, TRACEPARENT
 from tests.support.collector import Collector
-from tokentrail.formatting import clock, count, duration, pace, percent, rate
+from tokentrail.formatting import clock, count, duration, instant, pace, percent, rate
 
 
 def metrics(scope):
@@ -72,10 +72,21 @@ def test_overview_shows_the_windows_numbers(page, dashboard, api):
         tail.locator(".js-plotly-plot .scatterlayer .trace").nth(2).wait_for()
     engine = api("kv")["engines"][0]
     saturation = metrics(part(page, "saturation"))
-    assert saturation["KV used"] == percent(engine["usage"])
     assert saturation["KV blocks evicted"] == count(engine["evicted_blocks"]) == "6"
     assert saturation["Preemptions"] == "1"
     assert saturation["Queue p99"] == duration(summary["queue_s"]["p99"])
+
+
+def test_the_state_of_an_engine_is_that_of_its_newest_step_while_it_is_young(page, dashboard, api):
+    seen = instant(api("kv")["engines"][0]["seen"]).timestamp()
+    for later_s, known in ((30, True), (70, False)):
+        window = {"start": f"{seen - 600:.0f}", "end": f"{seen + later_s:.0f}"}
+        engine = api("kv", **window)["engines"][0]
+        assert (engine["usage"] is not None) is known
+        page.goto(f"{dashboard}/?range=custom&start={window['start']}&end={window['end']}")
+        saturation = metrics(part(page, "saturation"))
+        assert saturation["KV used"] == percent(engine["usage"])
+        assert saturation["Running"] == count(engine["running"])
 
 
 def test_overview_shows_promises_and_what_fires(page, dashboard, api):

@@ -17,7 +17,7 @@ from tokentrail.cli.app import app
 from tokentrail.cli.demo import workload
 from tokentrail.cli.home import MARKER, owned
 from tokentrail.cli.processes import PORTS, Child, ProcessFailed, free_port, uninterrupted
-from tokentrail.cli.result import report, verify
+from tokentrail.cli.result import _settled_rows, report, verify
 from tokentrail.cli.stack import Stack, choose_addresses
 from tokentrail.load import Observation
 
@@ -112,7 +112,7 @@ REQUEST |= {"ttft_s": 0.1, "tpot_s": 0.1, "e2e_s": 0.2}
 LATENCY = dict.fromkeys(("p50", "p90", "p95", "p99", "max"), 0.1) | {"count": 1}
 ANSWERS = {
     "kv": {"engines": [{"preemptions": 3}]},
-    "summary": {"requests": {"ok": 1, "failed": 0, "cancelled": 0, "good": 1}}
+    "summary": {"requests": {"ok": 1, "failed": 0, "cancelled": 0, "good": 1, "in_flight": 0}}
     | dict.fromkeys(("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s"), LATENCY),
     "slos": {"slos": []},
     "cold_starts": {"cold_starts": [{"duration_s": 3.0, "phases": [{"name": "load_weights", "duration_s": 2.0}]}]},
@@ -169,6 +169,14 @@ def test_a_long_demo_compares_some_requests_token_by_token():
     api.get = lambda path, **_: (asked.append(path), ANSWERS[path])[1]
     assert verify(api, [observed(request_id="r1")], since=0.0, prometheus=None, to_the_end=False).details == 50
     assert asked.count("requests/t") == 52
+
+
+def test_a_demo_waits_for_requests_that_were_cancelled_at_its_end(monkeypatch):
+    in_flight, waited, api = iter([2, 1, 0]), [], FakeApi()
+    api.get = lambda *_, **__: {"requests": {"in_flight": next(in_flight)}}
+    monkeypatch.setattr("tokentrail.cli.result.time.sleep", waited.append)
+    assert _settled_rows(api, {"r"}, 0.0) == [REQUEST]
+    assert len(waited) == 2
 
 
 def test_a_moved_collector_is_named_in_the_command():

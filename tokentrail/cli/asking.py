@@ -151,7 +151,7 @@ def doctor(
     otlp_grpc: Annotated[str, typer.Option(help="Address to which engines send OTLP/gRPC.")] = "127.0.0.1:4317",
     as_json: AsJson = False,
 ) -> None:
-    """Look for what is wrong: ports, clocks, disk, engines that send nothing, SLOs that judge nothing."""
+    """Look for faults: ports, clocks, disk, engines that send nothing, SLOs that judge nothing."""
     from tokentrail.cli import doctor as doctor_
 
     if not doctor_.show(console(), doctor_.examine(api, otlp_http, otlp_grpc), as_json=as_json):

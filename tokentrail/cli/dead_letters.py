@@ -29,7 +29,7 @@ class NotFound(ValueError):
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """One dead letter: its file of bytes, and what the collector wrote beside it."""
+    """One dead letter: its file of bytes, and the collector's description beside it."""
 
     name: str
     signal: str

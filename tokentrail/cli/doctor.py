@@ -36,7 +36,7 @@ class Finding:
 
 
 def examine(api_url: str, otlp_http: str, otlp_grpc: str) -> Iterator[Finding]:
-    """Yield the findings one by one. Without an API that answers, there are none about what the collector stores."""
+    """Yield the findings one by one. When the API does not answer, there are none about the stored rows."""
     yield _otlp_http(otlp_http)
     yield _otlp_grpc(otlp_grpc)
     api = Api(api_url)

@@ -100,11 +100,12 @@ def verify(
 
 
 def _settled_rows(api: Api, expected: set[str], since: float) -> list[dict[str, Any]]:
-    """The request rows, once all expected ids are among them. After `SETTLE_S` without them, the rows there are."""
+    """The request rows, once no request is in flight and all expected ids are there; after `SETTLE_S`, those there."""
     deadline = time.monotonic() + SETTLE_S
     while True:
+        ended = api.get("summary", start=since)["requests"]["in_flight"] == 0  # asked first: a row comes with its end
         rows = api.requests(start=since)
-        if expected <= {row["request_id"] for row in rows} or time.monotonic() > deadline:
+        if (ended and expected <= {row["request_id"] for row in rows}) or time.monotonic() > deadline:
             return rows
         time.sleep(0.5)
 
