@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collector.api.evaluation import burns
 from collector.slo.burn import InfeasibleSlo, Tally, budget_left, burn_rules, fires, load_windows
+from collector.slo.counts import Counts
 from collector.slo.model import Slo
 
 DAY = 86400 * 10**9
@@ -81,6 +83,22 @@ def test_both_windows_must_burn_and_the_long_one_holds_enough_bad_requests():
     assert not firing(rule, budget, Tally(0, 0), hot)
     assert Tally(0, 0).burn(budget) is None
     assert budget_left(Tally(0, 0), budget) is None
+
+
+def test_the_guard_is_on_the_long_window():
+    promise = slo("0.99")
+    rules = [rule for rule in burn_rules(promise, WINDOWS) if rule.name == "page-fast"]
+
+    def counts(total, bad):
+        others = dict.fromkeys(Counts.model_fields.keys() - {"total", "good"}, 0)
+        return Counts(total=total, good=total - bad, **others)
+
+    def fired(short, long):
+        (burn,) = burns(promise, rules, {rules[0].short_ns: counts(*short), rules[0].long_ns: counts(*long)})
+        return burn.firing, burn.short, burn.long
+
+    assert fired((7, 7), (100, 20)) == (True, 100.0, 20.0)
+    assert fired((100, 20), (7, 7)) == (False, 20.0, 100.0)
 
 
 def test_exactly_at_the_factor_is_not_faster_than_it():
