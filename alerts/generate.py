@@ -30,7 +30,7 @@ def generate(slos: Sequence[Slo]) -> dict[str, str]:
 
 
 def _slo_groups(slos: Sequence[Slo]) -> Iterator[dict[str, Any]]:
-    """The rules of all SLOs in four groups, by how often they must be evaluated.
+    """The rules of all SLOs in five groups, by how often they must be evaluated.
 
     A group evaluates its rules in order, so recordings come before the alerts that read them. A value from another
     group is at most one interval old.
@@ -38,8 +38,12 @@ def _slo_groups(slos: Sequence[Slo]) -> Iterator[dict[str, Any]]:
     recording, windows = template("slo_recording"), load_windows()
     burns = [(slo, rule) for slo in slos for rule in burn_rules(slo, windows)]
     outage = {windows.outage.short, windows.outage.long}
-    others = {ns for _, rule in burns for ns in (rule.short_ns, rule.long_ns)} | {HOUR_NS, 6 * HOUR_NS}
-    counted = {ns for ns in others if ns <= HOUR_NS} - outage
+    pages, tickets = (
+        [(slo, rule) for slo, rule in burns if rule.long_ns not in outage and rule.severity == severity]
+        for severity in ("page", "ticket")
+    )
+    of_pages = (_windows(pages) | {HOUR_NS, 6 * HOUR_NS}) - outage
+    of_tickets = _windows(tickets) - of_pages - outage
 
     yield {"name": "tokentrail-slos-outage", "rules": [
         *_recordings(recording["counted"], outage),
@@ -47,11 +51,15 @@ def _slo_groups(slos: Sequence[Slo]) -> Iterator[dict[str, Any]]:
     ]}  # fmt: skip
     yield {"name": "tokentrail-slos-sums", "interval": "5m", "rules": [fill(rule, {}) for rule in recording["five"]]}
     yield {"name": "tokentrail-slos-burn", "interval": "60s", "rules": [
-        *_recordings(recording["counted"], counted),
-        *_recordings(recording["summed"], others - counted - outage),
-        *(_burn(slo, rule) for slo, rule in burns if rule.long_ns not in outage),
+        *_burn_recordings(recording, of_pages),
+        *(_burn(slo, rule) for slo, rule in pages),
         *(_of_slo(name, slo) for name in ("slo_unwatched", "slo_drift") for slo in slos),
     ]}  # fmt: skip
+    if tickets:
+        yield {"name": "tokentrail-slos-tickets", "interval": "2m", "rules": [
+            *_burn_recordings(recording, of_tickets),
+            *(_burn(slo, rule) for slo, rule in tickets),
+        ]}  # fmt: skip
     yield {"name": "tokentrail-slos-budget", "interval": "2m", "rules": [
         *_objectives(recording["objective"], slos),
         *_periods(recording["period"], slos),
@@ -60,6 +68,16 @@ def _slo_groups(slos: Sequence[Slo]) -> Iterator[dict[str, Any]]:
         _alert("slo_undetermined"),
         _alert("traffic_stopped"),
     ]}  # fmt: skip
+
+
+def _windows(burns: Iterable[tuple[Slo, BurnRule]]) -> set[int]:
+    return {ns for _, rule in burns for ns in (rule.short_ns, rule.long_ns)}
+
+
+def _burn_recordings(recording: Mapping[str, Any], windows: set[int]) -> Iterator[dict[str, str]]:
+    """Windows up to an hour come from the counters, longer ones from the sums of five minutes."""
+    yield from _recordings(recording["counted"], {ns for ns in windows if ns <= HOUR_NS})
+    yield from _recordings(recording["summed"], {ns for ns in windows if ns > HOUR_NS})
 
 
 def _recordings(rules: Sequence[Mapping[str, str]], windows: Iterable[int]) -> Iterator[dict[str, str]]:

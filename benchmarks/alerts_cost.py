@@ -63,7 +63,7 @@ SLOS = tuple(slo(i) for i in range(50))
 
 
 def main(quick: Quick = False, json: JsonPath = None) -> None:
-    """Measure and print; about three minutes, and one and a half with --quick."""
+    """Measure and print; about three minutes on an idle machine, and one and a half with --quick."""
     if not (shutil.which("prometheus") and shutil.which("promtool")):
         sys.exit("prometheus and promtool must be installed")
     peer = [fill(rule, {"window": window}) for window in WINDOWS for rule in template("slo_recording")["counted"]]
@@ -71,18 +71,26 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
     groups["peer: all windows from the counters"] = peer
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        say(f"/slos over {REQUESTS} requests")
         numbers: dict[str, Any] = {"slos": len(SLOS), "requests": REQUESTS, **endpoint(folder)}
         with counters() as address:
+            say("a history of a month")
             history(folder)
-            seconds = 6.0 if quick else 15.0
+            seconds = 4.0 if quick else 10.0
             idle = spent(folder, [], address, seconds)
             idle_per_s = idle.cpu_s / idle.wall_s
             for name, rules in groups.items():
+                say(f"{len(rules)} rules: {name}")
                 found = spent(folder, rules, address, seconds)
                 ms = (found.cpu_s - idle_per_s * found.wall_s) / max(found.evaluations, 1) * 1000
                 numbers[f"{name}, CPU ms per evaluation"] = round(ms, 1)
     numbers["scrapes alone (floor), CPU ms per s"] = round(idle_per_s * 1000, 1)
     publish("alerts_cost", numbers, packages=("psutil", "chdb", "clickhouse-connect"), quick=quick, path=json)
+
+
+def say(what: str) -> None:
+    """Tell on stderr what is measured next."""
+    print(f"{time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)
 
 
 def endpoint(folder: Path) -> dict[str, float]:
@@ -153,9 +161,11 @@ def counters() -> Iterator[str]:
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    try:
+        yield f"127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def _series(metric: str) -> list[str]:
@@ -232,7 +242,7 @@ def spent(folder: Path, rules: list[dict[str, Any]], scraped: str, seconds: floa
         wall_s, cpu_s, evaluations = (after - before for before, after in zip(began, ended, strict=True))
         return Spent(cpu_s, wall_s, evaluations)
     finally:
-        process.terminate()
+        process.kill()  # its folder is thrown away
         process.wait(20)
 
 

@@ -101,7 +101,7 @@ def open_requests(ctx: Context, window: Window) -> InFlight:
 
 
 def _counts(ended: Sums, not_ended: Mapping[str, int], *, sampled: bool) -> tuple[Counts, Errors | None]:
-    counts = Counts(**{name: not_ended.get(name, ended.get(name, 0)) for name in Counts.model_fields})
+    counts = Counts.model_validate({**ended, **not_ended})
     if not sampled:
         return counts, None
     variance = {name: ended.get(f"{name}_variance", 0.0) for name in _WITH_VARIANCE}
@@ -162,7 +162,7 @@ def count_by_window(ctx: Context, slos: Sequence[Slo], asked: Window, lengths: M
     summing = _Summing(cells.judged(columns), columns, sampled, ends, asked.end_ns, in_flight)
     return AllCounts(
         {slo.name: summing.of(i, slo, sorted(lengths[slo.name])) for i, slo in enumerate(slos)},
-        dict(zip(ends, summing.up_to_each(summing.n), strict=True)),
+        dict(zip(ends, summing.ended(), strict=True)),
     )
 
 
@@ -195,7 +195,14 @@ def _sums_of(values: Iterable[str]) -> Fragment:
 
 
 class _Summing:
-    """Adds the cells of all bands that lie within a window."""
+    """Adds the cells of all bands that lie within a window.
+
+    `_in_band` has a row for each cell and a column for each band, with the cell's requests in the column of its band. A
+    product with the flags of cells gives the sums by band, and their running sums are those of the windows:
+
+        cells 5, 2 and 7 in bands 0, 1 and 1    [[5, 0], [0, 2], [0, 7]]
+        flags yes, no, yes                      [5, 7] by band, [5, 12] by window
+    """
 
     def __init__(
         self,
@@ -208,18 +215,23 @@ class _Summing:
     ) -> None:
         self._judged = judged
         self._bands = np.array(columns["band"], np.int64) - 1
-        self.n = np.array(columns["n"], np.float64 if sampled else np.int64)
-        self._variance = np.array(columns["variance"], np.float64)
-        self._sampled = sampled
-        self._ends = list(ends)
+        self.n = np.array(columns["n"], np.float64)
+        self._kind = np.float64 if sampled else np.int64
+        self._places = {length: i for i, length in enumerate(ends)}
+        self._in_band = self._by_band(self.n)
+        self._variance = self._by_band(np.array(columns["variance"], np.float64)) if sampled else None
         self._end_ns = end_ns
         self._in_flight = in_flight
 
-    def up_to_each(self, values: npt.NDArray[Any]) -> list[Any]:
-        """The sums over the windows, the shortest first: a window holds its own band and all before."""
-        by_band = np.bincount(self._bands, values, len(self._ends)).astype(values.dtype)
-        sums: list[Any] = by_band.cumsum().tolist()
-        return sums
+    def _by_band(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        spread = np.zeros((len(values), len(self._places)))
+        spread[np.arange(len(values)), self._bands] = values
+        return spread
+
+    def ended(self) -> list[Number]:
+        """The requests that ended in each window, the shortest first."""
+        found: list[Number] = self._in_band.sum(0).cumsum().astype(self._kind).tolist()
+        return found
 
     def of(self, number: int, slo: Slo, lengths: Sequence[int]) -> SloCounts:
         """The counts of the SLO with this place among the SLOs."""
@@ -247,18 +259,27 @@ class _Summing:
     def _windows(
         self, outcomes: Outcomes, slo: Slo, chosen: Bools, lengths: Sequence[int], where: Bools | bool
     ) -> Windows:
-        sums = {name: self.up_to_each(self.n * (flags & where)) for name, flags in outcomes.items().items()}
-        if self._sampled:
-            for name in _WITH_VARIANCE:
-                sums[f"{name}_variance"] = self.up_to_each(self._variance * (getattr(outcomes, name) & where))
+        flags = {name: flags & where for name, flags in outcomes.items().items()}
+        sums = _up_to_each(flags, self._in_band, self._kind)
+        if self._variance is not None:
+            some = {f"{name}_variance": flags[name] for name in _WITH_VARIANCE}
+            sums |= _up_to_each(some, self._variance, np.float64)
         return {
             length: _counts(
-                {name: values[self._ends.index(length)] for name, values in sums.items()},
+                {name: values[self._places[length]] for name, values in sums.items()},
                 _not_ended(self._in_flight, slo, chosen, self._end_ns - length),
-                sampled=self._sampled,
+                sampled=self._variance is not None,
             )
             for length in lengths
         }
+
+
+def _up_to_each(
+    flags: Mapping[str, Bools], in_band: npt.NDArray[np.float64], kind: type[np.int64 | np.float64]
+) -> dict[str, list[Number]]:
+    """By name, the sums over the windows, the shortest first: a window holds its own band and all before."""
+    sums = (np.array([*flags.values()], np.float64) @ in_band).cumsum(1).astype(kind)
+    return dict(zip(flags, sums.tolist(), strict=True))
 
 
 def _not_ended(in_flight: InFlight, slo: Slo, chosen: Bools, since_ns: int) -> dict[str, int]:
@@ -284,13 +305,18 @@ class Burn:
 
 def burns(slo: Slo, rules: Sequence[BurnRule], by_window: Mapping[int, Counts]) -> list[Burn]:
     """The burn of every rule, in the order of the rules."""
-    return [_burn(slo, rule, by_window) for rule in rules]
-
-
-def _burn(slo: Slo, rule: BurnRule, by_window: Mapping[int, Counts]) -> Burn:
-    tallies = by_window[rule.short_ns].tally, by_window[rule.long_ns].tally
-    short, long = (None if (rate := tally.burn(slo.budget)) is None else float(rate) for tally in tallies)
-    return Burn(rule, short, long, fires(rule, slo.budget, *tallies))
+    tallies = {ns: by_window[ns].tally for ns in burn_windows(rules)}
+    rates = {ns: tally.burn(slo.budget) for ns, tally in tallies.items()}
+    floats = {ns: None if rate is None else float(rate) for ns, rate in rates.items()}
+    return [
+        Burn(
+            rule,
+            floats[rule.short_ns],
+            floats[rule.long_ns],
+            fires(rule, rates[rule.short_ns], rates[rule.long_ns], bad=tallies[rule.long_ns].bad),
+        )
+        for rule in rules
+    ]
 
 
 def process_filter(window: Window) -> Fragment:

@@ -114,10 +114,9 @@ class Tally:
         return Fraction(bad[0] * judged[1] * share[1], bad[1] * judged[0] * share[0])
 
 
-def fires(rule: BurnRule, budget: Decimal, short: Tally, long: Tally) -> bool:
-    """Whether the rule fires. It never fires when its long window holds fewer than `least_bad` bad requests."""
-    rates = short.burn(budget), long.burn(budget)
-    return long.bad >= rule.least_bad and all(r is not None and r > rule.threshold for r in rates)
+def fires(rule: BurnRule, short: Fraction | None, long: Fraction | None, *, bad: int | float) -> bool:
+    """Whether a rule fires at the burn rates of its two windows. It needs `least_bad` bad requests in the long one."""
+    return bad >= rule.least_bad and all(rate is not None and rate > rule.threshold for rate in (short, long))
 
 
 def budget_left(tally: Tally, budget: Decimal) -> float | None:

@@ -186,7 +186,7 @@ class Judged:
         """`selected` and `excluded` have a row for each cell and a column for each promise."""
         self._promises = promises
         self._edges = edges
-        self._status = status
+        self._ok, self._failed, self._cancelled = (status == one for one in (_OK, _FAILED, _CANCELLED))
         self._cells = cells
         self._selected = selected
         self._excluded = excluded
@@ -196,7 +196,7 @@ class Judged:
     def outcomes(self, number: int) -> Outcomes:
         """The judgement of the SLO with this place in the file."""
         chosen = self._selected[:, number]
-        ok, failed, cancelled = (self._status == status for status in (_OK, _FAILED, _CANCELLED))
+        ok, failed, cancelled = self._ok, self._failed, self._cancelled
         met, missed = np.ones(len(ok), bool), np.zeros(len(ok), bool)
         for name, ns in self._promises[number].thresholds.given().items():
             met_one, missed_one = self._against(name, ns)
@@ -215,8 +215,8 @@ class Judged:
     def together(self) -> Outcomes:
         """The judgement by all promises at once, as `collector.slo.judge.verdict` has it."""
         each = [self.outcomes(i) for i in range(len(self._promises))]
-        anyone = np.ones(len(self._status), bool)
-        ok, failed, cancelled = (self._status == status for status in (_OK, _FAILED, _CANCELLED))
+        anyone = np.ones(len(self._ok), bool)
+        ok, failed, cancelled = self._ok, self._failed, self._cancelled
 
         def for_all(names: Sequence[str]) -> Bools:
             found = anyone

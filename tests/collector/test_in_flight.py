@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from collector.api.surface import TPOT_GRID_NS, TTFT_GRID_NS
-from collector.in_flight import InFlight, read_in_flight
+from collector.in_flight import InFlight, judge_in_flight, read_in_flight
 from collector.slo.model import Slo, Thresholds
 from collector.sql.fragment import TRUE
 from collector.sql.queries import Queries
@@ -49,6 +49,16 @@ def test_a_request_is_bad_once_it_is_past_a_threshold(request_, thresholds, bad)
     slo = Slo.model_construct(None, name="n", select={"tenant": ("other",)}, thresholds=given)
     assert request_.bad_for_any([slo]).tolist() == [False]
     assert request_.bad_for_any([slo, slo.model_copy(update={"select": {"tenant": ("t",)}})]).tolist() == [bad]
+
+
+@pytest.mark.parametrize(
+    ("end", "heard_until", "lost"), [(100, 100, False), (101, 101, True), (120, 100, False), (100, 120, False)]
+)
+def test_only_silence_before_the_watermark_and_the_end_makes_a_request_lost(end, heard_until, lost):
+    columns = {"began_ns": [0], "seen_ns": [70 * SECOND], "ttft_ns": [None], "output_tokens": [None]}
+    columns |= {"service": ["s"], "instance": ["i"]}
+    times = {"end_ns": end * SECOND, "lost_after_ns": 30 * SECOND, "heard_until_ns": heard_until * SECOND}
+    assert judge_in_flight(columns, {}, **times).is_lost.tolist() == [lost]
 
 
 def test_the_last_step_is_looked_for_in_minutes_and_then_in_a_day(rows):

@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collector.api.evaluation import burns
 from collector.slo.burn import InfeasibleSlo, Tally, budget_left, burn_rules, fires, load_windows
+from collector.slo.counts import Counts
 from collector.slo.model import Slo
 
 DAY = 86400 * 10**9
@@ -24,14 +26,18 @@ def test_the_factors_are_the_workbooks():
     assert burn_rules(slo("0.999", "28d"), WINDOWS)[1].threshold == Decimal("13.44")
 
 
+def firing(rule, budget, short, long):
+    return fires(rule, short.burn(budget), long.burn(budget), bad=long.bad)
+
+
 @given(st.decimals("0.01", "0.99999", places=5), st.integers(3, 90))
 def test_every_rule_can_fire_and_none_while_the_promise_is_kept(objective, days):
     promise = slo(str(objective), f"{days}d")
     for rule in burn_rules(promise, WINDOWS):
         everything_failed, kept = Tally(1000, 1000), Tally(100_000, int(100_000 * promise.budget))
-        assert fires(rule, promise.budget, everything_failed, everything_failed)
+        assert firing(rule, promise.budget, everything_failed, everything_failed)
         if rule.threshold >= 1:
-            assert not fires(rule, promise.budget, kept, kept)
+            assert not firing(rule, promise.budget, kept, kept)
 
 
 def test_a_threshold_is_clamped_to_what_can_burn():
@@ -67,19 +73,35 @@ def test_both_windows_must_burn_and_the_long_one_holds_enough_bad_requests():
     rule = burn_rules(slo("0.99"), WINDOWS)[1]
     hot, cold, few = Tally(100, 20), Tally(100, 14), Tally(7, 7)
     budget = Decimal("0.01")
-    assert fires(rule, budget, hot, hot)
-    assert not fires(rule, budget, cold, hot)
-    assert not fires(rule, budget, hot, cold)
-    assert not fires(rule, budget, hot, few)
-    assert not fires(rule, budget, hot, Tally(20, 7))
-    assert fires(rule, budget, few, hot)
-    assert fires(rule, budget, hot, Tally(8, 8))
-    assert not fires(rule, budget, Tally(0, 0), hot)
+    assert firing(rule, budget, hot, hot)
+    assert not firing(rule, budget, cold, hot)
+    assert not firing(rule, budget, hot, cold)
+    assert not firing(rule, budget, hot, few)
+    assert not firing(rule, budget, hot, Tally(20, 7))
+    assert firing(rule, budget, few, hot)
+    assert firing(rule, budget, hot, Tally(8, 8))
+    assert not firing(rule, budget, Tally(0, 0), hot)
     assert Tally(0, 0).burn(budget) is None
     assert budget_left(Tally(0, 0), budget) is None
 
 
+def test_the_guard_is_on_the_long_window():
+    promise = slo("0.99")
+    rules = [rule for rule in burn_rules(promise, WINDOWS) if rule.name == "page-fast"]
+
+    def counts(total, bad):
+        others = dict.fromkeys(Counts.model_fields.keys() - {"total", "good"}, 0)
+        return Counts(total=total, good=total - bad, **others)
+
+    def fired(short, long):
+        (burn,) = burns(promise, rules, {rules[0].short_ns: counts(*short), rules[0].long_ns: counts(*long)})
+        return burn.firing, burn.short, burn.long
+
+    assert fired((7, 7), (100, 20)) == (True, 100.0, 20.0)
+    assert fired((100, 20), (7, 7)) == (False, 20.0, 100.0)
+
+
 def test_exactly_at_the_factor_is_not_faster_than_it():
     rule = burn_rules(slo("0.99"), WINDOWS)[2]
-    assert not fires(rule, Decimal("0.01"), Tally(1000, 60), Tally(1000, 60))
-    assert fires(rule, Decimal("0.01"), Tally(1000, 61), Tally(1000, 61))
+    assert not firing(rule, Decimal("0.01"), Tally(1000, 60), Tally(1000, 60))
+    assert firing(rule, Decimal("0.01"), Tally(1000, 61), Tally(1000, 61))
