@@ -348,6 +348,6 @@ def test_an_address_with_and_without_the_cluster_are_not_the_same_store(node, st
 def test_a_second_start_and_a_later_version_find_the_cluster_as_it_is(store, tmp_path):
     apply_schema(store)
     Rows(store).request(model="m", output_tokens=7)
-    apply_schema(store, sql_dir=later_sql(tmp_path))
+    apply_schema(store, sql_dir=later_sql(tmp_path / "sql"))
     assert store.query("SELECT max(version) FROM schema_version").result_rows == [(NEXT,)]
     assert store.query("SELECT weight, output_tokens FROM requests").result_rows == [(1.0, 7)]

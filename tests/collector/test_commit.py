@@ -13,7 +13,7 @@ from collector.wal.frame import old_digest_of
 from collector.wal.log import LogLimits, SegmentLog
 from tests.support.otlp import T0, token_body
 
-WAIT_S = 20
+WAIT_S = 120
 
 
 class GatedLog(SegmentLog):

@@ -17,6 +17,7 @@ from collector.settings import Settings
 from collector.signals import LOGS
 from collector.store.definitions import read_schema
 from tests.support.otlp import T0, set_attributes
+from tests.support.stores import new_store
 
 LIMITS = ItemLimits(max_bytes=2000, max_attributes=4)
 DAY = T0 // (86_400 * 10**9)
@@ -113,6 +114,7 @@ def dynamo(number):
 
 def test_records_by_http_json_and_grpc_become_rows_once(tmp_path):
     free = "127.0.0.1:0"
+    new_store(tmp_path / "data" / "store")
     service = Service(
         Settings(
             data_dir=tmp_path / "data", otlp_http=free, otlp_grpc=free, api=free, segment_age_s=0.05, join_after_s=0.5

@@ -4,6 +4,7 @@ import re
 import shutil
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError
@@ -54,17 +55,34 @@ def store(opened):
     return opened
 
 
-@pytest.fixture
-def sql_dir(tmp_path):
-    return later_sql(tmp_path)
+ENGINES = {"10_tokentrail", "20_vllm", "90_genai"}
 
 
-def later_sql(tmp_path):
+def few_engines(folder):
+    """The SQL of this version, with the views of three engines: each view costs 30 ms of CPU."""
+    shutil.copytree(SQL_DIR, folder)
+    for engine in (folder / "engines").iterdir():
+        if engine.name not in ENGINES:
+            shutil.rmtree(engine)
+    return folder
+
+
+def later_sql(folder):
     """The SQL of a later version: one migration and one table more."""
-    folder = shutil.copytree(SQL_DIR, tmp_path / "sql")
+    few_engines(folder)
     (folder / "schema" / "30_totals.sql").write_text(TOTALS)
     (folder / "migrations" / f"{NEXT:04}_later.sql").write_text(MIGRATION)
     return folder
+
+
+@pytest.fixture(scope="module")
+def current(tmp_path_factory):
+    return few_engines(tmp_path_factory.mktemp("current") / "sql")
+
+
+@pytest.fixture
+def sql_dir(tmp_path):
+    return later_sql(tmp_path / "sql")
 
 
 def rows(store, table, columns="*"):
@@ -90,68 +108,82 @@ def everything(store):
 COUNTS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "preemptions")
 
 
-def test_a_store_of_version_2_keeps_every_row(store):
-    write_version_2(store)
-    columns = {
-        table: ", ".join(name for (name, *_) in store.query(f"DESCRIBE {table}").result_rows if name not in changed)
-        for table, changed in (dict.fromkeys(ROWS_OF_VERSION_2, ()) | {"requests": COUNTS}).items()
-    }
-    before = {table: rows(store, table, columns[table]) for table in ROWS_OF_VERSION_2}
-    assert {table: len(found) for table, found in before.items()} == ROWS_OF_VERSION_2
-    apply_schema(store)
-    assert {table: rows(store, table, columns[table]) for table in ROWS_OF_VERSION_2} == before
-    assert recorded(store) == [(2, ""), *((migration.version, migration.name) for migration in read_migrations())]
+CONVERTED = {"requests": {*COUNTS, "ttft_ns", "tpot_ns"}}
+"""Columns of version 2 whose values a migration may change."""
 
 
-def test_counts_of_version_2_are_kept_and_zeros_of_other_engines_become_unknown(store):
-    def counts(where):
-        return rows(store, f"requests WHERE {where}", f"trace_id, span_id, {', '.join(COUNTS)}")
-
-    write_version_2(store)
-    ours, others = counts("engine = 'tokentrail'"), counts("engine != 'tokentrail'")
-    assert len(ours) == 6
-    assert sum(row.count(0) for row in others) == 195
-    apply_schema(store)
-    assert counts("engine = 'tokentrail'") == ours
-    unknown = [(*row[:2], *(count or None for count in row[2:])) for row in others]
-    assert counts("engine != 'tokentrail'") == sorted(unknown, key=lambda row: row[:2])
+def contents(store):
+    """Table → its rows as dictionaries."""
+    found = {table: store.query(f"SELECT * FROM {table} ORDER BY ALL") for table in ROWS_OF_VERSION_2}
+    return {table: list(result.named_results()) for table, result in found.items()}
 
 
-def test_requests_that_version_2_announced_were_measured_at_the_server(store):
-    write_version_2(store)
-    apply_schema(store)
-    assert rows(store, "open_requests", "DISTINCT vantage") == [("server",)]
-
-
-def test_a_ttft_of_0_in_version_2_was_not_a_number_and_becomes_unknown(store):
-    write_version_2(store)
-    store.client().command("ALTER TABLE requests UPDATE ttft_ns = 0, tpot_ns = 7 WHERE engine = 'vllm'",
-                           settings=STATEMENT_SETTINGS)  # fmt: skip
-    others = rows(store, "requests WHERE engine != 'vllm'", "trace_id, ttft_ns, tpot_ns")
-    apply_schema(store)
-    assert rows(store, "requests WHERE engine = 'vllm'", "DISTINCT ttft_ns, tpot_ns") == [(None, None)]
-    assert rows(store, "requests WHERE engine != 'vllm'", "trace_id, ttft_ns, tpot_ns") == others
-
-
-def test_a_migrated_store_has_the_tables_and_views_of_a_new_one(store):
-    apply_schema(store)
-    new = definitions(store)
-    drop_everything(store)
-    write_version_2(store)
-    apply_schema(store)
-    assert definitions(store) == new
-
-
-def test_a_migrated_store_takes_spans(store):
-    write_version_2(store)
-    apply_schema(store)
+@pytest.fixture(scope="module")
+def forward(opened):
+    """A store of version 2, some of whose requests have a TTFT of 0, before and after it is brought forward."""
+    drop_everything(opened)
+    write_version_2(opened)
+    opened.client().command(
+        "ALTER TABLE requests UPDATE ttft_ns = 0, tpot_ns = 7 WHERE engine = 'vllm' AND cityHash64(trace_id) % 2",
+        settings=STATEMENT_SETTINGS,
+    )
+    before = contents(opened)
+    apply_schema(opened)
+    after, tables, versions = contents(opened), definitions(opened), recorded(opened)
     for _ in range(2):
-        insert_otlp(store, TRACES, token_body(trace=5, count=3), "after the migration")
-    assert len(rows(store, "tokens")) == ROWS_OF_VERSION_2["tokens"] + 3
+        insert_otlp(opened, TRACES, token_body(trace=5, count=3), "after the migration")
+    return SimpleNamespace(
+        before=before, after=after, definitions=tables, versions=versions, tokens=len(rows(opened, "tokens"))
+    )
 
 
-def test_a_segment_that_was_stored_before_a_migration_is_not_stored_again(store, sql_dir):
+def of_requests(found, *columns):
+    """(trace, span) → the values of these columns."""
+    return {(row["trace_id"], row["span_id"]): tuple(row[name] for name in columns) for row in found["requests"]}
+
+
+def test_a_store_of_version_2_keeps_every_row(forward):
+    assert {table: len(found) for table, found in forward.before.items()} == ROWS_OF_VERSION_2
+    for table, before in forward.before.items():
+        kept = before[0].keys() - CONVERTED.get(table, set())
+        after = [{name: row[name] for name in kept} for row in forward.after[table]]
+        for row in ({name: row[name] for name in kept} for row in before):
+            after.remove(row)
+        assert after == []
+    assert forward.versions == [(2, ""), *((migration.version, migration.name) for migration in read_migrations())]
+
+
+def test_counts_of_version_2_are_kept_and_zeros_of_other_engines_become_unknown(forward):
+    before, after = (of_requests(found, *COUNTS) for found in (forward.before, forward.after))
+    ours = {(row["trace_id"], row["span_id"]) for row in forward.before["requests"] if row["engine"] == "tokentrail"}
+    assert len(ours) == 6
+    assert sum(counts.count(0) for key, counts in before.items() if key not in ours) == 195
+    unknown = {key: tuple(count or None for count in counts) for key, counts in before.items()}
+    assert after == {key: before[key] if key in ours else unknown[key] for key in before}
+
+
+def test_requests_that_version_2_announced_were_measured_at_the_server(forward):
+    assert {row["vantage"] for row in forward.after["open_requests"]} == {"server"}
+
+
+def test_a_ttft_of_0_in_version_2_was_not_a_number_and_becomes_unknown(forward):
+    before, after = (of_requests(found, "ttft_ns", "tpot_ns") for found in (forward.before, forward.after))
+    converted = {key for key, (ttft, _) in before.items() if ttft == 0}
+    assert 0 < len(converted) < len(before)
+    assert after == {key: (None, None) if key in converted else before[key] for key in before}
+
+
+def test_a_migrated_store_has_the_tables_and_views_of_a_new_one(store, forward):
     apply_schema(store)
+    assert forward.definitions == definitions(store)
+
+
+def test_a_migrated_store_takes_spans(forward):
+    assert forward.tokens == ROWS_OF_VERSION_2["tokens"] + 3
+
+
+def test_a_segment_that_was_stored_before_a_migration_is_not_stored_again(store, current, sql_dir):
+    apply_schema(store, sql_dir=current)
     insert_otlp(store, TRACES, token_body(count=3), "a segment")
     apply_schema(store, sql_dir=sql_dir)
     insert_otlp(store, TRACES, token_body(count=3), "a segment")
@@ -164,8 +196,8 @@ def test_a_new_store_is_current_and_runs_no_migration(store, sql_dir):
     assert [version for version, _ in recorded(store)] == list(range(3, NEXT + 1))
 
 
-def test_migrations_run_in_order_and_once(store, sql_dir):
-    apply_schema(store)
+def test_migrations_run_in_order_and_once(store, current, sql_dir):
+    apply_schema(store, sql_dir=current)
     later = sql_dir / "migrations"
     (later / f"{NEXT:04}_later.sql").write_text("INSERT INTO totals VALUES ('first', 1);\n")
     (later / f"{NEXT + 1:04}_last.sql").write_text("INSERT INTO totals SELECT 'second', count() FROM totals;\n")
@@ -273,7 +305,7 @@ def migrated(opened, tmp_path_factory):
     """Everything in a store that was migrated without an interruption, and that then took a segment."""
     drop_everything(opened)
     write_version_2(opened)
-    apply_schema(opened, sql_dir=later_sql(tmp_path_factory.mktemp("later")))
+    apply_schema(opened, sql_dir=later_sql(tmp_path_factory.mktemp("later") / "sql"))
     insert_otlp(opened, TRACES, OF_VERSION_2, "the segment")
     return everything(opened)
 
@@ -285,55 +317,65 @@ def test_the_migration_of_these_tests_does_something(migrated):
     assert "`e2e_ns` Nullable(UInt64)" in tables["requests"]
 
 
-@pytest.mark.parametrize(
-    ("command", "inserts_fail"),
-    [
-        ("CREATE TABLE IF NOT EXISTS schema_version", False),
-        ("CREATE TABLE IF NOT EXISTS totals", False),
-        ("CREATE MATERIALIZED VIEW IF NOT EXISTS otlp_traces_closed", False),
-        ("DROP VIEW IF EXISTS flatten_spans", True),
-        ("ALTER TABLE schema_version", True),
-        (rf"INSERT INTO schema_version .*\({CURRENT},", True),
-        ("ALTER TABLE requests ADD COLUMN", True),
-        (r"ALTER TABLE requests\s+MODIFY COLUMN input_tokens", True),
-        (r"ALTER TABLE open_requests\s+MODIFY COLUMN", True),
-        (r"ALTER TABLE requests UPDATE\s+input_tokens", True),
-        ("ALTER TABLE requests UPDATE ttft_ns", True),
-        ("ALTER TABLE requests MODIFY COLUMN e2e_ns", True),
-        ("ALTER TABLE requests UPDATE e2e_ns", True),
-        ("TRUNCATE TABLE totals", True),
-        ("INSERT INTO totals", True),
-        (rf"INSERT INTO schema_version .*\({NEXT},", True),
-        ("CREATE OR REPLACE MATERIALIZED VIEW flatten_spans", True),
-        ("CREATE OR REPLACE MATERIALIZED VIEW vllm_route", True),
-        ("DROP VIEW IF EXISTS otlp_traces_closed", True),
-        ("DROP TABLE IF EXISTS schema_lock_1", False),
-    ],
-)
-def test_a_collector_that_dies_at_a_command_is_continued_by_the_next(
-    opened, migrated, store, sql_dir, command, inserts_fail
-):
+LAST_WORDS = [
+    ("CREATE TABLE IF NOT EXISTS schema_version", False),
+    ("CREATE TABLE IF NOT EXISTS totals", False),
+    ("CREATE MATERIALIZED VIEW IF NOT EXISTS otlp_traces_closed", False),
+    ("DROP VIEW IF EXISTS flatten_spans", True),
+    ("ALTER TABLE schema_version", True),
+    (r"ALTER TABLE requests\s+MODIFY COLUMN input_tokens", True),
+    (r"ALTER TABLE open_requests\s+MODIFY COLUMN", True),
+    (r"ALTER TABLE requests UPDATE\s+input_tokens", True),
+    ("ALTER TABLE requests UPDATE ttft_ns", True),
+    (rf"INSERT INTO schema_version .*\({CURRENT},", True),
+    ("ALTER TABLE requests ADD COLUMN", True),
+    ("ALTER TABLE requests MODIFY COLUMN e2e_ns", True),
+    ("ALTER TABLE requests UPDATE e2e_ns", True),
+    ("TRUNCATE TABLE totals", True),
+    ("INSERT INTO totals", True),
+    (rf"INSERT INTO schema_version .*\({NEXT},", True),
+    ("CREATE OR REPLACE MATERIALIZED VIEW flatten_spans", True),
+    ("CREATE OR REPLACE MATERIALIZED VIEW vllm_route", True),
+    ("DROP VIEW IF EXISTS otlp_traces_closed", True),
+    ("DROP TABLE IF EXISTS schema_lock_1", False),
+]
+"""Commands in the order in which a migration sends them, and whether inserts fail when a collector died at one."""
+
+
+@pytest.mark.parametrize("deaths", [LAST_WORDS, *([LAST_WORDS[number]] for number in (3, 7, 16))], ids=len)
+def test_a_collector_that_dies_at_a_command_is_continued_by_the_next(opened, migrated, store, sql_dir, deaths):
+    """Each collector comes one command further than the one before it."""
     write_version_2(store)
-    dying = DyingStore(opened._dsn, command)
-    with pytest.raises(KilledError):
-        apply_schema(dying, sql_dir=sql_dir)
-    dying.close()
-    if inserts_fail:
-        with pytest.raises(DatabaseError, match="a collector changes the schema"):
+    for command, inserts_fail in deaths:
+        dying = DyingStore(opened._dsn, command)
+        with pytest.raises(KilledError):
+            apply_schema(dying, sql_dir=sql_dir)
+        dying.close()
+        if inserts_fail:
+            with pytest.raises(DatabaseError, match="a collector changes the schema"):
+                insert_otlp(store, TRACES, OF_VERSION_2, "a segment that waits")
+        else:
             insert_otlp(store, TRACES, OF_VERSION_2, "the segment")
-    else:
-        insert_otlp(store, TRACES, OF_VERSION_2, "the segment")
     apply_schema(store, sql_dir=sql_dir)
     insert_otlp(store, TRACES, OF_VERSION_2, "the segment")
     assert everything(store) == migrated
 
 
-@pytest.fixture
-def server(tmp_path):
-    server = Server(tmp_path)
+@pytest.fixture(scope="module")
+def process(tmp_path_factory):
+    server = Server(tmp_path_factory.mktemp("server"))
     server.start()
     yield server
     server.kill()
+
+
+@pytest.fixture
+def server(process):
+    """A server with an empty database."""
+    store = Store.open(f"{process.url}/default")
+    drop_everything(store)
+    store.close()
+    return process
 
 
 def at_once(server, *actions):
@@ -373,8 +415,8 @@ def test_several_collectors_that_start_at_once_migrate_once(server, sql_dir):
     store.close()
 
 
-def test_several_collectors_that_start_at_once_on_a_new_store(server):
-    at_once(server, *[apply_schema] * 3)
+def test_several_collectors_that_start_at_once_on_a_new_store(server, current):
+    at_once(server, *[lambda store: apply_schema(store, sql_dir=current)] * 3)
     store = Store.open(f"{server.url}/default")
     assert recorded(store) == [(migration.version, migration.name) for migration in read_migrations()]
     insert_otlp(store, TRACES, token_body(count=3), "a segment")
@@ -397,36 +439,41 @@ def test_the_lock_of_a_collector_that_died_is_taken_over_and_lost(server):
     store.close()
 
 
-def test_a_lock_that_is_renewed_is_not_taken_over(server):
-    first_has_it, second_has_it = threading.Event(), threading.Event()
+class WaitsError(Exception):
+    """The lock is held, so the collector would sleep."""
 
-    def first(store):
-        with SchemaLock(store) as lock:
-            first_has_it.set()
-            for _ in range(8):
-                time.sleep(0.5)
-                lock.renew()
-                assert not second_has_it.is_set()
 
-    def second(store):
-        assert first_has_it.wait(120)
-        with SchemaLock(store, stale_after_s=3.0):
-            second_has_it.set()
+def test_a_lock_that_is_renewed_is_not_taken_over(server, monkeypatch):
+    def wait(_):
+        raise WaitsError
 
-    at_once(server, first, second)
-    assert second_has_it.is_set()
+    store = Store.open(f"{server.url}/default")
+    with SchemaLock(store) as lock:
+        an_hour_ago = store.query("SELECT toUnixTimestamp(now()) - 3600").result_rows[0][0]
+        store.client().command(f"ALTER TABLE schema_lock_1 MODIFY COMMENT '{an_hour_ago} host process'")
+        lock.renew()
+        monkeypatch.setattr(time, "sleep", wait)
+        with pytest.raises(WaitsError):
+            SchemaLock(store, stale_after_s=1800).__enter__()
+        monkeypatch.undo()
+        lock.renew()
+    store.close()
 
 
 def test_the_lock_waits_for_a_statement_that_its_holder_left_running(server):
+    seen = threading.Event()
+
     def running(store):
         return store.query("SELECT count() FROM system.processes WHERE query LIKE 'SELECT sleep(%'").result_rows[0][0]
 
     def leave_running(store):
-        store.client().command("SELECT sleep(3)", settings=STATEMENT_SETTINGS)
+        while not seen.is_set():
+            store.client().command("SELECT sleep(2)", settings=STATEMENT_SETTINGS)
 
     def take(store):
         while not running(store):
             time.sleep(0.01)
+        seen.set()
         with SchemaLock(store):
             assert not running(store)
 

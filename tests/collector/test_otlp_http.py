@@ -23,7 +23,7 @@ from tests.support.otlp import Request, token_body
 
 PROTOBUF = "application/x-protobuf"
 BODY = token_body(count=3)
-WAIT_S = 20
+WAIT_S = 120
 
 
 class Receiver:

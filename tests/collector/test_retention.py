@@ -1,7 +1,7 @@
 """Rows go when their time is over: partitions of tables, days of tenants, counted, and nothing else."""
 
 import logging
-import threading
+import time
 
 import pytest
 
@@ -266,11 +266,10 @@ def test_a_projection_does_not_stop_a_delete(rows, expire, count):
 
 
 def wait_for(condition):
-    for _ in range(2000):
-        if condition():
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError("it did not come true")
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.01)
 
 
 def test_the_stage_begins_at_once_and_again_after_its_time(rows, clock, status, count):
@@ -282,7 +281,7 @@ def test_the_stage_begins_at_once_and_again_after_its_time(rows, clock, status, 
     served(rows, ended=NOW - 2 * DAY)
     clock.now += 3 * DAY
     wait_for(lambda: count("requests") == 0)
-    assert stage.stop(10)
+    assert stage.stop(120)
 
 
 def test_a_failure_is_counted_and_a_store_that_is_away_is_waited_for(clock, status, rows, caplog, monkeypatch):

@@ -21,6 +21,7 @@ from collector.settings import Settings
 from collector.signals import LOGS, SIGNALS, TRACES, Signal
 from tests.support.collector import ROOT
 from tests.support.otlp import T0, token_body
+from tests.support.stores import new_store
 from tokentrail import semconv
 
 PROTOBUF = {"content-type": "application/x-protobuf"}
@@ -107,6 +108,8 @@ class Running:
         free = "127.0.0.1:0"
         defaults = {"otlp_http": free, "otlp_grpc": free, "api": free, "segment_age_s": 0.05, "drain_timeout_s": 20.0}
         self.data_dir = data_dir
+        if not (data_dir / "store").exists():
+            new_store(data_dir / "store")
         self.service = Service(Settings(data_dir=data_dir, **(defaults | settings)), signals)
         self.http = httpx.Client(trust_env=False, timeout=120)
 

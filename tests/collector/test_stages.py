@@ -28,8 +28,9 @@ from collector.wal.dead_letters import DeadLetters
 from collector.wal.frame import Frame, digest_of
 from tests.collector.test_commit import GatedLog
 from tests.support.otlp import token_body
+from tests.support.stores import new_store
 
-WAIT_S = 20
+WAIT_S = 120
 BODY = token_body()
 
 
@@ -252,6 +253,7 @@ class Recorder:
 @pytest.fixture
 def service(tmp_path):
     free = "127.0.0.1:0"
+    new_store(tmp_path / "data" / "store")
     service = Service(
         Settings(data_dir=tmp_path / "data", otlp_http=free, otlp_grpc=free, api=free, drain_timeout_s=0.001)
     )

@@ -10,10 +10,10 @@ from collector.receive.tokens import NULLS, TYPES, joined, token_columns, tokens
 from collector.signals import TRACES
 from collector.sql.queries import Queries
 from collector.store.insert import insert_block, insert_otlp, native_block
-from collector.store.schema import apply_schema
 from collector.store.store import Store
 from tests.support.clickhouse_server import Server
 from tests.support.otlp import MS, T0, Request, token_body
+from tests.support.stores import new_store
 from tokentrail import semconv
 from tokentrail.testing import ManualClock, MemoryTrail, parse_spans
 
@@ -97,11 +97,11 @@ def test_columns_are_the_rows_of_the_view(module_store, name):
 
 
 def test_a_server_stores_the_same_rows_of_columns(tmp_path):
+    new_store(tmp_path / "db")
     server = Server(tmp_path)
     server.start()
     try:
         store = Store.open(f"{server.url}/default")
-        apply_schema(store)
         body = b"".join(BODIES.values())
         decoded = rows_of(store, lambda: insert_otlp(store, TRACES, body, "decoded"))
         assert len(decoded) == len(parse_spans(body))

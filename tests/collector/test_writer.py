@@ -17,7 +17,7 @@ from collector.wal.log import LogLimits, SegmentLog
 from tests.support.otlp import T0, Request, token_body
 from tokentrail import semconv
 
-WAIT_S = 20
+WAIT_S = 120
 
 
 class Setup:

@@ -26,7 +26,7 @@ from collector.store.insert import INSERT_SETTINGS
 from tests.collector.rows import NOW
 from tests.support.keys import access_to, add_key
 
-WAIT_S = 20
+WAIT_S = 120
 
 
 class Server:

@@ -151,12 +151,16 @@ def add_traffic(rows, tenant, trace):
     for table in HELD:
         rows.store.client().command(f"INSERT INTO {table} (tenant, arrived) VALUES ('{tenant}', now())")
     scraped = {"service": f"{tenant}-scraped", "instance": f"{tenant}-instance", "engine": f"{tenant}-server"}
-    for n in range(6):
-        at = {**scraped, "scraper": "me", "time": NOW // 10**6 - 10_000 * (6 - n)}
-        rows.insert("samples", [{**at, "name": "up", "kind": "gauge", "series": 1, "value": 0.0}])
-        rows.insert("samples", [{**at, "name": "preemptions", "kind": "counter", "series": 2, "value": float(n)}])
-        seen = {"value": float(n), "sum": float(n), "bounds": [1.0], "buckets": [n, 0]}
-        rows.insert("samples", [{**at, "name": "ttft", "kind": "counter", "series": 3, **seen}])
+    times = [(n, {**scraped, "scraper": "me", "time": NOW // 10**6 - 10_000 * (6 - n)}) for n in range(6)]
+    up = [{**at, "name": "up", "kind": "gauge", "series": 1, "value": 0.0} for _, at in times]
+    counter = [{**at, "name": "preemptions", "kind": "counter", "series": 2, "value": float(n)} for n, at in times]
+    rows.insert("samples", up + counter)
+    ttft = [
+        {**at, "name": "ttft", "kind": "counter", "series": 3, "value": float(n), "sum": float(n), "bounds": [1.0],
+         "buckets": [n, 0]}
+        for n, at in times
+    ]  # fmt: skip
+    rows.insert("samples", ttft)
 
 
 def paths(queries):
