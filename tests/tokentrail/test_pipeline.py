@@ -223,7 +223,7 @@ def test_several_threads_record_on_one_trail():
         thread.start()
     for thread in threads:
         thread.join()
-    assert trail.shutdown(20)
+    assert trail.shutdown(120)
     tokens = Counter(token.parent_id for token in transport.spans(semconv.TOKEN_SPAN))
     assert sorted(tokens.values()) == [300] * 8
     assert len(transport.spans(semconv.STEP_SPAN)) == 2_400
@@ -259,7 +259,7 @@ def test_the_counts_balance_and_accepted_never_falls_while_threads_record_a_samp
         thread.start()
     for thread in engines:
         thread.join()
-    trail.shutdown(20)
+    trail.shutdown(120)
     recording.clear()
     reader.join()
     seen.append(trail.stats)
