@@ -205,6 +205,15 @@ def test_alerts_are_waited_for_and_a_few_preemptions_need_none(monkeypatch, pree
     assert [problem.partition(" alert")[0].removeprefix("the ") for problem in found] == problems
 
 
+def test_no_alert_is_waited_for_without_prometheus_or_after_ctrl_c(monkeypatch):
+    asked = []
+    monkeypatch.setattr(result, "_settled_alerts", lambda expected, *_: asked.append(expected) or set())
+    api = FakeApi(kv={"engines": [{"preemptions": 6}]})
+    assert verify(api, [observed()], since=0.0, prometheus=None).problems == []
+    assert verify(api, [observed()], since=0.0, prometheus="http://p", to_the_end=False).problems == []
+    assert asked == [set()]
+
+
 @pytest.mark.parametrize(
     ("changed", "seen", "problem"),
     [
