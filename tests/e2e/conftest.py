@@ -24,7 +24,7 @@ def stack(tmp_path_factory):
 def engine(stack):
     """URL of an engine whose KV cache holds 768 tokens, all given out, and which refuses requests of more than 640."""
     cache = ("--kv-blocks", "48", "--block-size", "16", "--watermark-blocks", "0")
-    return stack.engine("--model", MODEL, *cache, "--max-seqs", "8", "--max-model-len", "640", "--threads", "1")
+    return stack.engine("--model", MODEL, *cache, "--max-seqs", "8", "--max-model-len", "640")
 
 
 @pytest.fixture(scope="module")
