@@ -199,7 +199,7 @@ def test_alerts_are_waited_for_and_a_few_preemptions_need_none(monkeypatch, pree
     left = [*answers]
     monkeypatch.setattr(result, "_alerts_that_fired", lambda *_: left.pop(0) if len(left) > 1 else left[0])
     monkeypatch.setattr(result, "ALERT_S", 0.0 if len(answers) == 1 else 120.0)
-    monkeypatch.setattr(result.time, "sleep", lambda _: None)
+    monkeypatch.setattr("time.sleep", lambda _: None)
     api = FakeApi(kv={"engines": [{"preemptions": preemptions}]})
     found = verify(api, [observed()], since=0.0, prometheus="http://prometheus").problems
     assert [problem.partition(" alert")[0].removeprefix("the ") for problem in found] == problems
