@@ -42,12 +42,16 @@ SLOW = (
     "collector/test_logs.py",
     "collector/test_api_goodput.py",
     "alerts/test_alertmanager.py",
+    "alerts/test_packs.py",
+    "alerts/test_rules.py",
+    "alerts/test_command.py",
+    "contract/test_suite.py",
 )
-"""Files and folders that start processes, browsers or real models, the longest first: the table after a run shows
-which these are. `make test-fast` skips them, and the tests elsewhere that use one of STARTING."""
+"""Files and folders that start processes, stores, browsers or real models, the longest first: the table after a run
+shows which these are. `make test-fast` skips them, and the tests elsewhere that use one of STARTING."""
 
-STARTING = {"browser", "collector", "node", "prometheus", "smollm", "stack", "wheel"}
-"""Fixtures that start a process or load a real model."""
+STARTING = {"browser", "collector", "engine_store", "module_store", "node", "prometheus", "smollm", "stack", "wheel"}
+"""Fixtures that start a process, open a store or load a real model."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

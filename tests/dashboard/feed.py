@@ -112,5 +112,5 @@ class Engine:
         gone = self.arrive("req-gone")
         gone.end(self.at + SECOND, status=Status.CANCELLED, finish_reason="cancelled")
         still_open = self.arrive("req-open", slo_class="")
-        assert self.trail.flush(10.0)
+        assert self.trail.flush(120.0)
         return disturbed, still_open

@@ -45,7 +45,7 @@ def part(page, key):
 
 
 def test_overview_shows_the_windows_numbers(page, dashboard, api):
-    page.goto(dashboard)
+    page.goto(f"{dashboard}/?range=1h")
     shown = metrics(part(page, "traffic"))
     summary = api("summary")
     requests = summary["requests"]
@@ -90,7 +90,7 @@ def test_the_state_of_an_engine_is_that_of_its_newest_step_while_it_is_young(pag
 
 
 def test_overview_shows_promises_and_what_fires(page, dashboard, api):
-    page.goto(dashboard)
+    page.goto(f"{dashboard}/?range=1h")
     slos = {slo["name"]: slo for slo in api("slos")["slos"]}
     for name, slo in slos.items():
         card = part(page, f"slo-{name}")
@@ -108,7 +108,7 @@ def test_overview_shows_promises_and_what_fires(page, dashboard, api):
 
 
 def test_overview_lists_engines_and_cold_starts(page, dashboard):
-    page.goto(dashboard)
+    page.goto(f"{dashboard}/?range=1h")
     (engine,) = rows(part(page, "engines"))
     assert engine[:3] == ["engine", "tokentrail", "baseline"]
     (start,) = rows(part(page, "cold-starts"))
@@ -141,7 +141,7 @@ def test_a_filter_never_looks_like_an_all_clear(page, dashboard, api):
 
 
 def test_requests_are_listed_slowest_first_and_lead_to_the_waterfall(page, dashboard, api):
-    page.goto(f"{dashboard}/requests?sort=E2E&status=ok")
+    page.goto(f"{dashboard}/requests?range=1h&sort=E2E&status=ok")
     listed = api("requests", sort="e2e", status="ok")["requests"]
     table = rows(page)
     assert [row[7] for row in table[:5]] == [f"{row['e2e_s'] * 1000:g}" for row in listed[:5]]
@@ -245,13 +245,13 @@ def test_requests_are_narrowed_to_an_slo_and_a_verdict(page, dashboard, api):
     missed = next(row["verdicts"][0]["missed"][0] for row in bad["requests"] if row["verdicts"][0]["missed"])
     told = f"chat: TTFT +{duration(missed['over_s'])}"
     assert any(told in cell for row in rows(page) for cell in row)
-    page.goto(f"{dashboard}/requests?status=in_flight")
+    page.goto(f"{dashboard}/requests?range=1h&status=in_flight")
     page.get_by_text("1 of 1 requests").wait_for()
     assert [row[2:4] for row in rows(page)] == [["in_flight", "bad"]]
 
 
 def test_an_slo_card_adds_up_and_an_overspent_budget_is_a_full_bar(page, dashboard, api):
-    page.goto(dashboard)
+    page.goto(f"{dashboard}/?range=1h")
     slo = next(slo for slo in api("slos")["slos"] if slo["name"] == "chat")
     assert slo["budget_left"] < 0
     card, n = part(page, "slo-chat"), slo["requests"]
@@ -260,7 +260,7 @@ def test_an_slo_card_adds_up_and_an_overspent_budget_is_a_full_bar(page, dashboa
 
 
 def test_no_number_is_cut(page, dashboard):
-    page.goto(dashboard)
+    page.goto(f"{dashboard}/?range=1h")
     metrics(part(page, "traffic"))
     cut = """[...document.querySelectorAll('[data-testid="stMetricValue"] > div, [data-testid="stMetricLabel"] p')]
              .filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText)"""
@@ -270,7 +270,7 @@ def test_no_number_is_cut(page, dashboard):
 def test_times_are_the_readers_or_utc(browser, dashboard, api, disturbed):
     start = api(f"requests/{disturbed}")["request"]["start"]
     context = browser.browser.new_context(timezone_id="Asia/Kolkata")
-    context.set_default_timeout(60_000)
+    context.set_default_timeout(180_000)
     page = context.new_page()
     page.goto(f"{dashboard}/request?trace_id={disturbed}")
     page.get_by_text(f"arrived {clock(start, ZoneInfo('Asia/Kolkata'))}").wait_for()
@@ -290,7 +290,7 @@ def test_a_request_shows_its_verdict_and_by_how_much_it_missed(page, dashboard, 
 
 
 def test_an_incident_leads_to_its_runbook_and_its_requests(page, dashboard, api):
-    page.goto(dashboard)
+    page.goto(f"{dashboard}/?range=1h")
     fires = part(page, "firing")
     assert fires.get_by_role("link", name="Runbook").first.get_attribute("href").endswith("#tokentrailsloburn")
     link = fires.get_by_role("link", name="Requests behind it").first

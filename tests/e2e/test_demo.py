@@ -1,6 +1,7 @@
 """`tokentrail demo`, as `make demo DEMO_SECONDS=…` runs it, ends by itself and finds no disagreement."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -9,6 +10,8 @@ import sys
 import httpx
 import psutil
 import pytest
+
+from tokentrail.cli.result import EVICTIONS_ALERT_FROM
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
@@ -28,7 +31,9 @@ def test_it_ends_by_itself_and_everything_adds_up(tmp_path):
     assert "cold start:" in output
     if shutil.which("prometheus"):
         assert "TokentrailColdStart" in output
-        assert "TokentrailKvCacheEvictions" in output
+        (preemptions,) = re.findall(r"KV pressure: (\d+) preemptions", output)
+        # A slow machine computes too little for many of them.
+        assert "TokentrailKvCacheEvictions" in output or int(preemptions) < EVICTIONS_ALERT_FROM
     assert (tmp_path / "demo" / "client.jsonl").read_text().count('"status": "ok"') > 0
 
 

@@ -68,7 +68,7 @@ class CacheRunner:
     def run(self, plan):
         self.plans.append(plan)
         if self.gate is not None:
-            assert self.gate.wait(30)
+            assert self.gate.wait(120)
         if self.failures:
             raise self.failures.pop(0)
         for source, target in plan.copies:

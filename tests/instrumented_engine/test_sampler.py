@@ -71,6 +71,9 @@ def test_rows_keep_their_own_parameters():
     )
 
 
+VOCABULARY = 2 * HEAD
+
+
 def nucleus(logits, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0):
     """Ids that may be drawn, by the definition and without a shortcut."""
     p = softmax(logits.double().numpy() / temperature)
@@ -89,8 +92,8 @@ def nucleus(logits, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0):
         {"top_k": 700},
         {"top_k": 1024},
         {"top_k": 1025},
-        {"top_k": 3000, "top_p": 0.3},
-        {"top_k": 5000},
+        {"top_k": 1500, "top_p": 0.6},
+        {"top_k": VOCABULARY},
         {"top_k": 9999},
         {"min_p": 0.05},
         {"min_p": 0.9},
@@ -98,7 +101,7 @@ def nucleus(logits, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0):
     ],
 )
 def test_a_flat_vocabulary_reaches_beyond_the_head(params):
-    logits = torch.randn((1, 5000), generator=torch.Generator().manual_seed(2)) * 0.5
+    logits = torch.randn((1, VOCABULARY), generator=torch.Generator().manual_seed(2)) * 0.5
     params = {"temperature": 1.0} | params
     allowed = nucleus(logits[0], **params)
     frequencies = drawn(3000, logits, **params)

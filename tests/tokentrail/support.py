@@ -28,7 +28,7 @@ def run(code, url=""):
     """The output of a process that runs this code and exports to the URL."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "TOKENTRAIL_"))}
     env["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] = url
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import tokentrail
+from tokentrail.cli import result
 from tokentrail.cli.app import app
 from tokentrail.cli.demo import workload
 from tokentrail.cli.home import MARKER, owned
@@ -191,6 +192,34 @@ def test_a_load_that_the_user_ended_had_no_time_for_every_cause():
     assert verify(nothing_yet, [observed()], since=0.0, prometheus=None, to_the_end=False).problems == []
     wrong = verify(nothing_yet, [observed(output_tokens=3)], since=0.0, prometheus=None, to_the_end=False)
     assert any("output_tokens is 2" in problem for problem in wrong.problems)
+
+
+@pytest.mark.parametrize(
+    ("preemptions", "answers", "problems"),
+    [
+        (6, [{"TokentrailColdStart"}, {"TokentrailColdStart", "TokentrailKvCacheEvictions"}], []),
+        (6, [{"TokentrailColdStart"}], ["KV eviction"]),
+        (5, [{"TokentrailColdStart"}], []),
+        (5, [set()], ["cold start"]),
+    ],
+)
+def test_alerts_are_waited_for_and_a_few_preemptions_need_none(monkeypatch, preemptions, answers, problems):
+    left = [*answers]
+    monkeypatch.setattr(result, "_alerts_that_fired", lambda *_: left.pop(0) if len(left) > 1 else left[0])
+    monkeypatch.setattr(result, "ALERT_S", 0.0 if len(answers) == 1 else 120.0)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    api = FakeApi(kv={"engines": [{"preemptions": preemptions}]})
+    found = verify(api, [observed()], since=0.0, prometheus="http://prometheus").problems
+    assert [problem.partition(" alert")[0].removeprefix("the ") for problem in found] == problems
+
+
+def test_no_alert_is_waited_for_without_prometheus_or_after_ctrl_c(monkeypatch):
+    asked = []
+    monkeypatch.setattr(result, "_settled_alerts", lambda expected, *_: asked.append(expected) or set())
+    api = FakeApi(kv={"engines": [{"preemptions": 6}]})
+    assert verify(api, [observed()], since=0.0, prometheus=None).problems == []
+    assert verify(api, [observed()], since=0.0, prometheus="http://p", to_the_end=False).problems == []
+    assert asked == [set()]
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def record(url, *, model="m", tokens=12, error=None, step=0):
             request.phase(Phase.DECODE, at)
     trail.kv_event(KvEvent.EVICT, blocks=4, reason="preemption", step=step, start_ns=at - 5 * MS, request=request)
     request.end(at, error_type=error) if error else request.end(at, finish_reason="stop")
-    assert trail.shutdown(10)
+    assert trail.shutdown(120)
     return request
 
 

@@ -68,7 +68,7 @@ def test_a_trail_over_grpc(collector, compression):
     endpoint = Endpoint.to(collector.url, protocol=GRPC, headers={"Authorization": "Bearer x"}, compression=compression)
     trail = Trail(Settings(endpoint, strict=True), service_name="mine")
     trail.step(0, T0, T0, [])
-    assert trail.shutdown(20)
+    assert trail.shutdown(120)
     ((request, metadata),) = collector.calls
     assert [span.name for span in parse_spans(request.SerializeToString())] == ["tokentrail.step"]
     assert metadata["authorization"] == "Bearer x"

@@ -180,7 +180,7 @@ def test_a_trail_without_environment_variables(serve, monkeypatch):
     address = server.url.removesuffix("/v1/traces")
     trail = Trail(endpoint=address, headers={"authorization": "Bearer x"}, service_name="mine", variant="int8")
     trail.step(0, T0, T0, [])
-    assert trail.shutdown(20)
+    assert trail.shutdown(120)
     ((headers, body),) = server.posts
     assert headers["authorization"] == "Bearer x"
     assert headers["content-type"] == "application/x-protobuf"
@@ -209,7 +209,7 @@ def test_a_retry_wait_does_not_hold_up_the_shutdown(serve):
     trail = background_trail(server.url)
     trail.step(0, T0, T0, [])
     assert trail.flush(0.2) is False
-    assert trail.shutdown(20) is True  # the wait is cut short, the collector is back
+    assert trail.shutdown(120) is True  # the wait is cut short, the collector is back
     assert trail.stats.exported == 1
 
 
@@ -229,7 +229,7 @@ def test_compression(serve, compression, decode):
     server = serve()
     trail = background_trail(server.url, compression=compression)
     trail.step(0, T0, T0, [])
-    assert trail.flush(10)
+    assert trail.flush(120)
     trail.shutdown()
     assert [span.name for span in parse_spans(decode(server.posts[0][1]))] == ["tokentrail.step"]
 

@@ -38,12 +38,12 @@ if os.fork() == 0:
     request = trail.start_request(operation="chat", model="child")
     trail.step(2, now_ns(), now_ns(), [request])
     request.end(now_ns())
-    assert trail.shutdown(20), trail.stats
+    assert trail.shutdown(120), trail.stats
     os._exit(0)
 _, status = os.wait()
 assert status == 0
 parents.end(now_ns())
-assert trail.shutdown(20)
+assert trail.shutdown(120)
 """
 
 
@@ -105,7 +105,7 @@ import os, signal, threading
 from tokentrail import *
 
 trail = Trail.from_env()
-signal.signal(signal.SIGTERM, lambda *_: print(trail.shutdown(20)))
+signal.signal(signal.SIGTERM, lambda *_: print(trail.shutdown(120)))
 trail._pipeline._compress = lambda body: os.kill(os.getpid(), signal.SIGTERM) or body
 trail.step(0, now_ns(), now_ns(), [])
 trail.flush(20)
@@ -141,7 +141,7 @@ if os.fork() == 0:
 forked.set()
 thread.join()
 os.wait()
-print(trail.shutdown(20), any(batches), trail.stats.exported)
+print(trail.shutdown(120), any(batches), trail.stats.exported)
 """
 
 

@@ -71,7 +71,7 @@ class Child:
             time.sleep(0.1)
         raise ProcessFailed(f"{self.name} did not answer at {url} within {timeout_s:.0f} s; its log: {self.log}")
 
-    def stop(self, *, timeout_s: float = 20) -> bool:
+    def stop(self, *, timeout_s: float = 60) -> bool:
         """SIGTERM, then SIGKILL after the timeout. True when SIGTERM was enough and the process reported no error."""
         if self._process.poll() is None:
             self._process.terminate()

@@ -155,7 +155,7 @@ class Client:
                 return answer
             if event is h11.NEED_DATA:
                 try:
-                    self._parser.receive_data(await asyncio.wait_for(self.reader.read(1 << 16), 20))
+                    self._parser.receive_data(await asyncio.wait_for(self.reader.read(1 << 16), 120))
                 except ConnectionError:
                     return answer
                 continue
