@@ -18,6 +18,7 @@ BENCHMARKS = (
     "shared_store",
     "proxy",
     "engine_decode",
+    "engine_quality",
     "engine_pressure",
     "alerts_simulation",
     "alerts_cost",

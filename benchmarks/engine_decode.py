@@ -1,134 +1,194 @@
-"""Compares the engine's decode speed with transformers' `generate`: same model, dtype, threads, prompts, token counts.
+"""Compares the engine's decode steps and prefills with those of transformers' float32 model.
 
-The floor is memory bandwidth: a decode step reads every weight once, so it takes at least the weights' bytes divided by
-the bandwidth of a large copy (bytes read and written), which is measured first. Engine and transformers take turns in
-many short rounds, so that other load on the machine slows both alike, and the best round of each counts.
+Engine and peer take turns step by step, so that other load on the machine slows both alike, and each step is timed by
+itself. A figure is the median with its 95 % interval; `ratio` is the median of the peer's time over the engine's in the
+same turn. The peer's steps are bare forward passes with a KV cache, without the overhead of `generate`.
+
+Each section runs in a process of its own. Its numbers are kept in PATH.partial until all are done, so a run that was
+interrupted goes on where it stopped.
 """
 
 from __future__ import annotations
 
+import json as codec
 import os
+import random
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
-import torch
 import typer
-from transformers import AutoModelForCausalLM
 
 from benchmarks.report import JsonPath, Quick, publish
-from instrumented_engine.core.block_manager import BlockManager
-from instrumented_engine.core.engine import Engine
 from instrumented_engine.core.observer import Observer
 from instrumented_engine.core.request import Request, SamplingParams
-from instrumented_engine.core.scheduler import Scheduler
 from instrumented_engine.core.text import TextStream
-from instrumented_engine.device import Device, open_device
-from instrumented_engine.model.download import DEFAULT_MODEL, download, local_path
-from instrumented_engine.model.gguf import GgufFile
-from instrumented_engine.model.llama import Llama
-from instrumented_engine.model.runner import ModelRunner
 from instrumented_engine.settings import Settings
+from instrumented_engine.startup import Loaded, load, set_waiting
+from tokentrail import Status
 from tokentrail.trail import DisabledTrail
 
-PROMPT_TOKENS = 32
-BATCHES = (1, 8)
+WEIGHTS = {"float32": "none", "bfloat16": "none", "int8": "int8", "int4": "int4"}
+WAITS = {
+    "passive": {"OMP_WAIT_POLICY": "passive"},
+    "bounded": {},
+    "active": {"OMP_WAIT_POLICY": "active"},
+}
+"""How torch's threads wait for each other: they sleep, spin as long as the engine lets them, or spin for ever."""
+SHAPES = [(1, 32), (1, 1024), (1, 3072), (8, 32)]
+"""Batch and context of the steps."""
+SECTION_TIMEOUT_S = 240
 COPY_BYTES = 512 << 20
 
 
-def main(quick: Quick = False, json: JsonPath = None) -> None:
-    """Measure and print; `ratio` is the engine's decode tokens/s over transformers'."""
-    tokens, rounds = (12, 3) if quick else (16, 10)
-    device = open_device(Settings())
-    path = local_path(DEFAULT_MODEL) or download(DEFAULT_MODEL)
-    file = GgufFile(path)
-    model = Llama(file.config(), file.weights(device.dtype, device.target), 1024)
-    reference: Any = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=device.dtype)
-    reference = reference.eval().to(device.target)
-
-    bandwidth = copy_bandwidth(device)
-    floor_s = model.weights.nbytes / bandwidth
-    numbers: dict[str, Any] = {
-        "device": str(device.target),
-        "dtype": str(device.dtype),
-        "threads": torch.get_num_threads(),
-        "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY", "default"),
-        "rounds": rounds,
-        "weight_bytes": model.weights.nbytes,
-        "copy_bandwidth_gb_per_s": bandwidth / 1e9,
-        "floor_ms_per_step": floor_s * 1e3,
-    }
-    for batch in BATCHES:
-        prompts = torch.randint(100, 40_000, (batch, PROMPT_TOKENS), generator=torch.Generator().manual_seed(batch))
-        pairs = []
-        for _ in range(rounds):
-            ours = engine_step_s(model, prompts, tokens)
-            theirs = transformers_step_s(reference, prompts.to(device.target), tokens)
-            pairs.append((ours, theirs))
-        ours, theirs = (min(column) for column in zip(*pairs, strict=True))
-        numbers |= {
-            f"batch_{batch}_engine_ms_per_step": ours * 1e3,
-            f"batch_{batch}_engine_tokens_per_s": batch / ours,
-            f"batch_{batch}_transformers_tokens_per_s": batch / theirs,
-            f"batch_{batch}_ratio": theirs / ours,
-            f"batch_{batch}_ratio_of_medians": _median(pairs, 1) / _median(pairs, 0),
-            f"batch_{batch}_times_the_floor": ours / floor_s,
-        }
+def main(quick: Quick = False, json: JsonPath = None, section: Annotated[str, typer.Option(hidden=True)] = "") -> None:
+    """Measure, print and write; `--quick` compares float32 and int4 with short contexts only."""
+    if section:
+        print(codec.dumps(measured(section, quick)))
+        return
+    names = ["float32", "int4"] if quick else ["bandwidth", *(f"wait_{wait}" for wait in WAITS), *WEIGHTS]
+    partial = json and json.with_name(json.name + ".partial")
+    done: dict[str, Any] = codec.loads(partial.read_text()) if partial and partial.exists() else {}
+    for name in names:
+        if name not in done:
+            print(f"-- {name}", flush=True)
+            done[name] = run_section(name, quick)
+            if partial:
+                partial.parent.mkdir(parents=True, exist_ok=True)
+                partial.write_text(codec.dumps(done))
+    numbers = {f"{name}_{key}": value for name in names for key, value in done[name].items()}
     publish("engine_decode", numbers, packages=("torch", "transformers", "gguf"), quick=quick, path=json)
+    if partial:
+        partial.unlink()
 
 
-def _median(pairs: list[tuple[float, float]], column: int) -> float:
-    return statistics.median(pair[column] for pair in pairs)
+def run_section(name: str, quick: bool) -> dict[str, Any]:
+    """Measure a section in a process whose environment says how threads wait."""
+    environment = {key: value for key, value in os.environ.items() if key not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
+    environment |= WAITS.get(name.removeprefix("wait_"), {})
+    command = [sys.executable, "-m", "benchmarks.engine_decode", "--section", name, *(["--quick"] if quick else [])]
+    ended = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=SECTION_TIMEOUT_S
+    )
+    found: dict[str, Any] = codec.loads(ended.stdout.splitlines()[-1])
+    return found
 
 
-def copy_bandwidth(device: Device) -> float:
+def measured(section: str, quick: bool) -> dict[str, Any]:
+    """The numbers of a section."""
+    set_waiting()
+    if section == "bandwidth":
+        return {"copy_gb_per_s": copy_bandwidth() / 1e9}
+    shapes, steps = ([(1, 32), (8, 32)], 8) if quick else (SHAPES, 30)
+    if section.startswith("wait_"):
+        return engine_alone([(1, 32), (8, 32)], steps)
+    return against_transformers(section, shapes, steps)
+
+
+def against_transformers(section: str, shapes: list[tuple[int, int]], steps: int) -> dict[str, Any]:
+    """Times of the engine with some kind of weights, and of the peer."""
+    from transformers import AutoModelForCausalLM
+
+    from instrumented_engine.model.download import DEFAULT_MODEL, local_path
+
+    loaded = load_engine(WEIGHTS[section], "float32" if section == "float32" else "bfloat16")
+    path = local_path(DEFAULT_MODEL)
+    assert path is not None, "the engine has just loaded it"
+    peer: Any = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype="float32")
+    numbers: dict[str, Any] = dict(loaded.facts)
+    for batch, context in shapes:
+        ours, theirs = engine_steps(loaded, batch, context), peer_steps(peer, batch, context)
+        prefill, _, *decode = [(timed(ours), timed(theirs)) for _ in range(steps + 2)]
+        shape = f"batch_{batch}_context_{context}"
+        numbers[f"{shape}_prefill_ms"], numbers[f"{shape}_transformers_prefill_ms"] = (t * 1e3 for t in prefill)
+        numbers |= interval(f"{shape}_ms", [ours * 1e3 for ours, _ in decode])
+        numbers |= interval(f"{shape}_transformers_ms", [theirs * 1e3 for _, theirs in decode])
+        numbers |= interval(f"{shape}_ratio", [theirs / ours for ours, theirs in decode])
+    return numbers
+
+
+def engine_alone(shapes: list[tuple[int, int]], steps: int) -> dict[str, Any]:
+    """Times of the engine's decode steps."""
+    loaded = load_engine("none", "float32")
+    numbers: dict[str, Any] = dict(loaded.facts)
+    for batch, context in shapes:
+        step = engine_steps(loaded, batch, context)
+        _, _, *decode = [timed(step) * 1e3 for _ in range(steps + 2)]
+        numbers |= interval(f"batch_{batch}_context_{context}_ms", decode)
+    return numbers
+
+
+def load_engine(quantization: Any, dtype: Any) -> Loaded:
+    """The default model on the CPU, started as the server starts it."""
+    settings = Settings(device="cpu", quantization=quantization, dtype=dtype, max_batched_tokens=4096, kv_blocks=512)
+    return load(settings, Observer(DisabledTrail()))
+
+
+def prompts(batch: int, context: int) -> list[list[int]]:
+    """Random token ids, the same for engine and peer."""
+    rng = random.Random(f"{batch} {context}")
+    return [[rng.randrange(100, 40_000) for _ in range(context)] for _ in range(batch)]
+
+
+def engine_steps(loaded: Loaded, batch: int, context: int) -> Callable[[], object]:
+    """A function that runs the engine's next step: the first is the prefill, the others decode."""
+    engine, trail = loaded.engine, DisabledTrail()
+    engine.abort(engine.requests, Status.CANCELLED)
+    params = SamplingParams(max_tokens=1000, temperature=0.0, ignore_eos=True)
+    request = trail.start_request(operation="text_completion", model="m")
+    engine.add(
+        Request.of(
+            prompts(batch, context),
+            params,
+            trail=request,
+            sink=lambda _: None,
+            text=lambda _: TextStream(lambda ids: ""),
+        )
+    )
+    return engine.step
+
+
+def peer_steps(model: Any, batch: int, context: int) -> Callable[[], object]:
+    """A function that runs transformers' next forward pass with its cache, and takes the likeliest token."""
+    import torch
+
+    state: dict[str, Any] = {"input_ids": torch.tensor(prompts(batch, context)), "past_key_values": None}
+
+    @torch.inference_mode()
+    def step() -> None:
+        out = model(**state, use_cache=True, logits_to_keep=1)
+        state["input_ids"] = out.logits[:, -1:].argmax(-1)
+        state["past_key_values"] = out.past_key_values
+
+    return step
+
+
+# Of 30 sorted values, the median of what they are drawn from lies between the 10th and the 21st in 95 % of all cases:
+# the number of values below it is binomial with mean 15 and standard deviation 2.7.
+def interval(name: str, values: list[float]) -> dict[str, float]:
+    """The median and the bounds of its 95 % interval."""
+    ordered = sorted(values)
+    reach = round(0.98 * len(ordered) ** 0.5)
+    low, high = max(0, len(ordered) // 2 - reach), min(len(ordered) - 1, (len(ordered) - 1) // 2 + reach)
+    return {name: statistics.median(ordered), f"{name}_low": ordered[low], f"{name}_high": ordered[high]}
+
+
+def copy_bandwidth() -> float:
     """Bytes read and written per second by a copy larger than any cache; the best of five."""
-    source = torch.ones(COPY_BYTES // 4, device=device.target)
+    import torch
+
+    source = torch.ones(COPY_BYTES // 4)
     target = torch.zeros_like(source)
     return 2 * COPY_BYTES / min(timed(lambda: target.copy_(source)) for _ in range(5))
 
 
-def engine_step_s(model: Llama, prompts: torch.Tensor, tokens: int) -> float:
-    """Seconds per decode step, without the prefill step."""
-    blocks = len(prompts) * (PROMPT_TOKENS + tokens) // 16 + len(prompts)
-    scheduler = Scheduler(BlockManager(blocks, 16), max_seqs=len(prompts), max_batched_tokens=4096)
-    runner = ModelRunner(model, kv_blocks=blocks, block_size=16, eos_ids=[])
-    trail = DisabledTrail()
-    engine = Engine(scheduler, runner, Observer(trail), eos_ids=[])
-    params = SamplingParams(max_tokens=tokens + 1, temperature=0.0)
-    for prompt in prompts.tolist():
-        request = trail.start_request(operation="text_completion", model="m")
-        engine.add(
-            Request.of([prompt], params, trail=request, sink=lambda _: None, text=lambda _: TextStream(lambda ids: ""))
-        )
-    engine.step()
-
-    def decode() -> None:
-        while engine.busy:
-            engine.step()
-
-    return timed(decode) / tokens
-
-
-def transformers_step_s(model: Any, prompts: torch.Tensor, tokens: int) -> float:
-    """Seconds per decode step: a generation of `tokens` + 1 tokens minus one of the first token only."""
-
-    def generate(count: int) -> None:
-        mask = torch.ones_like(prompts)
-        model.generate(prompts, attention_mask=mask, min_new_tokens=count, max_new_tokens=count, do_sample=False)
-
-    with torch.inference_mode():
-        first = timed(lambda: generate(1))
-        return (timed(lambda: generate(tokens + 1)) - first) / tokens
-
-
 def timed(work: Callable[[], object]) -> float:
-    """Seconds that `work` takes, until the device is done."""
+    """Seconds that `work` takes."""
     start = time.perf_counter()
     work()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
     return time.perf_counter() - start
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +14,10 @@ from instrumented_engine.model.llama import LlamaConfig
 from instrumented_engine.settings import Settings
 
 CPU_CACHE_BYTES = 1 << 30
+TRIAL_S = 1.0
+"""Seconds for which numbers of threads are compared; each is tried once at least."""
+NEARLY = 1.1
+"""A thread must make steps this many times as fast to be worth a core, which something else could use."""
 CUDA_CACHE_SHARE = 0.8
 """Share of the memory that is free after the weights are loaded; activations and logits need the rest."""
 
@@ -33,6 +40,12 @@ class Device:
             room = int(free * CUDA_CACHE_SHARE)
         return max(1, room // (token_bytes * settings.block_size))
 
+    def choose_threads(self, settings: Settings, step: Callable[[], None]) -> int:
+        """The number of threads that torch computes with: as set, else measured with `step` on the CPU."""
+        if settings.threads is None and self.target.type == "cpu":
+            return choose_threads(step, torch.get_num_threads())
+        return torch.get_num_threads()
+
 
 def open_device(settings: Settings) -> Device:
     """Initialise the device. Raises ModelError when CUDA is set and torch has none."""
@@ -49,3 +62,28 @@ def open_device(settings: Settings) -> Device:
     if kind == "cuda":
         torch.zeros(1, device=device)  # creates the CUDA context within this phase of the cold start
     return Device(device, dtype)
+
+
+def choose_threads(
+    step: Callable[[], None],
+    most: int,
+    *,
+    use: Callable[[int], None] = torch.set_num_threads,
+    clock: Callable[[], float] = time.perf_counter,
+) -> int:
+    """Let torch compute with the fewest threads that are nearly as fast as the best number; return it.
+
+    Tries `most` threads, half of them, and so on down to one, in turns until `TRIAL_S` is over.
+    """
+    times: dict[int, list[float]] = {most >> shift: [] for shift in range(most.bit_length())}
+    end = clock() + TRIAL_S
+    while not times[1] or (most > 1 and clock() < end):
+        for count, found in times.items():
+            use(count)
+            before = clock()
+            step()
+            found.append(clock() - before)
+    medians = {count: statistics.median(found) for count, found in times.items()}
+    chosen = min(count for count, found in medians.items() if found <= NEARLY * min(medians.values()))
+    use(chosen)
+    return chosen

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 
 from instrumented_engine import nvml
 from instrumented_engine.core.latencies import Histogram
@@ -33,6 +39,8 @@ class _EngineState:
         yield self._gauge("ready", "1 when requests can be served.", service.ready)
         yield self._vllm_gauge("num_requests_waiting", "Requests not scheduled yet.", service.waiting)
         if service.loaded is not None:
+            facts = {name: str(value) for name, value in service.loaded.facts.items()}
+            yield InfoMetricFamily(PREFIX + "start", "What was chosen at the start.", value=facts)
             engine = service.loaded.engine
             manager = engine.scheduler.block_manager
             used = manager.num_used_blocks / manager.num_blocks

@@ -44,7 +44,7 @@ class Settings(BaseSettings):
         description="of the weights, on the CPU: int8, or int4 in groups of 32; everything else is bfloat16 then",
     )
     threads: int | None = Field(
-        default=None, ge=1, le=1024, description="CPU threads for torch; default: torch's own choice"
+        default=None, ge=1, le=1024, description="CPU threads for torch; default: measured at the start"
     )
     max_seqs: int = Field(default=16, ge=1, le=1024, description="most sequences in one batch")
     max_batched_tokens: int = Field(

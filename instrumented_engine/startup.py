@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from instrumented_engine.core.block_manager import BlockManager
 from instrumented_engine.core.engine import Engine
@@ -14,22 +15,39 @@ from instrumented_engine.model.errors import ModelError
 from instrumented_engine.model.tokenizer import Tokenizer, load_tokenizer
 from instrumented_engine.settings import Settings
 
+logger = logging.getLogger(__name__)
+
+
+SPIN_COUNT = 10_000
+"""Turns for which one of torch's threads spins before it sleeps, about 30 µs: longer than most gaps between two
+products of a step, and short beside the time slice that it loses when another process has displaced that thread.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A loaded engine and the properties of its model. `max_tokens` is the longest prompt and output together."""
+    """A loaded engine and the properties of its model. `max_tokens` is the longest prompt and output together.
+
+    `facts` say what was chosen at the start: dtype, quantisation, threads and how they wait.
+    """
 
     engine: Engine
     tokenizer: Tokenizer
     vocab_size: int
     max_tokens: int
+    facts: dict[str, str | int] = field(default_factory=dict)
+
+
+def set_waiting() -> str:
+    """Say how torch's threads wait for each other, which OpenMP reads when torch is first imported; return it."""
+    if "OMP_WAIT_POLICY" in os.environ:
+        return os.environ["OMP_WAIT_POLICY"].lower()
+    return f"spin {os.environ.setdefault('GOMP_SPINCOUNT', str(SPIN_COUNT))}"
 
 
 def load(settings: Settings, observer: Observer) -> Loaded:
     """Import torch and load the model. Takes seconds. Raises ModelError, or the error that torch raises."""
-    # torch's threads spin while they wait for each other, which on a machine with other work to do (this process's own
-    # event loop and exporter included) makes a step several times as long. Read when torch is first imported.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    waiting = set_waiting()
     with observer.cold_start(settings.model_name) as cold:
         with cold.phase("device_init"):
             from instrumented_engine.device import open_device
@@ -60,6 +78,7 @@ def load(settings: Settings, observer: Observer) -> Loaded:
             block_manager = BlockManager(blocks, settings.block_size)
         with cold.phase("warmup"):
             runner.warm_up()
+            threads = device.choose_threads(settings, runner.warm_up)
     scheduler = Scheduler(
         block_manager,
         max_seqs=settings.max_seqs,
@@ -71,4 +90,13 @@ def load(settings: Settings, observer: Observer) -> Loaded:
         speculative_ngram=settings.speculative_ngram,
     )
     engine = Engine(scheduler, runner, observer, eos_ids=tokenizer.eos_ids)
-    return Loaded(engine, tokenizer, config.vocab_size, min(length, block_manager.capacity))
+    facts: dict[str, str | int] = {
+        "device": str(device.target),
+        "dtype": str(device.dtype).removeprefix("torch."),
+        "quantization": settings.quantization,
+        "weight_bytes": weights.nbytes,
+        "threads": threads,
+        "waiting": waiting,
+    }
+    logger.info("serving with %s", ", ".join(f"{name} {value}" for name, value in facts.items()))
+    return Loaded(engine, tokenizer, config.vocab_size, min(length, block_manager.capacity), facts)

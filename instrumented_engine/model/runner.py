@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from itertools import accumulate, pairwise
 from time import perf_counter_ns
 
 import torch
@@ -60,8 +61,7 @@ class ModelRunner:
         sampled, found = self._sample(states[:num_places], sampling)
         prompts = self._prompt_logprobs(states[num_places:], batch)
         token_ids = [sampled.get(item.sequence, []) for item in plan.batch]
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)  # a step that samples nothing has not waited for the device yet
+        self._synchronize()  # a step that samples nothing has not waited for the device yet
         return StepResult(token_ids, found, prompts, device_ns=perf_counter_ns() - start)
 
     # After "a b c d a b" with the draft "c d" there are three places: behind "b", behind "c" and behind "d". The model
@@ -113,8 +113,8 @@ class ModelRunner:
         The block has its contents back in the end.
         """
         contents = self._cache[:, 0].clone()
-        row, rows = self._tensor([0]), self._tensor(list(range(min(8, self._block_size))))
-        table = self._tensor([[0]])
+        row, rows = self._copied([0], range(min(8, self._block_size)))
+        table = row.unsqueeze(0)
         mask = torch.ones((1, 1, 1, self._block_size), dtype=torch.bool, device=self._device)
         prefill = Batch(rows, rows, rows, row, 0, table, mask, (Prefill(0, len(rows)),))
         decode = Batch(row, row, row, row, 1, table, mask, ())
@@ -122,18 +122,27 @@ class ModelRunner:
             self._model.logits(self._model.forward(batch, self._cache)).argmax(dim=-1).tolist()
         self._cache[:, 0] = contents
 
+    def _synchronize(self) -> None:
+        """Wait until the device is done; the CPU always is."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    # Two sequences that decode, and one that computes the five tokens of its prompt:
+    #   tokens    7 9 | 3 1 4 1 5        rows 0 and 1, then rows 2 to 6
+    #   sampled   0 1 | 6                the last row of each
+    # All these lists lie behind each other in one tensor, so that a step copies its numbers to the device once.
     def _tensors(self, batch: Seq[Scheduled]) -> Batch:
         size = self._block_size
         tokens: list[int] = []
         positions: list[int] = []
-        slots: list[int] = []
         sampled: list[int] = []
         prompt_rows: list[int] = []
-        parts: list[Prefill] = []
+        slots: list[int] = []
+        prefills: list[tuple[int, range, list[int]]] = []
         for item in batch:
             sequence, new = item.sequence, _new_positions(item)
             if len(new) > 1:
-                parts.append(self._prefill(item, row=len(tokens)))
+                prefills.append((len(tokens), new, sequence.block_table if new.start else []))
             prompt_rows += [len(tokens) + position - new.start for position in _prompt_positions(item)]
             tokens += sequence.token_ids[new.start : new.start + item.num_scheduled_tokens]
             tokens += item.draft
@@ -141,32 +150,41 @@ class ModelRunner:
             slots += [sequence.block_table[p // size] * size + p % size for p in new]
             if item.samples:
                 sampled += range(len(tokens) - 1 - len(item.draft), len(tokens))
-        decodes = [item for item in batch if item.num_rows == 1]
-        tables = [item.sequence.block_table for item in decodes]
-        widest = max(map(len, tables), default=0)
-        lengths = self._tensor([item.sequence.num_computed_tokens + 1 for item in decodes])
+        decodes = [item.sequence for item in batch if item.num_rows == 1]
+        widest = max((len(sequence.block_table) for sequence in decodes), default=0)
+        lengths = [sequence.num_computed_tokens + 1 for sequence in decodes]
+        padded = [block for s in decodes for block in s.block_table + [0] * (widest - len(s.block_table))]
+        tables = [table for _, _, table in prefills]
+        parts = self._copied(tokens, positions, slots, sampled + prompt_rows, lengths, padded, *tables)
         offsets = torch.arange(widest * size, device=self._device)
         return Batch(
-            tokens=self._tensor(tokens),
-            positions=self._tensor(positions),
-            slots=self._tensor(slots),
-            sampled=self._tensor(sampled + prompt_rows),
+            tokens=parts[0],
+            positions=parts[1],
+            slots=parts[2],
+            sampled=parts[3],
             decodes=len(decodes),
-            block_table=self._tensor([table + [0] * (widest - len(table)) for table in tables]),
-            mask=(offsets < lengths.unsqueeze(1))[:, None, None, :],
-            prefills=tuple(parts),
+            block_table=parts[5].view(len(decodes), widest),
+            mask=(offsets < parts[4].unsqueeze(1))[:, None, None, :],
+            prefills=tuple(
+                self._prefill(row, new, table) for (row, new, _), table in zip(prefills, parts[6:], strict=True)
+            ),
         )
 
-    def _prefill(self, item: Scheduled, *, row: int) -> Prefill:
-        new = _new_positions(item)
+    def _prefill(self, row: int, new: range, block_table: torch.Tensor) -> Prefill:
+        """The part of a batch that computes `new` positions of a sequence, from `row` on."""
         if not new.start:
             return Prefill(row, row + len(new))
         seen = torch.arange(new.stop, device=self._device)
         mask = seen <= torch.arange(new.start, new.stop, device=self._device).unsqueeze(1)
-        return Prefill(row, row + len(new), block_table=self._tensor(item.sequence.block_table), mask=mask)
+        return Prefill(row, row + len(new), block_table=block_table, mask=mask)
 
-    def _tensor(self, values: Seq[int] | Seq[list[int]]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.long).to(self._device, non_blocking=True)
+    def _copied(self, *lists: Seq[int]) -> list[torch.Tensor]:
+        """The lists on the device, by one copy."""
+        packed = torch.tensor([number for numbers in lists for number in numbers], dtype=torch.long)
+        if self._device.type == "cuda":
+            packed = packed.pin_memory()  # from other memory, the copy would wait for the device
+        packed = packed.to(self._device, non_blocking=True)
+        return [packed[start:stop] for start, stop in pairwise([0, *accumulate(map(len, lists))])]
 
 
 def _lacks_memory(error: Exception) -> bool:

@@ -46,8 +46,8 @@ def sample(logits: Tensor, rows: Seq[Row], eos_ids: Seq[int]) -> list[int]:
     """
     for index, row in enumerate(rows):
         _adjust(logits, index, row, eos_ids)
-    tokens: list[int] = logits.argmax(dim=-1).tolist()
     drawn = [index for index, row in enumerate(rows) if row.params.temperature > 0]
+    tokens: list[int] = [0] * len(rows) if len(drawn) == len(rows) else logits.argmax(dim=-1).tolist()
     if drawn:
         for index, token in zip(drawn, _draw(logits[drawn].float(), [rows[index] for index in drawn]), strict=True):
             tokens[index] = token
@@ -96,7 +96,7 @@ def _draw(logits: Tensor, places: Seq[Row]) -> list[int]:
     drawn: dict[int, int] = {}
     if rows := [row for row, p in enumerate(params) if not _cuts(p)]:
         mass = probability[rows].cumsum(dim=-1, dtype=torch.float64)
-        drawn |= zip(rows, _pick(mass, mass[:, -1:], uniform[rows]), strict=True)
+        drawn |= zip(rows, _pick(mass, mass[:, -1:], uniform[rows])[:, 0].tolist(), strict=True)
     for width in (min(HEAD, logits.shape[1]), logits.shape[1]):
         if rows := [row for row in range(len(params)) if row not in drawn]:
             found = _draw_from_head(probability[rows], [params[row] for row in rows], uniform[rows], width)
@@ -129,16 +129,17 @@ def _draw_from_head(probability: Tensor, params: Seq[SamplingParams], uniform: T
     kept = torch.minimum(torch.minimum(top_k, in_nucleus), likely).clamp(1, width)
     nucleus_known = (top_k <= width) | (top_k == vocabulary)
     cut_found = (kept < width) | (kept == top_k)
-    certain = (nucleus_known & cut_found).squeeze(1).tolist()
-    rank = torch.tensor(_pick(mass, mass.gather(1, kept - 1), uniform), device=head.device).unsqueeze(1)
-    tokens = order.gather(1, torch.minimum(rank, kept - 1)).squeeze(1).tolist()
-    return [token if sure else None for token, sure in zip(tokens, certain, strict=True)]
+    rank = _pick(mass, mass.gather(1, kept - 1), uniform)
+    tokens = order.gather(1, torch.minimum(rank, kept - 1))
+    found = torch.where(nucleus_known & cut_found, tokens, -1)[
+        :, 0
+    ].tolist()  # the one time that the device is waited for
+    return [None if token < 0 else token for token in found]
 
 
-def _pick(mass: Tensor, total: Tensor, uniform: Tensor) -> list[int]:
-    """The index at which each row's running sum passes `uniform` times its total."""
-    index: list[int] = torch.searchsorted(mass, uniform * total, right=True).clamp(max=mass.shape[1] - 1)[:, 0].tolist()
-    return index
+def _pick(mass: Tensor, total: Tensor, uniform: Tensor) -> Tensor:
+    """The index (rows, 1) at which each row's running sum passes `uniform` times its total."""
+    return torch.searchsorted(mass, uniform * total, right=True).clamp(max=mass.shape[1] - 1)
 
 
 def _column(values: Seq[float], like: Tensor) -> Tensor:

@@ -95,8 +95,8 @@ def _add_operations_routes(app: FastAPI, service: Service) -> None:
         return Response(status_code=200 if service.ready else 503)
 
     @app.get("/version")
-    async def version() -> dict[str, str]:
-        return {"version": __version__}
+    async def version() -> dict[str, str | int]:
+        return {"version": __version__} | (service.loaded.facts if service.loaded else {})
 
     @app.get("/metrics")
     async def metrics() -> Response:

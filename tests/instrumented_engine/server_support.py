@@ -68,7 +68,7 @@ def tiny_loader(*, max_tokens=120, strips_first_space=False, **engine):
 
     def load(settings, observer):
         tokenizer = byte_tokenizer(strips_first_space=strips_first_space)
-        return Loaded(make_observed_engine(observer, **engine), tokenizer, 257, max_tokens)
+        return Loaded(make_observed_engine(observer, **engine), tokenizer, 257, max_tokens, {"threads": 3})
 
     return load
 

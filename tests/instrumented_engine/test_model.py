@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from instrumented_engine.core.plan import Scheduled
+from instrumented_engine.core.plan import Plan, Scheduled
 from instrumented_engine.model.errors import ModelError
 from instrumented_engine.model.gguf import GgufFile
 from instrumented_engine.model.hf import HfFolder
@@ -77,6 +77,67 @@ def test_logits_as_transformers(tmp_path, shape, chunks):
     with torch.inference_mode():
         expected = reference(torch.tensor([prompt])).logits[0, -1]
     torch.testing.assert_close(engine_logits(tmp_path, prompt, chunks), expected, atol=2e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("count", [7, 20], ids=["samples nothing", "samples"])
+def test_a_step_copies_its_numbers_once_and_waits_for_the_device(tmp_path, monkeypatch, count):
+    """On an asynchronous device, `forward` only queues work. The stamps of a step are taken when `run` returns."""
+    save_tiny(tmp_path)
+    file = open_model(tmp_path)
+    model = Llama(file.config(), file.weights(torch.float32, CPU), 256)
+    runner = ModelRunner(model, kv_blocks=40, block_size=4, eos_ids=[])
+    happened, forward, copied = [], model.forward, runner._copied
+    monkeypatch.setattr(model, "forward", lambda *args: (happened.append("queued"), forward(*args))[1])
+    monkeypatch.setattr(runner, "_copied", lambda *args: (happened.append("copied"), copied(*args))[1])
+    monkeypatch.setattr(runner, "_synchronize", lambda: happened.append("done"))
+    trail, plan = MemoryTrail(), Plan()
+    for first in (0, 20):
+        sequence = make_sequence(trail, list(range(20)))
+        sequence.block_table = list(range(first, first + 5))
+        plan.add(sequence, count)
+    result = runner.run(plan)
+    assert happened == ["copied", "queued", "done"]
+    assert [len(tokens) for tokens in result.token_ids] == [int(count == 20)] * 2
+
+
+def test_a_lack_of_memory_is_one_error_on_each_device(tmp_path, monkeypatch):
+    save_tiny(tmp_path)
+    file = open_model(tmp_path)
+    runner = ModelRunner(
+        Llama(file.config(), file.weights(torch.float32, CPU), 256), kv_blocks=4, block_size=4, eos_ids=[]
+    )
+
+    def forward(*_):
+        raise failure
+
+    monkeypatch.setattr(runner._model, "forward", forward)
+    plan = Plan()
+    plan.add(make_sequence(MemoryTrail(), [1]), 1)
+    plan.batch[0].sequence.block_table = [0]
+    try:
+        torch.empty(1 << 50)
+    except RuntimeError as error:
+        allocator = error
+    for failure in (allocator, torch.OutOfMemoryError("CUDA out of memory"), MemoryError("std::bad_alloc")):
+        with pytest.raises(MemoryError) as raised:
+            runner.run(plan)
+        assert str(raised.value) == str(failure)
+        assert raised.value.__context__ is None, "it would hold the tensors of the failed pass"
+    failure = RuntimeError("bad kernel")
+    with pytest.raises(RuntimeError, match="bad kernel"):
+        runner.run(plan)
+
+
+def test_a_probe_leaves_the_cache_as_it_is(tmp_path):
+    save_tiny(tmp_path)
+    file = open_model(tmp_path)
+    runner = ModelRunner(
+        Llama(file.config(), file.weights(torch.float32, CPU), 256), kv_blocks=2, block_size=4, eos_ids=[]
+    )
+    runner._cache.normal_()
+    before = runner._cache.clone()
+    runner.warm_up()
+    assert torch.equal(runner._cache, before)
 
 
 def test_bfloat16_is_close(tmp_path):

@@ -224,7 +224,8 @@ def test_probes(server):
     assert httpx.get(f"{server.url}/healthz").json() == {"status": "ok"}
     for path in ("/readyz", "/health", "/ping"):
         assert httpx.get(server.url + path).status_code == 200
-    assert httpx.get(f"{server.url}/version").json() == {"version": tokentrail.__version__}
+    assert httpx.get(f"{server.url}/version").json() == {"version": tokentrail.__version__, "threads": 3}
+    assert 'tokentrail_engine_start_info{threads="3"} 1.0' in httpx.get(f"{server.url}/metrics").text
 
 
 def scraped(server):
