@@ -53,6 +53,12 @@ class Settings(BaseSettings):
         le=1 << 20,
         description="most tokens computed in one step; at least max-seqs. The rest of a prompt follows in the next",
     )
+    scheduling_policy: Literal["fcfs", "priority"] = Field(
+        default="fcfs", description="who goes first: the first to come, or the lowest `priority` of a request"
+    )
+    batching: Literal["continuous", "static"] = Field(
+        default="continuous", description="static: no request joins a batch that decodes; for comparison"
+    )
     chunked_prefill: bool = Field(
         default=True, description="split prompts over steps; without it a prompt is computed in one step"
     )

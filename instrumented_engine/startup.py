@@ -64,6 +64,7 @@ def load(settings: Settings, observer: Observer) -> Loaded:
         block_manager,
         max_seqs=settings.max_seqs,
         max_batched_tokens=settings.max_batched_tokens,
+        static_batching=settings.batching == "static",
         chunked_prefill=settings.chunked_prefill,
         watermark_blocks=settings.watermark_blocks,
         prefix_caching=settings.prefix_caching,

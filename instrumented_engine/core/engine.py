@@ -10,6 +10,7 @@ from instrumented_engine.core.request import Request
 from instrumented_engine.core.retry import Attempt, Runner, attempt
 from instrumented_engine.core.scheduler import Scheduler
 from instrumented_engine.core.sequence import Output, Sequence
+from instrumented_engine.core.waits import account
 from tokentrail import Status, now_ns
 
 logger = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ class Engine:
         """
         start = self._clock()
         plan = self.scheduler.schedule()
+        plan.waiting = account(self.scheduler, plan, start)
         self._observer.scheduled(plan, self.steps, start)
         done = attempt(self._runner, plan)
         if done.failed and not done.plan.batch:
@@ -63,6 +65,7 @@ class Engine:
         for request in requests:
             for sequence in request.sequences:
                 self.scheduler.finish(sequence)
+                sequence.waits_for(None, now)
             self._observer.aborted(request, now, status, error_type=error_type)
 
     @property

@@ -103,7 +103,7 @@ class Observer:
             kv_used=scheduler.block_manager.num_used_blocks,
             kv_total=scheduler.block_manager.num_blocks,
             kv_evicted=plan.evicted_blocks + plan.dropped_blocks,
-            **_details(done, len(scheduler.waiting)),
+            **_details(done),
         )
 
     def finished(self, request: Request, at_ns: int) -> None:
@@ -114,7 +114,7 @@ class Observer:
             finish_reasons=[sequence.finish_reason for sequence in request.sequences],
             input_tokens=request.num_prompt_tokens,
             cached_tokens=request.num_cached_tokens,
-            attributes=_speculation(request),
+            attributes=_history(request),
         )
 
     def aborted(self, request: Request, at_ns: int, status: Status, *, error_type: str = "") -> None:
@@ -127,7 +127,7 @@ class Observer:
             error_type=error_type,
             input_tokens=request.num_prompt_tokens,
             cached_tokens=request.num_cached_tokens,
-            attributes=_speculation(request),
+            attributes=_history(request),
         )
 
     @property
@@ -145,24 +145,26 @@ def _running(request: Request) -> set[Sequence]:
     return {sequence for sequence in request.sequences if sequence.block_table}
 
 
-def _speculation(request: Request) -> dict[str, int]:
-    """The request's drafted and accepted tokens; nothing if there was no draft."""
-    if not request.num_drafted_tokens:
-        return {}
-    return {
-        semconv.DRAFTED_TOKENS: request.num_drafted_tokens,
-        semconv.ACCEPTED_TOKENS: request.num_accepted_tokens,
-    }
+def _history(request: Request) -> dict[str, int]:
+    """What became of the request: for how long its first answer waited for what, and its drafts, where it had any."""
+    waited = request.sequences[0].waited
+    history = {semconv.WAIT_TIME_PREFIX + reason: ns for reason, ns in waited.items() if ns}
+    if request.num_drafted_tokens:
+        history[semconv.DRAFTED_TOKENS] = request.num_drafted_tokens
+        history[semconv.ACCEPTED_TOKENS] = request.num_accepted_tokens
+    return history
 
 
-def _details(done: Attempt, waiting: int) -> dict[str, int]:
+def _details(done: Attempt) -> dict[str, int]:
     """Numbers that few steps have: the waiting sequences by what they lack, work that was saved, and attempts."""
     plan = done.plan
-    details = {} if plan.wait is None else {f"waiting_for_{plan.wait}": waiting}
+    details = {f"waiting_for_{reason}": count for reason, count in plan.waiting.items()}
     if plan.cached_tokens:
         details["cached_tokens"] = plan.cached_tokens
     if plan.drafted_tokens:
         details["drafted_tokens"] = plan.drafted_tokens
     if done.retries:
         details["retries"] = done.retries
+    if done.result.device_ns is not None:
+        details["device_ns"] = done.result.device_ns
     return details

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -10,7 +11,7 @@ from instrumented_engine.core.sequence import Sequence, TokenLogprobs
 
 
 class Wait(StrEnum):
-    """What the first waiting sequence lacks, so that it and those behind it are not in the step."""
+    """What a waiting sequence lacks, so that it is not in the step."""
 
     BATCH = "batch"
     """A place among the running sequences."""
@@ -18,6 +19,8 @@ class Wait(StrEnum):
     """Room in the step's token budget."""
     KV = "kv"
     """Free blocks of the KV cache."""
+    PRIORITY = "priority"
+    """Its turn: a sequence that arrived later has a higher priority."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +50,8 @@ class Plan:
     """One step: the batch, the sequences that entered it, and the preempted ones with the blocks that became free.
 
     Before the batch is computed, the contents of the first block of each pair in `copies` are copied to the second.
-    `wait` says why the sequences that wait do so. The admitted sequences found `cached_tokens` in the prefix cache,
-    which gave up `dropped_blocks` of its blocks.
+    `wait` says what the first waiting sequence lacks, `waiting` how many lack what. The admitted sequences found
+    `cached_tokens` in the prefix cache, which gave up `dropped_blocks` of its blocks.
     """
 
     batch: list[Scheduled] = field(default_factory=list)
@@ -56,6 +59,7 @@ class Plan:
     preempted: list[tuple[Sequence, int]] = field(default_factory=list)
     copies: list[tuple[int, int]] = field(default_factory=list)
     wait: Wait | None = None
+    waiting: Mapping[Wait, int] = field(default_factory=dict)
     prefill_tokens: int = 0
     decode_tokens: int = 0
     drafted_tokens: int = 0
@@ -91,7 +95,7 @@ class Plan:
         return part
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepResult:
     """The outcome of a computed plan.
 
@@ -112,3 +116,5 @@ class StepResult:
         self.token_ids.extend(other.token_ids)
         self.logprobs.update(other.logprobs)
         self.prompt_logprobs.update(other.prompt_logprobs)
+        if other.device_ns is not None:
+            self.device_ns = (self.device_ns or 0) + other.device_ns

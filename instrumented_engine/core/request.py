@@ -27,6 +27,8 @@ class SamplingParams:
     each time. `repetition_penalty` divides the logits of tokens of prompt and output. `logit_bias` is added to the
     logits of its tokens. `logprobs` is the number of likely tokens that are told with each output token, None for no
     log-probabilities; `prompt_logprobs` is the same for the tokens of the prompt.
+
+    Of the requests that wait, those with the lowest `priority` go first.
     """
 
     max_tokens: int
@@ -46,6 +48,7 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    priority: int = 0
 
 
 @dataclass(eq=False, slots=True)

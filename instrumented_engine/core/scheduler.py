@@ -16,10 +16,13 @@ _order = attrgetter("order")
 
 
 class Scheduler:
-    """Continuous batching, first come first served, at most `max_batched_tokens` tokens a step.
+    """Continuous batching in order of priority, then of arrival, at most `max_batched_tokens` tokens a step.
 
-    Decoding sequences go first, oldest first. When one needs a block and none is free, the newest running sequence
-    is preempted: it loses its blocks, returns to the head of the queue, and is recomputed later.
+    Decoding sequences go first, in order. When one needs a block and none is free, the last running sequence is
+    preempted: it loses its blocks, returns to its place in the queue, and is recomputed later. A waiting sequence does
+    not preempt.
+
+    With `static_batching` a batch that decodes admits nobody until all of it has ended.
 
     Then prompts are computed in order. With `chunked_prefill` each takes what the step has left, and is split where
     that is too little; without it a prompt is computed in one step, alone if it is longer than a step. A sequence owns
@@ -39,6 +42,7 @@ class Scheduler:
         *,
         max_seqs: int,
         max_batched_tokens: int,
+        static_batching: bool = False,
         chunked_prefill: bool = True,
         watermark_blocks: int = 2,
         prefix_caching: bool = False,
@@ -53,6 +57,7 @@ class Scheduler:
         self.waiting: list[Sequence] = []  # in order
         self.running: list[Sequence] = []  # in order
         self.preemptions = 0
+        self._static_batching = static_batching
         self._chunked_prefill = chunked_prefill
         self._watermark_blocks = watermark_blocks
         self._prefix_caching = prefix_caching
@@ -67,7 +72,7 @@ class Scheduler:
         """
         arrival = next(self._arrivals)
         for sequence in request.sequences:
-            sequence.order = (arrival, sequence.index)
+            sequence.order = (request.params.priority, arrival, sequence.index)
         for sequence in request.leaders:
             insort(self.waiting, sequence, key=_order)
 
@@ -142,7 +147,8 @@ class Scheduler:
 
     def _admit(self, plan: Plan, sequence: Sequence) -> Wait | None:
         """Let a sequence run; the answer says what it lacks if it cannot."""
-        if len(self.running) >= self.max_seqs:
+        closed = self._static_batching and any(other.decoding for other in self.running)
+        if closed or len(self.running) >= self.max_seqs:
             return Wait.BATCH
         copies = self._share_prompt(sequence)
         cached = 0 if sequence.block_table else self._share_cached(sequence)

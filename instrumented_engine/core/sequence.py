@@ -13,6 +13,7 @@ from instrumented_engine.core.drafter import PromptLookup
 from instrumented_engine.core.text import TextStream
 
 if TYPE_CHECKING:
+    from instrumented_engine.core.plan import Wait
     from instrumented_engine.core.request import Request, SamplingParams
     from tokentrail.recipient import Recipient
 
@@ -37,10 +38,11 @@ class Sequence:
     itself. The keys and values of the first `num_computed_tokens` tokens lie in the blocks of `block_table`. `decoding`
     is true from the first output token until the sequence is preempted. `num_cached_tokens` were found in the prefix
     cache when the sequence was first admitted; None before, and without a cache. `order` is its place among all
-    sequences: the smallest runs first and is preempted last. `rng` belongs to this sequence alone, so its output does
-    not depend on the other sequences of the batch. Of `num_drafted_tokens` that speculative decoding proposed,
-    `num_accepted_tokens` were what the model sampled. `prompt_logprobs` are those of the prompt's second and later
-    tokens.
+    sequences: the smallest runs first and is preempted last. It ends with the number of the request's arrival and the
+    index. It waits for `wait` since `wait_since_ns`, and has `waited` so many ns for each reason before. `rng`
+    belongs to this sequence alone, so its output does not depend on the other sequences of the batch. Of
+    `num_drafted_tokens` that speculative decoding proposed, `num_accepted_tokens` were what the model sampled.
+    `prompt_logprobs` are those of the prompt's second and later tokens.
     """
 
     request: Request
@@ -52,6 +54,9 @@ class Sequence:
     text: TextStream
     rng: random.Random
     order: tuple[int, ...] = ()
+    wait: Wait | None = None
+    wait_since_ns: int = 0
+    waited: dict[Wait, int] = field(default_factory=dict)
     block_table: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0
     num_published_blocks: int = 0
@@ -80,6 +85,17 @@ class Sequence:
     def num_output_tokens(self) -> int:
         """Output tokens so far."""
         return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def arrival(self) -> int:
+        """The number of the request's arrival."""
+        return self.order[-2]
+
+    def waits_for(self, reason: Wait | None, now_ns: int) -> None:
+        """From now on the sequence waits for `reason`; None: it does not wait."""
+        if self.wait is not None:
+            self.waited[self.wait] = self.waited.get(self.wait, 0) + now_ns - self.wait_since_ns
+        self.wait, self.wait_since_ns = reason, now_ns
 
     def uniform(self, ahead: int = 0) -> float:
         """The random number, 0 to 1, of the output token that is `ahead` places behind the next one."""

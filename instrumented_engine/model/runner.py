@@ -60,8 +60,9 @@ class ModelRunner:
         sampled, found = self._sample(states[:num_places], sampling)
         prompts = self._prompt_logprobs(states[num_places:], batch)
         token_ids = [sampled.get(item.sequence, []) for item in plan.batch]
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)  # a step that samples nothing has not waited for the device yet
+        if self._device.type != "cuda":
+            return StepResult(token_ids, found, prompts)
+        torch.cuda.synchronize(self._device)  # a step that samples nothing has not waited for the device yet
         return StepResult(token_ids, found, prompts, device_ns=perf_counter_ns() - start)
 
     # After "a b c d a b" with the draft "c d" there are three places: behind "b", behind "c" and behind "d". The model

@@ -41,6 +41,7 @@ class Endpoint:
             semconv.REQUEST_TOP_P: body.top_p,
             semconv.REQUEST_TOP_K: body.top_k,
             semconv.REQUEST_STREAM: bool(body.stream),
+            semconv.PRIORITY: body.priority or None,
             semconv.CHOICE_COUNT: body.n if body.n > 1 else None,
         }
         return {key: value for key, value in parameters.items() if value is not None}

@@ -152,6 +152,8 @@ class Service:
     ) -> Generation:
         if self.failure is not None:
             raise errors.unavailable(self.failure)
+        if body.priority and self.settings.scheduling_policy == "fcfs":
+            raise errors.invalid("priority", "a priority needs --scheduling-policy priority")
         if self.waiting > self.settings.max_waiting:
             raise errors.overloaded(self.settings.max_waiting)
         if self.loaded is None:

@@ -63,6 +63,7 @@ TECHNIQUES = {
     "prefix caching": {"prefix_caching": True},
     "pressure": {"blocks": 26, "watermark_blocks": 0},
     "speculation": {"speculative_tokens": 5, "speculative_ngram": 1},
+    "static batching": {"static_batching": True, "prefix_caching": True},
     "all": {"blocks": 32, "prefix_caching": True, "watermark_blocks": 0, "speculative_tokens": 3},
 }
 
@@ -73,7 +74,10 @@ def test_answers_as_transformers(tiny, technique):
     trail = MemoryTrail()
     options = {"blocks": 200, "budget": 24} | TECHNIQUES[technique]
     engine = engine_of(model, trail, **options)
-    requests = [make_request(trail, prompt, max_tokens=NEW_TOKENS, n=1 + i % 2) for i, prompt in enumerate(PROMPTS)]
+    requests = [
+        make_request(trail, prompt, max_tokens=NEW_TOKENS, n=1 + i % 2, priority=-i % 3)
+        for i, prompt in enumerate(PROMPTS)
+    ]
     sequences = [sequence for request in requests for sequence in request.sequences]
     answers = run_all(engine, sequences)
     for request, answer in zip(requests, expected, strict=True):
