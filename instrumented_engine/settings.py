@@ -81,6 +81,12 @@ class Settings(BaseSettings):
     kv_blocks: int | None = Field(
         default=None, ge=1, description="KV-cache blocks; default: 1 GiB on the CPU, 80 % of the free memory on CUDA"
     )
+    swap_space: float = Field(
+        default=0.0,
+        ge=0,
+        le=4096,
+        description="GiB of host memory for the KV-cache blocks of preempted requests; 0: they are computed again",
+    )
     max_model_len: int | None = Field(
         default=None, ge=2, description="longest prompt and output together, in tokens; default: the model's own limit"
     )

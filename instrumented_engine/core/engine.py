@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 
 from instrumented_engine.core.observer import Observer
+from instrumented_engine.core.plan import Plan
 from instrumented_engine.core.request import Request
 from instrumented_engine.core.retry import Attempt, Runner, attempt
 from instrumented_engine.core.scheduler import Scheduler
@@ -53,6 +54,7 @@ class Engine:
         plan = self.scheduler.schedule()
         plan.waiting = account(self.scheduler, plan, start)
         self._observer.scheduled(plan, self.steps, start)
+        self._transfer(plan)
         done = attempt(self._runner, plan)
         if done.failed and not done.plan.batch:
             self._probe()
@@ -73,6 +75,17 @@ class Engine:
         """The requests that have not ended."""
         sequences = [*self.scheduler.running, *self.scheduler.waiting]
         return list(dict.fromkeys(sequence.request for sequence in sequences))
+
+    def _transfer(self, plan: Plan) -> None:
+        """Move blocks between device and host, before the step overwrites or reads them."""
+        for one in plan.offloads:
+            began = self._clock()
+            moved = self._runner.transfer(one.device_blocks, one.host_blocks, to_host=True)
+            self._observer.offloaded(one, moved, step=self.steps, start_ns=began, end_ns=self._clock())
+        for one in plan.restores:
+            began = self._clock()
+            moved = self._runner.transfer(one.host_blocks, one.device_blocks, to_host=False)
+            self._observer.restored(one, moved, step=self.steps, start_ns=began, end_ns=self._clock())
 
     def _probe(self) -> None:
         """Raise if the device cannot compute anything. One that has no memory left may have some again later."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 
 from instrumented_engine.core.latencies import Latencies
-from instrumented_engine.core.plan import Plan
+from instrumented_engine.core.plan import Plan, Transfer
 from instrumented_engine.core.request import Request
 from instrumented_engine.core.retry import Attempt
 from instrumented_engine.core.scheduler import Scheduler
@@ -20,6 +20,7 @@ class Observer:
     def __init__(self, trail: Trail) -> None:
         self._trail = trail
         self.latencies = Latencies()
+        self._transferring: set[Request] = set()
 
     def cold_start(self, model: str) -> ColdStart:
         """The engine loads; each phase of the returned context manager becomes a span."""
@@ -61,22 +62,66 @@ class Observer:
 
     def scheduled(self, plan: Plan, step: int, start_ns: int) -> None:
         """The scheduler planned a step: some sequences were preempted, others admitted."""
-        for victim, blocks in plan.preempted:
+        offloaded = {transfer.sequence for transfer in plan.offloads}
+        for victim, blocks, beneficiary in plan.preempted:
             request = victim.request
             if not any(sequence.decoding for sequence in request.sequences):
                 request.trail.phase(Phase.PREFILL if _running(request) else Phase.PREEMPTED, start_ns)
-            self._trail.kv_event(
-                KvEvent.EVICT, blocks=blocks, reason="preemption", step=step, start_ns=start_ns, request=request.trail
-            )
+            if victim not in offloaded:
+                self._trail.kv_event(
+                    KvEvent.EVICT,
+                    blocks=blocks,
+                    reason="preemption",
+                    step=step,
+                    start_ns=start_ns,
+                    request=request.trail,
+                    beneficiary=beneficiary.request.trail,
+                )
         if plan.dropped_blocks:
             self._trail.kv_event(
                 KvEvent.EVICT, blocks=plan.dropped_blocks, reason="cache_full", step=step, start_ns=start_ns
             )
         for request in dict.fromkeys(sequence.request for sequence in plan.admitted):
             if _running(request) <= set(plan.admitted):
-                request.trail.phase(Phase.PREFILL, start_ns)
+                if any(transfer.sequence.request is request for transfer in plan.restores):
+                    self._transferring.add(request)
+                    request.trail.phase(Phase.KV_TRANSFER, start_ns)
+                else:
+                    request.trail.phase(Phase.PREFILL, start_ns)
             request.scheduled_ns = request.scheduled_ns or start_ns
         self.latencies.cached_tokens += plan.cached_tokens
+
+    def offloaded(self, transfer: Transfer, moved_bytes: int, *, step: int, start_ns: int, end_ns: int) -> None:
+        """The blocks of a preempted sequence were copied to the host."""
+        assert transfer.beneficiary is not None
+        self._trail.kv_event(
+            KvEvent.OFFLOAD,
+            blocks=len(transfer.host_blocks),
+            reason="preemption",
+            step=step,
+            start_ns=start_ns,
+            end_ns=end_ns,
+            request=transfer.sequence.request.trail,
+            beneficiary=transfer.beneficiary.request.trail,
+            moved_bytes=moved_bytes,
+        )
+
+    def restored(self, transfer: Transfer, moved_bytes: int, *, step: int, start_ns: int, end_ns: int) -> None:
+        """The blocks of a sequence were copied back to the device; it computes its newest token in this step."""
+        request = transfer.sequence.request
+        self._trail.kv_event(
+            KvEvent.RESTORE,
+            blocks=len(transfer.host_blocks),
+            reason="resumed",
+            step=step,
+            start_ns=start_ns,
+            end_ns=end_ns,
+            request=request.trail,
+            moved_bytes=moved_bytes,
+        )
+        if request in self._transferring:
+            self._transferring.remove(request)
+            request.trail.phase(Phase.PREFILL, end_ns)
 
     def decode_started(self, sequence: Sequence, at_ns: int) -> None:
         """A sequence got its first token, or its first one after a preemption."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from instrumented_engine.core.sequence import Sequence, TokenLogprobs
 
@@ -45,18 +46,42 @@ class Scheduled:
         return self.num_scheduled_tokens == self.sequence.num_uncomputed_tokens
 
 
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Blocks of a sequence that are copied between the device and the host: to the host when it is preempted.
+
+    It is preempted for the sake of `beneficiary`.
+    """
+
+    sequence: Sequence
+    device_blocks: list[int]
+    host_blocks: list[int]
+    beneficiary: Sequence | None = None
+
+
+class Preempted(NamedTuple):
+    """A preempted sequence, its blocks that became free, and the sequence that needed one."""
+
+    victim: Sequence
+    blocks: int
+    beneficiary: Sequence
+
+
 @dataclass(slots=True)
 class Plan:
-    """One step: the batch, the sequences that entered it, and the preempted ones with the blocks that became free.
+    """One step: the batch, the sequences that entered it, and the preempted ones.
 
-    Before the batch is computed, the contents of the first block of each pair in `copies` are copied to the second.
-    `wait` says what the first waiting sequence lacks, `waiting` how many lack what. The admitted sequences found
-    `cached_tokens` in the prefix cache, which gave up `dropped_blocks` of its blocks.
+    Before the batch is computed, `offloads` are copied to the host, then `restores` back, and then the contents of the
+    first block of each pair in `copies` are copied to the second. `wait` says what the first waiting sequence lacks,
+    `waiting` how many lack what. The admitted sequences found `cached_tokens` in the prefix cache, which gave up
+    `dropped_blocks` of its blocks.
     """
 
     batch: list[Scheduled] = field(default_factory=list)
     admitted: list[Sequence] = field(default_factory=list)
-    preempted: list[tuple[Sequence, int]] = field(default_factory=list)
+    preempted: list[Preempted] = field(default_factory=list)
+    offloads: list[Transfer] = field(default_factory=list)
+    restores: list[Transfer] = field(default_factory=list)
     copies: list[tuple[int, int]] = field(default_factory=list)
     wait: Wait | None = None
     waiting: Mapping[Wait, int] = field(default_factory=dict)
@@ -73,8 +98,9 @@ class Plan:
 
     @property
     def evicted_blocks(self) -> int:
-        """Blocks that preemption freed."""
-        return sum(blocks for _, blocks in self.preempted)
+        """Blocks that preemption freed, and whose contents are lost."""
+        kept = {transfer.sequence for transfer in self.offloads}
+        return sum(one.blocks for one in self.preempted if one.victim not in kept)
 
     def add(self, sequence: Sequence, num_tokens: int, draft: Seq[int] = ()) -> None:
         """Take a sequence into the batch."""

@@ -35,7 +35,8 @@ class Sequence:
     """The tokens of one answer (prompt, then output) and how many of them the KV cache holds.
 
     `recipient` gets its tokens in the trace. `leader` is the first sequence with the same prompt, None in the leader
-    itself. The keys and values of the first `num_computed_tokens` tokens lie in the blocks of `block_table`. `decoding`
+    itself. The keys and values of the first `num_computed_tokens` tokens lie in the blocks of `block_table`, or,
+    while a preempted sequence waits, in `host_blocks` on the host. `decoding`
     is true from the first output token until the sequence is preempted. `num_cached_tokens` were found in the prefix
     cache when the sequence was first admitted; None before, and without a cache. `order` is its place among all
     sequences: the smallest runs first and is preempted last. It ends with the number of the request's arrival and the
@@ -58,6 +59,7 @@ class Sequence:
     wait_since_ns: int = 0
     waited: dict[Wait, int] = field(default_factory=dict)
     block_table: list[int] = field(default_factory=list)
+    host_blocks: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0
     num_published_blocks: int = 0
     num_drafted_tokens: int = 0

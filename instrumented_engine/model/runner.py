@@ -18,9 +18,14 @@ LOGPROB_ROWS = 64
 
 
 class ModelRunner:
-    """A model and its KV cache: `kv_blocks` blocks of `block_size` tokens, in the weights' dtype, on their device."""
+    """A model and its KV cache: `kv_blocks` blocks of `block_size` tokens, in the weights' dtype, on their device.
 
-    def __init__(self, model: Llama, *, kv_blocks: int, block_size: int, eos_ids: Seq[int]) -> None:
+    `host_blocks` more lie on the host, for sequences that are preempted.
+    """
+
+    def __init__(
+        self, model: Llama, *, kv_blocks: int, block_size: int, eos_ids: Seq[int], host_blocks: int = 0
+    ) -> None:
         config = model.config
         self._model = model
         self._block_size = block_size
@@ -32,6 +37,20 @@ class ModelRunner:
             dtype=model.weights.embedding.dtype,
             device=self._device,
         )
+        self._host = torch.empty(
+            (config.layers, host_blocks, *self._cache.shape[2:]),
+            dtype=self._cache.dtype,
+            pin_memory=bool(host_blocks) and self._device.type == "cuda",
+        )
+
+    def transfer(self, sources: Seq[int], targets: Seq[int], *, to_host: bool) -> int:
+        """Copy blocks from the device to the host, or back, and wait until it is done; return the bytes."""
+        origin, goal = (self._cache, self._host) if to_host else (self._host, self._cache)
+        for source, target in zip(sources, targets, strict=True):
+            goal[:, target].copy_(origin[:, source], non_blocking=True)
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return len(sources) * self._cache[:, 0].nbytes
 
     def run(self, plan: Plan) -> StepResult:
         """Compute the batch, and sample behind the last token of each sequence and behind those of its draft.

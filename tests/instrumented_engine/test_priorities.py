@@ -38,7 +38,7 @@ def test_the_highest_priority_is_preempted_first_though_it_came_first():
     scheduler.block_manager.allocate(filler, 4 * scheduler.block_manager.num_free_blocks)
     for _ in range(4):
         play(plan := scheduler.schedule())
-    assert [victim for victim, _ in plan.preempted] == [batch]
+    assert [one.victim for one in plan.preempted] == [batch]
     assert scheduler.running == [chat]
 
 

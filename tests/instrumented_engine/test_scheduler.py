@@ -121,7 +121,7 @@ def test_the_newest_is_preempted_and_comes_back_first():
         play(scheduler.schedule())
     scheduler.add(late.request)
     plan = scheduler.schedule()
-    assert plan.preempted == [(new, 2)]
+    assert plan.preempted == [(new, 2, old)]
     assert plan.evicted_blocks == 2
     assert [item.sequence for item in plan.batch] == [old], "nobody is admitted in a step that had to preempt"
     assert list(scheduler.waiting) == [new, late]

@@ -52,7 +52,8 @@ def tiny(tmp_path_factory):
 
 
 def engine_of(model, trail, *, blocks, budget, **scheduling):
-    runner = ModelRunner(model, kv_blocks=blocks, block_size=4, eos_ids=[])
+    host_blocks = scheduling.get("host_blocks", 0)
+    runner = ModelRunner(model, kv_blocks=blocks, block_size=4, eos_ids=[], host_blocks=host_blocks)
     scheduler = Scheduler(BlockManager(blocks, 4), max_seqs=8, max_batched_tokens=budget, **scheduling)
     return Engine(scheduler, runner, Observer(trail), eos_ids=[])
 
@@ -62,9 +63,11 @@ TECHNIQUES = {
     "whole prompts": {"chunked_prefill": False},
     "prefix caching": {"prefix_caching": True},
     "pressure": {"blocks": 26, "watermark_blocks": 0},
+    "swap": {"blocks": 26, "watermark_blocks": 0, "host_blocks": 26},
+    "little swap": {"blocks": 26, "watermark_blocks": 0, "host_blocks": 9, "prefix_caching": True},
     "speculation": {"speculative_tokens": 5, "speculative_ngram": 1},
     "static batching": {"static_batching": True, "prefix_caching": True},
-    "all": {"blocks": 32, "prefix_caching": True, "watermark_blocks": 0, "speculative_tokens": 3},
+    "all": {"blocks": 32, "prefix_caching": True, "host_blocks": 24, "watermark_blocks": 0, "speculative_tokens": 3},
 }
 
 
