@@ -96,7 +96,7 @@ def main(
 
 
 def requests(seed: int, rate: float, count: int) -> list[Ask]:
-    """`count` requests of a Poisson process: half share a system prompt, a quarter is long, a quarter repeats a text."""
+    """`count` requests of a Poisson process: half share a system prompt, a quarter is long, a quarter repeats."""
     chance = random.Random(seed)  # a load, no secret
     asks, at = [], chance.expovariate(rate)
     for _ in range(count):

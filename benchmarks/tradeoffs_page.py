@@ -101,8 +101,8 @@ def table(report: Mapping[str, Any], techniques: Mapping[str, Any]) -> str:
     numbers = report["numbers"]
     found = numbers["techniques"]
     text = (
-        f"{numbers['rate_per_s']:.2f} requests/s, {numbers['requests']} in a run, on {report['machine']['cores']} cores of "
-        f"{report['machine']['cpu']}, load before it {report['machine']['load_1m']}. Goodput: TTFT ≤ "
+        f"{numbers['rate_per_s']:.2f} requests/s, {numbers['requests']} a run, {report['machine']['cores']} cores "
+        f"of {report['machine']['cpu']}, load before it {report['machine']['load_1m']}. Goodput: TTFT ≤ "
         f"{numbers['thresholds'][0]} and TPOT ≤ {numbers['thresholds'][1]}.\n\n"
         "| technique | runs, requests | TTFT p50, p99 | TPOT p50, p99 | ITL p99 | tokens/s | good requests/s | KV peak "
         "| memory | same answers |\n"
