@@ -90,6 +90,12 @@ class Settings(BaseSettings):
     max_model_len: int | None = Field(
         default=None, ge=2, description="longest prompt and output together, in tokens; default: the model's own limit"
     )
+    reasoning_start_str: str = Field(
+        default="", max_length=64, description="the marker before hidden reasoning, such as <think>"
+    )
+    reasoning_end_str: str = Field(
+        default="", max_length=64, description="the marker behind hidden reasoning, such as </think>"
+    )
     max_waiting: int = Field(default=256, ge=0, description="requests that may wait; more are refused with 503")
     max_body_bytes: int = Field(
         default=8 << 20, ge=1024, description="largest request body; larger ones are refused with 413"
@@ -116,6 +122,12 @@ class Settings(BaseSettings):
     def label(self) -> str:
         """The label of this experiment: as set, else the quantisation if there is one."""
         return self.variant or ("" if self.quantization == "none" else self.quantization)
+
+    @model_validator(mode="after")
+    def _both_markers_or_none(self) -> Self:
+        if bool(self.reasoning_start_str) != bool(self.reasoning_end_str):
+            raise ValueError("--reasoning-start-str and --reasoning-end-str need each other")
+        return self
 
     @property
     def model_name(self) -> str:

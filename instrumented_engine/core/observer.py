@@ -134,6 +134,7 @@ class Observer:
         plan = done.plan
         for output in outputs:
             self.latencies.emitted(output, end_ns)
+            _note_first_visible(output.sequence, end_ns)
         self._trail.step(
             step,
             start_ns,
@@ -159,6 +160,7 @@ class Observer:
             finish_reasons=[sequence.finish_reason for sequence in request.sequences],
             input_tokens=request.num_prompt_tokens,
             cached_tokens=request.num_cached_tokens,
+            reasoning_tokens=request.num_reasoning_tokens,
             attributes=_history(request),
         )
 
@@ -172,6 +174,7 @@ class Observer:
             error_type=error_type,
             input_tokens=request.num_prompt_tokens,
             cached_tokens=request.num_cached_tokens,
+            reasoning_tokens=request.num_reasoning_tokens,
             attributes=_history(request),
         )
 
@@ -190,13 +193,24 @@ def _running(request: Request) -> set[Sequence]:
     return {sequence for sequence in request.sequences if sequence.block_table}
 
 
-def _history(request: Request) -> dict[str, int]:
-    """What became of the request: for how long its first answer waited for what, and its drafts, where it had any."""
+def _note_first_visible(sequence: Sequence, at_ns: int) -> None:
+    """A step gave a sequence tokens: the first that is no reasoning may be among them."""
+    request, reasoning = sequence.request, sequence.reasoning
+    if reasoning is None or request.first_visible_ns:
+        return
+    if reasoning.ended and sequence.num_output_tokens > reasoning.num_tokens:
+        request.first_visible_ns = at_ns
+
+
+def _history(request: Request) -> dict[str, int | float]:
+    """What became of the request: for how long its first answer waited for what, and what its tokens were."""
     waited = request.sequences[0].waited
-    history = {semconv.WAIT_TIME_PREFIX + reason: ns for reason, ns in waited.items() if ns}
+    history: dict[str, int | float] = {semconv.WAIT_TIME_PREFIX + reason: ns for reason, ns in waited.items() if ns}
     if request.num_drafted_tokens:
         history[semconv.DRAFTED_TOKENS] = request.num_drafted_tokens
         history[semconv.ACCEPTED_TOKENS] = request.num_accepted_tokens
+    if request.first_visible_ns:
+        history[semconv.TIME_TO_FIRST_VISIBLE_TOKEN] = (request.first_visible_ns - request.arrival_ns) / 1e9
     return history
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from instrumented_engine.core.block_manager import hash_block
 from instrumented_engine.core.drafter import PromptLookup
+from instrumented_engine.core.reasoning import Reasoning
 from instrumented_engine.core.text import TextStream
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Sequence:
     num_prompt_tokens: int
     token_ids: list[int]
     text: TextStream
+    reasoning: Reasoning | None
     rng: random.Random
     order: tuple[int, ...] = ()
     wait: Wait | None = None
@@ -118,16 +120,26 @@ class Sequence:
 
         The runner has computed every appended token but the last.
         """
-        text = ""
+        text = hidden = ""
         before = self.num_output_tokens
         for token_id in token_ids:
             piece, self.finish_reason = self._append(token_id, eos_ids)
+            if self.reasoning is not None:
+                thought, piece = self.reasoning.push(piece, final=bool(self.finish_reason))
+                hidden += thought
             text += piece
             if self.finish_reason:
                 break
         num_tokens = self.num_output_tokens - before
         self.num_computed_tokens += num_tokens - 1
-        return Output(self, text, self.finish_reason, num_tokens=num_tokens, logprobs=tuple(logprobs[:num_tokens]))
+        return Output(
+            self,
+            text,
+            self.finish_reason,
+            reasoning=hidden,
+            num_tokens=num_tokens,
+            logprobs=tuple(logprobs[:num_tokens]),
+        )
 
     def _append(self, token_id: int, eos_ids: Collection[int]) -> tuple[str, str]:
         """Append one token; return the text that it releases and the finish reason, empty while the output goes on."""
@@ -149,14 +161,15 @@ class Sequence:
 class Output:
     """The part of an answer that one step added. `finish_reason` or `error` is set on the last one.
 
-    `text` may be sent to the client; `num_tokens` is the number of tokens that the step appended. `logprobs` has one
-    item for each of them if the request wants log-probabilities.
+    `text` and `reasoning` may be sent to the client; `num_tokens` is the number of tokens that the step
+    appended. `logprobs` has one item for each of them if the request wants log-probabilities.
     """
 
     sequence: Sequence
     text: str = ""
     finish_reason: str = ""
     error: Exception | None = None
+    reasoning: str = ""
     num_tokens: int = 0
     logprobs: tuple[TokenLogprobs, ...] = ()
 
