@@ -144,7 +144,7 @@ def run(collector: Any, folder: Path, name: str, flags: list[str], asks: list[As
 
 def _earlier(path: Path, count: int) -> dict[str, Any]:
     """The runs of earlier calls under the same load."""
-    nothing = {"runs": [], "rate_per_s": None}
+    nothing: dict[str, Any] = {"runs": [], "rate_per_s": None}
     if not path.exists():
         return nothing
     numbers: dict[str, Any] = js.loads(path.read_text())["numbers"]
