@@ -55,9 +55,9 @@ class Ask(NamedTuple):
 def main(
     quick: Quick = False,
     json: Annotated[Path, typer.Option("--json", help="The result; a run continues with what is there.")] = RESULT,
-    minutes: Annotated[float, typer.Option(help="No new run is started that would end later.")] = 9.5,
-    repetitions: Annotated[int, typer.Option(min=1, help="Runs of each technique in all.")] = 4,
-    fresh: Annotated[bool, typer.Option(help="Forget the runs of earlier calls.")] = False,
+    minutes: Annotated[float, typer.Option("--minutes", help="No new run is started that would end later.")] = 9.5,
+    repetitions: Annotated[int, typer.Option("--repetitions", min=1, help="Runs of each technique in all.")] = 4,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Forget the runs of earlier calls.")] = False,
 ) -> None:
     """Run what is missing, and write the result and the page."""
     deadline = time.monotonic() + minutes * 60

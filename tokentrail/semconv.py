@@ -58,6 +58,19 @@ class KvEvent(StrEnum):
     RESTORE = "restore"
 
 
+class Wait(StrEnum):
+    """What a waiting request lacks."""
+
+    BATCH = "batch"
+    """A place among the running requests."""
+    TOKENS = "tokens"
+    """Room in the step's token budget."""
+    KV = "kv"
+    """Free blocks of the KV cache."""
+    PRIORITY = "priority"
+    """Its turn: a request that arrived later has a higher priority."""
+
+
 class Status(StrEnum):
     """How a request ended. `cancelled`: the client went away; it is in no SLO's denominator."""
 
@@ -148,9 +161,8 @@ TIME_TO_FIRST_VISIBLE_TOKEN: Final = "tokentrail.time_to_first_visible_token"
 PRIORITY: Final = "tokentrail.priority"
 """The request's priority, as in vLLM: the lowest number goes first."""
 WAIT_TIME_PREFIX: Final = "tokentrail.wait_time."
-"""`tokentrail.wait_time.<reason>`: nanoseconds (int) in which the request's first answer waited for a place in the
-batch (`batch`), in a step's token budget (`tokens`), for KV blocks (`kv`), or behind a later request with a higher
-priority (`priority`). Absent when 0 or not known."""
+"""`tokentrail.wait_time.<reason>`: nanoseconds (int) in which the request's first answer waited for a `Wait`. Absent
+when 0 or not known."""
 PHASE_TIME_PREFIX: Final = "tokentrail.phase_time."
 """`tokentrail.phase_time.<phase>`: nanoseconds (int) that the request spent in a phase, summed; absent when 0."""
 

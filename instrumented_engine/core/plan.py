@@ -5,23 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import NamedTuple
 
 from instrumented_engine.core.sequence import Sequence, TokenLogprobs
-
-
-class Wait(StrEnum):
-    """What a waiting sequence lacks, so that it is not in the step."""
-
-    BATCH = "batch"
-    """A place among the running sequences."""
-    TOKENS = "tokens"
-    """Room in the step's token budget."""
-    KV = "kv"
-    """Free blocks of the KV cache."""
-    PRIORITY = "priority"
-    """Its turn: a sequence that arrived later has a higher priority."""
+from tokentrail.semconv import Wait
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ from operator import attrgetter
 
 from instrumented_engine.core.block_manager import BlockManager
 from instrumented_engine.core.drafter import PromptLookup
-from instrumented_engine.core.plan import Plan, Preempted, Transfer, Wait
+from instrumented_engine.core.plan import Plan, Preempted, Transfer
 from instrumented_engine.core.request import Request
 from instrumented_engine.core.sequence import Sequence
+from tokentrail.semconv import Wait
 
 _order = attrgetter("order")
 

@@ -12,9 +12,9 @@ from instrumented_engine.core.block_manager import hash_block
 from instrumented_engine.core.drafter import PromptLookup
 from instrumented_engine.core.reasoning import Reasoning
 from instrumented_engine.core.text import TextStream
+from tokentrail.semconv import Wait
 
 if TYPE_CHECKING:
-    from instrumented_engine.core.plan import Wait
     from instrumented_engine.core.request import Request, SamplingParams
     from tokentrail.recipient import Recipient
 

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from instrumented_engine.core.plan import Plan, Wait
+from instrumented_engine.core.plan import Plan
+from tokentrail.semconv import Wait
 
 if TYPE_CHECKING:
     from instrumented_engine.core.scheduler import Scheduler

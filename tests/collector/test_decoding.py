@@ -436,11 +436,15 @@ def test_the_times_for_which_a_request_waited_for_a_reason_are_parts_of_it(span_
     assert span_of("tokentrail", waits, WAITS) == (stored,) * 4
 
 
-def test_the_first_visible_token_and_the_drafts_of_a_request_are_stored(span_of):
-    told = {semconv.TIME_TO_FIRST_VISIBLE_TOKEN: 0.25, semconv.DRAFTED_TOKENS: 9, semconv.ACCEPTED_TOKENS: 4}
-    columns = "first_visible_ns, drafted_tokens, accepted_tokens"
-    assert span_of("tokentrail", told, columns) == (250 * MS, 9, 4)
-    assert span_of("tokentrail", {semconv.TIME_TO_FIRST_VISIBLE_TOKEN: 0.7}, columns) == (None, None, None)
+@pytest.mark.parametrize(
+    ("told", "stored"),
+    [
+        ({semconv.TIME_TO_FIRST_VISIBLE_TOKEN: 0.25, semconv.DRAFTED_TOKENS: 9}, (250 * MS, 9, None)),
+        ({semconv.TIME_TO_FIRST_VISIBLE_TOKEN: 0.7, semconv.DRAFTED_TOKENS: -1}, (None, None, None)),
+    ],
+)
+def test_the_first_visible_token_and_the_drafts_of_a_request_are_stored(span_of, told, stored):
+    assert span_of("tokentrail", told, "first_visible_ns, drafted_tokens, accepted_tokens") == stored
 
 
 @pytest.mark.parametrize("value", [NAN, -1, 1.5, "5", None])

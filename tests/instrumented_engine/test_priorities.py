@@ -2,8 +2,9 @@
 
 import pytest
 
-from instrumented_engine.core.plan import Plan, Wait
+from instrumented_engine.core.plan import Plan
 from instrumented_engine.core.waits import account
+from tokentrail.semconv import Wait
 from tokentrail.testing import MemoryTrail
 
 from .server_support import served, tiny_loader

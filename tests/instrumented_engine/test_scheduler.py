@@ -7,8 +7,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from instrumented_engine.core.block_manager import BlockManager
 from instrumented_engine.core.drafter import PromptLookup
-from instrumented_engine.core.plan import Wait
 from instrumented_engine.core.scheduler import Scheduler
+from tokentrail.semconv import Wait
 from tokentrail.testing import MemoryTrail
 
 from .support import make_request, make_sequence

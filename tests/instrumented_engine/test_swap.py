@@ -2,7 +2,7 @@
 
 import pytest
 
-from instrumented_engine.core.plan import Wait
+from tokentrail.semconv import Wait
 from tokentrail.testing import MemoryTrail
 
 from .support import make_engine, make_request, make_sequence, request_span, run_all
