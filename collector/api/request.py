@@ -74,6 +74,8 @@ class StepOut(BaseModel):
     waiting_for_priority: int | None
     cached_tokens: int | None
     drafted_tokens: int | None
+    retries: int | None
+    """Attempts to compute the step that failed."""
     device_s: float | None
     """The time in which the device computed, by its own clock."""
 

@@ -191,7 +191,7 @@ def test_phases_steps_kv_events_and_cold_starts(store):
         ((5).to_bytes(8, "big"), T0, "prefill", 30 * MS)
     ]
     assert store.query("SELECT * EXCEPT start FROM steps").result_rows == [
-        ("chat", "i-1", "", 1, 40 * MS, *range(2, 17))
+        ("chat", "i-1", "", 1, 40 * MS, *range(2, 18))
     ]
     parent = (5).to_bytes(8, "big")
     found = store.query("SELECT kind, reason, blocks, duration_ns, step, hex(request_span_id), segment FROM kv_events")
@@ -413,7 +413,7 @@ def test_counts_of_steps_and_kv_events_that_are_none_or_absent_are_unknown(store
     request.span("tokentrail.kv.evict", span=2, attributes={semconv.STEP: 3} | blocks)
     insert(store, request)
     found = store.query("SELECT * EXCEPT (start, service, instance, variant, duration_ns) FROM steps")
-    assert found.result_rows == [(3,) + (None,) * 15]
+    assert found.result_rows == [(3,) + (None,) * 16]
     assert rows(store, "kv_events", "step, blocks, bytes, beneficiary") == [(3, None, None, "")]
 
 

@@ -16,6 +16,7 @@ ALTER TABLE steps
     ADD COLUMN IF NOT EXISTS waiting_for_priority Nullable(UInt32) CODEC(T64, ZSTD),
     ADD COLUMN IF NOT EXISTS cached_tokens Nullable(UInt32) CODEC(T64, ZSTD),
     ADD COLUMN IF NOT EXISTS drafted_tokens Nullable(UInt32) CODEC(T64, ZSTD),
+    ADD COLUMN IF NOT EXISTS retries Nullable(UInt32) CODEC(T64, ZSTD),
     ADD COLUMN IF NOT EXISTS device_ns Nullable(UInt64) CODEC(T64, ZSTD);
 ALTER TABLE kv_events
     ADD COLUMN IF NOT EXISTS bytes Nullable(UInt64) AFTER blocks,

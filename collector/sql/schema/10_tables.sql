@@ -135,6 +135,7 @@ CREATE TABLE IF NOT EXISTS steps
     waiting_for_priority Nullable(UInt32)     CODEC(T64, ZSTD),
     cached_tokens     Nullable(UInt32)        CODEC(T64, ZSTD),
     drafted_tokens    Nullable(UInt32)        CODEC(T64, ZSTD),
+    retries           Nullable(UInt32)        CODEC(T64, ZSTD),
     device_ns         Nullable(UInt64)        CODEC(T64, ZSTD)      -- NULL also: the device has no clock of its own
 )
 ENGINE = MergeTree

@@ -149,6 +149,7 @@ SELECT
     counted('tokentrail.step.waiting_for_priority') AS waiting_for_priority,
     counted('tokentrail.step.cached_tokens') AS cached_tokens,
     counted('tokentrail.step.drafted_tokens') AS drafted_tokens,
+    counted('tokentrail.step.retries') AS retries,
     accurateCastOrNull(reported('tokentrail.step.device_ns'), 'UInt64') AS device_ns
 FROM tokentrail_spans
 WHERE claim = 'tokentrail.step';
