@@ -56,12 +56,12 @@ def main(
     quick: Quick = False,
     json: Annotated[Path, typer.Option("--json", help="The result; a run continues with what is there.")] = RESULT,
     minutes: Annotated[float, typer.Option("--minutes", help="No new run is started that would end later.")] = 9.5,
-    repetitions: Annotated[int, typer.Option("--repetitions", min=1, help="Runs of each technique in all.")] = 4,
+    repetitions: Annotated[int, typer.Option("--repetitions", min=1, help="Runs of each technique in all.")] = 3,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget the runs of earlier calls.")] = False,
 ) -> None:
     """Run what is missing, and write the result and the page."""
     deadline = time.monotonic() + minutes * 60
-    count = 4 if quick else 24
+    count = 3 if quick else 20
     repetitions = 1 if quick else repetitions
     techniques: dict[str, Any] = yaml.safe_load(TECHNIQUES.read_text())
     known = _earlier(json, count) if not fresh else {"runs": [], "rate_per_s": None}
@@ -161,7 +161,7 @@ def _missing(techniques: Mapping[str, Any], runs: list[dict[str, Any]], repetiti
 
 def _capacity(collector: Any, folder: Path, *, few: bool) -> float:
     """Requests per second that the baseline ends when all come at once."""
-    asks = [ask._replace(at_s=0) for ask in requests(-1, 1, 6 if few else 24)]
+    asks = [ask._replace(at_s=0) for ask in requests(-1, 1, 4 if few else 24)]
     with _engine(collector, folder, "capacity", []) as (url, _):
         asyncio.run(_send(url, asks[:1], collect=False))
         began = time.monotonic()
