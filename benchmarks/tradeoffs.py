@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -26,7 +27,7 @@ import httpx
 import typer
 import yaml
 
-from benchmarks.report import Quick, publish
+from benchmarks.report import Quick, save
 from benchmarks.tradeoffs_page import PAGE, RESULT, TECHNIQUES, compared, fill, table
 from tests.support.collector import Collector
 from tokentrail.cli.processes import Child, free_port
@@ -81,15 +82,10 @@ def main(
                 | run(collector, Path(folder), name, techniques[name]["flags"], asks)
             )
             longest = max(longest, time.monotonic() - began)
-            numbers = {"rate_per_s": rate, "requests": count, "thresholds": [TTFT, TPOT], "runs": runs}
-            packages = ("torch", "transformers")
-            publish(
-                "tradeoffs",
-                numbers | {"techniques": compared(runs, techniques)},
-                packages=packages,
-                quick=quick,
-                path=json,
-            )
+            numbers: dict[str, Any] = {"rate_per_s": rate, "requests": count, "thresholds": [TTFT, TPOT], "runs": runs}
+            numbers["techniques"] = compared(runs, techniques)
+            save("tradeoffs", numbers, packages=("torch", "transformers"), quick=quick, path=json)
+            print(f"{time.monotonic() - began:4.0f} s  {name}, repetition {repetition}", flush=True)
     if not quick:
         PAGE.write_text(fill(PAGE.read_text(), table(js.loads(json.read_text()), techniques)))
     print(table(js.loads(json.read_text()), techniques))
@@ -130,7 +126,7 @@ def run(collector: Any, folder: Path, name: str, flags: list[str], asks: list[As
     return {
         "requests": len(asks),
         "failed": summary["requests"]["failed"],
-        "answers": answers,
+        "answers": [sha256(answer.encode()).hexdigest()[:12] for answer in answers],
         "ttft_s": [row["ttft_s"] for row in rows],
         "tpot_s": [row["tpot_s"] for row in rows if row["tpot_s"] is not None],
         "itl_p99_s": summary["itl_s"]["p99"],
@@ -156,6 +152,7 @@ def _missing(techniques: Mapping[str, Any], runs: list[dict[str, Any]], repetiti
     for repetition in range(repetitions):
         names = sorted(techniques)
         random.Random(repetition).shuffle(names)  # an order, no secret
+        names.sort(key=lambda name: name != "baseline")  # first, so that the others of an unfinished repetition count
         yield from ((repetition, name) for name in names if (repetition, name) not in done)
 
 

@@ -72,6 +72,12 @@ def test_the_waiting_are_counted_by_what_they_lack():
     assert sequences[0].waited == {}
 
 
+def test_the_prompts_of_one_request_do_not_overtake_each_other():
+    scheduler = scheduler_of(64, 4, max_seqs=1)
+    scheduler.add(make_request(TRAIL, [1], [2], [3]))
+    assert account(scheduler, scheduler.schedule(), 1) == {Wait.BATCH: 2}
+
+
 def test_nobody_waits_without_a_reason():
     scheduler, _ = waiting()
     assert account(scheduler, Plan(), 1) == {}
