@@ -86,6 +86,8 @@ def main(
             numbers["techniques"] = compared(runs, techniques)
             save("tradeoffs", numbers, packages=("torch", "transformers"), quick=quick, path=json)
             print(f"{time.monotonic() - began:4.0f} s  {name}, repetition {repetition}", flush=True)
+    if not runs:
+        sys.exit("no run fits into --minutes")
     if not quick:
         PAGE.write_text(fill(PAGE.read_text(), table(js.loads(json.read_text()), techniques)))
     print(table(js.loads(json.read_text()), techniques))
@@ -127,7 +129,7 @@ def run(collector: Any, folder: Path, name: str, flags: list[str], asks: list[As
         "requests": len(asks),
         "failed": summary["requests"]["failed"],
         "answers": [sha256(answer.encode()).hexdigest()[:12] for answer in answers],
-        "ttft_s": [row["ttft_s"] for row in rows],
+        "ttft_s": [row["ttft_s"] for row in rows if row["ttft_s"] is not None],
         "tpot_s": [row["tpot_s"] for row in rows if row["tpot_s"] is not None],
         "itl_p99_s": summary["itl_s"]["p99"],
         "output_tokens_per_s": sum(row["output_tokens"] for row in rows) / elapsed,

@@ -78,6 +78,16 @@ def test_the_prompts_of_one_request_do_not_overtake_each_other():
     assert account(scheduler, scheduler.schedule(), 1) == {Wait.BATCH: 2}
 
 
+def test_who_joined_the_batch_before_does_not_overtake():
+    scheduler = scheduler_of(64, 4, max_seqs=2)
+    request = make_request(TRAIL, [1], n=2)
+    scheduler.add(request)
+    scheduler.add(make_sequence(TRAIL, [1]).request)
+    play(scheduler.schedule())
+    scheduler.add_followers(request.sequences[0])
+    assert account(scheduler, scheduler.schedule(), 1) == {Wait.BATCH: 1}
+
+
 def test_nobody_waits_without_a_reason():
     scheduler, _ = waiting()
     assert account(scheduler, Plan(), 1) == {}
