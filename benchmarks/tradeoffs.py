@@ -5,7 +5,7 @@ of them, sends requests at the times of a Poisson process, whether or not earlie
 latencies from a collector. A repetition runs all techniques in a random order with the same requests, so that a
 technique is compared with the baseline of its own repetition. The rate is LOAD times what the baseline can do.
 
-It stops before `--minutes` are over. The next call continues with the result's file, until `--repetitions` are done.
+It stops when its minutes are over. The next call continues with the result's file, until all repetitions are done.
 `python -m benchmarks.tradeoffs_page --write` puts the result into docs/tradeoffs.md.
 """
 
