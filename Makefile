@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 SYSTEM_PACKAGES := prometheus prometheus-alertmanager chromium docker-compose openssl
 
-.PHONY: help setup system demo test test-fast test-vllm lint format bench fuzz constraints clean
+.PHONY: help setup system demo test test-fast test-vllm lint format bench tradeoffs fuzz constraints clean
 
 help:  ## show this help
 	@echo 'tokentrail: SLO monitoring for LLM inference that keeps the trail of every token'
@@ -102,6 +102,9 @@ format: setup  ## let ruff rewrite what it can
 
 bench: setup  ## every published number, with its peer, into benchmarks/results/ (BENCH_FLAGS=--quick for a glance)
 	$(BIN)/python -m benchmarks $(BENCH_FLAGS)
+
+tradeoffs: setup  ## each technique of the engine alone against the same load, into docs/tradeoffs.md (ten minutes)
+	$(BIN)/python -m benchmarks.tradeoffs
 
 fuzz: setup  ## send broken OTLP to a collector of its own (FUZZ_FLAGS="--seed 7 --count 10000")
 	$(BIN)/python -m tests.fuzz $(FUZZ_FLAGS)

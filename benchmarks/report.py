@@ -21,6 +21,15 @@ def publish(
     name: str, numbers: Mapping[str, Any], *, packages: tuple[str, ...], quick: bool, path: Path | None
 ) -> None:
     """Prints a benchmark's numbers, one a line, and writes them as JSON to `path` when there is one."""
+    for key, value in numbers.items():
+        print(f"{key:<44} {value:,.4g}" if isinstance(value, float) else f"{key:<44} {value}")
+    if path:
+        save(name, numbers, packages=packages, quick=quick, path=path)
+        print(f"written to {path}")
+
+
+def save(name: str, numbers: Mapping[str, Any], *, packages: tuple[str, ...], quick: bool, path: Path) -> None:
+    """Writes a benchmark's numbers as JSON, with the machine and the versions."""
     report = {
         "benchmark": name,
         "quick": quick,
@@ -29,12 +38,8 @@ def publish(
         "versions": {"python": platform.python_version(), **{package: _version(package) for package in packages}},
         "numbers": dict(numbers),
     }
-    for key, value in numbers.items():
-        print(f"{key:<44} {value:,.4g}" if isinstance(value, float) else f"{key:<44} {value}")
-    if path:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(report, indent=2) + "\n")
-        print(f"written to {path}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report, indent=2) + "\n")
 
 
 def machine() -> dict[str, Any]:

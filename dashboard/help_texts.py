@@ -34,5 +34,7 @@ HELP: Final = {
     "Output tokens": "Tokens generated for the request, hidden reasoning included.",
     "Burn rate": "Speed at which the error budget is spent: at 1× it lasts exactly the SLO's window. An alert fires "
     "while both of its windows burn faster than its threshold.",
+    "Why it waited": "What the engine's steps lacked while the request was queued or preempted, as the engine counted. "
+    "Few engines tell it, and only of requests that have ended.",
     "Prefill interference": "Engine steps that prefilled prompts of other requests while this one waited for a token.",
 }

@@ -70,6 +70,26 @@ def phase_totals(phases: Sequence[Json]) -> list[PhaseTotal]:
     return sorted(totals, key=lambda total: -total.seconds)
 
 
+WAITS = {
+    "wait_batch_s": "the batch was full",
+    "wait_tokens_s": "the steps had no tokens left to compute",
+    "wait_kv_s": "too few KV blocks were free",
+    "wait_priority_s": "a later request had a higher priority",
+}
+
+
+def wait_reasons(request: Json) -> list[tuple[str, float]]:
+    """Why a request waited for the engine's steps, and for how long (s), longest first; empty when nobody tells it.
+
+    With 1 s in the queue and 0.7 s of a full batch, 0.3 s are left that no step counts: one was under way.
+    """
+    told = [(reason, request[key]) for key, reason in WAITS.items() if request[key]]
+    rest = (request["queue_s"] or 0) + (request["preempted_s"] or 0) - sum(seconds for _, seconds in told)
+    if told and rest > 0:
+        told.append(("a step was under way", rest))
+    return sorted(told, key=lambda reason: -reason[1])
+
+
 def waiting_phases(tokens: Sequence[Json], phases: Sequence[Json]) -> list[str]:
     """For each token, the phase that took most of the wait for it; '' when the engine reports no phases.
 

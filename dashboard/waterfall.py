@@ -150,6 +150,13 @@ def _token_text(token: Json, phase: str) -> str:
     return f"{waited}<br>out at {duration(token['offset_s'])}, step {token['step']}"
 
 
+def _lacking(step: Json) -> str:
+    """What the waiting requests lack, where the engine tells it: ` (2 for kv, 1 for priority)`."""
+    reasons = ("batch", "tokens", "kv", "priority")
+    told = [f"{count(n)} for {reason}" for reason in reasons if (n := step[f"waiting_for_{reason}"])]
+    return f" ({', '.join(told)})" if told else ""
+
+
 def _steps(chart: go.Figure, row: int, trail: Json) -> None:
     steps = trail["steps"]
     middle = [step["offset_s"] + step["duration_s"] / 2 for step in steps]
@@ -157,7 +164,7 @@ def _steps(chart: go.Figure, row: int, trail: Json) -> None:
     texts = [
         f"step {s['step']}: {duration(s['duration_s'])}"
         f"<br>{count(s['prefill_tokens'])} tokens prefilled, {count(s['decode_tokens'])} decoded"
-        f"<br>{count(s['running'])} running, {count(s['waiting'])} waiting"
+        f"<br>{count(s['running'])} running, {count(s['waiting'])} waiting{_lacking(s)}"
         for s in steps
     ]
     below = [0] * len(steps)

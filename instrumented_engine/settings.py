@@ -53,6 +53,12 @@ class Settings(BaseSettings):
         le=1 << 20,
         description="most tokens computed in one step; at least max-seqs. The rest of a prompt follows in the next",
     )
+    scheduling_policy: Literal["fcfs", "priority"] = Field(
+        default="fcfs", description="who goes first: the first to come, or the lowest `priority` of a request"
+    )
+    batching: Literal["continuous", "static"] = Field(
+        default="continuous", description="static: no request joins a batch that decodes; for comparison"
+    )
     chunked_prefill: bool = Field(
         default=True, description="split prompts over steps; without it a prompt is computed in one step"
     )
@@ -75,8 +81,20 @@ class Settings(BaseSettings):
     kv_blocks: int | None = Field(
         default=None, ge=1, description="KV-cache blocks; default: 1 GiB on the CPU, 80 % of the free memory on CUDA"
     )
+    swap_space: float = Field(
+        default=0.0,
+        ge=0,
+        le=4096,
+        description="GiB of host memory for the KV-cache blocks of preempted requests; 0: they are computed again",
+    )
     max_model_len: int | None = Field(
         default=None, ge=2, description="longest prompt and output together, in tokens; default: the model's own limit"
+    )
+    reasoning_start_str: str = Field(
+        default="", max_length=64, description="the marker before hidden reasoning, such as <think>"
+    )
+    reasoning_end_str: str = Field(
+        default="", max_length=64, description="the marker behind hidden reasoning, such as </think>"
     )
     max_waiting: int = Field(default=256, ge=0, description="requests that may wait; more are refused with 503")
     max_body_bytes: int = Field(
@@ -104,6 +122,12 @@ class Settings(BaseSettings):
     def label(self) -> str:
         """The label of this experiment: as set, else the quantisation if there is one."""
         return self.variant or ("" if self.quantization == "none" else self.quantization)
+
+    @model_validator(mode="after")
+    def _both_markers_or_none(self) -> Self:
+        if bool(self.reasoning_start_str) != bool(self.reasoning_end_str):
+            raise ValueError("--reasoning-start-str and --reasoning-end-str need each other")
+        return self
 
     @property
     def model_name(self) -> str:

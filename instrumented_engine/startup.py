@@ -74,7 +74,14 @@ def load(settings: Settings, observer: Observer) -> Loaded:
             from instrumented_engine.model.runner import ModelRunner
 
             blocks = device.kv_blocks(config, settings)
-            runner = ModelRunner(model, kv_blocks=blocks, block_size=settings.block_size, eos_ids=tokenizer.eos_ids)
+            host_blocks = device.host_blocks(config, settings)
+            runner = ModelRunner(
+                model,
+                kv_blocks=blocks,
+                block_size=settings.block_size,
+                eos_ids=tokenizer.eos_ids,
+                host_blocks=host_blocks,
+            )
             block_manager = BlockManager(blocks, settings.block_size)
         with cold.phase("warmup"):
             runner.warm_up()
@@ -83,9 +90,11 @@ def load(settings: Settings, observer: Observer) -> Loaded:
         block_manager,
         max_seqs=settings.max_seqs,
         max_batched_tokens=settings.max_batched_tokens,
+        static_batching=settings.batching == "static",
         chunked_prefill=settings.chunked_prefill,
         watermark_blocks=settings.watermark_blocks,
         prefix_caching=settings.prefix_caching,
+        host_blocks=host_blocks,
         speculative_tokens=settings.speculative_tokens,
         speculative_ngram=settings.speculative_ngram,
     )

@@ -29,14 +29,17 @@ class KvSpan(NamedTuple):
     start: int
     end: int
     request: RequestTrail | None
+    bytes: int | None = None
+    beneficiary: str = ""
 
 
 def kv_blocks(bench: Workbench, events: Sequence[KvSpan]) -> list[Block]:
     """The spans of KV events. An event of a request is in the request's trace; the others share a trace."""
-    alike: defaultdict[tuple[KvEvent, str, bool], list[KvSpan]] = defaultdict(list)
+    alike: defaultdict[tuple[object, ...], list[KvSpan]] = defaultdict(list)
     for event in events:
-        alike[event.kind, event.reason, event.request is not None].append(event)
-    return [_kv_block(bench, kind, reason, group) for (kind, reason, _), group in alike.items()]
+        key = event.kind, event.reason, event.beneficiary, event.request is None, event.bytes is None
+        alike[key].append(event)
+    return [_kv_block(bench, group) for group in alike.values()]
 
 
 def cold_start_blocks(bench: Workbench, starts: Sequence[ColdStartSpan]) -> list[Block]:
@@ -57,7 +60,19 @@ def own_trace(bench: Workbench, count: int) -> tuple[U64, U64]:
     return np.full(count, high), np.full(count, low)
 
 
-def _kv_block(bench: Workbench, kind: KvEvent, reason: str, events: list[KvSpan]) -> Block:
+def _kv_block(bench: Workbench, events: list[KvSpan]) -> Block:
+    """The spans of events that differ in numbers only."""
+    first = events[0]
+    ints = {
+        semconv.KV_BLOCKS: [event.blocks for event in events],
+        semconv.STEP: [event.step for event in events],
+    }
+    moved = [event.bytes for event in events if event.bytes is not None]
+    if moved:
+        ints[semconv.KV_BYTES] = moved
+    texts = {semconv.KV_REASON: first.reason}
+    if first.beneficiary:
+        texts[semconv.KV_BENEFICIARY] = first.beneficiary
     victims = [event.request for event in events if event.request is not None]
     columns = Columns(
         trace_columns(victims) if victims else own_trace(bench, len(events)),
@@ -65,7 +80,6 @@ def _kv_block(bench: Workbench, kind: KvEvent, reason: str, events: list[KvSpan]
         np.array([victim.span_id for victim in victims], np.uint64) if victims else None,
         np.array([event.start for event in events], np.int64),
         np.array([event.end for event in events], np.int64),
-        list(np.array([(event.blocks, event.step) for event in events], np.int64).T),
+        list(np.array([*ints.values()], np.int64)),
     )
-    name = semconv.KV_SPAN_PREFIX + kind
-    return bench.fill(columns, name, (semconv.KV_BLOCKS, semconv.STEP), ((semconv.KV_REASON, reason),))
+    return bench.fill(columns, semconv.KV_SPAN_PREFIX + first.kind, [*ints], tuple(texts.items()))

@@ -71,9 +71,11 @@ class Recorder:
         waiting_for_batch: int | None = UNKNOWN,
         waiting_for_tokens: int | None = UNKNOWN,
         waiting_for_kv: int | None = UNKNOWN,
+        waiting_for_priority: int | None = UNKNOWN,
         cached_tokens: int | None = UNKNOWN,
         drafted_tokens: int | None = UNKNOWN,
         retries: int | None = UNKNOWN,
+        device_ns: int | None = UNKNOWN,
         emitted_ns: int | None = None,
     ) -> None:
         """Records one engine step, from `start_ns` to `end_ns` (unix ns). `emitted` are the requests that got tokens in
@@ -89,8 +91,8 @@ class Recorder:
             width, ints = 0, STEP_INTS
             try:
                 if (
-                    waiting_for_batch is waiting_for_tokens is waiting_for_kv is cached_tokens is drafted_tokens
-                    is retries is UNKNOWN
+                    waiting_for_batch is waiting_for_tokens is waiting_for_kv is waiting_for_priority is cached_tokens
+                    is drafted_tokens is retries is device_ns is UNKNOWN
                 ):  # fmt: skip
                     packed = _pack(
                         start_ns, end_ns, emitted_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted,
@@ -101,7 +103,7 @@ class Recorder:
                     packed = _pack_in_detail(
                         start_ns, end_ns, emitted_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted,
                         kv_used, kv_total, kv_evicted, waiting_for_batch, waiting_for_tokens, waiting_for_kv,
-                        cached_tokens, drafted_tokens, retries,
+                        waiting_for_priority, cached_tokens, drafted_tokens, retries, device_ns,
                     )  # fmt: skip
                 if counts is not None:
                     narrow = bytes(counts if type(counts) is list else tuple(counts))
@@ -113,7 +115,7 @@ class Recorder:
                 packed = self._unusual(
                     emitted, counts, start_ns, end_ns, emitted_ns, step, prefill_tokens, decode_tokens, running,
                     waiting, preempted, kv_used, kv_total, kv_evicted, waiting_for_batch, waiting_for_tokens,
-                    waiting_for_kv, cached_tokens, drafted_tokens, retries,
+                    waiting_for_kv, waiting_for_priority, cached_tokens, drafted_tokens, retries, device_ns,
                 )  # fmt: skip
             records = self._records
             if self._closed or len(records) >= MAX_ENTRIES:

@@ -58,6 +58,19 @@ class KvEvent(StrEnum):
     RESTORE = "restore"
 
 
+class Wait(StrEnum):
+    """What a waiting request lacks."""
+
+    BATCH = "batch"
+    """A place among the running requests."""
+    TOKENS = "tokens"
+    """Room in the step's token budget."""
+    KV = "kv"
+    """Free blocks of the KV cache."""
+    PRIORITY = "priority"
+    """Its turn: a request that arrived later has a higher priority."""
+
+
 class Status(StrEnum):
     """How a request ended. `cancelled`: the client went away; it is in no SLO's denominator."""
 
@@ -143,6 +156,13 @@ DRAFTED_TOKENS: Final = "tokentrail.drafted_tokens"
 """Tokens that speculative decoding proposed for the request; absent without a draft."""
 ACCEPTED_TOKENS: Final = "tokentrail.accepted_tokens"
 """Drafted tokens that the model sampled too."""
+TIME_TO_FIRST_VISIBLE_TOKEN: Final = "tokentrail.time_to_first_visible_token"
+"""Seconds (double) from arrival to the first token that is no hidden reasoning; absent when it is not known."""
+PRIORITY: Final = "tokentrail.priority"
+"""The request's priority, as in vLLM: the lowest number goes first."""
+WAIT_TIME_PREFIX: Final = "tokentrail.wait_time."
+"""`tokentrail.wait_time.<reason>`: nanoseconds (int) in which the request's first answer waited for a `Wait`. Absent
+when 0 or not known."""
 PHASE_TIME_PREFIX: Final = "tokentrail.phase_time."
 """`tokentrail.phase_time.<phase>`: nanoseconds (int) that the request spent in a phase, summed; absent when 0."""
 
@@ -179,30 +199,40 @@ STEP_ATTRIBUTES: Final = (
     STEP_KV_TOTAL,
     STEP_KV_EVICTED,
 )
-"""Numbers of a step that the collector stores."""
+"""Numbers of a step that most engines know."""
 STEP_WAITING_FOR_BATCH: Final = "tokentrail.step.waiting_for_batch"
-"""Requests that wait since as many run as may; they are among `STEP_WAITING`, as those of the next two are."""
+"""Requests that wait since as many run as may; they are among `STEP_WAITING`, as those of the next three are."""
 STEP_WAITING_FOR_TOKENS: Final = "tokentrail.step.waiting_for_tokens"
 """Requests that wait since the step computes as many tokens as it may."""
 STEP_WAITING_FOR_KV: Final = "tokentrail.step.waiting_for_kv"
 """Requests that wait since too few blocks of the KV cache are free."""
+STEP_WAITING_FOR_PRIORITY: Final = "tokentrail.step.waiting_for_priority"
+"""Requests that wait since a request with a higher priority goes first, though it arrived later."""
 STEP_CACHED_TOKENS: Final = "tokentrail.step.cached_tokens"
 """Prompt tokens that the step did not compute, since a prefix cache had them."""
 STEP_DRAFTED_TOKENS: Final = "tokentrail.step.drafted_tokens"
 """Tokens that speculative decoding proposed in the step. The accepted ones are among the step's tokens."""
 STEP_RETRIES: Final = "tokentrail.step.retries"
 """Attempts to compute the step that failed, by an error or for lack of memory; its parts were then computed alone."""
+STEP_DEVICE_NS: Final = "tokentrail.step.device_ns"
+"""Nanoseconds in which the device computed the step, by the device's own clock."""
 STEP_DETAILS: Final = (
     STEP_WAITING_FOR_BATCH,
     STEP_WAITING_FOR_TOKENS,
     STEP_WAITING_FOR_KV,
+    STEP_WAITING_FOR_PRIORITY,
     STEP_CACHED_TOKENS,
     STEP_DRAFTED_TOKENS,
     STEP_RETRIES,
+    STEP_DEVICE_NS,
 )
-"""Numbers of a step that stand in its span alone."""
+"""Numbers of a step that few engines know."""
 
 KV_BLOCKS: Final = "tokentrail.kv.blocks"
+KV_BYTES: Final = "tokentrail.kv.bytes"
+"""Bytes of keys and values that were copied between the device and the host."""
+KV_BENEFICIARY: Final = "tokentrail.kv.beneficiary"
+"""The trace id (32 hex digits) of the request for which the blocks moved; absent if it is not known."""
 KV_REASON: Final = "tokentrail.kv.reason"
 """`preemption` (the victim's trace and span id are the event's parent), or `cache_full` for cached blocks dropped."""
 

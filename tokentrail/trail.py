@@ -193,9 +193,12 @@ class Trail(Recorder):
         start_ns: int | None = None,
         end_ns: int | None = None,
         request: RequestTrail | None = None,
+        beneficiary: RequestTrail | None = None,
+        moved_bytes: int | None = None,
     ) -> None:
         """Blocks left or re-entered the KV cache, from `start_ns` (unix ns; by default now) to `end_ns` (by default the
-        same). `request` is the request that they belong to, if there is one.
+        same). `request` is the request that they belong to, if there is one, and `beneficiary` the one for which they
+        moved. `moved_bytes` were copied between the device and the host.
         """
         try:
             start = self._clock() if start_ns is None else floored(start_ns)
@@ -204,7 +207,11 @@ class Trail(Recorder):
             if victim is not None and not victim._is_of(self._host):
                 self._guard.misuse("a KV event of a request that is a copy or of another trail", victim.traceparent)
                 victim = None
-            event = KvSpan(KvEvent(kind), bounded(blocks), text(reason), bounded(step), start, end, victim)
+            event = KvSpan(
+                KvEvent(kind), bounded(blocks), text(reason), bounded(step), start, end, victim,
+                None if moved_bytes is None else bounded(moved_bytes),
+                "" if beneficiary is None else f"{beneficiary.trace_id:032x}",
+            )  # fmt: skip
             self._record((Kind.KV, event))
         except Exception as error:
             self._guard.failed("recording a KV event", error)

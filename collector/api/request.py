@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from collector.api import verdicts
-from collector.api.answers import PhaseOut
+from collector.api.answers import PhaseOut, seconds
 from collector.api.context import Context
 from collector.api.hops import Hop, read_hops
 from collector.api.problems import bad_parameter, not_found
@@ -48,6 +48,9 @@ class EventOut(BaseModel):
     offset_s: float
     duration_s: float
     blocks: int | None
+    bytes: int | None
+    beneficiary: str
+    """The trace id of the request for which the blocks moved; empty when it is not known."""
     own: bool
 
 
@@ -65,6 +68,16 @@ class StepOut(BaseModel):
     kv_blocks_used: int | None
     kv_blocks_total: int | None
     kv_blocks_evicted: int | None
+    waiting_for_batch: int | None
+    waiting_for_tokens: int | None
+    waiting_for_kv: int | None
+    waiting_for_priority: int | None
+    cached_tokens: int | None
+    drafted_tokens: int | None
+    retries: int | None
+    """Attempts to compute the step that failed."""
+    device_s: float | None
+    """The time in which the device computed, by its own clock."""
 
 
 class RequestDetail(BaseModel):
@@ -135,11 +148,14 @@ def _detail(ctx: Context, row: Mapping[str, Any], hops: Sequence[Hop], span_ids:
             for r in ctx.queries.rows("request_tokens", **request, **span)
         ],
         events=[
-            EventOut(kind=r["kind"], reason=r["reason"], blocks=r["blocks"], own=bool(r["own"]), **_times(r))
+            EventOut.model_validate(r | {"beneficiary": _beneficiary(r)} | _times(r))
             for r in ctx.queries.rows("request_events", **request, **span, **process)
             if r["own"] or sees_all_tenants()
         ],
-        steps=[StepOut.model_validate(r | _times(r)) for r in ctx.queries.rows("request_steps", **span, **process)]
+        steps=[
+            StepOut.model_validate(r | {"device_s": seconds(r["device_ns"])} | _times(r))
+            for r in ctx.queries.rows("request_steps", **span, **process)
+        ]
         if sees_all_tenants()
         else None,
     )
@@ -157,6 +173,11 @@ def _open(ctx: Context, row: Mapping[str, Any]) -> RequestRow:
     )
     (judgement,) = verdicts.of_open(ctx.slos, in_flight, [0])
     return request_row({**row, "status": "lost" if in_flight.is_lost[0] else "in_flight"}, judgement)
+
+
+def _beneficiary(row: Mapping[str, Any]) -> str:
+    """A caller of one tenant does not learn the trace ids of others."""
+    return str(row["beneficiary"]) if sees_all_tenants() else ""
 
 
 def _times(row: Mapping[str, Any]) -> dict[str, float]:

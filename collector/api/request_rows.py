@@ -13,10 +13,14 @@ from collector.api.times import rfc3339
 from collector.api.verdicts import Judgement, SloVerdict, Verdict
 from tokentrail.semconv import Phase
 
-_DURATIONS = ("ttft", "tpot", "e2e", "queue", *(phase.value for phase in Phase if phase != Phase.QUEUED))
+_DURATIONS = (
+    "ttft", "tpot", "e2e", "queue", *(phase.value for phase in Phase if phase != Phase.QUEUED),
+    "first_visible", "wait_batch", "wait_tokens", "wait_kv", "wait_priority",
+)  # fmt: skip
 """Names of the columns that end in `_ns`, and of the fields that end in `_s`. `queue` is the time in phase `queued`."""
 UNKNOWN_IN_FLIGHT = {
-    "error_type": "", "finish_reason": "", "cached_tokens": None, "reasoning_tokens": None, "preemptions": None,
+    "error_type": "", "finish_reason": "", "cached_tokens": None, "reasoning_tokens": None, "drafted_tokens": None,
+    "accepted_tokens": None, "preemptions": None,
 }  # fmt: skip
 """Columns of a request that has not ended."""
 
@@ -45,6 +49,8 @@ class RequestRow(BaseModel):
     output_tokens: int | None
     cached_tokens: int | None
     reasoning_tokens: int | None
+    drafted_tokens: int | None
+    accepted_tokens: int | None
     preemptions: int | None
     ttft_s: float | None
     tpot_s: float | None
@@ -56,6 +62,16 @@ class RequestRow(BaseModel):
     preempted_s: float | None
     kv_transfer_s: float | None
     stalled_s: float | None
+    first_visible_s: float | None
+    """From arrival to the first token that is no hidden reasoning."""
+    wait_batch_s: float | None
+    """The part of the wait for a step in which the batch was full; null, here and below: none, or not known."""
+    wait_tokens_s: float | None
+    """The part in which the steps had no tokens left to compute."""
+    wait_kv_s: float | None
+    """The part in which too few KV blocks were free."""
+    wait_priority_s: float | None
+    """The part in which a later request went first."""
     weight: float = 1.0
     """The number of requests that this one stands for."""
     verdict: Verdict

@@ -12,7 +12,7 @@ from dashboard.api import Problem, ask, fetch
 from dashboard.components import metric
 from dashboard.filters import selected
 from dashboard.help_texts import HELP
-from dashboard.transform import Json, interference, longest_waits, missed, phase_totals
+from dashboard.transform import Json, interference, longest_waits, missed, phase_totals, wait_reasons
 from tokentrail.formatting import UNDEFINED, clock, count, duration, percent, plain
 
 TRACE_ID = re.compile(r"[0-9a-f]{32}")
@@ -182,6 +182,8 @@ def phases(trail: Json) -> None:
             st.dataframe(rows, hide_index=True)
         else:
             st.caption("This engine does not report phases.")
+        reasons = [f"{reason} ({duration(seconds)})" for reason, seconds in wait_reasons(trail["request"])]
+        st.caption(f"Why it waited: {', '.join(reasons) or UNDEFINED}", help=HELP["Why it waited"])
 
 
 def waits(trail: Json) -> None:

@@ -6,10 +6,12 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 
 from instrumented_engine.core.observer import Observer
+from instrumented_engine.core.plan import Plan
 from instrumented_engine.core.request import Request
 from instrumented_engine.core.retry import Attempt, Runner, attempt
 from instrumented_engine.core.scheduler import Scheduler
 from instrumented_engine.core.sequence import Output, Sequence
+from instrumented_engine.core.waits import account
 from tokentrail import Status, now_ns
 
 logger = logging.getLogger(__name__)
@@ -50,7 +52,9 @@ class Engine:
         """
         start = self._clock()
         plan = self.scheduler.schedule()
+        plan.waiting = account(self.scheduler, plan, start)
         self._observer.scheduled(plan, self.steps, start)
+        self._transfer(plan)
         done = attempt(self._runner, plan)
         if done.failed and not done.plan.batch:
             self._probe()
@@ -63,6 +67,7 @@ class Engine:
         for request in requests:
             for sequence in request.sequences:
                 self.scheduler.finish(sequence)
+                sequence.waits_for(None, now)
             self._observer.aborted(request, now, status, error_type=error_type)
 
     @property
@@ -70,6 +75,17 @@ class Engine:
         """The requests that have not ended."""
         sequences = [*self.scheduler.running, *self.scheduler.waiting]
         return list(dict.fromkeys(sequence.request for sequence in sequences))
+
+    def _transfer(self, plan: Plan) -> None:
+        """Move blocks between device and host, before the step overwrites or reads them."""
+        for one in plan.offloads:
+            began = self._clock()
+            moved = self._runner.transfer(one.device_blocks, one.host_blocks, to_host=True)
+            self._observer.offloaded(one, moved, step=self.steps, start_ns=began, end_ns=self._clock())
+        for one in plan.restores:
+            began = self._clock()
+            moved = self._runner.transfer(one.host_blocks, one.device_blocks, to_host=False)
+            self._observer.restored(one, moved, step=self.steps, start_ns=began, end_ns=self._clock())
 
     def _probe(self) -> None:
         """Raise if the device cannot compute anything. One that has no memory left may have some again later."""

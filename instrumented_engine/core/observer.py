@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 
 from instrumented_engine.core.latencies import Latencies
-from instrumented_engine.core.plan import Plan
+from instrumented_engine.core.plan import Plan, Transfer
 from instrumented_engine.core.request import Request
 from instrumented_engine.core.retry import Attempt
 from instrumented_engine.core.scheduler import Scheduler
@@ -20,6 +20,7 @@ class Observer:
     def __init__(self, trail: Trail) -> None:
         self._trail = trail
         self.latencies = Latencies()
+        self._transferring: set[Request] = set()
 
     def cold_start(self, model: str) -> ColdStart:
         """The engine loads; each phase of the returned context manager becomes a span."""
@@ -61,22 +62,66 @@ class Observer:
 
     def scheduled(self, plan: Plan, step: int, start_ns: int) -> None:
         """The scheduler planned a step: some sequences were preempted, others admitted."""
-        for victim, blocks in plan.preempted:
+        offloaded = {transfer.sequence for transfer in plan.offloads}
+        for victim, blocks, beneficiary in plan.preempted:
             request = victim.request
             if not any(sequence.decoding for sequence in request.sequences):
                 request.trail.phase(Phase.PREFILL if _running(request) else Phase.PREEMPTED, start_ns)
-            self._trail.kv_event(
-                KvEvent.EVICT, blocks=blocks, reason="preemption", step=step, start_ns=start_ns, request=request.trail
-            )
+            if victim not in offloaded:
+                self._trail.kv_event(
+                    KvEvent.EVICT,
+                    blocks=blocks,
+                    reason="preemption",
+                    step=step,
+                    start_ns=start_ns,
+                    request=request.trail,
+                    beneficiary=beneficiary.request.trail,
+                )
         if plan.dropped_blocks:
             self._trail.kv_event(
                 KvEvent.EVICT, blocks=plan.dropped_blocks, reason="cache_full", step=step, start_ns=start_ns
             )
         for request in dict.fromkeys(sequence.request for sequence in plan.admitted):
             if _running(request) <= set(plan.admitted):
-                request.trail.phase(Phase.PREFILL, start_ns)
+                if any(transfer.sequence.request is request for transfer in plan.restores):
+                    self._transferring.add(request)
+                    request.trail.phase(Phase.KV_TRANSFER, start_ns)
+                else:
+                    request.trail.phase(Phase.PREFILL, start_ns)
             request.scheduled_ns = request.scheduled_ns or start_ns
         self.latencies.cached_tokens += plan.cached_tokens
+
+    def offloaded(self, transfer: Transfer, moved_bytes: int, *, step: int, start_ns: int, end_ns: int) -> None:
+        """The blocks of a preempted sequence were copied to the host."""
+        assert transfer.beneficiary is not None
+        self._trail.kv_event(
+            KvEvent.OFFLOAD,
+            blocks=len(transfer.host_blocks),
+            reason="preemption",
+            step=step,
+            start_ns=start_ns,
+            end_ns=end_ns,
+            request=transfer.sequence.request.trail,
+            beneficiary=transfer.beneficiary.request.trail,
+            moved_bytes=moved_bytes,
+        )
+
+    def restored(self, transfer: Transfer, moved_bytes: int, *, step: int, start_ns: int, end_ns: int) -> None:
+        """The blocks of a sequence were copied back to the device; it computes its newest token in this step."""
+        request = transfer.sequence.request
+        self._trail.kv_event(
+            KvEvent.RESTORE,
+            blocks=len(transfer.host_blocks),
+            reason="resumed",
+            step=step,
+            start_ns=start_ns,
+            end_ns=end_ns,
+            request=request.trail,
+            moved_bytes=moved_bytes,
+        )
+        if request in self._transferring:
+            self._transferring.remove(request)
+            request.trail.phase(Phase.PREFILL, end_ns)
 
     def decode_started(self, sequence: Sequence, at_ns: int) -> None:
         """A sequence got its first token, or its first one after a preemption."""
@@ -89,6 +134,7 @@ class Observer:
         plan = done.plan
         for output in outputs:
             self.latencies.emitted(output, end_ns)
+            _note_first_visible(output.sequence, end_ns)
         self._trail.step(
             step,
             start_ns,
@@ -103,7 +149,7 @@ class Observer:
             kv_used=scheduler.block_manager.num_used_blocks,
             kv_total=scheduler.block_manager.num_blocks,
             kv_evicted=plan.evicted_blocks + plan.dropped_blocks,
-            **_details(done, len(scheduler.waiting)),
+            **_details(done),
         )
 
     def finished(self, request: Request, at_ns: int) -> None:
@@ -114,7 +160,8 @@ class Observer:
             finish_reasons=[sequence.finish_reason for sequence in request.sequences],
             input_tokens=request.num_prompt_tokens,
             cached_tokens=request.num_cached_tokens,
-            attributes=_speculation(request),
+            reasoning_tokens=request.num_reasoning_tokens,
+            attributes=_history(request),
         )
 
     def aborted(self, request: Request, at_ns: int, status: Status, *, error_type: str = "") -> None:
@@ -127,7 +174,8 @@ class Observer:
             error_type=error_type,
             input_tokens=request.num_prompt_tokens,
             cached_tokens=request.num_cached_tokens,
-            attributes=_speculation(request),
+            reasoning_tokens=request.num_reasoning_tokens,
+            attributes=_history(request),
         )
 
     @property
@@ -145,24 +193,37 @@ def _running(request: Request) -> set[Sequence]:
     return {sequence for sequence in request.sequences if sequence.block_table}
 
 
-def _speculation(request: Request) -> dict[str, int]:
-    """The request's drafted and accepted tokens; nothing if there was no draft."""
-    if not request.num_drafted_tokens:
-        return {}
-    return {
-        semconv.DRAFTED_TOKENS: request.num_drafted_tokens,
-        semconv.ACCEPTED_TOKENS: request.num_accepted_tokens,
-    }
+def _note_first_visible(sequence: Sequence, at_ns: int) -> None:
+    """A step gave a sequence tokens: the first that is no reasoning may be among them."""
+    request, reasoning = sequence.request, sequence.reasoning
+    if reasoning is None or request.first_visible_ns:
+        return
+    if reasoning.ended and sequence.num_output_tokens > reasoning.num_tokens:
+        request.first_visible_ns = at_ns
 
 
-def _details(done: Attempt, waiting: int) -> dict[str, int]:
+def _history(request: Request) -> dict[str, int | float]:
+    """What became of the request: for how long its first answer waited for what, and what its tokens were."""
+    waited = request.sequences[0].waited
+    history: dict[str, int | float] = {semconv.WAIT_TIME_PREFIX + reason: ns for reason, ns in waited.items() if ns}
+    if request.num_drafted_tokens:
+        history[semconv.DRAFTED_TOKENS] = request.num_drafted_tokens
+        history[semconv.ACCEPTED_TOKENS] = request.num_accepted_tokens
+    if request.first_visible_ns:
+        history[semconv.TIME_TO_FIRST_VISIBLE_TOKEN] = (request.first_visible_ns - request.arrival_ns) / 1e9
+    return history
+
+
+def _details(done: Attempt) -> dict[str, int]:
     """Numbers that few steps have: the waiting sequences by what they lack, work that was saved, and attempts."""
     plan = done.plan
-    details = {} if plan.wait is None else {f"waiting_for_{plan.wait}": waiting}
+    details = {f"waiting_for_{reason}": count for reason, count in plan.waiting.items()}
     if plan.cached_tokens:
         details["cached_tokens"] = plan.cached_tokens
     if plan.drafted_tokens:
         details["drafted_tokens"] = plan.drafted_tokens
     if done.retries:
         details["retries"] = done.retries
+    if done.result.device_ns is not None:
+        details["device_ns"] = done.result.device_ns
     return details

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from typing import NamedTuple
 
 from instrumented_engine.core.sequence import Sequence, TokenLogprobs
-
-
-class Wait(StrEnum):
-    """What the first waiting sequence lacks, so that it and those behind it are not in the step."""
-
-    BATCH = "batch"
-    """A place among the running sequences."""
-    TOKENS = "tokens"
-    """Room in the step's token budget."""
-    KV = "kv"
-    """Free blocks of the KV cache."""
+from tokentrail.semconv import Wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +33,45 @@ class Scheduled:
         return self.num_scheduled_tokens == self.sequence.num_uncomputed_tokens
 
 
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Blocks of a sequence that are copied between the device and the host: to the host when it is preempted.
+
+    It is preempted for the sake of `beneficiary`.
+    """
+
+    sequence: Sequence
+    device_blocks: list[int]
+    host_blocks: list[int]
+    beneficiary: Sequence | None = None
+
+
+class Preempted(NamedTuple):
+    """A preempted sequence, its blocks that became free, and the sequence that needed one."""
+
+    victim: Sequence
+    blocks: int
+    beneficiary: Sequence
+
+
 @dataclass(slots=True)
 class Plan:
-    """One step: the batch, the sequences that entered it, and the preempted ones with the blocks that became free.
+    """One step: the batch, the sequences that entered it, and the preempted ones.
 
-    Before the batch is computed, the contents of the first block of each pair in `copies` are copied to the second.
-    `wait` says why the sequences that wait do so. The admitted sequences found `cached_tokens` in the prefix cache,
-    which gave up `dropped_blocks` of its blocks.
+    Before the batch is computed, `offloads` are copied to the host, then `restores` back, and then the contents of the
+    first block of each pair in `copies` are copied to the second. `wait` says what the first waiting sequence lacks,
+    `waiting` how many lack what. The admitted sequences found `cached_tokens` in the prefix cache, which gave up
+    `dropped_blocks` of its blocks.
     """
 
     batch: list[Scheduled] = field(default_factory=list)
     admitted: list[Sequence] = field(default_factory=list)
-    preempted: list[tuple[Sequence, int]] = field(default_factory=list)
+    preempted: list[Preempted] = field(default_factory=list)
+    offloads: list[Transfer] = field(default_factory=list)
+    restores: list[Transfer] = field(default_factory=list)
     copies: list[tuple[int, int]] = field(default_factory=list)
     wait: Wait | None = None
+    waiting: Mapping[Wait, int] = field(default_factory=dict)
     prefill_tokens: int = 0
     decode_tokens: int = 0
     drafted_tokens: int = 0
@@ -69,8 +85,9 @@ class Plan:
 
     @property
     def evicted_blocks(self) -> int:
-        """Blocks that preemption freed."""
-        return sum(blocks for _, blocks in self.preempted)
+        """Blocks that preemption freed, and whose contents are lost."""
+        kept = {transfer.sequence for transfer in self.offloads}
+        return sum(one.blocks for one in self.preempted if one.victim not in kept)
 
     def add(self, sequence: Sequence, num_tokens: int, draft: Seq[int] = ()) -> None:
         """Take a sequence into the batch."""
@@ -91,7 +108,7 @@ class Plan:
         return part
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepResult:
     """The outcome of a computed plan.
 
@@ -112,3 +129,5 @@ class StepResult:
         self.token_ids.extend(other.token_ids)
         self.logprobs.update(other.logprobs)
         self.prompt_logprobs.update(other.prompt_logprobs)
+        if other.device_ns is not None:
+            self.device_ns = (self.device_ns or 0) + other.device_ns

@@ -8,6 +8,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from instrumented_engine.core.reasoning import Reasoning
 from instrumented_engine.core.sequence import Sequence
 from instrumented_engine.core.text import TextStream
 from tokentrail import RequestTrail
@@ -27,6 +28,8 @@ class SamplingParams:
     each time. `repetition_penalty` divides the logits of tokens of prompt and output. `logit_bias` is added to the
     logits of its tokens. `logprobs` is the number of likely tokens that are told with each output token, None for no
     log-probabilities; `prompt_logprobs` is the same for the tokens of the prompt.
+
+    Of the requests that wait, those with the lowest `priority` go first.
     """
 
     max_tokens: int
@@ -46,6 +49,7 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    priority: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -53,7 +57,8 @@ class Request:
     """The sequences of one request: `params.n` for each prompt, those of the first prompt first.
 
     Each output of a sequence goes to `sink`. The request arrived at `arrival_ns`, was first scheduled at `scheduled_ns`
-    and got its first token at `first_token_ns` (unix ns; 0 before).
+    and got its first token at `first_token_ns`, and the first that is no reasoning at `first_visible_ns` (unix ns; 0
+    before).
     """
 
     params: SamplingParams
@@ -63,6 +68,7 @@ class Request:
     sequences: list[Sequence] = field(default_factory=list)
     scheduled_ns: int = 0
     first_token_ns: int = 0
+    first_visible_ns: int = 0
 
     @classmethod
     def of(
@@ -73,9 +79,13 @@ class Request:
         trail: RequestTrail,
         sink: Callable[[Output], None],
         text: Callable[[Seq[int]], TextStream],
+        reasoning: Callable[[Seq[int]], Reasoning | None] = lambda _: None,
         arrival_ns: int = 0,
     ) -> Request:
-        """Build a request for prompts of token ids. `text` makes the text stream of an answer to a prompt."""
+        """Build a request for prompts of token ids. `text` makes the text stream of an answer to a prompt.
+
+        `reasoning` makes the object that divides its text, None if nothing is hidden.
+        """
         request = cls(params, trail, sink, arrival_ns)
         several = len(prompts) * params.n > 1
         for prompt in prompts:
@@ -91,6 +101,7 @@ class Request:
                     num_prompt_tokens=len(prompt),
                     token_ids=list(prompt),
                     text=text(prompt),
+                    reasoning=reasoning(prompt),
                     rng=random.Random(seed),  # noqa: S311  # sampling, not secrets
                 )
                 leader = leader or sequence
@@ -121,6 +132,12 @@ class Request:
     def num_output_tokens(self) -> int:
         """Output tokens of all sequences so far."""
         return sum(sequence.num_output_tokens for sequence in self.sequences)
+
+    @property
+    def num_reasoning_tokens(self) -> int | None:
+        """Output tokens of hidden reasoning and its markers; None if reasoning is not looked for."""
+        found = [sequence.reasoning.num_tokens for sequence in self.sequences if sequence.reasoning is not None]
+        return sum(found) if found else None
 
     @property
     def num_drafted_tokens(self) -> int:

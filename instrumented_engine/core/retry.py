@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import Protocol
@@ -21,6 +22,10 @@ class Runner(Protocol):
 
         Raises MemoryError when the device has too little memory for the plan. A plan that failed can be run again.
         """
+        ...
+
+    def transfer(self, sources: Seq[int], targets: Seq[int], *, to_host: bool) -> int:
+        """Copy blocks of the KV cache from the device to the host, or back; return the bytes."""
         ...
 
     def warm_up(self) -> None:

@@ -8,18 +8,23 @@ from operator import attrgetter
 
 from instrumented_engine.core.block_manager import BlockManager
 from instrumented_engine.core.drafter import PromptLookup
-from instrumented_engine.core.plan import Plan, Wait
+from instrumented_engine.core.plan import Plan, Preempted, Transfer
 from instrumented_engine.core.request import Request
 from instrumented_engine.core.sequence import Sequence
+from tokentrail.semconv import Wait
 
 _order = attrgetter("order")
 
 
 class Scheduler:
-    """Continuous batching, first come first served, at most `max_batched_tokens` tokens a step.
+    """Continuous batching in order of priority, then of arrival, at most `max_batched_tokens` tokens a step.
 
-    Decoding sequences go first, oldest first. When one needs a block and none is free, the newest running sequence
-    is preempted: it loses its blocks, returns to the head of the queue, and is recomputed later.
+    Decoding sequences go first, in order. When one needs a block and none is free, the last running sequence is
+    preempted: it loses its blocks, returns to its place in the queue, and is recomputed later. With `host_blocks` its
+    blocks are copied to the host, if there is room for all of them, and are copied back when it is admitted again. A
+    waiting sequence does not preempt.
+
+    With `static_batching` a batch that decodes admits nobody until all of it has ended.
 
     Then prompts are computed in order. With `chunked_prefill` each takes what the step has left, and is split where
     that is too little; without it a prompt is computed in one step, alone if it is longer than a step. A sequence owns
@@ -39,9 +44,11 @@ class Scheduler:
         *,
         max_seqs: int,
         max_batched_tokens: int,
+        static_batching: bool = False,
         chunked_prefill: bool = True,
         watermark_blocks: int = 2,
         prefix_caching: bool = False,
+        host_blocks: int = 0,
         speculative_tokens: int = 0,
         speculative_ngram: int = 2,
     ) -> None:
@@ -53,6 +60,8 @@ class Scheduler:
         self.waiting: list[Sequence] = []  # in order
         self.running: list[Sequence] = []  # in order
         self.preemptions = 0
+        self._host = BlockManager(host_blocks, block_manager.block_size)
+        self._static_batching = static_batching
         self._chunked_prefill = chunked_prefill
         self._watermark_blocks = watermark_blocks
         self._prefix_caching = prefix_caching
@@ -67,7 +76,7 @@ class Scheduler:
         """
         arrival = next(self._arrivals)
         for sequence in request.sequences:
-            sequence.order = (arrival, sequence.index)
+            sequence.order = (request.params.priority, arrival, sequence.index)
         for sequence in request.leaders:
             insort(self.waiting, sequence, key=_order)
 
@@ -92,6 +101,7 @@ class Scheduler:
             if sequence in queue:
                 queue.remove(sequence)
         self.block_manager.free(sequence.block_table)
+        self._host.free(sequence.host_blocks)
 
     def schedule(self) -> Plan:
         """Plan one step."""
@@ -112,7 +122,7 @@ class Scheduler:
         decoding = [s for s in self.running if s.decoding]
         for position, sequence in enumerate(decoding):
             while sequence.decoding and not self.block_manager.allocate(sequence.block_table, len(sequence.token_ids)):
-                self._preempt(plan, self.running[-1])
+                self._preempt(plan, self.running[-1], sequence)
             if sequence.decoding:
                 room = self.max_batched_tokens - plan.num_tokens - (len(decoding) - position)
                 plan.add(sequence, 1, self._draft(sequence, room))
@@ -142,17 +152,23 @@ class Scheduler:
 
     def _admit(self, plan: Plan, sequence: Sequence) -> Wait | None:
         """Let a sequence run; the answer says what it lacks if it cannot."""
-        if len(self.running) >= self.max_seqs:
+        closed = self._static_batching and any(other.decoding for other in self.running)
+        if closed or len(self.running) >= self.max_seqs:
             return Wait.BATCH
-        copies = self._share_prompt(sequence)
-        cached = 0 if sequence.block_table else self._share_cached(sequence)
+        swapped = sequence.num_computed_tokens
+        copies = [] if swapped else self._share_prompt(sequence)
+        cached = 0 if swapped or sequence.block_table else self._share_cached(sequence)
         reserve = self._watermark_blocks * len(self.running)
         if not self.block_manager.allocate(sequence.block_table, len(sequence.token_ids), reserve=reserve):
-            self._take_back(sequence)
+            self._take_back(sequence, swapped)
             return Wait.KV
         if not self._prefill(plan, sequence):
-            self._take_back(sequence)
+            self._take_back(sequence, swapped)
             return Wait.TOKENS
+        if swapped:
+            host = list(sequence.host_blocks)
+            plan.restores.append(Transfer(sequence, sequence.block_table[: len(host)], host))
+            self._host.free(sequence.host_blocks)
         plan.cached_tokens += cached
         if self._prefix_caching and sequence.num_cached_tokens is None:
             sequence.num_cached_tokens = cached
@@ -186,14 +202,22 @@ class Scheduler:
         sequence.num_computed_tokens = len(found) * size
         return sequence.num_computed_tokens
 
-    def _preempt(self, plan: Plan, victim: Sequence) -> None:
+    # No step both offloads and restores, since none that preempts admits: a host block that a restore gives up is not
+    # written before it is read. A device block that an offload gives up may be; so offloads are copied first.
+    def _preempt(self, plan: Plan, victim: Sequence, beneficiary: Sequence) -> None:
         self.running.remove(victim)
         insort(self.waiting, victim, key=_order)
-        plan.preempted.append((victim, self._take_back(victim)))
+        kept = victim.num_computed_tokens
+        if not self._host.allocate(victim.host_blocks, kept):
+            kept = 0
+        if kept:
+            host = list(victim.host_blocks)
+            plan.offloads.append(Transfer(victim, victim.block_table[: len(host)], host, beneficiary))
+        plan.preempted.append(Preempted(victim, self._take_back(victim, kept), beneficiary))
         self.preemptions += 1
         victim.decoding = False
 
-    def _take_back(self, sequence: Sequence) -> int:
-        """Free the blocks of a sequence that will be computed from its first token; return how many became free."""
-        sequence.num_computed_tokens = sequence.num_published_blocks = 0
+    def _take_back(self, sequence: Sequence, num_kept_tokens: int) -> int:
+        """Free the blocks of a sequence, of which the host keeps some tokens; return how many blocks became free."""
+        sequence.num_computed_tokens, sequence.num_published_blocks = num_kept_tokens, 0
         return self.block_manager.free(sequence.block_table)

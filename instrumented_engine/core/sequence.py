@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 from instrumented_engine.core.block_manager import hash_block
 from instrumented_engine.core.drafter import PromptLookup
+from instrumented_engine.core.reasoning import Reasoning
 from instrumented_engine.core.text import TextStream
+from tokentrail.semconv import Wait
 
 if TYPE_CHECKING:
     from instrumented_engine.core.request import Request, SamplingParams
@@ -34,13 +36,15 @@ class Sequence:
     """The tokens of one answer (prompt, then output) and how many of them the KV cache holds.
 
     `recipient` gets its tokens in the trace. `leader` is the first sequence with the same prompt, None in the leader
-    itself. The keys and values of the first `num_computed_tokens` tokens lie in the blocks of `block_table`. `decoding`
+    itself. The keys and values of the first `num_computed_tokens` tokens lie in the blocks of `block_table`, or,
+    while a preempted sequence waits, in `host_blocks` on the host. `decoding`
     is true from the first output token until the sequence is preempted. `num_cached_tokens` were found in the prefix
     cache when the sequence was first admitted; None before, and without a cache. `order` is its place among all
-    sequences: the smallest runs first and is preempted last. `rng` belongs to this sequence alone, so its output does
-    not depend on the other sequences of the batch. Of `num_drafted_tokens` that speculative decoding proposed,
-    `num_accepted_tokens` were what the model sampled. `prompt_logprobs` are those of the prompt's second and later
-    tokens.
+    sequences: the smallest runs first and is preempted last. It ends with the number of the request's arrival and the
+    index. It waits for `wait` since `wait_since_ns`, and has `waited` so many ns for each reason before. `rng`
+    belongs to this sequence alone, so its output does not depend on the other sequences of the batch. Of
+    `num_drafted_tokens` that speculative decoding proposed, `num_accepted_tokens` were what the model sampled.
+    `prompt_logprobs` are those of the prompt's second and later tokens.
     """
 
     request: Request
@@ -50,9 +54,14 @@ class Sequence:
     num_prompt_tokens: int
     token_ids: list[int]
     text: TextStream
+    reasoning: Reasoning | None
     rng: random.Random
     order: tuple[int, ...] = ()
+    wait: Wait | None = None
+    wait_since_ns: int = 0
+    waited: dict[Wait, int] = field(default_factory=dict)
     block_table: list[int] = field(default_factory=list)
+    host_blocks: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0
     num_published_blocks: int = 0
     num_drafted_tokens: int = 0
@@ -81,6 +90,17 @@ class Sequence:
         """Output tokens so far."""
         return len(self.token_ids) - self.num_prompt_tokens
 
+    @property
+    def arrival(self) -> int:
+        """The number of the request's arrival."""
+        return self.order[-2]
+
+    def waits_for(self, reason: Wait | None, now_ns: int) -> None:
+        """From now on the sequence waits for `reason`; None: it does not wait."""
+        if self.wait is not None:
+            self.waited[self.wait] = self.waited.get(self.wait, 0) + now_ns - self.wait_since_ns
+        self.wait, self.wait_since_ns = reason, now_ns
+
     def uniform(self, ahead: int = 0) -> float:
         """The random number, 0 to 1, of the output token that is `ahead` places behind the next one."""
         position = self.num_output_tokens + ahead
@@ -100,16 +120,26 @@ class Sequence:
 
         The runner has computed every appended token but the last.
         """
-        text = ""
+        text = hidden = ""
         before = self.num_output_tokens
         for token_id in token_ids:
             piece, self.finish_reason = self._append(token_id, eos_ids)
+            if self.reasoning is not None:
+                thought, piece = self.reasoning.push(piece, final=bool(self.finish_reason))
+                hidden += thought
             text += piece
             if self.finish_reason:
                 break
         num_tokens = self.num_output_tokens - before
         self.num_computed_tokens += num_tokens - 1
-        return Output(self, text, self.finish_reason, num_tokens=num_tokens, logprobs=tuple(logprobs[:num_tokens]))
+        return Output(
+            self,
+            text,
+            self.finish_reason,
+            reasoning=hidden,
+            num_tokens=num_tokens,
+            logprobs=tuple(logprobs[:num_tokens]),
+        )
 
     def _append(self, token_id: int, eos_ids: Collection[int]) -> tuple[str, str]:
         """Append one token; return the text that it releases and the finish reason, empty while the output goes on."""
@@ -131,14 +161,15 @@ class Sequence:
 class Output:
     """The part of an answer that one step added. `finish_reason` or `error` is set on the last one.
 
-    `text` may be sent to the client; `num_tokens` is the number of tokens that the step appended. `logprobs` has one
-    item for each of them if the request wants log-probabilities.
+    `text` and `reasoning` may be sent to the client; `num_tokens` is the number of tokens that the step
+    appended. `logprobs` has one item for each of them if the request wants log-probabilities.
     """
 
     sequence: Sequence
     text: str = ""
     finish_reason: str = ""
     error: Exception | None = None
+    reasoning: str = ""
     num_tokens: int = 0
     logprobs: tuple[TokenLogprobs, ...] = ()
 

@@ -77,9 +77,9 @@ class TextStream:
         return min((at for stop in self._stop if (at := self._held.find(stop)) >= 0), default=None)
 
     def _possible_stop_length(self) -> int:
-        return max((_overlap(self._held, stop) for stop in self._stop), default=0)
+        return max((overlap(self._held, stop) for stop in self._stop), default=0)
 
 
-def _overlap(text: str, stop: str) -> int:
+def overlap(text: str, stop: str) -> int:
     """Length of the longest end of `text` that is a proper start of `stop`."""
     return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)

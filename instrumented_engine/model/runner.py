@@ -19,9 +19,14 @@ LOGPROB_ROWS = 64
 
 
 class ModelRunner:
-    """A model and its KV cache: `kv_blocks` blocks of `block_size` tokens, in the weights' dtype, on their device."""
+    """A model and its KV cache: `kv_blocks` blocks of `block_size` tokens, in the weights' dtype, on their device.
 
-    def __init__(self, model: Llama, *, kv_blocks: int, block_size: int, eos_ids: Seq[int]) -> None:
+    `host_blocks` more lie on the host, for sequences that are preempted.
+    """
+
+    def __init__(
+        self, model: Llama, *, kv_blocks: int, block_size: int, eos_ids: Seq[int], host_blocks: int = 0
+    ) -> None:
         config = model.config
         self._model = model
         self._block_size = block_size
@@ -33,6 +38,20 @@ class ModelRunner:
             dtype=model.weights.embedding.dtype,
             device=self._device,
         )
+        self._host = torch.empty(
+            (config.layers, host_blocks, *self._cache.shape[2:]),
+            dtype=self._cache.dtype,
+            pin_memory=bool(host_blocks) and self._device.type == "cuda",
+        )
+
+    def transfer(self, sources: Seq[int], targets: Seq[int], *, to_host: bool) -> int:
+        """Copy blocks from the device to the host, or back, and wait until it is done; return the bytes."""
+        origin, goal = (self._cache, self._host) if to_host else (self._host, self._cache)
+        for source, target in zip(sources, targets, strict=True):
+            goal[:, target].copy_(origin[:, source], non_blocking=True)
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return len(sources) * self._cache[:, 0].nbytes
 
     def run(self, plan: Plan) -> StepResult:
         """Compute the batch, and sample behind the last token of each sequence and behind those of its draft.
@@ -62,6 +81,8 @@ class ModelRunner:
         prompts = self._prompt_logprobs(states[num_places:], batch)
         token_ids = [sampled.get(item.sequence, []) for item in plan.batch]
         self._synchronize()  # a step that samples nothing has not waited for the device yet
+        if self._device.type != "cuda":
+            return StepResult(token_ids, found, prompts)
         return StepResult(token_ids, found, prompts, device_ns=perf_counter_ns() - start)
 
     # After "a b c d a b" with the draft "c d" there are three places: behind "b", behind "c" and behind "d". The model

@@ -17,10 +17,11 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One endpoint. `choice(text, finish_reason)` builds the JSON of a choice.
+    """One endpoint. `choice(text, reasoning, finish_reason)` builds the JSON of a choice.
 
-    `chunk_choice(text, finish_reason, first)` builds that of a streamed chunk. `logprobs(tokens, tokenizer, offset)`
-    builds that of the log-probabilities of tokens, whose text begins after so many characters of the answer.
+    `chunk_choice(text, reasoning, finish_reason, first)` builds that of a streamed chunk.
+    `logprobs(tokens, tokenizer, offset)` builds that of the log-probabilities of tokens, whose text begins after so
+    many characters of the answer. With `divides_reasoning`, hidden reasoning stands apart from the text.
     """
 
     operation: str
@@ -29,8 +30,9 @@ class Endpoint:
     object: str
     chunk_object: str
     encode: Callable[[Any, Tokenizer], list[list[int]]]
-    choice: Callable[[str, str], Json]
-    chunk_choice: Callable[[str, str | None, bool], Json]
+    divides_reasoning: bool
+    choice: Callable[[str, str, str], Json]
+    chunk_choice: Callable[[str, str, str | None, bool], Json]
     logprobs: Callable[[Seq[TokenLogprobs], Tokenizer, int], Json]
 
     def attributes(self, body: GenerationRequest) -> dict[str, str | int | float | bool]:
@@ -41,6 +43,7 @@ class Endpoint:
             semconv.REQUEST_TOP_P: body.top_p,
             semconv.REQUEST_TOP_K: body.top_k,
             semconv.REQUEST_STREAM: bool(body.stream),
+            semconv.PRIORITY: body.priority or None,
             semconv.CHOICE_COUNT: body.n if body.n > 1 else None,
         }
         return {key: value for key, value in parameters.items() if value is not None}
@@ -54,20 +57,24 @@ def _encode_completion(body: CompletionRequest, tokenizer: Tokenizer) -> list[li
     return [tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in body.prompts]
 
 
-def _chat_choice(text: str, finish_reason: str) -> Json:
-    return {"message": {"role": "assistant", "content": text, "refusal": None}, "finish_reason": finish_reason}
+def _chat_choice(text: str, reasoning: str, finish_reason: str) -> Json:
+    message = {"role": "assistant", "content": text, "refusal": None}
+    hidden = {"reasoning_content": reasoning} if reasoning else {}
+    return {"message": message | hidden, "finish_reason": finish_reason}
 
 
-def _chat_chunk_choice(text: str, finish_reason: str | None, first: bool) -> Json:
+def _chat_chunk_choice(text: str, reasoning: str, finish_reason: str | None, first: bool) -> Json:
     role = {"role": "assistant"} if first else {}
-    return {"delta": role | ({"content": text} if text or first else {}), "finish_reason": finish_reason}
+    hidden = {"reasoning_content": reasoning} if reasoning else {}
+    return {"delta": role | hidden | ({"content": text} if text or first else {}), "finish_reason": finish_reason}
 
 
-def _completion_choice(text: str, finish_reason: str) -> Json:
+# The arguments are those that `Endpoint` declares.
+def _completion_choice(text: str, reasoning: str, finish_reason: str) -> Json:
     return {"text": text, "finish_reason": finish_reason}
 
 
-def _completion_chunk_choice(text: str, finish_reason: str | None, first: bool) -> Json:  # as `Endpoint` declares it
+def _completion_chunk_choice(text: str, reasoning: str, finish_reason: str | None, first: bool) -> Json:
     return {"text": text, "finish_reason": finish_reason}
 
 
@@ -110,6 +117,7 @@ CHAT = Endpoint(
     object="chat.completion",
     chunk_object="chat.completion.chunk",
     encode=_encode_chat,
+    divides_reasoning=True,
     choice=_chat_choice,
     chunk_choice=_chat_chunk_choice,
     logprobs=_chat_logprobs,
@@ -121,6 +129,7 @@ COMPLETION = Endpoint(
     object="text_completion",
     chunk_object="text_completion",
     encode=_encode_completion,
+    divides_reasoning=False,
     choice=_completion_choice,
     chunk_choice=_completion_chunk_choice,
     logprobs=_completion_logprobs,

@@ -44,9 +44,13 @@ async def _disconnected(receive: Receive) -> None:
 
 
 class Part(NamedTuple):
-    """The next part of an answer: its text, which begins after `offset` characters, and its log-probabilities."""
+    """The next part of an answer: its text, which begins after `offset` characters, and its log-probabilities.
+
+    `reasoning` is the part's hidden text.
+    """
 
     text: str
+    reasoning: str
     tokens: Seq[TokenLogprobs]
     offset: int
     first: bool
@@ -72,24 +76,26 @@ class Parts:
                 told = (sequence.leader or sequence).prompt_logprobs
                 tokens = (TokenLogprobs(prompt[0]), *told, *tokens)
         self._lengths[sequence.index] = (offset or 0) + len(text)
-        return Part(text, tokens, offset or 0, offset is None)
+        return Part(text, output.reasoning, tokens, offset or 0, offset is None)
 
 
 async def full_response(endpoint: Endpoint, body: GenerationRequest, generation: Generation) -> JSONResponse:
     """Wait for all outputs and return them as one JSON document."""
     parts = Parts(body, generation.tokenizer)
     texts: defaultdict[int, str] = defaultdict(str)
+    reasoning: defaultdict[int, str] = defaultdict(str)
     tokens: defaultdict[int, list[TokenLogprobs]] = defaultdict(list)
     reasons: dict[int, str] = {}
     async for output in generation.outputs():
         index, part = output.sequence.index, parts.of(output)
         texts[index] += part.text
+        reasoning[index] += part.reasoning
         tokens[index] += part.tokens
         reasons[index] = output.finish_reason
     content = _head(endpoint.object, body, generation)
     content["choices"] = [
         {"index": index, "logprobs": _logprobs(endpoint, tokens[index], generation, 0)}
-        | endpoint.choice(texts[index], reasons[index])
+        | endpoint.choice(texts[index], reasoning[index], reasons[index])
         for index in sorted(reasons)
     ]
     content["usage"] = _usage(generation)
@@ -124,8 +130,8 @@ async def _events(endpoint: Endpoint, body: GenerationRequest, generation: Gener
     try:
         async for output in generation.outputs():
             part = parts.of(output)
-            if part.text or part.tokens or part.first or output.final:
-                choice = endpoint.chunk_choice(part.text, output.finish_reason or None, part.first)
+            if part.text or part.reasoning or part.tokens or part.first or output.final:
+                choice = endpoint.chunk_choice(part.text, part.reasoning, output.finish_reason or None, part.first)
                 told = _logprobs(endpoint, part.tokens, generation, part.offset)
                 usage = {"usage": _usage(generation)} if options.continuous_usage_stats else {}
                 yield _event(head | usage | {"choices": [{"index": output.sequence.index, "logprobs": told} | choice]})
@@ -149,12 +155,13 @@ def _usage(generation: Generation) -> Json:
     request = generation.request
     assert request is not None
     prompt, output = request.num_prompt_tokens, request.num_output_tokens
-    cached = request.num_cached_tokens
+    cached, reasoning = request.num_cached_tokens, request.num_reasoning_tokens
     return {
         "prompt_tokens": prompt,
         "completion_tokens": output,
         "total_tokens": prompt + output,
         "prompt_tokens_details": None if cached is None else {"cached_tokens": cached},
+        "completion_tokens_details": None if reasoning is None else {"reasoning_tokens": reasoning},
     }
 
 

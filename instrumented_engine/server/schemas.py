@@ -24,7 +24,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "spaces_between_special_tokens": (True,),
     "include_stop_str_in_output": (False,),
     "add_generation_prompt": (True,),
-    "priority": (0,),
 }
 """Parameters that are not implemented, with the values (besides null) that have no effect and are accepted."""
 
@@ -98,6 +97,7 @@ class GenerationRequest(_Strict):
     frequency_penalty: float = Field(0.0, ge=-2, le=2)
     repetition_penalty: float = Field(1.0, gt=0, le=10)
     logit_bias: dict[str, float] = Field(default={}, max_length=1024)
+    priority: int = Field(0, ge=-(2**31), lt=2**31)
 
     @model_validator(mode="before")
     @classmethod
@@ -154,6 +154,7 @@ class GenerationRequest(_Strict):
             logit_bias=tuple((int(token), bias) for token, bias in self.logit_bias.items()),
             logprobs=self.wanted_logprobs,
             prompt_logprobs=self.wanted_logprobs if self.echoes else None,
+            priority=self.priority,
         )
 
     @property

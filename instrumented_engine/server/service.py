@@ -9,6 +9,7 @@ from typing import Any
 
 from instrumented_engine.core.loop import EngineLoop
 from instrumented_engine.core.observer import Observer
+from instrumented_engine.core.reasoning import Markers, Reasoning
 from instrumented_engine.core.request import Request, SamplingParams
 from instrumented_engine.core.sequence import Output
 from instrumented_engine.core.text import TextStream
@@ -24,6 +25,10 @@ logger = logging.getLogger(__name__)
 
 CONTEXT_TOKENS = 5
 """Prompt tokens that are decoded before the output, so that its first token is not at the start of a text."""
+
+
+MARKER_TOKENS = 32
+"""Prompt tokens that are searched for the marker of reasoning. It has at most 64 characters."""
 
 
 class Generation:
@@ -152,6 +157,8 @@ class Service:
     ) -> Generation:
         if self.failure is not None:
             raise errors.unavailable(self.failure)
+        if body.priority and self.settings.scheduling_policy == "fcfs":
+            raise errors.invalid("priority", "a priority needs --scheduling-policy priority")
         if self.waiting > self.settings.max_waiting:
             raise errors.overloaded(self.settings.max_waiting)
         if self.loaded is None:
@@ -174,9 +181,15 @@ class Service:
             trail=generation.trail,
             sink=generation.put,
             text=lambda prompt: TextStream(loaded.tokenizer.decode, params.stop, prompt[-CONTEXT_TOKENS:]),
+            reasoning=lambda prompt: self._reasoning(endpoint, loaded.tokenizer.decode(prompt[-MARKER_TOKENS:])),
         )
         self._loop.submit(generation.request)
         return generation
+
+    def _reasoning(self, endpoint: Endpoint, prompt: str) -> Reasoning | None:
+        """What divides a chat's answer to a prompt that ends so, if the model reasons between markers."""
+        markers = Markers(self.settings.reasoning_start_str, self.settings.reasoning_end_str)
+        return Reasoning(markers, prompt) if endpoint.divides_reasoning and markers.start else None
 
     def _load_engine(self) -> Any:
         self._loading = self._load(self.settings, self.observer)

@@ -77,7 +77,8 @@ class Rows:
 
     def kv_event(self, *, start, **fields):
         row = _ENGINE | {"start": start, "kind": "evict", "reason": "preemption", "blocks": 4, "duration_ns": 0,
-                         "step": 0, "trace_id": "0" * 32, "request_span_id": "", "segment": "s"} | fields  # fmt: skip
+                         "step": 0, "trace_id": "0" * 32, "request_span_id": "", "segment": "s",
+                         "bytes": None, "beneficiary": ""} | fields  # fmt: skip
         self.insert("kv_events", [row])
 
     def cold_start(self, *, start, duration, **fields):
@@ -119,6 +120,8 @@ def _request(*, ended=NOW - SECOND, e2e=SECOND, **fields):
         "request_id": "", "engine": "tokentrail", **_ENGINE, "vantage": "server", "operation": "chat", "model": "m",
         "tenant": "", "slo_class": "", "status": "ok", "error_type": "", "finish_reason": "stop", "input_tokens": 5,
         "output_tokens": tokens, "cached_tokens": 0, "reasoning_tokens": 0, "preemptions": 0,
+        "drafted_tokens": None, "accepted_tokens": None, "first_visible_ns": None, "wait_batch_ns": None,
+        "wait_tokens_ns": None, "wait_kv_ns": None, "wait_priority_ns": None,
         "ttft_ns": e2e // 2 if tokens else None, "tpot_ns": e2e / 2 / (tokens - 1) if tokens and tokens > 1 else None,
         "e2e_ns": e2e, "queue_ns": None, "cold_start_ns": None, "prefill_ns": None, "decode_ns": None,
         "preempted_ns": None, "weight": 1.0,

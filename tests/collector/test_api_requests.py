@@ -23,6 +23,10 @@ def test_rows_have_every_field_of_the_contract(api, rows):
         tpot_ns=1e8 / 3,
         queue_ns=0,
         prefill_ns=7,
+        wait_kv_ns=5,
+        wait_priority_ns=6,
+        first_visible_ns=8,
+        accepted_tokens=3,
     )
     (row,) = api("requests")["requests"]
     assert row == {
@@ -33,8 +37,9 @@ def test_rows_have_every_field_of_the_contract(api, rows):
         "input_tokens": 5, "output_tokens": 10, "cached_tokens": 0, "reasoning_tokens": 0, "preemptions": 0,
         "ttft_s": 0.200000001, "tpot_s": pytest.approx(0.1 / 3), "e2e_s": 1.000000001, "queue_s": 0.0,
         "cold_start_s": None, "prefill_s": 7e-9, "decode_s": None, "preempted_s": None, "kv_transfer_s": None,
-        "stalled_s": None, "weight": 1.0, "hops": [], "verdict": "good",
-        "verdicts": [{"slo": "all", "verdict": "good", "missed": []}],
+        "stalled_s": None, "first_visible_s": 8e-9, "wait_batch_s": None, "wait_tokens_s": None, "wait_kv_s": 5e-9,
+        "wait_priority_s": 6e-9, "drafted_tokens": None, "accepted_tokens": 3, "weight": 1.0, "hops": [],
+        "verdict": "good", "verdicts": [{"slo": "all", "verdict": "good", "missed": []}],
     }  # fmt: skip
 
 
@@ -96,11 +101,15 @@ def one(rows):
 def test_one_request_with_all_that_is_known(api, rows, one):
     t0 = one["start"]
     rows.step(start=t0 - 20 * MS, step=16)  # over before it began
-    rows.step(start=t0 - 5 * MS, step=17, running=4, kv_blocks_total=64, kv_blocks_used=30)
+    rows.step(
+        start=t0 - 5 * MS, step=17, running=4, kv_blocks_total=64, kv_blocks_used=30, waiting_for_kv=2,
+        cached_tokens=16, device_ns=9 * MS,
+    )  # fmt: skip
     rows.step(start=t0 + 2 * SECOND, step=18)
     rows.step(start=t0, step=99, instance="other")
     rows.kv_event(start=t0 + 300 * MS, trace_id=one["trace_id"], request_span_id=one["span_id"])
-    rows.kv_event(start=t0 + 500 * MS, reason="cache_full", blocks=2)
+    served = {"bytes": 4096, "beneficiary": one["trace_id"]}
+    rows.kv_event(start=t0 + 500 * MS, reason="cache_full", blocks=2, **served)
     rows.kv_event(start=t0 - SECOND)
     rows.cold_start(start=t0 - SECOND, duration=SECOND + MS)
     rows.cold_start(start=t0 - SECOND, duration=SECOND + MS, phase="load_weights")
@@ -119,14 +128,24 @@ def test_one_request_with_all_that_is_known(api, rows, one):
     ]
     for part in ("phases", "tokens"):
         assert sum(round(p["duration_s"] * 1e9) for p in answer[part]) == round(answer["request"]["e2e_s"] * 1e9)
-    assert answer["events"] == [
-        {"kind": "cold_start", "reason": "", "offset_s": -1.0, "duration_s": 1.001, "blocks": 0, "own": True},
-        {"kind": "kv.evict", "reason": "preemption", "offset_s": 0.3, "duration_s": 0.0, "blocks": 4, "own": True},
-        {"kind": "kv.evict", "reason": "cache_full", "offset_s": 0.5, "duration_s": 0.0, "blocks": 2, "own": False},
-    ]
+    unserved = {"bytes": None, "beneficiary": ""}
+    start, preemption, dropped = answer["events"]
+    assert start == unserved | {
+        "kind": "cold_start", "reason": "", "offset_s": -1.0, "duration_s": 1.001, "blocks": 0, "own": True,
+    }  # fmt: skip
+    assert preemption == unserved | {
+        "kind": "kv.evict", "reason": "preemption", "offset_s": 0.3, "duration_s": 0.0, "blocks": 4, "own": True,
+    }  # fmt: skip
+    assert dropped == served | {
+        "kind": "kv.evict", "reason": "cache_full", "offset_s": 0.5, "duration_s": 0.0, "blocks": 2, "own": False,
+    }  # fmt: skip
     assert [(s["step"], s["offset_s"], s["running"], s["kv_blocks_used"]) for s in answer["steps"]] == [
         (17, -0.005, 4, 30)
     ]
+    (step,) = answer["steps"]
+    details = ("waiting_for_batch", "waiting_for_tokens", "waiting_for_kv", "waiting_for_priority", "drafted_tokens")
+    assert [step[name] for name in details] == [None, None, 2, None, None]
+    assert (step["cached_tokens"], step["device_s"]) == (16, 0.009)
 
 
 def test_a_trace_may_hold_several_requests(api, rows, one):

@@ -179,10 +179,11 @@ def test_status_is_what_the_request_says_or_else_the_span_status(store, said, co
 def test_phases_steps_kv_events_and_cold_starts(store):
     request = Request()
     request.span(semconv.PHASE_SPAN, parent=5, ns=30 * MS, attributes={semconv.PHASE_NAME: "prefill"})
-    counts = {name: n for n, name in enumerate(semconv.STEP_ATTRIBUTES, start=1)}
+    counts = {name: n for n, name in enumerate(semconv.STEP_ATTRIBUTES + semconv.STEP_DETAILS, start=1)}
     request.span(semconv.STEP_SPAN, ns=40 * MS, attributes=counts)
     attributes = {semconv.KV_BLOCKS: 4, semconv.KV_REASON: "preemption", semconv.STEP: 17}
-    request.span("tokentrail.kv.evict", parent=5, ns=2 * MS, attributes=attributes)
+    served = {semconv.KV_BYTES: 2**33, semconv.KV_BENEFICIARY: "ab" * 16}
+    request.span("tokentrail.kv.evict", parent=5, ns=2 * MS, attributes=attributes | served)
     request.span("tokentrail.cold_start", span=8, ns=3 * SECOND, attributes={semconv.REQUEST_MODEL: "small"})
     request.span("tokentrail.cold_start.load_weights", parent=8, ns=2 * SECOND)
     insert(store, request, "s")
@@ -190,11 +191,12 @@ def test_phases_steps_kv_events_and_cold_starts(store):
         ((5).to_bytes(8, "big"), T0, "prefill", 30 * MS)
     ]
     assert store.query("SELECT * EXCEPT start FROM steps").result_rows == [
-        ("chat", "i-1", "", 1, 40 * MS, 2, 3, 4, 5, 6, 7, 8, 9)
+        ("chat", "i-1", "", 1, 40 * MS, *range(2, 18))
     ]
     parent = (5).to_bytes(8, "big")
     found = store.query("SELECT kind, reason, blocks, duration_ns, step, hex(request_span_id), segment FROM kv_events")
     assert found.result_rows == [("evict", "preemption", 4, 2 * MS, 17, parent.hex().upper(), "s")]
+    assert rows(store, "kv_events", "bytes, beneficiary") == [(2**33, "ab" * 16)]
     found = rows(store, "cold_starts", "phase, duration_ns, engine, model, status, segment")
     assert found == [
         ("", 3 * SECOND, "tokentrail", "small", "ok", "s"),
@@ -404,14 +406,45 @@ def test_a_phase_time_that_is_none_is_unknown_and_an_absent_one_is_0(span_of, va
 @pytest.mark.parametrize("value", [NAN, -1, 1.5, 2**32, "5", None])
 def test_counts_of_steps_and_kv_events_that_are_none_or_absent_are_unknown(store, value):
     request = Request()
-    counts = {} if value is None else dict.fromkeys(semconv.STEP_ATTRIBUTES, value)
+    known = dict.fromkeys(semconv.STEP_ATTRIBUTES + semconv.STEP_DETAILS[:-1], value)
+    counts = {} if value is None else known
     request.span(semconv.STEP_SPAN, attributes=counts | {semconv.STEP: 3})
-    blocks = {} if value is None else {semconv.KV_BLOCKS: value}
+    blocks = {} if value is None else {semconv.KV_BLOCKS: value, semconv.KV_BENEFICIARY: "no trace id"}
     request.span("tokentrail.kv.evict", span=2, attributes={semconv.STEP: 3} | blocks)
     insert(store, request)
     found = store.query("SELECT * EXCEPT (start, service, instance, variant, duration_ns) FROM steps")
-    assert found.result_rows == [(3,) + (None,) * 8]
-    assert rows(store, "kv_events", "step, blocks") == [(3, None)]
+    assert found.result_rows == [(3,) + (None,) * 16]
+    assert rows(store, "kv_events", "step, blocks, bytes, beneficiary") == [(3, None, None, "")]
+
+
+@pytest.mark.parametrize("value", [NAN, -1, 1.5, "5", None])
+def test_a_device_time_that_is_none_or_absent_is_unknown(store, value):
+    request = Request()
+    request.span(semconv.STEP_SPAN, attributes={} if value is None else {semconv.STEP_DEVICE_NS: value})
+    request.span(semconv.STEP_SPAN, span=2, attributes={semconv.STEP_DEVICE_NS: 2**40})
+    insert(store, request)
+    assert sorted(rows(store, "steps", "device_ns"), key=str) == [(2**40,), (None,)]
+
+
+WAITS = "wait_batch_ns, wait_tokens_ns, wait_kv_ns, wait_priority_ns"
+
+
+@pytest.mark.parametrize(("value", "stored"), [(7, 7), (0, 0), (NAN, None), (-1, None), (601 * MS, None), (None, None)])
+def test_the_times_for_which_a_request_waited_for_a_reason_are_parts_of_it(span_of, value, stored):
+    reasons = ("batch", "tokens", "kv", "priority")
+    waits = {} if value is None else {semconv.WAIT_TIME_PREFIX + reason: value for reason in reasons}
+    assert span_of("tokentrail", waits, WAITS) == (stored,) * 4
+
+
+@pytest.mark.parametrize(
+    ("told", "stored"),
+    [
+        ({semconv.TIME_TO_FIRST_VISIBLE_TOKEN: 0.25, semconv.DRAFTED_TOKENS: 9}, (250 * MS, 9, None)),
+        ({semconv.TIME_TO_FIRST_VISIBLE_TOKEN: 0.7, semconv.DRAFTED_TOKENS: -1}, (None, None, None)),
+    ],
+)
+def test_the_first_visible_token_and_the_drafts_of_a_request_are_stored(span_of, told, stored):
+    assert span_of("tokentrail", told, "first_visible_ns, drafted_tokens, accepted_tokens") == stored
 
 
 @pytest.mark.parametrize("value", [NAN, -1, 1.5, "5", None])

@@ -42,6 +42,7 @@ def named_on_the_page_of(file):
 
 def known():
     phases = {semconv.PHASE_TIME_PREFIX + phase for phase in semconv.Phase}
+    phases |= {semconv.WAIT_TIME_PREFIX + reason for reason in semconv.Wait}
     prefixes = {semconv.COLD_START_SPAN + "."}
     return constants() | SPANS | phases | prefixes
 
@@ -55,6 +56,13 @@ def test_every_wire_name_of_a_table_is_read():
     read = set().union(*(names(file.read_text()) for file in FILES))
     must = SPANS | {
         *semconv.STEP_ATTRIBUTES,
+        *semconv.STEP_DETAILS,
+        *(semconv.WAIT_TIME_PREFIX + reason for reason in semconv.Wait),
+        semconv.KV_BYTES,
+        semconv.KV_BENEFICIARY,
+        semconv.TIME_TO_FIRST_VISIBLE_TOKEN,
+        semconv.DRAFTED_TOKENS,
+        semconv.ACCEPTED_TOKENS,
         *(semconv.PHASE_TIME_PREFIX + phase for phase in semconv.Phase),
         semconv.TOKEN_INDEX,
         semconv.OLD_TOKEN_INDEX,

@@ -21,6 +21,7 @@ from dashboard.transform import (
     phase_totals,
     slo_state,
     thresholds,
+    wait_reasons,
     waiting_phases,
 )
 from dashboard.waterfall import extent, figure
@@ -40,6 +41,7 @@ def step(number, offset, length, prefill=0):
     return {
         "step": number, "offset_s": offset, "duration_s": length, "prefill_tokens": prefill, "decode_tokens": 2,
         "running": 2, "waiting": 0, "preempted": 0, "kv_blocks_used": 1, "kv_blocks_total": 4, "kv_blocks_evicted": 0,
+        "waiting_for_batch": None, "waiting_for_tokens": 0, "waiting_for_kv": 2, "waiting_for_priority": 1,
     }  # fmt: skip
 
 
@@ -219,3 +221,23 @@ def test_the_waterfall_has_a_panel_for_what_there_is():
 def test_names_from_outside_cannot_mark_up_the_figure():
     drawn = figure(trail(phases=[phase("<a href='javascript:alert(1)'>x</a>", 0.0, 1.0)], tokens=TOKENS))
     assert "<a" not in drawn.to_json().replace("\\u003c", "<")
+
+
+def test_the_reasons_of_a_wait_are_the_engines_and_the_rest_of_the_queue():
+    unknown = {"wait_batch_s": None, "wait_tokens_s": None, "wait_kv_s": None, "wait_priority_s": None}
+    request = unknown | {"queue_s": 0.75, "preempted_s": 0.25}
+    assert wait_reasons(request) == []
+    assert wait_reasons(request | {"wait_kv_s": 0.25, "wait_batch_s": 0.5}) == [
+        ("the batch was full", 0.5),
+        ("too few KV blocks were free", 0.25),
+        ("a step was under way", 0.25),
+    ]
+    whole = request | {"wait_kv_s": 1.0, "wait_tokens_s": 0.0}
+    assert wait_reasons(whole) == [("too few KV blocks were free", 1.0)]
+    assert len(wait_reasons(whole | {"queue_s": None, "preempted_s": None})) == 1
+
+
+def test_a_step_of_the_waterfall_says_what_the_waiting_lack():
+    drawn = figure(trail(phases=PHASES, tokens=TOKENS, steps=[step(1, 0.1, 0.2)]))
+    [text] = {text for bar in drawn.data for text in (bar.hovertext or ()) if "decoded" in text}
+    assert text.endswith("2 running, 0 waiting (2 for kv, 1 for priority)")

@@ -55,6 +55,7 @@ class CacheRunner:
 
     def __init__(self, blocks, block_size, script=None, gate=None, burst=1):
         self.cache = np.full((blocks, block_size), -1)
+        self.host = np.full((blocks, block_size), -1)
         self.script = script or {}
         self.gate = gate
         self.burst = burst
@@ -89,6 +90,13 @@ class CacheRunner:
                 ]
                 prompts[sequence] = [self._told(token) for token in computed]
         return StepResult(sampled, logprobs, prompts)
+
+    def transfer(self, sources, targets, *, to_host):
+        origin, goal = (self.cache, self.host) if to_host else (self.host, self.cache)
+        goal[targets] = origin[sources]
+        if not to_host:
+            origin[sources] = -1  # a host block is read once
+        return 100 * len(sources)
 
     @staticmethod
     def _told(token):

@@ -7,8 +7,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from instrumented_engine.core.block_manager import BlockManager
 from instrumented_engine.core.drafter import PromptLookup
-from instrumented_engine.core.plan import Wait
 from instrumented_engine.core.scheduler import Scheduler
+from tokentrail.semconv import Wait
 from tokentrail.testing import MemoryTrail
 
 from .support import make_request, make_sequence
@@ -121,7 +121,7 @@ def test_the_newest_is_preempted_and_comes_back_first():
         play(scheduler.schedule())
     scheduler.add(late.request)
     plan = scheduler.schedule()
-    assert plan.preempted == [(new, 2)]
+    assert plan.preempted == [(new, 2, old)]
     assert plan.evicted_blocks == 2
     assert [item.sequence for item in plan.batch] == [old], "nobody is admitted in a step that had to preempt"
     assert list(scheduler.waiting) == [new, late]

@@ -52,7 +52,8 @@ def tiny(tmp_path_factory):
 
 
 def engine_of(model, trail, *, blocks, budget, **scheduling):
-    runner = ModelRunner(model, kv_blocks=blocks, block_size=4, eos_ids=[])
+    host_blocks = scheduling.get("host_blocks", 0)
+    runner = ModelRunner(model, kv_blocks=blocks, block_size=4, eos_ids=[], host_blocks=host_blocks)
     scheduler = Scheduler(BlockManager(blocks, 4), max_seqs=8, max_batched_tokens=budget, **scheduling)
     return Engine(scheduler, runner, Observer(trail), eos_ids=[])
 
@@ -62,8 +63,11 @@ TECHNIQUES = {
     "whole prompts": {"chunked_prefill": False},
     "prefix caching": {"prefix_caching": True},
     "pressure": {"blocks": 26, "watermark_blocks": 0},
+    "swap": {"blocks": 26, "watermark_blocks": 0, "host_blocks": 26},
+    "little swap": {"blocks": 26, "watermark_blocks": 0, "host_blocks": 9, "prefix_caching": True},
     "speculation": {"speculative_tokens": 5, "speculative_ngram": 1},
-    "all": {"blocks": 32, "prefix_caching": True, "watermark_blocks": 0, "speculative_tokens": 3},
+    "static batching": {"static_batching": True, "prefix_caching": True},
+    "all": {"blocks": 32, "prefix_caching": True, "host_blocks": 24, "watermark_blocks": 0, "speculative_tokens": 3},
 }
 
 
@@ -73,7 +77,10 @@ def test_answers_as_transformers(tiny, technique):
     trail = MemoryTrail()
     options = {"blocks": 200, "budget": 24} | TECHNIQUES[technique]
     engine = engine_of(model, trail, **options)
-    requests = [make_request(trail, prompt, max_tokens=NEW_TOKENS, n=1 + i % 2) for i, prompt in enumerate(PROMPTS)]
+    requests = [
+        make_request(trail, prompt, max_tokens=NEW_TOKENS, n=1 + i % 2, priority=-i % 3)
+        for i, prompt in enumerate(PROMPTS)
+    ]
     sequences = [sequence for request in requests for sequence in request.sequences]
     answers = run_all(engine, sequences)
     for request, answer in zip(requests, expected, strict=True):

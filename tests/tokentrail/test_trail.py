@@ -159,6 +159,19 @@ def test_steps_and_kv_events_belong_to_the_engine_and_victims_to_their_request(t
     assert step.trace_id != request.trace_id
 
 
+def test_a_kv_event_names_whom_it_served_and_the_bytes_that_were_copied(trail):
+    victim, winner = start(trail), start(trail)
+    for blocks, more in ((1, {}), (2, {"moved_bytes": 512}), (3, {"moved_bytes": 0, "beneficiary": winner})):
+        trail.kv_event(KvEvent.OFFLOAD, blocks=blocks, reason="preemption", step=3, start_ns=T0, request=victim, **more)
+    spans = sorted((span.attributes for span in trail.spans("tokentrail.kv.offload")), key=len)
+    same = {semconv.KV_REASON: "preemption", semconv.STEP: 3}
+    assert spans == [
+        same | {semconv.KV_BLOCKS: 1},
+        same | {semconv.KV_BLOCKS: 2, semconv.KV_BYTES: 512},
+        same | {semconv.KV_BLOCKS: 3, semconv.KV_BYTES: 0, semconv.KV_BENEFICIARY: f"{winner.trace_id:032x}"},
+    ]
+
+
 def test_each_batch_of_steps_is_a_trace_of_its_own(trail):
     for step in range(2):
         trail.step(step, T0, T0 + MS, [])

@@ -3,7 +3,7 @@ SELECT * FROM
 (
 SELECT
     concat('kv.', kind) AS kind, reason, toUnixTimestamp64Nano(start) - {began_ns:Int64} AS offset_ns, duration_ns,
-    blocks, trace_id = unhex({trace_id:String}) AND request_span_id IN ('', unhex({span_id:String})) AS own
+    blocks, bytes, beneficiary, trace_id = unhex({trace_id:String}) AND request_span_id IN ('', unhex({span_id:String})) AS own
 FROM kv_events
 WHERE service = {service:String} AND instance = {instance:String}
   AND start <= fromUnixTimestamp64Nano({ended_ns:Int64})
@@ -12,7 +12,7 @@ WHERE service = {service:String} AND instance = {instance:String}
 UNION ALL
 SELECT
     'cold_start' AS kind, error_type AS reason, toUnixTimestamp64Nano(start) - {began_ns:Int64} AS offset_ns, duration_ns,
-    0 AS blocks, true AS own
+    0 AS blocks, NULL AS bytes, '' AS beneficiary, true AS own
 FROM cold_starts
 WHERE phase = '' AND service = {service:String} AND instance = {instance:String}
   AND start <= fromUnixTimestamp64Nano({ended_ns:Int64})

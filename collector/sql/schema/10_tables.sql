@@ -27,6 +27,8 @@ CREATE TABLE IF NOT EXISTS requests
     output_tokens     Nullable(UInt32)        CODEC(NONE),
     cached_tokens     Nullable(UInt32),
     reasoning_tokens  Nullable(UInt32),
+    drafted_tokens    Nullable(UInt32),
+    accepted_tokens   Nullable(UInt32),
     preemptions       Nullable(UInt32),
     ttft_ns           Nullable(UInt64),                         -- NULL also: no token was emitted
     tpot_ns           Nullable(Float64),                        -- NULL also: fewer than two tokens
@@ -38,6 +40,11 @@ CREATE TABLE IF NOT EXISTS requests
     preempted_ns      Nullable(UInt64),
     kv_transfer_ns    Nullable(UInt64),
     stalled_ns        Nullable(UInt64),
+    first_visible_ns  Nullable(UInt64),                         -- arrival to the first token that is no hidden reasoning
+    wait_batch_ns     Nullable(UInt64),                         -- parts of the wait for the first step; NULL also: none
+    wait_tokens_ns    Nullable(UInt64),
+    wait_kv_ns        Nullable(UInt64),
+    wait_priority_ns  Nullable(UInt64),
     segment           String                  CODEC(ZSTD),
     ingested_at       DateTime64(3, 'UTC')    CODEC(Delta, ZSTD),
     weight            Float64                 DEFAULT 1,        -- how many requests this one stands for (docs/numbers.md)
@@ -121,7 +128,15 @@ CREATE TABLE IF NOT EXISTS steps
     preempted         Nullable(UInt32)        CODEC(T64, ZSTD),
     kv_blocks_used    Nullable(UInt32)        CODEC(T64, ZSTD),
     kv_blocks_total   Nullable(UInt32)        CODEC(T64, ZSTD),
-    kv_blocks_evicted Nullable(UInt32)        CODEC(T64, ZSTD)
+    kv_blocks_evicted Nullable(UInt32)        CODEC(T64, ZSTD),
+    waiting_for_batch    Nullable(UInt32)     CODEC(T64, ZSTD),
+    waiting_for_tokens   Nullable(UInt32)     CODEC(T64, ZSTD),
+    waiting_for_kv       Nullable(UInt32)     CODEC(T64, ZSTD),
+    waiting_for_priority Nullable(UInt32)     CODEC(T64, ZSTD),
+    cached_tokens     Nullable(UInt32)        CODEC(T64, ZSTD),
+    drafted_tokens    Nullable(UInt32)        CODEC(T64, ZSTD),
+    retries           Nullable(UInt32)        CODEC(T64, ZSTD),
+    device_ns         Nullable(UInt64)        CODEC(T64, ZSTD)      -- NULL also: the device has no clock of its own
 )
 ENGINE = MergeTree
 PARTITION BY toDate(start)
@@ -137,10 +152,12 @@ CREATE TABLE IF NOT EXISTS kv_events
     kind              LowCardinality(String),                   -- evict | offload | restore
     reason            LowCardinality(String),
     blocks            Nullable(UInt32),
+    bytes             Nullable(UInt64),                         -- copied between device and host
     duration_ns       UInt64,
     step              Nullable(UInt64),
     trace_id          FixedString(16),                          -- of the request that lost the blocks, if the span has a parent
     request_span_id   String,                                   -- '' when no request lost blocks
+    beneficiary       String,                                   -- trace id of the request for which the blocks moved, or ''
     segment           String                  CODEC(ZSTD)
 )
 ENGINE = MergeTree

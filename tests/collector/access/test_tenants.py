@@ -141,7 +141,8 @@ def add_traffic(rows, tenant, trace):
     rows.open(**own, start=NOW - 120 * SECOND, seen=NOW - 100 * SECOND)
     rows.open(**own, start=NOW - 20 * SECOND, seen=NOW - SECOND)
     rows.step(**process, start=NOW - SECOND, running=3, waiting=7, kv_blocks_used=len(tenant), kv_blocks_total=9)
-    rows.kv_event(**process, start=NOW - SECOND, trace_id=trace, request_span_id=bytes.fromhex("00000000000000aa"))
+    victim = {"trace_id": trace, "request_span_id": bytes.fromhex("00000000000000aa"), "beneficiary": THEIR_TRACE}
+    rows.kv_event(**process, **victim, start=NOW - SECOND)
     rows.cold_start(**process, **engine, model=own["model"], start=NOW - 5 * SECOND, duration=4 * SECOND)
     rows.store.client().command(
         "INSERT INTO spans (start, service, name, resource) VALUES "
@@ -204,7 +205,7 @@ def test_a_tenant_sees_its_own_requests(client, rows, acme):
     assert client.get("/api/v1/summary", headers=acme).json()["requests"]["total"] == 3
     detail = client.get(f"/api/v1/requests/{TRACE}?span_id=00000000000000aa", headers=acme).json()
     assert len(detail["tokens"]) == 3
-    assert [event["own"] for event in detail["events"]] == [True]
+    assert [(event["own"], event["beneficiary"]) for event in detail["events"]] == [(True, "")]
     assert detail["steps"] is None
 
 

@@ -67,6 +67,8 @@ SELECT
     n AS output_tokens,
     counted('gen_ai.usage.cache_read.input_tokens') AS cached_tokens,
     counted('gen_ai.usage.reasoning.output_tokens') AS reasoning_tokens,
+    counted('tokentrail.drafted_tokens') AS drafted_tokens,
+    counted('tokentrail.accepted_tokens') AS accepted_tokens,
     accurateCastOrNull(number['tokentrail.preemptions'], 'UInt32') AS preemptions,
     first_ns AS ttft_ns,
     if(choices >= 1 AND n > choices AND between_ns >= 0 AND NOT at_once, between_ns / (n - choices), NULL) AS tpot_ns,
@@ -78,6 +80,11 @@ SELECT
     phase_ns(number['tokentrail.phase_time.preempted']) AS preempted_ns,
     phase_ns(number['tokentrail.phase_time.kv_transfer']) AS kv_transfer_ns,
     phase_ns(number['tokentrail.phase_time.stalled']) AS stalled_ns,
+    nanoseconds(reported('tokentrail.time_to_first_visible_token'), duration_ns) AS first_visible_ns,
+    phase_ns(reported('tokentrail.wait_time.batch')) AS wait_batch_ns,
+    phase_ns(reported('tokentrail.wait_time.tokens')) AS wait_tokens_ns,
+    phase_ns(reported('tokentrail.wait_time.kv')) AS wait_kv_ns,
+    phase_ns(reported('tokentrail.wait_time.priority')) AS wait_priority_ns,
     getSetting('insert_deduplication_token') AS segment,
     now64(3, 'UTC') AS ingested_at,
     -- A weight that cannot be one is not known: the request stands for itself.
@@ -135,7 +142,15 @@ SELECT
     counted('tokentrail.step.preempted') AS preempted,
     counted('tokentrail.step.kv_blocks_used') AS kv_blocks_used,
     counted('tokentrail.step.kv_blocks_total') AS kv_blocks_total,
-    counted('tokentrail.step.kv_blocks_evicted') AS kv_blocks_evicted
+    counted('tokentrail.step.kv_blocks_evicted') AS kv_blocks_evicted,
+    counted('tokentrail.step.waiting_for_batch') AS waiting_for_batch,
+    counted('tokentrail.step.waiting_for_tokens') AS waiting_for_tokens,
+    counted('tokentrail.step.waiting_for_kv') AS waiting_for_kv,
+    counted('tokentrail.step.waiting_for_priority') AS waiting_for_priority,
+    counted('tokentrail.step.cached_tokens') AS cached_tokens,
+    counted('tokentrail.step.drafted_tokens') AS drafted_tokens,
+    counted('tokentrail.step.retries') AS retries,
+    accurateCastOrNull(reported('tokentrail.step.device_ns'), 'UInt64') AS device_ns
 FROM tokentrail_spans
 WHERE claim = 'tokentrail.step';
 
@@ -151,10 +166,12 @@ SELECT
     substring(name, length('tokentrail.kv.') + 1) AS kind,
     text['tokentrail.kv.reason'] AS reason,
     counted('tokentrail.kv.blocks') AS blocks,
+    accurateCastOrNull(reported('tokentrail.kv.bytes'), 'UInt64') AS bytes,
     duration_ns,
     accurateCastOrNull(reported('tokentrail.step'), 'UInt64') AS step,
     trace_id,
     parent_span_id AS request_span_id,
+    if(match(text['tokentrail.kv.beneficiary'], '^[0-9a-f]{32}$$'), text['tokentrail.kv.beneficiary'], '') AS beneficiary,
     getSetting('insert_deduplication_token') AS segment
 FROM tokentrail_events
 WHERE startsWith(claim, 'tokentrail.kv.');
