@@ -99,19 +99,27 @@ def refreshed(body: Callable[[], None], every_s: float | None) -> None:
         every 10 s, took 0.2 s    redraw in 10 s
         every 10 s, took 0.5 s    redraw in 20 s
 
-    The interval is chosen when the whole page is drawn, from the last redraw in this process, of any tab.
+    The interval is chosen when the whole page is drawn, from the last redraw in this process, of any tab. A redraw that
+    takes more than a third of it draws the whole page once more, with a longer interval.
     """
+    interval_s = None if every_s is None else _interval(every_s, _last["took_s"])
 
     def timed() -> None:
         start = time.monotonic()
         body()
         _last["took_s"] = time.monotonic() - start
+        if interval_s is not None and _crowds(interval_s, _last["took_s"]):
+            st.rerun()
 
-    st.fragment(timed, run_every=None if every_s is None else _interval(every_s, _last["took_s"]))()
+    st.fragment(timed, run_every=interval_s)()
 
 
 def _interval(every_s: float, took_s: float) -> float:
     return next((s for s in _INTERVALS_S if s >= max(every_s, took_s / _SHARE)), _INTERVALS_S[-1])
+
+
+def _crowds(interval_s: float, took_s: float) -> bool:
+    return took_s > interval_s / 3 and interval_s < _INTERVALS_S[-1]
 
 
 def bar(share: float | None, colour: str) -> None:

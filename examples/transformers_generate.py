@@ -63,6 +63,7 @@ def generate(trail: Trail, model: Any, prompt: list[int], max_tokens: int) -> li
 
 trail = Trail.from_env(service_name="transformers-example")
 with trail.cold_start("tiny-llama") as cold, cold.phase("load_weights"):
+    torch.manual_seed(1)
     config = LlamaConfig(vocab_size=99, hidden_size=32, intermediate_size=64, num_hidden_layers=2)
     model = LlamaForCausalLM(config)
 for length in (5, 50, 500):

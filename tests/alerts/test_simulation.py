@@ -22,8 +22,12 @@ def test_it_fires_when_the_collector_would():
         before = step - ns // (STEP_S * 10**9)
         return Tally(*(int(c[step]) - (int(c[before]) if before >= 0 else 0) for c in sums))
 
+    def firing(rule, step):
+        short, long = tally(step, rule.short_ns), tally(step, rule.long_ns)
+        return fires(rule, short.burn(slo.budget), long.burn(slo.budget), bad=long.bad)
+
     for rule in burn_rules(slo, load_windows()):
-        on = [fires(rule, slo.budget, tally(i, rule.short_ns), tally(i, rule.long_ns)) for i in range(1600)]
+        on = [firing(rule, step) for step in range(1600)]
         began = sum(now and not before for before, now in zip([False, *on], on, strict=False))
         assert false_alarms((rule,), slo.budget, sums)[f"least_bad {rule.name}"] == began > 0
 

@@ -11,7 +11,7 @@ NOW = 1_795_255_200 * SECOND
 TABLES = ("requests", "tokens", "phases", "steps", "kv_events", "cold_starts", "open_requests", "samples")
 _ENGINE = {"service": "engine", "instance": "i-1", "variant": "baseline"}
 _serial = count(1)
-options.pd = options.pd_time_test = None  # type: ignore[attr-defined]  # no insert here has a data frame; pandas takes 1.5 s
+options.pd = options.pd_time_test = None  # no insert here has a data frame; pandas takes 1.5 s
 
 
 def trace_id() -> str:

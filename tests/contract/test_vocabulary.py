@@ -18,7 +18,7 @@ from collector.slo.severity import SEVERITIES, BurnSeverity
 from dashboard import filters, palette
 from dashboard.views import events, slos
 from tokentrail.cli import live
-from tokentrail.semconv import Phase, Status
+from tokentrail.semconv import Phase, Status, Wait
 
 ROOT = Path(__file__).parents[2]
 SQL = ROOT / "collector" / "sql"
@@ -66,7 +66,8 @@ class TestDimensions:
 
 class TestPhases:
     def test_a_request_row_has_a_duration_of_each(self):
-        durations = [*LATENCIES, *(phase for phase in Phase if phase != Phase.QUEUED)]
+        phases, waits = [phase for phase in Phase if phase != Phase.QUEUED], [f"wait_{lack}" for lack in Wait]
+        durations = [*LATENCIES, *phases, "first_visible", *waits]
         assert [name for name in RequestRow.model_fields if name.endswith("_s")] == [f"{name}_s" for name in durations]
         stored = set(re.findall(r"\w+_ns\b", (SQL / "parts" / "request_columns.sql").read_text()))
         assert {f"{name}_ns" for name in durations} == stored - {"began_ns", "ended_ns"}

@@ -5,7 +5,7 @@ from datetime import UTC
 import pytest
 
 from collector.slo.conditions import CAUSES
-from dashboard.components import _interval
+from dashboard.components import _crowds, _interval
 from dashboard.filters import View
 from dashboard.views.events import _BEHIND, behind, worst_first
 
@@ -24,6 +24,14 @@ from dashboard.views.events import _BEHIND, behind, worst_first
 )
 def test_a_slow_page_is_redrawn_less_often(every_s, took_s, interval_s):
     assert _interval(every_s, took_s) == interval_s
+
+
+@pytest.mark.parametrize(
+    ("interval_s", "took_s", "again"),
+    [(15.0, 5.0, False), (15.0, 5.1, True), (60.0, 99.0, True), (120.0, 41.0, False)],
+)
+def test_a_redraw_that_crowds_its_interval_gets_a_longer_one(interval_s, took_s, again):
+    assert _crowds(interval_s, took_s) == again
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ import httpx
 import pytest
 
 from instrumented_engine import __main__ as program
+from instrumented_engine.server.service import Service
 
 
 @pytest.fixture
@@ -52,15 +54,15 @@ def test_sigterm_does_not_wait_for_a_model_that_loads(flags, monkeypatch, capfd)
         body = {"model": Path(__file__).name, "prompt": "hi"}
         answers.append(httpx.post(url, json=body, timeout=120))
 
-    class Service(program.Service):
+    class Waiting(Service):
         async def admit(self, *args, **options):
             admitted.set()
             return await super().admit(*args, **options)
 
     monkeypatch.setattr(program, "load", load)
-    monkeypatch.setattr(program, "Service", Service)
-    monkeypatch.setattr(program.os, "_exit", codes.append)
-    monkeypatch.setattr("sys.argv", [*program.sys.argv, "--shutdown-grace-s", "3600"])
+    monkeypatch.setattr(program, "Service", Waiting)
+    monkeypatch.setattr("os._exit", codes.append)
+    monkeypatch.setattr("sys.argv", [*sys.argv, "--shutdown-grace-s", "3600"])
     try:
         program.main()
     except SystemExit as end:  # the signal again, once uvicorn has stopped

@@ -268,7 +268,7 @@ def test_stop_does_not_wait_for_a_target_that_hangs(engine, scrape):
         asked.set()
         answer.wait(600)
 
-    scraper = scrape(f"chat={engine(hang_until_told).url}", interval_s=3600.0, timeout_s=3600.0)
+    scraper = scrape(f"chat={engine(hang_until_told).url}", interval_s=0.2, timeout_s=3600.0)
     assert asked.wait(120)
     assert scraper.stop(60)
     answer.set()
