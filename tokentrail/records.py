@@ -11,12 +11,10 @@ looks at, and the exporter's thread reads the numbers of all steps as one array.
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from enum import Enum, auto
-from itertools import groupby, repeat, starmap
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -157,61 +155,30 @@ class Batch(NamedTuple):
 def take(records: Records, spans: int) -> Batch:
     """Removes the oldest records, until they stand for at least that many spans or none is left. A rest of less than a
     quarter goes along, since a build of its own would cost more.
-
-    Records are popped by loops in C: so many that they would do if all were like the last one. Those that turn out to
-    be too many are put back.
-
-        records   START, END, (run, step), (run, step), (run, step), START        spans = 40, run has 3 requests
-        popped    START                          1 span found; 40 more such records would do
-        popped    the rest                       END is 33 spans, a step of the run 4: 2 steps are enough
-        put back  (run, step), START             they are less than a quarter: they go along
     """
     batch = Batch([], [])
     run, packed = Records.run, list[bytes]()
-    found = steps = 0
-    like_last = 1
-    while records:
-        if found >= spans:
-            if _SMALL_REST * records.waiting >= steps + len(packed) + len(batch.others):
-                break
-            spans = sys.maxsize
-        popped = _popped(records, min(-((found - spans) // like_last), records.waiting))
-        kinds, subjects = popped[::ENTRIES], popped[1::ENTRIES]
-        done = 0
-        for kind, alike in groupby(kinds):
-            if found >= spans:
-                break
-            if type(kind) is StepRun:
-                if kind is not run:
-                    if packed:
-                        batch.steps.append(Rows.of(run, packed))
-                        steps += len(packed)
-                    run, packed = kind, []
-                like_last = 1 + len(kind.emitted)
-                count = min(len(list(alike)), -((found - spans) // like_last))
-                packed += subjects[done : done + count]
-                found, done = found + count * like_last, done + count
-                continue
-            for _ in alike:
-                if found >= spans:
-                    break
-                subject = subjects[done]
+    found = steps = width = 0
+    pop = records.popleft
+    with suppress(IndexError):  # of an empty deque
+        while found < spans or _SMALL_REST * records.waiting < steps + len(packed) + len(batch.others):
+            kind, subject = pop(), pop()
+            if kind is run:
+                packed.append(subject)
+                found += width
+            elif type(kind) is StepRun:
+                if packed:
+                    batch.steps.append(Rows.of(run, packed))
+                    steps += len(packed)
+                run, packed, width = kind, [subject], 1 + len(kind.emitted)
+                found += width
+            else:
                 batch.others.append(((kind, subject), steps + len(packed)))
-                like_last = END_COST if kind is END else len(subject.stamps) if kind is CHUNK else 1
-                found, done = found + like_last, done + 1
-        records.extendleft(reversed(popped[ENTRIES * done :]))
+                found += END_COST if kind is END else len(subject.stamps) if kind is CHUNK else 1
     if packed:
         batch.steps.append(Rows.of(run, packed))
     records.run = Records.run
     return batch
-
-
-def _popped(records: Records, most: int) -> list[Any]:
-    """The entries of at most so many records, popped without a loop in Python."""
-    popped: list[Any] = []
-    with suppress(IndexError):  # a signal handler that shuts the trail down may have taken them
-        popped.extend(starmap(records.popleft, repeat((), ENTRIES * most)))
-    return popped
 
 
 class Sorted(NamedTuple):
