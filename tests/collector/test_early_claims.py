@@ -205,3 +205,13 @@ def test_an_entry_that_never_comes_first_is_refused(claims, monkeypatch):
     monkeypatch.setattr(claims, "_claimant", lambda number: "b")
     with pytest.raises(ContendedError, match="not counted yet"):
         claims.enter("a", ["s"])
+
+
+def test_an_end_in_two_segments_counts_from_the_first_that_was_entered(claims, rows, hung):
+    for segment in ("s", "t"):
+        rows.request(ended=NOW, segment=segment, trace_id=hung["trace_id"], span_id=hung["span_id"], **LATE)
+    late = EarlyCount(hung["trace_id"] + hung["span_id"], "chat", "", True, ("engine", "i-1"), 7)
+    claims.enter("b", segments=["s"])
+    claims.enter("a", counts=[late])
+    claims.enter("b", segments=["t"])
+    assert claims.read(0, since_ns=0) == (3, [])
