@@ -89,7 +89,7 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
 
 
 def say(what: str) -> None:
-    """Tell on stderr what is measured next."""
+    """Print the name of the next measurement on stderr."""
     print(f"{time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)
 
 

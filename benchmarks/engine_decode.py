@@ -66,7 +66,7 @@ def main(quick: Quick = False, json: JsonPath = None, section: Annotated[str, ty
 
 
 def run_section(name: str, quick: bool) -> dict[str, Any]:
-    """Measure a section in a process whose environment says how threads wait."""
+    """Measure a section in a process of its own. Its environment says how threads wait."""
     environment = {key: value for key, value in os.environ.items() if key not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
     environment |= WAITS.get(name.removeprefix("wait_"), {})
     command = [sys.executable, "-m", "benchmarks.engine_decode", "--section", name, *(["--quick"] if quick else [])]

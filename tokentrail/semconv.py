@@ -215,7 +215,7 @@ STEP_DRAFTED_TOKENS: Final = "tokentrail.step.drafted_tokens"
 STEP_RETRIES: Final = "tokentrail.step.retries"
 """Attempts to compute the step that failed, by an error or for lack of memory; its parts were then computed alone."""
 STEP_DEVICE_NS: Final = "tokentrail.step.device_ns"
-"""Nanoseconds in which the device computed the step, by the device's own clock."""
+"""Nanoseconds from the first copy of the step until the device was done with it."""
 STEP_DETAILS: Final = (
     STEP_WAITING_FOR_BATCH,
     STEP_WAITING_FOR_TOKENS,

@@ -78,14 +78,13 @@ class Engine:
 
     def _transfer(self, plan: Plan) -> None:
         """Move blocks between device and host, before the step overwrites or reads them."""
-        for one in plan.offloads:
+        for one in (*plan.offloads, *plan.restores):
+            sources, targets = one.device_blocks, one.host_blocks
+            if not one.to_host:
+                sources, targets = targets, sources
             began = self._clock()
-            moved = self._runner.transfer(one.device_blocks, one.host_blocks, to_host=True)
-            self._observer.offloaded(one, moved, step=self.steps, start_ns=began, end_ns=self._clock())
-        for one in plan.restores:
-            began = self._clock()
-            moved = self._runner.transfer(one.host_blocks, one.device_blocks, to_host=False)
-            self._observer.restored(one, moved, step=self.steps, start_ns=began, end_ns=self._clock())
+            moved = self._runner.transfer(sources, targets, to_host=one.to_host)
+            self._observer.transferred(one, moved, step=self.steps, start_ns=began, end_ns=self._clock())
 
     def _probe(self) -> None:
         """Raise if the device cannot compute anything. One that has no memory left may have some again later."""

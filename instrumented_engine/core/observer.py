@@ -91,35 +91,21 @@ class Observer:
             request.scheduled_ns = request.scheduled_ns or start_ns
         self.latencies.cached_tokens += plan.cached_tokens
 
-    def offloaded(self, transfer: Transfer, moved_bytes: int, *, step: int, start_ns: int, end_ns: int) -> None:
-        """The blocks of a preempted sequence were copied to the host."""
-        assert transfer.beneficiary is not None
+    def transferred(self, transfer: Transfer, moved_bytes: int, *, step: int, start_ns: int, end_ns: int) -> None:
+        """Blocks of a preempted sequence went to the host, or came back: then it computes its newest token."""
+        request, beneficiary = transfer.sequence.request, transfer.beneficiary
         self._trail.kv_event(
-            KvEvent.OFFLOAD,
+            KvEvent.OFFLOAD if transfer.to_host else KvEvent.RESTORE,
             blocks=len(transfer.host_blocks),
-            reason="preemption",
-            step=step,
-            start_ns=start_ns,
-            end_ns=end_ns,
-            request=transfer.sequence.request.trail,
-            beneficiary=transfer.beneficiary.request.trail,
-            moved_bytes=moved_bytes,
-        )
-
-    def restored(self, transfer: Transfer, moved_bytes: int, *, step: int, start_ns: int, end_ns: int) -> None:
-        """The blocks of a sequence were copied back to the device; it computes its newest token in this step."""
-        request = transfer.sequence.request
-        self._trail.kv_event(
-            KvEvent.RESTORE,
-            blocks=len(transfer.host_blocks),
-            reason="resumed",
+            reason="preemption" if transfer.to_host else "resumed",
             step=step,
             start_ns=start_ns,
             end_ns=end_ns,
             request=request.trail,
+            beneficiary=None if beneficiary is None else beneficiary.request.trail,
             moved_bytes=moved_bytes,
         )
-        if request in self._transferring:
+        if not transfer.to_host and request in self._transferring:
             self._transferring.remove(request)
             request.trail.phase(Phase.PREFILL, end_ns)
 

@@ -45,6 +45,11 @@ class Transfer:
     host_blocks: list[int]
     beneficiary: Sequence | None = None
 
+    @property
+    def to_host(self) -> bool:
+        """To the host, for the sake of a beneficiary; else back to the device."""
+        return self.beneficiary is not None
+
 
 class Preempted(NamedTuple):
     """A preempted sequence, its blocks that became free, and the sequence that needed one."""

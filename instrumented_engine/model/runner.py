@@ -49,8 +49,7 @@ class ModelRunner:
         origin, goal = (self._cache, self._host) if to_host else (self._host, self._cache)
         for source, target in zip(sources, targets, strict=True):
             goal[:, target].copy_(origin[:, source], non_blocking=True)
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        self._synchronize()
         return len(sources) * self._cache[:, 0].nbytes
 
     def run(self, plan: Plan) -> StepResult:
@@ -81,9 +80,8 @@ class ModelRunner:
         prompts = self._prompt_logprobs(states[num_places:], batch)
         token_ids = [sampled.get(item.sequence, []) for item in plan.batch]
         self._synchronize()  # a step that samples nothing has not waited for the device yet
-        if self._device.type != "cuda":
-            return StepResult(token_ids, found, prompts)
-        return StepResult(token_ids, found, prompts, device_ns=perf_counter_ns() - start)
+        device_ns = perf_counter_ns() - start if self._device.type == "cuda" else None
+        return StepResult(token_ids, found, prompts, device_ns)
 
     # After "a b c d a b" with the draft "c d" there are three places: behind "b", behind "c" and behind "d". The model
     # samples c, x, y there. The first two are kept: x is behind a "c" that was right, y behind a "d" that was not.
