@@ -13,6 +13,7 @@ BENCHMARKS = (
     "sdk_span_cost",
     "sdk_metrics",
     "sdk_wakeups",
+    "sdk_post",
     "collector_ingest",
     "query_10m",
     "shared_store",
