@@ -69,7 +69,7 @@ class Real:
         self.scenario = Scenario(name, {"c": self._page, **pages}, expected, may_follow, needs_s, begins_s)
         self.events: list[Event] = []
         self.took_s: dict[str, float] = {}
-        """How long actions took whose length tells whether the run is worth something."""
+        """How long those actions took that must be quick for the run to count."""
         self._failed, self._per_s = failed, per_s
         self._load: Load | None = None
 

@@ -28,7 +28,7 @@ BATCH: Final = 64
 
 @dataclass(frozen=True)
 class Constants:
-    """What the benchmarks measured, per token."""
+    """Measured costs of one token."""
 
     sdk_ns: float
     """CPU of the SDK on the realistic requests: the engine's thread and the exporter's."""
@@ -63,7 +63,7 @@ def tables(constants: Constants) -> dict[str, str]:
 
 
 def fill(page: str, parts: Mapping[str, str]) -> str:
-    """Replace what stands between `<!-- NAME -->` and `<!-- /NAME -->`. Raises ValueError when a mark is missing."""
+    """Replace the text between `<!-- NAME -->` and `<!-- /NAME -->`. Raises ValueError when a mark is missing."""
     for name, text in parts.items():
         begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
         before, _, rest = page.partition(begin)

@@ -1,9 +1,9 @@
-"""Each technique of the instrumented engine alone, against the same open-loop load: what it gains and what it costs.
+"""Each technique of the instrumented engine alone, against the same open-loop load: its gain and its cost.
 
 `benchmarks/tradeoffs.yaml` lists the techniques with the claims of the literature. A run starts an engine with one
 of them, sends requests at the times of a Poisson process, whether or not earlier ones have ended, and reads their
 latencies from a collector. A repetition runs all techniques in a random order with the same requests, so that a
-technique is compared with the baseline of its own repetition. The rate is LOAD times what the baseline can do.
+technique is compared with the baseline of its own repetition. The rate is LOAD times the baseline's highest rate.
 
 It stops when its minutes are over. The next call continues with the result's file, until all repetitions are done.
 `python -m benchmarks.tradeoffs_page --write` puts the result into docs/tradeoffs.md.
@@ -60,7 +60,7 @@ def main(
     repetitions: Annotated[int, typer.Option("--repetitions", min=1, help="Runs of each technique in all.")] = 3,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget the runs of earlier calls.")] = False,
 ) -> None:
-    """Run what is missing, and write the result and the page."""
+    """Run the missing repetitions, and write the result and the page."""
     deadline = time.monotonic() + minutes * 60
     count = 3 if quick else 20
     repetitions = 1 if quick else repetitions

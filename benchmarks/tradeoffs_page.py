@@ -97,7 +97,7 @@ def _same(pairs: list[tuple[list[str], list[str]]]) -> float | None:
 
 
 def table(report: Mapping[str, Any], techniques: Mapping[str, Any]) -> str:
-    """The values of each technique, and the claims with what was measured."""
+    """The values of each technique, and the claims beside the measured ratios."""
     numbers = report["numbers"]
     found = numbers["techniques"]
     text = (

@@ -151,7 +151,7 @@ def _token_text(token: Json, phase: str) -> str:
 
 
 def _lacking(step: Json) -> str:
-    """What the waiting requests lack, where the engine tells it: ` (2 for kv, 1 for priority)`."""
+    """The reasons why requests wait, with their counts, where the engine tells them: ` (2 for kv, 1 for priority)`."""
     reasons = ("batch", "tokens", "kv", "priority")
     told = [f"{count(n)} for {reason}" for reason in reasons if (n := step[f"waiting_for_{reason}"])]
     return f" ({', '.join(told)})" if told else ""

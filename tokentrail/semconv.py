@@ -59,7 +59,7 @@ class KvEvent(StrEnum):
 
 
 class Wait(StrEnum):
-    """What a waiting request lacks."""
+    """The resources that a request can wait for."""
 
     BATCH = "batch"
     """A place among the running requests."""

@@ -107,7 +107,7 @@ def _native(name, value):
 
 
 def _ended(request):
-    """What the decoding view makes of a request's end."""
+    """The columns that the decoding view computes at a request's end."""
     same = ("start", "trace_id", "span_id", "engine", "service", "instance", "variant", "vantage", "model", "tenant",
             "slo_class")  # fmt: skip
     return {name: request[name] for name in same} | {"seen": request["end"] + 3600 * SECOND, "ended": 1}

@@ -1,4 +1,4 @@
-"""What ClickHouse makes of OTLP, table by table."""
+"""Rows that ClickHouse decodes from OTLP, table by table."""
 
 import itertools
 
