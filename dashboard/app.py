@@ -17,7 +17,7 @@ st.logo(str(HERE / "logo.svg"), size="large", icon_image=str(HERE / "icon.svg"))
 components.style()
 page = st.navigation(
     [
-        st.Page(overview.page, title="Overview", icon=":material/monitoring:", url_path="overview", default=True),
+        st.Page(overview.page, title="Overview", icon=":material/monitoring:", default=True),
         st.Page(requests.page, title="Requests", icon=":material/list:", url_path="requests"),
         st.Page(request.page, title="Request", icon=":material/waterfall_chart:", url_path="request"),
     ]
