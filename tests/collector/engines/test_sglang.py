@@ -5,14 +5,19 @@ import statistics
 
 import pytest
 
+from collector.signals import TRACES
+from collector.store.insert import insert_otlp
+from tests.support.otlp import MS, Request
 from tests.support.recordings import (
     NS,
     Recording,
     assert_agreement,
     billed,
     e2e_differences,
+    join,
     of_lines,
     phases_partition,
+    requests,
     rows_of,
     tokens_of,
     ttft_differences,
@@ -135,3 +140,17 @@ def test_a_retraction_is_a_preemption_with_its_wait(engine_store, runs):
 
 def test_nothing_is_left_unclaimed(engine_store, runs):
     assert engine_store.query("SELECT name, count() FROM spans GROUP BY name").result_rows == []
+
+
+def test_a_request_of_disaggregated_servers_is_the_decode_servers_row(engine_store, runs):
+    """Spans made by hand from SGLang's source (`srt/observability/trace.py`): both have the room where the KV cache is handed over."""
+    for span, (server, ms, tokens) in enumerate([("prefill", 40, 1), ("decode", 90, 12)], 1):
+        sent = Request(scope="sglang", **{"service.name": "pd", "service.instance.id": server})
+        attributes = {"module": "sglang::request", "rid": server, "bootstrap_room": "0x1f"}
+        latencies = {"gen_ai.latency.time_to_first_token": ms / 2000, "gen_ai.usage.completion_tokens": tokens}
+        sent.span(f"{server} Req 0123abcd", trace=span, span=span, ns=ms * MS, attributes=attributes | latencies)
+        insert_otlp(engine_store, TRACES, sent.body(), server)
+    join(engine_store)
+    (row,) = requests(engine_store, "service = 'pd'")
+    assert (row["instance"], row["ttft_ns"], row["e2e_ns"], row["output_tokens"]) == ("decode", 45 * MS, 90 * MS, 12)
+    assert row["queue_ns"] is row["prefill_ns"] is row["decode_ns"] is None
