@@ -106,6 +106,18 @@ def test_a_stream_without_a_finish_reason_was_given_up(module_store):
     assert [row["status"] for row in (first, second, ended)] == ["cancelled", "cancelled", "ok"]
 
 
+@pytest.mark.parametrize(("run", "marked"), [("v1", 3), ("v2", 0)])
+def test_an_aborted_stream_reads_as_ok_and_only_fastapis_span_of_v1_says_so(module_store, run, marked):
+    """Two streams that ended and three that the client left. Who makes this test fail has news for the page."""
+    for table in ("requests", "spans"):
+        module_store.client().command(f"TRUNCATE TABLE {table}")
+    replay(module_store, "litellm-1.106-aborts", run)
+    assert [(row["status"], row["finish_reason"]) for row in requests(module_store)] == [("ok", "stop")] * 5
+    sql = """SELECT start, trace_id FROM spans WHERE kind = 2 AND attributes['error.type'] = 'ConnectionError'
+             AND trace_id IN (SELECT trace_id FROM requests) AND attributes['http.response.status_code'] = '200'"""
+    assert len(module_store.query(sql).result_rows) == marked
+
+
 @pytest.mark.parametrize(
     ("change", "found"),
     [

@@ -1,9 +1,9 @@
 """llm-d's spans around vLLM's, made by hand from the sources of its router (August 2026) and of vLLM: there is no recording.
 
-    ms              0    10             50    53   55    60                   100
-    sidecar         forward_request ……………………………………………………………………………………………
-    prefill engine    2  queued  prefill 12…48
-    decode engine                                  55 …  70 first token 72    100
+ms              0    10             50    53   55    60                   100
+sidecar         forward_request ……………………………………………………………………………………………
+prefill engine    2  queued  prefill 12…48
+decode engine                                  55 …  70 first token 72    100
 """
 
 from itertools import count
@@ -22,7 +22,9 @@ _segments = count()
 
 def vllm(role, **resource):
     given = {"tokentrail.disaggregation": role} if role else {}
-    return Request(scope="vllm.llm_engine", **{"service.name": "llama", "service.instance.id": role or "both"} | given | resource)
+    return Request(
+        scope="vllm.llm_engine", **{"service.name": "llama", "service.instance.id": role or "both"} | given | resource
+    )
 
 
 def leg(request, *, start, e2e, ttft, prefill, tokens, name="chatcmpl-1", **where):
@@ -157,7 +159,9 @@ def test_engines_whose_clocks_differ_have_no_negative_transfer(engine_store, row
 def test_latencies_that_an_engine_does_not_tell_are_not_known(engine_store, rows):
     legs = {"trace": 1100, "name": "chatcmpl-1100"}
     bare = vllm("prefill")
-    bare.span("llm_request", trace=1100, span=10, start=T0, ns=40 * MS, attributes={"gen_ai.request.id": "chatcmpl-1100"})
+    bare.span(
+        "llm_request", trace=1100, span=10, start=T0, ns=40 * MS, attributes={"gen_ai.request.id": "chatcmpl-1100"}
+    )
     (row,) = rows(bare, decode_leg(**legs))
     assert (row["e2e_ns"], row["ttft_ns"]) == (100 * MS, 72 * MS)
     assert [row[column] for column in ("queue_ns", "prefill_ns", "kv_transfer_ns")] == [None] * 3
