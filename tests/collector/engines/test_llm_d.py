@@ -1,4 +1,4 @@
-"""llm-d's spans around vLLM's, made by hand from the sources of its router (August 2026) and of vLLM: there is no recording.
+"""llm-d's spans around vLLM's, made by hand from the sources of its router and of vLLM: there is no recording.
 
 ms              0    10             50    53   55    60                   100
 sidecar         forward_request ……………………………………………………………………………………………

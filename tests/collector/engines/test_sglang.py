@@ -143,7 +143,7 @@ def test_nothing_is_left_unclaimed(engine_store, runs):
 
 
 def test_a_request_of_disaggregated_servers_is_the_decode_servers_row(engine_store, runs):
-    """Spans made by hand from SGLang's source (`srt/observability/trace.py`): both have the room where the KV cache is handed over."""
+    """Spans made by hand from SGLang's source (`srt/observability/trace.py`)."""
     for span, (server, ms, tokens) in enumerate([("prefill", 40, 1), ("decode", 90, 12)], 1):
         sent = Request(scope="sglang", **{"service.name": "pd", "service.instance.id": server})
         attributes = {"module": "sglang::request", "rid": server, "bootstrap_room": "0x1f"}
