@@ -69,6 +69,14 @@ class TestRecording:
         assert all(row["finish_reason"] == line["finish_reason"] for row, line in pairs)
 
 
+def test_no_call_of_a_model_is_left_unclaimed(recorded, module_store):
+    sql = "SELECT DISTINCT splitByChar(' ', name)[1] FROM spans ORDER BY 1"
+    assert [name for (name,) in module_store.query(sql).result_rows] == [
+        "Failed", "GET", "POST", "Received", "auth", "fastapi.dependencies", "fastapi.endpoint", "fastapi.serialization",
+        "proxy_pre_call", "raw_gen_ai_request", "route", "router", "self",
+    ]  # fmt: skip
+
+
 def insert(store, token, name, kind=1, scope="litellm", events=(), **attributes):
     request = Request(scope=scope)
     said = {key.replace("__", "."): value for key, value in attributes.items()}
