@@ -19,6 +19,8 @@ from tests.support.recordings import (
     phases_partition,
     requests,
     rows_of,
+    spread,
+    spreads_on,
     tokens_of,
     ttft_differences,
 )
@@ -78,6 +80,11 @@ def test_ttft_and_e2e_are_those_of_the_client(runs, run, most_s):
     recording, rows = runs[run]
     assert_agreement(ttft_differences(of_lines(sampled(recording), rows, request_id)), most_s=most_s)
     assert_agreement(e2e_differences(of_lines(sampled(recording), rows, request_id)))
+
+
+def test_the_page_states_how_far_they_are_apart(runs):
+    found = [of_lines(sampled(recording), rows, request_id) for recording, rows in runs.values()]
+    assert [(spread(ttft_differences(run)), spread(e2e_differences(run))) for run in found] == spreads_on("sglang.md")
 
 
 @pytest.mark.parametrize("run", RUNS)
