@@ -72,8 +72,8 @@ class TestRecording:
 def test_no_call_of_a_model_is_left_unclaimed(recorded, module_store):
     sql = "SELECT DISTINCT splitByChar(' ', name)[1] FROM spans ORDER BY 1"
     assert [name for (name,) in module_store.query(sql).result_rows] == [
-        "Failed", "GET", "POST", "Received", "auth", "fastapi.dependencies", "fastapi.endpoint", "fastapi.serialization",
-        "proxy_pre_call", "raw_gen_ai_request", "route", "router", "self",
+        "Failed", "GET", "POST", "Received", "auth", "fastapi.dependencies", "fastapi.endpoint",
+        "fastapi.serialization", "proxy_pre_call", "raw_gen_ai_request", "route", "router", "self",
     ]  # fmt: skip
 
 

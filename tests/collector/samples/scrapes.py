@@ -20,7 +20,19 @@ class Scrapes:
         self._store = store
         self._bodies = []
 
-    def add(self, text, time_ns, *, service="chat", instance="i:1", engine="", scraper="me", up=True, reason="timeout", delta=False):
+    def add(
+        self,
+        text,
+        time_ns,
+        *,
+        service="chat",
+        instance="i:1",
+        engine="",
+        scraper="me",
+        up=True,
+        reason="timeout",
+        delta=False,
+    ):
         """Add a page; with `delta`, as a sender whose histograms have grown by so much."""
         page = read_exposition(text, time_ns=time_ns, all_names=False, most_series=1000)
         request = ExportMetricsServiceRequest()
