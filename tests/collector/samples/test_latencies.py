@@ -82,7 +82,7 @@ GROWTH = {  # of each service: by how much it has grown, and its pages with the 
     "two series": (3, [(both(10, 100), 60, {}), (both(12, 101), 50, {})]),
     "two scrapers, one came late": (5, [(below(n), 60 - 10 * n, {"scraper": "b"}) for n in range(6)]
                                     + [(below(5), 5, {"scraper": "c"})]
-                                    + [(below(4), 15, {"scraper": "a"})]),
+                                    + [(below(n), 55 - 10 * n, {"scraper": "a"}) for n in (3, 4)]),
     "a scraper for each process": (3, [(below(n), 60 - 10 * n, {"scraper": "a"}) for n in range(3)]
                                    + [(below(n), 60 - 10 * n, {"scraper": "b", "instance": "i:2"}) for n in range(2)]),
     "a process that began in the window": (4, [("vllm:num_requests_running 1\n", 60, {}), (below(4), 50, {})]),
