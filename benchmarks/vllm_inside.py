@@ -71,6 +71,7 @@ def main(
     cost: Annotated[bool, typer.Option(help="Measure the event loop too.")] = True,
 ) -> None:
     """Run the loads and the cost, and compare."""
+    python = python.absolute()  # vLLM starts in another folder; a resolved link would be outside of its environment
     numbers: dict[str, Any] = {}
     versions = subprocess.run(
         [python, "-c", "import vllm, torch; print(vllm.__version__, torch.__version__)"],

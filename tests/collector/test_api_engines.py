@@ -1,6 +1,7 @@
 import pytest
 
-from tests.collector.rows import NOW, SECOND
+from collector.api import abilities
+from tests.collector.rows import NOW, SECOND, trace_id
 
 MS = 1_000_000
 T0 = NOW - 60 * SECOND
@@ -192,6 +193,42 @@ class TestWhatAnEngineTells:
             "partly",
             "1 of 2 requests tell it",
         )
+
+    def test_what_no_row_says_is_not_told(self, api, rows):
+        trace = trace_id()
+        said = {"engine": "vllm", "preemptions": None, "queue_ns": None, "prefill_ns": None, "trace_id": trace}
+        first, last = rows.requests(
+            [
+                said | {"ended": NOW - 300 * SECOND, "span_id": "00000000000000a1"},
+                said | {"span_id": "00000000000000a2"},
+            ]
+        )
+        rows.step(start=T0, preempted=None, kv_blocks_used=None)
+        rows.tokens(last, [400_000, 5_000])
+        tells = self.tells(api)
+        missing = {what for what, told in tells.items() if told["told"] == "none"}
+        assert missing == {"phases", "kv", "preemption", "cold_start"}
+        assert tells["itl"]["reason"] == "1 of 2 requests tell it"
+        rows.tokens(first, [400_000, 5_000])
+        rows.step(start=T0, preempted=0, kv_blocks_used=0)
+        rows.cold_start(start=T0, duration=SECOND, engine="vllm")
+        tells = self.tells(api)
+        assert {what for what, told in tells.items() if told["told"] == "none"} == {"phases"}
+        assert tells["itl"]["told"] == "full"
+
+    def test_marks_of_counts(self):
+        """On counts alone: what was told in full is not called a part because another source tells a part too."""
+
+        def told(what, engine, **counts):
+            process = dict.fromkeys(("tokens", "phases", "queue", "itl", "kv", "in_flight", "cold_start"), 0)
+            process |= {"requests": 4, "could_tell": 4, "preemption": 0, "examples": 4} | counts
+            return next(one for one in abilities.told(engine, "server", [process]) if one.what == what)
+
+        assert told("in_flight", "vllm", in_flight=2, running=3).told == "full"
+        assert told("in_flight", "vllm", running=3).told == "partly"
+        assert told("phases", "vllm", phases=2, queue=4).reason == "2 of 4 requests tell it"
+        assert told("requests", "sglang").told == "full", "vLLM's spans leave requests out, and SGLang's do not"
+        assert [way.split(":")[0] for way in told("kv", "vllm").ways] == ["install the package beside vLLM"]
 
 
 class TestIncidents:

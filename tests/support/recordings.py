@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import statistics
 import tarfile
 from dataclasses import dataclass, field
@@ -123,6 +124,13 @@ def spread(differences):
     """The median and the maximum of the absolute differences, in whole ms."""
     sizes = [abs(difference) * 1000 for difference in differences]
     return round(statistics.median(sizes)), round(max(sizes))
+
+
+def spreads_on(page):
+    """The spreads of TTFT and of E2E that the table of a page in docs/engines states, a pair for each recording."""
+    text = (DATA.parents[1] / "docs" / "engines" / page).read_text()
+    found = re.findall(r"\| (\d+) / (\d+) ms \| (\d+) / (\d+) ms \|$", text, re.MULTILINE)
+    return [((int(a), int(b)), (int(c), int(d))) for a, b, c, d in found]
 
 
 def tokens_of(row):

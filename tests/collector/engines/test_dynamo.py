@@ -15,6 +15,8 @@ from tests.support.recordings import (
     join,
     of_lines,
     rows_of,
+    spread,
+    spreads_on,
     tokens_of,
     ttft_differences,
 )
@@ -85,6 +87,11 @@ def test_with_lifecycle_tracing_an_aborted_request_has_its_ttft(runs, run):
     recording, rows = runs[run]
     aborted = [line for line in recording.client if line.get("aborted")]
     assert_agreement(ttft_differences(of_lines(aborted, rows, request_id)))
+
+
+def test_the_page_states_how_far_they_are_apart(runs):
+    found = [of_lines(sampled(recording), rows, request_id) for recording, rows in runs.values()]
+    assert [(spread(ttft_differences(run)), spread(e2e_differences(run))) for run in found] == spreads_on("dynamo.md")
 
 
 @pytest.mark.parametrize("run", RUNS)

@@ -69,6 +69,14 @@ class TestRecording:
         assert all(row["finish_reason"] == line["finish_reason"] for row, line in pairs)
 
 
+def test_no_call_of_a_model_is_left_unclaimed(recorded, module_store):
+    sql = "SELECT DISTINCT splitByChar(' ', name)[1] FROM spans ORDER BY 1"
+    assert [name for (name,) in module_store.query(sql).result_rows] == [
+        "Failed", "GET", "POST", "Received", "auth", "fastapi.dependencies", "fastapi.endpoint",
+        "fastapi.serialization", "proxy_pre_call", "raw_gen_ai_request", "route", "router", "self",
+    ]  # fmt: skip
+
+
 def insert(store, token, name, kind=1, scope="litellm", events=(), **attributes):
     request = Request(scope=scope)
     said = {key.replace("__", "."): value for key, value in attributes.items()}
@@ -104,6 +112,18 @@ def test_a_stream_without_a_finish_reason_was_given_up(module_store):
     (second,) = insert(module_store, 102, "chat m", 3, **v2)
     (ended,) = insert(module_store, 103, "chat m", 3, **v2, **{"gen_ai.response.finish_reasons": ["stop"]})
     assert [row["status"] for row in (first, second, ended)] == ["cancelled", "cancelled", "ok"]
+
+
+@pytest.mark.parametrize(("run", "marked"), [("v1", 3), ("v2", 0)])
+def test_an_aborted_stream_reads_as_ok_and_only_fastapis_span_of_v1_says_so(module_store, run, marked):
+    """Two streams that ended and three that the client left. Who makes this test fail has news for the page."""
+    for table in ("requests", "spans"):
+        module_store.client().command(f"TRUNCATE TABLE {table}")
+    replay(module_store, "litellm-1.106-aborts", run)
+    assert [(row["status"], row["finish_reason"]) for row in requests(module_store)] == [("ok", "stop")] * 5
+    sql = """SELECT start, trace_id FROM spans WHERE kind = 2 AND attributes['error.type'] = 'ConnectionError'
+             AND trace_id IN (SELECT trace_id FROM requests) AND attributes['http.response.status_code'] = '200'"""
+    assert len(module_store.query(sql).result_rows) == marked
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,22 @@ import statistics
 
 import pytest
 
+from collector.signals import TRACES
+from collector.store.insert import insert_otlp
+from tests.support.otlp import MS, Request
 from tests.support.recordings import (
     NS,
     Recording,
     assert_agreement,
     billed,
     e2e_differences,
+    join,
     of_lines,
     phases_partition,
+    requests,
     rows_of,
+    spread,
+    spreads_on,
     tokens_of,
     ttft_differences,
 )
@@ -73,6 +80,11 @@ def test_ttft_and_e2e_are_those_of_the_client(runs, run, most_s):
     recording, rows = runs[run]
     assert_agreement(ttft_differences(of_lines(sampled(recording), rows, request_id)), most_s=most_s)
     assert_agreement(e2e_differences(of_lines(sampled(recording), rows, request_id)))
+
+
+def test_the_page_states_how_far_they_are_apart(runs):
+    found = [of_lines(sampled(recording), rows, request_id) for recording, rows in runs.values()]
+    assert [(spread(ttft_differences(run)), spread(e2e_differences(run))) for run in found] == spreads_on("sglang.md")
 
 
 @pytest.mark.parametrize("run", RUNS)
@@ -135,3 +147,17 @@ def test_a_retraction_is_a_preemption_with_its_wait(engine_store, runs):
 
 def test_nothing_is_left_unclaimed(engine_store, runs):
     assert engine_store.query("SELECT name, count() FROM spans GROUP BY name").result_rows == []
+
+
+def test_a_request_of_disaggregated_servers_is_the_decode_servers_row(engine_store, runs):
+    """Spans made by hand from SGLang's source (`srt/observability/trace.py`)."""
+    for span, (server, ms, tokens) in enumerate([("prefill", 40, 1), ("decode", 90, 12)], 1):
+        sent = Request(scope="sglang", **{"service.name": "pd", "service.instance.id": server})
+        attributes = {"module": "sglang::request", "rid": server, "bootstrap_room": "0x1f"}
+        latencies = {"gen_ai.latency.time_to_first_token": ms / 2000, "gen_ai.usage.completion_tokens": tokens}
+        sent.span(f"{server} Req 0123abcd", trace=span, span=span, ns=ms * MS, attributes=attributes | latencies)
+        insert_otlp(engine_store, TRACES, sent.body(), server)
+    join(engine_store)
+    (row,) = requests(engine_store, "service = 'pd'")
+    assert (row["instance"], row["ttft_ns"], row["e2e_ns"], row["output_tokens"]) == ("decode", 45 * MS, 90 * MS, 12)
+    assert row["queue_ns"] is row["prefill_ns"] is row["decode_ns"] is None

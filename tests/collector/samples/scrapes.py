@@ -1,6 +1,7 @@
 """Stores pages of metrics as the scraper does."""
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_DELTA
 
 from collector.receive.checked import ItemLimits
 from collector.samples.check import check
@@ -19,7 +20,20 @@ class Scrapes:
         self._store = store
         self._bodies = []
 
-    def add(self, text, time_ns, *, service="chat", instance="i:1", engine="", scraper="me", up=True, reason="timeout"):
+    def add(
+        self,
+        text,
+        time_ns,
+        *,
+        service="chat",
+        instance="i:1",
+        engine="",
+        scraper="me",
+        up=True,
+        reason="timeout",
+        delta=False,
+    ):
+        """Add a page; with `delta`, as a sender whose histograms have grown by so much."""
         page = read_exposition(text, time_ns=time_ns, all_names=False, most_series=1000)
         request = ExportMetricsServiceRequest()
         made = request.resource_metrics.add()
@@ -31,6 +45,8 @@ class Scrapes:
         }
         set_labels(made.resource, ((key, value) for key, value in resource.items() if value))
         scope = made.scope_metrics.add(metrics=page.metrics)
+        for metric in scope.metrics if delta else ():
+            metric.histogram.aggregation_temporality = AGGREGATION_TEMPORALITY_DELTA
         if scraper:
             point = scope.metrics.add(name="up").gauge.data_points.add(time_unix_nano=time_ns, as_double=float(up))
             set_labels(point, [] if up else [("reason", reason)])

@@ -16,9 +16,9 @@ def scrapes(rows):
     return Scrapes(rows.store)
 
 
-def histogram(buckets, total):
+def histogram(buckets, total, engine=0):
     """A page of vLLM's TTFT; `buckets` are the observations up to each bound."""
-    name, labels = "vllm:time_to_first_token_seconds", 'engine="0",model_name="m"'
+    name, labels = "vllm:time_to_first_token_seconds", f'engine="{engine}",model_name="m"'
     lines = [f'{name}_bucket{{{labels},le="{le}"}} {count}' for le, count in buckets.items()]
     ends = [f"{name}_sum{{{labels}}} {total}", f"{name}_count{{{labels}}} {buckets['+Inf']}"]
     return "\n".join([*lines, *ends, ""])
@@ -62,6 +62,40 @@ def test_processes_of_a_service_are_added_and_other_bounds_stay_apart(scrapes, a
     scrapes.store()
     found = api("samples/latencies")["latencies"]
     assert [(line["count"], line["p50"]["up_to_s"]) for line in found] == [(8, 0.1), (4, 1.0)]
+
+
+def below(count, bound="0.1", engine=0):
+    """A page whose observations are all below the first bound."""
+    return histogram({bound: count, "+Inf": count}, count * 0.05, engine)
+
+
+def both(first, second):
+    return below(first) + below(second, engine=1)
+
+
+GROWTH = {  # of each service: by how much it has grown, and its pages with the seconds since each and who scraped it
+    "a bucket falls, the count does not": (10, [(histogram({"0.1": 5, "0.5": 9, "+Inf": 9}, 2), 60, {}),
+                                                (histogram({"0.1": 0, "0.5": 0, "+Inf": 10}, 20), 50, {})]),
+    "other bounds": (6, [(below(4), 60, {}), (below(6, "0.2"), 50, {})]),
+    "deltas": (5, [(below(3), 60, {"delta": True}), (below(2), 50, {"delta": True})]),
+    "before the window": (2, [(below(1), 1140, {}), (below(5), 1020, {}), (below(7), 840, {})]),
+    "two series": (3, [(both(10, 100), 60, {}), (both(12, 101), 50, {})]),
+    "two scrapers, one came late": (5, [(below(n), 60 - 10 * n, {"scraper": "b"}) for n in range(6)]
+                                    + [(below(5), 5, {"scraper": "c"})]
+                                    + [(below(n), 55 - 10 * n, {"scraper": "a"}) for n in (3, 4)]),
+    "a scraper for each process": (3, [(below(n), 60 - 10 * n, {"scraper": "a"}) for n in range(3)]
+                                   + [(below(n), 60 - 10 * n, {"scraper": "b", "instance": "i:2"}) for n in range(2)]),
+    "a process that began in the window": (4, [("vllm:num_requests_running 1\n", 60, {}), (below(4), 50, {})]),
+}  # fmt: skip
+
+
+def test_growth_in_odd_cases(scrapes, api):
+    for service, (_, pages) in GROWTH.items():
+        for text, ago, fields in pages:
+            scrapes.add(text, NOW - ago * SECOND, service=service, **fields)
+    scrapes.store()
+    found = {line["service"]: line["count"] for line in api("samples/latencies")["latencies"]}
+    assert found == {service: grown for service, (grown, _) in GROWTH.items()}
 
 
 def test_a_window_without_observations_has_no_latency(scrapes, api):
