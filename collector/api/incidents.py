@@ -13,17 +13,14 @@ from pydantic import BaseModel
 
 from collector.api import samples
 from collector.api.context import Context
-from collector.api.evaluation import burn_windows, burns, count_by_window, open_requests, process_filter
+from collector.api.evaluation import open_requests, process_filter
+from collector.api.incident import Incident, incident, request_list
 from collector.api.parameters import Window, WindowQuery
 from collector.api.session import sees_all_tenants, tenant_filter
-from collector.api.times import SECOND_NS, rfc3339
-from collector.slo.burn import BurnRule, Tally, burn_rules
+from collector.api.slo_burns import slo_burns
+from collector.api.times import SECOND_NS
 from collector.slo.conditions import Cause, load_conditions
 from collector.slo.durations import format_duration
-from collector.slo.judge import selects, verdict
-from collector.slo.model import Promise, Slo
-from collector.slo.severity import Severity
-from collector.sql.fragment import all_of, any_of
 
 _OF_PROCESSES: Final = frozenset({"kv_eviction", "cold_start"})
 """Causes that are found in rows of engine processes, which have no tenant."""
@@ -31,22 +28,6 @@ _FRESH_NS: Final = 120 * SECOND_NS
 """What the newest sample shows, lasts for so long after it."""
 MOST_OF_A_KIND = 500
 """One answer holds at most so many incidents that one query found."""
-
-
-class Incident(BaseModel):
-    """A condition that holds or held; `end` is null while it lasts."""
-
-    cause: Cause
-    severity: Severity
-    title: str
-    detail: str
-    start: str
-    end: str | None
-    firing: bool
-    slo: str | None
-    instance: str | None
-    requests_affected: int
-    runbook_url: str
 
 
 class Incidents(BaseModel):
@@ -85,64 +66,6 @@ def _firing(incidents: list[Incident]) -> set[tuple[str, str | None, str | None]
     return {(i.cause, i.slo, i.instance) for i in incidents if i.firing}
 
 
-def _incident(cause: Cause, *, start_ns: int, end_ns: int | None, **fields: Any) -> Incident:
-    condition = load_conditions()[cause]
-    defaults = {"slo": None, "instance": None, "firing": end_ns is None, "severity": condition.severity}
-    end = None if end_ns is None else rfc3339(end_ns)
-    own = {"cause": cause, "start": rfc3339(start_ns), "end": end, "runbook_url": condition.runbook_url}
-    return Incident(**{**defaults, **fields, **own})
-
-
-def _slo_burns(ctx: Context, window: Window) -> Iterator[Incident]:
-    rules = {slo.name: burn_rules(slo, ctx.windows) for slo in ctx.slos}
-    counted = count_by_window(ctx, ctx.slos, window, {name: burn_windows(of_slo) for name, of_slo in rules.items()})
-    for slo in ctx.slos:
-        by_window = {length: counts for length, (counts, _) in counted.slos[slo.name].windows.items()}
-        burn = next((burn for burn in burns(slo, rules[slo.name], by_window) if burn.firing), None)
-        if burn is None:
-            continue
-        rule, tally = burn.rule, by_window[burn.rule.long_ns].tally
-        yield _incident(
-            "slo_burn",
-            severity=rule.severity,
-            title=f"{slo.name} burns its error budget {burn.long:.1f} times too fast",
-            detail=f"{tally.bad:.0f} of {tally.judged:.0f} requests of the last {format_duration(rule.long_ns)} were "
-            f"bad; {1 - slo.objective:%} may be ({rule.name}: more than {float(rule.threshold):.4g} times, "
-            f"also over the last {format_duration(rule.short_ns)}).",
-            start_ns=_burn_began_ns(ctx, window, slo, rule),
-            end_ns=None,
-            slo=slo.name,
-            requests_affected=round(tally.bad),
-        )
-
-
-def _burn_began_ns(ctx: Context, window: Window, slo: Slo, rule: BurnRule) -> int:
-    """When the first bad request after the last calm ended; at most the SLO's window back.
-
-    Calm is a stretch as long as the rule's short window that does not burn, or no request for as long as its long one.
-    For `page-outage`:
-
-        minutes ago            0      1      2      3      4
-        bad of all requests    9/9           7/9    1/9    9/9     began two minutes ago: at the first of the 7
-    """
-    matching = all_of(window.filter, selects(slo, "slo"))
-    judged = verdict([Promise.to_all(slo.thresholds).model_copy(update={"errors": slo.errors})])
-    stretches = ctx.queries.rows(
-        "burn_stretches",
-        {"filter": matching, "good": judged.good, "unjudged": any_of(judged.undetermined, judged.excused)},
-        start_ns=window.end_ns - slo.window,
-        end_ns=window.end_ns,
-        length_ns=rule.short_ns,
-    )
-    began_ns, last_age, most_apart = window.end_ns, -1, rule.long_ns // rule.short_ns
-    for stretch in stretches:
-        burn = Tally(stretch["judged"], stretch["bad"]).burn(slo.budget)
-        if burn is None or burn <= rule.threshold or stretch["age"] - last_age > most_apart:
-            break
-        began_ns, last_age = stretch["first_bad_ns"], stretch["age"]
-    return began_ns
-
-
 def _processes_in_trouble(ctx: Context, window: Window) -> Iterator[Incident]:
     in_flight = open_requests(ctx, window)
     victims = defaultdict(list)
@@ -151,18 +74,21 @@ def _processes_in_trouble(ctx: Context, window: Window) -> Iterator[Incident]:
     shown = load_conditions()["engine_lost"].shown
     yield from _sampled_processes_in_trouble(ctx, window) if sees_all_tenants() else ()
     newest_first = sorted(victims.items(), key=lambda item: in_flight.lost_at_ns[item[1]].max(), reverse=True)
+    open_by_process = in_flight.count_by_process(~in_flight.is_lost)
     for (process, is_lost), rows in newest_first[:MOST_OF_A_KIND]:
-        where, n = " ".join(process).strip(), len(rows)
+        where, n = " ".join(process).strip(), len(rows) if is_lost else open_by_process[process]
         silent_since = int(in_flight.seen_ns[rows].max())
         stuck_since = int(np.maximum(in_flight.began_ns, in_flight.last_step_ns)[rows].min())
+        asked = {"service": process[0], "instance": process[1], "status": "lost" if is_lost else "in_flight"}
         common: dict[str, Any] = {
             "start_ns": silent_since if is_lost else stuck_since,
             "instance": process[1],
             "requests_affected": n,
+            "requests": request_list(window, n, **asked),
         }
         if is_lost:
             over_ns = int(in_flight.lost_at_ns[rows].max()) + shown
-            yield _incident(
+            yield incident(
                 "engine_lost",
                 title=f"{where} went silent",
                 detail=f"{n} requests in flight were not heard of in {format_duration(ctx.lost_after_ns)}: lost.",
@@ -170,7 +96,7 @@ def _processes_in_trouble(ctx: Context, window: Window) -> Iterator[Incident]:
                 **common,
             )
         else:
-            yield _incident(
+            yield incident(
                 "engine_hung",
                 title=f"{where} makes no progress",
                 detail=f"{n} requests are open, and no step in {format_duration(ctx.lost_after_ns)} or longer.",
@@ -207,7 +133,7 @@ def _of_stretch(cause: Cause, window: Window, stretch: samples.Stretch, **fields
     """An incident that lasts while the newest sample, which must be fresh, shows it."""
     lasts = stretch.lasts and stretch.last_ns + _FRESH_NS > window.end_ns
     end_ns = None if lasts else stretch.last_ns
-    return _incident(cause, start_ns=stretch.began_ns, end_ns=end_ns, instance=stretch.instance, **fields)
+    return incident(cause, start_ns=stretch.began_ns, end_ns=end_ns, instance=stretch.instance, **fields)
 
 
 def _sampled_preemptions(ctx: Context, window: Window) -> Iterator[Incident]:
@@ -226,7 +152,7 @@ def _sampled_preemptions(ctx: Context, window: Window) -> Iterator[Incident]:
             runs.append((row, at, n))
             begins.append(at)
     for (process, last_ns, n), began_ns in list(zip(runs, begins, strict=True))[:MOST_OF_A_KIND]:
-        yield _incident(
+        yield incident(
             "kv_eviction",
             title=f"{process['service']} {process['instance']} takes KV-cache blocks from running requests",
             detail=f"{n} preemptions by its metrics. The tokens of these requests are computed again.",
@@ -248,7 +174,7 @@ def _evictions(ctx: Context, window: Window) -> Iterator[Incident]:
     )
     yield from _sampled_preemptions(ctx, window)
     for row in rows:
-        yield _incident(
+        yield incident(
             "kv_eviction",
             title=f"{row['service']} {row['instance']} takes KV-cache blocks from running requests",
             detail=f"{row['evictions']} preemptions took {_number(row['blocks_lost'])} blocks, to be computed again.",
@@ -273,7 +199,7 @@ def _cold_starts(ctx: Context, window: Window) -> Iterator[Incident]:
             continue
         end_ns = row["began_ns"] + row["duration_ns"]
         failed = f" and failed ({row['error_type'] or 'no reason given'})" if row["status"] == "error" else ""
-        yield _incident(
+        yield incident(
             "cold_start",
             title=f"{row['service']} {row['instance']} started",
             detail=f"The cold start took {row['duration_ns'] / SECOND_NS:.3g} s{failed}.",
@@ -286,7 +212,7 @@ def _cold_starts(ctx: Context, window: Window) -> Iterator[Incident]:
 
 
 FINDERS: Final[Mapping[Cause, Callable[[Context, Window], Iterator[Incident]]]] = {
-    "slo_burn": _slo_burns,
+    "slo_burn": slo_burns,
     "engine_lost": _processes_in_trouble,
     "engine_hung": _processes_in_trouble,
     "kv_eviction": _evictions,

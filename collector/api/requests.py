@@ -40,6 +40,8 @@ class RequestsQuery(WindowQuery):
     )
     slo: Name | None = Field(None, description="only requests that this SLO selects")
     verdict: Verdict | None = Field(None, description="of `slo`, or of all SLOs together")
+    service: Name | None = Field(None, description="only requests to processes of this service")
+    instance: Name | None = Field(None, description="only requests to this engine process")
     request_id: Name | None = None
     trace_id: Annotated[str, Field(pattern="^[0-9a-fA-F]{4,32}$")] | None = Field(
         None, description="the first hex digits of the trace id, or all 32"
@@ -63,11 +65,12 @@ def router(ctx: Context) -> APIRouter:
         """Request rows, newest or slowest first; those that have not ended, oldest first."""
         slo = None if query.slo is None else find_slo(ctx.slos, query.slo)
         window = query.window(ctx.clock())
-        if slo is None:  # an SLO selects one vantage, so that it counts each request once
+        if slo is None and query.instance is None:  # one vantage each, so that each request counts once
             window = counted_once(ctx, window, query.vantage)
-        if query.request_id is not None:
-            same_id = Fragment("request_id = {asked_request_id:String}", {"asked_request_id": query.request_id})
-            window = replace(window, filter=all_of(window.filter, same_id))
+        for column in ("service", "instance", "request_id"):
+            if (value := getattr(query, column)) is not None:
+                same = Fragment(f"{column} = {{asked_{column}:String}}", {f"asked_{column}": value})
+                window = replace(window, filter=all_of(window.filter, same))
         if query.trace_id is not None:
             begins_so = Fragment(
                 "startsWith(hex(trace_id), {asked_trace:String})", {"asked_trace": query.trace_id.upper()}

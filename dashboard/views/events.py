@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 from urllib.parse import urlencode
@@ -58,24 +57,34 @@ def row(incident: Json, view: View) -> None:
         st.badge(severity.upper(), color=colour, icon=":material/notifications_active:")
         st.markdown(f"**{plain(incident['title'])}**", width="content")
         st.caption(plain(" · ".join(fact for fact in facts if fact)), width="content")
-    links = f"[Requests behind it]({behind(incident, view)}) · [Runbook]({incident['runbook_url']})"
-    st.markdown(f"{plain(incident['detail'])} {links}")
+    links = [f"[{text}]({url})" for text, url in behind(incident, view)] + [f"[Runbook]({incident['runbook_url']})"]
+    st.markdown(f"{plain(incident['detail'])} {' · '.join(links)}")
 
 
-def behind(incident: Json, view: View) -> str:
-    """URL of the list of the requests that an incident touches, relative to the page."""
-    span = {"range": "custom", "start": incident["start"], "end": incident["end"] or "now"}
-    return "requests?" + urlencode([*span.items(), *_BEHIND[incident["cause"]](incident).items(), *view.labels])
+def behind(incident: Json, view: View) -> list[tuple[str, str]]:
+    """Texts and URLs, relative to the page, of the lists of the requests that an incident touches.
+
+    A list has as many rows as its text says. Where no filter finds the requests, one link leads to those of its time.
+    """
+    if not incident["requests"]:
+        times = {"start": incident["start"], "end": incident["end"] or "now"}
+        return [("Requests of that time", _url(times | _SORTED.get(incident["cause"], {}), view))]
+    return [
+        (
+            f"{count(one['total'])} {_STATES[one['parameters'].get('status')]}",
+            _url(one["parameters"] | {"sort": "newest"}, view),
+        )
+        for one in incident["requests"]
+    ]
 
 
-_BEHIND: dict[str, Callable[[Json], dict[str, str]]] = {
-    "slo_burn": lambda incident: {"slo": incident["slo"], "verdict": "bad", "sort": "newest"},
-    "engine_lost": lambda _: {"status": "lost"},
-    "engine_hung": lambda _: {"status": "in_flight"},
-    "kv_eviction": lambda _: {"sort": "E2E"},
-    "cold_start": lambda _: {"sort": "TTFT"},
-}
-"""By cause, the parameters of the list beside the time."""
+def _url(parameters: Json, view: View) -> str:
+    return "requests?" + urlencode([("range", "custom"), *parameters.items(), *view.labels])
+
+
+_STATES = {None: "that ended", "in_flight": "in flight", "lost": "lost"}
+_SORTED = {"kv_eviction": {"sort": "E2E"}, "cold_start": {"sort": "TTFT"}}
+"""By cause, the order of the requests of that time."""
 
 
 def tables(incidents: list[Json], cold_starts: list[Json], view: View) -> None:

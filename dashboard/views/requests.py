@@ -45,6 +45,9 @@ def page() -> None:
             width=320,
             placeholder="as the client saw it: chatcmpl-…",
         )
+        service, instance = (
+            st.text_input(label, key=label.lower(), bind="query-params", width=160) for label in ("Service", "Instance")
+        )
         rows = st.selectbox("Rows", ROWS, index=ROWS.index(200), key="rows", bind="query-params", width=110)
     first_page = ask(
         "requests",
@@ -55,6 +58,8 @@ def page() -> None:
         slo=view.slo,
         verdict=verdict,
         request_id=wanted.strip() or None,
+        service=service.strip() or None,
+        instance=instance.strip() or None,
     )
     cursor = _cursor(first_page)
     found = fetch(ask("requests", first_page.params, cursor=cursor))

@@ -298,7 +298,7 @@ class TestIncidents:
         )
         assert burn["title"] == "chat burns its error budget 16.0 times too fast"
         assert burn["detail"] == (
-            "40 of 50 requests of the last 5m were bad; 5% may be "
+            "80% of the requests of the last 5m were bad; 5% may be "
             "(page-outage: more than 10 times, also over the last 1m)."
         )
         assert burn["start"] == "2026-11-21T09:59:01Z"
@@ -329,6 +329,54 @@ class TestIncidents:
         rows.requests([{"slo_class": "chat", "ended": NOW - s * SECOND, "status": "error"} for s in range(1, 241, 10)])
         rows.requests([{"slo_class": "chat", "ended": NOW - 600 * SECOND, "status": "error"}])
         assert api("incidents")["incidents"][0]["start"] == "2026-11-21T09:56:09Z"
+
+    def test_the_number_of_a_burn_is_that_of_its_lists_whenever_they_are_asked(self, api, rows):
+        def ended(status, seconds_ago):
+            rows.requests([{"slo_class": "chat", "ended": NOW - s * SECOND, "status": status} for s in seconds_ago])
+
+        ended("error", [450, 451, 452])  # bad, before the calm
+        ended("ok", range(300, 420))
+        ended("error", range(3, 301, 3))
+        ended("ok", range(5, 300, 15))
+        rows.open(start=NOW - 90 * SECOND, seen=NOW - SECOND, slo_class="chat")
+        rows.open(start=NOW - 200 * SECOND, seen=NOW - 100 * SECOND, slo_class="chat")
+        starts = set()
+        for seconds_ago in (0, 7, 30, 61):
+            found = api("incidents", end=f"-{seconds_ago}s" if seconds_ago else "now", start="-1h")["incidents"]
+            burn = next(i for i in found if i["slo"] == "chat")
+            totals = [api("requests", **one["parameters"])["total"] for one in burn["requests"]]
+            assert totals == [one["total"] for one in burn["requests"]]
+            assert burn["requests_affected"] == sum(totals)
+            assert burn["requests"][0]["parameters"]["start"] == burn["start"]
+            if not seconds_ago:
+                assert totals == [100, 1, 1]
+            starts.add(burn["start"])
+        assert starts == {"2026-11-21T09:55:00Z"}
+
+    def test_a_burn_of_requests_that_hang_began_with_the_oldest(self, api, rows):
+        for age in range(12):
+            rows.open(start=NOW - (70 + age) * SECOND, seen=NOW - SECOND, slo_class="chat")
+        burn = next(i for i in api("incidents")["incidents"] if i["slo"] == "chat")
+        assert (burn["start"], burn["requests_affected"]) == ("2026-11-21T09:58:39Z", 12)
+        (one,) = burn["requests"]
+        assert one["total"] == api("requests", **one["parameters"])["total"] == 12
+
+    def test_the_number_of_a_process_in_trouble_is_that_of_its_list(self, api, rows):
+        for instance in ("dead", "hung"):
+            for age in range(3):
+                seen = NOW - (SECOND if instance == "hung" else (50 + 100 * age) * SECOND)
+                rows.open(start=NOW - (90 + 100 * age) * SECOND, seen=seen, instance=instance)
+        rows.open(start=NOW - 2 * SECOND, seen=NOW - SECOND, instance="hung")  # it waits too, and not for long
+        rows.open(start=NOW - 2 * SECOND, seen=NOW - SECOND, instance="other", vantage="client")
+        rows.step(start=NOW - 80 * SECOND, instance="hung")
+        rows.requests([{"vantage": "client"}, {}])
+        found = {i["instance"]: i for i in api("incidents")["incidents"] if i["instance"]}
+        assert {name: i["requests_affected"] for name, i in found.items()} == {"dead": 3, "hung": 4}
+        for incident in found.values():
+            (one,) = incident["requests"]
+            listed = api("requests", **one["parameters"])
+            assert listed["total"] == one["total"] == incident["requests_affected"]
+            assert {row["instance"] for row in listed["requests"]} == {incident["instance"]}
 
     @pytest.mark.parametrize("params", [{"slo_class": "completion"}, {"end": "-2h", "start": "-3h"}])
     def test_only_what_was_asked_about(self, api, rows, params):

@@ -4,10 +4,9 @@ from datetime import UTC
 
 import pytest
 
-from collector.slo.conditions import CAUSES
 from dashboard.components import _crowds, _interval
 from dashboard.filters import View
-from dashboard.views.events import _BEHIND, behind, worst_first
+from dashboard.views.events import behind, worst_first
 
 
 @pytest.mark.parametrize(
@@ -34,26 +33,36 @@ def test_a_redraw_that_crowds_its_interval_gets_a_longer_one(interval_s, took_s,
     assert _crowds(interval_s, took_s) == again
 
 
+VIEW = View("-15m", "now", (("tenant", "a"),), None, None, UTC)
+SINCE = "start=2026-11-21T10%3A00%3A00Z"
+
+
+def test_an_incident_leads_to_the_lists_that_it_counts():
+    times = {"start": "2026-11-21T10:00:00Z", "end": "2026-11-21T10:05:00Z"}
+    lists = [
+        {"parameters": times | {"slo": "chat", "verdict": "bad"}, "total": 32},
+        {"parameters": times | {"slo": "chat", "verdict": "bad", "status": "in_flight"}, "total": 2},
+        {"parameters": times | {"instance": "i", "status": "lost"}, "total": 1},
+    ]
+    chat = f"requests?range=custom&{SINCE}&end=2026-11-21T10%3A05%3A00Z&slo=chat&verdict=bad"
+    assert behind({"cause": "slo_burn", "requests": lists}, VIEW) == [
+        ("32 that ended", f"{chat}&sort=newest&tenant=a"),
+        ("2 in flight", f"{chat}&status=in_flight&sort=newest&tenant=a"),
+        ("1 lost", chat.replace("slo=chat&verdict=bad", "instance=i&status=lost") + "&sort=newest&tenant=a"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("incident", "link"),
     [
-        (
-            {"cause": "slo_burn", "slo": "chat"},
-            "start=2026-11-21T10%3A00%3A00Z&end=now&slo=chat&verdict=bad&sort=newest&tenant=a",
-        ),
-        ({"cause": "engine_lost", "end": "2026-11-21T11:00:00Z"}, "end=2026-11-21T11%3A00%3A00Z&status=lost&tenant=a"),
-        ({"cause": "engine_hung"}, "end=now&status=in_flight&tenant=a"),
-        ({"cause": "kv_eviction"}, "sort=E2E&tenant=a"),
-        ({"cause": "cold_start"}, "sort=TTFT&tenant=a"),
+        ({"cause": "engine_lost", "end": "2026-11-21T11:00:00Z"}, "end=2026-11-21T11%3A00%3A00Z&tenant=a"),
+        ({"cause": "kv_eviction"}, "end=now&sort=E2E&tenant=a"),
+        ({"cause": "cold_start"}, "end=now&sort=TTFT&tenant=a"),
     ],
 )
-def test_an_incident_leads_to_the_requests_behind_it(incident, link):
-    view = View("-15m", "now", (("tenant", "a"),), None, None, UTC)
-    assert behind({"start": "2026-11-21T10:00:00Z", "end": None, **incident}, view).endswith(link)
-
-
-def test_every_cause_leads_to_requests():
-    assert set(_BEHIND) == set(CAUSES)
+def test_without_a_list_it_leads_to_the_requests_of_its_time(incident, link):
+    found = behind({"start": "2026-11-21T10:00:00Z", "end": None, "requests": [], **incident}, VIEW)
+    assert found == [("Requests of that time", f"requests?range=custom&{SINCE}&{link}")]
 
 
 def test_the_worst_incident_is_first():
