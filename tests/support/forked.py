@@ -77,9 +77,15 @@ def _server():
 
 
 def serve(control):
-    """Fork a process for each request. The process between it and the server ends, so the tests' process adopts it."""
+    """Fork a process for each request. The process between it and the server ends, so the tests' process adopts it.
+
+    Tests wait for /metrics, so the pause between two refreshes is 4 times as long as a refresh, and not 20 times.
+    """
+    from collector.exposition import live
+
     for module in PRELOADED:
         importlib.import_module(module)
+    live._SHARE = 4
     gc.freeze()
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, MOST_BYTES, 2)
