@@ -1,5 +1,6 @@
 """Settings that must be made before a test module is imported, and the order in which the files run."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from tests.times import Times
 
 # The engine does this for itself (instrumented_engine/startup.py). It counts only before torch is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# NumPy's threads wait busily, and no test multiplies large matrices with NumPy.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 ROOT = Path(__file__).parent
 
@@ -57,6 +60,12 @@ STARTING = {"browser", "collector", "engine_store", "module_store", "node", "pro
 def pytest_configure(config: pytest.Config) -> None:
     """Times each file (tests/times.py)."""
     config.pluginmanager.register(Times())
+
+
+def pytest_collection_finish() -> None:
+    """Keeps the imported modules from the garbage collector, which would look at all of them again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -32,7 +32,7 @@ def stored_tokens(data_dir):
 
 
 def test_what_was_acknowledged_before_sigterm_is_in_the_store_after(tmp_path):
-    collector = Collector(tmp_path / "data", "--segment-age-s", "3600", "--slos", SLOS).start()
+    collector = Collector(tmp_path / "data", "--segment-age-s", "3600", "--slos", SLOS, command=True).start()
     for trace in range(1, 21):
         assert collector.post(token_body(trace=trace)).status_code == 200
     assert collector.stop() == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from zoneinfo import ZoneInfo
 
+import pytest
 from playwright.sync_api import Locator
 
 from tests.dashboard.browser import finished, streamlit
@@ -43,37 +44,95 @@ def part(page, key):
     return found
 
 
-def test_overview_shows_the_windows_numbers(page, dashboard, api):
-    page.goto(f"{dashboard}/?range=1h")
-    shown = metrics(part(page, "traffic"))
-    summary = api("summary")
-    requests = summary["requests"]
-    assert requests == {
-        "total": 45, "ok": 43, "good": requests["good"], "undetermined": 0, "failed": 1, "cancelled": 1,
-        "excused": requests["excused"], "in_flight": 1, "in_flight_violations": 1, "lost": 0,
-    }  # fmt: skip
-    assert shown == {
-        "Attainment": percent(summary["attainment"]),
-        "Goodput": rate(summary["goodput"]["requests_per_s"], "/s"),
-        "Requests/s": rate(summary["throughput"]["requests_per_s"], "/s"),
-        "Output tokens/s": rate(summary["throughput"]["output_tokens_per_s"], "/s"),
-        "Requests": "45",
-        "Failed": "1",
-        "In flight": "1",
-        "Lost": "0",
-    }
-    assert "1 late" in part(page, "traffic").inner_text()
-    for name in ("ttft", "tpot", "e2e"):
-        tail = part(page, f"tail-{name}")
-        expected = {f"{name.upper()} {q}": duration(summary[f"{name}_s"][q]) for q in ("p50", "p95", "p99")}
-        assert metrics(tail) == expected
-        assert f"{summary[f'{name}_s']['count']} requests" in tail.inner_text()
-        tail.locator(".js-plotly-plot .scatterlayer .trace").nth(2).wait_for()
-    engine = api("kv")["engines"][0]
-    saturation = metrics(part(page, "saturation"))
-    assert saturation["KV blocks evicted"] == count(engine["evicted_blocks"]) == "6"
-    assert saturation["Preemptions"] == "1"
-    assert saturation["Queue p99"] == duration(summary["queue_s"]["p99"])
+class TestOverview:
+    """What the page of the last hour shows. It is opened once."""
+
+    @pytest.fixture(scope="class")
+    def overview(self, browser, dashboard):
+        page = browser.new_page()
+        page.goto(f"{dashboard}/?range=1h")
+        yield page
+        page.close()
+
+    def test_shows_the_windows_numbers(self, overview, api):
+        shown = metrics(part(overview, "traffic"))
+        summary = api("summary")
+        requests = summary["requests"]
+        assert requests == {
+            "total": 45, "ok": 43, "good": requests["good"], "undetermined": 0, "failed": 1, "cancelled": 1,
+            "excused": requests["excused"], "in_flight": 1, "in_flight_violations": 1, "lost": 0,
+        }  # fmt: skip
+        assert shown == {
+            "Attainment": percent(summary["attainment"]),
+            "Goodput": rate(summary["goodput"]["requests_per_s"], "/s"),
+            "Requests/s": rate(summary["throughput"]["requests_per_s"], "/s"),
+            "Output tokens/s": rate(summary["throughput"]["output_tokens_per_s"], "/s"),
+            "Requests": "45",
+            "Failed": "1",
+            "In flight": "1",
+            "Lost": "0",
+        }
+        assert "1 late" in part(overview, "traffic").inner_text()
+        for name in ("ttft", "tpot", "e2e"):
+            tail = part(overview, f"tail-{name}")
+            expected = {f"{name.upper()} {q}": duration(summary[f"{name}_s"][q]) for q in ("p50", "p95", "p99")}
+            assert metrics(tail) == expected
+            assert f"{summary[f'{name}_s']['count']} requests" in tail.inner_text()
+            tail.locator(".js-plotly-plot .scatterlayer .trace").nth(2).wait_for()
+        engine = api("kv")["engines"][0]
+        saturation = metrics(part(overview, "saturation"))
+        assert saturation["KV blocks evicted"] == count(engine["evicted_blocks"]) == "6"
+        assert saturation["Preemptions"] == "1"
+        assert saturation["Queue p99"] == duration(summary["queue_s"]["p99"])
+
+    def test_shows_promises_and_what_fires(self, overview, api):
+        slos = {slo["name"]: slo for slo in api("slos")["slos"]}
+        for name, slo in slos.items():
+            card = part(overview, f"slo-{name}")
+            assert metrics(card) == {
+                "Attainment": percent(slo["attainment"]),
+                "Budget left": percent(slo["budget_left"]),
+                "Goodput": pace(slo["goodput_rps"]),
+            }
+        assert slos["chat"]["firing"] == "page"
+        assert "Page" in part(overview, "slo-chat").inner_text()
+        assert "TTFT ≤ 180 ms, TPOT ≤ 100 ms" in part(overview, "slo-chat").inner_text()
+        now = [incident for incident in api("incidents")["incidents"] if incident["firing"]]
+        assert now
+        assert all(incident["title"] in part(overview, "firing").inner_text() for incident in now)
+
+    def test_lists_engines_and_cold_starts(self, overview):
+        (engine,) = rows(part(overview, "engines"))
+        assert engine[:3] == ["engine", "tokentrail", "baseline"]
+        (start,) = rows(part(overview, "cold-starts"))
+        assert start[1] == "3.00 s"
+        assert start[-1] == "load_weights 2.00 s, warm_up 1.00 s"
+
+    def test_an_slo_card_adds_up_and_an_overspent_budget_is_a_full_bar(self, overview, api):
+        slo = next(slo for slo in api("slos")["slos"] if slo["name"] == "chat")
+        assert slo["budget_left"] < 0
+        card, n = part(overview, "slo-chat"), slo["requests"]
+        assert (
+            f"{n['total']} ended = {n['ok']} ok + {n['failed']} failed + {n['cancelled']} cancelled"
+            in card.inner_text()
+        )
+        assert card.locator(".tt-bar div").evaluate("bar => bar.style.width") == "100%"
+
+    def test_no_number_is_cut(self, overview):
+        metrics(part(overview, "traffic"))
+        cut = """[...document.querySelectorAll('[data-testid="stMetricValue"] > div, [data-testid="stMetricLabel"] p')]
+                 .filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText)"""
+        assert overview.evaluate(cut) == []
+
+    def test_an_incident_leads_to_its_runbook_and_its_requests(self, overview):
+        fires = part(overview, "firing")
+        assert fires.get_by_role("link", name="Runbook").first.get_attribute("href").endswith("#tokentrailsloburn")
+        link = fires.get_by_role("link", name="that ended").first
+        bad = int(link.inner_text().split()[0])
+        with overview.expect_popup() as popup:
+            link.click()
+        popup.value.get_by_text(f"{bad} of {bad} requests").wait_for()
+        popup.value.close()
 
 
 def test_the_state_of_an_engine_is_that_of_its_newest_step_while_it_is_young(page, dashboard, api):
@@ -86,33 +145,6 @@ def test_the_state_of_an_engine_is_that_of_its_newest_step_while_it_is_young(pag
         saturation = metrics(part(page, "saturation"))
         assert saturation["KV used"] == percent(engine["usage"])
         assert saturation["Running"] == count(engine["running"])
-
-
-def test_overview_shows_promises_and_what_fires(page, dashboard, api):
-    page.goto(f"{dashboard}/?range=1h")
-    slos = {slo["name"]: slo for slo in api("slos")["slos"]}
-    for name, slo in slos.items():
-        card = part(page, f"slo-{name}")
-        assert metrics(card) == {
-            "Attainment": percent(slo["attainment"]),
-            "Budget left": percent(slo["budget_left"]),
-            "Goodput": pace(slo["goodput_rps"]),
-        }
-    assert slos["chat"]["firing"] == "page"
-    assert "Page" in part(page, "slo-chat").inner_text()
-    assert "TTFT ≤ 180 ms, TPOT ≤ 100 ms" in part(page, "slo-chat").inner_text()
-    now = [incident for incident in api("incidents")["incidents"] if incident["firing"]]
-    assert now
-    assert all(incident["title"] in part(page, "firing").inner_text() for incident in now)
-
-
-def test_overview_lists_engines_and_cold_starts(page, dashboard):
-    page.goto(f"{dashboard}/?range=1h")
-    (engine,) = rows(part(page, "engines"))
-    assert engine[:3] == ["engine", "tokentrail", "baseline"]
-    (start,) = rows(part(page, "cold-starts"))
-    assert start[1] == "3.00 s"
-    assert start[-1] == "load_weights 2.00 s, warm_up 1.00 s"
 
 
 def test_a_filter_narrows_the_numbers_and_stays_in_the_url(page, dashboard, api):
@@ -249,23 +281,6 @@ def test_requests_are_narrowed_to_an_slo_and_a_verdict(page, dashboard, api):
     assert [row[2:4] for row in rows(page)] == [["in_flight", "bad"]]
 
 
-def test_an_slo_card_adds_up_and_an_overspent_budget_is_a_full_bar(page, dashboard, api):
-    page.goto(f"{dashboard}/?range=1h")
-    slo = next(slo for slo in api("slos")["slos"] if slo["name"] == "chat")
-    assert slo["budget_left"] < 0
-    card, n = part(page, "slo-chat"), slo["requests"]
-    assert f"{n['total']} ended = {n['ok']} ok + {n['failed']} failed + {n['cancelled']} cancelled" in card.inner_text()
-    assert card.locator(".tt-bar div").evaluate("bar => bar.style.width") == "100%"
-
-
-def test_no_number_is_cut(page, dashboard):
-    page.goto(f"{dashboard}/?range=1h")
-    metrics(part(page, "traffic"))
-    cut = """[...document.querySelectorAll('[data-testid="stMetricValue"] > div, [data-testid="stMetricLabel"] p')]
-             .filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText)"""
-    assert page.evaluate(cut) == []
-
-
 def test_times_are_the_readers_or_utc(browser, dashboard, api, disturbed):
     start = api(f"requests/{disturbed}")["request"]["start"]
     context = browser.browser.new_context(timezone_id="Asia/Kolkata")
@@ -286,18 +301,6 @@ def test_a_request_shows_its_verdict_and_by_how_much_it_missed(page, dashboard, 
     (miss,) = row["verdicts"][0]["missed"]
     assert "chat: bad" in shown
     assert f"TTFT {duration(miss['value_s'])}, {duration(miss['over_s'])} more than chat's 180 ms" in shown
-
-
-def test_an_incident_leads_to_its_runbook_and_its_requests(page, dashboard, api):
-    page.goto(f"{dashboard}/?range=1h")
-    fires = part(page, "firing")
-    assert fires.get_by_role("link", name="Runbook").first.get_attribute("href").endswith("#tokentrailsloburn")
-    link = fires.get_by_role("link", name="that ended").first
-    bad = int(link.inner_text().split()[0])
-    with page.expect_popup() as popup:
-        link.click()
-    popup.value.get_by_text(f"{bad} of {bad} requests").wait_for()
-    popup.value.close()
 
 
 def test_a_range_that_the_api_refuses_is_explained(page, dashboard):
@@ -324,20 +327,16 @@ def test_an_empty_collector_and_one_that_is_gone_are_explained(page, tmp_path):
         assert "OTEL_EXPORTER_OTLP_ENDPOINT" in part(page, "no-data").inner_text()
         page.goto(f"{url}/requests")
         page.get_by_text("No request matches").wait_for()
+        page.goto(f"{url}/?range=5m")
+        assert metrics(part(page, "traffic"))["Requests"] == "0"
         collector.stop()
+        # A page that is open keeps the last numbers.
+        page.get_by_text("These are the numbers of").wait_for()
+        assert metrics(part(page, "traffic"))["Requests"] == "0"
+        assert "The collector cannot be reached" in part(page, "problem").inner_text()
         for path in ("", "requests", f"request?trace_id={'a' * 32}"):
             page.goto(f"{url}/{path}")
             words = part(page, "problem").inner_text()
             assert "The collector cannot be reached" in words
             assert "TOKENTRAIL_API_URL" in words
             assert "Traceback" not in page.content()
-
-
-def test_the_last_numbers_stay_when_the_collector_goes(page, tmp_path):
-    with Collector(tmp_path / "data") as collector, streamlit(collector.urls["api"], tmp_path) as url:
-        page.goto(f"{url}/?range=5m")
-        assert metrics(part(page, "traffic"))["Requests"] == "0"
-        collector.stop()
-        page.get_by_text("These are the numbers of").wait_for()
-        assert metrics(part(page, "traffic"))["Requests"] == "0"
-        assert "The collector cannot be reached" in part(page, "problem").inner_text()

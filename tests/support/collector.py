@@ -8,18 +8,25 @@ from pathlib import Path
 
 import httpx
 
-from tests.support.stores import new_store
+from tests.support.forked import Forked
+from tests.support.stores import UNCOMPILED, new_store
 
 ROOT = Path(__file__).resolve().parents[2]
 PROTOBUF = {"content-type": "application/x-protobuf"}
 
 
 class Collector:
-    """`python -m collector` on a data folder; `start` again after `stop` or `kill` continues where it was."""
+    """`python -m collector` on a data folder; `start` again after `stop` or `kill` continues where it was.
 
-    def __init__(self, data_dir, *arguments, store="chdb://"):
+    With `command`, the operating system starts the command; otherwise the process is forked, without the imports.
+    """
+
+    def __init__(self, data_dir, *arguments, store="chdb://", command=False):
         self.data_dir = Path(data_dir)
+        self._command = command
         self._embedded = store == "chdb://"
+        if self._embedded:
+            store = f"chdb://{self.data_dir.resolve() / 'store'}{UNCOMPILED}"
         self._arguments = ["--data-dir", str(data_dir), "--store", store, "--segment-age-s", "0.1", *arguments]
         self.process = None
         self.urls = {}
@@ -32,14 +39,13 @@ class Collector:
         listen = ["--otlp-http", address, "--otlp-grpc", address, "--api", address]
         environment = {key: value for key, value in os.environ.items() if not key.startswith("TOKENTRAIL_")}
         self.log = self.data_dir.with_name(self.data_dir.name + ".log").open("ab")
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "collector", *self._arguments, *listen],
-            cwd=ROOT,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=self.log,
-            text=True,
-        )
+        arguments = [*self._arguments, *listen]
+        if self._command:
+            command = [sys.executable, "-m", "collector", *arguments]
+            options = {"stdout": subprocess.PIPE, "stderr": self.log, "text": True}
+            self.process = subprocess.Popen(command, cwd=ROOT, env=environment, **options)
+        else:
+            self.process = Forked("collector.__main__", arguments, environment=environment, cwd=ROOT, stderr=self.log)
         self.urls = {}
         while len(self.urls) < 3:
             line = self.process.stdout.readline()

@@ -3,6 +3,7 @@
 import re
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fastapi.testclient import TestClient
@@ -11,8 +12,10 @@ import collector
 from collector.api.session import TENANT_FILTERS
 from collector.service import build_api
 from collector.slo.model import load_slos
+from collector.status import IngestStatus
 from tests.collector.rows import NOW, SECOND
 from tests.support.keys import access_to, add_key
+from tokentrail.testing import ManualClock
 
 TRACE = f"{0xACE:032x}"
 THEIR_TRACE = f"{0xB0B:032x}"
@@ -90,18 +93,16 @@ def no_spans(rows):
         rows.store.client().command(f"TRUNCATE TABLE {table}")
 
 
+def api_with_keys(store, folder, status, clock):
+    slos = folder / "slos.yaml"
+    slos.write_text(SLOS)
+    access = access_to(folder / "keys.json")
+    return build_api(store, load_slos(slos), status, lost_after_s=30.0, clock=clock, access=access)
+
+
 @pytest.fixture
 def app_and_live(rows, clock, tmp_path, ingest_status):
-    slos = tmp_path / "slos.yaml"
-    slos.write_text(SLOS)
-    return build_api(
-        rows.store,
-        load_slos(slos),
-        ingest_status,
-        lost_after_s=30.0,
-        clock=clock,
-        access=access_to(tmp_path / "keys.json"),
-    )
+    return api_with_keys(rows.store, tmp_path, ingest_status, clock)
 
 
 @pytest.fixture
@@ -254,34 +255,43 @@ def test_an_slo_of_another_tenant_does_not_exist(client, acme):
     assert "there are: all, ours" in missing.json()["detail"]
 
 
+@pytest.fixture(scope="module")
+def guarded(module_store, tmp_path_factory):
+    """One API for all the tests that only ask who may ask."""
+    folder = tmp_path_factory.mktemp("guarded")
+    app, _ = api_with_keys(module_store, folder, IngestStatus(), ManualClock(NOW))
+    keys = folder / "keys.json"
+    return SimpleNamespace(client=TestClient(app), keys=keys, acme=add_key(keys, "read", "acme"))
+
+
 @pytest.mark.parametrize("path", paths(REFUSED))
-def test_engine_processes_need_a_key_for_all_tenants(client, acme, path):
-    answer = client.get(path, headers=acme)
+def test_engine_processes_need_a_key_for_all_tenants(guarded, path):
+    answer = guarded.client.get(path, headers=guarded.acme)
     assert answer.status_code == 403
     assert answer.headers["content-type"] == "application/problem+json"
 
 
 @pytest.mark.parametrize("path", sorted({*chain(ANSWERED, REFUSED)}))
-def test_no_route_answers_without_a_reading_key(client, acme, tmp_path, path):
-    without = client.get(path)
+def test_no_route_answers_without_a_reading_key(guarded, tmp_path, path):
+    without = guarded.client.get(path)
     assert without.status_code == 401
     assert without.headers["www-authenticate"].startswith("Bearer")
     assert without.headers["content-type"] == "application/problem+json"
-    assert client.get(path, headers=add_key(tmp_path / "other.json", "admin")).status_code == 401
-    ingest = add_key(tmp_path / "keys.json", "ingest", "acme")
-    assert client.get(path, headers=ingest).status_code == 403
+    assert guarded.client.get(path, headers=add_key(tmp_path / "other.json", "admin")).status_code == 401
+    ingest = add_key(guarded.keys, "ingest", "acme")
+    assert guarded.client.get(path, headers=ingest).status_code == 403
 
 
 @pytest.mark.parametrize("path", sorted(CHANGES))
-def test_a_change_needs_an_admins_key(client, acme, path):
-    assert client.post(path).status_code == 401
-    assert client.post(path, headers=acme).status_code == 403
+def test_a_change_needs_an_admins_key(guarded, path):
+    assert guarded.client.post(path).status_code == 401
+    assert guarded.client.post(path, headers=guarded.acme).status_code == 403
 
 
 @pytest.mark.parametrize("path", sorted(OPEN))
-def test_health_needs_no_key(client, acme, path):
-    assert client.get(path).status_code in (200, 503)
-    assert "www-authenticate" not in client.get(path).headers
+def test_health_needs_no_key(guarded, path):
+    assert guarded.client.get(path).status_code in (200, 503)
+    assert "www-authenticate" not in guarded.client.get(path).headers
 
 
 def test_every_table_is_hidden_or_has_no_tenant(module_store):

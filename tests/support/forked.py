@@ -1,0 +1,124 @@
+"""Collector processes that need not import anything.
+
+    this process → fork server: has imported the collector (1 s of CPU, once), and has no store and no threads
+                 → fork: `collector.__main__.main` with a pid, signals and output of its own, after 0.05 s of CPU
+
+A forked process becomes a child of this one, which waits for it and so counts its CPU seconds.
+"""
+
+import ctypes
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PRELOADED = ("collector.__main__", "collector.service", "clickhouse_connect.driver._backendclient")
+MOST_BYTES = 2**20
+PR_SET_CHILD_SUBREAPER = 36
+
+
+class Forked:
+    """What the tests use of `subprocess.Popen`: `main(arguments)` of a module in a process of its own."""
+
+    def __init__(self, module, arguments, *, environment, cwd, stderr):
+        reader, writer = os.pipe()
+        request = {"module": module, "arguments": arguments, "environment": environment, "cwd": str(cwd)}
+        server = _server()
+        socket.send_fds(server, [json.dumps(request).encode()], [writer, stderr.fileno()])
+        os.close(writer)
+        self.stdout = os.fdopen(reader)
+        self.returncode = None
+        self.pid = int(server.recv(MOST_BYTES))
+
+    def poll(self):
+        """The exit status, or None while the process runs. It is negative when a signal ended it."""
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def wait(self, timeout_s=None):
+        if self.poll() is None:
+            descriptor = os.pidfd_open(self.pid)
+            ended, _, _ = select.select([descriptor], [], [], timeout_s)
+            os.close(descriptor)
+            if not ended:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout_s)
+        return self.poll()
+
+    def send_signal(self, number):
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self):
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+
+@cache
+def _server():
+    """The socket to this process's fork server, which ends when this process does."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    command = [sys.executable, "-m", __name__, str(theirs.fileno())]
+    subprocess.Popen(command, cwd=ROOT, pass_fds=[theirs.fileno()])
+    theirs.close()
+    return ours
+
+
+def serve(control):
+    """Fork a process for each request. The process between it and the server ends, so the tests' process adopts it.
+
+    Tests wait for /metrics, so the pause between two refreshes is 4 times as long as a refresh, and not 20 times.
+    """
+    from collector.exposition import live
+
+    for module in PRELOADED:
+        importlib.import_module(module)
+    live._SHARE = 4
+    gc.freeze()
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, MOST_BYTES, 2)
+        if not message:
+            return
+        reader, writer = os.pipe()
+        between = os.fork()
+        if not between:
+            if child := os.fork():
+                os.write(writer, str(child).encode())
+                os._exit(0)
+            control.close()
+            os.close(reader)
+            os.close(writer)
+            _run(json.loads(message), *descriptors)
+        for descriptor in (*descriptors, writer):
+            os.close(descriptor)
+        os.waitpid(between, 0)
+        control.send(os.read(reader, 32))
+        os.close(reader)
+
+
+def _run(request, stdout, stderr):
+    """The forked process's life."""
+    os.dup2(stdout, 1)
+    os.dup2(stderr, 2)
+    os.close(stdout)
+    os.close(stderr)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.exit(importlib.import_module(request["module"]).main(request["arguments"]))
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))
