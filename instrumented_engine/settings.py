@@ -37,11 +37,15 @@ class Settings(BaseSettings):
         default="auto", description="where to compute; auto: cuda if there is one"
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        default="auto", description="of weights and KV cache; auto: float32 on the CPU, bfloat16 on CUDA"
+        default="auto", description="of the weights; auto: float32 on the CPU, bfloat16 on CUDA"
     )
     quantization: Literal["none", "int8", "int4"] = Field(
         default="none",
         description="of the weights, on the CPU: int8, or int4 in groups of 32; everything else is bfloat16 then",
+    )
+    kv_cache_dtype: Literal["auto", "bfloat16", "int8", "int4"] = Field(
+        default="auto",
+        description="of the KV cache: int8 with a scale for each head of a token, int4 in groups of 32; auto: dtype",
     )
     threads: int | None = Field(
         default=None, ge=1, le=1024, description="CPU threads for torch; default: measured at the start"
@@ -120,8 +124,10 @@ class Settings(BaseSettings):
 
     @property
     def label(self) -> str:
-        """The label of this experiment: as set, else the quantisation if there is one."""
-        return self.variant or ("" if self.quantization == "none" else self.quantization)
+        """The label of this experiment: as set, else what makes the answers differ from the model's own."""
+        weights = "" if self.quantization == "none" else self.quantization
+        cache = "" if self.kv_cache_dtype == "auto" else f"kv-{self.kv_cache_dtype}"
+        return self.variant or "-".join(filter(None, (weights, cache)))
 
     @model_validator(mode="after")
     def _both_markers_or_none(self) -> Self:

@@ -58,6 +58,7 @@ def load(settings: Settings, observer: Observer) -> Loaded:
             with cold.phase("download"):
                 path = download(settings.model)
         with cold.phase("load_weights"):
+            from instrumented_engine.model.kv_format import kv_format
             from instrumented_engine.model.llama import Llama
             from instrumented_engine.model.weights import open_model
 
@@ -67,14 +68,16 @@ def load(settings: Settings, observer: Observer) -> Loaded:
             if length > config.max_position:
                 raise ModelError(f"--max-model-len {length}: the model's own limit is {config.max_position}")
             weights = model_file.weights(device.dtype, device.target, settings.quantization)
-            model = Llama(config, weights, length)
+            cache_format = kv_format(settings.kv_cache_dtype, config.head_dim, device.dtype, device.target)
+            model = Llama(config, weights, length, cache_format)
         with cold.phase("tokenizer"):
             tokenizer = load_tokenizer(path, cache_folder(), model_file.eos_ids)
         with cold.phase("kv_cache"):
             from instrumented_engine.model.runner import ModelRunner
 
-            blocks = device.kv_blocks(config, settings)
-            host_blocks = device.host_blocks(config, settings)
+            block_bytes = model.new_cache(1, settings.block_size).nbytes
+            blocks = device.kv_blocks(settings, block_bytes)
+            host_blocks = int(settings.swap_space * 2**30) // block_bytes
             runner = ModelRunner(
                 model,
                 kv_blocks=blocks,
@@ -104,6 +107,8 @@ def load(settings: Settings, observer: Observer) -> Loaded:
         "dtype": str(device.dtype).removeprefix("torch."),
         "quantization": settings.quantization,
         "weight_bytes": weights.nbytes,
+        "kv_cache_dtype": settings.kv_cache_dtype,
+        "kv_cache_bytes": blocks * block_bytes,
         "threads": threads,
         "waiting": waiting,
     }

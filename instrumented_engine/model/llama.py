@@ -18,6 +18,7 @@ from torch import Tensor
 
 from instrumented_engine.model.attention import Batch, attend
 from instrumented_engine.model.errors import ModelError
+from instrumented_engine.model.kv_format import KvFormat, kv_format
 from instrumented_engine.model.linear import Linear, Quantization, linear
 
 
@@ -138,12 +139,28 @@ def check_shape(config: LlamaConfig, name: str, shape: Seq[int], path: Path) -> 
 
 
 class Llama:
-    """The forward pass. It keeps no state besides its weights and the table of rotations."""
+    """The forward pass over caches in one format, by default floats as the weights'.
 
-    def __init__(self, config: LlamaConfig, weights: LlamaWeights, max_position: int) -> None:
+    It keeps no state besides its weights and the table of rotations.
+    """
+
+    def __init__(
+        self, config: LlamaConfig, weights: LlamaWeights, max_position: int, cache_format: KvFormat | None = None
+    ) -> None:
+        embedding = weights.embedding
         self.config = config
         self.weights = weights
+        self.cache_format = cache_format or kv_format("auto", config.head_dim, embedding.dtype, embedding.device)
         self._rotations = _rotations(config, weights.rope_factors, max_position).to(weights.embedding.device)
+
+    def new_cache(self, blocks: int, block_size: int) -> Tensor:
+        """An empty cache on the device: (layers, blocks, block size, 2 · kv_heads, width of the format)."""
+        # Zeros, not empty: padding is gathered too, and a masked NaN is still a NaN.
+        return torch.zeros(
+            (self.config.layers, blocks, block_size, 2 * self.config.kv_heads, self.cache_format.width),
+            dtype=self.cache_format.dtype,
+            device=self.weights.embedding.device,
+        )
 
     def forward(self, batch: Batch, cache: Tensor) -> Tensor:
         """Compute a ragged batch; store its keys and values in `cache`. Returns states (sampled rows, hidden size)."""
@@ -169,7 +186,7 @@ class Llama:
         rotated = qkv[:, : config.heads + config.kv_heads]
         pairs = torch.view_as_complex(rotated.float().view(*rotated.shape[:-1], -1, 2))
         rotated.copy_(torch.view_as_real(pairs * rotation).flatten(-2))
-        return attend(qkv[:, : config.heads], qkv[:, config.heads :], batch, cache)
+        return attend(qkv[:, : config.heads], qkv[:, config.heads :], batch, cache, self.cache_format)
 
 
 def _rotations(config: LlamaConfig, factors: Tensor | None, max_position: int) -> Tensor:

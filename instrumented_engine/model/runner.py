@@ -19,7 +19,7 @@ LOGPROB_ROWS = 64
 
 
 class ModelRunner:
-    """A model and its KV cache: `kv_blocks` blocks of `block_size` tokens, in the weights' dtype, on their device.
+    """A model and its KV cache: `kv_blocks` blocks of `block_size` tokens, in the model's format, on its device.
 
     `host_blocks` more lie on the host, for sequences that are preempted.
     """
@@ -27,19 +27,13 @@ class ModelRunner:
     def __init__(
         self, model: Llama, *, kv_blocks: int, block_size: int, eos_ids: Seq[int], host_blocks: int = 0
     ) -> None:
-        config = model.config
         self._model = model
         self._block_size = block_size
         self._eos_ids = list(eos_ids)
         self._device = model.weights.embedding.device
-        # Zeros, not empty: padding is gathered too, and a masked NaN is still a NaN.
-        self._cache = torch.zeros(
-            (config.layers, kv_blocks, block_size, 2 * config.kv_heads, config.head_dim),
-            dtype=model.weights.embedding.dtype,
-            device=self._device,
-        )
+        self._cache = model.new_cache(kv_blocks, block_size)
         self._host = torch.empty(
-            (config.layers, host_blocks, *self._cache.shape[2:]),
+            (len(self._cache), host_blocks, *self._cache.shape[2:]),
             dtype=self._cache.dtype,
             pin_memory=bool(host_blocks) and self._device.type == "cuda",
         )
