@@ -1,4 +1,4 @@
-"""Compares the answers of quantised weights and KV caches with those of float32, on a text that no model was trained on.
+"""Compares quantised weights, KV caches and pruned layers with float32, on a text that no model was trained on.
 
 Each variant reads the same windows of `data/quality.txt`. Perplexity is the exponential of the mean negative
 log-probability of the next token. KL is the divergence from float32's distribution to the variant's, in nats for each
@@ -31,12 +31,16 @@ CPU = torch.device("cpu")
 
 
 class Variant(NamedTuple):
-    """A dtype of weights, their quantisation, and the format of the KV cache. int4 may leave out its rotation."""
+    """A dtype of weights, their quantisation, the format of the KV cache, and the layers that are kept.
+
+    int4 may leave out its rotation.
+    """
 
     dtype: torch.dtype = torch.float32
     quantization: Quantization = "none"
     kv_cache: KvCacheDtype = "auto"
     rotated: bool = True
+    keep_layers: str = ""
 
 
 VARIANTS = {
@@ -48,19 +52,22 @@ VARIANTS = {
     "kv_int8": Variant(kv_cache="int8"),
     "kv_int4": Variant(kv_cache="int4"),
     "kv_int4_unrotated": Variant(kv_cache="int4", rotated=False),
+    "layers_28": Variant(keep_layers="28"),
+    "layers_25": Variant(keep_layers="25"),
+    "layers_20": Variant(keep_layers="20"),
 }
 
 
 def main(quick: Quick = False, json: JsonPath = None) -> None:
     """Measure and print perplexity, KL, agreement of the likeliest token, and the weights' size."""
     path = local_path(DEFAULT_MODEL) or download(DEFAULT_MODEL)
-    file = GgufFile(path)
-    ids = load_tokenizer(path, cache_folder(), file.eos_ids).encode(TEXT.read_text())
+    ids = load_tokenizer(path, cache_folder(), GgufFile(path).eos_ids).encode(TEXT.read_text())
     windows = [ids[start : start + WINDOW] for start in range(0, len(ids) - WINDOW, WINDOW)][: 2 if quick else 12]
     numbers: dict[str, Any] = {"tokens": len(windows) * (WINDOW - 1)}
     exact: list[torch.Tensor] = []
-    config = file.config()
     for name, variant in VARIANTS.items():
+        file = GgufFile(path, variant.keep_layers)
+        config = file.config()
         cache_format = kv_format(variant.kv_cache, config.head_dim, variant.dtype, CPU)
         if not variant.rotated:
             cache_format.rotation = None

@@ -10,6 +10,10 @@ from dataclasses import dataclass
 import torch
 
 from instrumented_engine.model.errors import ModelError
+from instrumented_engine.model.gguf import GgufFile
+from instrumented_engine.model.hf import HfFolder
+from instrumented_engine.model.kv_format import kv_format
+from instrumented_engine.model.llama import Llama
 from instrumented_engine.settings import Settings
 
 CPU_CACHE_BYTES = 1 << 30
@@ -27,6 +31,14 @@ class Device:
 
     target: torch.device
     dtype: torch.dtype
+
+    def load(self, file: GgufFile | HfFolder, settings: Settings, length: int) -> Llama:
+        """Load a model for texts of at most `length` tokens."""
+        config = file.config()
+        weights = file.weights(self.dtype, self.target, settings.quantization)
+        return Llama(
+            config, weights, length, kv_format(settings.kv_cache_dtype, config.head_dim, self.dtype, self.target)
+        )
 
     def kv_blocks(self, settings: Settings, block_bytes: int) -> int:
         """The number of KV-cache blocks: as set, else as many as fit the default memory, and at least one."""

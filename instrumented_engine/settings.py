@@ -8,6 +8,9 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+LAYERS = r"^([0-9]{1,4}|RANGE(,RANGE)*)?$".replace("RANGE", "[0-9]{1,4}(-[0-9]{1,4})?")
+"""A number of layers, or ranges of layers."""
+
 
 class Settings(BaseSettings):
     """An OpenAI-compatible LLM server that traces every token."""
@@ -26,6 +29,12 @@ class Settings(BaseSettings):
         default="smollm2-135m-instruct",
         min_length=1,
         description="a known model's name, a GGUF file, or a Hugging Face folder of a llama-architecture model",
+    )
+    keep_layers: str = Field(
+        default="",
+        pattern=LAYERS,
+        max_length=256,
+        description="layers of the model that are kept, such as 0-9,20-29, or their number; default: all",
     )
     served_model_name: str = Field(
         default="", description="the model's name in requests; default: its name or file name"
@@ -75,8 +84,13 @@ class Settings(BaseSettings):
     prefix_caching: bool = Field(
         default=True, description="share the KV-cache blocks of equal beginnings, also of requests that have ended"
     )
-    speculative_tokens: int = Field(
-        default=0, ge=0, le=64, description="longest draft of prompt lookup in one step; 0: no speculation"
+    speculative_tokens: int = Field(default=0, ge=0, le=64, description="longest draft in one step; 0: no speculation")
+    speculative_model: str = Field(
+        default="",
+        description="a model with the same tokens that drafts, named or a path as --model; default: prompt lookup",
+    )
+    speculative_keep_layers: str = Field(
+        default="", pattern=LAYERS, max_length=256, description="layers of --speculative-model that are kept"
     )
     speculative_ngram: int = Field(
         default=2, ge=1, le=16, description="tokens that must have come before for prompt lookup to draft what followed"
@@ -122,12 +136,21 @@ class Settings(BaseSettings):
             raise ValueError(f"--quantization {self.quantization} needs the CPU and --dtype bfloat16")
         return self
 
+    @model_validator(mode="after")
+    def _a_draft_model_needs_drafts(self) -> Self:
+        if self.speculative_model and not self.speculative_tokens:
+            raise ValueError("--speculative-model needs --speculative-tokens")
+        if self.speculative_keep_layers and not self.speculative_model:
+            raise ValueError("--speculative-keep-layers needs --speculative-model")
+        return self
+
     @property
     def label(self) -> str:
         """The label of this experiment: as set, else what makes the answers differ from the model's own."""
         weights = "" if self.quantization == "none" else self.quantization
         cache = "" if self.kv_cache_dtype == "auto" else f"kv-{self.kv_cache_dtype}"
-        return self.variant or "-".join(filter(None, (weights, cache)))
+        layers = f"layers-{self.keep_layers}" if self.keep_layers else ""
+        return self.variant or "-".join(filter(None, (layers, weights, cache)))[:64]
 
     @model_validator(mode="after")
     def _both_markers_or_none(self) -> Self:

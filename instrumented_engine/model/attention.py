@@ -46,7 +46,7 @@ def attend(q: Tensor, kv: Tensor, batch: Batch, cache: Tensor, kv_format: KvForm
     """Causal attention of each row over its own sequence.
 
     q (rows, heads, head_dim); kv (rows, 2 · kv_heads, head_dim), keys first; cache (blocks, block size, 2 · kv_heads,
-    width of the format). Stores kv in the cache; returns (rows, heads · head_dim). Each row sees keys and values as they
+    width of the format). Stores kv in the cache; returns (rows, heads · head_dim). A row sees keys and values as they
     are stored, its own too, so that the result does not depend on how a prompt is divided into steps.
     """
     rotation = kv_format.rotation

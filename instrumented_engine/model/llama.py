@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -34,7 +34,7 @@ class RopeScaling:
 
 @dataclass(frozen=True, slots=True)
 class LlamaConfig:
-    """The dimensions of a model."""
+    """The dimensions of a model. A pruned one has only the layers `kept` of its file; None: all."""
 
     vocab_size: int
     hidden_size: int
@@ -47,6 +47,28 @@ class LlamaConfig:
     rms_norm_eps: float
     rope_theta: float
     rope_scaling: RopeScaling | None = None
+    kept: tuple[int, ...] | None = None
+
+    def pruned(self, keep_layers: str) -> LlamaConfig:
+        """The same model with some of its layers alone; an empty text keeps all. Raises ModelError for others.
+
+        Of eight layers "0-2,7" keeps the first three and the last, and the count "4" the first two and the last two.
+        """
+        kept: list[int] = []
+        if keep_layers.isdecimal():
+            count = min(int(keep_layers), self.layers)
+            kept = [*range(-(-count // 2)), *range(self.layers - count // 2, self.layers)]
+        elif keep_layers:
+            for part in keep_layers.split(","):
+                first, _, last = part.partition("-")
+                kept += range(int(first), int(last or first) + 1)
+        else:
+            return self
+        if not kept or sorted({*kept}) != kept or kept[-1] >= self.layers:
+            raise ModelError(
+                f"keep layers {keep_layers}: the model has layers 0 to {self.layers - 1}, each once, in order"
+            )
+        return replace(self, layers=len(kept), kept=tuple(kept))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +130,7 @@ def build_weights(
     lm_head = get("output.weight") if has("output.weight") else embedding
     return LlamaWeights(
         embedding=embedding.to(dtype),
-        layers=[layer(index) for index in range(config.layers)],
+        layers=[layer(index) for index in config.kept or range(config.layers)],
         norm=get("output_norm.weight").to(dtype),
         lm_head=linear(lm_head, dtype, "none" if quantization == "none" else "int8"),
         rope_factors=get("rope_freqs.weight").float() if has("rope_freqs.weight") else None,

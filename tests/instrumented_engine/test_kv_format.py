@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812  # torch's own spelling
 
 from instrumented_engine.model.attention import Batch, Prefill, attend
 from instrumented_engine.model.errors import ModelError
