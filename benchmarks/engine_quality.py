@@ -1,4 +1,4 @@
-"""Compares the answers of quantised weights with those of float32, on a fixed text that no model was trained on.
+"""Compares quantised weights, KV caches and pruned layers with float32, on a text that no model was trained on.
 
 Each variant reads the same windows of `data/quality.txt`. Perplexity is the exponential of the mean negative
 log-probability of the next token. KL is the divergence from float32's distribution to the variant's, in nats for each
@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import typer
@@ -20,6 +20,7 @@ from benchmarks.report import JsonPath, Quick, publish
 from instrumented_engine.model.attention import Batch, Prefill
 from instrumented_engine.model.download import DEFAULT_MODEL, cache_folder, download, local_path
 from instrumented_engine.model.gguf import GgufFile
+from instrumented_engine.model.kv_format import KvCacheDtype, kv_format
 from instrumented_engine.model.linear import Quantization
 from instrumented_engine.model.llama import Llama
 from instrumented_engine.model.tokenizer import load_tokenizer
@@ -27,29 +28,57 @@ from instrumented_engine.model.tokenizer import load_tokenizer
 WINDOW = 256
 TEXT = Path(__file__).parent / "data" / "quality.txt"
 CPU = torch.device("cpu")
-VARIANTS: dict[str, tuple[torch.dtype, Quantization]] = {
-    "float32": (torch.float32, "none"),
-    "bfloat16": (torch.bfloat16, "none"),
-    "int8": (torch.bfloat16, "int8"),
-    "int4": (torch.bfloat16, "int4"),
+
+
+class Variant(NamedTuple):
+    """A dtype of weights, their quantisation, the format of the KV cache, and the layers that are kept.
+
+    int4 may leave out its rotation.
+    """
+
+    dtype: torch.dtype = torch.float32
+    quantization: Quantization = "none"
+    kv_cache: KvCacheDtype = "auto"
+    rotated: bool = True
+    keep_layers: str = ""
+
+
+VARIANTS = {
+    "float32": Variant(),
+    "bfloat16": Variant(torch.bfloat16),
+    "int8": Variant(torch.bfloat16, "int8"),
+    "int4": Variant(torch.bfloat16, "int4"),
+    "kv_bfloat16": Variant(kv_cache="bfloat16"),
+    "kv_int8": Variant(kv_cache="int8"),
+    "kv_int4": Variant(kv_cache="int4"),
+    "kv_int4_unrotated": Variant(kv_cache="int4", rotated=False),
+    "layers_28": Variant(keep_layers="28"),
+    "layers_25": Variant(keep_layers="25"),
+    "layers_20": Variant(keep_layers="20"),
 }
 
 
 def main(quick: Quick = False, json: JsonPath = None) -> None:
     """Measure and print perplexity, KL, agreement of the likeliest token, and the weights' size."""
     path = local_path(DEFAULT_MODEL) or download(DEFAULT_MODEL)
-    file = GgufFile(path)
-    ids = load_tokenizer(path, cache_folder(), file.eos_ids).encode(TEXT.read_text())
+    ids = load_tokenizer(path, cache_folder(), GgufFile(path).eos_ids).encode(TEXT.read_text())
     windows = [ids[start : start + WINDOW] for start in range(0, len(ids) - WINDOW, WINDOW)][: 2 if quick else 12]
     numbers: dict[str, Any] = {"tokens": len(windows) * (WINDOW - 1)}
     exact: list[torch.Tensor] = []
-    for name, (dtype, quantization) in VARIANTS.items():
-        model = Llama(file.config(), file.weights(dtype, CPU, quantization), WINDOW)
+    for name, variant in VARIANTS.items():
+        file = GgufFile(path, variant.keep_layers)
+        config = file.config()
+        cache_format = kv_format(variant.kv_cache, config.head_dim, variant.dtype, CPU)
+        if not variant.rotated:
+            cache_format.rotation = None
+        weights = file.weights(variant.dtype, CPU, variant.quantization)
+        model = Llama(config, weights, WINDOW, cache_format)
         found = [log_probabilities(model, window) for window in windows]
         exact = exact or found
         numbers |= {f"{name}_{key}": value for key, value in compared(exact, found, windows).items()}
-        numbers[f"{name}_weight_bytes"] = model.weights.nbytes
-        del model, found
+        numbers[f"{name}_weight_bytes"] = weights.nbytes
+        numbers[f"{name}_kv_token_bytes"] = model.new_cache(1, 1).nbytes
+        del model, weights, found
         gc.collect()
     reference: Any = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
     with torch.inference_mode():
@@ -61,13 +90,10 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
 @torch.inference_mode()
 def log_probabilities(model: Llama, ids: list[int]) -> torch.Tensor:
     """The log-probabilities (tokens, vocabulary) behind each token of a prompt."""
-    config = model.config
     rows = torch.arange(len(ids))
     nothing = torch.zeros((0, 0), dtype=torch.long)
     batch = Batch(torch.tensor(ids), rows, rows, rows, 0, nothing, nothing, (Prefill(0, len(ids)),))
-    shape = (config.layers, 1, len(ids), 2 * config.kv_heads, config.head_dim)
-    cache = torch.zeros(shape, dtype=model.weights.embedding.dtype)
-    return model.logits(model.forward(batch, cache)).float().log_softmax(-1)
+    return model.logits(model.forward(batch, model.new_cache(1, len(ids)))).float().log_softmax(-1)
 
 
 def compared(exact: list[torch.Tensor], found: list[torch.Tensor], windows: list[list[int]]) -> dict[str, float]:

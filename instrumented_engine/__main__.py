@@ -77,7 +77,8 @@ def read_settings(arguments: list[str]) -> Settings | None:
     """Read flags and environment. Invalid values are printed, field by field, and the answer is None."""
     try:
         settings = CliApp.run(Settings, cli_args=arguments)
-        local_path(settings.model)  # a missing model is reported before the server starts
+        for model in filter(None, (settings.model, settings.speculative_model)):
+            local_path(model)  # a missing model is reported before the server starts
         return settings
     except ValidationError as error:
         for problem in error.errors():

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 import torch
 
 from instrumented_engine.model.errors import ModelError
-from instrumented_engine.model.llama import LlamaConfig
+from instrumented_engine.model.gguf import GgufFile
+from instrumented_engine.model.hf import HfFolder
+from instrumented_engine.model.kv_format import kv_format
+from instrumented_engine.model.llama import Llama
 from instrumented_engine.settings import Settings
 
 CPU_CACHE_BYTES = 1 << 30
@@ -29,7 +32,15 @@ class Device:
     target: torch.device
     dtype: torch.dtype
 
-    def kv_blocks(self, config: LlamaConfig, settings: Settings) -> int:
+    def load(self, file: GgufFile | HfFolder, settings: Settings, length: int) -> Llama:
+        """Load a model for texts of at most `length` tokens."""
+        config = file.config()
+        weights = file.weights(self.dtype, self.target, settings.quantization)
+        return Llama(
+            config, weights, length, kv_format(settings.kv_cache_dtype, config.head_dim, self.dtype, self.target)
+        )
+
+    def kv_blocks(self, settings: Settings, block_bytes: int) -> int:
         """The number of KV-cache blocks: as set, else as many as fit the default memory, and at least one."""
         if settings.kv_blocks is not None:
             return settings.kv_blocks
@@ -37,14 +48,7 @@ class Device:
         if self.target.type == "cuda":
             free: int = torch.cuda.mem_get_info(self.target)[0]
             room = int(free * CUDA_CACHE_SHARE)
-        return max(1, room // self._block_bytes(config, settings))
-
-    def host_blocks(self, config: LlamaConfig, settings: Settings) -> int:
-        """The number of KV-cache blocks that the swap space holds."""
-        return int(settings.swap_space * 2**30) // self._block_bytes(config, settings)
-
-    def _block_bytes(self, config: LlamaConfig, settings: Settings) -> int:
-        return config.layers * 2 * config.kv_heads * config.head_dim * self.dtype.itemsize * settings.block_size
+        return max(1, room // block_bytes)
 
     def choose_threads(self, settings: Settings, step: Callable[[], None]) -> int:
         """The number of threads that torch computes with: as set, else measured with `step` on the CPU."""

@@ -8,6 +8,9 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+LAYERS = r"^([0-9]{1,4}|RANGE(,RANGE)*)?$".replace("RANGE", "[0-9]{1,4}(-[0-9]{1,4})?")
+"""A number of layers, or ranges of layers."""
+
 
 class Settings(BaseSettings):
     """An OpenAI-compatible LLM server that traces every token."""
@@ -27,6 +30,12 @@ class Settings(BaseSettings):
         min_length=1,
         description="a known model's name, a GGUF file, or a Hugging Face folder of a llama-architecture model",
     )
+    keep_layers: str = Field(
+        default="",
+        pattern=LAYERS,
+        max_length=256,
+        description="layers of the model that are kept, such as 0-9,20-29, or their number; default: all",
+    )
     served_model_name: str = Field(
         default="", description="the model's name in requests; default: its name or file name"
     )
@@ -37,11 +46,15 @@ class Settings(BaseSettings):
         default="auto", description="where to compute; auto: cuda if there is one"
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        default="auto", description="of weights and KV cache; auto: float32 on the CPU, bfloat16 on CUDA"
+        default="auto", description="of the weights; auto: float32 on the CPU, bfloat16 on CUDA"
     )
     quantization: Literal["none", "int8", "int4"] = Field(
         default="none",
         description="of the weights, on the CPU: int8, or int4 in groups of 32; everything else is bfloat16 then",
+    )
+    kv_cache_dtype: Literal["auto", "bfloat16", "int8", "int4"] = Field(
+        default="auto",
+        description="of the KV cache: int8 with a scale for each head of a token, int4 in groups of 32; auto: dtype",
     )
     threads: int | None = Field(
         default=None, ge=1, le=1024, description="CPU threads for torch; default: measured at the start"
@@ -71,8 +84,13 @@ class Settings(BaseSettings):
     prefix_caching: bool = Field(
         default=True, description="share the KV-cache blocks of equal beginnings, also of requests that have ended"
     )
-    speculative_tokens: int = Field(
-        default=0, ge=0, le=64, description="longest draft of prompt lookup in one step; 0: no speculation"
+    speculative_tokens: int = Field(default=0, ge=0, le=64, description="longest draft in one step; 0: no speculation")
+    speculative_model: str = Field(
+        default="",
+        description="a model with the same tokens that drafts, named or a path as --model; default: prompt lookup",
+    )
+    speculative_keep_layers: str = Field(
+        default="", pattern=LAYERS, max_length=256, description="layers of --speculative-model that are kept"
     )
     speculative_ngram: int = Field(
         default=2, ge=1, le=16, description="tokens that must have come before for prompt lookup to draft what followed"
@@ -118,10 +136,21 @@ class Settings(BaseSettings):
             raise ValueError(f"--quantization {self.quantization} needs the CPU and --dtype bfloat16")
         return self
 
+    @model_validator(mode="after")
+    def _a_draft_model_needs_drafts(self) -> Self:
+        if self.speculative_model and not self.speculative_tokens:
+            raise ValueError("--speculative-model needs --speculative-tokens")
+        if self.speculative_keep_layers and not self.speculative_model:
+            raise ValueError("--speculative-keep-layers needs --speculative-model")
+        return self
+
     @property
     def label(self) -> str:
-        """The label of this experiment: as set, else the quantisation if there is one."""
-        return self.variant or ("" if self.quantization == "none" else self.quantization)
+        """The label of this experiment: as set, else what makes the answers differ from the model's own."""
+        weights = "" if self.quantization == "none" else self.quantization
+        cache = "" if self.kv_cache_dtype == "auto" else f"kv-{self.kv_cache_dtype}"
+        layers = f"layers-{self.keep_layers}" if self.keep_layers else ""
+        return self.variant or "-".join(filter(None, (layers, weights, cache)))[:64]
 
     @model_validator(mode="after")
     def _both_markers_or_none(self) -> Self:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from instrumented_engine.core.block_manager import BlockManager
+from instrumented_engine.core.drafter import Drafter, PromptLookup
 from instrumented_engine.core.engine import Engine
 from instrumented_engine.core.observer import Observer
 from instrumented_engine.core.scheduler import Scheduler
@@ -14,6 +17,11 @@ from instrumented_engine.model.download import cache_folder, download, local_pat
 from instrumented_engine.model.errors import ModelError
 from instrumented_engine.model.tokenizer import Tokenizer, load_tokenizer
 from instrumented_engine.settings import Settings
+from tokentrail import ColdStart
+
+if TYPE_CHECKING:
+    from instrumented_engine.device import Device
+    from instrumented_engine.model.llama import Llama
 
 logger = logging.getLogger(__name__)
 
@@ -53,28 +61,27 @@ def load(settings: Settings, observer: Observer) -> Loaded:
             from instrumented_engine.device import open_device
 
             device = open_device(settings)
-        path = local_path(settings.model)
-        if path is None:
-            with cold.phase("download"):
-                path = download(settings.model)
+        path = _fetched(settings.model, cold)
+        draft_path = _fetched(settings.speculative_model, cold) if settings.speculative_model else None
         with cold.phase("load_weights"):
-            from instrumented_engine.model.llama import Llama
             from instrumented_engine.model.weights import open_model
 
-            model_file = open_model(path)
+            model_file = open_model(path, settings.keep_layers)
             config = model_file.config()
             length = settings.max_model_len or config.max_position
             if length > config.max_position:
                 raise ModelError(f"--max-model-len {length}: the model's own limit is {config.max_position}")
-            weights = model_file.weights(device.dtype, device.target, settings.quantization)
-            model = Llama(config, weights, length)
+            model = device.load(model_file, settings, length)
+            draft = _draft(settings, draft_path, device, model, length) if draft_path else None
         with cold.phase("tokenizer"):
             tokenizer = load_tokenizer(path, cache_folder(), model_file.eos_ids)
         with cold.phase("kv_cache"):
             from instrumented_engine.model.runner import ModelRunner
 
-            blocks = device.kv_blocks(config, settings)
-            host_blocks = device.host_blocks(config, settings)
+            block_bytes = model.new_cache(1, settings.block_size).nbytes
+            draft_block_bytes = draft.new_cache(1, settings.block_size).nbytes if draft else 0
+            blocks = device.kv_blocks(settings, block_bytes + draft_block_bytes)
+            host_blocks = int(settings.swap_space * 2**30) // block_bytes
             runner = ModelRunner(
                 model,
                 kv_blocks=blocks,
@@ -83,6 +90,17 @@ def load(settings: Settings, observer: Observer) -> Loaded:
                 host_blocks=host_blocks,
             )
             block_manager = BlockManager(blocks, settings.block_size)
+            drafter: Drafter = PromptLookup(settings.speculative_ngram)
+            if draft:
+                from instrumented_engine.model.draft import DraftModel
+
+                drafter = DraftModel(
+                    draft,
+                    kv_blocks=blocks,
+                    block_size=settings.block_size,
+                    eos_ids=tokenizer.eos_ids,
+                    max_rows=settings.max_batched_tokens,
+                )
         with cold.phase("warmup"):
             runner.warm_up()
             threads = device.choose_threads(settings, runner.warm_up)
@@ -96,16 +114,46 @@ def load(settings: Settings, observer: Observer) -> Loaded:
         prefix_caching=settings.prefix_caching,
         host_blocks=host_blocks,
         speculative_tokens=settings.speculative_tokens,
-        speculative_ngram=settings.speculative_ngram,
+        drafter=drafter,
     )
     engine = Engine(scheduler, runner, observer, eos_ids=tokenizer.eos_ids)
     facts: dict[str, str | int] = {
         "device": str(device.target),
         "dtype": str(device.dtype).removeprefix("torch."),
         "quantization": settings.quantization,
-        "weight_bytes": weights.nbytes,
+        "layers": config.layers,
+        "weight_bytes": model.weights.nbytes,
+        "kv_cache_dtype": settings.kv_cache_dtype,
+        "kv_cache_bytes": blocks * (block_bytes + draft_block_bytes),
         "threads": threads,
         "waiting": waiting,
     }
     logger.info("serving with %s", ", ".join(f"{name} {value}" for name, value in facts.items()))
     return Loaded(engine, tokenizer, config.vocab_size, min(length, block_manager.capacity), facts)
+
+
+def _fetched(name: str, cold: ColdStart) -> Path:
+    """The path of a model, which is downloaded if it is not on this machine."""
+    path = local_path(name)
+    if path is None:
+        with cold.phase("download"):
+            path = download(name)
+    return path
+
+
+def _draft(settings: Settings, path: Path, device: Device, model: Llama, length: int) -> Llama:
+    """The model that drafts; layers of the served model itself are shared. Raises ModelError for other tokens."""
+    from instrumented_engine.model.llama import Llama
+    from instrumented_engine.model.weights import open_model
+
+    draft_file = open_model(path, settings.speculative_keep_layers)
+    config = draft_file.config()
+    if config.vocab_size != model.config.vocab_size:
+        raise ModelError(
+            f"--speculative-model has {config.vocab_size} tokens, and the model {model.config.vocab_size}: "
+            "they must be the same"
+        )
+    if settings.speculative_model == settings.model and not settings.keep_layers:
+        layers = [model.weights.layers[index] for index in config.kept or range(config.layers)]
+        return Llama(config, replace(model.weights, layers=layers), length, model.cache_format)
+    return device.load(draft_file, settings, length)

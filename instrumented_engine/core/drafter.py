@@ -1,12 +1,43 @@
-"""Proposes tokens for speculative decoding without a second model: what followed the same tokens before."""
+"""Proposes tokens for speculative decoding. Prompt lookup needs no second model: it finds what came behind the same
+tokens before.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from instrumented_engine.core.sequence import Sequence
+
+
+class Drafter(Protocol):
+    """Guesses the next tokens of sequences. A wrong guess costs time and changes no output."""
+
+    def propose(self, limits: Mapping[Sequence, int]) -> Mapping[Sequence, Seq[int]]:
+        """At most so many tokens for each sequence, whose blocks have room for them. Does not raise."""
+        ...
 
 
 class PromptLookup:
-    """Prompt lookup for one sequence, over its prompt and its output.
+    """Drafts the tokens that followed the last `ngram` tokens of a sequence before."""
+
+    def __init__(self, ngram: int = 2) -> None:
+        self._ngram = ngram
+
+    def propose(self, limits: Mapping[Sequence, int]) -> dict[Sequence, list[int]]:
+        """The drafts."""
+        drafts = {}
+        for sequence, limit in limits.items():
+            if sequence.ngrams is None:
+                sequence.ngrams = NgramIndex(self._ngram)
+            drafts[sequence] = sequence.ngrams.draft(sequence.token_ids, limit)
+        return drafts
+
+
+class NgramIndex:
+    """The n-grams of one sequence, prompt and output.
 
     With n-grams of 2, after "a b c d a b" the draft is "c d a", the tokens behind the last earlier "a b".
     """
@@ -16,7 +47,7 @@ class PromptLookup:
         self._behind: dict[tuple[int, ...], int] = {}  # n-gram → the position behind it, the last one that is known
         self._known = ngram
 
-    def draft(self, token_ids: Sequence[int], limit: int) -> list[int]:
+    def draft(self, token_ids: Seq[int], limit: int) -> list[int]:
         """At most `limit` tokens that may come next. `token_ids` are those of the call before, and more."""
         size = self._ngram
         for end in range(self._known, len(token_ids)):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
 from itertools import count
 from operator import attrgetter
 
 from instrumented_engine.core.block_manager import BlockManager
-from instrumented_engine.core.drafter import PromptLookup
+from instrumented_engine.core.drafter import Drafter, PromptLookup
 from instrumented_engine.core.plan import Plan, Preempted, Transfer
 from instrumented_engine.core.request import Request
 from instrumented_engine.core.sequence import Sequence
@@ -35,7 +37,7 @@ class Scheduler:
     starts with the same tokens shares them instead of computing them.
 
     With `speculative_tokens` a decoding sequence also computes a draft of so many tokens, as far as the step and the
-    cache have room: the tokens that followed its last `speculative_ngram` tokens before.
+    cache have room. The `drafter` proposes it, by default prompt lookup.
     """
 
     def __init__(
@@ -50,7 +52,7 @@ class Scheduler:
         prefix_caching: bool = False,
         host_blocks: int = 0,
         speculative_tokens: int = 0,
-        speculative_ngram: int = 2,
+        drafter: Drafter | None = None,
     ) -> None:
         if max_batched_tokens < max_seqs:
             raise ValueError(f"max_batched_tokens ({max_batched_tokens}) must be at least max_seqs ({max_seqs})")
@@ -66,7 +68,7 @@ class Scheduler:
         self._watermark_blocks = watermark_blocks
         self._prefix_caching = prefix_caching
         self._speculative_tokens = speculative_tokens
-        self._speculative_ngram = speculative_ngram
+        self._drafter = drafter or PromptLookup()
         self._arrivals = count()
 
     def add(self, request: Request) -> None:
@@ -119,26 +121,33 @@ class Scheduler:
         return plan
 
     def _decode(self, plan: Plan) -> None:
-        decoding = [s for s in self.running if s.decoding]
-        for position, sequence in enumerate(decoding):
+        for sequence in [s for s in self.running if s.decoding]:
             while sequence.decoding and not self.block_manager.allocate(sequence.block_table, len(sequence.token_ids)):
                 self._preempt(plan, self.running[-1], sequence)
-            if sequence.decoding:
-                room = self.max_batched_tokens - plan.num_tokens - (len(decoding) - position)
-                plan.add(sequence, 1, self._draft(sequence, room))
+        decoding = [s for s in self.running if s.decoding]
+        room = self.max_batched_tokens - len(decoding)
+        drafts = self._drafts(decoding, room)
+        for sequence in decoding:
+            draft = drafts.get(sequence, ())[:room]
+            room -= len(draft)
+            plan.add(sequence, 1, draft)
 
-    def _draft(self, sequence: Sequence, room: int) -> list[int]:
-        """A draft of at most `room` tokens, for which the sequence gets blocks; none if too few are free."""
-        left = sequence.params.max_tokens - sequence.num_output_tokens - 1
-        limit = min(self._speculative_tokens, left, room)
-        if limit <= 0:
-            return []
-        if sequence.lookup is None:
-            sequence.lookup = PromptLookup(self._speculative_ngram)
-        draft = sequence.lookup.draft(sequence.token_ids, limit)
-        num_tokens = len(sequence.token_ids) + len(draft)
-        fits = self.block_manager.allocate(sequence.block_table, num_tokens, reserve=len(self.running))
-        return draft if fits else []
+    def _drafts(self, decoding: Seq[Sequence], room: int) -> Mapping[Sequence, Seq[int]]:
+        """Drafts of at most `room` tokens each, for which the sequences have blocks."""
+        limits = {}
+        for sequence in decoding:
+            left = sequence.params.max_tokens - sequence.num_output_tokens - 1
+            limit = self._allocate_draft(sequence, min(self._speculative_tokens, left, room))
+            if limit > 0:
+                limits[sequence] = limit
+        return self._drafter.propose(limits) if limits else {}
+
+    def _allocate_draft(self, sequence: Sequence, limit: int) -> int:
+        """Give a sequence blocks for a draft; return the number of tokens that fit. Each running sequence keeps one."""
+        length = len(sequence.token_ids)
+        if limit > 0 and self.block_manager.allocate(sequence.block_table, length + limit, reserve=len(self.running)):
+            return limit
+        return min(limit, len(sequence.block_table) * self.block_manager.block_size - length)
 
     def _prefill(self, plan: Plan, sequence: Sequence) -> bool:
         left = self.max_batched_tokens - plan.num_tokens

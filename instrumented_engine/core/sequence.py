@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from instrumented_engine.core.block_manager import hash_block
-from instrumented_engine.core.drafter import PromptLookup
+from instrumented_engine.core.drafter import NgramIndex
 from instrumented_engine.core.reasoning import Reasoning
 from instrumented_engine.core.text import TextStream
 from tokentrail.semconv import Wait
@@ -66,7 +66,7 @@ class Sequence:
     num_published_blocks: int = 0
     num_drafted_tokens: int = 0
     num_accepted_tokens: int = 0
-    lookup: PromptLookup | None = None
+    ngrams: NgramIndex | None = None
     num_cached_tokens: int | None = None
     decoding: bool = False
     finish_reason: str = ""

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own spelling
 from torch import Tensor
 
+from instrumented_engine.model.kv_format import KvFormat
+
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
@@ -40,38 +42,43 @@ class Batch:
     prefills: tuple[Prefill, ...]
 
 
-def attend(q: Tensor, kv: Tensor, batch: Batch, cache: Tensor) -> Tensor:
+def attend(q: Tensor, kv: Tensor, batch: Batch, cache: Tensor, kv_format: KvFormat) -> Tensor:
     """Causal attention of each row over its own sequence.
 
     q (rows, heads, head_dim); kv (rows, 2 · kv_heads, head_dim), keys first; cache (blocks, block size, 2 · kv_heads,
-    head_dim). Stores kv in the cache; returns (rows, heads · head_dim).
+    width of the format). Stores kv in the cache; returns (rows, heads · head_dim). A row sees keys and values as they
+    are stored, its own too, so that the result does not depend on how a prompt is divided into steps.
     """
-    cache.view(-1, *kv.shape[1:]).index_copy_(0, batch.slots, kv)
+    rotation = kv_format.rotation
+    if rotation is not None:
+        q, kv = q @ rotation, kv @ rotation
+    stored = kv_format.encode(kv)
+    cache.view(-1, *stored.shape[1:]).index_copy_(0, batch.slots, stored)
     out = torch.empty_like(q)
     if batch.decodes:
-        out[: batch.decodes] = _decode(q[: batch.decodes], batch, cache)
+        out[: batch.decodes] = _decode(q[: batch.decodes], batch, cache, kv_format)
     for prefill in batch.prefills:
         rows = slice(prefill.start, prefill.stop)
-        out[rows] = _prefill(q[rows], kv[rows], prefill, cache)
-    return out.flatten(1)
+        out[rows] = _prefill(q[rows], stored[rows], prefill, cache, kv_format)
+    return (out if rotation is None else out @ rotation.T).flatten(1)
 
 
-def _decode(q: Tensor, batch: Batch, cache: Tensor) -> Tensor:
+def _decode(q: Tensor, batch: Batch, cache: Tensor, kv_format: KvFormat) -> Tensor:
     """One query row per sequence. The query heads that share a key head become the rows of one product."""
     decodes, heads, head_dim = q.shape
     kv_heads = cache.shape[2] // 2
-    context = cache.index_select(0, batch.block_table.flatten()).view(decodes, -1, 2 * kv_heads, head_dim)
-    context = context.transpose(1, 2)
+    context = kv_format.decode(cache.index_select(0, batch.block_table.flatten()))
+    context = context.view(decodes, -1, 2 * kv_heads, head_dim).transpose(1, 2)
     grouped = q.view(decodes, kv_heads, heads // kv_heads, head_dim)
     out = F.scaled_dot_product_attention(grouped, context[:, :kv_heads], context[:, kv_heads:], attn_mask=batch.mask)
     return out.reshape(decodes, heads, head_dim)
 
 
-def _prefill(q: Tensor, kv: Tensor, prefill: Prefill, cache: Tensor) -> Tensor:
-    kv_heads = kv.shape[1] // 2
+def _prefill(q: Tensor, stored: Tensor, prefill: Prefill, cache: Tensor, kv_format: KvFormat) -> Tensor:
+    kv_heads = stored.shape[1] // 2
     if prefill.block_table is not None and prefill.mask is not None:
-        kv = cache.index_select(0, prefill.block_table).flatten(0, 1)[: prefill.mask.shape[1]]
-    q, kv = q.transpose(0, 1), kv.transpose(0, 1)
+        stored = cache.index_select(0, prefill.block_table).flatten(0, 1)[: prefill.mask.shape[1]]
+    q, kv = q.transpose(0, 1), kv_format.decode(stored).transpose(0, 1)
     group = q.shape[0] // kv_heads
     keys, values = (part.repeat_interleave(group, dim=0) for part in (kv[:kv_heads], kv[kv_heads:]))
     out = F.scaled_dot_product_attention(

@@ -34,8 +34,9 @@ TENSOR_NAMES = {
 class HfFolder:
     """An opened model folder. Raises ModelError for one that is broken or that this engine does not support."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, keep_layers: str = "") -> None:
         self.path = path
+        self._keep_layers = keep_layers
         self._config = _read_json(path / "config.json")
         self._files = _tensor_files(path)
         self._refuse_unsupported()
@@ -57,7 +58,7 @@ class HfFolder:
             rms_norm_eps=get("rms_norm_eps") or 1e-6,
             rope_theta=rope.get("rope_theta") or get("rope_theta") or 10000.0,
             rope_scaling=self._rope_scaling(),
-        )
+        ).pruned(self._keep_layers)
 
     def weights(self, dtype: torch.dtype, device: torch.device, quantization: Quantization = "none") -> LlamaWeights:
         """Load all tensors: matrices as quantised, others as `dtype`, on `device`. Heads get adjacent rotary pairs."""

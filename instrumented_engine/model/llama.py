@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from instrumented_engine.model.attention import Batch, attend
 from instrumented_engine.model.errors import ModelError
+from instrumented_engine.model.kv_format import KvFormat, kv_format
 from instrumented_engine.model.linear import Linear, Quantization, linear
 
 
@@ -33,7 +34,7 @@ class RopeScaling:
 
 @dataclass(frozen=True, slots=True)
 class LlamaConfig:
-    """The dimensions of a model."""
+    """The dimensions of a model. A pruned one has only the layers `kept` of its file; None: all."""
 
     vocab_size: int
     hidden_size: int
@@ -46,6 +47,28 @@ class LlamaConfig:
     rms_norm_eps: float
     rope_theta: float
     rope_scaling: RopeScaling | None = None
+    kept: tuple[int, ...] | None = None
+
+    def pruned(self, keep_layers: str) -> LlamaConfig:
+        """The same model with some of its layers alone; an empty text keeps all. Raises ModelError for others.
+
+        Of eight layers "0-2,7" keeps the first three and the last, and the count "4" the first two and the last two.
+        """
+        kept: list[int] = []
+        if keep_layers.isdecimal():
+            count = min(int(keep_layers), self.layers)
+            kept = [*range(-(-count // 2)), *range(self.layers - count // 2, self.layers)]
+        elif keep_layers:
+            for part in keep_layers.split(","):
+                first, _, last = part.partition("-")
+                kept += range(int(first), int(last or first) + 1)
+        else:
+            return self
+        if not kept or sorted({*kept}) != kept or kept[-1] >= self.layers:
+            raise ModelError(
+                f"keep layers {keep_layers}: the model has layers 0 to {self.layers - 1}, each once, in order"
+            )
+        return replace(self, layers=len(kept), kept=tuple(kept))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +130,7 @@ def build_weights(
     lm_head = get("output.weight") if has("output.weight") else embedding
     return LlamaWeights(
         embedding=embedding.to(dtype),
-        layers=[layer(index) for index in range(config.layers)],
+        layers=[layer(index) for index in config.kept or range(config.layers)],
         norm=get("output_norm.weight").to(dtype),
         lm_head=linear(lm_head, dtype, "none" if quantization == "none" else "int8"),
         rope_factors=get("rope_freqs.weight").float() if has("rope_freqs.weight") else None,
@@ -138,12 +161,28 @@ def check_shape(config: LlamaConfig, name: str, shape: Seq[int], path: Path) -> 
 
 
 class Llama:
-    """The forward pass. It keeps no state besides its weights and the table of rotations."""
+    """The forward pass over caches in one format, by default floats as the weights'.
 
-    def __init__(self, config: LlamaConfig, weights: LlamaWeights, max_position: int) -> None:
+    It keeps no state besides its weights and the table of rotations.
+    """
+
+    def __init__(
+        self, config: LlamaConfig, weights: LlamaWeights, max_position: int, cache_format: KvFormat | None = None
+    ) -> None:
+        embedding = weights.embedding
         self.config = config
         self.weights = weights
+        self.cache_format = cache_format or kv_format("auto", config.head_dim, embedding.dtype, embedding.device)
         self._rotations = _rotations(config, weights.rope_factors, max_position).to(weights.embedding.device)
+
+    def new_cache(self, blocks: int, block_size: int) -> Tensor:
+        """An empty cache on the device: (layers, blocks, block size, 2 · kv_heads, width of the format)."""
+        # Zeros, not empty: padding is gathered too, and a masked NaN is still a NaN.
+        return torch.zeros(
+            (self.config.layers, blocks, block_size, 2 * self.config.kv_heads, self.cache_format.width),
+            dtype=self.cache_format.dtype,
+            device=self.weights.embedding.device,
+        )
 
     def forward(self, batch: Batch, cache: Tensor) -> Tensor:
         """Compute a ragged batch; store its keys and values in `cache`. Returns states (sampled rows, hidden size)."""
@@ -169,7 +208,7 @@ class Llama:
         rotated = qkv[:, : config.heads + config.kv_heads]
         pairs = torch.view_as_complex(rotated.float().view(*rotated.shape[:-1], -1, 2))
         rotated.copy_(torch.view_as_real(pairs * rotation).flatten(-2))
-        return attend(qkv[:, : config.heads], qkv[:, config.heads :], batch, cache)
+        return attend(qkv[:, : config.heads], qkv[:, config.heads :], batch, cache, self.cache_format)
 
 
 def _rotations(config: LlamaConfig, factors: Tensor | None, max_position: int) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from itertools import accumulate, pairwise
 from time import perf_counter_ns
 
 import torch
@@ -11,6 +10,8 @@ import torch
 from instrumented_engine.core.plan import Plan, Scheduled, StepResult
 from instrumented_engine.core.sequence import Sequence, TokenLogprobs
 from instrumented_engine.model.attention import Batch, Prefill
+from instrumented_engine.model.batch import Packer, Rows
+from instrumented_engine.model.draft import matching
 from instrumented_engine.model.llama import Llama
 from instrumented_engine.model.sampler import Row, logprobs, sample
 
@@ -19,7 +20,7 @@ LOGPROB_ROWS = 64
 
 
 class ModelRunner:
-    """A model and its KV cache: `kv_blocks` blocks of `block_size` tokens, in the weights' dtype, on their device.
+    """A model and its KV cache: `kv_blocks` blocks of `block_size` tokens, in the model's format, on its device.
 
     `host_blocks` more lie on the host, for sequences that are preempted.
     """
@@ -27,19 +28,14 @@ class ModelRunner:
     def __init__(
         self, model: Llama, *, kv_blocks: int, block_size: int, eos_ids: Seq[int], host_blocks: int = 0
     ) -> None:
-        config = model.config
         self._model = model
         self._block_size = block_size
         self._eos_ids = list(eos_ids)
         self._device = model.weights.embedding.device
-        # Zeros, not empty: padding is gathered too, and a masked NaN is still a NaN.
-        self._cache = torch.zeros(
-            (config.layers, kv_blocks, block_size, 2 * config.kv_heads, config.head_dim),
-            dtype=model.weights.embedding.dtype,
-            device=self._device,
-        )
+        self._packer = Packer(block_size, self._device)
+        self._cache = model.new_cache(kv_blocks, block_size)
         self._host = torch.empty(
-            (config.layers, host_blocks, *self._cache.shape[2:]),
+            (len(self._cache), host_blocks, *self._cache.shape[2:]),
             dtype=self._cache.dtype,
             pin_memory=bool(host_blocks) and self._device.type == "cuda",
         )
@@ -103,7 +99,7 @@ class ModelRunner:
         found: dict[Sequence, list[TokenLogprobs]] = {}
         first = 0
         for item in items:
-            kept = 1 + _matching(item.draft, tokens[first:])
+            kept = 1 + matching(item.draft, tokens[first:])
             sampled[item.sequence] = tokens[first : first + kept]
             if first in told:
                 found[item.sequence] = [told[index] for index in range(first, first + kept)]
@@ -132,7 +128,7 @@ class ModelRunner:
         The block has its contents back in the end.
         """
         contents = self._cache[:, 0].clone()
-        row, rows = self._copied([0], range(min(8, self._block_size)))
+        row, rows = self._packer.copied([0], range(min(8, self._block_size)))
         table = row.unsqueeze(0)
         mask = torch.ones((1, 1, 1, self._block_size), dtype=torch.bool, device=self._device)
         prefill = Batch(rows, rows, rows, row, 0, table, mask, (Prefill(0, len(rows)),))
@@ -146,69 +142,22 @@ class ModelRunner:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 
-    # Two sequences that decode, and one that computes the five tokens of its prompt:
-    #   tokens    7 9 | 3 1 4 1 5        rows 0 and 1, then rows 2 to 6
-    #   sampled   0 1 | 6                the last row of each
-    # All these lists lie behind each other in one tensor, so that a step copies its numbers to the device once.
     def _tensors(self, batch: Seq[Scheduled]) -> Batch:
-        size = self._block_size
-        tokens: list[int] = []
-        positions: list[int] = []
-        sampled: list[int] = []
-        prompt_rows: list[int] = []
-        slots: list[int] = []
-        prefills: list[tuple[int, range, list[int]]] = []
-        for item in batch:
-            sequence, new = item.sequence, _new_positions(item)
-            if len(new) > 1:
-                prefills.append((len(tokens), new, sequence.block_table if new.start else []))
-            prompt_rows += [len(tokens) + position - new.start for position in _prompt_positions(item)]
-            tokens += sequence.token_ids[new.start : new.start + item.num_scheduled_tokens]
-            tokens += item.draft
-            positions += new
-            slots += [sequence.block_table[p // size] * size + p % size for p in new]
-            if item.samples:
-                sampled += range(len(tokens) - 1 - len(item.draft), len(tokens))
-        decodes = [item.sequence for item in batch if item.num_rows == 1]
-        widest = max((len(sequence.block_table) for sequence in decodes), default=0)
-        lengths = [sequence.num_computed_tokens + 1 for sequence in decodes]
-        padded = [block for s in decodes for block in s.block_table + [0] * (widest - len(s.block_table))]
-        tables = [table for _, _, table in prefills]
-        parts = self._copied(tokens, positions, slots, sampled + prompt_rows, lengths, padded, *tables)
-        offsets = torch.arange(widest * size, device=self._device)
-        return Batch(
-            tokens=parts[0],
-            positions=parts[1],
-            slots=parts[2],
-            sampled=parts[3],
-            decodes=len(decodes),
-            block_table=parts[5].view(len(decodes), widest),
-            mask=(offsets < parts[4].unsqueeze(1))[:, None, None, :],
-            prefills=tuple(
-                self._prefill(row, new, table) for (row, new, _), table in zip(prefills, parts[6:], strict=True)
-            ),
-        )
-
-    def _prefill(self, row: int, new: range, block_table: torch.Tensor) -> Prefill:
-        """The part of a batch that computes `new` positions of a sequence, from `row` on."""
-        if not new.start:
-            return Prefill(row, row + len(new))
-        seen = torch.arange(new.stop, device=self._device)
-        mask = seen <= torch.arange(new.start, new.stop, device=self._device).unsqueeze(1)
-        return Prefill(row, row + len(new), block_table=block_table, mask=mask)
-
-    def _copied(self, *lists: Seq[int]) -> list[torch.Tensor]:
-        """The lists on the device, by one copy."""
-        packed = torch.tensor([number for numbers in lists for number in numbers], dtype=torch.long)
-        if self._device.type == "cuda":
-            packed = packed.pin_memory()  # from other memory, the copy would wait for the device
-        packed = packed.to(self._device, non_blocking=True)
-        return [packed[start:stop] for start, stop in pairwise([0, *accumulate(map(len, lists))])]
+        return self._packer.pack([_rows(item) for item in batch])
 
 
 def _lacks_memory(error: Exception) -> bool:
     """Whether an exception of torch says that memory could not be had. The CPU's allocator has no class for it."""
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _rows(item: Scheduled) -> Rows:
+    """The rows of an item: states are returned behind its last token and behind those of its draft."""
+    sequence, new = item.sequence, _new_positions(item)
+    tokens = [*sequence.token_ids[new.start : new.start + item.num_scheduled_tokens], *item.draft]
+    sampled = range(item.num_scheduled_tokens - 1, len(new)) if item.samples else ()
+    prompt = [position - new.start for position in _prompt_positions(item)]
+    return Rows(tokens, new.start, sequence.block_table, sampled, prompt)
 
 
 def _prompt_positions(item: Scheduled) -> range:
@@ -223,8 +172,3 @@ def _prompt_positions(item: Scheduled) -> range:
 def _new_positions(item: Scheduled) -> range:
     first = item.sequence.num_computed_tokens
     return range(first, first + item.num_rows)
-
-
-def _matching(draft: Seq[int], tokens: Seq[int]) -> int:
-    """The number of leading tokens that two lists share."""
-    return next((n for n, (a, b) in enumerate(zip(draft, tokens, strict=False)) if a != b), len(draft))

@@ -3,6 +3,7 @@ from collections import Counter
 
 import pytest
 
+from instrumented_engine.core.drafter import PromptLookup
 from tokentrail import Status
 from tokentrail.testing import ManualClock, MemoryTrail
 
@@ -122,7 +123,7 @@ def test_without_a_cache_nobody_says_how_much_was_cached(trail):
 
 def test_drafts_do_not_change_the_output(trail):
     script = {(7, 8, 9): [8, 9, 8, 9, 20, 8, 9, 8, 9, 20, 8, 9, 8, EOS]}
-    options = {"speculative_tokens": 4, "speculative_ngram": 1}
+    options = {"speculative_tokens": 4, "drafter": PromptLookup(1)}
     for blocks in (64, 8):
         sequences = [make_sequence(trail, [7, 8, 9], max_tokens=limit, name=f"{blocks} {limit}") for limit in (8, 30)]
         plain = [alone_by(script, sequence) for sequence in sequences]

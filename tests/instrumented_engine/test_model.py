@@ -1,6 +1,7 @@
 """Hugging Face folders against transformers, and models that are refused."""
 
 import json
+from dataclasses import replace
 
 import gguf
 import numpy as np
@@ -55,9 +56,9 @@ def save_tiny(folder, *, shards="1GB", **changes):
     return model
 
 
-def engine_logits(folder, prompt, chunks, dtype=torch.float32, quantization="none"):
+def engine_logits(folder, prompt, chunks, dtype=torch.float32, quantization="none", keep_layers=""):
     """Logits of the prompt's last token, computed `chunks` at a time."""
-    file = open_model(folder)
+    file = open_model(folder, keep_layers)
     model = Llama(file.config(), file.weights(dtype, CPU, quantization), 256)
     runner = ModelRunner(model, kv_blocks=40, block_size=4, eos_ids=[])
     sequence = make_sequence(MemoryTrail(), prompt)
@@ -79,6 +80,28 @@ def test_logits_as_transformers(tmp_path, shape, chunks):
     torch.testing.assert_close(engine_logits(tmp_path, prompt, chunks), expected, atol=2e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize(("keep_layers", "kept"), [("0,2", [0, 2]), ("1-2", [1, 2]), ("2", [0, 2]), ("1", [0])])
+def test_fewer_layers_as_transformers_without_the_others(tmp_path, keep_layers, kept):
+    reference = save_tiny(tmp_path)
+    reference.model.layers = torch.nn.ModuleList(reference.model.layers[index] for index in kept)
+    prompt = list(range(20))
+    with torch.inference_mode():
+        expected = reference(torch.tensor([prompt]), use_cache=False).logits[0, -1]
+    found = engine_logits(tmp_path, prompt, [12, 8], keep_layers=keep_layers)
+    torch.testing.assert_close(found, expected, atol=2e-4, rtol=1e-4)
+
+
+def test_layers_that_are_kept(tmp_path):
+    save_tiny(tmp_path)
+    config = replace(open_model(tmp_path).config(), layers=8)
+    kept = {text: config.pruned(text).kept for text in ("0-2,7", "4", "5", "1", "9", "3-3", "")}
+    assert list(kept.values()) == [(0, 1, 2, 7), (0, 1, 6, 7), (0, 1, 2, 6, 7), (0,), tuple(range(8)), (3,), None]
+    assert config.pruned("0-2,7").layers == 4
+    for text in ("0", "0-8", "2-1", "1,1", "3,2", "0-2,2-4"):
+        with pytest.raises(ModelError, match=f"keep layers {text}: the model has layers 0 to 7"):
+            config.pruned(text)
+
+
 @pytest.mark.parametrize("count", [7, 20], ids=["samples nothing", "samples"])
 def test_a_step_copies_its_numbers_once_and_waits_for_the_device(tmp_path, monkeypatch, count):
     """On an asynchronous device, `forward` only queues work. The stamps of a step are taken when `run` returns."""
@@ -86,9 +109,9 @@ def test_a_step_copies_its_numbers_once_and_waits_for_the_device(tmp_path, monke
     file = open_model(tmp_path)
     model = Llama(file.config(), file.weights(torch.float32, CPU), 256)
     runner = ModelRunner(model, kv_blocks=40, block_size=4, eos_ids=[])
-    happened, forward, copied = [], model.forward, runner._copied
+    happened, forward, copied = [], model.forward, runner._packer.copied
     monkeypatch.setattr(model, "forward", lambda *args: (happened.append("queued"), forward(*args))[1])
-    monkeypatch.setattr(runner, "_copied", lambda *args: (happened.append("copied"), copied(*args))[1])
+    monkeypatch.setattr(runner._packer, "copied", lambda *args: (happened.append("copied"), copied(*args))[1])
     monkeypatch.setattr(runner, "_synchronize", lambda: happened.append("done"))
     trail, plan = MemoryTrail(), Plan()
     for first in (0, 20):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from instrumented_engine.core.drafter import PromptLookup
 from instrumented_engine.core.plan import Plan
 from instrumented_engine.core.waits import account
 from tokentrail.semconv import Wait
@@ -141,7 +142,9 @@ def test_a_static_batch_takes_prompts_over_several_steps():
 
 
 @pytest.mark.parametrize("static", [False, True])
-@pytest.mark.parametrize("techniques", [{}, {"prefix_caching": True, "speculative_tokens": 3, "speculative_ngram": 1}])
+@pytest.mark.parametrize(
+    "techniques", [{}, {"prefix_caching": True, "speculative_tokens": 3, "drafter": PromptLookup(1)}]
+)
 def test_neither_order_nor_batching_changes_an_answer(trail, static, techniques):
     engine = make_engine(
         trail, blocks=11, block_size=3, budget=16, scheduling={"static_batching": static, **techniques}

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from instrumented_engine.core.block_manager import BlockManager
-from instrumented_engine.core.drafter import PromptLookup
+from instrumented_engine.core.drafter import NgramIndex, PromptLookup
 from instrumented_engine.core.scheduler import Scheduler
 from tokentrail.semconv import Wait
 from tokentrail.testing import MemoryTrail
@@ -279,7 +279,7 @@ def test_dropped_blocks_are_told():
 
 
 def test_a_draft_is_what_followed_before():
-    lookup = PromptLookup(2)
+    lookup = NgramIndex(2)
     assert lookup.draft([1], 3) == []
     assert lookup.draft([1, 2, 3, 4, 1, 2], 3) == [3, 4, 1]
     assert lookup.draft([1, 2, 3, 4, 1, 2], 1) == [3]
@@ -290,7 +290,7 @@ def test_a_draft_is_what_followed_before():
 
 def drafting(prompt, *, blocks=64, budget=64, max_tokens=20, others=0):
     """The draft of the first decode step of a prompt, behind which the token 1 was sampled."""
-    scheduler = scheduler_of(blocks, 4, budget=budget, max_seqs=4, speculative_tokens=5, speculative_ngram=1)
+    scheduler = scheduler_of(blocks, 4, budget=budget, max_seqs=4, speculative_tokens=5, drafter=PromptLookup(1))
     sequence = make_sequence(TRAIL, prompt, max_tokens=max_tokens)
     scheduler.add(sequence.request)
     for _ in range(others):

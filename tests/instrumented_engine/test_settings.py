@@ -24,6 +24,10 @@ def test_flags_and_environment(monkeypatch):
         (["--max-seqs", "8", "--max-batched-tokens", "4"], "--max-batched-tokens (4) must be at least --max-seqs (8)"),
         (["--quantization", "fp3"], "--quantization: Input should be 'none', 'int8' or 'int4'"),
         (["--quantization", "int4", "--dtype", "float32"], "--quantization int4 needs the CPU and --dtype bfloat16"),
+        (["--speculative-model", "m.gguf"], "--speculative-model needs --speculative-tokens"),
+        (["--speculative-keep-layers", "3"], "--speculative-keep-layers needs --speculative-model"),
+        (["--keep-layers", "0-"], "--keep-layers: String should match pattern"),
+        (["--kv-cache-dtype", "fp8"], "--kv-cache-dtype: Input should be 'auto', 'bfloat16', 'int8' or 'int4'"),
         (["--quantization", "int8", "--device", "cuda"], "--quantization int8 needs the CPU and --dtype bfloat16"),
     ],
 )
@@ -33,8 +37,9 @@ def test_errors_name_the_flag(flags, message, capsys):
 
 
 def test_a_model_that_is_nowhere_is_told_at_once(capsys):
-    assert read_settings(["--model", "/nowhere/at-all.gguf"]) is None
-    assert "error: model '/nowhere/at-all.gguf' is neither one of" in capsys.readouterr().err
+    for flags in (["--model"], ["--speculative-tokens", "2", "--speculative-model"]):
+        assert read_settings([*flags, "/nowhere/at-all.gguf"]) is None
+        assert "error: model '/nowhere/at-all.gguf' is neither one of" in capsys.readouterr().err
 
 
 def test_unknown_flags_are_errors(capsys):
@@ -51,8 +56,12 @@ def test_what_clients_call_the_model(tmp_path):
     assert Settings(model=str(tmp_path), served_model_name="mine").model_name == "mine"
 
 
-def test_a_quantisation_is_the_label_of_the_experiment_unless_there_is_one():
+def test_what_changes_the_answers_is_the_label_of_the_experiment_unless_there_is_one():
     assert [Settings(quantization=q).label for q in ("none", "int8")] == ["", "int8"]
+    assert Settings(kv_cache_dtype="int4").label == "kv-int4"
+    assert (
+        Settings(quantization="int8", kv_cache_dtype="int8", keep_layers="0-3,9").label == "layers-0-3,9-int8-kv-int8"
+    )
     assert Settings(quantization="int8", variant="mine").label == "mine"
 
 

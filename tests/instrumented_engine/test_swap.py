@@ -2,6 +2,7 @@
 
 import pytest
 
+from instrumented_engine.core.drafter import PromptLookup
 from tokentrail.semconv import Wait
 from tokentrail.testing import MemoryTrail
 
@@ -58,7 +59,7 @@ def test_a_cancelled_victim_leaves_the_host():
 
 
 @pytest.mark.parametrize("host_blocks", [9, 3])
-@pytest.mark.parametrize("more", [{}, {"prefix_caching": True, "speculative_tokens": 3, "speculative_ngram": 1}])
+@pytest.mark.parametrize("more", [{}, {"prefix_caching": True, "speculative_tokens": 3, "drafter": PromptLookup(1)}])
 def test_swapping_does_not_change_the_output(trail, host_blocks, more):
     engine = make_engine(trail, blocks=9, block_size=3, budget=16, scheduling={"host_blocks": host_blocks, **more})
     requests = [make_request(trail, prompt, max_tokens=10, n=1 + i % 2) for i, prompt in enumerate(PROMPTS)]

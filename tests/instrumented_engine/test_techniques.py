@@ -7,15 +7,18 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from instrumented_engine.core.block_manager import BlockManager
+from instrumented_engine.core.drafter import PromptLookup
 from instrumented_engine.core.engine import Engine
 from instrumented_engine.core.observer import Observer
 from instrumented_engine.core.scheduler import Scheduler
+from instrumented_engine.model.draft import matching
+from instrumented_engine.model.kv_format import kv_format
 from instrumented_engine.model.llama import Llama
 from instrumented_engine.model.runner import ModelRunner
 from instrumented_engine.model.weights import open_model
 from tokentrail.testing import MemoryTrail
 
-from .support import make_request, run_all
+from .support import make_request, make_sequence, run_all
 from .test_model import TINY
 
 NEW_TOKENS = 24
@@ -65,7 +68,7 @@ TECHNIQUES = {
     "pressure": {"blocks": 26, "watermark_blocks": 0},
     "swap": {"blocks": 26, "watermark_blocks": 0, "host_blocks": 26},
     "little swap": {"blocks": 26, "watermark_blocks": 0, "host_blocks": 9, "prefix_caching": True},
-    "speculation": {"speculative_tokens": 5, "speculative_ngram": 1},
+    "speculation": {"speculative_tokens": 5, "drafter": PromptLookup(1)},
     "static batching": {"static_batching": True, "prefix_caching": True},
     "all": {"blocks": 32, "prefix_caching": True, "host_blocks": 24, "watermark_blocks": 0, "speculative_tokens": 3},
 }
@@ -88,6 +91,23 @@ def test_answers_as_transformers(tiny, technique):
             assert answers[sequence][0] == answer
     assert engine.scheduler.block_manager.num_used_blocks == 0
     assert (engine.scheduler.preemptions > 0) == (options["blocks"] < 200)
+
+
+@pytest.mark.parametrize(("name", "as_floats"), [("int8", 0.7), ("int4", 0.05)])
+def test_a_quantised_cache_answers_the_same_with_each_technique(tiny, name, as_floats):
+    exact, _, expected = tiny
+    config, weights = exact.config, exact.weights
+    model = Llama(config, weights, 256, kv_format(name, config.head_dim, torch.float32, torch.device("cpu")))
+    found = {}
+    for technique in ("whole prompts", "all"):
+        trail = MemoryTrail()
+        engine = engine_of(model, trail, **{"blocks": 200, "budget": 24} | TECHNIQUES[technique])
+        sequences = [make_sequence(trail, prompt, max_tokens=NEW_TOKENS) for prompt in PROMPTS]
+        answers = run_all(engine, sequences)
+        found[technique] = [answers[sequence][0] for sequence in sequences]
+    assert found["whole prompts"] == found["all"]
+    same = [matching(ours, theirs) for ours, theirs in zip(found["all"], expected, strict=True)]
+    assert as_floats < sum(same) / (NEW_TOKENS * len(PROMPTS)) < 1
 
 
 @pytest.mark.parametrize("budget", [100, 24])
@@ -136,7 +156,7 @@ def sampled_pairs(model, count, **scheduling):
 def test_sampled_tokens_have_the_models_distribution(tiny):
     model, reference, _ = tiny
     count = 300
-    pairs, accepted, drafted = sampled_pairs(model, count, speculative_tokens=2, speculative_ngram=1)
+    pairs, accepted, drafted = sampled_pairs(model, count, speculative_tokens=2, drafter=PromptLookup(1))
     assert 0 < accepted < drafted
     plain, _, none = sampled_pairs(model, count)
     assert none == 0

@@ -1,0 +1,90 @@
+"""Packs the tokens of sequences into the tensors of one forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+import torch
+
+from instrumented_engine.model.attention import Batch, Prefill
+
+
+class Rows(NamedTuple):
+    """Tokens of one sequence that are computed, from position `start` on.
+
+    States are returned of those at the indexes `sampled`, and behind those of all sequences, at `prompt`.
+    """
+
+    token_ids: Seq[int]
+    start: int
+    block_table: Seq[int]
+    sampled: Seq[int]
+    prompt: Seq[int] = ()
+
+
+class Packer:
+    """Makes batches for a cache with blocks of `block_size` tokens on a device."""
+
+    def __init__(self, block_size: int, device: torch.device) -> None:
+        self._block_size = block_size
+        self._device = device
+
+    # Two sequences that decode, and one that computes the five tokens of its prompt:
+    #   tokens    7 9 | 3 1 4 1 5        rows 0 and 1, then rows 2 to 6
+    #   sampled   0 1 | 6                the last row of each
+    # All these lists lie behind each other in one tensor, so that a step copies its numbers to the device once.
+    def pack(self, sequences: Seq[Rows]) -> Batch:
+        """The batch of some sequences; those that compute one token come first."""
+        size = self._block_size
+        tokens: list[int] = []
+        positions: list[int] = []
+        sampled: list[int] = []
+        prompt: list[int] = []
+        slots: list[int] = []
+        prefills: list[tuple[int, range, Seq[int]]] = []
+        decodes = [rows for rows in sequences if len(rows.token_ids) == 1]
+        for rows in sequences:
+            first, new = len(tokens), range(rows.start, rows.start + len(rows.token_ids))
+            if len(new) > 1:
+                prefills.append((first, new, rows.block_table if new.start else []))
+            sampled += [first + index for index in rows.sampled]
+            prompt += [first + index for index in rows.prompt]
+            tokens += rows.token_ids
+            positions += new
+            slots += [rows.block_table[p // size] * size + p % size for p in new]
+        widest = max((len(rows.block_table) for rows in decodes), default=0)
+        lengths = [rows.start + 1 for rows in decodes]
+        padded = [block for rows in decodes for block in [*rows.block_table, *[0] * (widest - len(rows.block_table))]]
+        tables = [table for _, _, table in prefills]
+        parts = self.copied(tokens, positions, slots, sampled + prompt, lengths, padded, *tables)
+        offsets = torch.arange(widest * size, device=self._device)
+        return Batch(
+            tokens=parts[0],
+            positions=parts[1],
+            slots=parts[2],
+            sampled=parts[3],
+            decodes=len(decodes),
+            block_table=parts[5].view(len(decodes), widest),
+            mask=(offsets < parts[4].unsqueeze(1))[:, None, None, :],
+            prefills=tuple(
+                self._prefill(row, new, table) for (row, new, _), table in zip(prefills, parts[6:], strict=True)
+            ),
+        )
+
+    def copied(self, *lists: Seq[int]) -> list[torch.Tensor]:
+        """The lists on the device, by one copy."""
+        packed = torch.tensor([number for numbers in lists for number in numbers], dtype=torch.long)
+        if self._device.type == "cuda":
+            packed = packed.pin_memory()  # from other memory, the copy would wait for the device
+        packed = packed.to(self._device, non_blocking=True)
+        return [packed[start:stop] for start, stop in pairwise([0, *accumulate(map(len, lists))])]
+
+    def _prefill(self, row: int, new: range, block_table: torch.Tensor) -> Prefill:
+        """The part of a batch that computes `new` positions of a sequence, from `row` on."""
+        if not new.start:
+            return Prefill(row, row + len(new))
+        seen = torch.arange(new.stop, device=self._device)
+        mask = seen <= torch.arange(new.start, new.stop, device=self._device).unsqueeze(1)
+        return Prefill(row, row + len(new), block_table=block_table, mask=mask)
