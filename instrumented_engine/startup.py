@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
+import sys
 from dataclasses import dataclass, field
 
 from instrumented_engine.core.block_manager import BlockManager
 from instrumented_engine.core.engine import Engine
+from instrumented_engine.core.handover import KvLayout
 from instrumented_engine.core.observer import Observer
 from instrumented_engine.core.scheduler import Scheduler
 from instrumented_engine.model.download import cache_folder, download, local_path
 from instrumented_engine.model.errors import ModelError
+from instrumented_engine.model.fingerprint import fingerprint
 from instrumented_engine.model.tokenizer import Tokenizer, load_tokenizer
 from instrumented_engine.settings import Settings
 
@@ -28,7 +32,8 @@ products of a step, and short beside the time slice that it loses when another p
 class Loaded:
     """A loaded engine and the properties of its model. `max_tokens` is the longest prompt and output together.
 
-    `facts` say what was chosen at the start: dtype, quantisation, threads and how they wait.
+    `facts` say what was chosen at the start: dtype, quantisation, threads and how they wait. `kv_layout` is known
+    to an engine with a `--kv-role`.
     """
 
     engine: Engine
@@ -36,6 +41,7 @@ class Loaded:
     vocab_size: int
     max_tokens: int
     facts: dict[str, str | int] = field(default_factory=dict)
+    kv_layout: KvLayout | None = None
 
 
 def set_waiting() -> str:
@@ -43,6 +49,14 @@ def set_waiting() -> str:
     if "OMP_WAIT_POLICY" in os.environ:
         return os.environ["OMP_WAIT_POLICY"].lower()
     return f"spin {os.environ.setdefault('GOMP_SPINCOUNT', str(SPIN_COUNT))}"
+
+
+def release_memory() -> None:
+    """Return the memory of objects that nobody refers to any more."""
+    gc.collect()
+    torch = sys.modules.get("torch")  # never imported here: `set_waiting` comes first
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def load(settings: Settings, observer: Observer) -> Loaded:
@@ -83,6 +97,10 @@ def load(settings: Settings, observer: Observer) -> Loaded:
                 host_blocks=host_blocks,
             )
             block_manager = BlockManager(blocks, settings.block_size)
+            layout = None
+            if settings.kv_role != "none":
+                traits = (sys.byteorder, device.dtype, settings.quantization, settings.block_size, runner.block_bytes)
+                layout = KvLayout(fingerprint(path, repr(traits)), settings.block_size, runner.block_bytes)
         with cold.phase("warmup"):
             runner.warm_up()
             threads = device.choose_threads(settings, runner.warm_up)
@@ -108,4 +126,4 @@ def load(settings: Settings, observer: Observer) -> Loaded:
         "waiting": waiting,
     }
     logger.info("serving with %s", ", ".join(f"{name} {value}" for name, value in facts.items()))
-    return Loaded(engine, tokenizer, config.vocab_size, min(length, block_manager.capacity), facts)
+    return Loaded(engine, tokenizer, config.vocab_size, min(length, block_manager.capacity), facts, layout)
