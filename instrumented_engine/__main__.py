@@ -52,13 +52,16 @@ def main() -> int:
     settings = read_settings(sys.argv[1:])
     if settings is None or (listener := listen(settings.host, settings.port)) is None:
         return 2
+    kv_listener = None
+    if settings.kv_role == "kv_producer" and (kv_listener := listen(settings.kv_ip, settings.kv_port)) is None:
+        return 2
     # uvicorn raises the signal again once it has stopped; by then it only has to unwind.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _unwind)
     trail = Trail.from_env(service_name="instrumented-engine", variant=settings.label, resource=_device(settings))
     service = Service(settings, Observer(trail), load)
     config = uvicorn.Config(
-        create_app(service),
+        create_app(service, kv_listener),
         log_level="warning",
         timeout_graceful_shutdown=round(settings.shutdown_grace_s),
         lifespan="on",

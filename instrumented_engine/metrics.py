@@ -38,6 +38,7 @@ class _EngineState:
         service = self._service
         yield self._gauge("ready", "1 when requests can be served.", service.ready)
         yield self._vllm_gauge("num_requests_waiting", "Requests not scheduled yet.", service.waiting)
+        yield self._sleep_state(service)
         if service.loaded is not None:
             facts = {name: str(value) for name, value in service.loaded.facts.items()}
             yield InfoMetricFamily(PREFIX + "start", "What was chosen at the start.", value=facts)
@@ -50,7 +51,9 @@ class _EngineState:
             yield self._counter("steps", "Engine steps.", engine.steps)
             preemptions = "Sequences that lost their KV-cache blocks."
             yield self._vllm_counter("num_preemptions", preemptions, engine.scheduler.preemptions)
+        if service.loaded is not None or service.asleep:
             yield from self._latencies()
+        yield from self._hand_overs()
         yield from self._spans()
         yield from self._devices()
 
@@ -81,6 +84,25 @@ class _EngineState:
             family.add_metric(list(self._labels.values()), histogram.buckets, histogram.sum)
             yield family
 
+    def _sleep_state(self, service: Service) -> Metric:
+        family = self._vllm_gauge("engine_sleep_state", "1 for the state of the model.", None, "sleep_state")
+        unloaded = service.asleep
+        for state, value in (("awake", not unloaded), ("weights_offloaded", False), ("discard_all", unloaded)):
+            family.add_metric([*self._labels.values(), state], value)
+        return family
+
+    def _hand_overs(self) -> Iterator[Metric]:
+        observer = self._service.observer
+        if self._service.settings.kv_role == "none":
+            return
+        family = CounterMetricFamily(
+            PREFIX + "kv_hand_overs", "Prompts computed for or by another engine.", labels=["outcome"]
+        )
+        for outcome, count in sorted(observer.hand_overs.items()):
+            family.add_metric([outcome], count)
+        yield family
+        yield self._counter("kv_hand_over_bytes", "Bytes of their keys and values.", observer.hand_over_bytes)
+
     def _spans(self) -> Iterator[Metric]:
         stats = self._service.observer.stats
         for name in ("accepted", "exported", "dropped"):
@@ -106,9 +128,10 @@ class _EngineState:
     def _counter(self, name: str, help_text: str, value: float) -> Metric:
         return CounterMetricFamily(PREFIX + name, help_text, value=value)
 
-    def _vllm_gauge(self, name: str, help_text: str, value: float) -> Metric:
-        family = GaugeMetricFamily("vllm:" + name, help_text, labels=list(self._labels))
-        family.add_metric(list(self._labels.values()), value)
+    def _vllm_gauge(self, name: str, help_text: str, value: float | None, *more: str) -> GaugeMetricFamily:
+        family = GaugeMetricFamily("vllm:" + name, help_text, labels=[*self._labels, *more])
+        if value is not None:
+            family.add_metric(list(self._labels.values()), value)
         return family
 
     def _vllm_counter(self, name: str, help_text: str, value: float | None, *more: str) -> CounterMetricFamily:

@@ -105,6 +105,20 @@ class Settings(BaseSettings):
         le=4096,
         description="GiB of host memory for the KV-cache blocks of preempted requests; 0: they are computed again",
     )
+    kv_role: Literal["none", "kv_producer", "kv_consumer"] = Field(
+        default="none",
+        description="kv_producer: compute prompts for another engine; kv_consumer: let another engine compute prompts",
+    )
+    kv_ip: str = Field(
+        default="127.0.0.1", min_length=1, description="where the producer listens for consumers, which connect there"
+    )
+    kv_port: int = Field(default=14579, ge=0, le=65535, description="the producer's port for consumers")
+    kv_timeout_s: float = Field(
+        default=30.0,
+        gt=0,
+        le=3600,
+        description="seconds that a consumer waits for a prompt's keys and values before it computes them itself",
+    )
     max_model_len: int | None = Field(
         default=None, ge=2, description="longest prompt and output together, in tokens; default: the model's own limit"
     )
@@ -117,6 +131,12 @@ class Settings(BaseSettings):
     max_waiting: int = Field(default=256, ge=0, description="requests that may wait; more are refused with 503")
     max_body_bytes: int = Field(
         default=8 << 20, ge=1024, description="largest request body; larger ones are refused with 413"
+    )
+    idle_unload_s: float = Field(
+        default=0.0,
+        ge=0,
+        le=30 * 86400,
+        description="seconds without a request after which the model is unloaded until the next one; 0: never",
     )
     shutdown_grace_s: float = Field(
         default=10.0, ge=0, le=3600, description="seconds that running requests get to finish after SIGTERM"
@@ -142,6 +162,12 @@ class Settings(BaseSettings):
             raise ValueError("--speculative-model needs --speculative-tokens")
         if self.speculative_keep_layers and not self.speculative_model:
             raise ValueError("--speculative-keep-layers needs --speculative-model")
+        return self
+
+    @model_validator(mode="after")
+    def _a_consumer_has_room_on_the_host(self) -> Self:
+        if self.kv_role == "kv_consumer" and not self.swap_space:
+            raise ValueError("--kv-role kv_consumer needs --swap-space: received blocks lie there until they are used")
         return self
 
     @property

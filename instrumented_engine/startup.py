@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
+import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,10 +13,12 @@ from typing import TYPE_CHECKING
 from instrumented_engine.core.block_manager import BlockManager
 from instrumented_engine.core.drafter import Drafter, PromptLookup
 from instrumented_engine.core.engine import Engine
+from instrumented_engine.core.handover import KvLayout
 from instrumented_engine.core.observer import Observer
 from instrumented_engine.core.scheduler import Scheduler
 from instrumented_engine.model.download import cache_folder, download, local_path
 from instrumented_engine.model.errors import ModelError
+from instrumented_engine.model.fingerprint import fingerprint
 from instrumented_engine.model.tokenizer import Tokenizer, load_tokenizer
 from instrumented_engine.settings import Settings
 from tokentrail import ColdStart
@@ -36,7 +40,8 @@ products of a step, and short beside the time slice that it loses when another p
 class Loaded:
     """A loaded engine and the properties of its model. `max_tokens` is the longest prompt and output together.
 
-    `facts` say what was chosen at the start: dtype, quantisation, threads and how they wait.
+    `facts` say what was chosen at the start: dtype, quantisation, threads and how they wait. `kv_layout` is known
+    to an engine with a `--kv-role`.
     """
 
     engine: Engine
@@ -44,6 +49,7 @@ class Loaded:
     vocab_size: int
     max_tokens: int
     facts: dict[str, str | int] = field(default_factory=dict)
+    kv_layout: KvLayout | None = None
 
 
 def set_waiting() -> str:
@@ -51,6 +57,14 @@ def set_waiting() -> str:
     if "OMP_WAIT_POLICY" in os.environ:
         return os.environ["OMP_WAIT_POLICY"].lower()
     return f"spin {os.environ.setdefault('GOMP_SPINCOUNT', str(SPIN_COUNT))}"
+
+
+def release_memory() -> None:
+    """Return the memory of objects that nobody refers to any more."""
+    gc.collect()
+    torch = sys.modules.get("torch")  # never imported here: `set_waiting` comes first
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def load(settings: Settings, observer: Observer) -> Loaded:
@@ -101,6 +115,9 @@ def load(settings: Settings, observer: Observer) -> Loaded:
                     eos_ids=tokenizer.eos_ids,
                     max_rows=settings.max_batched_tokens,
                 )
+            layout = None
+            if settings.kv_role != "none":
+                layout = KvLayout(fingerprint(path, _traits(settings, device)), settings.block_size, runner.block_bytes)
         with cold.phase("warmup"):
             runner.warm_up()
             threads = device.choose_threads(settings, runner.warm_up)
@@ -129,7 +146,7 @@ def load(settings: Settings, observer: Observer) -> Loaded:
         "waiting": waiting,
     }
     logger.info("serving with %s", ", ".join(f"{name} {value}" for name, value in facts.items()))
-    return Loaded(engine, tokenizer, config.vocab_size, min(length, block_manager.capacity), facts)
+    return Loaded(engine, tokenizer, config.vocab_size, min(length, block_manager.capacity), facts, layout)
 
 
 def _fetched(name: str, cold: ColdStart) -> Path:
@@ -139,6 +156,12 @@ def _fetched(name: str, cold: ColdStart) -> Path:
         with cold.phase("download"):
             path = download(name)
     return path
+
+
+def _traits(settings: Settings, device: Device) -> str:
+    """Two engines can use each other's KV blocks if these agree, and their models."""
+    names = ("quantization", "kv_cache_dtype", "keep_layers", "block_size")
+    return repr((sys.byteorder, device.dtype, *(getattr(settings, name) for name in names)))
 
 
 def _draft(settings: Settings, path: Path, device: Device, model: Llama, length: int) -> Llama:

@@ -236,7 +236,8 @@ KV_BYTES: Final = "tokentrail.kv.bytes"
 KV_BENEFICIARY: Final = "tokentrail.kv.beneficiary"
 """The trace id (32 hex digits) of the request for which the blocks moved; absent if it is not known."""
 KV_REASON: Final = "tokentrail.kv.reason"
-"""`preemption` (the victim's trace and span id are the event's parent), or `cache_full` for cached blocks dropped."""
+"""`preemption` (the victim's trace and span id are the event's parent), `cache_full` for cached blocks dropped,
+`handed_over` for blocks that one engine computed for another (`hand_over_…`: it could not)."""
 
 # --- span ids -------------------------------------------------------------------------------------------------
 

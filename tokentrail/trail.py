@@ -169,6 +169,12 @@ class Trail(Recorder):
             self._guard.failed("handing a request over", error)
             return ""
 
+    def lend(self, request: RequestTrail) -> str:
+        """Text with which `take_over` of another process's trail stands for a request that goes on here, e.g. as the
+        `beneficiary` of a KV event of that process, which records nothing else for it.
+        """
+        return dumps(UnrecordedRequest(request.trace_id, request.span_id))
+
     def take_over(self, handle: str) -> RequestTrail:
         """The request that another process handed over. This process announces and ends it."""
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable
 
+from instrumented_engine.core.handover import Prefilled
 from instrumented_engine.core.observer import Observer
 from instrumented_engine.core.plan import Plan
 from instrumented_engine.core.request import Request
@@ -43,6 +44,8 @@ class Engine:
 
     def add(self, request: Request) -> None:
         """Queue a request."""
+        if request.prefilled is not None:
+            self._take_in(request.sequences[0], request.prefilled)
         self.scheduler.add(request)
 
     def step(self) -> list[Output]:
@@ -75,6 +78,28 @@ class Engine:
         """The requests that have not ended."""
         sequences = [*self.scheduler.running, *self.scheduler.waiting]
         return list(dict.fromkeys(sequence.request for sequence in sequences))
+
+    def _take_in(self, sequence: Sequence, prefilled: Prefilled) -> None:
+        """Keep the keys and values that another engine computed, if the host has room for them."""
+        taken = self.scheduler.take_in(sequence, prefilled.num_tokens)
+        if taken:
+            self._runner.write(sequence.host_blocks, prefilled.contents)
+            sequence.num_cached_tokens = prefilled.cached_tokens
+        self._observer.taken_in(sequence, prefilled, taken=taken, step=self.steps)
+
+    def _hand_over(self, sequence: Sequence, computed_ns: int) -> None:
+        """Read the keys and values of a prompt, for the engine that asked for them."""
+        request = sequence.request
+        began = self._clock()
+        blocks = sequence.block_table[: -(-sequence.num_prompt_tokens // self.scheduler.block_manager.block_size)]
+        request.prefilled = Prefilled(
+            sequence.num_prompt_tokens,
+            self._runner.read(blocks),
+            started_ns=request.scheduled_ns,
+            computed_ns=computed_ns,
+            cached_tokens=request.num_cached_tokens,
+        )
+        self._observer.handed_over(request, len(blocks), step=self.steps, start_ns=began, end_ns=self._clock())
 
     def _transfer(self, plan: Plan) -> None:
         """Move blocks between device and host, before the step overwrites or reads them."""
@@ -118,6 +143,8 @@ class Engine:
         self.steps += 1
         for output in outputs:
             if output.final:
+                if output.sequence.request.hands_over:
+                    self._hand_over(output.sequence, end)
                 self.scheduler.finish(output.sequence)
                 if output.sequence.request.ended:
                     self._observer.finished(output.sequence.request, end)

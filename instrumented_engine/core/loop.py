@@ -21,7 +21,8 @@ class EngineLoop:
     """Runs an engine in a thread of its own. No other thread changes the engine.
 
     `load` builds the engine in that thread. `deliver` receives the outputs of each step. `on_ready` receives None when
-    the engine can serve, or the exception that kept it from loading; it is called again when the engine breaks.
+    the engine can serve, or the exception that kept it from loading; it is called again when the engine breaks. After
+    `sleep` the thread gives up the engine, calls `on_unload`, and loads again after `wake`.
     """
 
     def __init__(
@@ -30,10 +31,14 @@ class EngineLoop:
         *,
         deliver: Callable[[list[Output]], None],
         on_ready: Callable[[Exception | None], None],
+        on_unload: Callable[[], None] = lambda: None,
     ) -> None:
         self._load = load
         self._deliver = deliver
         self._on_ready = on_ready
+        self._on_unload = on_unload
+        self._is_loading = True
+        self._asleep = False
         self._inbox: SimpleQueue[Command | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self.engine: Engine | None = None
@@ -50,13 +55,21 @@ class EngineLoop:
         """Abort a request as cancelled before the next step; one that has ended already stays as it is."""
         self._inbox.put(lambda engine: engine.abort([request], Status.CANCELLED))
 
+    def sleep(self) -> None:
+        """Give up the engine once it is idle, until `wake`. Submit no request in between."""
+        self._inbox.put(self._fall_asleep)
+
+    def wake(self) -> None:
+        """Load the engine again; `on_ready` tells when it can serve."""
+        self._inbox.put(self._awake)
+
     def close(self, timeout_s: float = 10.0) -> bool:
         """Cancel the requests that are left and stop. True when the thread has ended.
 
         Loading cannot be interrupted and nothing waits for it: the answer is False at once.
         """
         self._inbox.put(None)
-        if self.engine is not None:
+        if not self._is_loading:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -66,25 +79,60 @@ class EngineLoop:
         return self._inbox.qsize() + (len(self.engine.scheduler.waiting) if self.engine else 0)
 
     def _run(self) -> None:
-        try:
-            self.engine = engine = self._load()
-        except Exception as error:
-            logger.exception("the engine could not start")
-            self._on_ready(error)
-            return
-        self._on_ready(None)
-        try:
-            self._serve(engine)
-        except Exception as error:
-            logger.exception("the engine broke")
-            self._on_ready(error)
-            self._fail(engine, error)
+        steps = 0
+        while True:
+            self._is_loading = True
+            try:
+                self.engine = engine = self._load()
+            except Exception as error:
+                logger.exception("the engine could not start")
+                self._on_ready(error)
+                return
+            engine.steps = steps
+            self._is_loading = False
+            self._on_ready(None)
+            try:
+                self._serve(engine)
+            except Exception as error:
+                logger.exception("the engine broke")
+                self._on_ready(error)
+                self._fail(engine, error)
+            if not self._asleep:
+                return
+            steps = engine.steps
+            self.engine = None
+            del engine
+            self._on_unload()
+            if not self._sleep():
+                return
 
     def _serve(self, engine: Engine) -> None:
+        """Step until the thread is told to stop, or to sleep."""
         while self._take_commands(engine):
-            if engine.busy and (outputs := engine.step()):
-                self._deliver(outputs)
+            if engine.busy:
+                if outputs := engine.step():
+                    self._deliver(outputs)
+            elif self._asleep:
+                return
+        self._asleep = False
         engine.abort(engine.requests, Status.CANCELLED)
+
+    def _sleep(self) -> bool:
+        """Wait until the engine is needed again; False after the command to stop."""
+        while (command := self._inbox.get()) != self._awake:
+            if command is None:
+                return False
+        self._asleep = False
+        return True
+
+    def _fall_asleep(self, _: Engine) -> None:
+        self._asleep = True
+
+    def _awake(self, _: Engine) -> None:
+        """The engine is needed again before it was given up; after that, it is loaded already."""
+        if self._asleep:
+            self._asleep = False
+            self._on_ready(None)
 
     def _take_commands(self, engine: Engine) -> bool:
         """Apply all queued commands; when the engine is idle, wait for one first. False after the command to stop."""

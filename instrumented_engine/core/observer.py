@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 
+from instrumented_engine.core.handover import Prefilled
 from instrumented_engine.core.latencies import Latencies
 from instrumented_engine.core.plan import Plan, Transfer
 from instrumented_engine.core.request import Request
@@ -20,6 +22,9 @@ class Observer:
     def __init__(self, trail: Trail) -> None:
         self._trail = trail
         self.latencies = Latencies()
+        self.hand_overs: Counter[str] = Counter()
+        """Prompts that were sent to another engine, or asked of one, by the outcome."""
+        self.hand_over_bytes = 0
         self._transferring: set[Request] = set()
 
     def cold_start(self, model: str) -> ColdStart:
@@ -108,6 +113,64 @@ class Observer:
         if not transfer.to_host and request in self._transferring:
             self._transferring.remove(request)
             request.trail.phase(Phase.PREFILL, end_ns)
+
+    def taken_in(self, sequence: Sequence, prefilled: Prefilled, *, taken: bool, step: int) -> None:
+        """Another engine computed a prompt; its keys and values arrived, and were kept unless the host had no room."""
+        trail = sequence.request.trail
+        trail.phase(Phase.PREFILL, prefilled.started_ns)
+        trail.phase(Phase.KV_TRANSFER, prefilled.computed_ns)
+        trail.phase(Phase.QUEUED, prefilled.received_ns)
+        self.hand_overs["ok" if taken else "no_room"] += 1
+        self.hand_over_bytes += len(prefilled.contents)
+        self._trail.kv_event(
+            KvEvent.RESTORE,
+            blocks=len(sequence.host_blocks),
+            reason="handed_over" if taken else "hand_over_no_room",
+            step=step,
+            start_ns=prefilled.computed_ns,
+            end_ns=prefilled.received_ns,
+            request=trail,
+            moved_bytes=len(prefilled.contents),
+        )
+
+    def hand_over_failed(self, request: RequestTrail, reason: str, *, step: int, start_ns: int, end_ns: int) -> None:
+        """Another engine was asked for a prompt from `start_ns` on, and this one computes it after all."""
+        request.phase(Phase.KV_TRANSFER, start_ns)
+        request.phase(Phase.QUEUED, end_ns)
+        self.hand_overs[reason] += 1
+        self._trail.kv_event(
+            KvEvent.RESTORE,
+            blocks=0,
+            reason=f"hand_over_{reason}",
+            step=step,
+            start_ns=start_ns,
+            end_ns=end_ns,
+            request=request,
+        )
+
+    def handed_over(self, request: Request, blocks: int, *, step: int, start_ns: int, end_ns: int) -> None:
+        """A prompt was computed for another engine, which owns the request."""
+        contents = b"" if request.prefilled is None else request.prefilled.contents
+        self.hand_overs["sent"] += 1
+        self.hand_over_bytes += len(contents)
+        self._trail.kv_event(
+            KvEvent.OFFLOAD,
+            blocks=blocks,
+            reason="handed_over",
+            step=step,
+            start_ns=start_ns,
+            end_ns=end_ns,
+            beneficiary=request.trail,
+            moved_bytes=len(contents),
+        )
+
+    def lend(self, request: RequestTrail) -> str:
+        """Text with which another engine names the request in its events."""
+        return self._trail.lend(request)
+
+    def borrow(self, handle: str) -> RequestTrail:
+        """The request of another engine, by the text that its `lend` returned. It records nothing here."""
+        return self._trail.take_over(handle)
 
     def decode_started(self, sequence: Sequence, at_ns: int) -> None:
         """A sequence got its first token, or its first one after a preemption."""

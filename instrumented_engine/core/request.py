@@ -8,6 +8,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from instrumented_engine.core.handover import Prefilled
 from instrumented_engine.core.reasoning import Reasoning
 from instrumented_engine.core.sequence import Sequence
 from instrumented_engine.core.text import TextStream
@@ -59,6 +60,9 @@ class Request:
     Each output of a sequence goes to `sink`. The request arrived at `arrival_ns`, was first scheduled at `scheduled_ns`
     and got its first token at `first_token_ns`, and the first that is no reasoning at `first_visible_ns` (unix ns; 0
     before).
+
+    `prefilled` has the keys and values of the prompt if another engine computed them. A request that `hands_over` is
+    one of another engine: when it ends, `prefilled` has those of its prompt.
     """
 
     params: SamplingParams
@@ -69,6 +73,8 @@ class Request:
     scheduled_ns: int = 0
     first_token_ns: int = 0
     first_visible_ns: int = 0
+    prefilled: Prefilled | None = None
+    hands_over: bool = False
 
     @classmethod
     def of(

@@ -28,6 +28,14 @@ class Runner(Protocol):
         """Copy blocks of the KV cache from the device to the host, or back; return the bytes."""
         ...
 
+    def read(self, blocks: Seq[int]) -> bytes:
+        """The contents of blocks of the device, for another engine."""
+        ...
+
+    def write(self, host_blocks: Seq[int], contents: bytes) -> None:
+        """Fill blocks of the host with the contents of blocks of another engine."""
+        ...
+
     def warm_up(self) -> None:
         """Compute some tokens that belong to no sequence. The contents of the cache stay as they are."""
         ...

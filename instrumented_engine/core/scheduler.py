@@ -87,6 +87,16 @@ class Scheduler:
         for sequence in leader.request.followers(leader):
             insort(self.waiting, sequence, key=_order)
 
+    def take_in(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Give a new sequence host blocks for tokens that another engine computed; False when there is no room.
+
+        From there it goes on as a preempted sequence that was copied to the host.
+        """
+        if not self._host.allocate(sequence.host_blocks, num_tokens):
+            return False
+        sequence.num_computed_tokens = num_tokens
+        return True
+
     def computed(self, sequence: Sequence) -> None:
         """Make the blocks of a sequence that are full and computed findable."""
         if self._prefix_caching:

@@ -46,7 +46,25 @@ class ModelRunner:
         for source, target in zip(sources, targets, strict=True):
             goal[:, target].copy_(origin[:, source], non_blocking=True)
         self._synchronize()
-        return len(sources) * self._cache[:, 0].nbytes
+        return len(sources) * self.block_bytes
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block."""
+        return self._cache[:, 0].nbytes
+
+    def read(self, blocks: Seq[int]) -> bytes:
+        """The contents of blocks of the device, one behind the other."""
+        contents = torch.empty((len(blocks), *self._cache[:, 0].shape), dtype=self._cache.dtype)
+        for position, block in enumerate(blocks):
+            contents[position].copy_(self._cache[:, block])
+        return contents.view(torch.uint8).numpy().tobytes()
+
+    def write(self, host_blocks: Seq[int], contents: bytes) -> None:
+        """Fill blocks of the host with what `read` of another engine returned."""
+        blocks = torch.frombuffer(bytearray(contents), dtype=self._cache.dtype)
+        for block, content in zip(host_blocks, blocks.view(len(host_blocks), *self._host[:, 0].shape), strict=True):
+            self._host[:, block].copy_(content)
 
     def run(self, plan: Plan) -> StepResult:
         """Compute the batch, and sample behind the last token of each sequence and behind those of its draft.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import time
 import uuid
 from collections.abc import AsyncIterator
@@ -16,6 +17,7 @@ from instrumented_engine.metrics import exposition
 from instrumented_engine.server import errors
 from instrumented_engine.server.endpoints import CHAT, COMPLETION, Endpoint
 from instrumented_engine.server.middleware import Arrival, BodyLimit
+from instrumented_engine.server.producer import Producer
 from instrumented_engine.server.responses import EventStream, full_response, unless_disconnected
 from instrumented_engine.server.schemas import (
     ChatRequest,
@@ -33,16 +35,23 @@ SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 CLIENT_CLOSED_REQUEST = 499
 
 
-def create_app(service: Service) -> FastAPI:
-    """Build the app over one service, which starts with it."""
+def create_app(service: Service, kv_listener: socket.socket | None = None) -> FastAPI:
+    """Build the app over one service, which starts with it. Consumers of keys and values connect to `kv_listener`."""
+    settings = service.settings
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         service.start()
+        if kv_listener is None:
+            yield
+            return
+        producer = Producer(kv_listener, service.prefill, places=settings.max_seqs, timeout_s=settings.kv_timeout_s)
+        await producer.start()
         yield
+        await producer.stop()
 
     app = FastAPI(title="tokentrail instrumented engine", lifespan=lifespan)
-    app.add_middleware(BodyLimit, limit=service.settings.max_body_bytes)
+    app.add_middleware(BodyLimit, limit=settings.max_body_bytes)
     app.add_middleware(Arrival)
     errors.install(app)
     _add_openai_routes(app, service)
@@ -84,15 +93,31 @@ def _add_operations_routes(app: FastAPI, service: Service) -> None:
         return {"status": "ok"}
 
     @app.get("/readyz")
+    @app.get("/health")
+    @app.get("/ping")
     async def readyz() -> JSONResponse:
         if service.failure is not None:
             return JSONResponse({"status": "failed", "reason": str(service.failure)}, 503)
+        if service.asleep:
+            return JSONResponse({"status": "sleeping"})
         return JSONResponse({"status": "ok"}) if service.ready else JSONResponse({"status": "loading"}, 503)
 
-    @app.get("/health")
-    @app.get("/ping")
-    async def health() -> Response:
-        return Response(status_code=200 if service.ready else 503)
+    @app.post("/sleep")
+    async def sleep() -> JSONResponse:
+        if service.asleep or service.sleep():
+            return JSONResponse({"is_sleeping": True})
+        raise errors.busy()
+
+    @app.post("/wake_up")
+    async def wake_up() -> JSONResponse:
+        await service.wake_up()
+        if not service.ready:
+            raise errors.unavailable(service.failure or "it did not start")
+        return JSONResponse({"is_sleeping": False})
+
+    @app.get("/is_sleeping")
+    async def is_sleeping() -> JSONResponse:
+        return JSONResponse({"is_sleeping": service.asleep})
 
     @app.get("/version")
     async def version() -> dict[str, str | int]:

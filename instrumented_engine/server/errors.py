@@ -64,6 +64,11 @@ def overloaded(limit: int) -> ApiError:
     return ApiError(503, message, code="overloaded", headers={"Retry-After": "1"})
 
 
+def busy() -> ApiError:
+    """The model cannot be unloaded now."""
+    return ApiError(409, "The model is loading, or requests are under way; nothing was unloaded.", code="busy")
+
+
 def unavailable(reason: Exception | str) -> ApiError:
     """The engine cannot serve."""
     return ApiError(503, f"The engine is not available: {reason}", code="engine_unavailable")

@@ -18,8 +18,8 @@ from instrumented_engine.core.sequence import Output, TokenLogprobs
 from instrumented_engine.model.tokenizer import Tokenizer
 from instrumented_engine.server.endpoints import Endpoint, Json
 from instrumented_engine.server.errors import ApiError
+from instrumented_engine.server.generation import Generation
 from instrumented_engine.server.schemas import GenerationRequest, StreamOptions
-from instrumented_engine.server.service import Generation
 
 T = TypeVar("T")
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from instrumented_engine.core.engine import Engine
+from instrumented_engine.core.handover import Prefilled
 from instrumented_engine.core.loop import EngineLoop
 from instrumented_engine.core.observer import Observer
 from instrumented_engine.core.reasoning import Markers, Reasoning
 from instrumented_engine.core.request import Request, SamplingParams
 from instrumented_engine.core.sequence import Output
 from instrumented_engine.core.text import TextStream
-from instrumented_engine.model.tokenizer import Tokenizer
 from instrumented_engine.server import errors
+from instrumented_engine.server.consumer import Consumer
 from instrumented_engine.server.endpoints import Endpoint
+from instrumented_engine.server.generation import Generation
 from instrumented_engine.server.schemas import GenerationRequest
 from instrumented_engine.settings import Settings
-from instrumented_engine.startup import Loaded
+from instrumented_engine.startup import Loaded, release_memory
 from tokentrail import RequestTrail, Status, now_ns
 
 logger = logging.getLogger(__name__)
@@ -31,47 +34,6 @@ MARKER_TOKENS = 32
 """Prompt tokens that are searched for the marker of reasoning. It has at most 64 characters."""
 
 
-class Generation:
-    """One admitted request. Its handler iterates `outputs` and always calls `close`."""
-
-    def __init__(self, request_id: str, trail: RequestTrail, close: Callable[[Request], None]) -> None:
-        self.request_id = request_id
-        self.trail = trail
-        self.request: Request | None = None
-        self.tokenizer: Tokenizer  # set with the request
-        self._queue: asyncio.Queue[Output] = asyncio.Queue()
-        self._close = close
-        self._ended = False
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """Response headers with the ids that find the trace."""
-        found = {"traceparent": self.trail.traceparent, "x-request-id": self.request_id}
-        return {name: value for name, value in found.items() if value}
-
-    def put(self, output: Output) -> None:
-        """Receive an output; the service calls this for each one of the request."""
-        self._queue.put_nowait(output)
-
-    async def outputs(self) -> AsyncIterator[Output]:
-        """Iterate the outputs, one per step and sequence. Raises ApiError when the engine fails."""
-        assert self.request is not None
-        running = len(self.request.sequences)
-        while running:
-            output = await self._queue.get()
-            running -= output.final
-            self._ended = not running or output.error is not None
-            if output.error is not None:
-                raise errors.step_failed(output.error)
-            yield output
-
-    def close(self) -> None:
-        """Cancel the request unless it has ended."""
-        if not self._ended and self.request is not None:
-            self._ended = True
-            self._close(self.request)
-
-
 class Service:
     """The engine's interface for HTTP handlers. Call its methods in the event loop's thread only."""
 
@@ -80,15 +42,39 @@ class Service:
         self.observer = observer
         self.failure: Exception | None = None
         self.loaded: Loaded | None = None
+        self.asleep = False
+        """The model was unloaded: the next request loads it again."""
         self._load = load
+        self._loading: Loaded | None = None
+        self._threads: str | int | None = None  # once measured
         self._started = asyncio.Event()  # loaded, or failed to
         self._admitting = 0
-        self._loop = EngineLoop(self._load_engine, deliver=self._deliver, on_ready=self._on_ready)
+        self._active = 0  # requests that have not ended
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._consumer = Consumer(settings, observer) if settings.kv_role == "kv_consumer" else None
+        self._loop = EngineLoop(
+            self._load_engine, deliver=self._deliver, on_ready=self._on_ready, on_unload=self._unload
+        )
 
     def start(self) -> None:
         """Start loading and return at once."""
         self._asyncio = asyncio.get_running_loop()
         self._loop.start()
+
+    def sleep(self) -> bool:
+        """Unload the model and its KV cache; False when requests are under way or it is not loaded."""
+        if self._active or self.loaded is None:
+            return False
+        self.loaded, self.asleep = None, True
+        self._started.clear()
+        self._loop.sleep()
+        return True
+
+    async def wake_up(self) -> None:
+        """Load the model if it was unloaded, and wait until it is loaded or has failed."""
+        if self.asleep:
+            self._loop.wake()
+        await self._started.wait()
 
     def give_up_loading(self) -> None:
         """Refuse the requests that wait for the model: the process stops before it is loaded."""
@@ -108,8 +94,8 @@ class Service:
 
     @property
     def ready(self) -> bool:
-        """Whether requests can be served now."""
-        return self.loaded is not None and self.failure is None
+        """Whether requests can be served: at once, or after the model is loaded again."""
+        return (self.loaded is not None or self.asleep) and self.failure is None
 
     @property
     def waiting(self) -> int:
@@ -137,44 +123,76 @@ class Service:
             headers=headers,
             attributes=endpoint.attributes(body),
         )
-        self._admitting += 1
+        generation = Generation(request_id, trail, self._closed)
+        self._begin()
         try:
-            return await self._admit(endpoint, body, Generation(request_id, trail, self._loop.cancel), arrival_ns)
-        except errors.ApiError as error:
-            self.observer.rejected(trail, now_ns(), Status.ERROR, error_type=error.code)
-            raise
-        except asyncio.CancelledError:
-            self.observer.rejected(trail, now_ns(), Status.CANCELLED)
-            raise
-        except Exception as error:
-            self.observer.rejected(trail, now_ns(), Status.ERROR, error_type=type(error).__name__)
+            return await self._admit(endpoint, body, generation, arrival_ns)
+        except BaseException as error:
+            generation.close()
+            cancelled = isinstance(error, asyncio.CancelledError)
+            self.observer.rejected(
+                trail,
+                now_ns(),
+                Status.CANCELLED if cancelled else Status.ERROR,
+                error_type="" if cancelled else getattr(error, "code", type(error).__name__),
+            )
             raise
         finally:
             self._admitting -= 1
 
+    async def prefill(self, prompt: list[int], fingerprint: str, handle: str) -> Prefilled:
+        """Compute a prompt for another engine, and return its keys and values. Raises ApiError."""
+        self._begin()
+        try:
+            try:
+                request, answer = await self._queue_prefill(prompt, fingerprint, self.observer.borrow(handle))
+            finally:
+                self._admitting -= 1
+            try:
+                output = await answer
+            except asyncio.CancelledError:
+                self._loop.cancel(request)
+                raise
+            if request.prefilled is None:
+                raise errors.step_failed(output.error or RuntimeError("nothing was computed"))
+            return request.prefilled
+        finally:
+            self._end()
+
+    async def _queue_prefill(
+        self, prompt: list[int], fingerprint: str, trail: RequestTrail
+    ) -> tuple[Request, asyncio.Future[Output]]:
+        arrival_ns = now_ns()
+        loaded = await self._when_loaded(trail, arrival_ns)
+        if loaded.kv_layout is None or fingerprint != loaded.kv_layout.fingerprint:
+            raise errors.invalid("fingerprint", "this engine has another model or other KV-cache blocks")
+        _check_prompts("prompt", [prompt], 1, loaded)
+        answer: asyncio.Future[Output] = self._asyncio.create_future()
+        request = Request.of(
+            [prompt],
+            SamplingParams(max_tokens=1),
+            trail=trail,
+            sink=lambda output: None if answer.done() else answer.set_result(output),
+            text=lambda _: TextStream(lambda _: "", ()),
+            arrival_ns=arrival_ns,
+        )
+        request.hands_over = True
+        self._loop.submit(request)
+        return request, answer
+
     async def _admit(
         self, endpoint: Endpoint, body: GenerationRequest, generation: Generation, arrival_ns: int
     ) -> Generation:
-        if self.failure is not None:
-            raise errors.unavailable(self.failure)
         if body.priority and self.settings.scheduling_policy == "fcfs":
             raise errors.invalid("priority", "a priority needs --scheduling-policy priority")
-        if self.waiting > self.settings.max_waiting:
-            raise errors.overloaded(self.settings.max_waiting)
-        if self.loaded is None:
-            self.observer.waits_for_model(generation.trail, arrival_ns)
-            await self._started.wait()
-            self.observer.model_loaded(generation.trail, now_ns())
-        if self.loaded is None:
-            raise errors.unavailable(self.failure or "it did not start")
-        loaded = self.loaded
+        loaded = await self._when_loaded(generation.trail, arrival_ns)
         try:
             prompts = await asyncio.to_thread(endpoint.encode, body, loaded.tokenizer)
         except ValueError as error:
             raise errors.invalid(endpoint.prompt_field, str(error)) from error
         params = _checked(endpoint, body, prompts, loaded)
         generation.tokenizer = loaded.tokenizer
-        generation.request = Request.of(
+        request = Request.of(
             prompts,
             params,
             arrival_ns=arrival_ns,
@@ -183,25 +201,74 @@ class Service:
             text=lambda prompt: TextStream(loaded.tokenizer.decode, params.stop, prompt[-CONTEXT_TOKENS:]),
             reasoning=lambda prompt: self._reasoning(endpoint, loaded.tokenizer.decode(prompt[-MARKER_TOKENS:])),
         )
-        self._loop.submit(generation.request)
+        if self._consumer is not None and loaded.kv_layout is not None:
+            request.prefilled = await self._consumer.prefill(request, loaded.kv_layout, step=loaded.engine.steps)
+        generation.request = request
+        self._loop.submit(request)
         return generation
+
+    async def _when_loaded(self, trail: RequestTrail, arrival_ns: int) -> Loaded:
+        """The loaded model, which a request waits for. Raises ApiError when it cannot be had."""
+        if self.failure is not None:
+            raise errors.unavailable(self.failure)
+        if self.waiting > self.settings.max_waiting:
+            raise errors.overloaded(self.settings.max_waiting)
+        if self.loaded is None:
+            self.observer.waits_for_model(trail, arrival_ns)
+            await self.wake_up()
+            self.observer.model_loaded(trail, now_ns())
+        if self.loaded is None:
+            raise errors.unavailable(self.failure or "it did not start")
+        return self.loaded
+
+    def _begin(self) -> None:
+        """A request begins, and is being admitted."""
+        self._active += 1
+        self._admitting += 1
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+
+    def _end(self) -> None:
+        """A request has ended."""
+        self._active -= 1
+        self._await_idleness()
+
+    def _closed(self, generation: Generation) -> None:
+        if generation.request is not None and not generation.ended:
+            self._loop.cancel(generation.request)
+        self._end()
+
+    def _await_idleness(self) -> None:
+        """Sleep after `--idle-unload-s` without a request."""
+        if self.settings.idle_unload_s and not self._active:
+            self._idle_timer = self._asyncio.call_later(self.settings.idle_unload_s, self.sleep)
 
     def _reasoning(self, endpoint: Endpoint, prompt: str) -> Reasoning | None:
         """What divides a chat's answer to a prompt that ends so, if the model reasons between markers."""
         markers = Markers(self.settings.reasoning_start_str, self.settings.reasoning_end_str)
         return Reasoning(markers, prompt) if endpoint.divides_reasoning and markers.start else None
 
-    def _load_engine(self) -> Any:
-        self._loading = self._load(self.settings, self.observer)
+    def _load_engine(self) -> Engine:
+        settings = self.settings
+        if self._threads:
+            settings = settings.model_copy(update={"threads": self._threads})
+        self._loading = self._load(settings, self.observer)
+        self._threads = self._loading.facts.get("threads")
         return self._loading.engine
+
+    def _unload(self) -> None:
+        self._loading = None
+        release_memory()
 
     def _on_ready(self, failure: Exception | None) -> None:
         self._post(self._set_ready, failure)
 
     def _set_ready(self, failure: Exception | None) -> None:
         self.failure = failure
+        self.asleep = False
         if failure is None:
             self.loaded = self._loading
+            self._await_idleness()
         self._started.set()
 
     def _deliver(self, outputs: list[Output]) -> None:
@@ -221,20 +288,31 @@ def _dispatch(outputs: list[Output]) -> None:
 
 def _checked(endpoint: Endpoint, body: GenerationRequest, prompts: list[list[int]], loaded: Loaded) -> SamplingParams:
     """The sampling parameters, once the prompts and the ids of tokens are known to fit the model."""
-    in_vocabulary = range(loaded.vocab_size).__contains__
-    told = f"token ids must be between 0 and {loaded.vocab_size - 1}"
-    for prompt in prompts:
-        if not prompt:
-            raise errors.invalid(endpoint.prompt_field, "the prompt is empty")
-        if not all(map(in_vocabulary, prompt)):
-            raise errors.invalid(endpoint.prompt_field, told)
-    longest = max(map(len, prompts))
     wanted = body.wanted_tokens
-    if longest + (wanted or 1) > loaded.max_tokens:
-        raise errors.too_long(longest, wanted or 1, loaded.max_tokens, endpoint.prompt_field)
+    longest = _check_prompts(endpoint.prompt_field, prompts, wanted or 1, loaded)
     params = body.sampling(wanted or loaded.max_tokens - longest)
+    in_vocabulary, told = _vocabulary(loaded)
     if not all(in_vocabulary(token) for token, _ in params.logit_bias):
         raise errors.invalid("logit_bias", told)
     if not all(map(in_vocabulary, params.stop_token_ids)):
         raise errors.invalid("stop_token_ids", told)
     return params
+
+
+def _check_prompts(field: str, prompts: list[list[int]], output: int, loaded: Loaded) -> int:
+    """The length of the longest prompt, once all are known to fit the model with so many tokens of output."""
+    in_vocabulary, told = _vocabulary(loaded)
+    for prompt in prompts:
+        if not prompt:
+            raise errors.invalid(field, "the prompt is empty")
+        if not all(map(in_vocabulary, prompt)):
+            raise errors.invalid(field, told)
+    longest = max(map(len, prompts))
+    if longest + output > loaded.max_tokens:
+        raise errors.too_long(longest, output, loaded.max_tokens, field)
+    return longest
+
+
+def _vocabulary(loaded: Loaded) -> tuple[Callable[[object], bool], str]:
+    """Whether an object is a token id of the model, and the message for one that is not."""
+    return range(loaded.vocab_size).__contains__, f"token ids must be between 0 and {loaded.vocab_size - 1}"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import time
 
 import uvicorn
 
+from instrumented_engine.core.handover import KvLayout
 from instrumented_engine.core.observer import Observer
 from instrumented_engine.server.app import create_app
 from instrumented_engine.server.service import Service
@@ -43,11 +45,12 @@ class Served:
 
 @contextlib.contextmanager
 def served(load, **settings):
-    """Serve what `load` builds until the block ends."""
+    """Serve what `load` builds until the block ends. A producer's consumers connect to `server.kv_port`."""
+    kv_listener = socket.create_server(("127.0.0.1", 0)) if settings.get("kv_role") == "kv_producer" else None
     trail = MemoryTrail(clock=now_ns)
     service = Service(Settings(**{"served_model_name": MODEL, "port": 0, **settings}), Observer(trail), load)
     server = uvicorn.Server(
-        uvicorn.Config(create_app(service), port=0, log_level="warning", timeout_graceful_shutdown=1)
+        uvicorn.Config(create_app(service, kv_listener), port=0, log_level="warning", timeout_graceful_shutdown=1)
     )
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -55,7 +58,9 @@ def served(load, **settings):
         assert thread.is_alive(), "the server did not start"
         time.sleep(0.005)
     try:
-        yield Served(service, trail, f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}")
+        running = Served(service, trail, f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}")
+        running.kv_port = kv_listener and kv_listener.getsockname()[1]
+        yield running
     finally:
         server.should_exit = True
         thread.join(120)
@@ -63,12 +68,13 @@ def served(load, **settings):
         assert not thread.is_alive()
 
 
-def tiny_loader(*, max_tokens=120, strips_first_space=False, **engine):
-    """Builds a byte-level engine over a CacheRunner."""
+def tiny_loader(*, max_tokens=120, strips_first_space=False, model="tiny", **engine):
+    """Builds a byte-level engine over a CacheRunner. Engines of the same `model` understand each other's blocks."""
+    layout = KvLayout(model, 4, 32)
 
     def load(settings, observer):
         tokenizer = byte_tokenizer(strips_first_space=strips_first_space)
-        return Loaded(make_observed_engine(observer, **engine), tokenizer, 257, max_tokens, {"threads": 3})
+        return Loaded(make_observed_engine(observer, **engine), tokenizer, 257, max_tokens, {"threads": 3}, layout)
 
     return load
 

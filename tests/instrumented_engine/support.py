@@ -98,6 +98,12 @@ class CacheRunner:
             origin[sources] = -1  # a host block is read once
         return 100 * len(sources)
 
+    def read(self, blocks):
+        return self.cache[blocks].tobytes()
+
+    def write(self, host_blocks, contents):
+        self.host[host_blocks] = np.frombuffer(contents, self.host.dtype).reshape(len(host_blocks), -1)
+
     @staticmethod
     def _told(token):
         return TokenLogprobs(token, -token / 100, ((token + 1, -0.001),))

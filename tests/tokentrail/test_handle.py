@@ -10,7 +10,7 @@ from opentelemetry.trace import SpanKind
 
 from tests.tokentrail.support import MS, T0, start
 from tests.tokentrail.test_context import SAMPLED, SPAN, TRACE
-from tokentrail import Phase, Trail, semconv
+from tokentrail import KvEvent, Phase, Trail, semconv
 from tokentrail.testing import MemoryTrail
 
 
@@ -47,6 +47,19 @@ def test_one_trail_through_two_processes(trail, core):
     assert span.message.trace_state == "vendor=1"
     assert len(core.spans(semconv.TOKEN_SPAN, parent=front)) == 1
     assert trail.spans() == []
+
+
+def test_a_request_that_stays_is_named_by_events_of_another_process(trail, core):
+    request = start(trail)
+    lent = core.take_over(trail.lend(request))
+    lent.phase(Phase.PREFILL, T0 + MS)
+    core.kv_event(KvEvent.OFFLOAD, blocks=2, reason="handed_over", step=0, start_ns=T0 + MS, beneficiary=lent)
+    lent.end(T0 + 2 * MS)
+    request.end(T0 + 3 * MS)
+    (event,) = core.spans()
+    assert event.attributes[semconv.KV_BENEFICIARY] == f"{request.trace_id:032x}"
+    (span,) = trail.spans("chat m")
+    assert (span.span_id, span.end_ns) == (lent.span_id, T0 + 3 * MS)
 
 
 def test_the_process_that_handed_over_is_done(trail, core, clock):

@@ -1,0 +1,160 @@
+"""The model is unloaded after idle time or on demand, and loaded again by the next request."""
+
+import threading
+import weakref
+
+import httpx
+import pytest
+
+from instrumented_engine.core.loop import EngineLoop
+from tokentrail.testing import MemoryTrail
+
+from .server_support import MODEL, served, tiny_loader
+from .support import Gate, make_engine, make_request, request_span
+from .test_server import post
+
+
+class Loads:
+    """A loader that counts, and that keeps no engine alive."""
+
+    def __init__(self, **engine):
+        self.engines = []
+        self.settings = []
+        self.may_load = Gate()
+        self.may_load.set()
+        self._load = tiny_loader(**engine)
+
+    def __call__(self, settings, observer):
+        assert self.may_load.wait(120)
+        with observer.cold_start(MODEL):
+            loaded = self._load(settings, observer)
+        self.engines.append(weakref.ref(loaded.engine))
+        self.settings.append(settings)
+        return loaded
+
+
+def state(server):
+    answers = [httpx.get(f"{server.url}/{path}") for path in ("readyz", "health", "ping")]
+    assert len({(answer.status_code, answer.text) for answer in answers}) == 1
+    sleeping = httpx.get(f"{server.url}/is_sleeping").json()["is_sleeping"]
+    assert sleeping == (answers[0].json()["status"] == "sleeping")
+    return answers[0].status_code, answers[0].json()["status"]
+
+
+def sleep_states(server):
+    lines = httpx.get(f"{server.url}/metrics").text.splitlines()
+    found = [line for line in lines if line.startswith("vllm:engine_sleep_state{")]
+    return {line.split('sleep_state="')[1].split('"')[0]: float(line.split()[-1]) for line in found}
+
+
+def test_an_idle_engine_is_unloaded_and_a_request_loads_it_again():
+    loads = Loads()
+    with served(loads, idle_unload_s=0.01) as server:
+        server.until(lambda: server.service.asleep)
+        server.until(lambda: server.service._loop.engine is None)
+        assert state(server) == (200, "sleeping")
+        assert sleep_states(server) == {"awake": 0, "weights_offloaded": 0, "discard_all": 1}
+        server.until(lambda: loads.engines[0]() is None)
+
+        loads.may_load.clear()
+        answers = []
+        thread = threading.Thread(target=lambda: answers.append(post(server, "waking")))
+        thread.start()
+        server.until(lambda: server.service.waiting == 1)
+        assert state(server) == (200, "sleeping"), "while it loads again, too"
+        loads.may_load.set()
+        thread.join(120)
+        assert answers[0].status_code == 200
+        request = request_span(server.trail, "cmpl-waking")
+        spans = server.trail.spans("tokentrail.phase", parent=request)
+        first = min(spans, key=lambda span: (span.start_ns, span.end_ns))
+        assert (first.attributes["tokentrail.phase.name"], first.start_ns) == ("cold_start", request.start_ns)
+        server.until(lambda: server.service.asleep)
+        assert len(server.trail.spans("tokentrail.cold_start")) >= 2
+        assert loads.settings[1].threads == 3, "the number of threads is measured once"
+
+
+def test_sleep_and_wake_up_on_demand():
+    gate = Gate()
+    loads = Loads(gate=gate)
+    with served(loads) as server:
+        server.until(lambda: server.service.ready)
+        thread = threading.Thread(target=lambda: post(server, "slow"))
+        thread.start()
+        server.until(lambda: server.engine.scheduler.running)
+        refused = httpx.post(f"{server.url}/sleep")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "busy")
+        gate.set()
+        thread.join(120)
+        server.until(lambda: server.service._active == 0)
+        assert state(server) == (200, "ok")
+        assert sleep_states(server)["awake"] == 1
+        steps = server.engine.steps
+        for _ in range(2):
+            assert httpx.post(f"{server.url}/sleep").json() == {"is_sleeping": True}
+        for _ in range(2):
+            assert httpx.post(f"{server.url}/wake_up", timeout=120).json() == {"is_sleeping": False}
+        assert state(server) == (200, "ok")
+        assert server.engine.steps == steps > 0, "steps are numbered on"
+        assert post(server, "again").status_code == 200
+        assert len(loads.engines) <= 2
+
+
+def test_requests_keep_an_engine_awake():
+    gate = Gate()
+    with served(Loads(gate=gate), idle_unload_s=3600) as server:
+        server.until(lambda: server.service.ready)
+        assert server.service._idle_timer is not None
+        assert not server.service._idle_timer.cancelled()
+        thread = threading.Thread(target=lambda: post(server, "slow"))
+        thread.start()
+        server.until(lambda: server.service._active == 1)
+        assert server.service._idle_timer.cancelled()
+        gate.set()
+        thread.join(120)
+        server.until(lambda: not server.service._idle_timer.cancelled())
+
+
+def test_an_engine_that_cannot_load_again_fails():
+    loads = Loads()
+    with served(loads) as server:
+        server.until(lambda: server.service.ready)
+        httpx.post(f"{server.url}/sleep")
+        server.until(lambda: server.service._loop.engine is None)
+        loads._load = None
+        answer = post(server, "late")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine_unavailable")
+        assert state(server)[0] == 503
+        assert httpx.post(f"{server.url}/wake_up").status_code == 503
+
+
+@pytest.mark.timeout(300)
+def test_a_request_that_comes_before_the_engine_is_given_up():
+    trail, events, busy = MemoryTrail(), [], threading.Event()
+    gate = Gate()
+    engine = make_engine(trail, gate=gate)
+    request = make_request(trail, [1, 2], max_tokens=3)
+    loop = EngineLoop(
+        lambda: engine,
+        deliver=lambda outputs: busy.set() if outputs[-1].final else None,
+        on_ready=lambda error: events.append("ready"),
+        on_unload=lambda: events.append("unloaded"),
+    )
+    loop.submit(request)
+    loop.sleep()
+    loop.wake()
+    loop.start()
+    gate.set()
+    assert busy.wait(120)
+    assert loop.close(120)
+    assert events == ["ready", "ready"], "it was needed again before it was unloaded"
+
+
+@pytest.mark.timeout(300)
+def test_a_sleeping_engine_stops():
+    asleep = threading.Event()
+    loop = EngineLoop(lambda: make_engine(MemoryTrail()), deliver=print, on_ready=lambda _: None, on_unload=asleep.set)
+    loop.start()
+    loop.sleep()
+    assert asleep.wait(120)
+    assert loop.close(120)
