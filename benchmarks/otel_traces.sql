@@ -1,7 +1,7 @@
 -- The columns of the table `otel_traces` of OpenTelemetry's ClickHouse exporter, with their types, codecs and order:
 -- github.com/open-telemetry/opentelemetry-collector-contrib, exporter/clickhouseexporter (commit 2bf6b9e1, Apache 2.0).
 -- Its indices are left out; they would add to its size.
-CREATE TABLE otel_traces
+CREATE TABLE IF NOT EXISTS otel_traces
 (
     Timestamp          DateTime64(9)                       CODEC(Delta(8), ZSTD(1)),
     TraceId            String                              CODEC(ZSTD(1)),

@@ -6,18 +6,23 @@ asked the same questions by plain `countIf` and `quantileExactInclusive`. Both a
 CPU time of the process for one answer, all threads, with merges stopped: of the first answer to a question
 (`_first_cpu_ms`), and the median of those that follow, for which the collector remembers past days (`_cpu_ms`).
 
+ITL of an hour is asked in a store of its own: a hundred thousand requests that ended in the last hour, with a hundred
+tokens each. Its peer reads exact percentiles of the durations of all tokens, whoever's they are.
+
 A run that must not last long goes on where the one before stopped:
 
     python -m benchmarks.query_10m --folder /tmp/q --minutes 8 --json r.json     again, until it has written r.json
+    python -m benchmarks.query_10m --folder /tmp/q --fill                        makes the rows and measures nothing
 """
 
 from __future__ import annotations
 
-import shutil
+import re
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from json import dumps, loads
 from pathlib import Path
@@ -28,20 +33,30 @@ from fastapi.testclient import TestClient
 
 from benchmarks.chart import growth_chart
 from benchmarks.report import JsonPath, Quick, publish
+from collector.api.itl import itl
+from collector.api.parameters import Window
 from collector.service import build_api
 from collector.slo.model import load_slos
+from collector.sql.fragment import TRUE
+from collector.sql.queries import Queries
 from collector.status import IngestStatus
 from collector.store import Store
 from collector.store.definitions import statements, without_comments
 from collector.store.schema import apply_schema
 
 SECOND_NS = 1_000_000_000
-DAY_NS = 86400 * SECOND_NS
+HOUR_NS = 3600 * SECOND_NS
+DAY_NS = 24 * HOUR_NS
 DAYS = 30
 SLOS = Path(__file__).parent.parent / "alerts" / "slos.yaml"
-SQL = [Path(__file__).parent / name for name in ("otel_traces.sql", "query_10m.sql")]
-TOKENS_EACH = 10
-PEER_ROUNDS = 1
+PEER_TABLE, FILL = (Path(__file__).parent / name for name in ("otel_traces.sql", "query_10m.sql"))
+ONE_BLOCK = {
+    "max_partitions_per_insert_block": 0,
+    "min_insert_block_size_rows": 8_000_000,
+    "min_insert_block_size_bytes": 2**31,
+    "max_insert_threads": 1,
+}
+"""Settings of inserts. Smaller blocks would leave several parts of a day, and a merge costs as much as the insert."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +73,10 @@ _TTFT = "toFloat64OrNull(SpanAttributes['tokentrail.time_to_first_token'])"
 _TPOT = "toFloat64OrNull(SpanAttributes['tokentrail.time_per_output_token'])"
 _GOOD = f"StatusCode = 'Ok' AND {_TTFT} <= 0.5 AND ifNull({_TPOT} <= 0.1, true)"
 _LEVELS = "(0.5, 0.9, 0.95, 0.99, 0.999)"
+_ALL_TOKENS = (
+    f"SELECT quantilesExactInclusive{_LEVELS}(duration_us) FROM tokens"
+    " WHERE minute >= toStartOfMinute(fromUnixTimestamp64Nano({start_ns:Int64})) AND token_index > 0"
+)
 _GRID = "[0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5]"
 LONG = {"start": f"-{DAYS}d"}
 THRESHOLDS = {"ttft": "500ms", "tpot": "100ms"}
@@ -87,6 +106,7 @@ QUESTIONS = {
     "goodput_15m": Question("goodput", THRESHOLDS),
     "slowest_of_30d": Question("requests", LONG | {"sort": "ttft", "limit": 10}),
     "incidents_15m": Question("incidents", {}),
+    "overview_15m": Question("overview", {}),
 }  # fmt: skip
 
 
@@ -95,20 +115,29 @@ def main(
     json: JsonPath = None,
     largest: Annotated[int, typer.Option(help="The largest number of requests.")] = 10_000_000,
     chart: Annotated[Path | None, typer.Option(help="Write the growth there, as SVG.")] = None,
-    folder: Annotated[Path | None, typer.Option(help="Keep stores and numbers there, to go on later.")] = None,
-    minutes: Annotated[float, typer.Option(help="Stop between two steps after so long.")] = 1e6,
+    folder: Annotated[Path | None, typer.Option(help="Keep the stores there, to go on later.")] = None,
+    minutes: Annotated[float, typer.Option(help="Stop between two inserts after so long.")] = 1e6,
+    fill: Annotated[bool, typer.Option("--fill", help="Make the rows, and measure nothing.")] = False,
 ) -> None:
     """Measure and print milliseconds of CPU time by number of requests."""
     sizes = [n for n in (10_000, 100_000, 1_000_000, 10_000_000) if n <= (100_000 if quick else largest)]
-    until_s = time.monotonic() + 60 * minutes
+    rounds, until_s = 3 if quick else 5, time.monotonic() + 60 * minutes
+    hour = Load(2_000 if quick else 100_000, HOUR_NS, tokens=100)
     numbers: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="query_10m_") as temporary:
-        for rows in sizes:
-            place = _Place((folder or Path(temporary)) / str(rows), rows, until_s)
-            found = place.measured(3 if quick else 5)
-            if found is None:
-                print(f"stopped at {rows} requests; run it again with the same --folder")
-                raise typer.Exit(3)
+        at = folder or Path(temporary)
+        places = {
+            **{rows: _Place(at / str(rows), Load(rows), until_s) for rows in sizes},
+            0: _Place(at / "hour", hour, until_s),
+        }
+        if not all(place.filled() for place in places.values()):
+            print("there was no time to make all rows; run it again with the same --folder")
+            raise typer.Exit(3)
+        if fill:
+            return
+        numbers = places.pop(0).measured(lambda store, now_ns: measure_itl(store, now_ns, rounds))
+        for rows, place in places.items():
+            found = place.measured(lambda store, now_ns: measure(store, now_ns, rounds))
             numbers |= {f"{name}_{rows}": value for name, value in found.items()}
     publish("query_10m", numbers, packages=("chdb-core", "clickhouse-connect", "fastapi"), quick=quick, path=json)
     if chart:
@@ -121,71 +150,115 @@ def main(
         chart.write_text(growth_chart(lines, x="requests", y="CPU ms per answer"))
 
 
-class _Place:
-    """The store of one size, with the steps of its filling that are done and the numbers that are taken."""
+@dataclass(frozen=True)
+class Load:
+    """Requests that ended at even distances in the time before now."""
 
-    def __init__(self, folder: Path, rows: int, until_s: float) -> None:
+    rows: int
+    window_ns: int = DAYS * DAY_NS
+    tokens: int = 10
+    """Output tokens of a request, on average."""
+
+    def steps(self, now_ns: int) -> Iterator[_Step]:
+        """The inserts that fill a store, table by table and day by day, the present day first."""
+        apart_ns, today = self.window_ns // self.rows, now_ns // DAY_NS
+        whole = {"now_ns": now_ns, "rows": self.rows, "apart_ns": apart_ns, "tokens": self.tokens}
+        for statement in statements(without_comments(FILL.read_text())):
+            table = statement.split()[2]
+            if not {"{day_ns:Int64}", "{first:UInt64}"} & {*re.findall(r"\{\w+:\w+\}", statement)}:
+                yield _Step(table, statement, whole)
+                continue
+            for day in range(today, (now_ns - self.window_ns) // DAY_NS - 1, -1):
+                first, last = (self._number(now_ns - one * DAY_NS, apart_ns) for one in (day + 1, day))
+                yield _Step(table, statement, {**whole, "day_ns": day * DAY_NS, "first": first, "count": last - first})
+
+    def _number(self, back_ns: int, apart_ns: int) -> int:
+        """How many requests ended less than so long ago. Request n ended n · `apart_ns` + 1 ns ago."""
+        return min(self.rows, max(0, (back_ns - 1) // apart_ns + 1))
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One insert: its table, its SQL, and the values that it binds."""
+
+    table: str
+    statement: str
+    parameters: Mapping[str, int]
+
+    def run(self, store: Store) -> None:
+        """Insert. One block of rows, and so one part, holds a day."""
+        store.client().command(self.statement, parameters=dict(self.parameters), settings=ONE_BLOCK)
+
+
+class _Place:
+    """The store of one load, with the steps of its filling that are done and the numbers that are taken."""
+
+    def __init__(self, folder: Path, load: Load, until_s: float) -> None:
         self._folder = folder
-        self._rows = rows
+        self._load = load
         self._until_s = until_s
-        self._state: dict[str, Any] = {"now_ns": time.time_ns(), "begun": 0, "done": 0, "fill_s": 0.0, "numbers": {}}
+        self._state: dict[str, Any] = {"now_ns": time.time_ns(), "begun": 0, "done": 0, "fill_cpu_s": 0.0}
         state = folder / "state.json"
         if state.exists():
             self._state = loads(state.read_text())
-        if self._state["begun"] != self._state["done"]:  # it was killed in the middle of a step
-            shutil.rmtree(folder)
-            self._state |= {"begun": 0, "done": 0, "fill_s": 0.0}
         folder.mkdir(parents=True, exist_ok=True)
 
-    def measured(self, rounds: int) -> dict[str, float] | None:
-        """All numbers at this size; None when the time is over."""
-        if not self._state["numbers"]:
-            store = Store.open(f"chdb://{self._folder}/store")
-            try:
-                apply_schema(store)
-                if not self._filled(store):
-                    return None
-                store.client().command("SYSTEM STOP MERGES")
-                numbers = measure(store, self._state["now_ns"], rounds)
-            finally:
-                store.close()
-            self._save(numbers={"fill_s": self._state["fill_s"], **numbers})
-        return dict(self._state["numbers"])
-
-    def _filled(self, store: Store) -> bool:
-        """Make the rows: requests, then the tables that follow from them, day by day. False when the time is over."""
-        for number, (statement, day) in enumerate(_steps()):
-            if number < self._state["done"]:
-                continue
-            if time.monotonic() > self._until_s:
-                return False
-            self._save(begun=number + 1)
-            start = time.perf_counter()
-            _run(store, statement, self._rows, self._state["now_ns"], day)
-            self._save(done=number + 1, fill_s=self._state["fill_s"] + time.perf_counter() - start)
+    def filled(self) -> bool:
+        """Make the rows. False when the time is over."""
+        steps = [*self._load.steps(self._state["now_ns"])]
+        if self._state["done"] == len(steps):
+            return True
+        with self._store() as store:
+            self._begin_again(store, steps)
+            for number in range(self._state["done"], len(steps)):
+                if time.monotonic() > self._until_s:
+                    return False
+                self._save(begun=number + 1)
+                start = time.process_time()
+                steps[number].run(store)
+                self._save(done=number + 1, fill_cpu_s=self._state["fill_cpu_s"] + time.process_time() - start)
         return True
+
+    def measured(self, measure: Callable[[Store, int], dict[str, float]]) -> dict[str, float]:
+        """The numbers of the store, which is filled."""
+        with self._store() as store:
+            return {"fill_cpu_s": self._state["fill_cpu_s"], **measure(store, self._state["now_ns"])}
+
+    @contextmanager
+    def _store(self) -> Iterator[Store]:
+        store = Store.open(f"chdb://{self._folder}/store")
+        try:
+            _prepare(store)
+            yield store
+        finally:
+            store.close()
+
+    def _begin_again(self, store: Store, steps: Sequence[_Step]) -> None:
+        """Empty the table in whose insert the process was killed, and fill it from its first step on."""
+        begun = self._state["begun"]
+        if begun != self._state["done"]:
+            table = steps[begun - 1].table
+            store.client().command(f"TRUNCATE TABLE {table}")
+            first = next(i for i, step in enumerate(steps) if step.table == table)
+            self._save(begun=first, done=first)
 
     def _save(self, **changed: Any) -> None:
         self._state |= changed
         (self._folder / "state.json").write_text(dumps(self._state))
 
 
-def _steps() -> Iterator[tuple[str, int]]:
-    for statement in (s for path in SQL for s in statements(without_comments(path.read_text()))):
-        for day in range(DAYS) if "{day:Int64}" in statement else [0]:
-            yield statement, day
-
-
-def _run(store: Store, statement: str, rows: int, now_ns: int, day: int) -> None:
-    parameters = {"now_ns": now_ns, "rows": rows, "window_ns": DAYS * DAY_NS, "day": day, "tokens": TOKENS_EACH}
-    store.client().command(statement, parameters=parameters, settings={"max_partitions_per_insert_block": 0})
+def _prepare(store: Store) -> None:
+    """Make the tables, and stop merges: they would take CPU while answers are measured."""
+    apply_schema(store)
+    store.client().command(PEER_TABLE.read_text())
+    store.client().command("SYSTEM STOP MERGES")
 
 
 def fill(store: Store, rows: int, now_ns: int) -> None:
-    """Make all rows at once, and stop merges."""
-    for statement, day in _steps():
-        _run(store, statement, rows, now_ns, day)
-    store.client().command("SYSTEM STOP MERGES")
+    """Make all rows of thirty days at once."""
+    _prepare(store)
+    for step in Load(rows).steps(now_ns):
+        step.run(store)
 
 
 def measure(store: Store, now_ns: int, rounds: int) -> dict[str, float]:
@@ -207,18 +280,34 @@ def measure(store: Store, now_ns: int, rounds: int) -> dict[str, float]:
     start = {"start_ns": now_ns - DAYS * DAY_NS}
     for name, question in QUESTIONS.items():
         if question.peer:
-            numbers[f"{name}_peer_cpu_ms"] = cpu_ms(lambda q=question: store.query(q.peer, start), PEER_ROUNDS)[1]  # type: ignore[misc]
+            numbers[f"{name}_peer_cpu_ms"] = cpu_ms(lambda q=question: store.query(q.peer, start), 0)[0]  # type: ignore[misc]
     return numbers
 
 
+def measure_itl(store: Store, now_ns: int, rounds: int) -> dict[str, float]:
+    """The numbers of the store with an hour of many tokens."""
+    queries = Queries(store)
+    window = Window(now_ns - HOUR_NS, now_ns, TRUE)
+    found = itl(queries, window)
+    peer = {"start_ns": window.start_ns}
+    return {
+        "itl_1h_tokens": found.count,
+        "itl_1h_cpu_ms": cpu_ms(lambda: itl(queries, window), rounds)[1],
+        "itl_1h_peer_cpu_ms": cpu_ms(lambda: store.query(_ALL_TOKENS, peer), rounds)[1],
+    }
+
+
 def cpu_ms(ask: Callable[[], Any], rounds: int) -> tuple[float, float]:
-    """The CPU time of a first answer and the median of `rounds` answers after it, in milliseconds."""
+    """The CPU time of a first answer and the median of `rounds` answers after it, in milliseconds.
+
+    Without rounds, the first answer is both.
+    """
     taken = []
     for _ in range(rounds + 1):
         start = time.process_time()
         ask()
         taken.append((time.process_time() - start) * 1e3)
-    return taken[0], statistics.median(taken[1:])
+    return taken[0], statistics.median(taken[1:] or taken)
 
 
 if __name__ == "__main__":

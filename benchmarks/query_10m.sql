@@ -1,9 +1,10 @@
--- The rows of query_10m.py, made inside ClickHouse. A statement with {day:Int64} runs once per day before now.
+-- The rows of query_10m.py, made inside ClickHouse. A statement that names a day runs once per day (UTC), and leaves one part of
+-- it, as merges do: {day_ns} is the day's start, and {count} requests ended on it, from number {first} on. Request 0 is the newest.
 
 INSERT INTO requests (end, start, trace_id, span_id, engine, service, instance, vantage, model, tenant, slo_class, status,
     input_tokens, output_tokens, ttft_ns, tpot_ns, e2e_ns, queue_ns, segment, ingested_at)
 WITH
-    {now_ns:Int64} - intDiv({window_ns:Int64}, {rows:Int64}) * toInt64(number) - 1 AS end_ns,
+    {now_ns:Int64} - {apart_ns:Int64} * toInt64(number) - 1 AS end_ns,
     toUInt64(exp(randNormal(18.2, 0.9, number))) AS first_ns,
     exp(randNormal(17.2, 0.5, number + 1)) AS each_ns,
     toUInt32(1 + rand(number + 2) % (2 * {tokens:UInt32} - 1)) AS n,
@@ -16,31 +17,33 @@ SELECT
     multiIf(rand(number + 4) % 200 = 0, 'error', rand(number + 5) % 100 = 0, 'cancelled', 'ok'),
     rand(number + 6) % 2000, n, first_ns, if(n > 1, each_ns, NULL), whole_ns, intDiv(first_ns, 3),
     concat('segment-', toString(intDiv(number, 1000))), fromUnixTimestamp64Nano(end_ns)
-FROM numbers({rows:UInt64});
+FROM numbers({first:UInt64}, {count:UInt64});
 
-OPTIMIZE TABLE requests FINAL;
-
--- As a collector that has run for these days leaves it: past days are cleaned up, the present one is not.
-INSERT INTO open_requests (start, seen, trace_id, span_id, engine, service, instance, vantage, model, tenant, slo_class, ended)
-SELECT start, end + INTERVAL 1 HOUR, trace_id, span_id, engine, service, instance, vantage, model, tenant, slo_class, 1
+-- As a collector that has run for these days leaves it: past days are cleaned up, the present one is not. 64 requests are in flight.
+INSERT INTO open_requests (start, seen, trace_id, span_id, engine, service, instance, vantage, model, tenant, slo_class, output_tokens, ended)
+SELECT start, end + INTERVAL 1 HOUR, trace_id, span_id, engine, service, instance, vantage, model, tenant, slo_class, NULL, 1
 FROM requests
-WHERE start >= toStartOfDay(fromUnixTimestamp64Nano({now_ns:Int64}));
-
-INSERT INTO open_requests (start, seen, trace_id, span_id, engine, service, instance, vantage, model, slo_class, output_tokens, ended)
+WHERE start >= toStartOfDay(fromUnixTimestamp64Nano({now_ns:Int64}))
+UNION ALL
 SELECT
     fromUnixTimestamp64Nano({now_ns:Int64} - 10000000 * toInt64(number + 1)), fromUnixTimestamp64Nano({now_ns:Int64}),
     sipHash128(number, 'open'), reinterpretAsFixedString(sipHash64(number)), 'tokentrail', 'engine',
-    concat('i-', toString(number % 8)), 'server', 'model', 'chat', 0, 0
+    concat('i-', toString(number % 8)), 'server', 'model', '', 'chat', 0, 0
 FROM numbers(64);
 
+-- Sorted as the table is, so that the insert need not sort.
 INSERT INTO tokens (minute, trace_id, request_span_id, token_index, duration_us, step)
 SELECT
-    toStartOfMinute(end), trace_id, span_id, index AS token_index,
+    minute, trace_id, span_id, index AS token_index,
     if(index = 0, intDiv(ttft_ns, 1000), toUInt64(exp(randNormal(10.3, 0.5, index)))), toUInt64(index)
-FROM requests
-ARRAY JOIN range(assumeNotNull(output_tokens)) AS index
-WHERE end >= fromUnixTimestamp64Nano({now_ns:Int64} - 86400000000000 * ({day:Int64} + 1))
-  AND end < fromUnixTimestamp64Nano({now_ns:Int64} - 86400000000000 * {day:Int64});
+FROM
+(
+    SELECT toStartOfMinute(end) AS minute, trace_id, span_id, ttft_ns, output_tokens
+    FROM requests
+    WHERE end >= fromUnixTimestamp64Nano({day_ns:Int64}) AND end < fromUnixTimestamp64Nano({day_ns:Int64} + 86400000000000)
+    ORDER BY minute, trace_id, span_id
+)
+ARRAY JOIN range(assumeNotNull(output_tokens)) AS index;
 
 -- A day of steps of eight processes, one in 100 ms at ten million requests.
 INSERT INTO steps (start, service, instance, step, running, kv_blocks_used, kv_blocks_total)
@@ -61,5 +64,4 @@ SELECT
         'tokentrail.time_per_output_token', ifNull(toString(tpot_ns / 1e9), '')),
     e2e_ns, if(status = 'error', 'Error', 'Ok')
 FROM requests
-WHERE end >= fromUnixTimestamp64Nano({now_ns:Int64} - 86400000000000 * ({day:Int64} + 1))
-  AND end < fromUnixTimestamp64Nano({now_ns:Int64} - 86400000000000 * {day:Int64});
+WHERE end >= fromUnixTimestamp64Nano({day_ns:Int64}) AND end < fromUnixTimestamp64Nano({day_ns:Int64} + 86400000000000);

@@ -69,10 +69,10 @@ def counts(ctx: Context, window: Window) -> list[dict[str, Any]]:
     fragments = {"filter": window.filter, "process_filter": process_filter(window)}
     rows = ctx.queries.rows("abilities", fragments, **window.bounds)
     some = [request for row in rows for request in row["some"]]
-    found = ctx.queries.rows(
+    found = some and ctx.queries.rows(
         "requests_with_tokens",
         trace_ids=sorted({trace_id for trace_id, _, _ in some}),
-        since_ns=min((start_ns for _, _, start_ns in some), default=0),
+        since_ns=min(start_ns for _, _, start_ns in some),
     )
     with_tokens = {(row["trace_id_hex"], row["span_id_hex"]) for row in found}
     return [

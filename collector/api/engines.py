@@ -140,7 +140,8 @@ def router(ctx: Context) -> APIRouter:
             "cold_starts", {"process_filter": process_filter(window)}, **window.bounds, limit=MOST_COLD_STARTS
         )
         phases = defaultdict(list)
-        for phase in ctx.queries.rows("cold_start_phases", trace_ids=[row["trace_id_hex"] for row in rows]):
+        ids = [row["trace_id_hex"] for row in rows]
+        for phase in ctx.queries.rows("cold_start_phases", trace_ids=ids) if ids else ():
             phases[phase["trace_id_hex"]].append(phase)
         return ColdStarts(cold_starts=[_cold_start(row, phases[row["trace_id_hex"]]) for row in rows])
 

@@ -9,11 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from collector.api.answers import LEVELS, Distribution, seconds
-from collector.api.context import Context
 from collector.api.parameters import Window
 from collector.api.times import SECOND_NS
 from collector.sql.past_days import Day, Versions
-from collector.sql.queries import partition
+from collector.sql.queries import Queries, partition
 
 _HOUR_NS: Final = 3600 * SECOND_NS
 _DAY_NS: Final = 24 * _HOUR_NS
@@ -27,17 +26,17 @@ Counts = tuple[Array, Array]
 _NONE: Final[Counts] = (np.empty(0, np.uint8), np.empty(0, np.uint8))
 
 
-def itl(ctx: Context, window: Window) -> Distribution:
+def itl(queries: Queries, window: Window) -> Distribution:
     """The distribution over tokens. Without a token that is old enough, no request is read."""
-    return distribution(*_counts(ctx, window)) if _has_tokens(ctx, window) else Distribution.empty()
+    return distribution(*_counts(queries, window)) if _has_tokens(queries, window) else Distribution.empty()
 
 
-def _has_tokens(ctx: Context, window: Window) -> bool:
+def _has_tokens(queries: Queries, window: Window) -> bool:
     """Tell whether any token is as old as the window's end."""
-    if not ctx.queries.remembers:
-        return bool(ctx.queries.rows("itl_exists", end_ns=window.end_ns))
+    if not queries.remembers:
+        return bool(queries.rows("itl_exists", end_ns=window.end_ns))
     last = partition(window.end_ns // _DAY_NS)
-    return any(table == "tokens" and day <= last for table, day in ctx.queries.versions())
+    return any(table == "tokens" and day <= last for table, day in queries.versions())
 
 
 def distribution(values_us: Array, counts: Array) -> Distribution:
@@ -94,61 +93,61 @@ def stretches(start_ns: int, end_ns: int) -> Iterator[tuple[int, int, bool]]:
         yield last, end_ns, False
 
 
-def _counts(ctx: Context, window: Window) -> Counts:
+def _counts(queries: Queries, window: Window) -> Counts:
     """How many tokens of the window's requests had each duration.
 
     A request belongs to the day in which it ended, with all its tokens. A filter that looks at other requests of the
     window depends on more than a day.
     """
-    if not ctx.queries.remembers or "start_ns" in window.filter.parameters:
-        return added([_read(ctx, window, window.start_ns, window.end_ns)])
-    now = ctx.queries.versions()
+    if not queries.remembers or "start_ns" in window.filter.parameters:
+        return added([_read(queries, window, window.start_ns, window.end_ns)])
+    now = queries.versions()
     divided = [*stretches(window.start_ns, window.end_ns)]
     days = [(a, b) for a, b, whole in divided if whole and b - a == _DAY_NS]
     others = [
-        _remembered(ctx, window, a, b, now) if whole else _read(ctx, window, a, b)
+        _remembered(queries, window, a, b, now) if whole else _read(queries, window, a, b)
         for a, b, whole in divided
         if (a, b) not in days
     ]
-    return added([*others, _of_days(ctx, window, days, now)])
+    return added([*others, _of_days(queries, window, days, now)])
 
 
-def _of_days(ctx: Context, window: Window, days: Sequence[tuple[int, int]], now: Versions) -> Counts:
+def _of_days(queries: Queries, window: Window, days: Sequence[tuple[int, int]], now: Versions) -> Counts:
     """The counts of whole days together. They are remembered for all days, since adding thirty days takes a while."""
     if not days:
         return _NONE
 
     def add() -> Counts:
-        return added([_remembered(ctx, window, a, b, now) for a, b in days])
+        return added([_remembered(queries, window, a, b, now) for a, b in days])
 
     last = days[-1][1] // _DAY_NS
     reads = [day for day in now if day[1] < partition(last)]
-    return ctx.queries.remembered(("itl of days", days[0][0], days[-1][1], _key(window)), reads, add, _size, now)
+    return queries.remembered(("itl of days", days[0][0], days[-1][1], _key(window)), reads, add, _size, now)
 
 
-def _remembered(ctx: Context, window: Window, start_ns: int, end_ns: int, now: Versions) -> Counts:
+def _remembered(queries: Queries, window: Window, start_ns: int, end_ns: int, now: Versions) -> Counts:
     """The counts of a stretch within one day. Its tokens may lie in days before, when a request took long."""
     day = start_ns // _DAY_NS
     bounds = {"start_ns": start_ns, "end_ns": end_ns}
     question = start_ns, end_ns, _key(window)
     of_requests: list[Day] = [("requests", partition(day))]
-    first = ctx.queries.remembered(
+    first = queries.remembered(
         ("first start", *question),
         of_requests,
-        lambda: ctx.queries.row("first_start", {"filter": window.filter}, **bounds)["first_ns"],
+        lambda: queries.row("first_start", {"filter": window.filter}, **bounds)["first_ns"],
         lambda _: 0,
         now,
     )
     if first is None:
         return _NONE
     of_tokens: list[Day] = [("tokens", partition(one)) for one in range(first // _DAY_NS, day + 1)]
-    return ctx.queries.remembered(
-        ("itl", *question), of_requests + of_tokens, lambda: _read(ctx, window, start_ns, end_ns), _size, now
+    return queries.remembered(
+        ("itl", *question), of_requests + of_tokens, lambda: _read(queries, window, start_ns, end_ns), _size, now
     )
 
 
-def _read(ctx: Context, window: Window, start_ns: int, end_ns: int) -> Counts:
-    rows = ctx.queries.array("itl", {"filter": window.filter}, _ROW, start_ns=start_ns, end_ns=end_ns)
+def _read(queries: Queries, window: Window, start_ns: int, end_ns: int) -> Counts:
+    rows = queries.array("itl", {"filter": window.filter}, _ROW, start_ns=start_ns, end_ns=end_ns)
     return _narrow(rows["us"]), _narrow(rows["n"])
 
 

@@ -100,8 +100,8 @@ def _ended(ctx: Context, window: Window, query: RequestsQuery, slo: Slo | None) 
     )
     page = rows[: query.limit]
     found = [
-        request_row(row, verdicts.of_ended(ctx.slos, row), hops)
-        for row, hops in zip(page, read_hops(ctx, page), strict=True)
+        request_row(row, judgement, hops)
+        for row, judgement, hops in zip(page, verdicts.of_ended(ctx.slos, page), read_hops(ctx, page), strict=True)
     ]
     total = ctx.queries.row("requests_count", {"filter": chosen}, **window.bounds)["total"]
     return Requests(

@@ -79,7 +79,7 @@ def router(ctx: Context) -> APIRouter:
             requests=requests,
             ttft_s=latencies["ttft"],
             tpot_s=latencies["tpot"],
-            itl_s=itl(ctx, window),
+            itl_s=itl(ctx.queries, window),
             e2e_s=latencies["e2e"],
             queue_s=latencies["queue"],
             throughput=Throughput(

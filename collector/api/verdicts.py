@@ -1,7 +1,6 @@
 """The verdicts of single requests: of each SLO that selects one, with the thresholds that it missed, and of all SLOs.
 
-The store judges ended requests with the predicates of collector.slo.judge, which also count them. So the verdicts of
-all requests add up to the counts of `/slos`.
+Ended requests are judged as the cells by which `/slos` counts them, so the verdicts of all requests add up to its counts.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ import numpy as np
 from pydantic import BaseModel
 
 from collector.in_flight import Bools, InFlight
+from collector.slo.cells import Cells, Outcomes
 from collector.slo.judge import Verdict as Predicates
-from collector.slo.judge import missed, selects, verdict
+from collector.slo.judge import selects, verdict
 from collector.slo.model import Promise, Slo
 from collector.sql.fragment import FALSE, TRUE, Fragment, any_of, merged, negated
 
 Verdict = Literal["good", "bad", "undetermined", "excused", "pending"]
 """`excused`: not judged, as the client cancelled it in time or the SLO excludes its error. `pending`: in flight, and
 not past a threshold."""
-_ENDED: Final[tuple[Verdict, ...]] = ("good", "undetermined", "excused", "bad")
-_THRESHOLDS: Final = ("ttft", "tpot", "e2e")
+_NOT_BAD: Final[tuple[Verdict, ...]] = ("good", "undetermined", "excused")
 
 
 class Miss(BaseModel):
@@ -87,41 +86,42 @@ def _by_name(found: Predicates) -> dict[str, Fragment]:
 
 
 def column(slos: Sequence[Slo]) -> Fragment:
-    """The column `judged` of queries over `requests`: first the verdict of all SLOs together, then each SLO's.
-
-    A verdict is a place in `_ENDED`. With SLOs for TTFT and E2E (a) and for TPOT (b), a request that b does not select:
-
-        [[1, 3], [1, 3, 1, 0], [0, 0, 0]]    bad together; a selects it, bad, missed TTFT; not b's
-    """
-    parts = [_flags(TRUE, verdict(slos), {})]
-    for i, slo in enumerate(slos):
-        parts.append(_flags(selects(slo, f"judge{i}_"), _alone(slo, f"alone{i}_"), missed(slo.thresholds)))
-    return Fragment(f"[{', '.join(part.sql for part in parts)}]", merged(parts))
+    """The column `judged` of queries over `requests`: the cell of a request, from which `of_ended` tells its verdicts."""
+    return Cells(slos).fragments["cell"]
 
 
-def _flags(chosen: Fragment, predicates: Predicates, misses: Mapping[str, Fragment]) -> Fragment:
-    cases = [*_by_name(predicates).values()][:-1]
-    place = f"multiIf({', '.join(f'{case.sql}, {i}' for i, case in enumerate(cases))}, {len(cases)})"
-    flags = [chosen.sql, *(miss.sql for miss in misses.values())]
-    chosen_flag, *missed_flags = (f"toUInt8({flag})" for flag in flags)
-    return Fragment(f"[{', '.join([chosen_flag, place, *missed_flags])}]", merged([chosen, *cases, *misses.values()]))
+def of_ended(slos: Sequence[Slo], rows: Sequence[Mapping[str, Any]]) -> list[Judgement]:
+    """The judgements of rows of `requests` with the column `judged`."""
+    if not rows:
+        return []
+    judged = Cells(slos).judged({"cell": [row["judged"] for row in rows], "tenant_group": [""] * len(rows)})
+    together, each = judged.together(), [judged.outcomes(number) for number in range(len(slos))]
+    missed = [[judged.missed(name, ns) for name, ns in slo.thresholds.given().items()] for slo in slos]
+    return [
+        Judgement(
+            _of_outcomes(together, i),
+            [
+                SloVerdict(
+                    slo=slo.name,
+                    verdict=_of_outcomes(outcomes, i),
+                    missed=_misses(slo, [bool(flags[i]) for flags in past], _latencies(row)),
+                )
+                for slo, outcomes, past in zip(slos, each, missed, strict=True)
+                if outcomes.total[i]
+            ],
+        )
+        for i, row in enumerate(rows)
+    ]
 
 
-def of_ended(slos: Sequence[Slo], row: Mapping[str, Any]) -> Judgement:
-    """The judgement in a row of `requests` with the column `judged`."""
-    waited_ns = (
-        row["e2e_ns"] if row["ttft_ns"] is None else row["ttft_ns"]
-    )  # without a token: cancelled before the first
-    latencies = {"ttft": waited_ns, "tpot": row["tpot_ns"], "e2e": row["e2e_ns"]}
-    (_, together), *each = row["judged"]
-    return Judgement(
-        _ENDED[together],
-        [
-            SloVerdict(slo=slo.name, verdict=_ENDED[place], missed=_misses(slo, flags, latencies))
-            for slo, (chosen, place, *flags) in zip(slos, each, strict=True)
-            if chosen
-        ],
-    )
+def _of_outcomes(outcomes: Outcomes, i: int) -> Verdict:
+    return next((name for name in _NOT_BAD if getattr(outcomes, name)[i]), "bad")
+
+
+def _latencies(row: Mapping[str, Any]) -> dict[str, float]:
+    """Without a token, the request was cancelled before the first one: it waited for it all the time."""
+    ttft_ns = row["e2e_ns"] if row["ttft_ns"] is None else row["ttft_ns"]
+    return {"ttft": ttft_ns, "tpot": row["tpot_ns"], "e2e": row["e2e_ns"]}
 
 
 def of_open(slos: Sequence[Slo], in_flight: InFlight, places: Sequence[int]) -> list[Judgement]:

@@ -12,6 +12,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 import clickhouse_connect
+from clickhouse_connect.driver.binding import format_str
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError, OperationalError
 from clickhouse_connect.driver.query import QueryResult
@@ -143,9 +144,16 @@ class Store:
             return self.client().query(sql, parameters=parameters, settings=dict(settings or {}))
 
     def binary(self, sql: str, parameters: dict[str, Any], settings: Mapping[str, Any]) -> bytes:
-        """Run one statement as `query` does, and return the rows in ClickHouse's RowBinary format."""
+        """Run one statement as `query` does, and return the rows in ClickHouse's RowBinary format.
+
+        The settings stand in the SQL, as the client writes them for `query`. As arguments here, it would set and reset
+        each in a statement of its own: 10 ms of CPU with chDB.
+        """
+        clause = ", ".join(f"{name} = {format_str(str(value))}" for name, value in settings.items())
         with self._told_when_unavailable():
-            return self.client().raw_query(sql, parameters=parameters, settings=dict(settings), fmt="RowBinary")
+            return self.client().raw_query(
+                f"{sql}\nSETTINGS {clause}" if clause else sql, parameters=parameters, fmt="RowBinary"
+            )
 
     @contextmanager
     def _told_when_unavailable(self) -> Iterator[None]:

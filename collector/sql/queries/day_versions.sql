@@ -7,5 +7,6 @@ SELECT
         max(toInt64OrZero(splitByChar('_', parts.name)[5]))
     ] AS version
 FROM system.parts AS parts
-WHERE active AND database = currentDatabase() AND table IN ('requests', 'tokens')
+WHERE active AND database = currentDatabase() AND table IN
+    ('requests', 'tokens', 'steps', 'phases', 'kv_events', 'cold_starts', 'open_requests', 'samples')
 GROUP BY table, partition_id

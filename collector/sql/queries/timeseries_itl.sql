@@ -4,7 +4,7 @@ SELECT
     count() AS n,
     quantilesExactInclusive(0.5, 0.9, 0.95, 0.99)(duration_us * 1000) AS quantiles,
     max(duration_us * 1000) AS largest
-FROM (SELECT cityHash64(trace_id, request_span_id) AS request_key, duration_us $parts.itl_tokens) AS token
+FROM (SELECT request_key, duration_us $parts.itl_tokens) AS token
 INNER JOIN
 (
     SELECT cityHash64(trace_id, span_id) AS request_key, $parts.bucket AS bucket_ns

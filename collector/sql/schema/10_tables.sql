@@ -89,7 +89,9 @@ CREATE TABLE IF NOT EXISTS tokens
     choice            UInt16                  CODEC(T64, ZSTD),     -- of a request with several answers (n > 1); 0 costs no bytes
     token_index       UInt32                  CODEC(Delta, ZSTD),   -- within its choice
     duration_us       UInt64                  CODEC(T64, ZSTD),     -- index 0: TTFT, others: ITL
-    step              Nullable(UInt64)        CODEC(Delta, ZSTD)    -- NULL: the sender named none
+    step              Nullable(UInt64)        CODEC(Delta, ZSTD),   -- NULL: the sender named none
+    -- By which ITL looks a token's request up: one number in place of two ids. 0: a first token, which has no ITL.
+    request_key       UInt64 MATERIALIZED if(token_index = 0, 0, cityHash64(trace_id, request_span_id)) CODEC(ZSTD)
 )
 ENGINE = MergeTree
 PARTITION BY toDate(minute)
