@@ -6,6 +6,8 @@ import gc
 import logging
 import os
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +23,6 @@ from instrumented_engine.model.errors import ModelError
 from instrumented_engine.model.fingerprint import fingerprint
 from instrumented_engine.model.tokenizer import Tokenizer, load_tokenizer
 from instrumented_engine.settings import Settings
-from tokentrail import ColdStart
 
 if TYPE_CHECKING:
     from instrumented_engine.device import Device
@@ -75,8 +76,8 @@ def load(settings: Settings, observer: Observer) -> Loaded:
             from instrumented_engine.device import open_device
 
             device = open_device(settings)
-        path = _fetched(settings.model, cold)
-        draft_path = _fetched(settings.speculative_model, cold) if settings.speculative_model else None
+        path = _fetched(settings.model, cold.phase)
+        draft_path = _fetched(settings.speculative_model, cold.phase) if settings.speculative_model else None
         with cold.phase("load_weights"):
             from instrumented_engine.model.weights import open_model
 
@@ -149,11 +150,11 @@ def load(settings: Settings, observer: Observer) -> Loaded:
     return Loaded(engine, tokenizer, config.vocab_size, min(length, block_manager.capacity), facts, layout)
 
 
-def _fetched(name: str, cold: ColdStart) -> Path:
+def _fetched(name: str, phase: Callable[[str], AbstractContextManager[object]]) -> Path:
     """The path of a model, which is downloaded if it is not on this machine."""
     path = local_path(name)
     if path is None:
-        with cold.phase("download"):
+        with phase("download"):
             path = download(name)
     return path
 
