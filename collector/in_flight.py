@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import compress
 from typing import Any, Final
 
 import numpy as np
@@ -104,6 +105,12 @@ class InFlight:
                 if not value and all(self.columns[name][i] in listed for name, listed in rule.when.items()):
                     values[i] = getattr(rule, column)
         return values
+
+    def where(self, chosen: Bools) -> InFlight:
+        """These requests alone."""
+        columns = {name: [*compress(values, chosen)] for name, values in self.columns.items()}
+        arrays = {one.name: getattr(self, one.name)[chosen] for one in fields(self) if one.name != "columns"}
+        return InFlight(columns=columns, **arrays)
 
     def bad_for_any(self, slos: Sequence[Slo]) -> Bools:
         """The requests in flight that are past a threshold of an SLO that selects them."""

@@ -13,10 +13,13 @@ from pydantic import BaseModel, ConfigDict
 from collector.api.context import Context
 from collector.api.evaluation import process_filter
 from collector.api.parameters import Window
+from collector.api.times import SECOND_NS
 
 Mark = Literal["full", "partly", "none"]
 _OUT_OF = {"tokens": "could_tell", "phases": "could_tell", "itl": "examples"}
 """Abilities of single requests, and the number of those that could have said it. Of the others one row is enough."""
+_MINUTE_NS = 60 * SECOND_NS
+_MOST_MINUTES = 24 * 60
 
 
 class _Strict(BaseModel):
@@ -71,14 +74,20 @@ def counts(ctx: Context, window: Window) -> list[dict[str, Any]]:
     some = [request for row in rows for request in row["some"]]
     found = some and ctx.queries.rows(
         "requests_with_tokens",
-        trace_ids=sorted({trace_id for trace_id, _, _ in some}),
-        since_ns=min(start_ns for _, _, start_ns in some),
+        trace_ids=sorted({trace_id for trace_id, *_ in some}),
+        minutes=sorted({60 * minute for *_, start, end in some for minute in _minutes(start, end)}),
     )
     with_tokens = {(row["trace_id_hex"], row["span_id_hex"]) for row in found}
     return [
         row | {"examples": len(row["some"]), "itl": sum(request[:2] in with_tokens for request in row["some"])}
         for row in rows
     ]
+
+
+def _minutes(start_ns: int, end_ns: int) -> range:
+    """The minutes from a request's start to its end, counted since 1970; the last day of a longer one."""
+    last = end_ns // _MINUTE_NS
+    return range(max(start_ns // _MINUTE_NS, last - _MOST_MINUTES), last + 1)
 
 
 def told(engine: str, vantage: str, processes: Sequence[Mapping[str, Any]]) -> list[Told]:

@@ -92,7 +92,7 @@ def create_app(
     endpoints = {
         route.path: route.endpoint for router in routers for route in router.routes if isinstance(route, APIRoute)
     }
-    routers.append(overview.router(endpoints))
+    routers.append(overview.router(context, endpoints))
     for router in (*routers, storage.router(usage, retention, status), backup.router(backups)):
         app.include_router(router, prefix="/api/v1", responses=errors)
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from collector.api.context import Context
 from collector.api.parameters import Window
 from collector.api.problems import not_found
+from collector.api.session import CURRENT
 from collector.api.sums import Sums, slices
 from collector.in_flight import InFlight, read_in_flight
 from collector.slo.burn import BurnRule, fires
@@ -90,14 +91,18 @@ def _number(requests: Bools) -> int:
 
 
 def open_requests(ctx: Context, window: Window) -> InFlight:
-    """The requests of a window that had not ended at its end."""
-    return read_in_flight(
+    """The requests of a window that had not ended at its end, without those that were lost before its start."""
+    session = CURRENT.get(None)
+    start_ns = window.start_ns if session is None else min(window.start_ns, session.open_since_ns)
+    found = read_in_flight(
         ctx.queries,
         window.filter,
-        **window.bounds,
+        start_ns=start_ns,
+        end_ns=window.end_ns,
         lost_after_ns=ctx.lost_after_ns,
         heard_until_ns=ctx.heard_until(),
     )
+    return found if start_ns == window.start_ns else found.where(found.lost_at_ns >= window.start_ns)
 
 
 def _counts(ended: Sums, not_ended: Mapping[str, int], *, sampled: bool) -> tuple[Counts, Errors | None]:

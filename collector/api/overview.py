@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
+from collector.api.context import Context
 from collector.api.engines import ColdStarts, Engines, Kv
 from collector.api.incidents import Incidents
 from collector.api.parameters import Duration, Name, WindowQuery
@@ -46,7 +47,7 @@ class Overview(BaseModel):
     engines: Engines | None
 
 
-def router(endpoints: Mapping[str, Callable[..., Any]]) -> APIRouter:
+def router(ctx: Context, endpoints: Mapping[str, Callable[..., Any]]) -> APIRouter:
     """The routes. `endpoints` are the functions of the other routes, by path."""
     routes = APIRouter(tags=["overview"])
 
@@ -58,7 +59,10 @@ def router(endpoints: Mapping[str, Callable[..., Any]]) -> APIRouter:
     @routes.get("/overview")
     def get_overview(query: Annotated[OverviewQuery, Query()]) -> Overview:
         """The summary, SLOs, incidents, charts and engine processes of one moment."""
-        CURRENT.get().remember()
+        session = CURRENT.get()
+        session.remember()
+        longest = max((slo.window for slo in ctx.slos), default=0)
+        session.open_since_ns = max(0, query.end.at(ctx.clock()) - longest)
         given = {name: getattr(query, name) for name in WindowQuery.model_fields}
         window = WindowQuery.model_validate(given)
         summary: Summary = part("/summary", window)

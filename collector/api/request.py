@@ -140,7 +140,7 @@ def _detail(ctx: Context, row: Mapping[str, Any], hops: Sequence[Hop], span_ids:
     process = {"service": row["service"], "instance": row["instance"], "limit": MOST_EVENTS}
     span = {"began_ns": row["began_ns"], "ended_ns": until}
     return RequestDetail(
-        request=request_row(row, *verdicts.of_ended(ctx.slos, [row]), hops) if "ended_ns" in row else _open(ctx, row),
+        request=request_row(row, verdicts.of_ended(ctx.slos, [row])[0], hops) if "ended_ns" in row else _open(ctx, row),
         span_ids=span_ids,
         phases=[PhaseOut(name=r["name"], **_times(r)) for r in ctx.queries.rows("request_phases", **request, **span)],
         tokens=[

@@ -64,6 +64,8 @@ class Session:
     started_s: float = field(default_factory=time.monotonic)
     found: dict[str, Any] | None = None
     """Answers of the store by their question, in a session that remembers them."""
+    open_since_ns: int = 2**63 - 1
+    """All parts of an answer read the requests in flight that were not lost before, so the store is asked once."""
     _now_ns: int | None = None
 
     def start(self) -> None:

@@ -1,6 +1,6 @@
 """The verdicts of single requests: of each SLO that selects one, with the thresholds that it missed, and of all SLOs.
 
-Ended requests are judged as the cells by which `/slos` counts them, so the verdicts of all requests add up to its counts.
+Ended requests are judged as the cells by which `/slos` counts them, so all verdicts add up to its counts.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _by_name(found: Predicates) -> dict[str, Fragment]:
 
 
 def column(slos: Sequence[Slo]) -> Fragment:
-    """The column `judged` of queries over `requests`: the cell of a request, from which `of_ended` tells its verdicts."""
+    """The column `judged` of queries over `requests`: a request's cell, by which `of_ended` judges it."""
     return Cells(slos).fragments["cell"]
 
 

@@ -97,6 +97,12 @@ def test_every_query_is_run_with_the_fragments_that_it_names(api, rows, on_segme
     monkeypatch.setattr(queries, "render", recorded)
     made = rows.requests([{"segment": "one", "ingested_at": NOW, "status": "error"} for _ in range(20)])
     rows.tokens(rows.request(), [400_000, 1])
+    rows.phases(made[0], [("decode", SECOND)])
+    rows.step(start=NOW - SECOND)
+    rows.kv_event(start=NOW - SECOND)
+    rows.cold_start(start=NOW - SECOND, duration=SECOND)
+    sample = {"time": NOW // 10**6 - 1000, "service": "s", "instance": "i", "name": "up", "kind": "gauge", "value": 1.0}
+    rows.insert("samples", [sample])
     api("summary")
     with monkeypatch.context() as patch:
         patch.setattr(Queries, "remembers", False)

@@ -94,7 +94,7 @@ class Queries:
         return not self._store.layout.cluster
 
     def _reads_nothing(self, query: str) -> bool:
-        """Tell whether the tables of a query are empty. Outside of a session, asking for it costs more than it saves."""
+        """Tell whether the tables of a query are empty. Outside of a session, asking this costs more than it saves."""
         if query not in _READS or not self.remembers or "log_comment" not in self._settings():
             return False
         return not {table for table, _ in self.versions()} & {*_READS[query]}

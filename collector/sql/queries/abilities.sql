@@ -19,7 +19,7 @@ FROM
         countIf(status = 'ok' AND prefill_ns IS NOT NULL) AS with_phases,
         countIf(status = 'ok' AND queue_ns IS NOT NULL) AS with_queue,
         countIf(status = 'ok' AND preemptions IS NOT NULL) AS with_preemptions,
-        groupArrayLastIf(20)((lower(hex(trace_id)), lower(hex(span_id)), toUnixTimestamp64Nano(start)),
+        groupArrayLastIf(20)((lower(hex(trace_id)), lower(hex(span_id)), toUnixTimestamp64Nano(start), toUnixTimestamp64Nano(end)),
             status = 'ok' AND ifNull(output_tokens > 1, true)) AS examples,
         0 AS with_kv, 0 AS announced, 0 AS starts
     FROM requests
