@@ -108,7 +108,7 @@ class InFlight:
 
     def where(self, chosen: Bools) -> InFlight:
         """These requests alone."""
-        columns = {name: [*compress(values, chosen)] for name, values in self.columns.items()}
+        columns = defaultdict(list, {name: [*compress(values, chosen)] for name, values in self.columns.items()})
         arrays = {one.name: getattr(self, one.name)[chosen] for one in fields(self) if one.name != "columns"}
         return InFlight(columns=columns, **arrays)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
@@ -11,13 +12,16 @@ import yaml
 from pydantic import BaseModel, ConfigDict
 
 from collector.api.context import Context
-from collector.api.evaluation import process_filter
-from collector.api.parameters import Window
 from collector.api.times import SECOND_NS
 
 Mark = Literal["full", "partly", "none"]
 _OUT_OF = {"tokens": "could_tell", "phases": "could_tell", "itl": "examples"}
 """Abilities of single requests, and the number of those that could have said it. Of the others one row is enough."""
+_COUNTED = (
+    "requests", "could_tell", "tokens", "phases", "queue", "preemption", "kv", "in_flight", "cold_start",
+)  # fmt: skip
+"""Columns of the queries `engine_*`."""
+_EXAMPLES = 20
 _MINUTE_NS = 60 * SECOND_NS
 _MOST_MINUTES = 24 * 60
 
@@ -67,20 +71,27 @@ def known() -> Abilities:
     return Abilities.model_validate(yaml.safe_load(text))
 
 
-def counts(ctx: Context, window: Window) -> list[dict[str, Any]]:
+def counts(ctx: Context, signs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """What the rows of each process tell. `itl` is counted among some requests, because tokens are many."""
-    fragments = {"filter": window.filter, "process_filter": process_filter(window)}
-    rows = ctx.queries.rows("abilities", fragments, **window.bounds)
-    some = [request for row in rows for request in row["some"]]
-    found = some and ctx.queries.rows(
+    by_process: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
+    for sign in signs:
+        by_process[sign["service"], sign["instance"]].append(sign)
+    some = {
+        process: [one for sign in found for one in sign.get("examples", ())][-_EXAMPLES:]
+        for process, found in by_process.items()
+    }
+    every = [one for examples in some.values() for one in examples]
+    rows = every and ctx.queries.rows(
         "requests_with_tokens",
-        trace_ids=sorted({trace_id for trace_id, *_ in some}),
-        minutes=sorted({60 * minute for *_, start, end in some for minute in _minutes(start, end)}),
+        trace_ids=sorted({trace_id for trace_id, *_ in every}),
+        minutes=sorted({60 * minute for *_, start, end in every for minute in _minutes(start, end)}),
     )
-    with_tokens = {(row["trace_id_hex"], row["span_id_hex"]) for row in found}
+    with_tokens = {(row["trace_id_hex"], row["span_id_hex"]) for row in rows}
     return [
-        row | {"examples": len(row["some"]), "itl": sum(request[:2] in with_tokens for request in row["some"])}
-        for row in rows
+        {name: sum(sign.get(name, 0) for sign in found) for name in _COUNTED}
+        | {"service": process[0], "instance": process[1], "examples": len(some[process])}
+        | {"itl": sum(tuple(one[:2]) in with_tokens for one in some[process])}
+        for process, found in by_process.items()
     ]
 
 

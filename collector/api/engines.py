@@ -16,6 +16,7 @@ from collector.api.context import Context
 from collector.api.evaluation import process_filter
 from collector.api.parameters import Window, WindowQuery
 from collector.api.session import ALL_TENANTS
+from collector.api.signs import processes_of, signs_of_life
 from collector.api.times import SECOND_NS, rfc3339
 from collector.samples.present import Process as SampledProcess
 
@@ -149,12 +150,12 @@ def router(ctx: Context) -> APIRouter:
     def get_engines(query: Annotated[WindowQuery, Query()]) -> Engines:
         """The engines that gave a sign of life in the window, the latest first, with their processes."""
         window = query.window(ctx.clock())
-        fragments = {"filter": window.filter, "process_filter": process_filter(window)}
-        processes = ctx.queries.rows("processes", fragments, **window.bounds)
+        signs = signs_of_life(ctx, window)
+        processes = processes_of(signs)
         of_samples = samples.sampled(ctx, window, _TELLING)
         known = {process["service"] for process in processes}
         processes += [_sampled_process(process) for process in of_samples if process.service not in known]
-        counts = abilities.counts(ctx, window)
+        counts = abilities.counts(ctx, signs)
         return Engines(engines=list(_engines(processes, counts, [_told_by_samples(p) for p in of_samples])))
 
     return routes
@@ -257,7 +258,7 @@ def _sampled_caches(ctx: Context, window: Window) -> Iterator[KvEngine]:
 
 
 def _sampled_process(process: SampledProcess) -> dict[str, Any]:
-    """A process of a service of which no span came, as a row of processes.sql."""
+    """A process of a service of which no span came, as `processes_of` has others."""
     return {
         "service": process.service,
         "instance": process.instance,
@@ -272,7 +273,7 @@ def _sampled_process(process: SampledProcess) -> dict[str, Any]:
 
 
 def _told_by_samples(process: SampledProcess) -> dict[str, Any]:
-    """A row of abilities.sql for the samples of a process."""
+    """What the samples of a process tell, as `abilities.counts` has others."""
     told = dict.fromkeys(
         ("requests", "could_tell", "tokens", "phases", "queue", "in_flight", "cold_start", "examples", "itl"), 0
     )

@@ -53,6 +53,7 @@ class Slice:
     band: Fragment
     days: tuple[int, int] | None = None
     """These days alone, from the first up to before the last, counted since 1970."""
+    table: str = "requests"
 
     def columns(
         self, queries: Queries, query: str, fragments: Mapping[str, Fragment], matching: Fragment
@@ -64,13 +65,14 @@ class Slice:
         fragments = {**fragments, "ended": self.ended, "filter": matching}
         if self.days is None or "start_ns" in matching.parameters:
             return queries.columns(query, fragments)
-        return queries.of_days(query, fragments, *self.days)
+        return queries.of_days(query, fragments, self.table, *self.days)
 
 
-def slices(moments: Sequence[int]) -> Iterator[Slice]:
+def slices(moments: Sequence[int], table: str = "requests", column: str = "end") -> Iterator[Slice]:
     """Divides a window into whole days and the rest. `moments` are its end and the starts of its bands, newest first.
 
-    Days are partitions of the table, so their rows need no comparison of times. With one band, and days of 10 h:
+    `column` has the day of the table's rows. Days are partitions of the table, so their rows need no comparison of
+    times. With one band, and days of 10 h:
 
         moments 75 h, 12 h    band 1: days [20 h, 70 h) by partition, then [12 h, 20 h) and [70 h, 75 h) by time
     """
@@ -86,11 +88,12 @@ def slices(moments: Sequence[int]) -> Iterator[Slice]:
                 ),
                 Fragment(str(band)),
                 (first, last),
+                table,
             )
-            in_days.append(Fragment(f"NOT ({_between(f'day{band}_first_ns', f'day{band}_last_ns')})", bounds))
+            in_days.append(Fragment(f"NOT ({_between(column, f'day{band}_first_ns', f'day{band}_last_ns')})", bounds))
     starts = {f"band{i}_ns": moment for i, moment in enumerate(moments[1:], 1)}
-    bands = "".join(f"end >= {_time(name)}, {i}, " for i, name in enumerate(starts, 1) if i < len(starts))
-    window = Fragment(_between("start_ns", "end_ns"), {"start_ns": moments[-1], "end_ns": moments[0]})
+    bands = "".join(f"{column} >= {_time(name)}, {i}, " for i, name in enumerate(starts, 1) if i < len(starts))
+    window = Fragment(_between(column, "start_ns", "end_ns"), {"start_ns": moments[-1], "end_ns": moments[0]})
     rest = [window, *in_days]
     yield Slice(
         Fragment(" AND ".join(part.sql for part in rest), merged(rest)),
@@ -102,8 +105,8 @@ def _time(name: str) -> str:
     return f"fromUnixTimestamp64Nano({{{name}:Int64}})"
 
 
-def _between(first: str, last: str) -> str:
-    return f"end >= {_time(first)} AND end < {_time(last)}"
+def _between(column: str, first: str, last: str) -> str:
+    return f"{column} >= {_time(first)} AND {column} < {_time(last)}"
 
 
 @dataclass(frozen=True)

@@ -317,3 +317,26 @@ def test_a_long_window_of_two_vantages_counts_each_request_once(api, rows):
         assert api("summary", start="-7d")["requests"]["total"] == 6
         assert api("summary", start="-7d", vantage="client")["requests"]["total"] == 6
     assert api("goodput", start="-7d", e2e="10s", surface=1)["requests"]["good"] == 6
+
+
+def test_engines_of_many_days_are_the_same_from_memory_and_from_all_rows(api, rows, monkeypatch):
+    for day in range(6):
+        at, process = MIDNIGHT - day * DAY - HOUR, {"service": f"s{day % 2}", "instance": f"i{day % 3}"}
+        (made,) = rows.requests([{**process, "ended": at, "variant": f"v{day}", "model": f"m{day}", "weight": 1.5}])
+        put_tokens(rows, made, [10, 20])
+        rows.step(**process, start=at - day * HOUR, kv_blocks_used=None)
+        rows.open(**process, start=at, seen=at + SECOND)
+        rows.cold_start(**process, start=at - HOUR, duration=SECOND)
+
+    def engines():
+        return api("engines", start="-6d")
+
+    first = engines()
+    assert engines() == first
+    assert sum(engine["requests"] for engine in first["engines"]) > 0
+    rows.requests([{"service": "late", "ended": MIDNIGHT - 3 * DAY - HOUR}])
+    rows.step(start=MIDNIGHT - 4 * DAY, service="s0", instance="i9")
+    late = engines()
+    assert late != first
+    monkeypatch.setattr(Queries, "remembers", False)
+    assert engines() == late

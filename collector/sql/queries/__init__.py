@@ -69,8 +69,8 @@ _READS: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("newest_samples", "timeseries_samples"), ("samples",)),
     **dict.fromkeys((f"sample_{name}" for name in ("histograms", "increases", "outages", "standstills")), ("samples",)),
     **dict.fromkeys(("last_steps", "newest_steps", "request_steps", "timeseries_steps"), ("steps",)),
-    **dict.fromkeys(("announcements", "open_requests_of_trace"), ("open_requests",)),
-    "cold_starts": ("cold_starts",),
+    **dict.fromkeys(("announcements", "engine_announcements", "open_requests_of_trace"), ("open_requests",)),
+    **dict.fromkeys(("cold_starts", "engine_cold_starts"), ("cold_starts",)),
     "request_events": ("kv_events", "cold_starts"),
     "request_phases": ("phases",),
     "request_tokens": ("tokens",),
@@ -124,12 +124,12 @@ class Queries:
         return self._past.get((sees, question), reads, answer, size, self.versions() if now is None else now)
 
     def of_days(
-        self, query: str, fragments: Mapping[str, Fragment], first: int, last: int
+        self, query: str, fragments: Mapping[str, Fragment], table: str, first: int, last: int
     ) -> Mapping[str, Sequence[Any]]:
-        """The columns of a query that reads `requests` from a day up to before another, counted since 1970."""
+        """The columns of a query that reads a table from a day up to before another, counted since 1970."""
         return self.remembered(
             (query, *((name, part.sql, repr(sorted(part.parameters.items()))) for name, part in fragments.items())),
-            [("requests", partition(day)) for day in range(first, last)],
+            [(table, partition(day)) for day in range(first, last)],
             lambda: self.columns(query, fragments),
             lambda columns: 80 * sum(map(len, columns.values())),
         )

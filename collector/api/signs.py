@@ -1,0 +1,53 @@
+"""What engine processes did in a window: requests, steps, announcements and cold starts, by process and labels."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, Final
+
+from collector.api.context import Context
+from collector.api.evaluation import process_filter
+from collector.api.parameters import Window
+from collector.api.sums import slices
+
+_MOST_MODELS: Final = 100
+
+
+def signs_of_life(ctx: Context, window: Window) -> list[dict[str, Any]]:
+    """Rows of the queries `engine_*`: what each process did, by its labels. What whole days tell is remembered."""
+    of_process = process_filter(window)
+    by_day = (("engine_requests", window.filter, "requests", "end"), ("engine_steps", of_process, "steps", "start"))
+    signs = []
+    for query, matching, table, column in by_day:
+        for one in slices([window.end_ns, window.start_ns], table, column):
+            columns = one.columns(ctx.queries, query, {}, matching)
+            signs += [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    signs += ctx.queries.rows("engine_announcements", {"filter": window.filter}, **window.bounds)
+    return signs + ctx.queries.rows("engine_cold_starts", {"process_filter": of_process}, **window.bounds)
+
+
+def processes_of(signs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The processes that gave a sign of life, the latest first."""
+    by_process: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for sign in signs:
+        if sign.get("listed", True):
+            by_process[sign["service"], sign["instance"]].append(sign)
+
+    def known(found: list[dict[str, Any]], name: str) -> list[str]:
+        return [sign[name] for sign in found if sign.get(name)]
+
+    processes = [
+        {
+            "service": service,
+            "instance": instance,
+            "engine": next(iter(known(found, "engine")), ""),
+            "vantage": next(iter(known(found, "vantage")), ""),
+            "variant": max(found, key=lambda sign: sign["last_ns"])["variant"],
+            "models": sorted({*known(found, "model")})[:_MOST_MODELS],
+            "first_seen_ns": min(sign["first_ns"] for sign in found),
+            "last_seen_ns": max(sign["last_ns"] for sign in found),
+            "requests": round(sum(sign.get("n", 0) for sign in found)),
+        }
+        for (service, instance), found in by_process.items()
+    ]
+    return sorted(processes, key=lambda one: (-one["last_seen_ns"], one["service"], one["instance"]))

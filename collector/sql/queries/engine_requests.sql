@@ -1,0 +1,17 @@
+-- The requests of each engine process by its labels, and how many of those that ended ok say a thing. `examples` are a few of those that
+-- have more than one token, or an unknown number of them.
+SELECT
+    service, instance, engine, vantage, variant, model,
+    toUnixTimestamp64Nano(min(start)) AS first_ns, toUnixTimestamp64Nano(max(end)) AS last_ns, sum(weight) AS n,
+    count() AS requests,
+    countIf(status = 'ok') AS could_tell,
+    countIf(status = 'ok' AND output_tokens IS NOT NULL) AS tokens,
+    countIf(status = 'ok' AND prefill_ns IS NOT NULL) AS phases,
+    countIf(status = 'ok' AND queue_ns IS NOT NULL) AS queue,
+    countIf(status = 'ok' AND preemptions IS NOT NULL) AS preemption,
+    groupArrayLastIf(20)(
+        (lower(hex(trace_id)), lower(hex(span_id)), toUnixTimestamp64Nano(start), toUnixTimestamp64Nano(end)),
+        status = 'ok' AND ifNull(output_tokens > 1, true)) AS examples
+FROM requests
+WHERE $ended AND $filter
+GROUP BY service, instance, engine, vantage, variant, model

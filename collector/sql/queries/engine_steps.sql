@@ -1,0 +1,7 @@
+-- The steps of each engine process by its variant, and how many say a thing.
+SELECT
+    service, instance, variant, toUnixTimestamp64Nano(min(start)) AS first_ns, toUnixTimestamp64Nano(max(start)) AS last_ns,
+    countIf(preempted IS NOT NULL) AS preemption, countIf(kv_blocks_used IS NOT NULL) AS kv
+FROM steps
+WHERE $ended AND $filter
+GROUP BY service, instance, variant
