@@ -149,6 +149,33 @@ def test_nothing_is_left_unclaimed(engine_store, runs):
     assert engine_store.query("SELECT name, count() FROM spans GROUP BY name").result_rows == []
 
 
+ABORTS = {  # tokens of the request that its client left while it waited, and of the one that was left while it decoded
+    "sglang-0.5.23-aborts": ("tiny", 3, 414),
+    "sglang-0.5.23-aborts-inside": ("sglang", 0, 417),
+}
+
+
+@pytest.mark.parametrize("run", ABORTS)
+def test_clients_that_leave_a_waiting_and_a_decoding_request_cancel_it(engine_store, run):
+    """One request runs at a time. SGLang asks itself for a token too, for its health: that is no row."""
+    service, of_waiting, of_decoding = ABORTS[run]
+    recording = Recording(f"sglang/{run}.tar.xz")
+    recording.replay(engine_store)
+    since = f"start >= fromUnixTimestamp64Nano({recording.client[0]['send_unix_ns']})"
+    first, decoding, waiting, last = requests(engine_store, f"service = '{service}' AND {since}")
+    assert [row["status"] for row in (first, decoding, waiting, last)] == ["ok", "cancelled", "cancelled", "ok"]
+    assert [row["output_tokens"] for row in (first, decoding, waiting, last)] == [8, of_decoding, of_waiting, 8]
+    assert [len(tokens(engine_store, row)) for row in (decoding, waiting)] == [of_decoding, of_waiting]
+    left = {line["what"].removeprefix("left while it "): line for line in recording.client if line["aborted"]}
+    assert 0 < decoding["e2e_ns"] - left["decoded"]["end_ns"] < 15e6, "the scheduler hears of it with the next token"
+    assert waiting["e2e_ns"] > left["waited"]["end_ns"] + 1.9e9, "it hears of it late: SGLang looks every 4 s"
+    assert (waiting["ttft_ns"] is None) == (of_waiting == 0)
+    assert waiting["queue_ns"] > 2.4e9
+    assert sum(row["queue_ns"] + (row["prefill_ns"] or 0) + (row["decode_ns"] or 0) for row in (decoding, waiting)) == (
+        decoding["e2e_ns"] + waiting["e2e_ns"]
+    )
+
+
 def test_a_request_of_disaggregated_servers_is_the_decode_servers_row(engine_store, runs):
     """Spans made by hand from SGLang's source (`srt/observability/trace.py`)."""
     for span, (server, ms, tokens) in enumerate([("prefill", 40, 1), ("decode", 90, 12)], 1):

@@ -1,11 +1,13 @@
 """README.md's table of engines is made of collector/api/abilities.yaml, and recordings hold that file."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from collector.api.abilities import known
 from collector.signals import TRACES
+from collector.slo.model import load_slos
 from collector.store.insert import insert_otlp
 from tests.collector.samples.engine import recorded
 from tests.collector.samples.scrapes import Scrapes
@@ -38,6 +40,22 @@ def test_every_connection_has_a_page_and_a_mark_for_everything():
         assert connection.tells.keys() == known().abilities.keys()
         assert connection.page in connection.way
         assert (connection.tells["requests"] == "partly") == bool(connection.misses)
+
+
+PAGES = sorted((ROOT / "docs" / "engines").glob("[a-z]*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_page_shows_the_set_up_and_how_it_was_checked(page):
+    assert re.search(r"^```(sh|python|yaml)$", page.read_text(), re.MULTILINE)
+    assert re.search(r"^(\*\*Checked|#+ Checked)", page.read_text(), re.MULTILINE)
+
+
+def test_the_slo_for_hosted_models_is_one(tmp_path):
+    (slos,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/engines/hosted.md").read_text(), re.DOTALL)
+    file = tmp_path / "slos.yaml"
+    file.write_text(slos)
+    assert [(slo.name, slo.select["vantage"]) for slo in load_slos(file)] == [("hosted-chat", ("client",))]
 
 
 NEWEST = "SELECT max(at) FROM (SELECT max(end) AS at FROM requests UNION ALL SELECT max(time) FROM samples)"

@@ -1,6 +1,9 @@
 """transformers for real, with a tiny random model on the CPU."""
 
 import logging
+import threading
+import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -123,6 +126,38 @@ def test_continuous_batching_records_every_token_and_step(model, hooked, trail):
     names = {span.attributes[semconv.PHASE_NAME] for span in trail.spans(semconv.PHASE_SPAN)}
     assert names == {"queued", "prefill", "decode"}
     assert hooked.on
+
+
+def test_requests_that_are_put_back_cancelled_or_fail(hooked, trail):
+    """transformers' own methods, on a scheduler of which only the queue exists."""
+    from transformers.generation.continuous_batching import continuous_api, scheduler
+
+    class Queue(scheduler.Scheduler):
+        def __init__(self):
+            self.active_requests, self.waiting_requests, self.waiting_requests_order = {}, {}, []
+            self._requests_to_cancel, self._cancellation_lock = {"left"}, threading.Lock()
+            self.cache = SimpleNamespace(free_blocks=lambda _: None)
+
+        schedule_batch = get_active_request_static_outputs = lambda *_: []
+
+    queue = Queue()
+    states = [
+        SimpleNamespace(request_id=name, created_time=time.perf_counter(), initial_tokens=[1, 2])
+        for name in ("left", "fell")
+    ]
+    for state in (*states, states[0]):  # its cache was given to another
+        queue.add_waiting_request(state)
+    queue.clear_cancelled_requests()
+    processor = SimpleNamespace(scheduler=queue, output_router=SimpleNamespace(fail_and_deliver=lambda *_: None))
+    continuous_api.ContinuousBatchProcessor._handle_request_error(processor, MemoryError(), states[1])
+    rows = {row.attributes[semconv.RESPONSE_ID]: row for row in trail.spans("text_completion tiny")}
+    assert {name: row.attributes[semconv.STATUS] for name, row in rows.items()} == {
+        "left": "cancelled",
+        "fell": "error",
+    }
+    assert rows["fell"].attributes[semconv.ERROR_TYPE] == "MemoryError"
+    names = [span.attributes[semconv.PHASE_NAME] for span in trail.spans(semconv.PHASE_SPAN)]
+    assert sorted(names) == ["preempted", "queued", "queued"]
 
 
 def test_a_fault_in_the_hooks_harms_no_answer(model, hooked, trail, monkeypatch, caplog):

@@ -119,7 +119,7 @@ WHERE claim = 'vllm_disaggregated.request';
 CREATE OR REPLACE MATERIALIZED VIEW vllm_disaggregated_hold_prefills TO held_spans AS
 SELECT * EXCEPT (link) REPLACE (link AS trace_id, '' AS parent_span_id), 1 AS is_leaf, now('UTC') AS arrived
 FROM vllm_disaggregated_linked
-WHERE claim = 'vllm_disaggregated.prefill' AND link != toFixedString('', 16);
+WHERE claim = 'vllm_disaggregated.prefill';
 
 -- The two spans become one that begins with the prefill engine and ends with the decode engine:
 --
