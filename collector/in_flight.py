@@ -93,6 +93,8 @@ class InFlight:
     def selected(self, slo: Promise) -> Bools:
         """The requests that an SLO selects."""
         chosen = np.ones(self.size, bool)
+        if not self.size:
+            return chosen
         for column, values in slo.select.items():
             chosen &= np.array([value in values for value in self._labelled(column, slo.labels)], bool)
         return chosen
@@ -154,9 +156,7 @@ def read_in_flight(
     heard_until_ns: int,
 ) -> InFlight:
     """The requests that match and had not ended at `end_ns`, without those that were lost before `start_ns`."""
-    columns = queries.columns(
-        "in_flight", {"filter": selection}, start_ns=start_ns, end_ns=end_ns, lost_after_ns=lost_after_ns
-    )
+    columns = read_not_ended(queries, selection, start_ns=start_ns, end_ns=end_ns, lost_after_ns=lost_after_ns)
     processes = set(zip(columns["service"], columns["instance"], strict=True))
     return judge_in_flight(
         columns,
@@ -165,6 +165,21 @@ def read_in_flight(
         lost_after_ns=lost_after_ns,
         heard_until_ns=heard_until_ns,
     )
+
+
+def read_not_ended(queries: Queries, selection: Fragment, **bounds: int) -> Mapping[str, Sequence[Any]]:
+    """The columns of these requests. The ends of announced ones are looked for from the oldest of them on.
+
+    That bound is a number, so that the store leaves out the days before it. As a subquery it costs more than a query.
+    """
+    filters = {"filter": selection}
+    found = queries.columns("ended_since", filters, end_ns=bounds["end_ns"])
+    first_ns = queries.row("first_announced", **bounds)["first_ns"]
+    if first_ns is None:
+        return found
+    announced = queries.columns("in_flight", filters, first_ns=first_ns, **bounds)
+    both = {name: [*announced[name], *found[name]] for name in announced.keys() | found.keys()}
+    return defaultdict(list, both)
 
 
 def judge_in_flight(

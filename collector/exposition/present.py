@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from collector.exposition import metrics
 from collector.exposition.series import SECOND_NS, Series
 from collector.exposition.store_counters import StoreCounters
-from collector.in_flight import InFlight, judge_in_flight, last_steps
+from collector.in_flight import InFlight, judge_in_flight, last_steps, read_not_ended
 from collector.samples.present import processes
 from collector.slo.durations import format_duration
 from collector.sql.fragment import TRUE
@@ -54,8 +54,8 @@ class Processes:
             if row["seen_ns"] >= self._began_ns.get(process, 0):
                 self._newest[process], self._began_ns[process] = row, row["seen_ns"]
         self._read_until_ns = heard_until_ns
-        self._open = self._queries.columns(
-            "in_flight", {"filter": TRUE}, start_ns=since_ns, end_ns=now_ns, lost_after_ns=self._lost_after_ns
+        self._open = read_not_ended(
+            self._queries, TRUE, start_ns=since_ns, end_ns=now_ns, lost_after_ns=self._lost_after_ns
         )
         of_open = set(zip(self._open["service"], self._open["instance"], strict=True))
         unknown = of_open - self._began_ns.keys()
