@@ -30,10 +30,11 @@ def generate(slos: Sequence[Slo]) -> dict[str, str]:
 
 
 def _slo_groups(slos: Sequence[Slo]) -> Iterator[dict[str, Any]]:
-    """The rules of all SLOs in five groups, by how often they must be evaluated.
+    """The rules of all SLOs in groups, by how often they must be evaluated.
 
     A group evaluates its rules in order, so recordings come before the alerts that read them. A value from another
-    group is at most one interval old.
+    group is at most one interval old. Prometheus reads no sample that is older than five minutes, so a group whose
+    series others read is evaluated more often. The sums of five minutes are read by windows only.
     """
     recording, windows = template("slo_recording"), load_windows()
     burns = [(slo, rule) for slo in slos for rule in burn_rules(slo, windows)]
@@ -53,16 +54,20 @@ def _slo_groups(slos: Sequence[Slo]) -> Iterator[dict[str, Any]]:
     yield {"name": "tokentrail-slos-burn", "interval": "60s", "rules": [
         *_burn_recordings(recording, of_pages),
         *(_burn(slo, rule) for slo, rule in pages),
-        *(_of_slo(name, slo) for name in ("slo_unwatched", "slo_drift") for slo in slos),
+    ]}  # fmt: skip
+    yield {"name": "tokentrail-slos-watched", "interval": "2m", "rules": [
+        _of_slo(name, slo) for name in ("slo_unwatched", "slo_drift") for slo in slos
     ]}  # fmt: skip
     if tickets:
         yield {"name": "tokentrail-slos-tickets", "interval": "2m", "rules": [
             *_burn_recordings(recording, of_tickets),
             *(_burn(slo, rule) for slo, rule in tickets),
         ]}  # fmt: skip
-    yield {"name": "tokentrail-slos-budget", "interval": "2m", "rules": [
+    yield {"name": "tokentrail-slos-period", "interval": "4m", "rules": [
         *_objectives(recording["objective"], slos),
         *_periods(recording["period"], slos),
+    ]}  # fmt: skip
+    yield {"name": "tokentrail-slos-budget", "interval": "2m", "rules": [
         *(fill(rule, {}) for rule in recording["budget"]),
         _alert("budget_forecast"),
         _alert("slo_undetermined"),
