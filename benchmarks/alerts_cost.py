@@ -5,7 +5,8 @@ two hours, and sums of five minutes for 30 days. It goes on scraping the counter
 alone every second; the CPU of a Prometheus that only scrapes is taken off. The peer is one group that reads every
 window straight from the counters, as Sloth generates it; with a sample every 60 s it looks cheaper than it is.
 
-The floor of `/slos` is a query that counts the rows, and the peer is the same endpoint with one SLO.
+The floor of `/slos` is a query that counts the rows, and the peer is the same endpoint with one SLO. The floor of the
+group that reads a month of sums is a rule that counts these samples.
 """
 
 from __future__ import annotations
@@ -69,6 +70,10 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
     peer = [fill(rule, {"window": window}) for window in WINDOWS for rule in template("slo_recording")["counted"]]
     groups = {group["name"]: group["rules"] for group in yaml.safe_load(generate(SLOS)["slos.yml"])["groups"]}
     groups["peer: all windows from the counters"] = peer
+    groups["floor of the period: its samples are counted"] = [
+        {"record": f"floor:{name}", "expr": f"count_over_time(slo:tokentrail_{name}:sum5m[30d])"}
+        for name in ("requests", "bad_requests")
+    ]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         say(f"/slos over {REQUESTS} requests")

@@ -137,6 +137,7 @@ def scenarios() -> list[Scenario]:
         gauge("tokentrail_cold_start_last_duration_seconds", lambda t: 8.0),
         gauge("tokentrail_cold_start_last_end_timestamp_seconds", lambda t: time.time() - t),
     )
+    hung = gauge("tokentrail_requests_stuck", lambda t: 3.0 * (t >= 0))
     outage_and_lost = Requests(all_bad)
     return [
         Scenario("total outage, 60 requests a minute", {"c": Requests(all_bad)}, OUTAGE, burns),
@@ -151,7 +152,12 @@ def scenarios() -> list[Scenario]:
         ),
         Scenario(
             "engine hung, by its trail",
-            {"c": both(Requests(never_bad), gauge("tokentrail_requests_stuck", lambda t: 3.0 * (t >= 0)))},
+            {"c": both(Requests(never_bad), hung)},
+            frozenset({"TokentrailEngineHung"}),
+        ),
+        Scenario(
+            "engine hung, by its trail, two collectors of one store",
+            {name: both(Requests(never_bad, per_s=0.5), hung) for name in ("a", "b")},
             frozenset({"TokentrailEngineHung"}),
         ),
         Scenario(

@@ -206,7 +206,7 @@ def judge_in_flight(
         last_step_ns=last_step,
         lost_at_ns=seen + lost_after_ns,
         is_lost=seen + lost_after_ns < min(end_ns, heard_until_ns),
-        no_progress=(last_step > 0) & (until - np.maximum(last_step, began) > lost_after_ns),
+        no_progress=(last_step > 0) & (until - np.maximum(last_step, began) >= lost_after_ns),
     )
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.api.evaluation import burns
-from collector.slo.burn import InfeasibleSlo, Tally, budget_left, burn_rules, fires, load_windows
+from collector.slo.burn import InfeasibleSlo, Tally, budget_left, burn_rules, exhausted_in_s, fires, load_windows
 from collector.slo.counts import Counts
 from collector.slo.model import Slo
 
@@ -105,3 +105,10 @@ def test_exactly_at_the_factor_is_not_faster_than_it():
     rule = burn_rules(slo("0.99"), WINDOWS)[2]
     assert not firing(rule, Decimal("0.01"), Tally(1000, 60), Tally(1000, 60))
     assert firing(rule, Decimal("0.01"), Tally(1000, 61), Tally(1000, 61))
+
+
+def test_a_budget_that_is_gone_is_exhausted_now_and_one_that_does_not_shrink_never():
+    burns = Fraction(6)
+    assert exhausted_in_s(0.5, burns, 60 * 10**9) == 5.0
+    assert [exhausted_in_s(left, burns, 10**9) for left in (0.0, -0.5)] == [0.0, 0.0]
+    assert [exhausted_in_s(left, None, 10**9) for left in (0.5, 0.0, -0.5, None)] == [None, 0.0, 0.0, None]
