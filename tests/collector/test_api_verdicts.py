@@ -166,3 +166,15 @@ def test_open_requests_come_in_pages_oldest_first(api, rows):
     third = api("requests", status="in_flight", limit=2, cursor=second["next"])
     assert [*first["requests"], *second["requests"], *third["requests"]] == everything
     assert (first["total"], third["next"]) == (5, None)
+
+
+def test_a_request_that_ended_between_two_windows_is_in_the_later_one(api, rows):
+    rows.request(ended=NOW - 60 * SECOND)
+    edge = "2026-11-21T09:59:00Z"
+    windows = {"start": "-1h", "end": edge}, {"start": edge}
+    for count in (
+        lambda w: api("requests", **w)["total"],
+        lambda w: len(api("requests", **w)["requests"]),
+        lambda w: api("summary", **w)["requests"]["total"],
+    ):
+        assert [count(window) for window in windows] == [0, 1]
