@@ -65,7 +65,7 @@ def router(ctx: Context) -> APIRouter:
         """Request rows, newest or slowest first; those that have not ended, oldest first."""
         slo = None if query.slo is None else find_slo(ctx.slos, query.slo)
         window = query.window(ctx.clock())
-        if slo is None and query.instance is None:  # one vantage each, so that each request counts once
+        if slo is None:  # an SLO selects one vantage, so that it counts each request once
             window = counted_once(ctx, window, query.vantage)
         for column in ("service", "instance", "request_id"):
             if (value := getattr(query, column)) is not None:

@@ -179,6 +179,16 @@ def test_a_lost_request_counts_once_and_its_good_end_counts_as_good_where_it_is_
     assert lost(a, b) == [0, 1]
 
 
+def test_a_lost_request_is_no_violation_in_flight(counters, see, clock, hung):
+    a = counters("a")
+    look(a, see)
+    violations = a._series.gauges[metrics.SLO_IN_FLIGHT]
+    assert violations["chat",] == 1
+    clock.now += 40 * SECOND
+    look(a, see)
+    assert violations["chat",] == 0
+
+
 def count_of(key, slo="chat"):
     return EarlyCount(f"{key:048x}", slo, "", True, ("engine", "i-1"), 7)
 
