@@ -68,6 +68,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves the files of SLOW out of `make test-fast`: each worker would import them, and run none of their tests."""
+    if config.option.markexpr != "not slow" or not collection_path.is_relative_to(ROOT):
+        return None
+    return collection_path.relative_to(ROOT).as_posix() in SLOW or None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks slow tests, and puts the files of SLOW first: a long file that starts last leaves other workers idle."""
     for item in items:
