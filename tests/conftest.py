@@ -20,13 +20,13 @@ SLOW = (
     "e2e/test_demo.py",
     "e2e/test_trail.py",
     "collector/test_two_collectors.py",
-    "collector/test_cluster.py",
-    "collector/test_process.py",
-    "collector/test_backup.py",
-    "instrumented_engine/test_smollm.py",
-    "examples",
-    "collector/access/test_exposed.py",
     "collector/test_migrations.py",
+    "collector/test_backup.py",
+    "examples",
+    "collector/test_cluster.py",
+    "instrumented_engine/test_smollm.py",
+    "collector/test_process.py",
+    "collector/access/test_exposed.py",
     "collector/test_server_store.py",
     "instrumented_engine/test_process.py",
     "contract/test_wheel.py",
@@ -66,6 +66,13 @@ def pytest_collection_finish() -> None:
     """Keeps the imported modules from the garbage collector, which would look at all of them again and again."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves the files of SLOW out of `make test-fast`: each worker would import them, and run none of their tests."""
+    if config.option.markexpr != "not slow" or not collection_path.is_relative_to(ROOT):
+        return None
+    return collection_path.relative_to(ROOT).as_posix() in SLOW or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -52,8 +52,11 @@ def apply_schema(store: Store, *, sql_dir: Path = SQL_DIR, keep_content: bool = 
         if layout.cluster:
             client.command("SYSTEM SYNC REPLICA schema_version")
         pending = pending_migrations(client, migrations, store.safe_dsn)
-        for statement in tables.values():
-            client.command(statement)
+        # A node of a cluster does not know which tables the others have.
+        existing = () if layout.cluster else _existing_tables(client)
+        for name, statement in tables.items():
+            if name not in existing:
+                client.command(statement)
         if pending:
             _set_views(store, {}, closable)
             migrate(store, pending, lock, schema)
@@ -109,9 +112,18 @@ def _set_views(store: Store, statements: Mapping[str, str], closable: Sequence[s
         client.command(f"DROP VIEW IF EXISTS {name}{store.layout.on_cluster} SYNC")
 
 
+def _existing_tables(client: Client) -> set[str]:
+    """Return the names of tables and views. `CREATE TABLE IF NOT EXISTS` of one of them would take 2 ms of CPU."""
+    found = client.query("SELECT name FROM system.tables WHERE database = currentDatabase()")
+    return {str(name) for (name,) in found.result_rows}
+
+
 def _remove_ttls(client: Client) -> None:
     """Remove the TTLs that older collectors set. `Expiry` removes old rows now."""
-    found = client.query("SELECT name, create_table_query FROM system.tables WHERE database = currentDatabase()")
-    for table, definition in found.result_rows:
-        if table in TIME_COLUMNS and re.search(r" TTL .*toIntervalDay\(\d+\)", definition):
+    sql = (
+        "SELECT name, create_table_query FROM system.tables"
+        " WHERE database = currentDatabase() AND name IN {names:Array(String)}"
+    )
+    for table, definition in client.query(sql, {"names": list(TIME_COLUMNS)}).result_rows:
+        if re.search(r" TTL .*toIntervalDay\(\d+\)", definition):
             client.command(f"ALTER TABLE {table} REMOVE TTL")

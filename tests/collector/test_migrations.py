@@ -196,6 +196,27 @@ def test_a_new_store_is_current_and_runs_no_migration(store, sql_dir):
     assert [version for version, _ in recorded(store)] == list(range(3, NEXT + 1))
 
 
+def created_tables(monkeypatch, store):
+    """A list that gets the name of each table that a client of the store is told to create from now on."""
+    client, created = type(store.client()), []
+    command = client.command
+
+    def noted(self, sql, *arguments, **options):
+        created.extend(re.findall(r"^CREATE TABLE IF NOT EXISTS (\w+)", sql))
+        return command(self, sql, *arguments, **options)
+
+    monkeypatch.setattr(client, "command", noted)
+    return created
+
+
+def test_a_second_start_creates_only_the_tables_that_are_missing(store, current, monkeypatch):
+    apply_schema(store, sql_dir=current)
+    store.client().command("DROP TABLE samples SYNC")
+    created = created_tables(monkeypatch, store)
+    apply_schema(store, sql_dir=current)
+    assert created == ["schema_version", "samples"]
+
+
 def test_migrations_run_in_order_and_once(store, current, sql_dir):
     apply_schema(store, sql_dir=current)
     later = sql_dir / "migrations"

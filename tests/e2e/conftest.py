@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.stores import UNCOMPILED
+from tests.support.stores import UNCOMPILED, new_store
 from tokentrail.cli import parts
 from tokentrail.cli.api import Api
 from tokentrail.cli.processes import HOST, PORTS, free_port
@@ -16,6 +16,7 @@ def stack(tmp_path_factory):
     home = tmp_path_factory.mktemp("e2e")
     addresses = {name: f"{HOST}:{free_port(0)}" for name in PORTS}  # the preferred ports belong to test_demo.py
     stack = Stack(home=home, slos=parts.folder() / "alerts" / "slos.yaml", addresses=addresses)
+    new_store(home / "data" / "store")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("TOKENTRAIL_STORE", f"chdb://{home / 'data' / 'store'}{UNCOMPILED}")
         stack.collector(home / "data")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from collector.slo.model import load_slos
+from tests.support.stores import new_store
 from tokentrail.cli.api import Api
 from tokentrail.cli.stack import Stack
 
@@ -41,6 +42,7 @@ def run(arguments, **environment):
 def stack(tmp_path_factory):
     home = tmp_path_factory.mktemp("examples")
     stack = Stack(home=home, slos=EXAMPLES / "slos" / "chat.yaml")
+    new_store(home / "data" / "store")
     stack.collector(home / "data")
     yield stack
     assert stack.stop() == [], f"did not stop cleanly, see {home / 'logs'}"

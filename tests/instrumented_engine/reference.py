@@ -5,9 +5,6 @@ computes it again, which takes a minute of CPU, and writes tests/data/smollm2-13
 import json
 from pathlib import Path
 
-import torch
-import transformers
-
 from instrumented_engine.model.download import DEFAULT_MODEL, cache_folder, download, local_path
 from instrumented_engine.model.gguf import GgufFile
 from instrumented_engine.model.tokenizer import load_tokenizer
@@ -41,6 +38,9 @@ def make_prompts(tokenizer):
 
 def record():
     """Continue each prompt greedily with transformers in float32."""
+    import torch
+    import transformers
+
     path = smollm_path()
     prompts = make_prompts(load_tokenizer(path, cache_folder(), GgufFile(path).eos_ids))
     model = transformers.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)

@@ -6,8 +6,6 @@ import threading
 from collections import defaultdict
 
 import numpy as np
-import tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from instrumented_engine.core.block_manager import BlockManager
 from instrumented_engine.core.engine import Engine
@@ -33,6 +31,9 @@ def request_span(trail, request_id):
 
 def byte_tokenizer(*, strips_first_space=False):
     """A byte-level tokenizer: id 0 ends a text, the others are bytes."""
+    import tokenizers
+    from transformers import PreTrainedTokenizerFast
+
     alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {"<eos>": EOS} | {letter: i + 1 for i, letter in enumerate(alphabet)}
     backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, []))

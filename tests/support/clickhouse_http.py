@@ -28,6 +28,8 @@ NOT_SETTINGS |= {
     "cancel_http_readonly_queries_on_client_close",
     "session_timeout",
 }
+UNCOMPILED = {"compile_expressions": "0", "compile_aggregate_expressions": "0", "compile_sort_description": "0"}
+"""As in tests/support/stores.py: compiling a question of a test takes longer than answering it."""
 INSERT = re.compile(rb"\s*INSERT INTO\b.*\bFORMAT \w+\s*", re.IGNORECASE)
 
 
@@ -116,7 +118,7 @@ class Server(ThreadingHTTPServer):
     def run(self, statement, form, settings, values):
         session = chdb.connect(self._dsn)
         try:
-            for name, value in settings.items():
+            for name, value in (UNCOMPILED | settings).items():
                 session.query(f"SET {name} = {_quoted(value)}")
             return session.query(statement, form, params=values).bytes()
         finally:

@@ -42,8 +42,9 @@ class Collector:
         arguments = [*self._arguments, *listen]
         if self._command:
             command = [sys.executable, "-m", "collector", *arguments]
-            options = {"stdout": subprocess.PIPE, "stderr": self.log, "text": True}
-            self.process = subprocess.Popen(command, cwd=ROOT, env=environment, **options)
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=self.log, text=True
+            )
         else:
             self.process = Forked("collector.__main__", arguments, environment=environment, cwd=ROOT, stderr=self.log)
         self.urls = {}
