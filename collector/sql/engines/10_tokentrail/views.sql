@@ -3,8 +3,8 @@
 -- their zeros too, so those read as not known.
 
 -- A payload without token spans does not reach the view of tokens, so the view is not analysed.
-CREATE TABLE IF NOT EXISTS otlp_traces_with_tokens AS otlp_traces ENGINE = Null;
-CREATE OR REPLACE MATERIALIZED VIEW tokentrail_route_tokens TO otlp_traces_with_tokens AS
+CREATE TABLE IF NOT EXISTS tokentrail_payloads AS otlp_traces ENGINE = Null;
+CREATE OR REPLACE MATERIALIZED VIEW tokentrail_route_tokens TO tokentrail_payloads AS
 SELECT * FROM otlp_traces WHERE has(arrayFlatten(resource_spans.scope_spans.spans.name), 'tokentrail.token');
 
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_tokens TO tokens AS
@@ -29,7 +29,7 @@ SELECT
         0) AS token_index,
     intDiv(span.end_time_unix_nano - span.start_time_unix_nano, 1000) AS duration_us,
     if(sent_step.value = 'int_value' AND sent_step.int_value >= 0, toUInt64(sent_step.int_value), NULL) AS step
-FROM (SELECT arrayJoin(arrayJoin(arrayJoin(resource_spans).scope_spans).spans) AS span FROM otlp_traces_with_tokens)
+FROM (SELECT arrayJoin(arrayJoin(arrayJoin(resource_spans).scope_spans).spans) AS span FROM tokentrail_payloads)
 WHERE span.name = 'tokentrail.token';
 
 -- An insert without spans of tokentrail's does not reach the views below this table, so they are not analysed.
