@@ -34,9 +34,10 @@ class Layout:
         requests_local    Replicated…MergeTree, the rows of this shard
         requests          Distributed, all shards: queries read it, and an insert goes to the shards of its traces
 
-    A payload lands on the node that the collector speaks to. The views that read its landing table, or the same payloads
-    behind a route, write to Distributed tables (`flat_spans`, `tokens`), so the spans of a trace meet on one shard. All other views read and write there.
-    One view alone writes to a Distributed table: its insert has the segment's token, which the shard takes once.
+    A payload lands on the node that the collector speaks to. The views that read its landing table, or a table `AS` it
+    behind a route, write to Distributed tables (`flat_spans`, `tokens`), so the spans of a trace meet on one shard. All
+    other views read and write there. One view alone writes to a Distributed table: its insert has the segment's token,
+    which the shard takes once.
     """
 
     cluster: str = ""
@@ -185,7 +186,7 @@ def _target(view: str) -> str:
 
 
 def _landing(schema: Schema) -> set[str]:
-    """Null tables that no view writes to: the collector inserts into them. Tables `AS` one of them have the same payloads."""
+    """Null tables that no view writes to: the collector inserts into them. A table `AS` one has payloads too."""
     written = {_target(view) for view in schema.views.values()}
     landing = {name for name, sql in schema.tables.items() if _is_null(sql) and name not in written}
     return landing | {name for name, sql in schema.tables.items() if (like := _LIKE.search(sql)) and like[1] in landing}
