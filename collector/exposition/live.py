@@ -27,8 +27,10 @@ logger = logging.getLogger(__name__)
 
 LEAST_PAUSE_S: Final = 1.0
 MOST_PAUSE_S: Final = 15.0
-_SHARE: Final = 20
-"""A pause is this many times as long as the refresh before it, so that refreshes take 5 % of the time at most."""
+_SHARE: Final = 50
+"""A pause is this many times as long as the refresh before it, so that refreshes take 2 % of the time at most."""
+_SHARE_OF_EVALUATIONS: Final = 20
+"""A pause between two evaluations of the SLOs is this many times as long as the evaluation."""
 EVALUATE_EVERY_NS: Final = 60 * SECOND_NS
 READ_TABLES_EVERY_NS: Final = 15 * SECOND_NS
 READ_SAMPLES_EVERY_NS: Final = 5 * SECOND_NS
@@ -159,7 +161,7 @@ class Live(ThreadStage):
         self._scraped |= counted is self.families[0]
 
     def _evaluate_slos(self, now: int) -> bool:
-        pause_ns = max(EVALUATE_EVERY_NS, round(self._evaluation_s * _SHARE * SECOND_NS))
+        pause_ns = max(EVALUATE_EVERY_NS, round(self._evaluation_s * _SHARE_OF_EVALUATIONS * SECOND_NS))
         if self._evaluated_ns and now - self._evaluated_ns < pause_ns:
             return False
         began_s = time.monotonic()
