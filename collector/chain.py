@@ -32,6 +32,7 @@ class Chain:
                 settings.segment_bytes, settings.segment_age_s, settings.wal_max_bytes, settings.dedup_retention_s
             ),
         )
+        self.signal = signal
         self.log = log
         self.commit = GroupCommit(signal.name, log, status)
         # One process has an embedded store, and its log knows what it has received.

@@ -103,8 +103,9 @@ class Service:
             metrics_without_key=settings.metrics_without_key,
         )
         for chain in chains:
-            chain.writer.on_segment(live.counters.on_segment)
-            chain.writer.on_segment(joiner.on_segment)
+            brings_samples = chain.signal.brings_samples
+            for told in [live.on_samples] if brings_samples else [live.counters.on_segment, joiner.on_segment]:
+                chain.writer.on_segment(told)
         joiner.on_joined(live.counters.on_segment)
 
         ingests = [chain.ingest for chain in chains]
@@ -173,9 +174,9 @@ def build_api(
 ) -> tuple[FastAPI, Live]:
     """Build the HTTP API of a store, and the state behind its `/metrics`.
 
-    The `on_segment` of the state's counters must be called after each inserted segment. `logs` say what the store does
-    not have yet; without them it has everything. Raises `InfeasibleSlo` when no burn-rate rule can watch one of the
-    SLOs. `clock` gives unix nanoseconds.
+    The `on_segment` of the state's counters must be called after each inserted segment, or `on_samples` of the state
+    after one that brings samples. `logs` say what the store does not have yet; without them it has everything. Raises
+    `InfeasibleSlo` when no burn-rate rule can watch one of the SLOs. `clock` gives unix nanoseconds.
     """
     windows = load_windows()
     for slo in slos:

@@ -72,6 +72,8 @@ class Signal:
     schema_message: str
     """The message of a request in it."""
     plain: PlainRows | None = None
+    brings_samples: bool = False
+    """Its segments bring samples of engines and no requests. Those of the other signals bring no samples."""
 
 
 TRACES: Final = Signal(
@@ -121,6 +123,7 @@ METRICS: Final = Signal(
     landing_table="otlp_metrics",
     schema_file=_SCHEMA / "otlp_metrics.proto",
     schema_message="MetricsData",
+    brings_samples=True,
 )
 
 SIGNALS: Final = (TRACES, LOGS, METRICS)

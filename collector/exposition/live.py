@@ -27,8 +27,10 @@ logger = logging.getLogger(__name__)
 
 LEAST_PAUSE_S: Final = 1.0
 MOST_PAUSE_S: Final = 15.0
-_SHARE: Final = 20
-"""A pause is this many times as long as the refresh before it, so that refreshes take 5 % of the time at most."""
+_SHARE: Final = 50
+"""A pause is this many times as long as the refresh before it, so that refreshes take 2 % of the time at most."""
+_SHARE_OF_EVALUATIONS: Final = 20
+"""A pause between two evaluations of the SLOs is this many times as long as the evaluation."""
 EVALUATE_EVERY_NS: Final = 60 * SECOND_NS
 READ_TABLES_EVERY_NS: Final = 15 * SECOND_NS
 READ_SAMPLES_EVERY_NS: Final = 5 * SECOND_NS
@@ -39,7 +41,8 @@ class Live(ThreadStage):
 
     `refresh` counts first, then writes the counters down, then publishes them. It asks the store only when a segment
     was stored since, when requests are in flight, when samples of engines are exposed, or when other collectors write
-    to the store too. When the store fails, the state before stays, and `state_at_s` tells its age.
+    to the store too. A segment of metrics brings samples alone, and the others bring none. When the store fails, the
+    state before stays, and `state_at_s` tells its age.
     """
 
     def __init__(
@@ -68,7 +71,7 @@ class Live(ThreadStage):
         self._refreshing = threading.Lock()
         self._tables, self._tables_at_ns = Series(), 0
         self._samples, self._samples_at_ns = Series(), 0
-        self._may_have_samples = True
+        self._samples_stored, self._samples_read = 0, -1
         self._of_slos, self._evaluated_ns = Series(), 0
         self._evaluation_s = 0.0
         self._is_behind = True
@@ -82,6 +85,10 @@ class Live(ThreadStage):
     def start(self) -> None:
         """Begin to refresh."""
         self._thread.start()
+
+    def on_samples(self, _segment: str) -> None:
+        """Read the samples at a next refresh: a segment of metrics was stored. It brings no requests to count."""
+        self._samples_stored += 1
 
     def stop(self, timeout_s: float) -> bool:
         """Refresh once more, which counts what was stored last; False when that is not done in time."""
@@ -114,7 +121,6 @@ class Live(ThreadStage):
             now, heard_until = self._clock(), self._heard_until()
             if self.counters.pending or self._shared_store or self._processes.has_open_requests:
                 self._is_behind = True
-            self._may_have_samples |= self._is_behind
             if has_news := self._is_behind:
                 # Segments first: a request that ends in between is then in flight no more, and is not counted twice.
                 self.counters.count_segments()
@@ -128,11 +134,13 @@ class Live(ThreadStage):
                 tables = Series()
                 expose_tables(tables, self._usage)
                 self._tables, self._tables_at_ns = tables, now
-            if self._may_have_samples and now - self._samples_at_ns >= READ_SAMPLES_EVERY_NS:
+            stored = self._samples_stored
+            # Samples that are exposed must go when they grow old.
+            may_differ = stored != self._samples_read or self._shared_store or self._samples != Series()
+            if may_differ and now - self._samples_at_ns >= READ_SAMPLES_EVERY_NS:
                 samples = Series()
                 expose_samples(samples, self._queries, now_ns=now)
-                self._samples, self._samples_at_ns = samples, now
-                self._may_have_samples = samples != Series()  # those that grow old must go
+                self._samples, self._samples_at_ns, self._samples_read = samples, now, stored
             has_news |= self._evaluate_slos(now)
             if self._scraped:
                 has_news |= self.counters.scraped(self._keys)
@@ -153,7 +161,7 @@ class Live(ThreadStage):
         self._scraped |= counted is self.families[0]
 
     def _evaluate_slos(self, now: int) -> bool:
-        pause_ns = max(EVALUATE_EVERY_NS, round(self._evaluation_s * _SHARE * SECOND_NS))
+        pause_ns = max(EVALUATE_EVERY_NS, round(self._evaluation_s * _SHARE_OF_EVALUATIONS * SECOND_NS))
         if self._evaluated_ns and now - self._evaluated_ns < pause_ns:
             return False
         began_s = time.monotonic()

@@ -148,7 +148,7 @@ def test_an_idle_refresh_and_a_scrape_ask_the_store_for_nothing(app, rows, arriv
     assert ("tokentrail_requests_running", *process) not in scrape()
 
 
-def test_samples_are_read_again_when_a_segment_was_stored_or_they_may_be_old(rows, arrive, live, clock):
+def test_samples_are_read_again_when_a_segment_of_metrics_was_stored_or_they_may_be_old(rows, arrive, live, clock):
     def running():
         live.refresh()
         families = live.families[1]
@@ -159,7 +159,9 @@ def test_samples_are_read_again_when_a_segment_was_stored_or_they_may_be_old(row
     rows.insert("samples", [process | {"name": "running", "kind": "gauge"}])
     clock.now += 10 * SECOND
     assert running() == [], "nothing was stored, so the store was not asked"
-    arrive()
+    arrive(CHAT)
+    assert running() == [], "a segment of requests brings no samples"
+    live.on_samples("m-1")
     assert running() == [3]
     clock.now += 289 * SECOND
     assert running() == [3]

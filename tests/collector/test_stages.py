@@ -264,6 +264,16 @@ def service(tmp_path):
     service.store.close()
 
 
+def test_a_segment_is_told_to_those_who_read_its_rows(service):
+    writers = [stage for stage in service.real_stages if isinstance(stage, Writer)]
+    requests = ["StoreCounters.on_segment", "Joiner.on_segment"]
+    assert {writer.name: [callback.__qualname__ for callback in writer._callbacks] for writer in writers} == {
+        "traces writer": requests,
+        "logs writer": requests,
+        "metrics writer": ["Live.on_samples"],
+    }
+
+
 def test_the_service_starts_against_the_flow_and_stops_with_it(service):
     assert [stage.name for stage in service._stages] == [
         "otlp-http",

@@ -53,10 +53,12 @@ SELECT
     fromUnixTimestamp64Nano(span.end_time_unix_nano, 'UTC') AS end,
     span.end_time_unix_nano - span.start_time_unix_nano AS duration_ns,
     CAST((span.attributes.key, span.attributes.value.string_value), 'Map(String, String)') AS text,
-    CAST((span.attributes.key, arrayMap(v -> if(
-        v.value IN ('bool_value', 'int_value', 'double_value')
-            AND v.int_value + v.double_value + v.bool_value BETWEEN 0 AND 1e18,
-        v.int_value + v.double_value + v.bool_value, nan), span.attributes.value)), 'Map(String, Float64)') AS number,
+    -- One array for each field: a function over the whole values would copy all of their fields, 3 µs a span.
+    CAST((span.attributes.key, arrayMap(
+        (field, int, double, bool) -> if(
+            field IN ('bool_value', 'int_value', 'double_value') AND int + double + bool BETWEEN 0 AND 1e18, int + double + bool, nan),
+        span.attributes.value.value, span.attributes.value.int_value,
+        span.attributes.value.double_value, span.attributes.value.bool_value)), 'Map(String, Float64)') AS number,
     span.attributes AS attributes,
     span.events AS events,
     span.status.code AS status_code,

@@ -2,7 +2,9 @@
 
 CREATE TABLE IF NOT EXISTS openinference_spans AS flat_spans ENGINE = Null;
 CREATE OR REPLACE MATERIALIZED VIEW openinference_route TO openinference_spans AS
-SELECT * REPLACE (if($is_wrapper, '', rare_spans.claim) AS claim) FROM rare_spans WHERE rare_spans.claim = 'openinference.request';
+SELECT * REPLACE (if((trace_id, service, instance, span_id) IN
+    (SELECT $parent_key FROM rare_spans WHERE claim = 'openinference.request' AND $makes_wrappers), '', rare_spans.claim) AS claim)
+FROM rare_spans WHERE rare_spans.claim = 'openinference.request';
 
 CREATE OR REPLACE MATERIALIZED VIEW openinference_wrappers TO unclaimed_spans AS
 SELECT * FROM openinference_spans WHERE claim = '';
