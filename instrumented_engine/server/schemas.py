@@ -18,8 +18,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "tool_choice": ("none", "auto"),
     "functions": ([],),
     "response_format": ({"type": "text"},),
-    "use_beam_search": (False,),
-    "length_penalty": (1,),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
     "include_stop_str_in_output": (False,),
@@ -42,6 +40,10 @@ IGNORED = {
 MAX_ANSWERS = 256
 """Answers of one request: its prompts times `n`."""
 MAX_LOGPROBS = 20
+_NOT_WITH_BEAMS = (
+    "stream", "stop", "stop_token_ids", "min_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty",
+    "logit_bias", "logprobs", "echo",
+)  # fmt: skip
 
 
 def _no_lone_surrogates(text: str) -> str:
@@ -98,6 +100,8 @@ class GenerationRequest(_Strict):
     repetition_penalty: float = Field(1.0, gt=0, le=10)
     logit_bias: dict[str, float] = Field(default={}, max_length=1024)
     priority: int = Field(0, ge=-(2**31), lt=2**31)
+    use_beam_search: bool = False
+    length_penalty: float = Field(1.0, ge=-10, le=10)
 
     @model_validator(mode="before")
     @classmethod
@@ -122,6 +126,11 @@ class GenerationRequest(_Strict):
             raise _refused("stop", "stop: at most 16 strings of 1 to 1024 characters")
         if self.stream_options and not self.stream:
             raise _refused("stream_options", "stream_options is only allowed with stream=true")
+        if self.length_penalty != 1 and not self.use_beam_search:
+            raise _refused("length_penalty", "length_penalty is only allowed with use_beam_search=true")
+        for name in _NOT_WITH_BEAMS if self.use_beam_search else ():
+            if name in self.model_fields_set and not _same(getattr(self, name), type(self).model_fields[name].default):
+                raise _refused(name, f"{name} is not supported with use_beam_search=true")
         return self
 
     @property
@@ -155,6 +164,8 @@ class GenerationRequest(_Strict):
             logprobs=self.wanted_logprobs,
             prompt_logprobs=self.wanted_logprobs if self.echoes else None,
             priority=self.priority,
+            beam_width=self.n if self.use_beam_search else 0,
+            length_penalty=self.length_penalty,
         )
 
     @property
