@@ -42,7 +42,7 @@ MAX_ANSWERS = 256
 MAX_LOGPROBS = 20
 _NOT_WITH_BEAMS = (
     "stream", "stop", "stop_token_ids", "min_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty",
-    "logit_bias", "logprobs", "echo",
+    "logit_bias", "echo",
 )  # fmt: skip
 
 
@@ -128,10 +128,19 @@ class GenerationRequest(_Strict):
             raise _refused("stream_options", "stream_options is only allowed with stream=true")
         if self.length_penalty != 1 and not self.use_beam_search:
             raise _refused("length_penalty", "length_penalty is only allowed with use_beam_search=true")
-        for name in _NOT_WITH_BEAMS if self.use_beam_search else ():
-            if name in self.model_fields_set and not _same(getattr(self, name), type(self).model_fields[name].default):
-                raise _refused(name, f"{name} is not supported with use_beam_search=true")
+        if self.use_beam_search:
+            self._check_beam_search()
         return self
+
+    def _check_beam_search(self) -> None:
+        set_here = {name for name in _NOT_WITH_BEAMS if (getattr(self, name) or None) != (_default(self, name) or None)}
+        if self.wanted_logprobs is not None:
+            set_here.add("logprobs")
+        if self.temperature not in (None, 0, 1):
+            set_here.add("temperature")
+        if set_here:
+            name = min(set_here)
+            raise _refused(name, f"{name}={_short(getattr(self, name))} is not supported with use_beam_search=true")
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -298,6 +307,10 @@ class DetokenizeRequest(_Strict):
 
 def _refused(param: str, message: str) -> PydanticCustomError:
     return PydanticCustomError("refused", "{message}", {"message": message, "param": param})
+
+
+def _default(model: BaseModel, name: str) -> Any:
+    return type(model).model_fields[name].default
 
 
 def _same(value: Any, accepted: Any) -> bool:

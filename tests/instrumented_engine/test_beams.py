@@ -5,7 +5,9 @@ import torch
 
 from tokentrail.testing import MemoryTrail
 
-from .support import make_request, request_span, run_all
+from .server_support import served, tiny_loader
+from .support import make_engine, make_request, request_span, run_all
+from .test_server import post
 from .test_techniques import PROMPTS, engine_of, one_thread, tiny
 
 __all__ = ["one_thread", "tiny"]
@@ -20,6 +22,131 @@ TECHNIQUES = {
     "swap": {"blocks": 56, "watermark_blocks": 0, "host_blocks": 200},
     "all": {"blocks": 36, "watermark_blocks": 0, "host_blocks": 30, "prefix_caching": True, "speculative_tokens": 3},
 }
+
+
+def alone(prompt, width, **params):
+    """The answers of a search that has all blocks for itself."""
+    trail = MemoryTrail()
+    request = make_request(trail, prompt, n=width, beam_width=width, **params)
+    return list(run_all(make_engine(trail, blocks=400), request.sequences).values())
+
+
+@pytest.mark.parametrize(
+    "scheduling",
+    [
+        {},
+        {"prefix_caching": True},
+        {"host_blocks": 40},
+        {"host_blocks": 9, "prefix_caching": True},
+        {"chunked_prefill": False},
+    ],
+)
+def test_no_beam_writes_into_a_block_of_another(scheduling):
+    """The runner reads the whole context of each beam from the cache, and compares it with the beam's tokens."""
+    prompts = [[*range(1, 12)], [*range(1, 8)], [40, 41], [*range(1, 12), 50]] * 2
+    trail = MemoryTrail()
+    engine = make_engine(trail, blocks=40, block_size=3, max_seqs=24, budget=24, scheduling=scheduling)
+    params = {"max_tokens": 12}
+    searches = [
+        make_request(trail, p, n=w, beam_width=w, **params) for p, w in zip(prompts, (4, 3, 2, 3) * 2, strict=True)
+    ]
+    other = make_request(trail, [1, 2, 3], n=2, max_tokens=20)
+    answers = run_all(engine, [sequence for request in (*searches, other) for sequence in request.sequences])
+    for request, prompt in zip(searches, prompts, strict=True):
+        found = [answers[sequence] for sequence in request.sequences]
+        assert found == alone(prompt, len(found), **params)
+        assert len({tuple(tokens) for tokens, _, _ in found}) == len(found)
+    assert engine.scheduler.block_manager.num_used_blocks == engine.scheduler._host.num_used_blocks == 0
+    assert engine.scheduler.preemptions > 0
+
+
+def test_beams_share_the_blocks_of_their_beginning_and_copy_the_last_before_they_write(trail):
+    engine = make_engine(trail, blocks=64, block_size=4)
+    request = make_request(trail, [*range(1, 11)], n=4, beam_width=4, max_tokens=6, name="search")
+    engine.add(request)
+    blocks = engine.scheduler.block_manager
+    outputs = engine.step()
+    assert [(output.num_tokens, output.text, output.final) for output in outputs] == [(1, "", False)] * 4
+    tables = [sequence.block_table for sequence in request.sequences]
+    assert tables == [[0, 1, 2]] * 4
+    assert (blocks.num_used_blocks, len({id(table) for table in tables})) == (3, 4)
+    engine.step()
+    assert blocks.num_used_blocks == len({block for sequence in request.sequences for block in sequence.block_table})
+    [plan] = engine._runner.plans[1:]
+    assert [source for source, _ in plan.copies] == [2, 2, 2], "the last of four owners writes into the block itself"
+    assert len({target for _, target in plan.copies}) == 3
+    assert not engine._runner.plans[0].copies
+    run_all(engine, [])
+    span = request_span(trail, "search")
+    assert len(trail.spans("tokentrail.token", parent=span)) == 4 * 6
+    assert blocks.num_used_blocks == 0
+
+
+def test_a_search_takes_a_place_for_each_beam():
+    trail = MemoryTrail()
+    engine = make_engine(trail, max_seqs=5)
+    search, other = make_request(trail, [1, 2], n=4, beam_width=4), make_request(trail, [3], n=2)
+    for request in (search, other):
+        engine.add(request)
+    engine.step()
+    assert [len(plan.batch) for plan in engine._runner.plans] == [2]
+    engine.step()
+    assert (len(engine.scheduler.running), len(engine.scheduler.waiting)) == (5, 1)
+    later = make_request(trail, [5], n=5, beam_width=5)
+    engine.add(later)
+    while not other.ended:
+        engine.step()
+        assert len(engine.scheduler.running) <= 5
+    assert search.ended
+    run_all(engine, [])
+    assert later.ended
+
+
+@pytest.fixture(scope="module")
+def server():
+    with served(tiny_loader(max_seqs=4)) as running:
+        yield running
+
+
+def test_answers_come_over_http(server):
+    answer = post(server, "beams", use_beam_search=True, n=3, max_tokens=5, length_penalty=0.5)
+    assert answer.status_code == 200
+    choices, usage = answer.json()["choices"], answer.json()["usage"]
+    ends = sum(choice["finish_reason"] == "stop" for choice in choices)
+    assert [choice["index"] for choice in choices] == [0, 1, 2]
+    assert len({choice["text"] for choice in choices}) == 3
+    assert usage["completion_tokens"] == sum(len(choice["text"]) for choice in choices) + ends
+    assert all(choice["logprobs"] is None for choice in choices)
+    attributes = request_span(server.trail, "cmpl-beams").attributes
+    assert (attributes["tokentrail.beam_width"], attributes["gen_ai.request.choice.count"]) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("field", "params"),
+    [
+        ("stream", {"stream": True}),
+        ("stop", {"stop": ["x"]}),
+        ("temperature", {"temperature": 0.5}),
+        ("logprobs", {"logprobs": 0}),
+        ("min_tokens", {"min_tokens": 2}),
+        ("presence_penalty", {"presence_penalty": 0.5}),
+        ("logit_bias", {"logit_bias": {"3": 1}}),
+        ("n", {"n": 5}),
+        ("prompt", {"prompt": ["a", "b"]}),
+        ("prompt", {"max_tokens": 60, "n": 4}),
+        ("length_penalty", {"use_beam_search": False, "length_penalty": 2}),
+        ("best_of", {"best_of": 2}),
+    ],
+)
+def test_what_a_search_refuses(server, field, params):
+    answer = post(server, "refused", **{"use_beam_search": True, "n": 2, **params})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
+
+
+def test_neutral_values_are_taken(server):
+    neutral = {"stream": False, "stop_token_ids": [], "min_tokens": 0, "presence_penalty": 0, "temperature": 1.0}
+    assert post(server, "x", use_beam_search=True, n=4, **neutral).status_code == 200
+    assert post(server, "y", use_beam_search=False, length_penalty=1).status_code == 200
 
 
 def in_transformers(reference, prompt, width, *, max_tokens=STEPS, eos=None, length_penalty=1.0):
