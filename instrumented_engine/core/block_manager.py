@@ -63,6 +63,20 @@ class BlockManager:
             self._owners[block] += 1
             block_table.append(block)
 
+    def own(self, block_table: list[int], position: int) -> tuple[int, int] | None:
+        """Replace a block of a sequence by one that it does not share; return (old, new), None if it owned it alone.
+
+        Raises IndexError when no block is free. The contents are still to be copied.
+        """
+        shared = block_table[position]
+        if self._owners[shared] == 1:
+            return None
+        if not self._free:
+            raise IndexError("no block is free")
+        block_table[position] = self._take()
+        self._owners[shared] -= 1
+        return shared, block_table[position]
+
     def free(self, block_table: list[int]) -> int:
         """Give up all blocks of a sequence and empty its table; return how many of them are free now."""
         before = len(self._free)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable
 
+from instrumented_engine.core.beams import Beams
 from instrumented_engine.core.handover import Prefilled
 from instrumented_engine.core.observer import Observer
 from instrumented_engine.core.plan import Plan
@@ -137,8 +138,14 @@ class Engine:
                 sequence.num_accepted_tokens += len(sampled) - 1
                 if not sequence.decoding:
                     self._start_decoding(sequence, end)
-                outputs.append(sequence.extend(sampled, self._eos_ids, result.logprobs.get(sequence, ())))
+                if sequence.beams is not None:
+                    sequence.beams.found(sequence, result.logprobs[sequence][0].top)
+                else:
+                    outputs.append(sequence.extend(sampled, self._eos_ids, result.logprobs.get(sequence, ())))
             self.scheduler.computed(sequence)
+        for beams in dict.fromkeys(item.sequence.beams for item in plan.batch):
+            if beams is not None and beams.ready:
+                outputs += self._advance(beams)
         self._observer.stepped(done, outputs, self.scheduler, step=self.steps, start_ns=start, end_ns=end)
         self.steps += 1
         for output in outputs:
@@ -150,8 +157,14 @@ class Engine:
                     self._observer.finished(output.sequence.request, end)
         return outputs
 
+    def _advance(self, beams: Beams) -> list[Output]:
+        eos_ids = frozenset() if beams.live[0].params.ignore_eos else self._eos_ids
+        outputs = beams.advance(self.scheduler.block_manager, eos_ids)
+        self.scheduler.run(beams.live)
+        return outputs
+
     def _start_decoding(self, sequence: Sequence, at_ns: int) -> None:
         sequence.decoding = True
         self._observer.decode_started(sequence, at_ns)
-        if not sequence.num_output_tokens:
+        if not sequence.num_output_tokens and sequence.beams is None:
             self.scheduler.add_followers(sequence)

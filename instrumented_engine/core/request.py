@@ -8,6 +8,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from instrumented_engine.core.beams import Beams
 from instrumented_engine.core.handover import Prefilled
 from instrumented_engine.core.reasoning import Reasoning
 from instrumented_engine.core.sequence import Sequence
@@ -30,6 +31,9 @@ class SamplingParams:
     logits of its tokens. `logprobs` is the number of likely tokens that are told with each output token, None for no
     log-probabilities; `prompt_logprobs` is the same for the tokens of the prompt.
 
+    With a `beam_width`, which `n` equals, the answers are the best of beam search. `length_penalty` is the power of an
+    answer's length by which its log-probability is divided before answers are compared.
+
     Of the requests that wait, those with the lowest `priority` go first.
     """
 
@@ -51,6 +55,8 @@ class SamplingParams:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     priority: int = 0
+    beam_width: int = 0
+    length_penalty: float = 1.0
 
 
 @dataclass(eq=False, slots=True)
@@ -112,6 +118,10 @@ class Request:
                 )
                 leader = leader or sequence
                 request.sequences.append(sequence)
+            if params.beam_width:
+                beams = Beams(request.sequences[-params.n :], params.length_penalty)
+                for sequence in request.sequences[-params.n :]:
+                    sequence.beams = beams
         return request
 
     @property

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from itertools import count
 from operator import attrgetter
 
+from instrumented_engine.core.beams import together
 from instrumented_engine.core.block_manager import BlockManager
 from instrumented_engine.core.drafter import Drafter, PromptLookup
 from instrumented_engine.core.plan import Plan, Preempted, Transfer
@@ -20,6 +21,9 @@ _order = attrgetter("order")
 
 class Scheduler:
     """Continuous batching in order of priority, then of arrival, at most `max_batched_tokens` tokens a step.
+
+    The beams of a search are admitted, computed and preempted together. They share the blocks of their common
+    beginning, and a block is copied before one of several beams writes into it.
 
     Decoding sequences go first, in order. When one needs a block and none is free, the last running sequence is
     preempted: it loses its blocks, returns to its place in the queue, and is recomputed later. With `host_blocks` its
@@ -97,6 +101,12 @@ class Scheduler:
         sequence.num_computed_tokens = num_tokens
         return True
 
+    def run(self, beams: Iterable[Sequence]) -> None:
+        """Let the beams of a search run, whose first one does."""
+        for sequence in beams:
+            if sequence not in self.running:
+                insort(self.running, sequence, key=_order)
+
     def computed(self, sequence: Sequence) -> None:
         """Make the blocks of a sequence that are full and computed findable."""
         if self._prefix_caching:
@@ -131,10 +141,10 @@ class Scheduler:
         return plan
 
     def _decode(self, plan: Plan) -> None:
-        for sequence in [s for s in self.running if s.decoding]:
-            while sequence.decoding and not self.block_manager.allocate(sequence.block_table, len(sequence.token_ids)):
-                self._preempt(plan, self.running[-1], sequence)
-        decoding = [s for s in self.running if s.decoding]
+        for first in list(self._ready()):
+            while first.decoding and not all(self._grow(plan, sequence) for sequence in together(first)):
+                self._preempt(plan, self.running[-1], first)
+        decoding = [sequence for first in self._ready() for sequence in together(first)]
         room = self.max_batched_tokens - len(decoding)
         drafts = self._drafts(decoding, room)
         for sequence in decoding:
@@ -142,12 +152,32 @@ class Scheduler:
             room -= len(draft)
             plan.add(sequence, 1, draft)
 
+    def _ready(self) -> Iterator[Sequence]:
+        """The sequences that have one token to compute, in order; of beams the first, once all of them are so far."""
+        for sequence in self.running:
+            beams = together(sequence)
+            if sequence is beams[0] and all(beam.decoding and beam.num_uncomputed_tokens for beam in beams):
+                yield sequence
+
+    def _grow(self, plan: Plan, sequence: Sequence) -> bool:
+        """Give a sequence a block for its next token that no other sequence writes; False if none is free."""
+        position = (len(sequence.token_ids) - 1) // self.block_manager.block_size
+        if not self.block_manager.allocate(sequence.block_table, len(sequence.token_ids)):
+            return False
+        try:
+            copied = self.block_manager.own(sequence.block_table, position)
+        except IndexError:
+            return False
+        plan.copies += [copied] if copied else []
+        return True
+
     def _drafts(self, decoding: Seq[Sequence], room: int) -> Mapping[Sequence, Seq[int]]:
         """Drafts of at most `room` tokens each, for which the sequences have blocks."""
         limits = {}
         for sequence in decoding:
             left = sequence.params.max_tokens - sequence.num_output_tokens - 1
-            limit = self._allocate_draft(sequence, min(self._speculative_tokens, left, room))
+            wanted = 0 if sequence.beams else min(self._speculative_tokens, left, room)
+            limit = self._allocate_draft(sequence, wanted)
             if limit > 0:
                 limits[sequence] = limit
         return self._drafter.propose(limits) if limits else {}
@@ -169,33 +199,47 @@ class Scheduler:
         plan.add(sequence, wanted)
         return True
 
-    def _admit(self, plan: Plan, sequence: Sequence) -> Wait | None:
-        """Let a sequence run; the answer says what it lacks if it cannot."""
+    def _admit(self, plan: Plan, first: Sequence) -> Wait | None:
+        """Let a sequence run, with the other beams of its search; the answer says what it lacks if it cannot."""
         closed = self._static_batching and any(other.decoding for other in self.running)
-        if closed or len(self.running) >= self.max_seqs:
+        if closed or sum(map(_places, self.running)) + _places(first) > self.max_seqs:
             return Wait.BATCH
-        swapped = sequence.num_computed_tokens
-        copies = [] if swapped else self._share_prompt(sequence)
+        sequences = list(together(first))
+        kept = [sequence.num_computed_tokens for sequence in sequences]
+        copies: list[tuple[int, int]] = []
+        cached = [self._place(sequence, copies) for sequence in sequences]
+        missing = Wait.KV if None in cached else None
+        if missing is None and not self._prefill(plan, first):
+            missing = Wait.TOKENS
+        if missing is not None:
+            for sequence, tokens in zip(sequences, kept, strict=True):
+                self._take_back(sequence, tokens)
+            return missing
+        for sequence in sequences[1:]:
+            self._prefill(plan, sequence)
+        for sequence in sequences:
+            if host := list(sequence.host_blocks):
+                plan.restores.append(Transfer(sequence, sequence.block_table[: len(host)], host))
+                self._host.free(sequence.host_blocks)
+            self.waiting.remove(sequence)
+        if self._prefix_caching and first.num_cached_tokens is None:
+            first.num_cached_tokens = cached[0]
+        plan.cached_tokens += sum(filter(None, cached))
+        plan.copies += copies
+        self.run(sequences)
+        plan.admitted += sequences
+        return None
+
+    def _place(self, sequence: Sequence, copies: list[tuple[int, int]]) -> int | None:
+        """Give a waiting sequence blocks; return how many of its tokens the cache had, None if too few are free."""
+        swapped = bool(sequence.num_computed_tokens)
+        shared = [] if swapped else self._share_prompt(sequence)
         cached = 0 if swapped or sequence.block_table else self._share_cached(sequence)
         reserve = self._watermark_blocks * len(self.running)
         if not self.block_manager.allocate(sequence.block_table, len(sequence.token_ids), reserve=reserve):
-            self._take_back(sequence, swapped)
-            return Wait.KV
-        if not self._prefill(plan, sequence):
-            self._take_back(sequence, swapped)
-            return Wait.TOKENS
-        if swapped:
-            host = list(sequence.host_blocks)
-            plan.restores.append(Transfer(sequence, sequence.block_table[: len(host)], host))
-            self._host.free(sequence.host_blocks)
-        plan.cached_tokens += cached
-        if self._prefix_caching and sequence.num_cached_tokens is None:
-            sequence.num_cached_tokens = cached
-        plan.copies += [(source, sequence.block_table[position]) for position, source in copies]
-        self.waiting.pop(0)
-        insort(self.running, sequence, key=_order)
-        plan.admitted.append(sequence)
-        return None
+            return None
+        copies += [(source, sequence.block_table[position]) for position, source in shared]
+        return cached
 
     # Blocks of 4 tokens, a prompt of 10, and a leader that owns 7, 8, 9. The last token of the prompt is computed
     # again, since its logits are needed. So 9 tokens are shared: blocks 7 and 8, and a copy of block 9's first token.
@@ -223,10 +267,14 @@ class Scheduler:
 
     # No step both offloads and restores, since none that preempts admits: a host block that a restore gives up is not
     # written before it is read. A device block that an offload gives up may be; so offloads are copied first.
-    def _preempt(self, plan: Plan, victim: Sequence, beneficiary: Sequence) -> None:
+    def _preempt(self, plan: Plan, last: Sequence, beneficiary: Sequence) -> None:
+        for victim in together(last):
+            self._preempt_alone(plan, victim, beneficiary)
+
+    def _preempt_alone(self, plan: Plan, victim: Sequence, beneficiary: Sequence) -> None:
         self.running.remove(victim)
         insort(self.waiting, victim, key=_order)
-        kept = victim.num_computed_tokens
+        kept = min(victim.num_computed_tokens, len(victim.token_ids) - 1)  # a beam that waits for others has all
         if not self._host.allocate(victim.host_blocks, kept):
             kept = 0
         if kept:
@@ -240,3 +288,10 @@ class Scheduler:
         """Free the blocks of a sequence, of which the host keeps some tokens; return how many blocks became free."""
         sequence.num_computed_tokens, sequence.num_published_blocks = num_kept_tokens, 0
         return self.block_manager.free(sequence.block_table)
+
+
+def _places(sequence: Sequence) -> int:
+    """The places of a batch that a sequence takes: the first beam of a search takes those of all."""
+    if sequence.beams is None:
+        return 1
+    return sequence.beams.width if sequence is sequence.beams.live[0] else 0

@@ -6,15 +6,16 @@ import random
 from collections.abc import Collection
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from instrumented_engine.core.block_manager import hash_block
+from instrumented_engine.core.block_manager import BlockManager, hash_block
 from instrumented_engine.core.drafter import NgramIndex
 from instrumented_engine.core.reasoning import Reasoning
 from instrumented_engine.core.text import TextStream
 from tokentrail.semconv import Wait
 
 if TYPE_CHECKING:
+    from instrumented_engine.core.beams import Beams
     from instrumented_engine.core.request import Request, SamplingParams
     from tokentrail.recipient import Recipient
 
@@ -31,6 +32,16 @@ class TokenLogprobs:
     top: tuple[tuple[int, float], ...] = ()
 
 
+class Branch(NamedTuple):
+    """The tokens of a beam that another one continues, and a block table of its own for them."""
+
+    token_ids: list[int]
+    block_table: list[int]
+    num_computed_tokens: int
+    num_published_blocks: int
+    hashes: list[bytes]
+
+
 @dataclass(eq=False, slots=True)
 class Sequence:
     """The tokens of one answer (prompt, then output) and how many of them the KV cache holds.
@@ -44,7 +55,8 @@ class Sequence:
     index. It waits for `wait` since `wait_since_ns`, and has `waited` so many ns for each reason before. `rng`
     belongs to this sequence alone, so its output does not depend on the other sequences of the batch. Of
     `num_drafted_tokens` that speculative decoding proposed, `num_accepted_tokens` were what the model sampled.
-    `prompt_logprobs` are those of the prompt's second and later tokens.
+    `prompt_logprobs` are those of the prompt's second and later tokens. `beams` is the search to which the
+    sequence belongs.
     """
 
     request: Request
@@ -67,6 +79,7 @@ class Sequence:
     num_drafted_tokens: int = 0
     num_accepted_tokens: int = 0
     ngrams: NgramIndex | None = None
+    beams: Beams | None = None
     num_cached_tokens: int | None = None
     decoding: bool = False
     finish_reason: str = ""
@@ -114,6 +127,23 @@ class Sequence:
             previous = self._hashes[-1] if self._hashes else b""
             self._hashes.append(hash_block(previous, self.token_ids[start : start + size]))
         return self._hashes
+
+    def branch(self, block_manager: BlockManager) -> Branch:
+        """A copy of the tokens, which shares the blocks."""
+        block_table: list[int] = []
+        block_manager.share(block_table, self.block_table)
+        return Branch(
+            list(self.token_ids), block_table, self.num_computed_tokens, self.num_published_blocks, list(self._hashes)
+        )
+
+    def follow(self, branch: Branch, token_id: int) -> None:
+        """Continue a branch with a token. The blocks that the sequence had are free already."""
+        self.token_ids = [*branch.token_ids, token_id]
+        self.block_table = branch.block_table
+        self.num_computed_tokens = branch.num_computed_tokens
+        self.num_published_blocks = branch.num_published_blocks
+        self._hashes = branch.hashes
+        self.decoding = True
 
     def extend(self, token_ids: Seq[int], eos_ids: Collection[int], logprobs: Seq[TokenLogprobs] = ()) -> Output:
         """Append the tokens that one step sampled, up to the first that ends the output; drop those behind it.

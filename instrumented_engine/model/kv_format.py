@@ -37,7 +37,7 @@ class KvFormat(Protocol):
 class FloatFormat:
     """Floats of `dtype`; vectors are of `compute`."""
 
-    rotation = None
+    rotation: Tensor | None = None
 
     def __init__(self, head_dim: int, dtype: torch.dtype, compute: torch.dtype) -> None:
         self.dtype = dtype
@@ -58,7 +58,7 @@ class Int8Format:
     """8 bits, symmetric, with one bfloat16 scale for each vector. The error is half a scale at most."""
 
     dtype = torch.int8
-    rotation = None
+    rotation: Tensor | None = None
 
     def __init__(self, head_dim: int, compute: torch.dtype) -> None:
         self.width = head_dim + 2
@@ -94,11 +94,11 @@ class Int4Format:
         self._compute = compute
         self.width = self._bytes + 4 * self._groups
         normal = torch.randn((head_dim, head_dim), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        self.rotation = torch.linalg.qr(normal)[0].to(device, compute)
+        self.rotation: Tensor | None = torch.linalg.qr(normal)[0].to(device, compute)
 
     def encode(self, vectors: Tensor) -> Tensor:
         """Round to nearest."""
-        groups = vectors.float().unflatten(-1, (self._groups, -1))
+        groups = vectors.float().reshape(*vectors.shape[:-1], self._groups, -1)
         minimum = groups.amin(dim=-1).bfloat16()
         scale = ((groups.amax(dim=-1) - minimum.float()).clamp(min=1e-30) / 15).bfloat16()
         numbers = (groups - minimum.float().unsqueeze(-1)) / scale.float().unsqueeze(-1)
@@ -108,7 +108,8 @@ class Int4Format:
     def decode(self, stored: Tensor) -> Tensor:
         """Multiply by the scale, and add the minimum."""
         pairs, parameters = stored[..., : self._bytes], stored[..., self._bytes :].view(torch.bfloat16)
-        numbers = torch.cat([pairs & 15, pairs >> 4], dim=-1).to(self._compute).unflatten(-1, (self._groups, -1))
+        numbers = torch.cat([pairs & 15, pairs >> 4], dim=-1).to(self._compute)
+        numbers = numbers.view(*numbers.shape[:-1], self._groups, -1)
         scale, minimum = parameters.to(self._compute).unsqueeze(-1).chunk(2, dim=-2)
         return torch.addcmul(minimum, numbers, scale).flatten(-2)
 

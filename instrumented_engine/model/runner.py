@@ -8,6 +8,7 @@ from time import perf_counter_ns
 import torch
 
 from instrumented_engine.core.plan import Plan, Scheduled, StepResult
+from instrumented_engine.core.request import SamplingParams
 from instrumented_engine.core.sequence import Sequence, TokenLogprobs
 from instrumented_engine.model.attention import Batch, Prefill
 from instrumented_engine.model.batch import Packer, Rows
@@ -106,13 +107,14 @@ class ModelRunner:
         """The tokens of each sequence, and their log-probabilities where they are wanted."""
         logits = self._model.logits(states)
         places = [Row.after(item.sequence, item.draft[:n]) for item in items for n in range(1 + len(item.draft))]
-        wanted = [index for index, place in enumerate(places) if place.params.logprobs is not None]
+        tops = [self._top(place.params) for place in places]
+        wanted = [index for index, top in enumerate(tops) if top is not None]
         unchanged = logits[wanted] if wanted else logits
         tokens = sample(logits, places, self._eos_ids)
         told: dict[int, TokenLogprobs] = {}
         if wanted:
-            tops = [places[index].params.logprobs or 0 for index in wanted]
-            told = dict(zip(wanted, logprobs(unchanged, [tokens[index] for index in wanted], tops), strict=True))
+            chosen, counts = [tokens[index] for index in wanted], [tops[index] or 0 for index in wanted]
+            told = dict(zip(wanted, logprobs(unchanged, chosen, counts), strict=True))
         sampled: dict[Sequence, list[int]] = {}
         found: dict[Sequence, list[TokenLogprobs]] = {}
         first = 0
@@ -123,6 +125,10 @@ class ModelRunner:
                 found[item.sequence] = [told[index] for index in range(first, first + kept)]
             first += 1 + len(item.draft)
         return sampled, found
+
+    def _top(self, params: SamplingParams) -> int | None:
+        """The number of likely tokens that are told: for a beam its width, and the tokens that would end it."""
+        return params.beam_width + len(self._eos_ids) if params.beam_width else params.logprobs
 
     def _prompt_logprobs(self, states: torch.Tensor, batch: Seq[Scheduled]) -> dict[Sequence, list[TokenLogprobs]]:
         """The log-probabilities of prompts. `states` has the rows of `_prompt_positions`, item by item."""

@@ -45,6 +45,7 @@ class Endpoint:
             semconv.REQUEST_STREAM: bool(body.stream),
             semconv.PRIORITY: body.priority or None,
             semconv.CHOICE_COUNT: body.n if body.n > 1 else None,
+            semconv.BEAM_WIDTH: body.n if body.use_beam_search else None,
         }
         return {key: value for key, value in parameters.items() if value is not None}
 

@@ -18,8 +18,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "tool_choice": ("none", "auto"),
     "functions": ([],),
     "response_format": ({"type": "text"},),
-    "use_beam_search": (False,),
-    "length_penalty": (1,),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
     "include_stop_str_in_output": (False,),
@@ -42,6 +40,10 @@ IGNORED = {
 MAX_ANSWERS = 256
 """Answers of one request: its prompts times `n`."""
 MAX_LOGPROBS = 20
+_NOT_WITH_BEAMS = (
+    "stream", "stop", "stop_token_ids", "min_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty",
+    "logit_bias", "echo",
+)  # fmt: skip
 
 
 def _no_lone_surrogates(text: str) -> str:
@@ -98,6 +100,8 @@ class GenerationRequest(_Strict):
     repetition_penalty: float = Field(1.0, gt=0, le=10)
     logit_bias: dict[str, float] = Field(default={}, max_length=1024)
     priority: int = Field(0, ge=-(2**31), lt=2**31)
+    use_beam_search: bool = False
+    length_penalty: float = Field(1.0, ge=-10, le=10)
 
     @model_validator(mode="before")
     @classmethod
@@ -122,7 +126,21 @@ class GenerationRequest(_Strict):
             raise _refused("stop", "stop: at most 16 strings of 1 to 1024 characters")
         if self.stream_options and not self.stream:
             raise _refused("stream_options", "stream_options is only allowed with stream=true")
+        if self.length_penalty != 1 and not self.use_beam_search:
+            raise _refused("length_penalty", "length_penalty is only allowed with use_beam_search=true")
+        if self.use_beam_search:
+            self._check_beam_search()
         return self
+
+    def _check_beam_search(self) -> None:
+        set_here = {name for name in _NOT_WITH_BEAMS if (getattr(self, name) or None) != (_default(self, name) or None)}
+        if self.wanted_logprobs is not None:
+            set_here.add("logprobs")
+        if self.temperature not in (None, 0, 1):
+            set_here.add("temperature")
+        if set_here:
+            name = min(set_here)
+            raise _refused(name, f"{name}={_short(getattr(self, name))} is not supported with use_beam_search=true")
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -155,6 +173,8 @@ class GenerationRequest(_Strict):
             logprobs=self.wanted_logprobs,
             prompt_logprobs=self.wanted_logprobs if self.echoes else None,
             priority=self.priority,
+            beam_width=self.n if self.use_beam_search else 0,
+            length_penalty=self.length_penalty,
         )
 
     @property
@@ -287,6 +307,10 @@ class DetokenizeRequest(_Strict):
 
 def _refused(param: str, message: str) -> PydanticCustomError:
     return PydanticCustomError("refused", "{message}", {"message": message, "param": param})
+
+
+def _default(model: BaseModel, name: str) -> Any:
+    return type(model).model_fields[name].default
 
 
 def _same(value: Any, accepted: Any) -> bool:

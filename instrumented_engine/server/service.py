@@ -166,7 +166,7 @@ class Service:
         loaded = await self._when_loaded(trail, arrival_ns)
         if loaded.kv_layout is None or fingerprint != loaded.kv_layout.fingerprint:
             raise errors.invalid("fingerprint", "this engine has another model or other KV-cache blocks")
-        _check_prompts("prompt", [prompt], 1, loaded)
+        _check_prompts("prompt", [prompt], 1, loaded.max_tokens, loaded)
         answer: asyncio.Future[Output] = self._asyncio.create_future()
         request = Request.of(
             [prompt],
@@ -289,8 +289,9 @@ def _dispatch(outputs: list[Output]) -> None:
 def _checked(endpoint: Endpoint, body: GenerationRequest, prompts: list[list[int]], loaded: Loaded) -> SamplingParams:
     """The sampling parameters, once the prompts and the ids of tokens are known to fit the model."""
     wanted = body.wanted_tokens
-    longest = _check_prompts(endpoint.prompt_field, prompts, wanted or 1, loaded)
-    params = body.sampling(wanted or loaded.max_tokens - longest)
+    room = _room(endpoint, body, prompts, loaded)
+    longest = _check_prompts(endpoint.prompt_field, prompts, wanted or 1, room, loaded)
+    params = body.sampling(wanted or room - longest)
     in_vocabulary, told = _vocabulary(loaded)
     if not all(in_vocabulary(token) for token, _ in params.logit_bias):
         raise errors.invalid("logit_bias", told)
@@ -299,8 +300,8 @@ def _checked(endpoint: Endpoint, body: GenerationRequest, prompts: list[list[int
     return params
 
 
-def _check_prompts(field: str, prompts: list[list[int]], output: int, loaded: Loaded) -> int:
-    """The length of the longest prompt, once all are known to fit the model with so many tokens of output."""
+def _check_prompts(field: str, prompts: list[list[int]], output: int, room: int, loaded: Loaded) -> int:
+    """The length of the longest prompt, once all are known to fit with so many tokens of output into the room."""
     in_vocabulary, told = _vocabulary(loaded)
     for prompt in prompts:
         if not prompt:
@@ -308,11 +309,24 @@ def _check_prompts(field: str, prompts: list[list[int]], output: int, loaded: Lo
         if not all(map(in_vocabulary, prompt)):
             raise errors.invalid(field, told)
     longest = max(map(len, prompts))
-    if longest + output > loaded.max_tokens:
-        raise errors.too_long(longest, output, loaded.max_tokens, field)
+    if longest + output > room:
+        raise errors.too_long(longest, output, room, field)
     return longest
 
 
 def _vocabulary(loaded: Loaded) -> tuple[Callable[[object], bool], str]:
     """Whether an object is a token id of the model, and the message for one that is not."""
     return range(loaded.vocab_size).__contains__, f"token ids must be between 0 and {loaded.vocab_size - 1}"
+
+
+def _room(endpoint: Endpoint, body: GenerationRequest, prompts: list[list[int]], loaded: Loaded) -> int:
+    """The longest prompt and output. Beams must fit into cache and batch together, even if they share no block."""
+    if not body.use_beam_search:
+        return loaded.max_tokens
+    scheduler = loaded.engine.scheduler
+    if len(prompts) > 1:
+        raise errors.invalid(endpoint.prompt_field, "use_beam_search takes one prompt")
+    if body.n > scheduler.max_seqs:
+        raise errors.invalid("n", f"n: at most {scheduler.max_seqs} beams (--max-seqs)")
+    blocks = scheduler.block_manager
+    return min(loaded.max_tokens, blocks.num_blocks // body.n * blocks.block_size)

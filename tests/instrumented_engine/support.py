@@ -83,7 +83,10 @@ class CacheRunner:
         logprobs, prompts = {}, {}
         for item, tokens in zip(plan.batch, sampled, strict=True):
             sequence, first = item.sequence, item.sequence.num_computed_tokens
-            if sequence.params.logprobs is not None:
+            if width := sequence.params.beam_width:
+                likely = [(1 + (token * (i + 1) + i) % 94, -0.1 - 0.3 * i) for token in tokens for i in range(width)]
+                logprobs[sequence] = [TokenLogprobs(tokens[0], -0.1, (*likely, (EOS, -1.0)))] if tokens else []
+            elif sequence.params.logprobs is not None:
                 logprobs[sequence] = [self._told(token) for token in tokens]
             if sequence.params.prompt_logprobs is not None:
                 computed = sequence.token_ids[: sequence.num_prompt_tokens][
