@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable
+from typing import cast
 
 from instrumented_engine.core.handover import Prefilled
 from instrumented_engine.core.observer import Observer
 from instrumented_engine.core.plan import Plan
 from instrumented_engine.core.request import Request
-from instrumented_engine.core.retry import Attempt, Runner, attempt
+from instrumented_engine.core.retry import Attempt, CachingRunner, Runner, attempt
 from instrumented_engine.core.scheduler import Scheduler
 from instrumented_engine.core.sequence import Output, Sequence
 from instrumented_engine.core.waits import account
@@ -79,11 +80,16 @@ class Engine:
         sequences = [*self.scheduler.running, *self.scheduler.waiting]
         return list(dict.fromkeys(sequence.request for sequence in sequences))
 
+    @property
+    def _cache(self) -> CachingRunner:
+        """The runner of a model with a KV cache. Nothing is scheduled to move for others."""
+        return cast("CachingRunner", self._runner)
+
     def _take_in(self, sequence: Sequence, prefilled: Prefilled) -> None:
         """Keep the keys and values that another engine computed, if the host has room for them."""
         taken = self.scheduler.take_in(sequence, prefilled.num_tokens)
         if taken:
-            self._runner.write(sequence.host_blocks, prefilled.contents)
+            self._cache.write(sequence.host_blocks, prefilled.contents)
             sequence.num_cached_tokens = prefilled.cached_tokens
         self._observer.taken_in(sequence, prefilled, taken=taken, step=self.steps)
 
@@ -94,7 +100,7 @@ class Engine:
         blocks = sequence.block_table[: -(-sequence.num_prompt_tokens // self.scheduler.block_manager.block_size)]
         request.prefilled = Prefilled(
             sequence.num_prompt_tokens,
-            self._runner.read(blocks),
+            self._cache.read(blocks),
             started_ns=request.scheduled_ns,
             computed_ns=computed_ns,
             cached_tokens=request.num_cached_tokens,
@@ -108,7 +114,7 @@ class Engine:
             if not one.to_host:
                 sources, targets = targets, sources
             began = self._clock()
-            moved = self._runner.transfer(sources, targets, to_host=one.to_host)
+            moved = self._cache.transfer(sources, targets, to_host=one.to_host)
             self._observer.transferred(one, moved, step=self.steps, start_ns=began, end_ns=self._clock())
 
     def _probe(self) -> None:
@@ -138,6 +144,8 @@ class Engine:
                 if not sequence.decoding:
                     self._start_decoding(sequence, end)
                 outputs.append(sequence.extend(sampled, self._eos_ids, result.logprobs.get(sequence, ())))
+            elif (embedding := result.embeddings.get(sequence)) is not None:
+                outputs.append(sequence.encoded(embedding))
             self.scheduler.computed(sequence)
         self._observer.stepped(done, outputs, self.scheduler, step=self.steps, start_ns=start, end_ns=end)
         self.steps += 1
