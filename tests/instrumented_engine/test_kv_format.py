@@ -70,6 +70,7 @@ def test_bytes_of_a_vector():
         assert (encoded.shape, encoded.dtype) == ((1, stored.width), stored.dtype)
         sizes[name] = encoded.nbytes
         assert stored.decode(encoded).dtype == torch.float32
+    assert kv_format("bfloat16", HEAD_DIM, torch.float32, CPU).dtype == torch.bfloat16
     assert sizes == {"auto": 256, "bfloat16": 128, "int8": 66, "int4": 40}
     with pytest.raises(ModelError, match="heads of 6 numbers"):
         kv_format("int4", 6, torch.float32, CPU)
