@@ -44,10 +44,11 @@ class _EngineState:
             yield InfoMetricFamily(PREFIX + "start", "What was chosen at the start.", value=facts)
             engine = service.loaded.engine
             manager = engine.scheduler.block_manager
-            used = manager.num_used_blocks / manager.num_blocks
             yield self._vllm_gauge("num_requests_running", "Sequences in the batch.", len(engine.scheduler.running))
-            yield self._vllm_gauge("kv_cache_usage_perc", "Used share of the KV-cache blocks, 0 to 1.", used)
-            yield self._gauge("kv_cache_blocks", "KV-cache blocks.", manager.num_blocks)
+            if manager.num_blocks:
+                used = manager.num_used_blocks / manager.num_blocks
+                yield self._vllm_gauge("kv_cache_usage_perc", "Used share of the KV-cache blocks, 0 to 1.", used)
+                yield self._gauge("kv_cache_blocks", "KV-cache blocks.", manager.num_blocks)
             yield self._counter("steps", "Engine steps.", engine.steps)
             preemptions = "Sequences that lost their KV-cache blocks."
             yield self._vllm_counter("num_preemptions", preemptions, engine.scheduler.preemptions)

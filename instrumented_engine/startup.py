@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import logging
 import os
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from instrumented_engine.core.block_manager import BlockManager
+from instrumented_engine.core.block_manager import BlockManager, NoBlocks
 from instrumented_engine.core.drafter import Drafter, PromptLookup
 from instrumented_engine.core.engine import Engine
 from instrumented_engine.core.handover import KvLayout
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+Phases = Callable[[str], AbstractContextManager[object]]
+"""Begins a phase of the cold start by its name."""
+
 
 SPIN_COUNT = 10_000
 """Turns for which one of torch's threads spins before it sleeps, about 30 µs: longer than most gaps between two
@@ -42,7 +46,7 @@ class Loaded:
     """A loaded engine and the properties of its model. `max_tokens` is the longest prompt and output together.
 
     `facts` say what was chosen at the start: dtype, quantisation, threads and how they wait. `kv_layout` is known
-    to an engine with a `--kv-role`.
+    to an engine with a `--kv-role`. `embedding_size` is the number of dimensions of an encoder's vectors.
     """
 
     engine: Engine
@@ -51,6 +55,7 @@ class Loaded:
     max_tokens: int
     facts: dict[str, str | int] = field(default_factory=dict)
     kv_layout: KvLayout | None = None
+    embedding_size: int | None = None
 
 
 def set_waiting() -> str:
@@ -61,8 +66,9 @@ def set_waiting() -> str:
 
 
 def release_memory() -> None:
-    """Return the memory of objects that nobody refers to any more."""
+    """Return the memory of objects that nobody refers to any more to the system."""
     gc.collect()
+    getattr(ctypes.CDLL(None), "malloc_trim", lambda _: 0)(0)  # glibc keeps what was freed; other libraries lack this
     torch = sys.modules.get("torch")  # never imported here: `set_waiting` comes first
     if torch is not None and torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -77,6 +83,10 @@ def load(settings: Settings, observer: Observer) -> Loaded:
 
             device = open_device(settings)
         path = _fetched(settings.model, cold.phase)
+        from instrumented_engine.model.bert import is_encoder
+
+        if is_encoder(path):
+            return _load_encoder(settings, observer, cold.phase, device, path, waiting)
         draft_path = _fetched(settings.speculative_model, cold.phase) if settings.speculative_model else None
         with cold.phase("load_weights"):
             from instrumented_engine.model.weights import open_model
@@ -150,7 +160,7 @@ def load(settings: Settings, observer: Observer) -> Loaded:
     return Loaded(engine, tokenizer, config.vocab_size, min(length, block_manager.capacity), facts, layout)
 
 
-def _fetched(name: str, phase: Callable[[str], AbstractContextManager[object]]) -> Path:
+def _fetched(name: str, phase: Phases) -> Path:
     """The path of a model, which is downloaded if it is not on this machine."""
     path = local_path(name)
     if path is None:
@@ -181,3 +191,41 @@ def _draft(settings: Settings, path: Path, device: Device, model: Llama, length:
         layers = [model.weights.layers[index] for index in config.kept or range(config.layers)]
         return Llama(config, replace(model.weights, layers=layers), length, model.cache_format)
     return device.load(draft_file, settings, length)
+
+
+def _load_encoder(
+    settings: Settings, observer: Observer, phase: Phases, device: Device, path: Path, waiting: str
+) -> Loaded:
+    """The scheduler makes batches of whole texts; there is no KV cache."""
+    for flag in ("quantization", "kv_cache_dtype", "kv_role", "keep_layers", "speculative_tokens"):
+        if getattr(settings, flag) != Settings.model_fields[flag].default:
+            raise ModelError(f"an encoder has no --{flag.replace('_', '-')}")
+    with phase("load_weights"):
+        from instrumented_engine.model.bert import EncoderRunner, load_bert
+
+        model = load_bert(path, device.dtype, device.target)
+        length = settings.max_model_len or model.config.max_position
+        if length > model.config.max_position:
+            raise ModelError(f"--max-model-len {length}: the model's own limit is {model.config.max_position}")
+        runner = EncoderRunner(model)
+    with phase("tokenizer"):
+        tokenizer = load_tokenizer(path, cache_folder())
+    with phase("warmup"):
+        runner.warm_up()
+        threads = device.choose_threads(settings, runner.warm_up)
+    scheduler = Scheduler(
+        NoBlocks(),
+        max_seqs=settings.max_seqs,
+        max_batched_tokens=settings.max_batched_tokens,
+        chunked_prefill=False,
+    )
+    facts: dict[str, str | int] = {
+        "device": str(device.target),
+        "dtype": str(device.dtype).removeprefix("torch."),
+        "weight_bytes": model.nbytes,
+        "threads": threads,
+        "waiting": waiting,
+    }
+    logger.info("serving an encoder with %s", ", ".join(f"{name} {value}" for name, value in facts.items()))
+    engine = Engine(scheduler, runner, observer, eos_ids=())
+    return Loaded(engine, tokenizer, model.config.vocab_size, length, facts, embedding_size=model.config.hidden_size)

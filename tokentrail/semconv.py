@@ -97,6 +97,8 @@ DEVICE_COUNT: Final = "tokentrail.device.count"
 # --- request span (GenAI semantic conventions) ----------------------------------------------------------------
 
 OPERATION_NAME: Final = "gen_ai.operation.name"
+EMBEDDINGS: Final = "embeddings"
+"""The operation that makes vectors of texts, and no output tokens."""
 PROVIDER_NAME: Final = "gen_ai.provider.name"
 REQUEST_MODEL: Final = "gen_ai.request.model"
 RESPONSE_MODEL: Final = "gen_ai.response.model"

@@ -75,13 +75,13 @@ class Emitted(NamedTuple):
     choices: int = 0
     between: int = 0
 
-    def output_tokens(self, ended: RequestEnd) -> int | None:
+    def output_tokens(self, ended: RequestEnd, operation: str) -> int | None:
         """The number of output tokens: the given one, or else that of the recorded tokens, which for arrivals of chunks
-        is not known.
+        is not known. Embeddings have no output tokens: None, not 0.
         """
-        if ended.output_tokens is None and semconv.ARRIVALS not in ended.attributes:
-            return self.tokens
-        return ended.output_tokens
+        if ended.output_tokens is not None or semconv.ARRIVALS in ended.attributes:
+            return ended.output_tokens
+        return None if operation == semconv.EMBEDDINGS and not self.tokens else self.tokens
 
     def tpot_ns(self, output_tokens: int | None = None) -> float | None:
         """The mean gap between the tokens of choices, None without any. `output_tokens` goes before those recorded."""
@@ -136,7 +136,7 @@ def request_parts(
     started = request.started
     arrival = started.arrival_ns
     rare: dict[str, Any] = {}
-    output = emitted.output_tokens(ended)
+    output = emitted.output_tokens(ended, started.operation)
     given = started.input_tokens if ended.input_tokens is None else ended.input_tokens
     counts = [
         UNKNOWN if count is None else count

@@ -111,6 +111,17 @@ class BlockManager:
         return block
 
 
+class NoBlocks(BlockManager):
+    """For encoders, which keep no keys and values: every sequence fits."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 1)
+
+    def allocate(self, block_table: list[int], num_tokens: int, *, reserve: int = 0) -> bool:
+        """True: nothing is needed."""
+        return True
+
+
 def hash_block(previous: bytes, token_ids: Sequence[int]) -> bytes:
     """The hash of a block's tokens and of all tokens before them, where `previous` is the hash of the block before."""
     return blake2b(previous + array("q", token_ids).tobytes(), digest_size=16).digest()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable
+from typing import cast
 
 from instrumented_engine.core.beams import Beams
 from instrumented_engine.core.handover import Prefilled
 from instrumented_engine.core.observer import Observer
 from instrumented_engine.core.plan import Plan
 from instrumented_engine.core.request import Request
-from instrumented_engine.core.retry import Attempt, Runner, attempt
+from instrumented_engine.core.retry import Attempt, CachingRunner, Runner, attempt
 from instrumented_engine.core.scheduler import Scheduler
 from instrumented_engine.core.sequence import Output, Sequence
 from instrumented_engine.core.waits import account
@@ -80,11 +81,16 @@ class Engine:
         sequences = [*self.scheduler.running, *self.scheduler.waiting]
         return list(dict.fromkeys(sequence.request for sequence in sequences))
 
+    @property
+    def _cache(self) -> CachingRunner:
+        """The runner of a model with a KV cache. Nothing is scheduled to move for others."""
+        return cast("CachingRunner", self._runner)
+
     def _take_in(self, sequence: Sequence, prefilled: Prefilled) -> None:
         """Keep the keys and values that another engine computed, if the host has room for them."""
         taken = self.scheduler.take_in(sequence, prefilled.num_tokens)
         if taken:
-            self._runner.write(sequence.host_blocks, prefilled.contents)
+            self._cache.write(sequence.host_blocks, prefilled.contents)
             sequence.num_cached_tokens = prefilled.cached_tokens
         self._observer.taken_in(sequence, prefilled, taken=taken, step=self.steps)
 
@@ -95,7 +101,7 @@ class Engine:
         blocks = sequence.block_table[: -(-sequence.num_prompt_tokens // self.scheduler.block_manager.block_size)]
         request.prefilled = Prefilled(
             sequence.num_prompt_tokens,
-            self._runner.read(blocks),
+            self._cache.read(blocks),
             started_ns=request.scheduled_ns,
             computed_ns=computed_ns,
             cached_tokens=request.num_cached_tokens,
@@ -109,7 +115,7 @@ class Engine:
             if not one.to_host:
                 sources, targets = targets, sources
             began = self._clock()
-            moved = self._runner.transfer(sources, targets, to_host=one.to_host)
+            moved = self._cache.transfer(sources, targets, to_host=one.to_host)
             self._observer.transferred(one, moved, step=self.steps, start_ns=began, end_ns=self._clock())
 
     def _probe(self) -> None:
@@ -142,6 +148,8 @@ class Engine:
                     sequence.beams.found(sequence, result.logprobs[sequence][0].top)
                 else:
                     outputs.append(sequence.extend(sampled, self._eos_ids, result.logprobs.get(sequence, ())))
+            elif (embedding := result.embeddings.get(sequence)) is not None:
+                outputs.append(sequence.encoded(embedding))
             self.scheduler.computed(sequence)
         for beams in dict.fromkeys(item.sequence.beams for item in plan.batch):
             if beams is not None and beams.ready:

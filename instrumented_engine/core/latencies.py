@@ -77,12 +77,15 @@ class Latencies:
         """A request met its last stop condition."""
         self.end_to_end.observe(at_ns - request.arrival_ns)
         self.queued.observe(request.scheduled_ns - request.arrival_ns)
-        self.prefill.observe(request.first_token_ns - request.scheduled_ns)
-        self.decode.observe(at_ns - request.first_token_ns)
+        self.prefill.observe((request.first_token_ns or at_ns) - request.scheduled_ns)
+        if request.first_token_ns:
+            self.decode.observe(at_ns - request.first_token_ns)
+        else:  # an encoder
+            self.prompt_tokens += request.num_prompt_tokens
         self.drafted_tokens += request.num_drafted_tokens
         self.accepted_tokens += request.num_accepted_tokens
         for sequence in request.sequences:
             self.finished[sequence.finish_reason] += 1
         gaps = request.num_output_tokens - len(request.sequences)
-        if gaps and len(request.sequences) == 1:
+        if gaps > 0 and len(request.sequences) == 1:
             self.per_output_token.observe((at_ns - request.first_token_ns) // gaps)

@@ -180,23 +180,24 @@ class Observer:
         self, done: Attempt, outputs: Seq[Output], scheduler: Scheduler, *, step: int, start_ns: int, end_ns: int
     ) -> None:
         """A step ended. `scheduler` still holds the sequences that ended in it, and their blocks."""
-        plan = done.plan
-        for output in outputs:
+        plan, manager = done.plan, scheduler.block_manager
+        emitting = [output for output in outputs if output.num_tokens]
+        for output in emitting:
             self.latencies.emitted(output, end_ns)
             _note_first_visible(output.sequence, end_ns)
         self._trail.step(
             step,
             start_ns,
             end_ns,
-            [output.sequence.recipient for output in outputs],
-            counts=[output.num_tokens for output in outputs],
+            [output.sequence.recipient for output in emitting],
+            counts=[output.num_tokens for output in emitting],
             prefill_tokens=plan.prefill_tokens,
             decode_tokens=plan.decode_tokens,
             running=len(scheduler.running),
             waiting=len(scheduler.waiting),
             preempted=len(plan.preempted),
-            kv_used=scheduler.block_manager.num_used_blocks,
-            kv_total=scheduler.block_manager.num_blocks,
+            kv_used=manager.num_used_blocks if manager.num_blocks else None,
+            kv_total=manager.num_blocks or None,
             kv_evicted=plan.evicted_blocks + plan.dropped_blocks,
             **_details(done),
         )
@@ -206,7 +207,7 @@ class Observer:
         self.latencies.ended(request, at_ns)
         request.trail.end(
             at_ns,
-            finish_reasons=[sequence.finish_reason for sequence in request.sequences],
+            finish_reasons=[sequence.finish_reason for sequence in request.sequences if sequence.num_output_tokens],
             input_tokens=request.num_prompt_tokens,
             cached_tokens=request.num_cached_tokens,
             reasoning_tokens=request.num_reasoning_tokens,

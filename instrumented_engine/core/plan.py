@@ -121,18 +121,20 @@ class StepResult:
     one, or several if it had a draft. The runner has stored the keys and values of all but the last of
     them in the sequence's blocks. `logprobs` are those of the sampled tokens, `prompt_logprobs` those of the tokens
     behind the computed ones of a prompt, each for the sequences whose requests want them. The device worked for
-    `device_ns` on the step; None when that is not known.
+    `device_ns` on the step; None when that is not known. `embeddings` are an encoder's vectors.
     """
 
     token_ids: list[list[int]]
     logprobs: dict[Sequence, list[TokenLogprobs]] = field(default_factory=dict)
     prompt_logprobs: dict[Sequence, list[TokenLogprobs]] = field(default_factory=dict)
     device_ns: int | None = None
+    embeddings: dict[Sequence, list[float]] = field(default_factory=dict)
 
     def add(self, other: StepResult) -> None:
         """Append the result of another part of the step."""
         self.token_ids.extend(other.token_ids)
         self.logprobs.update(other.logprobs)
         self.prompt_logprobs.update(other.prompt_logprobs)
+        self.embeddings.update(other.embeddings)
         if other.device_ns is not None:
             self.device_ns = (self.device_ns or 0) + other.device_ns

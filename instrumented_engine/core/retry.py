@@ -24,6 +24,14 @@ class Runner(Protocol):
         """
         ...
 
+    def warm_up(self) -> None:
+        """Compute some tokens that belong to no sequence. The contents of the cache stay as they are."""
+        ...
+
+
+class CachingRunner(Runner, Protocol):
+    """A runner whose model has a KV cache."""
+
     def transfer(self, sources: Seq[int], targets: Seq[int], *, to_host: bool) -> int:
         """Copy blocks of the KV cache from the device to the host, or back; return the bytes."""
         ...
@@ -34,10 +42,6 @@ class Runner(Protocol):
 
     def write(self, host_blocks: Seq[int], contents: bytes) -> None:
         """Fill blocks of the host with the contents of blocks of another engine."""
-        ...
-
-    def warm_up(self) -> None:
-        """Compute some tokens that belong to no sequence. The contents of the cache stay as they are."""
         ...
 
 

@@ -171,6 +171,11 @@ class Sequence:
             logprobs=tuple(logprobs[:num_tokens]),
         )
 
+    def encoded(self, embedding: list[float]) -> Output:
+        """An encoder has computed the vector of the tokens: nothing else follows."""
+        self.finish_reason = "stop"
+        return Output(self, finish_reason="stop", embedding=embedding)
+
     def _append(self, token_id: int, eos_ids: Collection[int]) -> tuple[str, str]:
         """Append one token; return the text that it releases and the finish reason, empty while the output goes on."""
         self.token_ids.append(token_id)
@@ -193,6 +198,7 @@ class Output:
 
     `text` and `reasoning` may be sent to the client; `num_tokens` is the number of tokens that the step
     appended. `logprobs` has one item for each of them if the request wants log-probabilities.
+    `embedding` is the vector of an encoder, which makes no tokens.
     """
 
     sequence: Sequence
@@ -202,6 +208,7 @@ class Output:
     reasoning: str = ""
     num_tokens: int = 0
     logprobs: tuple[TokenLogprobs, ...] = ()
+    embedding: list[float] | None = None
 
     @property
     def final(self) -> bool:

@@ -29,6 +29,8 @@ class Tokenizer:
     def __init__(self, tokenizer: Any, eos_ids: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
         self._backend = tokenizer.backend_tokenizer
+        self._backend.no_padding()
+        self._backend.no_truncation()
         own = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
         self.eos_ids = tuple(dict.fromkeys([*eos_ids, *own]))
 

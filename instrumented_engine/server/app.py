@@ -6,8 +6,9 @@ import re
 import socket
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
@@ -15,7 +16,9 @@ from starlette.requests import ClientDisconnect
 
 from instrumented_engine.metrics import exposition
 from instrumented_engine.server import errors
+from instrumented_engine.server.embeddings import EmbeddingEndpoint, EmbeddingRequest, embedding_response
 from instrumented_engine.server.endpoints import CHAT, COMPLETION, Endpoint
+from instrumented_engine.server.generation import Generation
 from instrumented_engine.server.middleware import Arrival, BodyLimit
 from instrumented_engine.server.producer import Producer
 from instrumented_engine.server.responses import EventStream, full_response, unless_disconnected
@@ -33,6 +36,8 @@ from tokentrail import __version__
 
 SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 CLIENT_CLOSED_REQUEST = 499
+
+Body = TypeVar("Body", GenerationRequest, EmbeddingRequest)
 
 
 def create_app(service: Service, kv_listener: socket.socket | None = None) -> FastAPI:
@@ -71,6 +76,10 @@ def _add_openai_routes(app: FastAPI, service: Service) -> None:
     @app.post("/v1/completions")
     async def completions(body: CompletionRequest, request: Request) -> Response:
         return await _generate(service, COMPLETION, body, request)
+
+    @app.post("/v1/embeddings")
+    async def embeddings(body: EmbeddingRequest, request: Request) -> Response:
+        return await _respond(service, EmbeddingEndpoint(), body, request, embedding_response)
 
     def card() -> dict[str, object]:
         length = service.loaded.max_tokens if service.loaded else None
@@ -161,6 +170,23 @@ def _loaded(service: Service, model: str | None) -> Loaded:
 
 
 async def _generate(service: Service, endpoint: Endpoint, body: GenerationRequest, request: Request) -> Response:
+    async def stream(body: GenerationRequest, generation: Generation) -> Response:
+        return EventStream(endpoint, body, generation)
+
+    async def full(body: GenerationRequest, generation: Generation) -> Response:
+        return await full_response(endpoint, body, generation)
+
+    return await _respond(service, endpoint, body, request, stream if body.stream else full)
+
+
+async def _respond(
+    service: Service,
+    endpoint: Endpoint | EmbeddingEndpoint,
+    body: Body,
+    request: Request,
+    respond: Callable[[Body, Generation], Coroutine[Any, Any, Response]],
+) -> Response:
+    """Admit a request and answer it. A client that leaves cancels it."""
     if body.model != service.settings.model_name:
         raise errors.unknown_model(body.model, service.settings.model_name)
     admission = service.admit(
@@ -172,12 +198,13 @@ async def _generate(service: Service, endpoint: Endpoint, body: GenerationReques
     )
     try:
         generation = await unless_disconnected(request.receive, admission)
-        if body.stream:
-            return EventStream(endpoint, body, generation)
+        response = None
         try:
-            return await unless_disconnected(request.receive, full_response(endpoint, body, generation))
+            response = await unless_disconnected(request.receive, respond(body, generation))
         finally:
-            generation.close()
+            if not isinstance(response, EventStream):  # a stream goes on, and closes it in the end
+                generation.close()
+        return response
     except ClientDisconnect:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
 

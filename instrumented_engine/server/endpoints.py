@@ -9,7 +9,7 @@ from typing import Any
 
 from instrumented_engine.core.sequence import TokenLogprobs
 from instrumented_engine.model.tokenizer import Tokenizer
-from instrumented_engine.server.schemas import ChatRequest, CompletionRequest, GenerationRequest, turns
+from instrumented_engine.server.schemas import ChatRequest, CompletionRequest, turns
 from tokentrail import semconv
 
 Json = dict[str, Any]
@@ -35,7 +35,7 @@ class Endpoint:
     chunk_choice: Callable[[str, str, str | None, bool], Json]
     logprobs: Callable[[Seq[TokenLogprobs], Tokenizer, int], Json]
 
-    def attributes(self, body: GenerationRequest) -> dict[str, str | int | float | bool]:
+    def attributes(self, body: Any) -> dict[str, str | int | float | bool]:
         """Attributes of the request span: the sampling parameters, never the content."""
         parameters = {
             semconv.REQUEST_MAX_TOKENS: body.wanted_tokens,

@@ -58,7 +58,7 @@ Text = Annotated[str, AfterValidator(_no_lone_surrogates)]
 """A string that can be tokenised. JSON can escape half a surrogate pair, which has no encoding."""
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
     """A JSON object without unknown fields. A field that is null counts as absent."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -69,17 +69,18 @@ class _Strict(BaseModel):
         return {key: value for key, value in data.items() if value is not None} if isinstance(data, dict) else data
 
 
-class StreamOptions(_Strict):
+class StreamOptions(Strict):
     """Options of a streamed response."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
 
 
-class GenerationRequest(_Strict):
+class GenerationRequest(Strict):
     """Parameters that chat and plain completions share."""
 
     default_max_tokens: ClassVar[int | None] = None
+    least_tokens: ClassVar[int] = 1
 
     model: str = Field(min_length=1, max_length=1024)
     max_tokens: int | None = Field(None, ge=1)
@@ -188,14 +189,14 @@ class GenerationRequest(_Strict):
         """The number of likely tokens that are told with each token, None for no log-probabilities."""
 
 
-class TextPart(_Strict):
+class TextPart(Strict):
     """One part of a message's content."""
 
     type: Literal["text"]
     text: Text
 
 
-class Message(_Strict):
+class Message(Strict):
     """One turn of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -281,7 +282,7 @@ class CompletionRequest(GenerationRequest):
         return self.logprobs
 
 
-class TokenizeRequest(_Strict):
+class TokenizeRequest(Strict):
     """Body of `POST /tokenize`: a text or a conversation, as in vLLM."""
 
     model: str | None = None
@@ -298,7 +299,7 @@ class TokenizeRequest(_Strict):
         return self
 
 
-class DetokenizeRequest(_Strict):
+class DetokenizeRequest(Strict):
     """Body of `POST /detokenize`."""
 
     model: str | None = None

@@ -17,6 +17,7 @@ from instrumented_engine.core.sequence import Output
 from instrumented_engine.core.text import TextStream
 from instrumented_engine.server import errors
 from instrumented_engine.server.consumer import Consumer
+from instrumented_engine.server.embeddings import EmbeddingEndpoint, EmbeddingRequest, check_kind
 from instrumented_engine.server.endpoints import Endpoint
 from instrumented_engine.server.generation import Generation
 from instrumented_engine.server.schemas import GenerationRequest
@@ -32,6 +33,10 @@ CONTEXT_TOKENS = 5
 
 MARKER_TOKENS = 32
 """Prompt tokens that are searched for the marker of reasoning. It has at most 64 characters."""
+
+
+AnyEndpoint = Endpoint | EmbeddingEndpoint
+AnyBody = GenerationRequest | EmbeddingRequest
 
 
 class Service:
@@ -104,8 +109,8 @@ class Service:
 
     async def admit(
         self,
-        endpoint: Endpoint,
-        body: GenerationRequest,
+        endpoint: AnyEndpoint,
+        body: AnyBody,
         *,
         headers: Mapping[str, str],
         arrival_ns: int,
@@ -181,11 +186,16 @@ class Service:
         return request, answer
 
     async def _admit(
-        self, endpoint: Endpoint, body: GenerationRequest, generation: Generation, arrival_ns: int
+        self,
+        endpoint: AnyEndpoint,
+        body: AnyBody,
+        generation: Generation,
+        arrival_ns: int,
     ) -> Generation:
         if body.priority and self.settings.scheduling_policy == "fcfs":
             raise errors.invalid("priority", "a priority needs --scheduling-policy priority")
         loaded = await self._when_loaded(generation.trail, arrival_ns)
+        check_kind(body, loaded.embedding_size)
         try:
             prompts = await asyncio.to_thread(endpoint.encode, body, loaded.tokenizer)
         except ValueError as error:
@@ -243,7 +253,7 @@ class Service:
         if self.settings.idle_unload_s and not self._active:
             self._idle_timer = self._asyncio.call_later(self.settings.idle_unload_s, self.sleep)
 
-    def _reasoning(self, endpoint: Endpoint, prompt: str) -> Reasoning | None:
+    def _reasoning(self, endpoint: AnyEndpoint, prompt: str) -> Reasoning | None:
         """What divides a chat's answer to a prompt that ends so, if the model reasons between markers."""
         markers = Markers(self.settings.reasoning_start_str, self.settings.reasoning_end_str)
         return Reasoning(markers, prompt) if endpoint.divides_reasoning and markers.start else None
@@ -286,11 +296,16 @@ def _dispatch(outputs: list[Output]) -> None:
         output.sequence.request.sink(output)
 
 
-def _checked(endpoint: Endpoint, body: GenerationRequest, prompts: list[list[int]], loaded: Loaded) -> SamplingParams:
+def _checked(
+    endpoint: AnyEndpoint,
+    body: AnyBody,
+    prompts: list[list[int]],
+    loaded: Loaded,
+) -> SamplingParams:
     """The sampling parameters, once the prompts and the ids of tokens are known to fit the model."""
     wanted = body.wanted_tokens
     room = _room(endpoint, body, prompts, loaded)
-    longest = _check_prompts(endpoint.prompt_field, prompts, wanted or 1, room, loaded)
+    longest = _check_prompts(endpoint.prompt_field, prompts, wanted or body.least_tokens, room, loaded)
     params = body.sampling(wanted or room - longest)
     in_vocabulary, told = _vocabulary(loaded)
     if not all(in_vocabulary(token) for token, _ in params.logit_bias):
@@ -319,9 +334,9 @@ def _vocabulary(loaded: Loaded) -> tuple[Callable[[object], bool], str]:
     return range(loaded.vocab_size).__contains__, f"token ids must be between 0 and {loaded.vocab_size - 1}"
 
 
-def _room(endpoint: Endpoint, body: GenerationRequest, prompts: list[list[int]], loaded: Loaded) -> int:
+def _room(endpoint: AnyEndpoint, body: AnyBody, prompts: list[list[int]], loaded: Loaded) -> int:
     """The longest prompt and output. Beams must fit into cache and batch together, even if they share no block."""
-    if not body.use_beam_search:
+    if isinstance(body, EmbeddingRequest) or not body.use_beam_search:
         return loaded.max_tokens
     scheduler = loaded.engine.scheduler
     if len(prompts) > 1:
