@@ -28,7 +28,6 @@ from instrumented_engine.settings import Settings
 if TYPE_CHECKING:
     from instrumented_engine.device import Device
     from instrumented_engine.model.llama import Llama
-    from tokentrail.coldstart import ColdStart
 
 logger = logging.getLogger(__name__)
 
