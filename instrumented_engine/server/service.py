@@ -334,9 +334,9 @@ def _vocabulary(loaded: Loaded) -> tuple[Callable[[object], bool], str]:
     return range(loaded.vocab_size).__contains__, f"token ids must be between 0 and {loaded.vocab_size - 1}"
 
 
-def _room(endpoint: Endpoint, body: GenerationRequest, prompts: list[list[int]], loaded: Loaded) -> int:
+def _room(endpoint: AnyEndpoint, body: AnyBody, prompts: list[list[int]], loaded: Loaded) -> int:
     """The longest prompt and output. Beams must fit into cache and batch together, even if they share no block."""
-    if not body.use_beam_search:
+    if isinstance(body, EmbeddingRequest) or not body.use_beam_search:
         return loaded.max_tokens
     scheduler = loaded.engine.scheduler
     if len(prompts) > 1:
