@@ -145,8 +145,9 @@ def named_metrics(text: str) -> Iterator[str]:
 def is_metric(name: str) -> bool:
     """A metric, a label or a table of the store. The series of a histogram (`…_bucket`) belong to it."""
     base = re.sub(r"_(?:bucket|sum|count)$", "", name)
+    of_engine = base.removeprefix("tokentrail_engine_").removesuffix("_total")  # it adds the prefix to its names
     known = _constants() | _tables() | _recorded()
-    return bool({name, base} & known) or (name.endswith("_") and any(other.startswith(name) for other in known))
+    return bool({name, base, of_engine} & known) or (name.endswith("_") and any(other.startswith(name) for other in known))
 
 
 @cache

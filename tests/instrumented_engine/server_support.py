@@ -26,10 +26,11 @@ MODEL = "tiny"
 class Served:
     """A running server: `url`, its `service`, and the `trail` it reports to."""
 
-    def __init__(self, service, trail, url):
+    def __init__(self, service, trail, url, kv_port=None):
         self.service = service
         self.trail = trail
         self.url = url
+        self.kv_port = kv_port
 
     @property
     def engine(self):
@@ -58,9 +59,8 @@ def served(load, **settings):
         assert thread.is_alive(), "the server did not start"
         time.sleep(0.005)
     try:
-        running = Served(service, trail, f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}")
-        running.kv_port = kv_listener and kv_listener.getsockname()[1]
-        yield running
+        url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        yield Served(service, trail, url, kv_listener and kv_listener.getsockname()[1])
     finally:
         server.should_exit = True
         thread.join(120)

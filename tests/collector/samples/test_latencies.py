@@ -2,6 +2,7 @@
 
 import json
 import math
+from typing import Any
 
 import pytest
 
@@ -73,7 +74,8 @@ def both(first, second):
     return below(first) + below(second, engine=1)
 
 
-GROWTH = {  # of each service: by how much it has grown, and its pages with the seconds since each and who scraped it
+# Of each service: by how much it has grown, and its pages with the seconds since each and who scraped it.
+GROWTH: dict[str, Any] = {
     "a bucket falls, the count does not": (10, [(histogram({"0.1": 5, "0.5": 9, "+Inf": 9}, 2), 60, {}),
                                                 (histogram({"0.1": 0, "0.5": 0, "+Inf": 10}, 20), 50, {})]),
     "other bounds": (6, [(below(4), 60, {}), (below(6, "0.2"), 50, {})]),
