@@ -147,7 +147,8 @@ def is_metric(name: str) -> bool:
     base = re.sub(r"_(?:bucket|sum|count)$", "", name)
     of_engine = base.removeprefix("tokentrail_engine_").removesuffix("_total")  # it adds the prefix to its names
     known = _constants() | _tables() | _recorded()
-    return bool({name, base, of_engine} & known) or (name.endswith("_") and any(other.startswith(name) for other in known))
+    begins = name.endswith("_") and any(other.startswith(name) for other in known)
+    return begins or bool({name, base, of_engine} & known)
 
 
 @cache

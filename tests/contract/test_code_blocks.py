@@ -28,8 +28,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
 PROGRAMS = {
     "cat", "cd", "cp", "curl", "docker", "dynamo", "export", "git", "gunzip", "helm", "jq", "kubectl", "litellm",
-    "llama-server", "make", "mkdir", "openssl", "opentelemetry-instrument", "pip", "promtool", "python", "python3", "rm",
-    "streamlit", "text-generation-launcher", "tokentrail", "trtllm-serve", "twine", "vllm",
+    "llama-server", "make", "mkdir", "openssl", "opentelemetry-instrument", "pip", "promtool", "python", "python3",
+    "rm", "streamlit", "text-generation-launcher", "tokentrail", "trtllm-serve", "twine", "vllm",
 }  # fmt: skip
 """Programs that a page may run. Those that are not ours are not started by tests."""
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
