@@ -14,6 +14,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _MAX_CONNECTIONS: Final = 512
 _MAX_HEADER_BYTES: Final = 64 * 1024
+_TLS_CLOSE_S: Final = 2.0
+"""Time for a client to answer the end of TLS. asyncio would wait 30 s for an idle one, which reads nothing."""
 
 
 class HttpServer:
@@ -118,7 +120,7 @@ class _Protocol(HttpToolsProtocol):
         super().data_received(data)
         self._header_bytes = self._header_bytes + len(data) if self._in_header else 0
         if self._header_bytes > _MAX_HEADER_BYTES:
-            self.transport.close()
+            self._close()
 
     def on_message_begin(self) -> None:
         """Wait for the rest of the header."""
@@ -144,9 +146,20 @@ class _Protocol(HttpToolsProtocol):
         self._expect_nothing()
         super().connection_lost(exc)
 
+    def shutdown(self) -> None:
+        """The server stops: close an idle connection, and a busy one after its answer."""
+        super().shutdown()
+        if self.transport.is_closing():
+            self._close()
+
+    def _close(self) -> None:
+        self.transport.close()
+        if self.config.ssl is not None:
+            self.loop.call_later(_TLS_CLOSE_S, self.transport.abort)
+
     def _expect_within(self, seconds: float) -> None:
         self._expect_nothing()
-        self._timer = self.loop.call_later(seconds, self.transport.close)
+        self._timer = self.loop.call_later(seconds, self._close)
 
     def _expect_nothing(self) -> None:
         if self._timer is not None:

@@ -135,4 +135,3 @@ def test_tls_on_all_ports(tmp_path):
         plain = collector.urls["otlp-http"].replace("https", "http")
         with pytest.raises(httpx.HTTPError):
             httpx.post(plain + "/v1/traces", content=token_body(), headers=PROTOBUF)
-        collector.http.close()  # asyncio waits 30 s for the other side's end of TLS

@@ -89,6 +89,15 @@ def test_https(make, serve):
         httpx.get(url.replace("https", "http"), timeout=WAIT_S)
 
 
+def test_an_idle_client_that_does_not_answer_the_end_of_tls_does_not_keep_the_server(make):
+    certificate, key = make("server")
+    server = HttpServer(hello, "test", "127.0.0.1", 0, tls=Tls(TlsFiles(certificate, key)).context())
+    server.start()
+    with httpx.Client(verify=ssl.create_default_context(cafile=certificate), timeout=WAIT_S) as client:
+        assert client.get(server.url).text == "hello"
+        assert server.stop(25.0)  # asyncio would wait 30 s
+
+
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1")
 def test_old_versions_of_tls_are_refused(make, serve):
     certificate, key = make("server")
