@@ -13,7 +13,6 @@ from collector.store.definitions import Schema
 _CREATE_TABLE: Final = re.compile(r"(CREATE TABLE IF NOT EXISTS )(\w+)")
 _ENGINE: Final = re.compile(r"ENGINE = (\w+)(?:\(([^()]*)\))?")
 _VIEW: Final = re.compile(r"(CREATE OR REPLACE MATERIALIZED VIEW \w+) TO (\w+)")
-_LIKE: Final = re.compile(r"CREATE TABLE IF NOT EXISTS \w+ AS (\w+)")
 _FROM: Final = re.compile(r"\bFROM (\w+)")
 _CHANGE: Final = re.compile(r"^(ALTER TABLE|TRUNCATE TABLE|DELETE FROM) (\w+)")
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
@@ -34,10 +33,9 @@ class Layout:
         requests_local    Replicated…MergeTree, the rows of this shard
         requests          Distributed, all shards: queries read it, and an insert goes to the shards of its traces
 
-    A payload lands on the node that the collector speaks to. The views that read its landing table, or a table `AS` it
-    behind a route, write to Distributed tables (`flat_spans`, `tokens`), so the spans of a trace meet on one shard. All
-    other views read and write there. One view alone writes to a Distributed table: its insert has the segment's token,
-    which the shard takes once.
+    A payload lands on the node that the collector speaks to. The views that read its landing table write to Distributed
+    tables (`flat_spans`, `tokens`), so the spans of a trace meet on one shard. All other views read and write there.
+    One view alone writes to a Distributed table: its insert has the segment's token, which the shard takes once.
     """
 
     cluster: str = ""
@@ -186,20 +184,15 @@ def _target(view: str) -> str:
 
 
 def _landing(schema: Schema) -> set[str]:
-    """Null tables that no view writes to: the collector inserts into them. A table `AS` one has payloads too."""
+    """Null tables that no view writes to: the collector inserts into them."""
     written = {_target(view) for view in schema.views.values()}
-    landing = {name for name, sql in schema.tables.items() if _is_null(sql) and name not in written}
-    return landing | {name for name, sql in schema.tables.items() if (like := _LIKE.search(sql)) and like[1] in landing}
+    return {name for name, sql in schema.tables.items() if _is_null(sql) and name not in written}
 
 
 def _twins(schema: Schema) -> set[str]:
     """Tables that are a local and a Distributed one."""
     landing = _landing(schema)
-    exchanged = [
-        target
-        for view in schema.views.values()
-        if _sources(view) & landing and (target := _target(view)) not in landing
-    ]
+    exchanged = [_target(view) for view in schema.views.values() if _sources(view) & landing]
     if len(exchanged) != len(set(exchanged)):
         msg = f"two views that read a landing table write to one table; a shard would take one of them: {exchanged}"
         raise ValueError(msg)

@@ -124,8 +124,7 @@ def test_views_of_a_landing_table_write_to_all_shards_and_the_others_to_their_ow
         name: (re.search(r" TO (\w+)", sql)[1], re.findall(r"\bFROM (\w+)", sql)[-1]) for name, sql in views.items()
     }
     assert ways["flatten_spans"] == ("flat_spans", "otlp_traces")
-    assert ways["tokentrail_route_tokens"] == ("tokentrail_payloads", "otlp_traces")
-    assert ways["tokentrail_tokens"] == ("tokens", "tokentrail_payloads")
+    assert ways["tokentrail_tokens"] == ("tokens", "otlp_traces")
     assert ways["tokentrail_route"] == ("tokentrail_spans", "flat_spans_local")
     assert ways["tokentrail_requests"] == ("requests_local", "tokentrail_spans")
     assert ways["litellm_route"] == ("litellm_spans", "rare_spans")
@@ -145,8 +144,8 @@ def test_views_of_a_landing_table_write_to_all_shards_and_the_others_to_their_ow
             "unclaimed_spans",
         )
         assert source in general or source.split("_")[0] in name
-        assert (source in ("otlp_traces", "otlp_metrics", "otlp_logs", "joins", "tokentrail_payloads")) == (
-            target in ("flat_spans", "tokens", "samples", "joined_spans", "dynamo_logs", "tokentrail_payloads")
+        assert (source in ("otlp_traces", "otlp_metrics", "otlp_logs", "joins")) == (
+            target in ("flat_spans", "tokens", "samples", "joined_spans", "dynamo_logs")
         )
     assert ways["route_joins"] == ("joined_spans", "joins")
     assert ways["sglang_route_joined"] == ("sglang_joined", "joined_spans_local")

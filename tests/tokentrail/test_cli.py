@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 import tokentrail
 from tokentrail.cli import result
-from tokentrail.cli.app import app
+from tokentrail.cli.app import _terminated, app
 from tokentrail.cli.demo import workload
 from tokentrail.cli.home import MARKER, owned
-from tokentrail.cli.processes import PORTS, Child, ProcessFailed, free_port, uninterrupted
+from tokentrail.cli.processes import PORTS, Child, ProcessFailed, free_port, terminated, uninterrupted
 from tokentrail.cli.result import _settled_rows, report, verify
 from tokentrail.cli.stack import Stack, choose_addresses
 from tokentrail.load import Observation
@@ -335,3 +335,14 @@ def test_a_listener_that_moved_is_named(tmp_path):
     stack.running["collector"] = stack.running["dashboard"] = None
     (sentence,) = stack.moved()
     assert sentence.startswith("OTLP/HTTP listens on port 40123, not on 4318.")
+
+
+def test_sigterm_ends_a_command_that_a_script_started_in_the_background():
+    """Its SIGINT is ignored."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            _terminated()
+    finally:
+        signal.signal(signal.SIGINT, before)
+        terminated.clear()

@@ -36,6 +36,8 @@ def _version(wanted: bool) -> None:
 def _terminated(*_: object) -> None:
     """SIGTERM does the same as Ctrl-C: the child processes are stopped in order, and none is left behind."""
     terminated.set()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job that a script started in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.raise_signal(signal.SIGINT)
 
 

@@ -191,6 +191,7 @@ def test_they_are_stored_when_a_setting_asks_for_them(engine_store):
         "keep_unclaimed",
         "hold_requests",
         "hold_spans",
+        "vllm_disaggregated_link",
     }
     apply_schema(engine_store, keep_content=True)
     try:

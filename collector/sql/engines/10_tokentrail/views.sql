@@ -2,11 +2,7 @@
 -- counts both itself. Cached and reasoning tokens are the engine's, and absent ones are not known. An SDK before 0.2 left out
 -- their zeros too, so those read as not known.
 
--- A payload without token spans does not reach the view of tokens, so the view is not analysed.
-CREATE TABLE IF NOT EXISTS tokentrail_payloads AS otlp_traces ENGINE = Null;
-CREATE OR REPLACE MATERIALIZED VIEW tokentrail_route_tokens TO tokentrail_payloads AS
-SELECT * FROM otlp_traces WHERE has(arrayFlatten(resource_spans.scope_spans.spans.name), 'tokentrail.token');
-
+-- Reads the landing table itself: with a route between, the store would not know a segment that an older version inserted.
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_tokens TO tokens AS
 WITH
     -- tokentrail/semconv.py: a token's span id is so many strides from its request's; the number is the inverse of the stride.
@@ -29,7 +25,7 @@ SELECT
         0) AS token_index,
     intDiv(span.end_time_unix_nano - span.start_time_unix_nano, 1000) AS duration_us,
     if(sent_step.value = 'int_value' AND sent_step.int_value >= 0, toUInt64(sent_step.int_value), NULL) AS step
-FROM (SELECT arrayJoin(arrayJoin(arrayJoin(resource_spans).scope_spans).spans) AS span FROM tokentrail_payloads)
+FROM (SELECT arrayJoin(arrayJoin(arrayJoin(resource_spans).scope_spans).spans) AS span FROM otlp_traces)
 WHERE span.name = 'tokentrail.token';
 
 -- An insert without spans of tokentrail's does not reach the views below this table, so they are not analysed.
