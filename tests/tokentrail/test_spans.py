@@ -178,4 +178,4 @@ def test_arrivals_have_a_tpot_only_with_a_number_of_tokens_and_time_between_them
     request = start(trail)
     request.end(T0, output_tokens=output_tokens, attributes={semconv.ARRIVALS: emitted.tokens})
     assert emitted.tpot_of(request.ended) == tpot
-    assert emitted.output_tokens(request.ended) == output_tokens
+    assert emitted.output_tokens(request.ended, "chat") == output_tokens
