@@ -71,3 +71,8 @@ def test_every_client_is_closed_once(store):
     store.close()
     store.close()
     assert [client.closed for client in store.made] == [1, 1]
+
+
+def test_an_embedded_store_compiles_nothing_but_regular_expressions(module_store):
+    compiled = "SELECT name FROM system.settings WHERE name LIKE 'compile%' AND value != '0'"
+    assert module_store.query(compiled).result_rows == [("compile_regular_expressions",)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.stores import UNCOMPILED, new_store
+from tests.support.stores import new_store
 from tokentrail.cli import parts
 from tokentrail.cli.api import Api
 from tokentrail.cli.processes import HOST, PORTS, free_port
@@ -17,10 +17,8 @@ def stack(tmp_path_factory):
     addresses = {name: f"{HOST}:{free_port(0)}" for name in PORTS}  # the preferred ports belong to test_demo.py
     stack = Stack(home=home, slos=parts.folder() / "alerts" / "slos.yaml", addresses=addresses)
     new_store(home / "data" / "store")
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("TOKENTRAIL_STORE", f"chdb://{home / 'data' / 'store'}{UNCOMPILED}")
-        stack.collector(home / "data")
-        yield stack
+    stack.collector(home / "data")
+    yield stack
     assert stack.stop() == [], f"did not stop cleanly, see {home / 'logs'}"
 
 

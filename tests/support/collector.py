@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 
 from tests.support.forked import Forked
-from tests.support.stores import UNCOMPILED, new_store
+from tests.support.stores import new_store
 
 ROOT = Path(__file__).resolve().parents[2]
 PROTOBUF = {"content-type": "application/x-protobuf"}
@@ -25,8 +25,6 @@ class Collector:
         self.data_dir = Path(data_dir)
         self._command = command
         self._embedded = store == "chdb://"
-        if self._embedded:
-            store = f"chdb://{self.data_dir.resolve() / 'store'}{UNCOMPILED}"
         self._arguments = ["--data-dir", str(data_dir), "--store", store, "--segment-age-s", "0.1", *arguments]
         self.process = None
         self.urls = {}

@@ -17,9 +17,6 @@ from collector.store.store import Store
 ROOT = Path(__file__).resolve().parents[2]
 VERSION_2 = ROOT / "tests" / "data" / "store-2"
 TEMPLATES = ROOT / ".pytest_cache" / "stores"
-UNCOMPILED = "?ch_compile_expressions=0&ch_compile_aggregate_expressions=0&ch_compile_sort_description=0"
-"""Behind an embedded store's address. A test asks a question a few times, and ClickHouse compiles it at the third time:
-that takes a second of CPU for the API's questions, and would pay for large tables."""
 MAKE = """
 import sys
 from collector.store.schema import apply_schema
@@ -38,7 +35,7 @@ def new_store(folder):
 def open_new_store(folder):
     """A new embedded store, opened. One process may have one open at a time."""
     new_store(folder)
-    return Store.open(f"chdb://{folder}{UNCOMPILED}")
+    return Store.open(f"chdb://{folder}")
 
 
 @cache
