@@ -75,7 +75,7 @@ class Service:
         retention = parse_retention(settings.retention)
         slos = load_slos(settings.slos) if settings.slos else ()
         check_windows(slos, retention)
-        opener = StoreOpener(settings.store_dsn, self.status, keep_content=settings.keep_content)
+        opener = StoreOpener(settings.store_dsn, self.status, settings.decoding)
         self.store = opener.store
         expiry = Expiry(self.store, retention, self.status)
         joiner = Joiner(self.store, self.status, after_s=settings.join_after_s)

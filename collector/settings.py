@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
 from collector.samples.targets import parse_static
+from collector.store.definitions import Decoding
 from collector.store.layout import Layout
 from collector.store.retention import parse_retention
 from collector.wal.policy import Fsync
@@ -53,8 +55,22 @@ def _is_store(value: str) -> str:
     return value
 
 
+def _names(value: str) -> tuple[str, ...]:
+    """The names of a list that commas divide."""
+    return tuple(name for part in value.split(",") if (name := part.strip()))
+
+
+def _are_attributes(value: str) -> str:
+    for name in _names(value):
+        if not re.fullmatch(r"[A-Za-z0-9_./:-]+", name):
+            msg = f"{name!r} is no attribute's name; write for example enduser.id,http.request.header.x-team"
+            raise ValueError(msg)
+    return value
+
+
 Address = Annotated[str, AfterValidator(_is_address)]
 Positive = Annotated[int, Field(gt=0)]
+Attributes = Annotated[str, AfterValidator(_are_attributes)]
 PositiveSeconds = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 
@@ -136,6 +152,12 @@ class Settings(BaseSettings):
     keep_content: bool = Field(
         False, description="Prompts, answers and headers in the attributes of spans without a claim are stored."
     )
+    tenant_attributes: Attributes = Field(
+        "", description="Attributes, divided by commas, that give a tenant to a request without one; the first counts."
+    )
+    slo_class_attributes: Attributes = Field(
+        "", description="Attributes, divided by commas, that give an SLO class to a request without one."
+    )
     join_after_s: PositiveSeconds = Field(
         7.0, description="A request whose spans several processes send waits so long for the last of them."
     )
@@ -202,6 +224,11 @@ class Settings(BaseSettings):
     def audit_file(self) -> Path:
         """The audit log."""
         return self.audit_log or self.data_dir / "audit.jsonl"
+
+    @property
+    def decoding(self) -> Decoding:
+        """The settings that change the store's views."""
+        return Decoding(self.keep_content, _names(self.tenant_attributes), _names(self.slo_class_attributes))
 
     @property
     def store_dsn(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
@@ -42,10 +43,24 @@ class Schema:
     views: dict[str, str]
 
 
-def read_schema(sql_dir: Path = SQL_DIR, *, keep_content: bool = False) -> Schema:
-    """Read `schema/*.sql`, then `engines/*/views.sql`.
+@dataclass(frozen=True)
+class Decoding:
+    """The settings of a collector that change the views of its store.
 
-    With `keep_content`, no attribute counts as a prompt, an answer or a header, so all are stored.
+    With `keep_content`, no attribute counts as a prompt, an answer or a header, so all are stored. A request without a
+    tenant or an SLO class gets the first value that its span or its resource has under one of these attributes' names.
+    """
+
+    keep_content: bool = False
+    tenant_attributes: tuple[str, ...] = ()
+    slo_class_attributes: tuple[str, ...] = ()
+
+
+PLAIN: Final = Decoding()
+
+
+def read_schema(sql_dir: Path = SQL_DIR, decoding: Decoding = PLAIN) -> Schema:
+    """Read `schema/*.sql`, then `engines/*/views.sql`.
 
     `$name` in them is the text of `schema/parts/name.sql`; `$claims` is the text of all `engines/*/claim.sql`, in the
     order of the folders. Raises OSError when an engine's folder lacks one of its two files or a part is missing, and
@@ -53,8 +68,14 @@ def read_schema(sql_dir: Path = SQL_DIR, *, keep_content: bool = False) -> Schem
     """
     engines = sorted(folder for folder in (sql_dir / "engines").iterdir() if folder.is_dir())
     parts = _Parts(sql_dir / "schema" / "parts")
-    if keep_content:
+    if decoding.keep_content:
         parts["content_keys"] = _NO_KEY
+    labels = {
+        "tokentrail.tenant": decoding.tenant_attributes,
+        "tokentrail.slo_class": decoding.slo_class_attributes,
+    }
+    if any(labels.values()):
+        parts["text"] = _labelled(parts["text"], labels)
     parts["claims"] = "\n".join(parts.fill(engine / "claim.sql") for engine in engines)
     schema = Schema({}, {})
     for file in [*sorted((sql_dir / "schema").glob("*.sql")), *(engine / "views.sql" for engine in engines)]:
@@ -89,6 +110,24 @@ def statements(sql: str) -> list[str]:
 def without_comments(sql: str) -> str:
     """Remove `-- …` to the end of its line. No string of our SQL may contain two hyphens and a space."""
     return _COMMENT.sub("", sql).strip()
+
+
+# tokentrail.slo_class of ("user.tier",):
+#     mapUpdate(TEXT, map('tokentrail.slo_class', arrayFirst(value -> value != '',
+#         [TEXT['tokentrail.slo_class'], …first of a list…, resource['tokentrail.slo_class'], TEXT['user.tier'], …])))
+def _labelled(text: str, labels: Mapping[str, Sequence[str]]) -> str:
+    """SQL of the span's text attributes `text`, each label filled from the first of its attributes with a value."""
+
+    def values(name: str) -> str:
+        listed = f"arrayFirst(a -> a.key = '{name}', span.attributes).value.array_value.values.string_value[1]"
+        return f"{text}['{name}'], {listed}, resource['{name}']"
+
+    filled = ", ".join(
+        f"'{label}', arrayFirst(value -> value != '', [{', '.join(map(values, (label, *names)))}])"
+        for label, names in labels.items()
+        if names
+    )
+    return f"mapUpdate({text}, map({filled}))"
 
 
 class _Parts(dict[str, str]):

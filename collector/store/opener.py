@@ -9,6 +9,7 @@ from clickhouse_connect.driver.exceptions import ClickHouseError
 
 from collector.stage import ThreadStage
 from collector.status import IngestStatus
+from collector.store.definitions import PLAIN, Decoding
 from collector.store.schema import apply_schema
 from collector.store.store import Store, StoreError, is_unavailable, reason_of
 
@@ -23,12 +24,12 @@ class StoreOpener(ThreadStage):
     Until then `store` refuses every call, so writers keep their segments and the API answers with the reason.
     """
 
-    def __init__(self, dsn: str, status: IngestStatus, *, keep_content: bool = False, retry_s: float = 2.0) -> None:
+    def __init__(self, dsn: str, status: IngestStatus, decoding: Decoding = PLAIN, *, retry_s: float = 2.0) -> None:
         """Try once; raises `StoreError` for a store that this collector cannot use."""
         super().__init__("store opener")
         self._dsn = dsn
         self._status = status
-        self._keep_content = keep_content
+        self._decoding = decoding
         self._retry_s = retry_s
         try:
             self.store = self._open()
@@ -57,7 +58,7 @@ class StoreOpener(ThreadStage):
 
     def _open(self) -> Store:
         store = Store.open(self._dsn)
-        apply_schema(store, keep_content=self._keep_content)
+        apply_schema(store, decoding=self._decoding)
         return store
 
     def _not_yet(self, error: Exception) -> None:

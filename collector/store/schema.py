@@ -11,7 +11,7 @@ from typing import Final
 from clickhouse_connect.driver.client import Client
 
 from collector.signals import SIGNALS
-from collector.store.definitions import SQL_DIR, read_migrations, read_schema
+from collector.store.definitions import PLAIN, SQL_DIR, Decoding, read_migrations, read_schema
 from collector.store.lock import SchemaLock
 from collector.store.migrate import migrate, pending_migrations
 from collector.store.store import Store, StoreError
@@ -34,15 +34,13 @@ LANDING_TABLES: Final = (*(signal.landing_table for signal in SIGNALS), "joins")
 """The tables that OTLP, and joined requests, are inserted into."""
 
 
-def apply_schema(store: Store, *, sql_dir: Path = SQL_DIR, keep_content: bool = False) -> None:
+def apply_schema(store: Store, *, sql_dir: Path = SQL_DIR, decoding: Decoding = PLAIN) -> None:
     """Create missing tables, migrate a store of an older version, replace views that differ.
-
-    With `keep_content`, prompts, answers and headers in the attributes of unclaimed spans are stored.
 
     Raises `StoreError` for a store that this collector cannot use, before it changes anything in it.
     """
     client, layout = store.client(), store.layout
-    schema, migrations = read_schema(sql_dir, keep_content=keep_content), read_migrations(sql_dir)
+    schema, migrations = read_schema(sql_dir, decoding), read_migrations(sql_dir)
     database = str(client.query("SELECT currentDatabase()").result_rows[0][0])
     tables, views = layout.tables(schema, database), layout.views(schema)
     closable = (*LANDING_TABLES, *layout.exchanges(schema))

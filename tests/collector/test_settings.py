@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from collector.settings import Settings
 from collector.store import Store, StoreError
+from collector.store.definitions import Decoding
 
 
 @pytest.mark.parametrize("password", ["tokentrail", "p@ss:w/rd?#%20 ü"])
@@ -41,3 +42,11 @@ def test_an_embedded_store_without_chdb_names_the_extra(monkeypatch, tmp_path):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(StoreError, match=r"pip install 'tokentrail\[collector\]'"):
         Store.open(f"chdb://{tmp_path}/store")
+
+
+def test_attributes_are_a_list_of_names():
+    settings = Settings(tenant_attributes=" user.team, http.request.header.x-team,", keep_content=True)
+    assert settings.decoding == Decoding(True, ("user.team", "http.request.header.x-team"), ())
+    for wrong in ("user team", "a,b'c", "$text"):
+        with pytest.raises(ValidationError, match="is no attribute's name; write for example"):
+            Settings(slo_class_attributes=wrong)

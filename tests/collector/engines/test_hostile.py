@@ -6,7 +6,7 @@ import math
 import pytest
 
 from collector.signals import TRACES
-from collector.store.definitions import read_schema
+from collector.store.definitions import Decoding, read_schema
 from collector.store.insert import insert_otlp
 from collector.store.schema import apply_schema
 from tests.support.otlp import MS, Request, set_attributes
@@ -185,7 +185,7 @@ def test_prompts_answers_and_headers_are_not_stored(engine_store):
 
 
 def test_they_are_stored_when_a_setting_asks_for_them(engine_store):
-    schema, kept = read_schema(), read_schema(keep_content=True)
+    schema, kept = read_schema(), read_schema(decoding=Decoding(keep_content=True))
     assert schema.tables == kept.tables
     assert {name for name in schema.views if schema.views[name] != kept.views[name]} == {
         "keep_unclaimed",
@@ -193,7 +193,7 @@ def test_they_are_stored_when_a_setting_asks_for_them(engine_store):
         "hold_spans",
         "vllm_disaggregated_link",
     }
-    apply_schema(engine_store, keep_content=True)
+    apply_schema(engine_store, decoding=Decoding(keep_content=True))
     try:
         assert spans(engine_store, **dict.fromkeys((*CONTENT, *OTHERS), "x")).keys() == {*CONTENT, *OTHERS}
     finally:
