@@ -336,7 +336,8 @@ def test_histograms_hold_exactly_the_requests_that_ended_ok(scrape, arrive):
         {"e2e": 80 * SECOND, "ttft_ns": int(t) * MS, "tpot_ns": float(t) * MS / 7}
         for t in (1, 2, 99, 100, 101, 499, 500, 501, 20_000)
     ]
-    arrive(*made, {"status": "error", "ttft_ns": MS}, {"output_tokens": 1, "ttft_ns": MS})
+    left = {"status": "cancelled", "ttft_ns": MS, "output_tokens": None}
+    arrive(*made, {"status": "error", "ttft_ns": MS}, left, {"output_tokens": 1, "ttft_ns": MS})
     samples = scrape()
 
     def buckets(metric):
@@ -382,6 +383,31 @@ def test_exemplars_lead_from_a_bucket_to_a_trace(client, arrive, rows):
         if s.exemplar and s.name == "gen_ai_server_time_to_first_token_seconds_bucket"
     }
     assert found == {("ab" * 16, 0.123), ("cd" * 16, 0.7)}
+
+
+def test_the_exemplar_is_the_latest_of_its_bucket(client, arrive):
+    times = [("aa" * 16, 3, SECOND), ("bb" * 16, 1, 20 * SECOND), ("cc" * 16, 2, 3 * SECOND)]
+    arrive(*({"trace_id": t, "ttft_ns": 123 * MS, "ended": NOW - ago, "e2e": e2e} for t, ago, e2e in times))
+    families = parse_openmetrics(client.get("/metrics", headers=OPENMETRICS).text)
+    exemplars = [s.exemplar for family in families for s in family.samples if "first_token" in s.name and s.exemplar]
+    assert [exemplar.labels["trace_id"] for exemplar in exemplars] == ["bb" * 16]
+
+
+def test_a_sampled_request_adds_its_weight(scrape, arrive):
+    arrive(CHAT | {"weight": 3.0, "output_tokens": 7}, CHAT | {"weight": 2.0, "output_tokens": 7})
+    samples = scrape()
+    assert slo(samples) == (5, 5)
+    latencies = {"time_to_first_token": 0.1, "time_per_output_token": 0.01, "request_duration": 1.0}
+    for name, seconds in latencies.items():
+        found = [
+            sum(n for key, n in samples.items() if key[0] == f"gen_ai_server_{name}_seconds_{of}")
+            for of in ("count", "sum")
+        ]
+        assert found == [5, pytest.approx(5 * seconds)]
+    tokens = [
+        n for key, n in samples.items() if key[0] == "tokentrail_tokens_total" and "gen_ai_token_type=output" in key
+    ]
+    assert tokens == [35]
 
 
 def test_engine_state_events_and_cold_starts(scrape, arrive, rows, clock):
