@@ -168,18 +168,23 @@ def read_in_flight(
 
 
 def read_not_ended(queries: Queries, selection: Fragment, **bounds: int) -> Mapping[str, Sequence[Any]]:
-    """The columns of these requests. The ends of announced ones are looked for from the oldest of them on.
-
-    That bound is a number, so that the store leaves out the days before it. As a subquery it costs more than a query.
-    """
-    filters = {"filter": selection}
-    found = queries.columns("ended_since", filters, end_ns=bounds["end_ns"])
-    first_ns = queries.row("first_announced", **bounds)["first_ns"]
-    if first_ns is None:
-        return found
-    announced = queries.columns("in_flight", filters, first_ns=first_ns, **bounds)
+    """The columns of these requests, among them those that have ended since `end_ns`."""
+    found = queries.columns("ended_since", {"filter": selection}, end_ns=bounds["end_ns"])
+    announced = read_announced(queries, selection, **bounds)
     both = {name: [*announced[name], *found[name]] for name in announced.keys() | found.keys()}
     return defaultdict(list, both)
+
+
+def read_announced(queries: Queries, selection: Fragment, **bounds: int) -> Mapping[str, Sequence[Any]]:
+    """The columns of the requests that were announced and of which no end is stored.
+
+    Ends are looked for from the oldest announced request on. That bound is a number, so that the store leaves out the
+    days before it. As a subquery it costs more than a query.
+    """
+    first_ns = queries.row("first_announced", **bounds)["first_ns"]
+    if first_ns is None:
+        return defaultdict(list)
+    return queries.columns("in_flight", {"filter": selection}, first_ns=first_ns, **bounds)
 
 
 def judge_in_flight(

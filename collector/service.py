@@ -26,6 +26,7 @@ from collector.api.slos import evaluate
 from collector.backup.cut import Backups
 from collector.chain import Chain
 from collector.exposition import Live, MetricsPage, StoreCounters
+from collector.exposition.filled import FilledTables
 from collector.exposition.present import Processes
 from collector.http_server import HttpServer
 from collector.receive.grpc import GrpcReceiver
@@ -188,8 +189,9 @@ def build_api(
         "priority": 5,  # behind inserts, which have 1, and before the API's queries, which have 10
     }
     own_queries = Queries(store, lambda: of_scrapes)
+    filled = FilledTables(own_queries)
     claims = None if store.embedded else EarlyClaims(store)
-    counters = StoreCounters(own_queries, slos, clock=clock, folder=data_dir, claims=claims)
+    counters = StoreCounters(own_queries, filled, slos, clock=clock, folder=data_dir, claims=claims)
     lost_after_ns = round(lost_after_s * 1e9)
     heard_until: Callable[[], int] = clock
     if logs is not None:
@@ -199,7 +201,7 @@ def build_api(
     usage = Usage(store, data_dir)
     live = Live(
         counters,
-        Processes(own_queries, lost_after_ns=lost_after_ns),
+        Processes(own_queries, filled, lost_after_ns=lost_after_ns),
         own_queries,
         usage,
         slos,

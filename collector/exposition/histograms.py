@@ -12,6 +12,8 @@ from collector.exposition.series import SECOND_NS, Labels, Series
 from collector.slo.model import Slo
 
 _MOST_ERROR_TYPES: Final = 50
+_OTHER_ERROR: Final = "_OTHER"
+"""OpenTelemetry's name for an error without a type, and for those that are too many to name."""
 SEMCONV_EDGES_MS: Final = {
     metrics.TTFT: (1, 5, 10, 20, 40, 60, 80, 100, 250, 500, 750, 1000, 2500, 5000, 7500, 10000, 20000, 40000, 80000),
     metrics.TPOT: (10, 25, 50, 75, 100, 150, 200, 300, 400, 500, 750, 1000, 2500),
@@ -44,18 +46,29 @@ def drop_old_histograms(series: Series, edges_of: Mapping[str, Sequence[int]]) -
             del by_labels[labels]
 
 
-def add_histogram(
+def add_latencies(
     series: Series, edges_of: Mapping[str, Sequence[int]], row: Mapping[str, Any], labels: Labels, now_ns: int
 ) -> None:
-    """Add a row of the query `segment_histograms`: requests with these labels in one bucket of one latency."""
-    if row["metric"] == "e2e":
-        labels = (*labels, _error_type(series, row["error"]))
-    exemplar = Exemplar({"trace_id": row["trace"]}, row["value_ns"] / SECOND_NS, row["at_ns"] / SECOND_NS)
-    histogram = series.histogram(_METRIC[row["metric"]], labels, edges_of[row["metric"]], at_s=now_ns / SECOND_NS)
-    histogram.add(row["over_ns"], row["n"], row["sum_ns"], exemplar)
+    """Add the latencies of a row of the query `segment_requests`.
+
+    A request that failed has an E2E alone, by its error, and a cancelled one has none.
+    """
+    if row["status"] == "cancelled":
+        return
+    failed = row["status"] == "error"
+    trace, *latest = row["latest"]
+    for (name, metric), value_ns in zip(_METRIC.items(), latest, strict=True):
+        if value_ns is None or (failed and name != "e2e"):
+            continue
+        key = labels
+        if name == "e2e":
+            key = (*labels, _error_type(series, row["error_type"] or _OTHER_ERROR) if failed else "")
+        exemplar = Exemplar({"trace_id": trace.hex()}, value_ns / SECOND_NS, row["at_ns"] / SECOND_NS)
+        histogram = series.histogram(metric, key, edges_of[name], at_s=now_ns / SECOND_NS)
+        histogram.add(row[f"{name}_over"], row["n"], row[f"{name}_sum"], exemplar)
 
 
 def _error_type(series: Series, error_type: str) -> str:
-    """The label of an error. OpenTelemetry says `_OTHER` for those that are too many to name."""
+    """The label of an error."""
     known = {labels[-1] for labels in series.histograms.get(metrics.E2E, ())}
-    return error_type if error_type in known or len(known) < _MOST_ERROR_TYPES else "_OTHER"
+    return error_type if error_type in known or len(known) < _MOST_ERROR_TYPES else _OTHER_ERROR

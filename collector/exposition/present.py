@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from collector.exposition import metrics
+from collector.exposition.filled import FilledTables
 from collector.exposition.series import SECOND_NS, Series
 from collector.exposition.store_counters import StoreCounters
-from collector.in_flight import InFlight, judge_in_flight, last_steps, read_not_ended
+from collector.in_flight import InFlight, judge_in_flight, last_steps, read_announced
 from collector.samples.present import processes
 from collector.slo.durations import format_duration
 from collector.sql.fragment import TRUE
@@ -38,8 +40,9 @@ _ENGINE_METRICS: Final = {
 class Processes:
     """Remembers the last step of every engine process, so that none of the stored steps is read twice."""
 
-    def __init__(self, queries: Queries, *, lost_after_ns: int) -> None:
+    def __init__(self, queries: Queries, filled: FilledTables, *, lost_after_ns: int) -> None:
         self._queries = queries
+        self._filled = filled
         self._lost_after_ns = lost_after_ns
         self._newest: dict[tuple[str, str], dict[str, Any]] = {}
         self._began_ns: dict[tuple[str, str], int] = {}
@@ -47,20 +50,27 @@ class Processes:
         self._open: Mapping[str, Sequence[Any]] | None = None
 
     def read(self, *, now_ns: int, heard_until_ns: int, since_ns: int) -> None:
-        """Read the steps that came since the last call, and the requests in flight that were not lost before a time."""
-        bounds = {"start_ns": max(now_ns - RECENT_NS, self._read_until_ns - _LATE_NS), "end_ns": now_ns}
-        for row in self._queries.rows("newest_steps", {"process_filter": TRUE}, **bounds):
-            process = row["service"], row["instance"]
-            if row["seen_ns"] >= self._began_ns.get(process, 0):
-                self._newest[process], self._began_ns[process] = row, row["seen_ns"]
+        """Read the steps that came since the last call, and the requests in flight that were not lost before a time.
+
+        A request whose end is stored is counted by its segment, also when its sender's clock is ahead of ours.
+        """
+        filled = self._filled.look()
+        if "steps" in filled:
+            self._read_steps(max(now_ns - RECENT_NS, self._read_until_ns - _LATE_NS), now_ns)
         self._read_until_ns = heard_until_ns
-        self._open = read_not_ended(
-            self._queries, TRUE, start_ns=since_ns, end_ns=now_ns, lost_after_ns=self._lost_after_ns
-        )
+        announced = {"start_ns": since_ns, "end_ns": now_ns, "lost_after_ns": self._lost_after_ns}
+        is_any = "open_requests" in filled
+        self._open = read_announced(self._queries, TRUE, **announced) if is_any else defaultdict(list)
         of_open = set(zip(self._open["service"], self._open["instance"], strict=True))
         unknown = of_open - self._began_ns.keys()
         self._began_ns |= dict.fromkeys(unknown, 0) | last_steps(self._queries, unknown, now_ns)
         self._began_ns = {p: ns for p, ns in self._began_ns.items() if p in of_open or ns > now_ns - _MEMORY_NS}
+
+    def _read_steps(self, start_ns: int, end_ns: int) -> None:
+        for row in self._queries.rows("newest_steps", {"process_filter": TRUE}, start_ns=start_ns, end_ns=end_ns):
+            process = row["service"], row["instance"]
+            if row["seen_ns"] >= self._began_ns.get(process, 0):
+                self._newest[process], self._began_ns[process] = row, row["seen_ns"]
 
     @property
     def has_open_requests(self) -> bool:

@@ -29,12 +29,13 @@ class SloCounters:
         for name in self._names:
             self._begin((name, ""))
 
-    def add_ended(self, cells: Mapping[str, Sequence[Any]], early: Mapping[str, Sequence[Any]]) -> None:
-        """Count the requests of `cells` that ended, without those of `early` that were counted before they ended."""
+    def add_ended(self, rows: Sequence[Mapping[str, Any]], early: Mapping[str, Sequence[Any]]) -> None:
+        """Count the requests of `rows` that ended, without those of `early` that were counted before they ended."""
         if not self._slos:
             return
+        cells = {name: [row[name] for row in rows] for name in ("cell", "tenant_group")}
         ended, again = self.cells.judged(cells), self.cells.judged(early)
-        n = np.array(cells["n"], np.float64)
+        n = [row["n"] for row in rows]
         known = [self._early.get(key) for key in early["key"]]
         sums: dict[tuple[Metric, str, str], float] = defaultdict(float)
         for i, slo in enumerate(self._slos):

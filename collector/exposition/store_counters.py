@@ -16,7 +16,8 @@ from prometheus_client import Metric as Family
 from collector.exposition import metrics
 from collector.exposition.checkpoint import Checkpoint, dump_series, load_series
 from collector.exposition.early import EarlyRequests
-from collector.exposition.histograms import add_histogram, bucket_edges, drop_old_histograms
+from collector.exposition.filled import FilledTables
+from collector.exposition.histograms import add_latencies, bucket_edges, drop_old_histograms
 from collector.exposition.series import OTHER, SECOND_NS, Keys, Labels, LabelSets
 from collector.exposition.slo_counters import SloCounters
 from collector.in_flight import InFlight
@@ -54,6 +55,7 @@ class StoreCounters:
     def __init__(
         self,
         queries: Queries,
+        filled: FilledTables,
         slos: Sequence[Slo],
         *,
         clock: Callable[[], int],
@@ -62,7 +64,7 @@ class StoreCounters:
     ) -> None:
         """`claims` are for a store that several collectors share."""
         self._queries = queries
-        self._slos = slos
+        self._filled = filled
         self._edges = bucket_edges(slos)
         self._clock = clock
         self._lock = threading.RLock()
@@ -125,13 +127,12 @@ class StoreCounters:
                     self._counted.append(self._pending.popleft())
                 self._unsaved = True
                 self._add_requests(read["requests"])
-                for row in read["histograms"]:
-                    add_histogram(self._series, self._edges, row, self._admit(row), self._clock())
-                self._of_slos.add_ended(read["cells"], read["early"])
+                self._of_slos.add_ended(read["requests"], read["early"])
                 self._add_kv_events(read["kv_events"])
                 self._add_cold_starts(read["cold_starts"])
 
     def _read(self, segments: Sequence[str]) -> dict[str, Any]:
+        filled = self._filled.look()
         bounds = {"segments": segments, "since_ns": min(map(self._oldest_row_ns, segments))}
         edges = {f"{name}_edges": [0, *edges] for name, edges in self._edges.items()}
         early: dict[str, list[Any]] = defaultdict(list)
@@ -140,15 +141,11 @@ class StoreCounters:
                 "segment_early", self._of_slos.cells.fragments, **bounds, counted=keys
             ).items():
                 early[name] += values
-        return {
-            "requests": self._queries.rows("segment_requests", **bounds),
-            "histograms": self._queries.rows("segment_histograms", **bounds, **edges),
-            "cells": self._queries.columns("segment_cells", self._of_slos.cells.fragments, **bounds)
-            if self._slos
-            else {},
-            "early": early,
-            "kv_events": self._queries.rows("segment_kv_events", **bounds),
-            "cold_starts": self._queries.rows("segment_cold_starts", **bounds),
+        of_requests = (self._of_slos.cells.fragments, {**bounds, **edges})
+        asked = {"requests": of_requests, "kv_events": ({}, bounds), "cold_starts": ({}, bounds)}
+        return {"early": early} | {
+            table: self._queries.rows(f"segment_{table}", fragments, **parameters) if table in filled else []
+            for table, (fragments, parameters) in asked.items()
         }
 
     def _oldest_row_ns(self, segment: str) -> int:
@@ -180,6 +177,7 @@ class StoreCounters:
             ):
                 if tokens is not None:
                     self._series.add(metric, key, tokens, at_s=at_s)
+            add_latencies(self._series, self._edges, row, labels, self._clock())
 
     def _add_kv_events(self, rows: Sequence[dict[str, Any]]) -> None:
         for row in rows:

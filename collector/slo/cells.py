@@ -67,7 +67,7 @@ class Cells:
             "cell": _packed([digit for digit in self._digits if digit.size > 1]),
             "tenant_group": Fragment("tenant" if any(isinstance(p, Slo) and p.group_by for p in promises) else "''"),
         }
-        """By the name in the queries `cells`, `segment_cells` and `segment_early`."""
+        """By the name in the queries `cells`, `segment_requests` and `segment_early`."""
 
     def judged(self, columns: Mapping[str, Sequence[Any]]) -> Judged:
         """The judgement of cells, given as columns of a query's answer."""

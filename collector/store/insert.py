@@ -8,12 +8,13 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from clickhouse_connect.driver.binding import format_str
 from clickhouse_connect.driver.common import write_leb128
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from collector.receive.tokens import NULLS, Columns
 from collector.signals import Signal
-from collector.store.store import Store
+from collector.store.store import Store, settings_clause
 
 FORMAT: Final = "ProtobufSingle"
 INSERT_SETTINGS: Final = {
@@ -26,6 +27,8 @@ INSERT_SETTINGS: Final = {
     "materialized_views_ignore_errors": 0,
     # The views' plans are as they should be. To look for better ones takes a sixth of a small insert.
     "query_plan_enable_optimizations": 0,
+    # Looking for contradictions in conditions takes another sixth.
+    "optimize_and_compare_chain": 0,
     # One block per table: an insert that fails has committed nothing, so its parts may be inserted one by one.
     "max_insert_block_size": 100_000_000,
     "max_block_size": 100_000_000,
@@ -77,9 +80,10 @@ def insert_otlp(store: Store, signal: Signal, source: bytes | Path, token: str) 
     settings = {**INSERT_SETTINGS, **_schema(signal, embedded=store.embedded), "insert_deduplication_token": token}
     with errors_told_apart():
         if store.embedded and isinstance(source, Path):
-            clause = ", ".join(f"{name} = {_literal(value)}" for name, value in settings.items())
-            file = _literal(str(source.resolve()))
-            store.client().command(f"INSERT INTO {table} FROM INFILE {file} SETTINGS {clause} FORMAT {FORMAT}")
+            file = format_str(str(source.resolve()))
+            store.client().command(
+                f"INSERT INTO {table} FROM INFILE {file} {settings_clause(settings)} FORMAT {FORMAT}"
+            )
         else:
             body = source.read_bytes() if isinstance(source, Path) else source
             store.client().raw_insert(table, insert_block=body, fmt=FORMAT, settings=settings)
@@ -138,8 +142,3 @@ def _schema(signal: Signal, *, embedded: bool) -> dict[str, str]:
         "format_schema": signal.schema_file.read_text(),
         "format_schema_message_name": signal.schema_message,
     }
-
-
-def _literal(value: object) -> str:
-    """Write a setting's value or a path, all of our own making, as SQL."""
-    return str(value) if isinstance(value, int) else "'" + str(value).replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -15,7 +15,7 @@ from clickhouse_connect.driver.exceptions import ClickHouseError
 from collector.status import IngestStatus
 from collector.store.definitions import SQL_DIR, without_comments
 from collector.store.insert import INSERT_SETTINGS, RefusedError, TooMuchError, errors_told_apart
-from collector.store.store import Store, StoreError, reason_of
+from collector.store.store import Store, StoreError, reason_of, settings_clause
 
 logger = logging.getLogger(__name__)
 
@@ -177,7 +177,8 @@ class Joiner:
             token = f"{segment}.joined.{first}"
             parameters = {**place, "owners": self._owners(some), "most_parts": _MOST_PARTS}
             settings = INSERT_SETTINGS | {"insert_deduplication_token": token}
-            self._store.client().command(_SQL["insert"], parameters=parameters, settings=settings)
+            sql = _SQL["insert"].replace("$settings", settings_clause(settings))
+            self._store.client().command(sql, parameters=parameters)
             self._announce(token)
         return [request.link for request in requests if request.is_log]
 

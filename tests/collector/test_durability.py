@@ -1,14 +1,22 @@
 """The log after a kill or a power cut at every moment: nothing acknowledged is lost, or forgotten as stored."""
 
 import itertools
+from unittest.mock import Mock
 
 import pytest
 
+from collector.access.limits import Limiter
+from collector.chain import Chain
+from collector.settings import Settings
+from collector.signals import TRACES
+from collector.status import IngestStatus
 from collector.wal.dead_letters import DeadLetters
 from collector.wal.frame import Frame, digest_of
 from collector.wal.log import SegmentLog
 from tests.support.crash import Disk, restore
+from tests.support.otlp import token_body
 
+WAIT_S = 120
 PAYLOADS = [bytes([letter]) * 50 for letter in b"abcdef"]
 
 
@@ -50,6 +58,16 @@ def test_a_payload_is_on_the_disk_when_append_returns(tmp_path, disk, opened):
             log.seal()
         for state in (disk.killed(), disk.power_cut()):
             assert waiting(opened(state)) == PAYLOADS[:n]
+
+
+def test_a_payload_is_on_the_disk_when_its_sender_is_told(tmp_path, disk, opened):
+    chain = Chain(TRACES, Settings(data_dir=tmp_path), Mock(embedded=True), IngestStatus(), Limiter())
+    chain.commit.start()
+    body = token_body()
+    assert chain.ingest.accept(body).result(WAIT_S) == TRACES.response()
+    state = disk.power_cut()
+    assert waiting(opened(state)) == [body]
+    assert chain.commit.stop(WAIT_S)
 
 
 def test_no_crash_while_segments_are_stored_and_released_loses_a_payload_or_the_memory_of_it(tmp_path, disk, opened):

@@ -3,6 +3,7 @@
 import pytest
 
 from collector.exposition import metrics
+from collector.exposition.filled import FilledTables
 from collector.exposition.store_counters import StoreCounters
 from collector.in_flight import read_in_flight
 from collector.slo.model import load_slos
@@ -31,8 +32,10 @@ def counters(rows, claims, slos_file, clock, tmp_path):
 
     def opened(name):
         (tmp_path / name).mkdir(exist_ok=True)
+        queries = Queries(rows.store)
         return StoreCounters(
-            Queries(rows.store),
+            queries,
+            FilledTables(queries),
             load_slos(slos_file),
             clock=clock,
             folder=tmp_path / name,

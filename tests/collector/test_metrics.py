@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from prometheus_client.samples import Exemplar
 
 from collector.exposition import metrics, store_counters
+from collector.exposition.filled import FilledTables
 from collector.exposition.series import Histogram
 from collector.in_flight import InFlight
 from collector.sql.queries import Queries
@@ -231,7 +232,8 @@ class TestUnknown:
     def test_tokens_that_nobody_reports_have_no_series(self, scrape, arrive):
         def tokens(model):
             mine = f"gen_ai_request_model={model}"
-            return {key[0]: n for key, n in scrape().items() if mine in key and "tokens_total" in key[0]}
+            of_model = {key: n for key, n in scrape().items() if mine in key and "tokens_total" in key[0]}
+            return {key[0]: n for key, n in of_model.items() if "gen_ai_token_type=input" not in key}
 
         arrive(self.NO_USAGE | {"model": "silent"}, self.NO_USAGE | {"model": "m", "output_tokens": 7}, {"model": "m"})
         assert tokens("silent") == {}
@@ -257,6 +259,12 @@ class TestInFlight:
         assert slo(samples, "all") == (2, 2)
         assert samples["tokentrail_slo_in_flight_violations", "slo=chat"] == 0
         assert samples["tokentrail_requests_in_flight", "service_instance_id=i-1", "service_name=engine"] == 0
+
+    def test_one_whose_sender_has_a_clock_ahead_of_ours_is_counted_once(self, scrape, arrive):
+        arrive(CHAT | {"ended": NOW + 5 * SECOND, "e2e": 7 * SECOND, "ttft_ns": SECOND})
+        samples = scrape()
+        assert slo(samples) == slo(scrape()) == (1, 0)
+        assert sum(n for key, n in samples.items() if key[0] == "tokentrail_requests_in_flight") == 0
 
     def test_a_request_that_ends_during_a_scrape_is_counted_once(self, scrape, arrive, rows, live):
         hung = rows.open(start=NOW - 2 * SECOND, seen=NOW, slo_class="chat")
@@ -328,7 +336,8 @@ def test_histograms_hold_exactly_the_requests_that_ended_ok(scrape, arrive):
         {"e2e": 80 * SECOND, "ttft_ns": int(t) * MS, "tpot_ns": float(t) * MS / 7}
         for t in (1, 2, 99, 100, 101, 499, 500, 501, 20_000)
     ]
-    arrive(*made, {"status": "error", "ttft_ns": MS}, {"output_tokens": 1, "ttft_ns": MS})
+    left = {"status": "cancelled", "ttft_ns": MS, "output_tokens": None}
+    arrive(*made, {"status": "error", "ttft_ns": MS}, left, {"output_tokens": 1, "ttft_ns": MS})
     samples = scrape()
 
     def buckets(metric):
@@ -376,6 +385,31 @@ def test_exemplars_lead_from_a_bucket_to_a_trace(client, arrive, rows):
     assert found == {("ab" * 16, 0.123), ("cd" * 16, 0.7)}
 
 
+def test_the_exemplar_is_the_latest_of_its_bucket(client, arrive):
+    times = [("aa" * 16, 3, SECOND), ("bb" * 16, 1, 20 * SECOND), ("cc" * 16, 2, 3 * SECOND)]
+    arrive(*({"trace_id": t, "ttft_ns": 123 * MS, "ended": NOW - ago, "e2e": e2e} for t, ago, e2e in times))
+    families = parse_openmetrics(client.get("/metrics", headers=OPENMETRICS).text)
+    exemplars = [s.exemplar for family in families for s in family.samples if "first_token" in s.name and s.exemplar]
+    assert [exemplar.labels["trace_id"] for exemplar in exemplars] == ["bb" * 16]
+
+
+def test_a_sampled_request_adds_its_weight(scrape, arrive):
+    arrive(CHAT | {"weight": 3.0, "output_tokens": 7}, CHAT | {"weight": 2.0, "output_tokens": 7})
+    samples = scrape()
+    assert slo(samples) == (5, 5)
+    latencies = {"time_to_first_token": 0.1, "time_per_output_token": 0.01, "request_duration": 1.0}
+    for name, seconds in latencies.items():
+        found = [
+            sum(n for key, n in samples.items() if key[0] == f"gen_ai_server_{name}_seconds_{of}")
+            for of in ("count", "sum")
+        ]
+        assert found == [5, pytest.approx(5 * seconds)]
+    tokens = [
+        n for key, n in samples.items() if key[0] == "tokentrail_tokens_total" and "gen_ai_token_type=output" in key
+    ]
+    assert tokens == [35]
+
+
 def test_engine_state_events_and_cold_starts(scrape, arrive, rows, clock):
     process = ("service_instance_id=i-1", "service_name=engine")
     rows.step(start=NOW - SECOND, running=3, waiting=2, kv_blocks_used=32, kv_blocks_total=64)
@@ -408,7 +442,8 @@ def test_engine_state_events_and_cold_starts(scrape, arrive, rows, clock):
 
 def test_label_sets_are_bounded_and_what_is_idle_makes_room(arrive, clock, monkeypatch, rows):
     monkeypatch.setattr(store_counters, "MOST_LABEL_SETS", 3)
-    fresh = store_counters.StoreCounters(Queries(rows.store), [], clock=clock)
+    queries = Queries(rows.store)
+    fresh = store_counters.StoreCounters(queries, FilledTables(queries), [], clock=clock)
     nothing = InFlight.nothing()
 
     def add(*requests):

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from alerts.engine_packs import packs
 from alerts.generate import generate
+from collector.exposition.filled import FilledTables
 from collector.exposition.live import Live
 from collector.exposition.page import MetricsPage
 from collector.exposition.present import Processes
@@ -51,8 +52,9 @@ def collector(rows, slos_file, clock, tmp_path):
         folder.mkdir()
         asks, usage, slos = Queries(rows.store), Usage(rows.store, folder), load_slos(slos_file)
         claims = EarlyClaims(rows.store) if shared else None
-        counters = StoreCounters(asks, slos, clock=clock, folder=folder, claims=claims)
-        processes = Processes(asks, lost_after_ns=30 * SECOND)
+        filled = FilledTables(asks)
+        counters = StoreCounters(asks, filled, slos, clock=clock, folder=folder, claims=claims)
+        processes = Processes(asks, filled, lost_after_ns=30 * SECOND)
         live = Live(
             counters, processes, asks, usage, slos, list, clock=clock, heard_until=clock, shared_store=shared
         )  # fmt: skip

@@ -1,6 +1,6 @@
 -- Inserts requests of one segment, each with its parts. `owners` has a row for each span that may have children: its trace, its
 -- id, and the trace and the id of the request that it belongs to.
-INSERT INTO joins
+INSERT INTO joins $settings
 WITH owners AS
 (
     SELECT unhex(o.1) AS trace, unhex(o.2) AS id, unhex(o.3) AS request_trace, unhex(o.4) AS request

@@ -1,11 +1,20 @@
--- Requests that WAL segments brought, and the sums of their tokens, by label set. A sum of unknown counts alone is NULL. A sampled
--- request adds its weight.
+-- Requests that WAL segments brought: a row for those with the same labels that neither a bucket of a histogram nor an SLO tells
+-- apart, the latest row last. `over` of a latency is the largest bucket edge that it exceeds, NULL when it is not known. Edges are
+-- ascending nanoseconds and start with 0. A sampled request adds its weight; a sum of unknown numbers alone is NULL.
 SELECT
-    model, operation, engine, service, variant, tenant, slo_class, vantage, status,
+    model, operation, engine, service, variant, tenant, slo_class, vantage, status, error_type,
+    $cell AS cell, $tenant_group AS tenant_group,
+    roundDown(toInt64(ttft_ns) - 1, {ttft_edges:Array(Int64)}) AS ttft_over,
+    roundDown(toInt64(ceil(tpot_ns)) - 1, {tpot_edges:Array(Int64)}) AS tpot_over,
+    roundDown(toInt64(e2e_ns) - 1, {e2e_edges:Array(Int64)}) AS e2e_over,
     sum(weight) AS n,
     sum(weight * input_tokens) AS tokens_in,
     sum(weight * output_tokens) AS tokens_out,
-    sum(weight * cached_tokens) AS tokens_cached
+    sum(weight * cached_tokens) AS tokens_cached,
+    sum(weight * ttft_ns) AS ttft_sum, sum(weight * tpot_ns) AS tpot_sum, sum(weight * e2e_ns) AS e2e_sum,
+    argMax((trace_id, ttft_ns, tpot_ns, e2e_ns), end) AS latest,
+    toUnixTimestamp64Nano(max(end)) AS at_ns
 FROM requests
 WHERE $parts.in_segments
 GROUP BY ALL
+ORDER BY at_ns
