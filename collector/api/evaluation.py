@@ -348,4 +348,7 @@ def burns(slo: Slo, rules: Sequence[BurnRule], by_window: Mapping[int, Counts]) 
 
 def process_filter(window: Window) -> Fragment:
     """The filter for rows that belong to an engine process and not to a request: the process has matching requests."""
-    return TRUE if window.filter == TRUE else part("serves_requests", {"filter": window.filter})
+    if window.filter == TRUE:
+        return TRUE
+    serves = part("serves_requests", {"filter": window.filter})
+    return Fragment(serves.sql, {**serves.parameters, **window.bounds})

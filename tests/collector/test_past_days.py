@@ -340,5 +340,7 @@ def test_engines_of_many_days_are_the_same_from_memory_and_from_all_rows(api, ro
     rows.step(start=MIDNIGHT - 4 * DAY, service="s0", instance="i9")
     late = engines()
     assert late != first
+    (one,) = api("engines", start="-6d", model="m3")["engines"]
+    assert [process["instance"] for process in one["processes"]] == ["i0"]  # a filter reads the window's requests
     monkeypatch.setattr(Queries, "remembers", False)
     assert engines() == late
