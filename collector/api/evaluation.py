@@ -16,6 +16,7 @@ from collector.api.parameters import Window
 from collector.api.problems import not_found
 from collector.api.session import CURRENT
 from collector.api.sums import Sums, slices
+from collector.api.times import SECOND_NS, Moment
 from collector.in_flight import InFlight, read_in_flight
 from collector.slo.burn import BurnRule, fires
 from collector.slo.cells import Bools, Cells, Judged, Outcomes
@@ -27,6 +28,8 @@ from collector.sql.queries import part
 
 _NO_SUMS: Final[Mapping[str, str]] = MappingProxyType({})
 _WITH_VARIANCE: Final = ("total", "good", "excused", "undetermined")
+HOUR_NS: Final = 3600 * SECOND_NS
+DAY_NS: Final = 24 * HOUR_NS
 OUTPUT_TOKENS: Final = {"tokens_out": "output_tokens"}
 """Requests whose tokens are not known are in no sum of them."""
 
@@ -90,6 +93,16 @@ def _number(requests: Bools) -> int:
     return int(np.count_nonzero(requests))
 
 
+def answer_in_parts(ctx: Context, end: Moment) -> None:
+    """Ask the store each question once for all parts of an answer about a window that ends so.
+
+    Each part reads the requests in flight since another time, so they are read since the first of these times.
+    """
+    session = CURRENT.get()
+    session.remember()
+    session.open_since_ns = max(0, end.at(ctx.clock()) - max((slo.window for slo in ctx.slos), default=0))
+
+
 def open_requests(ctx: Context, window: Window) -> InFlight:
     """The requests of a window that had not ended at its end, without those that were lost before its start."""
     session = CURRENT.get(None)
@@ -130,6 +143,11 @@ def find_slo(slos: Sequence[Slo], name: str) -> Slo:
 def burn_windows(rules: Sequence[BurnRule]) -> set[int]:
     """The lengths of the windows that burn-rate rules look at, in nanoseconds."""
     return {ns for rule in rules for ns in (rule.short_ns, rule.long_ns)}
+
+
+def lengths(slo: Slo, rules: Sequence[BurnRule]) -> set[int]:
+    """The lengths of all windows over which an SLO is counted, in nanoseconds. All who count ask the same question."""
+    return {slo.window, HOUR_NS, DAY_NS, *burn_windows(rules)}
 
 
 Windows = dict[int, tuple[Counts, Errors | None]]
@@ -330,4 +348,7 @@ def burns(slo: Slo, rules: Sequence[BurnRule], by_window: Mapping[int, Counts]) 
 
 def process_filter(window: Window) -> Fragment:
     """The filter for rows that belong to an engine process and not to a request: the process has matching requests."""
-    return TRUE if window.filter == TRUE else part("serves_requests", {"filter": window.filter})
+    if window.filter == TRUE:
+        return TRUE
+    serves = part("serves_requests", {"filter": window.filter})
+    return Fragment(serves.sql, {**serves.parameters, **window.bounds})

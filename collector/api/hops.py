@@ -27,6 +27,10 @@ from collector.sql.queries import part
 
 Row = Mapping[str, Any]
 _MOST_ROWS = 10_000
+MOST_OF_A_TRACE = 1000
+"""The newest requests of a trace that one answer lists."""
+_END_MARGIN_NS = 3600 * SECOND_NS
+"""As sql/parts/end_margin.sql has it."""
 
 
 class Hop(BaseModel):
@@ -85,6 +89,14 @@ def read_hops(ctx: Context, rows: Sequence[Row]) -> list[list[Hop]]:
         hops(row, (other for key in (row["request_id"], row["trace_id_hex"]) for other in by_key.get(key, ())))
         for row in rows
     ]
+
+
+def hops_of(ctx: Context, row: Row, of_trace: Sequence[Row]) -> list[Hop]:
+    """The same for one request, of whose trace the newest requests are known. Its response id finds others."""
+    if row["request_id"] or len(of_trace) >= MOST_OF_A_TRACE:
+        return read_hops(ctx, [row])[0]
+    ended = (other for other in of_trace if "ended_ns" in other)
+    return hops(row, (other for other in ended if abs(other["ended_ns"] - row["ended_ns"]) <= _END_MARGIN_NS))
 
 
 def hops(row: Row, others: Iterable[Row]) -> list[Hop]:

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from collector.api import samples
 from collector.api.context import Context
-from collector.api.evaluation import open_requests, process_filter
+from collector.api.evaluation import answer_in_parts, open_requests, process_filter
 from collector.api.incident import Incident, incident, request_list
 from collector.api.parameters import Window, WindowQuery
 from collector.api.session import sees_all_tenants, tenant_filter
@@ -44,6 +44,7 @@ def router(ctx: Context) -> APIRouter:
     @routes.get("/incidents")
     def get_incidents(query: Annotated[WindowQuery, Query()]) -> Incidents:
         """Incidents of the window: first those that fire at its end, then the others, each newest first."""
+        answer_in_parts(ctx, query.end)
         window = query.window(ctx.clock())
         found = _found(ctx, window)
         unfiltered = replace(window, filter=tenant_filter())

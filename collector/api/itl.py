@@ -10,12 +10,15 @@ import numpy.typing as npt
 
 from collector.api.answers import LEVELS, Distribution, seconds
 from collector.api.parameters import Window
+from collector.api.sums import narrow
 from collector.api.times import SECOND_NS
-from collector.sql.past_days import Day, Versions
+from collector.sql.past_days import Versions
 from collector.sql.queries import Queries, partition
 
 _HOUR_NS: Final = 3600 * SECOND_NS
 _DAY_NS: Final = 24 * _HOUR_NS
+_LEAST_HOURS: Final = 4
+"""So many hours of the last day are worth a query of their own."""
 _DENSE: Final = 2**20
 """Durations below so many microseconds are added up in an array with a place for each."""
 _ROW: Final = np.dtype([("us", "<u8"), ("n", "<u8")])
@@ -72,15 +75,15 @@ def added(parts: Sequence[Counts]) -> Counts:
 
 
 def stretches(start_ns: int, end_ns: int) -> Iterator[tuple[int, int, bool]]:
-    """Divide a window into whole days, the hours before the first of them, and the rest; true for a day or an hour.
+    """Divide a window into whole days, the hours before the first of them, the hours of the last day, and the rest.
 
-    12 Nov 21:30 to 15 Nov 06:00    12 Nov 21:30 to 22:00, 22 to 23 h, 23 to 24 h, 13 Nov, 14 Nov, 15 Nov 00:00 to 06:00
+    True for a day, an hour before the first day, and the whole hours of the last day together:
 
-    The hours of the last day are not divided: its rows change, so an hour of it would be read again anyway.
+    12 Nov 21:30 to 14 Nov 06:20    12 Nov 21:30 to 22:00, 22 to 23 h, 23 to 24 h, 13 Nov, 14 Nov 0 to 6 h, 6:00 to 6:20
     """
     midnight, last = -(-start_ns // _DAY_NS) * _DAY_NS, end_ns // _DAY_NS * _DAY_NS
     if midnight > last:
-        yield start_ns, end_ns, False
+        yield from _within_a_day(start_ns, end_ns)
         return
     hour = -(-start_ns // _HOUR_NS) * _HOUR_NS
     if start_ns < hour:
@@ -89,8 +92,14 @@ def stretches(start_ns: int, end_ns: int) -> Iterator[tuple[int, int, bool]]:
         yield at, at + _HOUR_NS, True
     for at in range(midnight, last, _DAY_NS):
         yield at, at + _DAY_NS, True
-    if last < end_ns:
-        yield last, end_ns, False
+    yield from _within_a_day(last, end_ns)
+
+
+def _within_a_day(start_ns: int, end_ns: int) -> Iterator[tuple[int, int, bool]]:
+    first, last = -(-start_ns // _HOUR_NS) * _HOUR_NS, end_ns // _HOUR_NS * _HOUR_NS
+    if last - first < _LEAST_HOURS * _HOUR_NS:
+        first = last = end_ns
+    yield from ((a, b, a == first) for a, b in ((start_ns, first), (first, last), (last, end_ns)) if a < b)
 
 
 def _counts(queries: Queries, window: Window) -> Counts:
@@ -105,7 +114,7 @@ def _counts(queries: Queries, window: Window) -> Counts:
     divided = [*stretches(window.start_ns, window.end_ns)]
     days = [(a, b) for a, b, whole in divided if whole and b - a == _DAY_NS]
     others = [
-        _remembered(queries, window, a, b, now) if whole else _read(queries, window, a, b)
+        _remembered(queries, window, a, b) if whole else _read(queries, window, a, b)
         for a, b, whole in divided
         if (a, b) not in days
     ]
@@ -118,42 +127,42 @@ def _of_days(queries: Queries, window: Window, days: Sequence[tuple[int, int]], 
         return _NONE
 
     def add() -> Counts:
-        return added([_remembered(queries, window, a, b, now) for a, b in days])
+        return added([_remembered(queries, window, a, b) for a, b in days])
 
     last = days[-1][1] // _DAY_NS
     reads = [day for day in now if day[1] < partition(last)]
     return queries.remembered(("itl of days", days[0][0], days[-1][1], _key(window)), reads, add, _size, now)
 
 
-def _remembered(queries: Queries, window: Window, start_ns: int, end_ns: int, now: Versions) -> Counts:
-    """The counts of a stretch within one day. Its tokens may lie in days before, when a request took long."""
-    day = start_ns // _DAY_NS
+def _remembered(queries: Queries, window: Window, start_ns: int, end_ns: int) -> Counts:
+    """The counts of whole hours of a day. Their tokens may lie in days before, when a request took long."""
+    day, first, last = start_ns // _DAY_NS, start_ns // _HOUR_NS, end_ns // _HOUR_NS
     bounds = {"start_ns": start_ns, "end_ns": end_ns}
     question = start_ns, end_ns, _key(window)
-    of_requests: list[Day] = [("requests", partition(day))]
-    first = queries.remembered(
+    of_requests = queries.versions_of("requests", first, last)
+    first_ns = queries.remembered(
         ("first start", *question),
-        of_requests,
+        [*of_requests],
         lambda: queries.row("first_start", {"filter": window.filter}, **bounds)["first_ns"],
         lambda _: 0,
-        now,
+        of_requests,
     )
-    if first is None:
+    if first_ns is None:
         return _NONE
-    of_tokens: list[Day] = [("tokens", partition(one)) for one in range(first // _DAY_NS, day + 1)]
+    first_day = min(first_ns // _DAY_NS, day)
+    reads = {
+        **of_requests,
+        **queries.versions_of("tokens", first_day * 24, day * 24),
+        **queries.versions_of("tokens", day * 24, last),
+    }
     return queries.remembered(
-        ("itl", *question), of_requests + of_tokens, lambda: _read(queries, window, start_ns, end_ns), _size, now
+        ("itl", *question), [*reads], lambda: _read(queries, window, start_ns, end_ns), _size, reads
     )
 
 
 def _read(queries: Queries, window: Window, start_ns: int, end_ns: int) -> Counts:
     rows = queries.array("itl", {"filter": window.filter}, _ROW, start_ns=start_ns, end_ns=end_ns)
-    return _narrow(rows["us"]), _narrow(rows["n"])
-
-
-def _narrow(values: Array) -> Array:
-    """The same numbers in as few bytes as hold the largest."""
-    return values.astype(np.min_scalar_type(values.max())) if values.size else values
+    return narrow(rows["us"]), narrow(rows["n"])
 
 
 def _key(window: Window) -> tuple[str, str]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import chain
-from math import floor, fsum, sqrt
+from math import floor, sqrt
 from typing import Any, Final
 
 import numpy as np
@@ -16,15 +15,20 @@ from collector.api.context import Context
 from collector.api.parameters import Window
 from collector.api.sums import Slice, slices
 from collector.slo.counts import Number
-from collector.sql.fragment import Fragment
+from collector.slo.judge import LARGEST_US
+from collector.sql.fragment import Fragment, any_of
 from collector.sql.queries import Queries, part
 
 LATENCIES: Final = ("ttft", "tpot", "e2e", "queue")
 _BUCKETS: Final = 32 * 1024 + 1
 _FEW: Final = 10_000
+_MOST_ROWS: Final = 500_000
 _MOST_ATTEMPTS: Final = 3
-"""Rows of the present day may arrive between two queries. After so many attempts one query reads all values."""
+"""Rows of past days may arrive between two queries. After so many attempts one query reads all values."""
+_BUCKET: Final = np.dtype([("bucket", "<u2"), ("n", "<u8"), ("total", "<f8"), ("largest", "<f8")])
+_VALUE: Final = np.dtype([("ns", "<f8")])
 
+Floats = npt.NDArray[np.float64]
 QuantileErrors = dict[str, float]
 """The standard error of each percentile, in seconds."""
 
@@ -32,19 +36,36 @@ QuantileErrors = dict[str, float]
 def exact(ctx: Context, window: Window, ok: Number) -> dict[str, Distribution]:
     """The distribution of every latency. About `ok` requests ended ok: of few, the latencies are read as they are."""
     if ok < _FEW:
-        rows = ctx.queries.array(
-            "latency_rows", {"filter": window.filter}, (np.float64, len(LATENCIES)), **window.bounds, limit=2 * _FEW
-        )
-        if len(rows) < 2 * _FEW:
+        in_window = Fragment(part("ended_in_window", {}).sql, window.bounds)
+        rows = _rows(ctx.queries, window.filter, in_window, 2 * _FEW)
+        if rows is not None:
             return {name: _of_values(values[~np.isnan(values)]) for name, values in zip(LATENCIES, rows.T, strict=True)}
     parts = [*slices([window.end_ns, window.start_ns])]
-    if len(parts) > 1:
-        found = {name: _in_attempts(ctx.queries, window.filter, parts, name) for name in LATENCIES}
+    whole = [one for one in parts if one.hours]
+    if whole:
+        rest = _rest(ctx.queries, window.filter, [one.ended for one in parts if not one.hours])
+        asked, values = (parts, np.empty((0, len(LATENCIES)))) if rest is None else (whole, rest)
+        found = {
+            name: _in_attempts(ctx.queries, window.filter, asked, name, values[:, i])
+            for i, name in enumerate(LATENCIES)
+        }
         known = {name: distribution for name, distribution in found.items() if distribution is not None}
         if len(known) == len(found):
             return known
     row = ctx.queries.row("latencies", {"filter": window.filter}, **window.bounds)
     return {name: Distribution.of(row, name) for name in LATENCIES}
+
+
+def _rest(queries: Queries, matching: Fragment, ended: Sequence[Fragment]) -> Floats | None:
+    """The latencies of the requests that are in no whole day and no whole hours; None for too many."""
+    return _rows(queries, matching, any_of(*ended), _MOST_ROWS) if ended else np.empty((0, len(LATENCIES)))
+
+
+def _rows(queries: Queries, matching: Fragment, ended: Fragment, limit: int) -> Floats | None:
+    """The latencies of each request that ended ok, in ns, with NaN for one that is not known; None for too many."""
+    fragments = {"filter": matching, "ended": ended}
+    rows = queries.array("latency_rows", fragments, (np.float64, len(LATENCIES)), limit=limit)
+    return rows if len(rows) < limit else None
 
 
 def _of_values(values_ns: npt.NDArray[np.float64]) -> Distribution:
@@ -59,25 +80,31 @@ def _of_values(values_ns: npt.NDArray[np.float64]) -> Distribution:
     )
 
 
-def _in_attempts(queries: Queries, matching: Fragment, parts: Sequence[Slice], name: str) -> Distribution | None:
-    attempts = (_of_days(queries, matching, parts, name) for _ in range(_MOST_ATTEMPTS))
+def _in_attempts(
+    queries: Queries, matching: Fragment, parts: Sequence[Slice], name: str, rest: Floats
+) -> Distribution | None:
+    attempts = (_of_slices(queries, matching, parts, name, rest) for _ in range(_MOST_ATTEMPTS))
     return next((found for found in attempts if found is not None), None)
 
 
-def _of_days(queries: Queries, matching: Fragment, parts: Sequence[Slice], name: str) -> Distribution | None:
-    """The distribution of one latency over many days, in two steps. None: rows came in between.
+def _of_slices(
+    queries: Queries, matching: Fragment, parts: Sequence[Slice], name: str, rest: Floats
+) -> Distribution | None:
+    """The distribution of one latency over slices of a window and the rest, in two steps. None: rows came in between.
 
     The first step counts requests in narrow buckets of whole microseconds. The counts tell the bucket of each
     percentile, and the second step reads the values of these buckets alone:
 
         buckets 10, 11, 12 with 500, 300, 200 requests    p90 has the rank 899.1: in bucket 12, behind 800 others
     """
-    columns = {"us": Fragment(f"{name}_us"), "ns": Fragment(f"{name}_ns")}
-    bucket = part("latency_bucket", {"us": columns["us"]})
-    counted = [p.columns(queries, "latency_buckets", {"bucket": bucket, "ns": columns["ns"]}, matching) for p in parts]
-    buckets = np.concatenate([np.array(c["bucket"], np.int64) for c in counted])
-    n = np.zeros(_BUCKETS, np.int64)
-    np.add.at(n, buckets, np.concatenate([np.array(c["n"], np.int64) for c in counted]))
+    rest = rest[~np.isnan(rest)]
+    buckets_of_rest = buckets_of(rest)
+    us, ns = Fragment(f"{name}_us"), Fragment(f"{name}_ns")
+    bucket = {"bucket": part("latency_bucket", {"us": us}), "ns": ns}
+    counted = [one.arrays(queries, "latency_buckets", bucket, matching, _BUCKET) for one in parts]
+    n = np.bincount(buckets_of_rest, minlength=_BUCKETS)
+    for one in counted:
+        n[one["bucket"]] += one["n"].astype(np.int64)
     count = int(n.sum())
     if not count:
         return Distribution.empty()
@@ -85,9 +112,9 @@ def _of_days(queries: Queries, matching: Fragment, parts: Sequence[Slice], name:
     ranks = np.array([*LEVELS.values()]) * (count - 1)
     whole = np.unique(np.concatenate([np.floor(ranks), np.ceil(ranks)]).astype(np.int64))
     hit = np.searchsorted(until, whole, side="right")
-    wanted = {"ns": columns["ns"], "within": _within(columns["us"], sorted({*hit.tolist()}))}
-    read = [p.columns(queries, "latency_values", wanted, matching)["ns"] for p in parts]
-    values = np.sort(np.array([*chain(*read)]))
+    wanted = {"ns": ns, "within": _within(us, sorted({*hit.tolist()}))}
+    read = [one.arrays(queries, "latency_values", wanted, matching, _VALUE)["ns"] for one in parts]
+    values = np.sort(np.concatenate([rest[np.isin(buckets_of_rest, hit)], *read]))
     of_read = np.where(np.isin(np.arange(_BUCKETS), hit), n, 0)
     if len(values) != of_read.sum():
         return None
@@ -95,10 +122,11 @@ def _of_days(queries: Queries, matching: Fragment, parts: Sequence[Slice], name:
     by_rank = dict(zip(whole.tolist(), values[whole - unread_before].tolist(), strict=True))
     low, high = ([by_rank[int(rank)] for rank in side(ranks)] for side in (np.floor, np.ceil))
     percentiles = [a + (rank - floor(rank)) * (b - a) for rank, a, b in zip(ranks, low, high, strict=True)]
+    totals, largest = ([rest, *(one[column] for one in counted)] for column in ("total", "largest"))
     return Distribution(
         count=count,
-        mean=seconds(sum(fsum(c["total"]) for c in counted) / count),
-        max=seconds(max(chain(*(c["largest"] for c in counted)))),
+        mean=seconds(sum(float(one.sum()) for one in totals) / count),
+        max=seconds(max(float(one.max()) for one in largest if one.size)),
         **dict(zip(LEVELS, map(seconds, percentiles), strict=True)),
     )
 
@@ -109,9 +137,15 @@ def _within(us: Fragment, buckets: Sequence[int]) -> Fragment:
     return Fragment(" OR ".join(f"{us.sql} BETWEEN {first} AND {last}" for first, last in edges))
 
 
+def buckets_of(values_ns: Floats) -> npt.NDArray[np.int64]:
+    """The buckets of latencies, as sql/parts/latency_bucket.sql has them: 1,024 for each power of two of µs."""
+    us = np.clip(np.ceil(np.ceil(values_ns) / 1000), 1, LARGEST_US)
+    return (us.astype(np.float32).view(np.uint32) >> 13).astype(np.int64) - (127 << 10)
+
+
 def bucket_of(us: int) -> int:
-    """The bucket of whole microseconds, as sql/parts/latency_bucket.sql has it: 1,024 for each power of two."""
-    return int(np.float32(max(us, 1)).view(np.uint32) >> 13) - (127 << 10)
+    """The bucket of whole microseconds."""
+    return int(buckets_of(np.array([us * 1000.0]))[0])
 
 
 def _first_us(bucket: int) -> int:

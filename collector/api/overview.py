@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 
 from collector.api.context import Context
 from collector.api.engines import ColdStarts, Engines, Kv
+from collector.api.evaluation import answer_in_parts
 from collector.api.incidents import Incidents
 from collector.api.parameters import Duration, Name, WindowQuery
 from collector.api.session import CURRENT, sees_all_tenants
@@ -59,10 +60,7 @@ def router(ctx: Context, endpoints: Mapping[str, Callable[..., Any]]) -> APIRout
     @routes.get("/overview")
     def get_overview(query: Annotated[OverviewQuery, Query()]) -> Overview:
         """The summary, SLOs, incidents, charts and engine processes of one moment."""
-        session = CURRENT.get()
-        session.remember()
-        longest = max((slo.window for slo in ctx.slos), default=0)
-        session.open_since_ns = max(0, query.end.at(ctx.clock()) - longest)
+        answer_in_parts(ctx, query.end)
         given = {name: getattr(query, name) for name in WindowQuery.model_fields}
         window = WindowQuery.model_validate(given)
         summary: Summary = part("/summary", window)

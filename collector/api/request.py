@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from collector.api import verdicts
 from collector.api.answers import PhaseOut, seconds
 from collector.api.context import Context
-from collector.api.hops import Hop, read_hops
+from collector.api.hops import MOST_OF_A_TRACE, Hop, hops_of
 from collector.api.problems import bad_parameter, not_found
 from collector.api.request_rows import UNKNOWN_IN_FLIGHT, RequestRow, request_row
 from collector.api.session import sees_all_tenants
@@ -111,7 +111,7 @@ def router(ctx: Context) -> APIRouter:
         span_ids = [row["span_id_hex"] for row in found]
         for row in found:
             if query.span_id is None or row["span_id_hex"] == query.span_id.lower():
-                (hops,) = read_hops(ctx, [row]) if "ended_ns" in row else ([],)
+                hops = hops_of(ctx, row, found) if "ended_ns" in row else []
                 last = hops[-1].span_id if hops and query.span_id is None else row["span_id_hex"]
                 shown = next((other for other in found if other["span_id_hex"] == last), row)
                 return _detail(ctx, shown, hops, span_ids)
@@ -128,7 +128,9 @@ def _must_be_hex(field: str, value: str, digits: int) -> None:
 
 def _of_trace(ctx: Context, trace_id: str) -> list[dict[str, Any]]:
     """The requests of a trace: first those that have ended, newest first, then those in flight."""
-    ended = ctx.queries.rows("requests_of_trace", {"judged": verdicts.column(ctx.slos)}, trace_id=trace_id)
+    ended = ctx.queries.rows(
+        "requests_of_trace", {"judged": verdicts.column(ctx.slos)}, trace_id=trace_id, limit=MOST_OF_A_TRACE
+    )
     known = {row["span_id_hex"] for row in ended}
     announced = ctx.queries.rows("open_requests_of_trace", trace_id=trace_id)
     return ended + [{**UNKNOWN_IN_FLIGHT, **row} for row in announced if row["span_id_hex"] not in known]

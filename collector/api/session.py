@@ -74,7 +74,7 @@ class Session:
 
     def remember(self) -> None:
         """Ask the store each question once from now on, and let the clock stand."""
-        self.found = {}
+        self.found = {} if self.found is None else self.found
 
     def now(self, clock: Callable[[], int]) -> int:
         """Unix nanoseconds: the first reading, in a session that remembers."""

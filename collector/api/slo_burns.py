@@ -4,20 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
 from collector.api.context import Context
-from collector.api.evaluation import burn_windows, burns, count_by_window, open_requests
+from collector.api.evaluation import burns, count_by_window, lengths, open_requests
 from collector.api.incident import Incident, incident, request_list
 from collector.api.parameters import Window
+from collector.api.sums import Arrays, slices
+from collector.api.times import SECOND_NS
 from collector.api.verdicts import open_wanted
 from collector.slo.burn import BurnRule, burn_rules
 from collector.slo.durations import format_duration
 from collector.slo.judge import selects, verdict
 from collector.slo.last_burn import PER_WINDOW, Cells, burn_began
 from collector.slo.model import Promise, Slo
-from collector.sql.fragment import all_of, any_of
+from collector.sql.fragment import Fragment, all_of, any_of
+
+_DAY_NS: Final = 86_400 * SECOND_NS
+_CELL: Final = np.dtype(
+    [("cell", "<u8"), ("judged", "<f8"), ("bad", "<f8"), ("bad_rows", "<u8"), ("first_bad_ns", "<u8")]
+)
 
 
 def slo_burns(ctx: Context, window: Window) -> Iterator[Incident]:
@@ -26,7 +34,7 @@ def slo_burns(ctx: Context, window: Window) -> Iterator[Incident]:
     Without a bad request that ended, a burn began when the oldest one arrived that is bad and has not ended.
     """
     rules = {slo.name: burn_rules(slo, ctx.windows) for slo in ctx.slos}
-    counted = count_by_window(ctx, ctx.slos, window, {name: burn_windows(of_slo) for name, of_slo in rules.items()})
+    counted = count_by_window(ctx, ctx.slos, window, {slo.name: lengths(slo, rules[slo.name]) for slo in ctx.slos})
     for slo in ctx.slos:
         by_window = {length: counts for length, (counts, _) in counted.slos[slo.name].windows.items()}
         burn = next((burn for burn in burns(slo, rules[slo.name], by_window) if burn.firing), None)
@@ -67,28 +75,52 @@ class _Ended:
 
 
 def _read_ended(ctx: Context, window: Window, slo: Slo, rule: BurnRule) -> _Ended:
-    """Looks back twice as far until a calm is found; at most the SLO's window."""
-    judged = verdict([Promise.to_all(slo.thresholds).model_copy(update={"errors": slo.errors})])
-    fragments = {
-        "filter": all_of(window.filter, selects(slo, "slo")),
-        "good": judged.good,
-        "unjudged": any_of(judged.undetermined, judged.excused),
-    }
-    cell_ns, back_ns = rule.short_ns // PER_WINDOW, rule.long_ns
+    """Looks back over more and more days until a calm is found; at most over the SLO's window."""
+    cell_ns = rule.short_ns // PER_WINDOW
+    first = max(0, window.end_ns - slo.window) // cell_ns
+    read: list[Arrays] = []
+    stretches = days_back(first * cell_ns, window.end_ns)
     while True:
-        back_ns = min(2 * back_ns, slo.window)
-        start_ns = max(0, window.end_ns - back_ns) // cell_ns * cell_ns
-        found = ctx.queries.columns("burn_cells", fragments, start_ns=start_ns, end_ns=window.end_ns, cell_ns=cell_ns)
-        bad, rows = np.array(found["bad"], np.float64), np.array(found["bad_rows"], np.int64)
+        start_ns, end_ns = next(stretches)  # the last one has the oldest cell, with which every search ends
+        read += _cells(ctx, replace(window, start_ns=start_ns, end_ns=end_ns), slo, cell_ns)
+        cells = {name: np.concatenate([one[name] for one in read]) for name in _CELL.names or ()}
+        order = cells["cell"].argsort(kind="stable")
+        order = order[np.searchsorted(cells["cell"], first, sorter=order) :]
+        number, judged, bad, rows, first_bad_ns = (cells[name][order] for name in _CELL.names or ())
         place = burn_began(
             Cells(
-                start_ns // cell_ns, (window.end_ns - 1) // cell_ns, np.array(found["cell"], np.int64),
-                np.array(found["judged"], np.float64), bad,
+                max(first, -(-start_ns // cell_ns)), (window.end_ns - 1) // cell_ns, number.astype(np.int64),
+                judged.astype(np.float64), bad.astype(np.float64),
             ),
             share=float(rule.threshold * slo.budget),
             most_apart=rule.long_ns // cell_ns,
-            is_all=back_ns == slo.window,
+            is_all=start_ns <= first * cell_ns,
         )  # fmt: skip
         if place is not None:
-            first_ns = found["first_bad_ns"][place] if place < len(bad) else None
+            first_ns = int(first_bad_ns[place]) if place < len(bad) else None
             return _Ended(first_ns, int(rows[place:].sum()), float(bad[place:].sum()))
+
+
+def days_back(start_ns: int, end_ns: int) -> Iterator[tuple[int, int]]:
+    """Stretches that reach back to a start or farther: the present day, then 1, 2, 4, … whole days before."""
+    midnight, days = end_ns // _DAY_NS * _DAY_NS, 1
+    yield max(start_ns, midnight), end_ns
+    while midnight > start_ns:
+        earlier = max(midnight - days * _DAY_NS, start_ns // _DAY_NS * _DAY_NS)
+        yield earlier, midnight
+        midnight, days = earlier, 2 * days
+
+
+def _cells(ctx: Context, window: Window, slo: Slo, cell_ns: int) -> list[Arrays]:
+    """The cells of a stretch. A cell lies in one hour, so no two slices have a part of the same."""
+    judged = verdict([Promise.to_all(slo.thresholds).model_copy(update={"errors": slo.errors})])
+    fragments = {
+        "cell": Fragment("intDiv(toUnixTimestamp64Nano(end), {cell_ns:Int64})", {"cell_ns": cell_ns}),
+        "good": judged.good,
+        "unjudged": any_of(judged.undetermined, judged.excused),
+    }
+    matching = all_of(window.filter, selects(slo, "slo"))
+    return [
+        one.arrays(ctx.queries, "burn_cells", fragments, matching, _CELL)
+        for one in slices([window.end_ns, window.start_ns])
+    ]

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel
 
 from collector.api.answers import ThresholdsOut
 from collector.api.context import Context
-from collector.api.evaluation import Burn, SloCounts, Windows, burn_windows, burns, count_by_window, find_slo
+from collector.api.evaluation import (
+    DAY_NS,
+    HOUR_NS,
+    Burn,
+    SloCounts,
+    Windows,
+    burns,
+    count_by_window,
+    find_slo,
+    lengths,
+)
 from collector.api.parameters import Window, WindowQuery
 from collector.api.times import SECOND_NS
 from collector.slo.burn import BurnRule, budget_left, burn_rules, exhausted_in_s
@@ -18,9 +28,6 @@ from collector.slo.counts import Counts, Number
 from collector.slo.estimate import Errors
 from collector.slo.model import Slo
 from collector.slo.severity import SEVERITIES, BurnSeverity
-
-HOUR_NS: Final = 3600 * SECOND_NS
-DAY_NS: Final = 24 * HOUR_NS
 
 
 class BurnOut(BaseModel):
@@ -111,8 +118,7 @@ def router(ctx: Context) -> APIRouter:
 def evaluate(ctx: Context, slos: Sequence[Slo], asked: Window) -> list[SloOut]:
     """The SLOs' numbers at the end of the window that was asked about, all from counts of the same rows."""
     rules = {slo.name: burn_rules(slo, ctx.windows) for slo in slos}
-    lengths = {slo.name: {slo.window, HOUR_NS, DAY_NS, *burn_windows(rules[slo.name])} for slo in slos}
-    counted = count_by_window(ctx, slos, asked, lengths)
+    counted = count_by_window(ctx, slos, asked, {slo.name: lengths(slo, rules[slo.name]) for slo in slos})
     return [_slo_out(slo, rules[slo.name], counted.slos[slo.name], counted.ended[DAY_NS]) for slo in slos]
 
 

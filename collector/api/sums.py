@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from itertools import chain, pairwise
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from collector.api.times import SECOND_NS
-from collector.sql.fragment import TRUE, Fragment, merged
+from collector.sql.fragment import TRUE, Fragment, any_of, merged
 from collector.sql.queries import Queries, partition
 
-_DAY_NS: Final = 86_400 * SECOND_NS
+_HOUR_NS: Final = 3600 * SECOND_NS
 _LEAST_DAYS: Final = 3
-"""So many whole days in a row are worth a query of their own."""
+_LEAST_HOURS: Final = 4
+"""So many whole days in a row, or so many hours of one day, are worth a query of their own."""
 _LAST_DAY: Final = 65_000
 """Days since 1970. ClickHouse puts all days after the year 2149 into one partition."""
 _IS_SAMPLED: Final = "is_sampled"
 
 Sums = Mapping[str, Any]
+Arrays = Mapping[str, npt.NDArray[Any]]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -51,62 +58,106 @@ class Slice:
 
     ended: Fragment
     band: Fragment
-    days: tuple[int, int] | None = None
-    """These days alone, from the first up to before the last, counted since 1970."""
+    hours: tuple[int, int] | None = None
+    """These hours alone, from the first up to before the last, counted since 1970: whole days, or a part of one."""
     table: str = "requests"
 
     def columns(
         self, queries: Queries, query: str, fragments: Mapping[str, Fragment], matching: Fragment
     ) -> Mapping[str, Sequence[Any]]:
-        """The columns of a query that reads these rows. An answer about whole days is remembered.
+        """The columns of a query that reads these rows."""
+        return self._remembered(
+            queries,
+            query,
+            {**fragments, "ended": self.ended, "filter": matching},
+            queries.columns,
+            lambda columns: 80 * sum(map(len, columns.values())),
+        )
 
-        A filter that looks at other requests of the window depends on more than these days.
-        """
-        fragments = {**fragments, "ended": self.ended, "filter": matching}
-        if self.days is None or "start_ns" in matching.parameters:
-            return queries.columns(query, fragments)
-        return queries.of_days(query, fragments, self.table, *self.days)
+    def arrays(
+        self, queries: Queries, query: str, fragments: Mapping[str, Fragment], matching: Fragment, row: np.dtype[Any]
+    ) -> Arrays:
+        """The same as arrays of narrow numbers. `row` has the names and the types of the query's columns."""
+
+        def ask(query: str, fragments: Mapping[str, Fragment]) -> Arrays:
+            found = queries.array(query, fragments, row)
+            return {name: narrow(found[name]) for name in row.names or ()}
+
+        return self._remembered(
+            queries,
+            query,
+            {**fragments, "ended": self.ended, "filter": matching},
+            ask,
+            lambda arrays: sum(array.nbytes for array in arrays.values()),
+        )
+
+    def _remembered(
+        self,
+        queries: Queries,
+        query: str,
+        fragments: Mapping[str, Fragment],
+        ask: Callable[[str, Mapping[str, Fragment]], T],
+        size: Callable[[T], int],
+    ) -> T:
+        """The answer about whole hours is remembered. A filter with times looks at other requests of the window too."""
+        if self.hours is None or not queries.remembers or "start_ns" in fragments["filter"].parameters:
+            return ask(query, fragments)
+        reads = queries.versions_of(self.table, *self.hours)
+        return queries.of_hours(query, fragments, reads, lambda: ask(query, fragments), size)
+
+
+def narrow(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same numbers in as few bytes as hold the largest, if they are whole and not negative."""
+    if not values.size or values.min() < 0 or (values.dtype.kind == "f" and not (values == np.floor(values)).all()):
+        return values
+    return values.astype(np.min_scalar_type(int(values.max())))
 
 
 def slices(moments: Sequence[int], table: str = "requests", column: str = "end") -> Iterator[Slice]:
-    """Divides a window into whole days and the rest. `moments` are its end and the starts of its bands, newest first.
+    """Divides a window into whole days, whole hours of other days, and the rest. All but the rest is remembered.
 
-    `column` has the day of the table's rows. Days are partitions of the table, so their rows need no comparison of
-    times. With one band, and days of 10 h:
+    `moments` are its end and the starts of its bands, newest first. `column` has the day of the table's rows. Days are
+    partitions of the table, so their rows need no comparison of times. With one band, and days of 10 h:
 
-        moments 75 h, 12 h    band 1: days [20 h, 70 h) by partition, then [12 h, 20 h) and [70 h, 75 h) by time
+        moments 75.5 h, 12 h    band 1: hours [12 h, 20 h), days [20 h, 70 h) by partition, hours [70 h, 75 h), the rest
     """
-    in_days: list[Fragment] = []
+    whole: list[tuple[int, int]] = []
     for band in range(1, len(moments)):
-        first, last = -(-moments[band] // _DAY_NS), min(moments[band - 1] // _DAY_NS, _LAST_DAY)
-        if last - first >= _LEAST_DAYS:
-            days = {f"day{band}_{key}": partition(day) for key, day in (("first", first), ("last", last))}
-            bounds = {f"day{band}_{key}_ns": day * _DAY_NS for key, day in (("first", first), ("last", last))}
-            yield Slice(
-                Fragment(
-                    f"_partition_id >= {{day{band}_first:String}} AND _partition_id < {{day{band}_last:String}}", days
-                ),
-                Fragment(str(band)),
-                (first, last),
-                table,
-            )
-            in_days.append(Fragment(f"NOT ({_between(column, f'day{band}_first_ns', f'day{band}_last_ns')})", bounds))
+        for first, last in _whole_hours(moments[band], moments[band - 1], days_alone=table != "requests"):
+            whole.append((first * _HOUR_NS, last * _HOUR_NS))
+            if last - first >= _LEAST_DAYS * 24:
+                days = {f"day{band}_{key}": partition(hour // 24) for key, hour in (("first", first), ("last", last))}
+                sql = f"_partition_id >= {{day{band}_first:String}} AND _partition_id < {{day{band}_last:String}}"
+                ended = Fragment(sql, days)
+            else:
+                ended = _between(column, "whole", *whole[-1])
+            yield Slice(ended, Fragment(str(band)), (first, last), table)
+    gaps = [(a, b) for a, b in pairwise(sorted([moments[-1], *chain(*whole), moments[0]]))]
     starts = {f"band{i}_ns": moment for i, moment in enumerate(moments[1:], 1)}
     bands = "".join(f"{column} >= {_time(name)}, {i}, " for i, name in enumerate(starts, 1) if i < len(starts))
-    window = Fragment(_between(column, "start_ns", "end_ns"), {"start_ns": moments[-1], "end_ns": moments[0]})
-    rest = [window, *in_days]
-    yield Slice(
-        Fragment(" AND ".join(part.sql for part in rest), merged(rest)),
-        Fragment(f"multiIf({bands}{len(starts)})", starts) if bands else Fragment("1"),
-    )
+    rest = [_between(column, f"rest{i}", a, b) for i, (a, b) in enumerate(gaps[::2]) if a < b]
+    if rest or not whole:
+        yield Slice(any_of(*rest), Fragment(f"multiIf({bands}{len(starts)})", starts) if bands else Fragment("1"))
+
+
+def _whole_hours(start_ns: int, end_ns: int, *, days_alone: bool) -> Iterator[tuple[int, int]]:
+    """Stretches of whole hours that are worth a query of their own: many days in a row, or several hours of a day."""
+    first, last = -(-start_ns // _HOUR_NS), min(end_ns // _HOUR_NS, _LAST_DAY * 24)
+    midnight, last_midnight = -(-first // 24) * 24, last // 24 * 24
+    edges = [first, midnight, last_midnight, last]
+    if last_midnight - midnight < _LEAST_DAYS * 24:
+        edges = [first, *range(midnight, last_midnight + 1, 24), last]
+    least = _LEAST_DAYS * 24 if days_alone else _LEAST_HOURS
+    yield from ((a, b) for a, b in pairwise(edges) if b - a >= least)
 
 
 def _time(name: str) -> str:
     return f"fromUnixTimestamp64Nano({{{name}:Int64}})"
 
 
-def _between(column: str, first: str, last: str) -> str:
-    return f"{column} >= {_time(first)} AND {column} < {_time(last)}"
+def _between(column: str, name: str, first_ns: int, last_ns: int) -> Fragment:
+    sql = f"{column} >= {_time(f'{name}_first_ns')} AND {column} < {_time(f'{name}_last_ns')}"
+    return Fragment(sql, {f"{name}_first_ns": first_ns, f"{name}_last_ns": last_ns})
 
 
 @dataclass(frozen=True)

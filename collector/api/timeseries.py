@@ -17,7 +17,7 @@ from collector.api.evaluation import find_slo, open_requests, process_filter
 from collector.api.hops import counted_once
 from collector.api.parameters import Duration, Name, Window, WindowQuery
 from collector.api.problems import bad_parameter
-from collector.api.session import need_all_tenants
+from collector.api.session import CURRENT, need_all_tenants
 from collector.api.sums import Slice, Summand, sums
 from collector.api.times import SECOND_NS, rfc3339
 from collector.slo.counts import Number, judged
@@ -38,6 +38,9 @@ _UNITS = dict.fromkeys(("ttft", "tpot", "itl", "e2e", "queue"), "s") | {
     "running": "requests", "waiting": "requests",
 }  # fmt: skip
 
+_TOGETHER = ("ttft", "tpot", "e2e")
+_QUANTILES = "(0.5, 0.9, 0.95, 0.99)"
+_COLUMNS = ("bucket_ns", "n", "quantiles", "largest", "sampled")
 _OF_PROCESSES = frozenset({"kv_evictions", "preemptions", "kv_usage", "running", "waiting"})
 
 
@@ -134,21 +137,31 @@ def _points(ctx: Context, window: Window, query: TimeseriesQuery, slos: Sequence
 
 
 def _latency_of_requests(ctx: Context, window: Window, step: int, metric: str) -> tuple[Sequence[Point], bool]:
-    """Exact percentiles, or weighted ones as sql/queries/estimated_latency.sql has them."""
-    value = f"assumeNotNull({metric}_ns)"
-    fragments = {
-        "filter": window.filter,
-        "value": Fragment(f"{metric}_ns"),
-        "n": Fragment("count()"),
-        "quantiles": Fragment(f"quantilesExactInclusive(0.5, 0.9, 0.95, 0.99)({value})"),
-    }
-    rows = _ask(ctx, "timeseries_latency", window, step, fragments)
+    """Exact percentiles, or weighted ones as sql/queries/estimated_latency.sql has them.
+
+    An answer of many parts shows several latencies, and asks for them at once.
+    """
+    names = _TOGETHER if metric in _TOGETHER and CURRENT.get().found is not None else (metric,)
+
+    def read(*, weighted: bool) -> list[dict[str, Any]]:
+        latencies = Fragment(f"tuple({', '.join(_latency(name, weighted=weighted) for name in names)})")
+        rows = _ask(ctx, "timeseries_latencies", window, step, {"filter": window.filter, "latencies": latencies})
+        columns = [(row["bucket_ns"], *row["latencies"][names.index(metric)]) for row in rows]
+        return [dict(zip(_COLUMNS, values, strict=True)) for values in columns if values[1]]
+
+    rows = read(weighted=False)
     sampled = any(row["sampled"] for row in rows)
-    if sampled:
-        weighted = f"quantilesExactWeighted(0.5, 0.9, 0.95, 0.99)({value}, toUInt64(round(weight * 1000)))"
-        fragments |= {"n": Fragment("sum(weight)"), "quantiles": Fragment(weighted)}
-        rows = _ask(ctx, "timeseries_latency", window, step, fragments)
-    return _latencies(rows), sampled
+    return _latencies(read(weighted=True) if sampled else rows), sampled
+
+
+def _latency(name: str, *, weighted: bool) -> str:
+    """SQL: of the values of one latency, the columns `_COLUMNS` behind the first."""
+    value, known = f"assumeNotNull({name}_ns)", f"{name}_ns IS NOT NULL"
+    n, quantiles = f"countIf({known})", f"quantilesExactInclusiveIf{_QUANTILES}({value}, {known})"
+    if weighted:
+        weight = "toUInt64(round(weight * 1000))"
+        n, quantiles = f"sumIf(weight, {known})", f"quantilesExactWeightedIf{_QUANTILES}({value}, {weight}, {known})"
+    return f"({n}, {quantiles}, maxIf({value}, {known}), countIf(is_sampled AND {known}))"
 
 
 def _by_bucket(ctx: Context, window: Window, step: int, slos: Sequence[Slo]) -> tuple[list[dict[str, Any]], bool]:

@@ -52,9 +52,9 @@ def burn_began(cells: Cells, *, share: float, most_apart: int, is_all: bool) -> 
     in_pause = numbers[np.diff(before) > most_apart] - 1
     if cells.last - before[-1] > most_apart:
         return none
-    ends = np.unique(np.concatenate([numbers, numbers + PER_WINDOW]))
-    ends = ends[ends <= cells.last]
-    left, right = (np.searchsorted(numbers, edge, "right") for edge in (ends - PER_WINDOW, ends))
+    ends, left, right = _windows(numbers)
+    until = np.searchsorted(ends, cells.last, "right")
+    ends, left, right = ends[:until], left[:until], right[:until]
     judged, bad = (_between(counts, left, right) for counts in (cells.judged, cells.bad))
     is_whole = (ends - PER_WINDOW + 1 >= cells.first) | is_all
     calm = np.concatenate([ends[is_whole & (right > left) & (bad <= share * judged)], in_pause])
@@ -65,6 +65,21 @@ def burn_began(cells: Cells, *, share: float, most_apart: int, is_all: bool) -> 
     window_ends = burning[0] if len(burning) else cells.last
     of_burn = (numbers > window_ends - PER_WINDOW) & (cells.bad > 0)
     return int(np.argmax(of_burn)) if of_burn.any() else none
+
+
+def _windows(numbers: Ints) -> tuple[Ints, Ints, Ints]:
+    """The ends of the windows that hold different cells, and the places in `numbers` between which these cells are.
+
+    A window changes with each cell that it begins to hold, and with each that it no longer holds. Windows of 3 cells:
+
+        cells 1, 2, 9    ends 1, 2, 4, 5, 9, 12    left 0, 0, 1, 2, 2, 3    right 1, 2, 2, 2, 3, 3
+    """
+    edges = np.concatenate([numbers, numbers + PER_WINDOW])
+    order = edges.argsort(kind="stable")  # two sorted runs, which it merges
+    ends, entered = edges[order], np.cumsum(order < len(numbers))
+    left_behind = np.arange(1, len(order) + 1) - entered
+    last_of_equal = np.append(ends[1:] != ends[:-1], np.ones(min(len(ends), 1), bool))
+    return ends[last_of_equal], left_behind[last_of_equal], entered[last_of_equal]
 
 
 def _between(counts: Floats, left: npt.NDArray[np.intp], right: npt.NDArray[np.intp]) -> Floats:

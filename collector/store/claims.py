@@ -91,7 +91,7 @@ class Claims:
             WHERE signal = {{signal:String}} AND prefix IN ({prefixes}) ORDER BY claim
         """
         settings = {**_LONGEST_SQL, **self._order.read_settings}
-        found = self._store.client().query(sql, {"signal": self._signal}, settings=settings)
+        found = self._store.query(sql, {"signal": self._signal}, settings)
         return cast("list[tuple[int, bytes, str, int]]", found.result_rows)
 
     @staticmethod

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import clickhouse_connect
 from clickhouse_connect.driver.binding import format_str
 from clickhouse_connect.driver.client import Client
-from clickhouse_connect.driver.exceptions import ClickHouseError, OperationalError
+from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError, OperationalError
 from clickhouse_connect.driver.query import QueryResult
 
 from collector.store.layout import Layout
@@ -154,25 +154,33 @@ class Store:
 
         Raises `StoreUnavailableError` when a server does not answer.
         """
-        with self._told_when_unavailable():
-            return self.client().query(sql, parameters=parameters, settings=dict(settings or {}))
+        with self._reading() as client:
+            return client.query(sql, parameters=parameters, settings=dict(settings or {}))
 
     def binary(self, sql: str, parameters: dict[str, Any], settings: Mapping[str, Any]) -> bytes:
         """Run one statement as `query` does, and return the rows in ClickHouse's RowBinary format."""
-        with self._told_when_unavailable():
-            return self.client().raw_query(
-                f"{sql}\n{settings_clause(settings)}", parameters=parameters, fmt="RowBinary"
+        with self._reading() as client:
+            return client.raw_query(
+                f"{sql}
+{settings_clause(settings)}", parameters=parameters, fmt="RowBinary"
             )
 
     @contextmanager
-    def _told_when_unavailable(self) -> Iterator[None]:
+    def _reading(self) -> Iterator[Client]:
+        """The calling thread's client, for one query. A query that fails tells when the server is away.
+
+        chDB keeps the rows that a query had found before it failed, and begins the answer to the next query of the same
+        client with them. So the thread gets a new client.
+        """
         try:
-            yield
-        except (OperationalError, OSError) as error:
-            if self.embedded or not is_unavailable(error):
-                raise
-            msg = f"the store {self.safe_dsn} does not answer: {reason_of(error)}"
-            raise StoreUnavailableError(msg) from error
+            yield self.client()
+        except (DatabaseError, OSError) as error:
+            if self.embedded:
+                self._replace_client()
+            elif is_unavailable(error):
+                msg = f"the store {self.safe_dsn} does not answer: {reason_of(error)}"
+                raise StoreUnavailableError(msg) from error
+            raise
 
     def cancel(self, comment: str) -> None:
         """Stop the queries that run with this `log_comment`; the caller made it, so it is safe in SQL.
@@ -190,6 +198,21 @@ class Store:
         with self._lock:
             clients, self._clients = self._clients, []
         for _, client in clients:
+            client.close()
+
+    def _replace_client(self) -> None:
+        """Give the calling thread a new client, unless the store is closed.
+
+        The old one is closed after it, because the last one ends the engine.
+        """
+        client = getattr(self._local, "client", None)
+        with self._lock:
+            if all(one is not client for _, one in self._clients):
+                return
+        self._local.client = new = self._connect()
+        with self._lock:
+            self._clients = [(thread, new if one is client else one) for thread, one in self._clients]
+        if client:
             client.close()
 
     def _left_behind(self) -> Client | None:

@@ -217,19 +217,21 @@ def few(request, monkeypatch):
     return request.param > 0
 
 
-START = MIDNIGHT - 6 * DAY - 5 * HOUR
+START = MIDNIGHT - 6 * DAY - 5 * HOUR - 60 * SECOND
 
 
 def test_a_summary_of_many_days_is_that_of_numpy_first_and_again(api, rows, asked, few):
     made, durations = population(rows)
+    late = NOW + 20 * 60 * SECOND
     for filters in ({}, {"tenant": "t"}, {}):
-        check(api, made, durations, START, NOW, **filters)
+        check(api, made, durations, START, late, **filters)
     rows.store.client().command("OPTIMIZE TABLE requests FINAL")
     rows.store.client().command("OPTIMIZE TABLE tokens FINAL")
     asked.clear()
-    check(api, made, durations, START, NOW)
-    assert asked.count("itl") == 1  # that of the present day
-    assert asked.count("latency_buckets") == (0 if few else 4)
+    check(api, made, durations, START, late)
+    assert asked.count("itl") == 2  # of the minutes before the first whole hour, and of those behind the last one
+    assert asked.count("latency_buckets") == 0
+    assert asked.count("latency_rows") == 1
     assert asked.count("cells") == 1
 
 
@@ -271,16 +273,16 @@ def test_rows_that_come_between_two_queries_do_not_mix_them(api, rows, monkeypat
     rows.requests([{"ended": MIDNIGHT - day * DAY - HOUR, "e2e": 1000 + day} for day in range(5)])
     monkeypatch.setattr(latencies, "_FEW", 0)
     left = [times]
-    columns = Queries.columns
+    array = Queries.array
 
     def with_arrivals(self, query, *args, **parameters):
-        found = columns(self, query, *args, **parameters)
+        found = array(self, query, *args, **parameters)
         if query == "latency_buckets" and left[0] > 0:
             left[0] -= 1
-            rows.requests([{"ended": NOW - SECOND, "e2e": 1002}])
+            rows.requests([{"ended": NOW - 5 * HOUR, "e2e": 1002}])
         return found
 
-    monkeypatch.setattr(Queries, "columns", with_arrivals)
+    monkeypatch.setattr(Queries, "array", with_arrivals)
     e2e = api("summary", start="-6d")["e2e_s"]
     values = sorted([1000, 1001, 1002, 1003, 1004] + [1002] * (e2e["count"] - 5))
     assert e2e == numbers_of(values)
@@ -338,5 +340,7 @@ def test_engines_of_many_days_are_the_same_from_memory_and_from_all_rows(api, ro
     rows.step(start=MIDNIGHT - 4 * DAY, service="s0", instance="i9")
     late = engines()
     assert late != first
+    (one,) = api("engines", start="-6d", model="m3")["engines"]
+    assert [process["instance"] for process in one["processes"]] == ["i0"]  # a filter reads the window's requests
     monkeypatch.setattr(Queries, "remembers", False)
     assert engines() == late

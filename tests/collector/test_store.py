@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from clickhouse_connect.driver.exceptions import DatabaseError
 
 from collector.store.store import Store
 
@@ -13,6 +14,11 @@ class Client:
 
     def close(self):
         self.closed += 1
+
+    def query(self, sql, **_):
+        raise DatabaseError(sql)
+
+    raw_query = query
 
 
 class Counted(Store):
@@ -71,6 +77,35 @@ def test_every_client_is_closed_once(store):
     store.close()
     store.close()
     assert [client.closed for client in store.made] == [1, 1]
+
+
+@pytest.mark.parametrize("ask", [lambda store: store.query("q"), lambda store: store.binary("q", {}, {})])
+def test_a_client_whose_query_failed_is_used_no_more(store, ask):
+    failed = store.client()
+    other = in_thread(store.client)
+    with pytest.raises(DatabaseError):
+        ask(store)
+    assert store.client() is not failed
+    assert (failed.closed, other.closed, store.client().closed) == (1, 0, 0)
+    store.close()
+    assert [client.closed for client in store.made] == [1] * len(store.made)
+
+
+def test_a_query_that_fails_while_the_store_is_closed_opens_nothing(store):
+    client = store.client()
+    store.close()
+    with pytest.raises(DatabaseError):
+        store.query("q")
+    assert store.made == [client]
+
+
+@pytest.mark.parametrize("ask", [Store.query, Store.binary])
+def test_an_answer_has_no_rows_of_a_query_that_failed_before(module_store, ask):
+    """The query fails behind its first rows, as one does that takes too long. chDB keeps these rows."""
+    with pytest.raises(DatabaseError, match="throwIf"):
+        ask(module_store, "SELECT number, throwIf(number = 5000) FROM numbers(9000)", {}, {"max_block_size": 1000})
+    assert module_store.query("SELECT 1, 2, 3").result_rows == [(1, 2, 3)]
+    assert module_store.binary("SELECT 1", {}, {}) == b"\x01"
 
 
 def test_an_embedded_store_compiles_nothing_but_regular_expressions(module_store):

@@ -122,7 +122,29 @@ def test_whole_days_are_read_by_partition_and_the_rest_by_time():
     first, last = (datetime.fromtimestamp(t // SECOND, UTC).strftime("%Y%m%d") for t in (midnight - 4 * DAY, midnight))
     assert whole.ended.parameters == {"day1_first": first, "day1_last": last}
     assert "_partition_id" not in rest.ended.sql
-    assert len([*slices([midnight + HOUR, midnight - 2 * DAY])]) == 1
+    assert [one.hours for one in slices([midnight + HOUR, midnight - 2 * DAY])] == [
+        (midnight // HOUR - 48, midnight // HOUR - 24), (midnight // HOUR - 24, midnight // HOUR), None,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("moments", "expected"),
+    [
+        ([10.5, 0], [(0, 10), None]),
+        ([10.5, 0.1], [(1, 10), None]),
+        ([10, 6], [(6, 10)]),
+        ([10, 6.1], [None]),
+        ([30, 20.5], [(24, 30), None]),  # three hours of the first day are few
+        ([30.5, 10, 1], [(10, 24), (24, 30), (1, 10), None]),
+        ([24 * 5 + 4, 20], [(20, 24), (24, 24 * 5), (24 * 5, 24 * 5 + 4)]),
+        ([1, 1], [None]),
+    ],
+)
+def test_whole_hours_of_a_day_are_slices_of_their_own(moments, expected):
+    midnight = NOW // DAY * 24
+    found = [one.hours for one in slices([midnight * HOUR + int(hours * HOUR) for hours in moments])]
+    assert found == [one and (midnight + one[0], midnight + one[1]) for one in expected]
+    assert all(one.hours is None for one in slices([NOW, NOW - 2 * DAY], "steps", "start"))
 
 
 def test_days_that_share_the_last_partition_are_read_by_time():

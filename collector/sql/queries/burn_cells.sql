@@ -1,10 +1,9 @@
--- Short stretches of time in which requests ended that can be judged, the oldest first: the sum of their weights, and of the bad ones
--- the sum, the rows and the first end. Stretches are numbered since 1970, so that they are the same whenever they are asked for.
+-- Short stretches of time in which requests ended that can be judged: the sum of their weights, and of the bad ones the sum, the rows
+-- and the first end. Stretches are numbered since 1970, so that they are the same whenever they are asked for.
 SELECT
-    intDiv(toUnixTimestamp64Nano(end), {cell_ns:Int64}) AS cell,
+    $cell AS cell,
     sum(weight) AS judged, sumIf(weight, NOT $good) AS bad, countIf(NOT $good) AS bad_rows,
     toUnixTimestamp64Nano(minIf(end, NOT $good)) AS first_bad_ns
 FROM requests
-WHERE $parts.ended_in_window AND $filter AND NOT $unjudged
+WHERE $ended AND $filter AND NOT $unjudged
 GROUP BY cell
-ORDER BY cell

@@ -1,5 +1,5 @@
--- The latencies of each request that ended ok, for windows with few of them. NaN: not known, or it cannot exist.
+-- The latencies of each request that ended ok, of few. NaN: not known, or it cannot exist.
 SELECT ifNull(toFloat64(ttft_ns), nan), ifNull(tpot_ns, nan), toFloat64(e2e_ns), ifNull(toFloat64(queue_ns), nan)
 FROM requests
-WHERE $parts.ended_in_window AND $filter AND status = 'ok'
+WHERE $ended AND $filter AND status = 'ok'
 LIMIT {limit:UInt32}

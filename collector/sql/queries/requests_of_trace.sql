@@ -4,4 +4,4 @@ SELECT
 FROM requests
 WHERE trace_id = unhex({trace_id:String})
 ORDER BY end DESC, span_id
-LIMIT 1000
+LIMIT {limit:UInt32}
