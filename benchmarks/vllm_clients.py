@@ -14,7 +14,7 @@ from openai import APIError, APIStatusError, AsyncOpenAI
 
 from tokentrail import now_ns
 
-MODEL: Final = "tiny-random-llama"
+MODEL: Final = "random-llama"
 WORDS: Final = 2_000
 PARENT: Final = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
