@@ -116,8 +116,8 @@ def _told(what: str, engine: str, vantage: str, processes: Sequence[Mapping[str,
         mark, reason = "partly", "the time in the queue alone"
     if what == "requests" and mark == "full" and not any(process["in_flight"] for process in processes):
         # Without announcements, the rows are those of the engine's own spans.
-        misses = [connection.misses for connection in known().connections if connection.engine == engine]
-        mark, reason = ("partly", "; ".join(filter(None, misses))) if any(misses) else (mark, reason)
+        misses = [one.misses for one in known().connections if one.engine == engine and one.misses]
+        mark, reason = ("partly", "; ".join(dict.fromkeys(misses))) if misses else (mark, reason)
     if mark == "full":
         return Told(what=what, told=mark, reason="", ways=[])
     offers = [c for c in known().connections if c.engine == engine and c.tells[what] != "none"]

@@ -240,7 +240,10 @@ class TestWhatAnEngineTells:
         assert told("in_flight", "vllm", running=3).told == "partly"
         assert told("phases", "vllm", phases=2, queue=4).reason == "2 of 4 requests tell it"
         assert told("requests", "sglang").told == "full", "vLLM's spans leave requests out, and SGLang's do not"
-        assert [way.split(":")[0] for way in told("kv", "vllm").ways] == ["install the package beside vLLM"]
+        assert told("kv", "vllm").ways == [
+            "install the package beside vLLM: pip install tokentrail (docs/engines/vllm.md)",
+            "start vLLM with --otlp-traces-endpoint and scrape its /metrics (docs/engines/vllm.md)",
+        ]
 
 
 class TestIncidents:
