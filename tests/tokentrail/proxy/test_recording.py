@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import logging
+from unittest import mock
 
 import pytest
 
@@ -18,6 +20,7 @@ from tests.tokentrail.proxy.support import (
     request_span,
 )
 from tokentrail import semconv
+from tokentrail.guard import Throttle
 from tokentrail.proxy import asked, tap
 
 JSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
@@ -264,6 +267,41 @@ def test_bodies_that_are_wrong_pass_and_are_recorded():
         request, _, (_, got) = recorded(STREAMED, *chunked(DONE), END, body=body, ask_usage=True)
         assert got == body
         assert request.name == "chat "
+
+
+KEYED = [
+    ("Authorization", "Bearer SECRET"),
+    ("x-api-key", "SECRET"),
+    ("X-Goog-Api-Key", "SECRET"),
+    ("Cookie", "k=SECRET"),
+]
+
+
+@pytest.mark.parametrize(
+    ("script", "status"),
+    [
+        ([STREAMED, *chunked(delta("a", finish="stop"), DONE), END], 200),
+        ([STREAMED, *chunked(b"data: {SECRET\n\n"), END], 200),
+        ([b"HTTP/1.1 401 No\r\nContent-Length: 0\r\n\r\n"], 401),
+        ([STREAMED, *chunked(delta("a"))], 200),
+        ([b"no HTTP: SECRET\r\n\r\n"], 502),
+    ],
+    ids=["ok", "malformed", "refused", "broken off", "no HTTP"],
+)
+def test_keys_are_neither_logged_nor_recorded_nor_counted(script, status, caplog, monkeypatch):
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setattr(tap, "_THROTTLE", Throttle())
+    fault = RuntimeError("a fault that quotes SECRET")
+    for method in (None, "_event"):
+        if method:
+            monkeypatch.setattr(tap.Tap, method, mock.Mock(side_effect=fault))
+        given = {"path": f"{CHAT}?key=SECRET", "headers": KEYED, "close": True, "tenant_header": "authorization"}
+        answer, _, trail = exchange(*script, **given)
+        assert answer.status == status
+        assert status != 502 or b"SECRET" not in answer.body
+        assert b"SECRET" not in b"".join(trail.transport.bodies)
+    said = "\n".join(f"{record.getMessage()} {record.exc_text} {record.__dict__}" for record in caplog.records)
+    assert "SECRET" not in said
 
 
 def test_nothing_of_prompts_or_answers_is_recorded():
