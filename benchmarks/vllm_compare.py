@@ -139,7 +139,7 @@ def _with_another(tokens: dict[Key, list[Span]]) -> int:
 
 
 def truth(calls: list[Call], metrics: str | None) -> dict[str, Any]:
-    """What the client and vLLM's `/metrics` say, for the replay of a tape."""
+    """The counts of the clients and of vLLM's `/metrics`, for the replay of a tape."""
     of_ids: dict[str, list[Call]] = {}
     for call in calls:
         if call.kind != "too_long":

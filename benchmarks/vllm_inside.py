@@ -120,7 +120,7 @@ def keep(tape: Path, said: dict[str, Any]) -> None:
 
 
 def make_model(folder: Path) -> None:
-    """A random model whose tokens are words, so that each token is visible text.
+    """A random model. Its tokens are words, so that each token is visible text.
 
     It has 84 million parameters. A tiny one makes tokens faster than the client reads them on the same two cores, and
     then the client's clock tells of the client.

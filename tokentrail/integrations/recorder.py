@@ -1,4 +1,4 @@
-"""Records through a trail what the hooks in an engine tell. It knows no engine, and no fault of it reaches one."""
+"""Records the calls of an engine's hooks through a trail. It knows no engine, and no fault of it reaches one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Incoming:
 
 
 incoming: Final[ContextVar[Incoming | None]] = ContextVar("incoming", default=None)
-"""The HTTP request in whose task this code runs."""
+"""The HTTP request that the current task serves."""
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class _Engine:
 
 @dataclass(slots=True)
 class _Step:
-    """What the step that is under way has brought so far."""
+    """Tokens, ends and preemptions of the step that is under way."""
 
     emitted: list[_Answer] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
@@ -377,7 +377,7 @@ def active() -> EngineRecorder | None:
 
 
 def engine_trail(engine: str, index: int = 0, instance: str = "") -> Trail:
-    """A trail of OTEL_* variables whose rows say `engine`. `instance` is the engine's name, by default this process's;
+    """A trail of OTEL_* variables. Its rows say `engine`. `instance` is the engine's name, by default this process's;
     further engines have it with their `index`.
     """
     resource = {semconv.ENGINE: engine}

@@ -57,7 +57,7 @@ _trace_headers: Final[ContextVar[Mapping[str, str] | None]] = ContextVar("trace_
 
 
 class StatLogger(StatLoggerBase):  # type: ignore[misc]
-    """What vLLM loads. It makes one for each engine of this process and calls `record` once for each engine step."""
+    """The class that vLLM loads. vLLM makes one for each engine of this process and calls `record` for each step."""
 
     def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
         self._hooks = _hooks_for(vllm_config, engine_index)
@@ -296,7 +296,7 @@ class Hooks:
             recorder.finished(key, **_outcome("stop"))
 
     def aborted(self, _: Any, ids: Sequence[str], *__: Any, **___: Any) -> None:
-        """After `OutputProcessor.abort_requests`, whose answer are the ids that it aborted."""
+        """After `OutputProcessor.abort_requests`, which returns the ids that it aborted."""
         error = sys.exc_info()[1]
         gone = error is None or isinstance(error, (CancelledError, GeneratorExit))
         for key in ids:
