@@ -54,7 +54,7 @@ class _Request:
     reasons: dict[int, str] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)  # found in lists, by identity
 class _Answer:
     """The answer to a request, or one of several (`n` > 1). `prefilling`: its next token ends a prefill."""
 
