@@ -22,6 +22,7 @@ from tests.tokentrail.proxy.support import (
 from tokentrail import semconv
 from tokentrail.guard import Throttle
 from tokentrail.proxy import asked, tap
+from tokentrail.proxy.sse import Events
 
 JSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
 
@@ -122,6 +123,14 @@ def test_events_and_bodies_that_are_too_large_pass_and_are_not_read(monkeypatch)
     request, _, (_, got) = recorded(STREAMED, *chunked(DONE), END)
     assert json.loads(got) == BODY
     assert request.name == "chat "
+
+
+def test_an_event_that_is_too_large_may_have_been_the_last_one(monkeypatch):
+    monkeypatch.setattr(tap, "Events", lambda: Events(max_event_bytes=200))
+    answer, _, trail = exchange(STREAMED, *chunked(delta("a"), delta("x" * 300, finish="stop")), END)
+    request, tokens = request_span(trail)
+    assert answer.body == delta("a") + delta("x" * 300, finish="stop")
+    assert (request.attributes[semconv.STATUS], len(tokens)) == ("ok", 1)
 
 
 def test_an_answer_that_is_not_streamed_arrives_with_its_last_byte():
