@@ -127,7 +127,7 @@ def _measure(targets: dict[str, list[Target]], loads: list[Load]) -> dict[str, A
                 taken.setdefault(f"{load.name}{name}_{key}", []).append(value)
     numbers: dict[str, Any] = {key: statistics.median(values) for key, values in taken.items()}
     for peer, load_name in (("aiohttp", ""), ("nginx", ""), ("litellm", "light_")):
-        for key in ("cpu_us_per_chunk", "added_chunk_p50_us", "added_ttft_p50_us"):
+        for key in ("cpu_us_per_chunk", *(f"added_{what}_p{q}_us" for what in ("chunk", "ttft") for q in (50, 99))):
             ours, theirs = (numbers.get(f"{load_name}{name}_{key}") for name in ("tokentrail", peer))
             if ours is not None and theirs:
                 numbers[f"ratio_to_{peer}_{key}"] = ours / theirs

@@ -1,4 +1,4 @@
-"""Loads for a vLLM that is recorded from inside, by the official openai client, and what each request saw."""
+"""Loads by the official openai client for a vLLM that is recorded from inside. Each client notes its times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from openai import APIError, APIStatusError, AsyncOpenAI
 
 from tokentrail import now_ns
 
-MODEL: Final = "tiny-random-llama"
+MODEL: Final = "random-llama"
 WORDS: Final = 2_000
 PARENT: Final = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -35,7 +35,7 @@ class Call:
 
 
 Load = Callable[[str, int], Coroutine[Any, Any, list[Call]]]
-"""Sends requests to a URL (the first argument), one of so many (the second), and returns what their clients saw."""
+"""Sends requests to a URL (the first argument), one of so many (the second), and returns one `Call` for each."""
 
 
 def _prompt(words: int, rng: random.Random) -> str:
@@ -87,7 +87,7 @@ async def greedy_requests(url: str, share: int) -> list[Call]:
 
 
 async def killed_requests(url: str, _: int) -> list[Call]:
-    """Six long chats whose engine core is killed when each of them has tokens."""
+    """Six long chats. When each of them has tokens, their engine core is killed."""
     rng = random.Random(3)
     calls = [Call("killed") for _ in range(6)]
     under_way = asyncio.Event()

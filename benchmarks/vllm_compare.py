@@ -1,4 +1,4 @@
-"""Compares the recording of a vLLM with its two witnesses: the client and vLLM's own `/metrics`."""
+"""Compares the recording of a vLLM with its two witnesses, the client and vLLM's own `/metrics`."""
 
 from __future__ import annotations
 
@@ -14,32 +14,35 @@ Key = tuple[int, int]
 """A span's trace id and its parent's span id."""
 
 
-def compare(calls: list[Call], metrics: str | None, spans: list[Span]) -> dict[str, Any]:
-    """What the recording says beside what its witnesses say. `…_wrong` counts disagreements. Without `metrics`, the
-    client is the only witness.
+def compare(calls: list[Call], metrics: str | None, spans: list[Span], engines: int) -> dict[str, Any]:
+    """Returns the recording's numbers beside those of its witnesses. `…_wrong` counts disagreements. Without `metrics`,
+    the client is the only witness. `engines` is the number of vLLM's engines.
     """
     rows = [span for span in spans if span.name.endswith(f" {MODEL}") and "tokentrail.status" in span.attributes]
     tokens, phases = _children(spans, "tokentrail.token"), _children(spans, "tokentrail.phase")
     wrong: Counter[str] = Counter()
-    late = _clients(calls, rows, tokens, wrong)
+    late, aborts = _clients(calls, rows, tokens, wrong)
     for row in rows:
         parts = [span.duration_ns for span in phases.get((row.trace_id, row.span_id), [])]
         wrong["phases"] += bool(parts) and sum(parts) != row.duration_ns
     steps = [span for span in spans if span.name == "tokentrail.step"]
     served = [row for row in rows if "tokentrail.time_to_first_token" in row.attributes]
     first, each = [some[0] for some in late], sorted(ms for some in late for ms in some)
+    instances = {span.resource.get("service.instance.id") for span in (*steps, *rows)}
+    wrong["engines"] += len(instances) != engines
     numbers = {
         "requests": len(rows),
         "tokens": sum(row.attributes["gen_ai.usage.output_tokens"] for row in rows),
         "tokens_with_another": _with_another(tokens),
         "steps": len(steps),
-        "engines": len({step.resource.get("service.instance.id") for step in steps}),
+        "engines": len(instances),
         "preemptions": sum(row.attributes.get("tokentrail.preemptions", 0) for row in rows),
         "ttft_sum_s": sum(row.attributes["tokentrail.time_to_first_token"] for row in served),
         "cold_starts": sum(span.name == "tokentrail.cold_start" for span in spans),
         "client_minus_first_token_ms_p50": statistics.median(first), "client_minus_first_token_ms_max": max(first),
         "client_minus_token_ms_p50": statistics.median(each),
         "client_minus_token_ms_p95": each[int(0.95 * len(each))], "client_minus_token_ms_max": max(each),
+        "abort_minus_client_ms_max": max(aborts, default=None),
         "kv_used_max": max(span.attributes.get("tokentrail.step.kv_blocks_used", 0) for span in steps),
         "kv_total": max(span.attributes.get("tokentrail.step.kv_blocks_total", 0) for span in steps),
         "waiting_max": max(span.attributes.get("tokentrail.step.waiting", 0) for span in steps),
@@ -61,13 +64,16 @@ def compare(calls: list[Call], metrics: str | None, spans: list[Span]) -> dict[s
 
 def _clients(
     calls: list[Call], rows: list[Span], tokens: dict[Key, list[Span]], wrong: Counter[str]
-) -> list[list[float]]:
-    """Counts in `wrong` what the clients saw otherwise. Returns by how many ms each token of each stream came later."""
+) -> tuple[list[list[float]], list[float]]:
+    """Counts in `wrong` each disagreement with a client. Returns by how many ms the client had each token of a stream
+    later, and by how many ms the row of each cancelled request ended after its client had left.
+    """
     by_id: dict[str, list[Span]] = {}
     for row in rows:
         by_id.setdefault(row.attributes.get("gen_ai.response.id", ""), []).append(row)
     ids = Counter(call.request_id for call in calls)
-    late = []
+    late: list[list[float]] = []
+    aborts: list[float] = []
     for call in calls:
         if call.kind == "too_long":
             continue
@@ -92,13 +98,15 @@ def _clients(
             wrong["chunks"] += bool(call.arrivals) and len(call.arrivals) != said
         else:
             wrong["tokens"] += said < len(call.arrivals)
+            cancelled = [row for row in found if row.attributes["tokentrail.status"] == "cancelled"]
+            aborts += [(row.end_ns - call.ended_ns) / 1e6 for row in cancelled]
         if call.arrivals and of_call and call.choices == 1:
             ends = sorted(token.end_ns for token in of_call)
             late.append([(there - here) / 1e6 for there, here in zip(call.arrivals, ends, strict=False)])
             wrong["order"] += min(late[-1]) < -1
     refused = sum(row.attributes.get("error.type") == "400" for row in rows)
     wrong["refused"] += refused != sum(call.kind == "too_long" and call.status == "error" for call in calls)
-    return late
+    return late, aborts
 
 
 def _agree(row: Span, call: Call) -> bool:
@@ -130,8 +138,8 @@ def _with_another(tokens: dict[Key, list[Span]]) -> int:
     return sum(count - 1 for count in together.values())
 
 
-def truth(calls: list[Call], metrics: str | None, spans: list[Span]) -> dict[str, Any]:
-    """What the client and vLLM's `/metrics` say, for the replay of a tape."""
+def truth(calls: list[Call], metrics: str | None) -> dict[str, Any]:
+    """The counts of the clients and of vLLM's `/metrics`, for the replay of a tape."""
     of_ids: dict[str, list[Call]] = {}
     for call in calls:
         if call.kind != "too_long":
@@ -153,7 +161,6 @@ def truth(calls: list[Call], metrics: str | None, spans: list[Span]) -> dict[str
             for key, some in of_ids.items()
         ],
         "metrics": {} if metrics is None else {name: _metric(metrics, name) for name in names},
-        "steps": sum(span.name == "tokentrail.step" for span in spans),
     }
 
 

@@ -63,7 +63,7 @@ def _added(_: Any, request: Any, *__: Any, **___: Any) -> list[Any]:
 
 
 def _processed(result: Any, outputs: Any, stamp: Any = None, iteration: Any = None, **_: Any) -> list[Any]:
-    """For each output: id, tokens, finish reason, events, cached tokens. What is 0 or absent at the end is left out."""
+    """For each output: id, tokens, finish reason, events, cached tokens. Zeros and None at the end are left out."""
     told = []
     for output in outputs:
         one = [

@@ -1,4 +1,4 @@
-"""What an engine can tell and what it cannot, from the rows that came, with the way to what is missing."""
+"""Tells from its rows which abilities an engine has, and the ways to the missing ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Strict(BaseModel):
 
 
 class Connection(_Strict):
-    """One way to connect a product, and what arrives then."""
+    """One way to connect a product, and the abilities that it has then."""
 
     name: str
     engine: str
@@ -72,7 +72,7 @@ def known() -> Abilities:
 
 
 def counts(ctx: Context, signs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What the rows of each process tell. `itl` is counted among some requests, because tokens are many."""
+    """Count the rows of each process that tell a thing. `itl` is counted among some requests: tokens are many."""
     by_process: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
     for sign in signs:
         by_process[sign["service"], sign["instance"]].append(sign)
@@ -102,7 +102,7 @@ def _minutes(start_ns: int, end_ns: int) -> range:
 
 
 def told(engine: str, vantage: str, processes: Sequence[Mapping[str, Any]]) -> list[Told]:
-    """What an engine tells, by the counts of its processes."""
+    """Return the abilities of an engine, by the counts of its processes."""
     return [_told(what, engine, vantage, processes) for what in known().abilities]
 
 
@@ -116,8 +116,8 @@ def _told(what: str, engine: str, vantage: str, processes: Sequence[Mapping[str,
         mark, reason = "partly", "the time in the queue alone"
     if what == "requests" and mark == "full" and not any(process["in_flight"] for process in processes):
         # Without announcements, the rows are those of the engine's own spans.
-        misses = [connection.misses for connection in known().connections if connection.engine == engine]
-        mark, reason = ("partly", "; ".join(filter(None, misses))) if any(misses) else (mark, reason)
+        misses = [one.misses for one in known().connections if one.engine == engine and one.misses]
+        mark, reason = ("partly", "; ".join(dict.fromkeys(misses))) if misses else (mark, reason)
     if mark == "full":
         return Told(what=what, told=mark, reason="", ways=[])
     offers = [c for c in known().connections if c.engine == engine and c.tells[what] != "none"]

@@ -56,7 +56,7 @@ EXPLANATION: Final = {
     Reason.KIND: "the engine's metric of this name has another kind, or the buckets do not fit the bounds",
     Reason.UNSUPPORTED: "summaries, sums that fall and are deltas, and exponential histograms of negative values",
 }
-"""What a sender is told. The reasons that are missing here are the collector's own choice, and only counted."""
+"""The answer to the sender. The reasons that are missing here are the collector's own choice, and only counted."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class _DroppedError(Exception):
 
 @dataclass
 class _Run:
-    """The work on one request: what is counted, and the days of the points that are kept."""
+    """The work on one request: its counts, and the days of the points that are kept."""
 
     limits: ItemLimits
     latest_ns: int

@@ -175,7 +175,7 @@ class Scraper:
             await self.scrape(client, target)
 
     async def scrape(self, client: httpx.AsyncClient, target: Target) -> None:
-        """Scrape a target once and hand on what it said, or that it failed."""
+        """Scrape a target once and hand on its metrics, or its failure."""
         began_s, began = self._clock(), time.monotonic()
         page, result = Exposition([], "", 0, 0), "ok"
         try:

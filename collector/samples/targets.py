@@ -1,4 +1,4 @@
-"""What to scrape: a list of URLs, DNS names, and files in the format of Prometheus' `file_sd`."""
+"""The targets to scrape: a list of URLs, DNS names, and files in the format of Prometheus' `file_sd`."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Files:
     """Reads `file_sd` files again when they change. A file that cannot be read keeps its last targets."""
 
     def __init__(self, patterns: Sequence[str], report: Callable[[str, str], None]) -> None:
-        """`report` is told a file and what is wrong with it."""
+        """`report` is told a file and its error."""
         self._patterns = patterns
         self._report = report
         self._read: dict[str, tuple[float, list[Target]]] = {}

@@ -55,6 +55,18 @@ def test_a_count_that_the_engine_did_not_send_is_null_and_no_earlier_one_stands_
     assert trail["events"][0]["blocks"] is None
 
 
+def test_a_step_without_numbers_of_the_engine_hides_none(api, rows):
+    """As of two API servers of one vLLM: one has the engine's numbers, and both have tokens of the step."""
+    nothing = dict.fromkeys(("running", "waiting", "kv_blocks_used", "kv_blocks_total"), None)
+    rows.step(start=T0, step=0, kv_blocks_used=60, kv_blocks_total=64, running=9, waiting=1)
+    rows.step(start=T0 + SECOND, step=1, **nothing)
+    rows.step(start=T0 + SECOND, step=3, instance="never", **nothing)
+    first, second = api("kv")["engines"]
+    assert [first[key] for key in ("blocks_used", "running", "waiting", "seen")] == [60, 9, 1, "2026-11-21T09:59:00Z"]
+    assert (second["instance"], second["running"], second["seen"]) == ("never", None, "2026-11-21T09:59:01Z")
+    assert [p["value"] for p in api("timeseries", metric="running")["points"]] == [9]
+
+
 def test_metrics_leave_out_a_state_that_is_not_known(api, rows, live):
     rows.step(start=NOW - SECOND, running=None, waiting=3, kv_blocks_used=None, kv_blocks_total=64)
     live.refresh()
@@ -228,7 +240,10 @@ class TestWhatAnEngineTells:
         assert told("in_flight", "vllm", running=3).told == "partly"
         assert told("phases", "vllm", phases=2, queue=4).reason == "2 of 4 requests tell it"
         assert told("requests", "sglang").told == "full", "vLLM's spans leave requests out, and SGLang's do not"
-        assert [way.split(":")[0] for way in told("kv", "vllm").ways] == ["install the package beside vLLM"]
+        assert told("kv", "vllm").ways == [
+            "install the package beside vLLM: pip install tokentrail (docs/engines/vllm.md)",
+            "start vLLM with --otlp-traces-endpoint and scrape its /metrics (docs/engines/vllm.md)",
+        ]
 
 
 class TestIncidents:

@@ -66,6 +66,14 @@ def run(python, *arguments, cwd, **env):
     return subprocess.run([python, *arguments], capture_output=True, text=True, cwd=cwd, env={"COLUMNS": "200", **env})
 
 
+def test_engines_find_their_plugins_in_it(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/entry_points.txt")]
+        sections = archive.read(name).decode().split("\n\n")
+    assert "[vllm.stat_logger_plugins]\ntokentrail = tokentrail.integrations.vllm:StatLogger" in map(str.strip, sections)
+    assert "[sglang.srt.plugins]\ntokentrail = tokentrail.integrations.sglang:register" in map(str.strip, sections)
+
+
 def test_it_holds_our_package_and_everything_of_its_parts(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {n.split("/")[0] for n in names} <= {"tokentrail", next(n for n in names if ".dist-info" in n).split("/")[0]}

@@ -128,6 +128,27 @@ def test_a_stream_that_is_left_is_cancelled(way, trail, clock):
     assert set(statuses) == {"cancelled"}
 
 
+@pytest.mark.parametrize("name", ["close", "aclose"])
+def test_closing_closes_the_stream_inside(name, trail):
+    """OpenAI's asynchronous stream has `close`, a generator `aclose`."""
+    closed = []
+
+    class Source:
+        def __iter__(self):
+            return iter("ab")
+
+        def close(self):
+            closed.append("sync")
+
+    async def close(_):
+        closed.append("async")
+
+    asynchronous = type("AsyncSource", (), {"__aiter__": lambda self: self, name: close})
+    observe(Source(), trail=trail).close()
+    asyncio.run(observe(asynchronous(), trail=trail).close())
+    assert closed == ["sync", "async"]
+
+
 def test_a_stream_that_is_left_after_its_end_was_told_is_a_success(trail, clock):
     for chunk in observe(ticking(CHUNKS, clock), trail=trail):
         if chunk is CHUNKS[2]:

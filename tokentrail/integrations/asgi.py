@@ -1,7 +1,7 @@
 """ASGI middleware for the server of an engine that is recorded from inside.
 
-It gives a request what the engine does not hand on: the time of arrival before its body is parsed, all its headers, its
-tenant and its SLO class. And it records requests that the server refuses before the engine has them (400, 503).
+It adds to a request the facts that an engine does not hand on: its arrival before its body is parsed, all its headers,
+its tenant and its SLO class. It also records requests that the server refuses before the engine has them (400, 503).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RequestMiddleware:
         try:
             await self._app(scope, receive, watch)
         except Exception:
-            answered = answered or 500  # what the server answers in its place
+            answered = answered or 500  # the server answers so in its place
             raise
         finally:
             incoming.reset(token)

@@ -1,4 +1,4 @@
-"""Records through a trail what the hooks in an engine tell. It knows no engine, and no fault of it reaches one."""
+"""Records the calls of an engine's hooks through a trail. It knows no engine, and no fault of it reaches one."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
+from socket import gethostname
 from typing import Any, Final
+from uuid import NAMESPACE_URL, uuid5
 
-from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
 from tokentrail import Phase, RequestTrail, Status, Trail, now_ns, semconv
 from tokentrail.arguments import AttributeValue, Carrier
@@ -37,7 +39,7 @@ class Incoming:
 
 
 incoming: Final[ContextVar[Incoming | None]] = ContextVar("incoming", default=None)
-"""The HTTP request in whose task this code runs."""
+"""The HTTP request that the current task serves."""
 
 
 @dataclass(slots=True)
@@ -52,7 +54,7 @@ class _Request:
     reasons: dict[int, str] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)  # found in lists, by identity
 class _Answer:
     """The answer to a request, or one of several (`n` > 1). `prefilling`: its next token ends a prefill."""
 
@@ -68,14 +70,14 @@ class _Engine:
     """One engine of this process (data parallelism has several), with a trail of its own."""
 
     trail: Trail
-    steps: int = 0
+    next_step: int
     end_ns: int = 0
     busy: bool = False
 
 
 @dataclass(slots=True)
 class _Step:
-    """What the step that is under way has brought so far."""
+    """Tokens, ends and preemptions of the step that is under way."""
 
     emitted: list[_Answer] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
@@ -85,9 +87,13 @@ class _Step:
 
 
 class EngineRecorder:
-    """The calls of an engine's hooks, from one thread. `open_trail` makes the trail of an engine (0 is the only one, or
-    the first) when it is needed first; `several` says that there is more than one. Answers are known by the ids that
-    the engine gives them, `key`. Stamps are unix ns.
+    """Takes the calls of an engine's hooks, from one thread. `open_trail` makes the trail of an engine (0 is the only
+    one, or the first) when it is needed first; `several` says that there is more than one. Answers are known by the ids
+    that the engine gives them, `key`. Stamps are unix ns.
+
+    `sharing` processes may serve the same engines (vLLM's API servers). Each of them records its part of a step, and
+    numbers its steps apart by its `rank`: 0, 2, 4 … and 1, 3, 5 … for two. `knows_all` says that this process hears of
+    every request of its engines, and so of every preemption in a step.
 
     A request arrives, its answer enters phases, emits tokens and finishes, in any order within a step; then `stepped`
     closes the step that brought all this. `model` is the name of requests that name none.
@@ -99,6 +105,8 @@ class EngineRecorder:
         self.on = True
         self.model = model
         self.several = False
+        self.rank, self.sharing = 0, 1
+        self.knows_all = True
         self.unrecorded = 0
         self.on_fault: Callable[[], object] = lambda: None
         self._name = engine
@@ -290,16 +298,16 @@ class EngineRecorder:
         known = {name: value for name, value in numbers.items() if value is not None}
         counts = step.counts
         of.trail.step(
-            of.steps,
+            of.next_step,
             min(began, end_ns),
             end_ns,
             [found.recipient for found in step.emitted],
             counts=None if counts.count(1) == len(counts) else counts,
             emitted_ns=emitted_ns,
-            preempted=step.preempted,
+            preempted=step.preempted if self.knows_all else None,
             **known,
         )
-        of.steps += 1
+        of.next_step += self.sharing
         of.end_ns = end_ns
         self._first_arrival_ns = 0
         for key, found, outcome in step.ended:
@@ -350,7 +358,7 @@ class EngineRecorder:
     def _engine(self, index: int) -> _Engine:
         found = self._engines.get(index)
         if found is None:
-            found = self._engines[index] = _Engine(self._open_trail(index))
+            found = self._engines[index] = _Engine(self._open_trail(index), self.rank)
         return found
 
 
@@ -368,13 +376,29 @@ def active() -> EngineRecorder | None:
     return _active if _active is not None and _active.on else None
 
 
-def engine_trail(engine: str, index: int = 0) -> Trail:
-    """A trail of OTEL_* variables whose rows say `engine`. Further engines of a process are instances of their own."""
+def engine_trail(engine: str, index: int = 0, instance: str = "") -> Trail:
+    """A trail of OTEL_* variables. Its rows say `engine`. `instance` is the engine's name, by default this process's;
+    further engines have it with their `index`.
+    """
     resource = {semconv.ENGINE: engine}
-    if index:
-        process = Resource.create().attributes.get(semconv.SERVICE_INSTANCE_ID, "")
-        resource[semconv.SERVICE_INSTANCE_ID] = f"{process}-{index}"
+    if index or instance:
+        name = instance or Resource.create().attributes.get(semconv.SERVICE_INSTANCE_ID, "")
+        resource[semconv.SERVICE_INSTANCE_ID] = f"{name}-{index}" if index else str(name)
     return Trail.from_env(service_name=engine, resource=resource)
+
+
+def siblings_name() -> str:
+    """A name that this process has in common with the other children of its parent, and with no other process. It is
+    empty where OTEL_RESOURCE_ATTRIBUTES gives them a `service.instance.id`, which is common to them too.
+    """
+    if OTELResourceDetector().detect().attributes.get(semconv.SERVICE_INSTANCE_ID):
+        return ""
+    parent = os.getppid()
+    try:
+        started = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        started = ""
+    return str(uuid5(NAMESPACE_URL, f"{gethostname()}/{parent}/{started}"))
 
 
 def wanted(switch: str, environment: Mapping[str, str] = os.environ) -> bool:

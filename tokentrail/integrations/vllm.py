@@ -18,10 +18,18 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import Any, Final
 
+from opentelemetry.sdk.resources import Resource
 from vllm.v1.metrics.loggers import StatLoggerBase
 
-from tokentrail import Phase, Status, now_ns, semconv
-from tokentrail.integrations.recorder import EngineRecorder, activate, engine_trail, process_start_ns, wanted
+from tokentrail import Phase, Status, Trail, now_ns, semconv
+from tokentrail.integrations.recorder import (
+    EngineRecorder,
+    activate,
+    engine_trail,
+    process_start_ns,
+    siblings_name,
+    wanted,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +57,7 @@ _trace_headers: Final[ContextVar[Mapping[str, str] | None]] = ContextVar("trace_
 
 
 class StatLogger(StatLoggerBase):  # type: ignore[misc]
-    """What vLLM loads. It makes one for each engine of this process and calls `record` once for each engine step."""
+    """The class that vLLM loads. vLLM makes one for each engine of this process and calls `record` for each step."""
 
     def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
         self._hooks = _hooks_for(vllm_config, engine_index)
@@ -94,12 +102,15 @@ def _install(vllm_config: Any) -> Hooks | None:
             logger.warning("tokentrail does not know this vLLM and records nothing: no %s", ", ".join(missing))
             return None
         hooks = Hooks(vllm_config, core.EngineCoreEventType)
-        hooks.wrap(OutputProcessor, AsyncLLM)
+        if Resource.create().attributes.get(semconv.DISAGGREGATION):
+            hooks.wrap_steps(OutputProcessor)
+        else:
+            hooks.wrap(OutputProcessor, AsyncLLM)
+            activate(hooks.recorder)
         hooks.record_cold_start()
     except Exception:
         logger.exception("tokentrail could not set its hooks and records nothing; vLLM is not affected")
         return None
-    activate(hooks.recorder)
     return hooks
 
 
@@ -148,8 +159,13 @@ class Hooks:
     """The work of the wrapped methods: it tells the recorder."""
 
     def __init__(self, vllm_config: Any, events: Any) -> None:
-        self.recorder = EngineRecorder("vllm", _served_name(vllm_config), lambda index: engine_trail("vllm", index))
+        self.recorder = EngineRecorder("vllm", _served_name(vllm_config), self._open_trail)
         self.recorder.on_fault = self._trace_again
+        parallel = vllm_config.parallel_config
+        self.recorder.sharing = max(getattr(parallel, "_api_process_count", 1), 1)
+        self.recorder.rank = max(getattr(parallel, "_api_process_rank", 0), 0)
+        self.recorder.knows_all = self.recorder.sharing == 1
+        self._instance = siblings_name() if self.recorder.sharing > 1 else ""
         self._config = vllm_config
         self._engines: dict[int, int] = {}  # data parallelism: vLLM's index of an engine -> the recorder's
         self._phases = {getattr(events, name): phase for name, phase in _EVENTS.items()}
@@ -157,6 +173,9 @@ class Hooks:
         self._events: list[tuple[str, Sequence[Any]]] = []  # of the step under way
         self._core_stamp_s: float | None = None  # of the step under way
         self._untraced: list[Any] = []  # processors whose request spans are switched off
+
+    def _open_trail(self, index: int) -> Trail:
+        return engine_trail("vllm", index, self._instance)
 
     def wrap(self, processor: Any, llm: Any) -> None:
         """Sets all hooks."""
@@ -172,6 +191,15 @@ class Hooks:
             wrapped.append((llm, "is_tracing_enabled", self._tracing_is_enabled(llm.is_tracing_enabled)))
         for owner, name, method in wrapped:
             setattr(owner, name, method)
+
+    def wrap_steps(self, processor: Any) -> None:
+        """Sets the hook of steps alone, for a prefill or a decode engine of a divided vLLM. Both have a part of each
+        request, and the collector makes one row of the parts that vLLM's own spans tell (docs/engines/vllm.md).
+        """
+        self.recorder.knows_all = False
+        processor.process_outputs = self.recorder.after(processor.process_outputs, self.processed)
+        if not self._config.observability_config.otlp_traces_endpoint:
+            logger.warning("tokentrail records no requests of a divided vLLM without --otlp-traces-endpoint")
 
     def _tracing_is_enabled(self, method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
@@ -193,9 +221,8 @@ class Hooks:
 
     def record_cold_start(self) -> None:
         """The start of this process up to now. vLLM's own start-up spans go before it, where vLLM sends them."""
-        parallel, observability = self._config.parallel_config, self._config.observability_config
         began = process_start_ns()
-        if began is None or observability.otlp_traces_endpoint or getattr(parallel, "_api_process_rank", 0) > 0:
+        if began is None or self._config.observability_config.otlp_traces_endpoint or self.recorder.rank:
             return
         with self.recorder.trail().cold_start(self.recorder.model, start_ns=began) as cold:
             cold.passed("api_server", began, _LOADED_NS)
@@ -269,7 +296,7 @@ class Hooks:
             recorder.finished(key, **_outcome("stop"))
 
     def aborted(self, _: Any, ids: Sequence[str], *__: Any, **___: Any) -> None:
-        """After `OutputProcessor.abort_requests`, whose answer are the ids that it aborted."""
+        """After `OutputProcessor.abort_requests`, which returns the ids that it aborted."""
         error = sys.exc_info()[1]
         gone = error is None or isinstance(error, (CancelledError, GeneratorExit))
         for key in ids:
@@ -314,8 +341,8 @@ class Hooks:
         )
 
     def _decoded(self, iteration: Any) -> int | None:
-        """Tokens of the step that no prefill made. Several API servers share a step: then nobody knows."""
-        if getattr(self._config.parallel_config, "_api_process_count", 1) > 1:
+        """Tokens of the step that no prefill made. Where API servers share the engines, none of them knows."""
+        if self.recorder.sharing > 1:
             return None
         if iteration is None:
             return 0

@@ -21,7 +21,7 @@ _MOST_LESSONS: Final = 4
 class Alike:
     r"""The last event that only brought text. Most events of a stream are equal to it but for the text.
 
-    learn(b'data: {"choices":[{"index":0,"delta":{"content":"Hi"}}]}\n\n') keeps what is around the text:
+    learn(b'data: {"choices":[{"index":0,"delta":{"content":"Hi"}}]}\n\n') keeps the bytes around the text:
         b'data: {"choices":[{"index":0,"delta":{"content":"' and b'"}}]}'
     texts(b'data: {"choices":[{"index":0,"delta":{"content":" there"}}]}\n\n') is then 1
     texts(b'data: {"choices":[{"index":0,"delta":{"content":""}}]}\n\n') is 0: it brings no text

@@ -1,4 +1,4 @@
-"""What a request to one of the recorded APIs asks for."""
+"""Reads the requests to the recorded APIs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _LIMITS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 
 @dataclass(slots=True)
 class Asked:
-    """A request as far as it could be read. `body` is what the upstream gets; `unread` is why it was not read."""
+    """A request as far as it could be read. `body` goes to the upstream; `unread` is the reason why it was not read."""
 
     body: bytes
     model: str = ""

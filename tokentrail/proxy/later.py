@@ -15,8 +15,8 @@ FLUSH_S: Final = 0.5
 
 
 class Later:
-    """Whose turn it is to read a chunk. 100 streams that get a chunk at the same moment are all served before the first
-    chunk is read. The arrivals that were read are flushed twice a second.
+    """Gives answers turns at reading their chunks. Of 100 streams that get a chunk at the same moment, all are served
+    before the first chunk is read. The arrivals that were read are flushed twice a second.
     """
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ class WrongSetting(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxySettings:
-    """What `tokentrail proxy --help` lists. Times are in seconds."""
+    """The options of `tokentrail proxy`. Times are in seconds."""
 
     upstream: str
     listen: str = "127.0.0.1:8001"

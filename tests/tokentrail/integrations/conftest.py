@@ -59,7 +59,7 @@ class Vllm:
     def __init__(self, plugin, monkeypatch, clock, **given):
         self.plugin, self.fake = plugin()
         self.clock = clock
-        self.trails = []
+        self.trails, self.instances = [], []
         monkeypatch.setattr(self.plugin, "now_ns", clock)
         monkeypatch.setattr(self.plugin, "time", SimpleNamespace(time_ns=clock))
         monkeypatch.setattr(self.plugin, "_MONOTONIC_NS", T0 - int(ZERO_S * 1e9))
@@ -73,8 +73,9 @@ class Vllm:
         self.processor = self.fake.OutputProcessor()
         self.llm = self.fake.AsyncLLM(self.processor)
 
-    def _trail(self, engine, index):
+    def _trail(self, engine, index, instance):
         assert (engine, index) == ("vllm", len(self.trails))
+        self.instances.append(instance)
         self.trails.append(MemoryTrail(clock=self.clock, resource={semconv.ENGINE: engine}))
         return self.trails[-1]
 

@@ -315,3 +315,36 @@ def test_a_trail_of_an_engine_names_it(monkeypatch):
     two.shutdown(0)
     assert [(r["service.name"], r[semconv.ENGINE]) for r in resources] == [("vllm", "vllm")] * 2
     assert resources[1]["service.instance.id"] == resources[0]["service.instance.id"] + "-1"
+
+
+def test_processes_that_share_engines_give_them_common_names(monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.delenv("OTEL_RESOURCE_ATTRIBUTES", raising=False)
+    name = module.siblings_name()
+    trails = [module.engine_trail("vllm", index, name) for index in (0, 1)]
+    found = [trail._provider.resource.attributes["service.instance.id"] for trail in trails]
+    for trail in trails:
+        trail.shutdown(0)
+    assert found == [name, f"{name}-1"]
+    assert module.siblings_name() == name, "it follows from the parent alone"
+    monkeypatch.setattr(module.os, "getppid", lambda: 1)
+    assert module.siblings_name() not in ("", name)
+    monkeypatch.setattr(module.os, "getppid", lambda: 2**22 + 1)  # no such process: its start is not known
+    assert module.siblings_name() not in ("", name)
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.instance.id=mine")
+    assert module.siblings_name() == "", "what the user calls them is common to them"
+
+
+def test_processes_that_share_an_engine_number_their_steps_apart(recorder, trails):
+    recorder.rank, recorder.sharing, recorder.knows_all = 1, 3, False
+    arrive(recorder)
+    recorder.emitted(["a"], [1])
+    step(recorder, T0 + 10 * MS)
+    recorder.entered("a", Phase.PREEMPTED, T0 + 15 * MS)
+    recorder.emitted(["a"], [1])
+    recorder.finished("a")
+    step(recorder, T0 + 20 * MS)
+    assert [span.attributes[semconv.STEP] for span in steps(trails[0])] == [1, 4]
+    assert not any(semconv.STEP_PREEMPTED in span.attributes for span in steps(trails[0])), "others had some too"
+    [row] = rows(trails[0])
+    assert row.attributes[semconv.PREEMPTIONS] == 1

@@ -7,6 +7,7 @@ import pytest
 
 from tests.tokentrail.support import MS, T0
 from tokentrail import semconv
+from tokentrail.integrations import recorder
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 FIRST = (("QUEUED", 2), ("SCHEDULED", 4))
@@ -274,17 +275,76 @@ def test_an_engine_with_another_index_alone_is_the_first(plugin, monkeypatch, cl
     assert len(v.trails) == 1
 
 
-def test_one_of_several_api_servers_knows_its_tokens_and_not_the_step_s(vllm):
-    v = vllm(parallel_config=SimpleNamespace(_api_process_count=2, _api_process_rank=1))
-    key = v.add()
-    v.step(10, v.output(key, events=FIRST), stats=False)
-    v.step(20, v.output(key, finish="STOP"))
-    first, second = v.steps()
-    assert not first.attributes.get(semconv.STEP_RUNNING)
-    assert not first.attributes.get(semconv.STEP_DECODE_TOKENS)
-    assert not second.attributes.get(semconv.STEP_DECODE_TOKENS)
-    assert v.tokens(v.rows()[0]) == [11, 10]
-    assert v.trails[0].spans(semconv.COLD_START_SPAN) == []
+class TestSeveralApiServers:
+    """vLLM gives the statistics of a step to one of the API servers that got tokens of it."""
+
+    @pytest.fixture
+    def server(self, vllm):
+        return lambda rank: vllm(parallel_config=SimpleNamespace(_api_process_count=2, _api_process_rank=rank))
+
+    def test_one_of_them_knows_its_tokens_and_not_the_step_s(self, server):
+        v = server(1)
+        key = v.add()
+        v.step(10, v.output(key, events=FIRST), stats=False)
+        v.step(20, v.output(key, 2, finish="STOP"), num_running_reqs=3)
+        first, second = v.steps()
+        assert [one.attributes[semconv.STEP] for one in (first, second)] == [1, 3]
+        assert second.attributes[semconv.STEP_RUNNING] == 3
+        assert semconv.STEP_RUNNING not in first.attributes
+        for one in (first, second):
+            assert not {semconv.STEP_DECODE_TOKENS, semconv.STEP_PREEMPTED} & one.attributes.keys()
+        assert v.tokens(v.rows()[0]) == [11, 10, 0]
+
+    def test_their_engines_have_common_instances_and_one_of_them_tells_the_start(self, server):
+        first, second = server(0), server(1)
+        first.add()
+        second.add()
+        assert first.instances == second.instances
+        assert first.instances[0]
+        starts = [len(v.trails[0].spans(semconv.COLD_START_SPAN)) for v in (first, second)]
+        assert starts == [1, 0]
+
+    def test_a_vllm_with_one_has_an_instance_of_its_own(self, vllm):
+        v = vllm()
+        v.add()
+        assert v.instances == [""]
+
+
+class TestDivided:
+    """Prefill and decode on two engines: a request is one row of vLLM's own spans, and steps come from inside."""
+
+    @pytest.fixture
+    def divided(self, vllm, monkeypatch):
+        monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "tokentrail.disaggregation=decode")
+
+        def start(endpoint="grpc://c:4317"):
+            return vllm(observability_config=SimpleNamespace(otlp_traces_endpoint=endpoint))
+
+        return start
+
+    def test_steps_are_recorded_and_requests_are_left_to_vllm(self, divided, caplog):
+        v = divided()
+        v.processor.tracing_enabled = True
+        key = v.add()
+        v.step(10, v.output(key, events=(*FIRST, ("PREEMPTED", 8))), front_ms=12, kv_cache_usage=0.25)
+        v.step(20, v.output(key, 2, finish="STOP"), num_running_reqs=0)
+        assert v.rows() == []
+        assert v.trails[0].spans(semconv.TOKEN_SPAN) == v.trails[0].spans(semconv.OPEN_SPAN) == []
+        first, second = v.steps()
+        assert [first.attributes[key] for key in (semconv.STEP_RUNNING, semconv.STEP_KV_USED)] == [1, 25]
+        assert (first.end_ns - T0) / MS == 10
+        assert second.attributes[semconv.STEP_DECODE_TOKENS] == 2
+        assert semconv.STEP_PREEMPTED not in first.attributes
+        assert v.processor.tracing_enabled
+        assert not hasattr(v.fake.AsyncLLM.add_request, "__wrapped__")
+        assert recorder.active() is None, "the middleware has no rows to add"
+        assert caplog.records == []
+
+    def test_without_vllm_s_own_spans_one_warning_says_so(self, divided, caplog):
+        divided(endpoint=None)
+        assert [record.getMessage() for record in caplog.records] == [
+            "tokentrail records no requests of a divided vLLM without --otlp-traces-endpoint"
+        ]
 
 
 def test_the_clock_of_another_host_is_found_from_the_fastest_message(vllm):

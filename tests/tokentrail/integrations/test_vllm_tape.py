@@ -82,8 +82,9 @@ class Player:
 class Played:
     """The rows and spans of all API servers of a run, and what their clients and vLLM counted."""
 
-    def __init__(self, servers, truth):
+    def __init__(self, servers, truth, steps):
         self.truth = truth
+        self.steps = steps
         self.trails = [trail for v in servers for trail in v.trails]
         self.rows_of = [(trail, v.rows(number)) for v in servers for number, trail in enumerate(v.trails)]
         self.rows = [row for _, rows in self.rows_of for row in rows]
@@ -98,12 +99,13 @@ def played(request, vllm, monkeypatch):
     tapes, truth = load(request.param)
     engines = {given[-1] for tape in tapes for given in tape if given[0] == "record"}
     servers = []
-    for tape in tapes:
-        v = vllm(parallel_config=SimpleNamespace(_api_process_count=len(tapes)))
+    for rank, tape in enumerate(tapes):
+        v = vllm(parallel_config=SimpleNamespace(_api_process_count=len(tapes), _api_process_rank=rank))
         v.loggers += [v.plugin.StatLogger(fake_vllm.config(), index) for index in sorted(engines - {0})]
         Player(v, monkeypatch, tape)
         servers.append(v)
-    return Played(servers, truth)
+    steps = sum(given[0] == "record" for tape in tapes for given in tape)
+    return Played(servers, truth, steps)
 
 
 def test_every_request_and_token_of_the_clients_is_there(played):
@@ -153,7 +155,7 @@ def test_phases_partition_every_request(played):
 
 
 def test_steps_follow_each_other_and_tokens_reach_the_front_end_after_them(played):
-    assert len(played.spans(semconv.STEP_SPAN)) == played.truth["steps"]
+    assert len(played.spans(semconv.STEP_SPAN)) == played.steps
     delays = []
     for trail in played.trails:
         steps = sorted(trail.spans(semconv.STEP_SPAN), key=lambda span: span.attributes[semconv.STEP])

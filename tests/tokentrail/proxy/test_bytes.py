@@ -31,6 +31,33 @@ def test_a_stream_passes_byte_for_byte(body, size):
     assert (answer.status, answer.body, answer.whole) == (200, body, True)
 
 
+OTHER_APIS = {
+    "/v1/messages": (
+        b'event: content_block_start\ndata: {"type":"content_block_start","content_block":{"type":"tool_use"}}\n\n'
+        b'data:  {"delta": {"type": "input_json_delta", "partial_json": "{\\"a\\": \\u00e9"}}\n\n'
+        b'event: ping\ndata: {"type": "ping"}\n\n'
+        b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}\n\n'
+    ),
+    "/v1/responses": (
+        b'event: response.created\ndata: {"type":"response.created","response":{"id":"resp_1"}}\n\n'
+        b'data: {"delta":"{\\n","type":"response.function_call_arguments.delta"}\n\n'
+        b'data: {"type":"response.failed","response":{"status":"failed","error":{"code":"x"}}}\n\n'
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", OTHER_APIS)
+def test_tool_calls_and_errors_of_the_other_apis_pass_byte_for_byte(path):
+    body = OTHER_APIS[path]
+    streamed, _, _ = exchange(
+        STREAMED, *chunked(*(body[at : at + 13] for at in range(0, len(body), 13))), END, path=path
+    )
+    assert (streamed.status, streamed.body, streamed.whole) == (200, body, True)
+    head = b"HTTP/1.1 529 Overloaded\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+    whole, _, _ = exchange(head + body, path=path, body={"model": "m"})
+    assert (whole.status, whole.body, whole.whole) == (529, body, True)
+
+
 def test_a_compressed_answer_passes_compressed():
     body = gzip.compress(BODIES["lf"])
     head = STREAMED.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")

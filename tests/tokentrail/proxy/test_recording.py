@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import logging
+from unittest import mock
 
 import pytest
 
@@ -18,7 +20,9 @@ from tests.tokentrail.proxy.support import (
     request_span,
 )
 from tokentrail import semconv
+from tokentrail.guard import Throttle
 from tokentrail.proxy import asked, tap
+from tokentrail.proxy.sse import Events
 
 JSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
 
@@ -119,6 +123,14 @@ def test_events_and_bodies_that_are_too_large_pass_and_are_not_read(monkeypatch)
     request, _, (_, got) = recorded(STREAMED, *chunked(DONE), END)
     assert json.loads(got) == BODY
     assert request.name == "chat "
+
+
+def test_an_event_that_is_too_large_may_have_been_the_last_one(monkeypatch):
+    monkeypatch.setattr(tap, "Events", lambda: Events(max_event_bytes=200))
+    answer, _, trail = exchange(STREAMED, *chunked(delta("a"), delta("x" * 300, finish="stop")), END)
+    request, tokens = request_span(trail)
+    assert answer.body == delta("a") + delta("x" * 300, finish="stop")
+    assert (request.attributes[semconv.STATUS], len(tokens)) == ("ok", 1)
 
 
 def test_an_answer_that_is_not_streamed_arrives_with_its_last_byte():
@@ -264,6 +276,41 @@ def test_bodies_that_are_wrong_pass_and_are_recorded():
         request, _, (_, got) = recorded(STREAMED, *chunked(DONE), END, body=body, ask_usage=True)
         assert got == body
         assert request.name == "chat "
+
+
+KEYED = [
+    ("Authorization", "Bearer SECRET"),
+    ("x-api-key", "SECRET"),
+    ("X-Goog-Api-Key", "SECRET"),
+    ("Cookie", "k=SECRET"),
+]
+
+
+@pytest.mark.parametrize(
+    ("script", "status"),
+    [
+        ([STREAMED, *chunked(delta("a", finish="stop"), DONE), END], 200),
+        ([STREAMED, *chunked(b"data: {SECRET\n\n"), END], 200),
+        ([b"HTTP/1.1 401 No\r\nContent-Length: 0\r\n\r\n"], 401),
+        ([STREAMED, *chunked(delta("a"))], 200),
+        ([b"no HTTP: SECRET\r\n\r\n"], 502),
+    ],
+    ids=["ok", "malformed", "refused", "broken off", "no HTTP"],
+)
+def test_keys_are_neither_logged_nor_recorded_nor_counted(script, status, caplog, monkeypatch):
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setattr(tap, "_THROTTLE", Throttle())
+    fault = RuntimeError("a fault that quotes SECRET")
+    for method in (None, "_event"):
+        if method:
+            monkeypatch.setattr(tap.Tap, method, mock.Mock(side_effect=fault))
+        given = {"path": f"{CHAT}?key=SECRET", "headers": KEYED, "close": True, "tenant_header": "authorization"}
+        answer, _, trail = exchange(*script, **given)
+        assert answer.status == status
+        assert status != 502 or b"SECRET" not in answer.body
+        assert b"SECRET" not in b"".join(trail.transport.bodies)
+    said = "\n".join(f"{record.getMessage()} {record.exc_text} {record.__dict__}" for record in caplog.records)
+    assert "SECRET" not in said
 
 
 def test_nothing_of_prompts_or_answers_is_recorded():
