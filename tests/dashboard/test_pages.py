@@ -45,7 +45,7 @@ def part(page, key):
 
 
 class TestOverview:
-    """What the page of the last hour shows. It is opened once."""
+    """The page of the last hour, which is opened once."""
 
     @pytest.fixture(scope="class")
     def overview(self, browser, dashboard):
