@@ -98,7 +98,7 @@ def good(chance, trace):
 
 
 def witness(trace):
-    """A request whose rows are known: TTFT 200 ms, TPOT 100 ms, 5 tokens."""
+    """A request with known rows: TTFT 200 ms, TPOT 100 ms, 5 tokens."""
     request = Request(**{"service.name": "witness"})
     attributes = {semconv.OPERATION_NAME: "chat", semconv.OUTPUT_TOKENS: 5, semconv.TIME_TO_FIRST_TOKEN: 0.2}
     request.span("chat m", trace=trace, ns=600 * MS, kind=2, start=NOW_NS, attributes=attributes)
@@ -199,7 +199,7 @@ def run(collector, seed, count):
 
 
 def judge(data_dir, traces):
-    """What is wrong in the store of a collector that has ended."""
+    """The wrong rows in the store of a collector that has ended."""
     store = Store.open(f"chdb://{data_dir / 'store'}")
     try:
         counts = {what: store.query(sql).result_rows[0][0] for what, sql in WRONG_ROWS.items()}

@@ -156,7 +156,7 @@ def test_an_openslo_document_that_cannot_be_read_is_named(tmp_path, capsys, old,
 
 @pytest.fixture
 def prometheus():
-    """A Prometheus that answers what the test puts into `answers`."""
+    """A Prometheus with the answers that the test puts into `answers`."""
     answers = {}
 
     class Handler(http.server.BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Every code block of the documentation is read by what would run it: Python, YAML, JSON, bash, our own commands.
+"""Each code block of the documentation is read by its own program: Python, YAML, JSON, bash, our own commands.
 
 `tests/collector/test_docs_requests.py` runs the requests to the API, and `tests/tokentrail/test_sdk_docs.py` the
 SDK's page.

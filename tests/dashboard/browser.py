@@ -22,14 +22,18 @@ CHROMIUM_FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--js-flags=--no-opt --no-maglev",  # a page is gone before optimised code pays
 ]
+REFRESH_OFTEN = "from dashboard import components; components._SHARE = 0.25; from streamlit.web.cli import main; main()"
+"""Streamlit with a dashboard that may spend a quarter of its time on refreshes: tests wait for one."""
 
 
 @contextmanager
-def streamlit(api_url: str, folder: Path, *, app: Path = APP) -> Iterator[str]:
+def streamlit(api_url: str, folder: Path, *, app: Path = APP, often: bool = False) -> Iterator[str]:
     """Run the dashboard on a free port and yield its URL. Then its log must name none of our files: no traceback."""
     port = free_port(0)
-    command = [sys.executable, "-m", "streamlit", "run", str(app), "--server.address", "127.0.0.1"]
+    program = ["-c", REFRESH_OFTEN] if often else ["-m", "streamlit"]
+    command = [sys.executable, *program, "run", str(app), "--server.address", "127.0.0.1"]
     environment = {"TOKENTRAIL_API_URL": api_url}
     child = Child("dashboard", [*command, "--server.port", str(port)], folder / "streamlit.log", environment)
     try:

@@ -83,18 +83,12 @@ def dashboard(collector, lived, folder):
 
 
 @pytest.fixture(scope="module")
-def browser():
-    """One browser context for all pages, so that Streamlit's scripts are loaded and compiled once."""
+def page():
+    """One tab for all tests, so that the browser loads and compiles Streamlit's scripts once."""
     if chromium() is None:
         pytest.skip("chromium is not installed (make system)")
-    with browsing() as running:
-        context = running.new_context(viewport={"width": 1440, "height": 1200})
+    with browsing() as browser:
+        # Without reduced motion, animations of pages that wait take a third of the browser's CPU.
+        context = browser.new_context(viewport={"width": 1440, "height": 1200}, reduced_motion="reduce")
         context.set_default_timeout(240_000)
-        yield context
-
-
-@pytest.fixture
-def page(browser):
-    opened = browser.new_page()
-    yield opened
-    opened.close()
+        yield context.new_page()

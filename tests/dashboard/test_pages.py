@@ -45,14 +45,12 @@ def part(page, key):
 
 
 class TestOverview:
-    """What the page of the last hour shows. It is opened once."""
+    """The page of the last hour, which is opened once."""
 
     @pytest.fixture(scope="class")
-    def overview(self, browser, dashboard):
-        page = browser.new_page()
+    def overview(self, page, dashboard):
         page.goto(f"{dashboard}/?range=1h")
-        yield page
-        page.close()
+        return page
 
     def test_shows_the_windows_numbers(self, overview, api):
         shown = metrics(part(overview, "traffic"))
@@ -281,17 +279,17 @@ def test_requests_are_narrowed_to_an_slo_and_a_verdict(page, dashboard, api):
     assert [row[2:4] for row in rows(page)] == [["in_flight", "bad"]]
 
 
-def test_times_are_the_readers_or_utc(browser, dashboard, api, disturbed):
+def test_times_are_the_readers_or_utc(page, dashboard, api, disturbed):
     start = api(f"requests/{disturbed}")["request"]["start"]
-    context = browser.browser.new_context(timezone_id="Asia/Kolkata")
-    context.set_default_timeout(180_000)
-    page = context.new_page()
+    at_the_reader = f"arrived {clock(start, ZoneInfo('Asia/Kolkata'))}"
+    browser = page.context.new_cdp_session(page)
+    browser.send("Emulation.setTimezoneOverride", {"timezoneId": "Asia/Kolkata"})
     page.goto(f"{dashboard}/request?trace_id={disturbed}")
-    page.get_by_text(f"arrived {clock(start, ZoneInfo('Asia/Kolkata'))}").wait_for()
+    page.get_by_text(at_the_reader).wait_for()
     page.goto(f"{dashboard}/request?trace_id={disturbed}&utc=true")
     page.get_by_text(f"arrived {clock(start)}").wait_for()
-    assert page.get_by_text(f"arrived {clock(start, ZoneInfo('Asia/Kolkata'))}").count() == 0
-    context.close()
+    assert page.get_by_text(at_the_reader).count() == 0
+    browser.send("Emulation.setTimezoneOverride", {"timezoneId": ""})
 
 
 def test_a_request_shows_its_verdict_and_by_how_much_it_missed(page, dashboard, api):
@@ -322,7 +320,7 @@ def test_names_from_outside_are_shown_as_they_are(page, dashboard, api):
 
 def test_an_empty_collector_and_one_that_is_gone_are_explained(page, tmp_path):
     collector = Collector(tmp_path / "data")
-    with collector, streamlit(collector.urls["api"], tmp_path) as url:
+    with collector, streamlit(collector.urls["api"], tmp_path, often=True) as url:
         page.goto(url)
         assert "OTEL_EXPORTER_OTLP_ENDPOINT" in part(page, "no-data").inner_text()
         page.goto(f"{url}/requests")

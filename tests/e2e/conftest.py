@@ -24,7 +24,7 @@ def stack(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def engine(stack):
-    """URL of an engine whose KV cache holds 768 tokens, all given out, and which refuses requests of more than 640."""
+    """URL of an engine with a KV cache of 768 tokens, all given out. It refuses requests of more than 640 tokens."""
     cache = ("--kv-blocks", "48", "--block-size", "16", "--watermark-blocks", "0")
     return stack.engine("--model", MODEL, *cache, "--max-seqs", "8", "--max-model-len", "640")
 

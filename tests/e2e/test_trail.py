@@ -35,7 +35,7 @@ def good_by_brute_force(seen, thresholds):
 def driven(stack, engine, api):
     """An engine with a small KV cache under a mixed load: a client cancels a request, and `kill -9` ends the collector.
 
-    The collector comes back at the same addresses. Returns when the load began, what its clients saw, and the rows.
+    The collector comes back at the same addresses. Returns the begin of the load, the clients' observations, and rows.
     """
     began = time.time()
     plan = sorted(

@@ -1,8 +1,9 @@
-"""Every example runs by the command that its header shows, and the real collector gets what the example promises."""
+"""Every example runs as its header shows, and the real collector gets the requests that the example promises."""
 
 import ast
 import os
 import re
+import runpy
 import subprocess
 import sys
 import time
@@ -10,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from alerts.__main__ import main as write_rules
 from collector.slo.model import load_slos
-from tests.support.stores import new_store
+from tests.instrumented_engine.server_support import served, tiny_loader
+from tests.support.collector import Collector
+from tokentrail import Trail
 from tokentrail.cli.api import Api
-from tokentrail.cli.stack import Stack
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -30,27 +33,28 @@ def command(path):
     return shown.replace(".venv/bin/python", sys.executable).split()
 
 
-def run(arguments, **environment):
-    """What the command prints, run from the repository's root in an environment without settings of its own."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "TOKENTRAIL_"))}
-    done = subprocess.run(arguments, cwd=ROOT, env=kept | environment, capture_output=True, text=True, timeout=240)
+def environment(**given):
+    """This process's environment without settings of its own."""
+    return {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "TOKENTRAIL_"))} | given
+
+
+def run(arguments, **given):
+    """The output of the command, run from the repository's root."""
+    done = subprocess.run(arguments, cwd=ROOT, env=environment(**given), capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory):
-    home = tmp_path_factory.mktemp("examples")
-    stack = Stack(home=home, slos=EXAMPLES / "slos" / "chat.yaml")
-    new_store(home / "data" / "store")
-    stack.collector(home / "data")
-    yield stack
-    assert stack.stop() == [], f"did not stop cleanly, see {home / 'logs'}"
+def collector(tmp_path_factory):
+    slos = str(EXAMPLES / "slos" / "chat.yaml")
+    with Collector(tmp_path_factory.mktemp("examples") / "data", "--slos", slos) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
-def api(stack):
-    api = Api(stack.urls["API"])
+def api(collector):
+    api = Api(collector.urls["api"])
     yield api
     api.close()
 
@@ -75,8 +79,8 @@ def assert_complete(trail, output_tokens):
 
 
 @pytest.mark.e2e
-def test_engine(stack, api):
-    printed = run(command(EXAMPLES / "engine.py"), OTEL_EXPORTER_OTLP_ENDPOINT=stack.urls["OTLP/HTTP"])
+def test_engine(collector, api):
+    printed = run(command(EXAMPLES / "engine.py"), OTEL_EXPORTER_OTLP_ENDPOINT=collector.urls["otlp-http"])
     for count in ("queued=0", "drops={}", "pending=0", "errors=0"):
         assert count in printed
     trails = details(api, 12, model="toy", slo_class="chat")
@@ -105,8 +109,13 @@ def test_engine(stack, api):
 
 
 @pytest.mark.e2e
-def test_transformers_generate(stack, api):
-    run(command(EXAMPLES / "transformers_generate.py"), OTEL_EXPORTER_OTLP_ENDPOINT=stack.urls["OTLP/HTTP"])
+def test_transformers_generate(collector, api, monkeypatch):
+    """Within this process, which has loaded torch and transformers already."""
+    _, script = command(EXAMPLES / "transformers_generate.py")
+    for name in os.environ.keys() - environment().keys():
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.urls["otlp-http"])
+    runpy.run_path(str(ROOT / script), run_name="__main__")
     trails = details(api, 3, model="tiny-llama")
     for trail in trails:
         assert_complete(trail, trail["request"]["output_tokens"])
@@ -121,11 +130,14 @@ def test_transformers_generate(stack, api):
 
 
 @pytest.mark.e2e
-def test_openai_client(stack, api):
-    engine = stack.engine("--kv-blocks", "64", "--threads", "1")
+def test_openai_client(collector, api):
+    """It asks an engine that computes its tokens by a rule."""
     arguments = command(EXAMPLES / "openai_client.py")
     assert arguments[-1] == "http://127.0.0.1:8000"
-    printed = run([*arguments[:-1], engine])
+    engines_trail = Trail(endpoint=collector.urls["otlp-http"], service_name="engine")
+    with served(tiny_loader(), engines_trail) as engine:
+        printed = run([*arguments[:-1], engine.url])
+    assert engines_trail.shutdown(120)
     (trail,) = details(api, 1, tenant="acme", slo_class="chat")
     (trace_id,) = re.findall(r"/api/v1/requests/([0-9a-f]{32})$", printed, re.MULTILINE)
     assert trail["request"]["trace_id"] == trace_id
@@ -136,10 +148,12 @@ def test_openai_client(stack, api):
 
 
 @pytest.mark.parametrize("path", SLO_FILES, ids=lambda p: p.stem)
-def test_slo_files_load_and_their_rules_are_valid(path, tmp_path):
-    arguments = command(path)
-    assert arguments[-1] == "rules"
-    files = run([*arguments[:-1], str(tmp_path)]).split()
+def test_slo_files_load_and_their_rules_are_valid(path, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    _, option, module, *arguments, folder = command(path)
+    assert (option, module, folder) == ("-m", "alerts", "rules")
+    assert write_rules([*arguments, str(tmp_path)]) == 0
+    files = capsys.readouterr().out.split()
     subprocess.run(["promtool", "check", "rules", *files], check=True, capture_output=True)
     rules = (tmp_path / "slos.yml").read_text()
     for slo in load_slos(path):

@@ -1,5 +1,7 @@
-"""What transformers answers with the default model, token by token. `python -m tests.instrumented_engine.reference`
-computes it again, which takes a minute of CPU, and writes tests/data/smollm2-135m/greedy.json.
+"""Records the answers of transformers with the default model, token by token.
+
+`python -m tests.instrumented_engine.reference` computes them again, which takes a minute of CPU, and writes
+tests/data/smollm2-135m/greedy.json.
 """
 
 import json

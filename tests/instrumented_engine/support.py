@@ -113,7 +113,7 @@ class CacheRunner:
         return TokenLogprobs(token, -token / 100, ((token + 1, -0.001),))
 
     def _accept(self, item):
-        """The tokens behind a sequence and its draft, as far as the draft is what the rule gives."""
+        """The tokens behind a sequence: those of its draft as far as the rule gives them too, and one more."""
         if not item.draft:
             return self._sample(item.sequence)
         sequence, kept = item.sequence, []

@@ -26,7 +26,7 @@ def test_a_reserve_is_left_free():
     mine: list[int] = []
     assert not manager.allocate(mine, 8, reserve=2)
     assert manager.allocate(mine, 8, reserve=1)
-    assert manager.allocate(mine, 8, reserve=2), "what needs no block needs no reserve"
+    assert manager.allocate(mine, 8, reserve=2), "an allocation without blocks needs no reserve"
 
 
 def test_a_shared_block_is_free_when_its_last_owner_gives_it_up():

@@ -31,7 +31,7 @@ def wheel_of(member, content=CONTENT):
 
 @pytest.fixture
 def pinned(monkeypatch):
-    """A known model whose GGUF file is CONTENT."""
+    """A known model with the GGUF file CONTENT."""
     model = WheelModel("no-such-package-of-tokentrail==1", 100, "m/model.gguf", hashlib.sha256(CONTENT).hexdigest())
     monkeypatch.setitem(WHEEL_MODELS, "pinned", model)
     return model

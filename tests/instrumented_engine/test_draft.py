@@ -1,4 +1,4 @@
-"""Speculation with a second model changes no answer, and its cache holds what a computation from nothing would."""
+"""Speculation with a second model changes no answer, and its cache equals one that is computed from nothing."""
 
 import pytest
 import torch

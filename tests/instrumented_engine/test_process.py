@@ -18,7 +18,7 @@ MODEL = "smollm2-135m-instruct"
 
 @pytest.fixture(scope="module")
 def collector():
-    """An OTLP/HTTP endpoint that keeps what it gets; (url, spans)."""
+    """An OTLP/HTTP endpoint that keeps the spans that it gets; (url, spans)."""
     import threading
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 

@@ -14,7 +14,7 @@ MS = 1_000_000
 
 
 def divide(pieces, prompt=""):
-    """(reasoning, visible text, tokens of reasoning) of an answer whose tokens are these pieces."""
+    """(reasoning, visible text, tokens of reasoning) of an answer with these tokens."""
     reasoning = Reasoning(MARKERS, prompt)
     parts = [reasoning.push(piece, final=i == len(pieces) - 1) for i, piece in enumerate(pieces)]
     return "".join(part[0] for part in parts), "".join(part[1] for part in parts), reasoning.num_tokens

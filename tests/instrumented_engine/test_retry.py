@@ -10,7 +10,7 @@ PROMPTS = [list(range(1, 1 + n)) for n in (3, 5, 9, 14)]
 
 
 def answers_alone(trail, sequences):
-    """What each sequence's prompt gives in an engine of its own."""
+    """The answer to each sequence's prompt in an engine of its own."""
     copies = [
         make_sequence(trail, s.token_ids[: s.num_prompt_tokens], max_tokens=s.params.max_tokens) for s in sequences
     ]
@@ -18,7 +18,7 @@ def answers_alone(trail, sequences):
 
 
 def fail_if(engine, condition, error):
-    """Let each forward pass fail for whose plan the condition holds."""
+    """Make each forward pass fail if the condition holds for its plan."""
     runner = engine._runner
     run = runner.run
 

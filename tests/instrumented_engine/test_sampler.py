@@ -107,7 +107,7 @@ def test_a_flat_vocabulary_reaches_beyond_the_head(params):
     frequencies = drawn(3000, logits, **params)
     found = set(np.flatnonzero(frequencies).tolist())
     assert found <= allowed
-    # With replacement, 3,000 draws of near-equal chances see most of what is allowed.
+    # With replacement, 3,000 draws of near-equal chances see most of the allowed tokens.
     assert len(found) > 0.3 * min(len(allowed), 3000)
     # The tail beyond the sorted head is drawn as often as its mass says (a standard deviation is at most 0.01).
     weight = softmax(logits[0].double().numpy() / params["temperature"])

@@ -342,7 +342,7 @@ class Traffic(RuleBasedStateMachine):
     @rule()
     def step(self):
         plan = self.scheduler.schedule()
-        assert plan.batch, "whoever waits makes progress"
+        assert plan.batch, "each waiting sequence makes progress"
         assert plan.prefill_tokens + plan.decode_tokens == sum(item.num_scheduled_tokens for item in plan.batch)
         assert plan.prefill_tokens + plan.decode_tokens <= self.scheduler.max_batched_tokens
         assert len({item.sequence for item in plan.batch}) == len(plan.batch)

@@ -1,4 +1,4 @@
-"""The HTTP interface over an engine whose answers are known."""
+"""The HTTP interface over an engine with known answers."""
 
 import asyncio
 import json
@@ -63,7 +63,7 @@ def test_completion_of_token_ids(server, client):
 
 
 def test_chat(server, client):
-    # The template is "role: content\n", so the engine sees another prompt, and its answer is what the rule gives.
+    # The template is "role: content\n", so the engine sees another prompt, and the rule gives its answer.
     messages = [{"role": "system", "content": "be"}, {"role": "user", "content": [{"type": "text", "text": "brief"}]}]
     answer = client.chat.completions.create(model=MODEL, messages=messages, max_completion_tokens=7, temperature=0)
     plain = complete(client, "system: be\nuser: brief\n", max_tokens=7)

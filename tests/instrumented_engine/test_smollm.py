@@ -1,4 +1,4 @@
-"""The default model against transformers, token by token. tests/data/smollm2-135m holds what transformers answered."""
+"""The default model against transformers, token by token. tests/data/smollm2-135m holds the answers of transformers."""
 
 import json
 

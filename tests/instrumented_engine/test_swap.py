@@ -1,4 +1,4 @@
-"""Preempted sequences whose blocks are kept on the host: nothing is computed again, and the trace says what moved."""
+"""The host keeps the blocks of preempted sequences: nothing is computed again, and the trace names each move."""
 
 import pytest
 
@@ -15,7 +15,7 @@ MS = 1_000_000
 
 
 def preempting(host_blocks):
-    """A scheduler whose newest sequence was just preempted: (scheduler, old, new, plan)."""
+    """A scheduler that has just preempted its newest sequence: (scheduler, old, new, plan)."""
     scheduler = scheduler_of(4, 2, host_blocks=host_blocks)
     old, new = make_sequence(TRAIL, [1, 2]), make_sequence(TRAIL, [3, 4])
     for sequence in (old, new):

@@ -13,6 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import tokentrail
+from collector.access.__main__ import main as keys
 from tokentrail.cli import result
 from tokentrail.cli.app import _terminated, app
 from tokentrail.cli.demo import workload
@@ -32,15 +33,18 @@ def test_help_and_version():
     assert "up" in usage
 
 
-def test_keys_are_made_listed_and_revoked(tmp_path):
+def test_keys_is_the_collectors_command(tmp_path, capsys):
+    """tests/collector/access has each of its actions."""
+
     def run(*arguments):
         command = [sys.executable, "-m", "tokentrail.cli", "keys", *arguments, "--data-dir", str(tmp_path)]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     key = run("create", "--role", "read", "--tenant", "acme").stdout.strip()
     assert key.startswith("tokentrail_")
-    assert run("revoke", key).returncode == 0
-    assert "revoked" in run("list").stdout
+    assert keys(["revoke", key, "--data-dir", str(tmp_path)]) == 0
+    assert keys(["list", "--data-dir", str(tmp_path)]) == 0
+    assert "revoked" in capsys.readouterr().out
     assert run("revoke", "0").returncode == 1
 
 

@@ -153,7 +153,7 @@ def test_a_status_by_its_value_is_a_status(trail):
     assert attributes_of(trail)[semconv.STATUS] == "cancelled"
 
 
-# --- what is known at the end ----------------------------------------------------------------------------------
+# --- the facts of the end --------------------------------------------------------------------------------------
 
 
 def test_what_is_known_at_the_end(trail):

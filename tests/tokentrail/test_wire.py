@@ -123,7 +123,7 @@ def test_blocks_share_a_buffer_until_it_is_reset():
         buffer.reset()
         made = [fill(rows, "s", ("a", "b"), buffer=buffer) for _ in range(blocks)]
         assert [bytes(block.data) for block in made] == [alone] * blocks
-    assert len(buffer._bytes) == len(alone) * 5 * 5 // 4  # it grew to what the largest batch needed, and a quarter
+    assert len(buffer._bytes) == len(alone) * 5 * 5 // 4  # it grew to the size of the largest batch, and a quarter
 
 
 def test_a_buffer_keeps_no_more_than_its_limit(monkeypatch):

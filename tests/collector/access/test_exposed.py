@@ -13,6 +13,7 @@ import pytest
 
 from collector.signals import TRACES
 from tests.collector.rows import NOW
+from tests.support.certificates import make_certificate
 from tests.support.collector import PROTOBUF, ROOT, Collector
 from tests.support.keys import add_key
 from tests.support.otlp import token_body
@@ -120,10 +121,7 @@ def test_a_client_that_leaves_ends_its_query(tmp_path):
 
 
 def test_tls_on_all_ports(tmp_path):
-    certificate, key = tmp_path / "c.pem", tmp_path / "k.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    command += ["-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True, timeout=60)
+    certificate, key = make_certificate(tmp_path)
     collector = Collector(tmp_path / "data", "--tls-cert", str(certificate), "--tls-key", str(key))
     collector.http = httpx.Client(timeout=120, verify=str(certificate))
     with collector:

@@ -5,7 +5,6 @@ import os
 import shutil
 import socket
 import ssl
-import subprocess
 
 import grpc
 import httpx
@@ -19,6 +18,7 @@ from collector.receive.http import BodyLimits
 from collector.settings import Settings
 from collector.signals import TRACES
 from tests.collector.test_otlp_http import WAIT_S, Receiver
+from tests.support.certificates import make_certificate
 from tests.support.otlp import token_body
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make certificates")
@@ -30,14 +30,11 @@ def make(tmp_path):
     made = []
 
     def make(name, common_name="localhost"):
-        certificate, key = tmp_path / f"{name}.pem", tmp_path / f"{name}.key"
-        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-        command += ["-days", "2", "-subj", f"/CN={common_name}", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-        subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True, timeout=60)
+        files = make_certificate(tmp_path, name, common_name)
         made.append(name)
-        for file in (certificate, key):
+        for file in files:
             os.utime(file, ns=(len(made), len(made)))  # a new time, however fast the test is
-        return certificate, key
+        return files
 
     return make
 

@@ -1,4 +1,4 @@
-"""The middleware: what it tells the recorder, and that it changes nothing for the client."""
+"""The middleware tells the recorder about each request, and changes nothing for the client."""
 
 import asyncio
 

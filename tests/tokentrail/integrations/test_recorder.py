@@ -1,4 +1,4 @@
-"""The recorder alone: what an engine's hooks tell becomes rows, steps and phases."""
+"""The recorder alone: it turns the calls of an engine's hooks into rows, steps and phases."""
 
 import logging
 

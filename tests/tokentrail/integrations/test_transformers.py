@@ -92,7 +92,7 @@ def hooked(monkeypatch, trail):
         (scheduler.Scheduler, ("add_waiting_request", "clear_cancelled_requests")),
     ):
         for name in names:
-            monkeypatch.setattr(owner, name, getattr(owner, name))  # what the hooks replace comes back
+            monkeypatch.setattr(owner, name, getattr(owner, name))  # the originals come back afterwards
     return module.record_continuous_batching("tiny", trail)
 
 

@@ -1,4 +1,4 @@
-"""The hooks on vLLM's fakes: what of a request, a step and a start is recorded."""
+"""The hooks on vLLM's fakes record requests, steps and starts."""
 
 from asyncio import CancelledError
 from types import SimpleNamespace

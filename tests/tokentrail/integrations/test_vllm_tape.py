@@ -80,7 +80,7 @@ class Player:
 
 
 class Played:
-    """The rows and spans of all API servers of a run, and what their clients and vLLM counted."""
+    """The rows and spans of all API servers of a run, and the counts of their clients and of vLLM."""
 
     def __init__(self, servers, truth, steps):
         self.truth = truth

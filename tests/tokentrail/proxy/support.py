@@ -107,7 +107,7 @@ async def _body(head, reader):
 
 
 class Answer:
-    """What a client got. `whole` is False when the answer broke off."""
+    """The answer that a client got. `whole` is False when it broke off."""
 
     def __init__(self):
         self.status, self.headers, self.body, self.whole = 0, [], b"", False
@@ -146,7 +146,7 @@ class Client:
         self._parser.start_next_cycle()
 
     async def receive(self, *, until=None):
-        """The whole answer, or what came until `until(answer)` is true."""
+        """The whole answer, or the part that came until `until(answer)` is true."""
         answer = Answer()
         while True:
             try:

@@ -72,7 +72,7 @@ def test_reading_lets_others_pass_after_a_few_chunks():
 
 
 class Loop:
-    """Calls what is due, without a clock. `timers` holds what was asked for later."""
+    """Makes the calls that are due, without a clock. `timers` holds the later ones."""
 
     def __init__(self):
         self.soon, self.timers = [], []
