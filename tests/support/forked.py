@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -67,6 +68,17 @@ class Forked:
 
     def kill(self):
         self.send_signal(signal.SIGKILL)
+
+
+def run(module, *arguments, timeout_s=300):
+    """Call `main(arguments)` of a module in a process of its own. The result is that of `subprocess.run`."""
+    with tempfile.TemporaryFile("w+") as stderr:
+        process = Forked(module, [str(each) for each in arguments], environment={**os.environ}, cwd=ROOT, stderr=stderr)
+        with process.stdout:
+            stdout = process.stdout.read()
+        status = process.wait(timeout_s)
+        stderr.seek(0)
+        return subprocess.CompletedProcess([module, *arguments], status, stdout, stderr.read())
 
 
 @cache
