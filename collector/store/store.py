@@ -161,8 +161,7 @@ class Store:
         """Run one statement as `query` does, and return the rows in ClickHouse's RowBinary format."""
         with self._reading() as client:
             return client.raw_query(
-                f"{sql}
-{settings_clause(settings)}", parameters=parameters, fmt="RowBinary"
+                f"{sql}\n{settings_clause(settings)}", parameters=parameters, fmt="RowBinary"
             )
 
     @contextmanager

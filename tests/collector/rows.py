@@ -19,12 +19,13 @@ def trace_id() -> str:
 
 
 class Rows:
-    """Inserts rows given as keyword arguments; times are unix nanoseconds, ids hex."""
+    """Puts rows, given as keyword arguments, into a `LazyStore`. Times are unix nanoseconds, ids hex."""
 
     def __init__(self, store):
         self.store = store
 
     def clear(self):
+        self.store.forget()
         for table in TABLES:
             self.store.client().command(f"TRUNCATE TABLE {table}")
 
@@ -90,8 +91,7 @@ class Rows:
 
     def insert(self, table, rows):
         columns = list(rows[0])
-        data = [[_native(name, row[name]) for name in columns] for row in rows]
-        self.store.client().insert(table, data, column_names=columns, settings={"insert_deduplicate": 0})
+        self.store.put(table, columns, [[_native(name, row[name]) for name in columns] for row in rows])
 
 
 def _native(name, value):

@@ -22,6 +22,7 @@ from collector.backup.cut import Backups
 from collector.backup.restore import restore
 from collector.store.store import Store
 from tests.collector.rows import NOW, SECOND
+from tests.support import forked
 from tests.support.collector import ROOT, Collector
 from tests.support.otlp import MS, Request
 from tokentrail import semconv
@@ -61,7 +62,7 @@ class Load(threading.Thread):
     def run(self):
         http = httpx.Client(timeout=120)
         for trace in itertools.count(1):
-            if self.enough.wait(0.005):
+            if self.enough.wait(0.03):
                 return
             ended_ns = time.time_ns()
             body = request_body(trace, ended_ns)
@@ -109,7 +110,7 @@ def test_a_backup_under_load_restored_gives_the_same_answers(tmp_path):
     collector = Collector(tmp_path / "data", "--slos", str(tmp_path / "slos.yaml")).start()
     load = Load(collector)
     load.start()
-    collector.wait_until(lambda: stored_requests(collector) > 50)
+    collector.wait_until(lambda: stored_requests(collector) > 25)
     made = tokentrail("backup", tmp_path / "b.tar", "--url", collector.urls["api"])
     during = len(load.acknowledged_ns)
     collector.wait_until(lambda: len(load.acknowledged_ns) > during + 20)
@@ -205,8 +206,7 @@ def test_a_backup_is_a_tar_that_others_read(archive):
 
 def run_restore(archive, data_dir):
     """In a process of its own: this one has another store open."""
-    command = [sys.executable, "-m", "collector.backup", str(archive), str(data_dir)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    return forked.run("collector.backup.__main__", archive, data_dir)
 
 
 def test_a_restored_store_has_the_rows_and_is_one_that_a_collector_opens(archive, store, tmp_path):
@@ -216,15 +216,11 @@ def test_a_restored_store_has_the_rows_and_is_one_that_a_collector_opens(archive
     assert "before 2026-11-21T09:59:55Z is in" in restored.stdout
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["settings", "store"]
     assert not (tmp_path / "new.restoring").exists()
-    script = (
-        "from collector.store import Store; from collector.store.schema import apply_schema\n"
-        f"store = Store.open('chdb://{tmp_path}/new/store'); apply_schema(store)\n"
-        "print(store.query('SELECT sum(token_index), count(), toString(max(minute)) FROM tokens').result_rows)\n"
-        "print(store.query('SELECT count() FROM schema_version').result_rows)"
-    )
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
-    versions = store.query("SELECT count() FROM schema_version").result_rows
-    assert ran.stdout.splitlines() == ["[(3, 3, '2026-11-22 10:00:00')]", str(versions)]
+    of_versions = "SELECT count() FROM schema_version"
+    of_tokens = "SELECT sum(token_index), count(), toString(max(minute)) FROM tokens"
+    asked = forked.run("tests.support.ask", tmp_path / "new" / "store", of_tokens, of_versions)
+    versions = store.query(of_versions).result_rows
+    assert asked.stdout.splitlines() == ["[(3, 3, '2026-11-22 10:00:00')]", str(versions)], asked.stderr
 
 
 def test_one_backup_at_a_time_and_an_end_makes_room(backups, store):

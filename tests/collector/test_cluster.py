@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from contextlib import contextmanager
 from unittest.mock import Mock
 
@@ -21,10 +22,11 @@ from collector.store.schema import TIME_COLUMNS, apply_schema
 from collector.store.store import Store, StoreError
 from collector.wal.frame import Frame, digest_of
 from tests.collector.rows import NOW, SECOND, Rows
-from tests.collector.test_migrations import NEXT, created_tables, later_sql
+from tests.collector.test_migrations import NEXT, created_tables, few_engines, later_sql
 from tests.support.clickhouse_server import Server
 from tests.support.collector import Collector
 from tests.support.otlp import T0, Request
+from tests.support.stores import LazyStore
 from tokentrail import semconv
 
 DAY = 86400 * SECOND
@@ -212,18 +214,30 @@ def running_node(folder):
     node.kill()
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A node's folder with the tables of a cluster, which cost 3 s of CPU. The other nodes begin with a copy."""
+    folder = tmp_path_factory.mktemp("made")
+    with running_node(folder) as node:
+        store = Store.open(f"{node.url}/default?cluster=prod")
+        apply_schema(store)
+        store.close()
+    return folder / "db"
+
+
 @pytest.fixture
-def node(tmp_path):
+def node(made, tmp_path):
+    shutil.copytree(made, tmp_path / "db", symlinks=True)
     with running_node(tmp_path) as node:
         yield node
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    """A store with the tables of a cluster, which costs 3 s of CPU."""
-    with running_node(tmp_path_factory.mktemp("cluster")) as node:
-        store = Store.open(f"{node.url}/default?cluster=prod")
-        apply_schema(store)
+def cluster(made, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cluster")
+    shutil.copytree(made, folder / "db", symlinks=True)
+    with running_node(folder) as node:
+        store = LazyStore.open(f"{node.url}/default?cluster=prod")
         yield store
         store.close()
 
@@ -352,8 +366,7 @@ def test_retention_drops_and_deletes_on_the_cluster(store, clock):
 def test_a_later_start_finds_the_cluster_as_it_is_and_an_address_without_the_cluster_is_refused(
     node, tables, tmp_path, monkeypatch
 ):
-    store, other = (Store.open(f"{node.url}/default{query}") for query in ("?cluster=prod", ""))
-    apply_schema(store)
+    store, other = (LazyStore.open(f"{node.url}/default{query}") for query in ("?cluster=prod", ""))
     created = created_tables(monkeypatch, store)
     apply_schema(store)
     assert set(created) == set(tables), "another node may lack a table that this one has"
@@ -366,7 +379,7 @@ def test_a_later_start_finds_the_cluster_as_it_is_and_an_address_without_the_clu
         apply_schema(other)
     for (table,) in other.query("SELECT name FROM system.tables WHERE database = 'default'").result_rows:
         other.client().command(f"DROP TABLE IF EXISTS {table} SYNC")
-    apply_schema(other)
+    apply_schema(other, sql_dir=few_engines(tmp_path / "few"))
     with pytest.raises(StoreError, match="has the tables of one server, and its address names a cluster"):
         apply_schema(store)
     store.close()

@@ -39,9 +39,34 @@ def one(store, table):
     return row
 
 
+def by_trace(store, table, column):
+    return [value for (value,) in store.query(f"SELECT {column} FROM {table} ORDER BY trace_id").result_rows]
+
+
 def times(store, table, *columns):
     listed = ", ".join(f"toUnixTimestamp64Nano({column})" for column in columns)
     return store.query(f"SELECT {listed} FROM {table}").result_rows[0]
+
+
+@pytest.fixture
+def span_rows(store):
+    """Insert a request span of 600 ms for each of `said` in each scope, all in one segment, which costs 0.1 s of CPU.
+
+    span_rows(["tokentrail"], [{"gen_ai.usage.output_tokens": 5}, {}], "output_tokens") → [(5,), (None,)]
+    """
+
+    def insert_spans(scopes, said, columns, kind=2):
+        bodies = []
+        for trace, (scope, attributes) in enumerate(itertools.product(scopes, said), start=1):
+            request = Request(scope=scope)
+            name = "llm_request" if scope.startswith("vllm.") else "chat m"
+            known = {semconv.OPERATION_NAME: "chat"} | attributes
+            request.span(name, trace=trace, ns=600 * MS, kind=kind, attributes=known)
+            bodies.append(request.body())
+        insert(store, b"".join(bodies))
+        return store.query(f"SELECT {columns} FROM requests ORDER BY trace_id").result_rows
+
+    return insert_spans
 
 
 def test_tokens(store):
@@ -73,23 +98,17 @@ def test_a_token_without_a_sensible_step_has_none(store):
     assert rows(store, "tokens", "token_index, step") == [(0, 0), (1, None), (2, None), (3, None)]
 
 
-@pytest.mark.parametrize(
-    ("attributes", "ttft"),
-    [
-        ({semconv.TIME_TO_FIRST_TOKEN: 0.25}, 250 * MS),
-        ({semconv.TIME_TO_FIRST_TOKEN: 0.25, semconv.TIME_TO_FIRST_CHUNK: 0.2}, 250 * MS),
-        ({semconv.TIME_TO_FIRST_CHUNK: 0.2}, 200 * MS),
-    ],
-    ids=["ours", "ours beside the standard one", "an older SDK"],
-)
-def test_ttft_is_our_own_or_else_the_standard_one(store, attributes, ttft):
+def test_ttft_is_our_own_or_else_the_standard_one(store):
+    ours, standard = {semconv.TIME_TO_FIRST_TOKEN: 0.25}, {semconv.TIME_TO_FIRST_CHUNK: 0.2}
     request = Request()
-    said = {semconv.OPERATION_NAME: "chat", semconv.OUTPUT_TOKENS: 3} | attributes
-    request.span("chat m", ns=600 * MS, kind=2, attributes=said)
-    request.span(semconv.OPEN_SPAN, trace=2, span=3, parent=4, ns=600 * MS, attributes=said)
+    for trace, attributes in enumerate((ours, ours | standard, standard), start=1):
+        said = {semconv.OPERATION_NAME: "chat", semconv.OUTPUT_TOKENS: 3} | attributes
+        request.span("chat m", trace=trace, ns=600 * MS, kind=2, attributes=said)
+        request.span(semconv.OPEN_SPAN, trace=10 + trace, span=3, parent=4, ns=600 * MS, attributes=said)
     insert(store, request)
-    assert rows(store, "requests", "ttft_ns") == [(ttft,)]
-    assert rows(store, "open_requests", "ttft_ns") == [(ttft,)] * 2
+    expected = [250 * MS, 250 * MS, 200 * MS]
+    assert by_trace(store, "requests", "ttft_ns") == expected
+    assert by_trace(store, "open_requests", "ttft_ns") == expected * 2
 
 
 def test_a_request_of_ours(store):
@@ -130,50 +149,42 @@ def test_a_request_of_ours(store):
     assert {key: row[key] for key in expected} == expected
 
 
-@pytest.mark.parametrize(
-    ("attributes", "tpot", "ttft"),
-    [
-        ({semconv.OUTPUT_TOKENS: 1, semconv.TIME_TO_FIRST_CHUNK: 0.2}, None, 200 * MS),
-        ({semconv.OUTPUT_TOKENS: 0}, None, None),
-        ({semconv.OUTPUT_TOKENS: 3, semconv.TIME_TO_FIRST_CHUNK: 0.2}, 200 * MS, 200 * MS),
-    ],
-)
-def test_tpot_is_undefined_below_two_tokens_and_ttft_without_one(store, attributes, tpot, ttft):
-    request = Request()
-    request.span("chat m", ns=600 * MS, kind=2, attributes={semconv.OPERATION_NAME: "chat"} | attributes)
-    insert(store, request)
-    assert rows(store, "requests", "tpot_ns, ttft_ns") == [(tpot, ttft)]
+def test_tpot_is_undefined_below_two_tokens_and_ttft_without_one(span_rows):
+    ttft = {semconv.TIME_TO_FIRST_CHUNK: 0.2}
+    said = [{semconv.OUTPUT_TOKENS: 1} | ttft, {semconv.OUTPUT_TOKENS: 0}, {semconv.OUTPUT_TOKENS: 3} | ttft]
+    found = span_rows(["tokentrail"], said, "tpot_ns, ttft_ns")
+    assert found == [(None, 200 * MS), (None, None), (200 * MS, 200 * MS)]
 
 
-@pytest.mark.parametrize(
-    ("choices", "between", "tpot"),
-    [(2, 0.3, 100 * MS), (5, 0.0, None), (1, 0.4, 100 * MS), (2, 1.3, None), (0, 0.3, None), (float("nan"), 0.3, None)],
-    ids=["two", "one token each", "one", "longer than the request", "none", "not a number"],
-)
-def test_tpot_of_a_request_with_choices_is_that_of_the_gaps_within_them(store, choices, between, tpot):
-    request = Request()
-    attributes = {
-        semconv.OPERATION_NAME: "chat",
-        semconv.OUTPUT_TOKENS: 5,
-        semconv.TIME_TO_FIRST_TOKEN: 0.2,
-        semconv.CHOICES: choices,
-        semconv.TIME_BETWEEN_TOKENS: between,
+def test_tpot_of_a_request_with_choices_is_that_of_the_gaps_within_them(span_rows):
+    cases = {
+        "two": (2, 0.3, 100 * MS),
+        "one token each": (5, 0.0, None),
+        "one": (1, 0.4, 100 * MS),
+        "longer than the request": (2, 1.3, None),
+        "none": (0, 0.3, None),
+        "not a number": (NAN, 0.3, None),
     }
-    request.span("chat m", ns=600 * MS, kind=2, attributes=attributes)
-    insert(store, request)
-    assert rows(store, "requests", "tpot_ns, ttft_ns") == [(tpot, 200 * MS)]
+    said = [
+        {
+            semconv.OUTPUT_TOKENS: 5,
+            semconv.TIME_TO_FIRST_TOKEN: 0.2,
+            semconv.CHOICES: choices,
+            semconv.TIME_BETWEEN_TOKENS: between,
+        }
+        for choices, between, _ in cases.values()
+    ]
+    found = span_rows(["tokentrail"], said, "tpot_ns, ttft_ns")
+    assert dict(zip(cases, found, strict=True)) == {name: (tpot, 200 * MS) for name, (_, _, tpot) in cases.items()}
 
 
-@pytest.mark.parametrize(
-    ("said", "code", "status"),
-    [("cancelled", 0, "cancelled"), ("error", 2, "error"), ("", 2, "error"), ("odd", 0, "ok")],
-)
-def test_status_is_what_the_request_says_or_else_the_span_status(store, said, code, status):
+def test_status_is_what_the_request_says_or_else_the_span_status(store):
     request = Request()
-    attributes = {semconv.OPERATION_NAME: "chat", semconv.STATUS: said}
-    request.span("chat m", kind=2, attributes=attributes, status=OtlpStatus(code=code))
+    for trace, (said, code) in enumerate([("cancelled", 0), ("error", 2), ("", 2), ("odd", 0)], start=1):
+        attributes = {semconv.OPERATION_NAME: "chat", semconv.STATUS: said}
+        request.span("chat m", trace=trace, kind=2, attributes=attributes, status=OtlpStatus(code=code))
     insert(store, request)
-    assert rows(store, "requests", "status") == [(status,)]
+    assert by_trace(store, "requests", "status") == ["cancelled", "error", "error", "ok"]
 
 
 def test_phases_steps_kv_events_and_cold_starts(store):
@@ -242,14 +253,10 @@ def test_a_span_of_vllm_that_is_neither_a_request_nor_of_a_start_is_not_taken_fo
     assert rows(store, "spans", "name") == [("chat m",)]
 
 
-@pytest.mark.parametrize(("stream", "ttft"), [(False, 600 * MS), (True, None), (None, None)])
-def test_without_streaming_the_first_token_comes_with_the_last(store, stream, ttft):
-    request = Request(scope="other")
-    attributes = {"gen_ai.operation.name": "chat", "gen_ai.usage.output_tokens": 5}
-    attributes |= {} if stream is None else {"gen_ai.request.stream": stream}
-    request.span("chat m", ns=600 * MS, kind=3, attributes=attributes)
-    insert(store, request)
-    assert rows(store, "requests", "ttft_ns") == [(ttft,)]
+def test_without_streaming_the_first_token_comes_with_the_last(span_rows):
+    tokens = {"gen_ai.usage.output_tokens": 5}
+    said = [tokens | {"gen_ai.request.stream": False}, tokens | {"gen_ai.request.stream": True}, tokens]
+    assert span_rows(["other"], said, "ttft_ns", kind=3) == [(600 * MS,), (None,), (None,)]
 
 
 def test_a_span_that_nobody_claims_is_kept_whole(store):
@@ -283,18 +290,18 @@ def test_requests_of_different_resources_in_one_segment_keep_their_own(store):
     assert rows(store, "requests", "service") == [("service-0",), ("service-1",), ("service-2",)]
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, 1e300])
-def test_hostile_numbers_do_not_stop_a_segment(store, value):
+def test_hostile_numbers_do_not_stop_a_segment(store):
     request = Request(scope="vllm.tracing.otel")
     keys = ("e2e", "time_to_first_token", "time_in_model_prefill", "time_in_model_decode")
-    attributes = {f"gen_ai.latency.{key}": value for key in keys} | {"gen_ai.usage.completion_tokens": -5}
-    request.span("llm_request", kind=2, attributes=attributes)
-    request.span(
-        "chat m", span=2, kind=2, attributes={semconv.OPERATION_NAME: "chat", semconv.TIME_TO_FIRST_CHUNK: value}
-    )
+    for trace, value in enumerate([NAN, float("inf"), -1.0, 1e300], start=1):
+        attributes = {f"gen_ai.latency.{key}": value for key in keys} | {"gen_ai.usage.completion_tokens": -5}
+        request.span("llm_request", trace=trace, kind=2, attributes=attributes)
+        known = {semconv.OPERATION_NAME: "chat", semconv.TIME_TO_FIRST_CHUNK: value}
+        request.span("chat m", trace=trace, span=2, kind=2, attributes=known)
     insert(store, request.body() + token_body(count=2))
     assert len(rows(store, "tokens")) == 2
-    assert store.query("SELECT count() FROM requests WHERE end < '2100-01-01'").result_rows == [(1,)]
+    found = store.query("SELECT trace_id, count() FROM requests WHERE end < '2100-01-01' GROUP BY ALL ORDER BY ALL")
+    assert found.result_rows == [(trace.to_bytes(16, "big"), 1) for trace in range(1, 5)]
 
 
 NAN = float("nan")
@@ -302,170 +309,143 @@ NOT_LATENCIES = [NAN, float("inf"), -1.0, 1e12, 0.601, "0.2"]
 NOT_COUNTS = [NAN, -5, 2**32, 5.5, "5"]
 COUNTS = "input_tokens, output_tokens, cached_tokens, reasoning_tokens, preemptions"
 LATENCIES = "ttft_ns, tpot_ns, queue_ns, prefill_ns, decode_ns"
+VLLM = "vllm.tracing.otel"
 
 
-@pytest.fixture
-def span_of(store):
-    """Insert a request span of 600 ms with the given attributes. Returns the asked columns of its row."""
-
-    def insert_span(scope, attributes, columns):
-        request = Request(scope=scope)
-        name = "llm_request" if scope.startswith("vllm.") else "chat m"
-        request.span(name, ns=600 * MS, kind=2, attributes={semconv.OPERATION_NAME: "chat"} | attributes)
-        insert(store, request)
-        (row,) = rows(store, "requests", columns)
-        return row
-
-    return insert_span
+def test_a_ttft_that_is_no_latency_is_unknown_and_so_is_its_tpot(span_rows):
+    known = {semconv.OUTPUT_TOKENS: 5, "gen_ai.request.stream": False}
+    said = [known | {semconv.TIME_TO_FIRST_CHUNK: value} for value in NOT_LATENCIES]
+    found = span_rows(["tokentrail", "other"], said, "ttft_ns, tpot_ns, output_tokens")
+    assert found == [(None, None, 5)] * 2 * len(said)
 
 
-@pytest.mark.parametrize("value", NOT_LATENCIES)
-@pytest.mark.parametrize("scope", ["tokentrail", "other"])
-def test_a_ttft_that_is_no_latency_is_unknown_and_so_is_its_tpot(span_of, scope, value):
-    attributes = {semconv.OUTPUT_TOKENS: 5, semconv.TIME_TO_FIRST_CHUNK: value, "gen_ai.request.stream": False}
-    assert span_of(scope, attributes, "ttft_ns, tpot_ns, output_tokens") == (None, None, 5)
+def test_a_ttft_as_long_as_its_span_to_the_nanosecond_is_known(span_rows):
+    said = [{semconv.OUTPUT_TOKENS: 2, semconv.TIME_TO_FIRST_CHUNK: ttft} for ttft in (0.6, 0.6000000004)]
+    assert span_rows(["tokentrail"], said, "ttft_ns, tpot_ns") == [(600 * MS, 0)] * 2
 
 
-@pytest.mark.parametrize("ttft", [0.6, 0.6000000004])
-def test_a_ttft_as_long_as_its_span_to_the_nanosecond_is_known(span_of, ttft):
-    attributes = {semconv.OUTPUT_TOKENS: 2, semconv.TIME_TO_FIRST_CHUNK: ttft}
-    assert span_of("tokentrail", attributes, "ttft_ns, tpot_ns") == (600 * MS, 0)
-
-
-@pytest.mark.parametrize("value", [*NOT_LATENCIES, None])
-def test_a_latency_of_vllm_that_is_none_is_unknown(span_of, value):
+def test_a_latency_of_vllm_that_is_none_is_unknown(span_rows):
     keys = ("time_to_first_token", "time_in_model_prefill", "time_in_model_decode")
-    attributes = {} if value is None else {f"gen_ai.latency.{key}": value for key in keys}
-    attributes |= {"gen_ai.latency.e2e": 0.6, semconv.OUTPUT_TOKENS: 5}
-    assert span_of("vllm.tracing.otel", attributes, LATENCIES) == (None,) * 5
+    said = [{}, *({f"gen_ai.latency.{key}": value for key in keys} for value in NOT_LATENCIES)]
+    known = {"gen_ai.latency.e2e": 0.6, semconv.OUTPUT_TOKENS: 5}
+    found = span_rows([VLLM], [known | attributes for attributes in said], LATENCIES)
+    assert found == [(None,) * 5] * len(said)
 
 
-@pytest.mark.parametrize("value", [NAN, float("inf"), -1.0, 1e12, "0.2", None])
-def test_without_an_e2e_of_its_own_vllms_span_says_how_long_it_took(span_of, store, value):
-    attributes = {} if value is None else {"gen_ai.latency.e2e": value}
-    attributes |= {"gen_ai.latency.time_to_first_token": 0.2, semconv.OUTPUT_TOKENS: 5}
-    found = span_of("vllm.tracing.otel", attributes, "e2e_ns, ttft_ns, tpot_ns")
-    assert found == (600 * MS, 200 * MS, 100.0 * MS)
-    assert times(store, "requests", "start", "end") == (T0, T0 + 600 * MS)
+def test_without_an_e2e_of_its_own_vllms_span_says_how_long_it_took(span_rows):
+    said = [{}, *({"gen_ai.latency.e2e": value} for value in (NAN, float("inf"), -1.0, 1e12, "0.2"))]
+    known = {"gen_ai.latency.time_to_first_token": 0.2, semconv.OUTPUT_TOKENS: 5}
+    ends = "toUnixTimestamp64Nano(start), toUnixTimestamp64Nano(end)"
+    found = span_rows([VLLM], [known | attributes for attributes in said], f"e2e_ns, ttft_ns, tpot_ns, {ends}")
+    assert found == [(600 * MS, 200 * MS, 100.0 * MS, T0, T0 + 600 * MS)] * len(said)
 
 
-def test_phases_of_vllm_need_both_times(span_of, store):
-    attributes = {"gen_ai.latency.e2e": 0.5, "gen_ai.latency.time_in_model_prefill": 0.2}
-    assert span_of("vllm.tracing.otel", attributes, LATENCIES) == (None, None, None, 200 * MS, None)
+def test_phases_of_vllm_need_both_times(span_rows, store):
+    said = [{"gen_ai.latency.e2e": 0.5, "gen_ai.latency.time_in_model_prefill": 0.2}]
+    assert span_rows([VLLM], said, LATENCIES) == [(None, None, None, 200 * MS, None)]
     assert rows(store, "phases") == []
 
 
-@pytest.mark.parametrize(("prefill", "decode", "queue"), [(0.2, 0.3, 100 * MS), (0.3, 0.3, 0), (0.5, 0.4, 0)])
-def test_a_vllm_request_whose_parts_are_longer_than_the_whole_has_not_waited(span_of, prefill, decode, queue):
-    whole = {"gen_ai.latency.e2e": 0.6, "gen_ai.latency.time_in_model_prefill": prefill}
-    parts = span_of("vllm.tracing.otel", whole | {"gen_ai.latency.time_in_model_decode": decode}, "queue_ns, e2e_ns")
-    assert parts == (queue, 600 * MS)
+def test_a_vllm_request_whose_parts_are_longer_than_the_whole_has_not_waited(span_rows):
+    keys = ("e2e", "time_in_model_prefill", "time_in_model_decode")
+    parts = [(0.6, 0.2, 0.3), (0.6, 0.3, 0.3), (0.6, 0.5, 0.4)]
+    said = [{f"gen_ai.latency.{key}": s for key, s in zip(keys, each, strict=True)} for each in parts]
+    assert span_rows([VLLM], said, "queue_ns, e2e_ns") == [(100 * MS, 600 * MS), (0, 600 * MS), (0, 600 * MS)]
 
 
-@pytest.mark.parametrize("value", NOT_COUNTS)
-@pytest.mark.parametrize("scope", ["tokentrail", "vllm.tracing.otel", "other"])
-def test_a_count_that_is_none_is_unknown(span_of, scope, value):
+SCOPES = ["tokentrail", VLLM, "other"]
+
+
+def test_a_count_that_is_none_is_unknown(span_rows):
     keys = (semconv.INPUT_TOKENS, semconv.OUTPUT_TOKENS, semconv.CACHED_TOKENS, semconv.REASONING_TOKENS)
-    attributes = dict.fromkeys((*keys, semconv.PREEMPTIONS), value)
-    assert span_of(scope, attributes, COUNTS) == (None,) * 5
+    said = [dict.fromkeys((*keys, semconv.PREEMPTIONS), value) for value in NOT_COUNTS]
+    assert span_rows(SCOPES, said, COUNTS) == [(None,) * 5] * 3 * len(said)
 
 
-def test_the_largest_count_is_known(span_of):
-    assert span_of("other", {semconv.OUTPUT_TOKENS: 2**32 - 1}, "output_tokens") == (2**32 - 1,)
+def test_the_largest_count_is_known(span_rows):
+    assert span_rows(["other"], [{semconv.OUTPUT_TOKENS: 2**32 - 1}], "output_tokens") == [(2**32 - 1,)]
 
 
-@pytest.mark.parametrize(
-    ("scope", "counts"),
-    [("tokentrail", (None, None, None, None, 0)), ("vllm.tracing.otel", (None,) * 5), ("other", (None,) * 5)],
-)
-def test_a_count_that_no_attribute_gives_is_unknown_but_our_sdk_counts_preemptions_itself(span_of, scope, counts):
-    assert span_of(scope, {}, COUNTS) == counts
+def test_a_count_that_no_attribute_gives_is_unknown_but_our_sdk_counts_preemptions_itself(span_rows):
+    assert span_rows(SCOPES, [{}], COUNTS) == [(None, None, None, None, 0), (None,) * 5, (None,) * 5]
 
 
-@pytest.mark.parametrize("scope", ["tokentrail", "vllm.tracing.otel", "other"])
-def test_a_count_of_0_is_known(span_of, scope):
-    keys = (semconv.INPUT_TOKENS, semconv.OUTPUT_TOKENS, semconv.CACHED_TOKENS)
-    assert span_of(scope, dict.fromkeys(keys, 0), "input_tokens, output_tokens, cached_tokens") == (0, 0, 0)
+def test_a_count_of_0_is_known(span_rows):
+    said = dict.fromkeys((semconv.INPUT_TOKENS, semconv.OUTPUT_TOKENS, semconv.CACHED_TOKENS), 0)
+    assert span_rows(SCOPES, [said], "input_tokens, output_tokens, cached_tokens") == [(0, 0, 0)] * 3
 
 
-@pytest.mark.parametrize("scope", ["vllm.tracing.otel", "other"])
-@pytest.mark.parametrize(
-    ("new", "counts"), [({}, (7, 8)), ({semconv.INPUT_TOKENS: 0, semconv.OUTPUT_TOKENS: 2}, (0, 2))]
-)
-def test_the_old_names_of_token_counts_are_read_and_the_new_ones_go_first(span_of, scope, new, counts):
+def test_the_old_names_of_token_counts_are_read_and_the_new_ones_go_first(span_rows):
     old = {"gen_ai.usage.prompt_tokens": 7, "gen_ai.usage.completion_tokens": 8}
-    assert span_of(scope, old | new, "input_tokens, output_tokens") == counts
+    new = {semconv.INPUT_TOKENS: 0, semconv.OUTPUT_TOKENS: 2}
+    assert span_rows([VLLM, "other"], [old, old | new], "input_tokens, output_tokens") == [(7, 8), (0, 2)] * 2
 
 
-@pytest.mark.parametrize("value", [NAN, -1, 601 * MS, "5"])
-def test_a_phase_time_that_is_none_is_unknown_and_an_absent_one_is_0(span_of, value):
-    phase_times = {semconv.PHASE_TIME_PREFIX + phase: value for phase in ("queued", "prefill")}
-    assert span_of("tokentrail", phase_times, LATENCIES) == (None, None, None, None, 0)
+def test_a_phase_time_that_is_none_is_unknown_and_an_absent_one_is_0(span_rows):
+    keys = [semconv.PHASE_TIME_PREFIX + phase for phase in ("queued", "prefill")]
+    said = [dict.fromkeys(keys, value) for value in (NAN, -1, 601 * MS, "5")]
+    assert span_rows(["tokentrail"], said, LATENCIES) == [(None, None, None, None, 0)] * 4
 
 
-@pytest.mark.parametrize("value", [NAN, -1, 1.5, 2**32, "5", None])
-def test_counts_of_steps_and_kv_events_that_are_none_or_absent_are_unknown(store, value):
+def test_counts_of_steps_and_kv_events_that_are_none_or_absent_are_unknown(store):
     request = Request()
-    known = dict.fromkeys(semconv.STEP_ATTRIBUTES + semconv.STEP_DETAILS[:-1], value)
-    counts = {} if value is None else known
-    request.span(semconv.STEP_SPAN, attributes=counts | {semconv.STEP: 3})
-    blocks = {} if value is None else {semconv.KV_BLOCKS: value, semconv.KV_BENEFICIARY: "no trace id"}
-    request.span("tokentrail.kv.evict", span=2, attributes={semconv.STEP: 3} | blocks)
+    for number, value in enumerate([None, NAN, -1, 1.5, 2**32, "5"]):
+        known = dict.fromkeys(semconv.STEP_ATTRIBUTES + semconv.STEP_DETAILS[:-1], value)
+        counts = {} if value is None else known
+        request.span(semconv.STEP_SPAN, span=2 * number + 1, attributes=counts | {semconv.STEP: number})
+        blocks = {} if value is None else {semconv.KV_BLOCKS: value, semconv.KV_BENEFICIARY: "no trace id"}
+        request.span("tokentrail.kv.evict", span=2 * number + 2, attributes={semconv.STEP: number} | blocks)
     insert(store, request)
-    found = store.query("SELECT * EXCEPT (start, service, instance, variant, duration_ns) FROM steps")
-    assert found.result_rows == [(3,) + (None,) * 16]
-    assert rows(store, "kv_events", "step, blocks, bytes, beneficiary") == [(3, None, None, "")]
+    found = store.query("SELECT * EXCEPT (start, service, instance, variant, duration_ns) FROM steps ORDER BY step")
+    assert found.result_rows == [(number,) + (None,) * 16 for number in range(6)]
+    assert rows(store, "kv_events", "step, blocks, bytes, beneficiary") == [(n, None, None, "") for n in range(6)]
 
 
-@pytest.mark.parametrize("value", [NAN, -1, 1.5, "5", None])
-def test_a_device_time_that_is_none_or_absent_is_unknown(store, value):
+def test_a_device_time_that_is_none_or_absent_is_unknown(store):
     request = Request()
-    request.span(semconv.STEP_SPAN, attributes={} if value is None else {semconv.STEP_DEVICE_NS: value})
-    request.span(semconv.STEP_SPAN, span=2, attributes={semconv.STEP_DEVICE_NS: 2**40})
+    request.span(semconv.STEP_SPAN, attributes={semconv.STEP: 0, semconv.STEP_DEVICE_NS: 2**40})
+    for step, value in enumerate([None, NAN, -1, 1.5, "5"], start=1):
+        told = {} if value is None else {semconv.STEP_DEVICE_NS: value}
+        request.span(semconv.STEP_SPAN, span=1 + step, attributes=told | {semconv.STEP: step})
     insert(store, request)
-    assert sorted(rows(store, "steps", "device_ns"), key=str) == [(2**40,), (None,)]
+    assert rows(store, "steps", "step, device_ns") == [(0, 2**40), *((step, None) for step in range(1, 6))]
 
 
-WAITS = "wait_batch_ns, wait_tokens_ns, wait_kv_ns, wait_priority_ns"
+def test_the_times_for_which_a_request_waited_for_a_reason_are_parts_of_it(span_rows):
+    keys = [semconv.WAIT_TIME_PREFIX + reason for reason in ("batch", "tokens", "kv", "priority")]
+    said = [{}, *(dict.fromkeys(keys, value) for value in (7, 0, NAN, -1, 601 * MS))]
+    found = span_rows(["tokentrail"], said, "wait_batch_ns, wait_tokens_ns, wait_kv_ns, wait_priority_ns")
+    assert found == [(stored,) * 4 for stored in (None, 7, 0, None, None, None)]
 
 
-@pytest.mark.parametrize(("value", "stored"), [(7, 7), (0, 0), (NAN, None), (-1, None), (601 * MS, None), (None, None)])
-def test_the_times_for_which_a_request_waited_for_a_reason_are_parts_of_it(span_of, value, stored):
-    reasons = ("batch", "tokens", "kv", "priority")
-    waits = {} if value is None else {semconv.WAIT_TIME_PREFIX + reason: value for reason in reasons}
-    assert span_of("tokentrail", waits, WAITS) == (stored,) * 4
+def test_the_first_visible_token_and_the_drafts_of_a_request_are_stored(span_rows):
+    told = [
+        {semconv.TIME_TO_FIRST_VISIBLE_TOKEN: 0.25, semconv.DRAFTED_TOKENS: 9},
+        {semconv.TIME_TO_FIRST_VISIBLE_TOKEN: 0.7, semconv.DRAFTED_TOKENS: -1},
+    ]
+    found = span_rows(["tokentrail"], told, "first_visible_ns, drafted_tokens, accepted_tokens")
+    assert found == [(250 * MS, 9, None), (None, None, None)]
 
 
-@pytest.mark.parametrize(
-    ("told", "stored"),
-    [
-        ({semconv.TIME_TO_FIRST_VISIBLE_TOKEN: 0.25, semconv.DRAFTED_TOKENS: 9}, (250 * MS, 9, None)),
-        ({semconv.TIME_TO_FIRST_VISIBLE_TOKEN: 0.7, semconv.DRAFTED_TOKENS: -1}, (None, None, None)),
-    ],
-)
-def test_the_first_visible_token_and_the_drafts_of_a_request_are_stored(span_of, told, stored):
-    assert span_of("tokentrail", told, "first_visible_ns, drafted_tokens, accepted_tokens") == stored
-
-
-@pytest.mark.parametrize("value", [NAN, -1, 1.5, "5", None])
-def test_a_step_without_a_number_is_kept(store, value):
-    attributes = {semconv.STEP_RUNNING: 0} | ({} if value is None else {semconv.STEP: value})
+def test_a_step_without_a_number_is_kept(store):
     request = Request()
-    request.span(semconv.STEP_SPAN, attributes=attributes)
-    request.span("tokentrail.kv.evict", span=2, attributes=attributes | {semconv.KV_BLOCKS: 0})
+    for number, value in enumerate([None, NAN, -1, 1.5, "5"]):
+        attributes = {semconv.STEP_RUNNING: number} | ({} if value is None else {semconv.STEP: value})
+        request.span(semconv.STEP_SPAN, span=2 * number + 1, attributes=attributes)
+        request.span("tokentrail.kv.evict", span=2 * number + 2, attributes=attributes | {semconv.KV_BLOCKS: number})
     insert(store, request)
-    assert rows(store, "steps", "step, running") == [(None, 0)]
-    assert rows(store, "kv_events", "step, blocks") == [(None, 0)]
+    assert rows(store, "steps", "running, step") == [(number, None) for number in range(5)]
+    assert rows(store, "kv_events", "blocks, step") == [(number, None) for number in range(5)]
 
 
-@pytest.mark.parametrize(("kind", "vantage"), [(1, "server"), (2, "server"), (3, "client")])
-def test_an_announcement_and_its_end_have_the_vantage_of_their_kind(store, kind, vantage):
+def test_an_announcement_and_its_end_have_the_vantage_of_their_kind(store):
     request = Request()
-    request.span(semconv.OPEN_SPAN, span=7, parent=5, kind=kind)
-    request.span("chat m", span=6, kind=kind, attributes={semconv.OPERATION_NAME: "chat"})
+    for kind in (1, 2, 3):
+        request.span(semconv.OPEN_SPAN, trace=kind, span=7, parent=5, kind=kind)
+        request.span("chat m", trace=kind, span=6, kind=kind, attributes={semconv.OPERATION_NAME: "chat"})
     insert(store, request)
-    assert rows(store, "open_requests", "vantage") == [(vantage,)] * 2
-    assert rows(store, "requests", "vantage") == [(vantage,)]
+    assert by_trace(store, "requests", "vantage") == ["server", "server", "client"]
+    assert by_trace(store, "open_requests", "vantage") == ["server"] * 4 + ["client"] * 2
 
 
 def test_an_announcement_without_usage_has_unknown_counts(store):
@@ -493,12 +473,10 @@ def test_the_same_bytes_in_another_segment_are_other_rows(store):
     assert len(rows(store, "tokens")) == 4
 
 
-@pytest.mark.parametrize(
-    "body", [b"\xff\xff\xff", token_body()[:-2], token_body().replace((1).to_bytes(16, "big"), b"")]
-)
-def test_data_that_the_store_cannot_read_is_refused_and_leaves_no_rows(store, body):
-    with pytest.raises(RefusedError):
-        insert(store, token_body(trace=5) + body)
+def test_data_that_the_store_cannot_read_is_refused_and_leaves_no_rows(store):
+    for body in (b"\xff\xff\xff", token_body()[:-2], token_body().replace((1).to_bytes(16, "big"), b"")):
+        with pytest.raises(RefusedError):
+            insert(store, token_body(trace=5) + body)
     assert rows(store, "tokens") == []
 
 

@@ -9,6 +9,7 @@ from collector.settings import Settings
 from tests.collector.rows import SECOND
 from tests.support.collector import Collector
 from tests.support.otlp import Request
+from tests.support.stores import new_store
 from tokentrail import semconv
 
 
@@ -54,6 +55,7 @@ def test_a_writer_that_stands_still_makes_no_lost_requests(tmp_path):
     free = "127.0.0.1:0"
     slos = tmp_path / "slos.yaml"
     slos.write_text(SLOS)
+    new_store(tmp_path / "data" / "store")
     service = Service(
         Settings(data_dir=tmp_path / "data", otlp_http=free, otlp_grpc=free, api=free, slos=slos,
                  lost_after_s=4.0, segment_age_s=0.05)

@@ -4,8 +4,6 @@ import itertools
 import random
 import re
 import signal
-import subprocess
-import sys
 import threading
 
 import httpx
@@ -14,6 +12,7 @@ import pytest
 from collector.__main__ import main
 from collector.settings import Settings
 from collector.store.store import Store
+from tests.support import forked
 from tests.support.collector import PROTOBUF, ROOT, Collector
 from tests.support.otlp import token_body
 from tests.support.stores import new_store
@@ -109,14 +108,14 @@ def test_killed_again_and_again_under_load_every_acknowledged_token_is_there_exa
 
 def test_a_folder_or_an_address_that_another_process_has_is_a_clear_end(tmp_path):
     with Collector(tmp_path / "data") as collector:
-        again = run("--data-dir", str(collector.data_dir))
+        again = forked.run("collector.__main__", "--data-dir", collector.data_dir)
         assert again.returncode == 1
         assert "another collector" in again.stderr
 
         address = collector.urls["api"].removeprefix("http://")
         free = ["--otlp-http", "127.0.0.1:0", "--otlp-grpc", "127.0.0.1:0"]
         new_store(tmp_path / "other" / "store")
-        ended = run("--data-dir", str(tmp_path / "other"), "--api", address, *free)
+        ended = forked.run("collector.__main__", "--data-dir", tmp_path / "other", "--api", address, *free)
         assert ended.returncode == 1
         assert f"cannot listen on {address}" in ended.stderr
         assert "Traceback" not in ended.stderr
@@ -149,8 +148,3 @@ def test_every_setting_is_documented_with_its_default():
     for name, field in fields.items():
         default = documented[name.replace("_", "-")].strip().strip("`")
         assert default == ("" if field.default is None else str(field.default)), name
-
-
-def run(*arguments):
-    command = [sys.executable, "-m", "collector", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)

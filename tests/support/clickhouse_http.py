@@ -118,8 +118,7 @@ class Server(ThreadingHTTPServer):
     def run(self, statement, form, settings, values):
         session = chdb.connect(self._dsn)
         try:
-            for name, value in (UNCOMPILED | settings).items():
-                session.query(f"SET {name} = {_quoted(value)}")
+            session.query("SET " + ", ".join(f"{k} = {_quoted(v)}" for k, v in (UNCOMPILED | settings).items()))
             return session.query(statement, form, params=values).bytes()
         finally:
             session.close()

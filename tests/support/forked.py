@@ -16,11 +16,16 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PRELOADED = ("collector.__main__", "collector.service", "clickhouse_connect.driver._backendclient")
+PRELOADED = (
+    "collector.__main__", "collector.service", "clickhouse_connect.driver._backendclient", "grpc._server", "httpx",
+    "uvicorn.lifespan.off", "uvicorn.loops.uvloop", "uvicorn.protocols.http.auto", "uvicorn.protocols.websockets.auto",
+)  # fmt: skip
+"""What a collector imports at its start, but for chDB, which starts threads."""
 MOST_BYTES = 2**20
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -65,6 +70,17 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
+def run(module, *arguments, timeout_s=300):
+    """Call `main(arguments)` of a module in a process of its own. The result is that of `subprocess.run`."""
+    with tempfile.TemporaryFile("w+") as stderr:
+        process = Forked(module, [str(each) for each in arguments], environment={**os.environ}, cwd=ROOT, stderr=stderr)
+        with process.stdout:
+            stdout = process.stdout.read()
+        status = process.wait(timeout_s)
+        stderr.seek(0)
+        return subprocess.CompletedProcess([module, *arguments], status, stdout, stderr.read())
+
+
 @cache
 def _server():
     """The socket to this process's fork server, which ends when this process does."""
@@ -79,13 +95,15 @@ def _server():
 def serve(control):
     """Fork a process for each request. The process between it and the server ends, so the tests' process adopts it.
 
-    Tests wait for /metrics, so the pause between two refreshes is 4 times as long as a refresh, and not 20 times.
+    Tests wait for /metrics, so the pause between two refreshes is 4 times as long as a refresh, and not a second.
     """
     from collector.exposition import live
+    from tests.support.api import openapi
 
     for module in PRELOADED:
         importlib.import_module(module)
-    live._SHARE = 4
+    openapi()
+    live._SHARE, live.LEAST_PAUSE_S = 4, 0.1
     gc.freeze()
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, MOST_BYTES, 2)

@@ -15,7 +15,7 @@ from collector.store.joiner import Joiner
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 NS = 1e-9
-_MOST_INSERTS = 6
+_MOST_INSERTS = 2
 
 
 @dataclass

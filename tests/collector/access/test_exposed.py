@@ -1,8 +1,8 @@
 """A real collector that others reach: it refuses to start without keys, then asks for them on every port."""
 
 import re
+import shutil
 import subprocess
-import sys
 import threading
 from collections import Counter
 from contextlib import suppress
@@ -13,8 +13,9 @@ import pytest
 
 from collector.signals import TRACES
 from tests.collector.rows import NOW
+from tests.support import forked
 from tests.support.certificates import make_certificate
-from tests.support.collector import PROTOBUF, ROOT, Collector
+from tests.support.collector import PROTOBUF, Collector
 from tests.support.keys import add_key
 from tests.support.otlp import token_body
 from tests.support.stores import open_new_store
@@ -23,9 +24,8 @@ CLIENTS = 8
 
 
 def test_it_does_not_start_where_others_reach_it_until_it_is_told_how(tmp_path):
-    command = [sys.executable, "-m", "collector", "--data-dir", str(tmp_path), "--otlp-http", "0.0.0.0:0"]
-    command += ["--otlp-grpc", "127.0.0.1:0", "--api", "127.0.0.1:0"]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    free = ["--otlp-grpc", "127.0.0.1:0", "--api", "127.0.0.1:0"]
+    ended = forked.run("collector.__main__", "--data-dir", tmp_path, "--otlp-http", "0.0.0.0:0", *free)
     assert ended.returncode == 1
     assert "tokentrail keys create" in ended.stderr
     assert "TOKENTRAIL_ALLOW_ANONYMOUS=true" in ended.stderr
@@ -52,20 +52,23 @@ def test_every_port_asks_for_a_key_and_a_new_one_counts_without_a_restart(tmp_pa
     assert '"event": "denied"' in (data / "audit.jsonl").read_text()
 
 
-def fill(store, rows):
-    """Requests with latencies of their own, so that percentiles need memory."""
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory):
+    """A store of 500,000 requests with latencies of their own, so that percentiles need memory."""
+    folder = tmp_path_factory.mktemp("filled") / "store"
+    store = open_new_store(folder)
     store.client().command(
         "INSERT INTO requests (end, start, status, engine, e2e_ns, ttft_ns, tpot_ns, output_tokens) "
         f"SELECT fromUnixTimestamp64Nano({NOW} - number * 1000000) AS end, end, 'ok', 'tokentrail', 1000000 + number, "
-        f"500000 + number, number, 100 FROM numbers({rows})"
+        "500000 + number, number, 100 FROM numbers(500000)"
     )
-
-
-def test_eight_heavy_queries_at_once_are_bounded_and_data_goes_on_arriving(tmp_path):
-    data = tmp_path / "data"
-    store = open_new_store(data / "store")
-    fill(store, 1_000_000)
     store.close()
+    return folder
+
+
+def test_eight_heavy_queries_at_once_are_bounded_and_data_goes_on_arriving(filled, tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(filled, data / "store", symlinks=True)
     limits = ["--query-concurrency", "1", "--query-waiting", "3", "--query-memory-bytes", str(2**20)]
     with Collector(data, *limits) as collector:
         answers = []
@@ -101,11 +104,9 @@ def test_eight_heavy_queries_at_once_are_bounded_and_data_goes_on_arriving(tmp_p
         assert f"tokentrail_collector_payloads_received_total {stored}" in metrics
 
 
-def test_a_client_that_leaves_ends_its_query(tmp_path):
+def test_a_client_that_leaves_ends_its_query(filled, tmp_path):
     data = tmp_path / "data"
-    store = open_new_store(data / "store")
-    fill(store, 1_000_000)
-    store.close()
+    shutil.copytree(filled, data / "store", symlinks=True)
     with Collector(data, "--query-concurrency", "1") as collector:
         path = f"/api/v1/summary?start={NOW // 10**9 - 30 * 86400}&end={NOW // 10**9}"
 

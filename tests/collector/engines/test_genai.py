@@ -2,7 +2,6 @@
 
 import itertools
 
-import pytest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 from collector.signals import TRACES
@@ -25,12 +24,23 @@ def insert(store, *spans, scope="any", again=()):
     return {int.from_bytes(row["span_id"], "big"): row for row in rows}
 
 
-@pytest.mark.parametrize(
-    ("operation", "is_request"),
-    [("chat", 1), ("text_completion", 1), ("generate_content", 1), ("embeddings", 0), ("invoke_agent", 0), ("", 0)],
-)
-def test_generations_are_requests(module_store, operation, is_request):
-    assert len(insert(module_store, (1, None, 3, {"gen_ai.operation.name": operation}))) == is_request
+def insert_each(store, *said):
+    """Insert a request of one span for each of the attributes, all in one segment, and return their rows."""
+    traces, bodies = [next(TRACE) for _ in said], []
+    for trace, attributes in zip(traces, said, strict=True):
+        request = Request(scope="any")
+        known = {"gen_ai.operation.name": "chat"} | attributes
+        request.span("chat m", trace=trace, ns=600 * MS, kind=3, attributes=known)
+        bodies.append(request.body())
+    insert_otlp(store, TRACES, b"".join(bodies), f"genai-{traces[0]}")
+    found = requests(store, f"trace_id >= unhex('{traces[0]:032x}')")
+    return sorted(found, key=lambda row: row["trace_id"])
+
+
+def test_generations_are_requests(module_store):
+    operations = ["chat", "embeddings", "text_completion", "invoke_agent", "generate_content", ""]
+    rows = insert_each(module_store, *({"gen_ai.operation.name": operation} for operation in operations))
+    assert [row["operation"] for row in rows] == ["chat", "text_completion", "generate_content"]
 
 
 def test_a_wrapper_in_the_same_process_is_not_a_second_request(module_store):
@@ -52,12 +62,12 @@ def test_processes_do_not_wrap_each_other(module_store):
     assert len(requests(module_store, f"trace_id = unhex('{trace:032x}')")) == 2
 
 
-@pytest.mark.parametrize("hostile", [-1, "12", 1e30, 2**32, float("nan"), ["1"]], ids=str)
-def test_a_count_that_is_none_is_not_known(module_store, hostile):
-    (row,) = insert(
-        module_store, (1, None, 3, {"gen_ai.usage.output_tokens": hostile, "gen_ai.usage.input_tokens": 7})
-    ).values()
-    assert (row["input_tokens"], row["output_tokens"], row["tpot_ns"]) == (7, None, None)
+def test_a_count_that_is_none_is_not_known(module_store):
+    hostile = [-1, "12", 1e30, 2**32, float("nan"), ["1"]]
+    said = [{"gen_ai.usage.output_tokens": value, "gen_ai.usage.input_tokens": 7} for value in hostile]
+    rows = insert_each(module_store, *said)
+    found = [(row["input_tokens"], row["output_tokens"], row["tpot_ns"]) for row in rows]
+    assert found == [(7, None, None)] * len(hostile)
 
 
 def test_of_a_repeated_key_the_first_value_counts(module_store):
@@ -66,28 +76,26 @@ def test_of_a_repeated_key_the_first_value_counts(module_store):
     assert row["output_tokens"] == 5
 
 
-@pytest.mark.parametrize(("seconds", "ttft"), [(0.2, 200 * MS), (0.7, None), (-1.0, None), ("0.2", None)])
-def test_ttft_lies_within_the_request(module_store, seconds, ttft):
-    said = {"gen_ai.response.time_to_first_chunk": seconds, "gen_ai.usage.output_tokens": 5}
-    (row,) = insert(module_store, (1, None, 3, said)).values()
-    assert row["ttft_ns"] == ttft
+def test_ttft_lies_within_the_request(module_store):
+    said = [
+        {"gen_ai.response.time_to_first_chunk": seconds, "gen_ai.usage.output_tokens": 5}
+        for seconds in (0.2, 0.7, -1.0, "0.2")
+    ]
+    assert [row["ttft_ns"] for row in insert_each(module_store, *said)] == [200 * MS, None, None, None]
 
 
-@pytest.mark.parametrize("reasons", [["stop", "length"], '["stop", "length"]', "stop"], ids=str)
-def test_finish_reasons_in_every_form(module_store, reasons):
-    (row,) = insert(module_store, (1, None, 3, {"gen_ai.response.finish_reasons": reasons})).values()
-    assert row["finish_reason"] == "stop"
+def test_finish_reasons_in_every_form(module_store):
+    forms = [["stop", "length"], '["stop", "length"]', "stop"]
+    rows = insert_each(module_store, *({"gen_ai.response.finish_reasons": reasons} for reasons in forms))
+    assert [row["finish_reason"] for row in rows] == ["stop"] * 3
 
 
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [("asyncio.exceptions.CancelledError", "cancelled"), ("CancelledError", "cancelled"),
-     ("GeneratorExit", "cancelled"),
-     ("NotCancelledError", "error"), ("TimeoutError", "error"), ("500", "error")],
-)  # fmt: skip
-def test_a_client_that_stopped_waiting_cancelled(module_store, error, status):
-    (row,) = insert(module_store, (1, None, 3, {"error.type": error})).values()
-    assert (row["status"], row["error_type"]) == (status, "" if status == "cancelled" else error)
+def test_a_client_that_stopped_waiting_cancelled(module_store):
+    cancelled = ["asyncio.exceptions.CancelledError", "CancelledError", "GeneratorExit"]
+    failed = ["NotCancelledError", "TimeoutError", "500"]
+    rows = insert_each(module_store, *({"error.type": error} for error in cancelled + failed))
+    found = [(row["status"], row["error_type"]) for row in rows]
+    assert found == [("cancelled", "")] * 3 + [("error", error) for error in failed]
 
 
 def test_only_an_instrumentation_that_is_known_for_it_tells_an_abandoned_stream(module_store):

@@ -63,56 +63,55 @@ def test_outcomes(module_store):
     assert names == [("OpenAI-embedding",)]
 
 
-def generation(store, token, name="OpenAI-generation", parent=None, **attributes):
-    request = Request(scope="langfuse-sdk")
-    said = {"langfuse.observation.type": "generation"}
-    said |= {f"langfuse.observation.{key}": value for key, value in attributes.items()}
-    request.span(name, trace=token, span=token, parent=parent, ns=600 * MS, attributes=said)
-    insert_otlp(store, TRACES, request.body(), f"langfuse-{token}")
-    (row,) = requests(store, f"span_id = unhex('{token:016x}')")
-    return row
+OURS = "OpenAI-generation"
 
 
-@pytest.mark.parametrize(
-    ("usage", "tokens"),
-    [
+def generations(store, *given):
+    """Insert generations of their own traces, all in one segment: name and attributes. Return their rows."""
+    tokens, request = [next(IDS) for _ in given], Request(scope="langfuse-sdk")
+    for token, (name, attributes) in zip(tokens, given, strict=True):
+        said = {"langfuse.observation.type": "generation"}
+        said |= {f"langfuse.observation.{key}": value for key, value in attributes.items()}
+        request.span(name, trace=token, span=token, ns=600 * MS, attributes=said)
+    insert_otlp(store, TRACES, request.body(), f"langfuse-{tokens[0]}")
+    own = f"span_id BETWEEN unhex('{tokens[0]:016x}') AND unhex('{tokens[-1]:016x}')"
+    rows = {row["span_id"]: row for row in requests(store, own)}
+    assert len(rows) == len(given)
+    return [rows[token.to_bytes(8, "big")] for token in tokens]
+
+
+def test_tokens_come_from_json(module_store):
+    usages = [
         ({"prompt_tokens": 3, "completion_tokens": 4}, (3, 4)),
         ({"input": 3, "output": 4, "total": 7}, (3, 4)),
         ({"prompt_tokens": -1, "completion_tokens": "4"}, (None, None)),
         ({"prompt_tokens": 1e30, "completion_tokens": None}, (None, None)),
         ("[1, 2]", (None, None)),
         ("{broken", (None, None)),
-    ],
-    ids=str,
-)
-def test_tokens_come_from_json(module_store, usage, tokens):
-    token = next(IDS)
-    row = generation(module_store, token, usage_details=usage if isinstance(usage, str) else json.dumps(usage))
-    assert (row["input_tokens"], row["output_tokens"]) == tokens
+    ]
+    texts = [usage if isinstance(usage, str) else json.dumps(usage) for usage, _ in usages]
+    rows = generations(module_store, *((OURS, {"usage_details": text}) for text in texts))
+    assert [tokens_of(row) for row in rows] == [tokens for _, tokens in usages]
 
 
-@pytest.mark.parametrize(
-    ("first", "ttft"),
-    [
+def test_the_first_chunk_is_a_time_within_the_span(module_store):
+    firsts = [
         ('"2026-11-18T11:06:40.250000Z"', 250 * MS),
         ('"2026-11-18T13:06:40.250000+02:00"', 250 * MS),
         ('"2026-11-18T11:06:39.999Z"', None),
         ('"2026-11-18T11:06:40.601Z"', None),
         ('"soon"', None),
         ("null", None),
-    ],
-)
-def test_the_first_chunk_is_a_time_within_the_span(module_store, first, ttft):
-    token = next(IDS)
-    row = generation(module_store, token, completion_start_time=first, usage_details='{"output": 4}')
-    assert row["ttft_ns"] == ttft
-    assert row["status"] == "ok"
+    ]
+    said = [{"completion_start_time": first, "usage_details": '{"output": 4}'} for first, _ in firsts]
+    rows = generations(module_store, *((OURS, attributes) for attributes in said))
+    assert [(row["ttft_ns"], row["status"]) for row in rows] == [(ttft, "ok") for _, ttft in firsts]
 
 
 def test_a_generation_that_an_application_makes_itself_is_not_taken_for_an_abandoned_stream(module_store):
     said = {"input": "[]", "completion_start_time": '"2026-11-18T11:06:40.250Z"'}
-    own = generation(module_store, 2**33, "my-agent", **said)
+    given = ("my-agent", said), (OURS, said), ("my-agent", {"usage_details": '{"output": 4}'})
+    own, abandoned, not_streamed = generations(module_store, *given)
     assert (own["status"], own["operation"], own["ttft_ns"]) == ("ok", "chat", 250 * MS)
-    assert generation(module_store, 2**33 + 1, **said)["status"] == "cancelled"
-    not_streamed = generation(module_store, 2**33 + 2, "my-agent", usage_details='{"output": 4}')
+    assert abandoned["status"] == "cancelled"
     assert not_streamed["ttft_ns"] is None

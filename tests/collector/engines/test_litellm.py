@@ -77,41 +77,50 @@ def test_no_call_of_a_model_is_left_unclaimed(recorded, module_store):
     ]  # fmt: skip
 
 
-def insert(store, token, name, kind=1, scope="litellm", events=(), **attributes):
-    request = Request(scope=scope)
-    said = {key.replace("__", "."): value for key, value in attributes.items()}
-    span = request.span(name, trace=token, span=token, ns=600 * MS, kind=kind, attributes=said)
-    for event in events:
-        span.events.add(name=event)
-    insert_otlp(store, TRACES, request.body(), f"litellm-{token}")
-    return requests(store, f"span_id = unhex('{token:016x}')")
+def insert_each(store, *spans):
+    """Insert spans of their own traces, all in one segment: name and what differs. For each, the rows of its span."""
+    tokens, bodies = [next(IDS) for _ in spans], []
+    for token, (name, given) in zip(tokens, spans, strict=True):
+        fields = {"kind": 1, "scope": "litellm", "events": (), "attributes": {}} | given
+        request = Request(scope=fields["scope"])
+        span = request.span(
+            name, trace=token, span=token, ns=600 * MS, kind=fields["kind"], attributes=fields["attributes"]
+        )
+        for event in fields["events"]:
+            span.events.add(name=event)
+        bodies.append(request.body())
+    insert_otlp(store, TRACES, b"".join(bodies), f"litellm-{tokens[0]}")
+    rows = requests(store, f"span_id BETWEEN unhex('{tokens[0]:016x}') AND unhex('{tokens[-1]:016x}')")
+    return [[row for row in rows if int.from_bytes(row["span_id"], "big") == token] for token in tokens]
 
 
-@pytest.mark.parametrize(
-    ("call", "operation"),
-    [
-        ("completion", "chat"),
-        ("atext_completion", "text_completion"),
-        ("aresponses", "chat"),
-        ("anthropic_messages", "chat"),
-        ("agenerate_content_stream", "generate_content"),
-        ("aembedding", None),
-        ("aimage_generation", None),
-        ("_arealtime", None),
-    ],
-)
-def test_calls_of_v1_that_generate_text_are_requests(module_store, call, operation):
-    found = insert(module_store, next(IDS), "litellm_request", gen_ai__operation__name=call)
-    assert [row["operation"] for row in found] == ([operation] if operation else [])
+def test_calls_of_v1_that_generate_text_are_requests(module_store):
+    operations = {
+        "completion": ["chat"],
+        "atext_completion": ["text_completion"],
+        "aresponses": ["chat"],
+        "anthropic_messages": ["chat"],
+        "agenerate_content_stream": ["generate_content"],
+        "aembedding": [],
+        "aimage_generation": [],
+        "_arealtime": [],
+    }
+    calls = [("litellm_request", {"attributes": {"gen_ai.operation.name": call}}) for call in operations]
+    found = insert_each(module_store, *calls)
+    assert [[row["operation"] for row in rows] for rows in found] == list(operations.values())
 
 
 def test_a_stream_without_a_finish_reason_was_given_up(module_store):
     v1 = {"gen_ai.operation.name": "acompletion", "llm.is_streaming": "True"}
     v2 = {"gen_ai.operation.name": "chat", "litellm.request.streaming": True}
-    (first,) = insert(module_store, 101, "litellm_request", **v1)
-    (second,) = insert(module_store, 102, "chat m", 3, **v2)
-    (ended,) = insert(module_store, 103, "chat m", 3, **v2, **{"gen_ai.response.finish_reasons": ["stop"]})
-    assert [row["status"] for row in (first, second, ended)] == ["cancelled", "cancelled", "ok"]
+    ended = v2 | {"gen_ai.response.finish_reasons": ["stop"]}
+    spans = [
+        ("litellm_request", {"attributes": v1}),
+        ("chat m", {"kind": 3, "attributes": v2}),
+        ("chat m", {"kind": 3, "attributes": ended}),
+    ]
+    found = [row["status"] for (row,) in insert_each(module_store, *spans)]
+    assert found == ["cancelled", "cancelled", "ok"]
 
 
 @pytest.mark.parametrize(("run", "marked"), [("v1", 3), ("v2", 0)])
@@ -126,31 +135,28 @@ def test_an_aborted_stream_reads_as_ok_and_only_fastapis_span_of_v1_says_so(modu
     assert len(module_store.query(sql).result_rows) == marked
 
 
-@pytest.mark.parametrize(
-    ("change", "found"),
-    [
-        ({}, 1),
-        ({"events": ["litellm.request.deployment_selected"]}, 0),
-        ({"http__route": "/metrics/{path}"}, 0),
-        ({"http__route": "/v1/embeddings"}, 0),
-        ({"litellm__call_id": ""}, 0),
-        ({"error__type": ""}, 0),
-        ({"kind": 1}, 0),
-    ],
-    ids=str,
-)
-def test_a_request_that_v2_refused_before_any_call_is_a_row(module_store, change, found):
-    token = next(IDS)
-    span = {"kind": 2, "scope": "opentelemetry.instrumentation.fastapi", "http__route": "/v1/chat/completions",
-            "litellm__call_id": "1", "error__type": "ProxyException", "gen_ai__request__model": "m"}  # fmt: skip
-    rows = insert(module_store, token, "POST /v1/chat/completions", **span | change)
-    assert [(row["status"], row["error_type"], row["model"]) for row in rows] == [
-        ("error", "ProxyException", "m")
-    ] * found
+def test_a_request_that_v2_refused_before_any_call_is_a_row(module_store):
+    refused = {
+        "http.route": "/v1/chat/completions", "litellm.call_id": "1", "error.type": "ProxyException",
+        "gen_ai.request.model": "m",
+    }  # fmt: skip
+    span = {"kind": 2, "scope": "opentelemetry.instrumentation.fastapi"}
+    other = [
+        {"events": ["litellm.request.deployment_selected"], "attributes": refused},
+        {"attributes": refused | {"http.route": "/metrics/{path}"}},
+        {"attributes": refused | {"http.route": "/v1/embeddings"}},
+        {"attributes": refused | {"litellm.call_id": ""}},
+        {"attributes": refused | {"error.type": ""}},
+        {"kind": 1, "attributes": refused},
+    ]
+    spans = [("POST /v1/chat/completions", span | each) for each in ({"attributes": refused}, *other)]
+    (row,), *rows = insert_each(module_store, *spans)
+    assert (row["status"], row["error_type"], row["model"]) == ("error", "ProxyException", "m")
+    assert rows == [[]] * len(other)
 
 
 def test_values_of_another_type_are_not_known(module_store):
     said = {"gen_ai.operation.name": "acompletion", "gen_ai.usage.output_tokens": "12",
             "gen_ai.usage.input_tokens": -1, "llm.is_streaming": "maybe"}  # fmt: skip
-    (row,) = insert(module_store, 201, "litellm_request", **said)
+    ((row,),) = insert_each(module_store, ("litellm_request", {"attributes": said}))
     assert (row["input_tokens"], row["output_tokens"], row["ttft_ns"], row["status"]) == (None, None, None, "ok")

@@ -55,14 +55,15 @@ def decode_leg(start=55, trace=1, span=11, **changes):
     return leg(vllm("decode"), start=start, **leg_of)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def rows(engine_store):
-    """Stores each request's spans as a segment of its own, and returns the rows that came of them."""
+    """Stores spans, a segment for each request or list of requests, and returns the rows that came of them."""
 
     def stored(*sent):
         before = {(row["trace_id"], row["span_id"]) for row in requests(engine_store)}
-        for request in sent:
-            insert_otlp(engine_store, TRACES, request.body(), f"llm-d-{next(_segments)}")
+        for segment in sent:
+            bodies = [request.body() for request in (segment if isinstance(segment, list) else [segment])]
+            insert_otlp(engine_store, TRACES, b"".join(bodies), f"llm-d-{next(_segments)}")
         join(engine_store)
         return [row for row in requests(engine_store) if (row["trace_id"], row["span_id"]) not in before]
 
@@ -76,16 +77,35 @@ def phases_of(store, row):
     return [(name, (start - T0) / MS, ns / MS) for name, start, ns in found]
 
 
-@pytest.mark.parametrize("order", [1, -1], ids=["prefill first", "decode first"])
-@pytest.mark.parametrize("traces", [(1, 1), (2, 3)], ids=["one trace", "two traces"])
-def test_the_spans_of_both_engines_are_one_request(engine_store, rows, order, traces):
-    trace = 10 * traces[0] + order
-    name = f"chatcmpl-{trace}"
-    legs = prefill_leg(trace=trace, name=name), decode_leg(trace=trace + traces[1] - traces[0], name=name)
-    (row,) = rows(*legs[::order])
+ORDERS = {
+    f"{first} first, {traces[1] - traces[0] + 1} traces": (first, traces)
+    for first in ("prefill", "decode")
+    for traces in ((0, 0), (0, 1))
+}
+"""The leg that arrives first, and how far the traces of prefill and decode are behind the case's own."""
+
+
+@pytest.fixture(scope="module")
+def in_every_order(rows):
+    """The row of each of ORDERS. The first legs come in one segment, the others in the next one."""
+    arrivals: list[list[Request]] = [[], []]
+    for trace, (first, (of_prefill, of_decode)) in zip(count(10, 10), ORDERS.values(), strict=False):
+        name = f"chatcmpl-{trace}"
+        legs = [prefill_leg(trace=trace + of_prefill, name=name), decode_leg(trace=trace + of_decode, name=name)]
+        for arrived, leg in zip(arrivals, legs if first == "prefill" else legs[::-1], strict=True):
+            arrived.append(leg)
+    made = rows(*arrivals)
+    assert len(made) == len(ORDERS)
+    found = {row["request_id"]: row for row in made}
+    return {order: found[f"chatcmpl-{trace}"] for trace, order in zip(count(10, 10), ORDERS, strict=False)}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_spans_of_both_engines_are_one_request(engine_store, in_every_order, order):
+    row = in_every_order[order]
     assert (row["engine"], row["instance"], row["status"], row["vantage"]) == ("vllm", "decode", "ok", "server")
     assert (row["start_ns"] - T0, row["e2e_ns"], row["ttft_ns"]) == (2 * MS, 98 * MS, (55 + 17 - 2) * MS)
-    assert (row["input_tokens"], row["output_tokens"], row["request_id"]) == (100, 15, name)
+    assert (row["input_tokens"], row["output_tokens"]) == (100, 15)
     assert row["tpot_ns"] == pytest.approx(28 * MS / 14)
     assert phases_of(engine_store, row) == [
         ("queued", 2, 10), ("prefill", 12, 36), ("kv_transfer", 48, 22), ("decode", 70, 30),
@@ -105,24 +125,21 @@ def test_the_routers_spans_are_kept_beside_it_and_instances_without_a_role_have_
     assert kept == [(name,) for name in sorted(SIDECAR)]
 
 
-@pytest.mark.parametrize(
-    "prefill",
-    [
-        None,
-        {"name": "chatcmpl-other"},
-        {"resource": {"tokentrail.tenant": "somebody else"}},
-        {"start": 55 - 46 - 480_001},
-        {"start": 55},
-    ],
-    ids=["none", "another request", "another tenant", "480 s before", "ends after the decode engine"],
-)
-def test_a_request_that_the_decode_engine_prefills_is_its_span(engine_store, rows, prefill):
-    trace = 100 + next(_segments)
-    legs = {"trace": trace, "name": f"chatcmpl-{trace}"}
-    sent = [] if prefill is None else [prefill_leg(**legs | prefill)]
-    (row,) = rows(*sent, decode_leg(**legs))
-    assert (row["start_ns"] - T0, row["e2e_ns"], row["ttft_ns"]) == (55 * MS, 45 * MS, 17 * MS)
-    assert phases_of(engine_store, row) == [("queued", 55, 15), ("prefill", 70, 2), ("decode", 72, 28)]
+def test_a_request_that_the_decode_engine_prefills_is_its_span(engine_store, rows):
+    changes = {
+        "another request": {"name": "chatcmpl-other"},
+        "another tenant": {"resource": {"tokentrail.tenant": "somebody else"}},
+        "480 s before": {"start": 55 - 46 - 480_001},
+        "ends after the decode engine": {"start": 55},
+        "none": None,
+    }
+    legs = [{"trace": 100 + n, "name": f"chatcmpl-{100 + n}"} for n in range(len(changes))]
+    prefills = [prefill_leg(**leg | changed) for leg, changed in zip(legs, changes.values(), strict=True) if changed]
+    found = rows(prefills, [decode_leg(**leg) for leg in legs])
+    assert len(found) == len(changes)
+    for row in found:
+        assert (row["start_ns"] - T0, row["e2e_ns"], row["ttft_ns"]) == (55 * MS, 45 * MS, 17 * MS)
+        assert phases_of(engine_store, row) == [("queued", 55, 15), ("prefill", 70, 2), ("decode", 72, 28)]
 
 
 def test_a_prefill_within_480_s_counts_and_the_last_attempt_of_several(rows):
@@ -146,13 +163,14 @@ def test_answers_of_one_request_have_a_row_each_with_its_prefill(rows):
 
 def test_engines_whose_clocks_differ_have_no_negative_transfer(engine_store, rows):
     legs = {"trace": 1000, "name": "chatcmpl-1000"}
-    (row,) = rows(prefill_leg(**legs, start=34), decode_leg(**legs))
+    later = {"trace": 1001, "name": "chatcmpl-1001"}
+    prefills = [prefill_leg(**legs, start=34), prefill_leg(**later, start=54)]
+    decodes = [decode_leg(**legs), decode_leg(**later, start=50, e2e=100, ttft=60)]
+    row, at_once = sorted(rows(prefills, decodes), key=lambda row: row["request_id"])
     assert phases_of(engine_store, row) == [("queued", 34, 10), ("prefill", 44, 36), ("decode", 80, 20)]
     assert row["kv_transfer_ns"] == 0
-    legs = {"trace": 1001, "name": "chatcmpl-1001"}
-    (row,) = rows(prefill_leg(**legs, start=54), decode_leg(**legs, start=50, e2e=100, ttft=60))
-    assert (row["start_ns"] - T0, row["ttft_ns"]) == (50 * MS, 60 * MS), "both engines were asked at once"
-    assert phases_of(engine_store, row) == [
+    assert (at_once["start_ns"] - T0, at_once["ttft_ns"]) == (50 * MS, 60 * MS), "both engines were asked at once"
+    assert phases_of(engine_store, at_once) == [
         ("queued", 50, 14), ("prefill", 64, 36), ("kv_transfer", 100, 8), ("decode", 108, 42),
     ]  # fmt: skip
 

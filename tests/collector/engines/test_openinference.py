@@ -64,7 +64,10 @@ def test_outcomes(module_store):
 
 
 def insert(store, token, spans, scope=SCOPE):
-    """Insert LLM spans of one trace: for each its id, its parent, its attributes and its first-token event in ms."""
+    """Insert LLM spans of one trace, and return their rows by span id.
+
+    A span is its id, its parent, its attributes and its first-token event in ms.
+    """
     request = Request(scope=scope)
     for span, parent, attributes, first_ms in spans:
         said = {"openinference.span.kind": "LLM"} | attributes
@@ -82,26 +85,24 @@ def test_a_frameworks_span_around_the_call_is_not_a_second_request(module_store)
     assert kept.result_rows == [("0000000000001100",)]
 
 
-@pytest.mark.parametrize(
-    ("attributes", "first_ms", "ttft_ms"),
-    [
-        ({"llm.invocation_parameters": "{}"}, None, 600),
-        ({"llm.invocation_parameters": json.dumps({"stream": False})}, None, 600),
-        ({"llm.invocation_parameters": json.dumps({"stream": True})}, None, None),
-        ({"llm.invocation_parameters": json.dumps({"stream": True})}, 20, 20),
-        ({"llm.invocation_parameters": "{not json"}, None, None),
+def test_ttft(module_store):
+    parameters = "llm.invocation_parameters"
+    cases = [
+        ({parameters: "{}"}, None, 600),
+        ({parameters: json.dumps({"stream": False})}, None, 600),
+        ({parameters: json.dumps({"stream": True})}, None, None),
+        ({parameters: json.dumps({"stream": True})}, 20, 20),
+        ({parameters: "{not json"}, None, None),
         ({}, None, None),
         ({}, 601, None),
         ({}, -1, None),
         ({}, 20, 20),
-    ],
-)
-def test_ttft(module_store, attributes, first_ms, ttft_ms):
-    token = next(IDS)
-    said = {"llm.token_count.completion": 5, "llm.finish_reason": "stop"} | attributes
-    row = insert(module_store, token, [(token, None, said, first_ms)])[token]
-    assert row["ttft_ns"] == (None if ttft_ms is None else ttft_ms * MS)
-    assert row["status"] == "ok"
+    ]
+    known = {"llm.token_count.completion": 5, "llm.finish_reason": "stop"}
+    spans = [(number, None, known | said, first_ms) for number, (said, first_ms, _) in enumerate(cases, start=1)]
+    rows = insert(module_store, next(IDS), spans)
+    found = [(rows[number]["ttft_ns"], rows[number]["status"]) for number, *_ in spans]
+    assert found == [(ttft_ms and ttft_ms * MS, "ok") for _, _, ttft_ms in cases]
 
 
 def test_an_instrumentation_of_another_client_that_says_nothing_of_streams_leaves_ttft_open(module_store):
@@ -110,10 +111,10 @@ def test_an_instrumentation_of_another_client_that_says_nothing_of_streams_leave
     assert (row["ttft_ns"], row["e2e_ns"], row["status"]) == (None, 600 * MS, "ok")
 
 
-@pytest.mark.parametrize("hostile", [-1, "12", 1e30, True, 2**40], ids=str)
-def test_a_count_that_is_none_is_not_known(module_store, hostile):
-    said = {"llm.token_count.completion": hostile, "llm.token_count.prompt": 4, "output.value": "[1]"}
-    token = 600 + len(str(hostile))
-    row = insert(module_store, token, [(token, None, said, None)])[token]
-    assert (row["input_tokens"], row["request_id"]) == (4, "")
-    assert row["output_tokens"] == (1 if hostile is True else None)
+def test_a_count_that_is_none_is_not_known(module_store):
+    hostile = [-1, "12", 1e30, 2**40, True]
+    known = {"llm.token_count.prompt": 4, "output.value": "[1]"}
+    spans = [(n, None, known | {"llm.token_count.completion": value}, None) for n, value in enumerate(hostile, start=1)]
+    rows = insert(module_store, next(IDS), spans)
+    found = [(row["input_tokens"], row["request_id"], row["output_tokens"]) for _, row in sorted(rows.items())]
+    assert found == [(4, "", None)] * 4 + [(4, "", 1)]

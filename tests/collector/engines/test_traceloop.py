@@ -97,44 +97,47 @@ def test_of_more_than_128_chunks_the_first_are_lost_so_ttft_is_not_known(edges, 
     assert arrivals_us(module_store, row) == []
 
 
-def stream(store, token, offsets_ms, n, **attributes):
+CHUNKS_AND_TOKENS = {
+    "a chunk each": ([20, 30, 50], 3, 20, 3),
+    "and one with usage": ([20, 30, 50, 51], 3, 20, 3),
+    "tokens not known": ([20, 30, 50], None, 20, 3),
+    "out of order": ([50, 20, 30], 3, 20, 3),
+    "several in a chunk": ([20, 30, 50], 9, 20, 0),
+    "too many chunks": ([20, 30, 50, 51, 52], 3, 20, 0),
+    "before the start": ([-5, 20, 30], 3, None, 0),
+    "after the end": ([20, 30, 601], 3, None, 0),
+    "128 and usage": (range(1, 129), 127, 1, 127),
+    "128": (range(1, 129), 128, 1, 128),
+    "one was dropped": (range(1, 129), 129, None, 0),
+    "perhaps dropped": (range(1, 129), None, None, 0),
+    "none dropped": (range(1, 128), None, 1, 127),
+    "no events": ([], 3, None, 0),
+}
+"""The times of chunks in ms and the number of tokens that a span says, then its TTFT in ms and its rows of tokens."""
+
+
+@pytest.fixture(scope="module")
+def streams(module_store):
+    """The row of a stream for each of CHUNKS_AND_TOKENS."""
     request = Request(scope="opentelemetry.instrumentation.openai.v1")
-    said = {"gen_ai.operation.name": "chat", "gen_ai.is_streaming": True, "gen_ai.response.finish_reasons": ["stop"]}
-    said |= {} if n is None else {"gen_ai.usage.output_tokens": n}
-    span = request.span("openai.chat", trace=token, span=token, ns=600 * MS, kind=3, attributes=said | attributes)
-    for offset in offsets_ms:
-        span.events.add(time_unix_nano=T0 + offset * MS, name=CHUNK)
-    insert_otlp(store, TRACES, request.body(), f"stream-{token}")
-    (row,) = requests(store, f"span_id = unhex('{token:016x}')")
-    return row
+    tokens = {name: next(IDS) for name in CHUNKS_AND_TOKENS}
+    for name, (offsets_ms, n, _, _) in CHUNKS_AND_TOKENS.items():
+        said = {"gen_ai.operation.name": "chat", "gen_ai.is_streaming": True}
+        said |= {"gen_ai.response.finish_reasons": ["stop"]} | ({} if n is None else {"gen_ai.usage.output_tokens": n})
+        token = tokens[name]
+        span = request.span("openai.chat", trace=token, span=token, ns=600 * MS, kind=3, attributes=said)
+        for offset in offsets_ms:
+            span.events.add(time_unix_nano=T0 + offset * MS, name=CHUNK)
+    insert_otlp(module_store, TRACES, request.body(), "streams")
+    found = {row["span_id"]: row for row in requests(module_store, f"span_id >= unhex('{min(tokens.values()):016x}')")}
+    return {name: found[token.to_bytes(8, "big")] for name, token in tokens.items()}
 
 
-@pytest.mark.parametrize(
-    ("offsets", "n", "ttft_ms", "tokens"),
-    [
-        ([20, 30, 50], 3, 20, 3),
-        ([20, 30, 50, 51], 3, 20, 3),
-        ([20, 30, 50], None, 20, 3),
-        ([50, 20, 30], 3, 20, 3),
-        ([20, 30, 50], 9, 20, 0),
-        ([20, 30, 50, 51, 52], 3, 20, 0),
-        ([-5, 20, 30], 3, None, 0),
-        ([20, 30, 601], 3, None, 0),
-        (range(1, 129), 127, 1, 127),
-        (range(1, 129), 128, 1, 128),
-        (range(1, 129), 129, None, 0),
-        (range(1, 129), None, None, 0),
-        (range(1, 128), None, 1, 127),
-        ([], 3, None, 0),
-    ],
-    ids=["a chunk each", "and one with usage", "tokens not known", "out of order", "several in a chunk",
-         "too many chunks", "before the start", "after the end", "128 and usage", "128", "one was dropped",
-         "perhaps dropped", "none dropped", "no events"],
-)  # fmt: skip
-def test_chunks_are_tokens_unless_the_span_says_otherwise(module_store, offsets, n, ttft_ms, tokens):
-    row = stream(module_store, next(IDS), offsets, n)
-    assert row["ttft_ns"] == (None if ttft_ms is None else ttft_ms * MS)
-    assert len(arrivals_us(module_store, row)) == tokens
+@pytest.mark.parametrize("name", CHUNKS_AND_TOKENS)
+def test_chunks_are_tokens_unless_the_span_says_otherwise(module_store, streams, name):
+    _, _, ttft_ms, tokens = CHUNKS_AND_TOKENS[name]
+    assert streams[name]["ttft_ns"] == (None if ttft_ms is None else ttft_ms * MS)
+    assert len(arrivals_us(module_store, streams[name])) == tokens
 
 
 def test_an_error_without_a_status_is_one(module_store):
