@@ -14,7 +14,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-_UNWRAPPED = 10_000
+UNWRAPPED = 10_000
 """Columns of an output that is no terminal: a line of a table stays one line for grep and awk."""
 
 
@@ -24,7 +24,7 @@ def console(*, stderr: bool = False) -> Console:
 
     found = Console(stderr=stderr)
     if not found.is_terminal:
-        found.width = _UNWRAPPED
+        found.width = UNWRAPPED
     return found
 
 
