@@ -13,13 +13,14 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import tokentrail
-from tokentrail.cli import result
+from tokentrail.cli import parts, result
 from tokentrail.cli.app import _terminated, app
 from tokentrail.cli.demo import workload
 from tokentrail.cli.home import MARKER, owned
 from tokentrail.cli.processes import PORTS, Child, ProcessFailed, free_port, terminated, uninterrupted
 from tokentrail.cli.result import _settled_rows, report, verify
 from tokentrail.cli.stack import Stack, choose_addresses
+from tokentrail.cli.up import _slos_of
 from tokentrail.load import Observation
 
 runner = CliRunner()
@@ -324,6 +325,12 @@ def test_a_folder_in_use_is_refused(tmp_path, command):
         owned(folder, command="demo", empty=True).__enter__()
     with owned(folder, command=command, empty=False):
         pass
+
+
+def test_up_judges_a_demos_recording_by_the_demos_slos(tmp_path):
+    assert _slos_of(tmp_path) == parts.folder() / "alerts" / "slos.yaml"
+    (tmp_path / "slos.yaml").touch()
+    assert _slos_of(tmp_path) == tmp_path / "slos.yaml"
 
 
 def test_a_file_is_no_folder(tmp_path):

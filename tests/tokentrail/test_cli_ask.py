@@ -83,6 +83,17 @@ def test_requests_are_listed_filtered_and_sorted(api):
     assert (len(few.stdout.splitlines()), few.stderr) == (2, "1 of 3 requests; --limit prints more\n")
 
 
+def test_an_empty_answer_says_so_beside_the_output(api):
+    nobody = ("--model", "nobody")
+    for arguments, told in (
+        (("requests", *nobody), "--start -1d"),
+        (("tail", *nobody), "no request has ended"),
+        (("spans",), "no span"),
+    ):
+        empty = run(*arguments, *api)
+        assert (empty.exit_code, empty.stdout, told in empty.stderr) == (0, "", True)
+
+
 def test_wrong_values_have_the_collectors_own_words(api):
     refused = run("requests", *api, "--sort", "colour")
     assert refused.exit_code == 1

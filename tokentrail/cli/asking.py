@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tokentrail.cli.output import console, fail, print_json
+from tokentrail.cli.output import console, fail, note, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,8 +41,10 @@ def spans(
         print_json(answer)
     elif name:
         spans_.show(console(), answer["spans"])
-    else:
+    elif answer["names"]:
         console().print(spans_.names(answer["names"]))
+    else:
+        note("no span since then is of an unknown engine")
 
 
 Start = Annotated[str, typer.Option(help="Start of the window: -15m, RFC 3339, or unix seconds.")]
@@ -95,9 +97,12 @@ def requests(
     if as_json:
         print_json(answer)
         return
+    if not answer["requests"]:
+        note("no request matches: it belongs to the window in which it ended, and --start -1d looks further back")
+        return
     console().print(requests_.table(answer["requests"]))
     if (shown := len(answer["requests"])) < answer["total"]:
-        console(stderr=True).print(f"{shown} of {answer['total']} requests; --limit prints more")
+        note(f"{shown} of {answer['total']} requests; --limit prints more")
 
 
 def request(
@@ -145,6 +150,8 @@ def tail(
 
     def print_them(client: Api) -> None:
         newest = client.get("requests", start="-1d", limit=limit, **filters)["requests"]
+        if not newest:
+            note("no request has ended in the last day" + (", waiting for the first" if follow else ""))
         requests_.print_rows(console(), reversed(newest), as_json=as_json)
         if follow:
             known = [(row["trace_id"], row["span_id"]) for row in newest]

@@ -48,6 +48,11 @@ def print_json(answer: Any) -> None:
     typer.echo(json.dumps(answer, indent=2))
 
 
+def note(text: str) -> None:
+    """Print a sentence beside the output, which stays as it is for programs that read it."""
+    console(stderr=True).print(text, highlight=False, markup=False)
+
+
 def fail(failure: Exception) -> NoReturn:
     """Print an error and end the command with status 1."""
     from rich.markup import escape
