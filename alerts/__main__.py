@@ -22,6 +22,8 @@ from collector.slo.burn import InfeasibleSlo
 from collector.slo.model import Slo, SloFileError, load_slos
 
 HERE = Path(__file__).parent
+RULES = Path("rules") if HERE.parent.name == "parts" else HERE / "rules"
+"""In a checkout, the rules that are in git. An installed package is not written to."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -29,14 +31,14 @@ def main(arguments: Sequence[str]) -> int:
     given = _parser().parse_args(arguments)
     try:
         return _ACTIONS[given.action](given)
-    except (SloFileError, InfeasibleSlo, OpenSloError) as error:
+    except (SloFileError, InfeasibleSlo, OpenSloError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m alerts", description="Prometheus rules from an SLO file. `tokentrail rules` is the same."
+        prog="tokentrail rules", description="Prometheus rules of an SLO file. `python -m alerts` is the same."
     )
     parser.add_argument(
         "action", choices=_ACTIONS, nargs="?", default="generate",
@@ -44,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
         "Prometheus and collector agree; import: print an SLO file for OpenSLO documents",
     )  # fmt: skip
     parser.add_argument("--slos", type=Path, default=HERE / "slos.yaml", help="the SLO file; import: an OpenSLO file")
-    parser.add_argument("--out", type=Path, default=HERE / "rules", help="folder of the rule files")
+    parser.add_argument("--out", type=Path, default=RULES, help=f"folder of the rule files ({RULES})")
     parser.add_argument("--packs", type=Path, help="folder of the packs; without it, they are left alone")
     parser.add_argument("--dashboards", type=Path, help="folder of the Grafana dashboards; without it, left alone")
     parser.add_argument(

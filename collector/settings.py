@@ -83,7 +83,7 @@ class Settings(BaseSettings):
         extra="forbid",
         frozen=True,
         validate_default=True,
-        cli_prog_name="python -m collector",
+        cli_prog_name="tokentrail collector",
         cli_kebab_case=True,
         cli_hide_none_type=True,
         cli_avoid_json=True,

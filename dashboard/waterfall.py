@@ -147,7 +147,8 @@ def _shade(chart: go.Figure, row: int, steps: Sequence[Json], tokens: int) -> No
 def _token_text(token: Json, phase: str) -> str:
     where = f" in {html.escape(phase)}" if phase else ""
     waited = f"token {token['index']}<br><b>waited {duration(token['duration_s'])}</b>{where}"
-    return f"{waited}<br>out at {duration(token['offset_s'])}, step {token['step']}"
+    step = "" if token["step"] is None else f", step {token['step']}"
+    return f"{waited}<br>out at {duration(token['offset_s'])}{step}"
 
 
 def _lacking(step: Json) -> str:

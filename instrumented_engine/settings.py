@@ -17,7 +17,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(
         env_prefix="TOKENTRAIL_ENGINE_",
-        cli_prog_name="python -m instrumented_engine",
+        cli_prog_name="tokentrail engine",
         cli_kebab_case=True,
         cli_implicit_flags=True,
         cli_avoid_json=True,

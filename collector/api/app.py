@@ -39,6 +39,7 @@ from collector.exposition import MetricsPage
 from collector.status import IngestStatus
 from collector.store.retention import Retention
 from collector.store.usage import Usage
+from tokentrail.version import __version__
 
 _LEAST_BYTES: Final = 1024
 _GZIP_LEVEL: Final = 3
@@ -98,8 +99,8 @@ def create_app(
 
     @app.get("/healthz", tags=["process"])
     def healthz() -> dict[str, str]:
-        """The process is up."""
-        return {"status": "ok"}
+        """The process is up; its version."""
+        return {"status": "ok", "version": __version__}
 
     @app.get("/readyz", tags=["process"])
     def readyz() -> JSONResponse:

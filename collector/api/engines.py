@@ -138,7 +138,10 @@ def router(ctx: Context) -> APIRouter:
         """Cold starts that overlap the window, newest first, at most 1,000, with their sub-phases."""
         window = query.window(ctx.clock())
         rows = ctx.queries.rows(
-            "cold_starts", {"process_filter": process_filter(window)}, **window.bounds, limit=MOST_COLD_STARTS
+            "cold_starts",
+            {"process_filter": process_filter(window), "filter": window.filter},
+            **window.bounds,
+            limit=MOST_COLD_STARTS,
         )
         phases = defaultdict(list)
         ids = [row["trace_id_hex"] for row in rows]

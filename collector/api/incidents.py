@@ -14,11 +14,12 @@ from pydantic import BaseModel
 from collector.api import samples
 from collector.api.context import Context
 from collector.api.evaluation import answer_in_parts, open_requests, process_filter
-from collector.api.incident import Incident, incident, request_list
+from collector.api.incident import Incident, RequestList, incident, request_list
 from collector.api.parameters import Window, WindowQuery
 from collector.api.session import sees_all_tenants, tenant_filter
 from collector.api.slo_burns import slo_burns
-from collector.api.times import SECOND_NS
+from collector.api.times import SECOND_NS, rfc3339
+from collector.in_flight import InFlight
 from collector.slo.conditions import Cause, load_conditions
 from collector.slo.durations import format_duration
 
@@ -168,12 +169,13 @@ def _evictions(ctx: Context, window: Window) -> Iterator[Incident]:
     shown = load_conditions()["kv_eviction"].shown
     rows = ctx.queries.rows(
         "eviction_runs",
-        {"process_filter": process_filter(window)},
+        {"process_filter": process_filter(window), "filter": window.filter},
         **window.bounds,
         quiet_ns=shown,
         limit=MOST_OF_A_KIND,
     )
     yield from _sampled_preemptions(ctx, window)
+    still_open = _keys(open_requests(ctx, window)) if any(row["not_ended"] for row in rows) else frozenset()
     for row in rows:
         yield incident(
             "kv_eviction",
@@ -183,7 +185,29 @@ def _evictions(ctx: Context, window: Window) -> Iterator[Incident]:
             end_ns=row["last_ns"] if row["last_ns"] + shown <= window.end_ns else None,
             instance=row["instance"],
             requests_affected=row["victims"],
+            requests=_lists(
+                "kv_eviction",
+                window,
+                row,
+                row["last_ns"],
+                ended=row["ended"],
+                in_flight=len(still_open & {*row["not_ended"]}),
+            ),
         )
+
+
+def _keys(in_flight: InFlight) -> frozenset[str]:
+    """The keys of the requests that are in flight and not lost."""
+    return frozenset(in_flight.key(i) for i in np.flatnonzero(~in_flight.is_lost).tolist())
+
+
+def _lists(
+    cause: Cause, window: Window, row: Mapping[str, Any], until_ns: int, *, ended: int, in_flight: int = 0
+) -> list[RequestList]:
+    """The lists of the requests of one process that a cause touched, from the row's `began_ns` until `until_ns`."""
+    asked = {"cause": cause, "cause_start": rfc3339(row["began_ns"]), "cause_end": rfc3339(until_ns)}
+    asked |= {"service": row["service"], "instance": row["instance"]}
+    return request_list(window, ended, **asked) + request_list(window, in_flight, **asked, status="in_flight")
 
 
 def _number(n: int | None) -> str:
@@ -193,7 +217,10 @@ def _number(n: int | None) -> str:
 def _cold_starts(ctx: Context, window: Window) -> Iterator[Incident]:
     condition = load_conditions()["cold_start"]
     rows = ctx.queries.rows(
-        "cold_starts", {"process_filter": process_filter(window)}, **window.bounds, limit=MOST_OF_A_KIND
+        "cold_starts",
+        {"process_filter": process_filter(window), "filter": window.filter},
+        **window.bounds,
+        limit=MOST_OF_A_KIND,
     )
     for row in rows:
         if row["duration_ns"] < condition.longer_than:
@@ -209,6 +236,7 @@ def _cold_starts(ctx: Context, window: Window) -> Iterator[Incident]:
             firing=end_ns + condition.shown > window.end_ns,
             instance=row["instance"],
             requests_affected=row["waited"],
+            requests=_lists("cold_start", window, row, end_ns, ended=row["waited"]),
         )
 
 

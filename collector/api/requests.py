@@ -16,12 +16,13 @@ from collector.api.context import Context
 from collector.api.cursor import Cursor
 from collector.api.evaluation import find_slo, open_requests
 from collector.api.hops import counted_once, read_hops
-from collector.api.parameters import Name, Window, WindowQuery
+from collector.api.parameters import Name, Time, Window, WindowQuery
 from collector.api.request_rows import UNKNOWN_IN_FLIGHT, RequestRow, request_row
 from collector.api.verdicts import Verdict
 from collector.in_flight import InFlight
 from collector.slo.model import Slo
-from collector.sql.fragment import TRUE, Fragment, all_of
+from collector.sql.fragment import FALSE, TRUE, Fragment, all_of
+from collector.sql.queries import part
 
 Sort = Literal["end", "ttft", "tpot", "e2e"]
 _ORDER: Mapping[Sort, str] = {"end": "end", "ttft": "ttft_ns", "tpot": "tpot_ns", "e2e": "e2e_ns"}
@@ -42,6 +43,11 @@ class RequestsQuery(WindowQuery):
     verdict: Verdict | None = Field(None, description="of `slo`, or of all SLOs together")
     service: Name | None = Field(None, description="only requests to processes of this service")
     instance: Name | None = Field(None, description="only requests to this engine process")
+    cause: Literal["kv_eviction", "cold_start"] | None = Field(
+        None, description="only requests that lost KV-cache blocks while they ran, or that waited for a cold start"
+    )
+    cause_start: Time | None = Field(None, description="from then on; without it, from the window's start")
+    cause_end: Time | None = Field(None, description="until then; without it, until the window's end")
     request_id: Name | None = None
     trace_id: Annotated[str, Field(pattern="^[0-9a-fA-F]{4,32}$")] | None = Field(
         None, description="the first hex digits of the trace id, or all 32"
@@ -76,9 +82,21 @@ def router(ctx: Context) -> APIRouter:
                 "startsWith(hex(trace_id), {asked_trace:String})", {"asked_trace": query.trace_id.upper()}
             )
             window = replace(window, filter=all_of(window.filter, begins_so))
+        if query.cause is not None:
+            window = replace(window, filter=all_of(window.filter, _caused(query, window, ctx.clock())))
         return (_not_ended if query.status in ("in_flight", "lost") else _ended)(ctx, window, query, slo)
 
     return routes
+
+
+def _caused(query: RequestsQuery, window: Window, now_ns: int) -> Fragment:
+    """The requests that a cause touched. An announcement does not tell that its request waits for a cold start."""
+    if query.cause == "cold_start" and query.status in ("in_flight", "lost"):
+        return FALSE
+    start_ns = window.start_ns if query.cause_start is None else query.cause_start.at(now_ns)
+    end_ns = window.end_ns if query.cause_end is None else query.cause_end.at(now_ns)
+    touched = "lost_kv_blocks" if query.cause == "kv_eviction" else "waited_for_cold_start"
+    return Fragment(part(touched, {}).sql, {"cause_start_ns": start_ns, "cause_end_ns": end_ns})
 
 
 def _ended(ctx: Context, window: Window, query: RequestsQuery, slo: Slo | None) -> Requests:

@@ -66,14 +66,12 @@ def behind(incident: Json, view: View) -> list[tuple[str, str]]:
 
     A list has as many rows as its text says. Where no filter finds the requests, one link leads to those of its time.
     """
+    order = {"sort": _SORTED.get(incident["cause"], "newest")}
     if not incident["requests"]:
         times = {"start": incident["start"], "end": incident["end"] or "now"}
-        return [("Requests of that time", _url(times | _SORTED.get(incident["cause"], {}), view))]
+        return [("Requests of that time", _url(times | order, view))]
     return [
-        (
-            f"{count(one['total'])} {_STATES[one['parameters'].get('status')]}",
-            _url(one["parameters"] | {"sort": "newest"}, view),
-        )
+        (f"{count(one['total'])} {_STATES[one['parameters'].get('status')]}", _url(one["parameters"] | order, view))
         for one in incident["requests"]
     ]
 
@@ -83,8 +81,8 @@ def _url(parameters: Json, view: View) -> str:
 
 
 _STATES = {None: "that ended", "in_flight": "in flight", "lost": "lost"}
-_SORTED = {"kv_eviction": {"sort": "E2E"}, "cold_start": {"sort": "TTFT"}}
-"""By cause, the order of the requests of that time."""
+_SORTED = {"kv_eviction": "E2E", "cold_start": "TTFT"}
+"""By cause, the order in which its requests are listed: by the latency that it made worse."""
 
 
 def tables(incidents: list[Json], cold_starts: list[Json], view: View) -> None:

@@ -204,7 +204,7 @@ def waits(trail: Json) -> None:
     ]
     with st.container(key="waits"):
         if rows:
-            st.dataframe(rows, hide_index=True)
+            st.dataframe(rows, hide_index=True, placeholder=UNDEFINED)
         if interfering:
             tokens = sum(step["prefill_tokens"] for step in interfering)
             spent = sum(step["duration_s"] for step in interfering)

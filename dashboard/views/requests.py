@@ -12,11 +12,12 @@ from dashboard import components
 from dashboard.api import Problem, Query, ask, fetch
 from dashboard.filters import selected
 from dashboard.transform import Json, missed_by
-from tokentrail.formatting import UNDEFINED, count, instant
+from tokentrail.formatting import UNDEFINED, clock, count, instant, plain
 
 SORTS = {"TTFT": "ttft", "TPOT": "tpot", "E2E": "e2e", "newest": "end"}
 STATUSES = ("ok", "error", "cancelled", "in_flight", "lost")
 VERDICTS = ("good", "bad", "undetermined", "excused", "pending")
+CAUSES = {"kv_eviction": "lost KV-cache blocks", "cold_start": "waited for a cold start"}
 ROWS = (20, 50, 200, 1000)
 """Rows on a page."""
 MILLISECONDS = {
@@ -38,6 +39,7 @@ def page() -> None:
         )
         status = _choice("Status", STATUSES, "ended")
         verdict = _choice("Verdict", VERDICTS, "any")
+        cause = _choice("Cause", tuple(CAUSES), "any")
         wanted = st.text_input(
             "Request id",
             key="request_id",
@@ -49,6 +51,7 @@ def page() -> None:
             st.text_input(label, key=label.lower(), bind="query-params", width=160) for label in ("Service", "Instance")
         )
         rows = st.selectbox("Rows", ROWS, index=ROWS.index(200), key="rows", bind="query-params", width=110)
+    during = {name: st.query_params.get(name) for name in ("cause_start", "cause_end")} if cause else {}
     first_page = ask(
         "requests",
         view.params,
@@ -60,12 +63,18 @@ def page() -> None:
         request_id=wanted.strip() or None,
         service=service.strip() or None,
         instance=instance.strip() or None,
+        cause=cause,
+        **during,
     )
     cursor = _cursor(first_page)
     found = fetch(ask("requests", first_page.params, cursor=cursor))
     if isinstance(found, Problem):
         components.problem(found)
         return
+    if cause:
+        words = dict(zip(("from", "until"), during.values(), strict=True))
+        since, until = (f" {word} {_when(at, view.zone)}" if at else "" for word, at in words.items())
+        st.caption(f"Only requests that {CAUSES[cause]}{since}{until}.")
     if not found["requests"]:
         st.info(
             "No request matches. A request belongs to the range in which it ended: try a longer one, or fewer filters."
@@ -86,6 +95,14 @@ def page() -> None:
         column_config=columns(view.zone),
         key="requests-table",
     )
+
+
+def _when(text: str, zone: tzinfo) -> str:
+    """A link's time on the reader's clock; unix seconds and relative times as they are."""
+    try:
+        return clock(text, zone)
+    except ValueError:
+        return plain(text)
 
 
 def _choice(label: str, options: tuple[str, ...], none: str) -> str | None:

@@ -393,6 +393,47 @@ class TestIncidents:
             assert listed["total"] == one["total"] == incident["requests_affected"]
             assert {row["instance"] for row in listed["requests"]} == {incident["instance"]}
 
+    def test_preempted_requests_are_listed_by_their_run(self, api, rows):
+        def preempted(seconds_ago, **fields):
+            given = {"instance": "i-1", "ended": NOW - SECOND, "e2e": 400 * SECOND} | fields
+            row = rows.request(**given)
+            event = {"trace_id": row["trace_id"], "request_span_id": row["span_id"], "instance": "i-1"}
+            rows.kv_event(start=NOW - seconds_ago * SECOND, **event)
+            return row["trace_id"]
+
+        early, late = {preempted(300), preempted(299)}, {preempted(20), preempted(19, tenant="a")}
+        rows.kv_event(start=NOW - 19 * SECOND, reason="cache_full", trace_id=rows.request()["trace_id"])
+        preempted(18, instance="elsewhere")  # the event of another process
+        still_open = rows.open(start=NOW - 60 * SECOND, seen=NOW - SECOND)
+        rows.open(start=NOW - 60 * SECOND, seen=NOW - SECOND)
+        rows.kv_event(start=NOW - 19 * SECOND, trace_id=still_open["trace_id"], request_span_id=still_open["span_id"])
+        now, before = [i for i in api("incidents")["incidents"] if i["cause"] == "kv_eviction"]
+        assert (now["requests_affected"], [one["total"] for one in now["requests"]]) == (4, [2, 1])
+        assert [one["total"] for one in before["requests"]] == [2]
+        for incident, ids in ((now, late), (before, early)):
+            listed = api("requests", **incident["requests"][0]["parameters"])
+            assert ({row["trace_id"] for row in listed["requests"]}, listed["total"]) == (ids, 2)
+        (row,) = api("requests", **now["requests"][1]["parameters"])["requests"]
+        assert (row["trace_id"], row["status"]) == (still_open["trace_id"], "in_flight")
+        of_a = next(i for i in api("incidents", tenant="a")["incidents"] if i["firing"] and i["cause"] == "kv_eviction")
+        assert [one["total"] for one in of_a["requests"]] == [1]
+        assert api("requests", tenant="a", **of_a["requests"][0]["parameters"])["total"] == 1
+        assert api("requests", cause="kv_eviction")["total"] == 4, "without times, those of the window"
+
+    def test_requests_that_waited_for_a_cold_start_are_listed(self, api, rows):
+        rows.cold_start(start=NOW - 10 * SECOND, duration=3 * SECOND)
+        waited = rows.request(cold_start_ns=SECOND, e2e=9 * SECOND)
+        rows.request(cold_start_ns=SECOND, e2e=9 * SECOND, instance="elsewhere")
+        rows.request(cold_start_ns=SECOND, e2e=2 * SECOND)  # of another start
+        rows.request(cold_start_ns=SECOND, e2e=SECOND, ended=NOW - 10 * SECOND)
+        rows.request(cold_start_ns=0, e2e=9 * SECOND)
+        (start,) = [i for i in api("incidents")["incidents"] if i["cause"] == "cold_start"]
+        (one,) = start["requests"]
+        listed = api("requests", **one["parameters"])
+        assert [row["trace_id"] for row in listed["requests"]] == [waited["trace_id"]]
+        assert listed["total"] == one["total"] == start["requests_affected"] == 1
+        assert api("requests", cause="cold_start", status="in_flight")["total"] == 0
+
     @pytest.mark.parametrize("params", [{"slo_class": "completion"}, {"end": "-2h", "start": "-3h"}])
     def test_only_what_was_asked_about(self, api, rows, params):
         rows.requests([{"slo_class": "chat", "status": "error"} for _ in range(40)])

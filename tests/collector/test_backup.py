@@ -9,7 +9,7 @@ import sys
 import tarfile
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 
 import httpx
@@ -111,7 +111,7 @@ def test_a_backup_under_load_restored_gives_the_same_answers(tmp_path):
     load = Load(collector)
     load.start()
     collector.wait_until(lambda: stored_requests(collector) > 25)
-    made = tokentrail("backup", tmp_path / "b.tar", "--url", collector.urls["api"])
+    made = tokentrail("backup", tmp_path / "b.tar", "--api", collector.urls["api"])
     during = len(load.acknowledged_ns)
     collector.wait_until(lambda: len(load.acknowledged_ns) > during + 20)
     load.enough.set()
@@ -380,12 +380,23 @@ def test_the_endpoint_streams_and_says_why_not(app, rows, monkeypatch):
     assert (answer.status_code, answer.json()["detail"]) == (409, "another backup is under way")
 
 
+def test_the_command_sends_its_key(tmp_path, monkeypatch):
+    sent = []
+    monkeypatch.setenv("TOKENTRAIL_API_KEY", "secret")
+    monkeypatch.setattr(
+        httpx, "stream", lambda *_, headers, **__: sent.append(headers) or nullcontext(httpx.Response(401))
+    )
+    refused = tokentrail("backup", tmp_path / "b.tar")
+    assert (refused.exit_code, sent) == (1, [{"Authorization": "Bearer secret"}])
+    assert not (tmp_path / "b.tar").exists()
+
+
 def test_the_command_refuses_a_file_that_is_there_and_a_collector_that_is_not(tmp_path):
     (tmp_path / "b.tar").write_text("mine")
     again = tokentrail("backup", tmp_path / "b.tar")
     assert again.exit_code == 1
     assert "is there already" in " ".join(again.output.split())
-    away = tokentrail("backup", tmp_path, "--url", "http://127.0.0.1:1")
+    away = tokentrail("backup", tmp_path, "--api", "http://127.0.0.1:1")
     assert away.exit_code == 1
     assert "no backup of the collector at http://127.0.0.1:1" in " ".join(away.output.split())
     assert [path.name for path in tmp_path.iterdir()] == ["b.tar"]

@@ -12,7 +12,7 @@ OURS = ("tokentrail", "instrumented_engine", "collector", "alerts", "dashboard",
 ALLOWED = {
     "tokentrail": {"tokentrail"},
     "instrumented_engine": {"instrumented_engine", "tokentrail"},
-    "collector": {"collector", "tokentrail.semconv"},
+    "collector": {"collector", "tokentrail.semconv", "tokentrail.version"},
     "alerts": {"alerts", "collector.slo"},
     "dashboard": {"dashboard", "tokentrail.formatting", "tokentrail.semconv"},
 }

@@ -98,9 +98,10 @@ def test_it_imports_with_its_base_dependencies_only(wheel, tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.split(maxsplit=2)[1:] == [tokentrail.__version__, "set() [None, None, None, None]\n"]
 
-    done = run(python, "-m", "tokentrail.cli", "up", cwd=tmp_path)
-    assert done.returncode == 1
-    assert done.stderr == "the tokentrail command needs the package typer: pip install 'tokentrail[cli]'\n"
+    for words, extras in (((), "cli"), (("up",), "cli,collector,dashboard"), (("requests", "--json"), "cli")):
+        done = run(python, "-m", "tokentrail.cli", *words, cwd=tmp_path)
+        assert done.returncode == 1
+        assert done.stderr == f"the tokentrail command needs the package typer: pip install 'tokentrail[{extras}]'\n"
 
 
 def test_up_runs_from_it(python, tmp_path):

@@ -50,12 +50,16 @@ def test_an_incident_leads_to_the_lists_that_it_counts():
         ("2 in flight", f"{chat}&status=in_flight&sort=newest&tenant=a"),
         ("1 lost", chat.replace("slo=chat&verdict=bad", "instance=i&status=lost") + "&sort=newest&tenant=a"),
     ]
+    causes = {"cause": "kv_eviction", "cause_start": "2026-11-21T10:00:00Z"}
+    kv = {"cause": "kv_eviction", "requests": [{"parameters": times | causes, "total": 3}]}
+    ((text, url),) = behind(kv, VIEW)
+    assert (text, url.partition("&cause=")[2]) == ("3 that ended", f"kv_eviction&cause_{SINCE}&sort=E2E&tenant=a")
 
 
 @pytest.mark.parametrize(
     ("incident", "link"),
     [
-        ({"cause": "engine_lost", "end": "2026-11-21T11:00:00Z"}, "end=2026-11-21T11%3A00%3A00Z&tenant=a"),
+        ({"cause": "engine_lost", "end": "2026-11-21T11:00:00Z"}, "end=2026-11-21T11%3A00%3A00Z&sort=newest&tenant=a"),
         ({"cause": "kv_eviction"}, "end=now&sort=E2E&tenant=a"),
         ({"cause": "cold_start"}, "end=now&sort=TTFT&tenant=a"),
     ],

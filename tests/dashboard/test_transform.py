@@ -241,3 +241,10 @@ def test_a_step_of_the_waterfall_says_what_the_waiting_lack():
     drawn = figure(trail(phases=PHASES, tokens=TOKENS, steps=[step(1, 0.1, 0.2)]))
     [text] = {text for bar in drawn.data for text in (bar.hovertext or ()) if "decoded" in text}
     assert text.endswith("2 running, 0 waiting (2 for kv, 1 for priority)")
+
+
+def test_a_token_of_an_unknown_step_names_none():
+    drawn = figure(trail(phases=PHASES, tokens=[token(0, 0.3, 0.3, 7), token(1, 0.5, 0.2, None)]))
+    texts = {text for bar in drawn.data for text in (bar.hovertext or ()) if text.startswith("token ")}
+    assert sorted(text.rpartition(", step ")[2] if ", step " in text else "-" for text in texts) == ["-", "7"]
+    assert not any("None" in text for text in texts)

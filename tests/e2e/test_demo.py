@@ -51,4 +51,7 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path):
     output, _ = process.communicate(timeout=600)
     assert process.returncode == 0, output
     assert "Traceback" not in output
+    assert re.search(r"TTFT p99 .* requests good", output), "the summary"
+    assert "everything adds up" in output or "does not add up" in output, "the verdict"
+    assert f"up --data-dir {tmp_path / 'demo'}" in output
     assert [c for c in children if c.is_running() and c.status() != psutil.STATUS_ZOMBIE] == []

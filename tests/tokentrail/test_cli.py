@@ -14,13 +14,14 @@ from typer.testing import CliRunner
 
 import tokentrail
 from collector.access.__main__ import main as keys
-from tokentrail.cli import result
+from tokentrail.cli import parts, result
 from tokentrail.cli.app import _terminated, app
 from tokentrail.cli.demo import workload
 from tokentrail.cli.home import MARKER, owned
 from tokentrail.cli.processes import PORTS, Child, ProcessFailed, free_port, terminated, uninterrupted
 from tokentrail.cli.result import _settled_rows, report, verify
 from tokentrail.cli.stack import Stack, choose_addresses
+from tokentrail.cli.up import _slos_of
 from tokentrail.load import Observation
 
 runner = CliRunner()
@@ -62,6 +63,23 @@ def test_a_part_without_its_packages_names_the_extra(part, monkeypatch):
     result = runner.invoke(app, [part], env={"COLUMNS": "400"})
     assert result.exit_code == 1
     assert f"pip install 'tokentrail[{part}]'" in result.output
+
+
+def test_help_has_a_line_for_each_command_where_there_is_no_terminal():
+    lines = runner.invoke(app, ["--help"], env={"COLUMNS": "40"}).stdout.splitlines()
+    (demo,) = [line for line in lines if line.startswith("  demo ")]
+    assert demo.endswith("load, collector, dashboard, Prometheus.")
+    assert not {"│", "…"} & set("".join(lines))
+
+
+@pytest.mark.parametrize(("command", "extras"), [("up", "collector,dashboard"), ("demo", "collector,dashboard,engine")])
+def test_all_missing_extras_are_named_before_anything_is_touched(command, extras, monkeypatch, tmp_path):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    folder = {"up": "--data-dir", "demo": "--home"}[command]
+    found = runner.invoke(app, [command, folder, str(tmp_path / "new")])
+    assert found.exit_code == 1
+    assert f"pip install 'tokentrail[{extras}]'" in found.output
+    assert not (tmp_path / "new").exists()
 
 
 def test_help_loads_no_command():
@@ -313,6 +331,12 @@ def test_a_folder_in_use_is_refused(tmp_path, command):
         pass
 
 
+def test_up_judges_a_demos_recording_by_the_demos_slos(tmp_path):
+    assert _slos_of(tmp_path) == parts.folder() / "alerts" / "slos.yaml"
+    (tmp_path / "slos.yaml").touch()
+    assert _slos_of(tmp_path) == tmp_path / "slos.yaml"
+
+
 def test_a_file_is_no_folder(tmp_path):
     (tmp_path / "file").touch()
     with (
@@ -330,6 +354,23 @@ def test_a_port_that_the_user_names_is_used_or_refused(tmp_path):
         with pytest.raises(ProcessFailed, match=rf"port {port} \(API\) is in use by another process"):
             choose_addresses({"API": port})
     assert choose_addresses({"API": port})["API"] == f"127.0.0.1:{port}"
+
+
+def test_no_two_listeners_get_one_port():
+    port = free_port(0)
+    with pytest.raises(ProcessFailed, match=rf"port {port} \(dashboard\) is in use by API: name another one"):
+        choose_addresses({"API": port, "dashboard": port})
+    of_another = PORTS["OTLP/gRPC"]
+    if free_port(of_another) == of_another:
+        chosen = choose_addresses({"API": of_another})
+        assert chosen["API"] == f"127.0.0.1:{of_another}"
+        assert len({*chosen.values()}) == len(PORTS)
+
+
+def test_a_port_that_needs_root_is_not_called_taken(monkeypatch):
+    monkeypatch.setattr(socket.socket, "bind", lambda *_: (_ for _ in ()).throw(PermissionError("Permission denied")))
+    with pytest.raises(ProcessFailed, match="this user may not listen on port 80: name one above 1023"):
+        choose_addresses({"API": 80})
 
 
 def test_a_listener_that_moved_is_named(tmp_path):

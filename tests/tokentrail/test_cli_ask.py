@@ -2,7 +2,9 @@
 
 import itertools
 import json
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import httpx
 import pytest
@@ -15,6 +17,7 @@ from tokentrail.cli.api import Api
 from tokentrail.cli.app import app
 from tokentrail.cli.request import WIDTH, lines
 from tokentrail.cli.requests import follow, line
+from tokentrail.version import __version__
 
 MS = 1_000_000
 
@@ -29,7 +32,8 @@ def record(url, *, model="m", tokens=12, error=None, step=0):
     """One request of 10 ms queue, 90 ms prefill and 10 ms a token, of which the fourth waits 100 ms more."""
     trail = Trail(endpoint=url, service_name="cli")
     start = time.time_ns() - 1000 * MS
-    request = trail.start_request(operation="chat", model=model, input_tokens=5, slo_class="chat", arrival_ns=start)
+    labels = {"model": model, "slo_class": "chat", "request_id": f"chatcmpl-{model}"}
+    request = trail.start_request(operation="chat", input_tokens=5, arrival_ns=start, **labels)
     request.phase(Phase.PREFILL, start + 10 * MS)
     at = start + 10 * MS
     for i in range(tokens):
@@ -79,6 +83,17 @@ def test_requests_are_listed_filtered_and_sorted(api):
     assert (len(few.stdout.splitlines()), few.stderr) == (2, "1 of 3 requests; --limit prints more\n")
 
 
+def test_an_empty_answer_says_so_beside_the_output(api):
+    nobody = ("--model", "nobody")
+    for arguments, told in (
+        (("requests", *nobody), "--start -1d"),
+        (("tail", *nobody), "no request has ended"),
+        (("spans",), "no span"),
+    ):
+        empty = run(*arguments, *api)
+        assert (empty.exit_code, empty.stdout, told in empty.stderr) == (0, "", True)
+
+
 def test_wrong_values_have_the_collectors_own_words(api):
     refused = run("requests", *api, "--sort", "colour")
     assert refused.exit_code == 1
@@ -93,6 +108,47 @@ def test_wrong_values_have_the_collectors_own_words(api):
 def detail_of(collector, model):
     (row,) = collector.get(f"/api/v1/requests?model={model}").json()["requests"]
     return row, collector.get(f"/api/v1/requests/{row['trace_id']}").json()
+
+
+def test_a_request_is_found_by_its_first_digits_and_by_its_clients_id(collector, api):
+    row, _ = detail_of(collector, "second")
+    for asked in (row["trace_id"].upper(), row["trace_id"][:8], row["request_id"]):
+        assert f"trace {row['trace_id']}" in run("request", asked, *api).stdout
+    for asked in ("nobody", "deadbeef", "../../metrics"):
+        unknown = run("request", asked, *api)
+        assert unknown.exit_code == 1
+        assert f"has the id {asked}" in unknown.stderr
+
+
+@pytest.fixture(scope="module")
+def website():
+    """The address of a server that answers everything with a page, as Streamlit does."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<html>")
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_another_server_a_wrong_address_and_a_wrong_key_are_named(website):
+    other = run("requests", "--api", website)
+    assert (other.exit_code, "does not answer as a collector's API does: another server" in other.stderr) == (1, True)
+    found = json.loads(run("doctor", "--api", website, "--json").stdout)
+    assert [f["state"] for f in found if f["name"] == "API"] == ["fail"]
+    assert "name the collector's address" in found[-1]["fix"]
+    for command in ("requests", "doctor"):
+        assert "is no address of a collector" in run(command, "--api", "http://[::1").stderr
+        wrong_key = run(command, "--api", website, TOKENTRAIL_API_KEY="tokentrail_…")
+        assert "copy the key again" in wrong_key.stderr
 
 
 def test_one_request_is_a_waterfall(collector, api):
@@ -176,7 +232,7 @@ def test_doctor_finds_a_collector_well_and_an_slo_that_judges_nothing(collector,
     found = json.loads(result.stdout)
     assert result.exit_code == 0
     by_name = {finding["name"]: finding for finding in found if finding["name"] != "engine"}
-    assert [by_name[name]["state"] for name in ("OTLP/HTTP", "OTLP/gRPC", "API", "clocks")] == ["ok"] * 4
+    assert [by_name[name]["state"] for name in ("OTLP/HTTP", "OTLP/gRPC", "API", "clocks", "version")] == ["ok"] * 5
     total = collector.get("/api/v1/requests?start=-30d").json()["total"]
     slos = {f["detail"].split()[0]: f for f in found if f["name"] == "SLO"}
     assert slos["chat"] == {
@@ -213,6 +269,37 @@ def test_doctor_names_each_port_that_does_not_answer(collector):
 def test_doctor_compares_clocks_and_readiness(status, date, expected):
     class Fake:
         def ready(self):
-            return httpx.Response(status, text="the store does not answer", headers={"date": date} if date else {})
+            told = (
+                {"status": "ready"} if status == 200 else {"status": "not ready", "reason": "the store does not answer"}
+            )
+            return httpx.Response(status, json=told, headers={"date": date} if date else {})
 
     assert [(found.name, found.state) for found in doctor._api(Fake(), "url")] == expected
+
+
+@pytest.mark.parametrize(
+    ("version", "state", "told"),
+    [
+        (__version__, "ok", f"are {__version__}"),
+        ("9.9.9", "warn", "the collector 9.9.9"),
+        (None, "warn", "does not tell"),
+    ],
+)
+def test_doctor_compares_versions(version, state, told):
+    class Fake:
+        def version(self):
+            return version
+
+    (found,) = doctor._version(Fake())
+    assert (found.state, told in found.detail, bool(found.fix)) == (state, True, state == "warn")
+
+
+@pytest.mark.parametrize(("status", "fix"), [(401, "TOKENTRAIL_API_KEY"), (403, "all tenants"), (500, "log")])
+def test_doctor_says_which_key_is_missing(status, fix):
+    def refused(_api):
+        answer = httpx.Response(status, json={"detail": "not you"}, request=httpx.Request("GET", "http://c"))
+        raise httpx.HTTPStatusError("", request=answer.request, response=answer)
+        yield
+
+    (found,) = doctor._asked(refused, Api("http://c"))
+    assert (found.state, found.detail, fix in found.fix) == ("warn", "not you", True)

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import sys
+from typing import Final
+
+_EXTRAS: Final = {
+    "up": "cli,collector,dashboard",
+    "demo": "all",
+    "collector": "cli,collector",
+    "engine": "cli,engine",
+    "dashboard": "cli,dashboard",
+    "proxy": "proxy",
+    "keys": "cli,collector",
+    "restore": "cli,collector",
+}
+"""The extras of a command that needs more than `cli`."""
 
 
 def main() -> None:
-    """Run the command; without the packages that it needs, say which extra brings them."""
+    """Run the command; without the packages that it needs, say which extras bring them."""
     try:
         from tokentrail.cli.app import app
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("tokentrail"):
             raise
-        sys.exit(f"the tokentrail command needs the package {error.name}: pip install 'tokentrail[cli]'")
+        extras = next((_EXTRAS[word] for word in sys.argv[1:] if word in _EXTRAS), "cli")
+        sys.exit(f"the tokentrail command needs the package {error.name}: pip install 'tokentrail[{extras}]'")
     app()

@@ -3,33 +3,57 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+import re
+from typing import Any, Final
 
 import httpx
 
-_PAGE = 1000
+_PAGE: Final = 1000
+_LOOK_BACK: Final = "-30d"
+_TRACE_ID: Final = re.compile(r"[0-9a-fA-F]{32}")
+_FIRST_DIGITS: Final = re.compile(r"[0-9a-fA-F]{8,31}")
+
+
+class WrongAddress(ValueError):
+    """The address of the API is no URL, or the key is no key."""
+
+
+def key_header() -> dict[str, str]:
+    """The header with the key in TOKENTRAIL_API_KEY, if there is one. Raises WrongAddress when it cannot be a key."""
+    key = os.environ.get("TOKENTRAIL_API_KEY", "").strip()
+    if not key.isascii():
+        raise WrongAddress("TOKENTRAIL_API_KEY holds characters that no key has: copy the key again")
+    return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 class Api:
     """Reads `/api/v1`, with the key in TOKENTRAIL_API_KEY if there is one.
 
-    Methods raise httpx.HTTPError when the collector does not answer or answers with an error.
+    Methods raise httpx.HTTPError when the collector does not answer or answers with an error, and its DecodingError
+    when another server answers.
     """
 
     def __init__(self, url: str) -> None:
-        key = os.environ.get("TOKENTRAIL_API_KEY", "").strip()
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._http = httpx.Client(base_url=url, timeout=30, trust_env=False, headers=headers)
+        """Raises WrongAddress."""
+        try:
+            self._http = httpx.Client(base_url=url, timeout=30, trust_env=False, headers=key_header())
+        except httpx.InvalidURL as error:
+            raise WrongAddress(f"{url!r} is no address of a collector ({error}); write http://HOST:8080") from error
 
     def get(self, path: str, **params: Any) -> Any:
         """The JSON of one endpoint, `path` being relative to /api/v1."""
         answer = self._http.get(f"/api/v1/{path}", params=params)
         answer.raise_for_status()
-        return answer.json()
+        return _json(answer)
 
     def ready(self) -> httpx.Response:
         """The collector's own answer on its readiness, with any status."""
         return self._http.get("/readyz")
+
+    def version(self) -> str | None:
+        """The collector's version; None when it does not tell."""
+        told: str | None = _json(self._http.get("/healthz")).get("version")
+        return told
 
     def requests(self, **params: Any) -> list[dict[str, Any]]:
         """All request rows of a window, fetched in pages."""
@@ -39,6 +63,21 @@ class Api:
             page = self.get("requests", limit=_PAGE, cursor=page["next"], **params)
             rows += page["requests"]
         return rows
+
+    def request(self, asked: str, **params: Any) -> Any:
+        """One request with its tokens and phases: by its trace id, the first eight digits of it, or its request id.
+
+        Raises LookupError when no request has this id.
+        """
+        if _TRACE_ID.fullmatch(asked):
+            return self.get(f"requests/{asked}", **params)
+        for name in ("trace_id", "request_id") if _FIRST_DIGITS.fullmatch(asked) else ("request_id",):
+            if found := self.get("requests", **{name: asked}, start=_LOOK_BACK, limit=1)["requests"]:
+                row = found[0]
+                return self.get(f"requests/{row['trace_id']}", **{"span_id": row["span_id"], **params})
+        raise LookupError(
+            f"no request that ended in the last 30 days has the id {asked}, and no trace id begins with it"
+        )
 
     @staticmethod
     def problem(answer: httpx.Response) -> str:
@@ -51,3 +90,17 @@ class Api:
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
+
+
+def _json(answer: httpx.Response) -> Any:
+    try:
+        found = answer.json()
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise httpx.DecodingError(
+            f"{answer.request.url.copy_with(query=None)} does not answer as a collector's API does: another server is "
+            "there. The API is on port 8080 unless the collector was told otherwise",
+            request=answer.request,
+        )
+    return found

@@ -7,23 +7,32 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
 from tokentrail.cli import asking, parts
 from tokentrail.cli.asking import AsJson
-from tokentrail.cli.output import console, fail, print_json
+from tokentrail.cli.output import UNWRAPPED, console, fail, print_json
 from tokentrail.cli.processes import PORTS, ProcessFailed, terminated
 from tokentrail.cli.proxy import proxy
 from tokentrail.version import __version__
 
+_IN_TERMINAL: Final = sys.stdout.isatty()
+_HELP: Final[dict[str, Any]] = {
+    "no_args_is_help": True,
+    "rich_markup_mode": "rich" if _IN_TERMINAL else None,
+    "context_settings": {} if _IN_TERMINAL else {"terminal_width": UNWRAPPED},
+}
+"""Help has boxes in a terminal, and a line for each option elsewhere, which also saves the import of rich."""
+
 app = typer.Typer(
     name="tokentrail",
     help="SLO monitoring for LLM inference that keeps the trail of every token.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
+    **_HELP,
 )
 
 
@@ -173,7 +182,7 @@ def _become(module: str, context: typer.Context) -> NoReturn:
 for command in (asking.requests, asking.request, asking.tail, asking.spans, asking.doctor):
     app.command()(command)
 
-dead_letters = typer.Typer(no_args_is_help=True, help="Acknowledged payloads that the collector's store refused.")
+dead_letters = typer.Typer(help="Acknowledged payloads that the collector's store refused.", **_HELP)
 app.add_typer(dead_letters, name="dead-letters")
 DataDir = Annotated[Path, typer.Option(envvar="TOKENTRAIL_DATA_DIR", help="The collector's data folder.")]
 Names = Annotated[list[str], typer.Argument(help="Names of dead letters, as `list` prints them.")]
@@ -244,13 +253,13 @@ def replay_dead_letters(
 @app.command()
 def backup(
     target: Annotated[Path, typer.Argument(help="File to write, or a folder for a file with the time in its name.")],
-    url: Annotated[str, typer.Option(help="Address of the collector's API.")] = "http://127.0.0.1:8080",
+    api: asking.ApiUrl = "http://127.0.0.1:8080",
 ) -> None:
     """Back up the embedded store of a collector that runs, and check the file."""
     from tokentrail.cli import backup as backup_
 
     try:
-        backup_.backup(console(), target=target, url=url)
+        backup_.backup(console(), target=target, url=api)
     except ProcessFailed as failure:
         fail(failure)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tokentrail.cli.output import console, fail, print_json
+from tokentrail.cli.output import console, fail, note, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,11 +41,14 @@ def spans(
         print_json(answer)
     elif name:
         spans_.show(console(), answer["spans"])
-    else:
+    elif answer["names"]:
         console().print(spans_.names(answer["names"]))
+    else:
+        note("no span since then is of an unknown engine")
 
 
 Start = Annotated[str, typer.Option(help="Start of the window: -15m, RFC 3339, or unix seconds.")]
+End = Annotated[str, typer.Option(help="End of the window: now, -5m, RFC 3339, or unix seconds.")]
 Models = Annotated[list[str] | None, typer.Option("--model", help="Only requests of this model; may be repeated.")]
 Tenants = Annotated[list[str] | None, typer.Option("--tenant", help="Only requests of this tenant; may be repeated.")]
 Engines = Annotated[list[str] | None, typer.Option("--engine", help="Only requests to this kind of server.")]
@@ -57,6 +60,12 @@ SloName = Annotated[str | None, typer.Option("--slo", help="Only requests that t
 VerdictName = Annotated[
     str | None, typer.Option("--verdict", help="Only requests that are good, bad, undetermined, excused or pending.")
 ]
+CauseName = Annotated[
+    str | None,
+    typer.Option(
+        "--cause", help="Only requests that a kv_eviction took KV-cache blocks from, or a cold_start delayed."
+    ),
+]
 
 
 def _filters(**given: Any) -> dict[str, Any]:
@@ -66,6 +75,7 @@ def _filters(**given: Any) -> dict[str, Any]:
 def requests(
     api: ApiUrl = "http://127.0.0.1:8080",
     start: Start = "-15m",
+    end: End = "now",
     sort: Annotated[str, typer.Option(help="Order, largest first: end, ttft, tpot or e2e.")] = "end",
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Most requests to print.")] = 20,
     model: Models = None,
@@ -75,24 +85,30 @@ def requests(
     status: StatusName = None,
     slo: SloName = None,
     verdict: VerdictName = None,
+    cause: CauseName = None,
     as_json: AsJson = False,
 ) -> None:
     """List requests, the newest or the slowest first."""
     from tokentrail.cli import requests as requests_
 
     filters = _filters(model=model, tenant=tenant, engine=engine, slo_class=slo_class, status=status)
-    filters |= _filters(slo=slo, verdict=verdict)
-    answer = _ask(api, lambda client: client.get("requests", start=start, sort=sort, limit=limit, **filters))
+    filters |= _filters(slo=slo, verdict=verdict, cause=cause)
+    answer = _ask(api, lambda client: client.get("requests", start=start, end=end, sort=sort, limit=limit, **filters))
     if as_json:
         print_json(answer)
         return
+    if not answer["requests"]:
+        note("no request matches: it belongs to the window in which it ended, and --start -1d looks further back")
+        return
     console().print(requests_.table(answer["requests"]))
     if (shown := len(answer["requests"])) < answer["total"]:
-        console(stderr=True).print(f"{shown} of {answer['total']} requests; --limit prints more")
+        note(f"{shown} of {answer['total']} requests; --limit prints more")
 
 
 def request(
-    trace_id: Annotated[str, typer.Argument(help="Trace id: 32 hex digits, as `tokentrail requests` prints it.")],
+    wanted: Annotated[
+        str, typer.Argument(metavar="ID", help="Trace id, its first eight digits or more, or the client's request id.")
+    ],
     api: ApiUrl = "http://127.0.0.1:8080",
     span_id: Annotated[str | None, typer.Option(help="Span id, where a trace holds several requests.")] = None,
     perfetto: Annotated[
@@ -104,7 +120,7 @@ def request(
     from tokentrail.cli import perfetto as perfetto_
     from tokentrail.cli import request as request_
 
-    detail = _ask(api, lambda client: client.get(f"requests/{trace_id}", **_filters(span_id=span_id)))
+    detail = _ask(api, lambda client: client.request(wanted, **_filters(span_id=span_id)))
     if perfetto:
         try:
             perfetto.write_text(json.dumps(perfetto_.trace(detail)))
@@ -134,6 +150,8 @@ def tail(
 
     def print_them(client: Api) -> None:
         newest = client.get("requests", start="-1d", limit=limit, **filters)["requests"]
+        if not newest:
+            note("no request has ended in the last day" + (", waiting for the first" if follow else ""))
         requests_.print_rows(console(), reversed(newest), as_json=as_json)
         if follow:
             known = [(row["trace_id"], row["span_id"]) for row in newest]
@@ -153,22 +171,32 @@ def doctor(
 ) -> None:
     """Look for faults: ports, clocks, disk, engines that send nothing, SLOs that judge nothing."""
     from tokentrail.cli import doctor as doctor_
+    from tokentrail.cli.api import WrongAddress
 
-    if not doctor_.show(console(), doctor_.examine(api, otlp_http, otlp_grpc), as_json=as_json):
+    try:
+        well = doctor_.show(console(), doctor_.examine(api, otlp_http, otlp_grpc), as_json=as_json)
+    except WrongAddress as error:
+        fail(error)
+    if not well:
         raise typer.Exit(1)
 
 
 def _ask(url: str, question: Callable[[Api], Any]) -> Any:
     """Ask the API; an answer that is an error ends the command with the collector's own words."""
-    from httpx import HTTPError, HTTPStatusError
+    from httpx import DecodingError, HTTPError, HTTPStatusError
 
-    from tokentrail.cli.api import Api
+    from tokentrail.cli.api import Api, WrongAddress
 
-    client = Api(url)
+    try:
+        client = Api(url)
+    except WrongAddress as error:
+        fail(error)
     try:
         return question(client)
     except HTTPStatusError as error:
         fail(RuntimeError(client.problem(error.response)))
+    except (DecodingError, LookupError) as error:
+        fail(error)
     except HTTPError as error:
         fail(
             RuntimeError(f"the collector at {url} does not answer ({error}): start it, or name its address with --api")

@@ -14,6 +14,7 @@ import httpx
 from rich.console import Console
 
 from tokentrail.cli import parts
+from tokentrail.cli.api import key_header
 from tokentrail.cli.processes import ProcessFailed
 
 _MANIFEST: Final = "manifest.json"
@@ -33,7 +34,7 @@ def backup(console: Console, *, target: Path, url: str) -> Path:
     try:
         with (
             partial.open("wb") as file,
-            httpx.stream("POST", f"{url}/api/v1/backup", timeout=60, trust_env=False) as answer,
+            httpx.stream("POST", f"{url}/api/v1/backup", headers=key_header(), timeout=60, trust_env=False) as answer,
         ):
             if answer.status_code != httpx.codes.OK:
                 raise ProcessFailed(f"the collector at {url} makes no backup: {_detail(answer.read())}")
@@ -41,7 +42,7 @@ def backup(console: Console, *, target: Path, url: str) -> Path:
                 file.write(chunk)
         manifest = verify(partial)
         partial.replace(target)
-    except (httpx.HTTPError, OSError, tarfile.TarError, ValueError, KeyError) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, tarfile.TarError, ValueError, KeyError) as error:
         raise ProcessFailed(f"no backup of the collector at {url}: {error}") from error
     finally:
         partial.unlink(missing_ok=True)

@@ -77,6 +77,7 @@ def run(
     Raises ProcessFailed when a process does not start or dies, or when `home` is in use or
     holds files of somebody else.
     """
+    parts.require("collector", "dashboard", "instrumented_engine")
     with owned(home, command="demo", empty=True) as folder:
         shutil.copyfile(slos or parts.folder() / "alerts" / "slos.demo.yaml", folder / "slos.yaml")
         stack = Stack(home=folder, slos=folder / "slos.yaml", addresses=choose_addresses(ports))

@@ -15,12 +15,19 @@ from rich.text import Text
 
 from tokentrail.cli.api import Api
 from tokentrail.formatting import count, duration, instant
+from tokentrail.version import __version__
 
 _CLOCK_S: Final = 2.0
 """A larger difference of two clocks moves requests out of the windows in which people look for them."""
 _DISK: Final = 0.1
 _DAY: Final = "-1d"
 _STYLES: Final = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+_KEYS: Final[dict[int, str]] = {
+    httpx.codes.UNAUTHORIZED: "set TOKENTRAIL_API_KEY to a key with the role read",
+    httpx.codes.FORBIDDEN: "use a key with the role read for all tenants (TOKENTRAIL_API_KEY)",
+}
+"""By status of a refusal, the way out."""
 
 State = Literal["ok", "warn", "fail"]
 
@@ -43,7 +50,7 @@ def examine(api_url: str, otlp_http: str, otlp_grpc: str) -> Iterator[Finding]:
     try:
         reachable = yield from _api(api, api_url)
         if reachable:
-            for look in (_storage, _engines, _slos, _unclaimed):
+            for look in (_version, _storage, _engines, _slos, _unclaimed):
                 yield from _asked(look, api)
     finally:
         api.close()
@@ -52,13 +59,11 @@ def examine(api_url: str, otlp_http: str, otlp_grpc: str) -> Iterator[Finding]:
 def _asked(look: Callable[[Api], Iterator[Finding]], api: Api) -> Iterator[Finding]:
     try:
         yield from look(api)
+    except httpx.HTTPStatusError as error:
+        fix = _KEYS.get(error.response.status_code, "see the collector's log")
+        yield Finding(look.__name__.strip("_"), "warn", api.problem(error.response), fix)
     except httpx.HTTPError as error:
-        yield Finding(
-            look.__name__.strip("_"),
-            "warn",
-            str(error),
-            "use a key of role admin, for all tenants (TOKENTRAIL_API_KEY)",
-        )
+        yield Finding(look.__name__.strip("_"), "warn", str(error), "see the collector's log")
 
 
 def _otlp_http(url: str) -> Finding:
@@ -71,7 +76,7 @@ def _otlp_http(url: str) -> Finding:
             timeout=5,
             trust_env=False,
         )
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         return Finding("OTLP/HTTP", "fail", f"{url}: {error}", "start the collector, or name its address: --otlp-http")
     if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
         return Finding("OTLP/HTTP", "ok", f"{url} answers, and asks senders for a key")
@@ -100,8 +105,13 @@ def _api(api: Api, url: str) -> Generator[Finding, None, bool]:
     except httpx.HTTPError as error:
         yield Finding("API", "fail", f"{url}: {error}", "start the collector, or name its address: --api")
         return False
-    if ready.status_code != httpx.codes.OK:
-        reason = " ".join(ready.text.split())[:300]
+    try:
+        reason = "" if ready.json()["status"] == "ready" else ready.json()["reason"]
+    except (ValueError, KeyError, TypeError):
+        detail = f"{url} answers, but not as a collector does"
+        yield Finding("API", "fail", detail, "another server listens there: name the collector's address, --api")
+        return False
+    if reason:
         yield Finding("API", "fail", f"{url} is not ready: {reason}", "see the collector's log")
         return False
     yield Finding("API", "ok", url)
@@ -113,6 +123,15 @@ def _api(api: Api, url: str) -> Generator[Finding, None, bool]:
         else:
             yield Finding("clocks", "ok", "this machine and the collector agree")
     return True
+
+
+def _version(api: Api) -> Iterator[Finding]:
+    collectors = api.version()
+    if collectors == __version__:
+        yield Finding("version", "ok", f"this command and the collector are {__version__}")
+    else:
+        detail = f"this command is {__version__}, the collector {collectors or 'does not tell its version'}"
+        yield Finding("version", "warn", detail, "install the same version in both places")
 
 
 def _storage(api: Api) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-_UNWRAPPED = 10_000
+UNWRAPPED = 10_000
 """Columns of an output that is no terminal: a line of a table stays one line for grep and awk."""
 
 
@@ -24,7 +24,7 @@ def console(*, stderr: bool = False) -> Console:
 
     found = Console(stderr=stderr)
     if not found.is_terminal:
-        found.width = _UNWRAPPED
+        found.width = UNWRAPPED
     return found
 
 
@@ -46,6 +46,11 @@ def own_name() -> str:
 def print_json(answer: Any) -> None:
     """Print JSON for people and for jq."""
     typer.echo(json.dumps(answer, indent=2))
+
+
+def note(text: str) -> None:
+    """Print a sentence beside the output, which stays as it is for programs that read it."""
+    console(stderr=True).print(text, highlight=False, markup=False)
 
 
 def fail(failure: Exception) -> NoReturn:

@@ -36,14 +36,22 @@ def command(module: str, *arguments: str) -> list[str]:
 
     Raises ProcessFailed when the part's packages are not installed, and names the extra that brings them.
     """
-    part = module.partition(".")[0]
-    missing = [name for name in _NEEDS[part] if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ProcessFailed(
-            f"the {part.replace('_', ' ')} needs packages that are not installed ({', '.join(missing)}): "
-            f"pip install 'tokentrail[{_EXTRAS[part]}]'"
-        )
+    require(module.partition(".")[0])
     return [sys.executable, "-m", module, *arguments]
+
+
+def require(*names: str) -> None:
+    """Raise ProcessFailed, which names the extras, unless the packages of all these parts are installed."""
+    missing = {
+        part: absent for part in names if (absent := [m for m in _NEEDS[part] if importlib.util.find_spec(m) is None])
+    }
+    if missing:
+        modules = ", ".join(dict.fromkeys(module for absent in missing.values() for module in absent))
+        extras = ",".join(_EXTRAS[part] for part in missing)
+        raise ProcessFailed(
+            f"{' and '.join(missing).replace('_', ' ')} need packages that are not installed ({modules}): "
+            f"pip install 'tokentrail[{extras}]'"
+        )
 
 
 def dashboard(*flags: str) -> list[str]:

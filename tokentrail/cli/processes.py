@@ -9,7 +9,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 HOST = "127.0.0.1"
@@ -99,13 +99,20 @@ def uninterrupted() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def free_port(preferred: int) -> int:
-    """`preferred` when it is free, otherwise another port that is free now. Raises ProcessFailed when there is none."""
+def free_port(preferred: int, given_out: Collection[int] = ()) -> int:
+    """`preferred` when it is free, otherwise another port that is free now and is not in `given_out`.
+
+    Raises ProcessFailed when there is none, or when this user may not listen on `preferred`.
+    """
     for port in (preferred, 0):
+        if port in given_out:
+            continue
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", port))
+            except PermissionError as error:
+                raise ProcessFailed(f"this user may not listen on port {port}: name one above 1023") from error
             except OSError:
                 continue
             return int(probe.getsockname()[1])

@@ -22,16 +22,17 @@ def choose_addresses(asked: Mapping[str, int | None]) -> dict[str, str]:
 
     A default that is taken is replaced by a free port. Raises ProcessFailed when a port that the user named is taken.
     """
-    chosen = {}
-    for name, default in PORTS.items():
+    chosen: dict[str, int] = {}
+    for name in sorted(PORTS, key=lambda listener: asked.get(listener) is None):  # those that the user named come first
         named = asked.get(name)
-        port = free_port(default if named is None else named)
+        port = free_port(PORTS[name] if named is None else named, chosen.values())
         if named not in (None, port):
+            other = next((known for known in chosen if chosen[known] == named), "another process")
             raise ProcessFailed(
-                f"port {named} ({name}) is in use by another process: name another one, or leave the option out"
+                f"port {named} ({name}) is in use by {other}: name another one, or leave the option out"
             )
-        chosen[name] = f"{HOST}:{port}"
-    return chosen
+        chosen[name] = port
+    return {name: f"{HOST}:{chosen[name]}" for name in PORTS}
 
 
 @dataclass

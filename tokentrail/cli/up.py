@@ -16,6 +16,7 @@ from tokentrail.cli.stack import Stack, choose_addresses
 
 def run(console: Console, *, data_dir: Path, slos: Path | None, ports: Mapping[str, int | None]) -> None:
     """Run until Ctrl-C. Raises ProcessFailed when a process does not start or dies, or when the folder is in use."""
+    parts.require("collector", "dashboard")
     with owned(data_dir, command="up", empty=False) as home:
         stack = Stack(home=home, slos=(slos or _slos_of(home)).absolute(), addresses=choose_addresses(ports))
         try:

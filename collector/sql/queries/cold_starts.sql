@@ -1,4 +1,4 @@
--- Cold starts that overlap the window, newest first, with the number of requests that waited for each.
+-- Cold starts that overlap the window, newest first, with the number of matching requests that waited for each.
 SELECT
     lower(hex(cold.trace_id)) AS trace_id_hex, cold.began_ns AS began_ns, cold.duration_ns AS duration_ns, engine, service,
     instance, variant, model, status, error_type,
@@ -18,7 +18,7 @@ LEFT JOIN
 (
     SELECT service, instance, toUnixTimestamp64Nano(start) AS began_ns, toUnixTimestamp64Nano(end) AS ended_ns
     FROM requests
-    WHERE $parts.ended_in_window AND cold_start_ns > 0
+    WHERE $parts.ended_in_window AND $filter AND cold_start_ns > 0
 ) AS waiting USING (service, instance)
 GROUP BY ALL
 ORDER BY began_ns DESC

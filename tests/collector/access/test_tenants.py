@@ -48,6 +48,8 @@ ANSWERED = {
         "status=error",
         "status=in_flight",
         "status=lost",
+        "cause=kv_eviction",
+        "cause=cold_start",
         "slo=all",
         "slo=ours&verdict=bad",
         "verdict=good",

@@ -1,0 +1,93 @@
+"""The figures of the README and of docs/dashboard.md are those of the committed results."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def numbers(name):
+    report = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+    assert not report["quick"], "made with --quick"
+    return report["numbers"]
+
+
+def row(begins):
+    """The cells of the README's measurement that begins so."""
+    rows = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith(f"| {begins}")]
+    (found,) = [[cell.strip() for cell in line.strip("|").split("|")] for line in rows]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("begins", "batch", "kind"),
+    [
+        ("SDK: CPU per token", 64, "realistic"),
+        ("the same, 8 tokens per step", 8, "realistic"),
+        ("the same, 1 token per step", 1, "realistic"),
+        ("best case of the same", 64, "best_case"),
+    ],
+)
+def test_cost_of_the_sdk(begins, batch, kind):
+    n, (_, ours, peer, ratio) = numbers("sdk_span_cost"), row(begins)
+    us = n[f"{kind}_batch_{batch}_ns_per_token"] / 1000
+    assert ours.startswith(f"{us:.1f} µs" if us >= 1 else f"{us:.2f} µs")
+    assert ratio == f"{n[f'{kind}_ratio_batch_{batch}']:.0f}× less"
+    if peer:
+        assert peer.endswith(f"{n[f'opentelemetry_{kind}_ns_per_token'] / 1000:.0f} µs")
+    if "of which" in ours:
+        assert f"{n[f'engine_thread_batch_{batch}_ns_per_token'] / 1000:.2f} µs on the engine" in ours
+
+
+def test_cost_of_the_collector():
+    n = numbers("collector_ingest")
+    _, ours, peer, ratio = row("collector: CPU per token span")
+    assert ours == f"{n['collector_us_per_span']:.1f} µs"
+    assert peer.startswith(f"rotel {n['rotel_us_per_span']:.1f} µs")
+    assert ratio == f"{n['ratio_collector_to_rotel']:.2f}"
+    kinds = ("vllm", "genai_client")
+    us = ["; ".join(f"{n[f'{who}_us_per_span_{kind}']:.0f} µs" for kind in kinds) for who in ("collector", "rotel")]
+    ratios = "; ".join(f"{n[f'ratio_collector_to_rotel_{kind}']:.1f}" for kind in kinds)
+    assert row("the same for spans of vLLM")[1:] == [*us, ratios]
+    _, ours, peer, ratio = row("collector: bytes of a token at rest")
+    rest, otel = n["bytes_per_token_at_rest"], n["otel_schema_bytes_per_token_at_rest"]
+    assert (ours, peer.split()[-1], ratio) == (f"{rest:.1f}", f"{otel:.1f}", f"{rest / otel:.2f}")
+
+
+def test_cost_of_queries():
+    n, (what, ours, peer, ratio) = numbers("query_10m"), row("collector: CPU of goodput")
+    mine, theirs = ([n[f"{name}{who}_cpu_ms_10000000"] for name in ("goodput", "slos")] for who in ("", "_peer"))
+    assert ours == "; ".join(f"{ms:.0f} ms" for ms in mine)
+    assert peer.partition("schema ")[2] == "; ".join(f"{ms / 1000:.1f} s" for ms in theirs)
+    assert ratio == "; ".join(f"{a / b:.3f}" for a, b in zip(mine, theirs, strict=True))
+    for name in ("goodput", "slos"):
+        assert f"(the first time {n[f'{name}_first_cpu_ms_10000000']:.0f} ms)" in what
+
+
+@pytest.mark.parametrize(
+    ("begins", "kind", "places"),
+    [("engine: decode tokens/s", "float32", 2), ("the same with `--quantization int4`", "int4", 1)],
+)
+def test_speed_of_the_engine(begins, kind, places):
+    n, (_, ours, peer, ratio) = numbers("engine_decode"), row(begins)
+
+    def tokens_per_s(suffix):
+        values = [batch * 1000 / n[f"{kind}_batch_{batch}_context_32_{suffix}"] for batch in (1, 8)]
+        return " / ".join(f"{value:.0f}" if value >= 100 else f"{value:.1f}" for value in values)
+
+    assert ours == tokens_per_s("ms")
+    assert peer.endswith(tokens_per_s("transformers_ms"))
+    assert ratio == " / ".join(f"{n[f'{kind}_batch_{batch}_context_32_ratio']:.{places}f}×" for batch in (1, 8))
+
+
+def test_cost_of_the_dashboard():
+    n, page = numbers("dashboard"), (ROOT / "docs" / "dashboard.md").read_text()
+    for figure in (
+        f"from navigation to numbers {n['overview_navigation_cpu_s']:.2f} CPU s",
+        f"(a page with nothing on it: {n['empty_navigation_cpu_s']:.2f})",
+        f"{n['overview_open_share_of_a_core'] * 100:.2g} % of a core for an open tab",
+        f"({n['empty_open_share_of_a_core'] * 100:.2g} % with nothing on it)",
+    ):
+        assert figure in page
