@@ -191,7 +191,7 @@ def test_phases_steps_kv_events_and_cold_starts(store):
         ((5).to_bytes(8, "big"), T0, "prefill", 30 * MS)
     ]
     assert store.query("SELECT * EXCEPT start FROM steps").result_rows == [
-        ("chat", "i-1", "", 1, 40 * MS, *range(2, 18))
+        ("chat", "i-1", "", 1, 40 * MS, *range(2, 20))
     ]
     parent = (5).to_bytes(8, "big")
     found = store.query("SELECT kind, reason, blocks, duration_ns, step, hex(request_span_id), segment FROM kv_events")
@@ -406,24 +406,24 @@ def test_a_phase_time_that_is_none_is_unknown_and_an_absent_one_is_0(span_of, va
 @pytest.mark.parametrize("value", [NAN, -1, 1.5, 2**32, "5", None])
 def test_counts_of_steps_and_kv_events_that_are_none_or_absent_are_unknown(store, value):
     request = Request()
-    known = dict.fromkeys(semconv.STEP_ATTRIBUTES + semconv.STEP_DETAILS[:-1], value)
+    known = dict.fromkeys(semconv.STEP_ATTRIBUTES + semconv.STEP_DETAILS[:-3], value)
     counts = {} if value is None else known
     request.span(semconv.STEP_SPAN, attributes=counts | {semconv.STEP: 3})
     blocks = {} if value is None else {semconv.KV_BLOCKS: value, semconv.KV_BENEFICIARY: "no trace id"}
     request.span("tokentrail.kv.evict", span=2, attributes={semconv.STEP: 3} | blocks)
     insert(store, request)
     found = store.query("SELECT * EXCEPT (start, service, instance, variant, duration_ns) FROM steps")
-    assert found.result_rows == [(3,) + (None,) * 16]
+    assert found.result_rows == [(3,) + (None,) * 18]
     assert rows(store, "kv_events", "step, blocks, bytes, beneficiary") == [(3, None, None, "")]
 
 
 @pytest.mark.parametrize("value", [NAN, -1, 1.5, "5", None])
-def test_a_device_time_that_is_none_or_absent_is_unknown(store, value):
-    request = Request()
-    request.span(semconv.STEP_SPAN, attributes={} if value is None else {semconv.STEP_DEVICE_NS: value})
-    request.span(semconv.STEP_SPAN, span=2, attributes={semconv.STEP_DEVICE_NS: 2**40})
+def test_a_time_of_a_step_that_is_none_or_absent_is_unknown(store, value):
+    request, times = Request(), semconv.STEP_DETAILS[-3:]
+    request.span(semconv.STEP_SPAN, attributes={} if value is None else dict.fromkeys(times, value))
+    request.span(semconv.STEP_SPAN, span=2, attributes=dict.fromkeys(times, 2**40))
     insert(store, request)
-    assert sorted(rows(store, "steps", "device_ns"), key=str) == [(2**40,), (None,)]
+    assert sorted(rows(store, "steps", "device_ns, compute_ns, memory_ns"), key=str) == [(2**40,) * 3, (None,) * 3]
 
 
 WAITS = "wait_batch_ns, wait_tokens_ns, wait_kv_ns, wait_priority_ns"
@@ -445,6 +445,15 @@ def test_the_times_for_which_a_request_waited_for_a_reason_are_parts_of_it(span_
 )
 def test_the_first_visible_token_and_the_drafts_of_a_request_are_stored(span_of, told, stored):
     assert span_of("tokentrail", told, "first_visible_ns, drafted_tokens, accepted_tokens") == stored
+
+
+@pytest.mark.parametrize(
+    ("perplexity", "entropy", "stored"),
+    [(7.5, 1.5, (7.5, 1.5)), (1, 0, (1, 0)), (0.9, -0.1, (None, None)), (NAN, float("inf"), (None, None))],
+)
+def test_how_sure_the_model_was_is_stored(span_of, perplexity, entropy, stored):
+    told = {semconv.PERPLEXITY: perplexity, semconv.MEAN_ENTROPY: entropy}
+    assert span_of("tokentrail", told, "perplexity, mean_entropy") == stored
 
 
 @pytest.mark.parametrize("value", [NAN, -1, 1.5, "5", None])

@@ -45,10 +45,10 @@ class Served:
 
 
 @contextlib.contextmanager
-def served(load, **settings):
+def served(load, resource=None, **settings):
     """Serve what `load` builds until the block ends. A producer's consumers connect to `server.kv_port`."""
     kv_listener = socket.create_server(("127.0.0.1", 0)) if settings.get("kv_role") == "kv_producer" else None
-    trail = MemoryTrail(clock=now_ns)
+    trail = MemoryTrail(clock=now_ns, resource=resource)
     service = Service(Settings(**{"served_model_name": MODEL, "port": 0, **settings}), Observer(trail), load)
     server = uvicorn.Server(
         uvicorn.Config(create_app(service, kv_listener), port=0, log_level="warning", timeout_graceful_shutdown=1)
