@@ -164,7 +164,7 @@ PERPLEXITY: Final = "tokentrail.perplexity"
 """The perplexity (double, at least 1) of the request's output tokens by the model's own logits: e to the power of their
 mean negative log-probability. Absent unless somebody asked for log-probabilities."""
 MEAN_ENTROPY: Final = "tokentrail.mean_entropy"
-"""The mean entropy (double, nats) of the distributions at the places of the output tokens; absent as `PERPLEXITY` is."""
+"""The mean entropy (double, nats) of the distributions that the output tokens are from; absent as `PERPLEXITY` is."""
 TIME_TO_FIRST_VISIBLE_TOKEN: Final = "tokentrail.time_to_first_visible_token"
 """Seconds (double) from arrival to the first token that is no hidden reasoning; absent when it is not known."""
 BEAM_WIDTH: Final = "tokentrail.beam_width"
