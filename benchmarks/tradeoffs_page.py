@@ -21,7 +21,6 @@ TECHNIQUES = Path(__file__).with_suffix("").with_name("tradeoffs.yaml")
 METRICS = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "itl_p99", "output_tokens_per_s", "goodput_per_s")
 T_975 = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """Student's t for an interval of 95 %, by degrees of freedom from 1 on."""
-_PLACE = re.compile(r"(<!-- benchmarks\.tradeoffs_page: .*? -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def main(
@@ -34,9 +33,10 @@ def main(
         PAGE.write_text(fill(PAGE.read_text(), text))
 
 
-def fill(page: str, text: str) -> str:
-    """The page with this text between its two marks."""
-    return _PLACE.sub(lambda found: f"{found[1]}{text}{found[2]}", page)
+def fill(page: str, text: str, name: str = "benchmarks.tradeoffs_page") -> str:
+    """The page with this text between the two marks of a module."""
+    place = re.compile(rf"(<!-- {re.escape(name)}: .*? -->\n).*?(<!-- end -->)", re.DOTALL)
+    return place.sub(lambda found: f"{found[1]}{text}{found[2]}", page)
 
 
 def compared(runs: list[dict[str, Any]], techniques: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import streamlit as st
 
 from dashboard import components, filters
-from dashboard.views import overview, request, requests
+from dashboard.views import overview, request, requests, variants
 
 HERE = Path(__file__).parent
 
@@ -19,6 +19,7 @@ page = st.navigation(
     [
         st.Page(overview.page, title="Overview", icon=":material/monitoring:", default=True),
         st.Page(requests.page, title="Requests", icon=":material/list:", url_path="requests"),
+        st.Page(variants.page, title="Variants", icon=":material/compare_arrows:", url_path="variants"),
         st.Page(request.page, title="Request", icon=":material/waterfall_chart:", url_path="request"),
     ]
 )

@@ -21,8 +21,8 @@ TRIAL_S = 1.0
 """Seconds for which numbers of threads are compared; each is tried once at least."""
 NEARLY = 1.1
 """A thread must make steps this many times as fast to be worth a core, which something else could use."""
-CUDA_CACHE_SHARE = 0.8
-"""Share of the memory that is free after the weights are loaded; activations and logits need the rest."""
+CUDA_CACHE_SHARE = 0.95
+"""Share of the memory that weights and the largest step leave; fragments and other processes need the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +40,18 @@ class Device:
             config, weights, length, kv_format(settings.kv_cache_dtype, config.head_dim, self.dtype, self.target)
         )
 
-    def kv_blocks(self, settings: Settings, block_bytes: int) -> int:
-        """The number of KV-cache blocks: as set, else as many as fit the default memory, and at least one."""
+    def kv_blocks(self, settings: Settings, block_bytes: int, largest_step: Callable[[], None]) -> int:
+        """The number of KV-cache blocks: as set, else as many as fit the default memory, and at least one.
+
+        On CUDA, `largest_step` is run, and its peak of memory is left free.
+        """
         if settings.kv_blocks is not None:
             return settings.kv_blocks
         room = CPU_CACHE_BYTES
         if self.target.type == "cuda":
+            peak = _peak_bytes(self.target, largest_step)
             free: int = torch.cuda.mem_get_info(self.target)[0]
-            room = int(free * CUDA_CACHE_SHARE)
+            room = int((free - peak) * CUDA_CACHE_SHARE)
         return max(1, room // block_bytes)
 
     def choose_threads(self, settings: Settings, step: Callable[[], None]) -> int:
@@ -65,13 +69,30 @@ def open_device(settings: Settings) -> Device:
     if settings.device == "cuda" and not cuda:
         raise ModelError("--device cuda: torch sees no CUDA device")
     quantized = settings.quantization != "none"
-    kind = ("cuda" if cuda and not quantized else "cpu") if settings.device == "auto" else settings.device
+    kind = "cuda" if cuda and settings.quantization in ("none", "fp8") else "cpu"
+    kind = kind if settings.device == "auto" else settings.device
+    if settings.quantization == "fp8" and not _has_fp8(kind):
+        raise ModelError("--quantization fp8: needs a CUDA device of compute capability 9.0 or more")
     default = torch.bfloat16 if kind == "cuda" or quantized else torch.float32
     dtype = default if settings.dtype == "auto" else getattr(torch, settings.dtype)
     device = torch.device(kind, 0) if kind == "cuda" else torch.device(kind)
     if kind == "cuda":
         torch.zeros(1, device=device)  # creates the CUDA context within this phase of the cold start
     return Device(device, dtype)
+
+
+def _peak_bytes(device: torch.device, step: Callable[[], None]) -> int:
+    """Memory that a step takes for a while. What torch's allocator keeps of it afterwards is given back."""
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    step()
+    peak: int = torch.cuda.max_memory_allocated(device) - before
+    torch.cuda.empty_cache()
+    return peak
+
+
+def _has_fp8(kind: str) -> bool:
+    return kind == "cuda" and torch.cuda.get_device_capability(0) >= (9, 0)
 
 
 def choose_threads(

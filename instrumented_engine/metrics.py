@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
 from prometheus_client.core import (
@@ -18,6 +18,13 @@ from instrumented_engine.core.latencies import Histogram
 from instrumented_engine.server.service import Service
 
 PREFIX = "tokentrail_engine_"
+DEVICE_GAUGES: tuple[tuple[str, str, Callable[[nvml.NvidiaDevice], float | None]], ...] = (
+    ("memory_used_bytes", "Device memory in use.", nvml.NvidiaDevice.memory_used_bytes),
+    ("utilization_ratio", "Share of time with work, 0 to 1.", nvml.NvidiaDevice.utilization),
+    ("power_watts", "Power of the board.", nvml.NvidiaDevice.power_watts),
+    ("sm_clock_hertz", "Clock of the multiprocessors.", nvml.NvidiaDevice.sm_clock_hertz),
+    ("memory_clock_hertz", "Clock of the memory.", nvml.NvidiaDevice.memory_clock_hertz),
+)
 
 
 def exposition(service: Service) -> tuple[bytes, str]:
@@ -113,15 +120,22 @@ class _EngineState:
     def _devices(self) -> Iterator[Metric]:
         if not (devices := nvml.devices()):
             return
-        used = GaugeMetricFamily(PREFIX + "device_memory_used_bytes", "Device memory in use.", labels=["device"])
-        busy = GaugeMetricFamily(
-            PREFIX + "device_utilization_ratio", "Share of time with work, 0 to 1.", labels=["device"]
-        )
-        for index, device in enumerate(devices):
-            for family, value in ((used, device.memory_used_bytes()), (busy, device.utilization())):
-                if value is not None:
+        for name, help_text, read in DEVICE_GAUGES:
+            family = GaugeMetricFamily(f"{PREFIX}device_{name}", help_text, labels=["device"])
+            for index, device in enumerate(devices):
+                if (value := read(device)) is not None:
                     family.add_metric([str(index)], value)
-        yield from (used, busy)
+            yield family
+        throttled = GaugeMetricFamily(
+            PREFIX + "device_throttled", "1 while the clocks are lowered.", labels=["device", "reason"]
+        )
+        xids = CounterMetricFamily(PREFIX + "device_xid_errors", "Critical XID errors.", labels=["device", "xid"])
+        for index, device in enumerate(devices):
+            for reason, lowered in (device.throttled() or {}).items():
+                throttled.add_metric([str(index), reason], lowered)
+            for xid, count in sorted((device.xid_errors() or {}).items()):
+                xids.add_metric([str(index), str(xid)], count)
+        yield from (throttled, xids)
 
     def _gauge(self, name: str, help_text: str, value: float) -> Metric:
         return GaugeMetricFamily(PREFIX + name, help_text, value=value)

@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections import Counter
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pynvml
+
+T = TypeVar("T")
+
+THROTTLE_REASONS = {
+    "sw_power_cap": pynvml.nvmlClocksEventReasonSwPowerCap,
+    "sw_thermal": pynvml.nvmlClocksEventReasonSwThermalSlowdown,
+    "hw_thermal": pynvml.nvmlClocksEventReasonHwThermalSlowdown,
+    "hw_power_brake": pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown,
+}
+"""Reasons for clocks below those that the work asks for, with their bits."""
+MOST_EVENTS = 64
+"""XID events that one reading takes from the driver."""
 
 
 class NvidiaDevice:
@@ -16,21 +30,58 @@ class NvidiaDevice:
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
+        self._events: Any = None
+        self._xids: Counter[int] = Counter()
         self.name = str(pynvml.nvmlDeviceGetName(handle))
+        try:
+            events = pynvml.nvmlEventSetCreate()
+            pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, events)
+            self._events = events
+        except pynvml.NVMLError:
+            pass  # a container or a virtual device may not listen
 
     def memory_used_bytes(self) -> int | None:
         """Memory in use by all processes."""
-        try:
-            return int(pynvml.nvmlDeviceGetMemoryInfo(self._handle).used)
-        except pynvml.NVMLError:
-            return None
+        return _read(lambda: int(pynvml.nvmlDeviceGetMemoryInfo(self._handle).used))
 
     def utilization(self) -> float | None:
         """Share of the last sampling period in which a kernel ran, 0 to 1."""
-        try:
-            return float(pynvml.nvmlDeviceGetUtilizationRates(self._handle).gpu) / 100
-        except pynvml.NVMLError:
+        return _read(lambda: float(pynvml.nvmlDeviceGetUtilizationRates(self._handle).gpu) / 100)
+
+    def power_watts(self) -> float | None:
+        """Power of the whole board."""
+        return _read(lambda: float(pynvml.nvmlDeviceGetPowerUsage(self._handle)) / 1000)
+
+    def sm_clock_hertz(self) -> float | None:
+        """Clock of the multiprocessors."""
+        return _read(lambda: pynvml.nvmlDeviceGetClockInfo(self._handle, pynvml.NVML_CLOCK_SM) * 1e6)
+
+    def memory_clock_hertz(self) -> float | None:
+        """Clock of the memory."""
+        return _read(lambda: pynvml.nvmlDeviceGetClockInfo(self._handle, pynvml.NVML_CLOCK_MEM) * 1e6)
+
+    def throttled(self) -> dict[str, bool] | None:
+        """Whether the clocks are lowered, by reason."""
+        bits = _read(lambda: int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle)))
+        return None if bits is None else {reason: bool(bits & bit) for reason, bit in THROTTLE_REASONS.items()}
+
+    def xid_errors(self) -> dict[int, int] | None:
+        """Critical XID errors since this process looks for them, by number."""
+        if self._events is None:
             return None
+        for _ in range(MOST_EVENTS):
+            event = _read(lambda: pynvml.nvmlEventSetWait_v2(self._events, 0))
+            if event is None:  # the driver's time-out is an error, too
+                break
+            self._xids[int(event.eventData)] += 1
+        return dict(self._xids)
+
+
+def _read(value: Callable[[], T]) -> T | None:
+    try:
+        return value()
+    except pynvml.NVMLError:
+        return None
 
 
 @cache

@@ -48,9 +48,9 @@ class Settings(BaseSettings):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         default="auto", description="of the weights; auto: float32 on the CPU, bfloat16 on CUDA"
     )
-    quantization: Literal["none", "int8", "int4"] = Field(
+    quantization: Literal["none", "int8", "int4", "fp8"] = Field(
         default="none",
-        description="of the weights, on the CPU: int8, or int4 in groups of 32; everything else is bfloat16 then",
+        description="of the weights: int8, or int4 in groups of 32, on the CPU; fp8 on CUDA. All else is bfloat16 then",
     )
     kv_cache_dtype: Literal["auto", "bfloat16", "int8", "int4"] = Field(
         default="auto",
@@ -97,7 +97,9 @@ class Settings(BaseSettings):
     )
     block_size: int = Field(default=16, ge=1, le=1024, description="tokens in one KV-cache block")
     kv_blocks: int | None = Field(
-        default=None, ge=1, description="KV-cache blocks; default: 1 GiB on the CPU, 80 % of the free memory on CUDA"
+        default=None,
+        ge=1,
+        description="KV-cache blocks; default: 1 GiB on the CPU, on CUDA the memory that the largest step leaves",
     )
     swap_space: float = Field(
         default=0.0,
@@ -152,8 +154,9 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _quantised_products_take_bfloat16(self) -> Self:
-        if self.quantization != "none" and (self.device == "cuda" or self.dtype not in ("auto", "bfloat16")):
-            raise ValueError(f"--quantization {self.quantization} needs the CPU and --dtype bfloat16")
+        other, needed = ("cpu", "CUDA") if self.quantization == "fp8" else ("cuda", "the CPU")
+        if self.quantization != "none" and (self.device == other or self.dtype not in ("auto", "bfloat16")):
+            raise ValueError(f"--quantization {self.quantization} needs {needed} and --dtype bfloat16")
         return self
 
     @model_validator(mode="after")

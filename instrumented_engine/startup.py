@@ -47,6 +47,7 @@ class Loaded:
 
     `facts` say what was chosen at the start: dtype, quantisation, threads and how they wait. `kv_layout` is known
     to an engine with a `--kv-role`. `embedding_size` is the number of dimensions of an encoder's vectors.
+    An encoder that classifies tokens has `labels`.
     """
 
     engine: Engine
@@ -56,6 +57,7 @@ class Loaded:
     facts: dict[str, str | int] = field(default_factory=dict)
     kv_layout: KvLayout | None = None
     embedding_size: int | None = None
+    labels: tuple[str, ...] = ()
 
 
 def set_waiting() -> str:
@@ -102,10 +104,13 @@ def load(settings: Settings, observer: Observer) -> Loaded:
             tokenizer = load_tokenizer(path, cache_folder(), model_file.eos_ids)
         with cold.phase("kv_cache"):
             from instrumented_engine.model.runner import ModelRunner
+            from instrumented_engine.model.work import measure_peaks
 
             block_bytes = model.new_cache(1, settings.block_size).nbytes
             draft_block_bytes = draft.new_cache(1, settings.block_size).nbytes if draft else 0
-            blocks = device.kv_blocks(settings, block_bytes + draft_block_bytes)
+            blocks = device.kv_blocks(
+                settings, block_bytes + draft_block_bytes, lambda: _largest_step(settings, model, length)
+            )
             host_blocks = int(settings.swap_space * 2**30) // block_bytes
             runner = ModelRunner(
                 model,
@@ -132,6 +137,7 @@ def load(settings: Settings, observer: Observer) -> Loaded:
         with cold.phase("warmup"):
             runner.warm_up()
             threads = device.choose_threads(settings, runner.warm_up)
+            runner.peaks = measure_peaks(device.target, device.dtype)
     scheduler = Scheduler(
         block_manager,
         max_seqs=settings.max_seqs,
@@ -155,9 +161,21 @@ def load(settings: Settings, observer: Observer) -> Loaded:
         "kv_cache_bytes": blocks * (block_bytes + draft_block_bytes),
         "threads": threads,
         "waiting": waiting,
+        "peak_gflops_per_s": round(runner.peaks.flops_per_s / 1e9),
+        "peak_gbytes_per_s": round(runner.peaks.bytes_per_s / 1e9),
     }
     logger.info("serving with %s", ", ".join(f"{name} {value}" for name, value in facts.items()))
     return Loaded(engine, tokenizer, config.vocab_size, min(length, block_manager.capacity), facts, layout)
+
+
+def _largest_step(settings: Settings, model: Llama, length: int) -> None:
+    """Compute the step that takes the most memory besides weights and cache, with a cache for one text."""
+    from instrumented_engine.model.runner import ModelRunner
+
+    rows = settings.max_batched_tokens
+    blocks = -(-min(length, rows) // settings.block_size)
+    runner = ModelRunner(model, kv_blocks=blocks, block_size=settings.block_size, eos_ids=())
+    runner.largest_step(rows, settings.max_seqs)
 
 
 def _fetched(name: str, phase: Phases) -> Path:
@@ -228,4 +246,12 @@ def _load_encoder(
     }
     logger.info("serving an encoder with %s", ", ".join(f"{name} {value}" for name, value in facts.items()))
     engine = Engine(scheduler, runner, observer, eos_ids=())
-    return Loaded(engine, tokenizer, model.config.vocab_size, length, facts, embedding_size=model.config.hidden_size)
+    return Loaded(
+        engine,
+        tokenizer,
+        model.config.vocab_size,
+        length,
+        facts,
+        embedding_size=model.config.hidden_size,
+        labels=model.config.labels,
+    )

@@ -76,6 +76,8 @@ class Recorder:
         drafted_tokens: int | None = UNKNOWN,
         retries: int | None = UNKNOWN,
         device_ns: int | None = UNKNOWN,
+        compute_ns: int | None = UNKNOWN,
+        memory_ns: int | None = UNKNOWN,
         emitted_ns: int | None = None,
     ) -> None:
         """Records one engine step, from `start_ns` to `end_ns` (unix ns). `emitted` are the requests that got tokens in
@@ -92,7 +94,7 @@ class Recorder:
             try:
                 if (
                     waiting_for_batch is waiting_for_tokens is waiting_for_kv is waiting_for_priority is cached_tokens
-                    is drafted_tokens is retries is device_ns is UNKNOWN
+                    is drafted_tokens is retries is device_ns is compute_ns is memory_ns is UNKNOWN
                 ):  # fmt: skip
                     packed = _pack(
                         start_ns, end_ns, emitted_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted,
@@ -103,7 +105,8 @@ class Recorder:
                     packed = _pack_in_detail(
                         start_ns, end_ns, emitted_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted,
                         kv_used, kv_total, kv_evicted, waiting_for_batch, waiting_for_tokens, waiting_for_kv,
-                        waiting_for_priority, cached_tokens, drafted_tokens, retries, device_ns,
+                        waiting_for_priority, cached_tokens, drafted_tokens, retries, device_ns, compute_ns,
+                        memory_ns,
                     )  # fmt: skip
                 if counts is not None:
                     narrow = bytes(counts if type(counts) is list else tuple(counts))
@@ -115,7 +118,8 @@ class Recorder:
                 packed = self._unusual(
                     emitted, counts, start_ns, end_ns, emitted_ns, step, prefill_tokens, decode_tokens, running,
                     waiting, preempted, kv_used, kv_total, kv_evicted, waiting_for_batch, waiting_for_tokens,
-                    waiting_for_kv, waiting_for_priority, cached_tokens, drafted_tokens, retries, device_ns,
+                    waiting_for_kv, waiting_for_priority, cached_tokens, drafted_tokens, retries, device_ns, compute_ns,
+                    memory_ns,
                 )  # fmt: skip
             records = self._records
             if self._closed or len(records) >= MAX_ENTRIES:

@@ -160,6 +160,11 @@ DRAFTED_TOKENS: Final = "tokentrail.drafted_tokens"
 """Tokens that speculative decoding proposed for the request; absent without a draft."""
 ACCEPTED_TOKENS: Final = "tokentrail.accepted_tokens"
 """Drafted tokens that the model sampled too."""
+PERPLEXITY: Final = "tokentrail.perplexity"
+"""The perplexity (double, at least 1) of the request's output tokens by the model's own logits: e to the power of their
+mean negative log-probability. Absent unless somebody asked for log-probabilities."""
+MEAN_ENTROPY: Final = "tokentrail.mean_entropy"
+"""The mean entropy (double, nats) of the distributions that the output tokens are from; absent as `PERPLEXITY` is."""
 TIME_TO_FIRST_VISIBLE_TOKEN: Final = "tokentrail.time_to_first_visible_token"
 """Seconds (double) from arrival to the first token that is no hidden reasoning; absent when it is not known."""
 BEAM_WIDTH: Final = "tokentrail.beam_width"
@@ -222,6 +227,12 @@ STEP_RETRIES: Final = "tokentrail.step.retries"
 """Attempts to compute the step that failed, by an error or for lack of memory; its parts were then computed alone."""
 STEP_DEVICE_NS: Final = "tokentrail.step.device_ns"
 """Nanoseconds from the first copy of the step until the device was done with it."""
+STEP_COMPUTE_NS: Final = "tokentrail.step.compute_ns"
+"""Nanoseconds that the step's arithmetic takes at the peak that was measured for the device. Divided by the step's
+duration it is the MFU."""
+STEP_MEMORY_NS: Final = "tokentrail.step.memory_ns"
+"""Nanoseconds that reading the step's weights, keys and values takes at the device's measured bandwidth. Divided by the
+step's duration it is the MBU."""
 STEP_DETAILS: Final = (
     STEP_WAITING_FOR_BATCH,
     STEP_WAITING_FOR_TOKENS,
@@ -231,6 +242,8 @@ STEP_DETAILS: Final = (
     STEP_DRAFTED_TOKENS,
     STEP_RETRIES,
     STEP_DEVICE_NS,
+    STEP_COMPUTE_NS,
+    STEP_MEMORY_NS,
 )
 """Numbers of a step that few engines know."""
 

@@ -78,6 +78,10 @@ class StepOut(BaseModel):
     """Attempts to compute the step that failed."""
     device_s: float | None
     """The time in which the device computed, by its own clock."""
+    mfu: float | None
+    """The step's FLOP/s over the device's measured peak (model FLOPs utilisation)."""
+    mbu: float | None
+    """The bytes that the step read each second over the device's measured bandwidth (memory bandwidth utilisation)."""
 
 
 class RequestDetail(BaseModel):
@@ -155,12 +159,21 @@ def _detail(ctx: Context, row: Mapping[str, Any], hops: Sequence[Hop], span_ids:
             if r["own"] or sees_all_tenants()
         ],
         steps=[
-            StepOut.model_validate(r | {"device_s": seconds(r["device_ns"])} | _times(r))
+            StepOut.model_validate(r | {"device_s": seconds(r["device_ns"])} | _utilisation(r) | _times(r))
             for r in ctx.queries.rows("request_steps", **span, **process)
         ]
         if sees_all_tenants()
         else None,
     )
+
+
+def _utilisation(step: Mapping[str, Any]) -> dict[str, float | None]:
+    """MFU and MBU of a step: the time that its work takes at the device's peak, over the time that it took."""
+    took = step["device_ns"] or step["duration_ns"]
+    return {
+        name: step[least] / took if took and step[least] is not None else None
+        for name, least in (("mfu", "compute_ns"), ("mbu", "memory_ns"))
+    }
 
 
 def _open(ctx: Context, row: Mapping[str, Any]) -> RequestRow:

@@ -20,7 +20,7 @@ _DURATIONS = (
 """Names of the columns that end in `_ns`, and of the fields that end in `_s`. `queue` is the time in phase `queued`."""
 UNKNOWN_IN_FLIGHT = {
     "error_type": "", "finish_reason": "", "cached_tokens": None, "reasoning_tokens": None, "drafted_tokens": None,
-    "accepted_tokens": None, "preemptions": None,
+    "accepted_tokens": None, "perplexity": None, "mean_entropy": None, "preemptions": None,
 }  # fmt: skip
 """Columns of a request that has not ended."""
 
@@ -51,6 +51,10 @@ class RequestRow(BaseModel):
     reasoning_tokens: int | None
     drafted_tokens: int | None
     accepted_tokens: int | None
+    perplexity: float | None
+    """Of the output tokens; null unless the request asked for log-probabilities, as the mean entropy is."""
+    mean_entropy: float | None
+    """In nats."""
     preemptions: int | None
     ttft_s: float | None
     tpot_s: float | None

@@ -160,9 +160,7 @@ class Store:
     def binary(self, sql: str, parameters: dict[str, Any], settings: Mapping[str, Any]) -> bytes:
         """Run one statement as `query` does, and return the rows in ClickHouse's RowBinary format."""
         with self._reading() as client:
-            return client.raw_query(
-                f"{sql}\n{settings_clause(settings)}", parameters=parameters, fmt="RowBinary"
-            )
+            return client.raw_query(f"{sql}\n{settings_clause(settings)}", parameters=parameters, fmt="RowBinary")
 
     @contextmanager
     def _reading(self) -> Iterator[Client]:

@@ -22,7 +22,7 @@ ROWS = (20, 50, 200, 1000)
 """Rows on a page."""
 MILLISECONDS = {
     "ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "queue": "queued", "cold_start": "cold start", "prefill": "prefill",
-    "decode": "decode", "preempted": "preempted", "stalled": "stalled",
+    "decode": "decode", "preempted": "preempted", "kv_transfer": "KV transfer", "stalled": "stalled",
 }  # fmt: skip
 """Columns of latencies by the name of their field."""
 PLACE = "requests-place"

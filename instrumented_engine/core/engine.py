@@ -53,10 +53,12 @@ class Engine:
     def step(self) -> list[Output]:
         """Run one iteration and return its outputs. A request whose tokens cannot be computed gets one with an error.
 
-        Raises when the device can compute nothing at all.
+        Raises when the device can compute nothing at all, and when nothing can be scheduled.
         """
         start = self._clock()
         plan = self.scheduler.schedule()
+        if not plan.batch and not plan.preempted:
+            raise RuntimeError("no sequence can be scheduled, so no step would ever change anything")
         plan.waiting = account(self.scheduler, plan, start)
         self._observer.scheduled(plan, self.steps, start)
         self._transfer(plan)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
+from statistics import fmean
 
 from instrumented_engine.core.handover import Prefilled
 from instrumented_engine.core.latencies import Latencies
@@ -14,6 +16,9 @@ from instrumented_engine.core.retry import Attempt
 from instrumented_engine.core.scheduler import Scheduler
 from instrumented_engine.core.sequence import Output, Sequence
 from tokentrail import ColdStart, KvEvent, Phase, RequestTrail, Status, Trail, TrailStats, semconv
+
+MOST_NATS = 40.0
+"""The largest mean surprise that is told; its perplexity is still within the numbers that a collector reads."""
 
 
 class Observer:
@@ -253,12 +258,17 @@ def _note_first_visible(sequence: Sequence, at_ns: int) -> None:
 
 
 def _history(request: Request) -> dict[str, int | float]:
-    """What became of the request: for how long its first answer waited for what, and what its tokens were."""
+    """The request's waits by what its first answer lacked, its drafts, how sure the model was, and its first text."""
     waited = request.sequences[0].waited
     history: dict[str, int | float] = {semconv.WAIT_TIME_PREFIX + reason: ns for reason, ns in waited.items() if ns}
     if request.num_drafted_tokens:
         history[semconv.DRAFTED_TOKENS] = request.num_drafted_tokens
         history[semconv.ACCEPTED_TOKENS] = request.num_accepted_tokens
+    told = [token for sequence in request.sequences for token in sequence.logprobs]
+    if logprobs := [token.logprob for token in told if token.logprob is not None]:
+        history[semconv.PERPLEXITY] = math.exp(min(-fmean(logprobs), MOST_NATS))
+    if entropies := [token.entropy for token in told if token.entropy is not None]:
+        history[semconv.MEAN_ENTROPY] = fmean(entropies)
     if request.first_visible_ns:
         history[semconv.TIME_TO_FIRST_VISIBLE_TOKEN] = (request.first_visible_ns - request.arrival_ns) / 1e9
     return history
@@ -274,6 +284,7 @@ def _details(done: Attempt) -> dict[str, int]:
         details["drafted_tokens"] = plan.drafted_tokens
     if done.retries:
         details["retries"] = done.retries
-    if done.result.device_ns is not None:
-        details["device_ns"] = done.result.device_ns
+    for name in ("device_ns", "compute_ns", "memory_ns"):
+        if (nanoseconds := getattr(done.result, name)) is not None:
+            details[name] = nanoseconds
     return details

@@ -121,7 +121,8 @@ class StepResult:
     one, or several if it had a draft. The runner has stored the keys and values of all but the last of
     them in the sequence's blocks. `logprobs` are those of the sampled tokens, `prompt_logprobs` those of the tokens
     behind the computed ones of a prompt, each for the sequences whose requests want them. The device worked for
-    `device_ns` on the step; None when that is not known. `embeddings` are an encoder's vectors.
+    `device_ns` on the step; None when that is not known. `embeddings` are an encoder's vectors. At the device's peaks,
+    the arithmetic of the step takes `compute_ns`, and reading its weights, keys and values `memory_ns`.
     """
 
     token_ids: list[list[int]]
@@ -129,6 +130,8 @@ class StepResult:
     prompt_logprobs: dict[Sequence, list[TokenLogprobs]] = field(default_factory=dict)
     device_ns: int | None = None
     embeddings: dict[Sequence, list[float]] = field(default_factory=dict)
+    compute_ns: int | None = None
+    memory_ns: int | None = None
 
     def add(self, other: StepResult) -> None:
         """Append the result of another part of the step."""
@@ -136,5 +139,6 @@ class StepResult:
         self.logprobs.update(other.logprobs)
         self.prompt_logprobs.update(other.prompt_logprobs)
         self.embeddings.update(other.embeddings)
-        if other.device_ns is not None:
-            self.device_ns = (self.device_ns or 0) + other.device_ns
+        for name in ("device_ns", "compute_ns", "memory_ns"):
+            if (more := getattr(other, name)) is not None:
+                setattr(self, name, (getattr(self, name) or 0) + more)

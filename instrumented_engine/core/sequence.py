@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 class TokenLogprobs:
     """A token, its log-probability by the model's own logits, and the most likely tokens at its place, best first.
 
-    The first token of a prompt has no log-probability.
+    `entropy` is that of all tokens at the place, in nats. The first token of a prompt has neither.
     """
 
     token_id: int
     logprob: float | None = None
     top: tuple[tuple[int, float], ...] = ()
+    entropy: float | None = None
 
 
 class Branch(NamedTuple):
@@ -55,7 +56,8 @@ class Sequence:
     index. It waits for `wait` since `wait_since_ns`, and has `waited` so many ns for each reason before. `rng`
     belongs to this sequence alone, so its output does not depend on the other sequences of the batch. Of
     `num_drafted_tokens` that speculative decoding proposed, `num_accepted_tokens` were what the model sampled.
-    `prompt_logprobs` are those of the prompt's second and later tokens. `beams` is the search to which the
+    `logprobs` are those of the output tokens, if they are wanted, and
+    `prompt_logprobs` those of the prompt's second and later tokens. `beams` is the search to which the
     sequence belongs.
     """
 
@@ -85,6 +87,7 @@ class Sequence:
     finish_reason: str = ""
     last_token_ns: int = 0
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
     _uniforms: list[float] = field(default_factory=list)
     _hashes: list[bytes] = field(default_factory=list)
 
@@ -162,14 +165,9 @@ class Sequence:
                 break
         num_tokens = self.num_output_tokens - before
         self.num_computed_tokens += num_tokens - 1
-        return Output(
-            self,
-            text,
-            self.finish_reason,
-            reasoning=hidden,
-            num_tokens=num_tokens,
-            logprobs=tuple(logprobs[:num_tokens]),
-        )
+        told = tuple(logprobs[:num_tokens])
+        self.logprobs += told
+        return Output(self, text, self.finish_reason, reasoning=hidden, num_tokens=num_tokens, logprobs=told)
 
     def encoded(self, embedding: list[float]) -> Output:
         """An encoder has computed the vector of the tokens: nothing else follows."""

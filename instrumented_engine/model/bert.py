@@ -1,4 +1,4 @@
-"""A BERT-type encoder in plain torch: one pass over whole texts, and one normalised vector for each."""
+"""A BERT-type encoder in plain torch: one pass over whole texts, and a vector for each, or labels of its tokens."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True, slots=True)
 class BertConfig:
-    """The dimensions of a model. Its vectors are the mean of a text's states, or with `pools_first` the first state."""
+    """The dimensions of a model. Its vectors are the mean of a text's states, or with `pools_first` the first state.
+
+    A token classifier has `labels`, such as B-PER, and no vectors.
+    """
 
     vocab_size: int
     hidden_size: int
@@ -39,6 +42,7 @@ class BertConfig:
     layer_norm_eps: float
     activation: str
     pools_first: bool = False
+    labels: tuple[str, ...] = ()
 
 
 class Bert:
@@ -59,6 +63,25 @@ class Bert:
     @torch.inference_mode()
     def embed(self, texts: Seq[Seq[int]]) -> Tensor:
         """The vectors of texts of token ids: (texts, hidden size), float32, each of length 1."""
+        states = self._states(texts)
+        pooled = torch.stack([state[0] if self.config.pools_first else state.mean(0) for state in states])
+        return F.normalize(pooled, dim=-1)
+
+    @torch.inference_mode()
+    def classify(self, texts: Seq[Seq[int]]) -> list[Tensor]:
+        """The probabilities of the labels of each token of texts: (tokens, labels) for each text, float32."""
+        dtype = self._tensors["classifier.weight"].dtype
+        return [self._linear(state.to(dtype), "classifier").float().softmax(-1) for state in self._states(texts)]
+
+    def answers(self, texts: Seq[Seq[int]]) -> list[list[float]]:
+        """For each text its vector, or of a token classifier the probabilities of all tokens in a row."""
+        if self.config.labels:
+            return [found.flatten().tolist() for found in self.classify(texts)]
+        found: list[list[float]] = self.embed(texts).tolist()
+        return found
+
+    def _states(self, texts: Seq[Seq[int]]) -> tuple[Tensor, ...]:
+        """The last states of each text: (tokens, hidden size), float32."""
         lengths = [len(text) for text in texts]
         tokens = torch.tensor([token for text in texts for token in text], device=self.device)
         positions = torch.cat([torch.arange(length, device=self.device) for length in lengths])
@@ -71,9 +94,7 @@ class Bert:
             x = self._norm(x + self._attention(x, f"{layer}.attention", lengths), f"{layer}.attention.output.LayerNorm")
             h = self._activation(self._linear(x, f"{layer}.intermediate.dense"))
             x = self._norm(x + self._linear(h, f"{layer}.output.dense"), f"{layer}.output.LayerNorm")
-        states = torch.split(x.float(), list(lengths))
-        pooled = torch.stack([state[0] if self.config.pools_first else state.mean(0) for state in states])
-        return F.normalize(pooled, dim=-1)
+        return torch.split(x.float(), lengths)
 
     def _attention(self, x: Tensor, name: str, lengths: Seq[int]) -> Tensor:
         """Each row sees all rows of its own text."""
@@ -103,11 +124,14 @@ class EncoderRunner:
         self._model = model
 
     def run(self, plan: Plan) -> StepResult:
-        """The vector of each text of the batch. Raises MemoryError for a part of a text: an encoder sees all of it."""
+        """The vector or the labels of each text of the batch.
+
+        Raises MemoryError for a part of a text: an encoder sees all of it.
+        """
         if not all(item.samples for item in plan.batch):
             raise MemoryError("a text cannot be encoded in parts")
         try:
-            vectors = self._model.embed([item.sequence.token_ids for item in plan.batch]).tolist()
+            vectors = self._model.answers([item.sequence.token_ids for item in plan.batch])
         except torch.OutOfMemoryError as error:
             message = str(error)
         else:
@@ -118,7 +142,7 @@ class EncoderRunner:
 
     def warm_up(self) -> None:
         """Encode a text, so that torch's lazy initialisation does not delay a request."""
-        self._model.embed([[0] * min(32, self._model.config.max_position)])
+        self._model.answers([[0] * min(32, self._model.config.max_position)])
 
 
 def is_encoder(path: Path) -> bool:
@@ -142,7 +166,9 @@ def load_bert(path: Path, dtype: torch.dtype, device: torch.device) -> Bert:
         if model is None:
             raise KeyError("embeddings.word_embeddings.weight")
         with torch.inference_mode():
-            model.embed([[config.vocab_size - 1] * config.max_position])
+            [answer] = model.answers([[config.vocab_size - 1] * config.max_position])
+        if config.labels and len(answer) != config.max_position * len(config.labels):
+            raise IndexError(f"the classifier has no row for each of {len(config.labels)} labels")
     except KeyError as error:
         raise ModelError(f"{path}: tensor {error} is missing") from error
     except (RuntimeError, IndexError) as error:
@@ -178,7 +204,18 @@ def _config(path: Path) -> BertConfig:
         layer_norm_eps=found.get("layer_norm_eps", 1e-12),
         activation=activation,
         pools_first=first,
+        labels=_labels(path, found),
     )
+
+
+def _labels(path: Path, config: dict[str, Any]) -> tuple[str, ...]:
+    """The labels of a token classifier by their numbers; none for a model that makes vectors."""
+    if "BertForTokenClassification" not in (config.get("architectures") or ()):
+        return ()
+    names = config.get("id2label") or {}
+    if list(names) != [str(number) for number in range(len(names))] or not names:
+        raise ModelError(f"{path}/config.json: id2label must name the labels 0, 1, 2 and so on")
+    return tuple(map(str, names.values()))
 
 
 def _json(path: Path, missing: dict[str, Any] | None = None) -> dict[str, Any]:

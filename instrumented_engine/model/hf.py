@@ -1,8 +1,9 @@
-"""Reads llama-architecture weights from a Hugging Face folder (config.json and safetensors)."""
+"""Reads the weights of a Llama, Mistral, Qwen2 or Qwen3 from a Hugging Face folder (config.json and safetensors)."""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ TENSOR_NAMES = {
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
     "attn_v": "self_attn.v_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
     "attn_output": "self_attn.o_proj",
     "ffn_norm": "post_attention_layernorm",
     "ffn_gate": "mlp.gate_proj",
@@ -31,6 +34,9 @@ TENSOR_NAMES = {
 """GGUF's name of each tensor (without layer and `.weight`) → Hugging Face's."""
 
 
+ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
+
+
 class HfFolder:
     """An opened model folder. Raises ModelError for one that is broken or that this engine does not support."""
 
@@ -38,6 +44,7 @@ class HfFolder:
         self.path = path
         self._keep_layers = keep_layers
         self._config = _read_json(path / "config.json")
+        self._kind = self._config.get("model_type", "llama")
         self._files = _tensor_files(path)
         self._refuse_unsupported()
 
@@ -54,10 +61,12 @@ class HfFolder:
             heads=heads,
             kv_heads=get("num_key_value_heads") or heads,
             head_dim=get("head_dim") or hidden // heads,
-            max_position=get("max_position_embeddings") or 2048,
+            max_position=min(get("max_position_embeddings") or 2048, self._window()),
             rms_norm_eps=get("rms_norm_eps") or 1e-6,
             rope_theta=rope.get("rope_theta") or get("rope_theta") or 10000.0,
             rope_scaling=self._rope_scaling(),
+            qkv_bias=self._kind == "qwen2",
+            qk_norm=self._kind == "qwen3",
         ).pruned(self._keep_layers)
 
     def weights(self, dtype: torch.dtype, device: torch.device, quantization: Quantization = "none") -> LlamaWeights:
@@ -98,6 +107,11 @@ class HfFolder:
             raise ModelError(f"{self.path}/config.json: {key} must be a positive integer, not {value!r}")
         return value
 
+    def _window(self) -> int:
+        """The longest text whose every token sees all before it. Mistral's attention slides beyond that."""
+        slides = self._kind == "mistral" or self._config.get("use_sliding_window")
+        return (self._config.get("sliding_window") if slides else None) or sys.maxsize
+
     def _rope_scaling(self) -> RopeScaling | None:
         scaling = self._config.get("rope_parameters") or self._config.get("rope_scaling") or {}
         kind = scaling.get("rope_type") or scaling.get("type") or "default"
@@ -108,8 +122,10 @@ class HfFolder:
         return RopeScaling(**{key: scaling[key] for key in RopeScaling.__dataclass_fields__})
 
     def _refuse_unsupported(self) -> None:
+        if self._kind not in ARCHITECTURES:
+            known = ", ".join(ARCHITECTURES)
+            raise ModelError(f"{self.path}/config.json: model_type = {self._kind!r} is not supported ({known})")
         wanted: dict[str, Any] = {
-            "model_type": "llama",
             "hidden_act": "silu",
             "attention_bias": False,
             "mlp_bias": False,
@@ -121,8 +137,8 @@ class HfFolder:
 
 
 def adjacent_pairs(weight: Tensor, head_dim: int) -> Tensor:
-    """Reorder a projection's output rows, head by head, from (i, i + half) rotary pairs to (2i, 2i + 1)."""
-    halves = weight.view(-1, 2, head_dim // 2, weight.shape[1])
+    """Reorder the outputs of a projection, its bias or its norm: pairs (i, i + half) of a head become (2i, 2i + 1)."""
+    halves = weight.view(-1, 2, head_dim // 2, *weight.shape[1:])
     return halves.transpose(1, 2).reshape(weight.shape)
 
 

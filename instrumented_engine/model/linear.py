@@ -8,12 +8,15 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own spelling
 from torch import Tensor
 
-Quantization = Literal["none", "int8", "int4"]
+Quantization = Literal["none", "int8", "int4", "fp8"]
 TYPICAL_ROWS = 8
 """Rows that oneDNN lays a packed matrix out for: a small decode batch."""
 DEQUANTIZED_ROWS = 32
 """From so many rows on, a quantised weight is turned into bfloat16 for the product. torch's quantised kernels compute
 row by row, and take six times as long as a bfloat16 product for 128 rows."""
+FP8 = torch.float8_e4m3fn
+FP8_STEP = 16
+"""FP8 kernels take matrices whose sides are multiples of this."""
 GROUP = 32
 """Weights of a row that share a scale in 4 bits, as in GGUF's Q4_1."""
 
@@ -106,13 +109,41 @@ class Int4Linear:
         return torch.addcmul(zero, numbers.bfloat16() - 8, scale).flatten(1)
 
 
+class Fp8Linear:
+    """8-bit floats (e4m3) with a scale for each output; each row of activations gets 8 bits and a scale of its own.
+
+    Needs kernels for FP8 with scales for rows: NVIDIA's from compute capability 9.0 on.
+    """
+
+    def __init__(self, weight: Tensor) -> None:
+        self._weight, self._scale = _to_fp8(weight.float())
+        self.nbytes = self._weight.nbytes + self._scale.nbytes
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Multiply."""
+        rows, scale = _to_fp8(x.float())
+        product: Tensor = torch._scaled_mm(
+            rows, self._weight.t(), scale_a=scale, scale_b=self._scale.t(), out_dtype=x.dtype
+        )
+        return product
+
+
+def _to_fp8(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows of a matrix in 8 bits, and their scales (rows, 1): the largest number of a row becomes FP8's largest."""
+    scale = matrix.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / torch.finfo(FP8).max
+    return (matrix / scale).to(FP8), scale
+
+
 def linear(weight: Tensor, dtype: torch.dtype, quantization: Quantization = "none") -> Linear:
     """Choose the fastest layout of a weight (out, in) for its device, the dtype of activations and the quantisation.
 
-    A matrix that 4 bits do not fit, because its inputs are no multiple of 32, gets 8 bits.
+    A matrix that 4 bits do not fit, because its inputs are no multiple of 32, gets 8 bits. One that FP8 does not fit
+    stays as it is.
     """
     if quantization == "int4" and weight.shape[1] % GROUP == 0:
         return Int4Linear(weight)
+    if quantization == "fp8":
+        return DenseLinear(weight.to(dtype)) if any(side % FP8_STEP for side in weight.shape) else Fp8Linear(weight)
     if quantization != "none":
         return Int8Linear(weight)
     weight = weight.to(dtype)

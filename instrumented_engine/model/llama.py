@@ -1,4 +1,4 @@
-"""A llama-architecture decoder in plain torch, over a paged KV cache.
+"""A llama-architecture decoder (Llama, Mistral, Qwen2, Qwen3) in plain torch, over a paged KV cache.
 
 Query and key heads keep rotary pairs next to each other (GGUF's order), so a rotation is one complex product. Weights
 in Hugging Face's order are reordered when they are loaded.
@@ -34,7 +34,10 @@ class RopeScaling:
 
 @dataclass(frozen=True, slots=True)
 class LlamaConfig:
-    """The dimensions of a model. A pruned one has only the layers `kept` of its file; None: all."""
+    """The dimensions of a model. A pruned one has only the layers `kept` of its file; None: all.
+
+    Qwen2 has a `qkv_bias`. Qwen3 has a `qk_norm`: queries and keys are normalised head by head before their rotation.
+    """
 
     vocab_size: int
     hidden_size: int
@@ -48,6 +51,8 @@ class LlamaConfig:
     rope_theta: float
     rope_scaling: RopeScaling | None = None
     kept: tuple[int, ...] | None = None
+    qkv_bias: bool = False
+    qk_norm: bool = False
 
     def pruned(self, keep_layers: str) -> LlamaConfig:
         """The same model with some of its layers alone; an empty text keeps all. Raises ModelError for others.
@@ -81,6 +86,9 @@ class LayerWeights:
     mlp_norm: Tensor
     gate_up: Linear
     down: Linear
+    qkv_bias: Tensor | None = None
+    q_norm: Tensor | None = None
+    k_norm: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,17 +121,23 @@ def build_weights(
     """
 
     def layer(index: int) -> LayerWeights:
+        def vector(name: str) -> Tensor:
+            return get(f"blk.{index}.{name}").to(dtype)
+
         def matrix(*names: str) -> Linear:
             parts = [get(f"blk.{index}.{name}.weight") for name in names]
             return linear(torch.cat(parts), dtype, quantization)
 
         return LayerWeights(
-            attention_norm=get(f"blk.{index}.attn_norm.weight").to(dtype),
+            attention_norm=vector("attn_norm.weight"),
             qkv=matrix("attn_q", "attn_k", "attn_v"),
             output=matrix("attn_output"),
-            mlp_norm=get(f"blk.{index}.ffn_norm.weight").to(dtype),
+            mlp_norm=vector("ffn_norm.weight"),
             gate_up=matrix("ffn_gate", "ffn_up"),
             down=matrix("ffn_down"),
+            qkv_bias=torch.cat([vector(f"attn_{name}.bias") for name in "qkv"]) if config.qkv_bias else None,
+            q_norm=vector("attn_q_norm.weight") if config.qk_norm else None,
+            k_norm=vector("attn_k_norm.weight") if config.qk_norm else None,
         )
 
     embedding = get("token_embd.weight")
@@ -132,7 +146,7 @@ def build_weights(
         embedding=embedding.to(dtype),
         layers=[layer(index) for index in config.kept or range(config.layers)],
         norm=get("output_norm.weight").to(dtype),
-        lm_head=linear(lm_head, dtype, "none" if quantization == "none" else "int8"),
+        lm_head=linear(lm_head, dtype, "int8" if quantization in ("int8", "int4") else "none"),
         rope_factors=get("rope_freqs.weight").float() if has("rope_freqs.weight") else None,
     )
 
@@ -150,6 +164,11 @@ def check_shape(config: LlamaConfig, name: str, shape: Seq[int], path: Path) -> 
         "attn_q.weight": (query, hidden),
         "attn_k.weight": (kv, hidden),
         "attn_v.weight": (kv, hidden),
+        "attn_q.bias": (query,),
+        "attn_k.bias": (kv,),
+        "attn_v.bias": (kv,),
+        "attn_q_norm.weight": (config.head_dim,),
+        "attn_k_norm.weight": (config.head_dim,),
         "attn_output.weight": (hidden, query),
         "ffn_norm.weight": (hidden,),
         "ffn_gate.weight": (mlp, hidden),
@@ -204,8 +223,13 @@ class Llama:
 
     def _attention(self, layer: LayerWeights, h: Tensor, rotation: Tensor, batch: Batch, cache: Tensor) -> Tensor:
         config = self.config
-        qkv = layer.qkv(h).view(len(h), config.heads + 2 * config.kv_heads, config.head_dim)
+        qkv = layer.qkv(h) if layer.qkv_bias is None else layer.qkv(h) + layer.qkv_bias
+        qkv = qkv.view(len(h), config.heads + 2 * config.kv_heads, config.head_dim)
         rotated = qkv[:, : config.heads + config.kv_heads]
+        if layer.q_norm is not None and layer.k_norm is not None:
+            size, eps = (config.head_dim,), config.rms_norm_eps
+            rotated[:, : config.heads] = F.rms_norm(rotated[:, : config.heads], size, layer.q_norm, eps)
+            rotated[:, config.heads :] = F.rms_norm(rotated[:, config.heads :], size, layer.k_norm, eps)
         pairs = torch.view_as_complex(rotated.float().view(*rotated.shape[:-1], -1, 2))
         rotated.copy_(torch.view_as_real(pairs * rotation).flatten(-2))
         return attend(qkv[:, : config.heads], qkv[:, config.heads :], batch, cache, self.cache_format)

@@ -15,6 +15,7 @@ from instrumented_engine.model.batch import Packer, Rows
 from instrumented_engine.model.draft import matching
 from instrumented_engine.model.llama import Llama
 from instrumented_engine.model.sampler import Row, logprobs, sample
+from instrumented_engine.model.work import Peaks, work_of
 
 LOGPROB_ROWS = 64
 """Rows of a prompt whose logits are in memory at a time."""
@@ -23,7 +24,8 @@ LOGPROB_ROWS = 64
 class ModelRunner:
     """A model and its KV cache: `kv_blocks` blocks of `block_size` tokens, in the model's format, on its device.
 
-    `host_blocks` more lie on the host, for sequences that are preempted.
+    `host_blocks` more lie on the host, for sequences that are preempted. Once the `peaks` of the device are known, each
+    step says how long its work would take there.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class ModelRunner:
         self._block_size = block_size
         self._eos_ids = list(eos_ids)
         self._device = model.weights.embedding.device
+        self.peaks: Peaks | None = None
         self._packer = Packer(block_size, self._device)
         self._cache = model.new_cache(kv_blocks, block_size)
         self._host = torch.empty(
@@ -96,7 +99,11 @@ class ModelRunner:
         token_ids = [sampled.get(item.sequence, []) for item in plan.batch]
         self._synchronize()  # a step that samples nothing has not waited for the device yet
         device_ns = perf_counter_ns() - start if self._device.type == "cuda" else None
-        return StepResult(token_ids, found, prompts, device_ns)
+        result = StepResult(token_ids, found, prompts, device_ns)
+        if self.peaks is not None:
+            work = work_of(batch, self._model.config, self._model.weights, self.block_bytes // self._block_size)
+            result.compute_ns, result.memory_ns = work.compute_ns(self.peaks), work.memory_ns(self.peaks)
+        return result
 
     # After "a b c d a b" with the draft "c d" there are three places: behind "b", behind "c" and behind "d". The model
     # samples c, x, y there. The first two are kept: x is behind a "c" that was right, y behind a "d" that was not.
@@ -160,6 +167,17 @@ class ModelRunner:
         for batch in (prefill, decode):
             self._model.logits(self._model.forward(batch, self._cache)).argmax(dim=-1).tolist()
         self._cache[:, 0] = contents
+
+    @torch.inference_mode()
+    def largest_step(self, rows: int, sequences: int) -> None:
+        """Compute the step that needs the most memory: so many rows, in texts that fill the cache, and all samples."""
+        length = self._cache.shape[1] * self._block_size
+        blocks = range(self._cache.shape[1])
+        counts = [min(length, rows - first) for first in range(0, rows, length)]
+        texts = [Rows([0] * count, 0, blocks, range(max(0, count - sequences), count)) for count in counts]
+        texts.sort(key=lambda text: len(text.token_ids) > 1)
+        states = self._model.forward(self._packer.pack(texts), self._cache)
+        self._model.logits(states[:sequences]).float().softmax(dim=-1).argmax(dim=-1).tolist()
 
     def _synchronize(self) -> None:
         """Wait until the device is done; the CPU always is."""

@@ -55,14 +55,17 @@ def sample(logits: Tensor, rows: Seq[Row], eos_ids: Seq[int]) -> list[int]:
 
 
 def logprobs(logits: Tensor, token_ids: Seq[int], tops: Seq[int]) -> list[TokenLogprobs]:
-    """The log-probability of a token in each row of logits (rows, vocabulary), and those of the `tops` likeliest."""
+    """The log-probability of a token in each row of logits (rows, vocabulary), those of the `tops` likeliest, and the
+    entropy of the row.
+    """
     values = logits.float().log_softmax(dim=-1)
+    entropy = torch.special.entr(values.exp()).sum(dim=-1).tolist()
     chosen = values.gather(1, torch.tensor(token_ids, device=logits.device).unsqueeze(1)).squeeze(1).tolist()
     best = values.topk(min(max(tops), logits.shape[1]), dim=-1)
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     return [
-        TokenLogprobs(token, logprob, tuple(zip(ids[:top], logs[:top], strict=True)))
-        for token, logprob, top, (ids, logs) in zip(token_ids, chosen, tops, pairs, strict=True)
+        TokenLogprobs(token, logprob, tuple(zip(ids[:top], logs[:top], strict=True)), nats)
+        for token, logprob, top, (ids, logs), nats in zip(token_ids, chosen, tops, pairs, entropy, strict=True)
     ]
 
 

@@ -16,7 +16,13 @@ from starlette.requests import ClientDisconnect
 
 from instrumented_engine.metrics import exposition
 from instrumented_engine.server import errors
-from instrumented_engine.server.embeddings import EmbeddingEndpoint, EmbeddingRequest, embedding_response
+from instrumented_engine.server.embeddings import (
+    EmbeddingEndpoint,
+    EmbeddingRequest,
+    PoolingRequest,
+    embedding_response,
+    pooling_response,
+)
 from instrumented_engine.server.endpoints import CHAT, COMPLETION, Endpoint
 from instrumented_engine.server.generation import Generation
 from instrumented_engine.server.middleware import Arrival, BodyLimit
@@ -37,7 +43,7 @@ from tokentrail import __version__
 SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 CLIENT_CLOSED_REQUEST = 499
 
-Body = TypeVar("Body", GenerationRequest, EmbeddingRequest)
+Body = TypeVar("Body", GenerationRequest, EmbeddingRequest, PoolingRequest)
 
 
 def create_app(service: Service, kv_listener: socket.socket | None = None) -> FastAPI:
@@ -80,6 +86,13 @@ def _add_openai_routes(app: FastAPI, service: Service) -> None:
     @app.post("/v1/embeddings")
     async def embeddings(body: EmbeddingRequest, request: Request) -> Response:
         return await _respond(service, EmbeddingEndpoint(), body, request, embedding_response)
+
+    @app.post("/pooling")
+    async def pooling(body: PoolingRequest, request: Request) -> Response:
+        async def respond(body: PoolingRequest, generation: Generation) -> Response:
+            return await pooling_response(body, generation, service.loaded.labels if service.loaded else ())
+
+        return await _respond(service, EmbeddingEndpoint(), body, request, respond)
 
     def card() -> dict[str, object]:
         length = service.loaded.max_tokens if service.loaded else None

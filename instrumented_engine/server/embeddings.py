@@ -1,9 +1,10 @@
-"""`POST /v1/embeddings`: the vectors of texts."""
+"""`POST /v1/embeddings`: the vectors of texts. `POST /pooling`: the labels of their tokens."""
 
 from __future__ import annotations
 
 import base64
 from array import array
+from collections.abc import Sequence as Seq
 from typing import Any, ClassVar, Literal
 
 from fastapi.responses import JSONResponse
@@ -13,7 +14,7 @@ from instrumented_engine.core.request import SamplingParams
 from instrumented_engine.model.tokenizer import Tokenizer
 from instrumented_engine.server import errors
 from instrumented_engine.server.generation import Generation
-from instrumented_engine.server.schemas import Strict, Text
+from instrumented_engine.server.strict import Strict, Text
 from tokentrail import semconv
 
 MAX_INPUTS = 2048
@@ -45,6 +46,14 @@ class EmbeddingRequest(Strict):
         return SamplingParams(max_tokens=1, priority=self.priority)
 
 
+class PoolingRequest(EmbeddingRequest):
+    """Body of a request for the labels of tokens, as in vLLM."""
+
+    task: Literal["token_classify"] = "token_classify"
+    encoding_format: Literal["float"] = "float"
+    dimensions: None = None
+
+
 class EmbeddingEndpoint:
     """As `Endpoint`, for requests without output tokens."""
 
@@ -66,13 +75,17 @@ class EmbeddingEndpoint:
         return [tokenizer.encode(text) if isinstance(text, str) else list(text) for text in body.inputs]
 
 
-def check_kind(body: object, size: int | None) -> None:
+def check_kind(body: object, size: int | None, labels: tuple[str, ...]) -> None:
     """Raise ApiError for a request that the model cannot serve; `size` is that of its vectors, None if it has none."""
     if not isinstance(body, EmbeddingRequest):
         if size is not None:
-            raise errors.invalid("model", "this model makes embeddings and no text; use /v1/embeddings")
+            path = "/pooling" if labels else "/v1/embeddings"
+            raise errors.invalid("model", f"this model is an encoder and makes no text; use {path}")
     elif size is None:
         raise errors.invalid("model", "this model makes text and no embeddings")
+    elif isinstance(body, PoolingRequest) != bool(labels):
+        one, other = ("labels", "embeddings") if labels else ("embeddings", "labels")
+        raise errors.invalid("model", f"this model makes {one} and no {other}")
     elif body.dimensions not in (None, size):
         raise errors.invalid("dimensions", f"this model's embeddings have {size} dimensions and cannot be shortened")
 
@@ -91,6 +104,28 @@ async def embedding_response(body: EmbeddingRequest, generation: Generation) -> 
         {"object": "embedding", "index": index, "embedding": vectors[index]} for index in sorted(vectors)
     ]
     content = {"object": "list", "data": data, "model": body.model}
+    return JSONResponse(
+        content | {"usage": {"prompt_tokens": tokens, "total_tokens": tokens}}, headers=generation.headers
+    )
+
+
+async def pooling_response(body: PoolingRequest, generation: Generation, labels: Seq[str]) -> JSONResponse:
+    """Wait for the labels of all texts and return them: for each token the probability of each label."""
+    found: dict[int, list[float]] = {}
+    async for output in generation.outputs():
+        assert output.embedding is not None
+        found[output.sequence.index] = output.embedding
+    assert generation.request is not None
+    tokens, width = generation.request.num_prompt_tokens, len(labels)
+    data: list[dict[str, Any]] = [
+        {
+            "object": "pooling",
+            "index": index,
+            "data": [found[index][at : at + width] for at in range(0, len(found[index]), width)],
+        }
+        for index in sorted(found)
+    ]
+    content = {"object": "list", "data": data, "model": body.model, "labels": list(labels)}
     return JSONResponse(
         content | {"usage": {"prompt_tokens": tokens, "total_tokens": tokens}}, headers=generation.headers
     )

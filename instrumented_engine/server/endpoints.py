@@ -85,7 +85,8 @@ def _chat_logprobs(tokens: Seq[TokenLogprobs], tokenizer: Tokenizer, offset: int
         return {"token": raw.decode(errors="replace"), "logprob": logprob, "bytes": list(raw)}
 
     content = [
-        entry(token.token_id, token.logprob) | {"top_logprobs": [entry(*pair) for pair in token.top]}
+        entry(token.token_id, token.logprob)
+        | {"top_logprobs": [entry(*pair) for pair in token.top], "entropy": token.entropy}
         for token in tokens
     ]
     return {"content": content, "refusal": None}
@@ -101,6 +102,7 @@ def _completion_logprobs(tokens: Seq[TokenLogprobs], tokenizer: Tokenizer, offse
         "token_logprobs": [token.logprob for token in tokens],
         "top_logprobs": [_named(token, tokenizer) for token in tokens],
         "text_offset": offsets[:-1],
+        "token_entropies": [token.entropy for token in tokens],
     }
 
 

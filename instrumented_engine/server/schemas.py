@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from instrumented_engine.core.request import SamplingParams
+from instrumented_engine.server.strict import Strict, Text, equal, refused, shown
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "best_of": (1,),
@@ -44,29 +44,6 @@ _NOT_WITH_BEAMS = (
     "stream", "stop", "stop_token_ids", "min_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty",
     "logit_bias", "echo",
 )  # fmt: skip
-
-
-def _no_lone_surrogates(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise PydanticCustomError("surrogates", "half a surrogate pair is not a character") from error
-    return text
-
-
-Text = Annotated[str, AfterValidator(_no_lone_surrogates)]
-"""A string that can be tokenised. JSON can escape half a surrogate pair, which has no encoding."""
-
-
-class Strict(BaseModel):
-    """A JSON object without unknown fields. A field that is null counts as absent."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_nulls(cls, data: Any) -> Any:
-        return {key: value for key, value in data.items() if value is not None} if isinstance(data, dict) else data
 
 
 class StreamOptions(Strict):
@@ -110,25 +87,25 @@ class GenerationRequest(Strict):
         if not isinstance(data, dict):
             return data
         for name, neutral in NEUTRAL.items():
-            if (value := data.get(name)) is not None and not any(_same(value, accepted) for accepted in neutral):
-                raise _refused(name, f"{name}={_short(value)} is not supported by this server")
+            if (value := data.get(name)) is not None and not any(equal(value, accepted) for accepted in neutral):
+                raise refused(name, f"{name}={shown(value)} is not supported by this server")
         return {key: value for key, value in data.items() if key not in NEUTRAL and key not in IGNORED}
 
     @field_validator("logit_bias")
     @classmethod
     def _bias_of_token_ids(cls, bias: dict[str, float]) -> dict[str, float]:
         if not all(re.fullmatch("[0-9]{1,9}", key) and -100 <= value <= 100 for key, value in bias.items()):
-            raise _refused("logit_bias", "logit_bias maps token ids to numbers between -100 and 100")
+            raise refused("logit_bias", "logit_bias maps token ids to numbers between -100 and 100")
         return bias
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if len(self.stops) > 16 or any(not 0 < len(stop) <= 1024 for stop in self.stops):
-            raise _refused("stop", "stop: at most 16 strings of 1 to 1024 characters")
+            raise refused("stop", "stop: at most 16 strings of 1 to 1024 characters")
         if self.stream_options and not self.stream:
-            raise _refused("stream_options", "stream_options is only allowed with stream=true")
+            raise refused("stream_options", "stream_options is only allowed with stream=true")
         if self.length_penalty != 1 and not self.use_beam_search:
-            raise _refused("length_penalty", "length_penalty is only allowed with use_beam_search=true")
+            raise refused("length_penalty", "length_penalty is only allowed with use_beam_search=true")
         if self.use_beam_search:
             self._check_beam_search()
         return self
@@ -141,7 +118,7 @@ class GenerationRequest(Strict):
             set_here.add("temperature")
         if set_here:
             name = min(set_here)
-            raise _refused(name, f"{name}={_short(getattr(self, name))} is not supported with use_beam_search=true")
+            raise refused(name, f"{name}={shown(getattr(self, name))} is not supported with use_beam_search=true")
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -233,7 +210,7 @@ class ChatRequest(GenerationRequest):
     @model_validator(mode="after")
     def _logprobs_for_top_logprobs(self) -> Self:
         if self.top_logprobs and not self.logprobs:
-            raise _refused("top_logprobs", "top_logprobs is only allowed with logprobs=true")
+            raise refused("top_logprobs", "top_logprobs is only allowed with logprobs=true")
         return self
 
     @property
@@ -259,7 +236,7 @@ class CompletionRequest(GenerationRequest):
     @model_validator(mode="after")
     def _not_too_many_answers(self) -> Self:
         if len(self.prompts) * self.n > MAX_ANSWERS:
-            raise _refused(
+            raise refused(
                 "prompt", f"prompt: at most {MAX_ANSWERS} answers per request, and there are n for each prompt"
             )
         return self
@@ -287,7 +264,7 @@ class TokenizeRequest(Strict):
 
     model: str | None = None
     prompt: Text | None = None
-    messages: list[Message] = []
+    messages: list[Message] = Field(default=[])
     add_special_tokens: bool = True
     add_generation_prompt: Literal[True] = True
     return_token_strs: bool = False
@@ -295,7 +272,7 @@ class TokenizeRequest(Strict):
     @model_validator(mode="after")
     def _one_of_two(self) -> Self:
         if (self.prompt is None) == (not self.messages):
-            raise _refused("prompt", "either prompt or messages must be given")
+            raise refused("prompt", "either prompt or messages must be given")
         return self
 
 
@@ -306,19 +283,5 @@ class DetokenizeRequest(Strict):
     tokens: list[int]
 
 
-def _refused(param: str, message: str) -> PydanticCustomError:
-    return PydanticCustomError("refused", "{message}", {"message": message, "param": param})
-
-
 def _default(model: BaseModel, name: str) -> Any:
     return type(model).model_fields[name].default
-
-
-def _same(value: Any, accepted: Any) -> bool:
-    """Equality of JSON values; Python's own takes true for 1 and false for 0."""
-    return isinstance(value, bool) == isinstance(accepted, bool) and bool(value == accepted)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "…"

@@ -16,11 +16,10 @@ from instrumented_engine.core.request import Request, SamplingParams
 from instrumented_engine.core.sequence import Output
 from instrumented_engine.core.text import TextStream
 from instrumented_engine.server import errors
+from instrumented_engine.server.checks import AnyBody, AnyEndpoint, check_prompts, checked
 from instrumented_engine.server.consumer import Consumer
-from instrumented_engine.server.embeddings import EmbeddingEndpoint, EmbeddingRequest, check_kind
-from instrumented_engine.server.endpoints import Endpoint
+from instrumented_engine.server.embeddings import check_kind
 from instrumented_engine.server.generation import Generation
-from instrumented_engine.server.schemas import GenerationRequest
 from instrumented_engine.settings import Settings
 from instrumented_engine.startup import Loaded, release_memory
 from tokentrail import RequestTrail, Status, now_ns
@@ -33,10 +32,6 @@ CONTEXT_TOKENS = 5
 
 MARKER_TOKENS = 32
 """Prompt tokens that are searched for the marker of reasoning. It has at most 64 characters."""
-
-
-AnyEndpoint = Endpoint | EmbeddingEndpoint
-AnyBody = GenerationRequest | EmbeddingRequest
 
 
 class Service:
@@ -171,7 +166,7 @@ class Service:
         loaded = await self._when_loaded(trail, arrival_ns)
         if loaded.kv_layout is None or fingerprint != loaded.kv_layout.fingerprint:
             raise errors.invalid("fingerprint", "this engine has another model or other KV-cache blocks")
-        _check_prompts("prompt", [prompt], 1, loaded.max_tokens, loaded)
+        check_prompts("prompt", [prompt], 1, loaded.max_tokens, loaded)
         answer: asyncio.Future[Output] = self._asyncio.create_future()
         request = Request.of(
             [prompt],
@@ -195,12 +190,12 @@ class Service:
         if body.priority and self.settings.scheduling_policy == "fcfs":
             raise errors.invalid("priority", "a priority needs --scheduling-policy priority")
         loaded = await self._when_loaded(generation.trail, arrival_ns)
-        check_kind(body, loaded.embedding_size)
+        check_kind(body, loaded.embedding_size, loaded.labels)
         try:
             prompts = await asyncio.to_thread(endpoint.encode, body, loaded.tokenizer)
         except ValueError as error:
             raise errors.invalid(endpoint.prompt_field, str(error)) from error
-        params = _checked(endpoint, body, prompts, loaded)
+        params = checked(endpoint, body, prompts, loaded)
         generation.tokenizer = loaded.tokenizer
         request = Request.of(
             prompts,
@@ -294,54 +289,3 @@ class Service:
 def _dispatch(outputs: list[Output]) -> None:
     for output in outputs:
         output.sequence.request.sink(output)
-
-
-def _checked(
-    endpoint: AnyEndpoint,
-    body: AnyBody,
-    prompts: list[list[int]],
-    loaded: Loaded,
-) -> SamplingParams:
-    """The sampling parameters, once the prompts and the ids of tokens are known to fit the model."""
-    wanted = body.wanted_tokens
-    room = _room(endpoint, body, prompts, loaded)
-    longest = _check_prompts(endpoint.prompt_field, prompts, wanted or body.least_tokens, room, loaded)
-    params = body.sampling(wanted or room - longest)
-    in_vocabulary, told = _vocabulary(loaded)
-    if not all(in_vocabulary(token) for token, _ in params.logit_bias):
-        raise errors.invalid("logit_bias", told)
-    if not all(map(in_vocabulary, params.stop_token_ids)):
-        raise errors.invalid("stop_token_ids", told)
-    return params
-
-
-def _check_prompts(field: str, prompts: list[list[int]], output: int, room: int, loaded: Loaded) -> int:
-    """The length of the longest prompt, once all are known to fit with so many tokens of output into the room."""
-    in_vocabulary, told = _vocabulary(loaded)
-    for prompt in prompts:
-        if not prompt:
-            raise errors.invalid(field, "the prompt is empty")
-        if not all(map(in_vocabulary, prompt)):
-            raise errors.invalid(field, told)
-    longest = max(map(len, prompts))
-    if longest + output > room:
-        raise errors.too_long(longest, output, room, field)
-    return longest
-
-
-def _vocabulary(loaded: Loaded) -> tuple[Callable[[object], bool], str]:
-    """Whether an object is a token id of the model, and the message for one that is not."""
-    return range(loaded.vocab_size).__contains__, f"token ids must be between 0 and {loaded.vocab_size - 1}"
-
-
-def _room(endpoint: AnyEndpoint, body: AnyBody, prompts: list[list[int]], loaded: Loaded) -> int:
-    """The longest prompt and output. Beams must fit into cache and batch together, even if they share no block."""
-    if isinstance(body, EmbeddingRequest) or not body.use_beam_search:
-        return loaded.max_tokens
-    scheduler = loaded.engine.scheduler
-    if len(prompts) > 1:
-        raise errors.invalid(endpoint.prompt_field, "use_beam_search takes one prompt")
-    if body.n > scheduler.max_seqs:
-        raise errors.invalid("n", f"n: at most {scheduler.max_seqs} beams (--max-seqs)")
-    blocks = scheduler.block_manager
-    return min(loaded.max_tokens, blocks.num_blocks // body.n * blocks.block_size)

@@ -27,6 +27,8 @@ def test_rows_have_every_field_of_the_contract(api, rows):
         wait_priority_ns=6,
         first_visible_ns=8,
         accepted_tokens=3,
+        perplexity=1.5,
+        mean_entropy=1.25,
     )
     (row,) = api("requests")["requests"]
     assert row == {
@@ -38,7 +40,8 @@ def test_rows_have_every_field_of_the_contract(api, rows):
         "ttft_s": 0.200000001, "tpot_s": pytest.approx(0.1 / 3), "e2e_s": 1.000000001, "queue_s": 0.0,
         "cold_start_s": None, "prefill_s": 7e-9, "decode_s": None, "preempted_s": None, "kv_transfer_s": None,
         "stalled_s": None, "first_visible_s": 8e-9, "wait_batch_s": None, "wait_tokens_s": None, "wait_kv_s": 5e-9,
-        "wait_priority_s": 6e-9, "drafted_tokens": None, "accepted_tokens": 3, "weight": 1.0, "hops": [],
+        "wait_priority_s": 6e-9, "drafted_tokens": None, "accepted_tokens": 3,
+        "perplexity": 1.5, "mean_entropy": 1.25, "weight": 1.0, "hops": [],
         "verdict": "good", "verdicts": [{"slo": "all", "verdict": "good", "missed": []}],
     }  # fmt: skip
 
@@ -103,7 +106,7 @@ def test_one_request_with_all_that_is_known(api, rows, one):
     rows.step(start=t0 - 20 * MS, step=16)  # over before it began
     rows.step(
         start=t0 - 5 * MS, step=17, running=4, kv_blocks_total=64, kv_blocks_used=30, waiting_for_kv=2,
-        cached_tokens=16, device_ns=9 * MS,
+        cached_tokens=16, device_ns=9 * MS, compute_ns=3 * MS, memory_ns=6 * MS,
     )  # fmt: skip
     rows.step(start=t0 + 2 * SECOND, step=18)
     rows.step(start=t0, step=99, instance="other")
@@ -146,6 +149,7 @@ def test_one_request_with_all_that_is_known(api, rows, one):
     details = ("waiting_for_batch", "waiting_for_tokens", "waiting_for_kv", "waiting_for_priority", "drafted_tokens")
     assert [step[name] for name in details] == [None, None, 2, None, None]
     assert (step["cached_tokens"], step["device_s"]) == (16, 0.009)
+    assert (step["mfu"], step["mbu"]) == (pytest.approx(1 / 3), pytest.approx(2 / 3))
 
 
 def test_a_trace_may_hold_several_requests(api, rows, one):

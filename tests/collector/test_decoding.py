@@ -202,7 +202,7 @@ def test_phases_steps_kv_events_and_cold_starts(store):
         ((5).to_bytes(8, "big"), T0, "prefill", 30 * MS)
     ]
     assert store.query("SELECT * EXCEPT start FROM steps").result_rows == [
-        ("chat", "i-1", "", 1, 40 * MS, *range(2, 18))
+        ("chat", "i-1", "", 1, 40 * MS, *range(2, 20))
     ]
     parent = (5).to_bytes(8, "big")
     found = store.query("SELECT kind, reason, blocks, duration_ns, step, hex(request_span_id), segment FROM kv_events")
@@ -390,25 +390,26 @@ def test_a_phase_time_that_is_none_is_unknown_and_an_absent_one_is_0(span_rows):
 def test_counts_of_steps_and_kv_events_that_are_none_or_absent_are_unknown(store):
     request = Request()
     for number, value in enumerate([None, NAN, -1, 1.5, 2**32, "5"]):
-        known = dict.fromkeys(semconv.STEP_ATTRIBUTES + semconv.STEP_DETAILS[:-1], value)
+        known = dict.fromkeys(semconv.STEP_ATTRIBUTES + semconv.STEP_DETAILS[:-3], value)
         counts = {} if value is None else known
         request.span(semconv.STEP_SPAN, span=2 * number + 1, attributes=counts | {semconv.STEP: number})
         blocks = {} if value is None else {semconv.KV_BLOCKS: value, semconv.KV_BENEFICIARY: "no trace id"}
         request.span("tokentrail.kv.evict", span=2 * number + 2, attributes={semconv.STEP: number} | blocks)
     insert(store, request)
     found = store.query("SELECT * EXCEPT (start, service, instance, variant, duration_ns) FROM steps ORDER BY step")
-    assert found.result_rows == [(number,) + (None,) * 16 for number in range(6)]
+    assert found.result_rows == [(number,) + (None,) * 18 for number in range(6)]
     assert rows(store, "kv_events", "step, blocks, bytes, beneficiary") == [(n, None, None, "") for n in range(6)]
 
 
-def test_a_device_time_that_is_none_or_absent_is_unknown(store):
-    request = Request()
-    request.span(semconv.STEP_SPAN, attributes={semconv.STEP: 0, semconv.STEP_DEVICE_NS: 2**40})
+def test_a_time_of_a_step_that_is_none_or_absent_is_unknown(store):
+    request, times = Request(), semconv.STEP_DETAILS[-3:]
+    request.span(semconv.STEP_SPAN, attributes=dict.fromkeys(times, 2**40) | {semconv.STEP: 0})
     for step, value in enumerate([None, NAN, -1, 1.5, "5"], start=1):
-        told = {} if value is None else {semconv.STEP_DEVICE_NS: value}
+        told = {} if value is None else dict.fromkeys(times, value)
         request.span(semconv.STEP_SPAN, span=1 + step, attributes=told | {semconv.STEP: step})
     insert(store, request)
-    assert rows(store, "steps", "step, device_ns") == [(0, 2**40), *((step, None) for step in range(1, 6))]
+    found = rows(store, "steps", "step, device_ns, compute_ns, memory_ns")
+    assert found == [(0, *(2**40,) * 3), *((step, None, None, None) for step in range(1, 6))]
 
 
 def test_the_times_for_which_a_request_waited_for_a_reason_are_parts_of_it(span_rows):
@@ -425,6 +426,13 @@ def test_the_first_visible_token_and_the_drafts_of_a_request_are_stored(span_row
     ]
     found = span_rows(["tokentrail"], told, "first_visible_ns, drafted_tokens, accepted_tokens")
     assert found == [(250 * MS, 9, None), (None, None, None)]
+
+
+def test_how_sure_the_model_was_is_stored(span_rows):
+    both = [(7.5, 1.5), (1, 0), (0.9, -0.1), (NAN, float("inf"))]
+    told = [{semconv.PERPLEXITY: perplexity, semconv.MEAN_ENTROPY: entropy} for perplexity, entropy in both]
+    found = span_rows(["tokentrail"], told, "perplexity, mean_entropy")
+    assert found == [(7.5, 1.5), (1, 0), (None, None), (None, None)]
 
 
 def test_a_step_without_a_number_is_kept(store):

@@ -70,7 +70,9 @@ def test_engines_find_their_plugins_in_it(wheel):
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/entry_points.txt")]
         sections = archive.read(name).decode().split("\n\n")
-    assert "[vllm.stat_logger_plugins]\ntokentrail = tokentrail.integrations.vllm:StatLogger" in map(str.strip, sections)
+    assert "[vllm.stat_logger_plugins]\ntokentrail = tokentrail.integrations.vllm:StatLogger" in map(
+        str.strip, sections
+    )
     assert "[sglang.srt.plugins]\ntokentrail = tokentrail.integrations.sglang:register" in map(str.strip, sections)
 
 

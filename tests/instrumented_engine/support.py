@@ -110,7 +110,7 @@ class CacheRunner:
 
     @staticmethod
     def _told(token):
-        return TokenLogprobs(token, -token / 100, ((token + 1, -0.001),))
+        return TokenLogprobs(token, -token / 100, ((token + 1, -0.001),), token / 50)
 
     def _accept(self, item):
         """The tokens behind a sequence: those of its draft as far as the rule gives them too, and one more."""

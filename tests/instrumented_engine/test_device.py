@@ -1,8 +1,11 @@
-"""The number of threads, chosen from times that the test makes up."""
+"""The number of threads, chosen from times that the test makes up, and a cache sized by a memory that it makes up."""
 
 import pytest
+import torch
 
-from instrumented_engine.device import TRIAL_S, choose_threads
+from instrumented_engine.device import TRIAL_S, Device, choose_threads, open_device
+from instrumented_engine.model.errors import ModelError
+from instrumented_engine.settings import Settings
 from instrumented_engine.startup import set_waiting
 
 
@@ -53,3 +56,51 @@ def test_threads_spin_for_a_while_unless_the_environment_says_otherwise(monkeypa
     assert set_waiting() == "spin 7"
     monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
     assert set_waiting() == "passive"
+
+
+class Memory:
+    """A device with 100 bytes, of which weights have 20. A step takes 30 for a while; torch keeps 40 until asked."""
+
+    def __init__(self, monkeypatch):
+        self.kept = self.peak = 0
+        for name, function in {
+            "reset_peak_memory_stats": lambda _: setattr(self, "peak", 0),
+            "memory_allocated": lambda _: 20,
+            "max_memory_allocated": lambda _: 20 + self.peak,
+            "empty_cache": lambda: setattr(self, "kept", 0),
+            "mem_get_info": lambda _: (100 - 20 - self.kept, 100),
+        }.items():
+            monkeypatch.setattr(torch.cuda, name, function)
+
+    def step(self):
+        self.peak, self.kept = 30, 40
+
+
+def test_the_cache_leaves_room_for_the_largest_step(monkeypatch):
+    memory = Memory(monkeypatch)
+    memory.peak = 77  # of the time before
+    cuda = Device(torch.device("cuda", 0), torch.bfloat16)
+    assert cuda.kv_blocks(Settings(), 1, memory.step) == int((80 - 30) * 0.95)
+    assert cuda.kv_blocks(Settings(), 3, memory.step) == int((80 - 30) * 0.95) // 3
+    assert cuda.kv_blocks(Settings(), 1000, memory.step) == 1
+    assert cuda.kv_blocks(Settings(kv_blocks=7), 1, pytest.fail) == 7
+    cpu = Device(torch.device("cpu"), torch.float32)
+    assert cpu.kv_blocks(Settings(), 1 << 20, pytest.fail) == 1 << 10
+
+
+@pytest.mark.parametrize(("capability", "refused"), [((9, 0), False), ((12, 0), False), ((8, 9), True)])
+def test_fp8_needs_a_device_that_has_it(monkeypatch, capability, refused):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(torch, "zeros", lambda *_, **__: None)
+    settings = Settings(quantization="fp8")
+    if refused:
+        with pytest.raises(ModelError, match=r"fp8: needs a CUDA device of compute capability 9\.0"):
+            open_device(settings)
+    else:
+        device = open_device(settings)
+        assert (device.target.type, device.dtype) == ("cuda", torch.bfloat16)
+    assert open_device(Settings(quantization="int8")).target.type == "cpu", "its kernels are the CPU's"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ModelError, match="fp8: needs a CUDA device"):
+        open_device(settings)

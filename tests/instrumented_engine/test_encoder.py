@@ -10,7 +10,7 @@ import openai
 import pytest
 import tokenizers
 import torch
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+from transformers import BertConfig, BertForTokenClassification, BertModel, PreTrainedTokenizerFast
 
 from instrumented_engine.core.plan import Plan, Scheduled
 from instrumented_engine.model.bert import EncoderRunner, is_encoder, load_bert
@@ -217,3 +217,72 @@ def test_flags_that_an_encoder_does_not_have(tiny, flags):
     cold = SimpleNamespace(cold_start=lambda _: MemoryTrail().cold_start("m"))
     with pytest.raises(ModelError, match=r"an encoder has no|own limit is 40"):
         load(Settings(model=str(tiny[0]), device="cpu", threads=1, **flags), cold)
+
+
+LABELS = ["O", "B-PER", "I-PER", "B-LOC"]
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory, tiny):
+    """(folder with the tokenizer of letters, a token classifier in transformers)."""
+    folder = tmp_path_factory.mktemp("classifier")
+    for file in tiny[0].glob("tokenizer*"):
+        (folder / file.name).write_bytes(file.read_bytes())
+    torch.manual_seed(4)
+    model = BertForTokenClassification(BertConfig(**TINY, id2label=dict(enumerate(LABELS)))).eval()
+    model.save_pretrained(folder)
+    return folder, model
+
+
+def test_labels_as_transformers(classifier):
+    folder, reference = classifier
+    model = load_bert(folder, torch.float32, CPU)
+    assert model.config.labels == tuple(LABELS)
+    for text, found in zip(TEXTS, model.classify(TEXTS), strict=True):
+        with torch.inference_mode():
+            expected = reference(torch.tensor([text])).logits[0].softmax(-1)
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_labels_of_tokens_over_http(classifier):
+    folder, reference = classifier
+    settings = {"model": str(folder), "device": "cpu", "threads": 1, "max_seqs": 2, "max_batched_tokens": 64}
+    with served(load, **settings) as server:
+        server.until(lambda: server.service.ready)
+
+        def post(path, **body):
+            return httpx.post(f"{server.url}/{path}", json={"model": MODEL, "input": ["abc", "z"]} | body)
+
+        answer = post("pooling", task="token_classify").json()
+        assert answer["labels"] == LABELS
+        assert [(item["index"], len(item["data"])) for item in answer["data"]] == [(0, 5), (1, 3)]
+        with torch.inference_mode():
+            expected = reference(torch.tensor([[0, 4, 5, 6, 1]])).logits[0].softmax(-1).tolist()
+        for found, row in zip(answer["data"][0]["data"], expected, strict=True):
+            assert found == pytest.approx(row, abs=1e-5)
+        assert answer["usage"] == {"prompt_tokens": 8, "total_tokens": 8}
+        assert "makes labels and no embeddings" in post("v1/embeddings").json()["error"]["message"]
+        assert post("pooling", task="embed").status_code == 400
+        assert (
+            "use /pooling"
+            in httpx.post(f"{server.url}/v1/completions", json={"model": MODEL, "prompt": "a"}).json()["error"][
+                "message"
+            ]
+        )
+
+
+def test_an_encoder_without_labels_has_none(server):
+    answer = httpx.post(f"{server.url}/pooling", json={"model": MODEL, "input": "a"})
+    assert (answer.status_code, answer.json()["error"]["message"]) == (
+        400, "this model makes embeddings and no labels",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("names", [{}, {"1": "a"}, {"0": "a", "2": "b"}, {"0": "a", "1": "b"}])
+def test_labels_that_are_refused(classifier, tmp_path, names):
+    for file in classifier[0].iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"id2label": names}))
+    with pytest.raises(ModelError, match=r"id2label must name the labels|for each of 2 labels"):
+        load_bert(tmp_path, torch.float32, CPU)

@@ -1,4 +1,5 @@
 import itertools
+import math
 from collections import Counter
 
 import pytest
@@ -361,3 +362,30 @@ def test_cancelling_frees_the_blocks_and_ends_the_trace(trail):
     assert request_span(trail, "gone").attributes["tokentrail.status"] == "cancelled"
     assert request_span(trail, "gone").attributes["gen_ai.usage.output_tokens"] == 1
     assert request_span(trail, "stays").attributes["tokentrail.status"] == "ok"
+
+
+@pytest.mark.parametrize("held", [0, 1], ids=["nobody runs", "somebody runs"])
+def test_an_engine_that_can_schedule_nothing_says_so_and_does_not_step_for_ever(trail, held):
+    engine = make_engine(trail, blocks=4, block_size=4)
+    lost: list[int] = []
+    engine.scheduler.block_manager.allocate(lost, 16)  # blocks that no sequence gives back
+    engine.add(make_request(trail, [1, 2, 3]))
+    if held:
+        running = make_sequence(trail, [1, 2])
+        running.num_computed_tokens = 2
+        engine.scheduler.running.append(running)
+    with pytest.raises(RuntimeError, match="no sequence can be scheduled"):
+        engine.step()
+
+
+def test_the_trace_says_how_sure_the_model_was(trail):
+    for name, logprobs in (("asked", 0), ("not asked", None)):
+        request = make_request(trail, [1, 2, 3], n=2, logprobs=logprobs, name=name, max_tokens=5)
+        run_all(make_engine(trail), request.sequences)
+        tokens = [token for one in request.sequences for token in one.token_ids[3:]]
+        told = request_span(trail, name).attributes
+        if logprobs is None:
+            assert not {"tokentrail.perplexity", "tokentrail.mean_entropy"} & told.keys()
+        else:
+            assert told["tokentrail.perplexity"] == pytest.approx(math.exp(sum(tokens) / len(tokens) / 100))
+            assert told["tokentrail.mean_entropy"] == pytest.approx(sum(tokens) / len(tokens) / 50)

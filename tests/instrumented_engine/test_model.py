@@ -7,7 +7,16 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from instrumented_engine.core.plan import Plan, Scheduled
 from instrumented_engine.model.errors import ModelError
@@ -49,6 +58,14 @@ SHAPES = {
 }
 
 
+FAMILIES = {
+    "mistral": (MistralConfig, MistralForCausalLM, {"sliding_window": None}),
+    "mistral within its window": (MistralConfig, MistralForCausalLM, {"sliding_window": 60}),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM, {}),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 16}),
+}
+
+
 def save_tiny(folder, *, shards="1GB", **changes):
     torch.manual_seed(5)
     model = LlamaForCausalLM(LlamaConfig(**TINY | changes)).eval()
@@ -78,6 +95,22 @@ def test_logits_as_transformers(tmp_path, shape, chunks):
     with torch.inference_mode():
         expected = reference(torch.tensor([prompt])).logits[0, -1]
     torch.testing.assert_close(engine_logits(tmp_path, prompt, chunks), expected, atol=2e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_other_families_as_transformers(tmp_path, family):
+    config, kind, changes = FAMILIES[family]
+    torch.manual_seed(6)
+    reference = kind(config(**TINY | changes)).eval()
+    for name, parameter in reference.named_parameters():
+        if "norm" in name or "bias" in name:  # transformers starts with ones and zeros, which hide a wrong order
+            torch.nn.init.normal_(parameter, 1.0, 0.3)
+    reference.save_pretrained(tmp_path)
+    prompt = torch.randint(0, 97, (60,), generator=torch.Generator().manual_seed(1)).tolist()
+    with torch.inference_mode():
+        expected = reference(torch.tensor([prompt])).logits[0, -1]
+    torch.testing.assert_close(engine_logits(tmp_path, prompt, [25, 34, 1]), expected, atol=2e-4, rtol=1e-4)
+    assert open_model(tmp_path).config().max_position == (60 if "window" in family else 256)
 
 
 @pytest.mark.parametrize(("keep_layers", "kept"), [("0,2", [0, 2]), ("1-2", [1, 2]), ("2", [0, 2]), ("1", [0])])
@@ -258,3 +291,19 @@ def test_files_that_are_refused(tmp_path):
     writer.close()
     with pytest.raises(ModelError, match="holds a 'falcon' model"):
         GgufFile(path)
+
+
+@pytest.mark.parametrize(("rows", "texts"), [(20, [16, 4]), (17, [1, 16]), (9, [9])])
+def test_the_largest_step_has_all_rows_and_all_samples(tmp_path, monkeypatch, rows, texts):
+    save_tiny(tmp_path)
+    file = open_model(tmp_path)
+    model = Llama(file.config(), file.weights(torch.float32, CPU), 256)
+    runner = ModelRunner(model, kv_blocks=4, block_size=4, eos_ids=[])
+    batches, logits = [], []
+    forward, to_logits = model.forward, model.logits
+    monkeypatch.setattr(model, "forward", lambda batch, cache: (batches.append(batch), forward(batch, cache))[1])
+    monkeypatch.setattr(model, "logits", lambda states: (logits.append(len(states)), to_logits(states))[1])
+    runner.largest_step(rows, 8)
+    [batch] = batches
+    parts = [1] * batch.decodes + [part.stop - part.start for part in batch.prefills]
+    assert (len(batch.tokens), parts, logits) == (rows, texts, [8])

@@ -38,6 +38,12 @@ def driver(monkeypatch):
         "nvmlDeviceGetName": str,
         "nvmlDeviceGetMemoryInfo": lambda _: SimpleNamespace(used=7),
         "nvmlDeviceGetUtilizationRates": lambda _: SimpleNamespace(gpu=50),
+        "nvmlDeviceGetPowerUsage": lambda _: 412_500,
+        "nvmlDeviceGetClockInfo": lambda _, kind: {pynvml.NVML_CLOCK_SM: 1980, pynvml.NVML_CLOCK_MEM: 2619}[kind],
+        "nvmlDeviceGetCurrentClocksEventReasons": lambda _: 0x20 | 0x1,
+        "nvmlEventSetCreate": lambda: "events",
+        "nvmlDeviceRegisterEvents": lambda *_: None,
+        "nvmlEventSetWait_v2": refused,
     }
     for name, function in functions.items():
         monkeypatch.setattr(pynvml, name, function)
@@ -90,8 +96,51 @@ def test_torch_itself_agrees_about_cuda():
 
 def test_metrics_leave_out_an_unreadable_value(driver, trail, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
-    assert device_samples(trail) == {("memory_used_bytes", "0"): 7, ("utilization_ratio", "0"): 0.5}
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetUtilizationRates", refused)
-    assert device_samples(trail) == {("memory_used_bytes", "0"): 7}
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", refused)
+    expected = {
+        "memory_used_bytes": 7, "utilization_ratio": 0.5, "power_watts": 412.5, "sm_clock_hertz": 1.98e9,
+        "memory_clock_hertz": 2.619e9,
+    }  # fmt: skip
+    for names, function in (
+        ([], None),
+        (["utilization_ratio"], "nvmlDeviceGetUtilizationRates"),
+        (["power_watts"], "nvmlDeviceGetPowerUsage"),
+        (["sm_clock_hertz", "memory_clock_hertz"], "nvmlDeviceGetClockInfo"),
+        (["memory_used_bytes"], "nvmlDeviceGetMemoryInfo"),
+    ):
+        if function:
+            monkeypatch.setattr(pynvml, function, refused)
+        expected = {name: value for name, value in expected.items() if name not in names}
+        found = {key: value for key, value in device_samples(trail).items() if key[0] != "throttled"}
+        assert found == {(name, "0"): value for name, value in expected.items()}
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCurrentClocksEventReasons", refused)
     assert device_samples(trail) == {}
+
+
+def test_reasons_for_lowered_clocks(driver, monkeypatch):
+    [first, *_] = nvml.devices()
+    reasons = {"sw_power_cap": False, "sw_thermal": True, "hw_thermal": False, "hw_power_brake": False}
+    assert first.throttled() == reasons, "an idle GPU is not throttled"
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCurrentClocksEventReasons", lambda _: 0x4 | 0x40 | 0x80)
+    assert first.throttled() == {reason: not lowered for reason, lowered in reasons.items()}
+
+
+def test_xid_errors_are_counted_once(driver, trail, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    waiting = [79, 31, 79]
+    monkeypatch.setattr(
+        pynvml, "nvmlEventSetWait_v2", lambda *_: SimpleNamespace(eventData=waiting.pop()) if waiting else refused()
+    )
+    for _ in range(2):
+        content, _ = exposition(Service(Settings(), Observer(trail), None))
+        lines = [line for line in content.decode().splitlines() if line.startswith("tokentrail_engine_device_xid")]
+        assert lines == [
+            'tokentrail_engine_device_xid_errors_total{device="0",xid="31"} 1.0',
+            'tokentrail_engine_device_xid_errors_total{device="0",xid="79"} 2.0',
+        ]
+    waiting = [13] * 1000
+    assert nvml.devices()[0].xid_errors() == {31: 1, 79: 2, 13: nvml.MOST_EVENTS}, "a flood does not hold up a scrape"
+
+
+def test_a_device_that_tells_no_events(driver, monkeypatch):
+    monkeypatch.setattr(pynvml, "nvmlDeviceRegisterEvents", refused)
+    assert nvml.devices()[0].xid_errors() is None

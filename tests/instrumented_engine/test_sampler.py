@@ -160,3 +160,11 @@ def test_logprobs_are_those_of_the_softmax():
     assert [token for token, _ in first.top] == [0, 1]
     assert [value for _, value in first.top] == pytest.approx(expected[:2], abs=1e-5)
     assert (second.token_id, second.top) == (2, ())
+    assert first.entropy == pytest.approx(-(np.exp(expected) * expected).sum(), abs=1e-5)
+
+
+def test_entropy_of_the_certain_and_of_the_undecided():
+    logits = torch.tensor([[0.0, 0.0, 0.0, 0.0], [0.0, -torch.inf, -torch.inf, -torch.inf]])
+    undecided, certain = logprobs(logits, [1, 0], [0, 0])
+    assert undecided.entropy == pytest.approx(np.log(4))
+    assert certain.entropy == 0

@@ -281,6 +281,8 @@ def test_logprobs_of_completions(client, stream):
     assert (values[0], told[0].top_logprobs[0]) == (None, None)
     ids = byte_tokenizer().encode("hellonaïve")
     assert values[1:] == [pytest.approx(-token / 100) for token in ids[1:]]
+    entropies = [value for part in told for value in part.token_entropies]
+    assert entropies == [None, *(pytest.approx(token / 50) for token in ids[1:])]
     assert told[0].top_logprobs[1] == {"f": -0.001, "e": pytest.approx(-ids[1] / 100)}
     offsets = [offset for part in told for offset in part.text_offset]
     assert offsets[:7] == list(range(7))
@@ -295,6 +297,7 @@ def test_logprobs_of_chats(client, stream):
     assert len(told) == 3
     assert all(bytes(item.bytes).decode() == item.token for item in told)
     assert all(len(item.top_logprobs) == 1 for item in told)
+    assert [item.entropy for item in told] == [pytest.approx(-2 * item.logprob) for item in told]
 
 
 def test_top_logprobs_need_logprobs(client):

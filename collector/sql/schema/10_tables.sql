@@ -29,6 +29,8 @@ CREATE TABLE IF NOT EXISTS requests
     reasoning_tokens  Nullable(UInt32),
     drafted_tokens    Nullable(UInt32),
     accepted_tokens   Nullable(UInt32),
+    perplexity        Nullable(Float64),                        -- of the output tokens, as is the mean entropy
+    mean_entropy      Nullable(Float64),                        -- nats
     preemptions       Nullable(UInt32),
     ttft_ns           Nullable(UInt64),                         -- NULL also: no token was emitted
     tpot_ns           Nullable(Float64),                        -- NULL also: fewer than two tokens
@@ -138,7 +140,9 @@ CREATE TABLE IF NOT EXISTS steps
     cached_tokens     Nullable(UInt32)        CODEC(T64, ZSTD),
     drafted_tokens    Nullable(UInt32)        CODEC(T64, ZSTD),
     retries           Nullable(UInt32)        CODEC(T64, ZSTD),
-    device_ns         Nullable(UInt64)        CODEC(T64, ZSTD)      -- NULL also: the device has no clock of its own
+    device_ns         Nullable(UInt64)        CODEC(T64, ZSTD),     -- NULL also: the device has no clock of its own
+    compute_ns        Nullable(UInt64)        CODEC(T64, ZSTD),
+    memory_ns         Nullable(UInt64)        CODEC(T64, ZSTD)
 )
 ENGINE = MergeTree
 PARTITION BY toDate(start)

@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import subprocess
 import threading
 from collections import Counter
 from contextlib import suppress

@@ -50,6 +50,8 @@ WITH
         toFloat64(last_ns) - toFloat64(first_ns)) AS between_ns,
     -- A single arrival of all tokens has no time between them.
     mapContains(number, 'tokentrail.arrivals') AND number['tokentrail.arrivals'] <= choices AS at_once,
+    reported('tokentrail.perplexity') AS told_perplexity,
+    reported('tokentrail.mean_entropy') AS told_entropy,
     reported('tokentrail.sampling.weight') AS sent_weight
 SELECT
     end, start, trace_id, span_id, parent_span_id,
@@ -70,6 +72,8 @@ SELECT
     counted('gen_ai.usage.reasoning.output_tokens') AS reasoning_tokens,
     counted('tokentrail.drafted_tokens') AS drafted_tokens,
     counted('tokentrail.accepted_tokens') AS accepted_tokens,
+    if(isFinite(told_perplexity) AND told_perplexity >= 1, told_perplexity, NULL) AS perplexity,
+    if(isFinite(told_entropy) AND told_entropy >= 0, told_entropy, NULL) AS mean_entropy,
     accurateCastOrNull(number['tokentrail.preemptions'], 'UInt32') AS preemptions,
     first_ns AS ttft_ns,
     if(choices >= 1 AND n > choices AND between_ns >= 0 AND NOT at_once, between_ns / (n - choices), NULL) AS tpot_ns,
@@ -151,7 +155,9 @@ SELECT
     counted('tokentrail.step.cached_tokens') AS cached_tokens,
     counted('tokentrail.step.drafted_tokens') AS drafted_tokens,
     counted('tokentrail.step.retries') AS retries,
-    accurateCastOrNull(reported('tokentrail.step.device_ns'), 'UInt64') AS device_ns
+    accurateCastOrNull(reported('tokentrail.step.device_ns'), 'UInt64') AS device_ns,
+    accurateCastOrNull(reported('tokentrail.step.compute_ns'), 'UInt64') AS compute_ns,
+    accurateCastOrNull(reported('tokentrail.step.memory_ns'), 'UInt64') AS memory_ns
 FROM tokentrail_spans
 WHERE claim = 'tokentrail.step';
 

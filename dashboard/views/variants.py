@@ -1,0 +1,100 @@
+"""The Variants page: the numbers of each variant beside the others', and throughput against latency as a curve."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import streamlit as st
+
+from dashboard import charts, components, palette
+from dashboard.api import Problem, ask, fetch
+from dashboard.filters import View, selected
+from dashboard.transform import Json
+from tokentrail.formatting import count, duration, percent, rate
+
+MOST = 30
+"""Variants that are shown: each one costs a question."""
+
+
+def page() -> None:
+    """Draw the page. It refreshes itself while its range ends now."""
+    view = selected()
+    st.title("Variants")
+    st.caption("A variant is the label of an experiment: `--variant` of the engine, `tokentrail.variant` elsewhere.")
+    components.refreshed(lambda: body(view), view.every_s)
+
+
+def body(view: View) -> None:
+    """Ask for the summary of each variant, and draw the table and the curve."""
+    engines = components.last_known("variants", fetch(ask("engines", start=view.start, end=view.end)), view)
+    if engines is None:
+        return
+    labels = tuple((name, value) for name, value in view.labels if name != "variant")
+    chosen = {value for name, value in view.labels if name == "variant"}
+    found: list[tuple[str, Json]] = []
+    for variant in in_order(variant for engine in engines["engines"] for variant in engine["variants"])[:MOST]:
+        if not chosen or variant in chosen:
+            summary = fetch(ask("summary", (*labels, ("start", view.start), ("end", view.end)), variant=variant))
+            if isinstance(summary, Problem):
+                components.problem(summary)
+                return
+            found.append((variant, summary))
+    measured = [(variant, summary) for variant, summary in found if summary["requests"]["total"]]
+    if not measured:
+        st.info("No engine with a variant had a request in this range.")
+        return
+    st.dataframe([row(*one) for one in measured], hide_index=True, width="stretch", key="variants")
+    if len(measured) > 1:
+        st.subheader("Throughput against latency", help="One point for each variant, in the order of the table.")
+        st.plotly_chart(curve(measured), key="variants-curve", **charts.show_options())
+
+
+# Numbers in names count as numbers: "batch 2" stands before "batch 16".
+def in_order(variants: Iterable[str]) -> list[str]:
+    """The names of variants, each once, without the empty one."""
+    return sorted(
+        {name for name in variants if name},
+        key=lambda name: [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)],
+    )
+
+
+def row(variant: str, summary: Json) -> dict[str, str]:
+    """A variant as a row of the table."""
+    ttft, tpot = summary["ttft_s"], summary["tpot_s"]
+    return {
+        "variant": variant,
+        "requests": count(summary["requests"]["total"]),
+        "TTFT p50": duration(ttft["p50"]),
+        "TTFT p99": duration(ttft["p99"]),
+        "TPOT p50": duration(tpot["p50"]),
+        "TPOT p99": duration(tpot["p99"]),
+        "output tokens/s": rate(summary["throughput"]["output_tokens_per_s"], "/s"),
+        "goodput": rate(summary["goodput"]["requests_per_s"], "/s"),
+        "attainment": percent(summary["attainment"]),
+    }
+
+
+def curve(measured: Sequence[tuple[str, Json]]) -> Json:
+    """TPOT over output tokens per second. A variant without a TPOT or a throughput has no point."""
+    traces = []
+    for quantile in ("p50", "p99"):
+        points = [
+            (summary["throughput"]["output_tokens_per_s"], summary["tpot_s"][quantile], variant)
+            for variant, summary in measured
+        ]
+        known = [point for point in points if None not in point]
+        traces.append(
+            {
+                "type": "scatter",
+                "name": f"TPOT {quantile}",
+                "mode": "lines+markers+text",
+                "x": [point[0] for point in known],
+                "y": [point[1] for point in known],
+                "text": [point[2] for point in known],
+                "textposition": "top center",
+                "line": {"color": palette.QUANTILES[quantile]},
+            }
+        )
+    axes = {"xaxis": {"title": {"text": "output tokens/s"}}, "yaxis": {"tickformat": "~s", "ticksuffix": "s"}}
+    return {"data": traces, "layout": {"height": 340, "margin": {"t": 24}, **axes}}

@@ -1,0 +1,30 @@
+"""Rows and points of the Variants page, from summaries as the API gives them."""
+
+from dashboard.views.variants import curve, in_order, row
+
+
+def summary(tokens_per_s, tpot, **more):
+    quantiles = {"p50": tpot, "p99": None if tpot is None else 2 * tpot}
+    return {
+        "requests": {"total": 4}, "ttft_s": {"p50": 0.2, "p99": 0.9}, "tpot_s": quantiles,
+        "throughput": {"output_tokens_per_s": tokens_per_s}, "goodput": {"requests_per_s": 0.5}, "attainment": 0.75,
+    } | more  # fmt: skip
+
+
+def test_numbers_in_names_count_as_numbers():
+    names = ["batch 16", "int8", "batch 2", "", "batch 2", "baseline", "16", "batch"]
+    assert in_order(names) == ["16", "baseline", "batch", "batch 2", "batch 16", "int8"]
+
+
+def test_a_row_has_its_units_and_no_number_for_what_is_unknown():
+    assert row("int8", summary(120.0, None)) == {
+        "variant": "int8", "requests": "4", "TTFT p50": "200 ms", "TTFT p99": "900 ms", "TPOT p50": "–",
+        "TPOT p99": "–", "output tokens/s": "120 /s", "goodput": "0.500 /s", "attainment": "75 %",
+    }  # fmt: skip
+
+
+def test_the_curve_has_a_point_for_each_variant_that_has_both_numbers():
+    measured = [("batch 1", summary(20, 0.05)), ("one token", summary(3, None)), ("batch 8", summary(90, 0.08))]
+    median, tail = curve(measured)["data"]
+    assert (median["x"], median["y"], median["text"]) == ([20, 90], [0.05, 0.08], ["batch 1", "batch 8"])
+    assert tail["y"] == [0.1, 0.16]
