@@ -297,9 +297,9 @@ def test_doctor_compares_versions(version, state, told):
 @pytest.mark.parametrize(("status", "fix"), [(401, "TOKENTRAIL_API_KEY"), (403, "all tenants"), (500, "log")])
 def test_doctor_says_which_key_is_missing(status, fix):
     def refused(_api):
+        yield from ()
         answer = httpx.Response(status, json={"detail": "not you"}, request=httpx.Request("GET", "http://c"))
         raise httpx.HTTPStatusError("", request=answer.request, response=answer)
-        yield
 
     (found,) = doctor._asked(refused, Api("http://c"))
     assert (found.state, found.detail, fix in found.fix) == ("warn", "not you", True)

@@ -1,6 +1,7 @@
 """The recorder alone: it turns the calls of an engine's hooks into rows, steps and phases."""
 
 import logging
+import os
 
 import pytest
 
@@ -327,9 +328,9 @@ def test_processes_that_share_engines_give_them_common_names(monkeypatch):
         trail.shutdown(0)
     assert found == [name, f"{name}-1"]
     assert module.siblings_name() == name, "it follows from the parent alone"
-    monkeypatch.setattr(module.os, "getppid", lambda: 1)
+    monkeypatch.setattr(os, "getppid", lambda: 1)
     assert module.siblings_name() not in ("", name)
-    monkeypatch.setattr(module.os, "getppid", lambda: 2**22 + 1)  # no such process: its start is not known
+    monkeypatch.setattr(os, "getppid", lambda: 2**22 + 1)  # no such process: its start is not known
     assert module.siblings_name() not in ("", name)
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.instance.id=mine")
     assert module.siblings_name() == "", "what the user calls them is common to them"
