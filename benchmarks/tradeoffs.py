@@ -56,7 +56,7 @@ class Ask(NamedTuple):
 def main(
     quick: Quick = False,
     json: Annotated[Path, typer.Option("--json", help="The result; a run continues with what is there.")] = RESULT,
-    minutes: Annotated[float, typer.Option("--minutes", help="No new run is started that would end later.")] = 9.5,
+    minutes: Annotated[float, typer.Option("--minutes", help="No new run is started that would end later.")] = 60,
     repetitions: Annotated[int, typer.Option("--repetitions", min=1, help="Runs of each technique in all.")] = 3,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget the runs of earlier calls.")] = False,
 ) -> None:

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from benchmarks import batch_curve
-from benchmarks.tradeoffs_page import METRICS, PAGE, TECHNIQUES, compared, fill, judged, table
+from benchmarks.tradeoffs_page import METRICS, PAGE, TECHNIQUES, _t_975, compared, fill, judged, table
 from instrumented_engine.__main__ import read_settings
 
 KNOWN = {"baseline": {"claim": "", "why": ""}, "int8": {"claim": "c", "why": " w ", "expect": {"tpot_p50": "<"}}}
@@ -51,6 +51,39 @@ def test_ratios_are_of_the_same_repetition_and_have_students_interval():
     assert found["ratios"]["ttft_p50"] == {"ratio": 1, "low": 1, "high": 1}
     assert found["ratios"].keys() == set(METRICS)
     assert (found["repetitions"], found["requests"], found["same_answers"]) == (3, 12, 1)
+
+
+def test_all_techniques_tell_how_much_runs_differ():
+    tpot = {"baseline": (0.1, 0.2), "int8": (0.05, 0.11), "int4": (0.04, 0.08), "bf16": (0.07, 0.15)}
+    runs = [run(name, i, value) for name, values in tpot.items() for i, value in enumerate(values)]
+    ratios = compared(runs, {name: {"claim": "", "why": ""} for name in tpot})
+    found = ratios["int8"]["ratios"]["tpot_p50"]
+    logs = {name: [math.log(value) for value in values] for name, values in tpot.items()}
+    slopes = [after - before for before, after in logs.values()]
+    mean = sum(slopes) / 4
+    deviation = math.sqrt(sum((slope - mean) ** 2 / 2 for slope in slopes) / 3)  # 3 degrees of freedom
+    margin = math.exp(3.182 * deviation)
+    assert found["ratio"] == pytest.approx(math.sqrt(0.5 * 0.55))
+    assert (found["low"], found["high"]) == (
+        pytest.approx(found["ratio"] / margin),
+        pytest.approx(found["ratio"] * margin),
+    )
+
+
+def test_a_technique_without_a_value_or_a_run_does_not_hide_how_much_the_others_differ():
+    runs = [run(name, i, value * (1 + i / 9)) for name, value in (("baseline", 0.1), ("int8", 0.05)) for i in range(3)]
+    whole = compared(runs, KNOWN)["int8"]["ratios"]["tpot_p50"]
+    more = KNOWN | {"late": {}, "mute": {}}
+    runs += [run("late", 0, 0.3), *(run("mute", i, 0.1, tpot_s=[]) for i in range(3))]
+    assert compared(runs, more)["int8"]["ratios"]["tpot_p50"] == whole
+    assert compared([*runs, run("baseline", 3, 0.2)], more)["int8"]["ratios"]["tpot_p50"] == whole
+    assert compared(runs, more)["late"]["ratios"]["tpot_p50"]["low"] is None
+    assert compared(runs, more)["mute"]["ratios"]["tpot_p50"]["ratio"] is None
+
+
+@pytest.mark.parametrize(("freedom", "t"), [(1, 12.71), (9, 2.262), (10, 2.228), (38, 2.024), (1000, 1.962)])
+def test_students_t(freedom, t):
+    assert _t_975(freedom) == pytest.approx(t, abs=3e-3)
 
 
 def test_a_repetition_without_its_baseline_is_no_ratio():
