@@ -84,7 +84,7 @@ def _values(runs: list[dict[str, Any]]) -> dict[str, float | None]:
     return values
 
 
-# Two techniques, with 0.10, 0.20, 0.40 and 0.05, 0.12, 0.22 in three repetitions. The ratios are 0.5, 0.6, 0.55: the mean
+# Two techniques, with 0.10, 0.20, 0.40 and 0.05, 0.12, 0.22 in three repetitions. Ratios are 0.5, 0.6, 0.55: the mean
 # of their logarithms is -0.60. Technique and repetition leave 0.065 unexplained with 2 degrees of freedom: t is 4.303,
 # and the ratio 0.55 with an interval from 0.44 to 0.69. Twenty techniques give 38 degrees, and t is 2.02.
 def _spread(logs: list[dict[int, float]]) -> tuple[float, int]:
