@@ -4,7 +4,8 @@ Thirty days of synthetic requests in the real tables, ten tokens each, asked thr
 holds the same requests as OpenTelemetry's ClickHouse exporter stores spans, one row with a map of attributes, and is
 asked the same questions by plain `countIf` and `quantileExactInclusive`. Both are chDB in this process. A number is the
 CPU time of the process for one answer, all threads, with merges stopped: of the first answer to a question
-(`_first_cpu_ms`), and the median of those that follow, for which the collector remembers past days (`_cpu_ms`).
+(`_first_cpu_ms`), and the median of later ones, for which the collector remembers past days and hours (`_cpu_ms`).
+A request with a token is inserted before each answer, as in live traffic.
 
 ITL of an hour is asked in a store of its own: a hundred thousand requests that ended in the last hour, with a hundred
 tokens each. Its peer reads exact percentiles of the durations of all tokens, whoever's they are.
@@ -49,7 +50,9 @@ HOUR_NS = 3600 * SECOND_NS
 DAY_NS = 24 * HOUR_NS
 DAYS = 30
 SLOS = Path(__file__).parent.parent / "alerts" / "slos.yaml"
-PEER_TABLE, FILL = (Path(__file__).parent / name for name in ("otel_traces.sql", "query_10m.sql"))
+PEER_TABLE, FILL, ARRIVAL = (
+    Path(__file__).parent / name for name in ("otel_traces.sql", "query_10m.sql", "query_10m_arrival.sql")
+)
 ONE_BLOCK = {
     "max_partitions_per_insert_block": 0,
     "min_insert_block_size_rows": 8_000_000,
@@ -270,11 +273,17 @@ def measure(store: Store, now_ns: int, rounds: int) -> dict[str, float]:
         def ask(path: str, params: dict[str, Any]) -> None:
             client.get(path, params=params).raise_for_status()
 
+        def arrive() -> None:
+            for statement in statements(without_comments(ARRIVAL.read_text())):
+                store.client().command(statement, parameters={"now_ns": now_ns})
+
         for name, question in QUESTIONS.items():
             path = f"/api/v1/{question.path}"
-            first, median = cpu_ms(lambda p=path, q=question: ask(p, q.params), rounds)  # type: ignore[misc]
+            first, median = cpu_ms(lambda p=path, q=question: ask(p, q.params), rounds, arrive)  # type: ignore[misc]
             numbers |= {f"{name}_first_cpu_ms": first, f"{name}_cpu_ms": median}
-        trace = client.get("/api/v1/requests", params={"limit": 1}).json()["requests"][0]["trace_id"]
+        trace = client.get("/api/v1/requests", params={"limit": 1, "start": "-1d", "end": "-1h"}).json()["requests"][0][
+            "trace_id"
+        ]
         numbers["one_request_cpu_ms"] = cpu_ms(lambda: ask(f"/api/v1/requests/{trace}", {}), rounds)[1]
         numbers["scrape_cpu_ms"] = cpu_ms(lambda: ask("/metrics", {}), rounds)[1]
     start = {"start_ns": now_ns - DAYS * DAY_NS}
@@ -297,13 +306,14 @@ def measure_itl(store: Store, now_ns: int, rounds: int) -> dict[str, float]:
     }
 
 
-def cpu_ms(ask: Callable[[], Any], rounds: int) -> tuple[float, float]:
+def cpu_ms(ask: Callable[[], Any], rounds: int, before: Callable[[], None] = lambda: None) -> tuple[float, float]:
     """The CPU time of a first answer and the median of `rounds` answers after it, in milliseconds.
 
-    Without rounds, the first answer is both.
+    `before` is called before each answer and not measured. Without rounds, the first answer is both.
     """
     taken = []
     for _ in range(rounds + 1):
+        before()
         start = time.process_time()
         ask()
         taken.append((time.process_time() - start) * 1e3)
