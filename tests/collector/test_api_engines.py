@@ -1,6 +1,7 @@
 import pytest
 
 from collector.api import abilities
+from collector.api.times import rfc3339
 from tests.collector.rows import NOW, SECOND, trace_id
 
 MS = 1_000_000
@@ -339,6 +340,22 @@ class TestIncidents:
         ended([1570], "ok", n=60)  # calm
         ended([1640])
         assert start() == "2026-11-21T09:35:00Z"
+
+    def test_a_burn_of_many_days_is_found_in_remembered_days_and_ends_at_the_slos_window(self, api, rows):
+        apart, day = 50 * 60 * SECOND, 86_400 * SECOND
+        bad = [NOW - SECOND - n * apart for n in range(40 * day // apart)]
+        rows.requests([{"slo_class": "chat", "ended": at, "status": "error"} for at in [*bad, *[NOW - 9 * SECOND] * 9]])
+
+        def burn(end="now"):
+            found = next(i for i in api("incidents", end=end)["incidents"] if i["cause"] == "slo_burn")
+            return found["start"], found["requests_affected"]
+
+        in_window = [at for at in bad if at >= NOW - 30 * day]
+        assert [burn(), burn()] == [(rfc3339(in_window[-1]), len(in_window) + 9)] * 2
+        for calm, days in ((bad[-1] + apart // 2, 30), (bad[200] - apart // 2, 7), (NOW - 33_000 * SECOND, 0)):
+            rows.requests([{"slo_class": "chat", "ended": calm} for _ in range(60)])
+            since = [at for at in in_window if at > calm]
+            assert burn() == (rfc3339(since[-1]), len(since) + 9), days
 
     def test_a_pause_longer_than_the_rule_looks_back_is_calm_too(self, api, rows):
         rows.requests([{"slo_class": "chat", "ended": NOW - s * SECOND, "status": "error"} for s in range(1, 241, 10)])

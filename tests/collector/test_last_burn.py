@@ -5,7 +5,9 @@ import random
 import numpy as np
 import pytest
 
+from collector.api.slo_burns import days_back
 from collector.slo import last_burn
+from collector.slo.burn import load_windows
 from collector.slo.last_burn import Cells, burn_began
 
 
@@ -78,6 +80,30 @@ def slowly(counts, last, *, share, most_apart):
     if state is None:
         return next((n for n in range(last - 2, last + 1) if n in counts and counts[n][1]), "none")
     return state
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [
+        (20, 22, [(20, 22)]),
+        (0, 22, [(0, 22)]),
+        (-1, 22, [(0, 22), (-24, 0)]),
+        (-24, 22, [(0, 22), (-24, 0)]),
+        (-24 * 3 - 1, 22, [(0, 22), (-24, 0), (-72, -24), (-96, -72)]),
+        (-24 * 9, 0, [(0, 0), (-24, 0), (-72, -24), (-168, -72), (-216, -168)]),
+    ],
+)
+def test_a_burn_is_looked_for_in_the_present_day_and_in_more_and_more_days_before(start, end, expected):
+    hour, midnight = 3600 * 10**9, 20_000 * 24
+    found = days_back((midnight + start) * hour, (midnight + end) * hour)
+    assert [(a // hour - midnight, b // hour - midnight) for a, b in found] == expected
+
+
+def test_a_cell_lies_in_one_hour():
+    windows = load_windows()
+    for ns in (*(rule.short for rule in windows.rules), windows.outage.short):
+        assert 3600 * 10**9 % (ns // 60) == 0
+        assert ns % 60 == 0
 
 
 def test_random_cells_are_judged_as_one_by_one():

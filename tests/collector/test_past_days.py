@@ -8,6 +8,7 @@ import pytest
 from collector.api import latencies
 from collector.api.itl import added, stretches
 from collector.api.latencies import _first_us, bucket_of
+from collector.api.sums import narrow
 from collector.sql.fragment import Fragment
 from collector.sql.past_days import PastDays
 from collector.sql.queries import Queries, part
@@ -94,6 +95,78 @@ class TestPastDays:
         assert ask.answers == 3
 
 
+class Told(Queries):
+    """Queries of a store that tells these versions and these rows by hour."""
+
+    def __init__(self, now, by_hour):
+        self.now = now
+        self.by_hour = by_hour
+        self.asked = 0
+        self._past = PastDays()
+        self._settings = dict
+
+    remembers = True
+
+    def versions(self):
+        return dict(self.now)
+
+    def columns(self, query, fragments=None, /, **parameters):
+        self.asked += 1
+        assert (query, parameters) == ("requests_by_hour", {"partition": "20261121"})
+        return {"hour": [*self.by_hour], "n": [*self.by_hour.values()]}
+
+
+TODAY = MIDNIGHT // HOUR
+NEWEST = ("requests", "20261121")
+
+
+class TestVersionsOfHours:
+    @pytest.fixture
+    def told(self):
+        now = {NEWEST: (7, 912, 90, 7), ("requests", "20261120"): (1, 6, 50, 1), ("tokens", "20261122"): (1, 1, 1, 1)}
+        return Told(now, {TODAY - 1: 1000, TODAY: 20, TODAY + 8: 30, TODAY + 9: 40})
+
+    def test_those_of_the_newest_day_have_its_rows_in_these_hours(self, told):
+        found = told.versions_of("requests", TODAY, TODAY + 9)
+        assert found == {("requests", f"20261121 {TODAY}-{TODAY + 9}"): (7, 7, 50)}
+        assert [*told.versions_of("requests", TODAY + 9, TODAY + 10).values()] == [(7, 7, 40)]
+        assert told.asked == 1
+
+    @pytest.mark.parametrize(
+        ("version", "hour", "is_same"),
+        [
+            ((7, 913, 91, 7), TODAY + 9, True),  # a row of the present hour
+            ((7, 913, 91, 7), TODAY + 8, False),  # a late one
+            ((7, 912, 90, 8), None, False),  # a deletion
+            ((8, 912, 90, 7), None, False),  # the day was dropped, and filled again
+        ],
+    )
+    def test_a_row_of_these_hours_changes_them_and_another_does_not(self, told, version, hour, is_same):
+        before = told.versions_of("requests", TODAY, TODAY + 9)
+        told.now[NEWEST] = version
+        if hour:
+            told.by_hour[hour] += 1
+        assert (told.versions_of("requests", TODAY, TODAY + 9) == before) is is_same
+
+    def test_those_of_other_days_and_whole_days_have_the_versions_of_the_days(self, told):
+        past = ("requests", "20261120")
+        assert told.versions_of("requests", TODAY - 9, TODAY - 1) == {past: told.now[past]}
+        assert told.versions_of("requests", TODAY - 24, TODAY + 24) == {day: told.now[day] for day in (past, NEWEST)}
+        assert told.versions_of("requests", TODAY + 24, TODAY + 30) == {("requests", "20261122"): ()}
+        assert told.versions_of("requests", TODAY, TODAY) == {}
+        assert told.asked == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [([0, 255], "u1"), ([0.0, 256.0], "u2"), ([0.5, 1.0], "f8"), ([-1.0, 2.0], "f8"), ([2.0**40], "u8"), ([], "f8")],
+)
+def test_numbers_are_kept_in_few_bytes_and_stay_the_same(values, kind):
+    found = narrow(np.array(values))
+    assert found.dtype == np.dtype(kind)
+    assert found.tolist() == values
+
+
 class TestStretches:
     @pytest.mark.parametrize(
         ("start", "end", "expected"),
@@ -101,6 +174,9 @@ class TestStretches:
             (MIDNIGHT + HOUR, MIDNIGHT + 2 * HOUR, [(1, 2, False)]),
             (MIDNIGHT - 2 * HOUR - 1, MIDNIGHT, [(-2 - 1 / HOUR, -2, False), (-2, -1, True), (-1, 0, True)]),
             (MIDNIGHT - DAY, MIDNIGHT + HOUR, [(-24, 0, True), (0, 1, False)]),
+            (MIDNIGHT - DAY, MIDNIGHT + 4 * HOUR + 1, [(-24, 0, True), (0, 4, True), (4, 4 + 1 / HOUR, False)]),
+            (MIDNIGHT + HOUR, MIDNIGHT + 5 * HOUR, [(1, 5, True)]),
+            (MIDNIGHT + HOUR - 1, MIDNIGHT + 4 * HOUR, [(1 - 1 / HOUR, 4, False)]),
             (MIDNIGHT - DAY - HOUR, MIDNIGHT, [(-25, -24, True), (-24, 0, True)]),
             (MIDNIGHT - 1, MIDNIGHT + 1, [(-1 / HOUR, 0, False), (0, 1 / HOUR, False)]),
         ],

@@ -131,6 +131,12 @@ def test_every_query_is_run_with_the_fragments_that_it_names(api, rows, on_segme
     assert run - names("parts") == names("queries")
 
 
+def test_tokens_of_a_few_minutes_are_found_by_the_primary_key(module_store):
+    sql = render("queries/requests_with_tokens", {})
+    explained = module_store.query(f"EXPLAIN indexes = 1 {sql}", {"minutes": [60, 120], "trace_ids": ["00" * 16]})
+    assert "(minute in 2-element set)" in "".join(str(row[0]) for row in explained.result_rows)
+
+
 def test_every_file_begins_with_a_comment():
     for path in [*(SQL / "queries").glob("*.sql"), *(SQL / "parts").glob("*.sql")]:
         assert path.read_text().startswith("-- "), path.name
