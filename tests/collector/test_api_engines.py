@@ -343,7 +343,8 @@ class TestIncidents:
 
     def test_a_burn_of_many_days_is_found_in_remembered_days_and_ends_at_the_slos_window(self, api, rows):
         apart, day = 50 * 60 * SECOND, 86_400 * SECOND
-        bad = [NOW - SECOND - n * apart for n in range(40 * day // apart)]
+        edge = [NOW - 30 * day + seconds * SECOND for seconds in (20, -20)]  # a window of a rule holds both
+        bad = sorted([*edge, *(NOW - SECOND - n * apart for n in range(40 * day // apart))], reverse=True)
         rows.requests([{"slo_class": "chat", "ended": at, "status": "error"} for at in [*bad, *[NOW - 9 * SECOND] * 9]])
 
         def burn(end="now"):
