@@ -188,11 +188,19 @@ def test_latencies_that_an_engine_does_not_tell_are_not_known(engine_store, rows
 
 
 def test_a_span_with_an_error_status_is_an_error(rows):
-    plain, failed = vllm(None), {"gen_ai.request.id": "chatcmpl-1200", "error.type": "EngineDeadError"}
+    plain, failed = vllm(None), {"error.type": "EngineDeadError", "gen_ai.usage.cache_read.input_tokens": 4}
     error = Status(code=Status.STATUS_CODE_ERROR)
     plain.span("llm_request", trace=1200, span=10, start=T0, ns=40 * MS, attributes=failed, status=error)
     (row,) = rows(plain)
     assert (row["status"], row["error_type"], row["e2e_ns"]) == ("error", "EngineDeadError", 40 * MS)
+    assert row["cached_tokens"] == 4
+
+
+def test_a_server_s_span_is_no_part_of_a_start(engine_store, rows):
+    plain = vllm(None)
+    plain.span("reload", trace=1300, span=10, kind=2, attributes={"code.function": "reload"})
+    assert rows(plain) == []
+    assert engine_store.query("SELECT count() FROM cold_starts").result_rows == [(0,)]
 
 
 def test_phases_of_all_add_up(engine_store):

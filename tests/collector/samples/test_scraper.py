@@ -247,7 +247,7 @@ def test_the_bearer_token_is_read_at_every_scrape(log, engine, scrape, tmp_path)
 
 def test_a_file_names_targets_and_a_target_that_leaves_it_is_left_alone(log, engine, scrape, tmp_path, monkeypatch):
     monkeypatch.setattr("collector.samples.scraper._REFRESH_S", 0.05)
-    served, file = engine(PAGE), tmp_path / "targets.yml"
+    served, file = engine(PAGE + 'vllm:kv_cache_usage_perc{zone="own"} 0.5\n'), tmp_path / "targets.yml"
     entry = "- targets: ['{}']\n  labels: {{job: chat, instance: one, engine: mine, zone: x}}\n"
     file.write_text(entry.format(served.address))
     scraper = scrape("", files=[str(file)])
@@ -255,6 +255,7 @@ def test_a_file_names_targets_and_a_target_that_leaves_it_is_left_alone(log, eng
     resource, _, labels = log.scrapes("chat")[0]
     assert (resource["service.instance.id"], resource["tokentrail.engine"]) == ("one", "mine")
     assert labels["vllm:num_requests_running"] == {"engine": "0", "zone": "x"}
+    assert labels["vllm:kv_cache_usage_perc"] == {"zone": "own"}, "an engine's own label stays"
     file.unlink()
     eventually(lambda: scraper.status.snapshot().scrape_targets == 0)
     count = len(served.requests)

@@ -96,9 +96,10 @@ def test_a_client_that_does_not_read_stops_the_upstream_and_is_cut_off_in_the_en
             await client.send()
             await asyncio.wait_for(upstream.gone.wait(), 120)
             async with aiohttp.ClientSession() as session, session.get(f"{proxy.admin_url}/metrics") as page:
-                return upstream.sent, proxy.trail, await page.text()
+                return upstream.sent, proxy.trail, await page.text(), (await client.receive()).whole
 
-    sent, trail, metrics = asyncio.run(run())
+    sent, trail, metrics, whole = asyncio.run(run())
+    assert not whole, "what it reads in the end breaks off"
     assert sent < 16 << 20  # of 24 MB; the kernel's buffers on both sides hold some
     assert outcome(trail)[0] == "cancelled"
     assert 'tokentrail_proxy_refused_total{reason="slow_client"} 1.0' in metrics
