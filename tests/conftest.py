@@ -2,6 +2,7 @@
 
 import gc
 import os
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _rank(item: pytest.Item) -> int:
-    path = item.path.relative_to(ROOT)
+    return _rank_of_file(item.path)
+
+
+@cache
+def _rank_of_file(file: Path) -> int:
+    """The place of a file in SLOW, or behind it. Thousands of items ask, and paths are slow to compare."""
+    path = file.relative_to(ROOT)
     matches = (rank for rank, part in enumerate(SLOW) if path == Path(part) or Path(part) in path.parents)
     return next(matches, len(SLOW))

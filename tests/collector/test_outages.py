@@ -127,7 +127,7 @@ class TestBacklog:
         live.counters.on_segment("s-1")
         assert counted(live) == (0, 0, 0)
         collector.logs[0] = clock.now
-        for _ in range(30):
+        for _ in range(12):
             clock.now += 10 * SECOND
             assert agrees(live) == (0, 0, 0)
         ends = [CHAT | {"trace_id": r["trace_id"], "segment": "s-2", "ingested_at": clock.now} for r in healthy]

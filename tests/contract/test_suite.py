@@ -1,6 +1,7 @@
 """The suite's own parts: its order, its table of times, and the stores that tests copy."""
 
 from collector.store.definitions import read_schema
+from tests.collector.rows import NOW, SECOND, Rows
 from tests.conftest import ROOT, SLOW
 from tests.support.stores import open_new_store
 from tests.times import ROWS, table
@@ -24,10 +25,17 @@ def test_the_table_has_the_longest_files_and_the_sums_of_folders():
     assert len(list(table(many))) == ROWS + 2
 
 
-def test_a_copied_store_has_this_versions_tables_and_views_and_no_rows(tmp_path):
+def test_a_copied_store_has_this_versions_tables_and_views_and_takes_rows_together(tmp_path):
     store = open_new_store(tmp_path / "store")
     schema = read_schema()
     found = store.query("SELECT name FROM system.tables WHERE database = currentDatabase()").result_rows
     assert {*schema.tables, *schema.views} <= {name for (name,) in found}
     assert store.query("SELECT count() FROM requests").result_rows == [(0,)]
+
+    rows = Rows(store)  # they wait until the store is asked, and are one insert that keeps rows of one key apart
+    first = rows.open(start=NOW, seen=NOW)
+    rows.open(**first | {"seen": NOW + SECOND})
+    sql = "SELECT (SELECT count() FROM open_requests), (SELECT count() FROM open_requests FINAL), count()"
+    counts = store.query(f"{sql} FROM system.parts WHERE table = 'open_requests' AND active").result_rows
+    assert counts == [(2, 1, 1)]
     store.close()
