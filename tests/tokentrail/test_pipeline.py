@@ -197,10 +197,12 @@ def test_a_signal_handler_may_shut_down_wherever_it_interrupts(lock):
 
 
 def test_a_trail_that_is_shut_down_can_be_freed():
+    others = {*threading.enumerate()}  # threads of earlier trails may still try to send
     trail = background_trail()
+    own = {*threading.enumerate()} - others
+    assert {thread.name.partition("-")[0] for thread in own} == {"tokentrail"}
     trail.shutdown()
-    threads = [thread for thread in threading.enumerate() if thread.name.startswith("tokentrail")]
-    for thread in threads:
+    for thread in own:
         thread.join(120)
     freed = weakref.ref(trail)
     del trail
