@@ -288,7 +288,13 @@ def test_a_flush_builds_all_batches(trail):
 @pytest.mark.parametrize("limit", [{"max_queue_spans": 2_048}, {"max_queue_bytes": 100_000}, {"max_queue_spans": 256}])
 @pytest.mark.parametrize("background", [True, False])
 def test_payloads_fit_a_small_queue(limit, background):
-    trail = background_trail(**limit) if background else MemoryTrail(**limit)
+    class Slow(MemoryTransport):
+        def __call__(self, body):
+            time.sleep(0.01)
+            return super().__call__(body)
+
+    # A build waits for room as long as the delay, which must outlast a busy machine's pauses.
+    trail = background_trail(Slow(), schedule_delay_s=60, **limit) if background else MemoryTrail(**limit)
     requests = [start(trail) for _ in range(20)]
     for step in range(150):
         trail.step(step, T0, T0 + step * MS, requests)
