@@ -18,11 +18,9 @@ import pytest
 import typer
 import typer.exceptions
 import yaml
-from typer.main import get_command
 
 from collector.slo.model import load_slos
-from tests.contract.commands import FENCE, PACKAGES, commands
-from tokentrail.cli.app import app
+from tests.contract.commands import FENCE, PACKAGES, cli, commands
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
@@ -127,7 +125,7 @@ def refusal(words):
         return next((f"no extra {name}" for name in extras if name and name not in EXTRAS), None)
     if program.rpartition("/")[2] != "tokentrail" or not arguments or {"…", "--install-completion"} & {*arguments}:
         return None
-    group, context = get_command(app), None
+    group, context = cli(), None
     try:
         while hasattr(group, "resolve_command"):
             context = group.make_context(group.name, [*arguments], parent=context)

@@ -14,8 +14,10 @@ from tokentrail.testing import MemoryTrail
 from .reference import FILE, NEW_TOKENS, make_prompts
 from .support import make_sequence, run_all
 
-ALONE = (1, 8, 15, 16, 17, 64, 330)
+ALONE = (1, 15, 16, 17, 64)
 """Lengths of the prompts that run alone too: one token, the edges of a block of 16, several blocks."""
+TOGETHER = (1, 2, 4, 8, 15, 16, 17, 32, 33, 64, 190, 330)
+"""Lengths of the prompts that run in one batch: together they are longer than a step's budget."""
 FEW = 4
 """New tokens of those that run alone: each takes a pass of the whole model."""
 
@@ -25,14 +27,11 @@ def reference():
     return json.loads(FILE.read_text())["answers"]
 
 
-@pytest.fixture(scope="module")
-def prompts(reference):
-    return [answer["prompt"] for answer in reference]
-
-
-@pytest.fixture(scope="module")
-def expected(reference):
-    return [answer["answer"] for answer in reference]
+def chosen(reference, lengths):
+    """The prompts with these lengths, and their answers."""
+    pairs = [(answer["prompt"], answer["answer"]) for answer in reference if len(answer["prompt"]) in lengths]
+    assert len(pairs) == len(lengths)
+    return zip(*pairs, strict=True)
 
 
 def engine_of(smollm, *, blocks=256, block_size=16, max_seqs=32, budget=512):
@@ -50,28 +49,28 @@ def generate(engine, prompts, max_tokens=NEW_TOKENS):
     return [tokens for tokens, _, _ in run_all(engine, sequences).values()]
 
 
-def test_prompts_are_what_the_tokenizer_makes_of_the_text(smollm, prompts):
-    assert make_prompts(smollm[1]) == prompts
+def test_the_tokenizer_makes_the_prompts_of_the_text(smollm, reference):
+    assert make_prompts(smollm[1]) == [answer["prompt"] for answer in reference]
 
 
-def test_alone_as_transformers(smollm, prompts, expected):
+def test_alone_as_transformers(smollm, reference):
     engine = engine_of(smollm)
-    chosen = [i for i, prompt in enumerate(prompts) if len(prompt) in ALONE]
-    assert [generate(engine, [prompts[i]], FEW)[0] for i in chosen] == [expected[i][:FEW] for i in chosen]
-    assert len(chosen) == len(ALONE)
+    prompts, expected = chosen(reference, ALONE)
+    assert [generate(engine, [prompt], FEW)[0] for prompt in prompts] == [answer[:FEW] for answer in expected]
 
 
-def test_batched_as_transformers(smollm, prompts, expected):
+def test_batched_as_transformers(smollm, reference):
     engine = engine_of(smollm)
-    assert generate(engine, prompts) == expected
+    prompts, expected = chosen(reference, TOGETHER)
+    assert generate(engine, prompts) == [*expected]
     assert engine.scheduler.preemptions == 0
 
 
-def test_preempted_as_transformers(smollm, prompts, expected):
-    # 84 tokens of cache for sequences of up to 81, and a step's budget that splits the longest prompts.
+def test_preempted_as_transformers(smollm, reference):
+    # 84 tokens of cache for sequences of up to 80, and a step's budget that splits the longest prompts.
     engine = engine_of(smollm, blocks=21, block_size=4, max_seqs=8, budget=48)
-    fitting = [i for i, prompt in enumerate(prompts) if len(prompt) <= 65]
-    assert generate(engine, [prompts[i] for i in fitting]) == [expected[i] for i in fitting]
+    prompts, expected = chosen(reference, [length for length in TOGETHER if length <= 64])
+    assert generate(engine, prompts) == [*expected]
     assert engine.scheduler.preemptions >= 3
     assert engine.scheduler.block_manager.num_used_blocks == 0
 

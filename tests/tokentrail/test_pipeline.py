@@ -197,10 +197,12 @@ def test_a_signal_handler_may_shut_down_wherever_it_interrupts(lock):
 
 
 def test_a_trail_that_is_shut_down_can_be_freed():
+    others = {*threading.enumerate()}  # threads of earlier trails may still try to send
     trail = background_trail()
+    own = {*threading.enumerate()} - others
+    assert {thread.name.partition("-")[0] for thread in own} == {"tokentrail"}
     trail.shutdown()
-    threads = [thread for thread in threading.enumerate() if thread.name.startswith("tokentrail")]
-    for thread in threads:
+    for thread in own:
         thread.join(120)
     freed = weakref.ref(trail)
     del trail
@@ -286,7 +288,13 @@ def test_a_flush_builds_all_batches(trail):
 @pytest.mark.parametrize("limit", [{"max_queue_spans": 2_048}, {"max_queue_bytes": 100_000}, {"max_queue_spans": 256}])
 @pytest.mark.parametrize("background", [True, False])
 def test_payloads_fit_a_small_queue(limit, background):
-    trail = background_trail(**limit) if background else MemoryTrail(**limit)
+    class Slow(MemoryTransport):
+        def __call__(self, body):
+            time.sleep(0.01)
+            return super().__call__(body)
+
+    # A build waits for room as long as the delay, which must outlast a busy machine's pauses.
+    trail = background_trail(Slow(), schedule_delay_s=60, **limit) if background else MemoryTrail(**limit)
     requests = [start(trail) for _ in range(20)]
     for step in range(150):
         trail.step(step, T0, T0 + step * MS, requests)
