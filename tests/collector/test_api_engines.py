@@ -139,6 +139,12 @@ class TestOneEngineIsOneLine:
         assert (line["requests"], line["processes_total"], len(line["processes"])) == (150, 150, 100)
         assert line["processes"][0]["instance"] == "run-0"
 
+    def test_a_weight_and_a_request_that_began_before_the_window_count(self, api, rows):
+        rows.request(weight=3.0, ended=NOW - 2 * SECOND)
+        rows.open(start=NOW - 1000 * SECOND, seen=NOW - SECOND, instance="long")
+        (line,) = api("engines")["engines"]
+        assert (line["requests"], [p["instance"] for p in line["processes"]]) == (3, ["long", "i-1"])
+
     def test_a_service_without_a_name_is_one_for_each_product(self, api, rows):
         for service, engine in (("unknown_service:python3", "vllm"), ("unknown_service", "vllm")):
             rows.cold_start(start=T0, duration=SECOND, service=service, engine=engine, instance=service)
@@ -195,7 +201,8 @@ class TestWhatAnEngineTells:
         }  # fmt: skip
 
     def test_some_requests_are_not_all(self, api, rows):
-        rows.requests([{"output_tokens": 5}, {"output_tokens": None}, {"output_tokens": None, "status": "error"}])
+        failed = [{"output_tokens": n, "status": "error"} for n in (None, 5)]
+        rows.requests([{"output_tokens": 5}, {"output_tokens": None}, *failed])
         assert self.tells(api)["tokens"]["told"] == "partly"
         assert self.tells(api)["tokens"]["reason"] == "1 of 2 requests tell it"
 

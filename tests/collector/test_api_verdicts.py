@@ -156,6 +156,14 @@ def test_a_request_in_flight_is_bad_as_soon_as_it_is_late(api, rows):
         assert api(f"requests/{made['trace_id']}")["request"] == row
 
 
+def test_the_tpot_of_a_hung_request_is_its_wait_for_each_later_token(api, rows):
+    rows.step(start=NOW - 50 * SECOND)
+    rows.open(start=NOW - 60 * SECOND, seen=NOW - SECOND, slo_class="chat", ttft_ns=100 * MS, output_tokens=4)
+    (row,) = api("requests", status="in_flight")["requests"]
+    (missed,) = row["verdicts"][0]["missed"]
+    assert missed == {"threshold": "tpot", "limit_s": 0.1, "value_s": 58.9 / 3, "over_s": pytest.approx(58.9 / 3 - 0.1)}
+
+
 def test_open_requests_come_in_pages_oldest_first(api, rows):
     for n in range(5):
         rows.open(start=NOW - (n // 2) * SECOND, seen=NOW, request_id=str(n))

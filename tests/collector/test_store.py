@@ -111,3 +111,9 @@ def test_an_answer_has_no_rows_of_a_query_that_failed_before(module_store, ask):
 def test_an_embedded_store_compiles_nothing_but_regular_expressions(module_store):
     compiled = "SELECT name FROM system.settings WHERE name LIKE 'compile%' AND value != '0'"
     assert module_store.query(compiled).result_rows == [("compile_regular_expressions",)]
+
+
+def test_settings_of_a_binary_query_hold_for_it_alone(module_store):
+    sql = "SELECT number FROM numbers({n:UInt8})"
+    rows = [module_store.binary(sql, {"n": 4}, settings) for settings in ({"limit": 2}, {})]
+    assert [list(memoryview(found).cast("Q")) for found in rows] == [[0, 1], [0, 1, 2, 3]]

@@ -1,0 +1,56 @@
+"""`/metrics` writes each number of the collector itself under its own name."""
+
+from unittest.mock import Mock
+
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from collector.exposition import MetricsPage
+from collector.status import IngestStatus
+from tests.collector.rows import SECOND
+
+EXPECTED = {
+    "payloads_received_total": 4, "payloads_duplicate_total": 1, "received_bytes_total": 777,
+    "spans_received_total": 50, "data_points_received_total": 8, "spans_rejected_total too_large": 2,
+    "data_points_dropped_total unknown_name": 6, "log_records_dropped_total unread": 7,
+    "payloads_repeated_total": 3, "payloads_dead_lettered_total": 5, "segments_not_joined_total": 9,
+    "segments_inserted_total": 10, "last_insert_timestamp_seconds": 1234, "payloads_rejected_total malformed": 11,
+    "payloads_limited_total spans acme": 12, "api_requests_refused_total busy": 13, "scrapes_total ok": 14,
+    "scrape_series_dropped_total": 28, "scrape_targets": 15, "scrape_targets_dropped": 16, "wal_segments": 37,
+    "wal_bytes": 48, "retention_rows_total tokens": 19, "retention_failures_total": 21,
+    "retention_last_timestamp_seconds": 2222, "ready": 1, "store_up": 0, "state_timestamp_seconds": 33,
+    "heard_until_timestamp_seconds": 44, "dead_letter_bytes": 55, "disk_free_bytes": 66,
+}  # fmt: skip
+"""By name without its prefix, and the values of labels."""
+
+
+def test_each_number_has_its_own_name():
+    status = IngestStatus()
+    status.received("spans", count=40, size=700, duplicate=False, rejected={"too_large": 2})
+    status.received("spans", count=10, size=70, duplicate=True, rejected={})
+    status.received("data_points", count=8, size=7, duplicate=False, rejected={"unknown_name": 6})
+    status.received("log_records", count=9, size=0, duplicate=False, rejected={"unread": 7})
+    for times, count in (
+        (5, status.dead_lettered), (9, status.not_joined), (10, lambda: status.inserted(1234.0)),
+        (11, lambda: status.refused("malformed")), (12, lambda: status.limited("acme", "spans")),
+        (13, lambda: status.api_refused("busy")), (14, lambda: status.scraped("ok", series_dropped=2)),
+        (21, status.retention_failed),
+    ):  # fmt: skip
+        for _ in range(times):
+            count()
+    status.repeated(3)
+    status.scrape_targets(15, dropped=16)
+    status.wal_pending("traces", 17, 18)
+    status.wal_pending("metrics", 20, 30)
+    status.expired("tokens", 19)
+    status.retention_done(2222.0)
+    status.set_ready("start")
+    live = Mock(families=([], []), store_up=False, state_at_s=33.0)
+    usage = Mock(**{"dead_letters.return_value.size": 55, "data_dir_free.return_value": 66})
+    page = MetricsPage(live, status, usage, heard_until=lambda: 44 * SECOND)
+    found = {
+        " ".join([sample.name.removeprefix("tokentrail_collector_"), *sample.labels.values()]): sample.value
+        for family in parse(page.text(generate_latest, "text").decode())
+        for sample in family.samples
+    }
+    assert found == EXPECTED
