@@ -82,6 +82,23 @@ def test_beams_share_the_blocks_of_their_beginning_and_copy_the_last_before_they
     assert blocks.num_used_blocks == 0
 
 
+def test_beams_have_no_drafts():
+    engine = make_engine(MemoryTrail(), scheduling={"speculative_tokens": 3})
+    request = make_request(MemoryTrail(), [7, 8, 7, 8, 7, 8], n=2, beam_width=2, max_tokens=6)
+    run_all(engine, request.sequences)
+    assert not any(plan.drafted_tokens for plan in engine._runner.plans)
+
+
+def test_beams_that_come_back_are_computed_in_one_step():
+    engine = make_engine(MemoryTrail(), blocks=18, block_size=3, max_seqs=8, budget=64)
+    searches = [make_request(MemoryTrail(), [*range(1, 9)], n=3, beam_width=3, max_tokens=8) for _ in range(2)]
+    run_all(engine, [sequence for request in searches for sequence in request.sequences])
+    resumed = [plan for plan in engine._runner.plans if len(plan.admitted) > 1]
+    assert resumed
+    for plan in resumed:
+        assert {item.sequence for item in plan.batch} >= set(plan.admitted)
+
+
 def test_a_search_takes_a_place_for_each_beam():
     trail = MemoryTrail()
     engine = make_engine(trail, max_seqs=5)
