@@ -1,5 +1,7 @@
 """Beam search against that of transformers, with blocks that beams share and copy before they write."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -83,10 +85,13 @@ def test_beams_share_the_blocks_of_their_beginning_and_copy_the_last_before_they
 
 
 def test_beams_have_no_drafts():
-    engine = make_engine(MemoryTrail(), scheduling={"speculative_tokens": 3})
-    request = make_request(MemoryTrail(), [7, 8, 7, 8, 7, 8], n=2, beam_width=2, max_tokens=6)
-    run_all(engine, request.sequences)
-    assert not any(plan.drafted_tokens for plan in engine._runner.plans)
+    asked = []
+    drafter = SimpleNamespace(propose=lambda limits: asked.extend(limits) or {})
+    engine = make_engine(MemoryTrail(), scheduling={"speculative_tokens": 3, "drafter": drafter})
+    search = make_request(MemoryTrail(), [1, 2, 3], n=2, beam_width=2, max_tokens=6)
+    other = make_request(MemoryTrail(), [4, 5], max_tokens=6)
+    run_all(engine, [*search.sequences, *other.sequences])
+    assert set(asked) == set(other.sequences)
 
 
 def test_beams_that_come_back_are_computed_in_one_step():
