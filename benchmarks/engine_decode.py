@@ -45,6 +45,8 @@ WAITS = {
 """How torch's threads wait for each other: they sleep, spin as long as the engine lets them, or spin for ever."""
 SHAPES = [(1, 32), (1, 1024), (1, 3072), (8, 32)]
 """Batch and context of the steps."""
+PREFILLS = 3
+"""Prefills of each shape. The first pays for memory that is touched for the first time, so one decides nothing."""
 SECTION_TIMEOUT_S = 420
 COPY_BYTES = 512 << 20
 
@@ -114,9 +116,12 @@ def against_transformers(section: str, shapes: list[tuple[int, int]], steps: int
     peer: Any = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype="float32")
     numbers: dict[str, Any] = dict(loaded.facts)
     for batch, context in shapes:
-        ours, theirs = engine_steps(loaded, batch, context), peer_steps(peer, batch, context)
-        pairs = [(timed(ours), timed(theirs)) for _ in range(steps + 2)]
-        numbers |= in_turns(f"batch_{batch}_context_{context}", "transformers", pairs)
+        prefills = []
+        for _ in range(PREFILLS):
+            ours, theirs = engine_steps(loaded, batch, context), peer_steps(peer, batch, context)
+            prefills.append((timed(ours), timed(theirs)))
+        steps_of_both = [(timed(ours), timed(theirs)) for _ in range(steps + 1)]
+        numbers |= in_turns(f"batch_{batch}_context_{context}", "transformers", prefills, steps_of_both[1:])
     return numbers
 
 
@@ -139,10 +144,13 @@ def against_vllm(kind: str, python: Path, shapes: list[tuple[int, int]], steps: 
             assert peer.stdout is not None
             numbers: dict[str, Any] = loaded.facts | {"vllm": answer(peer)["version"]}
             for batch, context in shapes:
-                ours = engine_steps(loaded, batch, context)
-                answer(peer, {"prompts": prompts(batch, context)})
-                pairs = [(timed(ours), answer(peer, {})) for _ in range(steps + 2)]
-                numbers |= in_turns(f"batch_{batch}_context_{context}", "vllm", pairs)
+                prefills = []
+                for _ in range(PREFILLS):
+                    ours = engine_steps(loaded, batch, context)
+                    answer(peer, {"prompts": prompts(batch, context)})
+                    prefills.append((timed(ours), answer(peer, {})))
+                steps_of_both = [(timed(ours), answer(peer, {})) for _ in range(steps + 1)]
+                numbers |= in_turns(f"batch_{batch}_context_{context}", "vllm", prefills, steps_of_both[1:])
             peer.stdin.close()
     return numbers
 
@@ -160,13 +168,18 @@ def answer(peer: subprocess.Popen[str], order: dict[str, Any] | None = None) -> 
     return codec.loads(line)
 
 
-def in_turns(shape: str, peer: str, pairs: list[tuple[float, float]]) -> dict[str, Any]:
-    """The numbers of (our, their) seconds of steps in turns: the first is the prefill, the second is left out."""
-    prefill, _, *decode = pairs
-    numbers: dict[str, Any] = {f"{shape}_prefill_ms": prefill[0] * 1e3, f"{shape}_{peer}_prefill_ms": prefill[1] * 1e3}
-    numbers |= interval(f"{shape}_ms", [ours * 1e3 for ours, _ in decode])
-    numbers |= interval(f"{shape}_{peer}_ms", [theirs * 1e3 for _, theirs in decode])
-    return numbers | interval(f"{shape}_ratio", [theirs / ours for ours, theirs in decode])
+def in_turns(
+    shape: str, peer: str, prefills: list[tuple[float, float]], decodes: list[tuple[float, float]]
+) -> dict[str, Any]:
+    """The numbers of (our, their) seconds in turns. Of the few prefills the medians are told, without an interval."""
+    numbers: dict[str, Any] = {
+        f"{shape}_prefill_ms": statistics.median(ours for ours, _ in prefills) * 1e3,
+        f"{shape}_{peer}_prefill_ms": statistics.median(theirs for _, theirs in prefills) * 1e3,
+        f"{shape}_prefill_ratio": statistics.median(theirs / ours for ours, theirs in prefills),
+    }
+    numbers |= interval(f"{shape}_ms", [ours * 1e3 for ours, _ in decodes])
+    numbers |= interval(f"{shape}_{peer}_ms", [theirs * 1e3 for _, theirs in decodes])
+    return numbers | interval(f"{shape}_ratio", [theirs / ours for ours, theirs in decodes])
 
 
 def load_kind(kind: str) -> Loaded:
@@ -187,7 +200,14 @@ def engine_alone(shapes: list[tuple[int, int]], steps: int) -> dict[str, Any]:
 
 def load_engine(quantization: Any, dtype: Any) -> Loaded:
     """The default model on the CPU, started as the server starts it."""
-    settings = Settings(device="cpu", quantization=quantization, dtype=dtype, max_batched_tokens=4096, kv_blocks=512)
+    settings = Settings(
+        device="cpu",
+        quantization=quantization,
+        dtype=dtype,
+        max_batched_tokens=4096,
+        kv_blocks=512,
+        prefix_caching=False,  # a prompt is computed each time
+    )
     return load(settings, Observer(DisabledTrail()))
 
 

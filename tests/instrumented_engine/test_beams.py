@@ -1,5 +1,7 @@
 """Beam search against that of transformers, with blocks that beams share and copy before they write."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -80,6 +82,26 @@ def test_beams_share_the_blocks_of_their_beginning_and_copy_the_last_before_they
     span = request_span(trail, "search")
     assert len(trail.spans("tokentrail.token", parent=span)) == 4 * 6
     assert blocks.num_used_blocks == 0
+
+
+def test_beams_have_no_drafts():
+    asked = []
+    drafter = SimpleNamespace(propose=lambda limits: asked.extend(limits) or {})
+    engine = make_engine(MemoryTrail(), scheduling={"speculative_tokens": 3, "drafter": drafter})
+    search = make_request(MemoryTrail(), [1, 2, 3], n=2, beam_width=2, max_tokens=6)
+    other = make_request(MemoryTrail(), [4, 5], max_tokens=6)
+    run_all(engine, [*search.sequences, *other.sequences])
+    assert set(asked) == set(other.sequences)
+
+
+def test_beams_that_come_back_are_computed_in_one_step():
+    engine = make_engine(MemoryTrail(), blocks=18, block_size=3, max_seqs=8, budget=64)
+    searches = [make_request(MemoryTrail(), [*range(1, 9)], n=3, beam_width=3, max_tokens=8) for _ in range(2)]
+    run_all(engine, [sequence for request in searches for sequence in request.sequences])
+    resumed = [plan for plan in engine._runner.plans if len(plan.admitted) > 1]
+    assert resumed
+    for plan in resumed:
+        assert {item.sequence for item in plan.batch} >= set(plan.admitted)
 
 
 def test_a_search_takes_a_place_for_each_beam():

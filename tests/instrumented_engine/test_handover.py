@@ -22,7 +22,7 @@ from instrumented_engine.server import consumer
 from instrumented_engine.server.frames import Answer, Question, read_frame
 from tokentrail.testing import MemoryTrail
 
-from .server_support import MODEL, served, tiny_loader
+from .server_support import MODEL, script, served, tiny_loader
 from .support import Gate, make_sequence, request_span
 from .test_model import save_tiny
 
@@ -30,8 +30,9 @@ PROMPT = "hello, world"
 
 
 @contextlib.contextmanager
-def consumer_of(port, *, host_blocks=64, timeout_s=120, **engine):
-    load = tiny_loader(scheduling={"host_blocks": host_blocks, "prefix_caching": True}, **engine)
+def consumer_of(port, *, host_blocks=64, timeout_s=120, scheduling=None, **engine):
+    scheduling = {"host_blocks": host_blocks, "prefix_caching": True} | (scheduling or {})
+    load = tiny_loader(scheduling=scheduling, **engine)
     with served(load, kv_role="kv_consumer", swap_space=1, kv_port=port, kv_timeout_s=timeout_s) as server:
         server.until(lambda: server.service.ready)
         yield server
@@ -120,6 +121,28 @@ def test_one_request_on_two_engines():
         assert scraped(decode, "kv_hand_overs_total") == ['{outcome="ok"} 3.0']
         assert scraped(prefill, "kv_hand_overs_total") == ['{outcome="sent"} 3.0']
         assert scraped(decode, "kv_hand_over_bytes_total") == [f" {3 * nbytes}.0"]
+
+
+def test_beams_and_drafts_begin_behind_a_prompt_of_another_engine():
+    repeated = "ab ab ab ab ab"
+    known = {"script": script(**{repeated: " ab ab ab"})}
+    drafts = {"scheduling": {"speculative_tokens": 3}}
+    with (
+        served(tiny_loader(**known)) as plain,
+        producer_of(**known) as prefill,
+        consumer_of(prefill.kv_port, **known, **drafts) as decode,
+    ):
+        plain.until(lambda: plain.service.ready)
+        beams = {"use_beam_search": True, "n": 3, "max_tokens": 5}
+        for name, want in {"beams": beams, "drafts": {"prompt": repeated, "max_tokens": 9}}.items():
+            assert complete(decode, name, **want)[0] == complete(plain, name, **want)[0]
+        assert decode.service.observer.hand_overs == {"ok": 2}
+        assert request_span(decode.trail, "cmpl-beams").attributes["tokentrail.beam_width"] == 3
+        drafted = request_span(decode.trail, "cmpl-drafts").attributes
+        assert drafted["tokentrail.drafted_tokens"] >= drafted["tokentrail.accepted_tokens"] > 0
+        decode.until(lambda: not decode.engine.busy)
+        assert decode.engine.scheduler.block_manager.num_used_blocks == 0
+        assert decode.engine.scheduler._host.num_used_blocks == 0
 
 
 def test_prompts_that_nobody_is_asked_for():
