@@ -95,8 +95,8 @@ def _caused(query: RequestsQuery, window: Window, now_ns: int) -> Fragment:
         return FALSE
     start_ns = window.start_ns if query.cause_start is None else query.cause_start.at(now_ns)
     end_ns = window.end_ns if query.cause_end is None else query.cause_end.at(now_ns)
-    touched = "lost_kv_blocks" if query.cause == "kv_eviction" else "waited_for_cold_start"
-    return Fragment(part(touched, {}).sql, {"cause_start_ns": start_ns, "cause_end_ns": end_ns})
+    touched = part("lost_kv_blocks", {}) if query.cause == "kv_eviction" else part("waited_for_cold_start", {})
+    return Fragment(touched.sql, {"cause_start_ns": start_ns, "cause_end_ns": end_ns})
 
 
 def _ended(ctx: Context, window: Window, query: RequestsQuery, slo: Slo | None) -> Requests:
