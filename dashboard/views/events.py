@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, tzinfo
+from datetime import datetime, tzinfo
 from typing import Any
 from urllib.parse import urlencode
 
@@ -19,8 +19,8 @@ MOST_IN_VIEW = 3
 """Incidents above the numbers of the page; the others are one click away."""
 
 
-def firing(answer: Json, view: View) -> None:
-    """The incidents that fire now, or the sentence that none does, and how many fire outside of the filters."""
+def firing(answer: Json, view: View, at: datetime) -> None:
+    """The incidents that fire at the range's end, or that none does, and how many fire outside of the filters."""
     now, outside = worst_first([i for i in answer["incidents"] if i["firing"]]), answer["firing_outside"]
     with st.container(key="firing"):
         if outside:
@@ -32,12 +32,12 @@ def firing(answer: Json, view: View) -> None:
             st.success("Nothing is firing.", icon=":material/check_circle:")
         for number, incident in enumerate(now[:MOST_IN_VIEW]):
             with st.container(border=True, key=f"incident-{number}"):
-                row(incident, view)
+                row(incident, view, at)
         if rest := now[MOST_IN_VIEW:]:
             with st.expander(f"{len(rest)} more"):
                 for number, incident in enumerate(rest, MOST_IN_VIEW):
                     with st.container(border=True, key=f"incident-{number}"):
-                        row(incident, view)
+                        row(incident, view, at)
 
 
 def worst_first(incidents: list[Json]) -> list[Json]:
@@ -45,12 +45,11 @@ def worst_first(incidents: list[Json]) -> list[Json]:
     return sorted(incidents, key=lambda i: (SEVERITIES.index(i["severity"]), -(i["requests_affected"] or 0)))
 
 
-def row(incident: Json, view: View) -> None:
+def row(incident: Json, view: View, at: datetime) -> None:
     """One firing incident, with its runbook and the requests behind it."""
     severity = incident["severity"]
     colour = SEVERITY_COLOURS.get(severity, "gray")
-    lasted = ((instant(incident["end"]) or datetime.now(UTC)) - instant(incident["start"])).total_seconds()
-    facts = [f"for {duration(lasted)}, since {clock(incident['start'], view.zone)}", incident.get("instance") or ""]
+    facts = [f"for {lasted(incident, at)}, since {clock(incident['start'], view.zone)}", incident.get("instance") or ""]
     if incident["requests_affected"] is not None:
         facts.append(f"requests affected: {count(incident['requests_affected'])}")
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
@@ -61,6 +60,11 @@ def row(incident: Json, view: View) -> None:
     st.markdown(f"{plain(incident['detail'])} {' · '.join(links)}")
 
 
+def lasted(incident: Json, at: datetime) -> str:
+    """How long an incident lasted until its end, or until `at`, the end of the range."""
+    return duration(((instant(incident["end"]) or at) - instant(incident["start"])).total_seconds())
+
+
 def behind(incident: Json, view: View) -> list[tuple[str, str]]:
     """Texts and URLs, relative to the page, of the lists of the requests that an incident touches.
 
@@ -68,7 +72,7 @@ def behind(incident: Json, view: View) -> list[tuple[str, str]]:
     """
     order = {"sort": _SORTED.get(incident["cause"], "newest")}
     if not incident["requests"]:
-        times = {"start": incident["start"], "end": incident["end"] or "now"}
+        times = {"start": incident["start"], "end": incident["end"] or view.end}
         return [("Requests of that time", _url(times | order, view))]
     return [
         (f"{count(one['total'])} {_STATES[one['parameters'].get('status')]}", _url(one["parameters"] | order, view))
@@ -87,19 +91,14 @@ _SORTED = {"kv_eviction": "E2E", "cold_start": "TTFT"}
 
 def tables(incidents: list[Json], cold_starts: list[Json], view: View) -> None:
     """Incidents and cold starts of the window."""
-    left, right = st.columns(2)
-    with left:
-        st.subheader("Incidents")
-        _table(
-            [incident_row(incident, view.zone) for incident in incidents], "No incidents in this range.", "incidents"
-        )
-    with right:
-        st.subheader("Cold starts", help=HELP["Cold starts"])
-        _table(
-            [cold_start_row(start, view.zone) for start in cold_starts],
-            "No engine process started in this range.",
-            "cold-starts",
-        )
+    st.subheader("Incidents")
+    _table([incident_row(incident, view.zone) for incident in incidents], "No incidents in this range.", "incidents")
+    st.subheader("Cold starts", help=HELP["Cold starts"])
+    _table(
+        [cold_start_row(start, view.zone) for start in cold_starts],
+        "No engine process started in this range.",
+        "cold-starts",
+    )
 
 
 def _table(rows: list[dict[str, str]], empty: str, key: str) -> None:
@@ -112,13 +111,11 @@ def _table(rows: list[dict[str, str]], empty: str, key: str) -> None:
 
 def incident_row(incident: Json, zone: tzinfo) -> dict[str, str]:
     """An incident as a table row."""
-    end = instant(incident["end"])
-    lasted = duration((end - instant(incident["start"])).total_seconds()) if end else "ongoing"
     return {
         "severity": incident["severity"],
         "what": incident["title"],
         "started": clock(incident["start"], zone),
-        "lasted": lasted,
+        "lasted": lasted(incident, instant(incident["end"])) if incident["end"] else "ongoing",
         "requests": count(incident["requests_affected"]),
         "where": incident.get("instance") or incident.get("slo") or UNDEFINED,
         "detail": incident["detail"],

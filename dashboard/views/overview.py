@@ -31,7 +31,7 @@ def body(view: View) -> None:
     if _never_seen(overview):
         components.no_data()
     st.caption(f"{clock(window['start'], view.zone)} – {clock(window['end'], view.zone)}")
-    events.firing(overview["incidents"], view)
+    events.firing(overview["incidents"], view, instant(window["end"]))
     slos.cards(overview["slos"]["slos"])
     latencies(overview, view)
     traffic(overview, view)

@@ -6,7 +6,8 @@ import pytest
 
 from dashboard.components import _crowds, _interval
 from dashboard.filters import View
-from dashboard.views.events import behind, worst_first
+from dashboard.views.events import behind, lasted, worst_first
+from tokentrail.formatting import instant
 
 
 @pytest.mark.parametrize(
@@ -79,3 +80,13 @@ def test_the_worst_incident_is_first():
         ("ticket", 5),
         ("info", 90),
     ]
+
+
+def test_an_incident_that_goes_on_has_lasted_until_the_ranges_end():
+    incident = {"start": "2026-11-21T10:00:00Z", "end": None}
+    at = instant("2026-11-21T10:00:40Z")
+    assert lasted(incident, at) == "40.0 s"
+    assert lasted(incident | {"end": "2026-11-21T10:00:10Z"}, at) == "10.0 s"
+    past = View("-2h", "2026-11-21T10:05:00Z", (), None, None, UTC)
+    ((_, url),) = behind(incident | {"cause": "kv_eviction", "requests": []}, past)
+    assert "end=2026-11-21T10%3A05%3A00Z" in url

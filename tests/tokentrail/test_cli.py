@@ -376,9 +376,10 @@ def test_a_port_that_needs_root_is_not_called_taken(monkeypatch):
 def test_a_listener_that_moved_is_named(tmp_path):
     addresses = {name: f"127.0.0.1:{port}" for name, port in PORTS.items()} | {"OTLP/HTTP": "127.0.0.1:40123"}
     stack = Stack(home=tmp_path, slos=tmp_path, addresses=addresses)
-    assert stack.moved() == []  # nothing listens yet
+    assert stack.moved({}) == []  # nothing listens yet
     stack.running["collector"] = stack.running["dashboard"] = None
-    (sentence,) = stack.moved()
+    assert stack.moved({"OTLP/HTTP": 40123}) == []  # the user named it
+    (sentence,) = stack.moved({"OTLP/HTTP": None})
     assert sentence.startswith("OTLP/HTTP listens on port 40123, not on 4318.")
 
 

@@ -36,6 +36,7 @@ ENGINE_FLAGS = (
 
 Without a watermark the engine admits the whole burst, and then takes blocks from running requests.
 """
+ENGINES_PAGE = "https://github.com/tokentrail/tokentrail/tree/main/docs/engines"
 ENGINE_THREADS = max(1, (os.cpu_count() or 2) - 1)
 """One core is left to the other processes: the engine's threads wait for each other at every matrix product."""
 RATES = {CHAT: 0.25, COMPLETION: 0.2}
@@ -81,14 +82,16 @@ def run(
     with owned(home, command="demo", empty=True) as folder:
         shutil.copyfile(slos or parts.folder() / "alerts" / "slos.demo.yaml", folder / "slos.yaml")
         stack = Stack(home=folder, slos=folder / "slos.yaml", addresses=choose_addresses(ports))
-        return _run(console, stack, seconds=seconds, seed=seed)
+        return _run(console, stack, seconds=seconds, seed=seed, ports=ports)
 
 
-def _run(console: Console, stack: Stack, *, seconds: float | None, seed: int) -> list[str]:
+def _run(
+    console: Console, stack: Stack, *, seconds: float | None, seed: int, ports: Mapping[str, int | None]
+) -> list[str]:
     seen: list[Observation] = []
     problems: list[str] = []
     try:
-        _start(console, stack)
+        _start(console, stack, ports)
         api = Api(stack.urls["API"])
         began = time.time()
         load_s = math.inf if seconds is None else max(10.0, seconds - DRAIN_S)
@@ -110,7 +113,7 @@ def _run(console: Console, stack: Stack, *, seconds: float | None, seed: int) ->
         _write_client_log(stack.home / "client.jsonl", seen)
         unclean = stack.stop(lambda line: console.print(f"[dim]{line}[/]"))
         console.print(f"Open this recording again: {own_name()} up --data-dir {stack.home}", soft_wrap=True)
-        console.print("Watch your own engine next: docs/engines/README.md has a page for each", soft_wrap=True)
+        console.print(f"Watch your own engine next, there is a page for each: {ENGINES_PAGE}", soft_wrap=True)
     return problems + [f"{name} did not stop cleanly; its log: {stack.home / 'logs' / name}.log" for name in unclean]
 
 
@@ -123,7 +126,7 @@ def _stay(console: Console, stack: Stack) -> None:
             time.sleep(1)
 
 
-def _start(console: Console, stack: Stack) -> None:
+def _start(console: Console, stack: Stack, ports: Mapping[str, int | None]) -> None:
     with progress(console, "starting the collector"):
         stack.collector(stack.home / "collector")
     with progress(console, "starting the dashboard"):
@@ -136,7 +139,7 @@ def _start(console: Console, stack: Stack) -> None:
     for name, url in stack.urls.items():
         console.print(f"  {name:<11} {url}")
     console.print(f"  {'logs':<11} {stack.home / 'logs'}\n")
-    for sentence in stack.moved():
+    for sentence in stack.moved(ports):
         console.print(f"[yellow]note:[/] {sentence}", soft_wrap=True, highlight=False)
 
 

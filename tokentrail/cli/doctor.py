@@ -145,9 +145,8 @@ def _storage(api: Api) -> Iterator[Finding]:
         )
     dead = storage["dead_letters"]["files"] // 2
     if dead:
-        yield Finding(
-            "dead letters", "warn", f"{count(dead)} payloads could not be stored", "tokentrail dead-letters list"
-        )
+        fix = "tokentrail dead-letters list --data-dir FOLDER"
+        yield Finding("dead letters", "warn", f"{count(dead)} payloads could not be stored", fix)
     waiting = storage["log"]["bytes"]
     yield Finding("log", "ok", f"{waiting / 1e6:.1f} MB wait to be stored")
 

@@ -61,6 +61,6 @@ def proxy(
     except WrongSetting as error:
         raise typer.BadParameter(str(error)) from error
     except OSError as error:
-        fail(error)
+        fail(ProcessFailed(f"{error.strerror or error}: --listen and --admin name other addresses"))
     if not finished:
         fail(ProcessFailed("requests were cut off, or not all spans could be sent"))

@@ -108,14 +108,14 @@ class Stack:
         child.wait_ready(f"{self.urls['Prometheus']}/-/ready", timeout_s=START_S)
         return self.urls["Prometheus"]
 
-    def moved(self) -> list[str]:
-        """One sentence for each listener of a running process that is not at its default port."""
+    def moved(self, asked: Mapping[str, int | None]) -> list[str]:
+        """One sentence for each listener of a running process whose default port was taken. `asked`: as chosen from."""
         ports = {name: int(url.rpartition(":")[2]) for name, url in self.urls.items()}
         return [
             f"{name} listens on port {port}, not on {PORTS[name]}. A sender or reader that uses {PORTS[name]} does not "
             f"reach it."
             for name, port in ports.items()
-            if port != PORTS[name]
+            if port not in (PORTS[name], asked.get(name))
         ]
 
     def check(self) -> None:

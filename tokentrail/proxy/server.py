@@ -120,7 +120,11 @@ async def _serve(settings: ProxySettings) -> bool:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     proxy = Proxy(settings)
-    await proxy.start()
+    try:
+        await proxy.start()
+    except OSError:
+        await proxy.stop()
+        raise
     gc.collect()
     gc.freeze()  # the objects made so far stay; looking at them took each full collection 10 ms and more
     logger.info("%s passes requests to %s; metrics at %s", proxy.url, settings.upstream, proxy.admin_url)

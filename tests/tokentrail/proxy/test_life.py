@@ -5,6 +5,7 @@ import socket
 
 import aiohttp
 import pytest
+from typer.testing import CliRunner
 
 from tests.tokentrail.proxy.support import (
     BODY,
@@ -21,6 +22,9 @@ from tests.tokentrail.proxy.support import (
     request_span,
 )  # fmt: skip
 from tokentrail import semconv
+from tokentrail.cli.app import app
+from tokentrail.proxy import server
+from tokentrail.proxy.server import Proxy
 from tokentrail.proxy.settings import ProxySettings, WrongSetting
 
 
@@ -279,3 +283,22 @@ def test_the_engine_is_named_by_the_setting_or_the_upstream():
         ProxySettings(upstream="http://gpu-1:8000", engine="vllm").engine_name,
     ]
     assert names == ["openai", "gpu-1", "vllm"]
+
+
+def test_an_address_in_use_ends_the_start_and_nothing_stays_open(monkeypatch):
+    started = []
+    monkeypatch.setattr(server, "Proxy", lambda settings: started.append(Proxy(settings)) or started[0])
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        settings = ProxySettings(upstream="http://127.0.0.1:9", listen=address, admin="127.0.0.1:0")
+        with pytest.raises(OSError, match="address already in use"):
+            asyncio.run(server._serve(settings))
+    (proxy,) = started
+    assert proxy._session.closed
+
+
+def test_the_command_names_the_options_of_an_address_in_use(monkeypatch):
+    monkeypatch.setattr(server, "run", lambda _: (_ for _ in ()).throw(OSError(98, "address already in use")))
+    refused = CliRunner().invoke(app, ["proxy", "--upstream", "http://127.0.0.1:9"])
+    assert refused.exit_code == 1
+    assert "address already in use: --listen and --admin name other addresses" in refused.output
