@@ -428,8 +428,8 @@ class TestIncidents:
 
         early, late = {preempted(300), preempted(299)}, {preempted(20), preempted(19, tenant="a")}
         moved = rows.request()  # its blocks were copied, and not taken away
-        ids = {"trace_id": moved["trace_id"], "request_span_id": moved["span_id"]}
-        rows.kv_event(start=NOW - 19 * SECOND, reason="cache_full", **ids)
+        its = {"trace_id": moved["trace_id"], "request_span_id": moved["span_id"]}
+        rows.kv_event(start=NOW - 19 * SECOND, reason="cache_full", **its)
         preempted(18, instance="elsewhere")  # the event of another process
         still_open = rows.open(start=NOW - 60 * SECOND, seen=NOW - SECOND)
         rows.open(start=NOW - 60 * SECOND, seen=NOW - SECOND)
