@@ -39,9 +39,8 @@ from benchmarks.report import JsonPath, Quick, publish
 from collector.service import build_api
 from collector.slo.model import Slo
 from collector.status import IngestStatus
-from collector.store import Store
-from collector.store.schema import apply_schema
 from tests.collector.rows import NOW, SECOND, Rows
+from tests.support.stores import open_new_store
 from tokentrail.cli.processes import free_port
 from tokentrail.testing import ManualClock
 
@@ -100,8 +99,7 @@ def say(what: str) -> None:
 
 def endpoint(folder: Path) -> dict[str, float]:
     """CPU of `/slos` with 50 SLOs and with one, and of the floor."""
-    store = Store.open(f"chdb://{folder}/store")
-    apply_schema(store)
+    store = open_new_store(folder / "store")  # type: ignore[no-untyped-call]
     chance = random.Random(1)
     Rows(store).requests([_request(chance) for _ in range(REQUESTS)])  # type: ignore[no-untyped-call]
 

@@ -15,8 +15,8 @@ from dashboard.transform import Json
 from tokentrail.formatting import clock, plain
 
 _last = {"took_s": 0.5}
-_SHARE = 0.03
-"""Refreshes take at most this share of the time."""
+_SHARE = 0.02
+"""Refreshes take at most this share of the time. They cost up to 1.5 times as much CPU, since two processes work."""
 _INTERVALS_S = (2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 120.0)
 
 STYLE = """
@@ -97,7 +97,7 @@ def refreshed(body: Callable[[], None], every_s: float | None) -> None:
     An open tab shall cost 3 % of a core at most, so the last redraw's duration sets how often there is one.
 
         every 10 s, took 0.2 s    redraw in 10 s
-        every 10 s, took 0.5 s    redraw in 20 s
+        every 10 s, took 0.4 s    redraw in 20 s
 
     The interval is chosen when the whole page is drawn, from the last redraw in this process, of any tab. A redraw that
     takes more than a third of it draws the whole page once more, with a longer interval.

@@ -1,4 +1,4 @@
--- NVIDIA Dynamo (recorded with 1.6.1): the frontend's `http-request` and what its parts and its request-trace log record add.
+-- NVIDIA Dynamo (recorded with 1.6.1): the frontend's `http-request` its parts, and its request-trace log record.
 -- Dynamo sends its numbers as strings, in ms. `request_id` is a UUID, by which a log record finds its span; a request whose trace
 -- was not sampled has the log record alone.
 

@@ -1,5 +1,5 @@
 -- LiteLLM's proxy and SDK (recorded with 1.108, both of its OpenTelemetry integrations). The request is LiteLLM's call of the
--- model, measured where LiteLLM makes it: what the proxy itself takes before and after is not in it.
+-- model, measured where LiteLLM makes it, without the time of the proxy before and after it.
 
 CREATE TABLE IF NOT EXISTS litellm_spans AS flat_spans ENGINE = Null;
 CREATE OR REPLACE MATERIALIZED VIEW litellm_route TO litellm_spans AS SELECT * FROM rare_spans WHERE startsWith(claim, 'litellm.');
