@@ -136,6 +136,8 @@ def against_vllm(kind: str, python: Path, shapes: list[tuple[int, int]], steps: 
     assert path is not None, "the engine has just loaded it"
     with tempfile.TemporaryDirectory() as folder:
         model: Any = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype="float32")
+        model.hf_quantizer = None  # its weights are float32 now, and only this still says otherwise
+        del model.config.quantization_config
         model.save_pretrained(folder)
         del model
         command = [str(python), str(Path(__file__).with_name("vllm_steps.py")), folder]
