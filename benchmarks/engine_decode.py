@@ -100,7 +100,7 @@ def measured(section: str, quick: bool, vllm: Path | None) -> dict[str, Any]:
     if section.startswith("wait_"):
         return engine_alone([(1, 32), (8, 32)], steps)
     if section.startswith("vllm_") and vllm is not None:
-        return against_vllm(section.removeprefix("vllm_"), vllm, shapes, steps)
+        return against_vllm(section.removeprefix("vllm_"), vllm, [(1, 32), (8, 32)], steps)
     return against_transformers(section, shapes, steps)
 
 

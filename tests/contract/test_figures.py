@@ -82,6 +82,23 @@ def test_speed_of_the_engine(begins, kind, places):
     assert ratio == " / ".join(f"{n[f'{kind}_batch_{batch}_context_32_ratio']:.{places}f}×" for batch in (1, 8))
 
 
+def test_speed_of_the_engine_beside_vllm():
+    n, (_, ours, peer, ratio) = numbers("engine_decode"), row("engine beside vLLM")
+
+    def told(which, form):
+        values = (
+            [form(n[f"vllm_{kind}_batch_{b}_context_32_{which}"], b) for b in (1, 8)] for kind in ("float32", "int4")
+        )
+        return "; ".join(" / ".join(pair) for pair in values)
+
+    def tokens_per_s(ms, batch):
+        return f"{batch * 1000 / ms:.0f}"
+
+    assert ours == told("ms", tokens_per_s)
+    assert peer == f"vLLM {n['vllm_float32_vllm']}, float32, {told('vllm_ms', tokens_per_s)}"
+    assert ratio == told("ratio", lambda value, _: f"{value:.2f}×")
+
+
 def test_cost_of_the_dashboard():
     n, page = numbers("dashboard"), (ROOT / "docs" / "dashboard.md").read_text()
     for figure in (
