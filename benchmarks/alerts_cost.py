@@ -76,7 +76,7 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         say(f"/slos over {REQUESTS} requests")
-        numbers: dict[str, Any] = {"slos": len(SLOS), "requests": REQUESTS, **endpoint(folder)}
+        numbers: dict[str, Any] = {"slos": len(SLOS), "requests": REQUESTS, **endpoint(folder, REQUESTS)}
         with counters() as address:
             say("a history of a month")
             history(folder)
@@ -92,16 +92,16 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
     publish("alerts_cost", numbers, packages=("psutil", "chdb", "clickhouse-connect"), quick=quick, path=json)
 
 
-def say(what: str) -> None:
+def say(measurement: str) -> None:
     """Print the name of the next measurement on stderr."""
-    print(f"{time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)
+    print(f"{time.strftime('%H:%M:%S')} {measurement}", file=sys.stderr, flush=True)
 
 
-def endpoint(folder: Path) -> dict[str, float]:
-    """CPU of `/slos` with 50 SLOs and with one, and of the floor."""
+def endpoint(folder: Path, requests: int, times: int = 15) -> dict[str, float]:
+    """CPU ms of `/slos` with 50 SLOs and with one, and of the floor; the medians of `times` answers."""
     store = open_new_store(folder / "store")  # type: ignore[no-untyped-call]
     chance = random.Random(1)
-    Rows(store).requests([_request(chance) for _ in range(REQUESTS)])  # type: ignore[no-untyped-call]
+    Rows(store).requests([_request(chance) for _ in range(requests)])  # type: ignore[no-untyped-call]
 
     def get(slos: tuple[Slo, ...]) -> Callable[[], Any]:
         app, _ = build_api(store, slos, IngestStatus(), lost_after_s=30.0, data_dir=folder, clock=ManualClock(NOW))
@@ -110,10 +110,10 @@ def endpoint(folder: Path) -> dict[str, float]:
 
     try:
         return {
-            "/slos, CPU ms": _cpu_ms(get(SLOS)),
-            "/slos with one SLO (peer), CPU ms": _cpu_ms(get(SLOS[:1])),
+            "/slos, CPU ms": _cpu_ms(get(SLOS), times),
+            "/slos with one SLO (peer), CPU ms": _cpu_ms(get(SLOS[:1]), times),
             "a query that counts the rows (floor), CPU ms": _cpu_ms(
-                lambda: store.query("SELECT count() FROM requests WHERE status = 'ok'")
+                lambda: store.query("SELECT count() FROM requests WHERE status = 'ok'"), times
             ),
         }
     finally:
@@ -135,7 +135,7 @@ def _request(chance: random.Random) -> dict[str, Any]:
     }
 
 
-def _cpu_ms(run: Callable[[], Any], times: int = 15) -> float:
+def _cpu_ms(run: Callable[[], Any], times: int) -> float:
     """The median CPU of one run in this process, all threads together."""
     for _ in range(3):
         run()

@@ -32,7 +32,7 @@ from collector.http_server import HttpServer
 from collector.receive.grpc import GrpcReceiver
 from collector.receive.http import BodyLimits, create_otlp_app
 from collector.samples.setup import open_scraper
-from collector.settings import Settings, split_address
+from collector.settings import Settings, listed, split_address
 from collector.signals import SIGNALS, Signal
 from collector.slo.burn import burn_rules, load_windows
 from collector.slo.model import Slo, load_slos
@@ -229,7 +229,7 @@ def open_access(settings: Settings, hosts: Sequence[str]) -> Access:
     """Read the keys; raises ValueError when other machines could call without one and nobody has said that they may."""
     keyring = Keyring(settings.keys_file)
     check_exposure(hosts, keyring, allow_anonymous=settings.allow_anonymous, keys_file=str(settings.keys_file))
-    allowed = {name.strip().lower() for name in settings.allowed_hosts.split(",")} | {host.lower() for host in hosts}
+    allowed = {name.lower() for name in (*listed(settings.allowed_hosts), *hosts)}
     return Access(keyring, AuditLog(settings.audit_file), settings.allow_anonymous, frozenset(allowed - {""}))
 
 

@@ -55,13 +55,13 @@ def _is_store(value: str) -> str:
     return value
 
 
-def _names(value: str) -> tuple[str, ...]:
-    """The names of a list that commas divide."""
-    return tuple(name for part in value.split(",") if (name := part.strip()))
+def listed(value: str) -> tuple[str, ...]:
+    """The items of a list that commas divide."""
+    return tuple(item for part in value.split(",") if (item := part.strip()))
 
 
 def _are_attributes(value: str) -> str:
-    for name in _names(value):
+    for name in listed(value):
         if not re.fullmatch(r"[A-Za-z0-9_./:-]+", name):
             msg = f"{name!r} is no attribute's name; write for example enduser.id,http.request.header.x-team"
             raise ValueError(msg)
@@ -228,7 +228,7 @@ class Settings(BaseSettings):
     @property
     def decoding(self) -> Decoding:
         """The settings that change the store's views."""
-        return Decoding(self.keep_content, _names(self.tenant_attributes), _names(self.slo_class_attributes))
+        return Decoding(self.keep_content, listed(self.tenant_attributes), listed(self.slo_class_attributes))
 
     @property
     def store_dsn(self) -> str:

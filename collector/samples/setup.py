@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from collector.receive.ingest import Ingest
 from collector.samples.targets import parse_static
-from collector.settings import Settings
+from collector.settings import Settings, listed
 from collector.status import IngestStatus
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def open_scraper(settings: Settings, ingests: Sequence[Ingest], status: IngestStatus) -> list[Scraper]:
     """Return the scraper, or nothing when there is nothing to scrape. Raises OSError for a CA file that is none."""
-    files = [pattern.strip() for pattern in settings.scrape_files.split(",") if pattern.strip()]
+    files = listed(settings.scrape_files)
     if not settings.scrape.strip() and not files:
         return []
     from collector.samples.scraper import ScrapeLimits, Scraper  # httpx takes 0.2 s of CPU; few collectors scrape

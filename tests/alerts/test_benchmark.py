@@ -6,6 +6,7 @@ import yaml
 
 from alerts.generate import generate
 from benchmarks.alerts import compressed, judged
+from benchmarks.alerts_cost import endpoint
 from benchmarks.alerts_scenarios import SLOS, Scenario
 from benchmarks.alerts_table import PAGE, RESULT, fill, table
 
@@ -56,3 +57,9 @@ def test_what_is_neither_expected_nor_allowed_is_told():
     scenario = Scenario("s", {}, frozenset({"A"}), frozenset({"B"}))
     seconds = {("s", "B one"): 1.04, ("s", "C"): 2.0, ("other", "D"): 3.0}
     assert judged(scenario, seconds) == {"seconds": {"B one": 1.0, "C": 2.0}, "missing": ["A"], "unexpected": ["C"]}
+
+
+def test_the_cost_of_the_endpoint_is_measured_on_a_store_with_requests(tmp_path):
+    found = endpoint(tmp_path, requests=5, times=1)
+    assert all(ms > 0 for ms in found.values()), found
+    assert "/slos, CPU ms" in found
