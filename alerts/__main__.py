@@ -42,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "action", choices=_ACTIONS, nargs="?", default="generate",
-        help="generate: write the rule files; diff: show in what the files differ; check: say whether files, "
+        help="generate: write the rule files; diff: show the differences of the files; check: say whether files, "
         "Prometheus and collector agree; import: print an SLO file for OpenSLO documents",
     )  # fmt: skip
     parser.add_argument("--slos", type=Path, default=HERE / "slos.yaml", help="the SLO file; import: an OpenSLO file")
@@ -108,7 +108,7 @@ def _check(given: argparse.Namespace) -> int:
     """Print one line per check. Checks that need a program or an address that is not there say so and pass."""
     slos = load_slos(given.slos)
     files = _files(given, slos)
-    problems = [f"{path} is not what {given.slos} generates" for path in files if _differences({path: files[path]})]
+    problems = [f"{path} differs from the rules of {given.slos}" for path in files if _differences({path: files[path]})]
     rules = [str(path) for path in files if path.exists() and path.suffix == ".yml"]
     if given.format == "prometheus" and rules and (promtool := shutil.which("promtool")):
         done = subprocess.run([promtool, "check", "rules", *rules], capture_output=True, text=True, check=False)  # noqa: S603 - our files

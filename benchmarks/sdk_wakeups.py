@@ -4,7 +4,7 @@ Requests arrive at 1,000 a second until 10,000 are open. The engine's loop emits
 20 ms and costs little, and each request gets 128 tokens before another one takes its place. A second thread, like an
 event loop, sleeps 1 ms again and again, and notes how much later than that it wakes. Three cases do the same, in turns,
 each in a process of its own: `without_sdk`, `with_sdk`, and `with_load`. The last has no SDK, but a thread that uses as
-much CPU as the SDK's threads did, once a second and without the interpreter's lock: what `with_sdk` has more than this
+much CPU as the SDK's threads did, once a second and without the interpreter's lock: the excess of `with_sdk` over this
 case is the SDK's fault, the rest is the price of a busy core. The CPU is that of all threads.
 
 A busy machine makes wake-ups late too. `held_by_sdk_over_4_ms` counts those only during which the SDK's own threads ran

@@ -176,8 +176,8 @@ def build_api(
     """Build the HTTP API of a store, and the state behind its `/metrics`.
 
     The `on_segment` of the state's counters must be called after each inserted segment, or `on_samples` of the state
-    after one that brings samples. `logs` say what the store does not have yet; without them it has everything. Raises
-    `InfeasibleSlo` when no burn-rate rule can watch one of the SLOs. `clock` gives unix nanoseconds.
+    after one that brings samples. `logs` hold the payloads that are not in the store yet; without logs, the store has
+    all. Raises `InfeasibleSlo` when no burn-rate rule can watch one of the SLOs. `clock` gives unix nanoseconds.
     """
     windows = load_windows()
     for slo in slos:

@@ -16,7 +16,7 @@ OldestWaiting = Callable[[], int | None]
 class Watermark:
     """Follows the logs. Call it for unix nanoseconds; any thread may.
 
-    After a time without a store, or without a collector, senders need a while to send what waits at their side. The
+    After a time without a store, or without a collector, senders need a while to send their own queues. The
     watermark stays where it was for as long, at most 35 s. For an outage from 100 s to 400 s:
 
         at 390 s    100 s    the log waits for the store

@@ -45,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
         "action", choices=_ACTIONS, help="make a key and show it, once; list the keys; make one invalid at once"
     )
     parser.add_argument("id", nargs="?", default="", help="revoke: the id in the list, or the whole key")
-    parser.add_argument("--role", type=Role, choices=list(Role), help="create: what the key is for")
+    parser.add_argument("--role", type=Role, choices=list(Role), help="create: the rights of the key")
     whom = parser.add_mutually_exclusive_group()
     whom.add_argument("--tenant", default="", help="create: the only tenant that the key writes or reads")
     whom.add_argument("--all-tenants", action="store_true", help="create: the key writes or reads all tenants")

@@ -265,7 +265,7 @@ DEAD_LETTER_BYTES = Metric("tokentrail_collector_dead_letter_bytes", "gauge", "B
 DATA_DIR_FREE = Metric(
     "tokentrail_collector_disk_free_bytes", "gauge", "Free bytes on the disk of the log and the dead letters."
 )
-READY = Metric("tokentrail_collector_ready", "gauge", "1 when what is accepted can be stored, as /readyz says.")
+READY = Metric("tokentrail_collector_ready", "gauge", "1 when the collector can store accepted data, as /readyz says.")
 STORE_UP = Metric(
     "tokentrail_collector_store_up", "gauge",
     "1 when the store answered the latest refresh; when 0, what comes from it is as old as the state's timestamp says.",

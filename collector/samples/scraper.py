@@ -268,15 +268,15 @@ class Scraper:
             self._note("the log of metrics", f"samples are lost: {error}")
         self._status.scraped(result, series_dropped=series_dropped)
 
-    def _note(self, what: str, reason: str) -> None:
+    def _note(self, subject: str, reason: str) -> None:
         """Log a change: something fails, fails for another reason, or works again (`reason` is empty)."""
-        before = self._failed.get(what, "")
+        before = self._failed.get(subject, "")
         if reason:
-            self._failed[what] = reason
+            self._failed[subject] = reason
         else:
-            self._failed.pop(what, None)
+            self._failed.pop(subject, None)
         if reason != before:
-            logger.log(logging.WARNING if reason else logging.INFO, "%s: %s", what, reason or "works again")
+            logger.log(logging.WARNING if reason else logging.INFO, "%s: %s", subject, reason or "works again")
 
 
 def _own_metrics(time_ns: int, took_s: float, result: str) -> list[Metric]:

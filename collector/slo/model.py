@@ -93,7 +93,7 @@ class LabelRule(_Strict):
     @model_validator(mode="after")
     def _gives_something(self) -> LabelRule:
         if not (self.slo_class or self.tenant):
-            msg = "name what the rule gives: slo_class or tenant"
+            msg = "a rule must give slo_class or tenant"
             raise ValueError(msg)
         return self
 

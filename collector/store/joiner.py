@@ -55,8 +55,8 @@ class Joiner:
     """A stage that joins the requests of each segment once, when it has waited `after_s` seconds for their parts.
 
     The spans lie in `held_requests` and `held_spans` (collector/sql/schema/30_held.sql). The insert's token follows
-    from the segment's id, so a segment that was joined just before a crash is not joined twice. What waits when the
-    collector stops is joined after its next start.
+    from the segment's id, so a segment that was joined just before a crash is not joined twice. Segments that
+    still wait when the collector stops are joined after its next start.
     """
 
     name = "joiner"

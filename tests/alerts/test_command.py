@@ -109,7 +109,7 @@ def test_diff_and_check_say_what_differs(files, capsys):
     assert "-    expr: max by (cluster, job, instance, model_name) (vllm:kv_cache_usage_perc) > 0.5" in said
     assert "+- name: tokentrail-slos-outage" in said
     assert files("check") == 1
-    assert f"{changed} is not what" in capsys.readouterr().out
+    assert f"{changed} differs from the rules of" in capsys.readouterr().out
 
 
 def test_kubernetes_objects_hold_the_same_groups(files):
