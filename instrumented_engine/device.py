@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -104,7 +103,8 @@ def choose_threads(
 ) -> int:
     """Let torch compute with the fewest threads that are nearly as fast as the best number; return it.
 
-    Tries `most` threads, half of them, and so on down to one, in turns until `TRIAL_S` is over.
+    Tries `most` threads, half of them, and so on down to one, in turns until `TRIAL_S` is over. Their quickest steps
+    are compared, since other load on the machine slows a step of many threads more than a step of one.
     """
     times: dict[int, list[float]] = {most >> shift: [] for shift in range(most.bit_length())}
     end = clock() + TRIAL_S
@@ -114,7 +114,7 @@ def choose_threads(
             before = clock()
             step()
             found.append(clock() - before)
-    medians = {count: statistics.median(found) for count, found in times.items()}
-    chosen = min(count for count, found in medians.items() if found <= NEARLY * min(medians.values()))
+    quickest = {count: min(found) for count, found in times.items()}
+    chosen = min(count for count, found in quickest.items() if found <= NEARLY * min(quickest.values()))
     use(chosen)
     return chosen

@@ -11,6 +11,10 @@ from torch import Tensor
 Quantization = Literal["none", "int8", "int4", "fp8"]
 TYPICAL_ROWS = 8
 """Rows that oneDNN lays a packed matrix out for: a small decode batch."""
+MKL_ROWS = 64
+"""Rows that MKL is told when it lays a matrix out. Its manual promises the best speed for this number alone."""
+MKL_CHECKED_ROWS = (0, 1, 2, 8, 9, 65)
+"""Rows of the products that MKL's layout is compared for with plain ones, once for each shape of a matrix."""
 DEQUANTIZED_ROWS = 32
 """From so many rows on, a quantised weight is turned into bfloat16 for the product. torch's quantised kernels compute
 row by row, and take six times as long as a bfloat16 product for 128 rows."""
@@ -44,7 +48,7 @@ class DenseLinear:
 
 
 class PackedLinear:
-    """A float32 or bfloat16 weight in oneDNN's blocked layout: 1.3 to 3 times as fast for few rows.
+    """A float32 or bfloat16 weight in oneDNN's blocked layout.
 
     torch packs weights like this when it freezes a compiled model. It has no public function for it.
     """
@@ -56,6 +60,24 @@ class PackedLinear:
     def __call__(self, x: Tensor) -> Tensor:
         """Multiply."""
         product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, None, "none", [], "")
+        return product
+
+
+class MklLinear:
+    """A float32 weight in MKL's layout. It takes 0.6 to 0.9 of the time that oneDNN takes, up to 128 rows.
+
+    torch takes the weight instead of the layout for another number of rows than the one that it is told, so it is told
+    the rows of each product. It then reads no more than the shape of the weight.
+    """
+
+    def __init__(self, weight: Tensor) -> None:
+        self.nbytes = weight.nbytes
+        self._packed = torch.ops.mkl._mkl_reorder_linear_weight(weight, MKL_ROWS)
+        self._shape = torch.empty(1).expand(weight.shape)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Multiply."""
+        product: Tensor = torch.ops.mkl._mkl_linear(x, self._packed, self._shape, None, len(x))
         return product
 
 
@@ -147,7 +169,9 @@ def linear(weight: Tensor, dtype: torch.dtype, quantization: Quantization = "non
     if quantization != "none":
         return Int8Linear(weight)
     weight = weight.to(dtype)
-    return PackedLinear(weight) if _packable(weight) else DenseLinear(weight)
+    if not _packable(weight):
+        return DenseLinear(weight)
+    return (_mkl_linear(weight) if dtype == torch.float32 else None) or PackedLinear(weight)
 
 
 def _packable(weight: Tensor) -> bool:
@@ -156,3 +180,26 @@ def _packable(weight: Tensor) -> bool:
     if weight.dtype == torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     return weight.dtype == torch.float32
+
+
+def _mkl_linear(weight: Tensor) -> MklLinear | None:
+    """The weight in MKL's layout; None without MKL, or if a product of a matrix of this shape was wrong."""
+    if not (torch._C.has_mkl and hasattr(torch.ops.mkl, "_mkl_linear")):
+        return None
+    shape = (weight.shape[0], weight.shape[1])
+    if not _mkl_shapes.get(shape, True):
+        return None
+    layer = MklLinear(weight)
+    if shape not in _mkl_shapes:
+        _mkl_shapes[shape] = all(_multiplies(layer, weight, rows) for rows in MKL_CHECKED_ROWS)
+    return layer if _mkl_shapes[shape] else None
+
+
+_mkl_shapes: dict[tuple[int, int], bool] = {}
+"""Whether the products of MKL's layout were right, by the shape of the matrix."""
+
+
+def _multiplies(layer: Linear, weight: Tensor, rows: int) -> bool:
+    x = torch.randn(rows, weight.shape[1], generator=torch.Generator().manual_seed(rows))
+    right = F.linear(x, weight)
+    return float((layer(x) - right).norm()) <= 1e-4 * float(right.norm())

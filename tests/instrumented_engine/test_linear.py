@@ -3,13 +3,16 @@
 import pytest
 import torch
 
+from instrumented_engine.model import linear as module
 from instrumented_engine.model.linear import (
     DEQUANTIZED_ROWS,
     GROUP,
+    MKL_CHECKED_ROWS,
     DenseLinear,
     Fp8Linear,
     Int4Linear,
     Int8Linear,
+    MklLinear,
     PackedLinear,
     linear,
 )
@@ -73,7 +76,8 @@ def test_sizes(weight):
 
 
 def test_the_layout_follows_dtype_and_quantisation(weight):
-    assert isinstance(linear(weight, torch.float32), PackedLinear)
+    assert isinstance(linear(weight, torch.float32), MklLinear if torch.backends.mkl.is_available() else PackedLinear)
+    assert isinstance(linear(weight, torch.bfloat16), PackedLinear)
     assert isinstance(linear(weight, torch.float16), DenseLinear)
     assert isinstance(linear(weight, torch.bfloat16, "int8"), Int8Linear)
     assert isinstance(linear(weight, torch.bfloat16, "int4"), Int4Linear)
@@ -81,3 +85,49 @@ def test_the_layout_follows_dtype_and_quantisation(weight):
     assert isinstance(linear(weight[:40], torch.bfloat16, "fp8"), DenseLinear), "40 outputs are no multiple of 16"
     assert isinstance(linear(weight[:, :40], torch.bfloat16, "fp8"), DenseLinear)
     assert isinstance(linear(weight[:, :48], torch.bfloat16, "int4"), Int8Linear), "48 inputs are no groups of 32"
+
+
+needs_mkl = pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="this torch has no MKL")
+
+
+@needs_mkl
+def test_mkl_takes_any_number_of_rows_and_threads(weight):
+    layer, threads = MklLinear(weight), torch.get_num_threads()
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            for rows in (0, 1, 2, 7, 8, 9, 63, 64, 65, 200):
+                x = some_rows(rows).float()
+                assert torch.allclose(layer(x), x @ weight.T, rtol=1e-4, atol=1e-4)
+    finally:
+        torch.set_num_threads(threads)
+    assert layer.nbytes == weight.nbytes
+
+
+@needs_mkl
+@pytest.mark.parametrize("wrong", MKL_CHECKED_ROWS[1:])
+def test_a_wrong_product_of_mkl_leaves_its_shape_to_onednn(wrong, weight, monkeypatch):
+    rows = []
+    multiply = MklLinear.__call__
+
+    def product(layer, x):
+        rows.append(len(x))
+        return multiply(layer, x) * (1.001 if len(x) == wrong else 1)
+
+    monkeypatch.setattr(MklLinear, "__call__", product)
+    monkeypatch.setattr(module, "_mkl_shapes", {})
+    assert isinstance(linear(weight, torch.float32), PackedLinear)
+    assert rows[-1] == wrong, "the first wrong product decides"
+    checked = len(rows)
+    assert isinstance(linear(weight, torch.float32), PackedLinear)
+    assert len(rows) == checked, "a shape is compared once"
+    wrong = 0
+    assert isinstance(linear(weight[:40], torch.float32), MklLinear), "another shape"
+    assert rows[checked:] == list(MKL_CHECKED_ROWS)
+    assert isinstance(linear(weight[:40] * 2, torch.float32), MklLinear)
+    assert len(rows) == checked + len(MKL_CHECKED_ROWS)
+
+
+def test_a_torch_without_mkl_multiplies_with_onednn(weight, monkeypatch):
+    monkeypatch.setattr(torch._C, "has_mkl", False)
+    assert isinstance(linear(weight, torch.float32), PackedLinear)
