@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from benchmarks.report import Quick, save
-from benchmarks.tradeoffs import Ask, answers_of, get, served, until_stored
+from benchmarks.tradeoffs import QUIET, Ask, answers_of, get, served, until_stored
 from benchmarks.tradeoffs_page import PAGE, fill
 from tests.support.collector import Collector
 
@@ -35,7 +35,7 @@ def main(
     """Measure each size, and write the result and the table of docs/tradeoffs.md."""
     sizes = SIZES[:3] if quick else SIZES
     numbers: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as folder, Collector(Path(folder) / "data") as collector:  # type: ignore[no-untyped-call]
+    with tempfile.TemporaryDirectory() as folder, Collector(Path(folder) / "data", *QUIET) as collector:  # type: ignore[no-untyped-call]
         for size in sizes:
             numbers |= {f"batch_{size}_{key}": value for key, value in measured(collector, Path(folder), size).items()}
             print(codec.dumps({key: value for key, value in numbers.items() if key.startswith(f"batch_{size}_")}))
