@@ -190,10 +190,7 @@ def _mkl_linear(weight: Tensor) -> MklLinear | None:
     """The weight in MKL's layout; None without MKL, or if a product of a matrix of this shape was wrong."""
     if not (torch._C.has_mkl and hasattr(torch.ops.mkl, "_mkl_linear")):
         return None
-    shape = (weight.shape[0], weight.shape[1])
-    if not _mkl_shapes.get(shape, True):
-        return None
-    layer = MklLinear(weight)
+    layer, shape = MklLinear(weight), (weight.shape[0], weight.shape[1])
     if shape not in _mkl_shapes:
         _mkl_shapes[shape] = all(_multiplies(layer, weight, rows) for rows in MKL_CHECKED_ROWS)
     return layer if _mkl_shapes[shape] else None

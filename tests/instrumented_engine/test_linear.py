@@ -54,6 +54,17 @@ def test_few_rows_and_many_give_the_same(kind, weight):
     assert relative_error(few, layer(x).float()) < 0.006
 
 
+def test_few_rows_go_to_torchs_kernels_and_many_do_not(weight, monkeypatch):
+    int8, int4 = Int8Linear(weight), Int4Linear(weight)
+    monkeypatch.setattr(int4, "_halves", None)
+    int4(some_rows(INT4_KERNEL_ROWS))
+    with pytest.raises(TypeError):
+        int4(some_rows(INT4_KERNEL_ROWS + 1))
+    monkeypatch.setattr(torch, "_weight_int8pack_mm", lambda x, *_: "the kernel")
+    assert int8(some_rows(INT8_KERNEL_ROWS)) == "the kernel"
+    assert len(int8(some_rows(INT8_KERNEL_ROWS + 1))) == INT8_KERNEL_ROWS + 1
+
+
 def test_numbers_of_q4_1_are_kept():
     """Each group of a Q4_1 file has a 0 and a 15, so that rounding its values finds its numbers again."""
     generator = torch.Generator().manual_seed(5)
