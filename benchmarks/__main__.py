@@ -19,6 +19,7 @@ BENCHMARKS = (
     "shared_store",
     "proxy",
     "engine_decode",
+    "engine_tracing",
     "engine_quality",
     "engine_pressure",
     "alerts_simulation",

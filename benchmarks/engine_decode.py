@@ -33,7 +33,7 @@ from instrumented_engine.core.request import Request, SamplingParams
 from instrumented_engine.core.text import TextStream
 from instrumented_engine.settings import Settings
 from instrumented_engine.startup import Loaded, load, set_waiting
-from tokentrail import Status
+from tokentrail import Status, Trail
 from tokentrail.trail import DisabledTrail
 
 WEIGHTS = {"float32": "none", "bfloat16": "none", "int8": "int8", "int4": "int4"}
@@ -184,9 +184,9 @@ def in_turns(
     return numbers | interval(f"{shape}_ratio", [theirs / ours for ours, theirs in decodes])
 
 
-def load_kind(kind: str) -> Loaded:
+def load_kind(kind: str, trail: Trail | None = None) -> Loaded:
     """The engine with some kind of weights."""
-    return load_engine(WEIGHTS[kind], "float32" if kind == "float32" else "bfloat16")
+    return load_engine(WEIGHTS[kind], "float32" if kind == "float32" else "bfloat16", trail)
 
 
 def engine_alone(shapes: list[tuple[int, int]], steps: int) -> dict[str, Any]:
@@ -200,7 +200,7 @@ def engine_alone(shapes: list[tuple[int, int]], steps: int) -> dict[str, Any]:
     return numbers
 
 
-def load_engine(quantization: Any, dtype: Any) -> Loaded:
+def load_engine(quantization: Any, dtype: Any, trail: Trail | None = None) -> Loaded:
     """The default model on the CPU, started as the server starts it."""
     settings = Settings(
         device="cpu",
@@ -210,7 +210,7 @@ def load_engine(quantization: Any, dtype: Any) -> Loaded:
         kv_blocks=512,
         prefix_caching=False,  # a prompt is computed each time
     )
-    return load(settings, Observer(DisabledTrail()))
+    return load(settings, Observer(trail or DisabledTrail()))
 
 
 def prompts(batch: int, context: int) -> list[list[int]]:
@@ -219,12 +219,12 @@ def prompts(batch: int, context: int) -> list[list[int]]:
     return [[rng.randrange(100, 40_000) for _ in range(context)] for _ in range(batch)]
 
 
-def engine_steps(loaded: Loaded, batch: int, context: int) -> Callable[[], object]:
+def engine_steps(loaded: Loaded, batch: int, context: int, trail: Trail | None = None) -> Callable[[], object]:
     """A function that runs the engine's next step: the first is the prefill, the others decode."""
-    engine, trail = loaded.engine, DisabledTrail()
+    engine = loaded.engine
     engine.abort(engine.requests, Status.CANCELLED)
     params = SamplingParams(max_tokens=1000, temperature=0.0, ignore_eos=True)
-    request = trail.start_request(operation="text_completion", model="m")
+    request = (trail or DisabledTrail()).start_request(operation="text_completion", model="m")
     engine.add(
         Request.of(
             prompts(batch, context),

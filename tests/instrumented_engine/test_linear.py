@@ -5,8 +5,9 @@ import torch
 
 from instrumented_engine.model import linear as module
 from instrumented_engine.model.linear import (
-    DEQUANTIZED_ROWS,
     GROUP,
+    INT4_KERNEL_ROWS,
+    INT8_KERNEL_ROWS,
     MKL_CHECKED_ROWS,
     DenseLinear,
     Fp8Linear,
@@ -34,7 +35,9 @@ def relative_error(found, exact):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("rows", [1, 7, DEQUANTIZED_ROWS - 1, DEQUANTIZED_ROWS, 2 * DEQUANTIZED_ROWS])
+@pytest.mark.parametrize(
+    "rows", [1, 7, 31, 32, *(n + more for n in (INT8_KERNEL_ROWS, INT4_KERNEL_ROWS) for more in (0, 1))]
+)
 def test_products_are_close_to_those_of_the_weight(kind, rows, weight):
     quantized, bound = KINDS[kind]
     x = some_rows(rows)
@@ -46,9 +49,20 @@ def test_products_are_close_to_those_of_the_weight(kind, rows, weight):
 @pytest.mark.parametrize("kind", KINDS)
 def test_few_rows_and_many_give_the_same(kind, weight):
     layer = KINDS[kind][0](weight)
-    x = some_rows(DEQUANTIZED_ROWS)
-    few = torch.cat([layer(x[:9]), layer(x[9:])])
+    x = some_rows(INT4_KERNEL_ROWS + 1)
+    few = torch.cat([layer(part) for part in x.split(9)])
     assert relative_error(few, layer(x).float()) < 0.006
+
+
+def test_few_rows_go_to_torchs_kernels_and_many_do_not(weight, monkeypatch):
+    int8, int4 = Int8Linear(weight), Int4Linear(weight)
+    monkeypatch.setattr(int4, "_halves", None)
+    int4(some_rows(INT4_KERNEL_ROWS))
+    with pytest.raises(TypeError):
+        int4(some_rows(INT4_KERNEL_ROWS + 1))
+    monkeypatch.setattr(torch, "_weight_int8pack_mm", lambda x, *_: "the kernel")
+    assert int8(some_rows(INT8_KERNEL_ROWS)) == "the kernel"
+    assert len(int8(some_rows(INT8_KERNEL_ROWS + 1))) == INT8_KERNEL_ROWS + 1
 
 
 def test_numbers_of_q4_1_are_kept():
@@ -59,7 +73,7 @@ def test_numbers_of_q4_1_are_kept():
     scale = torch.rand(16, 3, 1, generator=generator).half().float() + 0.01
     minimum = -torch.rand(16, 3, 1, generator=generator).half().float()
     layer = Int4Linear((numbers * scale + minimum).flatten(1))
-    assert torch.equal(torch.stack([layer._pairs & 15, layer._pairs >> 4], dim=2).view(16, 3, GROUP), numbers)
+    assert torch.equal(layer._numbers().permute(2, 0, 1), numbers)
 
 
 def test_a_constant_group_is_no_division_by_zero():
