@@ -129,10 +129,10 @@ def _measure(targets: dict[str, list[Target]], loads: list[Load]) -> dict[str, A
             for key, value in values.items():
                 taken.setdefault(f"{load.name}{name}_{key}", []).append(value)
     numbers: dict[str, Any] = {}
-    for key, values in taken.items():
-        numbers[key] = statistics.median(values)
-        if "_added_" in key and "_p99_" in key and len(values) > 1:
-            numbers |= {f"{key}_lowest": min(values), f"{key}_highest": max(values)}
+    for key, drawn in taken.items():
+        numbers[key] = statistics.median(drawn)
+        if "_added_" in key and "_p99_" in key and len(drawn) > 1:
+            numbers |= {f"{key}_lowest": min(drawn), f"{key}_highest": max(drawn)}
     for peer, load_name in (("aiohttp", ""), ("nginx", ""), ("litellm", "light_")):
         for key in ("cpu_us_per_chunk", *(f"added_{what}_p{q}_us" for what in ("chunk", "ttft") for q in (50, 99))):
             ours, theirs = (numbers.get(f"{load_name}{name}_{key}") for name in ("tokentrail", peer))
