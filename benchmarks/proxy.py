@@ -4,14 +4,15 @@ An upstream process plays a chat model: it sends the first chunk at once and 30 
 sending (unix ns) in each chunk's text. A client process starts streams at random moments (an open load) so that 100
 run at a time, straight to the upstream and through each proxy in turn; all share the cores of this machine. A chunk's
 time is the client's clock at its arrival minus the time in its text. Added is a quantile of a proxy minus the same
-quantile without one, in the same round; the median of the rounds is published. CPU is that of the proxy's processes.
+quantile without one, in the same round. The proxies take turns, in the reverse order in every second round. The median
+of the rounds is published, and beside a p99 its lowest and highest round. CPU is that of the proxy's processes.
 
 `in_step`: all streams get their chunks at the same moment, as from one engine's batch. `light`: ten streams, since
 LiteLLM does not keep up with a hundred on few cores; `chunks_share` says how many of the chunks came in time.
 `aiohttp` is the floor of the proxy: the same HTTP stack, which hands bytes on and records nothing.
 
 LiteLLM comes from an environment of its own (`python -m venv litellm && litellm/bin/pip install 'litellm[proxy]'`, then
-`python -m benchmarks.proxy --litellm litellm/bin/litellm`). A peer that is not there is left out. A run takes four
+`python -m benchmarks.proxy --litellm litellm/bin/litellm`). A peer that is not there is left out. A run takes six
 minutes, and one of them is LiteLLM's.
 """
 
@@ -69,7 +70,7 @@ def main(
     litellm: Annotated[str, typer.Option(help="LiteLLM's command.")] = "litellm",
 ) -> None:
     """Measure all proxies under the same loads."""
-    loads = [Load("", 100, 5.0, 3), Load("light_", 10, 3.0, 1), Load("in_step_", 100, 3.0, 1, in_step=True)]
+    loads = [Load("", 100, 2.0, 7), Load("light_", 10, 3.0, 1), Load("in_step_", 100, 3.0, 1, in_step=True)]
     if quick:
         loads = [Load("", 100, 3.0, 1)]
     starts: dict[str, Callable[[int], AbstractContextManager[Target | None]]] = {
@@ -99,9 +100,11 @@ def main(
 
 def _measure(targets: dict[str, list[Target]], loads: list[Load]) -> dict[str, Any]:
     taken: dict[str, list[float]] = {}
-    for load in [one for one in loads for _ in range(one.rounds)]:
+    direct, *proxies = targets
+    for number, load in enumerate(one for one in loads for _ in range(one.rounds)):
         plain: dict[str, float] = {}
-        for name, ports in targets.items():
+        for name in (direct, *proxies[:: -1 if number % 2 else 1]):
+            ports = targets[name]
             if (name == "litellm" and load.streams > LITELLM_STREAMS) or (load.in_step and len(ports) < 2):
                 continue
             target = ports[load.in_step]
@@ -125,7 +128,11 @@ def _measure(targets: dict[str, list[Target]], loads: list[Load]) -> dict[str, A
                 values["cpu_us_per_chunk"] = cpu * 1e6 / len(got.chunk)
             for key, value in values.items():
                 taken.setdefault(f"{load.name}{name}_{key}", []).append(value)
-    numbers: dict[str, Any] = {key: statistics.median(values) for key, values in taken.items()}
+    numbers: dict[str, Any] = {}
+    for key, drawn in taken.items():
+        numbers[key] = statistics.median(drawn)
+        if "_added_" in key and "_p99_" in key and len(drawn) > 1:
+            numbers |= {f"{key}_lowest": min(drawn), f"{key}_highest": max(drawn)}
     for peer, load_name in (("aiohttp", ""), ("nginx", ""), ("litellm", "light_")):
         for key in ("cpu_us_per_chunk", *(f"added_{what}_p{q}_us" for what in ("chunk", "ttft") for q in (50, 99))):
             ours, theirs = (numbers.get(f"{load_name}{name}_{key}") for name in ("tokentrail", peer))
