@@ -16,7 +16,7 @@ from collector.api.parameters import Window
 from collector.api.problems import not_found
 from collector.api.session import CURRENT
 from collector.api.sums import Sums, slices
-from collector.api.times import SECOND_NS, Moment
+from collector.api.times import DAY_NS, HOUR_NS, Moment
 from collector.in_flight import InFlight, read_in_flight
 from collector.slo.burn import BurnRule, fires
 from collector.slo.cells import Bools, Cells, Judged, Outcomes
@@ -28,8 +28,6 @@ from collector.sql.queries import part
 
 _NO_SUMS: Final[Mapping[str, str]] = MappingProxyType({})
 _WITH_VARIANCE: Final = ("total", "good", "excused", "undetermined")
-HOUR_NS: Final = 3600 * SECOND_NS
-DAY_NS: Final = 24 * HOUR_NS
 OUTPUT_TOKENS: Final = {"tokens_out": "output_tokens"}
 """Requests whose tokens are not known are in no sum of them."""
 

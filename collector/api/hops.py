@@ -21,7 +21,7 @@ from collector.api.context import Context
 from collector.api.parameters import Window
 from collector.api.session import tenant_filter
 from collector.api.sums import slices
-from collector.api.times import SECOND_NS
+from collector.api.times import HOUR_NS, SECOND_NS
 from collector.sql.fragment import Fragment, all_of
 from collector.sql.queries import part
 
@@ -29,7 +29,7 @@ Row = Mapping[str, Any]
 _MOST_ROWS = 10_000
 MOST_OF_A_TRACE = 1000
 """The newest requests of a trace that one answer lists."""
-_END_MARGIN_NS = 3600 * SECOND_NS
+_END_MARGIN_NS = HOUR_NS
 """As sql/parts/end_margin.sql has it."""
 
 

@@ -10,15 +10,11 @@ import numpy.typing as npt
 
 from collector.api.answers import LEVELS, Distribution, seconds
 from collector.api.parameters import Window
-from collector.api.sums import narrow
-from collector.api.times import SECOND_NS
+from collector.api.sums import LEAST_HOURS, narrow
+from collector.api.times import DAY_NS, HOUR_NS
 from collector.sql.past_days import Versions
 from collector.sql.queries import Queries, partition
 
-_HOUR_NS: Final = 3600 * SECOND_NS
-_DAY_NS: Final = 24 * _HOUR_NS
-_LEAST_HOURS: Final = 4
-"""So many hours of the last day are worth a query of their own."""
 _DENSE: Final = 2**20
 """Durations below so many microseconds are added up in an array with a place for each."""
 _ROW: Final = np.dtype([("us", "<u8"), ("n", "<u8")])
@@ -38,7 +34,7 @@ def _has_tokens(queries: Queries, window: Window) -> bool:
     """Tell whether any token is as old as the window's end."""
     if not queries.remembers:
         return bool(queries.rows("itl_exists", end_ns=window.end_ns))
-    last = partition(window.end_ns // _DAY_NS)
+    last = partition(window.end_ns // DAY_NS)
     return any(table == "tokens" and day <= last for table, day in queries.versions())
 
 
@@ -81,23 +77,23 @@ def stretches(start_ns: int, end_ns: int) -> Iterator[tuple[int, int, bool]]:
 
     12 Nov 21:30 to 14 Nov 06:20    12 Nov 21:30 to 22:00, 22 to 23 h, 23 to 24 h, 13 Nov, 14 Nov 0 to 6 h, 6:00 to 6:20
     """
-    midnight, last = -(-start_ns // _DAY_NS) * _DAY_NS, end_ns // _DAY_NS * _DAY_NS
+    midnight, last = -(-start_ns // DAY_NS) * DAY_NS, end_ns // DAY_NS * DAY_NS
     if midnight > last:
         yield from _within_a_day(start_ns, end_ns)
         return
-    hour = -(-start_ns // _HOUR_NS) * _HOUR_NS
+    hour = -(-start_ns // HOUR_NS) * HOUR_NS
     if start_ns < hour:
         yield start_ns, hour, False
-    for at in range(hour, midnight, _HOUR_NS):
-        yield at, at + _HOUR_NS, True
-    for at in range(midnight, last, _DAY_NS):
-        yield at, at + _DAY_NS, True
+    for at in range(hour, midnight, HOUR_NS):
+        yield at, at + HOUR_NS, True
+    for at in range(midnight, last, DAY_NS):
+        yield at, at + DAY_NS, True
     yield from _within_a_day(last, end_ns)
 
 
 def _within_a_day(start_ns: int, end_ns: int) -> Iterator[tuple[int, int, bool]]:
-    first, last = -(-start_ns // _HOUR_NS) * _HOUR_NS, end_ns // _HOUR_NS * _HOUR_NS
-    if last - first < _LEAST_HOURS * _HOUR_NS:
+    first, last = -(-start_ns // HOUR_NS) * HOUR_NS, end_ns // HOUR_NS * HOUR_NS
+    if last - first < LEAST_HOURS * HOUR_NS:
         first = last = end_ns
     yield from ((a, b, a == first) for a, b in ((start_ns, first), (first, last), (last, end_ns)) if a < b)
 
@@ -112,7 +108,7 @@ def _counts(queries: Queries, window: Window) -> Counts:
         return added([_read(queries, window, window.start_ns, window.end_ns)])
     now = queries.versions()
     divided = [*stretches(window.start_ns, window.end_ns)]
-    days = [(a, b) for a, b, whole in divided if whole and b - a == _DAY_NS]
+    days = [(a, b) for a, b, whole in divided if whole and b - a == DAY_NS]
     others = [
         _remembered(queries, window, a, b) if whole else _read(queries, window, a, b)
         for a, b, whole in divided
@@ -129,14 +125,14 @@ def _of_days(queries: Queries, window: Window, days: Sequence[tuple[int, int]], 
     def add() -> Counts:
         return added([_remembered(queries, window, a, b) for a, b in days])
 
-    last = days[-1][1] // _DAY_NS
+    last = days[-1][1] // DAY_NS
     reads = [day for day in now if day[1] < partition(last)]
     return queries.remembered(("itl of days", days[0][0], days[-1][1], _key(window)), reads, add, _size, now)
 
 
 def _remembered(queries: Queries, window: Window, start_ns: int, end_ns: int) -> Counts:
     """The counts of whole hours of a day. Their tokens may lie in days before, when a request took long."""
-    day, first, last = start_ns // _DAY_NS, start_ns // _HOUR_NS, end_ns // _HOUR_NS
+    day, first, last = start_ns // DAY_NS, start_ns // HOUR_NS, end_ns // HOUR_NS
     bounds = {"start_ns": start_ns, "end_ns": end_ns}
     question = start_ns, end_ns, _key(window)
     of_requests = queries.versions_of("requests", first, last)
@@ -149,7 +145,7 @@ def _remembered(queries: Queries, window: Window, start_ns: int, end_ns: int) ->
     )
     if first_ns is None:
         return _NONE
-    first_day = min(first_ns // _DAY_NS, day)
+    first_day = min(first_ns // DAY_NS, day)
     reads = {
         **of_requests,
         **queries.versions_of("tokens", first_day * 24, day * 24),

@@ -16,12 +16,12 @@ from collector.api.parameters import Duration, Name, WindowQuery
 from collector.api.session import CURRENT, sees_all_tenants
 from collector.api.slos import Slos
 from collector.api.summary import Summary
-from collector.api.times import SECOND_NS, Moment
+from collector.api.times import DAY_NS, SECOND_NS, Moment
 from collector.api.timeseries import Metric, Timeseries, TimeseriesQuery
 
 _OF_REQUESTS: Final[tuple[Metric, ...]] = ("ttft", "tpot", "e2e", "requests", "goodput", "attainment")
 _OF_PROCESSES: Final[tuple[Metric, ...]] = ("running", "waiting", "kv_usage", "kv_evictions")
-_KNOWN_FOR_NS: Final = 30 * 86_400 * SECOND_NS
+_KNOWN_FOR_NS: Final = 30 * DAY_NS
 _STEPS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400)
 POINTS: Final = 90
 

@@ -13,7 +13,7 @@ from collector.api.evaluation import burns, count_by_window, lengths, open_reque
 from collector.api.incident import Incident, incident, request_list
 from collector.api.parameters import Window
 from collector.api.sums import Arrays, slices
-from collector.api.times import SECOND_NS
+from collector.api.times import DAY_NS
 from collector.api.verdicts import open_wanted
 from collector.slo.burn import BurnRule, burn_rules
 from collector.slo.durations import format_duration
@@ -22,7 +22,6 @@ from collector.slo.last_burn import PER_WINDOW, Cells, burn_began
 from collector.slo.model import Promise, Slo
 from collector.sql.fragment import Fragment, all_of, any_of
 
-_DAY_NS: Final = 86_400 * SECOND_NS
 _CELL: Final = np.dtype(
     [("cell", "<u8"), ("judged", "<f8"), ("bad", "<f8"), ("bad_rows", "<u8"), ("first_bad_ns", "<u8")]
 )
@@ -103,10 +102,10 @@ def _read_ended(ctx: Context, window: Window, slo: Slo, rule: BurnRule) -> _Ende
 
 def days_back(start_ns: int, end_ns: int) -> Iterator[tuple[int, int]]:
     """Stretches that reach back to a start or farther: the present day, then 1, 2, 4, … whole days before."""
-    midnight, days = end_ns // _DAY_NS * _DAY_NS, 1
+    midnight, days = end_ns // DAY_NS * DAY_NS, 1
     yield max(start_ns, midnight), end_ns
     while midnight > start_ns:
-        earlier = max(midnight - days * _DAY_NS, start_ns // _DAY_NS * _DAY_NS)
+        earlier = max(midnight - days * DAY_NS, start_ns // DAY_NS * DAY_NS)
         yield earlier, midnight
         midnight, days = earlier, 2 * days
 

@@ -11,8 +11,6 @@ from pydantic import BaseModel
 from collector.api.answers import ThresholdsOut
 from collector.api.context import Context
 from collector.api.evaluation import (
-    DAY_NS,
-    HOUR_NS,
     Burn,
     SloCounts,
     Windows,
@@ -22,7 +20,7 @@ from collector.api.evaluation import (
     lengths,
 )
 from collector.api.parameters import Window, WindowQuery
-from collector.api.times import SECOND_NS
+from collector.api.times import DAY_NS, HOUR_NS, SECOND_NS
 from collector.slo.burn import BurnRule, budget_left, burn_rules, exhausted_in_s
 from collector.slo.counts import Counts, Number
 from collector.slo.estimate import Errors

@@ -11,13 +11,12 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from collector.api.times import SECOND_NS
+from collector.api.times import HOUR_NS
 from collector.sql.fragment import TRUE, Fragment, any_of, merged
-from collector.sql.queries import Queries, partition
+from collector.sql.queries import Queries, partition, size_of_columns
 
-_HOUR_NS: Final = 3600 * SECOND_NS
 _LEAST_DAYS: Final = 3
-_LEAST_HOURS: Final = 4
+LEAST_HOURS: Final = 4
 """So many whole days in a row, or so many hours of one day, are worth a query of their own."""
 _LAST_DAY: Final = 65_000
 """Days since 1970. ClickHouse puts all days after the year 2149 into one partition."""
@@ -66,13 +65,7 @@ class Slice:
         self, queries: Queries, query: str, fragments: Mapping[str, Fragment], matching: Fragment
     ) -> Mapping[str, Sequence[Any]]:
         """The columns of a query that reads these rows."""
-        return self._remembered(
-            queries,
-            query,
-            {**fragments, "ended": self.ended, "filter": matching},
-            queries.columns,
-            lambda columns: 80 * sum(map(len, columns.values())),
-        )
+        return self._remembered(queries, query, fragments, matching, queries.columns, size_of_columns)
 
     def arrays(
         self, queries: Queries, query: str, fragments: Mapping[str, Fragment], matching: Fragment, row: np.dtype[Any]
@@ -83,27 +76,27 @@ class Slice:
             found = queries.array(query, fragments, row)
             return {name: narrow(found[name]) for name in row.names or ()}
 
-        return self._remembered(
-            queries,
-            query,
-            {**fragments, "ended": self.ended, "filter": matching},
-            ask,
-            lambda arrays: sum(array.nbytes for array in arrays.values()),
-        )
+        return self._remembered(queries, query, fragments, matching, ask, _size_of_arrays)
 
     def _remembered(
         self,
         queries: Queries,
         query: str,
         fragments: Mapping[str, Fragment],
+        matching: Fragment,
         ask: Callable[[str, Mapping[str, Fragment]], T],
         size: Callable[[T], int],
     ) -> T:
         """The answer about whole hours is remembered. A filter with times looks at other requests of the window too."""
-        if self.hours is None or not queries.remembers or "start_ns" in fragments["filter"].parameters:
+        fragments = {**fragments, "ended": self.ended, "filter": matching}
+        if self.hours is None or not queries.remembers or "start_ns" in matching.parameters:
             return ask(query, fragments)
         reads = queries.versions_of(self.table, *self.hours)
         return queries.of_hours(query, fragments, reads, lambda: ask(query, fragments), size)
+
+
+def _size_of_arrays(arrays: Arrays) -> int:
+    return sum(array.nbytes for array in arrays.values())
 
 
 def narrow(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -124,7 +117,7 @@ def slices(moments: Sequence[int], table: str = "requests", column: str = "end")
     whole: list[tuple[int, int]] = []
     for band in range(1, len(moments)):
         for first, last in _whole_hours(moments[band], moments[band - 1], days_alone=table != "requests"):
-            whole.append((first * _HOUR_NS, last * _HOUR_NS))
+            whole.append((first * HOUR_NS, last * HOUR_NS))
             if last - first >= _LEAST_DAYS * 24:
                 days = {f"day{band}_{key}": partition(hour // 24) for key, hour in (("first", first), ("last", last))}
                 sql = f"_partition_id >= {{day{band}_first:String}} AND _partition_id < {{day{band}_last:String}}"
@@ -142,12 +135,12 @@ def slices(moments: Sequence[int], table: str = "requests", column: str = "end")
 
 def _whole_hours(start_ns: int, end_ns: int, *, days_alone: bool) -> Iterator[tuple[int, int]]:
     """Stretches of whole hours that are worth a query of their own: many days in a row, or several hours of a day."""
-    first, last = -(-start_ns // _HOUR_NS), min(end_ns // _HOUR_NS, _LAST_DAY * 24)
+    first, last = -(-start_ns // HOUR_NS), min(end_ns // HOUR_NS, _LAST_DAY * 24)
     midnight, last_midnight = -(-first // 24) * 24, last // 24 * 24
     edges = [first, midnight, last_midnight, last]
     if last_midnight - midnight < _LEAST_DAYS * 24:
         edges = [first, *range(midnight, last_midnight + 1, 24), last]
-    least = _LEAST_DAYS * 24 if days_alone else _LEAST_HOURS
+    least = _LEAST_DAYS * 24 if days_alone else LEAST_HOURS
     yield from ((a, b) for a, b in pairwise(edges) if b - a >= least)
 
 

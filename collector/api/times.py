@@ -10,6 +10,8 @@ from decimal import Decimal
 from collector.slo.durations import parse_duration
 
 SECOND_NS = 1_000_000_000
+HOUR_NS = 3600 * SECOND_NS
+DAY_NS = 24 * HOUR_NS
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _RFC3339 = re.compile(r"(\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d)(?:\.(\d+))?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 _UNIX = re.compile(r"\d{1,12}(\.\d+)?", re.ASCII)

@@ -23,6 +23,7 @@ from instrumented_engine.settings import Settings as EngineSettings
 from tokentrail.cli.app import app
 
 ROOT = Path(__file__).parents[2]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
 PACKAGES = ("tokentrail", "instrumented_engine", "collector", "alerts", "dashboard", "benchmarks")
 
 INLINE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
@@ -107,7 +108,7 @@ def _cli_help(*words: str) -> str | None:
         shown = CliRunner().invoke(app, [*words, "--help"], env=PLAIN)
     if become.called:  # a part, which is `python -m module words --help`
         _, _, module, *arguments = become.call_args.args[1]
-        return _module_help(module, *arguments)
+        return _help_of(module, *arguments)
     return shown.output if shown.exit_code == 0 else None
 
 
@@ -129,7 +130,12 @@ def is_module(name: str) -> bool:
     _, _, module, *flag = name.split()
     if not _runs(module):
         return False
-    return not flag or _has_flag(_module_help(module, "--help"), flag[0])
+    return not flag or _has_flag(_help_of(module, "--help"), flag[0])
+
+
+@cache
+def _help_of(module: str, *arguments: str) -> str | None:
+    return output_of(module, *arguments)
 
 
 def _runs(module: str) -> bool:
@@ -140,8 +146,7 @@ def _runs(module: str) -> bool:
     return False
 
 
-@cache
-def _module_help(module: str, *arguments: str) -> str | None:
+def output_of(module: str, *arguments: str) -> str | None:
     """The output of `python -m module arguments`, which runs in this process; None if it fails."""
     shown = io.StringIO()
     with patch.dict(os.environ, PLAIN), patch("sys.argv", [module, *arguments]), contextlib.redirect_stdout(shown):
@@ -185,7 +190,7 @@ def _flags() -> frozenset[str]:
     settings = [*CollectorSettings.model_fields, *EngineSettings.model_fields]
     ours = {f"--{name.replace('_', '-')}" for name in settings}
     helps = [
-        _module_help(module, "--help") or ""
+        _help_of(module, "--help") or ""
         for module in ("alerts", "benchmarks", "benchmarks.sdk_span_cost", "benchmarks.sizing")
     ]
     helps += [_cli_help() or "", *(_cli_help(name) or "" for name in cli().commands)]

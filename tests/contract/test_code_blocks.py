@@ -1,7 +1,8 @@
 """Each code block of the documentation is read by its own program: Python, YAML, JSON, bash, our own commands.
 
-`tests/collector/test_docs_requests.py` runs the requests to the API, and `tests/tokentrail/test_sdk_docs.py` the
-SDK's page.
+`tests/collector/test_docs_requests.py` runs the requests to the API, `tests/tokentrail/test_sdk_docs.py` the SDK's
+page, `tests/tokentrail/test_cli_ask.py` the commands that ask a collector, and
+`tests/tokentrail/test_docs_commands.py` those that change files.
 """
 
 import ast
@@ -20,10 +21,9 @@ import typer.exceptions
 import yaml
 
 from collector.slo.model import load_slos
-from tests.contract.commands import FENCE, PACKAGES, cli, commands
+from tests.contract.commands import FENCE, PACKAGES, PAGES, cli, commands
 
 ROOT = Path(__file__).parents[2]
-PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
 PROGRAMS = {
     "cat", "cd", "cp", "curl", "docker", "dynamo", "export", "git", "gunzip", "helm", "jq", "kubectl", "litellm",
     "llama-server", "make", "mkdir", "openssl", "opentelemetry-instrument", "pip", "promtool", "python", "python3",

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+from tests.contract.commands import PAGES, commands
 from tests.support.collector import Collector
 from tokentrail import KvEvent, Phase, Trail
 from tokentrail.cli import doctor, perfetto
@@ -20,6 +21,18 @@ from tokentrail.cli.requests import follow, line
 from tokentrail.version import __version__
 
 MS = 1_000_000
+ASKING = ("requests", "request", "spans", "doctor", "tail", "backup")
+SHOWN = sorted(
+    {
+        tuple(words)
+        for page in PAGES
+        for program, *words in commands(page.read_text())
+        if program.rpartition("/")[2] == "tokentrail" and words[:1] and words[0] in ASKING
+    }
+    - {("request",), ("backup",)}  # names of commands, which need an argument
+    - {("tail", "-f")}  # test_tail_prints_the_newest_last_and_follows
+)
+"""The commands of the documentation that ask a collector."""
 
 
 def run(*arguments, **env):
@@ -303,3 +316,26 @@ def test_doctor_says_which_key_is_missing(status, fix):
 
     (found,) = doctor._asked(refused, Api("http://c"))
     assert (found.state, found.detail, fix in found.fix) == ("warn", "not you", True)
+
+
+@pytest.mark.parametrize("words", SHOWN, ids=" ".join)
+def test_a_command_of_the_documentation_is_answered(collector, tmp_path, words):
+    (known, *_) = collector.get("/api/v1/requests?model=first").json()["requests"]
+    stands_for = {
+        "ID": known["trace_id"],
+        "NAME": "chat",
+        "FILE": tmp_path / "file",
+        "backup.tar": tmp_path / "file.tar",
+    }
+    given = [str(stands_for.get(word, word)) for word in words]
+    if words[0] == "request":
+        given[1] = known["trace_id"]
+    if "--api" in given:
+        given[given.index("--api") + 1] = collector.urls["api"]
+    done = run(*given, TOKENTRAIL_API_URL=collector.urls["api"])
+    assert done.exit_code == (1 if words[0] == "doctor" else 0), done.output  # the SLO `none` judges nothing
+    assert done.output
+
+
+def test_the_documentation_shows_commands_that_ask():
+    assert {words[0] for words in SHOWN} == {*ASKING}

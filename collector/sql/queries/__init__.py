@@ -64,6 +64,11 @@ def partition(day: int) -> str:
     return (date(1970, 1, 1) + timedelta(day)).strftime("%Y%m%d")
 
 
+def size_of_columns(columns: Mapping[str, Sequence[Any]]) -> int:
+    """About how many bytes of memory the columns of an answer take."""
+    return 80 * sum(map(len, columns.values()))
+
+
 _READS: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("eviction_runs", "kv_event_sums", "timeseries_kv_events"), ("kv_events",)),
     **dict.fromkeys(("newest_samples", "timeseries_samples"), ("samples",)),
@@ -132,7 +137,7 @@ class Queries:
             ("rows by hour", *day),
             days,
             lambda: self.columns(f"{table}_by_hour", partition=newest),
-            lambda columns: 80 * sum(map(len, columns.values())),
+            size_of_columns,
             now,
         )
         n = sum(n for hour, n in zip(counted["hour"], counted["n"], strict=True) if first <= hour < last)
