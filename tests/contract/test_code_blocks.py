@@ -68,14 +68,24 @@ def test_json_is_json_with_three_dots_for_the_rest(block):
     assert isinstance(json.loads(text), dict | list)
 
 
+AN_SLO = "slos: [{name: a, objective: 0.9, window: 30d, select: {}, thresholds: {ttft: 1s}}]"
+A_ROUTE = "route: {receiver: page}"
+CHECKS = {"scrape_configs": ["promtool", "check", "config", "--syntax-only"], "receivers": ["amtool", "check-config"]}
+"""The programs that check files of Prometheus and of Alertmanager, by the key that the block has."""
+
+
 @of("yaml")
-def test_yaml_is_yaml_and_an_slo_file_is_one(block, tmp_path):
-    documents = [*yaml.safe_load_all(block.text)]
-    assert any(documents)
-    if any("slos" in document for document in documents if isinstance(document, dict)):
-        path = tmp_path / "slos.yaml"
-        path.write_text(block.text)
-        assert load_slos(path)
+def test_a_yaml_block_is_read_by_its_program(block, tmp_path):
+    (key,) = yaml.safe_load(block.text)
+    path = tmp_path / "file.yaml"
+    path.write_text({"labels": f"{AN_SLO}\n", "receivers": f"{A_ROUTE}\n"}.get(key, "") + block.text)
+    if key in ("slos", "labels"):
+        assert load_slos(path)[0].labels or key == "slos"
+    elif key == "rule_files":
+        assert [name for name in yaml.safe_load(block.text)[key] if not (ROOT / "alerts" / name).is_file()] == []
+    else:
+        checked = subprocess.run([*CHECKS[key], str(path)], capture_output=True, text=True, check=False)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 @of("xml")
