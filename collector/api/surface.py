@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -65,7 +65,7 @@ _CELL_WIDTH = 32
 _UNKNOWN = 31
 """As `surface_cell` of sql/schema/10_tables.sql has them."""
 _WAITED = f"length(arrayFilter(us -> e2e_us > us, {[ns // 1000 for ns in TTFT_GRID_NS]}))"
-_CANCELLED_CELL = f"if({NO_TOKEN}, {_CELL_WIDTH} * {_WAITED} + surface_cell % {_CELL_WIDTH}, surface_cell)"
+_CELL = f"if({NO_TOKEN}, {_CELL_WIDTH} * {_WAITED} + surface_cell % {_CELL_WIDTH}, surface_cell)"
 """One that was cancelled before its first token has missed every TTFT threshold that it waited for longer than."""
 
 
@@ -133,7 +133,7 @@ def _ended(
 
     Those that missed the given E2E are left out.
 
-    A band of the query is a cell, and whether the given thresholds were missed:
+    A band of the query is a cell, whether the given thresholds were missed, and whether the request was cancelled:
 
         stored grid [10, 20, 30] ms, given 25 ms    TTFT 22 ms: cell 2, not missed    2 of the joined grid missed
                                                     TTFT 28 ms: cell 2, missed        3 of the joined grid missed
@@ -141,27 +141,19 @@ def _ended(
     missed_e2e = any_of(*missed(Thresholds.model_construct(e2e=thresholds.e2e)).values())
     shape = len(ttft.grid_ns) + 1, len(tpot.grid_ns) + 1
     known, undetermined, cancelled = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-
-    def read(status: Fragment, stored_cell: str) -> Iterator[tuple[tuple[int, int], bool, float]]:
-        band = Fragment(
-            f"toUInt16({stored_cell} + 1024 * ({ttft.missed.sql}) + 2048 * ({tpot.missed.sql}))",
-            merged([ttft.missed, tpot.missed]),
+    flags = f"1024 * ({ttft.missed.sql}) + 2048 * ({tpot.missed.sql}) + 4096 * ({CANCELLED.sql})"
+    band = Fragment(f"toUInt16({_CELL} + {flags})", merged([ttft.missed, tpot.missed]))
+    parts = [replace(part, band=band) for part in slices([window.end_ns, window.start_ns])]
+    matching = all_of(window.filter, any_of(OK, CANCELLED), negated(missed_e2e))
+    for key, row in sums(ctx.queries, matching, parts, {"n": Summand()}).by_band.items():
+        flagged, cell = divmod(key, 1024)
+        first, each = divmod(cell, _CELL_WIDTH)
+        where = (
+            0 if first == _UNKNOWN else ttft.place(first, missed_extra=bool(flagged & 1)),
+            0 if each == _UNKNOWN else tpot.place(each, missed_extra=bool(flagged & 2)),
         )
-        parts = [replace(part, band=band) for part in slices([window.end_ns, window.start_ns])]
-        matching = all_of(window.filter, status, negated(missed_e2e))
-        for key, row in sums(ctx.queries, matching, parts, {"n": Summand()}).by_band.items():
-            (missed_both, cell) = divmod(key, 1024)
-            first, each = divmod(cell, _CELL_WIDTH)
-            where = (
-                0 if first == _UNKNOWN else ttft.place(first, missed_extra=bool(missed_both & 1)),
-                0 if each == _UNKNOWN else tpot.place(each, missed_extra=bool(missed_both & 2)),
-            )
-            yield where, _UNKNOWN in (first, each), row["n"]
-
-    for where, is_unknown, n in read(OK, "surface_cell"):
-        (undetermined if is_unknown else known)[where] += n
-    for where, _, n in read(CANCELLED, _CANCELLED_CELL):
-        cancelled[where] += n
+        met = cancelled if flagged & 4 else undetermined if _UNKNOWN in (first, each) else known
+        met[where] += row["n"]
     return known, undetermined, cancelled
 
 
