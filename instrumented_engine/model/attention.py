@@ -54,12 +54,11 @@ def attend(q: Tensor, kv: Tensor, batch: Batch, cache: Tensor, kv_format: KvForm
         q, kv = q @ rotation, kv @ rotation
     stored = kv_format.encode(kv)
     cache.view(-1, *stored.shape[1:]).index_copy_(0, batch.slots, stored)
-    out = torch.empty_like(q)
-    if batch.decodes:
-        out[: batch.decodes] = _decode(q[: batch.decodes], batch, cache, kv_format)
+    parts = [_decode(q[: batch.decodes], batch, cache, kv_format)] if batch.decodes else []
     for prefill in batch.prefills:
         rows = slice(prefill.start, prefill.stop)
-        out[rows] = _prefill(q[rows], stored[rows], prefill, cache, kv_format)
+        parts.append(_prefill(q[rows], stored[rows], prefill, cache, kv_format))
+    out = parts[0] if len(parts) == 1 else torch.cat(parts)
     return (out if rotation is None else out @ rotation.T).flatten(1)
 
 
