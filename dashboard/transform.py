@@ -16,6 +16,24 @@ Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
+class NotEnded:
+    """How many requests are in flight, how many of these are late, and how many are lost; None: nobody can tell."""
+
+    in_flight: int | None
+    late: int | None
+    lost: int | None
+
+    @classmethod
+    def of(cls, requests: Json, engines: Sequence[Json] | None) -> NotEnded:
+        """Counts of zero say nothing when no engine announces its requests. Without a list of engines they stand."""
+        counts = (requests["in_flight"], requests["in_flight_violations"], requests["lost"])
+        announced = engines is None or any(
+            told["told"] == "full" for engine in engines for told in engine["tells"] if told["what"] == "in_flight"
+        )
+        return cls(*counts) if announced or any(counts) else cls(None, None, None)
+
+
+@dataclass(frozen=True)
 class Series:
     """Values over a regular grid of times (UTC). None: the bucket has no value, and the line has a gap."""
 

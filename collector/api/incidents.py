@@ -93,7 +93,7 @@ def _processes_in_trouble(ctx: Context, window: Window) -> Iterator[Incident]:
             yield incident(
                 "engine_lost",
                 title=f"{where} went silent",
-                detail=f"{n} requests in flight were not heard of in {format_duration(ctx.lost_after_ns)}: lost.",
+                detail=f"Requests lost: {n}. Nothing was heard of them in {format_duration(ctx.lost_after_ns)}.",
                 end_ns=over_ns if over_ns <= window.end_ns else None,
                 **common,
             )
@@ -101,7 +101,7 @@ def _processes_in_trouble(ctx: Context, window: Window) -> Iterator[Incident]:
             yield incident(
                 "engine_hung",
                 title=f"{where} makes no progress",
-                detail=f"{n} requests are open, and no step in {format_duration(ctx.lost_after_ns)} or longer.",
+                detail=f"Requests open: {n}. There was no step in {format_duration(ctx.lost_after_ns)} or longer.",
                 end_ns=None,
                 **common,
             )

@@ -8,7 +8,7 @@ from dashboard import charts, components
 from dashboard.api import ask, fetch
 from dashboard.components import metric
 from dashboard.filters import View, selected
-from dashboard.transform import Json, on_grid, thresholds
+from dashboard.transform import Json, NotEnded, on_grid, thresholds
 from dashboard.views import events, slos
 from tokentrail.formatting import clock, count, duration, estimate, instant, percent, plain, rate
 
@@ -32,7 +32,7 @@ def body(view: View) -> None:
         components.no_data()
     st.caption(f"{clock(window['start'], view.zone)} – {clock(window['end'], view.zone)}")
     events.firing(overview["incidents"], view, instant(window["end"]))
-    slos.cards(overview["slos"]["slos"])
+    slos.cards(overview["slos"]["slos"], _engines(overview))
     latencies(overview, view)
     traffic(overview, view)
     if overview["engines"] is None:
@@ -40,6 +40,10 @@ def body(view: View) -> None:
         return
     saturation(overview, view)
     events.tables(overview["incidents"]["incidents"], overview["cold_starts"]["cold_starts"], view)
+
+
+def _engines(overview: Json) -> list[Json] | None:
+    return None if overview["engines"] is None else overview["engines"]["engines"]
 
 
 def _never_seen(overview: Json) -> bool:
@@ -82,7 +86,7 @@ def traffic(overview: Json, view: View) -> None:
     st.subheader("Traffic and goodput")
     summary, slo = overview["summary"], view.slo
     requests, flow, good = summary["requests"], summary["throughput"], summary["goodput"]
-    late = requests["in_flight_violations"]
+    open_ones = NotEnded.of(requests, _engines(overview))
     errors = summary["errors"]
     goodput_error = errors and rate(errors["requests_good"] / summary["window"]["seconds"], "/s")
     numbers = [
@@ -104,8 +108,12 @@ def traffic(overview: Json, view: View) -> None:
             f"{count(requests['good'])} good",
         ),
         ("Failed", count(requests["failed"]), f"{count(requests['cancelled'])} cancelled"),
-        ("In flight", count(requests["in_flight"]), f"{count(late)} late"),
-        ("Lost", count(requests["lost"]), None),
+        (
+            "In flight",
+            count(open_ones.in_flight),
+            "no engine announces requests" if open_ones.late is None else f"{count(open_ones.late)} late",
+        ),
+        ("Lost", count(open_ones.lost), None),
     ]
     with st.container(border=True, key="traffic"):
         for column, (label, value, note) in zip(st.columns(len(numbers)), numbers, strict=True):

@@ -214,7 +214,8 @@ def waits(trail: Json) -> None:
                 help=HELP["Prefill interference"],
             )
         elif not rows:
-            st.caption("Fewer than two tokens.")
+            unrecorded = (trail["request"]["output_tokens"] or 0) > 1 > len(trail["tokens"])
+            st.caption("No single tokens are recorded." if unrecorded else "Fewer than two tokens.")
 
 
 def others(trail: Json) -> None:

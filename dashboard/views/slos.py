@@ -7,7 +7,7 @@ import streamlit as st
 from dashboard import palette
 from dashboard.components import bar, metric
 from dashboard.help_texts import HELP
-from dashboard.transform import Json, slo_state
+from dashboard.transform import Json, NotEnded, slo_state
 from tokentrail.formatting import UNDEFINED, count, duration, estimate, pace, percent, plain, significant
 
 STATES = {
@@ -20,8 +20,8 @@ STATES = {
 CARDS_A_ROW = 3
 
 
-def cards(slos: list[Json]) -> None:
-    """The cards of all SLOs, three in a row."""
+def cards(slos: list[Json], engines: list[Json] | None) -> None:
+    """The cards of all SLOs, three in a row. `engines` say whether requests in flight are known; None: not asked."""
     if not slos:
         st.info("No SLO is defined: start the collector with `--slos FILE` to see attainment and error budgets.")
         return
@@ -30,10 +30,10 @@ def cards(slos: list[Json]) -> None:
     for start in range(0, len(slos), CARDS_A_ROW):
         for column, slo in zip(st.columns(across), slos[start : start + CARDS_A_ROW], strict=False):
             with column.container(border=True, key=f"slo-{slo['name']}", height="stretch"):
-                card(slo)
+                card(slo, engines)
 
 
-def card(slo: Json) -> None:
+def card(slo: Json, engines: list[Json] | None) -> None:
     """The card of one SLO."""
     text, colour, icon = STATES[slo_state(slo)]
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
@@ -60,11 +60,11 @@ def card(slo: Json) -> None:
     left = slo["budget_left"]
     bar(left, palette.GOOD if (left or 0) > 0.5 else palette.WARN if (left or 0) > 0 else palette.BAD)
     requests = slo["requests"]
+    open_ones = NotEnded.of(requests, engines)
     st.caption(
         f"{count(requests['total'])} ended = {count(requests['ok'])} ok + {count(requests['failed'])} failed + "
         f"{count(requests['cancelled'])} cancelled · {count(requests['undetermined'])} undetermined · "
-        f"{count(requests['in_flight'])} in flight ({count(requests['in_flight_violations'])} late) · "
-        f"{count(requests['lost'])} lost"
+        f"{count(open_ones.in_flight)} in flight ({count(open_ones.late)} late) · {count(open_ones.lost)} lost"
     )
     with st.expander("Burn rates"):
         st.caption(HELP["Burn rate"])

@@ -21,7 +21,10 @@ def page() -> None:
     """Draw the page. It refreshes itself while its range ends now."""
     view = selected()
     st.title("Variants")
-    st.caption("A variant is the label of an experiment: `--variant` of the engine, `tokentrail.variant` elsewhere.")
+    st.caption(
+        "A variant is the label of an experiment: `--variant` of the engine, `tokentrail.variant` elsewhere. "
+        "Rates are over the whole time range, so choose the time in which the variants ran."
+    )
     components.refreshed(lambda: body(view), view.every_s)
 
 
@@ -96,5 +99,8 @@ def curve(measured: Sequence[tuple[str, Json]]) -> Json:
                 "line": {"color": palette.QUANTILES[quantile]},
             }
         )
-    axes = {"xaxis": {"title": {"text": "output tokens/s"}}, "yaxis": {"tickformat": "~s", "ticksuffix": "s"}}
+    axes = {
+        "xaxis": {"title": {"text": "output tokens/s"}, "rangemode": "tozero"},
+        "yaxis": {"tickformat": "~s", "ticksuffix": "s"},
+    }
     return {"data": traces, "layout": {"height": 340, "margin": {"t": 24}, **axes}}

@@ -78,7 +78,7 @@ class MklLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Multiply."""
-        product: Tensor = torch.ops.mkl._mkl_linear(x, self._packed, self._shape, None, len(x))
+        product: Tensor = torch.ops.mkl._mkl_linear(x, self._packed, self._shape, None, x.shape[0])
         return product
 
 

@@ -12,6 +12,7 @@ from dashboard import charts
 from dashboard.charts import in_reach, latency, legend
 from dashboard.filters import known_labels, refresh_s
 from dashboard.transform import (
+    NotEnded,
     Series,
     interference,
     longest_waits,
@@ -248,3 +249,22 @@ def test_a_token_of_an_unknown_step_names_none():
     texts = {text for bar in drawn.data for text in (bar.hovertext or ()) if text.startswith("token ")}
     assert sorted(text.rpartition(", step ")[2] if ", step " in text else "-" for text in texts) == ["-", "7"]
     assert not any("None" in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("told", "counts", "shown"),
+    [
+        (["none"], (0, 0, 0), NotEnded(None, None, None)),
+        (["partly"], (0, 0, 0), NotEnded(None, None, None)),
+        ([], (0, 0, 0), NotEnded(None, None, None)),
+        (["none", "full"], (0, 0, 0), NotEnded(0, 0, 0)),
+        (["none"], (3, 1, 0), NotEnded(3, 1, 0)),
+        (["partly"], (0, 0, 2), NotEnded(0, 0, 2)),
+        (None, (0, 0, 0), NotEnded(0, 0, 0)),
+    ],
+)
+def test_no_request_in_flight_is_known_only_when_an_engine_announces_its_requests(told, counts, shown):
+    requests = dict(zip(("in_flight", "in_flight_violations", "lost"), counts, strict=True))
+    others = {"what": "requests", "told": "full"}
+    engines = told and [{"tells": [others, {"what": "in_flight", "told": mark}]} for mark in told]
+    assert NotEnded.of(requests, [] if told == [] else engines) == shown
