@@ -9,6 +9,7 @@ import torch.nn.functional as F  # noqa: N812  # torch's own spelling
 from torch import Tensor
 
 from instrumented_engine.model.kv_format import KvFormat
+from instrumented_engine.model.linear import multiply
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ def attend(q: Tensor, kv: Tensor, batch: Batch, cache: Tensor, kv_format: KvForm
     """
     rotation = kv_format.rotation
     if rotation is not None:
-        q, kv = q @ rotation, kv @ rotation
+        q, kv = multiply(q, rotation.T), multiply(kv, rotation.T)
     stored = kv_format.encode(kv)
     cache.view(-1, *stored.shape[1:]).index_copy_(0, batch.slots, stored)
     parts = [_decode(q[: batch.decodes], batch, cache, kv_format)] if batch.decodes else []
@@ -59,7 +60,7 @@ def attend(q: Tensor, kv: Tensor, batch: Batch, cache: Tensor, kv_format: KvForm
         rows = slice(prefill.start, prefill.stop)
         parts.append(_prefill(q[rows], stored[rows], prefill, cache, kv_format))
     out = parts[0] if len(parts) == 1 else torch.cat(parts)
-    return (out if rotation is None else out @ rotation.T).flatten(1)
+    return (out if rotation is None else multiply(out, rotation)).flatten(1)
 
 
 def _decode(q: Tensor, batch: Batch, cache: Tensor, kv_format: KvFormat) -> Tensor:

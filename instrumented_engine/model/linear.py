@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Literal, Protocol
 
 import torch
@@ -13,12 +15,20 @@ TYPICAL_ROWS = 8
 """Rows that oneDNN lays a packed matrix out for: a small decode batch."""
 MKL_ROWS = 64
 """Rows that MKL is told when it lays a matrix out. Its manual promises the best speed for this number alone."""
+COMPARED_ROWS = (1, TYPICAL_ROWS)
+"""Rows of the products whose time decides between MKL's layout and oneDNN's."""
+COMPARISONS = 5
+"""So often each of these products is timed; the quickest counts."""
 MKL_CHECKED_ROWS = (0, 1, 2, 8, 9, 65)
 """Rows of the products that MKL's layout is compared for with plain ones, once for each shape of a matrix."""
 INT8_KERNEL_ROWS = 19
 INT4_KERNEL_ROWS = 63
 """Most rows for which torch's quantised kernels are used. They compute row by row, so for more rows it is quicker to
 turn the weight into bfloat16 first. Measured with SmolLM2-135M."""
+BFLOAT16_ROWS = 6
+"""Most rows for which a CPU without instructions for bfloat16 multiplies in it, which it does row by row."""
+PIECE = 1 << 21
+"""Numbers of a weight that such a CPU turns into float32 at a time. Memory for a large matrix costs more than that."""
 FP8 = torch.float8_e4m3fn
 FP8_STEP = 16
 """FP8 kernels take matrices whose sides are multiples of this."""
@@ -48,6 +58,38 @@ class DenseLinear:
         return F.linear(x, self._weight)
 
 
+def multiplies_bfloat16(device: torch.device) -> bool:
+    """Whether the device has instructions for products of bfloat16. CPUs without AVX-512 have none."""
+    return device.type != "cpu" or bool(torch._C._has_mkldnn and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def product_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """The dtype in which products of many rows of `dtype` are quickest: float32 in place of a slow bfloat16."""
+    return torch.float32 if dtype == torch.bfloat16 and not multiplies_bfloat16(device) else dtype
+
+
+def multiply(x: Tensor, weight: Tensor) -> Tensor:
+    """Multiply many rows: x (…, in) → x · weightᵀ (…, out) in the dtype of x. The weight may be int8."""
+    dtype = product_dtype(x.dtype, x.device)
+    if dtype == x.dtype:
+        return F.linear(x, weight.to(dtype))
+    wide = x.to(dtype)
+    pieces = torch.split(weight, max(1, PIECE // weight.shape[1]))
+    return torch.cat([F.linear(wide, piece.to(dtype)).to(x.dtype) for piece in pieces], dim=-1)
+
+
+class WidenedLinear:
+    """A bfloat16 weight on a CPU without instructions for bfloat16. Products of many rows are computed in float32."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self.nbytes = weight.nbytes
+        self._weight = weight
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Multiply."""
+        return F.linear(x, self._weight) if len(x) <= BFLOAT16_ROWS else multiply(x, self._weight)
+
+
 class PackedLinear:
     """A float32 or bfloat16 weight in oneDNN's blocked layout.
 
@@ -65,7 +107,7 @@ class PackedLinear:
 
 
 class MklLinear:
-    """A float32 weight in MKL's layout. It takes 0.6 to 0.9 of the time that oneDNN takes, up to 128 rows.
+    """A float32 weight in MKL's layout. On Intel's CPUs it takes 0.6 to 0.9 of oneDNN's time, on AMD's up to twice.
 
     torch takes the weight instead of the layout for another number of rows than the one that it is told, so it is told
     the rows of each product. It then reads no more than the shape of the weight.
@@ -96,7 +138,7 @@ class Int8Linear:
         """Multiply."""
         if len(x) <= INT8_KERNEL_ROWS:
             return torch._weight_int8pack_mm(x, self._weight, self._scale)
-        return F.linear(x, self._weight.bfloat16()) * self._scale
+        return multiply(x, self._weight) * self._scale
 
 
 # A group of four weights -3 0 1 12 has the scale 15/15 = 1 and the minimum -3, and is kept as 0 3 4 15.
@@ -128,7 +170,9 @@ class Int4Linear:
         if len(x) <= INT4_KERNEL_ROWS:
             product: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(x, self._packed, GROUP, self._scales)
             return product
-        return x @ torch.addcmul(self._zero, self._numbers().bfloat16() - 8, self._scale).flatten(0, 1)
+        dtype = product_dtype(x.dtype, x.device)
+        numbers, scale, zero = (part.to(dtype) for part in (self._numbers(), self._scale, self._zero))
+        return (x.to(dtype) @ torch.addcmul(zero, numbers - 8, scale).flatten(0, 1)).to(x.dtype)
 
     def _numbers(self) -> Tensor:
         """The 4-bit numbers (groups, 32, outputs)."""
@@ -173,34 +217,44 @@ def linear(weight: Tensor, dtype: torch.dtype, quantization: Quantization = "non
     if quantization != "none":
         return Int8Linear(weight)
     weight = weight.to(dtype)
-    if not _packable(weight):
-        return DenseLinear(weight)
-    return (_mkl_linear(weight) if dtype == torch.float32 else None) or PackedLinear(weight)
-
-
-def _packable(weight: Tensor) -> bool:
     if weight.device.type != "cpu" or not torch._C._has_mkldnn:
-        return False
-    if weight.dtype == torch.bfloat16:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    return weight.dtype == torch.float32
+        return DenseLinear(weight)
+    if dtype == torch.bfloat16:
+        return PackedLinear(weight) if multiplies_bfloat16(weight.device) else WidenedLinear(weight)
+    return _float32_linear(weight) if dtype == torch.float32 else DenseLinear(weight)
 
 
-def _mkl_linear(weight: Tensor) -> MklLinear | None:
-    """The weight in MKL's layout; None without MKL, or if a product of a matrix of this shape was wrong."""
+def _float32_linear(weight: Tensor) -> Linear:
+    """The weight in MKL's layout, if torch has MKL and it is right and quicker for this shape; else in oneDNN's."""
     if not (torch._C.has_mkl and hasattr(torch.ops.mkl, "_mkl_linear")):
-        return None
-    layer, shape = MklLinear(weight), (weight.shape[0], weight.shape[1])
+        return PackedLinear(weight)
+    shape = (weight.shape[0], weight.shape[1])
     if shape not in _mkl_shapes:
-        _mkl_shapes[shape] = all(_multiplies(layer, weight, rows) for rows in MKL_CHECKED_ROWS)
-    return layer if _mkl_shapes[shape] else None
+        mkl = MklLinear(weight)
+        right = all(_multiplies(mkl, weight, rows) for rows in MKL_CHECKED_ROWS)
+        _mkl_shapes[shape] = right and _seconds(mkl, weight) < _seconds(PackedLinear(weight), weight)
+    return MklLinear(weight) if _mkl_shapes[shape] else PackedLinear(weight)
 
 
 _mkl_shapes: dict[tuple[int, int], bool] = {}
-"""Whether the products of MKL's layout were right, by the shape of the matrix."""
+"""Whether MKL's layout is the one to take, by the shape of the matrix."""
 
 
 def _multiplies(layer: Linear, weight: Tensor, rows: int) -> bool:
     x = torch.randn(rows, weight.shape[1], generator=torch.Generator().manual_seed(rows))
     right = F.linear(x, weight)
     return float((layer(x) - right).norm()) <= 1e-4 * float(right.norm())
+
+
+def _seconds(layer: Linear, weight: Tensor, clock: Callable[[], float] = time.perf_counter) -> float:
+    """The time of a product for each of `COMPARED_ROWS`, together."""
+    total = 0.0
+    for rows in COMPARED_ROWS:
+        x = weight.new_ones(rows, weight.shape[1])
+        times = []
+        for _ in range(COMPARISONS):
+            begin = clock()
+            layer(x)
+            times.append(clock() - begin)
+        total += min(times)
+    return total

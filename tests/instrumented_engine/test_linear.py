@@ -1,21 +1,29 @@
 """Quantised products against float32 ones, for few rows (torch's kernels) and for many (a bfloat16 product)."""
 
+import itertools
+
 import pytest
 import torch
 
 from instrumented_engine.model import linear as module
 from instrumented_engine.model.linear import (
+    BFLOAT16_ROWS,
+    COMPARED_ROWS,
+    COMPARISONS,
     GROUP,
     INT4_KERNEL_ROWS,
     INT8_KERNEL_ROWS,
     MKL_CHECKED_ROWS,
+    PIECE,
     DenseLinear,
     Fp8Linear,
     Int4Linear,
     Int8Linear,
     MklLinear,
     PackedLinear,
+    WidenedLinear,
     linear,
+    product_dtype,
 )
 
 KINDS = {"int8": (Int8Linear, 0.01), "int4": (Int4Linear, 0.12), "fp8": (Fp8Linear, 0.04)}
@@ -30,6 +38,21 @@ def some_rows(count):
     return torch.randn(count, 4 * GROUP, generator=torch.Generator().manual_seed(count)).bfloat16()
 
 
+@pytest.fixture(params=["bfloat16", "float32"])
+def products_in(request, monkeypatch):
+    """A CPU with instructions for bfloat16, and one without."""
+    monkeypatch.setattr(module, "multiplies_bfloat16", lambda _: request.param == "bfloat16")
+    return getattr(torch, request.param)
+
+
+@pytest.fixture
+def multiplied(monkeypatch):
+    """The dtypes of all products that torch's general kernel computes."""
+    dtypes, product = [], torch.nn.functional.linear
+    monkeypatch.setattr(torch.nn.functional, "linear", lambda x, w: dtypes.append((x.dtype, w.dtype)) or product(x, w))
+    return dtypes
+
+
 def relative_error(found, exact):
     return float((found.float() - exact).norm() / exact.norm())
 
@@ -38,7 +61,7 @@ def relative_error(found, exact):
 @pytest.mark.parametrize(
     "rows", [1, 7, 31, 32, *(n + more for n in (INT8_KERNEL_ROWS, INT4_KERNEL_ROWS) for more in (0, 1))]
 )
-def test_products_are_close_to_those_of_the_weight(kind, rows, weight):
+def test_products_are_close_to_those_of_the_weight(kind, rows, weight, products_in):
     quantized, bound = KINDS[kind]
     x = some_rows(rows)
     found = quantized(weight)(x)
@@ -47,7 +70,7 @@ def test_products_are_close_to_those_of_the_weight(kind, rows, weight):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_few_rows_and_many_give_the_same(kind, weight):
+def test_few_rows_and_many_give_the_same(kind, weight, products_in):
     layer = KINDS[kind][0](weight)
     x = some_rows(INT4_KERNEL_ROWS + 1)
     few = torch.cat([layer(part) for part in x.split(9)])
@@ -90,9 +113,9 @@ def test_sizes(weight):
 
 
 def test_the_layout_follows_dtype_and_quantisation(weight):
-    assert isinstance(linear(weight, torch.float32), MklLinear if torch.backends.mkl.is_available() else PackedLinear)
+    assert isinstance(linear(weight, torch.float32), MklLinear | PackedLinear)
     fast_bfloat16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()  # not without AVX-512
-    assert isinstance(linear(weight, torch.bfloat16), PackedLinear if fast_bfloat16 else DenseLinear)
+    assert isinstance(linear(weight, torch.bfloat16), PackedLinear if fast_bfloat16 else WidenedLinear)
     assert isinstance(linear(weight, torch.float16), DenseLinear)
     assert isinstance(linear(weight, torch.bfloat16, "int8"), Int8Linear)
     assert isinstance(linear(weight, torch.bfloat16, "int4"), Int4Linear)
@@ -100,6 +123,44 @@ def test_the_layout_follows_dtype_and_quantisation(weight):
     assert isinstance(linear(weight[:40], torch.bfloat16, "fp8"), DenseLinear), "40 outputs are no multiple of 16"
     assert isinstance(linear(weight[:, :40], torch.bfloat16, "fp8"), DenseLinear)
     assert isinstance(linear(weight[:, :48], torch.bfloat16, "int4"), Int8Linear), "48 inputs are no groups of 32"
+
+
+def test_a_cpu_without_bfloat16_multiplies_many_rows_in_float32(weight, multiplied, monkeypatch):
+    monkeypatch.setattr(module, "multiplies_bfloat16", lambda _: False)
+    monkeypatch.setattr(module, "PIECE", 20 * weight.shape[1])
+    layer = linear(weight, torch.bfloat16)
+    assert isinstance(layer, WidenedLinear)
+    assert layer.nbytes == 2 * weight.numel()
+    x = some_rows(BFLOAT16_ROWS + 1)
+    few, many = layer(x[1:]), layer(x)
+    assert multiplied == [(torch.bfloat16,) * 2] + 3 * [(torch.float32,) * 2], "48 outputs, in pieces of 20"
+    assert few.dtype == many.dtype == torch.bfloat16
+    assert relative_error(few, many[1:].float()) < 0.006
+    assert relative_error(many, x.float() @ weight.T) < 0.006
+
+
+def test_quantised_products_of_many_rows_take_the_quick_dtype(weight, multiplied, products_in):
+    layer = Int8Linear(weight)
+    assert layer(some_rows(INT8_KERNEL_ROWS + 1)).dtype == torch.bfloat16
+    assert multiplied == [(products_in, products_in)]
+    assert Int4Linear(weight)(some_rows(INT4_KERNEL_ROWS + 1)).dtype == torch.bfloat16
+
+
+def test_a_matrix_that_is_wider_than_a_piece_is_multiplied_output_by_output(monkeypatch, weight):
+    monkeypatch.setattr(module, "multiplies_bfloat16", lambda _: False)
+    monkeypatch.setattr(module, "PIECE", weight.shape[1] - 1)
+    x = some_rows(BFLOAT16_ROWS + 1)
+    assert relative_error(WidenedLinear(weight.bfloat16())(x), x.float() @ weight.T) < 0.006
+    assert PIECE > 1 << 16, "each piece costs a call"
+
+
+def test_the_dtype_of_products(monkeypatch):
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    monkeypatch.setattr(torch._C, "_has_mkldnn", False)
+    assert product_dtype(torch.bfloat16, cpu) == torch.float32
+    assert product_dtype(torch.bfloat16, cuda) == torch.bfloat16
+    assert product_dtype(torch.float16, cpu) == torch.float16
+    assert product_dtype(torch.float32, cpu) == torch.float32
 
 
 needs_mkl = pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="this torch has no MKL")
@@ -119,7 +180,14 @@ def test_mkl_takes_any_number_of_rows_and_threads(weight):
     assert layer.nbytes == weight.nbytes
 
 
+@pytest.fixture
+def mkl_is_quick(monkeypatch):
+    monkeypatch.setattr(module, "_mkl_shapes", {})
+    monkeypatch.setattr(module, "_seconds", lambda layer, _: 1.0 if isinstance(layer, MklLinear) else 1.1)
+
+
 @needs_mkl
+@pytest.mark.usefixtures("mkl_is_quick")
 @pytest.mark.parametrize("wrong", MKL_CHECKED_ROWS[1:])
 def test_a_wrong_product_of_mkl_leaves_its_shape_to_onednn(wrong, weight, monkeypatch):
     rows = []
@@ -130,7 +198,6 @@ def test_a_wrong_product_of_mkl_leaves_its_shape_to_onednn(wrong, weight, monkey
         return multiply(layer, x) * (1.001 if len(x) == wrong else 1)
 
     monkeypatch.setattr(MklLinear, "__call__", product)
-    monkeypatch.setattr(module, "_mkl_shapes", {})
     assert isinstance(linear(weight, torch.float32), PackedLinear)
     assert rows[-1] == wrong, "the first wrong product decides"
     checked = len(rows)
@@ -141,6 +208,30 @@ def test_a_wrong_product_of_mkl_leaves_its_shape_to_onednn(wrong, weight, monkey
     assert rows[checked:] == list(MKL_CHECKED_ROWS)
     assert isinstance(linear(weight[:40] * 2, torch.float32), MklLinear)
     assert len(rows) == checked + len(MKL_CHECKED_ROWS)
+
+
+@needs_mkl
+@pytest.mark.parametrize(("mkl", "onednn", "chosen"), [(1.0, 1.1, MklLinear), (1.1, 1.0, PackedLinear)])
+def test_the_quicker_layout_is_taken(mkl, onednn, chosen, weight, monkeypatch):
+    monkeypatch.setattr(module, "_mkl_shapes", {})
+    timed = []
+    monkeypatch.setattr(
+        module, "_seconds", lambda layer, _: timed.append(layer) or (mkl if isinstance(layer, MklLinear) else onednn)
+    )
+    assert isinstance(linear(weight, torch.float32), chosen)
+    assert isinstance(linear(weight + 1, torch.float32), chosen)
+    assert len(timed) == 2, "a shape is compared once"
+
+
+def test_the_quickest_of_some_products_counts(weight):
+    rows, ticks = [], itertools.count()
+
+    def clock():
+        tick, end = divmod(next(ticks), 2)
+        return 100.0 * tick + end * [5.0, 3.0, 9.0, 2.0, 4.0, 7.0, 6.0, 8.0, 6.5, 9.0][tick % 10]
+
+    assert module._seconds(lambda x: rows.append(len(x)), weight, clock) == 2.0 + 6.0
+    assert rows == [count for count in COMPARED_ROWS for _ in range(COMPARISONS)]
 
 
 def test_a_torch_without_mkl_multiplies_with_onednn(weight, monkeypatch):
