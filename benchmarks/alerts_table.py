@@ -31,7 +31,7 @@ def fill(page: str, text: str) -> str:
 
 
 def table(numbers: Mapping[str, Any]) -> str:
-    """One row per fault: what fired, with the seconds of its first and last SLO, and what should not have come."""
+    """One row per fault: alerts with the seconds of its first and last SLO, missing ones, and wrong ones."""
     head = "| fault | seconds to the webhook | missing | unexpected |\n| --- | --- | --- | --- |\n"
     faults = {name: found for name, found in numbers.items() if isinstance(found, dict)}
     return head + "".join(

@@ -43,6 +43,7 @@ WAITS = {
     "active": {"OMP_WAIT_POLICY": "active"},
 }
 """How torch's threads wait for each other: they sleep, spin as long as the engine lets them, or spin for ever."""
+SHORT = [(1, 32), (8, 32)]
 SHAPES = [(1, 32), (1, 1024), (1, 3072), (8, 32)]
 """Batch and context of the steps."""
 PREFILLS = 3
@@ -96,24 +97,17 @@ def measured(section: str, quick: bool, vllm: Path | None) -> dict[str, Any]:
     set_waiting()
     if section == "bandwidth":
         return {"copy_gb_per_s": copy_bandwidth() / 1e9}
-    shapes, steps = ([(1, 32), (8, 32)], 8) if quick else (SHAPES, 30)
+    shapes, steps = (SHORT, 8) if quick else (SHAPES, 30)
     if section.startswith("wait_"):
-        return engine_alone([(1, 32), (8, 32)], steps)
+        return engine_alone(SHORT, steps)
     if section.startswith("vllm_") and vllm is not None:
-        return against_vllm(section.removeprefix("vllm_"), vllm, [(1, 32), (8, 32)], steps)
+        return against_vllm(section.removeprefix("vllm_"), vllm, SHORT, steps)
     return against_transformers(section, shapes, steps)
 
 
 def against_transformers(section: str, shapes: list[tuple[int, int]], steps: int) -> dict[str, Any]:
     """Times of the engine with some kind of weights, and of the peer."""
-    from transformers import AutoModelForCausalLM
-
-    from instrumented_engine.model.download import DEFAULT_MODEL, local_path
-
-    loaded = load_kind(section)
-    path = local_path(DEFAULT_MODEL)
-    assert path is not None, "the engine has just loaded it"
-    peer: Any = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype="float32")
+    loaded, peer = load_kind(section), transformers_model()
     numbers: dict[str, Any] = dict(loaded.facts)
     for batch, context in shapes:
         prefills = []
@@ -127,15 +121,9 @@ def against_transformers(section: str, shapes: list[tuple[int, int]], steps: int
 
 def against_vllm(kind: str, python: Path, shapes: list[tuple[int, int]], steps: int) -> dict[str, Any]:
     """Times of the engine with some kind of weights, and of vLLM in float32, which runs in a process beside it."""
-    from transformers import AutoModelForCausalLM
-
-    from instrumented_engine.model.download import DEFAULT_MODEL, local_path
-
     loaded = load_kind(kind)
-    path = local_path(DEFAULT_MODEL)
-    assert path is not None, "the engine has just loaded it"
     with tempfile.TemporaryDirectory() as folder:
-        model: Any = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype="float32")
+        model = transformers_model()
         model.hf_quantizer = None  # its weights are float32 now, and only this still says otherwise
         del model.config.quantization_config
         model.save_pretrained(folder)
@@ -157,8 +145,18 @@ def against_vllm(kind: str, python: Path, shapes: list[tuple[int, int]], steps: 
     return numbers
 
 
+def transformers_model() -> Any:
+    """The default model in float32, loaded by transformers."""
+    from transformers import AutoModelForCausalLM
+
+    from instrumented_engine.model.download import DEFAULT_MODEL, download, local_path
+
+    path = local_path(DEFAULT_MODEL) or download(DEFAULT_MODEL)
+    return AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype="float32")
+
+
 def answer(peer: subprocess.Popen[str], order: dict[str, Any] | None = None) -> Any:
-    """What `vllm_steps` answers to an order; its first answer needs none."""
+    """The answer of `vllm_steps` to an order; its first answer needs none."""
     assert peer.stdin is not None
     assert peer.stdout is not None
     if order is not None:

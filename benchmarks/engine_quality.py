@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 import typer
 
+from benchmarks.engine_decode import transformers_model
 from benchmarks.report import JsonPath, Quick, publish
 from instrumented_engine.model.attention import Batch, Prefill
 from instrumented_engine.model.download import DEFAULT_MODEL, cache_folder, download, local_path
@@ -76,7 +77,7 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
         if f"{name}_perplexity" not in numbers:
             print(f"-- {name}", flush=True)
             if name == PEER:
-                numbers[f"{name}_perplexity"] = compared(exact, peer(path, windows), windows)["perplexity"]
+                numbers[f"{name}_perplexity"] = compared(exact, peer(windows), windows)["perplexity"]
             else:
                 found, sizes = measured(path, VARIANTS[name], windows)
                 numbers |= {f"{name}_{key}": value for key, value in (compared(exact, found, windows) | sizes).items()}
@@ -103,11 +104,9 @@ def measured(path: Path, variant: Variant, windows: list[list[int]]) -> tuple[li
 
 
 @torch.inference_mode()
-def peer(path: Path, windows: list[list[int]]) -> list[torch.Tensor]:
+def peer(windows: list[list[int]]) -> list[torch.Tensor]:
     """The log-probabilities of transformers' float32 model."""
-    from transformers import AutoModelForCausalLM
-
-    model: Any = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+    model = transformers_model()
     return [model(torch.tensor([window])).logits[0].float().log_softmax(-1) for window in windows]
 
 

@@ -1,10 +1,10 @@
 """Compares the engine's decode steps with and without tracing.
 
 One engine decodes with int4 weights, whose steps are the shortest. Its steps are recorded in turns: one is, the next is
-not. The spans of the recorded steps are built and handed to a transport that discards them after every ten of them, on
-the engine's own thread, and that time counts as theirs. `share_percent` is what tracing adds to the time of ten steps:
-the median of all tens, with its 95 % interval. A value below 0 is noise. `sdk_percent` has little noise, and leaves
-out effects on caches: the CPU time inside the SDK's calls, as a share of the time of the other ten steps.
+not. After a second's recorded steps, as by default, their spans are built and handed to a transport that discards them,
+on the engine's own thread, and that time counts as theirs. `share_percent` is what tracing adds to the time of so many
+steps: the median of all rounds, with its 95 % interval. A value below 0 is noise. `sdk_percent` has little noise, and
+leaves out effects on caches: the CPU time inside the SDK's calls, as a share of the time of the other steps.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from tokentrail.config import Settings
 from tokentrail.http import Endpoint
 from tokentrail.transport import SendResult, SendStatus
 
-STEPS = 10
-"""Recorded steps between two builds."""
+STEPS = {1: 40, 8: 20}
+"""Recorded steps between two builds, by batch: about as many as the engine makes in a second."""
+ROUNDS = 10
+"""More rounds would reach the end of the requests."""
 
 
 class SwitchedTrail(Trail):
@@ -63,13 +65,13 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
     trail = SwitchedTrail()
     loaded = load_kind("int4", trail)
     numbers: dict[str, Any] = dict(loaded.facts)
-    for batch in (1, 8):
+    for batch, steps in STEPS.items():
         step = engine_steps(loaded, batch, 32, trail)
-        tens = [ten(trail, step) for _ in range(6 if quick else 41)][1:]
-        numbers |= interval(f"batch_{batch}_traced_ms", [traced / STEPS * 1e3 for traced, _, _ in tens])
-        numbers |= interval(f"batch_{batch}_untraced_ms", [untraced / STEPS * 1e3 for _, untraced, _ in tens])
-        numbers |= interval(f"batch_{batch}_share_percent", [100 * (one / other - 1) for one, other, _ in tens])
-        numbers |= interval(f"batch_{batch}_sdk_percent", [100 * sdk / untraced for _, untraced, sdk in tens])
+        rounds = [one_round(trail, step, steps) for _ in range(3 if quick else ROUNDS + 1)][1:]
+        numbers |= interval(f"batch_{batch}_traced_ms", [traced / steps * 1e3 for traced, _, _ in rounds])
+        numbers |= interval(f"batch_{batch}_untraced_ms", [untraced / steps * 1e3 for _, untraced, _ in rounds])
+        numbers |= interval(f"batch_{batch}_share_percent", [100 * (one / other - 1) for one, other, _ in rounds])
+        numbers |= interval(f"batch_{batch}_sdk_percent", [100 * sdk / untraced for _, untraced, sdk in rounds])
     stats = trail.stats
     if stats.dropped or not stats.exported:
         raise RuntimeError(f"not all spans were exported: {stats}")
@@ -77,13 +79,13 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
     publish("engine_tracing", numbers, packages=("torch",), quick=quick, path=json)
 
 
-def ten(trail: SwitchedTrail, step: Callable[[], object]) -> tuple[float, float, float]:
-    """Seconds of ten recorded steps and their spans, of ten others, and CPU seconds inside the SDK's calls.
+def one_round(trail: SwitchedTrail, step: Callable[[], object], steps: int) -> tuple[float, float, float]:
+    """Seconds of some recorded steps and their spans, of as many others, and CPU seconds inside the SDK's calls.
 
     Of two pairs of steps, one begins with a recorded step and the other ends with it.
     """
     before, seconds = trail.spent_s, {True: 0.0, False: 0.0}
-    for pair in range(STEPS):
+    for pair in range(steps):
         for on in (pair % 2 == 0, pair % 2 == 1):
             trail.on = on
             seconds[on] += timed(step)

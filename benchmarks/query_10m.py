@@ -8,7 +8,7 @@ CPU time of the process for one answer, all threads, with merges stopped: of the
 A request with a token is inserted before each answer, as in live traffic.
 
 ITL of an hour is asked in a store of its own: a hundred thousand requests that ended in the last hour, with a hundred
-tokens each. Its peer reads exact percentiles of the durations of all tokens, whoever's they are.
+tokens each. Its peer reads exact percentiles of the durations of all tokens of that hour.
 
 A run that must not last long goes on where the one before stopped:
 

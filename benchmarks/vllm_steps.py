@@ -15,7 +15,7 @@ def main(folder: str) -> None:
     """Serve orders until the input ends."""
     os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # whatever vLLM prints is no answer
+    os.dup2(2, 1)  # lines that vLLM prints are no answers
     import vllm
 
     engine = vllm.LLM(

@@ -8,7 +8,7 @@ from typing import Final
 
 
 class Role(StrEnum):
-    """What a key is for."""
+    """The rights of a key."""
 
     INGEST = "ingest"
     """Send telemetry."""

@@ -81,7 +81,10 @@ class Keys:
         return len(self._by_id)
 
     def find(self, secret: str) -> Key | None:
-        """Find the key of a secret, whatever its state. The time does not tell how much of the secret is right."""
+        """Find the key of a secret, also an expired or a revoked one.
+
+        The time does not tell how much of the secret is right.
+        """
         match = re.fullmatch(rf"{_PREFIX}_([0-9a-f]{{8}})_[0-9a-f]{{64}}", secret)
         key = self._by_id.get(match[1]) if match else None
         same = hmac.compare_digest(_sha256(secret), key.sha256 if key else _NO_KEY)

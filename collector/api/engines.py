@@ -104,7 +104,7 @@ class EngineOut(BaseModel):
     """The latest first, at most 100."""
     processes_total: int
     tells: list[Told]
-    """What its rows in the window tell, and the way to what they do not."""
+    """Each thing that an engine can tell: whether its rows in the window do, and else the way to get it."""
 
 
 class Engines(BaseModel):
@@ -276,7 +276,7 @@ def _sampled_process(process: SampledProcess) -> dict[str, Any]:
 
 
 def _told_by_samples(process: SampledProcess) -> dict[str, Any]:
-    """What the samples of a process tell, as `abilities.counts` has others."""
+    """The abilities that the samples of a process show, in the form of `abilities.counts`."""
     told = dict.fromkeys(
         ("requests", "could_tell", "tokens", "phases", "queue", "in_flight", "cold_start", "examples", "itl"), 0
     )

@@ -14,7 +14,7 @@ _MOST_MODELS: Final = 100
 
 
 def signs_of_life(ctx: Context, window: Window) -> list[dict[str, Any]]:
-    """Rows of the queries `engine_*`: what each process did, by its labels. What whole days tell is remembered."""
+    """Rows of the queries `engine_*`: one for each process and its labels. Whole days' answers are remembered."""
     of_process = process_filter(window)
     by_day = (("engine_requests", window.filter, "requests", "end"), ("engine_steps", of_process, "steps", "start"))
     signs = []

@@ -49,7 +49,7 @@ class Table(BaseModel):
 
 
 class Manifest(BaseModel):
-    """What a backup has."""
+    """The contents of a backup."""
 
     format: int
     made: str

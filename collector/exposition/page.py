@@ -20,7 +20,7 @@ _END = b"# EOF\n"
 
 
 class _Families:
-    """What prometheus_client's encoders read."""
+    """Families of metrics, as prometheus_client's encoders read them."""
 
     def __init__(self, families: Iterable[Family]) -> None:
         self._families = families

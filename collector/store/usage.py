@@ -17,7 +17,7 @@ from collector.store.store import Store
 
 @dataclass(frozen=True)
 class Folder:
-    """What a folder's files take, in bytes."""
+    """The number of a folder's files, and the bytes that they take."""
 
     files: int
     size: int

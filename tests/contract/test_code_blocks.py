@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
+import chdb
 import pytest
 import typer
 import typer.exceptions
@@ -86,6 +87,16 @@ def test_a_yaml_block_is_read_by_its_program(block, tmp_path):
     else:
         checked = subprocess.run([*CHECKS[key], str(path)], capture_output=True, text=True, check=False)
         assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@of("sql")
+def test_each_statement_is_sql_that_clickhouse_parses(block):
+    connection = chdb.connect(":memory:")
+    try:
+        for statement in filter(str.strip, re.sub(r"--.*", "", block.text).split(";")):
+            connection.query(f"EXPLAIN AST {statement}")
+    finally:
+        connection.close()
 
 
 @of("xml")

@@ -26,6 +26,18 @@ def test_the_example_runs_and_sends_what_the_page_says(server):
     assert {"tokentrail.step", "tokentrail.cold_start", "tokentrail.cold_start.load_weights"} <= {s.name for s in spans}
 
 
+def test_the_example_of_the_readme_runs_and_sends_a_request(server):
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    imports, use = example.split("\n\n", 1)
+    given = "\nhttp_headers, step, start_ns = {}, 1, now_ns()\n"
+    use = use.replace("[request, ...]", "[request]").replace("end_ns", "now_ns()")
+    run(imports + given + use + "trail.shutdown()\n", server.url)
+    spans = [span for _, body in server.posts for span in parse_spans(body)]
+    (request,) = [span for span in spans if span.name == "chat my-model"]
+    assert request.attributes[semconv.OUTPUT_TOKENS] == 1
+    assert {span.name for span in spans} >= {semconv.TOKEN_SPAN, semconv.PHASE_SPAN, "tokentrail.step"}
+
+
 def test_the_example_without_a_loop_runs_and_sends_what_the_page_says(server):
     example = EXAMPLES[1]
     assert "http://localhost:4318" in example

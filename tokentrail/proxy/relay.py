@@ -15,8 +15,8 @@ from tokentrail import Status, Trail, now_ns, semconv
 from tokentrail.answer import Recording
 from tokentrail.proxy.asked import Api, Asked, api_of, read
 from tokentrail.proxy.counters import Counters
+from tokentrail.proxy.flushes import Flushes
 from tokentrail.proxy.headers import end_to_end, label
-from tokentrail.proxy.later import Later
 from tokentrail.proxy.settings import ProxySettings
 from tokentrail.proxy.tap import Tap
 
@@ -54,7 +54,7 @@ class Relay:
         self._trail = trail
         self._session = session
         self._counters = counters
-        self._later = Later()
+        self._flushes = Flushes()
         self._base = settings.upstream.rstrip("/")
         self._under_way = 0
         self._idle = asyncio.Event()
@@ -173,7 +173,7 @@ class Relay:
                 self._counters.held.observe,
             )
         try:
-            return await self._answer(request, upstream, ended if tap is None else tap.before(ended), tap)
+            return await self._answer(request, upstream, ended, tap)
         finally:
             upstream.close()  # a no-op once it was read to its end
 
@@ -220,7 +220,7 @@ class Relay:
     async def _relay(
         self, request: web.Request, upstream: aiohttp.ClientResponse, response: web.StreamResponse, tap: Tap | None
     ) -> None:
-        """Each chunk is stamped and handed on, and read later. A client that does not read stops the reading here."""
+        """Each chunk is stamped, handed on, and then read. A client that does not read stops the reading here."""
         transport = request.transport
         while chunk := await upstream.content.readany():
             at_ns = now_ns()
@@ -229,8 +229,8 @@ class Relay:
             else:
                 await self._write(response, chunk)
             if tap is not None:
-                tap.passed(chunk, at_ns, now_ns())
-                self._later.read(tap)
+                tap.read(chunk, at_ns, now_ns())
+                self._flushes.add(tap)
 
     async def _write(self, response: web.StreamResponse, chunk: bytes) -> None:
         try:

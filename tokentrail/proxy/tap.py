@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import zlib
-from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from tokentrail.answer import Recording
 from tokentrail.guard import Throttle
@@ -20,16 +19,12 @@ MAX_BODY_BYTES: Final = 4 << 20
 """A larger body of an answer that is not streamed passes without being read."""
 MAX_INFLATED: Final = 1 << 20
 """The most bytes that one compressed chunk may unfold to."""
-MAX_WAITING: Final = 256
-"""Chunks of one answer that wait to be read at most. The next one is read at once."""
 _THROTTLE: Final = Throttle()
 
 
 class Tap:
     """Reads one answer for a recording. `unread` gets the reason of each thing that could not be read, `held` the
     seconds that each chunk took from its arrival to its passing.
-
-    Chunks wait until it is their turn (`read_next`), or until something depends on them.
     """
 
     def __init__(
@@ -40,7 +35,6 @@ class Tap:
         unread: Callable[[str], object],
         held: Callable[[float], object],
     ) -> None:
-        self._waiting: deque[tuple[bytes, int, int]] = deque()
         self._held = held
         self._recording = recording
         self._unread = unread
@@ -63,37 +57,11 @@ class Tap:
     @property
     def complete(self) -> bool:
         """The answer said that it is over, or could not be read to its end."""
-        self.catch_up()
         return self._recording.answer.complete or not self._readable
 
-    def passed(self, chunk: bytes, at_ns: int, passed_ns: int) -> None:
-        """A chunk arrived and passed at these times (unix ns)."""
-        self._waiting.append((chunk, at_ns, passed_ns))
-        if len(self._waiting) > MAX_WAITING:
-            self.read_next()
-
-    def read_next(self) -> None:
-        """Reads the chunk that waits longest, when there is one."""
-        if self._waiting:
-            chunk, at_ns, passed_ns = self._waiting.popleft()
-            self._held((passed_ns - at_ns) / 1e9)
-            self._read(chunk, at_ns)
-
-    def catch_up(self) -> None:
-        """Reads all chunks that wait."""
-        while self._waiting:
-            self.read_next()
-
-    def before(self, ended: Callable[..., None]) -> Callable[..., None]:
-        """`ended`, which then is called when all chunks have been read."""
-
-        def read_and_ended(*given: Any, **named: Any) -> None:
-            self.catch_up()
-            ended(*given, **named)
-
-        return read_and_ended
-
-    def _read(self, chunk: bytes, at_ns: int) -> None:
+    def read(self, chunk: bytes, at_ns: int, passed_ns: int) -> None:
+        """Reads a chunk that arrived and passed at these times (unix ns)."""
+        self._held((passed_ns - at_ns) / 1e9)
         if not self._readable:
             return
         try:
@@ -117,7 +85,6 @@ class Tap:
 
     def finish(self, at_ns: int) -> None:
         """The last byte passed at `at_ns`. An answer that is not streamed arrives now, as a whole."""
-        self.catch_up()
         if self._body is None or not self._readable:
             return
         try:

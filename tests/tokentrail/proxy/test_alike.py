@@ -112,8 +112,7 @@ def tap():
 
 def read(tap, *chunks):
     for at, chunk in enumerate(chunks, 1):
-        tap.passed(chunk, at, at)
-    tap.catch_up()
+        tap.read(chunk, at, at)
     return tap._recording
 
 
@@ -151,7 +150,7 @@ def test_arrivals_reach_the_trail_together_or_at_the_end(monkeypatch):
     tap.flush()
     tap.flush()
     assert told == [[1, 2]]
-    tap.passed(delta("c"), 7, 7)
+    tap.read(delta("c"), 7, 7)
     tap.finish(8)
     tap._recording.end(9)
     assert told == [[1, 2], [7]]
