@@ -103,7 +103,6 @@ def load(settings: Settings, observer: Observer) -> Loaded:
         with cold.phase("tokenizer"):
             tokenizer = load_tokenizer(path, cache_folder(), model_file.eos_ids)
         with cold.phase("kv_cache"):
-            from instrumented_engine.model.linear import product_dtype
             from instrumented_engine.model.runner import ModelRunner
             from instrumented_engine.model.work import measure_peaks
 
@@ -138,7 +137,7 @@ def load(settings: Settings, observer: Observer) -> Loaded:
         with cold.phase("warmup"):
             runner.warm_up()
             threads = device.choose_threads(settings, runner.warm_up)
-            runner.peaks = measure_peaks(device.target, product_dtype(device.dtype, device.target))
+            runner.peaks = measure_peaks(device.target, device.dtype)
     scheduler = Scheduler(
         block_manager,
         max_seqs=settings.max_seqs,

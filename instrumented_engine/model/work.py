@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from instrumented_engine.core.plan import Scheduled
+from instrumented_engine.model.linear import product_dtype
 from instrumented_engine.model.llama import LlamaConfig, LlamaWeights
 
 MATRIX = 1024
@@ -68,8 +69,11 @@ def work_of(batch: Iterable[Scheduled], config: LlamaConfig, weights: LlamaWeigh
 
 
 def measure_peaks(device: torch.device, dtype: torch.dtype, clock: Callable[[], float] = time.perf_counter) -> Peaks:
-    """The best of some products and of some sums over memory. Takes about 0.1 s on a CPU."""
-    matrix = torch.ones((MATRIX, MATRIX), dtype=dtype, device=device)
+    """The best of some products, computed as those of many rows, and of some sums over memory.
+
+    Takes about 0.1 s on a CPU.
+    """
+    matrix = torch.ones((MATRIX, MATRIX), dtype=product_dtype(dtype, device), device=device)
     memory = torch.ones(READ_BYTES // 4, dtype=torch.float32, device=device)
 
     def seconds(work: Callable[[], torch.Tensor]) -> float:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from instrumented_engine.core.plan import Plan, StepResult
+from instrumented_engine.model import linear
 from instrumented_engine.model.llama import Llama
 from instrumented_engine.model.runner import ModelRunner
 from instrumented_engine.model.weights import open_model
@@ -100,6 +101,15 @@ def test_a_peak_is_the_best_of_some_trials(monkeypatch):
     monkeypatch.setattr(torch, "ones", lambda shape, **_: SimpleTensor())
     peaks = measure_peaks(torch.device("cpu"), torch.float32, clock=lambda: next(ticks))
     assert peaks == Peaks(2 * MATRIX**3 / 0.25, READ_BYTES / 0.1)
+
+
+def test_the_peak_is_that_of_the_dtype_of_products(monkeypatch):
+    dtypes = []
+    monkeypatch.setattr(torch, "ones", lambda shape, **given: dtypes.append(given["dtype"]) or SimpleTensor())
+    for fast in (True, False):
+        monkeypatch.setattr(linear, "multiplies_bfloat16", lambda _, fast=fast: fast)
+        measure_peaks(torch.device("cpu"), torch.bfloat16)
+    assert dtypes[::2] == [torch.bfloat16, torch.float32]
 
 
 class SimpleTensor(SimpleNamespace):

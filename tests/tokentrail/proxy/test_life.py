@@ -1,6 +1,7 @@
 """Cancellation, back-pressure, time-outs, limits, and the end of the proxy."""
 
 import asyncio
+import re
 import socket
 
 import aiohttp
@@ -23,7 +24,7 @@ from tests.tokentrail.proxy.support import (
 )  # fmt: skip
 from tokentrail import semconv
 from tokentrail.cli.app import app
-from tokentrail.proxy import server
+from tokentrail.proxy import flushes, server
 from tokentrail.proxy.server import Proxy
 from tokentrail.proxy.settings import ProxySettings, WrongSetting
 
@@ -260,7 +261,28 @@ def test_metrics_count_what_passed():
     assert 'tokentrail_proxy_requests_total{operation="chat",outcome="ok"} 2.0' in text
     assert 'tokentrail_proxy_requests_total{operation="",outcome="passed"} 1.0' in text
     assert "tokentrail_proxy_requests_in_flight 0.0" in text
-    assert "tokentrail_proxy_chunk_seconds_count" in text
+    held_s = float(re.search(r"tokentrail_proxy_chunk_seconds_sum (\S+)", text)[1])
+    assert 0 < held_s < 60
+
+
+def test_arrivals_reach_the_trail_while_the_answer_goes_on(monkeypatch):
+    monkeypatch.setattr(flushes, "FLUSH_S", 0.01)
+
+    async def run():
+        never = asyncio.Event()
+        async with (
+            Upstream(STREAMED, *chunked(delta("a")), never) as upstream,
+            proxied(upstream) as proxy,
+            Client(proxy.url) as client,
+        ):
+            await client.send()
+            for _ in range(12_000):
+                await asyncio.sleep(0.01)
+                if tokens := proxy.trail.spans("tokentrail.token"):
+                    return len(tokens), [span for span in proxy.trail.spans() if semconv.STATUS in span.attributes]
+            return 0, []
+
+    assert asyncio.run(run()) == (1, []), "one token, and the request has not ended"
 
 
 def test_wrong_settings_are_named():
