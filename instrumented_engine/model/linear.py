@@ -24,7 +24,7 @@ MKL_CHECKED_ROWS = (0, 1, 2, 8, 9, 65)
 INT8_KERNEL_ROWS = 19
 INT4_KERNEL_ROWS = 63
 """Most rows for which torch's quantised kernels are used. They compute row by row, so for more rows it is quicker to
-turn the weight into bfloat16 first. Measured with SmolLM2-135M."""
+turn the weight into the `product_dtype` first. Measured with SmolLM2-135M."""
 BFLOAT16_ROWS = 6
 """Most rows for which a CPU without instructions for bfloat16 multiplies in it, which it does row by row."""
 PIECE = 1 << 21

@@ -91,12 +91,14 @@ def test_a_yaml_block_is_read_by_its_program(block, tmp_path):
 
 @of("sql")
 def test_each_statement_is_sql_that_clickhouse_parses(block):
+    statements = [*filter(str.strip, re.sub(r"--.*", "", block.text).split(";"))]
     connection = chdb.connect(":memory:")
     try:
-        for statement in filter(str.strip, re.sub(r"--.*", "", block.text).split(";")):
-            connection.query(f"EXPLAIN AST {statement}")
+        trees = [str(connection.query(f"EXPLAIN AST {statement}")) for statement in statements]
     finally:
         connection.close()
+    assert trees
+    assert all(trees)
 
 
 @of("xml")
