@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,9 +12,11 @@ import torch
 from instrumented_engine.model.errors import ModelError
 from instrumented_engine.model.gguf import GgufFile
 from instrumented_engine.model.hf import HfFolder
-from instrumented_engine.model.kv_format import kv_format
-from instrumented_engine.model.llama import Llama
+from instrumented_engine.model.kv_format import KvFormat, kv_format
+from instrumented_engine.model.llama import Llama, LlamaConfig
 from instrumented_engine.settings import Settings
+
+logger = logging.getLogger(__name__)
 
 CPU_CACHE_BYTES = 1 << 30
 TRIAL_S = 1.0
@@ -31,13 +34,39 @@ class Device:
     target: torch.device
     dtype: torch.dtype
 
+    @property
+    def captures_graphs(self) -> bool:
+        """Whether the launches of a pass can be recorded and repeated."""
+        return self.target.type == "cuda"
+
     def load(self, file: GgufFile | HfFolder, settings: Settings, length: int) -> Llama:
         """Load a model for texts of at most `length` tokens."""
         config = file.config()
         weights = file.weights(self.dtype, self.target, settings.quantization)
-        return Llama(
-            config, weights, length, kv_format(settings.kv_cache_dtype, config.head_dim, self.dtype, self.target)
-        )
+        cache_format = kv_format(settings.kv_cache_dtype, config.head_dim, self.dtype, self.target)
+        paged = self._paged(settings, config, cache_format)
+        return Llama(config, weights, length, cache_format, paged=paged)
+
+    def _paged(self, settings: Settings, config: LlamaConfig, cache_format: KvFormat) -> bool:
+        """Whether Triton's kernel computes the attention of single tokens: it must prove itself on this device.
+
+        Raises ModelError where it is asked for and cannot.
+        """
+        wanted = settings.attention_backend
+        if wanted == "sdpa" or (wanted == "auto" and self.target.type != "cuda"):
+            return False
+        try:
+            if cache_format.dtype != self.dtype:
+                raise ValueError(f"a KV cache in {settings.kv_cache_dtype} is read by sdpa alone")
+            from instrumented_engine.model.paged import prove
+
+            prove(config.heads, config.kv_heads, config.head_dim, settings.block_size, self.dtype, self.target)
+        except Exception as error:  # a driver, a compiler and a kernel can fail in many ways
+            if wanted == "triton":
+                raise ModelError(f"--attention-backend triton: {error}") from error
+            logger.warning("attention is computed by sdpa: %s", error)
+            return False
+        return True
 
     def kv_blocks(self, settings: Settings, block_bytes: int, largest_step: Callable[[], None]) -> int:
         """The number of KV-cache blocks: as set, else as many as fit the default memory, and at least one.

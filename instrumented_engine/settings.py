@@ -56,6 +56,14 @@ class Settings(BaseSettings):
         default="auto",
         description="of the KV cache: int8 with a scale for each head of a token, int4 in groups of 32; auto: dtype",
     )
+    attention_backend: Literal["auto", "triton", "sdpa"] = Field(
+        default="auto",
+        description="attention of single tokens: triton, a kernel that reads the paged KV cache where it lies; "
+        "sdpa, torch's own over a copy; auto: triton on CUDA, if its results are those of sdpa there",
+    )
+    enforce_eager: bool = Field(
+        default=False, description="launch the kernels of a step one by one, without CUDA graphs"
+    )
     threads: int | None = Field(
         default=None, ge=1, le=1024, description="CPU threads for torch; default: measured at the start"
     )

@@ -138,6 +138,15 @@ def load(settings: Settings, observer: Observer) -> Loaded:
             runner.warm_up()
             threads = device.choose_threads(settings, runner.warm_up)
             runner.peaks = measure_peaks(device.target, device.dtype)
+            for one in (model, draft):
+                if one and one.paged:
+                    ModelRunner(one, kv_blocks=1, block_size=settings.block_size, eos_ids=()).compile_kernels(
+                        settings.max_seqs
+                    )
+        graphs: list[int] = []
+        if model.paged and device.captures_graphs and not settings.enforce_eager:
+            with cold.phase("capture_graphs"):
+                graphs = runner.capture_graphs(max_seqs=settings.max_seqs, max_tokens=length)
     scheduler = Scheduler(
         block_manager,
         max_seqs=settings.max_seqs,
@@ -159,6 +168,8 @@ def load(settings: Settings, observer: Observer) -> Loaded:
         "weight_bytes": model.weights.nbytes,
         "kv_cache_dtype": settings.kv_cache_dtype,
         "kv_cache_bytes": blocks * (block_bytes + draft_block_bytes),
+        "attention": "triton" if model.paged else "sdpa",
+        "cuda_graphs": " ".join(map(str, graphs)) or "none",
         "threads": threads,
         "waiting": waiting,
         "peak_gflops_per_s": round(runner.peaks.flops_per_s / 1e9),
@@ -207,7 +218,7 @@ def _draft(settings: Settings, path: Path, device: Device, model: Llama, length:
         )
     if settings.speculative_model == settings.model and not settings.keep_layers:
         layers = [model.weights.layers[index] for index in config.kept or range(config.layers)]
-        return Llama(config, replace(model.weights, layers=layers), length, model.cache_format)
+        return Llama(config, replace(model.weights, layers=layers), length, model.cache_format, paged=model.paged)
     return device.load(draft_file, settings, length)
 
 

@@ -13,6 +13,9 @@ from tests.times import Times
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # NumPy's threads wait busily, and no test multiplies large matrices with NumPy.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Triton's kernels need a GPU, or its interpreter. It reads this when it is first imported.
+if not Path("/dev/nvidiactl").exists():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 ROOT = Path(__file__).parent
 

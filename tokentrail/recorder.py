@@ -75,6 +75,7 @@ class Recorder:
         cached_tokens: int | None = UNKNOWN,
         drafted_tokens: int | None = UNKNOWN,
         retries: int | None = UNKNOWN,
+        graph_rows: int | None = UNKNOWN,
         device_ns: int | None = UNKNOWN,
         compute_ns: int | None = UNKNOWN,
         memory_ns: int | None = UNKNOWN,
@@ -94,7 +95,7 @@ class Recorder:
             try:
                 if (
                     waiting_for_batch is waiting_for_tokens is waiting_for_kv is waiting_for_priority is cached_tokens
-                    is drafted_tokens is retries is device_ns is compute_ns is memory_ns is UNKNOWN
+                    is drafted_tokens is retries is graph_rows is device_ns is compute_ns is memory_ns is UNKNOWN
                 ):  # fmt: skip
                     packed = _pack(
                         start_ns, end_ns, emitted_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted,
@@ -105,7 +106,7 @@ class Recorder:
                     packed = _pack_in_detail(
                         start_ns, end_ns, emitted_ns, step, prefill_tokens, decode_tokens, running, waiting, preempted,
                         kv_used, kv_total, kv_evicted, waiting_for_batch, waiting_for_tokens, waiting_for_kv,
-                        waiting_for_priority, cached_tokens, drafted_tokens, retries, device_ns, compute_ns,
+                        waiting_for_priority, cached_tokens, drafted_tokens, retries, graph_rows, device_ns, compute_ns,
                         memory_ns,
                     )  # fmt: skip
                 if counts is not None:
@@ -118,8 +119,8 @@ class Recorder:
                 packed = self._unusual(
                     emitted, counts, start_ns, end_ns, emitted_ns, step, prefill_tokens, decode_tokens, running,
                     waiting, preempted, kv_used, kv_total, kv_evicted, waiting_for_batch, waiting_for_tokens,
-                    waiting_for_kv, waiting_for_priority, cached_tokens, drafted_tokens, retries, device_ns, compute_ns,
-                    memory_ns,
+                    waiting_for_kv, waiting_for_priority, cached_tokens, drafted_tokens, retries, graph_rows, device_ns,
+                    compute_ns, memory_ns,
                 )  # fmt: skip
             records = self._records
             if self._closed or len(records) >= MAX_ENTRIES:

@@ -225,6 +225,9 @@ STEP_DRAFTED_TOKENS: Final = "tokentrail.step.drafted_tokens"
 """Tokens that speculative decoding proposed in the step. The accepted ones are among the step's tokens."""
 STEP_RETRIES: Final = "tokentrail.step.retries"
 """Attempts to compute the step that failed, by an error or for lack of memory; its parts were then computed alone."""
+STEP_GRAPH_ROWS: Final = "tokentrail.step.graph_rows"
+"""Sequences for which the CUDA graph was captured that computed the step, its padding among them. Absent if the step's
+kernels were launched one by one, or nobody says."""
 STEP_DEVICE_NS: Final = "tokentrail.step.device_ns"
 """Nanoseconds from the first copy of the step until the device was done with it."""
 STEP_COMPUTE_NS: Final = "tokentrail.step.compute_ns"
@@ -241,6 +244,7 @@ STEP_DETAILS: Final = (
     STEP_CACHED_TOKENS,
     STEP_DRAFTED_TOKENS,
     STEP_RETRIES,
+    STEP_GRAPH_ROWS,
     STEP_DEVICE_NS,
     STEP_COMPUTE_NS,
     STEP_MEMORY_NS,

@@ -76,6 +76,8 @@ class StepOut(BaseModel):
     drafted_tokens: int | None
     retries: int | None
     """Attempts to compute the step that failed."""
+    graph_rows: int | None
+    """Sequences of the CUDA graph that computed the step; null also if none did."""
     device_s: float | None
     """The time in which the device computed, by its own clock."""
     mfu: float | None

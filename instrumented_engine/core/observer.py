@@ -284,7 +284,7 @@ def _details(done: Attempt) -> dict[str, int]:
         details["drafted_tokens"] = plan.drafted_tokens
     if done.retries:
         details["retries"] = done.retries
-    for name in ("device_ns", "compute_ns", "memory_ns"):
-        if (nanoseconds := getattr(done.result, name)) is not None:
-            details[name] = nanoseconds
+    for name in ("graph_rows", "device_ns", "compute_ns", "memory_ns"):
+        if (number := getattr(done.result, name)) is not None:
+            details[name] = number
     return details

@@ -122,7 +122,8 @@ class StepResult:
     them in the sequence's blocks. `logprobs` are those of the sampled tokens, `prompt_logprobs` those of the tokens
     behind the computed ones of a prompt, each for the sequences whose requests want them. The device worked for
     `device_ns` on the step; None when that is not known. `embeddings` are an encoder's vectors. At the device's peaks,
-    the arithmetic of the step takes `compute_ns`, and reading its weights, keys and values `memory_ns`.
+    the arithmetic of the step takes `compute_ns`, and reading its weights, keys and values `memory_ns`. A CUDA graph
+    for `graph_rows` sequences computed it; None if its kernels were launched one by one.
     """
 
     token_ids: list[list[int]]
@@ -132,6 +133,7 @@ class StepResult:
     embeddings: dict[Sequence, list[float]] = field(default_factory=dict)
     compute_ns: int | None = None
     memory_ns: int | None = None
+    graph_rows: int | None = None
 
     def add(self, other: StepResult) -> None:
         """Append the result of another part of the step."""
@@ -139,6 +141,6 @@ class StepResult:
         self.logprobs.update(other.logprobs)
         self.prompt_logprobs.update(other.prompt_logprobs)
         self.embeddings.update(other.embeddings)
-        for name in ("device_ns", "compute_ns", "memory_ns"):
+        for name in ("device_ns", "compute_ns", "memory_ns", "graph_rows"):
             if (more := getattr(other, name)) is not None:
                 setattr(self, name, (getattr(self, name) or 0) + more)

@@ -30,7 +30,8 @@ class Batch:
     """A ragged batch, flat: first the sequences that compute one token each, then those that compute several.
 
     Each row's key and value are stored at its index in `slots`; the last states are returned of the rows in `sampled`.
-    `block_table` (decodes, blocks) is padded with block 0; `mask` (decodes, 1, 1, blocks · block size) hides that.
+    The first sequences see `lengths` (decodes,) positions each. Their `block_table` (decodes, blocks) is padded with
+    block 0; `mask` (decodes, 1, 1, blocks · block size) hides that, and is None where the Triton kernel computes them.
     """
 
     tokens: Tensor
@@ -38,8 +39,9 @@ class Batch:
     slots: Tensor
     sampled: Tensor
     decodes: int
+    lengths: Tensor
     block_table: Tensor
-    mask: Tensor
+    mask: Tensor | None
     prefills: tuple[Prefill, ...]
 
 
@@ -64,13 +66,21 @@ def attend(q: Tensor, kv: Tensor, batch: Batch, cache: Tensor, kv_format: KvForm
 
 
 def _decode(q: Tensor, batch: Batch, cache: Tensor, kv_format: KvFormat) -> Tensor:
+    if batch.mask is not None:
+        return gathered_attention(q, batch.block_table, batch.mask, cache, kv_format)
+    from instrumented_engine.model.paged import paged_attention  # Triton comes with torch for CUDA alone
+
+    return paged_attention(q, cache, batch.block_table, batch.lengths)
+
+
+def gathered_attention(q: Tensor, block_table: Tensor, mask: Tensor, cache: Tensor, kv_format: KvFormat) -> Tensor:
     """One query row per sequence. The query heads that share a key head become the rows of one product."""
     decodes, heads, head_dim = q.shape
     kv_heads = cache.shape[2] // 2
-    context = kv_format.decode(cache.index_select(0, batch.block_table.flatten()))
+    context = kv_format.decode(cache.index_select(0, block_table.flatten()))
     context = context.view(decodes, -1, 2 * kv_heads, head_dim).transpose(1, 2)
     grouped = q.view(decodes, kv_heads, heads // kv_heads, head_dim)
-    out = F.scaled_dot_product_attention(grouped, context[:, :kv_heads], context[:, kv_heads:], attn_mask=batch.mask)
+    out = F.scaled_dot_product_attention(grouped, context[:, :kv_heads], context[:, kv_heads:], attn_mask=mask)
     return out.reshape(decodes, heads, head_dim)
 
 

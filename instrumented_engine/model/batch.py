@@ -25,11 +25,15 @@ class Rows(NamedTuple):
 
 
 class Packer:
-    """Makes batches for a cache with blocks of `block_size` tokens on a device."""
+    """Makes batches for a cache with blocks of `block_size` tokens on a device.
 
-    def __init__(self, block_size: int, device: torch.device) -> None:
+    `paged` ones have no mask: the Triton kernel computes their attention.
+    """
+
+    def __init__(self, block_size: int, device: torch.device, *, paged: bool = False) -> None:
         self._block_size = block_size
         self._device = device
+        self._paged = paged
 
     # Two sequences that decode, and one that computes the five tokens of its prompt:
     #   tokens    7 9 | 3 1 4 1 5        rows 0 and 1, then rows 2 to 6
@@ -59,15 +63,15 @@ class Packer:
         padded = [block for rows in decodes for block in [*rows.block_table, *[0] * (widest - len(rows.block_table))]]
         tables = [table for _, _, table in prefills]
         parts = self.copied(tokens, positions, slots, sampled + prompt, lengths, padded, *tables)
-        offsets = torch.arange(widest * size, device=self._device)
         return Batch(
             tokens=parts[0],
             positions=parts[1],
             slots=parts[2],
             sampled=parts[3],
             decodes=len(decodes),
+            lengths=parts[4],
             block_table=parts[5].view(len(decodes), widest),
-            mask=(offsets < parts[4].unsqueeze(1))[:, None, None, :],
+            mask=None if self._paged else decode_mask(parts[4], widest * size),
             prefills=tuple(
                 self._prefill(row, new, table) for (row, new, _), table in zip(prefills, parts[6:], strict=True)
             ),
@@ -88,3 +92,8 @@ class Packer:
         seen = torch.arange(new.stop, device=self._device)
         mask = seen <= torch.arange(new.start, new.stop, device=self._device).unsqueeze(1)
         return Prefill(row, row + len(new), block_table=block_table, mask=mask)
+
+
+def decode_mask(lengths: torch.Tensor, width: int) -> torch.Tensor:
+    """Which of `width` positions each sequence sees that computes one token, (sequences, 1, 1, width)."""
+    return (torch.arange(width, device=lengths.device) < lengths.unsqueeze(1))[:, None, None, :]

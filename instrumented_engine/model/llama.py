@@ -182,15 +182,23 @@ def check_shape(config: LlamaConfig, name: str, shape: Seq[int], path: Path) -> 
 class Llama:
     """The forward pass over caches in one format, by default floats as the weights'.
 
-    It keeps no state besides its weights and the table of rotations.
+    It keeps no state besides its weights and the table of rotations. `paged`: the Triton kernel computes the attention
+    of single tokens, and batches need no mask for them.
     """
 
     def __init__(
-        self, config: LlamaConfig, weights: LlamaWeights, max_position: int, cache_format: KvFormat | None = None
+        self,
+        config: LlamaConfig,
+        weights: LlamaWeights,
+        max_position: int,
+        cache_format: KvFormat | None = None,
+        *,
+        paged: bool = False,
     ) -> None:
         embedding = weights.embedding
         self.config = config
         self.weights = weights
+        self.paged = paged
         self.cache_format = cache_format or kv_format("auto", config.head_dim, embedding.dtype, embedding.device)
         self._rotations = _rotations(config, weights.rope_factors, max_position).to(weights.embedding.device)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence as Seq
 from time import perf_counter_ns
 
@@ -10,12 +11,14 @@ import torch
 from instrumented_engine.core.plan import Plan, Scheduled, StepResult
 from instrumented_engine.core.request import SamplingParams
 from instrumented_engine.core.sequence import Sequence, TokenLogprobs
-from instrumented_engine.model.attention import Batch, Prefill
 from instrumented_engine.model.batch import Packer, Rows
 from instrumented_engine.model.draft import matching
+from instrumented_engine.model.graphs import DecodeGraphs, agree, sizes
 from instrumented_engine.model.llama import Llama
 from instrumented_engine.model.sampler import Row, logprobs, sample
 from instrumented_engine.model.work import Peaks, work_of
+
+logger = logging.getLogger(__name__)
 
 LOGPROB_ROWS = 64
 """Rows of a prompt whose logits are in memory at a time."""
@@ -36,8 +39,10 @@ class ModelRunner:
         self._eos_ids = list(eos_ids)
         self._device = model.weights.embedding.device
         self.peaks: Peaks | None = None
-        self._packer = Packer(block_size, self._device)
-        self._cache = model.new_cache(kv_blocks, block_size)
+        self._packer = Packer(block_size, self._device, paged=model.paged)
+        self._padding = kv_blocks  # a block that no sequence has: what is computed for nobody is stored there
+        self._cache = model.new_cache(kv_blocks + 1, block_size)
+        self._graphs: DecodeGraphs | None = None
         self._host = torch.empty(
             (len(self._cache), host_blocks, *self._cache.shape[2:]),
             dtype=self._cache.dtype,
@@ -91,7 +96,7 @@ class ModelRunner:
         for source, target in plan.copies:
             self._cache[:, target] = self._cache[:, source]
         batch = sorted(plan.batch, key=lambda item: item.num_rows > 1)
-        states = self._model.forward(self._tensors(batch), self._cache)
+        states, graph_rows = self._forward([_rows(item) for item in batch])
         sampling = [item for item in batch if item.samples]
         num_places = sum(1 + len(item.draft) for item in sampling)
         sampled, found = self._sample(states[:num_places], sampling)
@@ -99,11 +104,18 @@ class ModelRunner:
         token_ids = [sampled.get(item.sequence, []) for item in plan.batch]
         self._synchronize()  # a step that samples nothing has not waited for the device yet
         device_ns = perf_counter_ns() - start if self._device.type == "cuda" else None
-        result = StepResult(token_ids, found, prompts, device_ns)
+        result = StepResult(token_ids, found, prompts, device_ns, graph_rows=graph_rows)
         if self.peaks is not None:
             work = work_of(batch, self._model.config, self._model.weights, self.block_bytes // self._block_size)
             result.compute_ns, result.memory_ns = work.compute_ns(self.peaks), work.memory_ns(self.peaks)
         return result
+
+    def _forward(self, rows: Seq[Rows]) -> tuple[torch.Tensor, int | None]:
+        """The states of some rows, and the size of the CUDA graph that computed them."""
+        size = self._graphs.size(rows) if self._graphs else None
+        if self._graphs and size:
+            return self._graphs.run(rows, size), size
+        return self._model.forward(self._packer.pack(rows), self._cache), None
 
     # After "a b c d a b" with the draft "c d" there are three places: behind "b", behind "c" and behind "d". The model
     # samples c, x, y there. The first two are kept: x is behind a "c" that was right, y behind a "d" that was not.
@@ -154,25 +166,49 @@ class ModelRunner:
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Run one prefill and one decode in block 0, so that torch's lazy initialisation does not delay a request.
-
-        The block has its contents back in the end.
-        """
-        contents = self._cache[:, 0].clone()
-        row, rows = self._packer.copied([0], range(min(8, self._block_size)))
-        table = row.unsqueeze(0)
-        mask = torch.ones((1, 1, 1, self._block_size), dtype=torch.bool, device=self._device)
-        prefill = Batch(rows, rows, rows, row, 0, table, mask, (Prefill(0, len(rows)),))
-        decode = Batch(row, row, row, row, 1, table, mask, ())
-        for batch in (prefill, decode):
+        """Run one prefill and one decode, so that torch's lazy initialisation does not delay a request."""
+        for count in (min(8, self._block_size), 1):
+            batch = self._packer.pack([Rows([0] * count, 0, [self._padding], [count - 1])])
             self._model.logits(self._model.forward(batch, self._cache)).argmax(dim=-1).tolist()
-        self._cache[:, 0] = contents
+
+    @torch.inference_mode()
+    def compile_kernels(self, max_seqs: int) -> None:
+        """Run a decode of each number of sequences that kernels are compiled for, so that no request waits for it."""
+        for size in sizes(max_seqs):
+            self._model.forward(self._packer.pack([Rows([0], 0, [self._padding], [0])] * size), self._cache)
+
+    @torch.inference_mode()
+    def capture_graphs(self, *, max_seqs: int, max_tokens: int) -> list[int]:
+        """Let CUDA graphs compute what they can of steps with at most `max_seqs` texts of `max_tokens`.
+
+        Returns their sizes. Graphs that cannot be captured, or compute something else than the model, are not used.
+        The cache must be empty.
+        """
+        width = -(-max_tokens // self._block_size)
+        try:
+            graphs = DecodeGraphs(
+                self._model, self._cache, self._packer, max_seqs=max_seqs, width=width, padding=self._padding
+            )
+            for size in graphs:
+                rows = [Rows([i + 1], (i + 1) % self._block_size, [i], [0]) for i in range(self._trial(size))]
+                found = graphs.run(rows, size).clone()
+                if not agree(found, self._model.forward(self._packer.pack(rows), self._cache)):
+                    raise RuntimeError(f"the graph for {size} sequences computes other states than the model")
+        except (MemoryError, RuntimeError) as error:
+            logger.warning("steps are computed without CUDA graphs: %s", error)
+            return []
+        self._graphs = graphs
+        return [*graphs]
+
+    def _trial(self, size: int) -> int:
+        """The sequences with which a graph is tried: as many as it has places for, one of them padding if it can be."""
+        return min(size - (size > 1), self._padding, self._model.config.vocab_size - 1)
 
     @torch.inference_mode()
     def largest_step(self, rows: int, sequences: int) -> None:
         """Compute the step that needs the most memory: so many rows, in texts that fill the cache, and all samples."""
-        length = self._cache.shape[1] * self._block_size
-        blocks = range(self._cache.shape[1])
+        length = self._padding * self._block_size
+        blocks = range(self._padding)
         counts = [min(length, rows - first) for first in range(0, rows, length)]
         texts = [Rows([0] * count, 0, blocks, range(max(0, count - sequences), count)) for count in counts]
         texts.sort(key=lambda text: len(text.token_ids) > 1)
@@ -183,9 +219,6 @@ class ModelRunner:
         """Wait until the device is done; the CPU always is."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-
-    def _tensors(self, batch: Seq[Scheduled]) -> Batch:
-        return self._packer.pack([_rows(item) for item in batch])
 
 
 def _lacks_memory(error: Exception) -> bool:

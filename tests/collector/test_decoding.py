@@ -202,7 +202,7 @@ def test_phases_steps_kv_events_and_cold_starts(store):
         ((5).to_bytes(8, "big"), T0, "prefill", 30 * MS)
     ]
     assert store.query("SELECT * EXCEPT start FROM steps").result_rows == [
-        ("chat", "i-1", "", 1, 40 * MS, *range(2, 20))
+        ("chat", "i-1", "", 1, 40 * MS, *range(2, 21))
     ]
     parent = (5).to_bytes(8, "big")
     found = store.query("SELECT kind, reason, blocks, duration_ns, step, hex(request_span_id), segment FROM kv_events")
@@ -397,7 +397,7 @@ def test_counts_of_steps_and_kv_events_that_are_none_or_absent_are_unknown(store
         request.span("tokentrail.kv.evict", span=2 * number + 2, attributes={semconv.STEP: number} | blocks)
     insert(store, request)
     found = store.query("SELECT * EXCEPT (start, service, instance, variant, duration_ns) FROM steps ORDER BY step")
-    assert found.result_rows == [(number,) + (None,) * 18 for number in range(6)]
+    assert found.result_rows == [(number,) + (None,) * 19 for number in range(6)]
     assert rows(store, "kv_events", "step, blocks, bytes, beneficiary") == [(n, None, None, "") for n in range(6)]
 
 

@@ -31,6 +31,30 @@ def test_float32_equals_the_cpu(smollm_file):
     assert answers(cuda, together=True) == cpu
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(9, 3, 64, 16), (32, 8, 128, 16), (3, 3, 80, 5)])
+def test_the_attention_kernel_as_torch(shape, dtype):
+    from instrumented_engine.model import paged
+
+    paged.prove(*shape, dtype, torch.device("cuda", 0))
+
+
+@pytest.mark.parametrize(
+    ("settings", "facts"),
+    [
+        ({}, {"attention": "triton", "cuda_graphs": "1 2 4 8 16"}),
+        ({"enforce_eager": True}, {"attention": "triton", "cuda_graphs": "none"}),
+        ({"attention_backend": "sdpa"}, {"attention": "sdpa", "cuda_graphs": "none"}),
+    ],
+    ids=["graphs", "eager", "sdpa"],
+)
+def test_each_way_of_launching_answers_as_the_cpu(smollm_file, settings, facts):
+    common = {"model": str(smollm_file), "dtype": "float32", "kv_blocks": 128}
+    cuda = Settings(device="cuda", **common, **settings)
+    assert load(cuda, Observer(MemoryTrail())).facts.items() >= facts.items()
+    assert answers(cuda, together=True) == answers(Settings(device="cpu", **common), together=False)
+
+
 def test_preemption_on_cuda_does_not_change_the_output(smollm_file):
     common = {"model": str(smollm_file), "device": "cuda", "dtype": "float32"}
     tight = Settings(block_size=4, kv_blocks=56, max_model_len=220, **common)

@@ -86,10 +86,10 @@ def attention(name, q, kv):
         slots = torch.tensor([table[p // SIZE] * SIZE + p % SIZE for p in range(start, stop)])
         mask = torch.arange(stop) <= torch.arange(start, stop).unsqueeze(1)
         later = {"block_table": table, "mask": mask} if start else {}
-        batch = Batch(slots, slots, slots, slots, 0, nothing, nothing, (Prefill(0, stop - start, **later),))
+        batch = Batch(slots, slots, slots, slots, 0, nothing, nothing, None, (Prefill(0, stop - start, **later),))
         found.append(attend(q[start:stop], kv[start:stop], batch, cache, stored))
     mask = (torch.arange(2 * SIZE) < 7)[None, None, None, :]
-    batch = Batch(nothing, nothing, torch.tensor([2]), nothing, 1, table.unsqueeze(0), mask, ())
+    batch = Batch(nothing, nothing, torch.tensor([2]), nothing, 1, torch.tensor([7]), table.unsqueeze(0), mask, ())
     found.append(attend(q[6:], kv[6:], batch, cache, stored))
     return torch.cat(found).view(7, HEADS, HEAD_DIM), stored
 

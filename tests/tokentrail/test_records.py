@@ -43,17 +43,17 @@ def test_the_integers_of_a_step_are_its_stamps_and_attributes(trail):
     trail.step(
         4, 1, 2, [], prefill_tokens=5, decode_tokens=6, running=7, waiting=8, preempted=9, kv_used=10, kv_total=11,
         kv_evicted=12, waiting_for_batch=13, waiting_for_tokens=14, waiting_for_kv=15, waiting_for_priority=16,
-        cached_tokens=17, drafted_tokens=18, retries=19, device_ns=20, compute_ns=21,
-        memory_ns=22, emitted_ns=3,
+        cached_tokens=17, drafted_tokens=18, retries=19, graph_rows=20, device_ns=21,
+        compute_ns=22, memory_ns=23, emitted_ns=3,
     )  # fmt: skip
-    assert step_ints(taken(trail).steps).tolist() == [list(range(1, 23))]
+    assert step_ints(taken(trail).steps).tolist() == [list(range(1, 24))]
 
 
 def test_a_number_that_is_left_out_or_none_is_unknown(trail):
     trail.step(3, 1, 2, [], running=0)
     trail.step(3, 1, 2, [], running=0, waiting=None, kv_used=None)
     left_out, none = step_ints(taken(trail).steps).tolist()
-    assert left_out == none == [1, 2, 2, 3, UNKNOWN, UNKNOWN, 0, *[UNKNOWN] * 15]
+    assert left_out == none == [1, 2, 2, 3, UNKNOWN, UNKNOWN, 0, *[UNKNOWN] * 16]
 
 
 def test_numbers_of_other_types_are_integers(trail):

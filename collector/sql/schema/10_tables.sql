@@ -140,6 +140,7 @@ CREATE TABLE IF NOT EXISTS steps
     cached_tokens     Nullable(UInt32)        CODEC(T64, ZSTD),
     drafted_tokens    Nullable(UInt32)        CODEC(T64, ZSTD),
     retries           Nullable(UInt32)        CODEC(T64, ZSTD),
+    graph_rows        Nullable(UInt32)        CODEC(T64, ZSTD),     -- NULL also: no CUDA graph computed the step
     device_ns         Nullable(UInt64)        CODEC(T64, ZSTD),     -- NULL also: the device has no clock of its own
     compute_ns        Nullable(UInt64)        CODEC(T64, ZSTD),
     memory_ns         Nullable(UInt64)        CODEC(T64, ZSTD)

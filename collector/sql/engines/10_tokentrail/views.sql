@@ -155,6 +155,7 @@ SELECT
     counted('tokentrail.step.cached_tokens') AS cached_tokens,
     counted('tokentrail.step.drafted_tokens') AS drafted_tokens,
     counted('tokentrail.step.retries') AS retries,
+    counted('tokentrail.step.graph_rows') AS graph_rows,
     accurateCastOrNull(reported('tokentrail.step.device_ns'), 'UInt64') AS device_ns,
     accurateCastOrNull(reported('tokentrail.step.compute_ns'), 'UInt64') AS compute_ns,
     accurateCastOrNull(reported('tokentrail.step.memory_ns'), 'UInt64') AS memory_ns
