@@ -72,7 +72,8 @@ def test_answers_as_without_graphs(weights, monkeypatch, technique):
     expected = answers(engine_of(weights, MemoryTrail(), paged=False, **technique), MemoryTrail())
     replays, trail = fake_graphs.install(monkeypatch), MemoryTrail()
     engine = engine_of(weights, trail, paged=True, **technique)
-    assert engine._runner.capture_graphs(max_seqs=5, max_tokens=64) == [1, 2, 4, 5]
+    longest = max(len(prompt) + 7 + i for i, prompt in enumerate(PROMPTS))
+    assert engine._runner.capture_graphs(max_seqs=5, max_tokens=longest) == [1, 2, 4, 5]
     assert replays == [1, 2, 4, 5], "each graph is tried"
     del replays[:]
     assert answers(engine, trail) == expected
@@ -165,4 +166,5 @@ def test_an_engine_that_starts_captures_graphs(tmp_path, monkeypatch, tokenizer,
     phases = [span.name.rpartition(".")[2] for span in trail.spans() if "cold_start." in span.name]
     assert ("capture_graphs" in phases) == (found != "none")
     models = [engine._runner._model, engine.scheduler._drafter._model]
+    assert engine.scheduler._drafter._packer._paged == ("attention_backend" not in settings)
     assert compiled == ([] if "attention_backend" in settings else [(model, 3) for model in models])
