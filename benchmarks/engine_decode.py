@@ -28,6 +28,7 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.report import JsonPath, Quick, publish
+from instrumented_engine.core.engine import Engine
 from instrumented_engine.core.observer import Observer
 from instrumented_engine.core.request import Request, SamplingParams
 from instrumented_engine.core.text import TextStream
@@ -112,7 +113,7 @@ def against_transformers(section: str, shapes: list[tuple[int, int]], steps: int
     for batch, context in shapes:
         prefills = []
         for _ in range(PREFILLS):
-            ours, theirs = engine_steps(loaded, batch, context), peer_steps(peer, batch, context)
+            ours, theirs = engine_steps(loaded.engine, batch, context), peer_steps(peer, batch, context)
             prefills.append((timed(ours), timed(theirs)))
         steps_of_both = [(timed(ours), timed(theirs)) for _ in range(steps + 1)]
         numbers |= in_turns(f"batch_{batch}_context_{context}", "transformers", prefills, steps_of_both[1:])
@@ -136,7 +137,7 @@ def against_vllm(kind: str, python: Path, shapes: list[tuple[int, int]], steps: 
             for batch, context in shapes:
                 prefills = []
                 for _ in range(PREFILLS):
-                    ours = engine_steps(loaded, batch, context)
+                    ours = engine_steps(loaded.engine, batch, context)
                     answer(peer, {"prompts": prompts(batch, context)})
                     prefills.append((timed(ours), answer(peer, {})))
                 steps_of_both = [(timed(ours), answer(peer, {})) for _ in range(steps + 1)]
@@ -192,7 +193,7 @@ def engine_alone(shapes: list[tuple[int, int]], steps: int) -> dict[str, Any]:
     loaded = load_engine("none", "float32")
     numbers: dict[str, Any] = dict(loaded.facts)
     for batch, context in shapes:
-        step = engine_steps(loaded, batch, context)
+        step = engine_steps(loaded.engine, batch, context)
         _, _, *decode = [timed(step) * 1e3 for _ in range(steps + 2)]
         numbers |= interval(f"batch_{batch}_context_{context}_ms", decode)
     return numbers
@@ -217,9 +218,8 @@ def prompts(batch: int, context: int) -> list[list[int]]:
     return [[rng.randrange(100, 40_000) for _ in range(context)] for _ in range(batch)]
 
 
-def engine_steps(loaded: Loaded, batch: int, context: int, trail: Trail | None = None) -> Callable[[], object]:
+def engine_steps(engine: Engine, batch: int, context: int, trail: Trail | None = None) -> Callable[[], object]:
     """A function that runs the engine's next step: the first is the prefill, the others decode."""
-    engine = loaded.engine
     engine.abort(engine.requests, Status.CANCELLED)
     params = SamplingParams(max_tokens=1000, temperature=0.0, ignore_eos=True)
     request = (trail or DisabledTrail()).start_request(operation="text_completion", model="m")

@@ -66,7 +66,7 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
     loaded = load_kind("int4", trail)
     numbers: dict[str, Any] = dict(loaded.facts)
     for batch, steps in STEPS.items():
-        step = engine_steps(loaded, batch, 32, trail)
+        step = engine_steps(loaded.engine, batch, 32, trail)
         rounds = [one_round(trail, step, steps) for _ in range(3 if quick else ROUNDS + 1)][1:]
         numbers |= interval(f"batch_{batch}_traced_ms", [traced / steps * 1e3 for traced, _, _ in rounds])
         numbers |= interval(f"batch_{batch}_untraced_ms", [untraced / steps * 1e3 for _, untraced, _ in rounds])

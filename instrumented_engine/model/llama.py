@@ -151,11 +151,11 @@ def build_weights(
     )
 
 
-def check_shape(config: LlamaConfig, name: str, shape: Seq[int], path: Path) -> None:
-    """Raise ModelError when a tensor (by its GGUF name) has another shape than the configuration implies."""
+def tensor_shape(config: LlamaConfig, name: str) -> tuple[int, ...]:
+    """The shape of a tensor (by its GGUF name) that the configuration implies."""
     hidden, mlp = config.hidden_size, config.intermediate_size
     query, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
-    expected = {
+    return {
         "token_embd.weight": (config.vocab_size, hidden),
         "output.weight": (config.vocab_size, hidden),
         "output_norm.weight": (hidden,),
@@ -175,6 +175,11 @@ def check_shape(config: LlamaConfig, name: str, shape: Seq[int], path: Path) -> 
         "ffn_up.weight": (mlp, hidden),
         "ffn_down.weight": (hidden, mlp),
     }[".".join(name.split(".")[-2:])]
+
+
+def check_shape(config: LlamaConfig, name: str, shape: Seq[int], path: Path) -> None:
+    """Raise ModelError when a tensor (by its GGUF name) has another shape than the configuration implies."""
+    expected = tensor_shape(config, name)
     if tuple(shape) != expected:
         raise ModelError(f"{path}: tensor {name} has shape {tuple(shape)}, the configuration says {expected}")
 
