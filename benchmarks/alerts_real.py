@@ -83,7 +83,7 @@ class Real:
         self._load.start()
 
     def restart(self) -> None:
-        """Stop the collector and start it again; senders keep what they have meanwhile."""
+        """Stop the collector and start it again; senders keep their spans meanwhile."""
         began = time.monotonic()
         self.collector.stop(STOP_S)  # type: ignore[no-untyped-call]
         self.collector.start()  # type: ignore[no-untyped-call]

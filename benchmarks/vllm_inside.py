@@ -188,7 +188,7 @@ def _answers(url: str) -> bool:
 
 
 class Sink:
-    """An OTLP endpoint that keeps what it gets."""
+    """An OTLP endpoint that keeps all bodies."""
 
     def __enter__(self) -> Sink:
         bodies = self._bodies = []

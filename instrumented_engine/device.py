@@ -110,7 +110,7 @@ def open_device(settings: Settings) -> Device:
 
 
 def _peak_bytes(device: torch.device, step: Callable[[], None]) -> int:
-    """Memory that a step takes for a while. What torch's allocator keeps of it afterwards is given back."""
+    """Memory that a step takes for a while. The part that torch's allocator keeps afterwards is given back."""
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
     step()

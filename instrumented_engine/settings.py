@@ -183,7 +183,7 @@ class Settings(BaseSettings):
 
     @property
     def label(self) -> str:
-        """The label of this experiment: as set, else what makes the answers differ from the model's own."""
+        """The label of this experiment: as set, else the settings that change the model's answers."""
         weights = "" if self.quantization == "none" else self.quantization
         cache = "" if self.kv_cache_dtype == "auto" else f"kv-{self.kv_cache_dtype}"
         layers = f"layers-{self.keep_layers}" if self.keep_layers else ""

@@ -42,7 +42,7 @@ class Access:
     now: Callable[[], datetime] = utc_now
 
     def admit(self, role: Role, authorization: str | None, *, host: str | None, address: str, route: str) -> Caller:
-        """Return the caller if it may do what `role` is for; else the refusal goes to the audit log.
+        """Return the caller if its role includes `role`; else the refusal goes to the audit log.
 
         `authorization` is the header of HTTP or the metadata of gRPC, `host` the header, None where there is none.
         Raises `UnauthenticatedError`, `ForbiddenError` or `WrongHostError`.

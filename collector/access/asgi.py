@@ -13,7 +13,7 @@ BEARER: Final = 'Bearer realm="tokentrail"'
 
 
 def admit(access: Access, role: Role, scope: MutableMapping[str, Any]) -> Caller:
-    """Return the caller of an HTTP request if it may do what `role` is for; raises as `Access.admit` does."""
+    """Return the caller of an HTTP request if its role includes `role`; raises as `Access.admit` does."""
     headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
     return access.admit(
         role,

@@ -31,7 +31,7 @@ class Caller:
     """Host of the peer, for the audit log."""
 
     def may(self, role: Role) -> bool:
-        """Tell whether the caller may do what this role is for."""
+        """Tell whether the caller's role includes this one."""
         return self.role in (role, Role.ADMIN)
 
 

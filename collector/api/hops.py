@@ -48,7 +48,7 @@ class Hop(BaseModel):
     added_ttft_s: float | None
     """By how much its TTFT is longer than that of the next hop; null: not known, or not longer."""
     added_e2e_s: float | None
-    """The same of E2E: network, and what this hop did itself."""
+    """The same of E2E: network, and this hop's own work."""
 
 
 def counted_once(ctx: Context, window: Window, vantage: Sequence[str]) -> Window:

@@ -26,7 +26,7 @@ from collector.slo.durations import format_duration
 _OF_PROCESSES: Final = frozenset({"kv_eviction", "cold_start"})
 """Causes that are found in rows of engine processes, which have no tenant."""
 _FRESH_NS: Final = 120 * SECOND_NS
-"""What the newest sample shows, lasts for so long after it."""
+"""An incident that the newest sample shows lasts for so long after it."""
 MOST_OF_A_KIND = 500
 """One answer holds at most so many incidents that one query found."""
 

@@ -1,4 +1,4 @@
-"""What samples tell of engines whose spans say nothing: for `/kv`, `/engines`, `/timeseries` and `/incidents`."""
+"""Reads of the samples of engines whose spans say nothing: for `/kv`, `/engines`, `/timeseries` and `/incidents`."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from collector.sql.queries import part
 _LOOK_BACK_NS: Final = 300 * SECOND_NS
 """Growth is the difference from the sample before: of the first one in a window, from one that is at most so old."""
 _PROGRESS: Final = ("running", "waiting", "generation_tokens", "prompt_tokens", "engine_steps", "itl", "ttft")
-"""Requests, and what grows while an engine works on them. Some engines count tokens when the request ends, so tokens
-alone would call a long answer a standstill."""
+"""Requests, and counters that grow while an engine works on them. Some engines count tokens when the request ends,
+so tokens alone would call a long answer a standstill."""
 _LATENCIES: Final = ("ttft", "itl", "tpot", "e2e", "queue")
 
 

@@ -135,7 +135,7 @@ def visible_slos(slos: tuple[Slo, ...]) -> tuple[Slo, ...]:
 
 
 def sees_all_tenants() -> bool:
-    """Tell whether the caller may see what belongs to no tenant or to all of them."""
+    """Tell whether the caller may see rows of no tenant, or of all."""
     return not CURRENT.get().caller.tenant
 
 

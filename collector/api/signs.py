@@ -1,4 +1,4 @@
-"""What engine processes did in a window: requests, steps, announcements and cold starts, by process and labels."""
+"""The work of engine processes in a window: requests, steps, announcements and cold starts, by process and labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/storage`: rows and bytes of the tables, how long they are kept, and what waits on the collector's own disk."""
+"""`/storage`: rows and bytes of the tables, how long they are kept, and bytes that wait on the collector's own disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file format of a backup: a tar whose last member says what must be in it.
+"""The file format of a backup: a tar. Its last member lists all others.
 
     tables/tokens/20261121_1_5_1/data.bin     a file of a part of a table
     settings/slos.yaml                        the SLO file

@@ -32,7 +32,7 @@ class EarlyRequests:
     """Remembers each request by its key (trace id and span id), so that it is counted once."""
 
     def __init__(self, saved: Iterable[tuple[str, dict[str, Any]]] = ()) -> None:
-        """`saved` is what `dump` returned."""
+        """`saved` is an answer of `dump`."""
         self._by_key = {
             key: Early(**{**fields, "late": set(fields["late"]), "lost": set(fields["lost"])}) for key, fields in saved
         }

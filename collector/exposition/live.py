@@ -78,7 +78,7 @@ class Live(ThreadStage):
         self._scraped = False
         self._keys: set[Any] = set()
         self.families: tuple[list[Family], list[Family]] = counters.families()[0], []
-        """What was published last: counters, which change only when something happens, and gauges."""
+        """The last published text: counters, which change only when something happens, and gauges."""
         self.state_at_s = 0.0
         self.store_up = False
 
@@ -91,7 +91,7 @@ class Live(ThreadStage):
         self._samples_stored += 1
 
     def stop(self, timeout_s: float) -> bool:
-        """Refresh once more, which counts what was stored last; False when that is not done in time."""
+        """Refresh once more, which counts the last stored rows; False when that is not done in time."""
         return super().stop(timeout_s) and not self.counters.pending
 
     def _run(self) -> None:

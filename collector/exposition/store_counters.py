@@ -218,7 +218,7 @@ class StoreCounters:
             self._forget(now)
 
     def _agree(self, *, segments: Sequence[str] = (), counts: Sequence[EarlyCount] = ()) -> None:
-        """Enter what this collector counts next, and take over what all collectors have entered before and with it."""
+        """Enter this collector's next counts, and take over all entries of all collectors before and with them."""
         claims_read, entered = 0, [(self._collector, count) for count in counts]
         if self._claims:
             if segments or counts:

@@ -34,7 +34,7 @@ class Condition(BaseModel):
 
     @property
     def runbook_url(self) -> str:
-        """The page that says what the alert means and what to do."""
+        """The page about the alert: its meaning, and the way out."""
         return f"{DOCS_URL}/alerts.md#{self.alert.lower()}"
 
 

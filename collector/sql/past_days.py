@@ -1,4 +1,4 @@
-"""Remembers answers about whole days until a row of these days changes: a long window costs what is new in it."""
+"""Remembers answers about whole days until a row of these days changes: a long window costs its new rows."""
 
 from __future__ import annotations
 

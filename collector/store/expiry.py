@@ -130,7 +130,7 @@ class _Round:
             logger.info("retention: %d rows of %s of %s are gone", rows, table, partition)
 
     def delete_requests(self, tenant: str, before_s: int) -> None:
-        """Delete a tenant's requests that ended on earlier days, each after its tokens and phases, and what waits."""
+        """Delete a tenant's requests that ended on earlier days, each after its tokens and phases, and waiting rows."""
         for day in self._days(tenant, before_s)[:MOST_DAYS]:
             for table in ("tokens", "phases"):
                 self._delete_children(table, tenant, day)

@@ -1,4 +1,4 @@
-"""Disk use: of the store's tables, of the logs and the dead letters, and what the disks have left."""
+"""Disk use: of the store's tables, of the logs and the dead letters, and the room on the disks."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Proposes tokens for speculative decoding. Prompt lookup needs no second model: it finds what came behind the same
-tokens before.
+"""Proposes tokens for speculative decoding. Prompt lookup needs no second model: it finds the tokens that came
+behind the same tokens before.
 """
 
 from __future__ import annotations

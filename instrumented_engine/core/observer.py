@@ -1,4 +1,4 @@
-"""Tells the trail what happens in the engine. No other module of this package calls the trail."""
+"""Tells the trail of the engine's events. No other module of this package calls the trail."""
 
 from __future__ import annotations
 

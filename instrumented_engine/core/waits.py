@@ -1,4 +1,4 @@
-"""Says what each waiting sequence lacks, and adds up for how long."""
+"""Names the lack of each waiting sequence, and adds up its times."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ CLOSE = 0.05
 
 
 class Graph(NamedTuple):
-    """A captured pass: `replay` computes `states` (sequences, hidden size) of what lies in `batch`."""
+    """A captured pass: `replay` computes `states` (sequences, hidden size) of the numbers in `batch`."""
 
     batch: Batch
     replay: Callable[[], None]

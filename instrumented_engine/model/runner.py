@@ -70,7 +70,7 @@ class ModelRunner:
         return contents.view(torch.uint8).numpy().tobytes()
 
     def write(self, host_blocks: Seq[int], contents: bytes) -> None:
-        """Fill blocks of the host with what `read` of another engine returned."""
+        """Fill blocks of the host with the contents that `read` of another engine returned."""
         blocks = torch.frombuffer(bytearray(contents), dtype=self._cache.dtype)
         for block, content in zip(host_blocks, blocks.view(len(host_blocks), *self._host[:, 0].shape), strict=True):
             self._host[:, block].copy_(content)
@@ -179,7 +179,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def capture_graphs(self, *, max_seqs: int, max_tokens: int) -> list[int]:
-        """Let CUDA graphs compute what they can of steps with at most `max_seqs` texts of `max_tokens`.
+        """Let CUDA graphs compute decode steps of at most `max_seqs` texts of `max_tokens`.
 
         Returns their sizes. Graphs that cannot be captured, or compute something else than the model, are not used.
         The cache must be empty.

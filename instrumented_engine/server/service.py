@@ -249,7 +249,7 @@ class Service:
             self._idle_timer = self._asyncio.call_later(self.settings.idle_unload_s, self.sleep)
 
     def _reasoning(self, endpoint: AnyEndpoint, prompt: str) -> Reasoning | None:
-        """What divides a chat's answer to a prompt that ends so, if the model reasons between markers."""
+        """The divider of a chat's answer to a prompt that ends so; None without reasoning markers."""
         markers = Markers(self.settings.reasoning_start_str, self.settings.reasoning_end_str)
         return Reasoning(markers, prompt) if endpoint.divides_reasoning and markers.start else None
 

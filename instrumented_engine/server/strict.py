@@ -1,4 +1,4 @@
-"""JSON objects that refuse what they do not know, and strings that can be tokenised."""
+"""JSON objects that refuse unknown fields, and strings that can be tokenised."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ class Queries:
         answer: Callable[[], T],
         size: Callable[[T], int],
     ) -> T:
-        """The remembered answer to a query that reads what has these versions (`versions_of`)."""
+        """The remembered answer to a query that reads tables with these versions (`versions_of`)."""
         asked = ((name, part.sql, repr(sorted(part.parameters.items()))) for name, part in fragments.items())
         return self.remembered((query, *asked), [*reads], answer, size, reads)
 
