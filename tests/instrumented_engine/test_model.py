@@ -158,6 +158,17 @@ def test_a_step_copies_its_numbers_once_and_waits_for_the_device(tmp_path, monke
     assert [len(tokens) for tokens in result.token_ids] == [int(count == 20)] * 2
 
 
+def test_a_transfer_waits_for_the_device_and_counts_its_bytes(tmp_path, monkeypatch):
+    save_tiny(tmp_path)
+    file = open_model(tmp_path)
+    model = Llama(file.config(), file.weights(torch.float32, CPU), 256)
+    runner = ModelRunner(model, kv_blocks=8, block_size=4, eos_ids=[], host_blocks=8)
+    waited = []
+    monkeypatch.setattr(runner, "_synchronize", lambda: waited.append(1))
+    moved = runner.transfer([1, 2, 3], [0, 5, 6], to_host=True)
+    assert (moved, len(waited)) == (3 * 3 * 4 * (2 * 2 * 8) * 4, 1), "blocks · layers · tokens · keys and values · bytes"
+
+
 def test_a_lack_of_memory_is_one_error_on_each_device(tmp_path, monkeypatch):
     save_tiny(tmp_path)
     file = open_model(tmp_path)
