@@ -24,6 +24,7 @@ SLOW = (
     "dashboard/test_pages.py",
     "e2e/test_demo.py",
     "collector/test_migrations.py",
+    "collector/test_migrations_at_once.py",
     "e2e/test_trail.py",
     "collector/test_two_collectors.py",
     "collector/test_cluster.py",
