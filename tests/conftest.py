@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from xdist.scheduler import LoadFileScheduling
+from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 from tests.times import Times
 
