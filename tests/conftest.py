@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 from tests.times import Times
 
@@ -17,12 +18,16 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+# The imports of all files make objects that stay: the collector would look at them again and again.
+gc.disable()
+
 ROOT = Path(__file__).parent
 
 SLOW = (
     "dashboard/test_pages.py",
     "e2e/test_demo.py",
     "collector/test_migrations.py",
+    "collector/test_migrations_at_once.py",
     "e2e/test_trail.py",
     "collector/test_two_collectors.py",
     "collector/test_cluster.py",
@@ -70,6 +75,16 @@ shows which these are. `make test-fast` skips them, and the tests elsewhere that
 STARTING = {"collector", "engine_store", "module_store", "node", "prometheus", "smollm", "stack", "wheel"}
 """Fixtures that start a process, open a store or load a real model."""
 
+MODELS = (
+    "test_beams.py",
+    "test_draft.py",
+    "test_encoder.py",
+    "test_model.py",
+    "test_techniques.py",
+    "test_transformers.py",
+)
+"""Files that compare with a model of transformers."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Times each file (tests/times.py)."""
@@ -78,8 +93,22 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_finish() -> None:
     """Keeps the imported modules from the garbage collector, which would look at all of them again and again."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
+
+
+class _Scheduling(LoadFileScheduling):
+    """Each file runs in one worker, and those of MODELS in the same one: their import takes 3 s of CPU."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return "models" if file.endswith(MODELS) else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling:
+    """The order of the files, as `--dist loadfile` with MODELS together."""
+    return _Scheduling(config, log)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -141,7 +141,7 @@ class Recorder:
         stamps, values = numbers[:STAMPS], numbers[STAMPS:]
         known = [*stamps, *(UNKNOWN if value is None else value for value in values)]
         try:
-            packed = _pack_in_detail(*(int(value) if isinstance(value, SupportsInt) else value for value in known))
+            packed = _pack_in_detail(*(value if type(value) is int else _truncated(value) for value in known))
             if given is None:
                 return packed
             if len(given) != len(emitted) or not all(_is_count(count) for count in given):
@@ -172,6 +172,11 @@ class Recorder:
 
     def _count_refused(self, spans: int) -> None:
         self._drop(spans, SHUTDOWN if self._closed else BUFFER_FULL)
+
+
+def _truncated(value: Any) -> Any:
+    """An int of a number that has one. In Python 3.11 this question takes 20 µs, too long for the ints of each step."""
+    return int(value) if isinstance(value, SupportsInt) else value
 
 
 def _tokens_in(emitted: Sequence[Recipient], counts: Sequence[int] | None) -> Iterator[tuple[Recipient, int]]:

@@ -106,12 +106,7 @@ class Span:
 
 def parse_spans(body: bytes) -> list[Span]:
     """The spans of one uncompressed OTLP request body, in the order in which they were written."""
-    return [
-        _span(message, _values(resource.resource.attributes))
-        for resource in ExportTraceServiceRequest.FromString(body).resource_spans
-        for scope in resource.scope_spans
-        for message in scope.spans
-    ]
+    return _spans(body, None)
 
 
 class MemoryTransport:
@@ -140,10 +135,7 @@ class MemoryTransport:
         (a choice has its tokens).
         """
         return [
-            span
-            for body in self.bodies
-            for span in parse_spans(body)
-            if (name is None or span.name == name) and (parent is None or _is_child(span, parent))
+            span for body in self.bodies for span in _spans(body, name) if parent is None or _is_child(span, parent)
         ]
 
 
@@ -184,6 +176,16 @@ class MemoryTrail(Trail):
         """`MemoryTransport.spans` after a flush, which does not wait for retries."""
         self.flush(0)
         return self.transport.spans(name, parent=parent)
+
+
+def _spans(body: bytes, name: str | None) -> list[Span]:
+    return [
+        _span(message, _values(resource.resource.attributes))
+        for resource in ExportTraceServiceRequest.FromString(body).resource_spans
+        for scope in resource.scope_spans
+        for message in scope.spans
+        if name is None or message.name == name
+    ]
 
 
 def _span(message: SpanMessage, resource: dict[str, Any]) -> Span:

@@ -16,7 +16,8 @@ SECOND = 1_000_000_000
 
 @pytest.fixture
 def collector(tmp_path):
-    with Collector(tmp_path / "data", "--slos", str(ROOT / "alerts" / "slos.yaml")) as collector:
+    slos = str(ROOT / "alerts" / "slos.yaml")
+    with Collector(tmp_path / "data", "--slos", slos, refresh_often=True) as collector:
         yield collector
 
 

@@ -70,7 +70,7 @@ def test_a_header_that_does_not_arrive_in_time_closes_its_connection(connect, se
 def test_a_half_header_behind_an_answered_request_closes_its_connection(connect):
     open_one = connect(header_timeout_s=0.2, body_timeout_s=3600.0)
 
-    def half_header_behind_an_answer():
+    def closed_behind_an_answer():
         """False when this machine stood still, so that the first header was late too."""
         client = open_one()
         try:
@@ -81,7 +81,7 @@ def test_a_half_header_behind_an_answered_request_closes_its_connection(connect)
             return False
         return answered and until_closed(client) == b""
 
-    wait_until(half_header_behind_an_answer)
+    assert becomes_true(closed_behind_an_answer), "no connection was closed without an answer to the half header"
 
 
 def test_a_body_that_does_not_arrive_in_time_closes_its_connection(connect):
@@ -110,7 +110,7 @@ def test_a_header_time_out_does_not_run_while_a_body_arrives_or_an_answer_is_mad
         except ConnectionError:
             return False
 
-    wait_until(answered)
+    assert becomes_true(answered), "the time-out ran on, and closed each connection before its answer"
 
 
 def answer_of(client):
@@ -131,7 +131,7 @@ def test_a_request_beyond_the_limit_of_connections_is_told_when_to_come_again(co
     assert "3 connections are open" in refused + until_closed(beyond).decode()
     assert answer_of(first).startswith("http/1.1 200"), "those that are open go on"
     first.close()
-    wait_until(lambda: answer_of(open_one()).startswith("http/1.1 200"))
+    assert becomes_true(lambda: answer_of(open_one()).startswith("http/1.1 200"))
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_unfinished_bodies_share_a_budget_and_whoever_exceeds_it_is_told_to_come
         buffer = {"content": token_body(count=20), "headers": {"content-type": PROTOBUF}}
         assert 1_100 < len(buffer["content"]) < 4_000
         client = httpx.Client(base_url=server.url, timeout=WAIT_S)
-        wait_until(lambda: client.post("/v1/traces", **buffer).status_code == 503)
+        assert becomes_true(lambda: client.post("/v1/traces", **buffer).status_code == 503)
         refused = client.post("/v1/traces", **buffer)
         assert refused.headers["retry-after"] == "1"
         assert receiver.status.snapshot().payloads_rejected["busy"] >= 2
@@ -159,7 +159,7 @@ def test_unfinished_bodies_share_a_budget_and_whoever_exceeds_it_is_told_to_come
         inflating["headers"]["content-type"] = PROTOBUF
         assert client.post("/v1/traces", **inflating).status_code == 503
         unfinished.close()
-        wait_until(lambda: client.post("/v1/traces", **buffer).status_code == 200)
+        assert becomes_true(lambda: client.post("/v1/traces", **buffer).status_code == 200)
     finally:
         server.stop(1.0)
 
@@ -171,8 +171,8 @@ def test_a_large_body_that_is_alone_is_taken_although_the_budget_is_smaller(rece
     assert receiver.post(token_body(trace=2)).status_code == 200
 
 
-def wait_until(condition):
+def becomes_true(condition):
     deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline
+    while not (found := condition()) and time.monotonic() < deadline:
         time.sleep(0.05)
+    return found

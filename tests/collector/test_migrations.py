@@ -1,44 +1,40 @@
 """A store of an older version is brought forward, once, whatever interrupts it and however many start at once."""
 
 import re
-import shutil
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from collector.signals import TRACES
-from collector.store.definitions import SQL_DIR, read_migrations, read_schema, statements, without_comments
+from collector.store.definitions import read_migrations
 from collector.store.insert import insert_otlp
-from collector.store.lock import STATEMENT_SETTINGS, SchemaLock
+from collector.store.lock import STATEMENT_SETTINGS
 from collector.store.schema import LANDING_TABLES, TIME_COLUMNS, apply_schema
 from collector.store.store import Store, StoreError
-from tests.support.clickhouse_server import Server
+from tests.collector.migrating import (
+    CURRENT,
+    MIGRATION,
+    NEXT,
+    created_tables,
+    current,
+    definitions,
+    later_sql,
+    recorded,
+    rows,
+    sql_dir,
+)
 from tests.support.otlp import token_body
 from tests.support.stores import VERSION_2, drop_everything, write_version_2
 from tokentrail import semconv
 
+__all__ = ["current", "sql_dir"]
 OF_VERSION_2 = token_body(count=3, index_key=semconv.OLD_TOKEN_INDEX)
 ROWS_OF_VERSION_2 = {
     "cold_starts": 26, "kv_events": 1, "open_requests": 14, "phases": 188, "requests": 71, "spans": 5, "steps": 12,
     "tokens": 72,
 }  # fmt: skip
-
-CURRENT = read_migrations()[-1].version
-NEXT = CURRENT + 1
-TOTALS = """
-CREATE TABLE IF NOT EXISTS totals (model String, tokens UInt64) ENGINE = MergeTree ORDER BY model;
-"""
-MIGRATION = """
--- What the coming migrations do: a column more, a type changed, values filled in, a new table filled from an old one.
-ALTER TABLE requests ADD COLUMN IF NOT EXISTS weight Float64 DEFAULT 1;
-ALTER TABLE requests MODIFY COLUMN e2e_ns Nullable(UInt64);
-ALTER TABLE requests UPDATE e2e_ns = NULL WHERE engine = 'genai';
-TRUNCATE TABLE totals;
-INSERT INTO totals SELECT model, sum(output_tokens) FROM requests GROUP BY model;
-"""
 
 
 @pytest.fixture(scope="module")
@@ -53,56 +49,6 @@ def store(opened):
     """An empty store."""
     drop_everything(opened)
     return opened
-
-
-ENGINES = {"10_tokentrail": "tokentrail_tokens|tokentrail_route", "20_vllm": "vllm_route", "90_genai": "none"}
-"""Names of views. Version 2 had the tables of these engines."""
-
-
-def few_engines(folder):
-    """The SQL of this version with three views of engines: each view costs 20 ms of CPU."""
-    shutil.copytree(SQL_DIR, folder)
-    for engine in (folder / "engines").iterdir():
-        if engine.name not in ENGINES:
-            shutil.rmtree(engine)
-            continue
-        views = engine / "views.sql"
-        few = re.compile(rf"CREATE TABLE |[^;]*VIEW ({ENGINES[engine.name]}) TO ")
-        kept = [statement for statement in statements(without_comments(views.read_text())) if few.match(statement)]
-        views.write_text(";\n".join([*kept, ""]))
-    return folder
-
-
-def later_sql(folder):
-    """The SQL of a later version: one migration and one table more."""
-    few_engines(folder)
-    (folder / "schema" / "30_totals.sql").write_text(TOTALS)
-    (folder / "migrations" / f"{NEXT:04}_later.sql").write_text(MIGRATION)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def current(tmp_path_factory):
-    return few_engines(tmp_path_factory.mktemp("current") / "sql")
-
-
-@pytest.fixture
-def sql_dir(tmp_path):
-    return later_sql(tmp_path / "sql")
-
-
-def rows(store, table, columns="*"):
-    return store.query(f"SELECT {columns} FROM {table} ORDER BY ALL").result_rows
-
-
-def recorded(store):
-    return store.query("SELECT version, name FROM schema_version ORDER BY ALL").result_rows
-
-
-def definitions(store):
-    """Every table and view as ClickHouse writes it; two of them are of the version table before and after ALTER."""
-    found = store.query("SELECT name FROM system.tables WHERE database = currentDatabase()").result_rows
-    return {name: store.query(f"SHOW CREATE TABLE `{name}`").result_rows[0][0] for (name,) in found}
 
 
 def everything(store):
@@ -200,19 +146,6 @@ def test_a_new_store_is_current_and_runs_no_migration(store, sql_dir):
     (sql_dir / "migrations" / f"{NEXT:04}_later.sql").write_text("SELECT throwIf(1, 'a migration ran');\n")
     apply_schema(store, sql_dir=sql_dir)
     assert [version for version, _ in recorded(store)] == list(range(3, NEXT + 1))
-
-
-def created_tables(monkeypatch, store):
-    """A list that gets the name of each table that a client of the store is told to create from now on."""
-    client, created = type(store.client()), []
-    command = client.command
-
-    def noted(self, sql, *arguments, **options):
-        created.extend(re.findall(r"^CREATE TABLE IF NOT EXISTS (\w+)", sql))
-        return command(self, sql, *arguments, **options)
-
-    monkeypatch.setattr(client, "command", noted)
-    return created
 
 
 def test_a_second_start_creates_only_the_tables_that_are_missing(store, current, monkeypatch):
@@ -386,125 +319,6 @@ def test_a_collector_that_dies_at_a_command_is_continued_by_the_next(opened, mig
     apply_schema(store, sql_dir=sql_dir)
     insert_otlp(store, TRACES, OF_VERSION_2, "the segment")
     assert everything(store) == migrated
-
-
-@pytest.fixture(scope="module")
-def process(tmp_path_factory):
-    server = Server(tmp_path_factory.mktemp("server"))
-    server.start()
-    yield server
-    server.kill()
-
-
-@pytest.fixture
-def server(process):
-    """A server with an empty database."""
-    store = Store.open(f"{process.url}/default")
-    drop_everything(store)
-    store.close()
-    return process
-
-
-def at_once(server, *actions):
-    """Run each action with a store of its own, all at once; raise the first error."""
-    errors = []
-
-    def run(action):
-        store = Store.open(f"{server.url}/default")
-        try:
-            action(store)
-        except Exception as error:
-            errors.append(error)
-        finally:
-            store.close()
-
-    threads = [threading.Thread(target=run, args=(action,)) for action in actions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    if errors:
-        raise errors[0]
-
-
-def test_several_collectors_that_start_at_once_migrate_once(server, sql_dir):
-    store = Store.open(f"{server.url}/default")
-    write_version_2(store)
-    slow = MIGRATION.replace("TRUNCATE TABLE totals;\n", "SELECT sleep(1);\n")
-    (sql_dir / "migrations" / f"{NEXT:04}_later.sql").write_text(slow)
-    at_once(server, *[lambda store: apply_schema(store, sql_dir=sql_dir)] * 3)
-    assert recorded(store) == [
-        (2, ""),
-        *((migration.version, migration.name) for migration in read_migrations(sql_dir)),
-    ]
-    assert rows(store, "totals") == rows(store, "requests GROUP BY model", "model, sum(output_tokens)")
-    assert set(definitions(store)) == {*read_schema(sql_dir).tables, *read_schema(sql_dir).views}
-    store.close()
-
-
-def test_several_collectors_that_start_at_once_on_a_new_store(server, current):
-    at_once(server, *[lambda store: apply_schema(store, sql_dir=current)] * 3)
-    store = Store.open(f"{server.url}/default")
-    assert recorded(store) == [(migration.version, migration.name) for migration in read_migrations()]
-    insert_otlp(store, TRACES, token_body(count=3), "a segment")
-    assert len(rows(store, "tokens")) == 3
-    store.close()
-
-
-def test_the_lock_of_a_collector_that_died_is_taken_over_and_lost(server):
-    store = Store.open(f"{server.url}/default")
-    died = SchemaLock(store)
-    died.__enter__()
-    died.renew()
-    with SchemaLock(store, stale_after_s=1.0) as lock:
-        lock.renew()
-        with pytest.raises(StoreError, match="another collector took over"):
-            died.renew()
-        died.__exit__()
-        lock.renew()
-    assert definitions(store) == {}
-    store.close()
-
-
-class WaitsError(Exception):
-    """The lock is held, so the collector would sleep."""
-
-
-def test_a_lock_that_is_renewed_is_not_taken_over(server, monkeypatch):
-    def wait(_):
-        raise WaitsError
-
-    store = Store.open(f"{server.url}/default")
-    with SchemaLock(store) as lock:
-        an_hour_ago = store.query("SELECT toUnixTimestamp(now()) - 3600").result_rows[0][0]
-        store.client().command(f"ALTER TABLE schema_lock_1 MODIFY COMMENT '{an_hour_ago} host process'")
-        lock.renew()
-        monkeypatch.setattr(time, "sleep", wait)
-        with pytest.raises(WaitsError):
-            SchemaLock(store, stale_after_s=1800).__enter__()
-        monkeypatch.undo()
-        lock.renew()
-    store.close()
-
-
-def test_the_lock_waits_for_a_statement_that_its_holder_left_running(server):
-    seen = threading.Event()
-
-    def running(store):
-        return store.query("SELECT count() FROM system.processes WHERE query LIKE 'SELECT sleep(%'").result_rows[0][0]
-
-    def leave_running(store):
-        while not seen.is_set():
-            store.client().command("SELECT sleep(2)", settings=STATEMENT_SETTINGS)
-
-    def take(store):
-        while not running(store):
-            time.sleep(0.01)
-        seen.set()
-        with SchemaLock(store):
-            assert not running(store)
-
-    at_once(server, leave_running, take)
 
 
 def test_the_kept_store_is_of_version_2():

@@ -20,7 +20,7 @@ def server(tmp_path):
 
 
 def test_a_server_that_goes_away_and_comes_back_gets_everything_once(server, tmp_path):
-    collector = Collector(tmp_path / "data", store=f"{server.url}/default").start()
+    collector = Collector(tmp_path / "data", store=f"{server.url}/default", refresh_often=True).start()
     for trace in range(1, 11):
         assert collector.post(token_body(trace=trace)).status_code == 200
     collector.wait_until(lambda: server.tokens() == (10, 30))

@@ -8,10 +8,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-from playwright.sync_api import Browser, Page, sync_playwright
+from typing import TYPE_CHECKING
 
 from tokentrail.cli.processes import Child, free_port
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 APP = Path(__file__).parents[2] / "dashboard" / "app.py"
 CHROMIUM_FLAGS = [
@@ -53,6 +55,8 @@ def chromium() -> str | None:
 @contextmanager
 def browsing() -> Iterator[Browser]:
     """A headless Chromium."""
+    from playwright.sync_api import sync_playwright  # late: the conftest imports this file into each worker
+
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_FLAGS)
         yield browser

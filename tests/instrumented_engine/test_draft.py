@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import LlamaForCausalLM
+import transformers
 
 from instrumented_engine.core.block_manager import hash_block
 from instrumented_engine.device import open_device
@@ -32,7 +32,7 @@ TECHNIQUES = {
 def noisy(tiny, tmp_path_factory):
     """The tiny model with some noise in its weights: it guesses some tokens right."""
     folder = tmp_path_factory.mktemp("noisy")
-    reference = LlamaForCausalLM(tiny[1].config).eval()
+    reference = transformers.LlamaForCausalLM(tiny[1].config).eval()
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for own, other in zip(reference.parameters(), tiny[1].parameters(), strict=True):

@@ -10,7 +10,7 @@ import openai
 import pytest
 import tokenizers
 import torch
-from transformers import BertConfig, BertForTokenClassification, BertModel, PreTrainedTokenizerFast
+import transformers
 
 from instrumented_engine.core.plan import Plan, Scheduled
 from instrumented_engine.model.bert import EncoderRunner, is_encoder, load_bert
@@ -37,7 +37,7 @@ TEXTS = [[2, 7, 3], [5], list(range(40)), [9] * 17]
 
 def save(folder, **changes):
     torch.manual_seed(3)
-    model = BertModel(BertConfig(**TINY | changes), add_pooling_layer=False).eval()
+    model = transformers.BertModel(transformers.BertConfig(**TINY | changes), add_pooling_layer=False).eval()
     model.save_pretrained(folder)
     return model
 
@@ -55,7 +55,7 @@ def tiny(tmp_path_factory):
     )
     backend.enable_truncation(4)
     backend.enable_padding(length=9)
-    PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]").save_pretrained(folder)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]").save_pretrained(folder)
     return folder, model
 
 
@@ -229,7 +229,8 @@ def classifier(tmp_path_factory, tiny):
     for file in tiny[0].glob("tokenizer*"):
         (folder / file.name).write_bytes(file.read_bytes())
     torch.manual_seed(4)
-    model = BertForTokenClassification(BertConfig(**TINY, id2label=dict(enumerate(LABELS)))).eval()
+    config = transformers.BertConfig(**TINY, id2label=dict(enumerate(LABELS)))
+    model = transformers.BertForTokenClassification(config).eval()
     model.save_pretrained(folder)
     return folder, model
 

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+import transformers
 
 from instrumented_engine.core.block_manager import BlockManager
 from instrumented_engine.core.drafter import PromptLookup
@@ -40,7 +40,7 @@ def tiny(tmp_path_factory):
     """(model, the model in transformers, its answers to PROMPTS)."""
     folder = tmp_path_factory.mktemp("tiny")
     torch.manual_seed(5)
-    reference = LlamaForCausalLM(LlamaConfig(**TINY, eos_token_id=None)).eval()
+    reference = transformers.LlamaForCausalLM(transformers.LlamaConfig(**TINY, eos_token_id=None)).eval()
     reference.save_pretrained(folder)
     file = open_model(folder)
     model = Llama(file.config(), file.weights(torch.float32, torch.device("cpu")), 256)

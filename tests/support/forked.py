@@ -33,9 +33,10 @@ PR_SET_CHILD_SUBREAPER = 36
 class Forked:
     """What the tests use of `subprocess.Popen`: `main(arguments)` of a module in a process of its own."""
 
-    def __init__(self, module, arguments, *, environment, cwd, stderr):
+    def __init__(self, module, arguments, *, environment, cwd, stderr, refresh_often=False):
         reader, writer = os.pipe()
         request = {"module": module, "arguments": arguments, "environment": environment, "cwd": str(cwd)}
+        request["refresh_often"] = refresh_often
         server = _server()
         socket.send_fds(server, [json.dumps(request).encode()], [writer, stderr.fileno()])
         os.close(writer)
@@ -93,17 +94,12 @@ def _server():
 
 
 def serve(control):
-    """Fork a process for each request. The process between it and the server ends, so the tests' process adopts it.
-
-    Tests wait for /metrics, so the pause between two refreshes is 4 times as long as a refresh, and not a second.
-    """
-    from collector.exposition import live
+    """Fork a process for each request. The process between it and the server ends, so the tests' process adopts it."""
     from tests.support.api import openapi
 
     for module in PRELOADED:
         importlib.import_module(module)
     openapi()
-    live._SHARE, live.LEAST_PAUSE_S = 4, 0.1
     gc.freeze()
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, MOST_BYTES, 2)
@@ -135,6 +131,10 @@ def _run(request, stdout, stderr):
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])
+    if request["refresh_often"]:
+        from collector.exposition import live
+
+        live._SHARE, live.LEAST_PAUSE_S = 4, 0.1
     sys.exit(importlib.import_module(request["module"]).main(request["arguments"]))
 
 

@@ -255,6 +255,7 @@ def test_the_counts_balance_and_accepted_never_falls_while_threads_record_a_samp
     def read():
         while recording.is_set():
             seen.append(trail.stats)
+            time.sleep(0)  # until another thread has run, nothing changes
 
     engines, reader = [threading.Thread(target=engine) for _ in range(4)], threading.Thread(target=read)
     for thread in (reader, *engines):

@@ -1,6 +1,7 @@
 """vLLM's fakes with the plugin loaded on top, on a clock that the test moves."""
 
 import asyncio
+import contextlib
 import importlib
 import sys
 from types import SimpleNamespace
@@ -37,8 +38,8 @@ def engine_recorder(trails, clock):
     return recorder.EngineRecorder("vllm", "m", open_trail, clock)
 
 
-@pytest.fixture
-def plugin(monkeypatch):
+@contextlib.contextmanager
+def fresh_plugin(monkeypatch):
     """Loads the plugin on fresh fakes."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector.invalid")
     monkeypatch.delenv("TOKENTRAIL_VLLM", raising=False)
@@ -51,6 +52,12 @@ def plugin(monkeypatch):
     yield load
     sys.modules.pop("tokentrail.integrations.vllm", None)
     recorder.activate(None)
+
+
+@pytest.fixture
+def plugin(monkeypatch):
+    with fresh_plugin(monkeypatch) as load:
+        yield load
 
 
 class Vllm:

@@ -14,7 +14,9 @@ from types import SimpleNamespace
 import pytest
 
 from tests.tokentrail.integrations import fake_vllm
+from tests.tokentrail.integrations.conftest import Vllm, fresh_plugin
 from tokentrail import semconv
+from tokentrail.testing import ManualClock
 
 TAPES = Path(__file__).parents[2] / "data" / "vllm-hooks"
 RUNS = ("pressure", "mixed", "speculative", "data_parallel", "api_servers", "death")
@@ -94,13 +96,20 @@ class Played:
         return [span for trail in self.trails for span in trail.spans(name)]
 
 
-@pytest.fixture(params=RUNS)
-def played(request, vllm, monkeypatch):
-    tapes, truth = load(request.param)
+@pytest.fixture(scope="module", params=RUNS)
+def played(request):
+    """Each tape is played once. Its rows and spans stay."""
+    with pytest.MonkeyPatch.context() as monkeypatch, fresh_plugin(monkeypatch) as plugin:
+        return play(*load(request.param), plugin, monkeypatch)
+
+
+def play(tapes, truth, plugin, monkeypatch):
+    clock = ManualClock()
     engines = {given[-1] for tape in tapes for given in tape if given[0] == "record"}
     servers = []
     for rank, tape in enumerate(tapes):
-        v = vllm(parallel_config=SimpleNamespace(_api_process_count=len(tapes), _api_process_rank=rank))
+        parallel = SimpleNamespace(_api_process_count=len(tapes), _api_process_rank=rank)
+        v = Vllm(plugin, monkeypatch, clock, parallel_config=parallel)
         v.loggers += [v.plugin.StatLogger(fake_vllm.config(), index) for index in sorted(engines - {0})]
         Player(v, monkeypatch, tape)
         servers.append(v)
