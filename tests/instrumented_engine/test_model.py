@@ -158,7 +158,9 @@ def test_a_transfer_waits_for_the_device_and_counts_its_bytes(tmp_path, monkeypa
     waited = []
     monkeypatch.setattr(runner, "_synchronize", lambda: waited.append(1))
     moved = runner.transfer([1, 2, 3], [0, 5, 6], to_host=True)
-    assert (moved, len(waited)) == (3 * 3 * 4 * (2 * 2 * 8) * 4, 1), "blocks · layers · tokens · keys and values · bytes"
+    assert (moved, len(waited)) == (3 * 3 * 4 * (2 * 2 * 8) * 4, 1), (
+        "blocks · layers · tokens · keys and values · bytes"
+    )
 
 
 def test_a_lack_of_memory_is_one_error_on_each_device(tmp_path, monkeypatch):
