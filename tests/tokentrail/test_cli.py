@@ -16,7 +16,7 @@ import tokentrail
 from collector.access.__main__ import main as keys
 from tokentrail.cli import parts, result
 from tokentrail.cli.app import _terminated, app
-from tokentrail.cli.demo import workload
+from tokentrail.cli.demo import answered_lately, workload
 from tokentrail.cli.home import MARKER, owned
 from tokentrail.cli.processes import PORTS, Child, ProcessFailed, free_port, terminated, uninterrupted
 from tokentrail.cli.result import _settled_rows, report, verify
@@ -180,9 +180,9 @@ def test_a_demo_whose_numbers_agree_has_no_problems():
     assert "TTFT p99 100 ms · TPOT p99 100 ms · 1 of 1 requests good" in text
     assert "Slowest TTFT 100 ms: queue 50.0 ms, decode 50.0 ms" in text
     assert "Slowest E2E 200 ms: queue 110 ms, decode 90.0 ms" in text
-    assert "each of its tokens: tokentrail request t\n" in text
-    assert "each of its tokens: http://dashboard/request?trace_id=t" in text
-    assert "1 of all token by token" in text
+    assert "its tokens in a terminal: tokentrail request t\n" in text
+    assert "its tokens in the browser: http://dashboard/request?trace_id=t" in text
+    assert "clock, 1 token by token" in text
 
 
 def test_a_long_demo_compares_some_requests_token_by_token():
@@ -200,6 +200,26 @@ def test_a_demo_waits_for_requests_that_were_cancelled_at_its_end(monkeypatch):
     monkeypatch.setattr("tokentrail.cli.result.time.sleep", waited.append)
     assert _settled_rows(api, {"r"}, 0.0) == [REQUEST]
     assert len(waited) == 2
+
+
+def test_a_cancelled_request_is_waited_for_if_its_client_knows_its_id(monkeypatch):
+    waited_for = []
+    monkeypatch.setattr(
+        result, "_settled_rows", lambda _api, expected, _since: waited_for.append(expected) or [REQUEST]
+    )
+    ended = observed(request_id="c", status="cancelled")
+    seen = [observed(), ended, observed(request_id="", status="cancelled"), observed(request_id="e", status="error")]
+    verify(FakeApi(), seen, since=0.0, prometheus=None, to_the_end=False)
+    assert waited_for == [{"r", "c"}]
+
+
+def test_an_engine_that_ends_no_request_hangs():
+    now_s = 1_000.0
+    ended = observed(ended_ns=950 * 10**9)
+    assert answered_lately([ended], now_s)
+    assert not answered_lately([ended], now_s + 20)
+    assert not answered_lately([observed(ended_ns=999 * 10**9, status="cancelled")], now_s)
+    assert answered_lately([observed(ended_ns=999 * 10**9, status="error")], now_s)
 
 
 def test_a_moved_collector_is_named_in_the_command():

@@ -5,12 +5,12 @@ import itertools
 import json
 import statistics
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from threading import Event, Semaphore, Thread
 
 import openai
 import pytest
 
-from tokentrail.load import CHAT, COMPLETION, LONG_GENERATION, Observation, burst, observe, poisson, run
+from tokentrail.load import CHAT, COMPLETION, LONG_GENERATION, Observation, PlannedRequest, burst, observe, poisson, run
 from tokentrail.load.compare import compare, longest_hop_s
 
 
@@ -45,13 +45,21 @@ def test_a_rate_must_be_positive():
 
 
 class Replies(BaseHTTPRequestHandler):
-    """Answers as an OpenAI-compatible server: three chunks of text, or 500 for a prompt that asks for it."""
+    """Answers as an OpenAI-compatible server: three chunks of text, or 500 for a prompt that asks for it.
+
+    The answer to the prompt HOLD waits until it is `released`.
+    """
 
     received: list
+    arrived = Semaphore(0)
+    released = Event()
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.received.append((body, dict(self.headers)))
+        if body["messages"][0]["content"] == "HOLD":
+            self.arrived.release()
+            self.released.wait(60)
         if "FAIL" in body["messages"][0]["content"]:
             self.send_error(500)
             return
@@ -113,6 +121,25 @@ def test_failures_and_cancellations_are_observations(server):
     assert "InternalServerError" in failed.error
     assert failed.ttft_s is None
     assert (cancelled.status, len(cancelled.chunks_ns)) == ("cancelled", 2)
+
+
+def test_requests_that_end_with_the_load_are_observations(server):
+    url, _ = server
+    held = PlannedRequest(at_s=0.0, prompt="HOLD", max_tokens=1, slo_class="chat", temperature=0.0, seed=1)
+    seen = []
+
+    async def interrupted():
+        load = asyncio.create_task(run(url, "m", [held, held], on_observation=seen.append))
+        for _ in range(2):
+            assert await asyncio.to_thread(Replies.arrived.acquire, timeout=60)
+        load.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await load
+
+    asyncio.run(interrupted())
+    Replies.released.set()
+    assert [(o.status, o.error) for o in seen] == [("cancelled", "")] * 2
+    assert all(o.ended_ns >= o.sent_ns for o in seen)
 
 
 def row(**changes):

@@ -11,7 +11,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import httpx
@@ -101,9 +101,9 @@ def _run(
                 _drive(console, stack, api, workload(load_s, seed=seed), seen, began, load_s + PATIENCE_S)
             )
             to_the_end = True
-            if not done and not any(o.ended_ns / 1e9 > time.time() - PATIENCE_S for o in seen):
+            if not done and not answered_lately(seen, time.time()):
                 problems.append(f"the engine answered nothing for {PATIENCE_S:.0f} s while requests waited")
-        with progress(console, f"comparing {len(seen)} requests with their clients' clock"):
+        with progress(console, "comparing the collector's numbers with the clients' clock"):
             result = verify(api, seen, since=began, prometheus=stack.urls.get("Prometheus"), to_the_end=to_the_end)
         report(console, result, urls=stack.urls, problems=problems)
         problems += result.problems
@@ -115,6 +115,11 @@ def _run(
         console.print(f"Open this recording again: {own_name()} up --data-dir {stack.home}", soft_wrap=True)
         console.print(f"Watch your own engine next, there is a page for each: {ENGINES_PAGE}", soft_wrap=True)
     return problems + [f"{name} did not stop cleanly; its log: {stack.home / 'logs' / name}.log" for name in unclean]
+
+
+def answered_lately(seen: Sequence[Observation], now_s: float) -> bool:
+    """Whether the engine ended a request in the last `PATIENCE_S`. A cancelled one was ended by its client."""
+    return any(o.status != "cancelled" and o.ended_ns / 1e9 > now_s - PATIENCE_S for o in seen)
 
 
 def _stay(console: Console, stack: Stack) -> None:

@@ -61,6 +61,7 @@ async def observe(
 ) -> Observation:
     """Send one streaming chat request and time its chunks. An error of server or network becomes status `error`.
 
+    A cancellation of the task ends the request and becomes status `cancelled`; it is not raised again.
     `cancel_after` closes the connection after that many chunks, as a user does who stops an answer.
     """
     seen = Observation(slo_class=planned.slo_class, sent_ns=time.time_ns())
@@ -91,6 +92,8 @@ async def observe(
                     break
     except openai.OpenAIError as failure:
         seen.status, seen.error = "error", f"{type(failure).__name__}: {failure}"
+    except asyncio.CancelledError:
+        seen.status = "cancelled"
     seen.ended_ns = time.time_ns()
     return seen
 
@@ -105,7 +108,7 @@ async def run(
 ) -> None:
     """Send each request at its time, also while earlier ones are unanswered (an open loop, as independent users are).
 
-    Returns when all are answered. Cancelling it cancels the requests in flight.
+    Returns when all are answered. Cancelling it cancels the requests in flight, which are observations too.
     """
     loop = asyncio.get_running_loop()
     start = loop.time()
