@@ -17,6 +17,10 @@ Quick = Annotated[bool, typer.Option("--quick", help="Seconds instead of minutes
 JsonPath = Annotated[Path | None, typer.Option("--json", help="Write the result there, with machine and versions.")]
 
 
+VECTORS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2", "asimd")
+"""Instructions that decide how quickly a CPU multiplies matrices, the quickest first. Its name does not tell them."""
+
+
 def publish(
     name: str, numbers: Mapping[str, Any], *, packages: tuple[str, ...], quick: bool, path: Path | None
 ) -> None:
@@ -43,9 +47,14 @@ def save(name: str, numbers: Mapping[str, Any], *, packages: tuple[str, ...], qu
 
 
 def machine() -> dict[str, Any]:
-    """CPU model, cores that this process may use, memory, kernel and load. A number cannot be judged without them."""
+    """CPU model and its best vector instructions, cores that this process may use, memory, kernel and load.
+
+    A number cannot be judged without them.
+    """
+    flags = (_first_line("/proc/cpuinfo", "flags") or _first_line("/proc/cpuinfo", "Features")).split()
     return {
         "cpu": _first_line("/proc/cpuinfo", "model name") or platform.processor(),
+        "vectors": next((name for name in VECTORS if name in flags), "unknown"),
         "cores": len(os.sched_getaffinity(0)),
         "memory": _first_line("/proc/meminfo", "MemTotal"),
         "system": platform.platform(),
