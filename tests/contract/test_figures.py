@@ -1,4 +1,4 @@
-"""The figures of the README and of docs/dashboard.md are those of the committed results."""
+"""The figures of the README, of docs/engine.md and of docs/dashboard.md are those of the committed results."""
 
 import json
 from pathlib import Path
@@ -108,3 +108,25 @@ def test_cost_of_the_dashboard():
         f"({n['empty_open_share_of_a_core'] * 100:.2g} % with nothing on it)",
     ):
         assert figure in page
+
+
+@pytest.mark.parametrize(
+    ("begins", "variant"),
+    [
+        ("| bfloat16 | 77", "bfloat16"),
+        ("| int8 | 7", "int8"),
+        ("| int4 | 77", "int4"),
+        ("| bfloat16 | 23", "kv_bfloat16"),
+        ("| int8 | 11", "kv_int8"),
+        ("| int4 | 72", "kv_int4"),
+        ("| int4 without the rotation |", "kv_int4_unrotated"),
+        *((f"| {layers} | ", f"layers_{layers}") for layers in (28, 25, 20)),
+    ],
+)
+def test_loss_of_quality(begins, variant):
+    n = numbers("engine_quality")
+    lines = [line for line in (ROOT / "docs" / "engine.md").read_text().splitlines() if line.startswith(begins)]
+    ((_, *cells),) = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    size = [str(n[f"{variant}_kv_token_bytes"])] if variant.startswith("kv_") else []
+    perplexity, kl, same = (n[f"{variant}_{name}"] for name in ("perplexity", "kl_nats", "same_first"))
+    assert cells == [*size, f"{perplexity:.2f}", f"{kl:.4f}", f"{same:.1%}".replace("%", " %")]
