@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 
+import httpx
 import uvicorn
 
 from instrumented_engine.core.handover import KvLayout
@@ -86,3 +87,9 @@ def script(**answers):
     """Answers by prompt, as the CacheRunner takes them."""
     tokenizer = byte_tokenizer()
     return {tuple(tokenizer.encode(prompt)): tokenizer.encode(text) for prompt, text in answers.items()}
+
+
+def post(server, name, **body):
+    """Ask for a completion of three tokens. `name` becomes a part of its id."""
+    body = {"model": MODEL, "prompt": "hello", "max_tokens": 3, "temperature": 0, **body}
+    return httpx.post(f"{server.url}/v1/completions", json=body, headers={"x-request-id": name}, timeout=120)

@@ -7,9 +7,8 @@ import torch
 
 from tokentrail.testing import MemoryTrail
 
-from .server_support import served, tiny_loader
+from .server_support import post, served, tiny_loader
 from .support import make_engine, make_request, request_span, run_all
-from .test_server import post
 from .test_techniques import PROMPTS, engine_of, one_thread, tiny
 
 __all__ = ["one_thread", "tiny"]

@@ -8,11 +8,10 @@ from instrumented_engine.core.waits import account
 from tokentrail.semconv import Wait
 from tokentrail.testing import MemoryTrail
 
-from .server_support import served, tiny_loader
+from .server_support import post, served, tiny_loader
 from .support import make_engine, make_request, make_sequence, request_span, run_all
 from .test_engine import PROMPTS, alone, ticking
 from .test_scheduler import play, scheduler_of
-from .test_server import post
 
 TRAIL = MemoryTrail()
 MS = 1_000_000

@@ -9,9 +9,8 @@ import pytest
 from instrumented_engine.core.loop import EngineLoop
 from tokentrail.testing import MemoryTrail
 
-from .server_support import MODEL, served, tiny_loader
+from .server_support import MODEL, post, served, tiny_loader
 from .support import Gate, make_engine, make_request, request_span
-from .test_server import post
 
 
 class Loads:

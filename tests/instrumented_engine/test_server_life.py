@@ -1,0 +1,145 @@
+"""A server whose clients leave, whose model is not there yet, whose engine is full, and whose device fails."""
+
+import asyncio
+import json
+import threading
+
+import httpx
+import pytest
+
+from tokentrail import Status
+
+from .server_support import MODEL, post, script, served, tiny_loader
+from .support import Gate, request_span
+
+
+async def leave_early(url, *, stream, seen):
+    """Ask for a long answer and hang up once the engine works on it."""
+    body = {"model": MODEL, "prompt": "long", "max_tokens": 100, "temperature": 0, "stream": stream}
+    async with httpx.AsyncClient(timeout=120) as client:
+        task = asyncio.create_task(
+            client.post(f"{url}/v1/completions", json=body, headers={"x-request-id": f"gone-{stream}"})
+        )
+        while not seen():  # noqa: ASYNC110  # another thread's state has no asyncio event
+            await asyncio.sleep(0.005)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_frees_its_blocks(stream):
+    gate = Gate()
+    with served(tiny_loader(script=script(long="x" * 100), gate=gate)) as server:
+        server.until(lambda: server.service.ready)
+        scheduler = server.engine.scheduler
+        asyncio.run(leave_early(server.url, stream=stream, seen=lambda: scheduler.running))
+        server.until(lambda: server.service._loop.waiting == 1)  # the cancellation, behind the step that is held
+        gate.set()
+        server.until(lambda: not server.engine.busy)
+        assert scheduler.block_manager.num_used_blocks == 0
+        request = request_span(server.trail, f"cmpl-gone-{stream}")
+        assert request.attributes["tokentrail.status"] == "cancelled"
+        assert request.attributes["gen_ai.usage.output_tokens"] <= 2
+
+
+def test_a_client_that_leaves_while_the_model_loads():
+    loading = threading.Event()
+
+    def load(settings, observer):
+        assert loading.wait(120)
+        return tiny_loader()(settings, observer)
+
+    with served(load) as server:
+        asyncio.run(leave_early(server.url, stream=True, seen=lambda: server.service.waiting == 1))
+        server.until(lambda: server.service.waiting == 0)
+        loading.set()
+        server.until(lambda: server.service.ready)
+        assert server.engine.steps == 0
+        assert request_span(server.trail, "cmpl-gone-True").attributes["tokentrail.status"] == "cancelled"
+
+
+def test_requests_wait_for_the_model_in_their_own_phase():
+    loading = threading.Event()
+
+    def load(settings, observer):
+        assert loading.wait(120)
+        return tiny_loader()(settings, observer)
+
+    with served(load) as server:
+        answers = []
+        thread = threading.Thread(target=lambda: answers.append(post(server, "early")))
+        thread.start()
+        server.until(lambda: server.service.waiting == 1)
+        assert httpx.get(f"{server.url}/healthz").status_code == 200
+        assert httpx.get(f"{server.url}/readyz").json() == {"status": "loading"}
+        loading.set()
+        thread.join(120)
+        assert answers[0].status_code == 200
+        request = request_span(server.trail, "cmpl-early")
+        phases = {s.attributes["tokentrail.phase.name"]: s for s in server.trail.spans("tokentrail.phase")}
+        assert phases["cold_start"].start_ns == request.start_ns
+        assert phases["cold_start"].end_ns == phases["queued"].start_ns
+        assert phases["queued"].end_ns == phases["prefill"].start_ns
+
+
+def test_a_model_that_cannot_load():
+    def load(settings, observer):
+        raise OSError("the disk is gone")
+
+    with served(load) as server:
+        server.until(lambda: server.service.failure is not None)
+        assert httpx.get(f"{server.url}/readyz").json() == {"status": "failed", "reason": "the disk is gone"}
+        answer = post(server, "late")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine_unavailable")
+        assert "the disk is gone" in answer.json()["error"]["message"]
+        assert request_span(server.trail, "cmpl-late").attributes["error.type"] == "engine_unavailable"
+
+
+def test_the_space_at_the_start_of_an_answer_is_kept():
+    with served(tiny_loader(script=script(hello=" there"), strips_first_space=True)) as server:
+        server.until(lambda: server.service.ready)
+        assert post(server, "spaced", max_tokens=9).json()["choices"][0]["text"] == " there"
+
+
+def test_too_many_waiting_requests_are_refused():
+    gate = Gate()
+    with served(tiny_loader(gate=gate, max_seqs=1), max_waiting=1) as server:
+        server.until(lambda: server.service.ready)
+        threads = [threading.Thread(target=post, args=(server, f"ok-{i}")) for i in range(2)]
+        threads[0].start()
+        server.until(lambda: server.engine.scheduler.running)
+        threads[1].start()
+        server.until(lambda: server.service.waiting == 1)
+        answer = post(server, "one-too-many")
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        assert answer.json()["error"]["code"] == "overloaded"
+        gate.set()
+        for thread in threads:
+            thread.join(120)
+        assert request_span(server.trail, "cmpl-one-too-many").attributes["tokentrail.status"] == "error"
+        assert {request_span(server.trail, f"cmpl-ok-{i}").attributes["tokentrail.status"] for i in range(2)} == {"ok"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_failed_step_is_told_and_survived(stream):
+    with served(tiny_loader()) as server:
+        server.until(lambda: server.service.ready)
+        server.engine._runner.failures.append(RuntimeError("bad kernel"))
+        answer = post(server, "hit", stream=stream)
+        error = json.loads(answer.text.removeprefix("data: "))["error"]
+        assert answer.status_code == (200 if stream else 500)
+        assert (error["code"], error["type"]) == ("engine_error", "server_error")
+        assert "bad kernel" in error["message"]
+        assert post(server, "next").status_code == 200
+        assert server.service.ready
+        assert request_span(server.trail, "cmpl-hit").attributes["tokentrail.status"] == Status.ERROR
+
+
+def test_an_engine_whose_device_died_is_not_ready():
+    with served(tiny_loader()) as server:
+        server.until(lambda: server.service.ready)
+        server.engine._runner.failures += [RuntimeError("bad kernel"), RuntimeError("dead device")]
+        assert post(server, "hit").status_code == 500
+        server.until(lambda: not server.service.ready)
+        assert httpx.get(f"{server.url}/readyz").json() == {"status": "failed", "reason": "dead device"}
+        assert post(server, "late").status_code == 503
