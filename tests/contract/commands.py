@@ -9,6 +9,7 @@ import os
 import re
 import runpy
 import shlex
+import warnings
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -149,7 +150,9 @@ def _runs(module: str) -> bool:
 def output_of(module: str, *arguments: str) -> str | None:
     """The output of `python -m module arguments`, which runs in this process; None if it fails."""
     shown = io.StringIO()
-    with patch.dict(os.environ, PLAIN), patch("sys.argv", [module, *arguments]), contextlib.redirect_stdout(shown):
+    environment, words = patch.dict(os.environ, PLAIN), patch("sys.argv", [module, *arguments])
+    with environment, words, contextlib.redirect_stdout(shown), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "'.*' found in sys.modules", RuntimeWarning)  # another test has imported it
         try:
             runpy.run_module(module, run_name="__main__", alter_sys=True)
         except SystemExit as end:

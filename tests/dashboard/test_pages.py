@@ -48,7 +48,8 @@ class TestOverview:
     """The page of the last hour, which is opened once."""
 
     @pytest.fixture(scope="class")
-    def overview(self, page, dashboard):
+    @classmethod
+    def overview(cls, page, dashboard):
         page.goto(f"{dashboard}/?range=1h")
         return page
 

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import ssl
 import threading
 from collections import Counter
 from contextlib import suppress
@@ -123,7 +124,7 @@ def test_a_client_that_leaves_ends_its_query(filled, tmp_path):
 def test_tls_on_all_ports(tmp_path):
     certificate, key = make_certificate(tmp_path)
     collector = Collector(tmp_path / "data", "--tls-cert", str(certificate), "--tls-key", str(key))
-    collector.http = httpx.Client(timeout=120, verify=str(certificate))
+    collector.http = httpx.Client(timeout=120, verify=ssl.create_default_context(cafile=certificate))
     with collector:
         assert {url.partition(":")[0] for url in collector.urls.values()} == {"https"}
         assert collector.post(token_body()).status_code == 200
