@@ -1,4 +1,4 @@
--- Requests that had not ended at `end_ns` and have ended since, each by its row, with the columns of in_flight.sql.
+-- Requests that had not ended at `end_ns` and have ended since, each by its row, with the columns of announced.sql.
 SELECT
     $parts.in_flight_columns,
     toUnixTimestamp64Nano(start) AS began_ns, toUnixTimestamp64Nano(end) AS seen_ns
