@@ -15,7 +15,7 @@ from collector.api import cursor, verdicts
 from collector.api.context import Context
 from collector.api.cursor import Cursor
 from collector.api.evaluation import find_slo, open_requests
-from collector.api.hops import counted_once, read_hops
+from collector.api.hops import listed_once, read_hops
 from collector.api.parameters import Name, Time, Window, WindowQuery
 from collector.api.request_rows import UNKNOWN_IN_FLIGHT, RequestRow, request_row
 from collector.api.verdicts import Verdict
@@ -72,7 +72,7 @@ def router(ctx: Context) -> APIRouter:
         slo = None if query.slo is None else find_slo(ctx.slos, query.slo)
         window = query.window(ctx.clock())
         if slo is None:  # an SLO selects one vantage, so that it counts each request once
-            window = counted_once(ctx, window, query.vantage)
+            window = listed_once(ctx, window, query.vantage)
         for column in ("service", "instance", "request_id"):
             if (value := getattr(query, column)) is not None:
                 same = Fragment(f"{column} = {{asked_{column}:String}}", {f"asked_{column}": value})

@@ -306,11 +306,21 @@ def test_a_summary_of_many_days_is_that_of_numpy_first_and_again(api, rows, aske
     rows.store.client().command("OPTIMIZE TABLE tokens FINAL")
     asked.clear()
     check(api, made, durations, START, late)
-    assert asked.count("itl") == 2  # of the minutes before the first whole hour, and of those behind the last one
+    assert asked.count("first_start") == 2  # before the first whole hour, where no request is, and behind the last one
+    assert asked.count("itl") == 1
     assert asked.count("latency_buckets") == 0
     assert asked.count("latency_rows") == 1
     assert "latencies" not in asked
     assert asked.count("cells") == 1
+
+
+@pytest.mark.parametrize(("vantages", "times"), [(["server"], 1), (["client"], 1), (["server", "client"], 2)])
+def test_a_short_window_tells_its_vantages_and_its_first_start_with_its_counts(api, rows, asked, vantages, times):
+    made = rows.requests([{"vantage": vantage, "request_id": "r", "e2e": 90 * SECOND} for vantage in vantages])
+    put_tokens(rows, made[0], [1_000])
+    answer = api("summary")
+    assert (answer["requests"]["total"], answer["itl_s"]["count"]) == (1, 1)
+    assert [asked.count(name) for name in ("cells", "vantages", "first_start", "itl")] == [times, 0, 0, 1]
 
 
 def test_late_rows_moved_requests_and_removed_days_are_seen(api, rows, monkeypatch):
