@@ -103,7 +103,7 @@ def _ended(ctx: Context, window: Window, query: RequestsQuery, slo: Slo | None) 
     asked = [window.filter, verdicts.wanted(ctx.slos, slo, query.verdict)]
     if query.status is not None:
         asked.append(Fragment("status = {asked_status:String}", {"asked_status": query.status}))
-    chosen = all_of(*(part for part in asked if part != TRUE))
+    chosen = all_of(*asked)
     last = cursor.read(query.cursor, query.sort)
     rows = ctx.queries.rows(
         "requests",
