@@ -13,7 +13,6 @@ from collector.api.parameters import Window
 from collector.api.sums import LEAST_HOURS, narrow
 from collector.api.times import DAY_NS, HOUR_NS
 from collector.sql.fragment import Fragment
-from collector.sql.past_days import Versions
 from collector.sql.queries import Queries, partition
 
 _DENSE: Final = 2**20
@@ -35,9 +34,11 @@ def itl(queries: Queries, window: Window, first_ns: int | None = None) -> Distri
 
 
 def _has_tokens(queries: Queries, window: Window) -> bool:
-    """Tell whether any token is as old as the window's end."""
+    """Tell whether any token may be as old as the window's end. To look at the days costs as much as a short window."""
     if not queries.remembers:
         return bool(queries.rows("itl_exists", end_ns=window.end_ns))
+    if window.end_ns - window.start_ns < LEAST_HOURS * HOUR_NS:
+        return queries.may_have_rows("tokens")
     last = partition(window.end_ns // DAY_NS)
     return any(table == "tokens" and day <= last for table, day in queries.versions())
 
@@ -113,17 +114,16 @@ def _counts(queries: Queries, window: Window, first_ns: int | None) -> Counts:
     divided = [*stretches(window.start_ns, window.end_ns)]
     if len(divided) > 1:
         first_ns = None  # each stretch has its own
-    now = queries.versions()
     days = [(a, b) for a, b, whole in divided if whole and b - a == DAY_NS]
     others = [
         _remembered(queries, window, a, b) if whole else _read(queries, window, a, b, first_ns)
         for a, b, whole in divided
         if (a, b) not in days
     ]
-    return added([*others, _of_days(queries, window, days, now)])
+    return added([*others, _of_days(queries, window, days)])
 
 
-def _of_days(queries: Queries, window: Window, days: Sequence[tuple[int, int]], now: Versions) -> Counts:
+def _of_days(queries: Queries, window: Window, days: Sequence[tuple[int, int]]) -> Counts:
     """The counts of whole days together. They are remembered for all days, since adding thirty days takes a while."""
     if not days:
         return _NONE
@@ -131,7 +131,7 @@ def _of_days(queries: Queries, window: Window, days: Sequence[tuple[int, int]], 
     def add() -> Counts:
         return added([_remembered(queries, window, a, b) for a, b in days])
 
-    last = days[-1][1] // DAY_NS
+    now, last = queries.versions(), days[-1][1] // DAY_NS
     reads = [day for day in now if day[1] < partition(last)]
     return queries.remembered(("itl of days", days[0][0], days[-1][1], _key(window)), reads, add, _size, now)
 

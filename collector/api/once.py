@@ -57,6 +57,10 @@ class _Remembering(Queries):
         """The versions of all days."""
         return self._queries.versions()
 
+    def may_have_rows(self, *tables: str) -> bool:
+        """Tell whether one of these tables has rows, or had some earlier."""
+        return self._queries.may_have_rows(*tables)
+
     def remembered(self, *question: Any) -> Any:
         """The answer to a question, read again when a row of the days that it reads has changed."""
         return self._queries.remembered(*question)

@@ -121,10 +121,10 @@ def _ended(ctx: Context, window: Window, query: RequestsQuery, slo: Slo | None) 
         request_row(row, judgement, hops)
         for row, judgement, hops in zip(page, verdicts.of_ended(ctx.slos, page), read_hops(ctx, page), strict=True)
     ]
-    total = ctx.queries.row("requests_count", {"filter": chosen}, **window.bounds)["total"]
-    return Requests(
-        requests=found, total=total, next=_cursor(query.sort, page[-1]).text() if len(rows) > len(page) else None
-    )
+    goes_on, total = len(rows) > len(page), len(rows)
+    if goes_on or last is not None:
+        total = ctx.queries.row("requests_count", {"filter": chosen}, **window.bounds)["total"]
+    return Requests(requests=found, total=total, next=_cursor(query.sort, page[-1]).text() if goes_on else None)
 
 
 def _cursor(sort: Sort, row: Mapping[str, Any]) -> Cursor:
