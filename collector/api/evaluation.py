@@ -16,7 +16,7 @@ from collector.api.hops import counted_once
 from collector.api.parameters import Window
 from collector.api.problems import not_found
 from collector.api.session import CURRENT
-from collector.api.sums import Sums, slices
+from collector.api.sums import Sums, is_short, slices
 from collector.api.times import DAY_NS, HOUR_NS, Moment
 from collector.in_flight import InFlight, read_in_flight
 from collector.slo.burn import BurnRule, fires
@@ -30,7 +30,6 @@ from collector.sql.queries import part
 _NO_SUMS: Final[Mapping[str, str]] = MappingProxyType({})
 _NONE: Final = Fragment("0")
 """In place of a column of arrays, which costs a millisecond to read for each 2,000 cells."""
-_OTHERS: Final = Fragment("(groupUniqArray(vantage), toUnixTimestamp64Nano(min(start)))")
 _WITH_VARIANCE: Final = ("total", "good", "excused", "undetermined")
 OUTPUT_TOKENS: Final = {"tokens_out": "output_tokens"}
 """Requests whose tokens are not known are in no sum of them."""
@@ -43,7 +42,7 @@ class Counted:
     window: Window
     """It counts each request once: its filter leaves out what another reported too."""
     first_ns: int | None
-    """When the first of its requests began; None without one that has ended."""
+    """When the first of its ended requests began, in a short window that has one."""
     requests: Counts
     sums: Sums
     errors: Errors | None
@@ -68,10 +67,11 @@ def count(
     and `missed_{name}` the number of ended requests that missed the threshold of that name, where there is one promise.
     """
     cells = Cells(promises)
-    columns, sampled = _read_cells(ctx, window.filter, cells, [window.end_ns, window.start_ns], summands, _OTHERS)
+    others, moments = _vantages_and_first(window), [window.end_ns, window.start_ns]
+    columns, sampled = _read_cells(ctx, window.filter, cells, moments, summands, others)
     if not vantage and len({vantage for vantages, _ in columns["others"] for vantage in vantages}) > 1:
         window = counted_once(window)
-        columns, sampled = _read_cells(ctx, window.filter, cells, [window.end_ns, window.start_ns], summands, _OTHERS)
+        columns, sampled = _read_cells(ctx, window.filter, cells, moments, summands, others)
     judged = cells.judged(columns)
     outcomes = judged.together()
     n = np.array(columns["n"], np.float64 if sampled else np.int64)
@@ -93,8 +93,14 @@ def count(
         "lost": _number(in_flight.is_lost),
     }
     requests, errors = _counts(ended, not_ended, sampled=sampled)
-    first_ns = min((first_ns for _, first_ns in columns["others"]), default=None)
-    return Counted(window, first_ns, requests, totals, errors, in_flight)
+    first_ns = min((first_ns for _, first_ns in columns["others"]), default=0)
+    return Counted(window, first_ns or None, requests, totals, errors, in_flight)
+
+
+def _vantages_and_first(window: Window) -> Fragment:
+    """SQL: the vantages of a cell and, in a window that is read at once, when the first of its requests began."""
+    first = "toUnixTimestamp64Nano(min(start))" if is_short(window.start_ns, window.end_ns) else "0"
+    return Fragment(f"(groupUniqArray(vantage), {first})")
 
 
 def _total(values: Iterable[Number | None]) -> Number | None:

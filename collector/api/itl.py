@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from collector.api.answers import LEVELS, Distribution, seconds
 from collector.api.parameters import Window
-from collector.api.sums import LEAST_HOURS, narrow
+from collector.api.sums import LEAST_HOURS, is_short, narrow
 from collector.api.times import DAY_NS, HOUR_NS
 from collector.sql.fragment import Fragment
 from collector.sql.queries import Queries, partition
@@ -37,7 +37,7 @@ def _has_tokens(queries: Queries, window: Window) -> bool:
     """Tell whether any token may be as old as the window's end. To look at the days costs as much as a short window."""
     if not queries.remembers:
         return bool(queries.rows("itl_exists", end_ns=window.end_ns))
-    if window.end_ns - window.start_ns < LEAST_HOURS * HOUR_NS:
+    if is_short(window.start_ns, window.end_ns):
         return queries.may_have_rows("tokens")
     last = partition(window.end_ns // DAY_NS)
     return any(table == "tokens" and day <= last for table, day in queries.versions())
