@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import compress
 from typing import Any, Final
 
@@ -42,6 +42,7 @@ class InFlight:
     later_tokens: Ints
     """Output tokens after the first, at least 1: the divisor of TPOT so far."""
     last_step_ns: Ints
+    """0: not known, or not asked for, because each request of the process is younger than `lost_after_ns`."""
     lost_at_ns: Ints
     is_lost: Bools
     no_progress: Bools
@@ -155,16 +156,17 @@ def read_in_flight(
     lost_after_ns: int,
     heard_until_ns: int,
 ) -> InFlight:
-    """The requests that match and had not ended at `end_ns`, without those that were lost before `start_ns`."""
+    """The requests that match and had not ended at `end_ns`, without those that were lost before `start_ns`.
+
+    A process cannot have made no progress for longer than a request runs, so young requests need no steps.
+    """
     columns = read_not_ended(queries, selection, start_ns=start_ns, end_ns=end_ns, lost_after_ns=lost_after_ns)
-    processes = set(zip(columns["service"], columns["instance"], strict=True))
-    return judge_in_flight(
-        columns,
-        last_steps(queries, processes, end_ns),
-        end_ns=end_ns,
-        lost_after_ns=lost_after_ns,
-        heard_until_ns=heard_until_ns,
+    judged = partial(
+        judge_in_flight, columns, end_ns=end_ns, lost_after_ns=lost_after_ns, heard_until_ns=heard_until_ns
     )
+    found = judged({})
+    old = {found.processes[i] for i in np.flatnonzero(found.elapsed_ns >= lost_after_ns)}
+    return judged(last_steps(queries, old, end_ns)) if old else found
 
 
 def read_not_ended(queries: Queries, selection: Fragment, **bounds: int) -> Mapping[str, Sequence[Any]]:
@@ -181,16 +183,18 @@ def read_announced(queries: Queries, selection: Fragment, **bounds: int) -> Mapp
     Ends are looked for from the oldest announced request on. That bound is a number, so that the store leaves out the
     days before it. As a subquery it costs more than a query.
     """
-    first_ns = queries.row("first_announced", **bounds)["first_ns"]
-    if first_ns is None:
+    found = queries.columns("announced", {"filter": selection}, **bounds)
+    if not found["began_ns"]:
         return defaultdict(list)
-    return queries.columns("in_flight", {"filter": selection}, first_ns=first_ns, **bounds)
+    ended = queries.array("ended_announced", {}, np.uint64, first_ns=min(found["began_ns"]))
+    is_open = ~np.isin(np.array(found.pop("key"), np.uint64), ended)
+    return defaultdict(list, {name: [*compress(values, is_open)] for name, values in found.items()})
 
 
 def judge_in_flight(
     columns: Mapping[str, Sequence[Any]], steps: Steps, *, end_ns: int, lost_after_ns: int, heard_until_ns: int
 ) -> InFlight:
-    """Judge the rows of the query `in_flight`.
+    """Judge rows of the queries `announced` and `ended_since`.
 
     Only silence before `heard_until_ns` counts against an engine. For an announcement of 70 s and a limit of 30 s:
 

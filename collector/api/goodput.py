@@ -11,7 +11,6 @@ from pydantic import BaseModel, Field
 from collector.api.answers import Goodput, ThresholdsOut, WindowOut
 from collector.api.context import Context
 from collector.api.evaluation import Counted, count
-from collector.api.hops import counted_once
 from collector.api.parameters import Duration, WindowQuery
 from collector.api.problems import bad_parameter
 from collector.api.surface import Surface, surface
@@ -59,11 +58,13 @@ def router(ctx: Context) -> APIRouter:
     @routes.get("/goodput", response_model_exclude_unset=True)
     def get_goodput(query: Annotated[GoodputQuery, Query()]) -> GoodputAnswer:
         """The same judgement for thresholds given now; at least one."""
-        window = counted_once(ctx, query.window(ctx.clock()), query.vantage)
+        window = query.window(ctx.clock())
         thresholds = Thresholds.model_construct(ttft=query.ttft, tpot=query.tpot, e2e=query.e2e)
         if not thresholds.given():
             raise bad_parameter("ttft", "give at least one of ttft, tpot and e2e, such as ttft=500ms")
-        counted = count(ctx, window, [Promise.to_all(thresholds)], lambda in_flight: in_flight.bad(thresholds))
+        counted = count(
+            ctx, window, query.vantage, [Promise.to_all(thresholds)], lambda in_flight: in_flight.bad(thresholds)
+        )
         requests = counted.requests
         answer = GoodputAnswer(
             window=WindowOut.of(window),
@@ -76,7 +77,7 @@ def router(ctx: Context) -> APIRouter:
             violations=_violations(counted, thresholds),
         )
         if query.surface == "1":
-            answer.surface = surface(ctx, window, thresholds, counted)
+            answer.surface = surface(ctx, thresholds, counted)
         return answer
 
     return routes

@@ -51,10 +51,16 @@ class Hop(BaseModel):
     """The same of E2E: network, and this hop's own work."""
 
 
-def counted_once(ctx: Context, window: Window, vantage: Sequence[str]) -> Window:
-    """The window in which each request counts once: by the row of its server, if that reported it too.
+def counted_once(window: Window) -> Window:
+    """The window in which each request counts once: by the row of its server, if that reported it too."""
+    once = Fragment(part("reported_once", {}).sql, window.bounds)  # a query of whole days has no bounds of its own
+    return replace(window, filter=all_of(window.filter, once))
 
-    A caller that asks for a vantage gets its rows as they are. The filter is costly, and one vantage does not need it.
+
+def listed_once(ctx: Context, window: Window, vantage: Sequence[str]) -> Window:
+    """The same, if the window's requests have several vantages: the filter is costly, and one vantage does not need it.
+
+    A caller that asks for a vantage gets its rows as they are.
     """
     if vantage:
         return window
@@ -62,10 +68,7 @@ def counted_once(ctx: Context, window: Window, vantage: Sequence[str]) -> Window
         one.columns(ctx.queries, "vantages", {}, window.filter)["vantage"]
         for one in slices([window.end_ns, window.start_ns])
     ]
-    if len(set(chain(*found))) < 2:
-        return window
-    once = Fragment(part("reported_once", {}).sql, window.bounds)  # a query of whole days has no bounds of its own
-    return replace(window, filter=all_of(window.filter, once))
+    return counted_once(window) if len(set(chain(*found))) > 1 else window
 
 
 def read_hops(ctx: Context, rows: Sequence[Row]) -> list[list[Hop]]:

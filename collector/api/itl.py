@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from collector.api.answers import LEVELS, Distribution, seconds
 from collector.api.parameters import Window
-from collector.api.sums import LEAST_HOURS, narrow
+from collector.api.sums import LEAST_HOURS, is_short, narrow
 from collector.api.times import DAY_NS, HOUR_NS
-from collector.sql.past_days import Versions
+from collector.sql.fragment import Fragment
 from collector.sql.queries import Queries, partition
 
 _DENSE: Final = 2**20
@@ -25,15 +25,20 @@ Counts = tuple[Array, Array]
 _NONE: Final[Counts] = (np.empty(0, np.uint8), np.empty(0, np.uint8))
 
 
-def itl(queries: Queries, window: Window) -> Distribution:
-    """The distribution over tokens. Without a token that is old enough, no request is read."""
-    return distribution(*_counts(queries, window)) if _has_tokens(queries, window) else Distribution.empty()
+def itl(queries: Queries, window: Window, first_ns: int | None = None) -> Distribution:
+    """The distribution over tokens. Without a token that is old enough, no request is read.
+
+    No request of the window began before `first_ns`. None: the store is asked for the first start.
+    """
+    return distribution(*_counts(queries, window, first_ns)) if _has_tokens(queries, window) else Distribution.empty()
 
 
 def _has_tokens(queries: Queries, window: Window) -> bool:
-    """Tell whether any token is as old as the window's end."""
+    """Tell whether any token may be as old as the window's end. To look at the days costs as much as a short window."""
     if not queries.remembers:
         return bool(queries.rows("itl_exists", end_ns=window.end_ns))
+    if is_short(window.start_ns, window.end_ns):
+        return queries.may_have_rows("tokens")
     last = partition(window.end_ns // DAY_NS)
     return any(table == "tokens" and day <= last for table, day in queries.versions())
 
@@ -98,26 +103,27 @@ def _within_a_day(start_ns: int, end_ns: int) -> Iterator[tuple[int, int, bool]]
     yield from ((a, b, a == first) for a, b in ((start_ns, first), (first, last), (last, end_ns)) if a < b)
 
 
-def _counts(queries: Queries, window: Window) -> Counts:
+def _counts(queries: Queries, window: Window, first_ns: int | None) -> Counts:
     """How many tokens of the window's requests had each duration.
 
     A request belongs to the day in which it ended, with all its tokens. A filter that looks at other requests of the
     window depends on more than a day.
     """
     if not queries.remembers or "start_ns" in window.filter.parameters:
-        return added([_read(queries, window, window.start_ns, window.end_ns)])
-    now = queries.versions()
+        return added([_read(queries, window, window.start_ns, window.end_ns, first_ns)])
     divided = [*stretches(window.start_ns, window.end_ns)]
+    if len(divided) > 1:
+        first_ns = None  # each stretch has its own
     days = [(a, b) for a, b, whole in divided if whole and b - a == DAY_NS]
     others = [
-        _remembered(queries, window, a, b) if whole else _read(queries, window, a, b)
+        _remembered(queries, window, a, b) if whole else _read(queries, window, a, b, first_ns)
         for a, b, whole in divided
         if (a, b) not in days
     ]
-    return added([*others, _of_days(queries, window, days, now)])
+    return added([*others, _of_days(queries, window, days)])
 
 
-def _of_days(queries: Queries, window: Window, days: Sequence[tuple[int, int]], now: Versions) -> Counts:
+def _of_days(queries: Queries, window: Window, days: Sequence[tuple[int, int]]) -> Counts:
     """The counts of whole days together. They are remembered for all days, since adding thirty days takes a while."""
     if not days:
         return _NONE
@@ -125,7 +131,7 @@ def _of_days(queries: Queries, window: Window, days: Sequence[tuple[int, int]], 
     def add() -> Counts:
         return added([_remembered(queries, window, a, b) for a, b in days])
 
-    last = days[-1][1] // DAY_NS
+    now, last = queries.versions(), days[-1][1] // DAY_NS
     reads = [day for day in now if day[1] < partition(last)]
     return queries.remembered(("itl of days", days[0][0], days[-1][1], _key(window)), reads, add, _size, now)
 
@@ -133,13 +139,12 @@ def _of_days(queries: Queries, window: Window, days: Sequence[tuple[int, int]], 
 def _remembered(queries: Queries, window: Window, start_ns: int, end_ns: int) -> Counts:
     """The counts of whole hours of a day. Their tokens may lie in days before, when a request took long."""
     day, first, last = start_ns // DAY_NS, start_ns // HOUR_NS, end_ns // HOUR_NS
-    bounds = {"start_ns": start_ns, "end_ns": end_ns}
     question = start_ns, end_ns, _key(window)
     of_requests = queries.versions_of("requests", first, last)
     first_ns = queries.remembered(
         ("first start", *question),
         [*of_requests],
-        lambda: queries.row("first_start", {"filter": window.filter}, **bounds)["first_ns"],
+        lambda: first_start(queries, window.filter, start_ns, end_ns),
         lambda _: 0,
         of_requests,
     )
@@ -152,13 +157,24 @@ def _remembered(queries: Queries, window: Window, start_ns: int, end_ns: int) ->
         **queries.versions_of("tokens", day * 24, last),
     }
     return queries.remembered(
-        ("itl", *question), [*reads], lambda: _read(queries, window, start_ns, end_ns), _size, reads
+        ("itl", *question), [*reads], lambda: _read(queries, window, start_ns, end_ns, first_ns), _size, reads
     )
 
 
-def _read(queries: Queries, window: Window, start_ns: int, end_ns: int) -> Counts:
-    rows = queries.array("itl", {"filter": window.filter}, _ROW, start_ns=start_ns, end_ns=end_ns)
+def _read(queries: Queries, window: Window, start_ns: int, end_ns: int, first_ns: int | None) -> Counts:
+    bounds = {"start_ns": start_ns, "end_ns": end_ns}
+    if first_ns is None:
+        first_ns = first_start(queries, window.filter, **bounds)
+    if first_ns is None:
+        return _NONE
+    rows = queries.array("itl", {"filter": window.filter}, _ROW, first_ns=first_ns, **bounds)
     return narrow(rows["us"]), narrow(rows["n"])
+
+
+def first_start(queries: Queries, matching: Fragment, start_ns: int, end_ns: int) -> int | None:
+    """When the first of the requests began that ended ok in this time; None without one."""
+    found: int | None = queries.row("first_start", {"filter": matching}, start_ns=start_ns, end_ns=end_ns)["first_ns"]
+    return found
 
 
 def _key(window: Window) -> tuple[str, str]:

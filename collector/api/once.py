@@ -57,13 +57,23 @@ class _Remembering(Queries):
         """The versions of all days."""
         return self._queries.versions()
 
+    def may_have_rows(self, *tables: str) -> bool:
+        """Tell whether one of these tables has rows, or had some earlier."""
+        return self._queries.may_have_rows(*tables)
+
     def remembered(self, *question: Any) -> Any:
         """The answer to a question, read again when a row of the days that it reads has changed."""
         return self._queries.remembered(*question)
 
-    def array(self, *question: Any, **parameters: Any) -> npt.NDArray[Any]:
+    def array(
+        self, query: str, fragments: Mapping[str, Fragment], row: npt.DTypeLike, /, **parameters: Any
+    ) -> npt.NDArray[Any]:
         """The rows of the result as an array."""
-        return self._queries.array(*question, **parameters)
+        found: npt.NDArray[Any] = _once(
+            ("array", query, fragments, row, parameters),
+            lambda: self._queries.array(query, fragments, row, **parameters),
+        )
+        return found
 
 
 def _once(question: tuple[Any, ...], ask: Callable[[], Any]) -> Any:

@@ -13,7 +13,7 @@ from collector.api.times import SECOND_NS, Moment, parse_moment
 from collector.slo.durations import parse_duration
 from collector.slo.judge import selected
 from collector.slo.model import Dimension
-from collector.sql.fragment import TRUE, Fragment, all_of
+from collector.sql.fragment import Fragment, all_of
 
 
 def _moment(value: Any) -> Moment:
@@ -93,5 +93,4 @@ class WindowQuery(TimesQuery):
         bounds = self.bounds(now_ns)
         given = {key: getattr(self, key) for key in get_args(Dimension)}
         asked = selected({key: values for key, values in given.items() if values}, "filter")
-        both = [part for part in (tenant_filter(), asked) if part != TRUE]
-        return Window(bounds["start_ns"], bounds["end_ns"], both[0] if len(both) == 1 else all_of(*both))
+        return Window(bounds["start_ns"], bounds["end_ns"], all_of(tenant_filter(), asked))

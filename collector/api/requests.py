@@ -15,7 +15,7 @@ from collector.api import cursor, verdicts
 from collector.api.context import Context
 from collector.api.cursor import Cursor
 from collector.api.evaluation import find_slo, open_requests
-from collector.api.hops import counted_once, read_hops
+from collector.api.hops import listed_once, read_hops
 from collector.api.parameters import Name, Time, Window, WindowQuery
 from collector.api.request_rows import UNKNOWN_IN_FLIGHT, RequestRow, request_row
 from collector.api.verdicts import Verdict
@@ -72,7 +72,7 @@ def router(ctx: Context) -> APIRouter:
         slo = None if query.slo is None else find_slo(ctx.slos, query.slo)
         window = query.window(ctx.clock())
         if slo is None:  # an SLO selects one vantage, so that it counts each request once
-            window = counted_once(ctx, window, query.vantage)
+            window = listed_once(ctx, window, query.vantage)
         for column in ("service", "instance", "request_id"):
             if (value := getattr(query, column)) is not None:
                 same = Fragment(f"{column} = {{asked_{column}:String}}", {f"asked_{column}": value})
@@ -103,7 +103,7 @@ def _ended(ctx: Context, window: Window, query: RequestsQuery, slo: Slo | None) 
     asked = [window.filter, verdicts.wanted(ctx.slos, slo, query.verdict)]
     if query.status is not None:
         asked.append(Fragment("status = {asked_status:String}", {"asked_status": query.status}))
-    chosen = all_of(*(part for part in asked if part != TRUE))
+    chosen = all_of(*asked)
     last = cursor.read(query.cursor, query.sort)
     rows = ctx.queries.rows(
         "requests",
@@ -121,10 +121,10 @@ def _ended(ctx: Context, window: Window, query: RequestsQuery, slo: Slo | None) 
         request_row(row, judgement, hops)
         for row, judgement, hops in zip(page, verdicts.of_ended(ctx.slos, page), read_hops(ctx, page), strict=True)
     ]
-    total = ctx.queries.row("requests_count", {"filter": chosen}, **window.bounds)["total"]
-    return Requests(
-        requests=found, total=total, next=_cursor(query.sort, page[-1]).text() if len(rows) > len(page) else None
-    )
+    goes_on, total = len(rows) > len(page), len(rows)
+    if goes_on or last is not None:
+        total = ctx.queries.row("requests_count", {"filter": chosen}, **window.bounds)["total"]
+    return Requests(requests=found, total=total, next=_cursor(query.sort, page[-1]).text() if goes_on else None)
 
 
 def _cursor(sort: Sort, row: Mapping[str, Any]) -> Cursor:

@@ -10,7 +10,6 @@ from pydantic import BaseModel
 from collector.api.answers import Distribution, Goodput, WindowOut, tokens_per_s
 from collector.api.context import Context
 from collector.api.evaluation import OUTPUT_TOKENS, count
-from collector.api.hops import counted_once
 from collector.api.itl import itl
 from collector.api.latencies import QuantileErrors, estimated, exact
 from collector.api.parameters import WindowQuery
@@ -66,9 +65,11 @@ def router(ctx: Context) -> APIRouter:
     @routes.get("/summary")
     def get_summary(query: Annotated[WindowQuery, Query()]) -> Summary:
         """Counts, exact percentiles, throughput, goodput and attainment of a window."""
-        window = counted_once(ctx, query.window(ctx.clock()), query.vantage)
-        counted = count(ctx, window, ctx.slos, lambda in_flight: in_flight.bad_for_any(ctx.slos), _SUMMANDS)
-        requests, tokens = counted.requests, counted.sums
+        asked = query.window(ctx.clock())
+        counted = count(
+            ctx, asked, query.vantage, ctx.slos, lambda in_flight: in_flight.bad_for_any(ctx.slos), _SUMMANDS
+        )
+        window, requests, tokens = counted.window, counted.requests, counted.sums
         if counted.errors is None:
             latencies, errors = exact(ctx, window, requests.ok), None
         else:
@@ -79,7 +80,7 @@ def router(ctx: Context) -> APIRouter:
             requests=requests,
             ttft_s=latencies["ttft"],
             tpot_s=latencies["tpot"],
-            itl_s=itl(ctx.queries, window),
+            itl_s=itl(ctx.queries, window, counted.first_ns),
             e2e_s=latencies["e2e"],
             queue_s=latencies["queue"],
             throughput=Throughput(

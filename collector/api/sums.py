@@ -106,6 +106,11 @@ def narrow(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return values.astype(np.min_scalar_type(int(values.max())))
 
 
+def is_short(start_ns: int, end_ns: int) -> bool:
+    """Tell whether a window has no stretch of hours that is remembered."""
+    return end_ns - start_ns < LEAST_HOURS * HOUR_NS
+
+
 def slices(moments: Sequence[int], table: str = "requests", column: str = "end") -> Iterator[Slice]:
     """Divides a window into whole days, whole hours of other days, and the rest. All but the rest is remembered.
 

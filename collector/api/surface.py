@@ -69,10 +69,10 @@ _CELL = f"if({NO_TOKEN}, {_CELL_WIDTH} * {_WAITED} + surface_cell % {_CELL_WIDTH
 """One that was cancelled before its first token has missed every TTFT threshold that it waited for longer than."""
 
 
-def surface(ctx: Context, window: Window, thresholds: Thresholds, counted: Counted) -> Surface:
+def surface(ctx: Context, thresholds: Thresholds, counted: Counted) -> Surface:
     """Attainment at every pair of the two grids. Given thresholds join the grids; a given E2E applies to every pair."""
     ttft, tpot = _Axis.of("ttft", TTFT_GRID_NS, thresholds.ttft), _Axis.of("tpot", TPOT_GRID_NS, thresholds.tpot)
-    good, undetermined, excused = _ended(ctx, window, thresholds, ttft, tpot)
+    good, undetermined, excused = _ended(ctx, counted.window, thresholds, ttft, tpot)
     in_flight = counted.in_flight
     e2e = Thresholds.model_construct(e2e=thresholds.e2e)
     not_yet_bad = ~in_flight.is_lost & ~in_flight.bad(e2e)

@@ -14,7 +14,8 @@ from pydantic import BaseModel, Field
 from collector.api import samples
 from collector.api.context import Context
 from collector.api.evaluation import find_slo, open_requests, process_filter
-from collector.api.hops import counted_once
+from collector.api.hops import listed_once
+from collector.api.itl import first_start
 from collector.api.parameters import Duration, Name, Window, WindowQuery
 from collector.api.problems import bad_parameter
 from collector.api.session import CURRENT, need_all_tenants
@@ -95,7 +96,7 @@ def router(ctx: Context) -> APIRouter:
             need_all_tenants()
         window = query.window(ctx.clock())
         if query.metric not in _OF_PROCESSES:
-            window = counted_once(ctx, window, query.vantage)
+            window = listed_once(ctx, window, query.vantage)
         if (window.end_ns - window.start_ns) / query.step > MOST_POINTS:
             raise bad_parameter("step", f"gives more than {MOST_POINTS} points: make it longer, or the window shorter")
         slos = ctx.slos if query.slo is None else (find_slo(ctx.slos, query.slo),)
@@ -118,7 +119,9 @@ def _points(ctx: Context, window: Window, query: TimeseriesQuery, slos: Sequence
     if metric in ("ttft", "tpot", "e2e", "queue"):
         return _latency_of_requests(ctx, window, step, metric)
     if metric == "itl":
-        return _latencies(_ask(ctx, "timeseries_itl", window, step, requests)), False
+        first_ns = first_start(ctx.queries, window.filter, **window.bounds)
+        rows = [] if first_ns is None else _ask(ctx, "timeseries_itl", window, step, requests, first_ns=first_ns)
+        return _latencies(rows), False
     if metric in ("kv_evictions", "preemptions"):
         rows = _ask(ctx, "timeseries_kv_events", window, step, processes)
         if metric == "preemptions":
@@ -196,8 +199,10 @@ def _not_ended(ctx: Context, window: Window, step: int, slos: Sequence[Slo]) -> 
     return [*rows, {"bucket_ns": last_ns, "in_flight_violations": bad}] if bad else rows
 
 
-def _ask(ctx: Context, name: str, window: Window, step: int, fragments: Mapping[str, Fragment]) -> list[dict[str, Any]]:
-    return ctx.queries.rows(name, fragments, **window.bounds, step_ns=step)
+def _ask(
+    ctx: Context, name: str, window: Window, step: int, fragments: Mapping[str, Fragment], **parameters: int
+) -> list[dict[str, Any]]:
+    return ctx.queries.rows(name, fragments, **window.bounds, step_ns=step, **parameters)
 
 
 def _latencies(rows: Sequence[Mapping[str, Any]]) -> list[LatencyPoint]:

@@ -100,7 +100,7 @@ def _packed(digits: Sequence[_Digit]) -> Fragment:
         raise ValueError(msg)
     sql, stride = [], 1
     for digit in digits:
-        sql.append(f"toUInt{bits}({digit.sql.sql}) * {stride}" if stride > 1 else f"toUInt{bits}({digit.sql.sql})")
+        sql.append(f"{stride} * ({digit.sql.sql})" if stride > 1 else digit.sql.sql)
         stride *= digit.size
     return Fragment(f"toUInt{bits}({' + '.join(sql) or '0'})", merged([digit.sql for digit in digits]))
 

@@ -53,7 +53,11 @@ def test_the_steps_follow_the_window_unless_one_is_given(api, busy):
 
 def test_it_asks_the_store_each_question_once(api, busy, monkeypatch):
     asked = []
-    result = Queries._result
+    result, array = Queries._result, Queries.array
+
+    def counted_array(self, query, fragments, row, **parameters):
+        asked.append((query, repr(fragments), repr(parameters)))
+        return array(self, query, fragments, row, **parameters)
 
     def counted(self, query, fragments, parameters):
         if query != "day_versions":  # read before and after an answer about whole days
@@ -61,9 +65,10 @@ def test_it_asks_the_store_each_question_once(api, busy, monkeypatch):
         return result(self, query, fragments, parameters)
 
     monkeypatch.setattr(Queries, "_result", counted)
+    monkeypatch.setattr(Queries, "array", counted_array)
     api("overview", tenant="t1")
     assert len(asked) == len(set(asked))
-    assert {"in_flight", "vantages", "timeseries_steps"} <= {name for name, *_ in asked}
+    assert {"announced", "ended_announced", "vantages", "timeseries_steps"} <= {name for name, *_ in asked}
 
 
 def test_another_request_is_asked_anew_and_has_its_own_clock(api, rows, clock):

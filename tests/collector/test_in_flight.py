@@ -75,6 +75,18 @@ def test_the_last_step_is_looked_for_in_minutes_and_then_in_a_day(rows):
     assert stuck == {"old"}
 
 
+def test_steps_are_asked_for_processes_whose_requests_have_run_for_long_enough(rows):
+    for instance, age in (("young", 29), ("old", 30)):
+        rows.step(start=NOW - 31 * SECOND, instance=instance)
+        rows.open(start=NOW - age * SECOND, seen=NOW, instance=instance)
+    found = read_in_flight(
+        Queries(rows.store), TRUE, start_ns=NOW, end_ns=NOW, lost_after_ns=30 * SECOND, heard_until_ns=NOW
+    )
+    last = {process[1]: int(ns) for process, ns in zip(found.processes, found.last_step_ns, strict=True)}
+    assert last == {"young": 0, "old": NOW - 31 * SECOND}
+    assert {found.processes[i][1] for i in np.flatnonzero(found.no_progress)} == {"old"}
+
+
 def test_an_announcement_is_taken_back_by_an_end_that_is_stored_apart_from_it(rows):
     """Also by one of another start, since two spans round it, and only by an end of the same request."""
     left = [rows.open(start=NOW - 100 * SECOND, seen=NOW - i) for i in range(3)]

@@ -306,11 +306,43 @@ def test_a_summary_of_many_days_is_that_of_numpy_first_and_again(api, rows, aske
     rows.store.client().command("OPTIMIZE TABLE tokens FINAL")
     asked.clear()
     check(api, made, durations, START, late)
-    assert asked.count("itl") == 2  # of the minutes before the first whole hour, and of those behind the last one
+    assert asked.count("first_start") == 2  # before the first whole hour, where no request is, and behind the last one
+    assert asked.count("itl") == 1
     assert asked.count("latency_buckets") == 0
     assert asked.count("latency_rows") == 1
     assert "latencies" not in asked
     assert asked.count("cells") == 1
+
+
+@pytest.mark.parametrize(("vantages", "times"), [(["server"], 1), (["client"], 1), (["server", "client"], 2)])
+def test_a_short_window_tells_its_vantages_and_its_first_start_with_its_counts(api, rows, asked, vantages, times):
+    made = rows.requests([{"vantage": vantage, "request_id": "r", "e2e": 90 * SECOND} for vantage in vantages])
+    put_tokens(rows, made[0], [1_000])
+    answer = api("summary")
+    assert (answer["requests"]["total"], answer["itl_s"]["count"]) == (1, 1)
+    assert [asked.count(name) for name in ("cells", "vantages", "first_start", "itl")] == [times, 0, 0, 1]
+
+
+def test_a_table_that_had_rows_is_not_looked_at_again(api, rows, asked):
+    (made,) = rows.requests([{}])
+    assert api("summary")["itl_s"]["count"] == 0
+    put_tokens(rows, made, [1_000])
+    for looks in (1, 0):
+        asked.clear()
+        assert api("summary")["itl_s"]["count"] == 1
+        assert asked.count("day_versions") == looks
+    rows.store.client().command("TRUNCATE TABLE tokens")
+    assert api("summary")["itl_s"]["count"] == 0
+
+
+def test_rows_are_counted_unless_one_page_has_all(api, rows, asked):
+    rows.requests([{}, {}])
+    for limit, counts in ((2, 0), (1, 1)):
+        asked.clear()
+        answer = api("requests", limit=limit)
+        assert (answer["total"], asked.count("requests_count")) == (2, counts)
+    last = api("requests", limit=1, cursor=answer["next"])
+    assert (len(last["requests"]), last["total"], last["next"]) == (1, 2, None)
 
 
 def test_late_rows_moved_requests_and_removed_days_are_seen(api, rows, monkeypatch):

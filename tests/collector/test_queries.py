@@ -35,6 +35,11 @@ class TestFragments:
         assert all_of() == TRUE
         assert any_of() == FALSE
 
+    def test_constants_are_worked_out_before_the_store_sees_them(self):
+        assert (all_of(TRUE, A, TRUE), any_of(FALSE, A, FALSE)) == (A, A)
+        assert (all_of(A, FALSE), any_of(A, TRUE)) == (FALSE, TRUE)
+        assert (negated(TRUE), negated(FALSE)) == (FALSE, TRUE)
+
 
 class TestRender:
     def test_parts_are_found_by_name_and_fragments_stand_in_parentheses(self):
@@ -123,6 +128,7 @@ def test_every_query_is_run_with_the_fragments_that_it_names(api, rows, on_segme
             api("timeseries", metric=metric, **params)
         api("timeseries", metric="requests", slo="chat", **params)
     api("requests", status="in_flight")
+    api("requests", limit=1)
     api("samples/latencies")
     api(f"requests/{made[0]['trace_id']}")
     for path in ("spans", "spans/names", "storage"):

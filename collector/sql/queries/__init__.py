@@ -92,6 +92,7 @@ class Queries:
         self._store = store
         self._settings = settings
         self._past = PastDays()
+        self._filled: frozenset[str] = frozenset()
         self._known: OrderedDict[str, Versions] = OrderedDict()
 
     @property
@@ -103,7 +104,13 @@ class Queries:
         """Tell whether the tables of a query are empty. Outside of a session, asking this costs more than it saves."""
         if query not in _READS or not self.remembers or "log_comment" not in self._settings():
             return False
-        return not {table for table, _ in self.versions()} & {*_READS[query]}
+        return not self.may_have_rows(*_READS[query])
+
+    def may_have_rows(self, *tables: str) -> bool:
+        """Tell whether one of these tables has rows, or had some earlier: a query of an emptied table finds nothing."""
+        if not self._filled & {*tables}:
+            self._filled |= {table for table, _ in self.versions()}
+        return bool(self._filled & {*tables})
 
     def versions(self) -> Versions:
         """The versions of all days when the session first asked for them: its answer is of that moment."""

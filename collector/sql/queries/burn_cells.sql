@@ -2,8 +2,9 @@
 -- and the first end. Stretches are numbered since 1970, so that they are the same whenever they are asked for.
 SELECT
     $cell AS cell,
-    sum(weight) AS judged, sumIf(weight, NOT $good) AS bad, countIf(NOT $good) AS bad_rows,
-    toUnixTimestamp64Nano(minIf(end, NOT $good)) AS first_bad_ns
+    sum(weight) AS judged, sumIf(weight, NOT $good AS is_bad) AS bad, countIf(is_bad) AS bad_rows,
+    toUnixTimestamp64Nano(minIf(end, is_bad)) AS first_bad_ns
 FROM requests
 WHERE $ended AND $filter AND NOT $unjudged
 GROUP BY cell
+SETTINGS optimize_move_to_prewhere = 0

@@ -1,7 +1,7 @@
--- Requests that had not ended at `end_ns` and have ended since, each by its row, with the columns of in_flight.sql.
+-- Requests that had not ended at `end_ns` and have ended since, each by its row, with the columns of announced.sql.
 SELECT
     $parts.in_flight_columns,
     toUnixTimestamp64Nano(start) AS began_ns, toUnixTimestamp64Nano(end) AS seen_ns
 FROM requests
-WHERE end > fromUnixTimestamp64Nano({end_ns:Int64}) AND end < fromUnixTimestamp64Nano({end_ns:Int64}) + $parts.end_margin
-  AND start <= fromUnixTimestamp64Nano({end_ns:Int64}) AND $filter
+PREWHERE end > fromUnixTimestamp64Nano({end_ns:Int64}) AND end < fromUnixTimestamp64Nano({end_ns:Int64}) + $parts.end_margin
+WHERE start <= fromUnixTimestamp64Nano({end_ns:Int64}) AND $filter

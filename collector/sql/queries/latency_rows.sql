@@ -1,5 +1,6 @@
 -- The latencies of each request that ended ok, of few. NaN: not known, or it cannot exist.
 SELECT ifNull(toFloat64(ttft_ns), nan), ifNull(tpot_ns, nan), toFloat64(e2e_ns), ifNull(toFloat64(queue_ns), nan)
 FROM requests
-WHERE $ended AND $filter AND status = 'ok'
+PREWHERE $ended
+WHERE $filter AND status = 'ok'
 LIMIT {limit:UInt32}

@@ -1,0 +1,14 @@
+-- Requests that were announced and not lost before `start_ns`, each described by its latest announcement (collector.in_flight).
+-- Some have ended since: ended_announced.sql has their keys.
+SELECT
+    $parts.in_flight_columns,
+    toUnixTimestamp64Nano(start) AS began_ns, toUnixTimestamp64Nano(seen) AS seen_ns, cityHash64(trace_id, span_id) AS key
+FROM
+(
+    SELECT *
+    FROM open_requests
+    PREWHERE $parts.announced
+    ORDER BY seen DESC
+    LIMIT 1 BY trace_id, span_id
+)
+WHERE $filter
