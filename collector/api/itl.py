@@ -112,8 +112,6 @@ def _counts(queries: Queries, window: Window, first_ns: int | None) -> Counts:
     if not queries.remembers or "start_ns" in window.filter.parameters:
         return added([_read(queries, window, window.start_ns, window.end_ns, first_ns)])
     divided = [*stretches(window.start_ns, window.end_ns)]
-    if len(divided) > 1:
-        first_ns = None  # each stretch has its own
     days = [(a, b) for a, b, whole in divided if whole and b - a == DAY_NS]
     others = [
         _remembered(queries, window, a, b) if whole else _read(queries, window, a, b, first_ns)

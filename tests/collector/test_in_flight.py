@@ -98,6 +98,16 @@ def test_an_announcement_is_taken_back_by_an_end_that_is_stored_apart_from_it(ro
     assert sorted(key.hex() for key in found.columns["trace_id"]) == [left[0]["trace_id"], left[2]["trace_id"]]
 
 
+def test_the_end_of_a_long_request_is_found_beside_a_young_one(rows):
+    hours = 3_600 * SECOND
+    long, young = (rows.open(start=NOW - age, seen=NOW - SECOND) for age in (3 * hours, SECOND))
+    rows.request(trace_id=long["trace_id"], span_id=long["span_id"], ended=NOW - SECOND, e2e=3 * hours - SECOND)
+    found = read_in_flight(
+        Queries(rows.store), TRUE, start_ns=NOW, end_ns=NOW, lost_after_ns=30 * SECOND, heard_until_ns=NOW
+    )
+    assert [key.hex() for key in found.columns["trace_id"]] == [young["trace_id"]]
+
+
 def test_nothing_in_flight_asks_for_no_steps(rows):
     found = read_in_flight(Queries(rows.store), TRUE, start_ns=NOW, end_ns=NOW, lost_after_ns=1, heard_until_ns=NOW)
     assert (found.size, found.processes) == (0, [])

@@ -323,6 +323,19 @@ def test_a_short_window_tells_its_vantages_and_its_first_start_with_its_counts(a
     assert [asked.count(name) for name in ("cells", "vantages", "first_start", "itl")] == [times, 0, 0, 1]
 
 
+def test_a_caller_that_asks_for_vantages_gets_their_rows_as_they_are(api, rows, asked):
+    rows.requests([{"vantage": vantage, "request_id": "r"} for vantage in ("server", "client")])
+    assert api("summary", vantage=["server", "client"])["requests"]["total"] == 2
+    assert asked.count("cells") == 1
+
+
+def test_tokens_are_read_from_the_start_of_the_first_request_on(api, rows):
+    long, short = rows.requests([{"e2e": 600 * SECOND}, {"e2e": SECOND}])
+    put_tokens(rows, long, [1_000], back_ns=500 * SECOND)
+    put_tokens(rows, short, [2_000])
+    assert api("summary")["itl_s"]["count"] == 2
+
+
 def test_a_table_that_had_rows_is_not_looked_at_again(api, rows, asked):
     (made,) = rows.requests([{}])
     assert api("summary")["itl_s"]["count"] == 0
