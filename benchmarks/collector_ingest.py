@@ -198,7 +198,7 @@ def _otel_bytes_per_token(bodies: list[bytes]) -> float:
             for begin in range(0, len(of_tokens), OTEL_INSERT_BODIES):
                 some = b"".join(body for body, _ in of_tokens[begin : begin + OTEL_INSERT_BODIES])
                 insert_otlp(store, TRACES, some, f"bodies from {begin}")
-            return _bytes_per_row(store, "otel_traces", sum(row_count(columns) for _, columns in of_tokens))
+            return _bytes_per_row(store, "otel_traces", row_count([columns for _, columns in of_tokens]))
         finally:
             store.close()
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from collector.receive.tokens import Columns, joined, token_columns
+from collector.receive.tokens import Columns, token_columns
 from collector.signals import TRACES
 from collector.store import Store
 from collector.store.insert import insert_block, insert_otlp, native_block
@@ -36,7 +36,7 @@ _REQUESTS: Final = """
 def floors(sdk_bodies: Sequence[bytes], other_bodies: Sequence[bytes], spans: int) -> dict[str, float]:
     """Return the floors in µs per span, and their parts. `spans` is the number of spans in `other_bodies`."""
     parts: list[tuple[bytes, Columns]] = [(body, found) for body in sdk_bodies if (found := token_columns(body))]
-    bodies, columns = [body for body, _ in parts], joined([found for _, found in parts])
+    bodies, columns = [body for body, _ in parts], [found for _, found in parts]
     tokens = row_count(columns)
     assert TRACES.plain
     block = native_block(columns, TRACES.plain.types)

@@ -50,6 +50,7 @@ class HttpServer:
         config = uvicorn.Config(
             app,
             http=protocol,  # type: ignore[arg-type]  # any callable that makes a protocol works
+            ws="none",  # no application here speaks it, so such a request is answered as plain HTTP
             log_level="warning",
             access_log=False,
             lifespan="off",

@@ -86,9 +86,9 @@ class Shape:
     """By number of the span's own fields: where in a record the value begins."""
 
     @cached_property
-    def window(self) -> tuple[Bytes, Bytes]:
-        """`record` and `mask` again and again, as long as the records that are compared at once."""
-        return np.tile(self.record, _WINDOW), np.tile(self.mask, _WINDOW)
+    def window(self) -> tuple[bytes, Bytes]:
+        """The bits that all records share, and `mask`, again and again: as many as are compared at once."""
+        return np.tile(self.record & self.mask, _WINDOW).tobytes(), np.tile(self.mask, _WINDOW)
 
     def fits(self, record: Bytes) -> bool:
         """Tell whether a record of the same length has this shape."""
@@ -242,15 +242,19 @@ def _run_at(body: Body, begin: int, end: int) -> Run:
 
 
 def _count_alike(rows: Bytes, shape: Shape) -> int:
-    count = 1
-    while count < len(rows):
-        some = rows[count : count + _WINDOW]
-        record, mask = (repeated[: some.size] for repeated in shape.window)
-        differences = (some.reshape(-1) ^ record) & mask
-        if differences.max():
-            return count + int(differences.reshape(some.shape).any(axis=1).argmax())
-        count += len(some)
-    return count
+    """Count the first records that have this shape. Bytes are compared by `startswith`, which NumPy cannot match."""
+    if len(rows) == 1:
+        return 1
+    shared, mask = shape.window
+    masked = bytearray(rows[:_WINDOW].size)
+    bits = np.frombuffer(masked, np.uint8)
+    for begin in range(0, len(rows), _WINDOW):
+        some = rows[begin : begin + _WINDOW]
+        np.bitwise_and(some.reshape(-1), mask[: some.size], out=bits[: some.size])
+        if not masked.startswith(shared[: some.size]):
+            differences = bits[: some.size] ^ np.frombuffer(shared, np.uint8, some.size)
+            return begin + int(differences.reshape(some.shape).any(axis=1).argmax())
+    return len(rows)
 
 
 def _shape_of(record: Bytes, value: int) -> Shape:

@@ -17,7 +17,7 @@ them apart.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
@@ -102,7 +102,7 @@ def tokens_apart(payload: Body) -> tuple[Columns | None, bytes]:
     return joined(columns) if columns else None, b"".join(rest)
 
 
-def joined(parts: list[Columns]) -> Columns:
+def joined(parts: Sequence[Columns]) -> Columns:
     """Put the rows of several requests under each other."""
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if len(parts) > 1 else parts[0]
 

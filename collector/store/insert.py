@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Final
+from tempfile import NamedTemporaryFile
+from typing import Any, Final, TypeAlias
 
 from clickhouse_connect.driver.binding import format_str
 from clickhouse_connect.driver.common import write_leb128
@@ -14,7 +15,10 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 
 from collector.receive.tokens import NULLS, Columns
 from collector.signals import Signal
+from collector.store.parts import row_count
 from collector.store.store import Store, settings_clause
+
+Bytes: TypeAlias = "bytes | memoryview"
 
 FORMAT: Final = "ProtobufSingle"
 INSERT_SETTINGS: Final = {
@@ -57,7 +61,8 @@ DATA_ERROR_CODES: Final = frozenset(
 )
 """ClickHouse errors that say the bytes are wrong. Every other failure is the store's and is tried again."""
 
-
+_WRITTEN_AT_ONCE: Final = 1024 * 1024
+"""Bytes. The parts of a block are a few kilobytes each."""
 _TOO_MANY_PARTS: Final = 252
 MEMORY_LIMIT_EXCEEDED: Final = 241
 
@@ -80,38 +85,48 @@ def insert_otlp(store: Store, signal: Signal, source: bytes | Path, token: str) 
     settings = {**INSERT_SETTINGS, **_schema(signal, embedded=store.embedded), "insert_deduplication_token": token}
     with errors_told_apart():
         if store.embedded and isinstance(source, Path):
-            file = format_str(str(source.resolve()))
-            store.client().command(
-                f"INSERT INTO {table} FROM INFILE {file} {settings_clause(settings)} FORMAT {FORMAT}"
-            )
+            _insert_file(store, table, source, FORMAT, settings)
         else:
             body = source.read_bytes() if isinstance(source, Path) else source
             store.client().raw_insert(table, insert_block=body, fmt=FORMAT, settings=settings)
 
 
-def insert_block(store: Store, signal: Signal, block: bytes, token: str) -> None:
+def insert_block(store: Store, signal: Signal, block: Sequence[Bytes], token: str) -> None:
     """Insert a block of `native_block` into the table of a signal's plain rows; errors are those of `insert_otlp`."""
     assert signal.plain
+    table = signal.plain.table
     settings = {**INSERT_SETTINGS, "insert_deduplication_token": token}
     with errors_told_apart():
-        store.client().raw_insert(signal.plain.table, insert_block=block, fmt="Native", settings=settings)
+        if not store.embedded:
+            store.client().raw_insert(table, insert_block=b"".join(block), fmt="Native", settings=settings)
+            return
+        with NamedTemporaryFile(buffering=_WRITTEN_AT_ONCE) as file:
+            file.writelines(block)
+            file.flush()
+            _insert_file(store, table, Path(file.name), "Native", settings)
 
 
-def native_block(columns: Columns, types: Mapping[str, str]) -> bytes:
-    """Write columns in ClickHouse's Native format: their number, the rows' number, and name, type and bytes of each.
+def _insert_file(store: Store, table: str, path: Path, fmt: str, settings: Mapping[str, Any]) -> None:
+    """Let an embedded store read a file."""
+    file = format_str(str(path.resolve()))
+    store.client().command(f"INSERT INTO {table} FROM INFILE {file} {settings_clause(settings)} FORMAT {fmt}")
 
-    The bytes of a `Nullable` column begin with its nulls.
+
+def native_block(columns: Sequence[Columns], types: Mapping[str, str]) -> list[Bytes]:
+    """Return the parts of a block in ClickHouse's Native format, which has the rows of all columns under each other.
+
+    It begins with the number of columns and of rows. Name, type and bytes of each column follow. The bytes of a
+    `Nullable` column begin with its nulls. Nothing is copied: the rows of a segment are many megabytes.
     """
-    parts = [_leb128(len(types)), _leb128(len(next(iter(columns.values()))))]
+    parts: list[Bytes] = [_leb128(len(types)), _leb128(row_count(columns))]
     for name, kind in types.items():
         parts += [_leb128(len(name)), name.encode(), _leb128(len(kind)), kind.encode()]
-        if name in NULLS:
-            parts.append(columns[NULLS[name]].data)
-        parts.append(columns[name].data)
-    return b"".join(parts)
+        for key in (NULLS[name], name) if name in NULLS else (name,):
+            parts += [some[key].data.cast("B") for some in columns]
+    return parts
 
 
-def _leb128(number: int) -> bytes | memoryview:
+def _leb128(number: int) -> Bytes:
     written: list[int] = []
     write_leb128(number, written)
     return bytes(written)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from collector.receive.tokens import Columns, joined
+from collector.receive.tokens import Columns
 from collector.signals import PlainRows
 from collector.wal.frame import Frame
 
@@ -26,7 +26,8 @@ class Part:
 
     token: str
     """The deduplication token of the raw OTLP. Tokens of columns begin with it."""
-    columns: Columns | None
+    columns: Sequence[Columns]
+    """The rows of each payload that has plain ones."""
     frames: Sequence[Frame]
     """The payloads, without the rows that are in `columns`."""
 
@@ -38,9 +39,9 @@ def parts_of(segment_id: str, frames: Sequence[Frame], plain: PlainRows | None) 
     return [Part(token, *_columns_apart(part, plain)) for token, part in zip(tokens, divided, strict=True)]
 
 
-def row_count(columns: Columns) -> int:
-    """Count the rows of columns."""
-    return len(next(iter(columns.values())))
+def row_count(columns: Sequence[Columns]) -> int:
+    """Count the rows of all columns."""
+    return sum(len(next(iter(some.values()))) for some in columns)
 
 
 def _by_days(frames: Sequence[Frame]) -> list[list[Frame]]:
@@ -61,14 +62,14 @@ def _by_days(frames: Sequence[Frame]) -> list[list[Frame]]:
     return parts
 
 
-def _columns_apart(frames: list[Frame], plain: PlainRows | None) -> tuple[Columns | None, list[Frame]]:
+def _columns_apart(frames: list[Frame], plain: PlainRows | None) -> tuple[list[Columns], list[Frame]]:
     """Return the columns of the plain rows, if they are worth an insert, and the payloads without these rows.
 
     A collector that knew no columns may have inserted old frames, which have no days, as raw OTLP.
     """
     read = [plain.apart(frame.payload) if plain and frame.days else (None, frame.payload) for frame in frames]
     columns = [part for part, _ in read if part is not None]
-    if sum(map(row_count, columns)) < _LEAST_ROWS:
-        return None, frames
+    if row_count(columns) < _LEAST_ROWS:
+        return [], frames
     rest = [replace(frame, payload=payload) for frame, (_, payload) in zip(frames, read, strict=True) if payload]
-    return joined(columns), rest
+    return columns, rest

@@ -18,11 +18,11 @@ from tenacity import (
     wait_exponential_jitter,
 )
 
-from collector.receive.tokens import Columns
+from collector.receive.tokens import Columns, joined
 from collector.signals import Signal
 from collector.status import IngestStatus
 from collector.store.claims import Claims
-from collector.store.insert import RefusedError, TooMuchError, insert_block, insert_otlp, native_block
+from collector.store.insert import Bytes, RefusedError, TooMuchError, insert_block, insert_otlp, native_block
 from collector.store.parts import parts_of, row_count
 from collector.store.store import Store, reason_of
 from collector.wal.dead_letters import DeadLetters
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 SegmentCallback = Callable[[str], None]
 Insert = Callable[[Store, Signal, bytes | Path, str], None]
-InsertBlock = Callable[[Store, Signal, bytes, str], None]
+InsertBlock = Callable[[Store, Signal, Sequence[Bytes], str], None]
 
 
 _LEAST_DIVIDED: Final = 1024 * 1024
@@ -52,7 +52,9 @@ def _is_the_stores_fault(attempt: RetryCallState) -> bool:
     return isinstance(error, Exception) and not isinstance(error, RefusedError)
 
 
-def _size(source: bytes | Path) -> int:
+def _size(source: bytes | Path | list[Bytes]) -> int:
+    if isinstance(source, list):
+        return sum(map(len, source))
     return source.stat().st_size if isinstance(source, Path) else len(source)
 
 
@@ -170,17 +172,17 @@ class Writer:
                 self._not_ready(f"the log of {self._signal.name} cannot be read or released: {error}")
                 self._give_up.wait(1.0)
 
-    def _write_columns(self, token: str, columns: Columns, *, announce: bool) -> None:
+    def _write_columns(self, token: str, columns: Sequence[Columns], *, announce: bool) -> None:
         """Insert plain rows; divide those that are too many for the store's memory."""
         assert self._signal.plain
         block = native_block(columns, self._signal.plain.types)
         try:
             self._insert_until_stored(self._insert_block, block, token, announce=announce)
         except TooMuchError:
-            middle = row_count(columns) // 2
+            together, middle = joined(columns), row_count(columns) // 2
             for number, half in enumerate((slice(None, middle), slice(middle, None))):
-                some = {name: column[half] for name, column in columns.items()}
-                self._write_columns(f"{token}.{number}", some, announce=announce)
+                some = {name: column[half] for name, column in together.items()}
+                self._write_columns(f"{token}.{number}", [some], announce=announce)
 
     def _write_frames(self, token: str, frames: Sequence[Frame], file: Path | None = None) -> None:
         """Insert all; when the store refuses the data, divide it until the parts at fault stand alone."""
@@ -228,7 +230,7 @@ class Writer:
         return [Frame(frame.digest, good) for frame, good, _ in divided if good]
 
     def _insert_until_stored(
-        self, insert: Callable[..., None], source: bytes | Path, token: str, *, announce: bool = True
+        self, insert: Callable[..., None], source: bytes | Path | list[Bytes], token: str, *, announce: bool = True
     ) -> None:
         if token in self._stored:
             return

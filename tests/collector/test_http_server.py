@@ -171,6 +171,15 @@ def test_a_large_body_that_is_alone_is_taken_although_the_budget_is_smaller(rece
     assert receiver.post(token_body(trace=2)).status_code == 200
 
 
+def test_a_request_for_a_web_socket_is_answered_as_http(connect):
+    client = connect()()
+    upgrade = (
+        b"Connection: upgrade, close\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: x\r\n"
+    )
+    client.sendall(b"GET / HTTP/1.1\r\nHost: c\r\n" + upgrade + b"\r\n")
+    assert until_closed(client).startswith(b"HTTP/1.1 200 ")
+
+
 def becomes_true(condition):
     deadline = time.monotonic() + WAIT_S
     while not (found := condition()) and time.monotonic() < deadline:

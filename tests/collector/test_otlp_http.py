@@ -1,3 +1,4 @@
+import asyncio
 import gzip
 import json
 import threading
@@ -238,11 +239,37 @@ def test_other_content_types_are_named(receiver, content_type):
     assert PROTOBUF in answer.json()["message"]
 
 
-@pytest.mark.parametrize(("method", "path"), [("POST", "/v1/metrics"), ("POST", "/"), ("GET", "/v1/traces")])
-def test_other_paths_say_what_is_received(receiver, method, path):
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("POST", "/v1/metrics", 404), ("POST", "/", 404), ("GET", "/v1/traces", 405), ("PUT", "/v1/traces", 405)],
+)
+def test_other_paths_say_what_is_received(receiver, method, path, status):
     answer = receiver.client.request(method, path)
-    assert answer.status_code in (404, 405)
+    assert answer.status_code == status
     assert "/v1/traces" in answer.json()["message"]
+
+
+def test_a_slash_behind_a_path_changes_nothing(receiver):
+    headers = {"content-type": PROTOBUF}
+    assert receiver.client.post("/v1/traces/", content=BODY, headers=headers, follow_redirects=False).status_code == 200
+    assert receiver.stored() == [BODY]
+
+
+def test_a_body_whose_client_goes_away_is_counted_and_not_stored(receiver):
+    messages = iter([{"type": "http.request", "body": BODY, "more_body": True}, {"type": "http.disconnect"}])
+    scope = {"type": "http", "method": "POST", "path": "/v1/traces", "headers": [(b"content-type", PROTOBUF.encode())]}
+    sent = []
+
+    async def receive():
+        return next(messages)
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(receiver.client.app(scope, receive, send))
+    assert sent[0]["status"] == 400
+    assert receiver.status.snapshot().payloads_rejected["disconnected"] == 1
+    assert receiver.stored() == []
 
 
 def test_a_full_log_asks_to_come_again_and_keeps_what_it_acknowledged(receiver):

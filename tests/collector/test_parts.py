@@ -3,7 +3,7 @@
 import numpy as np
 
 from collector.signals import PlainRows
-from collector.store.parts import parts_of
+from collector.store.parts import parts_of, row_count
 from collector.wal.frame import Frame, digest_of
 
 
@@ -23,7 +23,7 @@ def frame(payload, days=(1, 1)):
 
 def divided(frames, plain=PLAIN):
     return [
-        (part.token, None if part.columns is None else len(part.columns["n"]), [frame.payload for frame in part.frames])
+        (part.token, row_count(part.columns) or None, [frame.payload for frame in part.frames])
         for part in parts_of("id", frames, plain)
     ]
 
@@ -38,7 +38,7 @@ def test_plain_rows_are_taken_out_when_they_are_worth_an_insert():
 def test_the_rest_of_a_payload_keeps_its_digest_and_its_days():
     whole = frame(b"1000raw", (3, 4))
     (part,) = parts_of("id", [whole], PLAIN)
-    assert part.columns is not None
+    assert row_count(part.columns) == 1000
     assert part.frames == [Frame(whole.digest, b"raw", (3, 4))]
     assert divided([frame(b"999raw")]) == [("id", None, [b"999raw"])]
 

@@ -6,7 +6,7 @@ from unittest.mock import ANY
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
-from collector.receive.tokens import NULLS, TYPES, joined, token_columns, tokens_apart
+from collector.receive.tokens import NULLS, TYPES, token_columns, tokens_apart
 from collector.signals import TRACES
 from collector.sql.queries import Queries
 from collector.store.insert import insert_block, insert_otlp, native_block
@@ -76,10 +76,10 @@ BODIES = {
 }
 
 
-def insert_columns(store, body):
-    columns = token_columns(body)
-    assert columns is not None
-    insert_block(store, TRACES, native_block(columns, TYPES), f"columns {hash(body)}")
+def insert_columns(store, *bodies):
+    columns = [token_columns(body) for body in bodies]
+    assert None not in columns
+    insert_block(store, TRACES, native_block(columns, TYPES), f"columns {hash(bodies)}")
 
 
 def rows_of(store, insert):
@@ -93,6 +93,7 @@ def test_columns_are_the_rows_of_the_view(module_store):
     decoded = rows_of(module_store, lambda: insert_otlp(module_store, TRACES, whole, "decoded"))
     assert len(decoded) == len(parse_spans(whole))
     assert rows_of(module_store, lambda: [insert_columns(module_store, body) for body in BODIES.values()]) == decoded
+    assert rows_of(module_store, lambda: insert_columns(module_store, *BODIES.values())) == decoded
 
 
 def test_a_server_stores_the_same_rows_of_columns(tmp_path):
@@ -106,7 +107,7 @@ def test_a_server_stores_the_same_rows_of_columns(tmp_path):
         assert len(decoded) == len(parse_spans(body))
 
         def insert_all():
-            block = native_block(joined([token_columns(body) for body in BODIES.values()]), TYPES)
+            block = native_block([token_columns(body) for body in BODIES.values()], TYPES)
             for _ in range(2):
                 insert_block(store, TRACES, block, "columns")
 
