@@ -13,6 +13,7 @@ from instrumented_engine.model.errors import ModelError
 from instrumented_engine.model.gguf import GgufFile
 from instrumented_engine.model.hf import HfFolder
 from instrumented_engine.model.kv_format import KvFormat, kv_format
+from instrumented_engine.model.linear import BFLOAT16_ROWS, multiplies_bfloat16
 from instrumented_engine.model.llama import Llama, LlamaConfig
 from instrumented_engine.settings import Settings
 
@@ -106,6 +107,12 @@ def open_device(settings: Settings) -> Device:
     device = torch.device(kind, 0) if kind == "cuda" else torch.device(kind)
     if kind == "cuda":
         torch.zeros(1, device=device)  # creates the CUDA context within this phase of the cold start
+    if settings.dtype == "bfloat16" and not quantized and not multiplies_bfloat16(device):
+        logger.warning(
+            "--dtype bfloat16: this CPU has no instructions for it; steps of more than %d rows take longer than with "
+            "--dtype float32",
+            BFLOAT16_ROWS,
+        )
     return Device(device, dtype)
 
 

@@ -67,6 +67,38 @@ def test_cost_of_queries():
 
 
 @pytest.mark.parametrize(
+    ("begins", "key"),
+    [
+        ("goodput of 30 days", "goodput"),
+        ("with the surface", "goodput_and_surface"),
+        ("summary of 30 days", "summary"),
+        ("SLOs", "slos"),
+        ("goodput of 15 minutes", "goodput_15m"),
+        ("summary of 15 minutes", "summary_15m"),
+        ("incidents of 15 minutes", "incidents_15m"),
+        ("overview of 15 minutes", "overview_15m"),
+        ("one request", "one_request"),
+        ("`/metrics`", "scrape"),
+    ],
+)
+def test_cost_of_answers(begins, key):
+    n = numbers("query_10m")
+    lines = [
+        line for line in (ROOT / "docs" / "collector.md").read_text().splitlines() if line.startswith(f"| {begins}")
+    ]
+    shown = [cells for line in lines if len(cells := [cell.strip() for cell in line.strip("|").split("|")]) == 4]
+    ((_, small, large, peer),) = shown
+    large, _, first = large.removesuffix(")").partition(" (first answer ")
+
+    def ms(name):
+        return f"{n[name]:.1f}" if key == "scrape" else f"{n[name]:,.0f}"
+
+    assert (small, large) == (ms(f"{key}_cpu_ms_10000"), ms(f"{key}_cpu_ms_10000000"))
+    assert not first or first == ms(f"{key}_first_cpu_ms_10000000")
+    assert not peer or peer == ms(f"{key}_peer_cpu_ms_10000000")
+
+
+@pytest.mark.parametrize(
     ("begins", "kind", "places"),
     [("engine: decode tokens/s", "float32", 2), ("the same with `--quantization int4`", "int4", 1)],
 )
@@ -80,6 +112,30 @@ def test_speed_of_the_engine(begins, kind, places):
     assert ours == tokens_per_s("ms")
     assert peer.endswith(tokens_per_s("transformers_ms"))
     assert ratio == " / ".join(f"{n[f'{kind}_batch_{batch}_context_32_ratio']:.{places}f}×" for batch in (1, 8))
+
+
+@pytest.mark.parametrize(("result", "place"), [("engine_decode", 0), ("engine_decode_avx2", 1)])
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8", "int4"])
+def test_speed_of_the_engine_by_context(result, place, kind):
+    n, lines = numbers(result), (ROOT / "docs" / "engine.md").read_text().splitlines()
+    found = [line for line in lines if line.startswith(f"| {kind} | {n[f'{kind}_weight_bytes'] / 1e6:.0f} | ")]
+    steps = [f"{kind}_batch_{batch}_context_{context}" for batch, context in ((1, 32), (1, 1024), (1, 3072), (8, 32))]
+    cells = [f"{n[f'{step}_ms']:.0f} ms, {n[f'{step}_ratio']:.2f}×" for step in steps]
+    cells += [f"{n[f'{step}_prefill_ratio']:.2f}×" for step in steps[:3]]
+    assert found[place].endswith(f" | {' | '.join(cells)} |")
+
+
+@pytest.mark.parametrize(("result", "place"), [("engine_decode", 0), ("engine_decode_avx2", 1)])
+@pytest.mark.parametrize("kind", ["float32", "int4"])
+def test_speed_beside_vllm_with_its_interval(result, place, kind):
+    n, cells = numbers(result), []
+    for batch in (1, 8):
+        key = f"vllm_{kind}_batch_{batch}_context_32"
+        ratio, low, high = (n[f"{key}_{name}"] for name in ("ratio", "ratio_low", "ratio_high"))
+        cells += [f"{n[f'{key}_ms']:.0f} ms", f"{n[f'{key}_vllm_ms']:.0f} ms", f"{ratio:.2f} ({low:.2f}–{high:.2f})"]
+    shown = f"| {kind} | {' | '.join(cells)} |"
+    lines = (ROOT / "docs" / "engine.md").read_text().splitlines()
+    assert [line for line in lines if line.startswith(f"| {kind} | ") and "–" in line][place] == shown
 
 
 def test_speed_of_the_engine_beside_vllm():

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from instrumented_engine import device as device_module
 from instrumented_engine.device import TRIAL_S, Device, choose_threads, open_device
 from instrumented_engine.model.errors import ModelError
 from instrumented_engine.settings import Settings
@@ -110,3 +111,18 @@ def test_fp8_needs_a_device_that_has_it(monkeypatch, capability, refused):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ModelError, match="fp8: needs a CUDA device"):
         open_device(settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "multiplies", "warned"),
+    [
+        (Settings(dtype="bfloat16", device="cpu"), False, True),
+        (Settings(dtype="bfloat16", device="cpu"), True, False),
+        (Settings(dtype="float32", device="cpu"), False, False),
+        (Settings(quantization="int8", dtype="bfloat16", device="cpu"), False, False),
+    ],
+)
+def test_a_cpu_that_cannot_multiply_bfloat16_is_warned_of(monkeypatch, caplog, settings, multiplies, warned):
+    monkeypatch.setattr(device_module, "multiplies_bfloat16", lambda _: multiplies)
+    open_device(settings)
+    assert ("no instructions for it" in caplog.text) is warned
