@@ -1,4 +1,4 @@
-"""The figures of the README, of docs/engine.md and of docs/dashboard.md are those of the committed results."""
+"""The figures of the README and of pages of docs/ are those of the committed results."""
 
 import json
 from pathlib import Path
@@ -153,6 +153,28 @@ def test_speed_of_the_engine_beside_vllm():
     assert ours == told("ms", tokens_per_s)
     assert peer == f"vLLM {n['vllm_float32_vllm']}, float32, {told('vllm_ms', tokens_per_s)}"
     assert ratio == told("ratio", lambda value, _: f"{value:.2f}×")
+
+
+def test_cost_of_the_rules():
+    n, lines = numbers("alerts_cost"), (ROOT / "docs" / "alerts.md").read_text().splitlines()
+
+    def ms(*names, unit="CPU ms per evaluation"):
+        *most, last = [f"{n[f'{name}, {unit}']:.0f}" for name in names]
+        return f"{', '.join(most)} and {last} ms" if most else f"{last} ms"
+
+    groups = [f"tokentrail-slos-{name}" for name in ("outage", "burn", "watched", "tickets", "budget")]
+    shown = {
+        "| an evaluation of the outage, burn": ms(*groups),
+        "| an evaluation of the period group": ms(
+            "tokentrail-slos-period", "floor of the period: its samples are counted"
+        ),
+        "| one group that reads all windows": ms("peer: all windows from the counters"),
+        "| 50 SLOs in `/slos`": ms(
+            "/slos", "/slos with one SLO (peer)", "a query that counts the rows (floor)", unit="CPU ms"
+        ),
+    }
+    for begins, cell in shown.items():
+        assert next(line for line in lines if line.startswith(begins)).endswith(f" | {cell} |")
 
 
 def test_cost_of_the_dashboard():
