@@ -239,6 +239,10 @@ def test_other_content_types_are_named(receiver, content_type):
     assert PROTOBUF in answer.json()["message"]
 
 
+def test_a_body_may_be_as_large_as_the_limit(receiver):
+    assert [receiver.post(b"\xff" * size).status_code for size in (4_000, 4_001)] == [400, 413]
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [("POST", "/v1/metrics", 404), ("POST", "/", 404), ("GET", "/v1/traces", 405), ("PUT", "/v1/traces", 405)],

@@ -91,6 +91,17 @@ def test_a_bad_span_anywhere_in_a_run_is_found(where, field, value, reason):
     assert (checked.items, checked.rejected) == (600, {reason: 1})
 
 
+@pytest.mark.parametrize("where", [1, 127, 128, 383, 384, 385, 599])
+def test_a_span_of_another_shape_anywhere_in_a_run_is_found(where):
+    """From index 128 on, a record is a byte longer: a run begins there, and 256 records later its second window."""
+    request = Request().tokens(count=600)
+    name = request.scope_spans.spans[0].name.encode()
+    parts = request.body().split(name)
+    body = name.join(parts[: where + 1]) + name[:-1] + b"\xff" + name.join(parts[where + 1 :])
+    assert (len(parts), len(body)) == (601, len(request.body()))
+    assert count_if_uniform(body, LIMITS) is None
+
+
 def test_text_that_is_not_ascii_is_left_to_the_parser():
     request = Request()
     for n in range(20):
