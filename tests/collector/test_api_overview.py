@@ -1,15 +1,29 @@
 """The overview is the other endpoints' answers of one moment."""
 
 import gzip
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
+from collector.access.caller import ANYBODY
+from collector.api.once import asked_once
 from collector.api.overview import step_s
+from collector.api.session import CURRENT, QueryLimits, Session
+from collector.sql.fragment import FALSE, TRUE
 from collector.sql.queries import Queries
 from tests.collector.rows import NOW, SECOND
 
 OF_PROCESSES = ("running", "waiting", "kv_usage", "kv_evictions")
 OF_REQUESTS = ("ttft", "tpot", "e2e", "requests", "goodput", "attainment")
+
+
+@dataclass
+class SimpleContext:
+    queries: Any
+    clock: Any
 
 
 @pytest.fixture
@@ -69,6 +83,21 @@ def test_it_asks_the_store_each_question_once(api, busy, monkeypatch):
     api("overview", tenant="t1")
     assert len(asked) == len(set(asked))
     assert {"announced", "ended_announced", "vantages", "timeseries_steps"} <= {name for name, *_ in asked}
+
+
+def test_questions_are_the_same_only_with_the_same_conditions():
+    asked = []
+    store = SimpleNamespace(array=lambda query, fragments, row, **_: asked.append(fragments) or fragments)
+    session = Session(ANYBODY, QueryLimits())
+    session.remember()
+    current = CURRENT.set(session)
+    try:
+        queries = asked_once(SimpleContext(queries=store, clock=None)).queries
+        conditions = [{"filter": TRUE}, {"filter": FALSE}, {"filter": TRUE}]
+        assert [queries.array("itl", one, np.uint64, end_ns=1) for one in conditions] == conditions
+    finally:
+        CURRENT.reset(current)
+    assert asked == conditions[:2]
 
 
 def test_another_request_is_asked_anew_and_has_its_own_clock(api, rows, clock):
