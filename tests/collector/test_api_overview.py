@@ -1,15 +1,13 @@
 """The overview is the other endpoints' answers of one moment."""
 
 import gzip
-from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from collector.access.caller import ANYBODY
-from collector.api.once import asked_once
+from collector.api.once import _Remembering
 from collector.api.overview import step_s
 from collector.api.session import CURRENT, QueryLimits, Session
 from collector.sql.fragment import FALSE, TRUE
@@ -18,12 +16,6 @@ from tests.collector.rows import NOW, SECOND
 
 OF_PROCESSES = ("running", "waiting", "kv_usage", "kv_evictions")
 OF_REQUESTS = ("ttft", "tpot", "e2e", "requests", "goodput", "attainment")
-
-
-@dataclass
-class SimpleContext:
-    queries: Any
-    clock: Any
 
 
 @pytest.fixture
@@ -92,7 +84,7 @@ def test_questions_are_the_same_only_with_the_same_conditions():
     session.remember()
     current = CURRENT.set(session)
     try:
-        queries = asked_once(SimpleContext(queries=store, clock=None)).queries
+        queries = _Remembering(store)
         conditions = [{"filter": TRUE}, {"filter": FALSE}, {"filter": TRUE}]
         assert [queries.array("itl", one, np.uint64, end_ns=1) for one in conditions] == conditions
     finally:

@@ -13,6 +13,16 @@ from .server_support import MODEL, post, script, served, tiny_loader
 from .support import Gate, request_span
 
 
+def loader_behind(loading):
+    """A loader that waits for the event."""
+
+    def load(settings, observer):
+        assert loading.wait(120)
+        return tiny_loader()(settings, observer)
+
+    return load
+
+
 async def leave_early(url, *, stream, seen):
     """Ask for a long answer and hang up once the engine works on it."""
     body = {"model": MODEL, "prompt": "long", "max_tokens": 100, "temperature": 0, "stream": stream}
@@ -44,12 +54,7 @@ def test_a_client_that_leaves_frees_its_blocks(stream):
 
 def test_a_client_that_leaves_while_the_model_loads():
     loading = threading.Event()
-
-    def load(settings, observer):
-        assert loading.wait(120)
-        return tiny_loader()(settings, observer)
-
-    with served(load) as server:
+    with served(loader_behind(loading)) as server:
         asyncio.run(leave_early(server.url, stream=True, seen=lambda: server.service.waiting == 1))
         server.until(lambda: server.service.waiting == 0)
         loading.set()
@@ -60,12 +65,7 @@ def test_a_client_that_leaves_while_the_model_loads():
 
 def test_requests_wait_for_the_model_in_their_own_phase():
     loading = threading.Event()
-
-    def load(settings, observer):
-        assert loading.wait(120)
-        return tiny_loader()(settings, observer)
-
-    with served(load) as server:
+    with served(loader_behind(loading)) as server:
         answers = []
         thread = threading.Thread(target=lambda: answers.append(post(server, "early")))
         thread.start()
