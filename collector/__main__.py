@@ -10,14 +10,19 @@ import sys
 from collector.service import Service
 from collector.settings import load_settings
 from collector.store.store import StoreError
+from tokentrail import open_files
 
 logger = logging.getLogger("collector")
+
+_FILES = 2048
+"""512 connections to each of three ports, and the files of an embedded store."""
 
 
 def main(arguments: list[str]) -> int:
     """Run until SIGTERM or SIGINT; the exit status is 1 when it cannot start."""
     settings = load_settings(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    open_files.allow(_FILES)
     stop_signal = _listen_for_stop()
     try:
         service = Service(settings)

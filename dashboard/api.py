@@ -11,13 +11,15 @@ from typing import Any
 import httpx
 import streamlit as st
 
+from tokentrail.connection import KEY, ConnectionSettingError, client, remedy
+
 API_URL_VARIABLE = "TOKENTRAIL_API_URL"
-API_KEY_VARIABLE = "TOKENTRAIL_API_KEY"
 DEFAULT_API_URL = "http://127.0.0.1:8080"
 TIMEOUT_S = 60.0
 """The collector gives a query up after 30 s and says why; an overview has several."""
 CACHE_S = 2.0
 LABELS_S = 60.0
+CLIENT_S = 600.0
 
 Params = Sequence[tuple[str, str]]
 """Query parameters; a name may be repeated."""
@@ -52,25 +54,19 @@ def api_url() -> str:
     return os.environ.get(API_URL_VARIABLE, "").strip().rstrip("/") or DEFAULT_API_URL
 
 
-def key_header() -> dict[str, str]:
-    """The header with the key in TOKENTRAIL_API_KEY, if there is one."""
-    key = os.environ.get(API_KEY_VARIABLE, "").strip()
-    return {"Authorization": f"Bearer {key}"} if key else {}
-
-
-@st.cache_resource(max_entries=4, show_spinner=False)
+@st.cache_resource(ttl=CLIENT_S, max_entries=4, show_spinner=False)
 def _client(base: str) -> httpx.Client:
-    """A client for the API, made once: each new one reads the certificates of the machine."""
-    return httpx.Client(base_url=f"{base}/api/v1/", timeout=TIMEOUT_S, headers=key_header())
+    """A client for the API. Each new one reads the certificates of the machine, and its own, which may be renewed."""
+    return client(f"{base}/api/v1/", TIMEOUT_S)
 
 
 @st.cache_data(ttl=CACHE_S, max_entries=200, show_spinner=False)
 def _fetched(base: str, query: Query) -> dict[str, Any] | Problem:
     try:
-        client = _client(base)
-    except (httpx.InvalidURL, ValueError) as error:
-        return Problem(f"{API_URL_VARIABLE} is not a URL", f"It is {base!r} ({error}); for example {DEFAULT_API_URL}.")
-    return answer(client, query)
+        http = _client(base)
+    except ConnectionSettingError as error:
+        return Problem("A setting of the dashboard is wrong", f"{error}.")
+    return answer(http, query)
 
 
 def fetch(query: Query) -> dict[str, Any] | Problem:
@@ -98,11 +94,11 @@ def fetch_seldom(query: Query) -> dict[str, Any]:
         return {}
 
 
-def answer(client: httpx.Client, query: Query) -> dict[str, Any] | Problem:
+def answer(http: httpx.Client, query: Query) -> dict[str, Any] | Problem:
     """Run one query: the JSON object of the answer, or a Problem."""
-    base = client.base_url.copy_with(userinfo=b"", path="/")
+    base = http.base_url.copy_with(userinfo=b"", path="/")
     try:
-        response = client.get(query.path, params=list(query.params))
+        response = http.get(query.path, params=list(query.params))
         body = response.json() if response.content else {}
     except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
         return Problem(
@@ -116,7 +112,7 @@ def answer(client: httpx.Client, query: Query) -> dict[str, Any] | Problem:
         return Problem(
             "The collector cannot be reached",
             f"{base} does not answer ({error}). "
-            f"Start it with `tokentrail up`, or set {API_URL_VARIABLE} to its address.",
+            + _sentence(remedy(error) or f"start it with `tokentrail up`, or set {API_URL_VARIABLE} to its address"),
         )
     except ValueError:
         return Problem("This is not the collector's API", f"{base} answers, but not in JSON. Check {API_URL_VARIABLE}.")
@@ -129,12 +125,16 @@ def answer(client: httpx.Client, query: Query) -> dict[str, Any] | Problem:
     return body
 
 
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}."
+
+
 def _refusal(status: int, body: Any) -> Problem:
     """The Problem of an error status, from its RFC 9457 body when it has one."""
     if not isinstance(body, dict):
         body = {}
     errors = [f"{e.get('field')}: {e.get('detail')}" for e in body.get("errors") or [] if isinstance(e, dict)]
     if status == HTTPStatus.UNAUTHORIZED:
-        return Problem("The collector asks for a key", f"Set {API_KEY_VARIABLE} to a key with the role read.", status)
+        return Problem("The collector asks for a key", f"Set {KEY} to a key with the role read.", status)
     detail = "; ".join(errors) or str(body.get("detail") or "The collector gave no reason; its log may.")
     return Problem(str(body.get("title") or f"HTTP {status}"), detail, status)

@@ -21,7 +21,10 @@ from instrumented_engine.server.app import create_app
 from instrumented_engine.server.service import Service
 from instrumented_engine.settings import Settings
 from instrumented_engine.startup import load
-from tokentrail import Trail, semconv
+from tokentrail import Trail, open_files, semconv
+
+OTHER_FILES = 256
+"""Files that are no connections of requests: torch's, and connections of clients that ask nothing."""
 
 
 class _Server(uvicorn.Server):
@@ -55,6 +58,7 @@ def main() -> int:
     kv_listener = None
     if settings.kv_role == "kv_producer" and (kv_listener := listen(settings.kv_ip, settings.kv_port)) is None:
         return 2
+    open_files.allow(settings.max_waiting + settings.max_seqs + OTHER_FILES)
     # uvicorn raises the signal again once it has stopped; by then it only has to unwind.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _unwind)

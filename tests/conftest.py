@@ -39,6 +39,7 @@ SLOW = (
     "collector/test_past_days.py",
     "collector/test_outages.py",
     "collector/test_process.py",
+    "collector/test_api_incidents.py",
     "collector/test_api_engines.py",
     "collector/test_api_summary.py",
     "collector/samples/test_api.py",

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from tempfile import NamedTemporaryFile
-from typing import Any, Final, TypeAlias
+from tempfile import TemporaryFile
+from typing import IO, Any, Final, TypeAlias
 
-from clickhouse_connect.driver.binding import format_str
 from clickhouse_connect.driver.common import write_leb128
 from clickhouse_connect.driver.exceptions import DatabaseError
 
@@ -85,7 +84,8 @@ def insert_otlp(store: Store, signal: Signal, source: bytes | Path, token: str) 
     settings = {**INSERT_SETTINGS, **_schema(signal, embedded=store.embedded), "insert_deduplication_token": token}
     with errors_told_apart():
         if store.embedded and isinstance(source, Path):
-            _insert_file(store, table, source, FORMAT, settings)
+            with source.open("rb") as file:
+                _insert_file(store, table, file, FORMAT, settings)
         else:
             body = source.read_bytes() if isinstance(source, Path) else source
             store.client().raw_insert(table, insert_block=body, fmt=FORMAT, settings=settings)
@@ -100,16 +100,17 @@ def insert_block(store: Store, signal: Signal, block: Sequence[Bytes], token: st
         if not store.embedded:
             store.client().raw_insert(table, insert_block=b"".join(block), fmt="Native", settings=settings)
             return
-        with NamedTemporaryFile(buffering=_WRITTEN_AT_ONCE) as file:
+        # On the disk of the store, which has room or else takes no rows, and without a name that a crash would leave.
+        with TemporaryFile(buffering=_WRITTEN_AT_ONCE, dir=store.folder) as file:
             file.writelines(block)
-            file.flush()
-            _insert_file(store, table, Path(file.name), "Native", settings)
+            file.seek(0)
+            _insert_file(store, table, file, "Native", settings)
 
 
-def _insert_file(store: Store, table: str, path: Path, fmt: str, settings: Mapping[str, Any]) -> None:
-    """Let an embedded store read a file."""
-    file = format_str(str(path.resolve()))
-    store.client().command(f"INSERT INTO {table} FROM INFILE {file} {settings_clause(settings)} FORMAT {fmt}")
+def _insert_file(store: Store, table: str, file: IO[bytes], fmt: str, settings: Mapping[str, Any]) -> None:
+    """Let an embedded store read an open file. ClickHouse would take a `*` or a `{}` in its path for several files."""
+    path = f"/dev/fd/{file.fileno()}"
+    store.client().command(f"INSERT INTO {table} FROM INFILE '{path}' {settings_clause(settings)} FORMAT {fmt}")
 
 
 def native_block(columns: Sequence[Columns], types: Mapping[str, str]) -> list[Bytes]:

@@ -21,6 +21,8 @@ from collector.store.layout import Layout
 
 logger = logging.getLogger(__name__)
 
+_CHDB: Final = "chdb://"
+"""All behind it is the path of a folder, as it is: `#` and `%` have no meaning there."""
 _UNCOMPILED: Final = {"compile_expressions": 0, "compile_aggregate_expressions": 0, "compile_sort_description": 0}
 """ClickHouse compiles an expression when it is used again. That makes the first answers of a process up to twice as
 dear, and no later one cheaper, not even over ten million requests."""
@@ -119,12 +121,12 @@ class Store:
     @property
     def embedded(self) -> bool:
         """True when ClickHouse runs in this process."""
-        return self._dsn.startswith("chdb://")
+        return self._dsn.startswith(_CHDB)
 
     @property
     def folder(self) -> Path | None:
         """The folder of an embedded store; None for a server."""
-        return Path(urlsplit(self._dsn).path) if self.embedded else None
+        return Path(self._dsn.removeprefix(_CHDB)) if self.embedded else None
 
     @property
     def safe_dsn(self) -> str:
@@ -224,8 +226,11 @@ class Store:
             if importlib.util.find_spec("chdb") is None:
                 msg = "the embedded store needs chDB: pip install 'tokentrail[collector]', or name a server (--store)"
                 raise StoreError(msg)
+            if "?" in str(self.folder):
+                msg = f"the embedded store cannot lie in {self.folder}: chDB takes what follows a ? for options"
+                raise StoreError(msg)
             self.folder.mkdir(parents=True, exist_ok=True)
-            return clickhouse_connect.get_client(dsn=self._dsn, settings=_UNCOMPILED)
+            return clickhouse_connect.get_client(interface="chdb", path=str(self.folder), settings=_UNCOMPILED)
         return clickhouse_connect.get_client(
             dsn=self._address, autogenerate_session_id=False, settings=self.layout.settings, **self._timeouts
         )

@@ -384,11 +384,14 @@ def test_the_endpoint_streams_and_says_why_not(app, rows, monkeypatch):
 def test_the_command_sends_its_key(tmp_path, monkeypatch):
     sent = []
     monkeypatch.setenv("TOKENTRAIL_API_KEY", "secret")
-    monkeypatch.setattr(
-        httpx, "stream", lambda *_, headers, **__: sent.append(headers) or nullcontext(httpx.Response(401))
-    )
+
+    def stream(client, *_):
+        sent.append(client.headers["authorization"])
+        return nullcontext(httpx.Response(401))
+
+    monkeypatch.setattr(httpx.Client, "stream", stream)
     refused = tokentrail("backup", tmp_path / "b.tar")
-    assert (refused.exit_code, sent) == (1, [{"Authorization": "Bearer secret"}])
+    assert (refused.exit_code, sent) == (1, ["Bearer secret"])
     assert not (tmp_path / "b.tar").exists()
 
 

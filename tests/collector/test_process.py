@@ -14,6 +14,7 @@ from collector.settings import Settings
 from collector.store.store import Store
 from tests.support import forked
 from tests.support.collector import PROTOBUF, ROOT, Collector
+from tests.support.files import few_files, may_open_many
 from tests.support.otlp import token_body
 from tests.support.stores import new_store
 
@@ -31,7 +32,9 @@ def stored_tokens(data_dir):
 
 
 def test_what_was_acknowledged_before_sigterm_is_in_the_store_after(tmp_path):
-    collector = Collector(tmp_path / "data", "--segment-age-s", "3600", "--slos", SLOS, command=True).start()
+    with few_files():
+        collector = Collector(tmp_path / "data", "--segment-age-s", "3600", "--slos", SLOS, command=True).start()
+    assert may_open_many(collector.process.pid)
     for trace in range(1, 21):
         assert collector.post(token_body(trace=trace)).status_code == 200
     assert collector.stop() == 0
@@ -104,6 +107,20 @@ def test_killed_again_and_again_under_load_every_acknowledged_token_is_there_exa
     stored = stored_tokens(tmp_path / "data")
     assert set(stored.values()) == {1}
     assert {(trace, index) for trace in acknowledged for index in range(20)} <= set(stored)
+
+
+def test_a_data_folder_may_have_any_name_but_one_that_chdb_cuts(tmp_path):
+    folder = tmp_path / "tägliche #1 {a,b} * 100%20 'q'"
+    with Collector(folder) as collector:
+        assert collector.post(token_body(trace=1, count=1200)).status_code == 200
+        assert collector.post(token_body(trace=2)).status_code == 200
+    tokens = {(1, index) for index in range(1200)} | {(2, index) for index in range(3)}
+    assert stored_tokens(folder) == dict.fromkeys(tokens, 1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted((folder.name, f"{folder.name}.log"))
+
+    refused = forked.run("collector.__main__", "--data-dir", tmp_path / "what?")
+    assert refused.returncode == 1
+    assert "chDB takes what follows a ? for options" in refused.stderr
 
 
 def test_a_folder_or_an_address_that_another_process_has_is_a_clear_end(tmp_path):

@@ -1,5 +1,6 @@
 import json
 import struct
+import tempfile
 
 import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError
@@ -307,7 +308,8 @@ def test_many_tokens_are_inserted_as_columns_beside_everything_else(setup, paylo
     assert s.status.snapshot().segments_inserted == 1
 
 
-def test_a_segment_of_tokens_alone_is_announced_once(setup):
+def test_a_segment_of_tokens_alone_is_announced_once(setup, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")  # the system's temporary folder may be full
     s = setup()
     segment = s.segment(token_body(trace=1, count=MANY))
     s.writer.write(segment)

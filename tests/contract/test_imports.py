@@ -12,9 +12,9 @@ OURS = ("tokentrail", "instrumented_engine", "collector", "alerts", "dashboard",
 ALLOWED = {
     "tokentrail": {"tokentrail"},
     "instrumented_engine": {"instrumented_engine", "tokentrail"},
-    "collector": {"collector", "tokentrail.semconv", "tokentrail.version"},
+    "collector": {"collector", "tokentrail.open_files", "tokentrail.semconv", "tokentrail.version"},
     "alerts": {"alerts", "collector.slo"},
-    "dashboard": {"dashboard", "tokentrail.formatting", "tokentrail.semconv"},
+    "dashboard": {"dashboard", "tokentrail.connection", "tokentrail.formatting", "tokentrail.semconv"},
 }
 
 

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import httpx
 import pytest
 
-from dashboard.api import Problem, answer, ask, key_header
+from dashboard.api import Problem, answer, ask
 
 
 @contextmanager
@@ -74,9 +74,3 @@ def test_parameters_are_the_pages_and_the_questions_own():
         ("start", "-15m"),
         ("metric", "ttft"),
     )
-
-
-def test_the_key_of_the_settings_is_sent(monkeypatch):
-    assert key_header() == {}
-    monkeypatch.setenv("TOKENTRAIL_API_KEY", " tokentrail_1_2\n")
-    assert key_header() == {"Authorization": "Bearer tokentrail_1_2"}

@@ -62,6 +62,13 @@ def test_nothing_listens_beyond_this_host_unless_asked_to(services):
         assert all(port.startswith("127.0.0.1:") for port in published(service).values())
 
 
+def test_services_reach_each_other_without_a_proxy(services):
+    for name, service in services.items():
+        proxies = {key: value for key, value in service["environment"].items() if key.lower().endswith("_proxy")}
+        assert proxies == {"HTTP_PROXY": "", "http_proxy": "", "ALL_PROXY": "", "all_proxy": ""}, name
+        assert not [value for value in service["environment"].values() if value.startswith("https://")], "by NO_PROXY"
+
+
 def test_images_are_pinned(services, stages):
     images = [service["image"] for service in services.values()] + [stage.base for stage in stages.values()]
     for image in images:

@@ -11,16 +11,19 @@ import httpx
 import psutil
 import pytest
 
+from instrumented_engine.model.download import DEFAULT_MODEL, download, local_path
 from tokentrail.cli.result import EVICTIONS_ALERT_FROM
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
 
 def demo(home, *arguments):
+    """Behind a proxy that nobody answers for: the processes talk to each other without it."""
+    if local_path(DEFAULT_MODEL) is None:
+        download(DEFAULT_MODEL)
     command = [sys.executable, "-m", "tokentrail.cli", "demo", "--home", home, *arguments]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "COLUMNS": "200"}
-    )
+    env = {**os.environ, "COLUMNS": "200", "HTTP_PROXY": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9"}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
 
 
 def test_it_ends_by_itself_and_everything_adds_up(tmp_path):

@@ -11,6 +11,7 @@ import httpx
 import openai
 import pytest
 
+from tests.support.files import few_files, may_open_many
 from tokentrail.testing import parse_spans
 
 MODEL = "smollm2-135m-instruct"
@@ -49,7 +50,8 @@ def process(smollm_file, collector):
         patch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector[0])
         command = [sys.executable, "-m", "instrumented_engine", "--port", "0", "--threads", "2", "--variant", "v1"]
         command += ["--device", "cpu", "--kv-blocks", "64"]
-        started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ.copy())
+        with few_files():
+            started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ.copy())
     yield started
     started.kill()
     started.wait()
@@ -60,6 +62,7 @@ def test_a_life(process, collector):
     line = process.stdout.readline()
     url = re.fullmatch(r"listening on (http://127\.0\.0\.1:\d+)\n", line)[1]
     assert httpx.get(f"{url}/healthz").status_code == 200
+    assert may_open_many(process.pid)
     with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=120) as client:
         chat = client.chat.completions.create(
             model=MODEL, messages=[{"role": "user", "content": "What is the capital of France?"}], temperature=0

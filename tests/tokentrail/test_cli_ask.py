@@ -22,6 +22,8 @@ from tokentrail.version import __version__
 
 MS = 1_000_000
 ASKING = ("requests", "request", "spans", "doctor", "tail", "backup")
+NOBODY = "http://127.0.0.1:9"
+"""A proxy that no command uses."""
 SHOWN = sorted(
     {
         tuple(words)
@@ -36,7 +38,8 @@ SHOWN = sorted(
 
 
 def run(*arguments, **env):
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200", **env})
+    env = {"COLUMNS": "200", "HTTP_PROXY": NOBODY, **env}
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env=env)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result
 

@@ -15,10 +15,13 @@ from tests.support.otlp import Request, token_body
 from tokentrail.cli.app import app
 
 BODY = token_body(trace=5, count=3)
+NOBODY = "http://127.0.0.1:9"
+"""A proxy that no command uses."""
 
 
 def run(*arguments):
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200"})
+    env = {"COLUMNS": "200", "HTTP_PROXY": NOBODY}
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env=env)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result
 

@@ -90,7 +90,8 @@ def server():
         http.shutdown()
 
 
-def test_run_sends_the_plan_and_sees_every_chunk(server):
+def test_run_sends_the_plan_and_sees_every_chunk(server, monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # nobody is there, and the server is on this machine
     url, received = server
     plan = [*burst(LONG_GENERATION, count=2, at_s=0.0, seed=1), *burst(CHAT, count=1, at_s=0.05, seed=2)]
     seen = []

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import Any, Final
 
 import httpx
 
+from tokentrail.connection import client
+
 _PAGE: Final = 1000
 _LOOK_BACK: Final = "-30d"
 _TRACE_ID: Final = re.compile(r"[0-9a-fA-F]{32}")
 _FIRST_DIGITS: Final = re.compile(r"[0-9a-fA-F]{8,31}")
-
-
-class WrongAddress(ValueError):
-    """The address of the API is no URL, or the key is no key."""
-
-
-def key_header() -> dict[str, str]:
-    """The header with the key in TOKENTRAIL_API_KEY, if there is one. Raises WrongAddress when it cannot be a key."""
-    key = os.environ.get("TOKENTRAIL_API_KEY", "").strip()
-    if not key.isascii():
-        raise WrongAddress("TOKENTRAIL_API_KEY holds characters that no key has: copy the key again")
-    return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 class Api:
@@ -34,11 +23,8 @@ class Api:
     """
 
     def __init__(self, url: str) -> None:
-        """Raises WrongAddress."""
-        try:
-            self._http = httpx.Client(base_url=url, timeout=30, trust_env=False, headers=key_header())
-        except httpx.InvalidURL as error:
-            raise WrongAddress(f"{url!r} is no address of a collector ({error}); write http://HOST:8080") from error
+        """Raises ConnectionSettingError."""
+        self._http = client(url, timeout_s=30)
 
     def get(self, path: str, **params: Any) -> Any:
         """The JSON of one endpoint, `path` being relative to /api/v1."""

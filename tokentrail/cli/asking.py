@@ -171,11 +171,11 @@ def doctor(
 ) -> None:
     """Look for faults: ports, clocks, disk, engines that send nothing, SLOs that judge nothing."""
     from tokentrail.cli import doctor as doctor_
-    from tokentrail.cli.api import WrongAddress
+    from tokentrail.connection import ConnectionSettingError
 
     try:
         well = doctor_.show(console(), doctor_.examine(api, otlp_http, otlp_grpc), as_json=as_json)
-    except WrongAddress as error:
+    except ConnectionSettingError as error:
         fail(error)
     if not well:
         raise typer.Exit(1)
@@ -185,11 +185,12 @@ def _ask(url: str, question: Callable[[Api], Any]) -> Any:
     """Ask the API; an answer that is an error ends the command with the collector's own words."""
     from httpx import DecodingError, HTTPError, HTTPStatusError
 
-    from tokentrail.cli.api import Api, WrongAddress
+    from tokentrail.cli.api import Api
+    from tokentrail.connection import ConnectionSettingError, remedy
 
     try:
         client = Api(url)
-    except WrongAddress as error:
+    except ConnectionSettingError as error:
         fail(error)
     try:
         return question(client)
@@ -198,8 +199,7 @@ def _ask(url: str, question: Callable[[Api], Any]) -> Any:
     except (DecodingError, LookupError) as error:
         fail(error)
     except HTTPError as error:
-        fail(
-            RuntimeError(f"the collector at {url} does not answer ({error}): start it, or name its address with --api")
-        )
+        way_out = remedy(error) or "start it, or name its address with --api"
+        fail(RuntimeError(f"the collector at {url} does not answer ({error}): {way_out}"))
     finally:
         client.close()

@@ -14,8 +14,8 @@ import httpx
 from rich.console import Console
 
 from tokentrail.cli import parts
-from tokentrail.cli.api import key_header
 from tokentrail.cli.processes import ProcessFailed
+from tokentrail.connection import client
 
 _MANIFEST: Final = "manifest.json"
 _CHUNK: Final = 1024 * 1024
@@ -34,7 +34,8 @@ def backup(console: Console, *, target: Path, url: str) -> Path:
     try:
         with (
             partial.open("wb") as file,
-            httpx.stream("POST", f"{url}/api/v1/backup", headers=key_header(), timeout=60, trust_env=False) as answer,
+            client(url, timeout_s=60) as http,
+            http.stream("POST", "/api/v1/backup") as answer,
         ):
             if answer.status_code != httpx.codes.OK:
                 raise ProcessFailed(f"the collector at {url} makes no backup: {_detail(answer.read())}")

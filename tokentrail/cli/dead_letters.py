@@ -19,6 +19,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from rich.console import Console
 from rich.table import Table
 
+from tokentrail.connection import ConnectionSettingError, transport
+
 _UNKNOWN = "not known: the file beside it is missing or damaged"
 _HEADERS = {"content-type": "application/x-protobuf"}
 
@@ -100,14 +102,12 @@ def replay(letter: DeadLetter, url: str, headers: Mapping[str, str]) -> str:
     if letter.damaged:
         return "its bytes are damaged, and might become wrong numbers"
     try:
-        answer = httpx.post(
-            f"{url.rstrip('/')}/v1/{letter.signal}",
-            content=letter.file.read_bytes(),
-            headers={**headers, **_HEADERS},
-            timeout=60,
-            trust_env=False,
-        )
-    except httpx.HTTPError as error:
+        with httpx.Client(timeout=60, transport=transport()) as http:
+            address = f"{url.rstrip('/')}/v1/{letter.signal}"
+            answer = http.post(address, content=letter.file.read_bytes(), headers={**headers, **_HEADERS})
+    except ConnectionSettingError as error:
+        return str(error)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         return f"{url} does not answer ({error})"
     if answer.status_code != httpx.codes.OK:
         return f"{url} answered {answer.status_code}: {answer.text[:200]}"

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tokentrail.cli.api import Api
+from tokentrail.connection import remedy, transport
 from tokentrail.formatting import count, duration, instant
 from tokentrail.version import __version__
 
@@ -69,15 +70,11 @@ def _asked(look: Callable[[Api], Iterator[Finding]], api: Api) -> Iterator[Findi
 def _otlp_http(url: str) -> Finding:
     """An empty request is a valid one, and stores nothing."""
     try:
-        answer = httpx.post(
-            f"{url}/v1/traces",
-            content=b"",
-            headers={"content-type": "application/x-protobuf"},
-            timeout=5,
-            trust_env=False,
-        )
+        with httpx.Client(timeout=5, transport=transport()) as http:
+            answer = http.post(f"{url}/v1/traces", content=b"", headers={"content-type": "application/x-protobuf"})
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        return Finding("OTLP/HTTP", "fail", f"{url}: {error}", "start the collector, or name its address: --otlp-http")
+        way_out = remedy(error) or "start the collector, or name its address: --otlp-http"
+        return Finding("OTLP/HTTP", "fail", f"{url}: {error}", way_out)
     if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
         return Finding("OTLP/HTTP", "ok", f"{url} answers, and asks senders for a key")
     if answer.status_code != httpx.codes.OK:
@@ -103,7 +100,8 @@ def _api(api: Api, url: str) -> Generator[Finding, None, bool]:
     try:
         ready = api.ready()
     except httpx.HTTPError as error:
-        yield Finding("API", "fail", f"{url}: {error}", "start the collector, or name its address: --api")
+        way_out = remedy(error) or "start the collector, or name its address: --api"
+        yield Finding("API", "fail", f"{url}: {error}", way_out)
         return False
     try:
         reason = "" if ready.json()["status"] == "ready" else ready.json()["reason"]

@@ -113,7 +113,10 @@ async def run(
     loop = asyncio.get_running_loop()
     start = loop.time()
     async with (
-        openai.AsyncOpenAI(base_url=f"{base_url}/v1", api_key="unused", max_retries=0, timeout=600) as client,
+        openai.DefaultAsyncHttpxClient(trust_env=False) as http,  # no proxy: the server is on this machine
+        openai.AsyncOpenAI(
+            base_url=f"{base_url}/v1", api_key="unused", max_retries=0, timeout=600, http_client=http
+        ) as client,
         asyncio.TaskGroup() as group,
     ):
 

@@ -11,7 +11,7 @@ import sys
 import aiohttp
 from aiohttp import web
 
-from tokentrail import Trail, semconv
+from tokentrail import Trail, open_files, semconv
 from tokentrail.proxy.counters import Counters
 from tokentrail.proxy.relay import Relay, leave_out_added
 from tokentrail.proxy.settings import ProxySettings, address
@@ -23,6 +23,8 @@ KEEPALIVE_S = 4.0
 request that meets such an end would fail."""
 CUT_S = 0.1
 """Time for the requests that are cut off when the time to drain is over."""
+OTHER_FILES = 64
+"""Files that are no connections of requests."""
 SWITCH_INTERVAL_S = 0.0005
 """The SDK's threads give the interpreter back to the event loop after this time, in place of 5 ms."""
 
@@ -107,6 +109,7 @@ class Proxy:
 def run(settings: ProxySettings) -> bool:
     """Serves until SIGINT or SIGTERM, and then drains. False when requests had to be cut or spans were lost."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    open_files.allow(2 * settings.max_requests + OTHER_FILES)
     try:
         import uvloop
     except ImportError:  # not there for every platform; asyncio's own loop does the same at twice the cost

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import socket
+import sys
 
 import aiohttp
 import pytest
@@ -22,7 +23,7 @@ from tests.tokentrail.proxy.support import (
     proxied,
     request_span,
 )  # fmt: skip
-from tokentrail import semconv
+from tokentrail import open_files, semconv
 from tokentrail.cli.app import app
 from tokentrail.proxy import flushes, server
 from tokentrail.proxy.server import Proxy
@@ -317,6 +318,15 @@ def test_an_address_in_use_ends_the_start_and_nothing_stays_open(monkeypatch):
             asyncio.run(server._serve(settings))
     (proxy,) = started
     assert proxy._session.closed
+
+
+def test_the_proxy_may_open_two_connections_for_each_request(monkeypatch):
+    needed = []
+    monkeypatch.setattr(open_files, "allow", needed.append)
+    monkeypatch.setattr(sys, "setswitchinterval", lambda _: None)
+    monkeypatch.setattr(server, "_serve", lambda _: asyncio.sleep(0, result=True))
+    assert server.run(ProxySettings(upstream="http://127.0.0.1:9", max_requests=100))
+    assert needed == [2 * 100 + server.OTHER_FILES]
 
 
 def test_the_command_names_the_options_of_an_address_in_use(monkeypatch):

@@ -1,0 +1,247 @@
+"""Incidents: what happened, to which requests, and since when."""
+
+import pytest
+
+from collector.api.times import rfc3339
+from tests.collector.rows import NOW, SECOND
+
+MS = 1_000_000
+T0 = NOW - 60 * SECOND
+
+
+def test_nothing_happened(api, rows):
+    rows.requests([{} for _ in range(20)])
+    assert api("incidents")["incidents"] == []
+
+
+def test_a_run_of_evictions_is_one_incident(api, rows):
+    for age in (300, 299, 250, 20, 19):
+        rows.kv_event(start=NOW - age * SECOND, trace_id=f"{age:032x}", request_span_id="00000000000000aa")
+    rows.kv_event(start=NOW - SECOND, reason="cache_full")
+    now, before = api("incidents")["incidents"]
+    assert (now["cause"], now["firing"], now["end"], now["requests_affected"]) == ("kv_eviction", True, None, 2)
+    assert (before["firing"], before["start"], before["end"]) == (
+        False,
+        "2026-11-21T09:55:00Z",
+        "2026-11-21T09:55:50Z",
+    )
+    assert "3 preemptions took 12 blocks" in before["detail"]
+    assert now["instance"] == "i-1"
+
+
+def test_a_cold_start_fires_for_a_while_and_knows_who_waited(api, rows):
+    rows.cold_start(start=NOW - 10 * SECOND, duration=3 * SECOND)
+    rows.cold_start(start=NOW - 500 * SECOND, duration=3 * SECOND, instance="i-2", status="error")
+    rows.cold_start(start=NOW - 10 * SECOND, duration=50 * MS, instance="quick")
+    rows.requests(
+        [
+            {"cold_start_ns": SECOND, "e2e": 9 * SECOND},
+            {"cold_start_ns": 0, "e2e": 9 * SECOND},
+            {"cold_start_ns": 1},
+        ]
+    )
+    new, old = api("incidents")["incidents"]
+    assert (new["cause"], new["severity"], new["firing"], new["requests_affected"]) == (
+        "cold_start",
+        "info",
+        True,
+        1,
+    )
+    assert new["end"] == "2026-11-21T09:59:53Z"
+    assert (old["firing"], old["requests_affected"]) == (False, 0)
+    assert "failed (no reason given)" in old["detail"]
+
+
+def test_engines_that_hang_or_die(api, rows):
+    rows.open(start=NOW - 90 * SECOND, seen=NOW - 50 * SECOND, instance="dead")
+    rows.open(start=NOW - 800 * SECOND, seen=NOW - 700 * SECOND, instance="died")
+    rows.open(start=NOW - 90 * SECOND, seen=NOW - SECOND, instance="hung")
+    rows.step(start=NOW - 80 * SECOND, instance="hung")
+    found = {i["instance"]: i for i in api("incidents")["incidents"]}
+    assert {k: (i["cause"], i["severity"], i["firing"]) for k, i in found.items()} == {
+        "dead": ("engine_lost", "page", True), "died": ("engine_lost", "page", False),
+        "hung": ("engine_hung", "page", True), None: ("slo_burn", "ticket", True),
+    }  # fmt: skip
+    assert (found[None]["slo"], found[None]["requests_affected"]) == ("all", 3)
+    assert found["dead"]["start"] == "2026-11-21T09:59:10Z"
+    assert found["hung"]["start"] == "2026-11-21T09:58:40Z"
+
+
+def test_a_burning_budget_says_how_fast_and_since_when(api, rows):
+    rows.requests([{"slo_class": "chat", "ttft_ns": 1, "tpot_ns": 1.0} for _ in range(10)])
+    rows.requests([{"slo_class": "chat", "ttft_ns": SECOND, "ended": NOW - i * SECOND} for i in range(20, 60)])
+    (burn,) = api("incidents")["incidents"]
+    assert (burn["cause"], burn["slo"], burn["severity"], burn["requests_affected"]) == (
+        "slo_burn",
+        "chat",
+        "page",
+        40,
+    )
+    assert burn["title"] == "chat burns its error budget 16.0 times too fast"
+    assert burn["detail"] == (
+        "80% of the requests of the last 5m were bad; 5% may be "
+        "(page-outage: more than 10 times, also over the last 1m)."
+    )
+    assert burn["start"] == "2026-11-21T09:59:01Z"
+
+
+def test_a_burn_began_after_the_last_calm_however_long_ago(api, rows):
+    def ended(seconds_ago, status="error", n=1):
+        rows.requests(
+            [{"slo_class": "chat", "ended": NOW - s * SECOND, "status": status} for s in seconds_ago for _ in range(n)]
+        )
+
+    def start():
+        return next(i["start"] for i in api("incidents")["incidents"] if i["cause"] == "slo_burn")
+
+    ended(range(1, 1200, 10))
+    ended([700])  # with nothing for some minutes, it is the same burn
+    assert start() == "2026-11-21T09:40:09Z"
+    ended([1240, 1500])
+    assert start() == "2026-11-21T09:35:00Z"
+    ended([1570], "ok", n=60)  # calm
+    ended([1640])
+    assert start() == "2026-11-21T09:35:00Z"
+
+
+def test_a_burn_of_many_days_is_found_in_remembered_days_and_ends_at_the_slos_window(api, rows):
+    apart, day = 50 * 60 * SECOND, 86_400 * SECOND
+    edge = [NOW - 30 * day + seconds * SECOND for seconds in (20, -20)]  # a window of a rule holds both
+    bad = sorted([*edge, *(NOW - SECOND - n * apart for n in range(40 * day // apart))], reverse=True)
+    rows.requests([{"slo_class": "chat", "ended": at, "status": "error"} for at in [*bad, *[NOW - 9 * SECOND] * 9]])
+
+    def burn(end="now"):
+        found = next(i for i in api("incidents", end=end)["incidents"] if i["cause"] == "slo_burn")
+        return found["start"], found["requests_affected"]
+
+    in_window = [at for at in bad if at >= NOW - 30 * day]
+    assert [burn(), burn()] == [(rfc3339(in_window[-1]), len(in_window) + 9)] * 2
+    for calm, days in ((bad[-1] + apart // 2, 30), (bad[200] - apart // 2, 7), (NOW - 33_000 * SECOND, 0)):
+        rows.requests([{"slo_class": "chat", "ended": calm} for _ in range(60)])
+        since = [at for at in in_window if at > calm]
+        assert burn() == (rfc3339(since[-1]), len(since) + 9), days
+
+
+def test_a_pause_longer_than_the_rule_looks_back_is_calm_too(api, rows):
+    rows.requests([{"slo_class": "chat", "ended": NOW - s * SECOND, "status": "error"} for s in range(1, 241, 10)])
+    rows.requests([{"slo_class": "chat", "ended": NOW - 600 * SECOND, "status": "error"}])
+    assert api("incidents")["incidents"][0]["start"] == "2026-11-21T09:56:09Z"
+
+
+def test_the_number_of_a_burn_is_that_of_its_lists_whenever_they_are_asked(api, rows):
+    def ended(status, seconds_ago):
+        rows.requests([{"slo_class": "chat", "ended": NOW - s * SECOND, "status": status} for s in seconds_ago])
+
+    ended("error", [450, 451, 452])  # bad, before the calm
+    ended("ok", range(300, 420))
+    ended("error", range(3, 301, 3))
+    ended("ok", range(5, 300, 15))
+    rows.open(start=NOW - 90 * SECOND, seen=NOW - SECOND, slo_class="chat")
+    rows.open(start=NOW - 200 * SECOND, seen=NOW - 100 * SECOND, slo_class="chat")
+    starts = set()
+    for seconds_ago in (0, 7, 30, 61):
+        found = api("incidents", end=f"-{seconds_ago}s" if seconds_ago else "now", start="-1h")["incidents"]
+        burn = next(i for i in found if i["slo"] == "chat")
+        totals = [api("requests", **one["parameters"])["total"] for one in burn["requests"]]
+        assert totals == [one["total"] for one in burn["requests"]]
+        assert burn["requests_affected"] == sum(totals)
+        assert burn["requests"][0]["parameters"]["start"] == burn["start"]
+        if not seconds_ago:
+            assert totals == [100, 1, 1]
+        starts.add(burn["start"])
+    assert starts == {"2026-11-21T09:55:00Z"}
+
+
+def test_a_burn_of_requests_that_hang_began_with_the_oldest(api, rows):
+    for age in range(12):
+        rows.open(start=NOW - (70 + age) * SECOND, seen=NOW - SECOND, slo_class="chat")
+    burn = next(i for i in api("incidents")["incidents"] if i["slo"] == "chat")
+    assert (burn["start"], burn["requests_affected"]) == ("2026-11-21T09:58:39Z", 12)
+    (one,) = burn["requests"]
+    assert one["total"] == api("requests", **one["parameters"])["total"] == 12
+
+
+def test_the_number_of_a_process_in_trouble_is_that_of_its_list(api, rows):
+    for instance in ("dead", "hung"):
+        for age in range(3):
+            seen = NOW - (SECOND if instance == "hung" else (50 + 100 * age) * SECOND)
+            rows.open(start=NOW - (90 + 100 * age) * SECOND, seen=seen, instance=instance)
+    rows.open(start=NOW - 2 * SECOND, seen=NOW - SECOND, instance="hung")  # it waits too, and not for long
+    rows.open(start=NOW - 2 * SECOND, seen=NOW - SECOND, instance="other", vantage="client")
+    rows.step(start=NOW - 80 * SECOND, instance="hung")
+    rows.requests([{"vantage": "client"}, {}])
+    found = {i["instance"]: i for i in api("incidents")["incidents"] if i["instance"]}
+    assert {name: i["requests_affected"] for name, i in found.items()} == {"dead": 3, "hung": 4}
+    for incident in found.values():
+        (one,) = incident["requests"]
+        listed = api("requests", **one["parameters"])
+        assert listed["total"] == one["total"] == incident["requests_affected"]
+        assert {row["instance"] for row in listed["requests"]} == {incident["instance"]}
+
+
+def test_preempted_requests_are_listed_by_their_run(api, rows):
+    def preempted(seconds_ago, **fields):
+        given = {"instance": "i-1", "ended": NOW - SECOND, "e2e": 400 * SECOND} | fields
+        row = rows.request(**given)
+        event = {"trace_id": row["trace_id"], "request_span_id": row["span_id"], "instance": "i-1"}
+        rows.kv_event(start=NOW - seconds_ago * SECOND, **event)
+        return row["trace_id"]
+
+    early, late = {preempted(300), preempted(299)}, {preempted(20), preempted(19, tenant="a")}
+    moved = rows.request()  # its blocks were copied, and not taken away
+    its = {"trace_id": moved["trace_id"], "request_span_id": moved["span_id"]}
+    rows.kv_event(start=NOW - 19 * SECOND, reason="cache_full", **its)
+    preempted(18, instance="elsewhere")  # the event of another process
+    still_open = rows.open(start=NOW - 60 * SECOND, seen=NOW - SECOND)
+    rows.open(start=NOW - 60 * SECOND, seen=NOW - SECOND)
+    rows.kv_event(start=NOW - 19 * SECOND, trace_id=still_open["trace_id"], request_span_id=still_open["span_id"])
+    now, before = [i for i in api("incidents")["incidents"] if i["cause"] == "kv_eviction"]
+    assert (now["requests_affected"], [one["total"] for one in now["requests"]]) == (4, [2, 1])
+    assert [one["total"] for one in before["requests"]] == [2]
+    for incident, ids in ((now, late), (before, early)):
+        listed = api("requests", **incident["requests"][0]["parameters"])
+        assert ({row["trace_id"] for row in listed["requests"]}, listed["total"]) == (ids, 2)
+    (row,) = api("requests", **now["requests"][1]["parameters"])["requests"]
+    assert (row["trace_id"], row["status"]) == (still_open["trace_id"], "in_flight")
+    of_a = next(i for i in api("incidents", tenant="a")["incidents"] if i["firing"] and i["cause"] == "kv_eviction")
+    assert [one["total"] for one in of_a["requests"]] == [1]
+    assert api("requests", tenant="a", **of_a["requests"][0]["parameters"])["total"] == 1
+    assert api("requests", cause="kv_eviction")["total"] == 4, "without times, those of the window"
+
+
+def test_requests_that_waited_for_a_cold_start_are_listed(api, rows):
+    rows.cold_start(start=NOW - 10 * SECOND, duration=3 * SECOND)
+    waited = rows.request(cold_start_ns=SECOND, e2e=9 * SECOND)
+    rows.request(cold_start_ns=SECOND, e2e=9 * SECOND, instance="elsewhere")
+    rows.request(cold_start_ns=SECOND, e2e=2 * SECOND)  # of another start
+    rows.request(cold_start_ns=SECOND, e2e=SECOND, ended=NOW - 10 * SECOND)
+    rows.request(cold_start_ns=0, e2e=9 * SECOND)
+    (start,) = [i for i in api("incidents")["incidents"] if i["cause"] == "cold_start"]
+    (one,) = start["requests"]
+    listed = api("requests", **one["parameters"])
+    assert [row["trace_id"] for row in listed["requests"]] == [waited["trace_id"]]
+    assert listed["total"] == one["total"] == start["requests_affected"] == 1
+    assert api("requests", cause="cold_start", status="in_flight")["total"] == 0
+
+
+@pytest.mark.parametrize("params", [{"slo_class": "completion"}, {"end": "-2h", "start": "-3h"}])
+def test_only_what_was_asked_about(api, rows, params):
+    rows.requests([{"slo_class": "chat", "status": "error"} for _ in range(40)])
+    assert api("incidents")["incidents"] != []
+    assert api("incidents", **params)["incidents"] == []
+
+
+def test_a_filter_says_how_many_fire_outside_of_it(api, rows):
+    assert api("incidents", tenant="other")["firing_outside"] == 0
+    rows.requests([{"slo_class": "chat", "status": "error"} for _ in range(40)])
+    rows.open(start=NOW - 90 * SECOND, seen=NOW - 50 * SECOND, instance="dead")
+    rows.open(start=NOW - 800 * SECOND, seen=NOW - 700 * SECOND, instance="died")
+    assert api("incidents")["firing_outside"] == 0
+    firing = [(i["cause"], i["slo"], i["instance"]) for i in api("incidents")["incidents"] if i["firing"]]
+    assert {("slo_burn", "chat", None), ("engine_lost", None, "dead")} < set(firing)
+    assert api("incidents", tenant="other")["firing_outside"] == len(firing)
+    chat = api("incidents", slo_class="chat")
+    inside = [(i["cause"], i["slo"], i["instance"]) for i in chat["incidents"]]
+    assert ("slo_burn", "chat", None) in inside
+    assert ("engine_lost", None, "dead") not in inside
+    assert chat["firing_outside"] == len(set(firing) - set(inside))

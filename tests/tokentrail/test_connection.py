@@ -1,0 +1,138 @@
+"""How the command line and the dashboard reach a collector, over real sockets."""
+
+import ssl
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from urllib.request import getproxies, proxy_bypass
+
+import httpx
+import pytest
+
+from tests.support.certificates import make_certificate
+from tokentrail.cli.processes import within_this_machine
+from tokentrail.connection import ConnectionSettingError, client, key_header, remedy, transport
+
+NOBODY = "http://127.0.0.1:9"
+
+
+class Echo(BaseHTTPRequestHandler):
+    def do_GET(self):
+        answer = self.headers.get("authorization", "").encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def serve():
+    """Serve with a certificate, or without one; with `client_ca`, clients need a certificate too."""
+    running = []
+
+    def serve(certificate=None, client_ca=None):
+        http = ThreadingHTTPServer(("127.0.0.1", 0), Echo)
+        http.handle_error = lambda *_: None  # a handshake that fails is part of a test
+        if certificate:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(*certificate)
+            if client_ca:
+                context.load_verify_locations(client_ca)
+                context.verify_mode = ssl.CERT_REQUIRED
+            http.socket = context.wrap_socket(http.socket, server_side=True)
+        Thread(target=http.serve_forever, daemon=True).start()
+        running.append(http)
+        return f"{'https' if certificate else 'http'}://127.0.0.1:{http.server_port}"
+
+    yield serve
+    for http in running:
+        http.shutdown()
+        http.server_close()
+
+
+def get(url):
+    with client(url, 60) as http:
+        return http.get("/").raise_for_status().text
+
+
+def failure(url):
+    with pytest.raises(httpx.HTTPError) as failed:
+        get(url)
+    return remedy(failed.value)
+
+
+def test_the_key_is_sent(serve, monkeypatch):
+    assert key_header() == {}
+    monkeypatch.setenv("TOKENTRAIL_API_KEY", " tokentrail_1_2\n")
+    assert get(serve()) == "Bearer tokentrail_1_2"
+    monkeypatch.setenv("TOKENTRAIL_API_KEY", "tokentrail_…")
+    with pytest.raises(ConnectionSettingError, match="TOKENTRAIL_API_KEY holds characters that no key has"):
+        client(NOBODY, 60)
+
+
+def test_a_proxy_of_the_environment_is_not_used(serve, monkeypatch):
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.setenv(name, NOBODY)
+        monkeypatch.setenv(name.upper(), NOBODY)
+    assert get(serve()) == ""
+
+
+def test_a_certificate_of_a_ca_of_ones_own(serve, monkeypatch, tmp_path):
+    certificate, key = make_certificate(tmp_path)
+    url = serve((certificate, key))
+    assert "TOKENTRAIL_API_TLS_CA" in failure(url)
+    monkeypatch.setenv("TOKENTRAIL_API_TLS_CA", f" {certificate}\n")
+    assert get(url) == ""
+
+
+def test_a_collector_that_asks_for_a_certificate(serve, monkeypatch, tmp_path):
+    server, ours = make_certificate(tmp_path), make_certificate(tmp_path, "ours")
+    url = serve(server, client_ca=ours[0])
+    monkeypatch.setenv("TOKENTRAIL_API_TLS_CA", str(server[0]))
+    assert "TOKENTRAIL_API_TLS_CERT and TOKENTRAIL_API_TLS_KEY" in failure(url)
+    monkeypatch.setenv("TOKENTRAIL_API_TLS_CERT", str(ours[0]))
+    monkeypatch.setenv("TOKENTRAIL_API_TLS_KEY", str(ours[1]))
+    assert get(url) == ""
+    both = tmp_path / "both.pem"
+    both.write_bytes(ours[0].read_bytes() + ours[1].read_bytes())
+    monkeypatch.setenv("TOKENTRAIL_API_TLS_CERT", str(both))
+    monkeypatch.delenv("TOKENTRAIL_API_TLS_KEY")
+    assert get(url) == ""
+
+
+def test_https_to_a_port_of_plain_http(serve):
+    assert failure(serve().replace("http", "https")) == "the collector speaks plain HTTP: write http://"
+    assert failure(NOBODY) == ""
+
+
+def test_a_file_that_is_none_is_named(monkeypatch, tmp_path):
+    certificate, key = make_certificate(tmp_path)
+    for wrong in (tmp_path / "absent.pem", key):
+        monkeypatch.setenv("TOKENTRAIL_API_TLS_CA", str(wrong))
+        with pytest.raises(ConnectionSettingError, match=f"TOKENTRAIL_API_TLS_CA names no CA in PEM: {wrong}"):
+            transport()
+    monkeypatch.delenv("TOKENTRAIL_API_TLS_CA")
+    monkeypatch.setenv("TOKENTRAIL_API_TLS_CERT", str(certificate))
+    with pytest.raises(ConnectionSettingError, match=f"TOKENTRAIL_API_TLS_KEY name no certificate: {certificate}"):
+        transport()
+
+
+def test_an_address_that_is_none_is_told_without_its_password():
+    with pytest.raises(ConnectionSettingError, match="http://…@") as told:
+        client("http://user:secret@host:port", 60)
+    assert "secret" not in str(told.value)
+
+
+def test_processes_of_one_machine_need_no_proxy(monkeypatch):
+    monkeypatch.setenv("http_proxy", NOBODY)
+    monkeypatch.setenv("no_proxy", "elsewhere.test")
+    assert not proxy_bypass("127.0.0.1")
+    for name, value in within_this_machine({"NO_PROXY": "elsewhere.test"}).items():
+        monkeypatch.setenv(name, value)
+    assert getproxies()["http"] == NOBODY
+    assert [bool(proxy_bypass(host)) for host in ("127.0.0.1", "localhost", "elsewhere.test", "host.test")] == [
+        True, True, True, False,
+    ]  # fmt: skip
+    assert within_this_machine({})["NO_PROXY"] == "127.0.0.1,localhost"

@@ -1,0 +1,31 @@
+"""A server may open as many files as the system lets it."""
+
+import resource
+
+import pytest
+
+from tokentrail import open_files
+
+UNLIMITED = resource.RLIM_INFINITY
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "needed", "after", "warns"),
+    [
+        (1024, 4096, 2048, 4096, False),
+        (1024, 4096, 4096, 4096, False),
+        (1024, 4096, 4097, 4096, True),
+        (1024, 1024, 1025, 1024, True),
+        (1024, UNLIMITED, 2048, open_files.WANTED, False),
+        (1024, 2**20, 2048, open_files.WANTED, False),
+        (2**19, 2**20, 2048, 2**19, False),
+        (UNLIMITED, UNLIMITED, 2048, UNLIMITED, False),
+    ],
+)
+def test_the_limit_is_raised_and_never_lowered(monkeypatch, caplog, soft, hard, needed, after, warns):
+    limits = {resource.RLIMIT_NOFILE: (soft, hard)}
+    monkeypatch.setattr(resource, "getrlimit", limits.__getitem__)
+    monkeypatch.setattr(resource, "setrlimit", limits.__setitem__)
+    open_files.allow(needed)
+    assert limits == {resource.RLIMIT_NOFILE: (after, hard)}
+    assert ("ulimit -Hn" in caplog.text) is warns

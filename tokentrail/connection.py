@@ -1,0 +1,70 @@
+"""How the command line and the dashboard reach a collector: without a proxy, with a key, and with certificates."""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+from typing import Final
+
+import httpx
+
+KEY: Final = "TOKENTRAIL_API_KEY"
+TLS_CA: Final = "TOKENTRAIL_API_TLS_CA"
+TLS_CERT: Final = "TOKENTRAIL_API_TLS_CERT"
+TLS_KEY: Final = "TOKENTRAIL_API_TLS_KEY"
+_PASSWORD: Final = re.compile(r"//[^/]*@")
+
+
+class ConnectionSettingError(ValueError):
+    """The address is no URL, the key is no key, or a certificate cannot be read. The message names the setting."""
+
+
+def key_header() -> dict[str, str]:
+    """The header with the key in TOKENTRAIL_API_KEY, if there is one; raises ConnectionSettingError."""
+    key = os.environ.get(KEY, "").strip()
+    if not key.isascii():
+        raise ConnectionSettingError(f"{KEY} holds characters that no key has: copy the key again")
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+def transport() -> httpx.HTTPTransport:
+    """A transport that uses no proxy of the environment; raises ConnectionSettingError.
+
+    It trusts the CA in TOKENTRAIL_API_TLS_CA, or else the CAs of this machine. It shows the certificate in
+    TOKENTRAIL_API_TLS_CERT, whose private key is in TOKENTRAIL_API_TLS_KEY or in the same file.
+    """
+    ca, cert, key = (os.environ.get(name, "").strip() or None for name in (TLS_CA, TLS_CERT, TLS_KEY))
+    try:
+        context = ssl.create_default_context(cafile=ca)
+    except OSError as error:
+        raise ConnectionSettingError(f"{TLS_CA} names no CA in PEM: {ca} ({error})") from error
+    if cert:
+        try:
+            # With a password, OpenSSL does not ask the terminal for that of an encrypted key.
+            context.load_cert_chain(cert, key, password="")
+        except OSError as error:
+            files = f"{cert} and {key}" if key else cert
+            raise ConnectionSettingError(f"{TLS_CERT} and {TLS_KEY} name no certificate: {files} ({error})") from error
+    return httpx.HTTPTransport(verify=context)
+
+
+def client(url: str, timeout_s: float) -> httpx.Client:
+    """A client for addresses below `url`, which sends the key; raises ConnectionSettingError."""
+    try:
+        return httpx.Client(base_url=url, timeout=timeout_s, headers=key_header(), transport=transport())
+    except httpx.InvalidURL as error:
+        shown = _PASSWORD.sub("//…@", url)
+        way_out = "write http://HOST:8080, with --api or in TOKENTRAIL_API_URL"
+        raise ConnectionSettingError(f"{shown} is no address of a collector ({error}): {way_out}") from error
+
+
+def remedy(error: Exception) -> str:
+    """The way out when the connection's TLS fails; otherwise empty."""
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return f"set {TLS_CA} to the CA that signed the collector's certificate"
+    if "CERTIFICATE_REQUIRED" in str(error):
+        return f"set {TLS_CERT} and {TLS_KEY}: the collector asks for a certificate"
+    if "WRONG_VERSION_NUMBER" in str(error):
+        return "the collector speaks plain HTTP: write http://"
+    return ""

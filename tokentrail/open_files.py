@@ -1,0 +1,30 @@
+"""The number of files that a server of ours may open: each connection is one."""
+
+from __future__ import annotations
+
+import logging
+import resource
+from typing import Final
+
+logger = logging.getLogger(__name__)
+
+WANTED: Final = 262_144
+"""As many as the packages of ClickHouse ask for."""
+
+
+def allow(needed: int) -> None:
+    """Raise the process's limit as far as the system lets it; warn when that is less than `needed`.
+
+    A shell starts programs with 1,024 on most systems, for those that use `select`. None of our servers does.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = WANTED if hard == resource.RLIM_INFINITY else min(hard, WANTED)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        soft = most
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        logger.warning(
+            "this process may open %d files and may need %d: raise its hard limit (ulimit -Hn, LimitNOFILE)",
+            soft,
+            needed,
+        )
