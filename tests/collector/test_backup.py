@@ -148,7 +148,7 @@ def test_a_backup_under_load_restored_gives_the_same_answers(tmp_path):
 def store(rows):
     rows.store.client().command(
         "INSERT INTO tokens (minute, trace_id, request_span_id, token_index, duration_us, step)"
-        " SELECT toDateTime('2026-11-20 10:00:00') + number * 86400, unhex(repeat('ab', 16)),"
+        " SELECT toDateTime('2026-11-20 10:00:00', 'UTC') + number * 86400, unhex(repeat('ab', 16)),"
         " 'abcdefgh', number, 7, number FROM numbers(3)"
     )
     return rows.store
