@@ -14,9 +14,9 @@ from collector.settings import Settings
 from collector.store.store import Store
 from tests.support import forked
 from tests.support.collector import PROTOBUF, ROOT, Collector
-from tests.support.files import few_files, may_open_many
 from tests.support.otlp import token_body
 from tests.support.stores import new_store
+from tokentrail import open_files
 
 SLOS = str(ROOT / "alerts" / "slos.yaml")
 
@@ -32,9 +32,7 @@ def stored_tokens(data_dir):
 
 
 def test_what_was_acknowledged_before_sigterm_is_in_the_store_after(tmp_path):
-    with few_files():
-        collector = Collector(tmp_path / "data", "--segment-age-s", "3600", "--slos", SLOS, command=True).start()
-    assert may_open_many(collector.process.pid)
+    collector = Collector(tmp_path / "data", "--segment-age-s", "3600", "--slos", SLOS, command=True).start()
     for trace in range(1, 21):
         assert collector.post(token_body(trace=trace)).status_code == 200
     assert collector.stop() == 0
@@ -107,6 +105,16 @@ def test_killed_again_and_again_under_load_every_acknowledged_token_is_there_exa
     stored = stored_tokens(tmp_path / "data")
     assert set(stored.values()) == {1}
     assert {(trace, index) for trace in acknowledged for index in range(20)} <= set(stored)
+
+
+def test_the_limit_of_open_files_is_raised_before_anything_is_opened(monkeypatch, tmp_path):
+    def allow(needed):
+        raise SystemExit(needed)
+
+    monkeypatch.setattr(open_files, "allow", allow)
+    with pytest.raises(SystemExit, match="2048"):
+        main(["--data-dir", str(tmp_path / "data")])
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_data_folder_may_have_any_name_but_one_that_chdb_cuts(tmp_path):

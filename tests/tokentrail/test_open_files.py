@@ -14,6 +14,7 @@ UNLIMITED = resource.RLIM_INFINITY
     [
         (1024, 4096, 2048, 4096, False),
         (1024, 4096, 4096, 4096, False),
+        (3000, 4096, 2048, 4096, False),
         (1024, 4096, 4097, 4096, True),
         (1024, 1024, 1025, 1024, True),
         (1024, UNLIMITED, 2048, open_files.WANTED, False),
