@@ -12,7 +12,7 @@ from google.rpc.status_pb2 import Status as RpcStatus
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from tokentrail.http import Endpoint, tls_files, uninstrumented
+from tokentrail.http import Endpoint, is_on_this_machine, tls_files, uninstrumented
 from tokentrail.transport import SendResult, SendStatus
 
 _EXPORT: Final = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
@@ -62,7 +62,10 @@ class OtlpGrpc:
         authority = rest.partition("/")[0]
         options: dict[str, Any] = {
             "compression": _COMPRESSION[self._endpoint.compression],
-            "options": [("grpc.primary_user_agent", "tokentrail")],
+            "options": [
+                ("grpc.primary_user_agent", "tokentrail"),
+                ("grpc.enable_http_proxy", int(not is_on_this_machine(authority))),
+            ],
         }
         if scheme == "https":
             channel = grpc.secure_channel(authority, self._credentials(), **options)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -75,6 +76,17 @@ class Endpoint:
         return cls(url, {**own, **(headers or {})}, timeout_s, compression, certificate or True, cert, protocol)
 
 
+def is_on_this_machine(url: str) -> bool:
+    """Whether the host of a URL or of an authority (`host:port`) is this machine. A proxy of the environment does not
+    reach that, so no transport uses one.
+    """
+    host = urlsplit(url if "://" in url else f"//{url}").hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def tls_files(endpoint: Endpoint) -> dict[str, str]:
     """The TLS files of an endpoint, by the ends of the names of their variables."""
     cert = (endpoint.cert,) if isinstance(endpoint.cert, str) else endpoint.cert or ()
@@ -106,6 +118,8 @@ class _Connection:
         session.cert = to.cert
         self._post = session.prepare_request(requests.Request("POST", to.url))
         self._how: dict[str, Any] = {**session.merge_environment_settings(to.url, {}, True, to.verify, None)}
+        if is_on_this_machine(to.url):
+            self._how["proxies"] = {}
         self._adapter = session.get_adapter(to.url)
         self._timeout_s = to.timeout_s
 

@@ -3,13 +3,11 @@
 import ssl
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from urllib.request import getproxies, proxy_bypass
 
 import httpx
 import pytest
 
 from tests.support.certificates import make_certificate
-from tokentrail.cli.processes import within_this_machine
 from tokentrail.connection import ConnectionSettingError, client, key_header, remedy, transport
 
 NOBODY = "http://127.0.0.1:9"
@@ -123,16 +121,3 @@ def test_an_address_that_is_none_is_told_without_its_password():
     with pytest.raises(ConnectionSettingError, match="http://…@") as told:
         client("http://user:secret@host:port", 60)
     assert "secret" not in str(told.value)
-
-
-def test_processes_of_one_machine_need_no_proxy(monkeypatch):
-    monkeypatch.setenv("http_proxy", NOBODY)
-    monkeypatch.setenv("no_proxy", "elsewhere.test")
-    assert not proxy_bypass("127.0.0.1")
-    for name, value in within_this_machine({"NO_PROXY": "elsewhere.test"}).items():
-        monkeypatch.setenv(name, value)
-    assert getproxies()["http"] == NOBODY
-    assert [bool(proxy_bypass(host)) for host in ("127.0.0.1", "localhost", "elsewhere.test", "host.test")] == [
-        True, True, True, False,
-    ]  # fmt: skip
-    assert within_this_machine({})["NO_PROXY"] == "127.0.0.1,localhost"

@@ -1,5 +1,6 @@
 """The gRPC transport against a real server."""
 
+import socket
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -61,6 +62,20 @@ def collector():
 
 def send(collector, **given):
     return OtlpGrpc(Endpoint.to(collector.url, protocol=GRPC, **given))(b"")
+
+
+def test_a_proxy_stands_between_this_machine_and_others_alone(collector, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.getsockname()[1]}")
+        assert send(collector).status is SendStatus.DELIVERED
+        with ThreadPoolExecutor(1) as pool:
+            elsewhere = OtlpGrpc(Endpoint.to("http://collector.test:4317", protocol=GRPC, timeout_s=60))
+            answer = pool.submit(elsewhere, b"")
+            connection, _ = proxy.accept()
+            with connection:
+                assert connection.recv(1000).startswith(b"CONNECT collector.test:4317 ")
+                connection.sendall(b"HTTP/1.1 403 Forbidden\r\n\r\n")
+            assert answer.result().status is SendStatus.RETRY
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "deflate"])

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from tests.tokentrail.support import MS, T0, start
 from tokentrail import Trail, now_ns
 from tokentrail.config import Settings, decompressor
-from tokentrail.http import Endpoint, OtlpHttp
+from tokentrail.http import Endpoint, OtlpHttp, is_on_this_machine
 from tokentrail.testing import parse_spans
 from tokentrail.transport import SendStatus
 
@@ -33,6 +33,38 @@ def background_trail(url, *, compression=Compression.NoCompression, timeout_s=5.
     settings = Settings(Endpoint(url, PROTOBUF, timeout_s, compression), schedule_delay_s=0.01, strict=True)
     provider = TracerProvider(resource=Resource({"service.name": "test"}), shutdown_on_exit=False)
     return Trail(settings, provider)
+
+
+@pytest.fixture(params=["http_proxy", "HTTP_PROXY", "all_proxy"])
+def proxied(request, monkeypatch):
+    """Makes an address the proxy of the environment."""
+    return lambda url: monkeypatch.setenv(request.param, url)
+
+
+def test_a_proxy_does_not_stand_between_this_machine_and_itself(serve, proxied):
+    proxied("http://127.0.0.1:9")
+    url = serve().url
+    for here in (url, url.replace("127.0.0.1", "localhost")):
+        assert OtlpHttp(Endpoint(here, PROTOBUF, 5.0))(b"body").status is SendStatus.DELIVERED
+
+
+def test_a_collector_elsewhere_is_reached_through_the_proxy(serve, proxied):
+    proxy = serve()
+    proxied(proxy.url)
+    answer = OtlpHttp(Endpoint("http://collector.test:4318/v1/traces", PROTOBUF, 5.0))(b"body")
+    assert (answer.status, len(proxy.posts)) == (SendStatus.DELIVERED, 1)
+
+
+@pytest.mark.parametrize(
+    ("url", "local"),
+    [
+        ("http://localhost:4318/v1/traces", True), ("https://LOCALHOST", True), ("localhost:4317", True),
+        ("http://127.3.2.1:1", True), ("http://[::1]:4318", True), ("[::1]:4317", True),
+        ("http://localhost.example:4318", False), ("http://10.0.0.1", False), ("collector:4317", False), ("", False),
+    ],
+)  # fmt: skip
+def test_what_is_on_this_machine(url, local):
+    assert is_on_this_machine(url) is local
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])

@@ -20,13 +20,6 @@ terminated = threading.Event()
 """Set by SIGTERM: nothing waits for the user any more."""
 
 
-def within_this_machine(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables for processes that talk to each other: a proxy of the environment is left out on this machine."""
-    others = environment.get("no_proxy") or environment.get("NO_PROXY")
-    names = ",".join(filter(None, (others, HOST, "localhost")))
-    return {"no_proxy": names, "NO_PROXY": names}
-
-
 class ProcessFailed(RuntimeError):
     """A child process did not start, or died. The message holds the end of its log."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
@@ -12,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from tokentrail.cli import parts
-from tokentrail.cli.processes import HOST, PORTS, Child, ProcessFailed, free_port, uninterrupted, within_this_machine
+from tokentrail.cli.processes import HOST, PORTS, Child, ProcessFailed, free_port, uninterrupted
 
 START_S = 300
 """A busy or small machine may need this long to start one process."""
@@ -136,7 +135,7 @@ class Stack:
         return failed
 
     def _start(self, name: str, command: list[str], env: dict[str, str] | None = None) -> Child:
-        environment = parts.environment() | within_this_machine(os.environ) | {"PYTHONUNBUFFERED": "1"} | (env or {})
+        environment = {**parts.environment(), "PYTHONUNBUFFERED": "1", **(env or {})}
         child = Child(name, command, self.home / "logs" / f"{name}.log", environment)
         self.running[name] = child
         return child
