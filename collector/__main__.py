@@ -41,8 +41,8 @@ def main(arguments: list[str]) -> int:
 
 def _listen_for_stop() -> int:
     """Open a file to read until SIGTERM or SIGINT. (A handler that sets an Event may deadlock at a second signal.)"""
-    readable, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    os.set_blocking(readable, True)
+    readable, writable = os.pipe()
+    os.set_blocking(writable, False)
     signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import resource
 from typing import Final
@@ -19,9 +20,11 @@ def allow(needed: int) -> None:
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = WANTED if hard == resource.RLIM_INFINITY else min(hard, WANTED)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-        soft = most
+    for goal in (most, min(needed, most)):  # macOS has a lower limit than it tells
+        if soft != resource.RLIM_INFINITY and soft < goal:
+            with contextlib.suppress(OSError, ValueError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (goal, hard))
+                soft = goal
     if soft != resource.RLIM_INFINITY and soft < needed:
         logger.warning(
             "this process may open %d files and may need %d: raise its hard limit (ulimit -Hn, LimitNOFILE)",

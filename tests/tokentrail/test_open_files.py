@@ -30,3 +30,19 @@ def test_the_limit_is_raised_and_never_lowered(monkeypatch, caplog, soft, hard, 
     open_files.allow(needed)
     assert limits == {resource.RLIMIT_NOFILE: (after, hard)}
     assert ("ulimit -Hn" in caplog.text) is warns
+
+
+@pytest.mark.parametrize(("needed", "after"), [(2048, 2048), (20_000, 256)])
+def test_a_system_that_allows_less_than_it_tells(monkeypatch, caplog, needed, after):
+    limits = {resource.RLIMIT_NOFILE: (256, UNLIMITED)}
+
+    def set_limit(name, limit):
+        if limit[0] > 10_240:
+            raise ValueError("current limit exceeds maximum limit")
+        limits[name] = limit
+
+    monkeypatch.setattr(resource, "getrlimit", limits.__getitem__)
+    monkeypatch.setattr(resource, "setrlimit", set_limit)
+    open_files.allow(needed)
+    assert limits == {resource.RLIMIT_NOFILE: (after, UNLIMITED)}
+    assert bool(caplog.records) is (after < needed)
