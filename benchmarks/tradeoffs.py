@@ -33,8 +33,7 @@ from benchmarks.tradeoffs_page import PAGE, RESULT, TECHNIQUES, compared, fill, 
 from tests.support.collector import Collector
 from tokentrail.cli.processes import Child, free_port
 
-COMMON: Final = ("--no-prefix-caching", "--max-seqs", "8", "--threads", str(os.cpu_count() or 1))
-"""The engine would measure how many threads are quickest. On a cloud machine that differs from start to start."""
+COMMON: Final = ("--no-prefix-caching", "--max-seqs", "8")
 LOAD: Final = 0.5
 QUIET: Final = ("--segment-age-s", "2")
 """The collector inserts less often than in tests, which leaves the cores to the engine."""
@@ -116,17 +115,25 @@ def requests(seed: int, rate: float, count: int) -> list[Ask]:
 
 def run(collector: Any, folder: Path, name: str, technique: Mapping[str, Any], asks: list[Ask]) -> dict[str, Any]:
     """One run of one technique, as the collector saw it. `prefill_flags` are those of a second engine for prompts."""
-    flags, others = list(technique["flags"]), ExitStack()
+    prefill_flags = technique.get("prefill_flags")
+    threads = _threads(2 if prefill_flags else 1)
+    flags, others = [*technique["flags"], *threads], ExitStack()
     engines: list[Child] = []
     with others:
-        if prefill_flags := technique.get("prefill_flags"):
+        if prefill_flags:
             kv_port = ["--kv-port", str(free_port(0))]
             flags += kv_port
-            _, second = others.enter_context(served(collector, folder, f"{name}, prompts", [*prefill_flags, *kv_port]))
+            prefill = [*prefill_flags, *threads, *kv_port]
+            _, second = others.enter_context(served(collector, folder, f"{name}, prompts", prefill))
             engines.append(second)
         url, first = others.enter_context(served(collector, folder, name, flags))
         engines.append(first)
         return _measured(collector, name, url, engines, asks)
+
+
+def _threads(engines: int) -> list[str]:
+    """A thread for each core, divided among the engines: on a cloud machine, measuring differs from start to start."""
+    return ["--threads", str(max(1, (os.cpu_count() or 1) // engines))]
 
 
 def _measured(collector: Any, name: str, url: str, engines: list[Child], asks: list[Ask]) -> dict[str, Any]:
@@ -179,7 +186,7 @@ def _missing(techniques: Mapping[str, Any], runs: list[dict[str, Any]], repetiti
 def _capacity(collector: Any, folder: Path, *, few: bool) -> float:
     """Requests per second that the baseline ends when all come at once."""
     asks = [ask._replace(at_s=0) for ask in requests(-1, 1, 4 if few else 24)]
-    with served(collector, folder, "capacity", []) as (url, _):
+    with served(collector, folder, "capacity", _threads(1)) as (url, _):
         asyncio.run(answers_of(url, asks[:1], collect=False))
         began = time.monotonic()
         asyncio.run(answers_of(url, asks))
