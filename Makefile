@@ -103,7 +103,7 @@ format: setup  ## let ruff rewrite what it can
 bench: setup  ## every published number, with its peer, into benchmarks/results/ (BENCH_FLAGS=--quick for a glance)
 	$(BIN)/python -m benchmarks $(BENCH_FLAGS)
 
-tradeoffs: setup  ## each technique of the engine alone against the same load, into docs/tradeoffs.md (45 minutes)
+tradeoffs: setup  ## each technique of the engine alone against the same load, into docs/tradeoffs.md (35 minutes)
 	$(BIN)/python -m benchmarks.tradeoffs
 
 fuzz: setup  ## send broken OTLP to a collector of its own (FUZZ_FLAGS="--seed 7 --count 10000")
