@@ -60,11 +60,18 @@ def client(url: str, timeout_s: float) -> httpx.Client:
 
 
 def remedy(error: Exception) -> str:
-    """The way out when the connection's TLS fails; otherwise empty."""
+    """The way out when TLS may be the reason why a connection fails; otherwise empty."""
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return f"set {TLS_CA} to the CA that signed the collector's certificate"
     if "CERTIFICATE_REQUIRED" in str(error):
         return f"set {TLS_CERT} and {TLS_KEY}: the collector asks for a certificate"
     if "WRONG_VERSION_NUMBER" in str(error):
         return "the collector speaks plain HTTP: write http://"
+    if isinstance(
+        error, httpx.RemoteProtocolError | httpx.ReadError
+    ):  # asyncio ends a handshake that fails without a word
+        if error.request.url.scheme == "http":
+            return "if the collector speaks TLS, write https://"
+        if not os.environ.get(TLS_CERT):
+            return f"if the collector asks for a certificate, set {TLS_CERT} and {TLS_KEY}"
     return ""

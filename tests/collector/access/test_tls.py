@@ -20,6 +20,7 @@ from collector.signals import TRACES
 from tests.collector.test_otlp_http import WAIT_S, Receiver
 from tests.support.certificates import make_certificate
 from tests.support.otlp import token_body
+from tokentrail.connection import client, remedy
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make certificates")
 
@@ -72,6 +73,16 @@ def common_name(url, ca):
     with socket.create_connection((host, port), WAIT_S) as plain:
         tls = context.wrap_socket(plain, server_hostname=host)
         return dict(pair[0] for pair in tls.getpeercert()["subject"])["commonName"]
+
+
+@pytest.mark.parametrize(("scheme", "way_out"), [("https", "set TOKENTRAIL_API_TLS_CERT"), ("http", "write https://")])
+def test_our_client_says_what_this_server_may_want(make, serve, monkeypatch, scheme, way_out):
+    certificate, key = make("server")
+    url = serve(Tls(TlsFiles(certificate, key, make("client")[0]))).replace("https", scheme)
+    monkeypatch.setenv("TOKENTRAIL_API_TLS_CA", str(certificate))
+    with client(url, WAIT_S) as http, pytest.raises(httpx.HTTPError) as failed:
+        http.get("/")
+    assert way_out in remedy(failed.value)
 
 
 def test_https(make, serve):
