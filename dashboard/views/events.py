@@ -19,8 +19,11 @@ MOST_IN_VIEW = 3
 """Incidents above the numbers of the page; the others are one click away."""
 
 
-def firing(answer: Json, view: View, at: datetime) -> None:
-    """The incidents that fire at the range's end, or that none does, and how many fire outside of the filters."""
+def firing(answer: Json, view: View, at: datetime, *, is_heard: bool) -> None:
+    """The incidents that fire at the range's end, or that none does, and how many fire outside of the filters.
+
+    Unless an engine `is_heard`, nothing is drawn for none: that is no good news.
+    """
     now, outside = worst_first([i for i in answer["incidents"] if i["firing"]]), answer["firing_outside"]
     with st.container(key="firing"):
         if outside:
@@ -28,7 +31,7 @@ def firing(answer: Json, view: View, at: datetime) -> None:
             st.warning(
                 f"{outside} {fire} outside of these filters. Clear them to see all.", icon=":material/filter_alt:"
             )
-        elif not now:
+        elif not now and is_heard:
             st.success("Nothing is firing.", icon=":material/check_circle:")
         for number, incident in enumerate(now[:MOST_IN_VIEW]):
             with st.container(border=True, key=f"incident-{number}"):

@@ -28,10 +28,11 @@ def body(view: View) -> None:
     if overview is None:
         return
     window = overview["summary"]["window"]
-    if _never_seen(overview):
+    is_heard = not _never_seen(overview)
+    if not is_heard:
         components.no_data()
     st.caption(f"{clock(window['start'], view.zone)} – {clock(window['end'], view.zone)}")
-    events.firing(overview["incidents"], view, instant(window["end"]))
+    events.firing(overview["incidents"], view, instant(window["end"]), is_heard=is_heard)
     slos.cards(overview["slos"]["slos"], _engines(overview))
     latencies(overview, view)
     traffic(overview, view)

@@ -324,6 +324,8 @@ def test_an_empty_collector_and_one_that_is_gone_are_explained(page, tmp_path):
     with collector, streamlit(collector.urls["api"], tmp_path, often=True) as url:
         page.goto(url)
         assert "OTEL_EXPORTER_OTLP_ENDPOINT" in part(page, "no-data").inner_text()
+        part(page, "traffic").wait_for()
+        assert page.get_by_text("Nothing is firing").count() == 0
         page.goto(f"{url}/requests")
         page.get_by_text("No request matches").wait_for()
         page.goto(f"{url}/?range=5m")
