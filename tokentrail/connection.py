@@ -67,9 +67,8 @@ def remedy(error: Exception) -> str:
         return f"set {TLS_CERT} and {TLS_KEY}: the collector asks for a certificate"
     if "WRONG_VERSION_NUMBER" in str(error):
         return "the collector speaks plain HTTP: write http://"
-    if isinstance(
-        error, httpx.RemoteProtocolError | httpx.ReadError
-    ):  # asyncio ends a handshake that fails without a word
+    # asyncio ends such a handshake without a word.
+    if isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
         if error.request.url.scheme == "http":
             return "if the collector speaks TLS, write https://"
         if not os.environ.get(TLS_CERT):
