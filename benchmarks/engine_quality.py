@@ -113,7 +113,7 @@ def peer(windows: list[list[int]]) -> list[torch.Tensor]:
 @torch.inference_mode()
 def log_probabilities(model: Llama, ids: list[int]) -> torch.Tensor:
     """The log-probabilities (tokens, vocabulary) behind each token of a prompt."""
-    batch = Packer(len(ids), CPU).pack([Rows(ids, 0, [0], range(len(ids)))])
+    batch = Packer(len(ids), CPU, model.weights.embedding.dtype).pack([Rows(ids, 0, [0], range(len(ids)))])
     return model.logits(model.forward(batch, model.new_cache(1, len(ids)))).float().log_softmax(-1)
 
 

@@ -16,7 +16,8 @@ from instrumented_engine.model.linear import multiply
 class Prefill:
     """One sequence's new tokens: rows `start:stop` of the batch. `block_table` (blocks,) holds its context.
 
-    `mask` (new tokens, context) is true where a new token may see a position. Both are None without earlier context.
+    `mask` (new tokens, context) is 0 where a new token may see a position, else -∞. Both are None without earlier
+    context.
     """
 
     start: int
@@ -31,7 +32,7 @@ class Batch:
 
     Each row's key and value are stored at its index in `slots`; the last states are returned of the rows in `sampled`.
     The first sequences see `lengths` (decodes,) positions each. Their `block_table` (decodes, blocks) is padded with
-    block 0; `mask` (decodes, 1, 1, blocks · block size) hides that, and is None where the Triton kernel computes them.
+    block 0; `mask` (decodes, 1, 1, blocks · block size) hides that by -∞, and is None where the Triton kernel computes.
     """
 
     tokens: Tensor

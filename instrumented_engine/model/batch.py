@@ -25,14 +25,15 @@ class Rows(NamedTuple):
 
 
 class Packer:
-    """Makes batches for a cache with blocks of `block_size` tokens on a device.
+    """Makes batches for a cache with blocks of `block_size` tokens on a device, and for queries of `dtype`.
 
     `paged` ones have no mask: the Triton kernel computes their attention.
     """
 
-    def __init__(self, block_size: int, device: torch.device, *, paged: bool = False) -> None:
+    def __init__(self, block_size: int, device: torch.device, dtype: torch.dtype, *, paged: bool = False) -> None:
         self._block_size = block_size
         self._device = device
+        self._dtype = dtype
         self._paged = paged
 
     # Two sequences that decode, and one that computes the five tokens of its prompt:
@@ -71,7 +72,7 @@ class Packer:
             decodes=len(decodes),
             lengths=parts[4],
             block_table=parts[5].view(len(decodes), widest),
-            mask=None if self._paged else decode_mask(parts[4], widest * size),
+            mask=None if self._paged else self._mask(decode_mask(parts[4], widest * size)),
             prefills=tuple(
                 self._prefill(row, new, table) for (row, new, _), table in zip(prefills, parts[6:], strict=True)
             ),
@@ -90,8 +91,12 @@ class Packer:
         if not new.start:
             return Prefill(row, row + len(new))
         seen = torch.arange(new.stop, device=self._device)
-        mask = seen <= torch.arange(new.start, new.stop, device=self._device).unsqueeze(1)
+        mask = self._mask(seen <= torch.arange(new.start, new.stop, device=self._device).unsqueeze(1))
         return Prefill(row, row + len(new), block_table=block_table, mask=mask)
+
+    def _mask(self, seen: torch.Tensor) -> torch.Tensor:
+        """0 where a position is seen and -∞ where it is not. From booleans, torch would make this in each layer."""
+        return torch.zeros(seen.shape, dtype=self._dtype, device=self._device).masked_fill_(~seen, -torch.inf)
 
 
 def decode_mask(lengths: torch.Tensor, width: int) -> torch.Tensor:

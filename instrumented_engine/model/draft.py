@@ -28,7 +28,7 @@ class DraftModel:
         self._model = model
         self._cache = model.new_cache(kv_blocks, block_size)
         self._contents = Contents(block_size)
-        self._packer = Packer(block_size, self._cache.device, paged=model.paged)
+        self._packer = Packer(block_size, self._cache.device, model.weights.embedding.dtype, paged=model.paged)
         self._eos_ids = list(eos_ids)
         self._max_rows = max_rows
 

@@ -39,7 +39,7 @@ class ModelRunner:
         self._eos_ids = list(eos_ids)
         self._device = model.weights.embedding.device
         self.peaks: Peaks | None = None
-        self._packer = Packer(block_size, self._device, paged=model.paged)
+        self._packer = Packer(block_size, self._device, model.weights.embedding.dtype, paged=model.paged)
         self._padding = kv_blocks  # a block that no sequence has: what is computed for nobody is stored there
         self._cache = model.new_cache(kv_blocks + 1, block_size)
         self._graphs: DecodeGraphs | None = None

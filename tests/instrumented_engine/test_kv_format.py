@@ -76,6 +76,11 @@ def test_bytes_of_a_vector():
         kv_format("int4", 6, torch.float32, CPU)
 
 
+def hidden(places):
+    """The mask that hides these places."""
+    return torch.zeros(places.shape).masked_fill(places, -torch.inf)
+
+
 def attention(name, q, kv):
     """Attention of six rows of one sequence: four of a prompt, two behind them, and one that decodes."""
     stored = kv_format(name, HEAD_DIM, torch.float32, CPU)
@@ -84,11 +89,11 @@ def attention(name, q, kv):
     nothing = torch.zeros((0, 2), dtype=torch.long)
     for start, stop in ((0, 4), (4, 6)):
         slots = torch.tensor([table[p // SIZE] * SIZE + p % SIZE for p in range(start, stop)])
-        mask = torch.arange(stop) <= torch.arange(start, stop).unsqueeze(1)
+        mask = hidden(torch.arange(stop) > torch.arange(start, stop).unsqueeze(1))
         later = {"block_table": table, "mask": mask} if start else {}
         batch = Batch(slots, slots, slots, slots, 0, nothing, nothing, None, (Prefill(0, stop - start, **later),))
         found.append(attend(q[start:stop], kv[start:stop], batch, cache, stored))
-    mask = (torch.arange(2 * SIZE) < 7)[None, None, None, :]
+    mask = hidden(torch.arange(2 * SIZE) >= 7)[None, None, None, :]
     batch = Batch(nothing, nothing, torch.tensor([2]), nothing, 1, torch.tensor([7]), table.unsqueeze(0), mask, ())
     found.append(attend(q[6:], kv[6:], batch, cache, stored))
     return torch.cat(found).view(7, HEADS, HEAD_DIM), stored
