@@ -266,7 +266,8 @@ class Scheduler:
         return sequence.num_computed_tokens
 
     # No step both offloads and restores, since none that preempts admits: a host block that a restore gives up is not
-    # written before it is read. A device block that an offload gives up may be; so offloads are copied first.
+    # written before it is read. A device block that an offload gives up may be; so offloads are copied first. By then
+    # the block that a beam got for its own in this step is empty: its contents are still in the shared one.
     def _preempt(self, plan: Plan, last: Sequence, beneficiary: Sequence) -> None:
         for victim in together(last):
             self._preempt_alone(plan, victim, beneficiary)
@@ -279,7 +280,9 @@ class Scheduler:
             kept = 0
         if kept:
             host = list(victim.host_blocks)
-            plan.offloads.append(Transfer(victim, victim.block_table[: len(host)], host, beneficiary))
+            shared = {target: source for source, target in plan.copies}
+            blocks = [shared.get(block, block) for block in victim.block_table[: len(host)]]
+            plan.offloads.append(Transfer(victim, blocks, host, beneficiary))
         plan.preempted.append(Preempted(victim, self._take_back(victim, kept), beneficiary))
         self.preemptions += 1
         victim.decoding = False

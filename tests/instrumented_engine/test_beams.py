@@ -61,6 +61,20 @@ def test_no_beam_writes_into_a_block_of_another(scheduling):
     assert engine.scheduler.preemptions > 0
 
 
+@pytest.mark.parametrize(
+    ("first", "prompt", "scheduling"),
+    [([*range(50, 62)], [1], {"host_blocks": 6})],
+    ids=["a beam goes to the host before its own block is filled"],
+)
+def test_a_preempted_search_comes_back_to_its_own_tokens(first, prompt, scheduling):
+    engine = make_engine(MemoryTrail(), blocks=6, scheduling=scheduling)
+    other = make_request(MemoryTrail(), first)
+    search = make_request(MemoryTrail(), prompt, n=3, beam_width=3, max_tokens=4)
+    answers = run_all(engine, [*other.sequences, *search.sequences])
+    assert engine.scheduler.preemptions > 0
+    assert [answers[sequence] for sequence in search.sequences] == alone(prompt, 3, max_tokens=4)
+
+
 def test_beams_share_the_blocks_of_their_beginning_and_copy_the_last_before_they_write(trail):
     engine = make_engine(trail, blocks=64, block_size=4)
     request = make_request(trail, [*range(1, 11)], n=4, beam_width=4, max_tokens=6, name="search")
