@@ -232,9 +232,8 @@ class Scheduler:
 
     def _place(self, sequence: Sequence, copies: list[tuple[int, int]]) -> int | None:
         """Give a waiting sequence blocks; return how many of its tokens the cache had, None if too few are free."""
-        swapped = bool(sequence.num_computed_tokens)
-        shared = [] if swapped else self._share_prompt(sequence)
-        cached = 0 if swapped or sequence.block_table else self._share_cached(sequence)
+        shared = [] if sequence.num_computed_tokens else self._share_prompt(sequence)
+        cached = 0 if sequence.num_computed_tokens else self._share_cached(sequence)
         reserve = self._watermark_blocks * len(self.running)
         if not self.block_manager.allocate(sequence.block_table, len(sequence.token_ids), reserve=reserve):
             return None

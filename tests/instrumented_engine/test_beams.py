@@ -63,8 +63,8 @@ def test_no_beam_writes_into_a_block_of_another(scheduling):
 
 @pytest.mark.parametrize(
     ("first", "prompt", "scheduling"),
-    [([*range(50, 62)], [1], {"host_blocks": 6})],
-    ids=["a beam goes to the host before its own block is filled"],
+    [([*range(50, 62)], [1], {"host_blocks": 6}), ([50], [1, 2], {"prefix_caching": True})],
+    ids=["a beam goes to the host before its own block is filled", "a beam finds its own blocks in the cache"],
 )
 def test_a_preempted_search_comes_back_to_its_own_tokens(first, prompt, scheduling):
     engine = make_engine(MemoryTrail(), blocks=6, scheduling=scheduling)
