@@ -104,7 +104,8 @@ class Request:
             leader = None
             for _ in range(params.n):
                 index = len(request.sequences)
-                seed = None if params.seed is None else params.seed + index
+                # Python drops the sign of a seed, and then -1 and 1 would be one.
+                seed = None if params.seed is None else (params.seed + index) % 2**64
                 sequence = Sequence(
                     request=request,
                     index=index,

@@ -85,6 +85,12 @@ def test_a_seeded_request_has_other_random_numbers_for_each_answer(trail):
     assert (again.rng.random() == drawn, second.rng.random() == drawn) == (True, False)
 
 
+def test_a_negative_seed_has_other_random_numbers_too(trail):
+    answers = [*make_request(trail, [1], n=3, seed=-1).sequences, *make_request(trail, [1], n=1, seed=7).sequences]
+    answers += make_request(trail, [1], n=1, seed=-7).sequences
+    assert len({sequence.rng.random() for sequence in answers}) == 5
+
+
 def test_steps_say_what_the_waiting_ones_lack(trail):
     engine = make_engine(trail, max_seqs=1)
     run_all(engine, [make_sequence(trail, [1], max_tokens=2) for _ in range(3)])
