@@ -158,13 +158,14 @@ class Engine:
                 outputs += self._advance(beams)
         self._observer.stepped(done, outputs, self.scheduler, step=self.steps, start_ns=start, end_ns=end)
         self.steps += 1
-        for output in outputs:
-            if output.final:
-                if output.sequence.request.hands_over:
-                    self._hand_over(output.sequence, end)
-                self.scheduler.finish(output.sequence)
-                if output.sequence.request.ended:
-                    self._observer.finished(output.sequence.request, end)
+        final = [output.sequence for output in outputs if output.final]
+        for sequence in final:
+            if sequence.request.hands_over:
+                self._hand_over(sequence, end)
+            self.scheduler.finish(sequence)
+        for request in dict.fromkeys(sequence.request for sequence in final):
+            if request.ended:
+                self._observer.finished(request, end)
         return outputs
 
     def _advance(self, beams: Beams) -> list[Output]:

@@ -91,6 +91,14 @@ def test_a_negative_seed_has_other_random_numbers_too(trail):
     assert len({sequence.rng.random() for sequence in answers}) == 5
 
 
+def test_a_request_whose_answers_end_in_one_step_is_counted_once(trail):
+    engine = make_engine(trail)
+    run_all(engine, make_request(trail, [1], n=3, max_tokens=4).sequences)
+    latencies = engine._observer.latencies
+    assert latencies.finished == {"stop": 0, "length": 3, "abort": 0}
+    assert latencies.end_to_end.buckets[-1] == ("+Inf", 1)
+
+
 def test_steps_say_what_the_waiting_ones_lack(trail):
     engine = make_engine(trail, max_seqs=1)
     run_all(engine, [make_sequence(trail, [1], max_tokens=2) for _ in range(3)])
