@@ -36,7 +36,9 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a plain prompt, with the special tokens that the model expects around it."""
-        ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        # Alone among its calls, this one lets Python's other threads go on: the engine's and the server's.
+        [encoded] = self._backend.encode_batch([text], add_special_tokens=add_special_tokens)
+        ids: list[int] = encoded.ids
         return ids
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
@@ -49,8 +51,7 @@ class Tokenizer:
             text = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         except TemplateError as error:
             raise ValueError(f"the model's chat template refused the messages: {error}") from error
-        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
-        return ids
+        return self.encode(text, add_special_tokens=False)
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes of one token; several tokens may be one character. A special token is its name."""

@@ -1,3 +1,5 @@
+import threading
+
 import tokenizers
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -110,3 +112,19 @@ def test_the_space_before_the_first_word_is_kept():
     assert [broken.push(token)[0] for token in TOKENIZER.encode("xy")] == ["x", "y"]
     alone = TextStream(decode)
     assert [alone.push(token)[0] for token in (3, 4, 5)] == ["is", " Paris", "."]
+
+
+def test_other_threads_go_on_while_a_text_is_encoded():
+    began, ended = threading.Event(), threading.Event()
+
+    def encode():
+        began.set()
+        TOKENIZER.encode("x" * 2_000_000)
+        ended.set()
+
+    threading.Thread(target=encode).start()
+    assert began.wait(120)
+    turns = 0
+    while not ended.wait(0.001):
+        turns += 1
+    assert turns > 5
