@@ -138,7 +138,7 @@ class Settings(BaseSettings):
     reasoning_end_str: str = Field(
         default="", max_length=64, description="the marker behind hidden reasoning, such as </think>"
     )
-    max_waiting: int = Field(default=256, ge=0, description="requests that may wait; more are refused with 503")
+    max_waiting: int = Field(default=256, ge=1, description="requests that may wait; more are refused with 503")
     max_body_bytes: int = Field(
         default=8 << 20, ge=1024, description="largest request body; larger ones are refused with 413"
     )

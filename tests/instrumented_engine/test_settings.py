@@ -17,6 +17,7 @@ def test_flags_and_environment(monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
+        (["--max-waiting", "0"], "--max-waiting: Input should be greater than or equal to 1"),
         (["--max-seqs", "0"], "--max-seqs: Input should be greater than or equal to 1"),
         (["--port", "70000"], "--port: Input should be less than or equal to 65535"),
         (["--kv-blocks", "many"], "--kv-blocks: Input should be a valid integer"),
