@@ -178,7 +178,8 @@ def _loaded(service: Service, model: str | None) -> Loaded:
     if model not in (None, service.settings.model_name):
         raise errors.unknown_model(str(model), service.settings.model_name)
     if service.loaded is None:
-        raise errors.unavailable(service.failure or "the model is loading")
+        reason = "the model is unloaded; POST /wake_up loads it" if service.asleep else "the model is loading"
+        raise errors.unavailable(service.failure or reason)
     return service.loaded
 
 

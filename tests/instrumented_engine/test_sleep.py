@@ -91,6 +91,11 @@ def test_sleep_and_wake_up_on_demand():
         steps = server.engine.steps
         for _ in range(2):
             assert httpx.post(f"{server.url}/sleep").json() == {"is_sleeping": True}
+        told = httpx.post(f"{server.url}/tokenize", json={"prompt": "a"})
+        assert (told.status_code, told.json()["error"]["message"]) == (
+            503,
+            "The engine is not available: the model is unloaded; POST /wake_up loads it",
+        )
         for _ in range(2):
             assert httpx.post(f"{server.url}/wake_up", timeout=120).json() == {"is_sleeping": False}
         assert state(server) == (200, "ok")
