@@ -53,11 +53,13 @@ def main() -> int:
     """Serve; 0 after a clean stop, 1 if the engine failed, 2 for bad settings or an address that cannot be used."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     settings = read_settings(sys.argv[1:])
-    if settings is None or (listener := listen(settings.host, settings.port)) is None:
+    if settings is None or (listener := listen(settings.host, settings.port, "--host and --port")) is None:
         return 2
     kv_listener = None
-    if settings.kv_role == "kv_producer" and (kv_listener := listen(settings.kv_ip, settings.kv_port)) is None:
-        return 2
+    if settings.kv_role == "kv_producer":
+        kv_listener = listen(settings.kv_ip, settings.kv_port, "--kv-ip and --kv-port")
+        if kv_listener is None:
+            return 2
     open_files.allow(settings.max_waiting + settings.max_seqs + OTHER_FILES)
     # uvicorn raises the signal again once it has stopped; by then it only has to unwind.
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -96,13 +98,14 @@ def read_settings(arguments: list[str]) -> Settings | None:
     return None
 
 
-def listen(host: str, port: int) -> socket.socket | None:
-    """Bind the address before anything is loaded; None after printing the reason why it cannot be used."""
+def listen(host: str, port: int, flags: str) -> socket.socket | None:
+    """Bind the address before anything is loaded; None after printing why it cannot be had, and the `flags` for it."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
-    except OSError as error:
-        print(f"error: cannot listen on {host}:{port}: {error.strerror}", file=sys.stderr)  # noqa: T201
+    except (OSError, UnicodeError) as error:  # the latter for a name that no host can have
+        reason = getattr(error, "strerror", None) or error
+        print(f"error: cannot listen on {host}:{port}: {reason}. {flags} set another address", file=sys.stderr)  # noqa: T201
         return None
 
 

@@ -73,9 +73,14 @@ def test_an_address_in_use_is_told_before_anything_is_loaded(monkeypatch, capsys
         port = taken.getsockname()[1]
         monkeypatch.setattr("sys.argv", ["instrumented_engine", "--model", __file__, "--port", str(port)])
         assert program.main() == 2
-    assert f"error: cannot listen on 127.0.0.1:{port}: Address already in use" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"error: cannot listen on 127.0.0.1:{port}: Address already in use" in told
+    assert "--host and --port set another address" in told
 
 
-def test_a_host_that_does_not_exist_is_told(capsys):
-    assert listen("no-such-host.invalid", 0) is None
-    assert "error: cannot listen on no-such-host.invalid:0: " in capsys.readouterr().err
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 80 + ".invalid"], ids=["unknown", "too long"])
+def test_a_host_that_does_not_exist_is_told(host, capsys):
+    assert listen(host, 0, "--kv-ip and --kv-port") is None
+    told = capsys.readouterr().err
+    assert f"error: cannot listen on {host}:0: " in told
+    assert "--kv-ip and --kv-port set another address" in told
