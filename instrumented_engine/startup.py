@@ -103,7 +103,7 @@ def load(settings: Settings, observer: Observer) -> Loaded:
         with cold.phase("tokenizer"):
             tokenizer = load_tokenizer(path, cache_folder(), model_file.eos_ids)
         with cold.phase("kv_cache"):
-            from instrumented_engine.model.runner import ModelRunner
+            from instrumented_engine.model.runner import ModelRunner, lacks_memory
             from instrumented_engine.model.work import measure_peaks
 
             block_bytes = model.new_cache(1, settings.block_size).nbytes
@@ -112,13 +112,21 @@ def load(settings: Settings, observer: Observer) -> Loaded:
                 settings, block_bytes + draft_block_bytes, lambda: _largest_step(settings, model, length)
             )
             host_blocks = int(settings.swap_space * 2**30) // block_bytes
-            runner = ModelRunner(
-                model,
-                kv_blocks=blocks,
-                block_size=settings.block_size,
-                eos_ids=tokenizer.eos_ids,
-                host_blocks=host_blocks,
-            )
+            try:
+                runner = ModelRunner(
+                    model,
+                    kv_blocks=blocks,
+                    block_size=settings.block_size,
+                    eos_ids=tokenizer.eos_ids,
+                    host_blocks=host_blocks,
+                )
+            except RuntimeError as error:
+                if not lacks_memory(error):
+                    raise
+                raise ModelError(
+                    f"there is no memory for {blocks} KV-cache blocks of {block_bytes} bytes and {host_blocks} on the "
+                    "host: ask for fewer of them with --kv-blocks and --swap-space"
+                ) from error
             block_manager = BlockManager(blocks, settings.block_size)
             drafter: Drafter = PromptLookup(settings.speculative_ngram)
             if draft:

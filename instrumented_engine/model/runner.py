@@ -83,7 +83,7 @@ class ModelRunner:
         try:
             return self._run(plan)
         except (MemoryError, RuntimeError) as error:
-            if not _lacks_memory(error):
+            if not lacks_memory(error):
                 raise
             message = str(error)
         if self._device.type == "cuda":
@@ -221,7 +221,7 @@ class ModelRunner:
             torch.cuda.synchronize(self._device)
 
 
-def _lacks_memory(error: Exception) -> bool:
+def lacks_memory(error: Exception) -> bool:
     """Whether an exception of torch says that memory could not be had. The CPU's allocator has no class for it."""
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 

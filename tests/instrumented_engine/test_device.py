@@ -4,10 +4,14 @@ import pytest
 import torch
 
 from instrumented_engine import device as device_module
+from instrumented_engine.core.observer import Observer
 from instrumented_engine.device import TRIAL_S, Device, choose_threads, open_device
 from instrumented_engine.model.errors import ModelError
 from instrumented_engine.settings import Settings
-from instrumented_engine.startup import set_waiting
+from instrumented_engine.startup import load, set_waiting
+from tokentrail.testing import MemoryTrail
+
+from .test_model import save_tiny
 
 
 def chosen(most, seconds):
@@ -126,3 +130,10 @@ def test_a_cpu_that_cannot_multiply_bfloat16_is_warned_of(monkeypatch, caplog, s
     monkeypatch.setattr(device_module, "multiplies_bfloat16", lambda _: multiplies)
     open_device(settings)
     assert ("no instructions for it" in caplog.text) is warned
+
+
+def test_a_cache_without_memory_is_told_with_the_flags_that_set_it(tmp_path, tokenizer, monkeypatch):
+    save_tiny(tmp_path)
+    monkeypatch.setattr("instrumented_engine.startup.load_tokenizer", lambda *_: tokenizer)
+    with pytest.raises(ModelError, match=r"there is no memory for .* fewer of them with --kv-blocks and --swap-space"):
+        load(Settings(model=str(tmp_path), device="cpu", threads=1, kv_blocks=10**12), Observer(MemoryTrail()))
