@@ -75,7 +75,7 @@ class GenerationRequest(Strict):
     min_tokens: int = Field(0, ge=0)
     presence_penalty: float = Field(0.0, ge=-2, le=2)
     frequency_penalty: float = Field(0.0, ge=-2, le=2)
-    repetition_penalty: float = Field(1.0, gt=0, le=10)
+    repetition_penalty: float = Field(1.0, ge=0.01, le=10)
     logit_bias: dict[str, float] = Field(default={}, max_length=1024)
     priority: int = Field(0, ge=-(2**31), lt=2**31)
     use_beam_search: bool = False

@@ -124,6 +124,7 @@ def test_models(client):
         ({"top_p": 0}, 400, "invalid_value", "top_p", "top_p: Input should be greater than 0"),
         ({"max_tokens": 0}, 400, "invalid_value", "max_tokens", "max_tokens: Input should be greater than"),
         ({"max_tokens": 1.5}, 400, "invalid_value", "max_tokens", "max_tokens: Input should be a valid integer"),
+        ({"repetition_penalty": 1e-40}, 400, "invalid_value", "repetition_penalty", "greater than or equal to 0.01"),
         ({"best_of": 2}, 400, "invalid_value", "best_of", "best_of=2 is not supported by this server"),
         ({"best_of": True}, 400, "invalid_value", "best_of", "best_of=True is not supported"),
         ({"n": 0}, 400, "invalid_value", "n", "n: Input should be greater than or equal to 1"),
