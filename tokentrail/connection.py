@@ -60,7 +60,9 @@ def client(url: str, timeout_s: float) -> httpx.Client:
 
 
 def remedy(error: Exception) -> str:
-    """The way out when TLS may be the reason why a connection fails; otherwise empty."""
+    """The way out when the address lacks http://, or TLS may be why a connection fails; otherwise empty."""
+    if isinstance(error, httpx.UnsupportedProtocol):
+        return "write http:// or https:// before the host"
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return f"set {TLS_CA} to the CA that signed the collector's certificate"
     if "CERTIFICATE_REQUIRED" in str(error):

@@ -403,4 +403,7 @@ def test_the_command_refuses_a_file_that_is_there_and_a_collector_that_is_not(tm
     away = tokentrail("backup", tmp_path, "--api", "http://127.0.0.1:1")
     assert away.exit_code == 1
     assert "no backup of the collector at http://127.0.0.1:1" in " ".join(away.output.split())
+    assert "name its address with --api" in " ".join(away.output.split())
+    assert "write http://" in " ".join(tokentrail("backup", tmp_path, "--api", "127.0.0.1:1").output.split())
+    assert "make it" in " ".join(tokentrail("backup", tmp_path / "absent" / "b.tar").output.split())
     assert [path.name for path in tmp_path.iterdir()] == ["b.tar"]

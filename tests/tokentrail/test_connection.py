@@ -105,6 +105,11 @@ def test_https_to_a_port_of_plain_http(serve):
     assert failure(NOBODY) == ""
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:8080", "localhost:8080", "ftp://localhost"])
+def test_an_address_without_http(address):
+    assert failure(address) == "write http:// or https:// before the host"
+
+
 def test_a_file_that_is_none_is_named(monkeypatch, tmp_path):
     certificate, key = make_certificate(tmp_path)
     for wrong in (tmp_path / "absent.pem", key):

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from tokentrail.cli import parts
 from tokentrail.cli.processes import ProcessFailed
-from tokentrail.connection import client
+from tokentrail.connection import client, remedy
 
 _MANIFEST: Final = "manifest.json"
 _CHUNK: Final = 1024 * 1024
@@ -30,13 +30,17 @@ def backup(console: Console, *, target: Path, url: str) -> Path:
         target /= time.strftime("tokentrail-%Y%m%dT%H%M%SZ.tar", time.gmtime())
     if target.exists():
         raise ProcessFailed(f"{target} is there already")
+    if not target.parent.is_dir():
+        raise ProcessFailed(f"{target.parent} is no folder: make it, or name another file")
     partial = target.with_name(f"{target.name}.partial")
+    answered = False
     try:
         with (
             partial.open("wb") as file,
             client(url, timeout_s=60) as http,
             http.stream("POST", "/api/v1/backup") as answer,
         ):
+            answered = True
             if answer.status_code != httpx.codes.OK:
                 raise ProcessFailed(f"the collector at {url} makes no backup: {_detail(answer.read())}")
             for chunk in answer.iter_raw():
@@ -44,7 +48,10 @@ def backup(console: Console, *, target: Path, url: str) -> Path:
         manifest = verify(partial)
         partial.replace(target)
     except (httpx.HTTPError, httpx.InvalidURL, OSError, tarfile.TarError, ValueError, KeyError) as error:
-        raise ProcessFailed(f"no backup of the collector at {url}: {error}") from error
+        told = str(error)
+        if isinstance(error, httpx.TransportError) and not answered:
+            told += f": {remedy(error) or 'start it, or name its address with --api'}"
+        raise ProcessFailed(f"no backup of the collector at {url}: {told}") from error
     finally:
         partial.unlink(missing_ok=True)
     rows = {name: sum(table["parts"].values()) for name, table in manifest["tables"].items()}
