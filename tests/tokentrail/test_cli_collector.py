@@ -5,6 +5,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from typer.testing import CliRunner
 
@@ -135,6 +136,7 @@ def partial(rejected):
     [
         (503, b"later", "answered 503: later"),
         (400, b"", "answered 400"),
+        (401, Status(code=16, message="send a key").SerializeToString(), "answered 401: send a key"),
         (204, b"", "answered 204"),
         (200, partial(2).SerializeToString(), "rejected 2 of its spans: bad ids"),
         (200, b"<html>", "did not answer as an OTLP receiver"),
@@ -162,6 +164,14 @@ def test_damaged_bytes_are_never_sent_and_the_others_are(folder):
 def test_a_collector_that_does_not_answer_is_named(folder):
     kept = run("dead-letters", "replay", "0001-aa", "--data-dir", folder, "--url", "http://127.0.0.1:9")
     assert (kept.exit_code, "127.0.0.1:9 does not answer" in kept.output) == (1, True)
+    assert "with --url" in kept.output
+    bare = run("dead-letters", "replay", "0001-aa", "--data-dir", folder, "--url", "127.0.0.1:9")
+    assert "write http://" in bare.output
+
+
+def test_a_header_without_a_value_is_refused(folder):
+    refused = run("dead-letters", "replay", "0001-aa", "--data-dir", folder, "--header", "Bearer x")
+    assert (refused.exit_code, "NAME=VALUE" in refused.output) == (2, True)
 
 
 @pytest.mark.parametrize("arguments", [(), ("0001-aa", "--all")])

@@ -235,7 +235,10 @@ def replay_dead_letters(
 
     if bool(names) == every:
         raise typer.BadParameter("give names, or --all")
-    headers = dict(text.split("=", 1) for text in header or [] if "=" in text)
+    for text in header or []:
+        if "=" not in text:
+            raise typer.BadParameter(f"--header: NAME=VALUE, not {text!r}")
+    headers = dict(text.split("=", 1) for text in header or [])
     try:
         letters = dead_letters_.find(data_dir) if every else dead_letters_.chosen(data_dir, names or [])
     except dead_letters_.NotFound as failure:

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 from google.protobuf.message import DecodeError
+from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
@@ -19,7 +20,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from rich.console import Console
 from rich.table import Table
 
-from tokentrail.connection import ConnectionSettingError, transport
+from tokentrail.connection import ConnectionSettingError, remedy, transport
 
 _UNKNOWN = "not known: the file beside it is missing or damaged"
 _HEADERS = {"content-type": "application/x-protobuf"}
@@ -108,9 +109,10 @@ def replay(letter: DeadLetter, url: str, headers: Mapping[str, str]) -> str:
     except ConnectionSettingError as error:
         return str(error)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        return f"{url} does not answer ({error})"
+        way_out = remedy(error) or "start the collector, or name its OTLP/HTTP address with --url"
+        return f"{url} does not answer ({error}): {way_out}"
     if answer.status_code != httpx.codes.OK:
-        return f"{url} answered {answer.status_code}: {answer.text[:200]}"
+        return f"{url} answered {answer.status_code}: {_refusal(answer)}"
     try:
         rejected = ExportTraceServiceResponse.FromString(answer.content).partial_success
     except DecodeError:
@@ -121,6 +123,15 @@ def replay(letter: DeadLetter, url: str, headers: Mapping[str, str]) -> str:
     letter.file.with_suffix(".json").unlink(missing_ok=True)
     letter.file.unlink()
     return ""
+
+
+def _refusal(answer: httpx.Response) -> str:
+    """The reason in an answer that is an error: OTLP has it in a `google.rpc.Status`, other servers in text."""
+    try:
+        reason: str = Status.FromString(answer.content).message
+    except DecodeError:
+        reason = ""
+    return reason or answer.text[:200]
 
 
 def _read(file: Path) -> DeadLetter:
