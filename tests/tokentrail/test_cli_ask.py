@@ -275,6 +275,17 @@ def test_doctor_names_each_port_that_does_not_answer(collector):
     assert result.stdout.count("→") == 3
 
 
+def test_the_port_of_otlp_is_not_taken_for_the_api(collector):
+    refused = run("requests", "--api", collector.urls["otlp-http"])
+    assert (refused.exit_code, "answers 404, not as a collector's API does" in refused.stderr) == (1, True)
+
+
+def test_doctor_takes_addresses_as_the_collector_prints_them(collector, api):
+    printed = [f"{collector.urls[name]}/" for name in ("otlp-http", "otlp-grpc")]
+    text = run("doctor", *api, "--otlp-http", printed[0], "--otlp-grpc", printed[1]).stdout
+    assert [line.split()[:2] for line in text.splitlines()[:2]] == [["ok", "OTLP/HTTP"], ["ok", "OTLP/gRPC"]]
+
+
 @pytest.mark.parametrize(
     ("status", "date", "expected"),
     [

@@ -13,6 +13,7 @@ _PAGE: Final = 1000
 _LOOK_BACK: Final = "-30d"
 _TRACE_ID: Final = re.compile(r"[0-9a-fA-F]{32}")
 _FIRST_DIGITS: Final = re.compile(r"[0-9a-fA-F]{8,31}")
+_ANOTHER: Final = "as a collector's API does: another server is there. The API is on port 8080 unless told otherwise"
 
 
 class Api:
@@ -71,7 +72,7 @@ class Api:
         try:
             return str(answer.json()["detail"])
         except (ValueError, KeyError, TypeError):
-            return f"{answer.request.url} answers {answer.status_code}"
+            return f"{answer.request.url.copy_with(query=None)} answers {answer.status_code}, not {_ANOTHER}"
 
     def close(self) -> None:
         """Close the connections."""
@@ -85,8 +86,7 @@ def _json(answer: httpx.Response) -> Any:
         found = None
     if not isinstance(found, dict):
         raise httpx.DecodingError(
-            f"{answer.request.url.copy_with(query=None)} does not answer as a collector's API does: another server is "
-            "there. The API is on port 8080 unless the collector was told otherwise",
+            f"{answer.request.url.copy_with(query=None)} does not answer {_ANOTHER}",
             request=answer.request,
         )
     return found

@@ -71,7 +71,9 @@ def _otlp_http(url: str) -> Finding:
     """An empty request is a valid one, and stores nothing."""
     try:
         with httpx.Client(timeout=5, transport=transport()) as http:
-            answer = http.post(f"{url}/v1/traces", content=b"", headers={"content-type": "application/x-protobuf"})
+            answer = http.post(
+                f"{url.rstrip('/')}/v1/traces", content=b"", headers={"content-type": "application/x-protobuf"}
+            )
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         way_out = remedy(error) or "start the collector, or name its address: --otlp-http"
         return Finding("OTLP/HTTP", "fail", f"{url}: {error}", way_out)
@@ -85,7 +87,8 @@ def _otlp_http(url: str) -> Finding:
 
 
 def _otlp_grpc(address: str) -> Finding:
-    host, _, port = address.rpartition(":")
+    # The collector prints this address with http://, and exporters of OTLP/gRPC take it so.
+    host, _, port = address.split("://")[-1].rstrip("/").rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=5).close()
     except (OSError, ValueError) as error:
