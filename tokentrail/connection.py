@@ -72,7 +72,7 @@ def remedy(error: Exception) -> str:
     # asyncio ends such a handshake without a word.
     if isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
         if error.request.url.scheme == "http":
-            return "if the collector speaks TLS, write https://"
+            return "if the collector speaks TLS, write https://; else another server is there"
         if not os.environ.get(TLS_CERT):
             return f"if the collector asks for a certificate, set {TLS_CERT} and {TLS_KEY}"
     return ""
