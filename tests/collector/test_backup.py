@@ -11,10 +11,12 @@ import threading
 import time
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import pytest
 from fastapi.testclient import TestClient
+from rich.console import Console
 from typer.testing import CliRunner
 
 from collector.backup.archive import BackupError, File, Manifest, Table, pack, unpack
@@ -27,7 +29,8 @@ from tests.support.collector import ROOT, Collector
 from tests.support.otlp import MS, Request
 from tokentrail import semconv
 from tokentrail.cli.app import app
-from tokentrail.cli.backup import verify
+from tokentrail.cli.backup import backup, verify
+from tokentrail.cli.processes import ProcessFailed
 
 
 def request_body(trace, end_ns):
@@ -407,3 +410,26 @@ def test_the_command_refuses_a_file_that_is_there_and_a_collector_that_is_not(tm
     assert "write http://" in " ".join(tokentrail("backup", tmp_path, "--api", "127.0.0.1:1").output.split())
     assert "make it" in " ".join(tokentrail("backup", tmp_path / "absent" / "b.tar").output.split())
     assert [path.name for path in tmp_path.iterdir()] == ["b.tar"]
+
+
+class BreaksOff(BaseHTTPRequestHandler):
+    """Announces more bytes of a backup than it sends."""
+
+    def do_POST(self):
+        self.send_response(200)
+        self.send_header("content-length", "1000")
+        self.end_headers()
+        self.wfile.write(b"half of it")
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_transfer_that_breaks_off_has_no_way_out_of_a_wrong_address(tmp_path):
+    with ThreadingHTTPServer(("127.0.0.1", 0), BreaksOff) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        with pytest.raises(ProcessFailed, match=r"\(received 10 bytes, expected 1000\)$"):
+            backup(Console(), target=tmp_path, url=url)
+        server.shutdown()
+    assert [*tmp_path.iterdir()] == []

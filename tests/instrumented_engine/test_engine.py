@@ -87,8 +87,8 @@ def test_a_seeded_request_has_other_random_numbers_for_each_answer(trail):
 
 def test_a_negative_seed_has_other_random_numbers_too(trail):
     answers = [*make_request(trail, [1], n=3, seed=-1).sequences, *make_request(trail, [1], n=1, seed=7).sequences]
-    answers += make_request(trail, [1], n=1, seed=-7).sequences
-    assert len({sequence.rng.random() for sequence in answers}) == 5
+    answers += [*make_request(trail, [1], seed=-7).sequences, *make_request(trail, [1], seed=7 + 2**62).sequences]
+    assert len({sequence.rng.random() for sequence in answers}) == 6
 
 
 def test_a_request_whose_answers_end_in_one_step_is_counted_once(trail):
