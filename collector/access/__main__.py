@@ -69,12 +69,16 @@ def _create(given: argparse.Namespace, settings: Settings) -> None:
     _audit(settings, "created", key)
     sys.stdout.write(f"{secret}\n")
     whom = f"tenant {key.tenant}" if key.tenant else "all tenants"
-    sys.stderr.write(f"key {key.id}: role {key.role}, {whom}. It is not shown again; only its hash is stored\n")
+    kept = f"It is not shown again; only its hash is stored, in {settings.keys_file.absolute()}"
+    sys.stderr.write(f"key {key.id}: role {key.role}, {whom}. {kept}\n")
 
 
 def _list(_given: argparse.Namespace, settings: Settings) -> None:
     rows = [("id", "role", "tenant", "state", "created", "expires", "name")]
-    for key in read_keys(settings.keys_file):
+    keys = read_keys(settings.keys_file)
+    if not keys:
+        sys.stderr.write(f"there are no keys in {settings.keys_file.absolute()}; is this the collector's --data-dir?\n")
+    for key in keys:
         expires = key.expires.isoformat(timespec="seconds") if key.expires else "never"
         created = key.created.isoformat(timespec="seconds")
         rows.append((key.id, str(key.role), key.tenant or "all", key.state(utc_now()), created, expires, key.name))

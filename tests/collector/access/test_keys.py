@@ -204,6 +204,14 @@ class TestCommand:
         assert (line["event"], line["key"], line["role"], line["tenant"]) == ("created", key.id, "ingest", "acme")
         assert secret.split("_")[2] not in self.audit.read_text()
 
+    def test_the_file_of_the_keys_is_named(self, capsys):
+        assert main(["list"]) == 0
+        assert f"there are no keys in {self.path}" in capsys.readouterr().err
+        assert main(["create", "--role", "admin"]) == 0
+        assert f"only its hash is stored, in {self.path}" in capsys.readouterr().err
+        assert main(["list"]) == 0
+        assert capsys.readouterr().err == ""
+
     def test_revoke_takes_the_id_or_the_key(self, capsys):
         for tenant in ("a", "b"):
             main(["create", "--role", "read", "--tenant", tenant])
