@@ -18,7 +18,7 @@ import typer
 
 from benchmarks.engine_decode import transformers_model
 from benchmarks.report import JsonPath, Quick, publish
-from instrumented_engine.model.batch import Packer, Rows
+from instrumented_engine.model.batch import Rows
 from instrumented_engine.model.download import DEFAULT_MODEL, cache_folder, download, local_path
 from instrumented_engine.model.gguf import GgufFile
 from instrumented_engine.model.kv_format import KvCacheDtype, kv_format
@@ -113,7 +113,7 @@ def peer(windows: list[list[int]]) -> list[torch.Tensor]:
 @torch.inference_mode()
 def log_probabilities(model: Llama, ids: list[int]) -> torch.Tensor:
     """The log-probabilities (tokens, vocabulary) behind each token of a prompt."""
-    batch = Packer(len(ids), CPU, model.weights.embedding.dtype).pack([Rows(ids, 0, [0], range(len(ids)))])
+    batch = model.packer(len(ids)).pack([Rows(ids, 0, [0], range(len(ids)))])
     return model.logits(model.forward(batch, model.new_cache(1, len(ids)))).float().log_softmax(-1)
 
 

@@ -10,7 +10,7 @@ import torch
 
 from instrumented_engine.core.block_manager import hash_block
 from instrumented_engine.core.sequence import Sequence
-from instrumented_engine.model.batch import Packer, Rows
+from instrumented_engine.model.batch import Rows
 from instrumented_engine.model.llama import Llama
 from instrumented_engine.model.sampler import Row, sample
 
@@ -28,7 +28,7 @@ class DraftModel:
         self._model = model
         self._cache = model.new_cache(kv_blocks, block_size)
         self._contents = Contents(block_size)
-        self._packer = Packer(block_size, self._cache.device, model.weights.embedding.dtype, paged=model.paged)
+        self._packer = model.packer(block_size)
         self._eos_ids = list(eos_ids)
         self._max_rows = max_rows
 

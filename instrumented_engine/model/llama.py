@@ -17,6 +17,7 @@ import torch.nn.functional as F  # noqa: N812  # torch's own spelling
 from torch import Tensor
 
 from instrumented_engine.model.attention import Batch, attend
+from instrumented_engine.model.batch import Packer
 from instrumented_engine.model.errors import ModelError
 from instrumented_engine.model.kv_format import KvFormat, kv_format
 from instrumented_engine.model.linear import Linear, Quantization, linear
@@ -215,6 +216,11 @@ class Llama:
             dtype=self.cache_format.dtype,
             device=self.weights.embedding.device,
         )
+
+    def packer(self, block_size: int) -> Packer:
+        """What makes this model's batches, for a cache with blocks of so many tokens."""
+        embedding = self.weights.embedding
+        return Packer(block_size, embedding.device, embedding.dtype, paged=self.paged)
 
     def forward(self, batch: Batch, cache: Tensor) -> Tensor:
         """Compute a ragged batch; store its keys and values in `cache`. Returns states (sampled rows, hidden size)."""

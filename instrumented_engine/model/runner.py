@@ -11,7 +11,7 @@ import torch
 from instrumented_engine.core.plan import Plan, Scheduled, StepResult
 from instrumented_engine.core.request import SamplingParams
 from instrumented_engine.core.sequence import Sequence, TokenLogprobs
-from instrumented_engine.model.batch import Packer, Rows
+from instrumented_engine.model.batch import Rows
 from instrumented_engine.model.draft import matching
 from instrumented_engine.model.graphs import DecodeGraphs, agree, sizes
 from instrumented_engine.model.llama import Llama
@@ -39,7 +39,7 @@ class ModelRunner:
         self._eos_ids = list(eos_ids)
         self._device = model.weights.embedding.device
         self.peaks: Peaks | None = None
-        self._packer = Packer(block_size, self._device, model.weights.embedding.dtype, paged=model.paged)
+        self._packer = model.packer(block_size)
         self._padding = kv_blocks  # a block that no sequence has: what is computed for nobody is stored there
         self._cache = model.new_cache(kv_blocks + 1, block_size)
         self._graphs: DecodeGraphs | None = None
