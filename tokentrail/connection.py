@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import ssl
+from collections.abc import Mapping
 from typing import Final
 
 import httpx
@@ -57,6 +58,13 @@ def client(url: str, timeout_s: float) -> httpx.Client:
         shown = _PASSWORD.sub("//…@", url)
         way_out = "write http://HOST:8080, with --api or in TOKENTRAIL_API_URL"
         raise ConnectionSettingError(f"{shown} is no address of a collector ({error}): {way_out}") from error
+
+
+def send_otlp(url: str, signal: str, content: bytes, headers: Mapping[str, str], timeout_s: float) -> httpx.Response:
+    """The answer of an OTLP/HTTP receiver to a payload; raises ConnectionSettingError."""
+    with httpx.Client(timeout=timeout_s, transport=transport()) as http:
+        headers = {**headers, "content-type": "application/x-protobuf"}
+        return http.post(f"{url.rstrip('/')}/v1/{signal}", content=content, headers=headers)
 
 
 def remedy(error: Exception) -> str:

@@ -20,10 +20,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from rich.console import Console
 from rich.table import Table
 
-from tokentrail.connection import ConnectionSettingError, remedy, transport
+from tokentrail.connection import ConnectionSettingError, remedy, send_otlp
 
 _UNKNOWN = "not known: the file beside it is missing or damaged"
-_HEADERS = {"content-type": "application/x-protobuf"}
 
 
 class NotFound(ValueError):
@@ -103,9 +102,7 @@ def replay(letter: DeadLetter, url: str, headers: Mapping[str, str]) -> str:
     if letter.damaged:
         return "its bytes are damaged, and might become wrong numbers"
     try:
-        with httpx.Client(timeout=60, transport=transport()) as http:
-            address = f"{url.rstrip('/')}/v1/{letter.signal}"
-            answer = http.post(address, content=letter.file.read_bytes(), headers={**headers, **_HEADERS})
+        answer = send_otlp(url, letter.signal, letter.file.read_bytes(), headers, timeout_s=60)
     except ConnectionSettingError as error:
         return str(error)
     except (httpx.HTTPError, httpx.InvalidURL) as error:

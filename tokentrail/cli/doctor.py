@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tokentrail.cli.api import Api
-from tokentrail.connection import remedy, transport
+from tokentrail.connection import remedy, send_otlp
 from tokentrail.formatting import count, duration, instant
 from tokentrail.version import __version__
 
@@ -70,10 +70,7 @@ def _asked(look: Callable[[Api], Iterator[Finding]], api: Api) -> Iterator[Findi
 def _otlp_http(url: str) -> Finding:
     """An empty request is a valid one, and stores nothing."""
     try:
-        with httpx.Client(timeout=5, transport=transport()) as http:
-            answer = http.post(
-                f"{url.rstrip('/')}/v1/traces", content=b"", headers={"content-type": "application/x-protobuf"}
-            )
+        answer = send_otlp(url, "traces", b"", {}, timeout_s=5)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         way_out = remedy(error) or "start the collector, or name its address: --otlp-http"
         return Finding("OTLP/HTTP", "fail", f"{url}: {error}", way_out)
