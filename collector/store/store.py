@@ -17,6 +17,7 @@ from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError, OperationalError
 from clickhouse_connect.driver.query import QueryResult
 
+from collector.store.deduplication import forget_lost_parts
 from collector.store.layout import Layout
 
 logger = logging.getLogger(__name__)
@@ -93,6 +94,8 @@ class Store:
         """
         store = cls(dsn, connect_timeout_s=connect_timeout_s, send_receive_timeout_s=send_receive_timeout_s)
         try:
+            if store.folder:
+                forget_lost_parts(store.folder)
             store.client()
         except (ClickHouseError, OSError) as error:
             msg = f"cannot open the store {store.safe_dsn}: {reason_of(error)}"

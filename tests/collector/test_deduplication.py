@@ -1,0 +1,132 @@
+"""An embedded store that was killed while it stored an insert, which comes again."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from collector.signals import TRACES
+from collector.store.deduplication import forget_lost_parts
+from collector.store.insert import insert_otlp
+from collector.store.store import Store
+from tests.support.otlp import token_body
+from tests.support.stores import open_new_store
+
+FIRST, SECOND, THIRD = (f"1\tall_{n}_{n}_0\tall_{n * 111}_{n}\n" for n in (1, 2, 3))
+
+
+class Table:
+    """The files of one table, as ClickHouse lays them out."""
+
+    def __init__(self, store):
+        self.folder = store / "store" / "abc" / "abc-table"
+        self.logs = self.folder / "deduplication_logs"
+        self.logs.mkdir(parents=True)
+
+    def part(self, *names):
+        for name in names:
+            (self.folder / name).mkdir()
+
+    def log(self, text, number=1):
+        (self.logs / f"deduplication_log_{number}.txt").write_text(text)
+
+    def read(self, number=1):
+        return (self.logs / f"deduplication_log_{number}.txt").read_text()
+
+
+@pytest.fixture
+def table(tmp_path):
+    return Table(tmp_path)
+
+
+def test_an_insert_that_a_kill_cut_off_is_stored_when_it_comes_again(tmp_path):
+    store = open_new_store(tmp_path / "store")
+    insert_otlp(store, TRACES, token_body(trace=1), "segment-1")
+    sql = "SELECT data_paths[1] FROM system.tables WHERE database = currentDatabase() AND name = 'tokens'"
+    folder = Path(store.query(sql).result_rows[0][0])
+    before = set(folder.iterdir())
+    insert_otlp(store, TRACES, token_body(trace=2), "segment-2")
+    store.close()
+    (cut_off,) = set(folder.iterdir()) - before
+    shutil.rmtree(cut_off)  # as if it had not been renamed
+
+    store = Store.open(f"chdb://{tmp_path / 'store'}")
+    for n in (1, 2, 2):
+        insert_otlp(store, TRACES, token_body(trace=n), f"segment-{n}")
+    rows = store.query("SELECT trace_id, token_index, count() FROM tokens GROUP BY ALL").result_rows
+    store.close()
+    assert len(rows) == 6
+    assert {count for *_, count in rows} == {1}
+
+
+def test_the_newest_tokens_without_a_part_are_taken_back_once(tmp_path, table):
+    table.part("all_1_1_0", "detached", "tmp_insert_all_3_3_0")
+    table.log(FIRST + SECOND + THIRD)
+    assert forget_lost_parts(tmp_path) == 2
+    taken_back = "2\tall_3_3_0\tall_333_3\n2\tall_2_2_0\tall_222_2\n"
+    assert table.read() == FIRST + SECOND + THIRD + taken_back
+    assert forget_lost_parts(tmp_path) == 0
+    assert table.read() == FIRST + SECOND + THIRD + taken_back
+
+
+def test_an_older_token_stays_whose_part_is_gone_because_its_rows_are_past_their_retention(tmp_path, table):
+    table.part("all_3_3_0")
+    table.log(FIRST + SECOND + THIRD)
+    assert forget_lost_parts(tmp_path) == 0
+
+
+@pytest.mark.parametrize(
+    ("part", "lost"),
+    [
+        ("all_1_3_1", 0),
+        ("all_3_4_1", 0),
+        ("all_3_3_0_9", 0),
+        ("all_1_2_1", 1),
+        ("all_4_5_1", 1),
+        ("20261121_3_3_0", 1),
+    ],
+)
+def test_a_part_may_have_been_merged_into_another_of_its_partition(tmp_path, table, part, lost):
+    table.part("all_2_2_0", part)
+    table.log(SECOND + THIRD)
+    assert forget_lost_parts(tmp_path) == lost
+
+
+def test_the_newest_file_may_be_empty_and_the_files_are_in_the_order_of_their_numbers(tmp_path, table):
+    table.part("all_1_1_0")
+    table.log(FIRST, 9)
+    table.log(SECOND, 10)
+    table.log("", 11)
+    assert forget_lost_parts(tmp_path) == 1
+    assert table.read(11) == "2\tall_2_2_0\tall_222_2\n"
+
+
+def test_a_line_that_a_power_cut_left_unfinished_goes(tmp_path, table):
+    table.part("all_1_1_0")
+    table.log(FIRST + SECOND + THIRD[:-4] + 100 * "\0")
+    assert forget_lost_parts(tmp_path) == 1
+    assert table.read() == FIRST + SECOND + "2\tall_2_2_0\tall_222_2\n"
+
+
+def test_a_name_of_another_form_is_not_judged(tmp_path, table):
+    table.log("1\tpart-of-another-version\thash\n")
+    assert forget_lost_parts(tmp_path) == 0
+
+
+def test_a_token_that_was_dropped_and_came_again_counts_by_its_newest_line(tmp_path, table):
+    table.part("all_1_1_0")
+    table.log(FIRST + SECOND + "2\tall_2_2_0\tall_222_2\n")
+    assert forget_lost_parts(tmp_path) == 0
+    table.log(FIRST + SECOND + "2\tall_2_2_0\tall_222_2\n" + SECOND)
+    assert forget_lost_parts(tmp_path) == 1
+
+
+def test_a_store_that_is_open_and_a_folder_without_one_are_left_as_they_are(tmp_path):
+    assert forget_lost_parts(tmp_path / "nothing") == 0
+    assert not (tmp_path / "nothing").exists()
+    store = open_new_store(tmp_path / "store")
+    table = Table(store.folder)
+    table.log(FIRST)
+    assert forget_lost_parts(store.folder) == 0
+    store.close()
+    assert forget_lost_parts(tmp_path / "store") == 1
