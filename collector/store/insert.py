@@ -80,37 +80,44 @@ def insert_otlp(store: Store, signal: Signal, source: bytes | Path, token: str) 
     Raises `RefusedError` when the data is at fault and `TooMuchError` when it is too large; any other error is worth
     another try.
     """
-    table = signal.landing_table
     settings = {**INSERT_SETTINGS, **_schema(signal, embedded=store.embedded), "insert_deduplication_token": token}
-    with errors_told_apart():
-        if store.embedded and isinstance(source, Path):
-            with source.open("rb") as file:
-                _insert_file(store, table, file, FORMAT, settings)
-        else:
-            body = source.read_bytes() if isinstance(source, Path) else source
-            store.client().raw_insert(table, insert_block=body, fmt=FORMAT, settings=settings)
+    _insert(store, signal.landing_table, source if isinstance(source, Path) else [source], FORMAT, settings)
 
 
 def insert_block(store: Store, signal: Signal, block: Sequence[Bytes], token: str) -> None:
     """Insert a block of `native_block` into the table of a signal's plain rows; errors are those of `insert_otlp`."""
     assert signal.plain
-    table = signal.plain.table
     settings = {**INSERT_SETTINGS, "insert_deduplication_token": token}
+    _insert(store, signal.plain.table, block, "Native", settings)
+
+
+def _insert(store: Store, table: str, source: Sequence[Bytes] | Path, fmt: str, settings: dict[str, Any]) -> None:
+    """Insert a file, or bytes in several parts. An embedded store reads both from an open file."""
     with errors_told_apart():
         if not store.embedded:
-            store.client().raw_insert(table, insert_block=b"".join(block), fmt="Native", settings=settings)
+            body = source.read_bytes() if isinstance(source, Path) else b"".join(source)
+            store.client().raw_insert(table, insert_block=body, fmt=fmt, settings=settings)
             return
-        # On the disk of the store, which has room or else takes no rows, and without a name that a crash would leave.
-        with TemporaryFile(buffering=_WRITTEN_AT_ONCE, dir=store.folder) as file:
-            file.writelines(block)
-            file.seek(0)
-            _insert_file(store, table, file, "Native", settings)
+        with _open(source, store.folder) as file:
+            # ClickHouse would take a `*` or a `{}` in the file's own path for several files.
+            path = f"/dev/fd/{file.fileno()}"
+            store.client().command(f"INSERT INTO {table} FROM INFILE '{path}' {settings_clause(settings)} FORMAT {fmt}")
 
 
-def _insert_file(store: Store, table: str, file: IO[bytes], fmt: str, settings: Mapping[str, Any]) -> None:
-    """Let an embedded store read an open file. ClickHouse would take a `*` or a `{}` in its path for several files."""
-    path = f"/dev/fd/{file.fileno()}"
-    store.client().command(f"INSERT INTO {table} FROM INFILE '{path}' {settings_clause(settings)} FORMAT {fmt}")
+@contextmanager
+def _open(source: Sequence[Bytes] | Path, folder: Path | None) -> Iterator[IO[bytes]]:
+    """Open a file, or give bytes a file without a name, of which a crash leaves nothing.
+
+    It is on the disk of the store, which has room or else takes no rows.
+    """
+    if isinstance(source, Path):
+        with source.open("rb") as file:
+            yield file
+        return
+    with TemporaryFile(buffering=_WRITTEN_AT_ONCE, dir=folder) as file:
+        file.writelines(source)
+        file.seek(0)
+        yield file
 
 
 def native_block(columns: Sequence[Columns], types: Mapping[str, str]) -> list[Bytes]:

@@ -308,8 +308,16 @@ def test_many_tokens_are_inserted_as_columns_beside_everything_else(setup, paylo
     assert s.status.snapshot().segments_inserted == 1
 
 
-def test_a_segment_of_tokens_alone_is_announced_once(setup, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")  # the system's temporary folder may be full
+def test_inserts_need_no_temporary_folder_of_the_system_which_may_be_full(setup, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    s = setup()
+    not_plain = Request().tokens(trace=2)
+    not_plain.span("chat", trace=2)
+    s.writer.write(s.segment(token_body(trace=1, count=MANY), not_plain.body()))
+    assert s.tokens() == {1: MANY, 2: 3}
+
+
+def test_a_segment_of_tokens_alone_is_announced_once(setup):
     s = setup()
     segment = s.segment(token_body(trace=1, count=MANY))
     s.writer.write(segment)
