@@ -23,6 +23,7 @@ from collector.signals import Signal
 from collector.status import IngestStatus
 from collector.store.claims import Claims
 from collector.store.insert import Bytes, RefusedError, TooMuchError, insert_block, insert_otlp, native_block
+from collector.store.part_folders import PartFolders
 from collector.store.parts import parts_of, row_count
 from collector.store.store import Store, reason_of
 from collector.wal.dead_letters import DeadLetters
@@ -92,6 +93,7 @@ class Writer:
         self._signal = signal
         self._log = log
         self._store = store
+        self._part_folders = PartFolders(store.folder)
         self._status = status
         self._dead_letters = dead_letters
         self._claims = claims
@@ -147,6 +149,7 @@ class Writer:
             self._write_frames(part.token, part.frames, segment.path if unchanged else None)
         if self._claims and self._set_aside:
             self._until_done(self._claims.withdraw, segment.id, self._set_aside)
+        self._part_folders.sync()
         digests = [frame.digest for frame in contents.frames if frame.digest not in self._set_aside]
         self._log.release(segment, digests, self._set_aside)
         self._stored.clear()

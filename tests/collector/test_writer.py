@@ -1,6 +1,7 @@
 import json
 import struct
 import tempfile
+from pathlib import Path
 
 import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError
@@ -8,7 +9,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from collector.signals import TRACES
 from collector.status import IngestStatus
-from collector.store import insert
+from collector.store import insert, part_folders
 from collector.store.insert import RefusedError, TooMuchError, insert_otlp
 from collector.store.writer import Writer
 from collector.wal.commit import GroupCommit, LogUnavailableError
@@ -306,6 +307,22 @@ def test_many_tokens_are_inserted_as_columns_beside_everything_else(setup, paylo
     assert s.tokens() == {1: MANY, 2: 3, 3: 2}
     assert s.segments == [f"{name}.r"]
     assert s.status.snapshot().segments_inserted == 1
+
+
+def test_the_parts_are_durable_before_the_log_gives_the_segment_up(setup, monkeypatch):
+    s = setup()
+    sql = "SELECT data_paths[1] FROM system.tables WHERE database = currentDatabase() AND name = 'tokens'"
+    table = Path(s.store.query(sql).result_rows[0][0])
+    waiting_and_parts = []
+
+    def sync(folder):
+        if folder == table:
+            waiting_and_parts.append((s.log.pending[0], len([*folder.glob("*_*_*_0")])))
+
+    monkeypatch.setattr(part_folders, "sync_folder", sync)
+    parts = len([*table.glob("*_*_*_0")])
+    s.writer.write(s.segment(token_body(trace=1)))
+    assert waiting_and_parts == [(1, parts + 1)]
 
 
 def test_inserts_need_no_temporary_folder_of_the_system_which_may_be_full(setup, monkeypatch):
