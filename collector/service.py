@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 from fastapi import FastAPI
 
@@ -25,6 +24,7 @@ from collector.api.session import QueryLimits, query_settings
 from collector.api.slos import evaluate
 from collector.backup.cut import Backups
 from collector.chain import Chain
+from collector.data_dir import lock_folder
 from collector.exposition import Live, MetricsPage, StoreCounters
 from collector.exposition.filled import FilledTables
 from collector.exposition.present import Processes
@@ -45,7 +45,7 @@ from collector.store.expiry import Expiry
 from collector.store.joiner import Joiner
 from collector.store.opener import StoreOpener
 from collector.store.retention import FOR_EVER, Retention, check_windows, parse_retention
-from collector.store.store import Store, StoreError
+from collector.store.store import Store
 from collector.store.usage import Usage
 from collector.wal.log import SegmentLog
 from collector.watermark import OldestWaiting, Watermark
@@ -72,7 +72,7 @@ class Service:
         if settings.tls_cert and settings.tls_key:
             tls = Tls(TlsFiles(settings.tls_cert, settings.tls_key, settings.tls_client_ca))
         self.status = IngestStatus()
-        self._lock_file = _lock_folder(settings.data_dir)
+        self._lock_file = lock_folder(settings.data_dir)
         retention = parse_retention(settings.retention)
         slos = load_slos(settings.slos) if settings.slos else ()
         check_windows(slos, retention)
@@ -235,16 +235,3 @@ def open_access(settings: Settings, hosts: Sequence[str]) -> Access:
 
 def _oldest_waiting(log: SegmentLog) -> int | None:
     return log.waiting_since_ns
-
-
-def _lock_folder(data_dir: Path) -> IO[str]:
-    """Hold the data folder for this process: two writers of one log would lose data."""
-    data_dir.mkdir(parents=True, exist_ok=True)
-    lock = (data_dir / "lock").open("a")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        lock.close()
-        msg = f"data folder {data_dir} is used by another collector; stop it or set another --data-dir"
-        raise StoreError(msg) from error
-    return lock

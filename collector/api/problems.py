@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 
+from collector.store.damage import damage_of
 from collector.store.store import StoreUnavailableError
 
 logger = logging.getLogger(__name__)
@@ -132,6 +133,9 @@ def _unavailable(_: Request, error: Exception) -> JSONResponse:
 
 
 def unexpected(request: Request, error: Exception) -> JSONResponse:
-    """Answer 500, and log the error."""
+    """Answer 500, and log the error. A damaged part of a table is named in both."""
+    if damage := damage_of(error):
+        logger.error("%s %s failed: %s", request.method, request.url.path, damage)
+        return answer(HTTPStatus.INTERNAL_SERVER_ERROR, damage)
     logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return answer(HTTPStatus.INTERNAL_SERVER_ERROR, "the collector could not answer; its log says why")

@@ -17,6 +17,7 @@ from collector.exposition.store_counters import StoreCounters
 from collector.slo.model import Slo
 from collector.sql.queries import Queries
 from collector.stage import ThreadStage
+from collector.store.damage import damage_of
 from collector.store.store import StoreUnavailableError
 from collector.store.usage import Usage
 
@@ -111,8 +112,11 @@ class Live(ThreadStage):
         except StoreUnavailableError as error:
             self.store_up = False
             logger.warning("the metrics of requests and engines stay as they were: %s", error)
-        except Exception:
+        except Exception as error:
             self.store_up = False
+            if damage := damage_of(error):
+                logger.error("the metrics of requests and engines stay as they were: %s", damage)
+                return
             logger.exception("the metrics of requests and engines stay as they were")
 
     def refresh(self) -> None:

@@ -250,6 +250,11 @@ LAST_INSERT = Metric(
 )
 STORE_ROWS = Metric("tokentrail_store_rows", "gauge", "Rows of a table of the store.", ("table",))
 STORE_BYTES = Metric("tokentrail_store_bytes", "gauge", "Bytes of a table on the store's disk.", ("table",))
+STORE_BROKEN = Metric(
+    "tokentrail_store_broken_parts", "gauge",
+    "Parts of a table that ClickHouse found damaged and set aside when it started: their rows are in no answer.",
+    ("table",),
+)  # fmt: skip
 STORE_FREE = Metric("tokentrail_store_disk_free_bytes", "gauge", "Free bytes of a disk of the store.", ("disk", "path"))
 RETENTION_ROWS = Metric(
     "tokentrail_collector_retention_rows_total", "counter", "Rows that the retention removed from a table.", ("table",)

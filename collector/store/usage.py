@@ -43,6 +43,17 @@ class Usage:
         empty = {"total_rows": 0, "parts": 0, "disk_bytes": 0, "uncompressed_bytes": 0}
         return {table: by_name.get(layout.stored(table), empty) for table in TIME_COLUMNS}
 
+    def broken_parts(self) -> dict[str, int]:
+        """Damaged parts by table that ClickHouse has set aside; on a cluster over all nodes."""
+        layout = self._store.layout
+        found = self._queries.rows(
+            "storage_broken",
+            {"detached_parts": Fragment(f"SELECT * FROM {layout.every_node('detached_parts')}")},
+            tables=[layout.stored(table) for table in TIME_COLUMNS],
+        )
+        by_name = {row["name"]: row["broken_parts"] for row in found}
+        return {table: by_name.get(layout.stored(table), 0) for table in TIME_COLUMNS}
+
     def oldest_ns(self) -> dict[str, int | None]:
         """Unix nanoseconds of each table's oldest row; None for an empty table."""
         oldest = "if(count() = 0, NULL, toUnixTimestamp64Nano(toDateTime64(min({column}), 9)))"

@@ -48,7 +48,8 @@ def test_tables_have_rows_bytes_age_and_retention(client, rows):
     assert tokens["oldest"].startswith("2026-11-18T09:59:00")
     assert (tokens["retention_s"], requests["retention_s"]) == (7 * 86400, 90 * 86400)
     assert empty == {
-        "rows": 0, "parts": 0, "disk_bytes": 0, "uncompressed_bytes": 0, "oldest": None, "retention_s": 90 * 86400
+        "rows": 0, "parts": 0, "broken_parts": 0, "disk_bytes": 0, "uncompressed_bytes": 0,
+        "oldest": None, "retention_s": 90 * 86400,
     }  # fmt: skip
     assert answer["tenants"] == [{"tenant": "acme", "table": "requests", "retention_s": 30 * 86400}]
 

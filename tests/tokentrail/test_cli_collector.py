@@ -13,6 +13,7 @@ from collector.wal.dead_letters import DeadLetters
 from collector.wal.log import SegmentLog
 from tests.support.collector import Collector
 from tests.support.otlp import Request, token_body
+from tests.support.stores import new_store
 from tokentrail.cli.app import app
 
 BODY = token_body(trace=5, count=3)
@@ -213,3 +214,12 @@ def test_a_real_collector_stores_a_replayed_payload_and_lists_unclaimed_spans(tm
         assert run("spans", *api, "--scope", "tokentrail", "--json").output.count("engine.loop") == 1
     away = run("spans", "--api", "http://127.0.0.1:9")
     assert (away.exit_code, "error:" in away.output) == (1, True)
+
+
+def test_check_store_passes_the_folder_the_flag_and_the_status_on(tmp_path, capfd):
+    new_store(tmp_path / "data" / "store")
+    for flags in ([], ["--set-aside"]):
+        assert run("check-store", "--data-dir", tmp_path / "data", *flags).exit_code == 0
+        assert capfd.readouterr().out == "all parts are sound\n"
+    assert run("check-store", "--data-dir", tmp_path).exit_code == 2
+    assert "has no embedded store: name the collector's --data-dir" in capfd.readouterr().err

@@ -268,6 +268,22 @@ def backup(
 
 
 @app.command()
+def check_store(
+    data_dir: DataDir = Path(".data"),
+    set_aside: Annotated[
+        bool, typer.Option("--set-aside", help="Move damaged parts out, so that all other rows can be read.")
+    ] = False,
+) -> None:
+    """Read every file of the embedded store of a collector that is stopped, and name the damaged parts."""
+    from tokentrail.cli import backup as backup_
+
+    try:
+        raise typer.Exit(backup_.check_store(data_dir, set_aside=set_aside))
+    except ProcessFailed as failure:
+        fail(failure)
+
+
+@app.command()
 def restore(
     archive: Annotated[
         Path, typer.Argument(help="A file that `tokentrail backup` wrote.", exists=True, dir_okay=False)

@@ -1,4 +1,4 @@
-"""`tokentrail backup` and `tokentrail restore`: the embedded store as one file, and back."""
+"""`tokentrail backup`, `restore` and `check-store`: the embedded store as one file, and back, and its damaged parts."""
 
 from __future__ import annotations
 
@@ -90,6 +90,12 @@ def restore(*, archive: Path, data_dir: Path) -> None:
     command = parts.command("collector.backup", str(archive.absolute()), str(data_dir.absolute()))
     if subprocess.run(command, env=parts.environment(), check=False).returncode:
         raise ProcessFailed(f"{data_dir} was not made")
+
+
+def check_store(data_dir: Path, *, set_aside: bool) -> int:
+    """Find the damaged parts of the store in a data folder, with the collector's own code; returns the exit status."""
+    command = parts.command("collector.store.damage", str(data_dir), *(["--set-aside"] if set_aside else []))
+    return subprocess.run(command, env=parts.environment(), check=False).returncode
 
 
 def _detail(body: bytes) -> str:
