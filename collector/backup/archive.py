@@ -83,7 +83,7 @@ def pack(sources: Sequence[tuple[str, Path]], manifest: Manifest) -> Iterator[by
 def unpack(archive: Path, folder: Path) -> Manifest:
     """Write the files of a backup into an empty folder.
 
-    Raises `BackupError` unless they are those of the manifest, byte by byte.
+    Raises `BackupError` unless they are those of the manifest, byte by byte; OSError when the disk fails.
     """
     manifest: Manifest | None = None
     found: dict[str, File] = {}
@@ -92,8 +92,7 @@ def unpack(archive: Path, folder: Path) -> Manifest:
             for member in tar:
                 content = tar.extractfile(member) if member.isreg() else None
                 if content is None or manifest is not None or not (_is_ours(member.name) or member.name == MANIFEST):
-                    msg = f"{archive} is not a backup of tokentrail: it has {member.name!r}"
-                    raise BackupError(msg)
+                    raise _no_backup(archive, f"it has {member.name!r}")
                 if member.name == MANIFEST:
                     manifest = Manifest.model_validate_json(content.read(_MOST_MANIFEST))
                     continue
@@ -105,9 +104,13 @@ def unpack(archive: Path, folder: Path) -> Manifest:
                         digest.update(chunk)
                         file.write(chunk)
                 found[member.name] = File(size=member.size, sha256=digest.hexdigest())
-    except (tarfile.TarError, ValidationError, OSError) as error:
-        msg = f"{archive} cannot be read: {error}"
-        raise BackupError(msg) from error
+    except tarfile.TarError as error:
+        if found:
+            msg = f"{archive} is damaged after {len(found)} of its files: {error}"
+            raise BackupError(msg) from error
+        raise _no_backup(archive, "it is no tar") from error
+    except ValidationError as error:
+        raise _no_backup(archive, f"its {MANIFEST} is that of something else") from error
     if manifest is None:
         msg = f"{archive} has no manifest: its end is missing"
         raise BackupError(msg)
@@ -119,6 +122,11 @@ def unpack(archive: Path, folder: Path) -> Manifest:
         msg = f"{archive} is damaged: {', '.join(wrong[:3])} and {len(wrong) - 1} others are not as they were"
         raise BackupError(msg)
     return manifest
+
+
+def _no_backup(archive: Path, reason: str) -> BackupError:
+    way_out = "`tokentrail backup FILE` makes one; unpack it first if it was compressed"
+    return BackupError(f"{archive} is not a backup of tokentrail, because {reason}: {way_out}")
 
 
 def _is_ours(name: str) -> bool:

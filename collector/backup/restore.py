@@ -17,12 +17,16 @@ def restore(archive: Path, data_dir: Path) -> Manifest:
     Raises `BackupError`, and leaves nothing behind, when the folder has files already, the backup is not complete, or a
     table does not have the rows that it had. The collector that starts next brings an older store forward.
     """
-    if data_dir.exists() and any(data_dir.iterdir()):
-        msg = f"{data_dir} is not empty: restore into a new folder, and start the collector with it as --data-dir"
-        raise BackupError(msg)
     work = data_dir.with_name(f"{data_dir.name}.restoring")
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
+    try:
+        if data_dir.exists() and any(data_dir.iterdir()):
+            msg = f"{data_dir} is not empty: restore into a new folder, and start the collector with it as --data-dir"
+            raise BackupError(msg)
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+    except OSError as error:
+        msg = f"{data_dir} cannot be made ({error.strerror}): restore into a new folder, where you may write"
+        raise BackupError(msg) from error
     try:
         manifest = unpack(archive, work)
         _attach(manifest, work)

@@ -1,5 +1,6 @@
 """A backup under load, restored, gives the same answers; half, damaged and foreign files are refused."""
 
+import gzip
 import hashlib
 import io
 import itertools
@@ -320,10 +321,54 @@ def test_a_file_that_is_missing_is_found(archive, tmp_path):
 def test_half_of_a_backup_is_refused(archive, tmp_path, keep):
     data = archive.read_bytes()
     archive.write_bytes(data[: int(len(data) * keep) // 512 * 512])
-    with pytest.raises(BackupError):
+    with pytest.raises(BackupError, match=r"is damaged after \d+ of its files|has no manifest: its end is missing"):
         restore(archive, tmp_path / "new")
     with pytest.raises((ValueError, tarfile.TarError)):
         verify(archive)
+
+
+def tar_of(path, name, content):
+    with tarfile.open(path, "w") as tar:
+        info = tarfile.TarInfo(name)
+        info.size = len(content)
+        tar.addfile(info, io.BytesIO(content))
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "it is no tar"),
+        (b"hello", "it is no tar"),
+        (b"x" * 5000, "it is no tar"),
+        ("thesis.tex", "it has 'thesis.tex'"),
+        ("manifest.json", "its manifest.json is that of something else"),
+    ],
+)
+def test_a_file_that_is_no_backup_is_named_with_the_way_to_make_one(tmp_path, content, reason):
+    file = tmp_path / "file"
+    file.write_bytes(tar_of(file, content, b"{}") if isinstance(content, str) else content)
+    with pytest.raises(BackupError) as told:
+        restore(file, tmp_path / "new")
+    assert str(told.value).startswith(f"{file} is not a backup of tokentrail, because {reason}: `tokentrail backup")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_backup_that_was_compressed_is_to_be_unpacked_first(tmp_path, archive):
+    archive.write_bytes(gzip.compress(archive.read_bytes()))
+    with pytest.raises(BackupError, match="unpack it first"):
+        restore(archive, tmp_path / "new")
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    for folder in (file, file / "new"):
+        with pytest.raises(BackupError, match=rf"{folder} cannot be made \(Not a directory\): restore into a new"):
+            restore(tmp_path / "b.tar", folder)
+    with pytest.raises(BackupError, match=r"cannot be restored: .*No such file"):
+        restore(tmp_path / "b.tar", tmp_path / "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.parametrize("name", ["../x", "tables/a/../../x", "/etc/x", "store/x", "tables/x", "settings"])
