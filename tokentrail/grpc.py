@@ -53,6 +53,8 @@ class OtlpGrpc:
                 partial = self._export(body, timeout=to.timeout_s, metadata=metadata).partial_success
         except OSError as error:  # a TLS file that is not there, or not yet
             return SendResult(SendStatus.RETRY, f"{to.url}: {error}")
+        except ValueError as error:
+            return SendResult(SendStatus.REFUSED, f"{to.url} cannot be called: {error}")
         except grpc.RpcError as error:
             return self._refusal(error)
         return SendResult(SendStatus.DELIVERED, partial.error_message, rejected=max(partial.rejected_spans, 0))
@@ -75,9 +77,9 @@ class OtlpGrpc:
 
     def _credentials(self) -> grpc.ChannelCredentials:
         read = {name: Path(path).read_bytes() for name, path in tls_files(self._endpoint).items()}
-        return grpc.ssl_channel_credentials(
-            read.get("CERTIFICATE"), read.get("CLIENT_KEY"), read.get("CLIENT_CERTIFICATE")
-        )
+        certificate = read.get("CLIENT_CERTIFICATE")
+        key = read.get("CLIENT_KEY", certificate)  # one file may hold both; grpcio aborts the process without a key
+        return grpc.ssl_channel_credentials(read.get("CERTIFICATE"), key, certificate)
 
     def _refusal(self, error: Any) -> SendResult:
         code, shown = error.code(), f"{self._endpoint.url} answered {error.code().name}: {error.details()}"

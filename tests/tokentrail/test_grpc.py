@@ -126,6 +126,23 @@ def test_nobody_listening_is_tried_again():
     assert OtlpGrpc(Endpoint.to("http://127.0.0.1:9", protocol=GRPC, timeout_s=2))(b"").status is SendStatus.RETRY
 
 
+def test_an_address_that_is_none_is_refused():
+    outcome = OtlpGrpc(Endpoint.to("http://[::1", protocol=GRPC, timeout_s=2))(b"")
+    assert (outcome.status, "http://[::1 cannot be called" in outcome.detail) == (SendStatus.REFUSED, True)
+
+
+def test_a_client_certificate_without_a_key_of_its_own_does_not_end_the_process(tmp_path):
+    """grpcio checks this with an assertion that ends the process, so the test has one of its own."""
+    certificate = tmp_path / "ours.pem"
+    certificate.write_text("no certificate")
+    code = (
+        "import os, tokentrail, tokentrail.http as http; from tokentrail.grpc import OtlpGrpc; "
+        f"to = http.Endpoint.to('https://127.0.0.1:9', protocol='grpc', client_certificate='{certificate}'); "
+        "print(OtlpGrpc(to)(b'').status.name)"
+    )
+    assert run(code, "http://127.0.0.1:9").split() == ["RETRY"]
+
+
 def test_a_missing_ca_file_is_waited_for_and_https_is_encrypted(collector, tmp_path):
     ca = tmp_path / "ca.pem"
     endpoint = Endpoint.to(collector.url.replace("http", "https"), protocol=GRPC, certificate=str(ca), timeout_s=2)
