@@ -47,7 +47,17 @@ def transport() -> httpx.HTTPTransport:
         except OSError as error:
             files = f"{cert} and {key}" if key else cert
             raise ConnectionSettingError(f"{TLS_CERT} and {TLS_KEY} name no certificate: {files} ({error})") from error
-    return httpx.HTTPTransport(verify=context)
+    return _Transport(verify=context)
+
+
+class _Transport(httpx.HTTPTransport):
+    """Says of a host that can be no name, such as `a..b`, that it cannot be connected to."""
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        try:
+            return super().handle_request(request)
+        except UnicodeError as error:
+            raise httpx.ConnectError(f"no host can have the name {request.url.host}", request=request) from error
 
 
 def client(url: str, timeout_s: float) -> httpx.Client:
@@ -79,8 +89,19 @@ def remedy(error: Exception) -> str:
         return "the collector speaks plain HTTP: write http://"
     # asyncio ends such a handshake without a word.
     if isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
-        if error.request.url.scheme == "http":
-            return "if the collector speaks TLS, write https://; else another server is there"
-        if not os.environ.get(TLS_CERT):
-            return f"if the collector asks for a certificate, set {TLS_CERT} and {TLS_KEY}"
+        return remedy_of_a_close(error.request.url.scheme)
     return ""
+
+
+def remedy_of_a_close(scheme: str) -> str:
+    """The way out when the other side closes a connection without an answer; empty where nothing is likely."""
+    if scheme == "http":
+        return "if the collector speaks TLS, write https://; else another server is there"
+    if not os.environ.get(TLS_CERT):
+        return f"if the collector asks for a certificate, set {TLS_CERT} and {TLS_KEY}"
+    return ""
+
+
+def way_out(error: Exception, option: str) -> str:
+    """What to do when a collector does not answer; `option` is the one that names its address."""
+    return remedy(error) or f"start the collector, or name its address with {option}"

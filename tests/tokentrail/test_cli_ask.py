@@ -280,6 +280,18 @@ def test_the_port_of_otlp_is_not_taken_for_the_api(collector):
     assert (refused.exit_code, "answers 404, not as a collector's API does" in refused.stderr) == (1, True)
 
 
+def test_ports_of_a_collector_in_each_others_place_are_named(collector):
+    http, grpc, api = (collector.urls[name] for name in ("otlp-http", "otlp-grpc", "api"))
+    found = json.loads(run("doctor", "--api", grpc, "--otlp-http", api, "--otlp-grpc", http, "--json").stdout)
+    for finding, told in zip(found, (f"{api} is the", f"{http} is the", f"{grpc} is the"), strict=True):
+        assert (finding["state"], finding["detail"].startswith(told)) == ("fail", True)
+    assert ["--otlp-http" in found[0]["fix"], "--otlp-grpc" in found[1]["fix"], "--api" in found[2]["fix"]] == [
+        True
+    ] * 3
+    of_http = json.loads(run("doctor", "--api", http, "--json").stdout)[2]
+    assert f"{http} is the address of a collector's OTLP/HTTP; its API is on port 8080" in of_http["detail"]
+
+
 def test_doctor_takes_addresses_as_the_collector_prints_them(collector, api):
     printed = [f"{collector.urls[name]}/" for name in ("otlp-http", "otlp-grpc")]
     text = run("doctor", *api, "--otlp-http", printed[0], "--otlp-grpc", printed[1]).stdout

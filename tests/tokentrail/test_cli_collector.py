@@ -64,6 +64,7 @@ def test_the_data_folder_of_up_has_its_collectors_folder(folder):
 def test_a_folder_without_dead_letters_and_a_folder_that_is_none(tmp_path):
     SegmentLog(tmp_path / "wal", DeadLetters(tmp_path / "dead_letters", "traces"))
     assert run("dead-letters", "list", "--data-dir", tmp_path).output == "no dead letters\n"
+    assert run("dead-letters", "replay", "--all", "--data-dir", tmp_path).output == "no dead letters\n"
     missing = run("dead-letters", "list", "--data-dir", tmp_path / "nothing")
     assert missing.exit_code == 1
     assert "is not the data folder of a collector" in missing.output

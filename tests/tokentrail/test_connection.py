@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.support.certificates import make_certificate
-from tokentrail.connection import ConnectionSettingError, client, key_header, remedy, transport
+from tokentrail.connection import ConnectionSettingError, client, key_header, remedy, transport, way_out
 
 NOBODY = "http://127.0.0.1:9"
 
@@ -126,3 +126,17 @@ def test_an_address_that_is_none_is_told_without_its_password():
     with pytest.raises(ConnectionSettingError, match="http://…@") as told:
         client("http://user:secret@host:port", 60)
     assert "secret" not in str(told.value)
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 300])
+def test_a_host_that_is_no_name_is_one_that_does_not_answer(host):
+    with (
+        client(f"http://{host}:8080", 60) as http,
+        pytest.raises(httpx.ConnectError, match="no host can have the name"),
+    ):
+        http.get("/")
+
+
+def test_the_way_out_names_the_option_unless_a_better_one_is_known():
+    assert way_out(httpx.ConnectError("refused"), "--url") == "start the collector, or name its address with --url"
+    assert way_out(httpx.ConnectError("CERTIFICATE_VERIFY_FAILED"), "--url").startswith("set TOKENTRAIL_API_TLS_CA")

@@ -249,6 +249,8 @@ def replay_dead_letters(
     else:
         for name, reason in kept.items():
             console().print(f"{name}: {reason or 'replayed'}", soft_wrap=True, markup=False, highlight=False)
+        if not kept:
+            console().print("no dead letters")
     if any(kept.values()):
         raise typer.Exit(1)
 

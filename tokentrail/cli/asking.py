@@ -186,7 +186,7 @@ def _ask(url: str, question: Callable[[Api], Any]) -> Any:
     from httpx import DecodingError, HTTPError, HTTPStatusError
 
     from tokentrail.cli.api import Api
-    from tokentrail.connection import ConnectionSettingError, remedy
+    from tokentrail.connection import ConnectionSettingError, way_out
 
     try:
         client = Api(url)
@@ -199,7 +199,6 @@ def _ask(url: str, question: Callable[[Api], Any]) -> Any:
     except (DecodingError, LookupError) as error:
         fail(error)
     except HTTPError as error:
-        way_out = remedy(error) or "start it, or name its address with --api"
-        fail(RuntimeError(f"the collector at {url} does not answer ({error}): {way_out}"))
+        fail(RuntimeError(f"the collector at {url} does not answer ({error}): {way_out(error, '--api')}"))
     finally:
         client.close()

@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import httpx
 from google.protobuf.message import DecodeError
-from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
@@ -20,8 +19,13 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from rich.console import Console
 from rich.table import Table
 
-from tokentrail.connection import ConnectionSettingError, remedy, send_otlp
+from tokentrail.cli.listeners import is_otlp, misnamed, refusal
+from tokentrail.connection import ConnectionSettingError, send_otlp, way_out
 
+_WAYS_OUT: Final[dict[int, str]] = {
+    httpx.codes.UNAUTHORIZED: "; give a key with --header 'Authorization=Bearer KEY'",
+    httpx.codes.NOT_FOUND: "; write the address without a path",
+}
 _UNKNOWN = "not known: the file beside it is missing or damaged"
 
 
@@ -106,10 +110,12 @@ def replay(letter: DeadLetter, url: str, headers: Mapping[str, str]) -> str:
     except ConnectionSettingError as error:
         return str(error)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        way_out = remedy(error) or "start the collector, or name its OTLP/HTTP address with --url"
-        return f"{url} does not answer ({error}): {way_out}"
+        wrong = misnamed("OTLP/HTTP", url)
+        return wrong or f"{url} does not answer ({error}): {way_out(error, '--url')}"
+    if not is_otlp(answer) and (wrong := misnamed("OTLP/HTTP", url)):
+        return wrong
     if answer.status_code != httpx.codes.OK:
-        return f"{url} answered {answer.status_code}: {_refusal(answer)}"
+        return f"{url} answered {answer.status_code}: {refusal(answer)}{_WAYS_OUT.get(answer.status_code, '')}"
     try:
         rejected = ExportTraceServiceResponse.FromString(answer.content).partial_success
     except DecodeError:
@@ -120,15 +126,6 @@ def replay(letter: DeadLetter, url: str, headers: Mapping[str, str]) -> str:
     letter.file.with_suffix(".json").unlink(missing_ok=True)
     letter.file.unlink()
     return ""
-
-
-def _refusal(answer: httpx.Response) -> str:
-    """The reason in an answer that is an error: OTLP has it in a `google.rpc.Status`, other servers in text."""
-    try:
-        reason: str = Status.FromString(answer.content).message
-    except DecodeError:
-        reason = ""
-    return reason or answer.text[:200]
 
 
 def _read(file: Path) -> DeadLetter:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
@@ -13,8 +12,10 @@ import httpx
 from rich.console import Console
 from rich.text import Text
 
+from tokentrail.cli import listeners
 from tokentrail.cli.api import Api
-from tokentrail.connection import remedy, send_otlp
+from tokentrail.cli.listeners import GrpcError, is_otlp, misnamed, refusal, send_nothing
+from tokentrail.connection import send_otlp, way_out
 from tokentrail.formatting import count, duration, instant
 from tokentrail.version import __version__
 
@@ -69,30 +70,40 @@ def _asked(look: Callable[[Api], Iterator[Finding]], api: Api) -> Iterator[Findi
 
 def _otlp_http(url: str) -> Finding:
     """An empty request is a valid one, and stores nothing."""
+    name, option = "OTLP/HTTP", "--otlp-http"
     try:
-        answer = send_otlp(url, "traces", b"", {}, timeout_s=5)
+        answer = send_otlp(url, "traces", b"", {}, timeout_s=listeners.TIMEOUT_S)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        way_out = remedy(error) or "start the collector, or name its address: --otlp-http"
-        return Finding("OTLP/HTTP", "fail", f"{url}: {error}", way_out)
+        return _failed(name, url, option, str(error), way_out(error, option))
     if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-        return Finding("OTLP/HTTP", "ok", f"{url} answers, and asks senders for a key")
-    if answer.status_code != httpx.codes.OK:
-        return Finding(
-            "OTLP/HTTP", "fail", f"{url} answers {answer.status_code}", "another server may listen on this port"
-        )
-    return Finding("OTLP/HTTP", "ok", url)
+        return Finding(name, "ok", f"{url} answers, and asks senders for a key")
+    if is_otlp(answer) and answer.status_code != httpx.codes.OK:
+        told = f"{url} answers {answer.status_code}: {refusal(answer)}"
+        return Finding(name, "fail", told, "see the collector's log")
+    if not is_otlp(answer):
+        told = f"answers {answer.status_code}, but not as a receiver of OTLP does"
+        return _failed(name, url, option, told, f"another server is there: name the collector's address with {option}")
+    return Finding(name, "ok", url)
 
 
 def _otlp_grpc(address: str) -> Finding:
-    # The collector prints this address with http://, and exporters of OTLP/gRPC take it so.
-    host, _, port = address.split("://")[-1].rstrip("/").rpartition(":")
+    """The collector prints this address with http://, and exporters of OTLP/gRPC take it so."""
+    name, option = "OTLP/gRPC", "--otlp-grpc"
     try:
-        socket.create_connection((host, int(port)), timeout=5).close()
-    except (OSError, ValueError) as error:
-        return Finding(
-            "OTLP/gRPC", "fail", f"{address}: {error}", "start the collector, or name its address: --otlp-grpc"
-        )
-    return Finding("OTLP/gRPC", "ok", f"{address} accepts connections")
+        taken = send_nothing(address)
+    except ModuleNotFoundError:
+        told = f"{address} was not asked, because the package grpcio is not installed"
+        return Finding(name, "warn", told, "pip install 'tokentrail[grpc]'")
+    except GrpcError as error:
+        return _failed(name, address, option, str(error), error.way_out or way_out(error, option))
+    return Finding(name, "ok", address if taken else f"{address} answers, and asks senders for a key")
+
+
+def _failed(name: str, address: str, option: str, told: str, fix: str) -> Finding:
+    """A listener that does not answer as it should, or another one of the collector's in its place."""
+    if sentence := misnamed(name, address):
+        return Finding(name, "fail", sentence, f"name the address of {name} with {option}")
+    return Finding(name, "fail", f"{address}: {told}", fix)
 
 
 def _api(api: Api, url: str) -> Generator[Finding, None, bool]:
@@ -100,14 +111,14 @@ def _api(api: Api, url: str) -> Generator[Finding, None, bool]:
     try:
         ready = api.ready()
     except httpx.HTTPError as error:
-        way_out = remedy(error) or "start the collector, or name its address: --api"
-        yield Finding("API", "fail", f"{url}: {error}", way_out)
+        yield _failed("API", url, "--api", str(error), way_out(error, "--api"))
         return False
     try:
         reason = "" if ready.json()["status"] == "ready" else ready.json()["reason"]
     except (ValueError, KeyError, TypeError):
-        detail = f"{url} answers, but not as a collector does"
-        yield Finding("API", "fail", detail, "another server listens there: name the collector's address, --api")
+        told = f"answers {ready.status_code}, but not as a collector's API does"
+        fix = "another server is there: name the collector's address with --api"
+        yield _failed("API", url, "--api", told, fix)
         return False
     if reason:
         yield Finding("API", "fail", f"{url} is not ready: {reason}", "see the collector's log")

@@ -1,0 +1,206 @@
+"""`tokentrail doctor` makes a call on each port of OTLP, and names what is there instead; on real receivers."""
+
+import json
+import shutil
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+from starlette.responses import JSONResponse, PlainTextResponse
+from typer.testing import CliRunner
+
+from collector.access.access import OPEN
+from collector.access.tls import Tls, TlsFiles
+from collector.http_server import HttpServer
+from collector.receive.grpc import GrpcReceiver
+from collector.receive.http import BodyLimits, create_otlp_app
+from collector.receive.ingest import Ingest
+from collector.wal.commit import LogUnavailableError
+from tests.collector.test_otlp_http import WAIT_S, Receiver
+from tests.support.certificates import make_certificate
+from tests.support.keys import access_to, add_key
+from tokentrail.cli import listeners
+from tokentrail.cli.app import app
+from tokentrail.cli.dead_letters import DeadLetter, replay
+
+LIMITS = BodyLimits(4_000, 8_000)
+NOBODY = "http://127.0.0.1:9"
+needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make certificates")
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    monkeypatch.setattr(listeners, "TIMEOUT_S", WAIT_S)
+
+
+@pytest.fixture
+def started():
+    """Starts servers, and stops them at the end."""
+    running = []
+
+    def start(server):
+        server.start()
+        running.append(server)
+        return server.url
+
+    yield start
+    for server in running:
+        server.stop(1.0)
+
+
+@pytest.fixture
+def serve(started, tmp_path):
+    """The addresses of OTLP/HTTP and OTLP/gRPC of a collector."""
+    receiver = Receiver(tmp_path)
+
+    def serve(tls=None, access=OPEN):
+        otlp = create_otlp_app([receiver.ingest], LIMITS, access)
+        http = HttpServer(otlp, "http", "127.0.0.1", 0, tls=tls and tls.context())
+        rpc = GrpcReceiver([receiver.ingest], LIMITS, "127.0.0.1", 0, tls=tls, access=access)
+        return started(http), started(rpc)
+
+    yield serve
+    receiver.commit.stop(WAIT_S)
+
+
+async def api(scope, receive, send):
+    await JSONResponse({"status": "ok", "version": "0.1.0"})(scope, receive, send)
+
+
+async def website(scope, receive, send):
+    await PlainTextResponse("welcome")(scope, receive, send)
+
+
+def examined(otlp_http=NOBODY, otlp_grpc=NOBODY):
+    """What doctor says of the two ports: state, detail and fix of each."""
+    arguments = ["doctor", "--api", NOBODY, "--otlp-http", otlp_http, "--otlp-grpc", otlp_grpc, "--json"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 1, "nobody is the API"
+    return [(found["state"], found["detail"], found["fix"]) for found in json.loads(result.stdout)[:2]]
+
+
+def test_each_port_takes_an_empty_export(serve):
+    http, rpc = serve()
+    bare = rpc.removeprefix("http://")
+    assert examined(http, rpc) == [("ok", http, ""), ("ok", rpc, "")]
+    assert examined(http, bare)[1] == ("ok", bare, "")
+
+
+def test_ports_in_each_others_place_are_named(serve):
+    http, rpc = serve()
+    for address in (http, http.removeprefix("http://")):
+        of_http, of_grpc = examined(rpc, address)
+        assert of_http[:2] == (
+            "fail",
+            f"{rpc} is the address of a collector's OTLP/gRPC; its OTLP/HTTP is on port 4318 unless the collector was "
+            "told otherwise",
+        )
+        assert of_grpc[1].startswith(
+            f"{address} is the address of a collector's OTLP/HTTP; its OTLP/gRPC is on port 43"
+        )
+        assert ("--otlp-http" in of_http[2], "--otlp-grpc" in of_grpc[2]) == (True, True)
+
+
+def test_the_api_in_place_of_a_port_is_named(started):
+    url = started(HttpServer(api, "api", "127.0.0.1", 0))
+    for state, detail, _ in examined(url, url):
+        assert (state, f"{url} is the address of a collector's API" in detail) == ("fail", True)
+
+
+def test_a_server_of_somebody_else_is_named(started):
+    url = started(HttpServer(website, "website", "127.0.0.1", 0))
+    of_http, of_grpc = examined(url, url)
+    assert (of_http[0], "200, but not as a receiver of OTLP" in of_http[1]) == ("fail", True)
+    assert "another server is there" in of_http[2]
+    assert (of_grpc[0], "another server is there" in of_grpc[2]) == ("fail", True)
+    other = grpc.server(ThreadPoolExecutor(1))
+    port = other.add_insecure_port("127.0.0.1:0")
+    other.start()
+    of_grpc = examined(otlp_grpc=f"127.0.0.1:{port}")[1]
+    other.stop(0)
+    assert (of_grpc[0], "UNIMPLEMENTED" in of_grpc[1], "another server" in of_grpc[2]) == ("fail", True, True)
+
+
+def test_a_collector_that_asks_for_a_key(serve, tmp_path):
+    add_key(tmp_path / "keys.json", "ingest")
+    for state, detail, fix in examined(*serve(access=access_to(tmp_path / "keys.json"))):
+        assert (state, "asks senders for a key" in detail, fix) == ("ok", True, "")
+
+
+def test_a_collector_that_refuses_says_why(serve, monkeypatch):
+    http, rpc = serve()
+
+    def refuse(*_):
+        raise LogUnavailableError("the log is full")
+
+    monkeypatch.setattr(Ingest, "accept", refuse)
+    of_http, of_grpc = examined(http, rpc)
+    assert of_http[:2] == ("fail", f"{http} answers 503: the log is full")
+    assert (of_grpc[0], "the log is full" in of_grpc[1]) == ("fail", True)
+    assert of_http[2] == of_grpc[2] == "see the collector's log"
+
+
+@needs_openssl
+def test_tls_that_does_not_match_is_named(serve, tmp_path, monkeypatch):
+    certificate, key = make_certificate(tmp_path)
+    http, rpc = serve(Tls(TlsFiles(certificate, key)))
+    for _, _, fix in examined(http, rpc):
+        assert "set TOKENTRAIL_API_TLS_CA" in fix
+    for _, _, fix in examined(http.replace("https", "http"), rpc.removeprefix("https://")):
+        assert "if the collector speaks TLS, write https://" in fix
+    monkeypatch.setenv("TOKENTRAIL_API_TLS_CA", str(certificate))
+    assert examined(http, rpc) == [("ok", http, ""), ("ok", rpc, "")]
+    swapped = examined(rpc, http)
+    assert ["OTLP/gRPC; its" in swapped[0][1], "OTLP/HTTP; its" in swapped[1][1]] == [True, True]
+    for url in serve():
+        secure = url.replace("http", "https")
+        assert {fix for _, _, fix in examined(secure, secure)} == {"the collector speaks plain HTTP: write http://"}
+
+
+@needs_openssl
+def test_a_collector_that_asks_for_a_certificate(serve, tmp_path, monkeypatch):
+    server, ours = make_certificate(tmp_path), make_certificate(tmp_path, "ours")
+    both = tmp_path / "both.pem"
+    both.write_bytes(ours[0].read_bytes() + ours[1].read_bytes())
+    addresses = serve(Tls(TlsFiles(*server, ours[0])))
+    monkeypatch.setenv("TOKENTRAIL_API_TLS_CA", str(server[0]))
+    for _, _, fix in examined(*addresses):
+        assert "set TOKENTRAIL_API_TLS_CERT and TOKENTRAIL_API_TLS_KEY" in fix
+    for cert, key in (ours, (both, "")):
+        monkeypatch.setenv("TOKENTRAIL_API_TLS_CERT", str(cert))
+        monkeypatch.setenv("TOKENTRAIL_API_TLS_KEY", str(key))
+        assert [state for state, _, _ in examined(*addresses)] == ["ok", "ok"]
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:nine", "", ":4317", "127.0.0.1:9", "[::1", "a..b:1", "a" * 300])
+def test_an_address_where_nobody_listens(address):
+    of_http, of_grpc = examined(f"http://{address}", address)
+    assert (of_http[0], of_grpc[0]) == ("fail", "fail")
+    assert "name its address with --otlp-grpc" in of_grpc[2]
+    assert "last error" not in of_grpc[1]
+
+
+def test_without_grpcio_the_port_is_not_asked(serve, monkeypatch):
+    http, rpc = serve()
+    monkeypatch.delitem(sys.modules, "tokentrail.grpc")
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    of_http, of_grpc = examined(http, rpc)
+    assert (of_http[0], of_grpc[0], of_grpc[2]) == ("ok", "warn", "pip install 'tokentrail[grpc]'")
+    assert "the address of a collector's" not in examined(rpc)[0][1]
+
+
+def test_a_dead_letter_for_another_port_is_kept(serve, started, tmp_path):
+    file = tmp_path / "x.bin"
+    file.write_bytes(b"")
+    letter = DeadLetter(name="x", signal="traces", at="", bytes=0, reason="", damaged=False, file=file)
+    http, rpc = serve()
+    url = started(HttpServer(api, "api", "127.0.0.1", 0))
+    for address, name in ((rpc, "OTLP/gRPC"), (url, "API")):
+        assert f"{address} is the address of a collector's {name}; its OTLP/HTTP is on" in replay(letter, address, {})
+    assert "write the address without a path" in replay(letter, f"{http}/v1/traces", {})
+    add_key(tmp_path / "keys.json", "ingest")
+    locked, _ = serve(access=access_to(tmp_path / "keys.json"))
+    assert "give a key with --header 'Authorization=Bearer KEY'" in replay(letter, locked, {})
+    assert file.exists()
+    assert replay(letter, http, {}) == ""
