@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import getpass
+import os
 import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -22,7 +23,10 @@ from collector.slo.durations import parse_duration
 
 def main(arguments: list[str]) -> int:
     """Run one command; 1 when it fails."""
-    given = _parser().parse_args(arguments)
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    if wrong := _of_another_action(given):
+        parser.error(wrong)
     folder = {"data_dir": given.data_dir} if given.data_dir else {}
     try:
         settings = Settings(**folder)
@@ -30,7 +34,11 @@ def main(arguments: list[str]) -> int:
     except ValidationError as error:
         sys.stderr.write("".join(f"{line}\n" for line in describe_problems(error)))
         return 1
-    except (KeyFileError, OSError, ValueError) as error:
+    except OSError as error:
+        where = f"{settings.data_dir} cannot be written: {error.strerror or error}"
+        sys.stderr.write(f"error: {where}; --data-dir names the collector's data folder\n")
+        return 1
+    except (KeyFileError, ValueError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
     return 0
@@ -45,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
         "action", choices=_ACTIONS, help="make a key and show it, once; list the keys; make one invalid at once"
     )
     parser.add_argument("id", nargs="?", default="", help="revoke: the id in the list, or the whole key")
-    parser.add_argument("--role", type=Role, choices=list(Role), help="create: the rights of the key")
+    parser.add_argument("--role", choices=[*map(str, Role)], help="create: the rights of the key")
     whom = parser.add_mutually_exclusive_group()
     whom.add_argument("--tenant", default="", help="create: the only tenant that the key writes or reads")
     whom.add_argument("--all-tenants", action="store_true", help="create: the key writes or reads all tenants")
@@ -55,15 +63,30 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _of_another_action(given: argparse.Namespace) -> str:
+    """The mistake when an argument belongs to another action, which would be left out without a word."""
+    if given.id and given.action != "revoke":
+        return f"only revoke takes an id, and not {given.action}; --name notes whose key it is"
+    if given.action != "create" and any((given.role, given.tenant, given.all_tenants, given.name, given.expires)):
+        return f"{given.action} takes no option but --data-dir; the others are those of create"
+    return ""
+
+
 def _create(given: argparse.Namespace, settings: Settings) -> None:
-    if given.role is None:
+    role = Role(given.role) if given.role else None
+    if role is None:
         msg = "a key needs --role ingest, read or admin"
         raise ValueError(msg)
-    if given.role is not Role.ADMIN and not given.tenant and not given.all_tenants:
-        msg = f"a key with the role {given.role} needs --tenant NAME, or --all-tenants"
+    if role is not Role.ADMIN and not given.tenant and not given.all_tenants:
+        msg = f"a key with the role {role} needs --tenant NAME, or --all-tenants"
         raise ValueError(msg)
     now = utc_now()
-    key, secret = make_key(given.role, given.tenant, now, name=given.name, expires=_expiry(given.expires, now))
+    expires = _expiry(given.expires, now)
+    try:
+        key, secret = make_key(role, given.tenant, now, name=given.name, expires=expires)
+    except ValidationError as error:
+        field = str((*error.errors()[0]["loc"], "")[0])
+        raise ValueError(_MEANT[field]) from None
     with changing(settings.keys_file) as keys:
         keys.append(key)
     _audit(settings, "created", key)
@@ -89,11 +112,14 @@ def _list(_given: argparse.Namespace, settings: Settings) -> None:
 
 def _revoke(given: argparse.Namespace, settings: Settings) -> None:
     wanted = given.id.split("_")[1] if given.id.startswith("tokentrail_") else given.id
+    if not wanted:
+        msg = "revoke needs the id of a key, which `tokentrail keys list` shows, or the whole key"
+        raise ValueError(msg)
+    if all(key.id != wanted for key in read_keys(settings.keys_file)):  # before a folder is made for it
+        msg = f"there is no key {wanted!r} in {settings.keys_file.absolute()}; is this the collector's --data-dir?"
+        raise ValueError(msg)
     with changing(settings.keys_file) as keys:
-        at = next((i for i, key in enumerate(keys) if key.id == wanted), None)
-        if at is None:
-            msg = f"there is no key {wanted!r} in {settings.keys_file}"
-            raise ValueError(msg)
+        at = next(i for i, key in enumerate(keys) if key.id == wanted)  # a key is never removed
         if keys[at].revoked is None:
             keys[at] = keys[at].model_copy(update={"revoked": utc_now()})
         key = keys[at]
@@ -107,7 +133,11 @@ def _expiry(text: str | None, now: datetime) -> datetime | None:
     try:
         expires = datetime.fromisoformat(text)
     except ValueError:
-        expires = now + timedelta(microseconds=parse_duration(text) / 1000)
+        try:
+            expires = now + timedelta(microseconds=parse_duration(text) / 1000)
+        except ValueError as error:
+            msg = f"--expires: {error}; or a time with its zone, such as 2027-01-31T00:00:00+00:00"
+            raise ValueError(msg) from None
     if expires.tzinfo is None:
         msg = f"{text!r} has no time zone; write for example 2027-01-31T00:00:00+00:00"
         raise ValueError(msg)
@@ -119,8 +149,24 @@ def _expiry(text: str | None, now: datetime) -> datetime | None:
 
 def _audit(settings: Settings, event: str, key: Key) -> None:
     AuditLog(settings.audit_file).write(
-        event, key=key.id, role=key.role, tenant=key.tenant, route="tokentrail keys", user=getpass.getuser()
+        event, key=key.id, role=key.role, tenant=key.tenant, route="tokentrail keys", user=_user()
     )
+
+
+def _user() -> str:
+    """The name of who runs the command; the number where it has none, as in many containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # OSError from Python 3.13 on
+        return str(os.getuid())
+
+
+_MEANT: Final = {
+    "tenant": "--tenant: a name has up to 64 letters, digits, '.', '_' and '-', and begins with a letter or a digit",
+    "name": "--name: a note has 200 characters at most",
+    "": "an admin key is for all tenants: leave --tenant out",
+}
+"""What a value that a key cannot have should be, by its field."""
 
 
 _ACTIONS: Final[dict[str, Callable[[argparse.Namespace, Settings], None]]] = {

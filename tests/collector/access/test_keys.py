@@ -232,14 +232,18 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (["create"], "--role"),
+            (["create"], "--role ingest, read or admin"),
             (["create", "--role", "read"], "--tenant NAME, or --all-tenants"),
-            (["create", "--role", "ingest", "--tenant", "a b"], "tenant"),
-            (["create", "--role", "admin", "--tenant", "a"], "all tenants"),
+            (["create", "--role", "ingest", "--tenant", "a b"], "error: --tenant: a name has up to 64 letters"),
+            (["create", "--role", "admin", "--name", "n" * 201], "error: --name: a note has 200 characters at most"),
+            (["create", "--role", "admin", "--tenant", "a"], "leave --tenant out"),
             (["create", "--role", "admin", "--expires", "2020-01-01T00:00:00+00:00"], "past"),
             (["create", "--role", "admin", "--expires", "2099-01-01T00:00:00"], "time zone"),
-            (["create", "--role", "admin", "--expires", "soon"], "duration"),
-            (["revoke", "0123abcd"], "no key"),
+            (["create", "--role", "admin", "--expires", "soon"], "--expires: 'soon' is not a duration"),
+            (["create", "--role", "admin", "--expires", "soon"], "or a time with its zone, such as 2027"),
+            (["revoke", "0123abcd"], "is this the collector's --data-dir?"),
+            (["revoke"], "needs the id of a key, which `tokentrail keys list` shows"),
+            (["revoke", "tokentrail_"], "needs the id of a key"),
         ],
     )
     def test_mistakes_are_named_and_change_nothing(self, capsys, arguments, message):
@@ -250,3 +254,40 @@ class TestCommand:
     def test_a_key_of_all_tenants_is_made_when_it_is_asked_for(self, capsys):
         assert main(["create", "--role", "read", "--all-tenants"]) == 0
         assert read_keys(self.path)[0].tenant == ""
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["create", "--role", "reader"], "invalid choice: 'reader' (choose from"),
+            (["create", "acme", "--role", "admin"], "only revoke takes an id, and not create"),
+            (["list", "0123abcd"], "only revoke takes an id, and not list"),
+            (["list", "--role", "read"], "list takes no option but --data-dir"),
+            (["list", "--all-tenants"], "list takes no option but --data-dir"),
+            (["revoke", "0123abcd", "--tenant", "a"], "revoke takes no option but --data-dir"),
+            (["revoke", "0123abcd", "--name", "a"], "revoke takes no option but --data-dir"),
+            (["revoke", "0123abcd", "--expires", "1d"], "revoke takes no option but --data-dir"),
+        ],
+    )
+    def test_arguments_that_would_be_left_out_are_refused(self, capsys, arguments, message):
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        assert (ended.value.code, message in capsys.readouterr().err) == (2, True)
+        assert not self.path.exists()
+
+    def test_a_folder_that_is_none_is_named_and_a_wrong_one_is_not_made(self, capsys, tmp_path):
+        file, absent = tmp_path / "file", tmp_path / "absent"
+        file.touch()
+        assert main(["create", "--role", "admin", "--data-dir", str(file)]) == 1
+        assert f"error: {file} cannot be written: File exists; --data-dir names" in capsys.readouterr().err
+        assert main(["revoke", "0123abcd", "--data-dir", str(absent)]) == 1
+        assert not absent.exists()
+
+    @pytest.mark.parametrize("error", [KeyError, OSError])
+    def test_a_user_without_a_name_gets_the_key(self, capsys, monkeypatch, error):
+        def nameless():
+            raise error
+
+        monkeypatch.setattr("getpass.getuser", nameless)
+        assert main(["create", "--role", "admin"]) == 0
+        assert capsys.readouterr().out.startswith("tokentrail_")
+        assert json.loads(self.audit.read_text())["user"] == str(os.getuid())
