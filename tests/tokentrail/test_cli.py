@@ -357,11 +357,28 @@ def test_up_judges_a_demos_recording_by_the_demos_slos(tmp_path):
     assert _slos_of(tmp_path) == tmp_path / "slos.yaml"
 
 
-def test_a_file_is_no_folder(tmp_path):
-    (tmp_path / "file").touch()
+@pytest.mark.parametrize("command", ["up", "demo"])
+@pytest.mark.parametrize("below", ["", "new/folder"])
+def test_a_file_is_no_folder(tmp_path, command, below):
+    for file in (tmp_path / "file", tmp_path / "link"):
+        file.touch() if file.name == "file" else file.symlink_to(tmp_path / "nowhere" / "at all")
+        with (
+            pytest.raises(ProcessFailed, match=rf"^{file} is a file and no folder: choose another folder$"),
+            owned(file / below, command=command, empty=command == "demo"),
+        ):
+            pass
+
+
+def test_a_folder_that_cannot_be_written_is_named_with_a_way_out(tmp_path, monkeypatch):
+    def refused(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("pathlib.Path.mkdir", refused)
     with (
-        pytest.raises(ProcessFailed, match=r"cannot be used: (Not a directory|File exists)"),
-        owned(tmp_path / "file", command="up", empty=False),
+        pytest.raises(
+            ProcessFailed, match=r"cannot be used \(Permission denied\): choose a folder where you may write"
+        ),
+        owned(tmp_path / "new", command="up", empty=False),
     ):
         pass
 

@@ -24,16 +24,21 @@ def owned(folder: Path, *, command: str, empty: bool) -> Iterator[Path]:
     """
     folder = folder.absolute()
     marker = folder / MARKER
-    if empty and folder.exists() and not marker.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ProcessFailed(
-            f"{folder} holds files that `tokentrail {command}` did not make, and it would delete them: "
-            f"choose an empty or a new folder, or remove this one yourself"
-        )
     try:
+        if empty and folder.is_dir() and not marker.exists() and any(folder.iterdir()):
+            raise ProcessFailed(
+                f"{folder} holds files that `tokentrail {command}` did not make, and it would delete them: "
+                f"choose an empty or a new folder, or remove this one yourself"
+            )
         folder.mkdir(parents=True, exist_ok=True)
         lock = marker.open("a+")
+    except (FileExistsError, NotADirectoryError) as error:
+        file = next(path for path in (folder, *folder.parents) if path.exists() or path.is_symlink())
+        raise ProcessFailed(f"{file} is a file and no folder: choose another folder") from error
     except OSError as error:
-        raise ProcessFailed(f"{folder} cannot be used: {error.strerror}") from error
+        raise ProcessFailed(
+            f"{folder} cannot be used ({error.strerror}): choose a folder where you may write"
+        ) from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
