@@ -222,6 +222,8 @@ def _fix(error: Any) -> str:
             return "unknown field: remove it or correct its spelling (docs/slos.md lists the fields)"
         case "missing":
             return "is missing"
+        case "model_type":
+            return "must be a mapping of fields (docs/slos.md has an example)"
         case "string_pattern_mismatch":
             return f"{error['input']!r} must be a lower-case letter, then letters, digits, - or _, at most 63 in all"
         case "literal_error":

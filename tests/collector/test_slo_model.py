@@ -117,8 +117,8 @@ def test_an_objective_is_exact_with_and_without_quotes(tmp_path, written):
     ("text", "message"),
     [
         ("slos: [", "is not YAML"),
-        ("", "valid dictionary"),
-        ("- a", "valid dictionary"),
+        ("", "must be a mapping of fields"),
+        ("- a", "must be a mapping of fields"),
         ("slos:" + "\n- {name: a, objective: '0.9', window: 30d, thresholds: {e2e: 1s}}" * 2,
          "each SLO needs a name of its own; used more than once: a"),
         (b"\xff\xfe\x00", "cannot be read"),
