@@ -35,8 +35,9 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write("".join(f"{line}\n" for line in describe_problems(error)))
         return 1
     except OSError as error:
-        where = f"{settings.data_dir} cannot be written: {error.strerror or error}"
-        sys.stderr.write(f"error: {where}; --data-dir names the collector's data folder\n")
+        where = f"{settings.data_dir} cannot be written: {error.strerror}; --data-dir names the collector's data folder"
+        of_the_output = error.filename is None
+        sys.stderr.write(f"error: {error.strerror if of_the_output else where}\n")
         return 1
     except (KeyFileError, ValueError) as error:
         sys.stderr.write(f"error: {error}\n")
@@ -90,7 +91,12 @@ def _create(given: argparse.Namespace, settings: Settings) -> None:
     with changing(settings.keys_file) as keys:
         keys.append(key)
     _audit(settings, "created", key)
-    sys.stdout.write(f"{secret}\n")
+    try:
+        sys.stdout.write(f"{secret}\n")
+        sys.stdout.flush()
+    except OSError as error:
+        msg = f"the key {key.id} is stored and cannot be shown ({error.strerror}): revoke it, and make another"
+        raise ValueError(msg) from error
     whom = f"tenant {key.tenant}" if key.tenant else "all tenants"
     kept = f"It is not shown again; only its hash is stored, in {settings.keys_file.absolute()}"
     sys.stderr.write(f"key {key.id}: role {key.role}, {whom}. {kept}\n")

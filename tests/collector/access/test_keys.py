@@ -282,6 +282,17 @@ class TestCommand:
         assert main(["revoke", "0123abcd", "--data-dir", str(absent)]) == 1
         assert not absent.exists()
 
+    def test_an_output_that_cannot_be_written_is_no_fault_of_the_folder(self, capsys, monkeypatch):
+        def full(_):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("sys.stdout.write", full)
+        assert main(["list"]) == 1
+        assert capsys.readouterr().err.splitlines()[-1] == "error: No space left on device"
+        assert main(["create", "--role", "admin"]) == 1
+        (key,) = read_keys(self.path)
+        assert f"the key {key.id} is stored and cannot be shown (No space left" in capsys.readouterr().err
+
     @pytest.mark.parametrize("error", [KeyError, OSError])
     def test_a_user_without_a_name_gets_the_key(self, capsys, monkeypatch, error):
         def nameless():
