@@ -100,6 +100,18 @@ def clock(text: str | None, zone: tzinfo = UTC) -> str:
     return UNDEFINED if moment is None else f"{moment.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
 
 
+def one_line(text: str) -> str:
+    r"""Text of others for a terminal, with control characters as escapes: they move its cursor or change its colours.
+
+    A name that has a line break becomes `a\nb`, with a backslash.
+    """
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""C0, C1, the two line breaks of Unicode, and the marks that turn the direction of the text after them."""
+
+
 def plain(text: str) -> str:
     """Escape text of others, so that Markdown shows it as it is: no links, images, HTML or formatting.
 

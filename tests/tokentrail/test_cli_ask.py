@@ -104,7 +104,8 @@ def test_an_empty_answer_says_so_beside_the_output(api):
     for arguments, told in (
         (("requests", *nobody), "--start -1d"),
         (("tail", *nobody), "no request has ended"),
-        (("spans",), "no span"),
+        (("spans",), "no span since then is"),
+        (("spans", "nobody"), "no span since then has the name nobody"),
     ):
         empty = run(*arguments, *api)
         assert (empty.exit_code, empty.stdout, told in empty.stderr) == (0, "", True)
@@ -219,7 +220,8 @@ def test_a_request_opens_in_perfetto(collector, api, tmp_path):
     assert {e["args"]["prefill_tokens"] for e in slices if names[e["pid"], e["tid"]] == "steps"} == {0, 512}
     assert {e["name"] for e in events if e["ph"] == "C"} >= {"running", "waiting"}
     missing = run("request", row["trace_id"], *api, "--perfetto", tmp_path / "no" / "where.json")
-    assert (missing.exit_code, "No such file" in missing.stderr) == (1, True)
+    told = f"{tmp_path / 'no' / 'where.json'} cannot be written (No such file or directory): name another file"
+    assert (missing.exit_code, told in missing.stderr) == (1, True)
 
 
 def test_tail_prints_the_newest_last_and_follows(collector, api):

@@ -211,7 +211,7 @@ def test_a_real_collector_stores_a_replayed_payload_and_lists_unclaimed_spans(tm
         text = run("spans", "engine.loop", *api).output
         assert "  batch = 8\n" in text
         assert "  resource service.name = chat\n" in text
-        assert run("spans", "engine.loop", *api, "--service", "other").output == ""
+        assert run("spans", "engine.loop", *api, "--service", "other").stdout == ""
         assert run("spans", *api, "--scope", "tokentrail", "--json").output.count("engine.loop") == 1
     away = run("spans", "--api", "http://127.0.0.1:9")
     assert (away.exit_code, "error:" in away.output) == (1, True)

@@ -27,4 +27,7 @@ def main() -> None:
             raise
         extras = next((_EXTRAS[word] for word in sys.argv[1:] if word in _EXTRAS), "cli")
         sys.exit(f"the tokentrail command needs the package {error.name}: pip install 'tokentrail[{extras}]'")
-    app()
+    try:
+        app()
+    except OSError as error:  # of the output: the disk is full
+        sys.exit(f"error: {error}")

@@ -5,6 +5,7 @@ A command imports that module when it runs: `tokentrail --help` and shell comple
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -62,6 +63,9 @@ def main(
     """SLO monitoring for LLM inference that keeps the trail of every token."""
     if no_color:
         os.environ["NO_COLOR"] = "1"
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 has no dash and no arrow
     signal.signal(signal.SIGTERM, _terminated)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tokentrail.cli.output import console, fail, note, print_json
+from tokentrail.formatting import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,8 +40,10 @@ def spans(
     )
     if as_json:
         print_json(answer)
-    elif name:
+    elif name and answer["spans"]:
         spans_.show(console(), answer["spans"])
+    elif name:
+        note(f"no span since then has the name {one_line(name)}; tokentrail spans lists the names")
     elif answer["names"]:
         console().print(spans_.names(answer["names"]))
     else:
@@ -125,7 +128,7 @@ def request(
         try:
             perfetto.write_text(json.dumps(perfetto_.trace(detail)))
         except OSError as error:
-            fail(error)
+            fail(RuntimeError(f"{perfetto} cannot be written ({error.strerror}): name another file"))
     if as_json:
         print_json(detail)
     else:

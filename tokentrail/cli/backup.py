@@ -56,7 +56,9 @@ def backup(console: Console, *, target: Path, url: str) -> Path:
         partial.unlink(missing_ok=True)
     rows = {name: sum(table["parts"].values()) for name, table in manifest["tables"].items()}
     console.print(
-        f"{target}: {target.stat().st_size} bytes, {sum(rows.values())} rows, read again and sound", highlight=False
+        f"{target}: {target.stat().st_size} bytes, {sum(rows.values())} rows, read again and sound",
+        highlight=False,
+        markup=False,
     )
     console.print(f"all that was acknowledged before {manifest['until']} is in it", highlight=False)
     return target

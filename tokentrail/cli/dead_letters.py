@@ -20,7 +20,9 @@ from rich.console import Console
 from rich.table import Table
 
 from tokentrail.cli.listeners import is_otlp, misnamed, refusal
+from tokentrail.cli.output import cells
 from tokentrail.connection import ConnectionSettingError, send_otlp, way_out
+from tokentrail.formatting import one_line
 
 _WAYS_OUT: Final[dict[int, str]] = {
     httpx.codes.UNAUTHORIZED: "; give a key with --header 'Authorization=Bearer KEY'",
@@ -91,14 +93,14 @@ def table(letters: Sequence[DeadLetter]) -> Table:
     lines = Table("set aside", "bytes", "reason", "name", box=None, pad_edge=False, header_style="dim")
     lines.columns[1].justify = "right"
     for letter in letters:
-        lines.add_row(letter.at, str(letter.bytes), _short(letter.reason), letter.name)
+        lines.add_row(*cells(letter.at, str(letter.bytes), _short(letter.reason), letter.name))
     return lines
 
 
 def show(console: Console, letter: DeadLetter) -> None:
     """Print one dead letter."""
     for key, value in (*letter.described().items(), ("content", letter.content())):
-        console.print(f"{key:<8} {value}", soft_wrap=True, markup=False, highlight=False)
+        console.print(one_line(f"{key:<8} {value}"), soft_wrap=True, markup=False, highlight=False)
 
 
 def replay(letter: DeadLetter, url: str, headers: Mapping[str, str]) -> str:

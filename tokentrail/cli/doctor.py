@@ -16,7 +16,7 @@ from tokentrail.cli import listeners
 from tokentrail.cli.api import Api
 from tokentrail.cli.listeners import GrpcError, is_otlp, misnamed, refusal, send_nothing
 from tokentrail.connection import send_otlp, way_out
-from tokentrail.formatting import count, duration, instant
+from tokentrail.formatting import count, duration, instant, one_line
 from tokentrail.version import __version__
 
 _CLOCK_S: Final = 2.0
@@ -215,10 +215,12 @@ def show(console: Console, findings: Iterator[Finding], *, as_json: bool) -> boo
         if not as_json:
             line = Text(f"{found.state:<5}", style=_STYLES[found.state])
             console.print(
-                line.append(f"{found.name:<13}{found.detail}", style="default"), soft_wrap=True, highlight=False
+                line.append(one_line(f"{found.name:<13}{found.detail}"), style="default"),
+                soft_wrap=True,
+                highlight=False,
             )
             if found.fix:
-                console.print(f"     → {found.fix}", soft_wrap=True, highlight=False, markup=False)
+                console.print(f"     → {one_line(found.fix)}", soft_wrap=True, highlight=False, markup=False)
     if as_json:
         console.print_json(data=[vars(found) for found in seen])
     return all(found.state != "fail" for found in seen)

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
+from tokentrail.formatting import one_line
+
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 UNWRAPPED = 10_000
 """Columns of an output that is no terminal: a line of a table stays one line for grep and awk."""
@@ -34,6 +37,13 @@ def progress(to: Console, doing: str) -> AbstractContextManager[object]:
         return to.status(doing)
     to.print(doing, highlight=False)
     return nullcontext()
+
+
+def cells(*values: str | Text) -> list[Text]:
+    """Cells of a table from text of others, which rich would read for its own markup: a name such as `m[v2]`."""
+    from rich.text import Text
+
+    return [value if isinstance(value, Text) else Text(one_line(value)) for value in values]
 
 
 def own_name() -> str:

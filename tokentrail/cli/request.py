@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from tokentrail.formatting import UNDEFINED, clock, count, duration
+from tokentrail.formatting import UNDEFINED, clock, count, duration, one_line
 
 WIDTH: Final = 64
 """Columns of the time axis."""
@@ -21,7 +21,7 @@ _LONG: Final = 1.5
 def show(console: Console, detail: Mapping[str, Any]) -> None:
     """Print the waterfall. Every line holds its numbers too, so nothing depends on the drawing."""
     for text in lines(detail):
-        console.print(text, soft_wrap=True, markup=False, highlight=False)
+        console.print(one_line(text), soft_wrap=True, markup=False, highlight=False)
 
 
 def lines(detail: Mapping[str, Any]) -> list[str]:

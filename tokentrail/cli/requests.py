@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tokentrail.cli.api import Api
-from tokentrail.formatting import UNDEFINED, clock, count, duration
+from tokentrail.cli.output import cells
+from tokentrail.formatting import UNDEFINED, clock, count, duration, one_line
 
 POLL_S: Final = 1.0
 _LATE_S: Final = 10.0
@@ -28,20 +29,20 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
     for column in lines.columns:
         column.no_wrap = True
     for row in rows:
-        lines.add_row(*_cells(row))
+        lines.add_row(*cells(*_cells(row)))
     return lines
 
 
 def line(row: Mapping[str, Any]) -> str:
     """One request as a line for a terminal that scrolls."""
-    return "  ".join(cell.plain if isinstance(cell, Text) else cell for cell in _cells(row))
+    return "  ".join(cell.plain for cell in cells(*_cells(row)))
 
 
 def _cells(row: Mapping[str, Any]) -> list[str | Text]:
     status = row["status"] + (f" {row['error_type']}" if row["error_type"] else "")
     return [
         clock(row["end"]),
-        Text(status, style=_STYLES.get(row["status"], "")),
+        Text(one_line(status), style=_STYLES.get(row["status"], "")),
         row["model"] or UNDEFINED,
         row["tenant"] or UNDEFINED,
         row["slo_class"] or UNDEFINED,

@@ -8,6 +8,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from tokentrail.cli.output import cells
+from tokentrail.formatting import one_line
+
 
 def names(answers: Sequence[Mapping[str, Any]]) -> Table:
     """One line for each service, scope and name."""
@@ -15,7 +18,7 @@ def names(answers: Sequence[Mapping[str, Any]]) -> Table:
     lines.columns[0].justify = "right"
     for answer in answers:
         keys = ", ".join(answer["attribute_keys"])
-        lines.add_row(str(answer["spans"]), answer["service"], answer["scope"], answer["name"], keys)
+        lines.add_row(*cells(str(answer["spans"]), answer["service"], answer["scope"], answer["name"], keys))
     return lines
 
 
@@ -23,9 +26,9 @@ def show(console: Console, spans: Sequence[Mapping[str, Any]]) -> None:
     """Print each span with its attributes, its resource's, and its events."""
     for span in spans:
         head = f"{span['start']} {span['name']} {span['duration_s']:g} s, {span['kind']}, status {span['status']}"
-        console.print(head, soft_wrap=True, markup=False, highlight=False)
+        console.print(one_line(head), soft_wrap=True, markup=False, highlight=False)
         groups = [("", span["attributes"]), ("resource ", span["resource"])]
         groups += [(f"event {event['name']} ", event["attributes"]) for event in span["events"]]
         for group, attributes in groups:
             for key, value in attributes.items():
-                console.print(f"  {group}{key} = {value}", soft_wrap=True, markup=False, highlight=False)
+                console.print(one_line(f"  {group}{key} = {value}"), soft_wrap=True, markup=False, highlight=False)

@@ -1,0 +1,91 @@
+"""What commands print: names of others, other encodings than UTF-8, a disk that is full."""
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tests.tokentrail.test_cli import REQUEST
+from tokentrail.cli import dead_letters, doctor, request, requests, spans
+from tokentrail.formatting import one_line
+
+NAME = "[/x] m[v2]\n\x1b[31mred\x9b\u2028\u202e"
+"""A name as a client may send it: markup of rich, a line break, a colour, and a mark that turns the text around."""
+SHOWN = r"[/x] m[v2]\n\x1b[31mred\x9b\u2028\u202e"
+ROW = REQUEST | dict.fromkeys(("end", "start", "cached_tokens", "preemptions"))
+ROW |= dict.fromkeys(f"{phase}_s" for phase in ("queue", "cold_start", "prefill", "decode", "preempted"))
+ROW |= dict.fromkeys(("kv_transfer_s", "stalled_s"))
+ROW |= dict.fromkeys(("error_type", "finish_reason", "model", "tenant", "slo_class", "operation", "engine"), NAME)
+ROW |= dict.fromkeys(("service", "instance", "request_id"), NAME)
+SPAN = dict.fromkeys(("start", "name", "kind", "status"), NAME) | {"duration_s": 1.0, "resource": {NAME: NAME}}
+SPAN |= {"attributes": {NAME: NAME}, "events": [{"name": NAME, "attributes": {NAME: NAME}}]}
+NAMED = dict.fromkeys(("service", "scope", "name"), NAME) | {"spans": 1, "attribute_keys": [NAME]}
+
+
+def letter(file):
+    return dead_letters.DeadLetter(NAME, NAME, NAME, 1, NAME, damaged=False, file=file)
+
+
+def detail():
+    events = [{"kind": NAME, "reason": NAME, "blocks": 1, "own": True, "offset_s": 0.0, "duration_s": 0.0}]
+    phases = [{"name": NAME, "offset_s": 0.0, "duration_s": 0.1}]
+    return {"request": ROW, "phases": phases, "tokens": [], "events": events, "steps": None}
+
+
+def findings():
+    return iter([doctor.Finding("engine", "warn", NAME, NAME)])
+
+
+@pytest.mark.parametrize(
+    ("show", "times", "lines"),
+    [
+        (lambda console, _: console.print(requests.table([ROW])), 4, 2),
+        (lambda console, _: requests.print_rows(console, [ROW], as_json=False), 4, 1),
+        (lambda console, _: request.show(console, detail()), 12, 6),
+        (lambda console, _: console.print(spans.names([NAMED])), 4, 2),
+        (lambda console, _: spans.show(console, [SPAN]), 11, 4),
+        (lambda console, file: console.print(dead_letters.table([letter(file)])), 3, 2),
+        (lambda console, file: dead_letters.show(console, letter(file)), 4, 8),
+        (lambda console, _: doctor.show(console, findings(), as_json=False), 2, 2),
+    ],
+    ids=["requests", "tail", "request", "spans", "spans NAME", "dead-letters list", "dead-letters show", "doctor"],
+)
+def test_a_name_of_others_is_printed_as_it_is_on_one_line(show, times, lines, tmp_path):
+    file = tmp_path / "x.bin"
+    file.touch()
+    printed = io.StringIO()
+    show(Console(file=printed, width=10_000), file)
+    text = printed.getvalue()
+    assert (text.count(SHOWN), len(text.splitlines())) == (times, lines)
+    assert not {"\x1b", "\x9b", "\u2028", "\u202e"} & set(text)
+
+
+def test_text_without_control_characters_stays():
+    assert one_line("é 漢字 🙂 – a\\b") == "é 漢字 🙂 – a\\b"
+
+
+def tokentrail(*arguments, **streams):
+    env = {**os.environ, "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "tokentrail.cli", *map(str, arguments)]
+    return subprocess.run(command, env=env, stderr=subprocess.PIPE, check=False, timeout=300, **streams)
+
+
+def test_an_output_that_is_not_utf_8_has_the_rest_of_the_line(tmp_path):
+    (tmp_path / "wal").mkdir()
+    (tmp_path / "dead_letters").mkdir()
+    (tmp_path / "dead_letters" / "x.bin").touch()
+    (tmp_path / "dead_letters" / "x.json").write_text('{"reason": "5 \\u2192 12", "at": "now"}')
+    done = tokentrail("dead-letters", "list", "--data-dir", tmp_path, stdout=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"5 ? 12" in done.stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_one_sentence():
+    with Path("/dev/full").open("w") as full:
+        done = tokentrail("--version", stdout=full)
+    assert (done.returncode, done.stderr) == (1, b"error: [Errno 28] No space left on device\n")
