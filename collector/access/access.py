@@ -80,7 +80,8 @@ class Access:
 
     def _check_role(self, caller: Caller, role: Role) -> None:
         if not caller.may(role):
-            msg = f"the key {caller.key_id} has the role {caller.role}; this needs {role} or admin"
+            needed = role if role is Role.ADMIN else f"{role} or admin"
+            msg = f"the key {caller.key_id} has the role {caller.role}; this needs {needed}"
             raise ForbiddenError(msg)
 
     def _is_allowed(self, host: str) -> bool:

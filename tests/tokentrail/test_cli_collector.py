@@ -171,9 +171,19 @@ def test_a_collector_that_does_not_answer_is_named(folder):
     assert "write http://" in bare.output
 
 
-def test_a_header_without_a_value_is_refused(folder):
-    refused = run("dead-letters", "replay", "0001-aa", "--data-dir", folder, "--header", "Bearer x")
-    assert (refused.exit_code, "NAME=VALUE" in refused.output) == (2, True)
+@pytest.mark.parametrize("header", ["Bearer x", "=x", "Authorization=Bearer …"])
+def test_a_header_that_is_none_is_refused(folder, header):
+    refused = run("dead-letters", "replay", "0001-aa", "--data-dir", folder, "--header", header)
+    assert (refused.exit_code, "NAME=VALUE in ASCII" in refused.output) == (2, True)
+
+
+@pytest.mark.parametrize("about", ["[]", '"x"', "null", '{"reason": null}', '{"reason": ""}'])
+def test_a_damaged_description_hides_no_dead_letter(folder, about):
+    (folder / "dead_letters" / "0001-aa.json").write_text(about)
+    (folder / "dead_letters" / "folder.bin").mkdir()
+    listed = json.loads(run("dead-letters", "list", "--data-dir", folder, "--json").output)
+    reasons = {letter["name"]: letter["reason"] for letter in listed}
+    assert reasons == {"0001-aa": "not known: the file beside it is missing or damaged", "0002-bb": "frame damaged"}
 
 
 @pytest.mark.parametrize("arguments", [(), ("0001-aa", "--all")])

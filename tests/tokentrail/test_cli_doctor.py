@@ -204,3 +204,16 @@ def test_a_dead_letter_for_another_port_is_kept(serve, started, tmp_path):
     assert "give a key with --header 'Authorization=Bearer KEY'" in replay(letter, locked, {})
     assert file.exists()
     assert replay(letter, http, {}) == ""
+
+
+@pytest.mark.parametrize(("status", "wanted"), [(401, "set TOKENTRAIL_API_KEY to a key"), (403, "use a key with")])
+@pytest.mark.parametrize("words", [("requests",), ("tail",), ("spans",), ("request", "abc"), ("backup", "b.tar")])
+def test_a_refusal_for_the_key_names_the_variable(started, words, status, wanted, tmp_path, monkeypatch):
+    async def refuse(scope, receive, send):
+        await JSONResponse({"detail": "not you"}, status)(scope, receive, send)
+
+    monkeypatch.chdir(tmp_path)
+    url = started(HttpServer(refuse, "api", "127.0.0.1", 0))
+    refused = CliRunner().invoke(app, [*words, "--api", url])
+    told = "not you: " + ("set TOKENTRAIL_API_KEY to a key with the role admin" if words[0] == "backup" else wanted)
+    assert (refused.exit_code, told in " ".join(refused.stderr.split())) == (1, True)

@@ -15,6 +15,12 @@ _TRACE_ID: Final = re.compile(r"[0-9a-fA-F]{32}")
 _FIRST_DIGITS: Final = re.compile(r"[0-9a-fA-F]{8,31}")
 _ANOTHER: Final = "as a collector's API does: another server is there. The API is on port 8080 unless told otherwise"
 
+_KEYS: Final[dict[int, str]] = {
+    httpx.codes.UNAUTHORIZED: "set TOKENTRAIL_API_KEY to a key with the role read",
+    httpx.codes.FORBIDDEN: "use a key with the role read for all tenants (TOKENTRAIL_API_KEY)",
+}
+"""By status of a refusal, the way out."""
+
 
 class Api:
     """Reads `/api/v1`, with the key in TOKENTRAIL_API_KEY if there is one.
@@ -65,6 +71,11 @@ class Api:
         raise LookupError(
             f"no request that ended in the last 30 days has the id {asked}, and no trace id begins with it"
         )
+
+    @staticmethod
+    def key_wanted(status_code: int) -> str:
+        """Which key to use after an answer with this status; empty where a key was not the reason."""
+        return _KEYS.get(status_code, "")
 
     @staticmethod
     def problem(answer: httpx.Response) -> str:

@@ -240,8 +240,8 @@ def replay_dead_letters(
     if bool(names) == every:
         raise typer.BadParameter("give names, or --all")
     for text in header or []:
-        if "=" not in text:
-            raise typer.BadParameter(f"--header: NAME=VALUE, not {text!r}")
+        if not text.partition("=")[0] or "=" not in text or not text.isascii():
+            raise typer.BadParameter(f"--header: NAME=VALUE in ASCII, not {text!r}")
     headers = dict(text.split("=", 1) for text in header or [])
     try:
         letters = dead_letters_.find(data_dir) if every else dead_letters_.chosen(data_dir, names or [])

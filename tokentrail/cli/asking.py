@@ -198,7 +198,8 @@ def _ask(url: str, question: Callable[[Api], Any]) -> Any:
     try:
         return question(client)
     except HTTPStatusError as error:
-        fail(RuntimeError(client.problem(error.response)))
+        wanted = client.key_wanted(error.response.status_code)
+        fail(RuntimeError(client.problem(error.response) + (f": {wanted}" if wanted else "")))
     except (DecodingError, LookupError) as error:
         fail(error)
     except HTTPError as error:

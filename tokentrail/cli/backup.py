@@ -19,6 +19,9 @@ from tokentrail.connection import client, way_out
 
 _MANIFEST: Final = "manifest.json"
 _CHUNK: Final = 1024 * 1024
+_KEYS: Final[dict[int, str]] = dict.fromkeys(
+    (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN), ": set TOKENTRAIL_API_KEY to a key with the role admin"
+)
 
 
 def backup(console: Console, *, target: Path, url: str) -> Path:
@@ -42,7 +45,8 @@ def backup(console: Console, *, target: Path, url: str) -> Path:
         ):
             answered = True
             if answer.status_code != httpx.codes.OK:
-                raise ProcessFailed(f"the collector at {url} makes no backup: {_detail(answer.read())}")
+                told = f"the collector at {url} makes no backup: {_detail(answer.read())}"
+                raise ProcessFailed(told + _KEYS.get(answer.status_code, ""))
             for chunk in answer.iter_raw():
                 file.write(chunk)
         manifest = verify(partial)

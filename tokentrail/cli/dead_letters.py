@@ -75,7 +75,8 @@ def find(data_dir: Path) -> list[DeadLetter]:
     folders = [folder for folder in (data_dir, data_dir / "collector") if (folder / "wal").is_dir()]
     if not folders:
         raise NotFound(f"{data_dir} is not the data folder of a collector: it has no folder wal; set --data-dir")
-    letters = [_read(file) for folder in folders for file in (folder / "dead_letters").glob("*.bin")]
+    files = (file for folder in folders for file in (folder / "dead_letters").glob("*.bin"))
+    letters = [_read(file) for file in files if file.is_file()]
     return sorted(letters, key=lambda letter: (letter.at, letter.name))
 
 
@@ -134,6 +135,8 @@ def _read(file: Path) -> DeadLetter:
     try:
         about = json.loads(file.with_suffix(".json").read_text())
     except (OSError, ValueError):
+        about = None
+    if not isinstance(about, dict):
         about = {}
     written = datetime.fromtimestamp(file.stat().st_mtime, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return DeadLetter(
@@ -141,7 +144,7 @@ def _read(file: Path) -> DeadLetter:
         signal=str(about.get("signal", "traces")),
         at=str(about.get("at", written)),
         bytes=file.stat().st_size,
-        reason=str(about.get("reason", _UNKNOWN)),
+        reason=str(about.get("reason") or _UNKNOWN),
         damaged=bool(about.get("damaged", not about)),
         file=file,
     )

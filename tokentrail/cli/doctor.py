@@ -25,12 +25,6 @@ _DISK: Final = 0.1
 _DAY: Final = "-1d"
 _STYLES: Final = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
-_KEYS: Final[dict[int, str]] = {
-    httpx.codes.UNAUTHORIZED: "set TOKENTRAIL_API_KEY to a key with the role read",
-    httpx.codes.FORBIDDEN: "use a key with the role read for all tenants (TOKENTRAIL_API_KEY)",
-}
-"""By status of a refusal, the way out."""
-
 State = Literal["ok", "warn", "fail"]
 
 
@@ -62,7 +56,7 @@ def _asked(look: Callable[[Api], Iterator[Finding]], api: Api) -> Iterator[Findi
     try:
         yield from look(api)
     except httpx.HTTPStatusError as error:
-        fix = _KEYS.get(error.response.status_code, "see the collector's log")
+        fix = api.key_wanted(error.response.status_code) or "see the collector's log"
         yield Finding(look.__name__.strip("_"), "warn", api.problem(error.response), fix)
     except httpx.HTTPError as error:
         yield Finding(look.__name__.strip("_"), "warn", str(error), "see the collector's log")
