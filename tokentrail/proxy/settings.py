@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -34,14 +35,20 @@ class ProxySettings:
     drain_timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.upstream)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urlsplit(self.upstream)
+            known = parts.scheme in ("http", "https") and _is_host(parts.hostname or "") and parts.port != 0
+        except ValueError:  # of a bracket that is not closed, or of a port that is none
+            known = False
+        if not known:
             raise WrongSetting("--upstream: an address such as http://localhost:8000")
         if "@" in parts.netloc or parts.query or parts.fragment:
             raise WrongSetting("--upstream: no user, password, query or fragment; keys come in the clients' headers")
         for name in ("max_requests", "max_body_mib", "connect_timeout_s", "read_timeout_s", "write_timeout_s"):
-            if getattr(self, name) <= 0:
+            if not 0 < getattr(self, name) < inf:
                 raise WrongSetting(f"--{name.removesuffix('_s').replace('_', '-')}: more than 0")
+        if not 0 <= self.drain_timeout_s < inf:
+            raise WrongSetting("--drain-timeout: 0 or more")
         address(self.listen, "--listen")
         address(self.admin, "--admin")
 
@@ -59,6 +66,14 @@ class ProxySettings:
 def address(value: str, name: str) -> tuple[str, int]:
     """Host and port. "[::1]:80" gives ("::1", 80). Raises `WrongSetting`."""
     host, _, port = value.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
+    if not _is_host(host) or not port.isdecimal() or int(port) > 65535:
         raise WrongSetting(f"{name}: HOST:PORT, not {value!r}")
     return host.strip("[]"), int(port)
+
+
+def _is_host(name: str) -> bool:
+    """Whether a name can be one of a host: `a..b` is none."""
+    try:
+        return bool(name.encode("idna"))
+    except UnicodeError:
+        return False

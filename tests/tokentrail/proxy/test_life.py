@@ -294,9 +294,19 @@ def test_wrong_settings_are_named():
         ({"upstream": "http://x", "admin": "h:99999"}, "--admin"),
         ({"upstream": "http://x", "max_requests": 0}, "--max-requests"),
         ({"upstream": "http://x", "read_timeout_s": 0}, "--read-timeout"),
+        ({"upstream": "http://x", "connect_timeout_s": float("nan")}, "--connect-timeout"),
+        ({"upstream": "http://x", "write_timeout_s": float("inf")}, "--write-timeout"),
+        ({"upstream": "http://x", "drain_timeout_s": -1}, "--drain-timeout"),
+        ({"upstream": "http://x", "drain_timeout_s": float("inf")}, "--drain-timeout"),
+        ({"upstream": "http://[::1"}, "--upstream"),
+        ({"upstream": "http://a..b"}, "--upstream"),
+        ({"upstream": "http://x:99999"}, "--upstream"),
+        ({"upstream": "http://x", "admin": "a..b:1"}, "--admin"),
     ):
         with pytest.raises(WrongSetting, match=name):
             ProxySettings(**given)
+    for upstream in ("http://[::1]:8000/v1", "https://bücher.example", "http://x:8000"):
+        ProxySettings(upstream=upstream, listen="[::1]:0", drain_timeout_s=0)
 
 
 def test_the_engine_is_named_by_the_setting_or_the_upstream():
