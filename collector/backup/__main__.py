@@ -10,7 +10,7 @@ from collector.backup.restore import restore
 
 
 def main(arguments: list[str]) -> int:
-    """Print the rows of each table; the exit status is 1 when nothing was restored."""
+    """Print the rows of each table; the exit status is 1 when nothing was restored, 130 after Ctrl-C."""
     if len(arguments) != len(("FILE", "DATA_DIR")):
         sys.stderr.write("usage: python -m collector.backup FILE DATA_DIR\n")
         return 2
@@ -20,6 +20,8 @@ def main(arguments: list[str]) -> int:
     except BackupError as error:
         sys.stderr.write(f"{error}\n")
         return 1
+    except KeyboardInterrupt:
+        return 130
     for name, table in manifest.tables.items():
         sys.stdout.write(f"{name}: {table.rows} rows\n")
     sys.stdout.write(f"all that was acknowledged before {manifest.until} is in {data_dir}\n")

@@ -20,6 +20,7 @@ from fastapi.testclient import TestClient
 from rich.console import Console
 from typer.testing import CliRunner
 
+from collector.backup.__main__ import main as restore_command
 from collector.backup.archive import BackupError, File, Manifest, Table, pack, unpack
 from collector.backup.cut import Backups
 from collector.backup.restore import restore
@@ -352,6 +353,15 @@ def test_a_file_that_is_no_backup_is_named_with_the_way_to_make_one(tmp_path, co
         restore(file, tmp_path / "new")
     assert str(told.value).startswith(f"{file} is not a backup of tokentrail, because {reason}: `tokentrail backup")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_ctrl_c_in_a_restore_is_no_error_of_ours(tmp_path, monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("collector.backup.__main__.restore", interrupted)
+    assert restore_command([str(tmp_path / "b.tar"), str(tmp_path / "new")]) == 130
+    assert capsys.readouterr().err == ""
 
 
 def test_a_backup_that_was_compressed_is_to_be_unpacked_first(tmp_path, archive):

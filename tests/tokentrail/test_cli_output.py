@@ -89,3 +89,17 @@ def test_a_full_disk_is_one_sentence():
     with Path("/dev/full").open("w") as full:
         done = tokentrail("--version", stdout=full)
     assert (done.returncode, done.stderr) == (1, b"error: [Errno 28] No space left on device\n")
+
+
+def test_ctrl_c_while_the_command_is_loaded_is_no_traceback():
+    code = (
+        "import sys\n"
+        "class Interrupts:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'tokentrail.cli.app': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupts())\n"
+        "from tokentrail.cli import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, timeout=300)
+    assert (done.returncode, done.stderr) == (130, b"")

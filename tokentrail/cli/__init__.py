@@ -22,6 +22,8 @@ def main() -> None:
     """Run the command; without the packages that it needs, say which extras bring them."""
     try:
         from tokentrail.cli.app import app
+    except KeyboardInterrupt:
+        sys.exit(130)
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("tokentrail"):
             raise
