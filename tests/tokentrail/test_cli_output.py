@@ -103,3 +103,16 @@ def test_ctrl_c_while_the_command_is_loaded_is_no_traceback():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, timeout=300)
     assert (done.returncode, done.stderr) == (130, b"")
+
+
+def test_a_narrow_terminal_cuts_names_and_ids_before_numbers():
+    names = {"model": "organisation model 70b at fp8", "trace_id": "0123456789abcdef" * 2, "error_type": "timeout"}
+    row = ROW | names | {"tenant": "acme", "slo_class": "chat", "ttft_s": 0.123, "tpot_s": 0.0191, "e2e_s": 12.3}
+    printed = io.StringIO()
+    Console(file=printed, width=110).print(requests.table([row]))
+    _, line = printed.getvalue().splitlines()
+    assert all(number in line for number in ("4→2", "123 ms", "19.1 ms", "12.3 s"))
+    assert "ok timeout" in line
+    shown = line.split()[-1]
+    assert (len(shown) >= 8, names["trace_id"].startswith(shown)) == (True, True)
+    assert "organisation" not in line or "…" in line

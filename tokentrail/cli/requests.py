@@ -20,16 +20,22 @@ _LATE_S: Final = 10.0
 """A row may be stored this long after its request ended, and is still shown. An SDK sends once a second."""
 _STYLES: Final = {"ok": "green", "error": "red", "cancelled": "yellow", "in_flight": "cyan"}
 _HEADS: Final = ("end", "status", "model", "tenant", "class", "tokens", "TTFT", "TPOT", "E2E", "longest phase", "trace")
+_CUT: Final = ("model", "tenant", "class", "trace")
 _PHASES: Final = ("queue", "cold_start", "prefill", "decode", "preempted", "kv_transfer", "stalled")
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """One line for each request."""
+    """One line for each request. A narrow terminal cuts names and trace ids before it cuts numbers."""
     lines = Table(*_HEADS, box=None, pad_edge=False, header_style="dim")
-    for column in lines.columns:
-        column.no_wrap = True
+    for head, column in zip(_HEADS, lines.columns, strict=True):
+        column.no_wrap = head not in _CUT  # rich takes the room from the others first
+    lines.columns[-1].min_width = 8  # as many digits find a request
     for row in rows:
-        lines.add_row(*cells(*_cells(row)))
+        shown = cells(*_cells(row))
+        for cell in shown:
+            cell.no_wrap = True
+        shown[-1].overflow = "crop"  # an ellipsis would be copied with the id
+        lines.add_row(*shown)
     return lines
 
 
