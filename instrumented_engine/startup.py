@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from instrumented_engine.settings import Settings
 if TYPE_CHECKING:
     from instrumented_engine.device import Device
     from instrumented_engine.model.llama import Llama
+    from instrumented_engine.model.runner import ModelRunner
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +105,7 @@ def load(settings: Settings, observer: Observer) -> Loaded:
         with cold.phase("tokenizer"):
             tokenizer = load_tokenizer(path, cache_folder(), model_file.eos_ids)
         with cold.phase("kv_cache"):
-            from instrumented_engine.model.runner import ModelRunner, lacks_memory
+            from instrumented_engine.model.runner import ModelRunner
             from instrumented_engine.model.work import measure_peaks
 
             block_bytes = model.new_cache(1, settings.block_size).nbytes
@@ -112,33 +114,8 @@ def load(settings: Settings, observer: Observer) -> Loaded:
                 settings, block_bytes + draft_block_bytes, lambda: _largest_step(settings, model, length)
             )
             host_blocks = int(settings.swap_space * 2**30) // block_bytes
-            try:
-                runner = ModelRunner(
-                    model,
-                    kv_blocks=blocks,
-                    block_size=settings.block_size,
-                    eos_ids=tokenizer.eos_ids,
-                    host_blocks=host_blocks,
-                )
-            except RuntimeError as error:
-                if not lacks_memory(error):
-                    raise
-                raise ModelError(
-                    f"there is no memory for {blocks} KV-cache blocks of {block_bytes} bytes and {host_blocks} on the "
-                    "host: ask for fewer of them with --kv-blocks and --swap-space"
-                ) from error
+            runner, drafter = _caches(settings, model, draft, blocks, host_blocks, tokenizer.eos_ids)
             block_manager = BlockManager(blocks, settings.block_size)
-            drafter: Drafter = PromptLookup(settings.speculative_ngram)
-            if draft:
-                from instrumented_engine.model.draft import DraftModel
-
-                drafter = DraftModel(
-                    draft,
-                    kv_blocks=blocks,
-                    block_size=settings.block_size,
-                    eos_ids=tokenizer.eos_ids,
-                    max_rows=settings.max_batched_tokens,
-                )
             layout = None
             if settings.kv_role != "none":
                 layout = KvLayout(fingerprint(path, _traits(settings, device)), settings.block_size, runner.block_bytes)
@@ -187,6 +164,29 @@ def load(settings: Settings, observer: Observer) -> Loaded:
     return Loaded(engine, tokenizer, config.vocab_size, min(length, block_manager.capacity), facts, layout)
 
 
+def _caches(
+    settings: Settings, model: Llama, draft: Llama | None, blocks: int, host_blocks: int, eos_ids: Seq[int]
+) -> tuple[ModelRunner, Drafter]:
+    """The runner and the drafter, each with its KV cache. Raises ModelError where there is no memory for them."""
+    from instrumented_engine.model.draft import DraftModel
+    from instrumented_engine.model.runner import ModelRunner, lacks_memory
+
+    size, rows = settings.block_size, settings.max_batched_tokens
+    drafter: Drafter = PromptLookup(settings.speculative_ngram)
+    try:
+        runner = ModelRunner(model, kv_blocks=blocks, block_size=size, eos_ids=eos_ids, host_blocks=host_blocks)
+        if draft:
+            drafter = DraftModel(draft, kv_blocks=blocks, block_size=size, eos_ids=eos_ids, max_rows=rows)
+    except (MemoryError, RuntimeError) as error:
+        if not lacks_memory(error):
+            raise
+        raise ModelError(
+            f"there is no memory for {blocks} KV-cache blocks{' of model and draft model' if draft else ''}, and "
+            f"{host_blocks} on the host: ask for fewer of them with --kv-blocks and --swap-space"
+        ) from error
+    return runner, drafter
+
+
 def _largest_step(settings: Settings, model: Llama, length: int) -> None:
     """Compute the step that takes the most memory besides weights and cache, with a cache for one text."""
     from instrumented_engine.model.runner import ModelRunner
@@ -217,7 +217,7 @@ def _draft(settings: Settings, path: Path, device: Device, model: Llama, length:
     from instrumented_engine.model.llama import Llama
     from instrumented_engine.model.weights import open_model
 
-    draft_file = open_model(path, settings.speculative_keep_layers)
+    draft_file = open_model(path, settings.speculative_keep_layers, "--speculative-keep-layers")
     config = draft_file.config()
     if config.vocab_size != model.config.vocab_size:
         raise ModelError(

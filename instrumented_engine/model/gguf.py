@@ -39,9 +39,9 @@ class _Reader(gguf.GGUFReader):
 class GgufFile:
     """An opened GGUF file. Raises ModelError for one that is broken or holds another architecture."""
 
-    def __init__(self, path: Path, keep_layers: str = "") -> None:
+    def __init__(self, path: Path, keep_layers: str = "", flag: str = "--keep-layers") -> None:
         self.path = path
-        self._keep_layers = keep_layers
+        self._layers = keep_layers, flag
         try:
             self._reader = _Reader(path)
         except (OSError, ValueError, IndexError, struct.error) as error:
@@ -68,7 +68,7 @@ class GgufFile:
             max_position=self._value("llama.context_length"),
             rms_norm_eps=self._value("llama.attention.layer_norm_rms_epsilon"),
             rope_theta=self._value("llama.rope.freq_base", 10000.0),
-        ).pruned(self._keep_layers)
+        ).pruned(*self._layers)
 
     def weights(self, dtype: torch.dtype, device: torch.device, quantization: Quantization = "none") -> LlamaWeights:
         """Load all tensors: matrices as quantised, others as `dtype`, on `device`."""

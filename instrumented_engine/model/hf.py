@@ -40,9 +40,9 @@ ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
 class HfFolder:
     """An opened model folder. Raises ModelError for one that is broken or that this engine does not support."""
 
-    def __init__(self, path: Path, keep_layers: str = "") -> None:
+    def __init__(self, path: Path, keep_layers: str = "", flag: str = "--keep-layers") -> None:
         self.path = path
-        self._keep_layers = keep_layers
+        self._layers = keep_layers, flag
         self._config = _read_json(path / "config.json")
         self._kind = self._config.get("model_type", "llama")
         self._files = _tensor_files(path)
@@ -67,7 +67,7 @@ class HfFolder:
             rope_scaling=self._rope_scaling(),
             qkv_bias=self._kind == "qwen2",
             qk_norm=self._kind == "qwen3",
-        ).pruned(self._keep_layers)
+        ).pruned(*self._layers)
 
     def weights(self, dtype: torch.dtype, device: torch.device, quantization: Quantization = "none") -> LlamaWeights:
         """Load all tensors: matrices as quantised, others as `dtype`, on `device`. Heads get adjacent rotary pairs."""

@@ -55,14 +55,15 @@ class LlamaConfig:
     qkv_bias: bool = False
     qk_norm: bool = False
 
-    def pruned(self, keep_layers: str) -> LlamaConfig:
-        """The same model with some of its layers alone; an empty text keeps all. Raises ModelError for others.
+    def pruned(self, keep_layers: str, flag: str) -> LlamaConfig:
+        """The same model with some of its layers alone; an empty text keeps all.
 
         Of eight layers "0-2,7" keeps the first three and the last, and the count "4" the first two and the last two.
+        Raises ModelError, which names the `flag`, for layers that the model does not have.
         """
         kept: list[int] = []
         if keep_layers.isdecimal():
-            count = min(int(keep_layers), self.layers)
+            count = int(keep_layers)
             kept = [*range(-(-count // 2)), *range(self.layers - count // 2, self.layers)]
         elif keep_layers:
             for part in keep_layers.split(","):
@@ -72,7 +73,8 @@ class LlamaConfig:
             return self
         if not kept or sorted({*kept}) != kept or kept[-1] >= self.layers:
             raise ModelError(
-                f"keep layers {keep_layers}: the model has layers 0 to {self.layers - 1}, each once, in order"
+                f"{flag} {keep_layers}: the model has the layers 0 to {self.layers - 1}. Name each once at most, in "
+                f"order, or give their number, 1 to {self.layers}"
             )
         return replace(self, layers=len(kept), kept=tuple(kept))
 

@@ -137,3 +137,21 @@ def test_a_cache_without_memory_is_told_with_the_flags_that_set_it(tmp_path, tok
     monkeypatch.setattr("instrumented_engine.startup.load_tokenizer", lambda *_: tokenizer)
     with pytest.raises(ModelError, match=r"there is no memory for .* fewer of them with --kv-blocks and --swap-space"):
         load(Settings(model=str(tmp_path), device="cpu", threads=1, kv_blocks=10**12), Observer(MemoryTrail()))
+
+
+@pytest.mark.parametrize("lack", [MemoryError("std::bad_alloc"), RuntimeError("can't allocate memory: 8 bytes")])
+@pytest.mark.parametrize("whose", ["runner.ModelRunner", "draft.DraftModel"])
+def test_a_cache_that_gets_no_memory_is_told_whatever_torch_raises(tmp_path, tokenizer, monkeypatch, whose, lack):
+    def fail(*_, **__):
+        raise lack
+
+    save_tiny(tmp_path)
+    monkeypatch.setattr("instrumented_engine.startup.load_tokenizer", lambda *_: tokenizer)
+    monkeypatch.setattr(f"instrumented_engine.model.{whose}", fail)
+    draft = {"speculative_model": str(tmp_path), "speculative_tokens": 2}
+    settings = Settings(model=str(tmp_path), device="cpu", threads=1, kv_blocks=4, **draft)
+    with pytest.raises(ModelError, match=r"for 4 KV-cache blocks of model and draft model, and 0 on the host: "):
+        load(settings, Observer(MemoryTrail()))
+    lack = RuntimeError("something else")
+    with pytest.raises(RuntimeError, match="something else"):
+        load(settings, Observer(MemoryTrail()))

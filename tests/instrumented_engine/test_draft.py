@@ -190,6 +190,8 @@ def test_layers_of_the_model_itself_are_shared_and_other_tokens_refused(tmp_path
     assert draft.new_cache(5, 4).shape == (2, 5, 4, 4, 8 + 2)
     with pytest.raises(ModelError, match="--speculative-model has 98 tokens, and the model 97"):
         _draft(settings, other, device, model, 64)
+    with pytest.raises(ModelError, match=r"^--speculative-keep-layers 4: "):
+        _draft(settings.model_copy(update={"speculative_keep_layers": "4"}), own, device, model, 64)
 
 
 def test_contents_of_blocks():

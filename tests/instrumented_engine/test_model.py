@@ -121,12 +121,20 @@ def test_fewer_layers_as_transformers_without_the_others(tmp_path, keep_layers, 
 def test_layers_that_are_kept(tmp_path):
     save_tiny(tmp_path)
     config = replace(open_model(tmp_path).config(), layers=8)
-    kept = {text: config.pruned(text).kept for text in ("0-2,7", "4", "5", "1", "9", "3-3", "")}
+    kept = {text: config.pruned(text, "").kept for text in ("0-2,7", "4", "5", "1", "8", "3-3", "")}
     assert list(kept.values()) == [(0, 1, 2, 7), (0, 1, 6, 7), (0, 1, 2, 6, 7), (0,), tuple(range(8)), (3,), None]
-    assert config.pruned("0-2,7").layers == 4
-    for text in ("0", "0-8", "2-1", "1,1", "3,2", "0-2,2-4"):
-        with pytest.raises(ModelError, match=f"keep layers {text}: the model has layers 0 to 7"):
-            config.pruned(text)
+    assert config.pruned("0-2,7", "").layers == 4
+    for text in ("0", "9", "99", "0-8", "2-1", "1,1", "3,2", "0-2,2-4"):
+        with pytest.raises(ModelError, match=f"^--keep-layers {text}: the model has the layers 0 to 7.*number, 1 to 8"):
+            config.pruned(text, "--keep-layers")
+
+
+def test_layers_that_a_model_file_lacks_are_told_with_the_flag(tmp_path):
+    save_tiny(tmp_path)
+    with pytest.raises(ModelError, match=r"^--keep-layers 99: "):
+        open_model(tmp_path, "99").config()
+    with pytest.raises(ModelError, match=r"^--speculative-keep-layers 99: "):
+        open_model(tmp_path, "99", "--speculative-keep-layers").config()
 
 
 @pytest.mark.parametrize("count", [7, 20], ids=["samples nothing", "samples"])
