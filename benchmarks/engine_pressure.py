@@ -63,14 +63,15 @@ def recomputed(load: list[tuple[int, int]], *, watermark: int) -> tuple[float, i
                 text=lambda _: TextStream(lambda _: ""),
             )
         )
-    computed = steps = 0
+    computed = preemptions = steps = 0
     while scheduler.running or scheduler.waiting:
         plan = scheduler.schedule()
         computed += plan.num_tokens
+        preemptions += len(plan.preempted)
         steps += 1
         _play(scheduler, plan)
     needed = sum(prompt + answer - 1 for prompt, answer in load)
-    return computed / needed - 1, scheduler.preemptions, steps
+    return computed / needed - 1, preemptions, steps
 
 
 def _play(scheduler: Scheduler, plan: Plan) -> None:

@@ -57,8 +57,6 @@ class _EngineState:
                 yield self._vllm_gauge("kv_cache_usage_perc", "Used share of the KV-cache blocks, 0 to 1.", used)
                 yield self._gauge("kv_cache_blocks", "KV-cache blocks.", manager.num_blocks)
             yield self._counter("steps", "Engine steps.", engine.steps)
-            preemptions = "Sequences that lost their KV-cache blocks."
-            yield self._vllm_counter("num_preemptions", preemptions, engine.scheduler.preemptions)
         if service.loaded is not None or service.asleep:
             yield from self._latencies()
         yield from self._hand_overs()
@@ -69,6 +67,8 @@ class _EngineState:
         latencies = self._service.observer.latencies
         yield self._vllm_counter("prompt_tokens", "Prompt tokens of requests with a token.", latencies.prompt_tokens)
         yield self._vllm_counter("generation_tokens", "Output tokens.", latencies.output_tokens)
+        preemptions = "Sequences that lost their KV-cache blocks."
+        yield self._vllm_counter("num_preemptions", preemptions, latencies.preemptions)
         hits = "Prompt tokens that the prefix cache had."
         yield self._vllm_counter("prefix_cache_hits", hits, latencies.cached_tokens)
         drafted, accepted = latencies.drafted_tokens, latencies.accepted_tokens

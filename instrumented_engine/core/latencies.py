@@ -42,7 +42,10 @@ class Histogram:
 
 
 class Latencies:
-    """The histograms, by vLLM's names, and its counters of tokens and of requests by finish reason."""
+    """The histograms, by vLLM's names, and its counters of tokens, of preemptions, and of requests by finish reason.
+
+    They outlive the engine: a model that was unloaded and loaded again counts on.
+    """
 
     def __init__(self) -> None:
         self.first_token = Histogram(FIRST_TOKEN_S)
@@ -57,6 +60,7 @@ class Latencies:
         self.cached_tokens = 0
         self.drafted_tokens = 0
         self.accepted_tokens = 0
+        self.preemptions = 0
         self.finished: dict[str, int] = {"stop": 0, "length": 0, "abort": 0}
 
     def emitted(self, output: Output, at_ns: int) -> None:

@@ -99,7 +99,8 @@ class Observer:
                 else:
                     request.trail.phase(Phase.PREFILL, start_ns)
             request.scheduled_ns = request.scheduled_ns or start_ns
-        self.latencies.cached_tokens += plan.cached_tokens
+        self.latencies.cached_tokens += plan.cached_prompt_tokens
+        self.latencies.preemptions += len(plan.preempted)
 
     def transferred(self, transfer: Transfer, moved_bytes: int, *, step: int, start_ns: int, end_ns: int) -> None:
         """Blocks of a preempted sequence went to the host, or came back: then it computes its newest token."""

@@ -65,8 +65,9 @@ class Plan:
 
     Before the batch is computed, `offloads` are copied to the host, then `restores` back, and then the contents of the
     first block of each pair in `copies` are copied to the second. `wait` says what the first waiting sequence lacks,
-    `waiting` how many lack what. The admitted sequences found `cached_tokens` in the prefix cache, which gave up
-    `dropped_blocks` of its blocks.
+    `waiting` how many lack what. The admitted sequences found `cached_tokens` in the prefix cache, of which
+    `cached_prompt_tokens` are of prompts that were never admitted before. The cache gave up `dropped_blocks` of its
+    blocks.
     """
 
     batch: list[Scheduled] = field(default_factory=list)
@@ -81,6 +82,7 @@ class Plan:
     decode_tokens: int = 0
     drafted_tokens: int = 0
     cached_tokens: int = 0
+    cached_prompt_tokens: int = 0
     dropped_blocks: int = 0
 
     @property

@@ -65,7 +65,6 @@ class Scheduler:
         self.max_batched_tokens = max_batched_tokens
         self.waiting: list[Sequence] = []  # in order
         self.running: list[Sequence] = []  # in order
-        self.preemptions = 0
         self._host = BlockManager(host_blocks, block_manager.block_size)
         self._static_batching = static_batching
         self._chunked_prefill = chunked_prefill
@@ -224,6 +223,8 @@ class Scheduler:
             self.waiting.remove(sequence)
         if self._prefix_caching and first.num_cached_tokens is None:
             first.num_cached_tokens = cached[0]
+            if first.leader is None:
+                plan.cached_prompt_tokens += cached[0] or 0
         plan.cached_tokens += sum(filter(None, cached))
         plan.copies += copies
         self.run(sequences)
@@ -283,7 +284,6 @@ class Scheduler:
             blocks = [shared.get(block, block) for block in victim.block_table[: len(host)]]
             plan.offloads.append(Transfer(victim, blocks, host, beneficiary))
         plan.preempted.append(Preempted(victim, self._take_back(victim, kept), beneficiary))
-        self.preemptions += 1
         victim.decoding = False
 
     def _take_back(self, sequence: Sequence, num_kept_tokens: int) -> int:

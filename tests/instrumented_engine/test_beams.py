@@ -58,7 +58,7 @@ def test_no_beam_writes_into_a_block_of_another(scheduling):
         assert found == alone(prompt, len(found), **params)
         assert len({tuple(tokens) for tokens, _, _ in found}) == len(found)
     assert engine.scheduler.block_manager.num_used_blocks == engine.scheduler._host.num_used_blocks == 0
-    assert engine.scheduler.preemptions > 0
+    assert engine._observer.latencies.preemptions > 0
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_preempted_search_comes_back_to_its_own_tokens(first, prompt, scheduli
     other = make_request(MemoryTrail(), first)
     search = make_request(MemoryTrail(), prompt, n=3, beam_width=3, max_tokens=4)
     answers = run_all(engine, [*other.sequences, *search.sequences])
-    assert engine.scheduler.preemptions > 0
+    assert engine._observer.latencies.preemptions > 0
     assert [answers[sequence] for sequence in search.sequences] == alone(prompt, 3, max_tokens=4)
 
 
@@ -231,7 +231,7 @@ def test_answers_as_transformers(tiny, expected, technique):
     for request, answer in zip(others, greedy, strict=False):
         assert answers[request.sequences[0]][0] == answer[:STEPS]
     assert engine.scheduler.block_manager.num_used_blocks == engine.scheduler._host.num_used_blocks == 0
-    assert (engine.scheduler.preemptions > 0) == ("blocks" in TECHNIQUES[technique])
+    assert (engine._observer.latencies.preemptions > 0) == ("blocks" in TECHNIQUES[technique])
     for key in searches:
         span = request_span(trail, str(key))
         tokens = trail.spans("tokentrail.token", parent=span)

@@ -33,7 +33,7 @@ def test_preemption_does_not_change_the_output(trail):
     sequences = [make_sequence(trail, prompt, max_tokens=10) for prompt in PROMPTS]
     engine = make_engine(trail, blocks=9, block_size=3, budget=16)
     together = run_all(engine, sequences)
-    assert engine.scheduler.preemptions > 0
+    assert engine._observer.latencies.preemptions > 0
     assert list(together.values()) == [alone(trail, prompt, max_tokens=10) for prompt in PROMPTS]
     assert engine.scheduler.block_manager.num_used_blocks == 0
 
@@ -63,7 +63,7 @@ def test_answers_that_were_preempted_are_the_same(trail):
     request = make_request(trail, range(1, 7), n=4, max_tokens=12)
     engine = make_engine(trail, blocks=7, block_size=3, budget=16)
     answers = run_all(engine, request.sequences)
-    assert engine.scheduler.preemptions > 0
+    assert engine._observer.latencies.preemptions > 0
     assert list(answers.values()) == [alone(trail, range(1, 7), max_tokens=12)] * 4
 
 
@@ -108,16 +108,30 @@ def test_steps_say_what_the_waiting_ones_lack(trail):
     assert not any(step.attributes.get("tokentrail.step.waiting_for_kv") for step in steps)
 
 
+def test_a_prompt_of_several_answers_hits_the_cache_once(trail):
+    """The answers run one after another: each finds the prompt that the first one computed."""
+    engine = make_engine(trail, max_seqs=1, scheduling={"prefix_caching": True})
+    run_all(engine, make_request(trail, range(1, 10), name="first").sequences)
+    request = make_request(trail, range(1, 10), n=3, name="second")
+    run_all(engine, request.sequences)
+    assert [sequence.num_cached_tokens for sequence in request.sequences] == [8, 8, 8]
+    latencies = engine._observer.latencies
+    assert (latencies.prompt_tokens, latencies.cached_tokens) == (9 + 9, 8)
+
+
 def test_cached_prefixes_do_not_change_the_output(trail):
     engine = make_engine(trail, blocks=30, block_size=3, budget=16, scheduling={"prefix_caching": True})
     base = [1 + i % 90 for i in range(40)]
     prompts = [base[:n] + extra for n in (40, 7, 24, 25, 26) for extra in ([], [5], [6, 7, 8, 9])] * 2
     sequences = [make_sequence(trail, prompt, name=f"r{i}") for i, prompt in enumerate(prompts)]
     assert list(run_all(engine, sequences).values()) == [alone(MemoryTrail(), prompt) for prompt in prompts]
-    assert engine.scheduler.preemptions > 0
+    assert engine._observer.latencies.preemptions > 0
     assert engine.scheduler.block_manager.num_used_blocks == 0
     steps = trail.spans("tokentrail.step")
-    assert sum(step.attributes.get("tokentrail.step.cached_tokens", 0) for step in steps) > 200
+    found = sum(step.attributes.get("tokentrail.step.cached_tokens", 0) for step in steps)
+    hits = engine._observer.latencies.cached_tokens
+    assert found > hits == sum(sequence.num_cached_tokens for sequence in sequences) > 0, "not those of preempted ones"
+    assert found > 200
     for i, sequence in enumerate(sequences):
         assert (
             request_span(trail, f"r{i}").attributes["gen_ai.usage.cache_read.input_tokens"]
@@ -207,7 +221,7 @@ def test_several_tokens_a_step_do_not_change_the_output(trail):
         engine = make_engine(trail, burst=3, **options)
         assert list(run_all(engine, sequences).values()) == [alone(trail, prompt, max_tokens=10) for prompt in PROMPTS]
         assert engine.scheduler.block_manager.num_used_blocks == 0
-    assert engine.scheduler.preemptions > 0
+    assert engine._observer.latencies.preemptions > 0
 
 
 @pytest.mark.parametrize(
@@ -260,7 +274,7 @@ def test_phases_and_tokens_partition_the_request(trail):
     engine = make_engine(trail, blocks=7, block_size=2, budget=8, clock=clock)
     sequences = [make_sequence(trail, range(1, 5), max_tokens=8, name=f"r{i}") for i in range(4)]
     run_all(engine, sequences)
-    assert engine.scheduler.preemptions > 0
+    assert engine._observer.latencies.preemptions > 0
     spans = trail.spans()
     for i in range(4):
         request = request_span(trail, f"r{i}")
@@ -350,7 +364,7 @@ def test_evictions_name_their_victims(trail):
     evictions = trail.spans("tokentrail.kv.evict")
     steps = {s.attributes["tokentrail.step"]: s for s in trail.spans("tokentrail.step")}
     victims = [s.parent_id for s in evictions]
-    assert len(evictions) == engine.scheduler.preemptions > 0
+    assert len(evictions) == engine._observer.latencies.preemptions > 0
     for i in range(4):
         request = request_span(trail, f"r{i}")
         assert victims.count(request.span_id) == request.attributes.get("tokentrail.preemptions", 0)

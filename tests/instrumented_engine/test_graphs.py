@@ -79,7 +79,7 @@ def test_answers_as_without_graphs(weights, monkeypatch, technique):
     assert answers(engine, trail) == expected
     assert {1, 2, 4} >= set(replays)
     assert len(set(replays)) > 1
-    assert (engine.scheduler.preemptions > 0) == ("blocks" in technique)
+    assert (engine._observer.latencies.preemptions > 0) == ("blocks" in technique)
 
 
 def test_a_graph_computes_single_tokens_that_are_sampled(weights, monkeypatch):

@@ -5,6 +5,7 @@ import weakref
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from instrumented_engine.core.loop import EngineLoop
 from tokentrail.testing import MemoryTrail
@@ -102,6 +103,33 @@ def test_sleep_and_wake_up_on_demand():
         assert server.engine.steps == steps > 0, "steps are numbered on"
         assert post(server, "again").status_code == 200
         assert len(loads.engines) <= 2
+
+
+def counters(server):
+    """The counters of a scrape."""
+    families = text_string_to_metric_families(httpx.get(f"{server.url}/metrics").text)
+    samples = [sample for family in families if family.type == "counter" for sample in family.samples]
+    return {(s.name, *sorted(s.labels.values())): s.value for s in samples if not s.name.endswith("_created")}
+
+
+def test_no_counter_begins_again():
+    with served(Loads(blocks=5, scheduling={"prefix_caching": True})) as server:
+        server.until(lambda: server.service.ready)
+        assert post(server, "both", prompt=["abcdef", "ghijkl"], max_tokens=8).status_code == 200
+        assert post(server, "again", prompt="abcdef", max_tokens=2).status_code == 200
+        server.until(lambda: server.service._active == 0)
+        before = counters(server)
+        for name in ("vllm:num_preemptions_total", "tokentrail_engine_steps_total", "vllm:prefix_cache_hits_total"):
+            assert sum(value for key, value in before.items() if key[0] == name) > 0
+        httpx.post(f"{server.url}/sleep")
+        server.until(lambda: server.service._loop.engine is None)
+        asleep = counters(server)
+        assert {"vllm:num_preemptions_total", "vllm:prefix_cache_hits_total"} <= {key[0] for key in asleep}
+        assert [key for key in asleep if asleep[key] < before[key]] == []
+        assert httpx.post(f"{server.url}/wake_up", timeout=120).status_code == 200
+        awake = counters(server)
+        assert awake.keys() == before.keys()
+        assert [key for key in before if awake[key] < before[key]] == []
 
 
 def test_requests_keep_an_engine_awake():

@@ -63,7 +63,7 @@ def test_batched_as_transformers(smollm, reference):
     engine = engine_of(smollm)
     prompts, expected = chosen(reference, TOGETHER)
     assert generate(engine, prompts) == [*expected]
-    assert engine.scheduler.preemptions == 0
+    assert engine._observer.latencies.preemptions == 0
 
 
 def test_preempted_as_transformers(smollm, reference):
@@ -71,7 +71,7 @@ def test_preempted_as_transformers(smollm, reference):
     engine = engine_of(smollm, blocks=21, block_size=4, max_seqs=8, budget=48)
     prompts, expected = chosen(reference, [length for length in TOGETHER if length <= 64])
     assert generate(engine, prompts) == [*expected]
-    assert engine.scheduler.preemptions >= 3
+    assert engine._observer.latencies.preemptions >= 3
     assert engine.scheduler.block_manager.num_used_blocks == 0
 
 

@@ -90,7 +90,7 @@ def test_answers_as_transformers(tiny, technique):
         for sequence in request.sequences:
             assert answers[sequence][0] == answer
     assert engine.scheduler.block_manager.num_used_blocks == 0
-    assert (engine.scheduler.preemptions > 0) == (options["blocks"] < 200)
+    assert (engine._observer.latencies.preemptions > 0) == (options["blocks"] < 200)
 
 
 @pytest.mark.parametrize(("name", "as_floats"), [("int8", 0.7), ("int4", 0.05)])
