@@ -44,7 +44,7 @@ class _EngineState:
     def collect(self) -> Iterator[Metric]:
         service = self._service
         yield self._gauge("ready", "1 when requests can be served.", service.ready)
-        yield self._vllm_gauge("num_requests_waiting", "Requests not scheduled yet.", service.waiting)
+        yield self._vllm_gauge("num_requests_waiting", "Requests of which nothing runs.", service.waiting)
         yield self._sleep_state(service)
         if service.loaded is not None:
             facts = {name: str(value) for name, value in service.loaded.facts.items()}

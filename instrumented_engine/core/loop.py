@@ -75,8 +75,9 @@ class EngineLoop:
 
     @property
     def waiting(self) -> int:
-        """Requests and sequences that have not been scheduled yet."""
-        return self._inbox.qsize() + (len(self.engine.scheduler.waiting) if self.engine else 0)
+        """Requests of which no sequence runs, and commands that were not applied yet."""
+        engine, queued = self.engine, self._inbox.qsize()
+        return queued + (engine.scheduler.num_waiting_requests if engine else 0)
 
     def _run(self) -> None:
         steps = 0

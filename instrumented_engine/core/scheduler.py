@@ -74,6 +74,11 @@ class Scheduler:
         self._drafter = drafter or PromptLookup()
         self._arrivals = count()
 
+    @property
+    def num_waiting_requests(self) -> int:
+        """Requests of which a sequence waits and none runs. Any thread may ask: the queues are copied first."""
+        return len({one.request for one in list(self.waiting)} - {one.request for one in list(self.running)})
+
     def add(self, request: Request) -> None:
         """Queue a new request: the first sequence of each prompt. The others follow when that prompt is computed.
 

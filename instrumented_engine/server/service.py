@@ -46,6 +46,7 @@ class Service:
         """The model was unloaded: the next request loads it again."""
         self._load = load
         self._loading: Loaded | None = None
+        self._waking = False  # told to, and not loaded yet
         self._threads: str | int | None = None  # once measured
         self._started = asyncio.Event()  # loaded, or failed to
         self._admitting = 0
@@ -72,7 +73,8 @@ class Service:
 
     async def wake_up(self) -> None:
         """Load the model if it was unloaded, and wait until it is loaded or has failed."""
-        if self.asleep:
+        if self.asleep and not self._waking:
+            self._waking = True
             self._loop.wake()
         await self._started.wait()
 
@@ -99,7 +101,7 @@ class Service:
 
     @property
     def waiting(self) -> int:
-        """Requests that have not been scheduled yet: those being admitted and those in the engine's queues."""
+        """Requests that wait: those being admitted, and those in the engine's queues of which no sequence runs."""
         return self._admitting + self._loop.waiting
 
     async def admit(
@@ -230,8 +232,7 @@ class Service:
         """A request begins, and is being admitted."""
         self._active += 1
         self._admitting += 1
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
+        self._stop_idle_timer()
 
     def _end(self) -> None:
         """A request has ended."""
@@ -244,9 +245,14 @@ class Service:
         self._end()
 
     def _await_idleness(self) -> None:
-        """Sleep after `--idle-unload-s` without a request."""
+        """Sleep after `--idle-unload-s` without a request, counted from now."""
+        self._stop_idle_timer()
         if self.settings.idle_unload_s and not self._active:
             self._idle_timer = self._asyncio.call_later(self.settings.idle_unload_s, self.sleep)
+
+    def _stop_idle_timer(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
 
     def _reasoning(self, endpoint: AnyEndpoint, prompt: str) -> Reasoning | None:
         """The divider of a chat's answer to a prompt that ends so; None without reasoning markers."""
@@ -270,7 +276,7 @@ class Service:
 
     def _set_ready(self, failure: Exception | None) -> None:
         self.failure = failure
-        self.asleep = False
+        self.asleep = self._waking = False
         if failure is None:
             self.loaded = self._loading
             self._await_idleness()

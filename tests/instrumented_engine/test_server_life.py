@@ -120,6 +120,29 @@ def test_too_many_waiting_requests_are_refused():
         assert {request_span(server.trail, f"cmpl-ok-{i}").attributes["tokentrail.status"] for i in range(2)} == {"ok"}
 
 
+def test_a_list_of_prompts_is_one_request_that_waits():
+    gate = Gate()
+    with served(tiny_loader(gate=gate, max_seqs=1), max_waiting=2) as server:
+        server.until(lambda: server.service.ready)
+        answers = []
+        bodies = [{"prompt": ["ab", "cd", "ef"]}, {"prompt": ["gh", "ij", "kl"]}, {"prompt": "mn"}]
+        threads = [
+            threading.Thread(target=lambda body=body: answers.append(post(server, "list", **body).status_code))
+            for body in bodies
+        ]
+        for waiting, thread in enumerate(threads):
+            thread.start()
+            server.until(lambda: server.engine.scheduler.running or answers)
+            server.until(lambda count=waiting: server.service.waiting == count or answers)
+        assert httpx.get(f"{server.url}/metrics").text.count(
+            'vllm:num_requests_waiting{engine="0",model_name="tiny"} 2.0'
+        )
+        gate.set()
+        for thread in threads:
+            thread.join(120)
+        assert answers == [200] * 3, "the first one runs, and two may wait"
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_failed_step_is_told_and_survived(stream):
     with served(tiny_loader()) as server:

@@ -105,6 +105,36 @@ def test_sleep_and_wake_up_on_demand():
         assert len(loads.engines) <= 2
 
 
+def test_requests_that_wait_for_the_model_are_counted_once_each():
+    loads = Loads()
+    with served(loads, max_waiting=3) as server:
+        server.until(lambda: server.service.ready)
+        httpx.post(f"{server.url}/sleep")
+        server.until(lambda: server.service._loop.engine is None)
+        loads.may_load.clear()
+        answers, threads = [], []
+        for number in range(3):
+            threads.append(threading.Thread(target=lambda: answers.append(post(server, "waking").status_code)))
+            threads[-1].start()
+            server.until(lambda count=number + 1: server.service._admitting == count or answers)
+        loads.may_load.set()
+        for thread in threads:
+            thread.join(120)
+        assert answers == [200] * 3, "three may wait"
+
+
+def test_idle_time_begins_with_the_last_wake_up():
+    with served(Loads(), idle_unload_s=3600) as server:
+        server.until(lambda: server.service._idle_timer is not None)
+        for _ in range(2):
+            before = server.service._idle_timer
+            httpx.post(f"{server.url}/sleep")
+            server.until(lambda: server.service._loop.engine is None)
+            assert httpx.post(f"{server.url}/wake_up", timeout=120).status_code == 200
+            assert before.cancelled(), "it would unload the model too soon"
+            assert not server.service._idle_timer.cancelled()
+
+
 def counters(server):
     """The counters of a scrape."""
     families = text_string_to_metric_families(httpx.get(f"{server.url}/metrics").text)
