@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import socket
 import time
@@ -221,6 +222,8 @@ async def _respond(
         return response
     except ClientDisconnect:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
+    except asyncio.CancelledError:  # uvicorn does that at the end of --shutdown-grace-s, and logs what comes out
+        raise errors.cut_off() from None
 
 
 def _request_id(request: Request) -> str:

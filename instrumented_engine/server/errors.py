@@ -74,6 +74,11 @@ def unavailable(reason: Exception | str) -> ApiError:
     return ApiError(503, f"The engine is not available: {reason}", code="engine_unavailable")
 
 
+def cut_off() -> ApiError:
+    """The process ends, and the request took longer than it could wait."""
+    return unavailable("it stops, and the request took longer than --shutdown-grace-s. Please retry")
+
+
 def step_failed(reason: Exception) -> ApiError:
     """The request's step failed."""
     message = f"The engine failed while working on this request: {type(reason).__name__}: {reason}"

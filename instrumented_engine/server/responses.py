@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from instrumented_engine.core.sequence import Output, TokenLogprobs
 from instrumented_engine.model.tokenizer import Tokenizer
 from instrumented_engine.server.endpoints import Endpoint, Json
-from instrumented_engine.server.errors import ApiError
+from instrumented_engine.server.errors import ApiError, cut_off
 from instrumented_engine.server.generation import Generation
 from instrumented_engine.server.schemas import GenerationRequest, StreamOptions
 
@@ -112,11 +112,13 @@ class EventStream(StreamingResponse):
         self._generation = generation
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send until the output ends or the client disconnects; then the engine stops working on it."""
+        """Send until the output ends, the client disconnects or the process ends; the engine stops working on it."""
         try:
             await unless_disconnected(receive, self.stream_response(send))
         except ClientDisconnect:
             pass
+        except asyncio.CancelledError:  # uvicorn does that at the end of --shutdown-grace-s, and logs what comes out
+            await send({"type": "http.response.body", "body": _event(cut_off().body).encode()})
         finally:
             self._generation.close()
 

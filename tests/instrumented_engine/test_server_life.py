@@ -120,6 +120,35 @@ def test_too_many_waiting_requests_are_refused():
         assert {request_span(server.trail, f"cmpl-ok-{i}").attributes["tokentrail.status"] for i in range(2)} == {"ok"}
 
 
+def test_what_outlasts_the_end_of_the_process_is_told(capsys):
+    """The engine is inside a step when the grace period of one second is over."""
+    gate, answers = Gate(), {}
+
+    def ask(stream):
+        answers[stream] = post(server, f"cut-{stream}", stream=stream)
+        if len(answers) == 2:
+            gate.set()
+
+    threads = [threading.Thread(target=ask, args=(stream,)) for stream in (False, True)]
+    with served(tiny_loader(gate=gate)) as server:
+        server.until(lambda: server.service.ready)
+        for thread in threads:
+            thread.start()
+        server.until(lambda: server.service._active == 2 and not server.service._admitting)
+    for thread in threads:
+        thread.join(120)
+    told = capsys.readouterr().err
+    assert "Cancel 2 running task(s)" in told
+    assert "Traceback" not in told
+    assert [answers[stream].status_code for stream in (False, True)] == [503, 200]
+    for answer in answers.values():
+        error = json.loads(answer.text.removeprefix("data: "))["error"]
+        assert (error["code"], error["type"]) == ("engine_unavailable", "server_error")
+        assert "longer than --shutdown-grace-s" in error["message"]
+    for stream in (False, True):
+        assert request_span(server.trail, f"cmpl-cut-{stream}").attributes["tokentrail.status"] == "cancelled"
+
+
 def test_a_list_of_prompts_is_one_request_that_waits():
     gate = Gate()
     with served(tiny_loader(gate=gate, max_seqs=1), max_waiting=2) as server:
