@@ -7,6 +7,8 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +128,8 @@ class EncoderRunner:
     def run(self, plan: Plan) -> StepResult:
         """The vector or the labels of each text of the batch.
 
-        Raises MemoryError for a part of a text: an encoder sees all of it.
+        Raises MemoryError for a part of a text: an encoder sees all of it. Raises ArithmeticError when an answer has a
+        number that is infinite or none.
         """
         if not all(item.samples for item in plan.batch):
             raise MemoryError("a text cannot be encoded in parts")
@@ -135,6 +138,8 @@ class EncoderRunner:
         except torch.OutOfMemoryError as error:
             message = str(error)
         else:
+            if not all(map(isfinite, chain.from_iterable(vectors))):
+                raise ArithmeticError("the model's answer has numbers that are infinite or none (NaN)")
             found = {item.sequence: vector for item, vector in zip(plan.batch, vectors, strict=True)}
             return StepResult([[] for _ in plan.batch], embeddings=found)
         torch.cuda.empty_cache()

@@ -120,6 +120,24 @@ def test_a_text_is_not_encoded_in_parts(tmp_path):
     assert len(runner.run(Plan([Scheduled(sequence, 3)])).embeddings[sequence]) == 48
 
 
+@pytest.mark.parametrize("coded", [{}, {"encoding_format": "base64"}])
+def test_a_vector_that_is_no_vector_is_an_error_of_its_request_alone(tiny, coded):
+    with served(load, model=str(tiny[0]), device="cpu", threads=1) as server:
+        server.until(lambda: server.service.ready)
+        server.engine._runner._model._tensors["embeddings.word_embeddings.weight"][9] = float("nan")
+
+        def post(name, *texts):
+            body = {"model": MODEL, "input": texts, **coded}
+            return httpx.post(f"{server.url}/v1/embeddings", json=body, headers={"x-request-id": name}, timeout=120)
+
+        answer = post("bad", [4, 5], [9], [6])
+        assert (answer.status_code, answer.json()["error"]["code"]) == (500, "engine_error")
+        assert "infinite or none (NaN)" in answer.json()["error"]["message"]
+        assert request_span(server.trail, "embd-bad").attributes["tokentrail.status"] == "error"
+        assert post("good", [4, 5], [6]).status_code == 200
+        assert server.service.ready
+
+
 @pytest.fixture(scope="module")
 def server(tiny):
     settings = {"model": str(tiny[0]), "device": "cpu", "threads": 1, "max_seqs": 2, "max_batched_tokens": 64}
