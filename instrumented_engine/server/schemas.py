@@ -96,6 +96,8 @@ class GenerationRequest(Strict):
     def _bias_of_token_ids(cls, bias: dict[str, float]) -> dict[str, float]:
         if not all(re.fullmatch("[0-9]{1,9}", key) and -100 <= value <= 100 for key, value in bias.items()):
             raise refused("logit_bias", "logit_bias maps token ids to numbers between -100 and 100")
+        if len({int(key) for key in bias}) < len(bias):
+            raise refused("logit_bias", "logit_bias names a token twice, such as 5 and 05; give each token one number")
         return bias
 
     @model_validator(mode="after")

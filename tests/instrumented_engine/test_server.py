@@ -131,6 +131,7 @@ def test_models(client):
         ({"n": True}, 400, "invalid_value", "n", "n: Input should be a valid integer"),
         ({"logprobs": 21}, 400, "invalid_value", "logprobs", "logprobs: Input should be less than or equal to 20"),
         ({"logit_bias": {"x": 1}}, 400, "invalid_value", "logit_bias", "logit_bias maps token ids to numbers"),
+        ({"logit_bias": {"5": 1, "05": 2}}, 400, "invalid_value", "logit_bias", "logit_bias names a token twice"),
         ({"logit_bias": {"257": 1}}, 400, "invalid_value", "logit_bias", "token ids must be between 0 and 256"),
         ({"stop_token_ids": [-1]}, 400, "invalid_value", "stop_token_ids", "token ids must be between 0 and 256"),
         ({"prompt": ["a"] * 129, "n": 2}, 400, "invalid_value", "prompt", "at most 256 answers per request"),
