@@ -48,6 +48,7 @@ class Engine:
         """Queue a request."""
         if request.prefilled is not None:
             self._take_in(request.sequences[0], request.prefilled)
+            request.prefilled = None  # its bytes are on the host already, or of no use
         self.scheduler.add(request)
 
     def step(self) -> list[Output]:

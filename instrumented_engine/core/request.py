@@ -67,7 +67,8 @@ class Request:
     and got its first token at `first_token_ns`, and the first that is no reasoning at `first_visible_ns` (unix ns; 0
     before).
 
-    `prefilled` has the keys and values of the prompt if another engine computed them. A request that `hands_over` is
+    `prefilled` has the keys and values of the prompt if another engine computed them, until the engine has taken them
+    in. A request that `hands_over` is
     one of another engine: when it ends, `prefilled` has those of its prompt.
     """
 

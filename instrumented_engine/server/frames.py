@@ -50,7 +50,8 @@ class FrameError(Exception):
 
 
 async def write_frame(writer: asyncio.StreamWriter, header: BaseModel, payload: bytes) -> None:
-    """Send a frame, and wait until the transport has taken it."""
+    """Send a frame, and wait until the operating system has taken all of it."""
+    writer.transport.set_write_buffer_limits(0)
     said = header.model_dump_json().encode()
     writer.write(_PREFIX.pack(MAGIC, VERSION, len(said), len(payload)) + said)
     writer.write(payload)

@@ -55,6 +55,7 @@ class Producer:
                 await self._serve(reader, writer)
         except (OSError, EOFError, asyncio.CancelledError) as error:
             logger.info("a consumer left: %r", error)
+            writer.transport.abort()  # `close` would keep what was not sent for as long as a consumer does not read
         finally:
             self._connections.discard(task)
             writer.close()

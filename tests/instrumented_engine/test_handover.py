@@ -12,18 +12,19 @@ import httpx
 import pytest
 import torch
 
-from instrumented_engine.core.handover import KvLayout
+from instrumented_engine.core.handover import KvLayout, Prefilled
 from instrumented_engine.core.plan import Plan, Scheduled
 from instrumented_engine.model.fingerprint import PIECE_BYTES, PIECES, fingerprint
 from instrumented_engine.model.llama import Llama
 from instrumented_engine.model.runner import ModelRunner
 from instrumented_engine.model.weights import open_model
 from instrumented_engine.server import consumer
-from instrumented_engine.server.frames import Answer, Question, read_frame
+from instrumented_engine.server.frames import Answer, Question, read_frame, write_frame
+from instrumented_engine.server.producer import Producer
 from tokentrail.testing import MemoryTrail
 
 from .server_support import MODEL, script, served, tiny_loader
-from .support import Gate, make_sequence, request_span
+from .support import Gate, make_engine, make_request, make_sequence, request_span
 from .test_model import save_tiny
 
 PROMPT = "hello, world"
@@ -295,6 +296,70 @@ def test_hostile_questions():
         assert "token ids must be" in ask(prefill.kv_port, frame(known, b"\xff" * 4))
         assert "maximum context length" in ask(prefill.kv_port, frame(known, struct.pack("=I", 7) * 120))
         assert ask(prefill.kv_port, frame(known, struct.pack("=I", 7) * 119)) == ""
+
+
+def test_a_consumer_that_does_not_read_loses_its_answer():
+    """Its bytes are more than the operating system keeps, and are given up after the time-out."""
+    size, computing = 64 << 20, asyncio.Event()
+
+    async def compute(tokens, fingerprint, handle):
+        computing.set()
+        return Prefilled(len(tokens), bytes(size), started_ns=1, computed_ns=2)
+
+    async def talk():
+        listener = socket.create_server(("127.0.0.1", 0))
+        producer = Producer(listener, compute, places=1, timeout_s=0.05)
+        await producer.start()
+        with socket.create_connection(listener.getsockname()) as silent:
+            silent.sendall(frame(b'{"fingerprint": "f", "handle": "h"}', struct.pack("=I", 7)))
+            await computing.wait()
+            await asyncio.wait(producer._connections)
+            received = await asyncio.to_thread(drained, silent)
+        await producer.stop()
+        return received
+
+    assert asyncio.run(asyncio.wait_for(talk(), 120)) < size
+
+
+def drained(connection):
+    """The number of bytes that a connection has until it ends."""
+    received = 0
+    with contextlib.suppress(ConnectionResetError):
+        while part := connection.recv(1 << 20):
+            received += len(part)
+    return received
+
+
+def test_a_frame_is_sent_when_it_is_said_to_be():
+    """Nothing is left in the transport, whose rest nobody would wait for."""
+
+    async def talk():
+        left = []
+
+        async def answer(reader, writer):
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            await write_frame(writer, Answer(), bytes(8 << 20))
+            left.append(writer.transport.get_write_buffer_size())
+            writer.close()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        async with server:
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            _, contents = await read_frame(reader, Answer, 8 << 20)
+            writer.close()
+        return left, len(contents)
+
+    assert asyncio.run(asyncio.wait_for(talk(), 120)) == ([0], 8 << 20)
+
+
+def test_received_blocks_are_in_memory_once(trail):
+    engine = make_engine(trail, scheduling={"host_blocks": 2})
+    taken, dropped = make_request(trail, range(1, 10)), make_request(trail, range(1, 10))
+    for request in (taken, dropped):
+        request.prefilled = Prefilled(8, engine._runner.read([0, 1]), started_ns=1, computed_ns=2, received_ns=3)
+        engine.add(request)
+    assert [len(request.sequences[0].host_blocks) for request in (taken, dropped)] == [2, 0]
+    assert [request.prefilled for request in (taken, dropped)] == [None, None]
 
 
 def test_blocks_of_the_real_model(tmp_path):
