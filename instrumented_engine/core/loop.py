@@ -51,9 +51,10 @@ class EngineLoop:
         """Queue a request for the next step."""
         self._inbox.put(lambda engine: engine.add(request))
 
-    def cancel(self, request: Request) -> None:
-        """Abort a request as cancelled before the next step; one that has ended already stays as it is."""
-        self._inbox.put(lambda engine: engine.abort([request], Status.CANCELLED))
+    def cancel(self, request: Request, error_type: str = "") -> None:
+        """Abort a request before the next step, as cancelled or with an `error_type`; one that has ended stays so."""
+        status = Status.ERROR if error_type else Status.CANCELLED
+        self._inbox.put(lambda engine: engine.abort([request], status, error_type=error_type))
 
     def sleep(self) -> None:
         """Give up the engine once it is idle, until `wake`. Submit no request in between."""

@@ -211,19 +211,21 @@ async def _respond(
         arrival_ns=request.state.arrival_ns,
         request_id=endpoint.id_prefix + _request_id(request),
     )
+    generation = response = None
     try:
         generation = await unless_disconnected(request.receive, admission)
-        response = None
-        try:
-            response = await unless_disconnected(request.receive, respond(body, generation))
-        finally:
-            if not isinstance(response, EventStream):  # a stream goes on, and closes it in the end
-                generation.close()
+        response = await unless_disconnected(request.receive, respond(body, generation))
         return response
     except ClientDisconnect:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
     except asyncio.CancelledError:  # uvicorn does that at the end of --shutdown-grace-s, and logs what comes out
-        raise errors.cut_off() from None
+        error = errors.cut_off()
+        if generation is not None:
+            generation.close(error.code)
+        raise error from None
+    finally:
+        if generation is not None and not isinstance(response, EventStream):  # a stream goes on, and closes it later
+            generation.close()
 
 
 def _request_id(request: Request) -> str:

@@ -15,14 +15,14 @@ from tokentrail import RequestTrail
 class Generation:
     """One admitted request. Its handler iterates `outputs` and always calls `close`, which calls `on_close` once."""
 
-    def __init__(self, request_id: str, trail: RequestTrail, on_close: Callable[[Generation], None]) -> None:
+    def __init__(self, request_id: str, trail: RequestTrail, on_close: Callable[[Generation, str], None]) -> None:
         self.request_id = request_id
         self.trail = trail
         self.request: Request | None = None
         self.tokenizer: Tokenizer  # set with the request
         self.ended = False
         self._queue: asyncio.Queue[Output] = asyncio.Queue()
-        self._on_close: Callable[[Generation], None] | None = on_close
+        self._on_close: Callable[[Generation, str], None] | None = on_close
 
     @property
     def headers(self) -> dict[str, str]:
@@ -46,8 +46,8 @@ class Generation:
                 raise errors.step_failed(output.error)
             yield output
 
-    def close(self) -> None:
-        """Nobody iterates any more: the request is cancelled unless it has ended."""
+    def close(self, error_type: str = "") -> None:
+        """Nobody iterates any more: unless it has ended, the request is cancelled, or fails with an `error_type`."""
         if self._on_close is not None:
-            self._on_close(self)
+            self._on_close(self, error_type)
             self._on_close = None

@@ -118,7 +118,9 @@ class EventStream(StreamingResponse):
         except ClientDisconnect:
             pass
         except asyncio.CancelledError:  # uvicorn does that at the end of --shutdown-grace-s, and logs what comes out
-            await send({"type": "http.response.body", "body": _event(cut_off().body).encode()})
+            error = cut_off()
+            self._generation.close(error.code)
+            await send({"type": "http.response.body", "body": _event(error.body).encode()})
         finally:
             self._generation.close()
 

@@ -239,9 +239,9 @@ class Service:
         self._active -= 1
         self._await_idleness()
 
-    def _closed(self, generation: Generation) -> None:
+    def _closed(self, generation: Generation, error_type: str) -> None:
         if generation.request is not None and not generation.ended:
-            self._loop.cancel(generation.request)
+            self._loop.cancel(generation.request, error_type)
         self._end()
 
     def _await_idleness(self) -> None:
