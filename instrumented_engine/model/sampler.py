@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from math import isnan
 
 import torch
 from torch import Tensor
@@ -56,11 +57,13 @@ def sample(logits: Tensor, rows: Seq[Row], eos_ids: Seq[int]) -> list[int]:
 
 def logprobs(logits: Tensor, token_ids: Seq[int], tops: Seq[int]) -> list[TokenLogprobs]:
     """The log-probability of a token in each row of logits (rows, vocabulary), those of the `tops` likeliest, and the
-    entropy of the row.
+    entropy of the row. Raises ArithmeticError for logits that have none.
     """
     values = logits.float().log_softmax(dim=-1)
     entropy = torch.special.entr(values.exp()).sum(dim=-1).tolist()
     chosen = values.gather(1, torch.tensor(token_ids, device=logits.device).unsqueeze(1)).squeeze(1).tolist()
+    if any(map(isnan, chosen)):
+        raise ArithmeticError("the model's log-probabilities are not numbers (NaN)")
     best = values.topk(min(max(tops), logits.shape[1]), dim=-1)
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     return [

@@ -171,3 +171,13 @@ def test_entropy_of_the_certain_and_of_the_undecided():
     undecided, certain = logprobs(logits, [1, 0], [0, 0])
     assert undecided.entropy == pytest.approx(np.log(4))
     assert certain.entropy == 0
+
+
+def test_logits_without_logprobs_are_an_error():
+    """An answer with NaN is no JSON. A token that cannot come has a log-probability: minus infinity."""
+    logits = torch.tensor([[1.0, 2.0, 3.0], [1.0, float("nan"), 3.0]])
+    for chosen in (0, 1):
+        with pytest.raises(ArithmeticError, match="NaN"):
+            logprobs(logits, [0, chosen], [0, 0])
+    masked = logits[:1].index_fill(1, torch.tensor([1]), -torch.inf)
+    assert [told.logprob for told in logprobs(masked, [1], [0])] == [-torch.inf]
