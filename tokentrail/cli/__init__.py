@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Final
 
@@ -14,6 +15,7 @@ _EXTRAS: Final = {
     "proxy": "proxy",
     "keys": "cli,collector",
     "restore": "cli,collector",
+    "check-store": "cli,collector",
 }
 """The extras of a command that needs more than `cli`."""
 
@@ -32,4 +34,5 @@ def main() -> None:
     try:
         app()
     except OSError as error:  # of the output: the disk is full
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # takes what Python still has, at its end
         sys.exit(f"error: {error}")
