@@ -32,7 +32,9 @@ class Batch:
 
     Each row's key and value are stored at its index in `slots`; the last states are returned of the rows in `sampled`.
     The first sequences see `lengths` (decodes,) positions each. Their `block_table` (decodes, blocks) is padded with
-    block 0; `mask` (decodes, 1, 1, blocks · block size) hides that by -∞, and is None where the Triton kernel computes.
+    its first block; `mask` (decodes, 1, 1, blocks · block size) hides that by -∞, and is None where the Triton kernel
+    computes. The blocks in `fresh` get their first token and have room for more. Their sequence's mask hides the rest,
+    but -∞ hides no NaN that another sequence left there, so they are emptied first.
     """
 
     tokens: Tensor
@@ -44,6 +46,7 @@ class Batch:
     block_table: Tensor
     mask: Tensor | None
     prefills: tuple[Prefill, ...]
+    fresh: tuple[int, ...] = ()
 
 
 def attend(q: Tensor, kv: Tensor, batch: Batch, cache: Tensor, kv_format: KvFormat) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -59,9 +60,10 @@ class Packer:
             tokens += rows.token_ids
             positions += new
             slots += [rows.block_table[p // size] * size + p % size for p in new]
-        widest = max((len(rows.block_table) for rows in decodes), default=0)
         lengths = [rows.start + 1 for rows in decodes]
-        padded = [block for rows in decodes for block in [*rows.block_table, *[0] * (widest - len(rows.block_table))]]
+        used = [rows.block_table[: -(-length // size)] for rows, length in zip(decodes, lengths, strict=True)]
+        widest = max(map(len, used), default=0)
+        padded = [block for table in used for block in [*table, *[table[0]] * (widest - len(table))]]
         tables = [table for _, _, table in prefills]
         parts = self.copied(tokens, positions, slots, sampled + prompt, lengths, padded, *tables)
         return Batch(
@@ -76,7 +78,16 @@ class Packer:
             prefills=tuple(
                 self._prefill(row, new, table) for (row, new, _), table in zip(prefills, parts[6:], strict=True)
             ),
+            fresh=() if self._paged else tuple(self._fresh(sequences)),
         )
+
+    def _fresh(self, sequences: Seq[Rows]) -> Iterator[int]:
+        """The block of each sequence's last token, if no token was there before and it stays unfilled."""
+        for rows in sequences:
+            stop = rows.start + len(rows.token_ids)
+            block, filled = divmod(stop, self._block_size)
+            if filled and block * self._block_size >= rows.start:
+                yield rows.block_table[block]
 
     def copied(self, *lists: Seq[int]) -> list[torch.Tensor]:
         """The lists on the device, by one copy."""

@@ -41,7 +41,7 @@ class DraftModel:
             while growing:
                 grown = self._extend(growing, drafts)
                 growing = [sequence for sequence in grown if len(drafts[sequence]) < limits[sequence]]
-        except (MemoryError, RuntimeError) as error:
+        except (MemoryError, RuntimeError, ArithmeticError) as error:
             self._contents.forget()
             logger.warning("the draft model failed, and this step has shorter drafts: %s", error)
         return drafts

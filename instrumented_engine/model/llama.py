@@ -228,6 +228,8 @@ class Llama:
         """Compute a ragged batch; store its keys and values in `cache`. Returns states (sampled rows, hidden size)."""
         eps = self.config.rms_norm_eps
         hidden_size = (self.config.hidden_size,)
+        for block in batch.fresh:
+            cache[:, block].zero_()
         x = self.weights.embedding[batch.tokens]
         rotation = self._rotations[batch.positions].unsqueeze(1)
         for layer, layer_cache in zip(self.weights.layers, cache, strict=True):

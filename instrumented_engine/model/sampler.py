@@ -43,14 +43,19 @@ def sample(logits: Tensor, rows: Seq[Row], eos_ids: Seq[int]) -> list[int]:
 
     Bias and penalties change the logits, then temperature scales; then top-k, top-p (of the mass that top-k left) and
     min-p cut. One uniform number of the request's own generator picks from the rest, so neither the batch nor the
-    device changes the draw.
+    device changes the draw. Raises ArithmeticError for a row whose greatest logit is no finite number.
     """
     for index, row in enumerate(rows):
         _adjust(logits, index, row, eos_ids)
+    greatest = logits.max(dim=-1)
+    tokens: list[int] = torch.where(greatest.values.isfinite(), greatest.indices, -1).tolist()
+    if -1 in tokens:  # NaN is greater than every number
+        raise ArithmeticError("the model's logits have numbers that are infinite or none (NaN)")
     drawn = [index for index, row in enumerate(rows) if row.params.temperature > 0]
-    tokens: list[int] = [0] * len(rows) if len(drawn) == len(rows) else logits.argmax(dim=-1).tolist()
     if drawn:
-        for index, token in zip(drawn, _draw(logits[drawn].float(), [rows[index] for index in drawn]), strict=True):
+        # The maximum goes first: logits over a tiny temperature must not overflow.
+        below = logits[drawn].float() - greatest.values[drawn].float().unsqueeze(1)
+        for index, token in zip(drawn, _draw(below, [rows[index] for index in drawn]), strict=True):
             tokens[index] = token
     return tokens
 
@@ -93,12 +98,11 @@ def _adjust(logits: Tensor, index: int, row: Row, eos_ids: Seq[int]) -> None:
 
 
 def _draw(logits: Tensor, places: Seq[Row]) -> list[int]:
+    """Draw from logits of which the greatest of each row is 0."""
     params = [place.params for place in places]
     uniform = _column([place.uniform for place in places], logits)
-    # The maximum goes first: logits over a tiny temperature must not overflow.
     temperature = _column([max(p.temperature, 1e-6) for p in params], logits).float()
-    scaled = (logits - logits.amax(dim=-1, keepdim=True)) / temperature
-    probability = scaled.softmax(dim=-1)
+    probability = (logits / temperature).softmax(dim=-1)
     drawn: dict[int, int] = {}
     if rows := [row for row, p in enumerate(params) if not _cuts(p)]:
         mass = probability[rows].cumsum(dim=-1, dtype=torch.float64)

@@ -172,3 +172,28 @@ def test_sampled_tokens_have_the_models_distribution(tiny):
     assert found.keys() <= expected.keys()
     chi_square = sum((found[pair] - count * p) ** 2 / (count * p) for pair, p in expected.items())
     assert chi_square < 30, "with 8 degrees of freedom, one in 5,000 is above"
+
+
+@pytest.mark.parametrize("technique", ["whole prompts", "chunked prefill", "prefix caching", "speculation"])
+def test_a_request_that_is_not_numbers_fails_and_leaves_nothing_to_those_that_get_its_blocks(tiny, technique):
+    """A mask of minus infinity hides no NaN, whether it lies in unused places of a block or in another block."""
+    model, _, answers = tiny
+    count = 32
+    engine = engine_of(
+        model, MemoryTrail(), **{"blocks": count, "budget": 16, "watermark_blocks": 0} | TECHNIQUES[technique]
+    )
+    usual = model.weights.embedding[90].clone()
+    model.weights.embedding[90] = torch.nan
+    try:
+        prompt = [3] * 40 + [90] + [3] * (4 * count - 60)
+        [bad] = make_request(MemoryTrail(), prompt, max_tokens=9).sequences
+        with pytest.raises(ArithmeticError, match="NaN"):
+            run_all(engine, [bad])
+        some = [i for i, answer in enumerate(answers) if 90 not in PROMPTS[i] + answer]
+        for chosen in (some[:1], some[1:2], some):
+            requests = [make_request(MemoryTrail(), PROMPTS[i], max_tokens=NEW_TOKENS) for i in chosen]
+            sequences = [sequence for request in requests for sequence in request.sequences]
+            outputs = run_all(engine, sequences)
+            assert [outputs[sequence][0] for sequence in sequences] == [answers[i] for i in chosen]
+    finally:
+        model.weights.embedding[90] = usual
