@@ -11,6 +11,7 @@ from typing import Final
 import httpx
 
 KEY: Final = "TOKENTRAIL_API_KEY"
+PROTOBUF: Final = "application/x-protobuf"
 TLS_CA: Final = "TOKENTRAIL_API_TLS_CA"
 TLS_CERT: Final = "TOKENTRAIL_API_TLS_CERT"
 TLS_KEY: Final = "TOKENTRAIL_API_TLS_KEY"
@@ -73,7 +74,7 @@ def client(url: str, timeout_s: float) -> httpx.Client:
 def send_otlp(url: str, signal: str, content: bytes, headers: Mapping[str, str], timeout_s: float) -> httpx.Response:
     """The answer of an OTLP/HTTP receiver to a payload; raises ConnectionSettingError."""
     with httpx.Client(timeout=timeout_s, transport=transport()) as http:
-        headers = {**headers, "content-type": "application/x-protobuf"}
+        headers = {**headers, "content-type": PROTOBUF}
         return http.post(f"{url.rstrip('/')}/v1/{signal}", content=content, headers=headers)
 
 

@@ -77,17 +77,15 @@ def router(usage: Usage, retention: Retention, status: IngestStatus) -> APIRoute
         """Disk use and retention."""
         oldest = usage.oldest_ns()
         dead_letters = usage.dead_letters()
-        broken_parts = usage.broken_parts()
         now = status.snapshot()
         return Storage(
             tables=[
                 TableOut(
                     name=table,
                     rows=row["total_rows"],
-                    broken_parts=broken_parts[table],
                     oldest=None if (ns := oldest[table]) is None else rfc3339(ns),
                     retention_s=retention.tables.get(table),
-                    **{name: row[name] for name in ("parts", "disk_bytes", "uncompressed_bytes")},
+                    **{name: row[name] for name in ("parts", "broken_parts", "disk_bytes", "uncompressed_bytes")},
                 )
                 for table, row in usage.tables().items()
             ],

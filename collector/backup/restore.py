@@ -46,8 +46,7 @@ def _attach(manifest: Manifest, work: Path) -> None:
         client = store.client()
         for name, table in manifest.tables.items():
             client.command(table.create)
-            sql = "SELECT data_paths[1] FROM system.tables WHERE database = currentDatabase() AND name = {name:String}"
-            detached = Path(client.query(sql, {"name": name}).result_rows[0][0]) / "detached"
+            detached = store.table_folder(name) / "detached"
             for part in table.parts:
                 shutil.move(work / "tables" / name / part, detached / part)
                 client.command(f"ALTER TABLE `{name}` ATTACH PART '{part}'")

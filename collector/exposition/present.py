@@ -117,8 +117,7 @@ def expose_tables(series: Series, usage: Usage) -> None:
     for table, row in usage.tables().items():
         series.set(metrics.STORE_ROWS, (table,), row["total_rows"])
         series.set(metrics.STORE_BYTES, (table,), row["disk_bytes"])
-    for table, n in usage.broken_parts().items():
-        series.set(metrics.STORE_BROKEN, (table,), n)
+        series.set(metrics.STORE_BROKEN, (table,), row["broken_parts"])
     for disk in usage.disks():
         series.set(metrics.STORE_FREE, (disk["name"], disk["path"]), disk["free_bytes"])
 

@@ -82,11 +82,9 @@ def find(store: Store) -> list[DamagedPart]:
 
 def set_aside(store: Store, part: DamagedPart, folder: Path) -> Path:
     """Move a part out of its table, into a folder of its table's name; returns its new place."""
-    client = store.client()
-    sql = "SELECT data_paths[1] FROM system.tables WHERE database = currentDatabase() AND name = {name:String}"
-    detached = Path(client.query(sql, parameters={"name": part.table}).result_rows[0][0]) / "detached" / part.name
+    detached = store.table_folder(part.table) / "detached" / part.name
     if not part.is_detached:
-        client.command(f"ALTER TABLE `{part.table}` DETACH PART '{part.name}'")
+        store.client().command(f"ALTER TABLE `{part.table}` DETACH PART '{part.name}'")
     target = folder / part.table / part.name
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.move(detached, target)

@@ -1,4 +1,4 @@
-"""The deduplication logs of an embedded store: a crash may leave tokens in them whose rows were never stored."""
+"""The deduplication logs of an embedded store: a crash may leave tokens without rows in them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PART: Final = re.compile(r"([^_]+)_(\d+)_(\d+)_\d+(?:_\d+)?")
 
 
 def forget_lost_parts(folder: Path) -> int:
-    """Take back the tokens of inserts whose rows were never stored; returns their number.
+    """Take back the tokens of inserts that stored no rows; returns their number.
 
     A table recognises an insert that comes again by its token. ClickHouse writes the token down before it gives the
     rows their place:

@@ -1,4 +1,4 @@
-"""The folders of an embedded store's tables, whose new parts must survive a power cut."""
+"""The folders of an embedded store's tables: new parts in them must survive a power cut."""
 
 from __future__ import annotations
 

@@ -131,6 +131,11 @@ class Store:
         """The folder of an embedded store; None for a server."""
         return Path(self._dsn.removeprefix(_CHDB)) if self.embedded else None
 
+    def table_folder(self, name: str) -> Path:
+        """The folder of a table's parts, in an embedded store."""
+        sql = "SELECT data_paths[1] FROM system.tables WHERE database = currentDatabase() AND name = {name:String}"
+        return Path(self.query(sql, {"name": name}).result_rows[0][0])
+
     @property
     def safe_dsn(self) -> str:
         """The address without its password."""

@@ -32,27 +32,22 @@ class Usage:
         self._data_dir = data_dir
 
     def tables(self) -> dict[str, dict[str, Any]]:
-        """Rows, parts and bytes by table; on a cluster over one replica of each shard. Empty tables have zeros."""
-        layout = self._store.layout
-        found = self._queries.rows(
-            "storage",
-            {"stored_parts": Fragment(f"SELECT * FROM {layout.system('parts')}")},
-            tables=[layout.stored(table) for table in TIME_COLUMNS],
-        )
-        by_name = {row.pop("name"): row for row in found}
-        empty = {"total_rows": 0, "parts": 0, "disk_bytes": 0, "uncompressed_bytes": 0}
-        return {table: by_name.get(layout.stored(table), empty) for table in TIME_COLUMNS}
+        """Rows, parts and bytes by table, and the damaged parts that ClickHouse has set aside. Empty tables have zeros.
 
-    def broken_parts(self) -> dict[str, int]:
-        """Damaged parts by table that ClickHouse has set aside; on a cluster over all nodes."""
+        On a cluster over one replica of each shard, but the damaged parts over all nodes.
+        """
         layout = self._store.layout
-        found = self._queries.rows(
-            "storage_broken",
-            {"detached_parts": Fragment(f"SELECT * FROM {layout.every_node('detached_parts')}")},
-            tables=[layout.stored(table) for table in TIME_COLUMNS],
-        )
-        by_name = {row["name"]: row["broken_parts"] for row in found}
-        return {table: by_name.get(layout.stored(table), 0) for table in TIME_COLUMNS}
+        tables = [layout.stored(table) for table in TIME_COLUMNS]
+        parts = {"stored_parts": Fragment(f"SELECT * FROM {layout.system('parts')}")}
+        detached = {"detached_parts": Fragment(f"SELECT * FROM {layout.every_node('detached_parts')}")}
+        empty = {"total_rows": 0, "parts": 0, "disk_bytes": 0, "uncompressed_bytes": 0, "broken_parts": 0}
+        by_name = {name: dict(empty) for name in tables}
+        for row in (
+            *self._queries.rows("storage", parts, tables=tables),
+            *self._queries.rows("storage_broken", detached, tables=tables),
+        ):
+            by_name[row.pop("name")] |= row
+        return {table: by_name[layout.stored(table)] for table in TIME_COLUMNS}
 
     def oldest_ns(self) -> dict[str, int | None]:
         """Unix nanoseconds of each table's oldest row; None for an empty table."""

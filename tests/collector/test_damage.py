@@ -37,8 +37,7 @@ def post_request(collector, trace):
 def damaged_part(collector):
     """The folder of the first part of `requests`."""
     store = Store.open(f"chdb://{collector.data_dir / 'store'}")
-    sql = "SELECT data_paths[1] FROM system.tables WHERE database = currentDatabase() AND name = 'requests'"
-    table = Path(store.query(sql).result_rows[0][0])
+    table = store.table_folder("requests")
     store.close()
     return min(path for path in table.iterdir() if re.fullmatch(r"20261118_\d+_\d+_0", path.name))
 

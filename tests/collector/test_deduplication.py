@@ -1,7 +1,6 @@
 """An embedded store that was killed while it stored an insert, which comes again."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -42,8 +41,7 @@ def table(tmp_path):
 def test_an_insert_that_a_kill_cut_off_is_stored_when_it_comes_again(tmp_path):
     store = open_new_store(tmp_path / "store")
     insert_otlp(store, TRACES, token_body(trace=1), "segment-1")
-    sql = "SELECT data_paths[1] FROM system.tables WHERE database = currentDatabase() AND name = 'tokens'"
-    folder = Path(store.query(sql).result_rows[0][0])
+    folder = store.table_folder("tokens")
     before = set(folder.iterdir())
     insert_otlp(store, TRACES, token_body(trace=2), "segment-2")
     store.close()

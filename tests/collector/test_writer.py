@@ -1,7 +1,6 @@
 import json
 import struct
 import tempfile
-from pathlib import Path
 
 import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError
@@ -311,8 +310,7 @@ def test_many_tokens_are_inserted_as_columns_beside_everything_else(setup, paylo
 
 def test_the_parts_are_durable_before_the_log_gives_the_segment_up(setup, monkeypatch):
     s = setup()
-    sql = "SELECT data_paths[1] FROM system.tables WHERE database = currentDatabase() AND name = 'tokens'"
-    table = Path(s.store.query(sql).result_rows[0][0])
+    table = s.store.table_folder("tokens")
     waiting_and_parts = []
 
     def sync(folder):

@@ -163,7 +163,7 @@ def test_a_draft_model_that_fails_ends_the_drafts_and_forgets(noisy, monkeypatch
     def fail(*_):
         raise failure
 
-    for failure in (MemoryError("no memory"), RuntimeError("bad kernel")):
+    for failure in (MemoryError("no memory"), RuntimeError("bad kernel"), ArithmeticError("logits are NaN")):
         monkeypatch.setattr(noisy, "forward", fail)
         assert drafter.propose({sequence: 2}) == {sequence: []}
         assert str(failure) in caplog.text

@@ -14,6 +14,7 @@ from google.rpc.status_pb2 import Status
 
 from tokentrail.cli.processes import PORTS
 from tokentrail.connection import (
+    PROTOBUF,
     TLS_CA,
     TLS_CERT,
     TLS_KEY,
@@ -23,7 +24,6 @@ from tokentrail.connection import (
 )
 
 TIMEOUT_S: Final = 5.0
-PROTOBUF: Final = "application/x-protobuf"
 _ASKS_FOR_A_KEY: Final = re.compile(r" answered (UNAUTHENTICATED|PERMISSION_DENIED): ")
 _NO_GRPC: Final = re.compile(r"parsing HTTP/2|missing selected ALPN|answered UNIMPLEMENTED")
 _OWN_WORDS: Final = re.compile(r"^ answered (UNAVAILABLE: (.*last error: \w+: (ipv[46]:\S+: )?)?)?|^: |^ (?=cannot)")
