@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Literal, Protocol
 
 import torch
@@ -15,9 +16,15 @@ TYPICAL_ROWS = 8
 """Rows that oneDNN lays a packed matrix out for: a small decode batch."""
 MKL_ROWS = 64
 """Rows that MKL is told when it lays a matrix out. Its manual promises the best speed for this number alone."""
+FEW_ROWS = (1, 2)
+"""Rows for which oneDNN has kernels of their own. On some CPUs they take longer than that of more rows."""
+PADDED_ROWS = 4
+"""Few rows are padded to this number where that is quicker."""
+PADDING_BYTES = 128 << 20
+"""Bytes of the matrices whose products decide that: more than caches have, as in a step."""
 COMPARED_ROWS = (1, TYPICAL_ROWS)
 """Rows of the products whose time decides between MKL's layout and oneDNN's."""
-COMPARISONS = 5
+COMPARISONS = 9
 """So often each of these products is timed; the quickest counts."""
 MKL_CHECKED_ROWS = (0, 1, 2, 8, 9, 65)
 """Rows of the products that MKL's layout is compared for with plain ones, once for each shape of a matrix."""
@@ -93,15 +100,22 @@ class WidenedLinear:
 class PackedLinear:
     """A float32 or bfloat16 weight in oneDNN's blocked layout.
 
-    torch packs weights like this when it freezes a compiled model. It has no public function for it.
+    torch packs weights like this when it freezes a compiled model. It has no public function for it. `pads`: few rows
+    are padded with zeros to `PADDED_ROWS`.
     """
 
     def __init__(self, weight: Tensor) -> None:
         self.nbytes = weight.nbytes
+        self.inputs = weight.shape[1]
+        self.dtype = weight.dtype
+        self.pads = False
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, TYPICAL_ROWS)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Multiply."""
+        rows = x.shape[0]
+        if self.pads and rows in FEW_ROWS:
+            return self(F.pad(x, (0, 0, 0, PADDED_ROWS - rows)))[:rows]
         product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, None, "none", [], "")
         return product
 
@@ -258,3 +272,25 @@ def _seconds(layer: Linear, weight: Tensor, clock: Callable[[], float] = time.pe
             times.append(clock() - begin)
         total += min(times)
     return total
+
+
+def pad_few_rows(layers: Iterable[Linear], clock: Callable[[], float] = time.perf_counter) -> None:
+    """Let oneDNN's layouts pad few rows if the products of the first of them, one behind the other, are quicker so."""
+    packed = [layer for layer in layers if isinstance(layer, PackedLinear)]
+    before = itertools.accumulate((layer.nbytes for layer in packed), initial=0)
+    timed = [layer for layer, nbytes in zip(packed, before, strict=False) if nbytes < PADDING_BYTES]
+    seconds = dict.fromkeys((False, True), 0.0)
+    for rows in FEW_ROWS:
+        inputs = [torch.ones(rows, layer.inputs, dtype=layer.dtype) for layer in timed]
+        times: dict[bool, list[float]] = {False: [], True: []}
+        for _ in range(COMPARISONS):
+            for pads, of in times.items():
+                begin = clock()
+                for layer, x in zip(timed, inputs, strict=True):
+                    layer.pads = pads
+                    layer(x)
+                of.append(clock() - begin)
+        for pads, of in times.items():
+            seconds[pads] += min(of)
+    for layer in packed:
+        layer.pads = seconds[True] < seconds[False]

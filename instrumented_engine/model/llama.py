@@ -20,7 +20,7 @@ from instrumented_engine.model.attention import Batch, attend
 from instrumented_engine.model.batch import Packer
 from instrumented_engine.model.errors import ModelError
 from instrumented_engine.model.kv_format import KvFormat, kv_format
-from instrumented_engine.model.linear import Linear, Quantization, linear
+from instrumented_engine.model.linear import Linear, Quantization, linear, multiplies_bfloat16, pad_few_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +105,15 @@ class LlamaWeights:
     rope_factors: Tensor | None = None
 
     @property
+    def matrices(self) -> list[Linear]:
+        """All matrices, in the order of a step."""
+        layers = [m for layer in self.layers for m in (layer.qkv, layer.output, layer.gate_up, layer.down)]
+        return [*layers, self.lm_head]
+
+    @property
     def nbytes(self) -> int:
         """Bytes that one decode step reads."""
-        matrices = (m for layer in self.layers for m in (layer.qkv, layer.output, layer.gate_up, layer.down))
-        return self.lm_head.nbytes + sum(matrix.nbytes for matrix in matrices)
+        return sum(matrix.nbytes for matrix in self.matrices)
 
 
 def build_weights(
@@ -120,7 +125,8 @@ def build_weights(
 ) -> LlamaWeights:
     """Assemble the model. `get` and `has` take GGUF's tensor names; matrices with the same input are fused.
 
-    The last matrix, from states to logits, has at least 8 bits.
+    The last matrix, from states to logits, is never rounded to 4 bits. Where the device multiplies bfloat16, it is
+    not rounded at all: products of several rows are quicker so.
     """
 
     def layer(index: int) -> LayerWeights:
@@ -145,13 +151,16 @@ def build_weights(
 
     embedding = get("token_embd.weight")
     lm_head = get("output.weight") if has("output.weight") else embedding
-    return LlamaWeights(
+    eight_bits = quantization in ("int8", "int4") and not multiplies_bfloat16(lm_head.device)
+    weights = LlamaWeights(
         embedding=embedding.to(dtype),
         layers=[layer(index) for index in config.kept or range(config.layers)],
         norm=get("output_norm.weight").to(dtype),
-        lm_head=linear(lm_head, dtype, "int8" if quantization in ("int8", "int4") else "none"),
+        lm_head=linear(lm_head, dtype, "int8" if eight_bits else "none"),
         rope_factors=get("rope_freqs.weight").float() if has("rope_freqs.weight") else None,
     )
+    pad_few_rows(weights.matrices)
+    return weights
 
 
 def tensor_shape(config: LlamaConfig, name: str) -> tuple[int, ...]:

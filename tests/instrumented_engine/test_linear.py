@@ -9,11 +9,12 @@ from instrumented_engine.model import linear as module
 from instrumented_engine.model.linear import (
     BFLOAT16_ROWS,
     COMPARED_ROWS,
-    COMPARISONS,
+    FEW_ROWS,
     GROUP,
     INT4_KERNEL_ROWS,
     INT8_KERNEL_ROWS,
     MKL_CHECKED_ROWS,
+    PADDED_ROWS,
     PIECE,
     DenseLinear,
     Fp8Linear,
@@ -23,6 +24,7 @@ from instrumented_engine.model.linear import (
     PackedLinear,
     WidenedLinear,
     linear,
+    pad_few_rows,
     product_dtype,
 )
 
@@ -223,7 +225,8 @@ def test_the_quicker_layout_is_taken(mkl, onednn, chosen, weight, monkeypatch):
     assert len(timed) == 2, "a shape is compared once"
 
 
-def test_the_quickest_of_some_products_counts(weight):
+def test_the_quickest_of_some_products_counts(weight, monkeypatch):
+    monkeypatch.setattr(module, "COMPARISONS", 5)
     rows, ticks = [], itertools.count()
 
     def clock():
@@ -231,9 +234,77 @@ def test_the_quickest_of_some_products_counts(weight):
         return 100.0 * tick + end * [5.0, 3.0, 9.0, 2.0, 4.0, 7.0, 6.0, 8.0, 6.5, 9.0][tick % 10]
 
     assert module._seconds(lambda x: rows.append(len(x)), weight, clock) == 2.0 + 6.0
-    assert rows == [count for count in COMPARED_ROWS for _ in range(COMPARISONS)]
+    assert rows == [count for count in COMPARED_ROWS for _ in range(5)]
 
 
 def test_a_torch_without_mkl_multiplies_with_onednn(weight, monkeypatch):
     monkeypatch.setattr(torch._C, "has_mkl", False)
     assert isinstance(linear(weight, torch.float32), PackedLinear)
+
+
+def test_few_rows_are_padded_where_that_is_chosen(weight, monkeypatch):
+    layer, rows = PackedLinear(weight), []
+    multiply = torch.ops.mkldnn._linear_pointwise
+
+    def product(x, *rest):
+        rows.append(len(x))
+        return multiply(x, *rest)
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", product)
+    for layer.pads in (False, True):
+        for count in (0, 1, 2, 3, 4, 5):
+            x = some_rows(count).float()
+            assert torch.allclose(layer(x), x @ weight.T, rtol=1e-4, atol=1e-4)
+            assert layer(x).shape == (count, len(weight))
+    assert rows[::2] == [0, 1, 2, 3, 4, 5, 0, PADDED_ROWS, PADDED_ROWS, 3, 4, 5]
+
+
+class Timed(PackedLinear):
+    """A layer that takes so many seconds, by the rows of its input and whether they are padded."""
+
+    seconds, now, rows = {}, 0.0, []
+
+    def __call__(self, x):
+        Timed.now += Timed.seconds[len(x), self.pads]
+        Timed.rows.append((id(self), len(x), self.pads))
+        return super().__call__(x)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "pads"),
+    [
+        ({(1, False): 3.0, (2, False): 5.0, (1, True): 4.0, (2, True): 3.5}, True),
+        ({(1, False): 3.0, (2, False): 5.0, (1, True): 4.0, (2, True): 4.5}, False),
+        ({(1, False): 3.0, (2, False): 5.0, (1, True): 4.0, (2, True): 4.0}, False),
+    ],
+)
+def test_the_products_of_the_first_matrices_decide_about_padding(seconds, pads, weight, monkeypatch):
+    monkeypatch.setattr(module, "PADDING_BYTES", 2 * weight.nbytes)
+    monkeypatch.setattr(Timed, "seconds", seconds | {(PADDED_ROWS, True): 0.0})
+    monkeypatch.setattr(Timed, "rows", [])
+    layers = [Timed(weight) for _ in range(3)]
+    pad_few_rows([DenseLinear(weight), *layers], lambda: Timed.now)
+    assert [layer.pads for layer in layers] == 3 * [pads]
+    asked = [(layer, rows) for layer, rows, _ in Timed.rows if rows in FEW_ROWS]
+    assert {*asked} == {(id(layer), rows) for layer in layers[:2] for rows in FEW_ROWS}, "two have so many bytes"
+
+
+def test_a_disturbed_product_decides_nothing_about_padding(weight, monkeypatch):
+    monkeypatch.setattr(
+        Timed, "seconds", {(1, False): 2.0, (2, False): 2.0, (1, True): 1.0, (2, True): 1.0, (4, True): 0.0}
+    )
+    disturbed = itertools.chain([9.0], itertools.repeat(0.0))
+    layer, product = Timed(weight), Timed.__call__
+
+    def slow_at_first(layer, x):
+        Timed.now += next(disturbed) if layer.pads and len(x) == 1 else 0.0
+        return product(layer, x)
+
+    monkeypatch.setattr(Timed, "__call__", slow_at_first)
+    pad_few_rows([layer], lambda: Timed.now)
+    assert layer.pads
+
+
+def test_weights_without_onednns_layout_need_no_decision(weight):
+    pad_few_rows([])
+    pad_few_rows([DenseLinear(weight)])

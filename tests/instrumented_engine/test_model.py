@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import chain
 
 import gguf
 import numpy as np
@@ -10,9 +11,11 @@ import torch
 import transformers
 
 from instrumented_engine.core.plan import Plan, Scheduled
+from instrumented_engine.model import llama
 from instrumented_engine.model.errors import ModelError
 from instrumented_engine.model.gguf import GgufFile
 from instrumented_engine.model.hf import HfFolder
+from instrumented_engine.model.linear import Int4Linear, Int8Linear
 from instrumented_engine.model.llama import Llama
 from instrumented_engine.model.runner import ModelRunner, _rows
 from instrumented_engine.model.weights import open_model
@@ -230,6 +233,27 @@ def test_quantised_weights_are_close(tmp_path, quantization, closeness, chunks):
         expected = reference(torch.tensor([prompt])).logits[0, -1]
     logits = engine_logits(tmp_path, prompt, chunks, torch.bfloat16, quantization)
     assert torch.corrcoef(torch.stack([logits.float(), expected]))[0, 1] > closeness
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_the_matrix_to_the_logits_has_8_bits_where_bfloat16_is_slow(tmp_path, monkeypatch, fast):
+    save_tiny(tmp_path)
+    monkeypatch.setattr(llama, "multiplies_bfloat16", lambda _: fast)
+    for quantization in ("int8", "int4"):
+        weights = open_model(tmp_path).weights(torch.bfloat16, CPU, quantization)
+        assert isinstance(weights.lm_head, Int8Linear) is not fast
+        assert all(isinstance(matrix, Int8Linear | Int4Linear) for matrix in weights.matrices[:-1])
+    assert not isinstance(open_model(tmp_path).weights(torch.bfloat16, CPU, "none").lm_head, Int8Linear)
+
+
+def test_all_matrices_of_a_model_decide_about_padding(tmp_path, monkeypatch):
+    save_tiny(tmp_path)
+    asked = []
+    monkeypatch.setattr(llama, "pad_few_rows", asked.append)
+    weights = open_model(tmp_path).weights(torch.float32, CPU, "none")
+    assert asked == [weights.matrices]
+    layers = [(layer.qkv, layer.output, layer.gate_up, layer.down) for layer in weights.layers]
+    assert asked[0] == [*chain.from_iterable(layers), weights.lm_head]
 
 
 def test_sharded_folders(tmp_path):
