@@ -36,6 +36,13 @@ def main(arguments: Sequence[str]) -> int:
         return 2
 
 
+def _folder(text: str) -> Path:
+    path = Path(text)
+    if not text or (path.exists() and not path.is_dir()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a folder")
+    return path
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tokentrail rules", description="Prometheus rules of an SLO file. `python -m alerts` is the same."
@@ -46,9 +53,9 @@ def _parser() -> argparse.ArgumentParser:
         "Prometheus and collector agree; import: print an SLO file for OpenSLO documents",
     )  # fmt: skip
     parser.add_argument("--slos", type=Path, default=HERE / "slos.yaml", help="the SLO file; import: an OpenSLO file")
-    parser.add_argument("--out", type=Path, default=RULES, help=f"folder of the rule files ({RULES})")
-    parser.add_argument("--packs", type=Path, help="folder of the packs; without it, they are left alone")
-    parser.add_argument("--dashboards", type=Path, help="folder of the Grafana dashboards; without it, left alone")
+    parser.add_argument("--out", type=_folder, default=RULES, help=f"folder of the rule files ({RULES})")
+    parser.add_argument("--packs", type=_folder, help="folder of the packs; without it, they are left alone")
+    parser.add_argument("--dashboards", type=_folder, help="folder of the Grafana dashboards; without it, left alone")
     parser.add_argument(
         "--format", choices=("prometheus", "kubernetes"), default="prometheus",
         help="kubernetes: each file is a PrometheusRule object of the Prometheus Operator",

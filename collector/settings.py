@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
 from collector.samples.targets import parse_static
@@ -68,7 +68,15 @@ def _are_attributes(value: str) -> str:
     return value
 
 
+def _is_folder(value: object) -> object:
+    if value == "" or (isinstance(value, str | Path) and Path(value).exists() and not Path(value).is_dir()):
+        msg = f"{str(value)!r} is not a folder"
+        raise ValueError(msg)
+    return value
+
+
 Address = Annotated[str, AfterValidator(_is_address)]
+Folder = Annotated[Path, BeforeValidator(_is_folder)]
 Positive = Annotated[int, Field(gt=0)]
 Attributes = Annotated[str, AfterValidator(_are_attributes)]
 PositiveSeconds = Annotated[float, Field(gt=0)]
@@ -89,7 +97,7 @@ class Settings(BaseSettings):
         cli_avoid_json=True,
     )
 
-    data_dir: Path = Field(Path(".data"), description="Folder of the logs, the dead letters and the embedded store.")
+    data_dir: Folder = Field(Path(".data"), description="Folder of the logs, the dead letters and the embedded store.")
     store: Annotated[str, AfterValidator(_is_store)] = Field(
         "chdb://",
         description="chdb:// embeds ClickHouse in the data dir, chdb:///PATH elsewhere; http(s)://… is a server, or a"

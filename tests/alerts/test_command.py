@@ -97,6 +97,17 @@ def test_a_bad_file_is_named_with_its_problem(tmp_path, files, capsys):
     assert not files.out.exists()
 
 
+@pytest.mark.parametrize("option", ["--out", "--packs", "--dashboards"])
+def test_folders_that_are_none_are_named(tmp_path, capsys, option):
+    file = tmp_path / "file"
+    file.write_text("mine")
+    for wrong in (str(file), ""):
+        with pytest.raises(SystemExit):
+            main([option, wrong])
+        assert f"argument {option}: {wrong!r} is not a folder" in capsys.readouterr().err
+    assert file.read_text() == "mine"
+
+
 def test_diff_and_check_say_what_differs(files, capsys):
     files("generate")
     assert (files("diff"), files("check")) == (0, 0)

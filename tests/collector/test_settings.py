@@ -38,6 +38,15 @@ def test_settings_that_contradict_each_other_are_refused(wrong, message):
         Settings(**wrong)
 
 
+def test_a_data_folder_must_be_named_and_no_file(tmp_path):
+    (tmp_path / "file").touch()
+    for wrong in ("", str(tmp_path / "file"), tmp_path / "file"):
+        with pytest.raises(ValidationError, match="is not a folder"):
+            Settings(data_dir=wrong)
+    assert Settings(data_dir=tmp_path).data_dir == tmp_path
+    assert Settings(data_dir=str(tmp_path / "new")).data_dir == tmp_path / "new"
+
+
 def test_an_embedded_store_without_chdb_names_the_extra(monkeypatch, tmp_path):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(StoreError, match=r"pip install 'tokentrail\[collector\]'"):

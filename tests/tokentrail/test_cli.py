@@ -82,6 +82,14 @@ def test_all_missing_extras_are_named_before_anything_is_touched(command, extras
     assert not (tmp_path / "new").exists()
 
 
+def test_an_empty_data_folder_is_not_the_current_one(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    found = runner.invoke(app, ["up", "--data-dir", ""])
+    assert found.exit_code == 2
+    assert "name a folder" in found.output
+    assert not [*tmp_path.iterdir()]
+
+
 def test_help_loads_no_command():
     code = (
         "import sys; from tokentrail.cli.app import app; print({'httpx', 'openai', 'numpy', 'yaml'} & {*sys.modules})"

@@ -88,9 +88,18 @@ EnginePort = Annotated[int | None, _port("engine")]
 PrometheusPort = Annotated[int | None, _port("Prometheus")]
 
 
+def folder(text: str) -> Path:
+    """The folder that an option names; an empty name would be the current one."""
+    if not str(text):
+        raise typer.BadParameter("name a folder")
+    return Path(text)
+
+
 @app.command()
 def up(
-    data_dir: Annotated[Path, typer.Option(help="Folder for the trail and the logs.")] = Path("tokentrail-data"),
+    data_dir: Annotated[
+        Path, typer.Option(parser=folder, metavar="<path>", help="Folder for the trail and the logs.")
+    ] = Path("tokentrail-data"),
     slos: SlosFile = None,
     port_otlp_http: OtlpHttpPort = None,
     port_otlp_grpc: OtlpGrpcPort = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from math import inf
 from typing import Final
@@ -9,6 +10,9 @@ from urllib.parse import urlsplit
 
 HOSTED: Final = {"api.openai.com": "openai", "api.anthropic.com": "anthropic"}
 """Engine names of hosted servers. Others are called by their host, unless `--engine` names them."""
+
+_HEADER: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+"""A token of RFC 9110, section 5.6.2."""
 
 
 class WrongSetting(ValueError):
@@ -49,6 +53,9 @@ class ProxySettings:
                 raise WrongSetting(f"--{name.removesuffix('_s').replace('_', '-')}: more than 0")
         if not 0 <= self.drain_timeout_s < inf:
             raise WrongSetting("--drain-timeout: 0 or more")
+        for name in ("tenant_header", "class_header"):
+            if not re.fullmatch(_HEADER, getattr(self, name)):
+                raise WrongSetting(f"--{name.replace('_', '-')}: the name of a header such as x-team")
         address(self.listen, "--listen")
         address(self.admin, "--admin")
 

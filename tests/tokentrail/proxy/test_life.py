@@ -289,6 +289,9 @@ def test_arrivals_reach_the_trail_while_the_answer_goes_on(monkeypatch):
 def test_wrong_settings_are_named():
     for given, name in (
         ({"upstream": "ftp://x"}, "--upstream"),
+        ({"upstream": "http://x", "tenant_header": "x team"}, "--tenant-header: the name of a header such as x-team"),
+        ({"upstream": "http://x", "tenant_header": ""}, "--tenant-header"),
+        ({"upstream": "http://x", "class_header": "x-class:"}, "--class-header"),
         ({"upstream": "http://key@x"}, "--upstream"),
         ({"upstream": "http://x", "listen": "8000"}, "--listen"),
         ({"upstream": "http://x", "admin": "h:99999"}, "--admin"),
