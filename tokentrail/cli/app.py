@@ -88,7 +88,7 @@ EnginePort = Annotated[int | None, _port("engine")]
 PrometheusPort = Annotated[int | None, _port("Prometheus")]
 
 
-def folder(text: str) -> Path:
+def _folder(text: str) -> Path:
     """The folder that an option names; an empty name would be the current one."""
     if not str(text):
         raise typer.BadParameter("name a folder")
@@ -98,7 +98,7 @@ def folder(text: str) -> Path:
 @app.command()
 def up(
     data_dir: Annotated[
-        Path, typer.Option(parser=folder, metavar="<path>", help="Folder for the trail and the logs.")
+        Path, typer.Option(parser=_folder, metavar="<path>", help="Folder for the trail and the logs.")
     ] = Path("tokentrail-data"),
     slos: SlosFile = None,
     port_otlp_http: OtlpHttpPort = None,
