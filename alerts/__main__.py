@@ -20,6 +20,7 @@ from alerts.loaded import LoadedRules
 from alerts.openslo import OpenSloError, from_openslo
 from collector.slo.burn import InfeasibleSlo
 from collector.slo.model import Slo, SloFileError, load_slos
+from tokentrail.folders import folder
 
 HERE = Path(__file__).parent
 RULES = Path("rules") if HERE.parent.name == "parts" else HERE / "rules"
@@ -37,10 +38,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _folder(text: str) -> Path:
-    path = Path(text)
-    if not text or (path.exists() and not path.is_dir()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a folder")
-    return path
+    try:
+        return folder(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _parser() -> argparse.ArgumentParser:

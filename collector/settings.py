@@ -17,6 +17,7 @@ from collector.store.definitions import Decoding
 from collector.store.layout import Layout
 from collector.store.retention import parse_retention
 from collector.wal.policy import Fsync
+from tokentrail.folders import folder
 
 MIB = 1024 * 1024
 
@@ -68,15 +69,8 @@ def _are_attributes(value: str) -> str:
     return value
 
 
-def _is_folder(value: object) -> object:
-    if value == "" or (isinstance(value, str | Path) and Path(value).exists() and not Path(value).is_dir()):
-        msg = f"{str(value)!r} is not a folder"
-        raise ValueError(msg)
-    return value
-
-
 Address = Annotated[str, AfterValidator(_is_address)]
-Folder = Annotated[Path, BeforeValidator(_is_folder)]
+Folder = Annotated[Path, BeforeValidator(folder)]
 Positive = Annotated[int, Field(gt=0)]
 Attributes = Annotated[str, AfterValidator(_are_attributes)]
 PositiveSeconds = Annotated[float, Field(gt=0)]
@@ -271,4 +265,4 @@ def describe_problems(error: ValidationError) -> Iterator[str]:
             continue
         field = str(problem["loc"][0])
         names = f"--{field.replace('_', '-')} or TOKENTRAIL_{field.upper()}"
-        yield f"{field}: {detail}; set {names} (got {problem['input']!r})"
+        yield f"{field}: {detail}; set {names} (got {str(problem['input'])!r})"

@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Final
 
 from pydantic import ValidationError
@@ -27,7 +26,7 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     if wrong := _of_another_action(given):
         parser.error(wrong)
-    folder = {"data_dir": given.data_dir} if given.data_dir else {}
+    folder = {} if given.data_dir is None else {"data_dir": given.data_dir}
     try:
         settings = Settings(**folder)
         _ACTIONS[given.action](given, settings)
@@ -60,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     whom.add_argument("--all-tenants", action="store_true", help="create: the key writes or reads all tenants")
     parser.add_argument("--name", default="", help="create: a note for the list")
     parser.add_argument("--expires", help="create: 90d, 12h, or 2027-01-31T00:00:00+00:00; never if not given")
-    parser.add_argument("--data-dir", type=Path, help="the collector's data folder (TOKENTRAIL_DATA_DIR, .data)")
+    parser.add_argument("--data-dir", help="the collector's data folder (TOKENTRAIL_DATA_DIR, .data)")
     return parser
 
 

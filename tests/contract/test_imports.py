@@ -12,8 +12,14 @@ OURS = ("tokentrail", "instrumented_engine", "collector", "alerts", "dashboard",
 ALLOWED = {
     "tokentrail": {"tokentrail"},
     "instrumented_engine": {"instrumented_engine", "tokentrail"},
-    "collector": {"collector", "tokentrail.open_files", "tokentrail.semconv", "tokentrail.version"},
-    "alerts": {"alerts", "collector.slo"},
+    "collector": {
+        "collector",
+        "tokentrail.folders",
+        "tokentrail.open_files",
+        "tokentrail.semconv",
+        "tokentrail.version",
+    },
+    "alerts": {"alerts", "collector.slo", "tokentrail.folders"},
     "dashboard": {"dashboard", "tokentrail.connection", "tokentrail.formatting", "tokentrail.semconv"},
 }
 

@@ -82,12 +82,28 @@ def test_all_missing_extras_are_named_before_anything_is_touched(command, extras
     assert not (tmp_path / "new").exists()
 
 
-def test_an_empty_data_folder_is_not_the_current_one(monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("up", "--data-dir"),
+        ("demo", "--home"),
+        ("check-store", "--data-dir"),
+        ("dead-letters", "list", "--data-dir"),
+        ("restore", __file__),
+        ("rules", "--out"),
+        ("keys", "list", "--data-dir"),
+    ],
+)
+def test_no_command_takes_a_folder_that_is_none(command, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
     monkeypatch.chdir(tmp_path)
-    found = runner.invoke(app, ["up", "--data-dir", ""])
-    assert found.exit_code == 2
-    assert "name a folder" in found.output
-    assert not [*tmp_path.iterdir()]
+    for wrong in ("", "file", "a" * 300):
+        found = subprocess.run(
+            [sys.executable, "-m", "tokentrail.cli", *command, wrong], capture_output=True, text=True, timeout=60
+        )
+        assert found.returncode in (1, 2)
+        assert f"'{wrong}' is not a folder" in found.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_help_loads_no_command():

@@ -19,6 +19,7 @@ from tokentrail.cli.asking import AsJson
 from tokentrail.cli.output import UNWRAPPED, console, fail, print_json
 from tokentrail.cli.processes import PORTS, ProcessFailed, terminated
 from tokentrail.cli.proxy import proxy
+from tokentrail.folders import folder
 from tokentrail.version import __version__
 
 _IN_TERMINAL: Final = sys.stdout.isatty()
@@ -88,11 +89,11 @@ EnginePort = Annotated[int | None, _port("engine")]
 PrometheusPort = Annotated[int | None, _port("Prometheus")]
 
 
-def _folder(text: str) -> Path:
-    """The folder that an option names; an empty name would be the current one."""
-    if not str(text):
-        raise typer.BadParameter("name a folder")
-    return Path(text)
+def _folder(text: str | Path) -> Path:
+    try:
+        return folder(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 @app.command()
@@ -122,7 +123,12 @@ def demo(
         float | None, typer.Option(min=40, help="Stop after about this many seconds and check the numbers.")
     ] = None,
     home: Annotated[
-        Path, typer.Option(help="Folder for data and logs. An earlier demo's recording in it is deleted.")
+        Path,
+        typer.Option(
+            parser=_folder,
+            metavar="<path>",
+            help="Folder for data and logs. An earlier demo's recording in it is deleted.",
+        ),
     ] = Path(".demo"),
     slos: SlosFile = None,
     seed: Annotated[int, typer.Option(help="Seed of the workload: the same seed sends the same requests.")] = 7,
@@ -197,7 +203,10 @@ for command in (asking.requests, asking.request, asking.tail, asking.spans, aski
 
 dead_letters = typer.Typer(help="Acknowledged payloads that the collector's store refused.", **_HELP)
 app.add_typer(dead_letters, name="dead-letters")
-DataDir = Annotated[Path, typer.Option(envvar="TOKENTRAIL_DATA_DIR", help="The collector's data folder.")]
+DataDir = Annotated[
+    Path,
+    typer.Option(parser=_folder, metavar="<path>", envvar="TOKENTRAIL_DATA_DIR", help="The collector's data folder."),
+]
 Names = Annotated[list[str], typer.Argument(help="Names of dead letters, as `list` prints them.")]
 
 
@@ -303,7 +312,9 @@ def restore(
     archive: Annotated[
         Path, typer.Argument(help="A file that `tokentrail backup` wrote.", exists=True, dir_okay=False)
     ],
-    data_dir: Annotated[Path, typer.Argument(help="A new folder, to start a collector with.")],
+    data_dir: Annotated[
+        Path, typer.Argument(parser=_folder, metavar="DATA_DIR", help="A new folder, to start a collector with.")
+    ],
 ) -> None:
     """Make a new data folder from a backup."""
     from tokentrail.cli import backup as backup_

@@ -277,8 +277,11 @@ class TestCommand:
     def test_a_folder_that_is_none_is_named_and_a_wrong_one_is_not_made(self, capsys, tmp_path):
         file, absent = tmp_path / "file", tmp_path / "absent"
         file.touch()
-        assert main(["create", "--role", "admin", "--data-dir", str(file)]) == 1
-        assert f"error: {file} cannot be written: File exists; --data-dir names" in capsys.readouterr().err
+        for wrong in (str(file), "", "a" * 300):
+            assert main(["create", "--role", "admin", "--data-dir", wrong]) == 1
+            assert f"data_dir: {wrong!r} is not a folder" in capsys.readouterr().err
+        assert main(["create", "--role", "admin", "--data-dir", str(file / "sub")]) == 1
+        assert f"error: {file / 'sub'} cannot be written: Not a directory; --data-dir names" in capsys.readouterr().err
         assert main(["revoke", "0123abcd", "--data-dir", str(absent)]) == 1
         assert not absent.exists()
 

@@ -1,0 +1,22 @@
+"""Names of folders that a person writes: an option, a variable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def folder(name: str | Path) -> Path:
+    """The folder with this name, which need not exist yet.
+
+    Raises ValueError when the name is empty, which would mean the current folder, is a file's, or cannot be looked up.
+    """
+    if not str(name):
+        raise ValueError("'' is not a folder: name one, or write . for the current one")
+    path = Path(name)
+    try:
+        is_other = path.exists() and not path.is_dir()
+    except OSError as error:  # a name that is too long, a folder above it that this user may not read
+        raise ValueError(f"{str(path)!r} is not a folder: {error.strerror}") from error
+    if is_other:
+        raise ValueError(f"{str(path)!r} is not a folder")
+    return path
