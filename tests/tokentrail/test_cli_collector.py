@@ -1,9 +1,11 @@
 """The commands that look into a collector: dead letters and unclaimed spans."""
 
 import json
+import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+import httpx
 import pytest
 from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
@@ -169,6 +171,28 @@ def test_a_collector_that_does_not_answer_is_named(folder):
     assert "with --url" in kept.output
     bare = run("dead-letters", "replay", "0001-aa", "--data-dir", folder, "--url", "127.0.0.1:9")
     assert "write http://" in bare.output
+
+
+def test_a_silent_collector_is_waited_for_once(folder, monkeypatch):
+    asked = []
+
+    def silent(url, signal, body, headers, *, timeout_s):
+        asked.append(body)
+        if len(asked) == 2:
+            raise httpx.ReadTimeout("timed out")
+        return httpx.Response(429)
+
+    for name in ("0003-cc", "0004-dd"):
+        for suffix in (".bin", ".json"):
+            shutil.copy(folder / "dead_letters" / f"0001-aa{suffix}", folder / "dead_letters" / f"{name}{suffix}")
+    monkeypatch.setattr("tokentrail.cli.dead_letters.send_otlp", silent)
+    ended = run("dead-letters", "replay", "--all", "--json", "--data-dir", folder, "--url", "http://127.0.0.1:9")
+    reasons = {letter["name"]: letter["reason"] for letter in json.loads(ended.output)}
+    assert len(asked) == 2
+    assert "answered 429" in reasons["0001-aa"]
+    assert "damaged" in reasons["0002-bb"]
+    assert "does not answer (timed out)" in reasons["0003-cc"]
+    assert reasons["0004-dd"] == reasons["0003-cc"]
 
 
 @pytest.mark.parametrize("header", ["Bearer x", "=x", "Authorization=Bearer …"])

@@ -265,7 +265,7 @@ def replay_dead_letters(
         letters = dead_letters_.find(data_dir) if every else dead_letters_.chosen(data_dir, names or [])
     except dead_letters_.NotFound as failure:
         fail(failure)
-    kept = {letter.name: dead_letters_.replay(letter, url, headers) for letter in letters}
+    kept = dead_letters_.replay(letters, url, headers)
     if as_json:
         print_json([{"name": name, "replayed": not reason, "reason": reason} for name, reason in kept.items()])
     else:

@@ -72,7 +72,7 @@ CauseName = Annotated[
 
 
 def _filters(**given: Any) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if value}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def requests(
@@ -103,7 +103,8 @@ def requests(
     if not answer["requests"]:
         note("no request matches: it belongs to the window in which it ended, and --start -1d looks further back")
         return
-    console().print(requests_.table(answer["requests"]))
+    terminal = console()
+    terminal.print(requests_.table(answer["requests"], terminal.width))
     if (shown := len(answer["requests"])) < answer["total"]:
         note(f"{shown} of {answer['total']} requests; --limit prints more")
 

@@ -24,6 +24,7 @@ from tokentrail.cli.output import cells
 from tokentrail.connection import ConnectionSettingError, send_otlp, way_out
 from tokentrail.formatting import one_line
 
+_DAMAGED: Final = "its bytes are damaged, and might become wrong numbers"
 _WAYS_OUT: Final[dict[int, str]] = {
     httpx.codes.UNAUTHORIZED: "; give a key with --header 'Authorization=Bearer KEY'",
     httpx.codes.NOT_FOUND: "; write the address without a path",
@@ -104,17 +105,34 @@ def show(console: Console, letter: DeadLetter) -> None:
         console.print(one_line(f"{key:<8} {value}"), soft_wrap=True, markup=False, highlight=False)
 
 
-def replay(letter: DeadLetter, url: str, headers: Mapping[str, str]) -> str:
-    """Send a dead letter to an OTLP/HTTP receiver and remove it. Returns why it is kept, or "" when it is gone."""
+def replay(letters: Sequence[DeadLetter], url: str, headers: Mapping[str, str]) -> dict[str, str]:
+    """Send dead letters to an OTLP/HTTP receiver, and remove those that it takes.
+
+    Returns for each name why it is kept, or "" when it is gone. After one that has no answer, none is sent.
+    """
+    kept: dict[str, str] = {}
+    for letter in letters:
+        try:
+            kept[letter.name] = _replay(letter, url, headers)
+        except _NoAnswerError as error:
+            return {letter.name: _DAMAGED if letter.damaged else str(error) for letter in letters} | kept
+    return kept
+
+
+class _NoAnswerError(Exception):
+    """The receiver cannot be asked. The text says why, and how to mend it."""
+
+
+def _replay(letter: DeadLetter, url: str, headers: Mapping[str, str]) -> str:
     if letter.damaged:
-        return "its bytes are damaged, and might become wrong numbers"
+        return _DAMAGED
     try:
         answer = send_otlp(url, letter.signal, letter.file.read_bytes(), headers, timeout_s=60)
     except ConnectionSettingError as error:
-        return str(error)
+        raise _NoAnswerError(error) from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         wrong = misnamed("OTLP/HTTP", url)
-        return wrong or f"{url} does not answer ({error}): {way_out(error, '--url')}"
+        raise _NoAnswerError(wrong or f"{url} does not answer ({error}): {way_out(error, '--url')}") from error
     if not is_otlp(answer) and (wrong := misnamed("OTLP/HTTP", url)):
         return wrong
     if answer.status_code != httpx.codes.OK:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -19,24 +20,48 @@ POLL_S: Final = 1.0
 _LATE_S: Final = 10.0
 """A row may be stored this long after its request ended, and is still shown. An SDK sends once a second."""
 _STYLES: Final = {"ok": "green", "error": "red", "cancelled": "yellow", "in_flight": "cyan"}
-_HEADS: Final = ("end", "status", "model", "tenant", "class", "tokens", "TTFT", "TPOT", "E2E", "longest phase", "trace")
-_CUT: Final = ("model", "tenant", "class", "trace")
+_HEADS: Final = (
+    *("end (UTC)", "status", "model", "tenant", "class"),
+    *("tokens", "TTFT", "TPOT", "E2E", "longest phase", "trace"),
+)
+_LEAST: Final = {"status": 9, "model": 12, "tenant": 7, "class": 7, "trace": 8}
+"""Characters that a cell is cut to at most: a trace is found by eight digits. Times and numbers are never cut."""
+_LEFT_OUT: Final = ("class", "tenant", "longest phase", "model", "tokens", "E2E")
+"""Columns that a narrow terminal has no room for, in this order."""
+_GAP: Final = 2
 _PHASES: Final = ("queue", "cold_start", "prefill", "decode", "preempted", "kv_transfer", "stalled")
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """One line for each request. A narrow terminal cuts names and trace ids before it cuts numbers."""
-    lines = Table(*_HEADS, box=None, pad_edge=False, header_style="dim")
-    for head, column in zip(_HEADS, lines.columns, strict=True):
-        column.no_wrap = head not in _CUT  # rich takes the room from the others first
-    lines.columns[-1].min_width = 8  # as many digits find a request
-    for row in rows:
-        shown = cells(*_cells(row))
-        for cell in shown:
-            cell.no_wrap = True
-        shown[-1].overflow = "crop"  # an ellipsis would be copied with the id
-        lines.add_row(*shown)
+def table(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
+    """One line for each request, in so many columns of a terminal."""
+    cut = [cells(*_cells(row)) for row in rows]
+    columns = dict(zip(_HEADS, zip(*cut, strict=True), strict=True))
+    columns["end (UTC)"] = tuple(Text(cell.plain.removesuffix(" UTC")) for cell in columns["end (UTC)"])
+    full = {head: max(cell_len(head), *(cell.cell_len for cell in column)) for head, column in columns.items()}
+    widths = _widths(full, width)
+    lines = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
+    for head, room in widths.items():
+        # An ellipsis would be copied with the id.
+        lines.add_column(head, width=room, no_wrap=True, overflow="crop" if head == "trace" else "ellipsis")
+    for cells_of_row in zip(*(columns[head] for head in widths), strict=True):
+        lines.add_row(*cells_of_row)
     return lines
+
+
+def _widths(full: Mapping[str, int], room: int) -> dict[str, int]:
+    """The width of each column that is shown, from the widths that they would have in full."""
+    widths = {head: min(full[head], _LEAST.get(head, full[head])) for head in _HEADS}
+    for head in _LEFT_OUT:
+        if _together(widths) <= room:
+            break
+        del widths[head]
+    for head in widths:
+        widths[head] += min(full[head] - widths[head], max(0, room - _together(widths)))
+    return widths
+
+
+def _together(widths: Mapping[str, int]) -> int:
+    return sum(widths.values()) + _GAP * (len(widths) - 1)
 
 
 def line(row: Mapping[str, Any]) -> str:
