@@ -72,10 +72,15 @@ def set_waiting() -> str:
 def release_memory() -> None:
     """Return the memory of objects that nobody refers to any more to the system."""
     gc.collect()
-    getattr(ctypes.CDLL(None), "malloc_trim", lambda _: 0)(0)  # glibc keeps what was freed; other libraries lack this
+    trim_heap()
     torch = sys.modules.get("torch")  # never imported here: `set_waiting` comes first
     if torch is not None and torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+def trim_heap() -> None:
+    """Return freed memory to the system. glibc keeps it, and other C libraries have no such function."""
+    getattr(ctypes.CDLL(None), "malloc_trim", lambda _: 0)(0)
 
 
 def load(settings: Settings, observer: Observer) -> Loaded:

@@ -21,7 +21,7 @@ from instrumented_engine.server.consumer import Consumer
 from instrumented_engine.server.embeddings import check_kind
 from instrumented_engine.server.generation import Generation
 from instrumented_engine.settings import Settings
-from instrumented_engine.startup import Loaded, release_memory
+from instrumented_engine.startup import Loaded, release_memory, trim_heap
 from tokentrail import RequestTrail, Status, now_ns
 
 logger = logging.getLogger(__name__)
@@ -264,6 +264,7 @@ class Service:
         if self._threads:
             settings = settings.model_copy(update={"threads": self._threads})
         self._loading = self._load(settings, self.observer)
+        trim_heap()  # loading turned weights into other formats, and freed up to twice their size
         self._threads = self._loading.facts.get("threads")
         return self._loading.engine
 

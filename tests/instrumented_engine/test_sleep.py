@@ -1,9 +1,12 @@
 """The model is unloaded after idle time or on demand, and loaded again by the next request."""
 
+import ctypes
 import threading
 import weakref
 
 import httpx
+import numpy
+import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -72,6 +75,23 @@ def test_an_idle_engine_is_unloaded_and_a_request_loads_it_again():
         server.until(lambda: server.service.asleep)
         assert len(server.trail.spans("tokentrail.cold_start")) >= 2
         assert loads.settings[1].threads == 3, "the number of threads is measured once"
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="needs glibc, which keeps what was freed")
+def test_memory_that_loading_freed_goes_back_to_the_system():
+    load, process = tiny_loader(), psutil.Process()
+    kept, while_loading = [], []
+
+    def wasteful(settings, observer):
+        pieces = [numpy.ones(8192) for _ in range(3200)]  # 200 MiB, in pieces that the heap holds
+        kept.append(pieces[-1])
+        pieces.clear()
+        while_loading.append(process.memory_info().rss)
+        return load(settings, observer)
+
+    with served(wasteful) as server:
+        server.until(lambda: server.service.ready)
+        assert process.memory_info().rss < while_loading[0] - (100 << 20)
 
 
 def test_sleep_and_wake_up_on_demand():
