@@ -20,7 +20,14 @@ from instrumented_engine.model.attention import Batch, attend
 from instrumented_engine.model.batch import Packer
 from instrumented_engine.model.errors import ModelError
 from instrumented_engine.model.kv_format import KvFormat, kv_format
-from instrumented_engine.model.linear import Linear, Quantization, linear, multiplies_bfloat16, pad_few_rows
+from instrumented_engine.model.linear import (
+    Linear,
+    Quantization,
+    linear,
+    multiplies_bfloat16,
+    pad_few_rows,
+    product_rows,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,11 +246,14 @@ class Llama:
         hidden_size = (self.config.hidden_size,)
         for block in batch.fresh:
             cache[:, block].zero_()
-        x = self.weights.embedding[batch.tokens]
+        rows = len(batch.tokens)
+        more = product_rows(rows) - rows if self.weights.embedding.device.type == "cpu" else 0
+        x = _with_rows(self.weights.embedding[batch.tokens], more)
         rotation = self._rotations[batch.positions].unsqueeze(1)
         for layer, layer_cache in zip(self.weights.layers, cache, strict=True):
             h = F.rms_norm(x, hidden_size, layer.attention_norm, eps)
-            x = x + layer.output(self._attention(layer, h, rotation, batch, layer_cache))
+            attended = self._attention(layer, h, rotation, batch, layer_cache)
+            x = x + layer.output(_with_rows(attended, more))
             h = F.rms_norm(x, hidden_size, layer.mlp_norm, eps)
             gate, up = layer.gate_up(h).chunk(2, dim=-1)
             x = x + layer.down(F.silu(gate) * up)
@@ -256,7 +266,8 @@ class Llama:
     def _attention(self, layer: LayerWeights, h: Tensor, rotation: Tensor, batch: Batch, cache: Tensor) -> Tensor:
         config = self.config
         qkv = layer.qkv(h) if layer.qkv_bias is None else layer.qkv(h) + layer.qkv_bias
-        qkv = qkv.view(len(h), config.heads + 2 * config.kv_heads, config.head_dim)
+        rows = len(batch.tokens)  # the others of h are zeros
+        qkv = qkv[:rows].view(rows, config.heads + 2 * config.kv_heads, config.head_dim)
         rotated = qkv[:, : config.heads + config.kv_heads]
         if layer.q_norm is not None and layer.k_norm is not None:
             size, eps = (config.head_dim,), config.rms_norm_eps
@@ -265,6 +276,11 @@ class Llama:
         pairs = torch.view_as_complex(rotated.float().view(*rotated.shape[:-1], -1, 2))
         rotated.copy_(torch.view_as_real(pairs * rotation).flatten(-2))
         return attend(qkv[:, : config.heads], qkv[:, config.heads :], batch, cache, self.cache_format)
+
+
+def _with_rows(x: Tensor, more: int) -> Tensor:
+    """So many rows of zeros behind those of x."""
+    return F.pad(x, (0, 0, 0, more)) if more else x
 
 
 def _rotations(config: LlamaConfig, factors: Tensor | None, max_position: int) -> Tensor:

@@ -26,6 +26,7 @@ from instrumented_engine.model.linear import (
     linear,
     pad_few_rows,
     product_dtype,
+    product_rows,
 )
 
 KINDS = {"int8": (Int8Linear, 0.01), "int4": (Int4Linear, 0.12), "fp8": (Fp8Linear, 0.04)}
@@ -311,3 +312,22 @@ def test_weights_without_onednns_layout_need_no_decision(weight):
     pad_few_rows([])
     pad_few_rows([layer])
     assert vars(layer) == before
+
+
+@pytest.mark.parametrize(
+    ("rows", "multiplied"),
+    [
+        (1, 1),
+        (16, 16),
+        (17, 24),
+        (127, 128),
+        (128, 128),
+        (129, 136),
+        (255, 256),
+        (257, 272),
+        (2047, 2048),
+        (2049, 2176),
+    ],
+)
+def test_rows_that_a_cpu_multiplies(rows, multiplied):
+    assert product_rows(rows) == multiplied

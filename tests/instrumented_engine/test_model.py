@@ -15,7 +15,7 @@ from instrumented_engine.model import llama
 from instrumented_engine.model.errors import ModelError
 from instrumented_engine.model.gguf import GgufFile
 from instrumented_engine.model.hf import HfFolder
-from instrumented_engine.model.linear import Int4Linear, Int8Linear
+from instrumented_engine.model.linear import Int4Linear, Int8Linear, linear
 from instrumented_engine.model.llama import Llama
 from instrumented_engine.model.runner import ModelRunner, _rows
 from instrumented_engine.model.weights import open_model
@@ -254,6 +254,26 @@ def test_all_matrices_of_a_model_decide_about_padding(tmp_path, monkeypatch):
     assert asked == [weights.matrices]
     layers = [(layer.qkv, layer.output, layer.gate_up, layer.down) for layer in weights.layers]
     assert asked[0] == [*chain.from_iterable(layers), weights.lm_head]
+
+
+def test_products_have_few_numbers_of_rows(tmp_path, monkeypatch):
+    save_tiny(tmp_path)
+    seen = set()
+
+    class Recorded:
+        nbytes = 0
+
+        def __init__(self, multiply):
+            self.multiply = multiply
+
+        def __call__(self, x):
+            seen.add(len(x))
+            return self.multiply(x)
+
+    monkeypatch.setattr(llama, "linear", lambda *given: Recorded(linear(*given)))
+    for length in range(2, 65):
+        engine_logits(tmp_path, [5] * length, [length])
+    assert seen == {*range(1, 17), 24, 32, 40, 48, 56, 64}  # one row: the logits
 
 
 def test_sharded_folders(tmp_path):

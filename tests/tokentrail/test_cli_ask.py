@@ -84,9 +84,14 @@ def api(collector):
     return ("--api", collector.urls["api"])
 
 
+def test_an_empty_filter_is_refused_by_the_collector(api):
+    refused = run("requests", "--status", "", *api)
+    assert (refused.exit_code, "status" in refused.stderr) == (1, True)
+
+
 def test_requests_are_listed_filtered_and_sorted(api):
     head, *rows = run("requests", *api).stdout.splitlines()
-    assert head.split()[:3] == ["end", "status", "model"]
+    assert head.split()[:3] == ["end", "(UTC)", "status"]
     models = ["broken", "second", "first"]
     assert [next(model for model in models if model in row) for row in rows] == models
     assert "5→12" in rows[1]

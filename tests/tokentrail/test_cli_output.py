@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -105,7 +106,11 @@ def test_ctrl_c_while_the_command_is_loaded_is_no_traceback():
     assert (done.returncode, done.stderr) == (130, b"")
 
 
-LONG = {"model": "organisation model 70b at fp8", "trace_id": "0123456789abcdef" * 2, "error_type": "timeout"}
+LONG: dict[str, Any] = {
+    "model": "organisation model 70b at fp8",
+    "trace_id": "0123456789abcdef" * 2,
+    "error_type": "timeout",
+}
 LONG |= {"tenant": "acme corporation", "slo_class": "chat", "ttft_s": 0.123, "tpot_s": 0.0191, "e2e_s": 12.3}
 LONG |= {"end": "2026-11-24T10:00:00.123Z", "prefill_s": 6.15}
 
