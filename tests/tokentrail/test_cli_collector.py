@@ -182,9 +182,9 @@ def test_a_silent_collector_is_waited_for_once(folder, monkeypatch):
             raise httpx.ReadTimeout("timed out")
         return httpx.Response(429)
 
-    for name in ("0003-cc", "0004-dd"):
+    for name, of in (("0003-cc", "0001-aa"), ("0004-dd", "0001-aa"), ("0005-ee", "0002-bb")):
         for suffix in (".bin", ".json"):
-            shutil.copy(folder / "dead_letters" / f"0001-aa{suffix}", folder / "dead_letters" / f"{name}{suffix}")
+            shutil.copy(folder / "dead_letters" / f"{of}{suffix}", folder / "dead_letters" / f"{name}{suffix}")
     monkeypatch.setattr("tokentrail.cli.dead_letters.send_otlp", silent)
     ended = run("dead-letters", "replay", "--all", "--json", "--data-dir", folder, "--url", "http://127.0.0.1:9")
     reasons = {letter["name"]: letter["reason"] for letter in json.loads(ended.output)}
@@ -193,6 +193,7 @@ def test_a_silent_collector_is_waited_for_once(folder, monkeypatch):
     assert "damaged" in reasons["0002-bb"]
     assert "does not answer (timed out)" in reasons["0003-cc"]
     assert reasons["0004-dd"] == reasons["0003-cc"]
+    assert reasons["0005-ee"] == reasons["0002-bb"]
 
 
 @pytest.mark.parametrize("header", ["Bearer x", "=x", "Authorization=Bearer …"])
