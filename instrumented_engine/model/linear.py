@@ -41,10 +41,8 @@ FP8_STEP = 16
 """FP8 kernels take matrices whose sides are multiples of this."""
 GROUP = 32
 """Weights of a row that share a scale in 4 bits, as in GGUF's Q4_1."""
-
-
-EXACT_ROWS = 16
-"""Most rows of which each number has its own kernels: decode steps."""
+EXACT_ROWS = 64
+"""Most rows of which each number has its own kernels: batches that decode, where each row more takes time."""
 
 
 def product_rows(rows: int) -> int:

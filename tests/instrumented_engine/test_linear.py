@@ -318,8 +318,10 @@ def test_weights_without_onednns_layout_need_no_decision(weight):
     ("rows", "multiplied"),
     [
         (1, 1),
-        (16, 16),
-        (17, 24),
+        (17, 17),
+        (64, 64),
+        (65, 72),
+        (72, 72),
         (127, 128),
         (128, 128),
         (129, 136),
