@@ -24,6 +24,7 @@ from instrumented_engine.core.observer import Observer
 from instrumented_engine.core.scheduler import Scheduler
 from instrumented_engine.device import Device, open_device
 from instrumented_engine.model.llama import Llama, LlamaConfig, LlamaWeights, build_weights, tensor_shape
+from instrumented_engine.model.operations import Operations
 from instrumented_engine.model.runner import ModelRunner
 from instrumented_engine.model.work import measure_peaks
 from instrumented_engine.settings import Settings
@@ -79,7 +80,7 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
     numbers: dict[str, Any] = {"device": torch.cuda.get_device_name() if on_gpu else "cpu"}
     for name, (paged, graphs) in WAYS.items():
         if on_gpu or not paged:
-            model = Llama(size.config, random_weights(size.config, device), 1024, paged=paged)
+            model = Llama(size.config, random_weights(size.config, device), 1024, operations=operations(paged=paged))
             numbers |= measured(name, engine_of(model, size, graphs=graphs), size, device)
             del model
             if on_gpu:
@@ -89,6 +90,15 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
         if ours := numbers.get(f"{name}_tokens_per_s"):
             numbers[f"{name}_ratio"] = ours / numbers["transformers_tokens_per_s"]
     publish("engine_gpu", numbers, packages=("torch", "triton", "transformers"), quick=quick, path=json)
+
+
+def operations(*, paged: bool) -> Operations:
+    """torch's, with Triton's kernel for attention if they are `paged`."""
+    if not paged:
+        return Operations()
+    from instrumented_engine.model.paged import TritonOperations  # torch brings Triton for CUDA alone
+
+    return TritonOperations()
 
 
 def random_weights(config: LlamaConfig, device: Device) -> LlamaWeights:
@@ -105,7 +115,7 @@ def engine_of(model: Llama, size: Load, *, graphs: bool) -> Engine:
     blocks = size.batch * -(-(size.context + size.new_tokens + size.steps) // 16)
     runner = ModelRunner(model, kv_blocks=blocks, block_size=16, eos_ids=())
     runner.warm_up()
-    if model.paged:
+    if model.operations.paged:
         runner.compile_kernels(size.batch)
     if graphs and not runner.capture_graphs(max_seqs=size.batch, max_tokens=1024):
         sys.exit("the graphs could not be captured; the reason is above")

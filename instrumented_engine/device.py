@@ -12,9 +12,10 @@ import torch
 from instrumented_engine.model.errors import ModelError
 from instrumented_engine.model.gguf import GgufFile
 from instrumented_engine.model.hf import HfFolder
-from instrumented_engine.model.kv_format import KvFormat, kv_format
+from instrumented_engine.model.kv_format import kv_format
 from instrumented_engine.model.linear import BFLOAT16_ROWS, multiplies_bfloat16
-from instrumented_engine.model.llama import Llama, LlamaConfig
+from instrumented_engine.model.llama import Llama
+from instrumented_engine.model.operations import Operations
 from instrumented_engine.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -45,29 +46,46 @@ class Device:
         config = file.config()
         weights = file.weights(self.dtype, self.target, settings.quantization)
         cache_format = kv_format(settings.kv_cache_dtype, config.head_dim, self.dtype, self.target)
-        paged = self._paged(settings, config, cache_format)
-        return Llama(config, weights, length, cache_format, paged=paged)
+        return Llama(config, weights, length, cache_format)
 
-    def _paged(self, settings: Settings, config: LlamaConfig, cache_format: KvFormat) -> bool:
-        """Whether Triton's kernel computes the attention of single tokens: it must prove itself on this device.
+    def operations(self, settings: Settings, model: Llama) -> Operations:
+        """What computes between a model's products: kernels of Triton or Numba, which must prove themselves here.
 
-        Raises ModelError where it is asked for and cannot.
+        Raises ModelError where they are asked for and cannot.
         """
         wanted = settings.attention_backend
-        if wanted == "sdpa" or (wanted == "auto" and self.target.type != "cuda"):
-            return False
+        backend = self._own_backend if wanted == "auto" else wanted
+        if backend == "sdpa":
+            return Operations()
         try:
-            if cache_format.dtype != self.dtype:
-                raise ValueError(f"a KV cache in {settings.kv_cache_dtype} is read by sdpa alone")
-            from instrumented_engine.model.paged import prove
+            return self._proved(backend, settings, model)
+        except Exception as error:  # a driver, a compiler and a kernel can fail in many ways
+            if wanted != "auto":
+                raise ModelError(f"--attention-backend {wanted}: {error}") from error
+            logger.warning("attention is computed by sdpa: %s", error)
+            return Operations()
+
+    @property
+    def _own_backend(self) -> str:
+        if self.target.type == "cuda":
+            return "triton"
+        return "sdpa" if self.dtype == torch.float16 else "numba"
+
+    def _proved(self, backend: str, settings: Settings, model: Llama) -> Operations:
+        config = model.config
+        reads_cache = model.cache_format.dtype == self.dtype
+        if not reads_cache and backend in ("triton", settings.attention_backend):
+            raise ValueError(f"a KV cache in {settings.kv_cache_dtype} is read by sdpa alone")
+        if backend == "triton":
+            from instrumented_engine.model.paged import TritonOperations, prove
 
             prove(config.heads, config.kv_heads, config.head_dim, settings.block_size, self.dtype, self.target)
-        except Exception as error:  # a driver, a compiler and a kernel can fail in many ways
-            if wanted == "triton":
-                raise ModelError(f"--attention-backend triton: {error}") from error
-            logger.warning("attention is computed by sdpa: %s", error)
-            return False
-        return True
+            return TritonOperations()
+        if self.target.type != "cpu":
+            raise ValueError("Numba's kernels are for a CPU")
+        from instrumented_engine.model.numba_operations import proved_operations
+
+        return proved_operations(config, settings.block_size, self.dtype, paged=reads_cache)
 
     def kv_blocks(self, settings: Settings, block_bytes: int, largest_step: Callable[[], None]) -> int:
         """The number of KV-cache blocks: as set, else as many as fit the default memory, and at least one.

@@ -56,10 +56,11 @@ class Settings(BaseSettings):
         default="auto",
         description="of the KV cache: int8 with a scale for each head of a token, int4 in groups of 32; auto: dtype",
     )
-    attention_backend: Literal["auto", "triton", "sdpa"] = Field(
+    attention_backend: Literal["auto", "triton", "numba", "sdpa"] = Field(
         default="auto",
-        description="attention of single tokens: triton, a kernel that reads the paged KV cache where it lies; "
-        "sdpa, torch's own over a copy; auto: triton on CUDA, if its results are those of sdpa there",
+        description="attention of single tokens: triton for CUDA or numba for a CPU, kernels that read the paged KV "
+        "cache where it lies, numba's also what is left between products; sdpa, torch's own over a copy; "
+        "auto: the device's kernels, if their results are those of torch",
     )
     enforce_eager: bool = Field(
         default=False, description="launch the kernels of a step one by one, without CUDA graphs"

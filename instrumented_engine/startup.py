@@ -107,6 +107,10 @@ def load(settings: Settings, observer: Observer) -> Loaded:
                 raise ModelError(f"--max-model-len {length}: the model's own limit is {config.max_position}")
             model = device.load(model_file, settings, length)
             draft = _draft(settings, draft_path, device, model, length) if draft_path else None
+        with cold.phase("compile_kernels"):
+            for one in (model, draft):
+                if one:
+                    one.operations = device.operations(settings, one)
         with cold.phase("tokenizer"):
             tokenizer = load_tokenizer(path, cache_folder(), model_file.eos_ids)
         with cold.phase("kv_cache"):
@@ -129,12 +133,12 @@ def load(settings: Settings, observer: Observer) -> Loaded:
             threads = device.choose_threads(settings, runner.warm_up)
             runner.peaks = measure_peaks(device.target, device.dtype)
             for one in (model, draft):
-                if one and one.paged:
+                if one and one.operations.name == "triton":
                     ModelRunner(one, kv_blocks=1, block_size=settings.block_size, eos_ids=()).compile_kernels(
                         settings.max_seqs
                     )
         graphs: list[int] = []
-        if model.paged and device.captures_graphs and not settings.enforce_eager:
+        if model.operations.paged and device.captures_graphs and not settings.enforce_eager:
             with cold.phase("capture_graphs"):
                 graphs = runner.capture_graphs(max_seqs=settings.max_seqs, max_tokens=length)
     scheduler = Scheduler(
@@ -158,7 +162,7 @@ def load(settings: Settings, observer: Observer) -> Loaded:
         "weight_bytes": model.weights.nbytes,
         "kv_cache_dtype": settings.kv_cache_dtype,
         "kv_cache_bytes": blocks * (block_bytes + draft_block_bytes),
-        "attention": "triton" if model.paged else "sdpa",
+        "attention": model.operations.name,
         "cuda_graphs": " ".join(map(str, graphs)) or "none",
         "threads": threads,
         "waiting": waiting,
@@ -231,7 +235,7 @@ def _draft(settings: Settings, path: Path, device: Device, model: Llama, length:
         )
     if settings.speculative_model == settings.model and not settings.keep_layers:
         layers = [model.weights.layers[index] for index in config.kept or range(config.layers)]
-        return Llama(config, replace(model.weights, layers=layers), length, model.cache_format, paged=model.paged)
+        return Llama(config, replace(model.weights, layers=layers), length, model.cache_format)
     return device.load(draft_file, settings, length)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from instrumented_engine.model.kv_format import KvFormat
 from instrumented_engine.model.linear import multiply
+from instrumented_engine.model.operations import Operations
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,8 @@ class Batch:
 
     Each row's key and value are stored at its index in `slots`; the last states are returned of the rows in `sampled`.
     The first sequences see `lengths` (decodes,) positions each. Their `block_table` (decodes, blocks) is padded with
-    its first block; `mask` (decodes, 1, 1, blocks · block size) hides that by -∞, and is None where the Triton kernel
-    computes. The blocks in `fresh` get their first token and have room for more. Their sequence's mask hides the rest,
+    its first block; `mask` (decodes, 1, 1, blocks · block size) hides that by -∞, and is None for operations that are
+    `paged`. The blocks in `fresh` get their first token and have room for more. Their sequence's mask hides the rest,
     but -∞ hides no NaN that another sequence left there, so they are emptied first.
     """
 
@@ -49,7 +50,7 @@ class Batch:
     fresh: tuple[int, ...] = ()
 
 
-def attend(q: Tensor, kv: Tensor, batch: Batch, cache: Tensor, kv_format: KvFormat) -> Tensor:
+def attend(q: Tensor, kv: Tensor, batch: Batch, cache: Tensor, kv_format: KvFormat, operations: Operations) -> Tensor:
     """Causal attention of each row over its own sequence.
 
     q (rows, heads, head_dim); kv (rows, 2 · kv_heads, head_dim), keys first; cache (blocks, block size, 2 · kv_heads,
@@ -60,32 +61,13 @@ def attend(q: Tensor, kv: Tensor, batch: Batch, cache: Tensor, kv_format: KvForm
     if rotation is not None:
         q, kv = multiply(q, rotation.T), multiply(kv, rotation.T)
     stored = kv_format.encode(kv)
-    cache.view(-1, *stored.shape[1:]).index_copy_(0, batch.slots, stored)
-    parts = [_decode(q[: batch.decodes], batch, cache, kv_format)] if batch.decodes else []
+    operations.store(stored, cache, batch.slots)
+    parts = [operations.attend(q[: batch.decodes], batch, cache, kv_format)] if batch.decodes else []
     for prefill in batch.prefills:
         rows = slice(prefill.start, prefill.stop)
         parts.append(_prefill(q[rows], stored[rows], prefill, cache, kv_format))
     out = parts[0] if len(parts) == 1 else torch.cat(parts)
     return (out if rotation is None else multiply(out, rotation)).flatten(1)
-
-
-def _decode(q: Tensor, batch: Batch, cache: Tensor, kv_format: KvFormat) -> Tensor:
-    if batch.mask is not None:
-        return gathered_attention(q, batch.block_table, batch.mask, cache, kv_format)
-    from instrumented_engine.model.paged import paged_attention  # Triton comes with torch for CUDA alone
-
-    return paged_attention(q, cache, batch.block_table, batch.lengths)
-
-
-def gathered_attention(q: Tensor, block_table: Tensor, mask: Tensor, cache: Tensor, kv_format: KvFormat) -> Tensor:
-    """One query row per sequence. The query heads that share a key head become the rows of one product."""
-    decodes, heads, head_dim = q.shape
-    kv_heads = cache.shape[2] // 2
-    context = kv_format.decode(cache.index_select(0, block_table.flatten()))
-    context = context.view(decodes, -1, 2 * kv_heads, head_dim).transpose(1, 2)
-    grouped = q.view(decodes, kv_heads, heads // kv_heads, head_dim)
-    out = F.scaled_dot_product_attention(grouped, context[:, :kv_heads], context[:, kv_heads:], attn_mask=mask)
-    return out.reshape(decodes, heads, head_dim)
 
 
 def _prefill(q: Tensor, stored: Tensor, prefill: Prefill, cache: Tensor, kv_format: KvFormat) -> Tensor:

@@ -25,8 +25,6 @@ STEP = 8
 """Above this number of sequences, there is a graph for each of its multiples."""
 MOST = 256
 """Sequences of the largest graph. A pass for more keeps the device busy while the CPU launches it."""
-CLOSE = 0.05
-"""Relative distance of two results that differ by rounding alone. Of an unrelated result it is about 1.4."""
 
 
 class Graph(NamedTuple):
@@ -96,9 +94,3 @@ def capture(forward: Callable[[], Tensor], pool: Any) -> tuple[Callable[[], None
     with torch.cuda.graph(graph, pool=pool):
         states = forward()
     return graph.replay, states, graph.pool()
-
-
-def agree(found: Tensor, expected: Tensor) -> bool:
-    """Whether two results of one computation differ by rounding alone."""
-    found, expected = found.float(), expected.float()
-    return bool((found - expected).norm() <= CLOSE * expected.norm())

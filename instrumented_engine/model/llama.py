@@ -28,6 +28,7 @@ from instrumented_engine.model.linear import (
     pad_few_rows,
     product_rows,
 )
+from instrumented_engine.model.operations import Operations
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +207,7 @@ def check_shape(config: LlamaConfig, name: str, shape: Seq[int], path: Path) -> 
 class Llama:
     """The forward pass over caches in one format, by default floats as the weights'.
 
-    It keeps no state besides its weights and the table of rotations. `paged`: the Triton kernel computes the attention
-    of single tokens, and batches need no mask for them.
+    It keeps no state besides its weights and the table of rotations. `operations` compute what lies between products.
     """
 
     def __init__(
@@ -216,13 +216,12 @@ class Llama:
         weights: LlamaWeights,
         max_position: int,
         cache_format: KvFormat | None = None,
-        *,
-        paged: bool = False,
+        operations: Operations | None = None,
     ) -> None:
         embedding = weights.embedding
         self.config = config
         self.weights = weights
-        self.paged = paged
+        self.operations = operations or Operations()
         self.cache_format = cache_format or kv_format("auto", config.head_dim, embedding.dtype, embedding.device)
         self._rotations = _rotations(config, weights.rope_factors, max_position).to(weights.embedding.device)
 
@@ -238,26 +237,24 @@ class Llama:
     def packer(self, block_size: int) -> Packer:
         """What makes this model's batches, for a cache with blocks of so many tokens."""
         embedding = self.weights.embedding
-        return Packer(block_size, embedding.device, embedding.dtype, paged=self.paged)
+        return Packer(block_size, embedding.device, embedding.dtype, paged=self.operations.paged)
 
     def forward(self, batch: Batch, cache: Tensor) -> Tensor:
         """Compute a ragged batch; store its keys and values in `cache`. Returns states (sampled rows, hidden size)."""
-        eps = self.config.rms_norm_eps
-        hidden_size = (self.config.hidden_size,)
+        layers, operations, eps = self.weights.layers, self.operations, self.config.rms_norm_eps
         for block in batch.fresh:
             cache[:, block].zero_()
         rows = len(batch.tokens)
         more = product_rows(rows) - rows if self.weights.embedding.device.type == "cpu" else 0
         x = _with_rows(self.weights.embedding[batch.tokens], more)
         rotation = self._rotations[batch.positions].unsqueeze(1)
-        for layer, layer_cache in zip(self.weights.layers, cache, strict=True):
-            h = F.rms_norm(x, hidden_size, layer.attention_norm, eps)
+        h = F.rms_norm(x, (self.config.hidden_size,), layers[0].attention_norm, eps)
+        norms = [layer.attention_norm for layer in layers[1:]] + [self.weights.norm]
+        for layer, layer_cache, norm in zip(layers, cache, norms, strict=True):
             attended = self._attention(layer, h, rotation, batch, layer_cache)
-            x = x + layer.output(_with_rows(attended, more))
-            h = F.rms_norm(x, hidden_size, layer.mlp_norm, eps)
-            gate, up = layer.gate_up(h).chunk(2, dim=-1)
-            x = x + layer.down(F.silu(gate) * up)
-        return F.rms_norm(x[batch.sampled], hidden_size, self.weights.norm, eps)
+            h = operations.add_norm(x, layer.output(_with_rows(attended, more)), layer.mlp_norm, eps)
+            h = operations.add_norm(x, layer.down(operations.gate(layer.gate_up(h))), norm, eps)
+        return h[batch.sampled]
 
     def logits(self, states: Tensor) -> Tensor:
         """Logits (rows, vocabulary) of the states that `forward` returned."""
@@ -273,9 +270,9 @@ class Llama:
             size, eps = (config.head_dim,), config.rms_norm_eps
             rotated[:, : config.heads] = F.rms_norm(rotated[:, : config.heads], size, layer.q_norm, eps)
             rotated[:, config.heads :] = F.rms_norm(rotated[:, config.heads :], size, layer.k_norm, eps)
-        pairs = torch.view_as_complex(rotated.float().view(*rotated.shape[:-1], -1, 2))
-        rotated.copy_(torch.view_as_real(pairs * rotation).flatten(-2))
-        return attend(qkv[:, : config.heads], qkv[:, config.heads :], batch, cache, self.cache_format)
+        self.operations.rotate(rotated, rotation)
+        q, kv = qkv[:, : config.heads], qkv[:, config.heads :]
+        return attend(q, kv, batch, cache, self.cache_format, self.operations)
 
 
 def _with_rows(x: Tensor, more: int) -> Tensor:

@@ -11,10 +11,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from instrumented_engine.model.attention import gathered_attention
+from instrumented_engine.model.attention import Batch
 from instrumented_engine.model.batch import decode_mask
-from instrumented_engine.model.graphs import agree
-from instrumented_engine.model.kv_format import FloatFormat
+from instrumented_engine.model.kv_format import FloatFormat, KvFormat
+from instrumented_engine.model.operations import Operations, agree, gathered_attention
 
 TILE = 32
 """Positions whose keys are in registers at a time."""
@@ -24,6 +24,17 @@ PROGRAMS = 256
 """Programs that keep a device busy: about two for each multiprocessor of an H100."""
 LEAST_ROWS = 16
 """Rows of the smallest product that the device's matrix units compute."""
+
+
+class TritonOperations(Operations):
+    """torch's, but for the attention of single tokens."""
+
+    name = "triton"
+    paged = True
+
+    def attend(self, q: Tensor, batch: Batch, cache: Tensor, kv_format: KvFormat) -> Tensor:
+        """Attention by the kernel."""
+        return paged_attention(q, cache, batch.block_table, batch.lengths)
 
 
 # The query heads that share a key head are the rows of one product, and `part` is one of PARTS shares of the context:

@@ -13,8 +13,9 @@ from instrumented_engine.core.request import SamplingParams
 from instrumented_engine.core.sequence import Sequence, TokenLogprobs
 from instrumented_engine.model.batch import Rows
 from instrumented_engine.model.draft import matching
-from instrumented_engine.model.graphs import DecodeGraphs, agree, sizes
+from instrumented_engine.model.graphs import DecodeGraphs, sizes
 from instrumented_engine.model.llama import Llama
+from instrumented_engine.model.operations import agree
 from instrumented_engine.model.sampler import Row, logprobs, sample
 from instrumented_engine.model.work import Peaks, work_of
 

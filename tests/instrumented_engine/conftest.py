@@ -33,7 +33,9 @@ def smollm(smollm_file):
     from instrumented_engine.model.llama import Llama
     from instrumented_engine.model.tokenizer import load_tokenizer
 
-    device = open_device(Settings(device="cpu", threads=2))
+    settings = Settings(device="cpu", threads=2)
+    device = open_device(settings)
     file = GgufFile(smollm_file)
     model = Llama(file.config(), file.weights(device.dtype, device.target), 8192)
+    model.operations = device.operations(settings, model)
     return model, load_tokenizer(smollm_file, cache_folder(), file.eos_ids)

@@ -8,9 +8,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from instrumented_engine.model import paged
-from instrumented_engine.model.attention import gathered_attention
 from instrumented_engine.model.batch import decode_mask
 from instrumented_engine.model.kv_format import FloatFormat
+from instrumented_engine.model.operations import gathered_attention
 
 READS_BACK = ("aten::_local_scalar_dense", "aten::nonzero", "aten::equal")
 

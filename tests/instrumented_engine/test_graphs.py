@@ -17,6 +17,7 @@ from instrumented_engine.device import Device
 from instrumented_engine.model.batch import Rows
 from instrumented_engine.model.graphs import sizes
 from instrumented_engine.model.llama import Llama
+from instrumented_engine.model.paged import TritonOperations
 from instrumented_engine.model.runner import ModelRunner
 from instrumented_engine.model.weights import open_model
 from instrumented_engine.settings import Settings
@@ -41,7 +42,12 @@ def weights(tmp_path_factory):
 
 
 def engine_of(weights, trail, *, paged, blocks=40, **scheduling):
-    runner = ModelRunner(Llama(*weights, 64, paged=paged), kv_blocks=blocks, block_size=4, eos_ids=[])
+    runner = ModelRunner(
+        Llama(*weights, 64, operations=TritonOperations() if paged else None),
+        kv_blocks=blocks,
+        block_size=4,
+        eos_ids=[],
+    )
     scheduler = Scheduler(BlockManager(blocks, 4), max_seqs=5, max_batched_tokens=12, **scheduling)
     return Engine(scheduler, runner, Observer(trail), eos_ids=[])
 

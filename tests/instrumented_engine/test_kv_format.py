@@ -9,6 +9,7 @@ import torch.nn.functional as F  # noqa: N812  # torch's own spelling
 from instrumented_engine.model.attention import Batch, Prefill, attend
 from instrumented_engine.model.errors import ModelError
 from instrumented_engine.model.kv_format import GROUP, Int4Format, Int8Format, kv_format
+from instrumented_engine.model.operations import Operations
 
 CPU = torch.device("cpu")
 HEADS, KV_HEADS, HEAD_DIM, SIZE = 4, 2, 64, 4
@@ -92,10 +93,10 @@ def attention(name, q, kv):
         mask = hidden(torch.arange(stop) > torch.arange(start, stop).unsqueeze(1))
         later = {"block_table": table, "mask": mask} if start else {}
         batch = Batch(slots, slots, slots, slots, 0, nothing, nothing, None, (Prefill(0, stop - start, **later),))
-        found.append(attend(q[start:stop], kv[start:stop], batch, cache, stored))
+        found.append(attend(q[start:stop], kv[start:stop], batch, cache, stored, Operations()))
     mask = hidden(torch.arange(2 * SIZE) >= 7)[None, None, None, :]
     batch = Batch(nothing, nothing, torch.tensor([2]), nothing, 1, torch.tensor([7]), table.unsqueeze(0), mask, ())
-    found.append(attend(q[6:], kv[6:], batch, cache, stored))
+    found.append(attend(q[6:], kv[6:], batch, cache, stored, Operations()))
     return torch.cat(found).view(7, HEADS, HEAD_DIM), stored
 
 

@@ -1,6 +1,7 @@
 """Hugging Face folders against transformers, and models that are refused."""
 
 import json
+import sys
 from dataclasses import replace
 from itertools import chain
 
@@ -17,6 +18,8 @@ from instrumented_engine.model.gguf import GgufFile
 from instrumented_engine.model.hf import HfFolder
 from instrumented_engine.model.linear import Int4Linear, Int8Linear, linear
 from instrumented_engine.model.llama import Llama
+from instrumented_engine.model.numba_operations import NumbaOperations
+from instrumented_engine.model.operations import Operations
 from instrumented_engine.model.runner import ModelRunner, _rows
 from instrumented_engine.model.weights import open_model
 from tokentrail.testing import MemoryTrail
@@ -60,6 +63,15 @@ FAMILIES = {
 }
 
 
+def numba_operations(config):
+    """Kernels that no threads share, which are compiled sooner."""
+    shape = (config.heads, config.kv_heads, config.head_dim)
+    return NumbaOperations(*shape, torch.float32, paged=True, shared_work=sys.maxsize)
+
+
+OPERATIONS = {"torch": lambda _: Operations(), "numba": numba_operations}
+
+
 def save_tiny(folder, *, shards="1GB", **changes):
     torch.manual_seed(5)
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**TINY | changes)).eval()
@@ -67,10 +79,13 @@ def save_tiny(folder, *, shards="1GB", **changes):
     return model
 
 
-def engine_logits(folder, prompt, chunks, dtype=torch.float32, quantization="none", keep_layers=""):
+def engine_logits(
+    folder, prompt, chunks, dtype=torch.float32, quantization="none", keep_layers="", operations=OPERATIONS["torch"]
+):
     """Logits of the prompt's last token, computed `chunks` at a time."""
     file = open_model(folder, keep_layers)
-    model = Llama(file.config(), file.weights(dtype, CPU, quantization), 256)
+    config = file.config()
+    model = Llama(config, file.weights(dtype, CPU, quantization), 256, operations=operations(config))
     runner = ModelRunner(model, kv_blocks=40, block_size=4, eos_ids=[])
     sequence = make_sequence(MemoryTrail(), prompt)
     sequence.block_table = list(range(39, 39 - -(-len(prompt) // 4), -1))
@@ -83,18 +98,21 @@ def engine_logits(folder, prompt, chunks, dtype=torch.float32, quantization="non
     return logits[0]
 
 
+@pytest.mark.parametrize("operations", OPERATIONS.values(), ids=OPERATIONS)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("chunks", [[60], [25, 34, 1], [100], [70, 29, 1]])
-def test_logits_as_transformers(tmp_path, shape, chunks):
+def test_logits_as_transformers(tmp_path, shape, chunks, operations):
     reference = save_tiny(tmp_path, **SHAPES[shape])
     prompt = torch.randint(0, 97, (sum(chunks),), generator=torch.Generator().manual_seed(1)).tolist()
     with torch.inference_mode():
         expected = reference(torch.tensor([prompt])).logits[0, -1]
-    torch.testing.assert_close(engine_logits(tmp_path, prompt, chunks), expected, atol=2e-4, rtol=1e-4)
+    found = engine_logits(tmp_path, prompt, chunks, operations=operations)
+    torch.testing.assert_close(found, expected, atol=2e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("operations", OPERATIONS.values(), ids=OPERATIONS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_other_families_as_transformers(tmp_path, family):
+def test_other_families_as_transformers(tmp_path, family, operations):
     name, changes = FAMILIES[family]
     config, kind = getattr(transformers, f"{name}Config"), getattr(transformers, f"{name}ForCausalLM")
     torch.manual_seed(6)
@@ -106,7 +124,8 @@ def test_other_families_as_transformers(tmp_path, family):
     prompt = torch.randint(0, 97, (60,), generator=torch.Generator().manual_seed(1)).tolist()
     with torch.inference_mode():
         expected = reference(torch.tensor([prompt])).logits[0, -1]
-    torch.testing.assert_close(engine_logits(tmp_path, prompt, [25, 34, 1]), expected, atol=2e-4, rtol=1e-4)
+    found = engine_logits(tmp_path, prompt, [25, 34, 1], operations=operations)
+    torch.testing.assert_close(found, expected, atol=2e-4, rtol=1e-4)
     assert open_model(tmp_path).config().max_position == (60 if "window" in family else 256)
 
 

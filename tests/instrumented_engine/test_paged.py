@@ -19,9 +19,10 @@ from triton.runtime import interpreter
 from instrumented_engine.core.observer import Observer
 from instrumented_engine.device import Device
 from instrumented_engine.model import paged
-from instrumented_engine.model.attention import gathered_attention
 from instrumented_engine.model.errors import ModelError
 from instrumented_engine.model.kv_format import kv_format
+from instrumented_engine.model.llama import Llama
+from instrumented_engine.model.operations import gathered_attention
 from instrumented_engine.model.weights import open_model
 from instrumented_engine.settings import Settings
 from instrumented_engine.startup import load
@@ -116,24 +117,26 @@ def test_an_engine_answers_as_with_sdpa(tmp_path, monkeypatch, tokenizer):
     assert found["triton"] == found["sdpa"]
 
 
-def opened(tmp_path, kind, **settings):
+def chosen(tmp_path, kind, **options):
+    """The name of the operations of a model on a device of that kind."""
     save_tiny(tmp_path)
-    config = open_model(tmp_path).config()
+    file = open_model(tmp_path)
     device = Device(torch.device(kind), torch.float32)
-    chosen = Settings(model=str(tmp_path), device="cpu", **settings)
-    cache_format = kv_format(chosen.kv_cache_dtype, config.head_dim, torch.float32, CPU)
-    return device._paged(chosen, config, cache_format)
+    settings = Settings(model=str(tmp_path), device="cpu", **options)
+    cache_format = kv_format(settings.kv_cache_dtype, file.config().head_dim, torch.float32, CPU)
+    model = Llama(file.config(), file.weights(torch.float32, CPU), 64, cache_format)
+    return device.operations(settings, model).name
 
 
 def test_the_backend_that_is_chosen(tmp_path, monkeypatch):
     proofs = []
     monkeypatch.setattr(paged, "prove", lambda *shape: proofs.append(shape))
-    assert not opened(tmp_path, "cpu")
-    assert not opened(tmp_path, "cuda", attention_backend="sdpa")
+    assert chosen(tmp_path, "cpu") == "numba"
+    assert chosen(tmp_path, "cuda", attention_backend="sdpa") == "sdpa"
     assert proofs == []
-    assert opened(tmp_path, "cuda", block_size=32)
+    assert chosen(tmp_path, "cuda", block_size=32) == "triton"
     assert proofs == [(6, 2, 8, 32, torch.float32, torch.device("cuda"))]
-    assert opened(tmp_path, "cpu", attention_backend="triton")
+    assert chosen(tmp_path, "cpu", attention_backend="triton") == "triton"
 
 
 @pytest.mark.parametrize(
@@ -152,10 +155,10 @@ def test_without_the_kernel_attention_is_torchs(tmp_path, monkeypatch, caplog, s
 
     monkeypatch.setattr(paged, "prove", prove)
     with caplog.at_level(logging.WARNING):
-        assert not opened(tmp_path, "cuda", **settings)
+        assert chosen(tmp_path, "cuda", **settings) == "sdpa"
     assert f"attention is computed by sdpa: {reason}" in caplog.text
     with pytest.raises(ModelError, match=f"--attention-backend triton: {reason}"):
-        opened(tmp_path, "cpu", attention_backend="triton", **settings)
+        chosen(tmp_path, "cpu", attention_backend="triton", **settings)
 
 
 def test_a_kernel_that_computes_something_else_is_refused(monkeypatch):

@@ -94,7 +94,7 @@ def test_a_life(process, collector):
     for kind in ("tokentrail.phase", "tokentrail.token"):
         assert sum(s.duration_ns for s in mine if s.name == kind) == asked.duration_ns
     phases = {s.name.removeprefix("tokentrail.cold_start.") for s in spans if "cold_start." in s.name}
-    assert phases == {"device_init", "load_weights", "tokenizer", "kv_cache", "warmup"}
+    assert phases == {"device_init", "load_weights", "compile_kernels", "tokenizer", "kv_cache", "warmup"}
     waited = [s for s in mine if s.attributes.get("tokentrail.phase.name") == "cold_start"]
     assert len(waited) == 1
     assert waited[0].duration_ns > 0
