@@ -1,5 +1,7 @@
 """Compares the engine's decode steps and prefills with those of transformers' float32 model.
 
+Sections named `kernels_…` compare the steps of the engine's kernels for a CPU with those of torch's operations.
+
 Engine and peer take turns step by step, so that other load on the machine slows both alike, and each step is timed by
 itself. A figure is the median with its 95 % interval; `ratio` is the median of the peer's time over the engine's in the
 same turn. The peer's steps are bare forward passes with a KV cache, without the overhead of `generate`.
@@ -38,6 +40,7 @@ from tokentrail import Status, Trail
 from tokentrail.trail import DisabledTrail
 
 WEIGHTS = {"float32": "none", "bfloat16": "none", "int8": "int8", "int4": "int4"}
+KERNEL_KINDS = ("float32", "int4")
 WAITS = {
     "passive": {"OMP_WAIT_POLICY": "passive"},
     "bounded": {},
@@ -47,6 +50,7 @@ WAITS = {
 SHORT = [(1, 32), (8, 32)]
 SHAPES = [(1, 32), (1, 1024), (1, 3072), (8, 32)]
 """Batch and context of the steps."""
+KERNEL_SHAPES = [*SHAPES, (8, 256), (16, 64)]
 PREFILLS = 3
 """Prefills of each shape. The first pays for memory that is touched for the first time, so one decides nothing."""
 SECTION_TIMEOUT_S = 420
@@ -64,6 +68,7 @@ def main(
         print(codec.dumps(measured(section, quick, vllm)))
         return
     names = ["float32", "int4"] if quick else ["bandwidth", *(f"wait_{wait}" for wait in WAITS), *WEIGHTS]
+    names += [] if quick else [f"kernels_{kind}" for kind in KERNEL_KINDS]
     names += ["vllm_float32", "vllm_int4"] if vllm else []
     partial = json and json.with_name(json.name + ".partial")
     done: dict[str, Any] = codec.loads(partial.read_text()) if partial and partial.exists() else {}
@@ -101,6 +106,8 @@ def measured(section: str, quick: bool, vllm: Path | None) -> dict[str, Any]:
     shapes, steps = (SHORT, 8) if quick else (SHAPES, 30)
     if section.startswith("wait_"):
         return engine_alone(SHORT, steps)
+    if section.startswith("kernels_"):
+        return against_torch(section.removeprefix("kernels_"), KERNEL_SHAPES, steps)
     if section.startswith("vllm_") and vllm is not None:
         return against_vllm(section.removeprefix("vllm_"), vllm, SHORT, steps)
     return against_transformers(section, shapes, steps)
@@ -117,6 +124,29 @@ def against_transformers(section: str, shapes: list[tuple[int, int]], steps: int
             prefills.append((timed(ours), timed(theirs)))
         steps_of_both = [(timed(ours), timed(theirs)) for _ in range(steps + 1)]
         numbers |= in_turns(f"batch_{batch}_context_{context}", "transformers", prefills, steps_of_both[1:])
+    return numbers
+
+
+def against_torch(kind: str, shapes: list[tuple[int, int]], steps: int) -> dict[str, Any]:
+    """Times of steps with the engine's kernels, and with torch's operations in their place."""
+    from instrumented_engine.model.operations import Operations
+
+    loaded = load_kind(kind)
+    runner: Any = loaded.engine._runner
+    kernels: Operations = runner._model.operations
+    numbers: dict[str, Any] = dict(loaded.facts)
+    for batch, context in shapes:
+        step = engine_steps(loaded.engine, batch, context)
+        times: dict[Operations, list[float]] = {kernels: [], Operations(): []}
+        for operations, found in [*times.items()] * (steps + 1):
+            runner._model.operations = operations
+            runner._packer = runner._model.packer(runner._block_size)
+            found.append(timed(step))
+        pairs = [*zip(*times.values(), strict=True)][1:]
+        shape = f"batch_{batch}_context_{context}"
+        numbers |= interval(f"{shape}_ms", [ours * 1e3 for ours, _ in pairs])
+        numbers |= interval(f"{shape}_torch_ms", [theirs * 1e3 for _, theirs in pairs])
+        numbers |= interval(f"{shape}_ratio", [theirs / ours for ours, theirs in pairs])
     return numbers
 
 

@@ -25,10 +25,9 @@ from tokentrail.config import Settings
 from tokentrail.http import Endpoint
 from tokentrail.transport import SendResult, SendStatus
 
-STEPS = {1: 40, 8: 20}
+STEPS = {1: 100, 8: 45}
 """Recorded steps between two builds, by batch: about as many as the engine makes in a second."""
-ROUNDS = 10
-"""More rounds would reach the end of the requests."""
+ROUNDS = 20
 
 
 class SwitchedTrail(Trail):
@@ -66,8 +65,11 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
     loaded = load_kind("int4", trail)
     numbers: dict[str, Any] = dict(loaded.facts)
     for batch, steps in STEPS.items():
-        step = engine_steps(loaded.engine, batch, 32, trail)
-        rounds = [one_round(trail, step, steps) for _ in range(3 if quick else ROUNDS + 1)][1:]
+        rounds = []
+        for _ in range(3 if quick else ROUNDS + 1):
+            step = engine_steps(loaded.engine, batch, 32, trail)
+            rounds.append(one_round(trail, step, steps))
+        rounds = rounds[1:]
         numbers |= interval(f"batch_{batch}_traced_ms", [traced / steps * 1e3 for traced, _, _ in rounds])
         numbers |= interval(f"batch_{batch}_untraced_ms", [untraced / steps * 1e3 for _, untraced, _ in rounds])
         numbers |= interval(f"batch_{batch}_share_percent", [100 * (one / other - 1) for one, other, _ in rounds])
@@ -82,8 +84,11 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
 def one_round(trail: SwitchedTrail, step: Callable[[], object], steps: int) -> tuple[float, float, float]:
     """Seconds of some recorded steps and their spans, of as many others, and CPU seconds inside the SDK's calls.
 
-    Of two pairs of steps, one begins with a recorded step and the other ends with it.
+    Of two pairs of steps, one begins with a recorded step and the other ends with it. The prefill is not counted.
     """
+    trail.on = False
+    step()
+    trail.flush()
     before, seconds = trail.spent_s, {True: 0.0, False: 0.0}
     for pair in range(steps):
         for on in (pair % 2 == 0, pair % 2 == 1):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Seq
+from functools import partial
 from typing import Literal, Protocol
 
 import torch
@@ -276,16 +278,8 @@ def _multiplies(layer: Linear, weight: Tensor, rows: int) -> bool:
 
 def _seconds(layer: Linear, weight: Tensor, clock: Callable[[], float] = time.perf_counter) -> float:
     """The time of a product for each of `COMPARED_ROWS`, together."""
-    total = 0.0
-    for rows in COMPARED_ROWS:
-        x = weight.new_ones(rows, weight.shape[1])
-        times = []
-        for _ in range(COMPARISONS):
-            begin = clock()
-            layer(x)
-            times.append(clock() - begin)
-        total += min(times)
-    return total
+    inputs = [weight.new_ones(rows, weight.shape[1]) for rows in COMPARED_ROWS]
+    return sum(_quickest([partial(layer, x)], clock)[0] for x in inputs)
 
 
 def pad_few_rows(layers: Iterable[Linear], clock: Callable[[], float] = time.perf_counter) -> None:
@@ -293,18 +287,26 @@ def pad_few_rows(layers: Iterable[Linear], clock: Callable[[], float] = time.per
     packed = [layer for layer in layers if isinstance(layer, PackedLinear)]
     before = itertools.accumulate((layer.nbytes for layer in packed), initial=0)
     timed = [layer for layer, nbytes in zip(packed, before, strict=False) if nbytes < PADDING_BYTES]
-    seconds = dict.fromkeys((False, True), 0.0)
-    for rows in FEW_ROWS:
-        inputs = [torch.ones(rows, layer.inputs, dtype=layer.dtype) for layer in timed]
-        times: dict[bool, list[float]] = {False: [], True: []}
-        for _ in range(COMPARISONS):
-            for pads, of in times.items():
-                begin = clock()
-                for layer, x in zip(timed, inputs, strict=True):
-                    layer.pads = pads
-                    layer(x)
-                of.append(clock() - begin)
-        for pads, of in times.items():
-            seconds[pads] += min(of)
+
+    def multiply_all(rows: int, pads: bool) -> None:
+        for layer in timed:
+            layer.pads = pads
+            layer(inputs[rows, layer.inputs])
+
+    sizes = {layer.inputs: layer.dtype for layer in timed}
+    inputs = {(rows, size): torch.ones(rows, size, dtype=dtype) for rows in FEW_ROWS for size, dtype in sizes.items()}
+    times = [_quickest([partial(multiply_all, rows, pads) for pads in (False, True)], clock) for rows in FEW_ROWS]
+    plain, padded = (sum(column) for column in zip(*times, strict=True))
     for layer in packed:
-        layer.pads = seconds[True] < seconds[False]
+        layer.pads = padded < plain
+
+
+def _quickest(works: Seq[Callable[[], object]], clock: Callable[[], float]) -> list[float]:
+    """The shortest time of each of some works that take turns."""
+    times: list[list[float]] = [[] for _ in works]
+    for _ in range(COMPARISONS):
+        for work, found in zip(works, times, strict=True):
+            begin = clock()
+            work()
+            found.append(clock() - begin)
+    return [min(found) for found in times]

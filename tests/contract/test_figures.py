@@ -137,6 +137,13 @@ def test_speed_beside_vllm_with_its_interval(result, place, kind):
     assert [found for found in rows(f"{kind} | ", "docs/engine.md") if "–" in found[3]][place] == cells
 
 
+@pytest.mark.parametrize("kind", ["float32", "int4"])
+def test_speed_of_kernels_beside_torch(kind):
+    n, (cells,) = numbers("engine_decode"), rows(f"kernels, {kind}", "docs/engine.md")
+    shapes = ((1, 32), (1, 1024), (1, 3072), (8, 32), (8, 256), (16, 64))
+    assert cells[1:] == [f"{n[f'kernels_{kind}_batch_{b}_context_{c}_ratio']:.2f}" for b, c in shapes]
+
+
 def test_speed_of_the_engine_beside_vllm():
     n, (_, ours, peer, ratio) = numbers("engine_decode"), row("engine beside vLLM")
 
