@@ -54,7 +54,8 @@ class Producer:
             if len(self._connections) <= MAX_CONNECTIONS:
                 await self._serve(reader, writer)
         except (OSError, EOFError, asyncio.CancelledError) as error:
-            logger.info("a consumer left: %r", error)
+            if not isinstance(error, asyncio.CancelledError):  # then it was `stop`
+                logger.info("a consumer left: %r", error)
             writer.transport.abort()  # `close` would keep what was not sent for as long as a consumer does not read
         finally:
             self._connections.discard(task)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import http.client
 import json
+import logging
 import socket
 import struct
 import threading
@@ -319,6 +320,33 @@ def test_a_consumer_that_does_not_read_loses_its_answer():
         return received
 
     assert asyncio.run(asyncio.wait_for(talk(), 120)) < size
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_the_log_says_who_left(leaves, caplog):
+    """A consumer that leaves is told; the end of the producer itself is not its consumers' leaving."""
+
+    async def talk():
+        computing = asyncio.Event()
+
+        async def compute(tokens, fingerprint, handle):
+            computing.set()
+            await asyncio.Event().wait()
+
+        listener = socket.create_server(("127.0.0.1", 0))
+        producer = Producer(listener, compute, places=1, timeout_s=60)
+        await producer.start()
+        with socket.create_connection(listener.getsockname()) as consumer:
+            consumer.sendall(frame(b'{"fingerprint": "f", "handle": "h"}', struct.pack("=I", 7)))
+            await computing.wait()
+            if leaves:
+                consumer.close()
+                await asyncio.wait(producer._connections)
+            await producer.stop()
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(asyncio.wait_for(talk(), 120))
+    assert ("a consumer left" in caplog.text) == leaves
 
 
 def drained(connection):
