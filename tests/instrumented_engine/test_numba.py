@@ -87,6 +87,23 @@ def test_attention_as_torch(shape, shared_work):
         torch.testing.assert_close(found, expected, **CLOSE[dtype])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_large_numbers_as_torch(dtype):
+    """e^-200 is nothing beside 1, and e^200 is more than a float has."""
+    ours, theirs = operations(dtype=dtype), Operations()
+    gate = torch.tensor([-1e4, -200, -100, -89, -87, 87, 89, 100, 200, 1e4])
+    gate_up = torch.cat([gate, torch.ones(10)]).unsqueeze(0).to(dtype)
+    torch.testing.assert_close(ours.gate(gate_up), theirs.gate(gate_up), atol=1e-5, rtol=1e-2)
+    cache, rows = some(3, 4, 4, 16, dtype=dtype), [Rows([0], 10, [0, 1, 2], [0])]
+    for scale in (40, -40):
+        q = scale * some(1, 4, 16, seed=1, dtype=dtype)
+        found, expected = (
+            using.attend(q, Packer(4, CPU, dtype, paged=using.paged).pack(rows), cache, FloatFormat(16, dtype, dtype))
+            for using in (ours, theirs)
+        )
+        torch.testing.assert_close(found, expected, **CLOSE[dtype])
+
+
 def exponentials(numbers):
     found = np.empty_like(numbers)
 
@@ -279,7 +296,8 @@ from instrumented_engine.model.llama import LlamaConfig
 from instrumented_engine.model.numba_operations import proved_operations
 config = LlamaConfig(97, 48, 64, 2, 4, 2, 12, 64, 1e-5, 1e4)
 found = proved_operations(config, 4, torch.float32, paged=True)
-print(found._shared_work, [dict(kernel.stats.cache_hits) != {} for kernel in found._kernels[True].values()])
+kernels = [kernel for shared in (True, False) for kernel in found._kernels[shared].values()]
+print(found._shared_work, [dict(kernel.stats.cache_hits) != {} for kernel in kernels])
 found._shared_work = 0
 rows = torch.ones(64, 512)
 threads = [threading.Thread(target=lambda: [found.gate(rows) for _ in range(300)]) for _ in range(2)]
