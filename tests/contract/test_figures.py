@@ -144,6 +144,14 @@ def test_speed_of_kernels_beside_torch(kind):
     assert cells[1:] == [f"{n[f'kernels_{kind}_batch_{b}_context_{c}_ratio']:.2f}" for b, c in shapes]
 
 
+@pytest.mark.parametrize("process", ["collector", "engine"])
+def test_memory_over_time(process):
+    n, (cells,) = numbers("soak"), rows(f"soak, {process}", "docs/deploy.md")
+    memory = [f"{n[f'{process}_memory_mib_{when}']:.0f} MiB" for when in ("start", "end")]
+    pairs = [f"{n[f'{process}_{what}_start']}, {n[f'{process}_{what}_end']}" for what in ("threads", "files")]
+    assert cells[1:] == [*memory, *pairs]
+
+
 def test_speed_of_the_engine_beside_vllm():
     n, (_, ours, peer, ratio) = numbers("engine_decode"), row("engine beside vLLM")
 
