@@ -48,7 +48,7 @@ def main(
     json: JsonPath = None,
     minutes: Annotated[float, typer.Option("--minutes", min=0.1, help="How long both work.")] = 20,
 ) -> None:
-    """Let them work, and print what they take."""
+    """Put both under load, and print their memory, threads and files."""
     seconds = 30.0 if quick else minutes * 60
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -103,7 +103,7 @@ def under_load(
 
 
 def summarised(samples: list[tuple[float, float, int, int]]) -> dict[str, float]:
-    """What a process took."""
+    """The numbers of a process: at a tenth of the time and at the end."""
     times, memory, threads, files = zip(*samples, strict=True)
     half = len(times) // 2
     return {

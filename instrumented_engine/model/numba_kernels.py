@@ -142,7 +142,7 @@ def row_kernels(dtype: torch.dtype, *, parallel: bool) -> RowKernels:
 
     @compiled(parallel=parallel)
     def add_norm(x_at, delta_at, weight_at, out_at, rows, size, eps):
-        """X += delta; out = RMSNorm(x) · weight. x, delta and out (rows, size), weight (size,)."""
+        """Add delta to x; out = RMSNorm(x) · weight. x, delta and out (rows, size), weight (size,)."""
         shape = (rows, size)
         x, delta = carray(pointer(x_at, kind), shape), carray(pointer(delta_at, kind), shape)
         weight, out = carray(pointer(weight_at, kind), size), carray(pointer(out_at, kind), shape)
@@ -157,7 +157,7 @@ def row_kernels(dtype: torch.dtype, *, parallel: bool) -> RowKernels:
 
     @compiled(parallel=parallel)
     def gate(gate_up_at, out_at, rows, size):
-        """Out (rows, size) = SiLU(gate) · up, which lie beside each other in gate_up (rows, 2 · size)."""
+        """Write SiLU(gate) · up to out (rows, size). They lie beside each other in gate_up (rows, 2 · size)."""
         gate_up, out = carray(pointer(gate_up_at, kind), (rows, 2 * size)), carray(pointer(out_at, kind), (rows, size))
         for row in prange(rows):
             for i in range(size):
@@ -200,7 +200,7 @@ def attention_kernel(dtype: torch.dtype, group: int, head_dim: int, *, parallel:
     scale = np.float32(head_dim**-0.5)
 
     @compiled(parallel=parallel)
-    def attend(q_at, stride, cache_at, table_at, lengths_at, out_at, rows, kv_heads, table_width, block_size):
+    def attend(q_at, stride, cache_at, table_at, lengths_at, out_at, rows, kv_heads, table_width, blocks, block_size):
         """Attention of one query a row over the first `lengths` positions of its blocks.
 
         q (rows, kv_heads · group, head_dim); cache (blocks, block_size, 2 · kv_heads, head_dim), keys first; table
@@ -209,8 +209,7 @@ def attention_kernel(dtype: torch.dtype, group: int, head_dim: int, *, parallel:
         q, lengths = carray(pointer(q_at, kind), (rows, stride)), carray(pointer(lengths_at, types.int64), rows)
         table = carray(pointer(table_at, types.int64), (rows, table_width))
         out = carray(pointer(out_at, kind), (rows, kv_heads, group, head_dim))
-        slot_size = 2 * kv_heads * head_dim
-        block_bytes = block_size * slot_size * q.itemsize
+        cache = carray(pointer(cache_at, kind), (blocks, block_size, 2 * kv_heads, head_dim))
         for task in prange(rows * kv_heads):
             row, head = task // kv_heads, task % kv_heads
             length = lengths[row]
@@ -222,10 +221,7 @@ def attention_kernel(dtype: torch.dtype, group: int, head_dim: int, *, parallel:
                 for i in range(head_dim):
                     queries[member, i] = widen(q[row, (head * group + member) * head_dim + i]) * scale
             for first in range(0, length, block_size):
-                block = carray(
-                    pointer(cache_at + table[row, first // block_size] * block_bytes, kind),
-                    (block_size, 2 * kv_heads, head_dim),
-                )
+                block = cache[table[row, first // block_size]]
                 for position in range(min(block_size, length - first)):
                     for member in range(group):
                         score = np.float32(0)
@@ -240,10 +236,7 @@ def attention_kernel(dtype: torch.dtype, group: int, head_dim: int, *, parallel:
                     scores[member, position] = exp(scores[member, position] - largest)
                     totals[member] += scores[member, position]
             for first in range(0, length, block_size):
-                block = carray(
-                    pointer(cache_at + table[row, first // block_size] * block_bytes, kind),
-                    (block_size, 2 * kv_heads, head_dim),
-                )
+                block = cache[table[row, first // block_size]]
                 for position in range(min(block_size, length - first)):
                     for member in range(group):
                         weight = scores[member, first + position]

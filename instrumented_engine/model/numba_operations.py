@@ -78,7 +78,7 @@ class NumbaOperations(Operations):
         work = table.numel() * block_size * q.shape[1] * q.shape[2] // 16
         self._run(
             "attend", work, q.data_ptr(), q.stride(0), _at(cache), _at(table), _at(batch.lengths), _at(out),
-            len(q), cache.shape[2] // 2, table.shape[1], block_size,
+            len(q), cache.shape[2] // 2, table.shape[1], len(cache), block_size,
         )  # fmt: skip
         return out
 

@@ -17,19 +17,16 @@ if torch.cuda.is_available():
 from triton.runtime import interpreter
 
 from instrumented_engine.core.observer import Observer
-from instrumented_engine.device import Device
 from instrumented_engine.model import paged
 from instrumented_engine.model.errors import ModelError
-from instrumented_engine.model.kv_format import kv_format
-from instrumented_engine.model.llama import Llama
 from instrumented_engine.model.operations import gathered_attention
-from instrumented_engine.model.weights import open_model
 from instrumented_engine.settings import Settings
 from instrumented_engine.startup import load
 from tokentrail.testing import MemoryTrail
 
 from .support import make_sequence, run_all
 from .test_model import save_tiny
+from .test_numba import operations_of
 
 CPU = torch.device("cpu")
 SHAPES = {
@@ -120,12 +117,7 @@ def test_an_engine_answers_as_with_sdpa(tmp_path, monkeypatch, tokenizer):
 def chosen(tmp_path, kind, **options):
     """The name of the operations of a model on a device of that kind."""
     save_tiny(tmp_path)
-    file = open_model(tmp_path)
-    device = Device(torch.device(kind), torch.float32)
-    settings = Settings(model=str(tmp_path), device="cpu", **options)
-    cache_format = kv_format(settings.kv_cache_dtype, file.config().head_dim, torch.float32, CPU)
-    model = Llama(file.config(), file.weights(torch.float32, CPU), 64, cache_format)
-    return device.operations(settings, model).name
+    return operations_of(tmp_path, kind=kind, **options).name
 
 
 def test_the_backend_that_is_chosen(tmp_path, monkeypatch):
