@@ -69,10 +69,10 @@ def _then(source: Future[bool], transform: Callable[[bool], Message]) -> Future[
     target.set_running_or_notify_cancel()
 
     def settle(done: Future[bool]) -> None:
-        if error := done.exception():
-            target.set_exception(error)
-        else:
+        try:
             target.set_result(transform(done.result()))
+        except Exception as error:  # of any kind: a client without an answer waits until its time is up
+            target.set_exception(error)
 
     source.add_done_callback(settle)
     return target

@@ -122,6 +122,15 @@ def test_a_failure_of_any_kind_is_answered_and_the_thread_goes_on(commit, log):
     assert commit.submit(b"second").result(WAIT_S) is False
 
 
+def test_an_answer_that_cannot_be_made_is_an_error_and_no_silence(commit, status, monkeypatch):
+    def fail(*_, **__):
+        raise ValueError("no answer")
+
+    monkeypatch.setattr(status, "received", fail)
+    with pytest.raises(ValueError, match="no answer"):
+        Ingest(TRACES, commit, status, ItemLimits()).accept(token_body(count=1)).result(WAIT_S)
+
+
 def test_a_disk_that_fails_refuses_says_so_and_recovers_without_traffic(commit, log, status):
     status.set_ready("start")
     log.failure = OSError(28, "No space left on device")
