@@ -10,6 +10,8 @@ import chdb
 import pytest
 from fastapi.testclient import TestClient
 
+from collector.access.caller import Caller, Role
+from collector.api.session import QueryLimits, Session
 from collector.service import build_api
 from collector.settings import Settings
 from collector.status import IngestStatus
@@ -337,6 +339,22 @@ def test_every_endpoint_answers_as_on_one_server(store, rows, clock):
         found.append(json.loads(json.dumps(asked), parse_float=lambda text: float(f"{float(text):.12g}")))
     assert {path: answer for path, answer in found[1].items() if answer != found[0][path]} == {}
     assert found[1]["rows"]["tokens"][0] == 87
+
+
+def test_a_tenant_sees_its_own_rows_alone(store):
+    rows = Rows(store)
+    for tenant in ("acme", "globex"):
+        rows.request(tenant=tenant)
+        rows.open(tenant=tenant, start=NOW - SECOND, seen=NOW)
+        rows.insert("spans", [{"start": NOW // 10**9, "resource": {"tokentrail.tenant": tenant}}])
+    settings = Session(Caller("k", Role.READ, "acme"), QueryLimits()).query_settings()
+    of_acme = {"requests": 1, "open_requests": 2, "spans": 1}
+
+    def count(table, **given):
+        return store.query(f"SELECT count() FROM {table}", **given).result_rows[0][0]
+
+    assert {table: count(table) for table in of_acme} == {table: 2 * n for table, n in of_acme.items()}
+    assert {table: count(table, settings=settings) for table in of_acme} == of_acme
 
 
 def test_claims_are_decided_by_most_nodes(store):
