@@ -19,6 +19,7 @@ from collector.store.claims import Claims
 from collector.store.definitions import Schema, read_migrations, read_schema
 from collector.store.expiry import Expiry
 from collector.store.layout import Layout
+from collector.store.opener import StoreOpener
 from collector.store.retention import parse_retention
 from collector.store.schema import TIME_COLUMNS, apply_schema
 from collector.store.store import Store, StoreError
@@ -339,6 +340,20 @@ def test_every_endpoint_answers_as_on_one_server(store, rows, clock):
         found.append(json.loads(json.dumps(asked), parse_float=lambda text: float(f"{float(text):.12g}")))
     assert {path: answer for path, answer in found[1].items() if answer != found[0][path]} == {}
     assert found[1]["rows"]["tokens"][0] == 87
+
+
+def test_other_parameters_of_the_address_are_settings_of_every_statement(node):
+    address = f"{node.url}/default?cluster=prod&insert_quorum=2&max_threads=3&compress=false"
+    store = Store.open(address)
+    try:
+        sql = "SELECT getSetting('insert_quorum'), getSetting('max_threads'), getSetting('skip_unavailable_shards')"
+        assert [tuple(map(int, row)) for row in store.query(sql).result_rows] == [(2, 3, 0)]
+        assert store.client().compression is None, "a parameter of the client"
+        apply_schema(store)
+    finally:
+        store.close()
+    with pytest.raises(StoreError, match=r"cannot use the store .*'no_such_setting'"):
+        StoreOpener(f"{node.url}/default?no_such_setting=1", IngestStatus())
 
 
 def test_a_tenant_sees_its_own_rows_alone(store):
