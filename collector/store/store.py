@@ -243,6 +243,7 @@ class Store:
         address = urlsplit(self._address)
         return clickhouse_connect.get_client(
             dsn=address._replace(query="").geturl(),
+            interface=address.scheme,  # of the address it takes none: it would speak plain HTTP, except on port 8443
             autogenerate_session_id=False,
             settings=self.layout.settings,
             generic_args=dict(parse_qsl(address.query)),  # the client's own, as ca_cert, and ClickHouse's settings
