@@ -17,6 +17,8 @@ from collector.access.audit import AuditLog
 from collector.access.caller import ANYBODY, Role
 from collector.access.keyring import Keyring
 from collector.access.keys import changing
+from collector.service import open_access
+from collector.settings import Settings
 from tests.support.keys import CREATED, access_to, add_key
 
 KEYS_FILE = "/data/keys.json"
@@ -157,6 +159,16 @@ class TestExposure:
         check_exposure([host], Keyring(path), allow_anonymous=True, keys_file=KEYS_FILE)
         add_key(path, "read", "acme")
         check_exposure([host], Keyring(path), allow_anonymous=False, keys_file=KEYS_FILE)
+
+
+@pytest.mark.parametrize(("allow_anonymous", "warned"), [(True, True), (False, False)])
+def test_keys_that_nobody_needs_are_warned_of(path, caplog, allow_anonymous, warned):
+    settings = Settings(keys=path, allow_anonymous=allow_anonymous)
+    open_access(settings, ["127.0.0.1"])
+    assert caplog.text == ""
+    add_key(path, "read", "acme")
+    open_access(settings, ["127.0.0.1"])
+    assert ("callers without a key may do everything, although there are keys" in caplog.text) is warned
 
 
 def test_the_default_log_is_no_log():
