@@ -41,8 +41,9 @@ class HttpServer:
         """
         self.name = name
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        both = host == "::" and socket.has_dualstack_ipv6()  # IPv4 too, as gRPC takes it
         try:
-            self._socket = socket.create_server((host, port), family=family, backlog=512)
+            self._socket = socket.create_server((host, port), family=family, backlog=512, dualstack_ipv6=both)
         except OSError as error:
             msg = f"cannot listen on {host}:{port} for {name}: {error.strerror or error}"
             raise OSError(msg) from error

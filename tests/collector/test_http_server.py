@@ -181,6 +181,20 @@ def test_a_request_for_a_web_socket_is_answered_as_http(connect):
     assert until_closed(client).startswith(b"HTTP/1.1 200 ")
 
 
+def test_all_addresses_of_ipv6_are_those_of_ipv4_too():
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this system has no IPv6")
+    server = HttpServer(echo, "test", "::", 0)
+    server.start()
+    try:
+        for address in ("127.0.0.1", "[::1]"):
+            assert httpx.get(f"http://{address}:{httpx.URL(server.url).port}/", timeout=WAIT_S).status_code == 200
+    finally:
+        server.stop(1.0)
+
+
 OFFERS = {
     "h2c": b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n",
     "websocket": b"Connection: upgrade\r\nUpgrade: websocket\r\n",
