@@ -138,7 +138,7 @@ def test_each_refusal_is_a_line_of_the_audit_log(path):
     for refused in ({}, {"authorization": "Bearer x"}, headers):
         with pytest.raises(PermissionError):
             admit(access, "ingest", refused)
-    lines = [json.loads(line) for line in path.with_name("audit.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in path.with_name("audit.denied.jsonl").read_text().splitlines()]
     assert [line["event"] for line in lines] == ["denied"] * 3
     assert [line.get("key") for line in lines] == [None, None, headers["authorization"].split("_")[1]]
     assert {(line["address"], line["route"]) for line in lines} == {("10.0.0.7", "GET /x")}
