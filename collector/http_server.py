@@ -9,11 +9,14 @@ import threading
 from functools import partial
 from typing import Any, Final
 
+import httptools
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _MAX_CONNECTIONS: Final = 512
 _MAX_HEADER_BYTES: Final = 64 * 1024
+"""Most bytes of a header, and of trailers."""
+_OF_AN_OFFER: Final = frozenset({b"upgrade", b"http2-settings"})
 _TLS_CLOSE_S: Final = 2.0
 """Time for a client to answer the end of TLS. asyncio would wait 30 s for an idle one, which reads nothing."""
 
@@ -38,8 +41,9 @@ class HttpServer:
         """
         self.name = name
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        both = host == "::" and socket.has_dualstack_ipv6()  # IPv4 too, as gRPC takes it
         try:
-            self._socket = socket.create_server((host, port), family=family, backlog=512)
+            self._socket = socket.create_server((host, port), family=family, backlog=512, dualstack_ipv6=both)
         except OSError as error:
             msg = f"cannot listen on {host}:{port} for {name}: {error.strerror or error}"
             raise OSError(msg) from error
@@ -110,6 +114,8 @@ class _Protocol(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._in_header = True
         self._header_bytes = 0
+        self._goes_on = False
+        """The last data had a byte of a body, or the end of a request."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for a header."""
@@ -117,11 +123,42 @@ class _Protocol(HttpToolsProtocol):
         self._expect_within(self._header_timeout_s)
 
     def data_received(self, data: bytes) -> None:
-        """Close the connection when the header is too long; otherwise parse the data."""
-        super().data_received(data)
-        self._header_bytes = self._header_bytes + len(data) if self._in_header else 0
+        """Parse the data. Close the connection when the header is too long, or that which follows the body."""
+        self._unset_keepalive_if_required()
+        self._goes_on = False
+        try:
+            self._parse(memoryview(data))
+        except httptools.HttpParserError:
+            self.logger.warning("Invalid HTTP request received.")
+            self.send_400_response("Invalid HTTP request received.")
+            return
+        self._header_bytes = 0 if self._goes_on else self._header_bytes + len(data)
         if self._header_bytes > _MAX_HEADER_BYTES:
             self._close()
+
+    def _parse(self, data: memoryview) -> None:
+        """Parse the data. A request that offers another protocol is parsed again without the offer (RFC 9110, 7.8).
+
+        curl --http2 and Java's HttpClient offer HTTP/2. httptools takes the body of such a request for that protocol.
+        It would be lost, and an empty body be acknowledged in its place.
+        """
+        while data:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                data = data[upgrade.args[0] :]
+                head = self._head_without_offer()
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.feed_data(head)
+
+    def _head_without_offer(self) -> bytes:
+        method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+        if method == b"CONNECT":  # which is an upgrade by itself
+            raise httptools.HttpParserError
+        lines = [b"%s %s HTTP/%s" % (method, self.url, version)]
+        lines += [b"%s: %s" % field for field in self.headers if field[0] not in _OF_AN_OFFER]
+        return b"\r\n".join(lines) + b"\r\n\r\n"
 
     def on_message_begin(self) -> None:
         """Wait for the rest of the header."""
@@ -129,16 +166,31 @@ class _Protocol(HttpToolsProtocol):
         self._in_header = True
         self._expect_within(self._header_timeout_s)
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a field of the header. A trailer must not become one (RFC 9110, 6.5.1), and nothing here reads any."""
+        if self._in_header:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
-        """Wait for the body."""
+        """Wait for the body. A request that offers another protocol is parsed again."""
         self._in_header = False
+        if self.parser.should_upgrade():
+            return
         self._expect_within(self._body_timeout_s)
         too_many = len(self.connections) > _MAX_CONNECTIONS
         self.app = _too_many_connections if too_many else self.config.loaded_app
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body."""
+        self._goes_on = True
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         """Wait for nothing more of this request."""
+        if self.parser.should_upgrade():
+            return
+        self._goes_on = True
         self._expect_nothing()
         super().on_message_complete()
 

@@ -229,6 +229,8 @@ def open_access(settings: Settings, hosts: Sequence[str]) -> Access:
     """Read the keys; raises ValueError when other machines could call without one and nobody has said that they may."""
     keyring = Keyring(settings.keys_file)
     check_exposure(hosts, keyring, allow_anonymous=settings.allow_anonymous, keys_file=str(settings.keys_file))
+    if settings.allow_anonymous and keyring.in_use:
+        logger.warning("callers without a key may do everything, although there are keys: --allow-anonymous is true")
     allowed = {name.lower() for name in (*listed(settings.allowed_hosts), *hosts)}
     return Access(keyring, AuditLog(settings.audit_file), settings.allow_anonymous, frozenset(allowed - {""}))
 

@@ -18,11 +18,14 @@ logger = logging.getLogger(__name__)
 _MAX_BYTES: Final = 10 * 1024 * 1024
 _MAX_FILES: Final = 5
 _DENIED_PER_S: Final = 10
-"""More denials in one second are counted and not written, so that a flood of them cannot rotate the others away."""
+"""More denials in one second are counted and not written."""
 
 
 class AuditLog:
-    """Appends lines to a file that only its owner may read. At 10 MiB it becomes FILE.1; five old files are kept.
+    """Appends lines to files that only their owner may read. At 10 MiB one becomes FILE.1; five old ones are kept.
+
+    Denials have a file of their own (`audit.denied.jsonl`): anybody can cause them, so they must not rotate the lines
+    about keys and changes away.
 
     A line has `time`, `event` (`created`, `revoked`, `denied`, `changed`) and the fields that are known of `key`,
     `role`, `tenant`, `address`, `route`, `reason`, `user`. An error of the disk is logged and stops nothing.
@@ -41,11 +44,15 @@ class AuditLog:
         self._second = 0
         self._denied = 0
         self._left_out = 0
-        self._file = _PrivateFile(path, maxBytes=max_bytes, backupCount=_MAX_FILES, delay=True) if path else None
+        self._files: dict[bool, _PrivateFile] = {}
+        """By whether they are for denials."""
+        if path:
+            for is_denied, name in ((False, path), (True, path.with_suffix(f".denied{path.suffix}"))):
+                self._files[is_denied] = _PrivateFile(name, maxBytes=max_bytes, backupCount=_MAX_FILES, delay=True)
 
     def write(self, event: str, **fields: str) -> None:
         """Write one line; empty fields are left out."""
-        if self._file is None:
+        if not self._files:
             return
         now_s = self._unix_s()
         with self._lock:
@@ -56,7 +63,7 @@ class AuditLog:
                 self._left_out = 0
         when = datetime.fromtimestamp(now_s, UTC).isoformat(timespec="milliseconds")
         line = {"time": when, "event": event} | {name: value for name, value in fields.items() if value} | more
-        self._file.emit(logging.makeLogRecord({"msg": json.dumps(line)}))
+        self._files[event == "denied"].emit(logging.makeLogRecord({"msg": json.dumps(line)}))
 
     def _is_flood(self, second: int) -> bool:
         if second != self._second:

@@ -116,20 +116,25 @@ def _counts(queries: Queries, window: Window, first_ns: int | None) -> Counts:
     others = [
         _remembered(queries, window, a, b) if whole else _read(queries, window, a, b, first_ns)
         for a, b, whole in divided
-        if (a, b) not in days
+        if not (whole and b - a == DAY_NS)
     ]
     return added([*others, _of_days(queries, window, days)])
 
 
 def _of_days(queries: Queries, window: Window, days: Sequence[tuple[int, int]]) -> Counts:
-    """The counts of whole days together. They are remembered for all days, since adding thirty days takes a while."""
+    """The counts of whole days together. They are remembered for all days, since adding thirty days takes a while.
+
+    The store is not asked about a day without requests: a window may begin years before the first one.
+    """
+    now = queries.versions() if days else {}
+    days = [(a, b) for a, b in days if ("requests", partition(a // DAY_NS)) in now]
     if not days:
         return _NONE
 
     def add() -> Counts:
         return added([_remembered(queries, window, a, b) for a, b in days])
 
-    now, last = queries.versions(), days[-1][1] // DAY_NS
+    last = days[-1][1] // DAY_NS
     reads = [day for day in now if day[1] < partition(last)]
     return queries.remembered(("itl of days", days[0][0], days[-1][1], _key(window)), reads, add, _size, now)
 

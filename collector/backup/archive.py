@@ -16,13 +16,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, field_validator
 
 MANIFEST: Final = "manifest.json"
 FORMAT: Final = 1
 _CHUNK: Final = 1024 * 1024
 _MOST_MANIFEST: Final = 256 * _CHUNK
-_NAME: Final = re.compile(r"(tables/\w+|settings)(/[\w.%@~-]+)+", re.ASCII)
+_NAME: Final = re.compile(r"tables/\w+(/[\w.%@~-]+)+|settings/[^/]+", re.ASCII)
+"""An SLO file may have any name."""
+_PART: Final = re.compile(r"\w+", re.ASCII)
+_CREATE: Final = re.compile(
+    r"CREATE TABLE default\.(\w+) \([^;]*?\) ENGINE = \w*MergeTree\b(?![^;]*\bSELECT\b)[^;]*", re.ASCII | re.IGNORECASE
+)
 
 
 class BackupError(RuntimeError):
@@ -59,6 +64,17 @@ class Manifest(BaseModel):
     clickhouse: str
     tables: dict[str, Table]
     files: dict[str, File]
+
+    @field_validator("tables")
+    @classmethod
+    def _are_tables(cls, tables: dict[str, Table]) -> dict[str, Table]:
+        """Refuse a statement that does more than to create its table, and a part's name that leads elsewhere."""
+        for name, table in tables.items():
+            created = _CREATE.fullmatch(table.create)
+            if not created or created[1] != name or not all(map(_PART.fullmatch, table.parts)):
+                msg = f"{name} is no table"
+                raise ValueError(msg)
+        return tables
 
 
 def pack(sources: Sequence[tuple[str, Path]], manifest: Manifest) -> Iterator[bytes]:
@@ -130,7 +146,7 @@ def _no_backup(archive: Path, reason: str) -> BackupError:
 
 
 def _is_ours(name: str) -> bool:
-    return bool(_NAME.fullmatch(name)) and ".." not in name.split("/")
+    return bool(_NAME.fullmatch(name)) and not {".", ".."} & {*name.split("/")}
 
 
 def _header(name: str, size: int) -> bytes:

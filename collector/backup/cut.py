@@ -62,6 +62,10 @@ class Backups:
         if root is None:
             msg = "the store is a ClickHouse server: use its BACKUP statement (docs/storage.md)"
             raise BackupError(msg)
+        for path in self._settings:
+            if not path.is_file():
+                msg = f"{path}, with which the collector started, is not there any more and belongs to the backup"
+                raise BackupError(msg)
         if not self._busy.acquire(blocking=False):
             msg = "another backup is under way"
             raise BackupError(msg)

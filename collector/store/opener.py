@@ -36,7 +36,10 @@ class StoreOpener(ThreadStage):
         except _FAILURES as error:
             self.store = Store(dsn)
             if self.store.embedded or not is_unavailable(error):
-                raise
+                if not isinstance(error, ClickHouseError):
+                    raise
+                msg = f"cannot use the store {self.store.safe_dsn}: {reason_of(error)}"
+                raise StoreError(msg) from error
             self._not_yet(error)
 
     def start(self) -> None:

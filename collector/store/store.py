@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Self
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import clickhouse_connect
 from clickhouse_connect.driver.binding import format_str
@@ -89,8 +89,9 @@ class Store:
     def open(cls, dsn: str, *, connect_timeout_s: float = 10.0, send_receive_timeout_s: float = 300.0) -> Self:
         """Connect to `chdb:///path` or `http(s)://user:password@host:port/database`; raises `StoreError`.
 
-        `?cluster=NAME` behind a server's address says that the tables are on a cluster (`Layout`). One process may own
-        a chDB path at a time. `StoreUnavailableError` says that a server does not answer.
+        `?cluster=NAME` behind a server's address says that the tables are on a cluster (`Layout`); other parameters are
+        ClickHouse's settings, of every statement. One process may own a chDB path at a time. `StoreUnavailableError`
+        says that a server does not answer.
         """
         store = cls(dsn, connect_timeout_s=connect_timeout_s, send_receive_timeout_s=send_receive_timeout_s)
         try:
@@ -239,6 +240,12 @@ class Store:
                 raise StoreError(msg)
             self.folder.mkdir(parents=True, exist_ok=True)
             return clickhouse_connect.get_client(interface="chdb", path=str(self.folder), settings=_UNCOMPILED)
+        address = urlsplit(self._address)
         return clickhouse_connect.get_client(
-            dsn=self._address, autogenerate_session_id=False, settings=self.layout.settings, **self._timeouts
+            dsn=address._replace(query="").geturl(),
+            interface=address.scheme,  # of the address it takes none: it would speak plain HTTP, except on port 8443
+            autogenerate_session_id=False,
+            settings=self.layout.settings,
+            generic_args=dict(parse_qsl(address.query)),  # the client's own, as ca_cert, and ClickHouse's settings
+            **self._timeouts,
         )

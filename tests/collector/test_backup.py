@@ -381,7 +381,9 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-@pytest.mark.parametrize("name", ["../x", "tables/a/../../x", "/etc/x", "store/x", "tables/x", "settings"])
+@pytest.mark.parametrize(
+    "name", ["../x", "tables/a/../../x", "/etc/x", "store/x", "tables/x", "settings", "settings/.", "settings/a/b"]
+)
 def test_a_name_that_leads_elsewhere_is_refused(tmp_path, name):
     empty = Manifest(format=1, made="", until="", clickhouse="", tables={}, files={})
     source = tmp_path / "source"
@@ -392,6 +394,64 @@ def test_a_name_that_leads_elsewhere_is_refused(tmp_path, name):
     with pytest.raises(BackupError, match="not a backup of tokentrail"):
         unpack(archive, tmp_path / "in")
     assert list((tmp_path / "in").iterdir()) == []
+
+
+SOUND = "CREATE TABLE default.evil (`a` String) ENGINE = MergeTree ORDER BY a"
+
+
+@pytest.mark.parametrize(
+    ("create", "part"),
+    [
+        (SOUND, "../../../victim"),
+        (SOUND, "."),
+        ("INSERT INTO FUNCTION file('{folder}/victim/x', 'CSV', 'a String') VALUES ('x')", None),
+        (SOUND + " AS SELECT * FROM file('{folder}/victim/secret', 'LineAsString')", None),
+        (SOUND + "; INSERT INTO FUNCTION file('{folder}/victim/x', 'CSV', 'a String') VALUES ('x')", None),
+        (SOUND.replace("evil", "another"), None),
+        (SOUND.replace("MergeTree ORDER BY a", "File(CSV)"), None),
+    ],
+)
+def test_a_table_that_reaches_out_of_the_new_folder_is_refused(tmp_path, create, part):
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "secret").write_text("secret")
+    source = tmp_path / "data.bin"
+    source.touch()
+    manifest = Manifest(format=1, made="", until="", clickhouse="", tables={}, files={})
+    manifest.tables["evil"] = Table(create=create.format(folder=tmp_path), parts={} if part is None else {part: 0})
+    archive = tmp_path / "evil.tar"
+    archive.write_bytes(b"".join(pack([("tables/evil/all_1_1_0/data.bin", source)], manifest)))
+    with pytest.raises(BackupError, match=r"its manifest\.json is that of something else"):
+        restore(archive, tmp_path / "new")
+    assert [path.name for path in victim.iterdir()] == ["secret"]
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_table_of_its_own_kind_is_restored(tmp_path):
+    """So the test above sees the statements that are refused."""
+    manifest = Manifest(format=1, made="", until="", clickhouse="", tables={}, files={})
+    manifest.tables["evil"] = Table(create=SOUND, parts={})
+    archive = tmp_path / "sound.tar"
+    archive.write_bytes(b"".join(pack([], manifest)))
+    assert "evil: 0 rows" in run_restore(archive, tmp_path / "new").stdout
+
+
+def test_an_slo_file_may_have_any_name(tmp_path):
+    slos = tmp_path / "SLOs of the team (über).yaml"
+    slos.write_text("slos: []")
+    archive = tmp_path / "b.tar"
+    empty = Manifest(format=1, made="", until="", clickhouse="", tables={}, files={})
+    archive.write_bytes(b"".join(pack([(f"settings/{slos.name}", slos)], empty)))
+    verify(archive)
+    unpack(archive, tmp_path / "new")
+    assert (tmp_path / "new" / "settings" / slos.name).read_text() == "slos: []"
+
+
+def test_an_slo_file_that_has_gone_is_named_and_nothing_is_cut(store, tmp_path):
+    gone = Backups(store, [], [tmp_path / "slos.yaml"])
+    for _ in range(2):
+        with pytest.raises(BackupError, match=r"slos\.yaml, with which the collector started, is not there any more"):
+            gone.make()
 
 
 def test_a_link_is_refused(tmp_path):
@@ -423,7 +483,8 @@ def test_a_file_that_grows_while_it_is_read_is_an_error(tmp_path):
 def test_large_files_are_read_in_chunks(tmp_path):
     source = tmp_path / "x"
     source.write_bytes(b"a" * (3 * 1024 * 1024 + 1))
-    manifest = Manifest(format=1, made="", until="", clickhouse="", tables={"t": Table(create="", parts={})}, files={})
+    tables = {"evil": Table(create=SOUND, parts={})}
+    manifest = Manifest(format=1, made="", until="", clickhouse="", tables=tables, files={})
     sizes = [len(chunk) for chunk in pack([("settings/x", source)], manifest)]
     assert max(sizes) == 1024 * 1024
     assert manifest.files["settings/x"] == File(size=3145729, sha256=hashlib.sha256(source.read_bytes()).hexdigest())

@@ -10,6 +10,8 @@ import chdb
 import pytest
 from fastapi.testclient import TestClient
 
+from collector.access.caller import Caller, Role
+from collector.api.session import QueryLimits, Session
 from collector.service import build_api
 from collector.settings import Settings
 from collector.status import IngestStatus
@@ -17,6 +19,7 @@ from collector.store.claims import Claims
 from collector.store.definitions import Schema, read_migrations, read_schema
 from collector.store.expiry import Expiry
 from collector.store.layout import Layout
+from collector.store.opener import StoreOpener
 from collector.store.retention import parse_retention
 from collector.store.schema import TIME_COLUMNS, apply_schema
 from collector.store.store import Store, StoreError
@@ -337,6 +340,36 @@ def test_every_endpoint_answers_as_on_one_server(store, rows, clock):
         found.append(json.loads(json.dumps(asked), parse_float=lambda text: float(f"{float(text):.12g}")))
     assert {path: answer for path, answer in found[1].items() if answer != found[0][path]} == {}
     assert found[1]["rows"]["tokens"][0] == 87
+
+
+def test_other_parameters_of_the_address_are_settings_of_every_statement(node):
+    address = f"{node.url}/default?cluster=prod&insert_quorum=2&max_threads=3&compress=false"
+    store = Store.open(address)
+    try:
+        sql = "SELECT getSetting('insert_quorum'), getSetting('max_threads'), getSetting('skip_unavailable_shards')"
+        assert [tuple(map(int, row)) for row in store.query(sql).result_rows] == [(2, 3, 0)]
+        assert store.client().compression is None, "a parameter of the client"
+        apply_schema(store)
+    finally:
+        store.close()
+    with pytest.raises(StoreError, match=r"cannot use the store .*'no_such_setting'"):
+        StoreOpener(f"{node.url}/default?no_such_setting=1", IngestStatus())
+
+
+def test_a_tenant_sees_its_own_rows_alone(store):
+    rows = Rows(store)
+    for tenant in ("acme", "globex"):
+        rows.request(tenant=tenant)
+        rows.open(tenant=tenant, start=NOW - SECOND, seen=NOW)
+        rows.insert("spans", [{"start": NOW // 10**9, "resource": {"tokentrail.tenant": tenant}}])
+    settings = Session(Caller("k", Role.READ, "acme"), QueryLimits()).query_settings()
+    of_acme = {"requests": 1, "open_requests": 2, "spans": 1}
+
+    def count(table, **given):
+        return store.query(f"SELECT count() FROM {table}", **given).result_rows[0][0]
+
+    assert {table: count(table) for table in of_acme} == {table: 2 * n for table, n in of_acme.items()}
+    assert {table: count(table, settings=settings) for table in of_acme} == of_acme
 
 
 def test_claims_are_decided_by_most_nodes(store):

@@ -3,6 +3,7 @@
 import gzip
 import socket
 import time
+from contextlib import suppress
 
 import httpx
 import pytest
@@ -178,6 +179,109 @@ def test_a_request_for_a_web_socket_is_answered_as_http(connect):
     )
     client.sendall(b"GET / HTTP/1.1\r\nHost: c\r\n" + upgrade + b"\r\n")
     assert until_closed(client).startswith(b"HTTP/1.1 200 ")
+
+
+def test_all_addresses_of_ipv6_are_those_of_ipv4_too():
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this system has no IPv6")
+    server = HttpServer(echo, "test", "::", 0)
+    server.start()
+    try:
+        for address in ("127.0.0.1", "[::1]"):
+            assert httpx.get(f"http://{address}:{httpx.URL(server.url).port}/", timeout=WAIT_S).status_code == 200
+    finally:
+        server.stop(1.0)
+
+
+OFFERS = {
+    "h2c": b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n",
+    "websocket": b"Connection: upgrade\r\nUpgrade: websocket\r\n",
+}
+
+
+@pytest.mark.parametrize("offer", OFFERS.values(), ids=OFFERS.keys())
+@pytest.mark.parametrize("size", [7, 1000], ids=["in pieces", "whole"])
+def test_a_body_arrives_although_its_request_offers_another_protocol(connect, offer, size):
+    """curl --http2 and Java's HttpClient send one; the body was lost, and an empty one acknowledged."""
+    client = connect()()
+    request = HEADER + offer + b"Content-Length: 10\r\n\r\n" + b"x" * 10
+    second = HEADER + b"Connection: close\r\nContent-Length: 3\r\n\r\nxxx"
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for at in range(0, len(request), size):
+        client.sendall(request[at : at + size])
+    client.sendall(second)
+    first, _, rest = until_closed(client).partition(b"\r\n\r\n10")
+    assert first.startswith(b"HTTP/1.1 200")
+    assert rest.endswith(b"\r\n\r\n3")
+
+
+def test_many_offers_at_once_are_many_requests(connect):
+    client = connect()()
+    many = b"GET / HTTP/1.1\r\nHost: c\r\n" + OFFERS["h2c"] + b"\r\n"
+    client.sendall(many * 1500 + b"GET / HTTP/1.1\r\nHost: c\r\nConnection: close\r\n\r\n")
+    assert until_closed(client).count(b"HTTP/1.1 200 OK") == 1501
+
+
+def test_a_connect_is_refused(connect):
+    client = connect()()
+    client.sendall(b"CONNECT c:1 HTTP/1.1\r\nHost: c\r\n\r\n")
+    assert until_closed(client).startswith(b"HTTP/1.1 400")
+
+
+CHUNKED = HEADER + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def sent_until_closed(client, piece):
+    """Send pieces until the server closes the connection; the bytes that it took."""
+    sent = 0
+    with suppress(ConnectionError):
+        while sent < 500 * len(piece):
+            client.sendall(piece)
+            sent += len(piece)
+    return sent
+
+
+@pytest.mark.parametrize(
+    ("head", "piece"),
+    [
+        (b"0\r\n", b"X: " + b"x" * 99_000 + b"\r\n"),
+        (b"0\r\nX: ", b"x" * 99_000),
+        (b"1;a=", b"x" * 99_000),
+    ],
+    ids=["trailers", "a trailer", "a chunk's extension"],
+)
+def test_what_follows_or_divides_a_body_without_an_end_closes_its_connection(connect, head, piece):
+    client = connect(header_timeout_s=3600.0, body_timeout_s=3600.0)()
+    client.sendall(CHUNKED + head)
+    assert sent_until_closed(client, piece) < 500 * len(piece)
+
+
+def test_a_large_body_of_many_chunks_is_read(connect):
+    client = connect()()
+    client.sendall(CHUNKED + b"186a0\r\n%b\r\n" % (b"x" * 100_000) * 30 + b"0\r\n\r\n")
+    assert until_closed(client).endswith(b"\r\n\r\n3000000")
+
+
+def test_a_trailer_is_not_a_header():
+    seen = []
+
+    async def headers(scope, receive, send):
+        while (await receive()).get("more_body"):
+            pass
+        seen.extend(scope["headers"])
+        await PlainTextResponse("")(scope, receive, send)
+
+    server = HttpServer(headers, "test", "127.0.0.1", 0)
+    server.start()
+    try:
+        client = open_socket(server.url)
+        client.sendall(CHUNKED + b"1\r\nx\r\n0\r\nHost: other\r\nAuthorization: Bearer x\r\n\r\n")
+        assert until_closed(client).startswith(b"HTTP/1.1 200")
+    finally:
+        server.stop(1.0)
+    assert [value for name, value in seen if name in (b"host", b"authorization")] == [b"c"]
 
 
 def becomes_true(condition):

@@ -420,6 +420,15 @@ def test_an_id_that_ended_on_two_days_counts_its_tokens_on_each(api, rows):
         assert api("summary", start="-6d")["e2e_s"]["count"] == 2
 
 
+def test_a_window_that_begins_years_before_the_first_request_asks_nothing_of_these_years(api, rows, asked):
+    (made,) = rows.requests([{"ended": MIDNIGHT - 2 * DAY}])
+    put_tokens(rows, made, [10])
+    assert api("summary", start="0")["itl_s"]["count"] == 1
+    assert asked.count("first_start") == 2  # of its day, and of today
+    rows.requests([{"ended": MIDNIGHT - 900 * DAY, "trace_id": made["trace_id"], "e2e": 1000 * DAY}])
+    assert api("summary", start="0")["itl_s"]["count"] == 1
+
+
 def test_requests_that_took_days_bring_the_tokens_of_these_days(api, rows):
     (made,) = rows.requests([{"ended": MIDNIGHT - 2 * DAY, "e2e": 30 * HOUR}])
     for i, back_ns in enumerate([29 * HOUR, 20 * HOUR, 1]):

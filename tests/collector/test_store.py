@@ -1,11 +1,13 @@
 """Each thread has its own client of the store, and the client of a thread that has ended is used again."""
 
+import socket
 import threading
+from contextlib import suppress
 
 import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError
 
-from collector.store.store import Store
+from collector.store.store import Store, StoreUnavailableError
 
 
 class Client:
@@ -117,3 +119,23 @@ def test_settings_of_a_binary_query_hold_for_it_alone(module_store):
     sql = "SELECT number FROM numbers({n:UInt8})"
     rows = [module_store.binary(sql, {"n": 4}, settings) for settings in ({"limit": 2}, {})]
     assert [list(memoryview(found).cast("Q")) for found in rows] == [[0, 1], [0, 1, 2, 3]]
+
+
+@pytest.mark.parametrize(("scheme", "first"), [("http", b"P"), ("https", b"\x16")], ids=["POST", "a TLS handshake"])
+def test_the_scheme_of_an_address_decides_whether_its_password_travels_in_tls(scheme, first):
+    heard = []
+
+    def listen(server):
+        with suppress(OSError):  # the test ends it
+            while True:
+                with server.accept()[0] as connection:
+                    heard.append(connection.recv(1))
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        listener = threading.Thread(target=listen, args=(server,))
+        listener.start()
+        with pytest.raises(StoreUnavailableError):
+            Store.open(f"{scheme}://me:secret@127.0.0.1:{server.getsockname()[1]}/db?cluster=prod")
+        server.shutdown(socket.SHUT_RDWR)
+        listener.join()
+    assert {*heard} == {first}

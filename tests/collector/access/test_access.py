@@ -17,6 +17,8 @@ from collector.access.audit import AuditLog
 from collector.access.caller import ANYBODY, Role
 from collector.access.keyring import Keyring
 from collector.access.keys import changing
+from collector.service import open_access
+from collector.settings import Settings
 from tests.support.keys import CREATED, access_to, add_key
 
 KEYS_FILE = "/data/keys.json"
@@ -136,7 +138,7 @@ def test_each_refusal_is_a_line_of_the_audit_log(path):
     for refused in ({}, {"authorization": "Bearer x"}, headers):
         with pytest.raises(PermissionError):
             admit(access, "ingest", refused)
-    lines = [json.loads(line) for line in path.with_name("audit.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in path.with_name("audit.denied.jsonl").read_text().splitlines()]
     assert [line["event"] for line in lines] == ["denied"] * 3
     assert [line.get("key") for line in lines] == [None, None, headers["authorization"].split("_")[1]]
     assert {(line["address"], line["route"]) for line in lines} == {("10.0.0.7", "GET /x")}
@@ -157,6 +159,16 @@ class TestExposure:
         check_exposure([host], Keyring(path), allow_anonymous=True, keys_file=KEYS_FILE)
         add_key(path, "read", "acme")
         check_exposure([host], Keyring(path), allow_anonymous=False, keys_file=KEYS_FILE)
+
+
+@pytest.mark.parametrize(("allow_anonymous", "warned"), [(True, True), (False, False)])
+def test_keys_that_nobody_needs_are_warned_of(path, caplog, allow_anonymous, warned):
+    settings = Settings(keys=path, allow_anonymous=allow_anonymous)
+    open_access(settings, ["127.0.0.1"])
+    assert caplog.text == ""
+    add_key(path, "read", "acme")
+    open_access(settings, ["127.0.0.1"])
+    assert ("callers without a key may do everything, although there are keys" in caplog.text) is warned
 
 
 def test_the_default_log_is_no_log():

@@ -20,6 +20,7 @@ def lines(path):
 def test_a_line_has_the_time_and_the_fields_that_are_known(tmp_path):
     path = tmp_path / "new" / "audit.jsonl"
     AuditLog(path, unix_s=Clock()).write("denied", key="", address="10.0.0.7", route="GET /x", reason='a "b"\nc')
+    path = path.with_name("audit.denied.jsonl")
     assert lines(path) == [
         {"time": "2026-11-18T11:06:40.250+00:00", "event": "denied", "address": "10.0.0.7", "route": "GET /x",
          "reason": 'a "b"\nc'}
@@ -48,9 +49,21 @@ def test_a_flood_of_denials_is_counted_and_other_events_are_kept(tmp_path):
     clock.now += 1
     log.write("denied", reason="r")
     log.write("denied", reason="r")
-    events = lines(path)
-    assert [line["event"] for line in events] == ["denied"] * 10 + ["created"] + ["denied"] * 2
-    assert [line.get("left_out") for line in events[-2:]] == [15, None]
+    assert [line["event"] for line in lines(path)] == ["created"]
+    denied = lines(path.with_name("audit.denied.jsonl"))
+    assert [line["event"] for line in denied] == ["denied"] * 12
+    assert [line.get("left_out") for line in denied[-2:]] == [15, None]
+
+
+def test_denials_that_go_on_for_hours_leave_the_lines_about_keys(tmp_path):
+    path, clock = tmp_path / "audit.jsonl", Clock()
+    log = AuditLog(path, max_bytes=1_000, unix_s=clock)
+    log.write("created", key="k")
+    for _ in range(200):
+        clock.now += 1
+        log.write("denied", reason="r")
+    assert [line["event"] for line in lines(path)] == ["created"]
+    assert len(list(tmp_path.iterdir())) == 7
 
 
 def test_a_disk_that_fails_stops_nothing(tmp_path, caplog):

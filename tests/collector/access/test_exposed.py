@@ -49,7 +49,7 @@ def test_every_port_asks_for_a_key_and_a_new_one_counts_without_a_restart(tmp_pa
             with pytest.raises(grpc.RpcError, match="asks for a key"):
                 call(token_body(), timeout=120)
             assert call(token_body(), timeout=120, metadata=[*sender.items()]) == b""
-    assert '"event": "denied"' in (data / "audit.jsonl").read_text()
+    assert '"event": "denied"' in (data / "audit.denied.jsonl").read_text()
 
 
 @pytest.fixture(scope="module")

@@ -273,6 +273,13 @@ def test_engine_processes_need_a_key_for_all_tenants(guarded, path):
     assert answer.headers["content-type"] == "application/problem+json"
 
 
+@pytest.mark.parametrize("spelling", ["{}%0A", "{}/", "/{}"])
+@pytest.mark.parametrize("path", sorted(REFUSED.keys() - ANSWERED))
+def test_no_other_spelling_of_a_path_is_answered(guarded, path, spelling):
+    answer = guarded.client.get(spelling.format(path), headers=guarded.acme, follow_redirects=True)
+    assert answer.status_code in (403, 404)
+
+
 @pytest.mark.parametrize("path", sorted({*chain(ANSWERED, REFUSED)}))
 def test_no_route_answers_without_a_reading_key(guarded, tmp_path, path):
     without = guarded.client.get(path)
