@@ -67,11 +67,11 @@ class Admission:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["path"].endswith("\n"):  # the pattern of a route matches "/metrics\n" too, which is not _METRICS
-            await answer(HTTPStatus.NOT_FOUND, HTTPStatus.NOT_FOUND.phrase)(scope, receive, send)
-            return
         if scope["type"] != "http" or scope["path"] in self._without_key:
             await self._app(scope, receive, send)
+            return
+        if scope["path"].endswith("\n"):  # the pattern of a route matches "/metrics\n" too, which is not _METRICS
+            await answer(HTTPStatus.NOT_FOUND, HTTPStatus.NOT_FOUND.phrase)(scope, receive, send)
             return
         try:
             caller = self._admitted(scope)
