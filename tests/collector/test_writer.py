@@ -91,6 +91,17 @@ def test_only_the_payloads_that_the_store_refuses_are_set_aside(setup, bad_at):
     assert s.log.pending == (0, 0)
 
 
+def test_a_bool_that_is_written_as_another_number_than_0_and_1_holds_up_nothing_and_is_stored(setup):
+    """Protobuf reads any other number as true too. ClickHouse refuses the payload."""
+    s = setup()
+    s.writer._give_up.set()  # no second try
+    request = Request().tokens(trace=1, count=1)
+    request.scope_spans.spans[0].attributes.add(key="b").value.bool_value = True
+    assert request.body().count(b"\x10\x01") == 1
+    s.writer.write(s.segment(request.body().replace(b"\x10\x01", b"\x10\x03"), token_body(trace=2)))
+    assert (s.tokens(), s.dead()) == ({1: 1, 2: 3}, {})
+
+
 def test_a_payload_that_was_set_aside_may_be_sent_again_and_a_stored_one_is_known(setup):
     s = setup()
     stored, refused, divided = token_body(trace=1), unreadable(2), misread(3)
