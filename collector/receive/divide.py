@@ -22,7 +22,7 @@ def without_misread(payload: bytes, request: type[Any] = ExportTraceServiceReque
         f8 07 01        field 127              not misread: OTLP has no such field, and both parsers skip it
 
     What is returned is encoded anew. ClickHouse refuses a bool that is written as another number than 0 and 1, which
-    Protobuf reads as true.
+    Protobuf reads as true, and an attribute with two values, of which Protobuf takes the last.
     """
     message = request.FromString(payload)
     if not is_misread(message):
