@@ -98,6 +98,17 @@ def test_slo_counters_start_at_zero_and_grow_by_what_arrives(scrape, arrive, clo
     assert samples["tokentrail_slo_objective_ratio", "slo=chat"] == 0.95
 
 
+def test_a_segment_that_was_stored_days_before_it_is_counted_is_counted(rows, on_segment, scrape, clock):
+    """Its collector died in between."""
+    scrape()
+    stored = {"ended": NOW - SECOND, "ingested_at": NOW}
+    rows.requests([CHAT | stored | {"segment": f"{NOW:020d}-a"}, CHAT | stored | {"segment": f"{NOW:020d}-b"}])
+    clock.now += 3 * 86_400 * SECOND
+    on_segment(f"{clock.now:020d}-of-today")
+    on_segment(f"{NOW:020d}-a")
+    assert slo(scrape()) == (1, 1)
+
+
 def test_a_store_that_fails_costs_no_scrape_and_no_count(rows, arrive, live, client, scrape, monkeypatch):
     arrive({"slo_class": "chat"} | CHAT)
     before = scrape()
