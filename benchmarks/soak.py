@@ -5,7 +5,8 @@ engine's spans go to the collector. It also gets spans of GenAI clients with new
 and answers questions about changing windows. A process that keeps what it has seen grows without end.
 
 `growth_mib_per_hour` is the slope of the memory over the last half of the time. `start` is the memory after a tenth of
-the time, when all has been in use once.
+the time, when all has been in use once. An answer with another status than the one that is wanted fails the run, which
+then names the statuses and their reasons.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import gzip
 import random
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -40,6 +42,8 @@ QUESTIONS = (
     "overview", "summary", "goodput?ttft=1s", "requests", "slos", "incidents", "engines", "spans/names", "storage",
     "cold_starts", "timeseries?metric=ttft&step=60s",
 )  # fmt: skip
+WITHOUT_WINDOW = ("storage",)
+WITHOUT_TENANT = (*WITHOUT_WINDOW, "spans/names")
 Work = Callable[[httpx.Client, random.Random, Counter[str]], None]
 
 
@@ -62,6 +66,8 @@ def main(
             "collector questions": questions(f"{collector.urls['api']}/api/v1"),
         }
         samples, answers = under_load(processes, works, seconds)
+    if wrong := [f"{count} times {key}" for key, count in answers.items() if "_wrong_" in key]:
+        sys.exit("\n".join(wrong))
     numbers: dict[str, Any] = {"seconds": seconds}
     for name, found in samples.items():
         numbers |= {f"{name}_{key}": value for key, value in summarised(found).items()}
@@ -132,7 +138,7 @@ def chats(url: str) -> Work:
         }
         left = chance.random() < 1 / 3
         with client.stream("POST", f"{url}/chat/completions", json=body) as answer:
-            found[str(answer.status_code)] += 1
+            found[kind_of(answer)] += 1
             for count, _ in enumerate(answer.iter_lines()):
                 if body["stream"] and left and count > 5:
                     break
@@ -164,9 +170,9 @@ def spans(url: str) -> Work:
                         del span.attributes[:]
             headers = {"content-type": "application/x-protobuf", "content-encoding": "gzip"}
             body = gzip.compress(request.SerializeToString())
-            found[str(client.post(url, content=body, headers=headers).status_code)] += 1
+            found[kind_of(client.post(url, content=body, headers=headers))] += 1
         junk = client.post(url, content=chance.randbytes(300), headers={"content-type": "application/x-protobuf"})
-        found[f"{junk.status_code}_to_junk"] += 1
+        found[f"{kind_of(junk, wanted=400)}_to_junk"] += 1
         time.sleep(1)
 
     return send
@@ -176,15 +182,28 @@ def questions(url: str) -> Work:
     """One question about a window that was not asked for before."""
 
     def ask(client: httpx.Client, chance: random.Random, found: Counter[str]) -> None:
-        parameters = {"start": f"-{chance.randrange(60, 10**5)}s"}
-        if chance.random() < 0.3:
-            parameters["tenant"] = f"t-{chance.randrange(10**6)}"
-        path, _, query = chance.choice(QUESTIONS).partition("?")
-        parameters |= dict(part.split("=") for part in query.split("&") if part)
-        found[str(client.get(f"{url}/{path}", params=parameters).status_code)] += 1
+        found[kind_of(client.get(f"{url}/{question(chance)}"))] += 1
         time.sleep(0.4)
 
     return ask
+
+
+def question(chance: random.Random) -> str:
+    """A path of the API with a window and, in three of ten that take one, a tenant that has never sent anything."""
+    path, _, query = chance.choice(QUESTIONS).partition("?")
+    parameters = query.split("&") if query else []
+    if path not in WITHOUT_WINDOW:
+        parameters.append(f"start=-{chance.randrange(60, 10**5)}s")
+    if path not in WITHOUT_TENANT and chance.random() < 0.3:
+        parameters.append(f"tenant=t-{chance.randrange(10**6)}")
+    return f"{path}?{'&'.join(parameters)}"
+
+
+def kind_of(answer: httpx.Response, *, wanted: int = 200) -> str:
+    """The status that was wanted; any other one with the path and the reason."""
+    if answer.status_code == wanted:
+        return str(wanted)
+    return f"wrong_{answer.status_code} to {answer.url.path}: {answer.read().decode(errors='replace')[:300]}"
 
 
 if __name__ == "__main__":

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from http import HTTPStatus
+from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import iterate_in_threadpool
 
+from collector.api.parameters import NoQuery
 from collector.api.problems import Problem, responses
 from collector.backup.archive import BackupError
 from collector.backup.cut import Backups, Stream
@@ -19,7 +21,7 @@ def router(backups: Backups) -> APIRouter:
     routes = APIRouter(tags=["storage"])
 
     @routes.post("/backup", response_class=StreamingResponse, responses=responses(HTTPStatus.CONFLICT))
-    def make_backup() -> StreamingResponse:
+    def make_backup(_: Annotated[NoQuery, Query()]) -> StreamingResponse:
         """A tar of the embedded store at this moment; `tokentrail backup` writes and checks it."""
         try:
             stream = backups.make()

@@ -55,6 +55,12 @@ class Window:
         return (self.end_ns - self.start_ns) / SECOND_NS
 
 
+class NoQuery(BaseModel):
+    """An endpoint without parameters."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
 class TimesQuery(BaseModel):
     """Parameters of all endpoints: a window of time."""
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from typing import Annotated
+
+from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
+from collector.api.parameters import NoQuery
 from collector.api.session import ALL_TENANTS
 from collector.api.times import rfc3339
 from collector.status import IngestStatus
@@ -73,7 +76,7 @@ def router(usage: Usage, retention: Retention, status: IngestStatus) -> APIRoute
     routes = APIRouter(tags=["storage"])
 
     @routes.get("/storage", dependencies=[ALL_TENANTS])
-    def get_storage() -> Storage:
+    def get_storage(_: Annotated[NoQuery, Query()]) -> Storage:
         """Disk use and retention."""
         oldest = usage.oldest_ns()
         dead_letters = usage.dead_letters()

@@ -54,6 +54,7 @@ DATA_ERROR_CODES: Final = frozenset(
         190,  # SIZES_OF_ARRAYS_DONT_MATCH
         321,  # VALUE_IS_OUT_OF_RANGE_OF_DATA_TYPE
         407,  # DECIMAL_OVERFLOW
+        436,  # PROTOBUF_BAD_CAST
         444,  # UNKNOWN_PROTOBUF_FORMAT
         636,  # CANNOT_DETECT_FORMAT
     }
@@ -62,6 +63,7 @@ DATA_ERROR_CODES: Final = frozenset(
 
 _WRITTEN_AT_ONCE: Final = 1024 * 1024
 """Bytes. The parts of a block are a few kilobytes each."""
+_BAD_ARGUMENTS: Final = 36
 _TOO_MANY_PARTS: Final = 252
 MEMORY_LIMIT_EXCEEDED: Final = 241
 
@@ -148,7 +150,9 @@ def errors_told_apart() -> Iterator[None]:
     except DatabaseError as error:
         # The same code says that a table waits for merges, which pass.
         too_many_days = error.code == _TOO_MANY_PARTS and "partitions for single INSERT" in str(error)
-        if error.code in DATA_ERROR_CODES or too_many_days:
+        # The same code says that a statement is wrong, which is ours.
+        two_values_of_one = error.code == _BAD_ARGUMENTS and "Invalid protobuf data" in str(error)
+        if error.code in DATA_ERROR_CODES or too_many_days or two_values_of_one:
             raise RefusedError(str(error)) from error
         if error.code == MEMORY_LIMIT_EXCEEDED:
             raise TooMuchError(str(error)) from error

@@ -222,7 +222,7 @@ class Writer:
         self._write_frames(f"{token}.1", frames[middle:])
 
     def _without_misread(self, token: str, frames: Sequence[Frame]) -> list[Frame] | None:
-        """Set the items aside that the store cannot read; None when every payload stays as it is."""
+        """Set the items aside that the store cannot read, and encode the others anew; None when no payload changes."""
         divided = [(frame, *self._signal.without_misread(bytes(frame.payload))) for frame in frames]
         if all(good == frame.payload for frame, good, _ in divided):
             return None

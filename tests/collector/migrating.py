@@ -67,9 +67,15 @@ def recorded(store):
 
 
 def definitions(store):
-    """Every table and view as ClickHouse writes it; two of them are of the version table before and after ALTER."""
+    """Every table and view as ClickHouse writes it, with its settings in the order of their names."""
     found = store.query("SELECT name FROM system.tables WHERE database = currentDatabase()").result_rows
-    return {name: store.query(f"SHOW CREATE TABLE `{name}`").result_rows[0][0] for (name,) in found}
+    return {name: _in_order(store.query(f"SHOW CREATE TABLE `{name}`").result_rows[0][0]) for (name,) in found}
+
+
+def _in_order(sql):
+    """ALTER TABLE adds a setting behind the others."""
+    table, mark, settings = sql.rpartition("\nSETTINGS ")
+    return table + mark + ", ".join(sorted(settings.split(", ")))
 
 
 def created_tables(monkeypatch, store):

@@ -67,6 +67,34 @@ def test_engines_that_hang_or_die(api, rows):
     assert found["hung"]["start"] == "2026-11-21T09:58:40Z"
 
 
+def test_bounds_of_incidents(api, rows):
+    """A loss is shown for five minutes behind the last lost request, preemptions for one, a cold start for two."""
+    for instance, seen_ago in (("edge", 330), ("died", 400), ("died", 360)):
+        rows.open(start=NOW - 800 * SECOND, seen=NOW - seen_ago * SECOND, instance=instance)
+    for began_ago in (100, 90):
+        rows.open(start=NOW - began_ago * SECOND, seen=NOW - SECOND, instance="hung")
+    rows.step(start=NOW - 95 * SECOND, instance="hung")
+    rows.kv_event(start=NOW - 60 * SECOND, instance="evicts")
+    rows.cold_start(start=NOW - 120 * SECOND - 100 * MS, duration=100 * MS, instance="starts")
+    rows.cold_start(start=NOW - 100 * SECOND, duration=100 * MS - 1, instance="starts quickly")
+    incidents = api("incidents")["incidents"]
+    assert [i["firing"] for i in incidents] == [True] * 2 + [False] * 4, "those that fire are first"
+    found = {i["instance"]: (i["start"][11:], (i["end"] or "")[11:], i["firing"]) for i in incidents}
+    del found[None]
+    assert found == {
+        "edge": ("09:54:30Z", "10:00:00Z", False), "died": ("09:54:00Z", "09:59:30Z", False),
+        "hung": ("09:58:25Z", "", True), "evicts": ("09:59:00Z", "09:59:00Z", False),
+        "starts": ("09:57:59.900Z", "09:58:00Z", False),
+    }  # fmt: skip
+
+
+def test_the_newest_losses_are_those_that_are_named(api, rows, monkeypatch):
+    monkeypatch.setattr("collector.api.incidents.MOST_OF_A_KIND", 1)
+    for instance, seen_ago in (("a", 200), ("new", 50), ("z", 100)):
+        rows.open(start=NOW - 300 * SECOND, seen=NOW - seen_ago * SECOND, instance=instance)
+    assert [i["instance"] for i in api("incidents")["incidents"] if i["cause"] == "engine_lost"] == ["new"]
+
+
 def test_a_burning_budget_says_how_fast_and_since_when(api, rows):
     rows.requests([{"slo_class": "chat", "ttft_ns": 1, "tpot_ns": 1.0} for _ in range(10)])
     rows.requests([{"slo_class": "chat", "ttft_ns": SECOND, "ended": NOW - i * SECOND} for i in range(20, 60)])
@@ -195,8 +223,10 @@ def test_preempted_requests_are_listed_by_their_run(api, rows):
     still_open = rows.open(start=NOW - 60 * SECOND, seen=NOW - SECOND)
     rows.open(start=NOW - 60 * SECOND, seen=NOW - SECOND)
     rows.kv_event(start=NOW - 19 * SECOND, trace_id=still_open["trace_id"], request_span_id=still_open["span_id"])
+    lost = rows.open(start=NOW - 200 * SECOND, seen=NOW - 100 * SECOND)
+    rows.kv_event(start=NOW - 19 * SECOND, trace_id=lost["trace_id"], request_span_id=lost["span_id"])
     now, before = [i for i in api("incidents")["incidents"] if i["cause"] == "kv_eviction"]
-    assert (now["requests_affected"], [one["total"] for one in now["requests"]]) == (4, [2, 1])
+    assert (now["requests_affected"], [one["total"] for one in now["requests"]]) == (5, [2, 1])
     assert [one["total"] for one in before["requests"]] == [2]
     for incident, ids in ((now, late), (before, early)):
         listed = api("requests", **incident["requests"][0]["parameters"])

@@ -196,6 +196,7 @@ def test_a_request_in_flight_shows_what_was_announced_and_its_tokens(api, rows):
         ("requests", {"sort": "end; DROP TABLE requests"}, 400, "sort"),
         ("requests", {"status": "gone"}, 400, "status"),
         ("summary", {"modle": "m"}, 400, "modle: unknown parameter"),
+        ("storage", {"tenant": "acme"}, 400, "tenant: unknown parameter"),
         ("summary", {"start": "yesterday"}, 400, "start: 'yesterday' is not a time"),
         ("summary", {"start": "-15"}, 400, "is not a duration"),
         ("summary", {"start": "-5m", "end": "-10m"}, 400, "must be before end"),

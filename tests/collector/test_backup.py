@@ -20,6 +20,7 @@ from fastapi.testclient import TestClient
 from rich.console import Console
 from typer.testing import CliRunner
 
+from collector.backup import cut
 from collector.backup.__main__ import main as restore_command
 from collector.backup.archive import BackupError, File, Manifest, Table, pack, unpack
 from collector.backup.cut import Backups
@@ -176,7 +177,7 @@ class Chain:
 @pytest.fixture
 def backups(store, clock, tmp_path):
     (tmp_path / "slos.yaml").write_text("slos: []")
-    return Backups(store, [Chain(), Chain(NOW - 5 * SECOND)], [tmp_path / "slos.yaml"], clock=clock)
+    return Backups(store, [Chain(), Chain(NOW - 5 * SECOND)], [tmp_path / "slos.yaml"], Chain(), clock=clock)
 
 
 @pytest.fixture
@@ -191,9 +192,13 @@ def test_what_waited_in_a_log_is_said_not_to_be_in_the_backup(archive):
     assert (manifest["made"], manifest["until"]) == ("2026-11-21T10:00:00Z", "2026-11-21T09:59:55Z")
 
 
-def test_every_chain_pauses_for_the_cut(backups):
+def test_every_chain_and_the_joiner_pause_for_the_cut(backups):
     backups.make().close()
-    assert [len(chain.pauses) for chain in backups._chains] == [1, 1]
+    assert [len(chain.pauses) for chain in (*backups._chains, backups._joiner)] == [1, 1, 1]
+
+
+def test_times_of_a_backup_are_rounded_down_to_a_microsecond():
+    assert cut._rfc3339(NOW + 123_456_789) == "2026-11-21T10:00:00.123456Z"
 
 
 def test_a_backup_is_a_tar_that_others_read(archive):
@@ -216,6 +221,7 @@ def run_restore(archive, data_dir):
 
 
 def test_a_restored_store_has_the_rows_and_is_one_that_a_collector_opens(archive, store, tmp_path):
+    (tmp_path / "new.restoring" / "store").mkdir(parents=True)  # of an attempt that was killed
     restored = run_restore(archive, tmp_path / "new")
     assert (restored.returncode, restored.stderr) == (0, "")
     assert "tokens: 3 rows\n" in restored.stdout
@@ -284,6 +290,23 @@ def test_a_row_too_few_is_noticed(archive, tmp_path):
     assert "the table tokens had 4 rows and has 3" in restored.stderr
     assert not (tmp_path / "new").exists()
     assert not (tmp_path / "new.restoring").exists()
+
+
+def test_a_part_that_was_damaged_before_the_backup_is_noticed(archive, tmp_path):
+    name = next(name for name in verify(archive)["files"] if "tables/tokens/" in name and name.endswith("data.bin"))
+    found = {}
+
+    def flipped(data):
+        found["data"] = data[:-1] + bytes([data[-1] ^ 1])
+        return found["data"]
+
+    rewrite(archive, flipped, member=name)
+    digest = hashlib.sha256(found["data"]).hexdigest()
+    rewrite(archive, lambda manifest: manifest["files"][name].update(sha256=digest))
+    restored = run_restore(archive, tmp_path / "new")
+    assert restored.returncode == 1
+    assert "the table tokens had 3 rows and has 3, some of them damaged" in restored.stderr
+    assert not (tmp_path / "new").exists()
 
 
 def rewrite(archive, change, *, member="manifest.json"):

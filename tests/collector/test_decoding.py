@@ -346,11 +346,13 @@ def test_phases_of_vllm_need_both_times(span_rows, store):
     assert rows(store, "phases") == []
 
 
-def test_a_vllm_request_whose_parts_are_longer_than_the_whole_has_not_waited(span_rows):
+def test_a_vllm_request_whose_parts_are_longer_than_the_whole_has_not_waited(span_rows, store):
     keys = ("e2e", "time_in_model_prefill", "time_in_model_decode")
     parts = [(0.6, 0.2, 0.3), (0.6, 0.3, 0.3), (0.6, 0.5, 0.4)]
     said = [{f"gen_ai.latency.{key}": s for key, s in zip(keys, each, strict=True)} for each in parts]
     assert span_rows([VLLM], said, "queue_ns, e2e_ns") == [(100 * MS, 600 * MS), (0, 600 * MS), (0, 600 * MS)]
+    waited = "SELECT duration_ns FROM phases WHERE name = 'queued'"
+    assert store.query(waited).result_rows == [(100 * MS,)]
 
 
 SCOPES = ["tokentrail", VLLM, "other"]

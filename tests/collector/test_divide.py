@@ -34,6 +34,15 @@ def test_a_request_without_misread_fields_stays_as_it_is():
     assert without_misread(body) == (body, b"")
 
 
+def test_a_bool_that_is_written_as_another_number_is_written_as_1():
+    request = Request()
+    request.span("x", attributes={"b": True})
+    body = request.body()
+    odd = body.replace(b"\x10\x01", b"\x10\x03")
+    assert odd != body
+    assert without_misread(odd) == (body, b"")
+
+
 def spoil_span(message):
     message.resource_spans[0].scope_spans[0].spans[1].MergeFromString(NAME_AS_VARINT)
 

@@ -1,11 +1,13 @@
 """The requests to the API that the documentation shows are answered, each by the collector's own application."""
 
+import random
 import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
+from benchmarks import soak
 from tests.collector.rows import NOW, SECOND
 
 ROOT = Path(__file__).parents[2]
@@ -21,6 +23,12 @@ def one(rows):
 
 def test_the_pages_show_some():
     assert len(CALLS) >= 10
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_question_of_the_soak_is_answered(api, seed):
+    answer = api.client.get(f"/api/v1/{soak.question(random.Random(seed))}")
+    assert answer.status_code == 200, answer.text
 
 
 @pytest.mark.parametrize("call", CALLS)

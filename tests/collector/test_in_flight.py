@@ -1,11 +1,13 @@
 """Requests in flight, judged by arrays: each bound, and processes that stand still."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from collector.api.surface import TPOT_GRID_NS, TTFT_GRID_NS
 from collector.in_flight import InFlight, judge_in_flight, read_in_flight
-from collector.slo.model import Slo, Thresholds
+from collector.slo.model import LabelRule, Slo, Thresholds
 from collector.sql.fragment import TRUE
 from collector.sql.queries import Queries
 from collector.store.definitions import read_schema
@@ -59,6 +61,37 @@ def test_only_silence_before_the_watermark_and_the_end_makes_a_request_lost(end,
     columns |= {"service": ["s"], "instance": ["i"]}
     times = {"end_ns": end * SECOND, "lost_after_ns": 30 * SECOND, "heard_until_ns": heard_until * SECOND}
     assert judge_in_flight(columns, {}, **times).is_lost.tolist() == [lost]
+
+
+def test_a_request_that_begins_after_the_end_has_run_for_no_time():
+    """Its sender's clock is ahead."""
+    columns = {"began_ns": [130], "seen_ns": [131], "ttft_ns": [None], "output_tokens": [None]}
+    columns |= {"service": ["s"], "instance": ["i"]}
+    found = judge_in_flight(columns, {}, end_ns=120, lost_after_ns=30, heard_until_ns=120)
+    assert found.elapsed_ns.tolist() == [0]
+
+
+@pytest.mark.parametrize(("began", "stuck"), [(90, True), (91, False)])
+def test_a_process_that_rested_before_a_request_came_is_not_stuck(began, stuck):
+    columns = {"began_ns": [began], "seen_ns": [120], "ttft_ns": [None], "output_tokens": [None]}
+    columns |= {"service": ["s"], "instance": ["i"]}
+    found = judge_in_flight(columns, {("s", "i"): 10}, end_ns=120, lost_after_ns=30, heard_until_ns=120)
+    assert found.no_progress.tolist() == [stuck]
+
+
+def test_a_rule_gives_its_label_to_requests_that_have_a_listed_value_in_every_column():
+    two = {
+        "tenant": ["", ""],
+        "model": ["m", "m"],
+        "variant": ["v", "w"],
+        "service": ["s", "s"],
+        "instance": ["i", "i"],
+    }
+    both = InFlight.nothing()
+    both = dataclasses.replace(both, columns=two, is_lost=np.zeros(2, bool))
+    rule = LabelRule(when={"model": ("m",), "variant": ("v",)}, tenant="acme")
+    slo = Slo.model_construct(None, name="n", select={"tenant": ("acme",)}, labels=(rule,))
+    assert both.selected(slo).tolist() == [True, False]
 
 
 def test_the_last_step_is_looked_for_in_minutes_and_then_in_a_day(rows):

@@ -1,6 +1,7 @@
 """Requests of several processes wait for their parts and are joined once."""
 
 import threading
+import time
 from queue import SimpleQueue
 
 import pytest
@@ -9,6 +10,7 @@ from collector.signals import TRACES
 from collector.status import IngestStatus
 from collector.store.insert import insert_otlp
 from collector.store.joiner import Joiner, owners
+from collector.store.store import StoreError
 from tests.support.otlp import MS, T0, Request
 
 ROOT = {"module": "sglang::request", "gen_ai.usage.completion_tokens": 2, "gen_ai.latency.time_to_first_token": 0.01}
@@ -138,6 +140,46 @@ def test_rows_that_the_store_refuses_are_counted_and_do_not_hold_up_the_others(s
     assert status.snapshot().segments_not_joined == 1
     refused = store.query("SELECT segment, refused != '' FROM joined_segments ORDER BY ALL").result_rows
     assert refused == [("bad", True), ("good", False)]
+
+
+def test_a_segment_whose_insert_ends_after_a_look_is_found_by_the_next_one(store, joiner):
+    """Its rows have the time at which the insert began."""
+    ahead = Joiner(store, IngestStatus(), after_s=0, clock=lambda: time.time() + 300)
+    assert ahead.run_once()
+    insert(store, root(), "long")
+    assert ahead.run_once()
+    assert len(found(store)[0]) == 1
+
+
+def test_a_segment_is_joined_under_the_lock_that_a_pause_takes(store, joiner, monkeypatch):
+    insert(store, root(), "locked")
+    locked = []
+
+    def join(*_):
+        locked.append(joiner._working.locked())
+        return True
+
+    monkeypatch.setattr(joiner, "_join_if_the_store_takes_it", join)
+    assert joiner.run_once()
+    assert locked == [True]
+
+
+def test_a_look_that_failed_is_repeated(store, joiner, monkeypatch):
+    looks, again = iter((True, False)), threading.Event()
+
+    def look():
+        if next(looks):
+            joiner._looks_s.clear()
+            raise StoreError("away")
+        again.set()
+        return True
+
+    monkeypatch.setattr(joiner, "run_once", look)
+    joiner.start()
+    try:
+        assert again.wait(60)
+    finally:
+        assert joiner.stop(10)
 
 
 def test_it_stops_and_pauses(store, joiner):

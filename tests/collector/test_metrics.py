@@ -13,8 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from prometheus_client.samples import Exemplar
 
 from collector.exposition import metrics, store_counters
+from collector.exposition.early import KEEP_NS, EarlyRequests
 from collector.exposition.filled import FilledTables
-from collector.exposition.series import Histogram
+from collector.exposition.series import Histogram, LabelSets
 from collector.in_flight import InFlight
 from collector.sql.queries import Queries
 from tests.collector.rows import NOW, SECOND, trace_id
@@ -95,6 +96,17 @@ def test_slo_counters_start_at_zero_and_grow_by_what_arrives(scrape, arrive, clo
     samples = scrape()
     assert slo(samples) == (5, 3)
     assert samples["tokentrail_slo_objective_ratio", "slo=chat"] == 0.95
+
+
+def test_a_segment_that_was_stored_days_before_it_is_counted_is_counted(rows, on_segment, scrape, clock):
+    """Its collector died in between."""
+    scrape()
+    stored = {"ended": NOW - SECOND, "ingested_at": NOW}
+    rows.requests([CHAT | stored | {"segment": f"{NOW:020d}-a"}, CHAT | stored | {"segment": f"{NOW:020d}-b"}])
+    clock.now += 3 * 86_400 * SECOND
+    on_segment(f"{clock.now:020d}-of-today")
+    on_segment(f"{NOW:020d}-a")
+    assert slo(scrape()) == (1, 1)
 
 
 def test_a_store_that_fails_costs_no_scrape_and_no_count(rows, arrive, live, client, scrape, monkeypatch):
@@ -465,6 +477,34 @@ def test_label_sets_are_bounded_and_what_is_idle_makes_room(arrive, clock, monke
     add()
     add({"tenant": "late"})
     assert totals()["late"] == 1
+
+
+@pytest.mark.parametrize(
+    ("idle_since", "unused_since", "gone"), [(9, 0, 1), (1, 0, 1), (0, 0, 0), (0, 3, 3), (9, 3, 3)]
+)
+def test_of_full_label_sets_those_that_were_idle_for_the_longest_time_go(idle_since, unused_since, gone):
+    sets = LabelSets(("name",), 10, {(str(n),): n for n in range(10)})
+    assert sets.forget(idle_since_ns=idle_since, unused_since_ns=unused_since) == [(str(n),) for n in range(gone)]
+
+
+def test_requests_that_were_counted_early_are_forgotten_after_a_day_and_the_oldest_beyond_a_limit(monkeypatch):
+    monkeypatch.setattr("collector.exposition.early.MOST", 2)
+    found = EarlyRequests()
+    for seen_ns, key in ((0, "old"), (1, "a day"), (3, "new"), (2, "older"), (4, "newest")):
+        found.seen(key, seen_ns)
+    assert found.forget(KEEP_NS + 1) == 2
+    assert [key for key, _ in found.dump()] == ["new", "newest"]
+    assert EarlyRequests([("a day", {"seen_ns": 1, "late": (), "lost": ()})]).forget(KEEP_NS + 1) == 0
+
+
+def test_a_step_that_began_five_minutes_ago_is_no_present_state(app, rows, live, clock):
+    rows.step(start=NOW - SECOND, running=3)
+    live.counters.on_segment("a segment")
+    for seconds, running in ((0, True), (299 - 1, True), (299, False)):
+        clock.now = NOW + seconds * SECOND
+        live.refresh()
+        page = TestClient(app).get("/metrics").text
+        assert ("\ntokentrail_requests_running{" in page) == running
 
 
 def test_a_tenant_with_a_request_a_day_keeps_its_counter(arrive, clock, scrape):

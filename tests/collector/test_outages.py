@@ -83,6 +83,16 @@ class TestWatermark:
         clock.now += 1
         assert watermark() == clock.now
 
+    def test_a_process_before_whose_clock_was_ahead_shortens_nothing(self, clock):
+        watermark = Watermark([], clock, lost_after_ns=LOST_AFTER, heard_until_ns=NOW + 100 * SECOND)
+        pass_time(clock, LOST_AFTER - 1, watermark)
+        assert watermark() == NOW
+        clock.now += 1
+        assert watermark() == clock.now
+
+    def test_what_a_process_before_left_in_the_log_lies_before_it(self, clock):
+        assert Watermark([lambda: NOW - SECOND], clock, lost_after_ns=LOST_AFTER)() == NOW - SECOND
+
 
 @pytest.fixture
 def collector(rows, slos_file, clock, ingest_status, tmp_path):

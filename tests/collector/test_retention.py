@@ -284,6 +284,19 @@ def test_the_stage_begins_at_once_and_again_after_its_time(rows, clock, status, 
     assert stage.stop(120)
 
 
+def test_a_round_ends_when_the_stage_stops_and_leaves_no_client_open(rows, clock, status, count, monkeypatch):
+    served(rows, ended=NOW - 3 * DAY)
+    served(rows, ended=NOW - 3 * DAY, tenant="acme")
+    stage = Expiry(rows.store, parse_retention("cold_starts=2d,requests=2d,acme/requests=1d"), status, clock=clock)
+    stage._stopping.set()
+    made = []
+    with_timeout = rows.store.with_timeout
+    monkeypatch.setattr(rows.store, "with_timeout", lambda s: made.append(with_timeout(s)) or made[-1])
+    stage.run_once()
+    assert (count("requests"), status.snapshot().rows_expired) == (2, {})
+    assert [store._clients for store in made] == [[]]
+
+
 def test_a_failure_is_counted_and_a_store_that_is_away_is_waited_for(clock, status, rows, caplog, monkeypatch):
     monkeypatch.setattr(expiry, "_AFTER_A_FAILURE_S", 0.01)
     monkeypatch.setattr(expiry, "_UNTIL_OPEN_S", 0.01)

@@ -115,6 +115,15 @@ def test_an_embedded_store_compiles_nothing_but_regular_expressions(module_store
     assert module_store.query(compiled).result_rows == [("compile_regular_expressions",)]
 
 
+def test_an_embedded_store_remembers_no_conditions(module_store):
+    """A cache of conditions that never come again grows for days."""
+    module_store.client().insert("joined_segments", [["a segment"]], column_names=["segment"])
+    for n in range(3):
+        module_store.query("SELECT count() FROM joined_segments WHERE length(segment) > {n:UInt8}", {"n": n + 50})
+    entries = "SELECT value FROM system.metrics WHERE metric = 'QueryConditionCacheEntries'"
+    assert module_store.query(entries).result_rows == [(0,)]
+
+
 def test_settings_of_a_binary_query_hold_for_it_alone(module_store):
     sql = "SELECT number FROM numbers({n:UInt8})"
     rows = [module_store.binary(sql, {"n": 4}, settings) for settings in ({"limit": 2}, {})]

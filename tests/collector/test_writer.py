@@ -91,6 +91,24 @@ def test_only_the_payloads_that_the_store_refuses_are_set_aside(setup, bad_at):
     assert s.log.pending == (0, 0)
 
 
+@pytest.mark.parametrize("value", [b"\x10\x03", b"\x18\x05\x10\x01"], ids=["true as 3", "an integer and true"])
+def test_a_value_that_protobuf_reads_and_clickhouse_refuses_holds_up_nothing_and_is_stored(setup, value):
+    s = setup()
+    s.writer._give_up.set()  # no second try
+    attribute = b"\x0a\x01b\x12" + bytes([len(value)]) + value
+    span = Request().tokens(trace=1, count=1).scope_spans.spans[0].SerializeToString()
+    span += bytes([9 << 3 | 2, len(attribute)]) + attribute
+    scope = b"\x0a\x0c\x0a\x0atokentrail" + bytes([2 << 3 | 2]) + encoded(len(span)) + span
+    body = b"".join([b"\x0a", encoded(len(scope) + len(encoded(len(scope))) + 1), b"\x12", encoded(len(scope)), scope])
+    s.writer.write(s.segment(body, token_body(trace=2)))
+    assert (s.tokens(), s.dead()) == ({1: 1, 2: 3}, {})
+
+
+def encoded(number):
+    """A varint below 2^14, in two bytes."""
+    return bytes([number & 127 | 128, number >> 7])
+
+
 def test_a_payload_that_was_set_aside_may_be_sent_again_and_a_stored_one_is_known(setup):
     s = setup()
     stored, refused, divided = token_body(trace=1), unreadable(2), misread(3)

@@ -78,7 +78,7 @@ CREATE TABLE IF NOT EXISTS requests
 ENGINE = MergeTree
 PARTITION BY toDate(end)
 ORDER BY (end, trace_id, span_id)
-SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1,
+SETTINGS $durable,
          index_granularity = 8192, lightweight_mutation_projection_mode = 'rebuild';
 
 -- A token takes two bytes. It has no time of its own: the request's start plus the durations of the tokens up to it is its
@@ -99,7 +99,7 @@ ENGINE = MergeTree
 PARTITION BY toDate(minute)
 PRIMARY KEY (minute, trace_id, request_span_id, token_index)
 ORDER BY (minute, trace_id, request_span_id, token_index, choice)
-SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1,
+SETTINGS $durable,
          index_granularity = 8192, lightweight_mutation_projection_mode = 'rebuild';
 
 CREATE TABLE IF NOT EXISTS phases
@@ -114,7 +114,7 @@ CREATE TABLE IF NOT EXISTS phases
 ENGINE = MergeTree
 PARTITION BY toDate(minute)
 ORDER BY (minute, trace_id, request_span_id, start)
-SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1,
+SETTINGS $durable,
          index_granularity = 8192, lightweight_mutation_projection_mode = 'rebuild';
 
 CREATE TABLE IF NOT EXISTS steps
@@ -148,7 +148,7 @@ CREATE TABLE IF NOT EXISTS steps
 ENGINE = MergeTree
 PARTITION BY toDate(start)
 ORDER BY (service, instance, start)
-SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1;
+SETTINGS $durable;
 
 CREATE TABLE IF NOT EXISTS kv_events
 (
@@ -170,7 +170,7 @@ CREATE TABLE IF NOT EXISTS kv_events
 ENGINE = MergeTree
 PARTITION BY toDate(start)
 ORDER BY (start, instance)
-SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1;
+SETTINGS $durable;
 
 -- One row per cold start (phase '') and one per sub-phase of it.
 CREATE TABLE IF NOT EXISTS cold_starts
@@ -193,7 +193,7 @@ CREATE TABLE IF NOT EXISTS cold_starts
 ENGINE = MergeTree
 PARTITION BY toYYYYMM(start)
 ORDER BY (start, trace_id)
-SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1;
+SETTINGS $durable;
 
 -- The latest announcement of each request. The request's end replaces it, and a merge removes ended requests once their day
 -- is one part. So the rows that stay of past days are lost requests.
@@ -222,7 +222,7 @@ CREATE TABLE IF NOT EXISTS open_requests
 ENGINE = ReplacingMergeTree(seen, ended)
 PARTITION BY toDate(start)
 ORDER BY (start, trace_id, span_id)
-SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1,
+SETTINGS $durable,
          min_age_to_force_merge_seconds = 3600, min_age_to_force_merge_on_partition_only = 1,
          allow_experimental_replacing_merge_with_cleanup = 1,
          enable_replacing_merge_with_cleanup_for_min_age_to_force_merge = 1,
@@ -250,4 +250,4 @@ CREATE TABLE IF NOT EXISTS spans
 ENGINE = MergeTree
 PARTITION BY toDate(start)
 ORDER BY (service, name, start)
-SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1;
+SETTINGS $durable;

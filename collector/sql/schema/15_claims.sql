@@ -15,7 +15,7 @@ ENGINE = MergeTree
 PARTITION BY intDiv(claim, 65536)
 ORDER BY prefix
 SETTINGS index_granularity = 256, min_compress_block_size = 4096,
-         non_replicated_deduplication_window = 10000, fsync_after_insert = 1;
+         $durable;
 
 -- Which collector counts a request before it ends, when several collectors share this store (collector/store/early_claims.py). A
 -- claim is one insert: requests in flight, and segments whose ended requests its collector counts next.
@@ -35,4 +35,4 @@ CREATE TABLE IF NOT EXISTS early_claims
 ENGINE = MergeTree
 PARTITION BY intDiv(claim, 65536)
 ORDER BY claim
-SETTINGS index_granularity = 256, non_replicated_deduplication_window = 10000, fsync_after_insert = 1;
+SETTINGS index_granularity = 256, $durable;

@@ -16,7 +16,7 @@ ENGINE = MergeTree
 PARTITION BY toDate(arrived)
 ORDER BY (arrived, segment)
 TTL arrived + INTERVAL 1 DAY
-SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1, ttl_only_drop_parts = 1;
+SETTINGS $durable, ttl_only_drop_parts = 1;
 
 -- The parts: descendants of a request's span, or log records that a request names by its link. A request whose parent is a request
 -- of the same engine (a proxy's) is a part of it, so requests are here too.
@@ -30,7 +30,7 @@ ENGINE = MergeTree
 PARTITION BY toDate(arrived)
 ORDER BY (trace_id, span_id)
 TTL arrived + INTERVAL 1 DAY
-SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1, ttl_only_drop_parts = 1;
+SETTINGS $durable, ttl_only_drop_parts = 1;
 
 -- The segments whose requests are joined.
 CREATE TABLE IF NOT EXISTS joined_segments
@@ -44,7 +44,7 @@ ENGINE = MergeTree
 PARTITION BY toDate(joined_at)
 ORDER BY joined_at
 TTL joined_at + INTERVAL 2 DAY
-SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1, ttl_only_drop_parts = 1;
+SETTINGS $durable, ttl_only_drop_parts = 1;
 
 -- A request with its parts, in the order of their starts: `joins` (00_landing.sql), which a cluster exchanges by trace.
 CREATE TABLE IF NOT EXISTS joined_spans

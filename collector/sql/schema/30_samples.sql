@@ -20,7 +20,7 @@ CREATE TABLE IF NOT EXISTS samples
 ENGINE = MergeTree
 PARTITION BY toDate(time)
 ORDER BY (name, service, instance, series, time)
-SETTINGS non_replicated_deduplication_window = 10000, fsync_after_insert = 1;
+SETTINGS $durable;
 
 CREATE OR REPLACE MATERIALIZED VIEW keep_samples TO samples AS
 WITH

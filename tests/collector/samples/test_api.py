@@ -138,6 +138,15 @@ def test_metrics_that_a_process_sends_are_shown_without_up(scrapes, api, exposed
     assert "tokentrail_engine_up" not in names
 
 
+@pytest.mark.parametrize(("apart_s", "running"), [(90, 3), (91, None)])
+def test_what_a_process_sent_in_the_minute_and_a_half_before_is_shown_too(scrapes, api, apart_s, running):
+    newest = NOW - 10 * SECOND
+    scrapes.add(page(3, 1, 5), newest - apart_s * SECOND, scraper="", engine="vllm")
+    scrapes.add("vllm:kv_cache_usage_perc 0.5\n", newest, scraper="", engine="vllm").store()
+    (engine,) = api("kv")["engines"]
+    assert (engine["running"], engine["usage"]) == (running, 0.5)
+
+
 def test_a_target_that_is_down_shows_no_values(scrapes, api):
     scrapes.add(page(3, 1, 5), NOW - 20 * SECOND).down(NOW - 10 * SECOND).store()
     (engine,) = api("kv")["engines"]
@@ -280,6 +289,15 @@ def test_a_target_whose_scrapes_fail_is_lost(scrapes, api):
     assert (incident["title"], incident["firing"]) == ("chat i:1 does not answer scrapes", True)
     assert incident["detail"] == "8 scrapes in a row failed. The last reason: connect."
     assert incident["start"] == "2026-11-21T09:58:45Z"
+
+
+def test_preemptions_of_one_process_with_a_minute_between_them_are_one_storm(scrapes, api):
+    for n in range(20):
+        scrapes.add(page(1, 0, n, preemptions=(n >= 2) + (n >= 8)), NOW - (200 - 10 * n) * SECOND)
+        scrapes.add(page(1, 0, n, preemptions=3 * (n >= 8)), NOW - (200 - 10 * n) * SECOND, instance="i:2")
+    scrapes.store()
+    storms = [i for i in api("incidents")["incidents"] if i["cause"] == "kv_eviction"]
+    assert sorted((i["instance"], i["requests_affected"]) for i in storms) == [("i:1", 2), ("i:2", 3)]
 
 
 def test_preemptions_a_minute_apart_are_two_storms(scrapes, api):

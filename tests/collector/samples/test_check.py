@@ -205,7 +205,7 @@ def test_summaries_and_falling_deltas_are_rejected_and_the_sender_is_told():
     [
         (Push().gauge("up", 1, 0), "time"),
         (Push().gauge("up", 1, 4_102_444_800 * 10**9), "time"),
-        (Push().gauge("up", 1, NOW + 86_401 * 10**9), "future"),
+        (Push().gauge("up", 1, NOW + 86_400 * 10**9 + 1), "future"),
         (Push().gauge("up", 1, a="x" * 1025), "labels"),
         (Push().gauge("up", 1, **{f"l{n}": "" for n in range(33)}), "labels"),
         (Push().gauge("vllm:e2e_request_latency_seconds", 1), "kind"),
@@ -222,6 +222,19 @@ def test_points_that_cannot_be_stored_are_rejected_alone(push, reason):
     assert checked.rejected == {reason: 1}
     assert [name for _, name, *_ in points(checked)] == ["waiting"]
     assert checked.message
+
+
+def test_a_point_at_the_latest_time_that_is_taken_is_stored():
+    assert not Push().gauge("up", 1, NOW + 86_400 * 10**9).check().rejected
+
+
+def test_labels_that_are_no_text_are_written_as_json_has_them():
+    push = Push().gauge("vllm:num_requests_running", 1)
+    attributes = push.scope.metrics[0].gauge.data_points[0].attributes
+    for key, kind, value in (("a", "bool_value", True), ("b", "bool_value", False), ("c", "int_value", 7)):
+        setattr(attributes.add(key=key).value, kind, value)
+    ((*_, labels, _),) = points(push.check())
+    assert labels == {"a": "true", "b": "false", "c": "7"}
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

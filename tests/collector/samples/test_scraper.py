@@ -258,6 +258,7 @@ def test_a_file_names_targets_and_a_target_that_leaves_it_is_left_alone(log, eng
     assert labels["vllm:kv_cache_usage_perc"] == {"zone": "own"}, "an engine's own label stays"
     file.unlink()
     eventually(lambda: scraper.status.snapshot().scrape_targets == 0)
+    eventually(lambda: not scraper._engines)
     count = len(served.requests)
     threading.Event().wait(0.7)
     assert len(served.requests) <= count + 1, "one may have been under way"
