@@ -387,6 +387,17 @@ def test_a_phase_time_that_is_none_is_unknown_and_an_absent_one_is_0(span_rows):
     assert span_rows(["tokentrail"], said, LATENCIES) == [(None, None, None, None, 0)] * 4
 
 
+@pytest.mark.parametrize(("attributes", "kind"), [({}, 3), ({semconv.ARRIVALS: 4}, 2)])
+def test_preemptions_and_phase_times_that_a_client_or_a_proxy_does_not_send_are_not_known(span_rows, attributes, kind):
+    phases = ("queue", "cold_start", "prefill", "decode", "preempted", "kv_transfer", "stalled")
+    columns = ", ".join(["preemptions", *(f"{phase}_ns" for phase in phases)])
+    (nothing, told) = span_rows(
+        ["tokentrail"], [attributes, attributes | {semconv.PHASE_TIME_PREFIX + "queued": 5}], columns, kind
+    )
+    assert nothing == (None,) * 8
+    assert told == (None, 5) + (None,) * 6
+
+
 def test_counts_of_steps_and_kv_events_that_are_none_or_absent_are_unknown(store):
     request = Request()
     for number, value in enumerate([None, NAN, -1, 1.5, 2**32, "5"]):
