@@ -333,7 +333,7 @@ def test_a_latency_of_vllm_that_is_none_is_unknown(span_rows):
 
 
 def test_without_an_e2e_of_its_own_vllms_span_says_how_long_it_took(span_rows):
-    said = [{}, *({"gen_ai.latency.e2e": value} for value in (NAN, float("inf"), -1.0, 1e12, "0.2"))]
+    said = [{}, *({"gen_ai.latency.e2e": value} for value in (NAN, float("inf"), -1.0, 1.61, 1e6, 1e12, "0.2"))]
     known = {"gen_ai.latency.time_to_first_token": 0.2, semconv.OUTPUT_TOKENS: 5}
     ends = "toUnixTimestamp64Nano(start), toUnixTimestamp64Nano(end)"
     found = span_rows([VLLM], [known | attributes for attributes in said], f"e2e_ns, ttft_ns, tpot_ns, {ends}")
