@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
+from opentelemetry.trace import SpanKind
 
 from tokentrail import semconv
 from tokentrail.arguments import RequestEnd
 from tokentrail.export import SAMPLED_OUT
-from tokentrail.phases import partition
+from tokentrail.phases import Partition, partition
 from tokentrail.records import MALFORMED
 from tokentrail.request import RequestTrail
 from tokentrail.sampling import Sampling
@@ -29,6 +30,9 @@ class Table(NamedTuple):
     ints: list[int]
     doubles: list[float]
     tails: list[bytes]
+
+
+_CLIENT: Final = SpanKind.CLIENT  # a member takes long to look up
 
 
 class EndedRequests:
@@ -73,7 +77,10 @@ class EndedRequests:
             self._on_end(request, ended, end, emitted)
         except Exception as error:
             self._bench.guard.failed("recording metrics", error)
-        found = partition(arrival, end, request.marks, self._unknown_phase, emitted.first if emitted.tokens else None)
+        first = emitted.first if emitted.tokens else None
+        found: Partition = ([], 0)
+        if request.marks or not _seen_from_outside(request, ended):
+            found = partition(arrival, end, request.marks, self._unknown_phase, first)
         weight = self._weight(request, row, emitted, end, preempted=found[1] > 0)
         if weight is None:
             self.left_out += 1
@@ -129,3 +136,8 @@ class EndedRequests:
         trace = slots.trace_high[rows], slots.trace_low[rows]
         columns = Columns(trace, bench.span_ids(len(rows)), slots.span[rows], starts, ends)
         return bench.fill(columns, semconv.PHASE_SPAN, texts=((semconv.PHASE_NAME, str(phase)),))
+
+
+def _seen_from_outside(request: RequestTrail, ended: RequestEnd) -> bool:
+    """A client or a proxy recorded the request. It sees when chunks arrive, and does not know the engine's phases."""
+    return request.started.kind is _CLIENT or semconv.ARRIVALS in ended.attributes

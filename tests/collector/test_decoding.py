@@ -333,7 +333,7 @@ def test_a_latency_of_vllm_that_is_none_is_unknown(span_rows):
 
 
 def test_without_an_e2e_of_its_own_vllms_span_says_how_long_it_took(span_rows):
-    said = [{}, *({"gen_ai.latency.e2e": value} for value in (NAN, float("inf"), -1.0, 1e12, "0.2"))]
+    said = [{}, *({"gen_ai.latency.e2e": value} for value in (NAN, float("inf"), -1.0, 1.61, 1e6, 1e12, "0.2"))]
     known = {"gen_ai.latency.time_to_first_token": 0.2, semconv.OUTPUT_TOKENS: 5}
     ends = "toUnixTimestamp64Nano(start), toUnixTimestamp64Nano(end)"
     found = span_rows([VLLM], [known | attributes for attributes in said], f"e2e_ns, ttft_ns, tpot_ns, {ends}")
@@ -387,6 +387,17 @@ def test_a_phase_time_that_is_none_is_unknown_and_an_absent_one_is_0(span_rows):
     keys = [semconv.PHASE_TIME_PREFIX + phase for phase in ("queued", "prefill")]
     said = [dict.fromkeys(keys, value) for value in (NAN, -1, 601 * MS, "5")]
     assert span_rows(["tokentrail"], said, LATENCIES) == [(None, None, None, None, 0)] * 4
+
+
+@pytest.mark.parametrize(("attributes", "kind"), [({}, 3), ({semconv.ARRIVALS: 4}, 2)])
+def test_preemptions_and_phase_times_that_a_client_or_a_proxy_does_not_send_are_not_known(span_rows, attributes, kind):
+    phases = ("queue", "cold_start", "prefill", "decode", "preempted", "kv_transfer", "stalled")
+    columns = ", ".join(["preemptions", *(f"{phase}_ns" for phase in phases)])
+    (nothing, told) = span_rows(
+        ["tokentrail"], [attributes, attributes | {semconv.PHASE_TIME_PREFIX + "queued": 5}], columns, kind
+    )
+    assert nothing == (None,) * 8
+    assert told == (None, 5) + (None,) * 6
 
 
 def test_counts_of_steps_and_kv_events_that_are_none_or_absent_are_unknown(store):

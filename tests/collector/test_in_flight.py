@@ -53,6 +53,14 @@ def test_a_request_is_bad_once_it_is_past_a_threshold(request_, thresholds, bad)
     assert request_.bad_for_any([slo, slo.model_copy(update={"select": {"tenant": ("t",)}})]).tolist() == [bad]
 
 
+def test_a_question_that_finds_no_request_in_flight_changes_no_other_answer(rows, api):
+    for _ in range(3):
+        rows.open(start=NOW - 10 * SECOND, seen=NOW - SECOND)
+    asked = [{}, {"vantage": "client"}, {}, {"vantage": "server"}]
+    found = [api("summary", **filters)["requests"]["in_flight"] for filters in asked]
+    assert found == [3, 0, 3, 3]
+
+
 @pytest.mark.parametrize(
     ("end", "heard_until", "lost"), [(100, 100, False), (101, 101, True), (120, 100, False), (100, 120, False)]
 )

@@ -1,5 +1,6 @@
 import re
 import subprocess
+import time
 from collections import defaultdict
 from itertools import count
 from pathlib import Path
@@ -16,9 +17,14 @@ from collector.exposition import metrics, store_counters
 from collector.exposition.early import KEEP_NS, EarlyRequests
 from collector.exposition.filled import FilledTables
 from collector.exposition.series import Histogram, LabelSets
+from collector.exposition.store_counters import StoreCounters
 from collector.in_flight import InFlight
+from collector.signals import TRACES
 from collector.sql.queries import Queries
+from collector.store.insert import insert_otlp
 from tests.collector.rows import NOW, SECOND, trace_id
+from tests.support.otlp import Request
+from tests.support.recordings import join
 
 MS = 1_000_000
 OPENMETRICS = {"accept": "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"}
@@ -383,6 +389,34 @@ def test_a_value_is_in_the_first_bucket_whose_edge_it_does_not_exceed(over):
     histogram = Histogram([10, 20, 30])
     histogram.add(over, 1, 5.0, Exemplar({"trace_id": "1"}, 5.0))
     assert histogram.counts.index(1) == over // 10
+
+
+def test_requests_of_one_token_are_counted_as_an_engine_sends_them(rows):
+    """No time passes between one token, and a division by no gap is below the NULL of such a TPOT."""
+    spans = [("vllm.llm_engine", "llm_request"), ("sglang server", " Req 1"), ("other", "chat m"), ("tokentrail", "m")]
+    bodies = []
+    for trace, (scope, name) in enumerate(spans, start=1):
+        request = Request(scope=scope)
+        for first_s in (0.6, 0.2):
+            said = dict.fromkeys(FIRST_TOKEN, first_s) | dict.fromkeys(ONE_TOKEN, 1) | OF_ENGINES
+            request.span(name, trace=trace, span=int(first_s * 10), ns=600 * MS, kind=2, attributes=said)
+        bodies.append(request.body())
+    insert_otlp(rows.store, TRACES, b"".join(bodies), "one-token")
+    join(rows.store)
+    queries = Queries(rows.store)
+    counters = StoreCounters(queries, FilledTables(queries), [], clock=time.time_ns)
+    for (segment,) in rows.store.query("SELECT DISTINCT segment FROM requests").result_rows:
+        counters.on_segment(segment)
+    counters.count_segments()
+    samples = [sample for family in counters.families()[0] for sample in family.samples]
+    counted = {s.labels["engine"] for s in samples if s.name == "tokentrail_requests_total"}
+    assert counted == {"vllm", "sglang", "genai", "tokentrail"}
+    assert not [s for s in samples if s.name.startswith("gen_ai_server_time_per_output_token")]
+
+
+FIRST_TOKEN = ("gen_ai.latency.time_to_first_token", "gen_ai.response.time_to_first_chunk")
+ONE_TOKEN = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
+OF_ENGINES = {"gen_ai.latency.e2e": 0.6, "gen_ai.operation.name": "chat", "module": "sglang::request"}
 
 
 def test_exemplars_lead_from_a_bucket_to_a_trace(client, arrive, rows):

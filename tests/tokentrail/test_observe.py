@@ -65,6 +65,14 @@ def test_a_stream_is_a_request_of_the_client(way, trail, clock):
     assert (given[semconv.RESPONSE_MODEL], given[semconv.RESPONSE_ID]) == ("m-2", "c-1")
     assert (given[semconv.STATUS], given[semconv.FINISH_REASON]) == ("ok", "stop")
     assert semconv.PROVIDER_NAME not in given
+    assert phases_of(trail) == []
+
+
+def phases_of(trail):
+    """Phases are the engine's: neither spans nor times of them."""
+    spans = trail.spans()
+    times = [key for span in spans for key in span.attributes if key.startswith(semconv.PHASE_TIME_PREFIX)]
+    return times + [span.name for span in spans if span.name == semconv.PHASE_SPAN]
 
 
 def test_any_iterator_of_texts_has_its_number_of_arrivals_and_no_number_of_tokens(trail, clock):

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from datetime import timedelta
 
 import pytest
 
@@ -106,6 +107,22 @@ def test_a_number_that_is_none_is_not_known(engine_store, mapping):
             assert (row["input_tokens"], row["output_tokens"], row["cached_tokens"]) == (None, None, None), value
             assert row["ttft_ns"] is None, value
             assert row["e2e_ns"] == E2E_NS, value
+
+
+@pytest.mark.parametrize("mapping", ["vllm", "tensorrt_llm"])
+def test_a_request_does_not_end_long_after_its_span(engine_store, mapping):
+    given = [{"gen_ai.latency.e2e": seconds, "gen_ai.latency.time_in_queue": 0.1} for seconds in (1.61, 86400.0, 1e7)]
+    rows = insert(engine_store, mapping, *given)
+    assert {row["e2e_ns"] for row in rows} == {E2E_NS}
+    assert {row["end"] - row["start"] for row in rows} == {timedelta(microseconds=E2E_NS // 1000)}
+
+
+@pytest.mark.parametrize(("queue_s", "ttft_s"), [(0.1, 0.7), (0.7, 0.8), (0.1, 1e6)])
+def test_phases_are_not_known_when_one_ends_behind_the_request(engine_store, queue_s, ttft_s):
+    times = {"e2e": 0.6, "time_in_queue": queue_s, "time_to_first_token": ttft_s}
+    said = {f"gen_ai.latency.{name}": seconds for name, seconds in times.items()}
+    (row,) = insert(engine_store, "tensorrt_llm", said)
+    assert [row[f"{name}_ns"] for name in ("ttft", "queue", "prefill", "decode", "kv_transfer")] == [None] * 5
 
 
 @pytest.mark.parametrize("mapping", ["sglang", "tensorrt_llm", "genai"])

@@ -102,6 +102,8 @@ def test_the_first_chunk_is_a_time_within_the_span(module_store):
         ('"2026-11-18T11:06:40.601Z"', None),
         ('"soon"', None),
         ("null", None),
+        (1795.5, None),
+        ("", None),
     ]
     said = [{"completion_start_time": first, "usage_details": '{"output": 4}'} for first, _ in firsts]
     rows = generations(module_store, *((OURS, attributes) for attributes in said))

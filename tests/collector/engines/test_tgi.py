@@ -42,6 +42,11 @@ def test_a_request_that_may_have_been_streamed_has_no_ttft(engine_store):
     assert {(row["ttft_ns"], row["output_tokens"], row["e2e_ns"]) for row in rows} == {(None, 50, 1_234_567_000)}
 
 
+def test_a_request_does_not_end_long_after_its_span(engine_store):
+    (row,) = insert(engine_store, ("generate", {"total_time": "2.4s"}))
+    assert row["e2e_ns"] == 1300 * MS
+
+
 def test_a_time_that_is_none_is_not_known(engine_store):
     texts = ["", "-1s", "1e300s", "s", "1.2 s", "99999999999999999999s", "NaNs", "1.2min", 1.2]
     names = ("total_time", "queue_time", "inference_time", "time_per_token")

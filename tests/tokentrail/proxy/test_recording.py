@@ -55,6 +55,7 @@ def test_a_stream_with_usage_is_a_request_with_its_tokens():
     assert given[semconv.SERVER_ADDRESS] == "127.0.0.1"
     assert 0 < tokens[0].duration_ns < sum(token.duration_ns for token in tokens) < request.duration_ns
     assert given[semconv.TIME_TO_FIRST_TOKEN] == pytest.approx(tokens[0].duration_ns / 1e9)
+    assert not [key for key in given if key.startswith(semconv.PHASE_TIME_PREFIX)], "they are inside the engine"
 
 
 def test_without_usage_the_number_of_tokens_is_not_known():

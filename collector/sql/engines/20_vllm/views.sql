@@ -10,7 +10,7 @@ WITH
     $nanoseconds AS nanoseconds,
     $reported AS reported,
     $counted AS counted,
-    ifNull(nanoseconds(reported('gen_ai.latency.e2e'), $longest_ns), duration_ns) AS e2e,
+    ifNull(nanoseconds(reported('gen_ai.latency.e2e'), $longest_e2e), duration_ns) AS e2e,
     nanoseconds(reported('gen_ai.latency.time_to_first_token'), e2e) AS first_ns,
     nanoseconds(reported('gen_ai.latency.time_in_model_prefill'), e2e) AS prefill,
     nanoseconds(reported('gen_ai.latency.time_in_model_decode'), e2e) AS decode,
@@ -60,7 +60,7 @@ FROM
     WITH
         $nanoseconds AS nanoseconds,
         $reported AS reported,
-        ifNull(nanoseconds(reported('gen_ai.latency.e2e'), $longest_ns), duration_ns) AS e2e
+        ifNull(nanoseconds(reported('gen_ai.latency.e2e'), $longest_e2e), duration_ns) AS e2e
     SELECT
         trace_id, span_id,
         start AS arrival,

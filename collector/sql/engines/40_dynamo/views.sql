@@ -58,9 +58,11 @@ SELECT
         CAST((keys, arrayMap(key -> ifNull(value_of(key), nan), keys)), 'Map(String, Float64)')) AS number
 FROM dynamo_logs;
 
+-- A record that does not say how long its request took is no request. It is a part all the same.
 CREATE OR REPLACE MATERIALIZED VIEW dynamo_hold_log_requests TO held_requests AS
 SELECT *, trace_id AS link, 1 AS is_log, getSetting('insert_deduplication_token') AS segment, now('UTC') AS arrived
-FROM dynamo_log_spans;
+FROM dynamo_log_spans
+WHERE mapContains(number, 'total_time_ms') AND number['total_time_ms'] * 1e6 <= $longest_ns;
 
 CREATE OR REPLACE MATERIALIZED VIEW dynamo_hold_logs TO held_spans AS
 SELECT * EXCEPT (claim), 'dynamo.held.log' AS claim, 1 AS is_leaf, now('UTC') AS arrived

@@ -21,13 +21,16 @@ ENGINE = Null;
 
 CREATE OR REPLACE MATERIALIZED VIEW tensorrt_llm_cut TO tensorrt_llm_requests_cut AS
 WITH
-    -- Nanoseconds from the request's start to a latency that a server reports; NULL if it is not known.
+    -- Nanoseconds from the request's start to a latency that a server reports; NULL if it is not known, or longer than the server's span.
+    (server -> toUInt64(greatest(0, dateDiff('nanosecond', server.start, server.end)))) AS length_of,
     ((server, key) -> accurateCastOrNull(
-        if(server.number[key] * 1e9 <= $longest_ns AND mapContains(server.number, key) AND server.start >= start,
+        if(server.number[key] * 1e9 <= length_of(server) + 1e9 AND mapContains(server.number, key) AND server.start >= start,
             round(server.number[key] * 1e9) + dateDiff('nanosecond', start, server.start), nan), 'UInt64')) AS at,
     (name -> arrayFirst(event -> event.name = name, last.events).time) AS time_of,
     toUInt64(greatest(0, dateDiff('nanosecond', start, greatest(start, last.end)))) AS until_end,
-    [at(first, 'gen_ai.latency.time_in_queue'), at(first, 'gen_ai.latency.time_to_first_token')] AS cuts_of_first,
+    -- A single server has one clock, so a time behind its end is not one.
+    arrayMap(cut -> if(servers < 2 AND cut > e2e, NULL, cut),
+        [at(first, 'gen_ai.latency.time_in_queue'), at(first, 'gen_ai.latency.time_to_first_token')]) AS cuts_of_first,
     arrayMap(time -> if(time > start, toUInt64(dateDiff('nanosecond', start, time)), NULL),
         [time_of('kv_cache_transfer_start'), time_of('kv_cache_transfer_end')]) AS transfer,
     arrayConcat([toNullable(toUInt64(0))], cuts_of_first, if(servers < 2, [], arrayPushBack(transfer, at(last, 'gen_ai.latency.time_in_queue')))) AS cuts,

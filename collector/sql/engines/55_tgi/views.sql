@@ -9,7 +9,7 @@ WITH
     $nanoseconds AS nanoseconds,
     (key -> toFloat64OrNull(extract(text[key], '^([0-9]+(?:[.][0-9]+)?)(?:ns|µs|ms|s)$$')) * transform(
         extract(text[key], '(ns|µs|ms|s)$$'), ['ns', 'µs', 'ms', 's'], [1e-9, 1e-6, 1e-3, 1.], nan)) AS seconds,
-    ifNull(nanoseconds(seconds('total_time'), $longest_ns), duration_ns) AS e2e,
+    ifNull(nanoseconds(seconds('total_time'), $longest_e2e), duration_ns) AS e2e,
     -- The router divides the inference time by the tokens, to the nanosecond below.
     nanoseconds(seconds('time_per_token'), e2e) AS per_token,
     accurateCastOrNull(if(per_token >= 1e4, round(nanoseconds(seconds('inference_time'), e2e) / per_token), nan), 'UInt32') AS n,

@@ -41,7 +41,7 @@ SELECT
     reason AS finish_reason,
     ifNull(used('prompt_tokens'), used('input')) AS input_tokens,
     n AS output_tokens,
-    if(of_openai_client AND first_text = '' AND n > 0, duration_ns, first_ns) AS ttft_ns,
+    if(of_openai_client AND NOT mapContains(text, 'langfuse.observation.completion_start_time') AND n > 0, duration_ns, first_ns) AS ttft_ns,
     if(n > 1, (duration_ns - first_ns) / (n - 1), NULL) AS tpot_ns,
     duration_ns AS e2e_ns,
     getSetting('insert_deduplication_token') AS segment,
