@@ -34,8 +34,8 @@ again (sql/queries/announced.sql), it blames the condition inside, and the next 
     requests in flight at 10:00, of clients    none
     requests in flight at 10:00                none, but there are 29
 
-It also holds 0.18 kB for each of up to 1.6 million entries. Conditions with times and ids do not come again, and no answer
-gets cheaper by it.
+It also keeps 0.18 kB for each of up to 1.6 million conditions. Ours have times and ids and do not come again, and no
+answer gets cheaper by it.
 """
 
 
