@@ -3,9 +3,9 @@
 import threading
 
 import pytest
-from clickhouse_connect.driver.exceptions import DatabaseError
+from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError, ProgrammingError
 
-from collector.store.store import Store
+from collector.store.store import Store, StoreUnavailableError, is_unavailable
 
 
 class Client:
@@ -117,3 +117,21 @@ def test_settings_of_a_binary_query_hold_for_it_alone(module_store):
     sql = "SELECT number FROM numbers({n:UInt8})"
     rows = [module_store.binary(sql, {"n": 4}, settings) for settings in ({"limit": 2}, {})]
     assert [list(memoryview(found).cast("Q")) for found in rows] == [[0, 1], [0, 1, 2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ConnectionRefusedError(), True),
+        (StoreUnavailableError(), True),
+        (OperationalError("timed out"), True),
+        (DatabaseError("HTTP driver received HTTP status 502, server response: Bad Gateway"), True),
+        (DatabaseError("Too many simultaneous queries", code=202), True),
+        (OperationalError("All connection tries failed", code=279), True),
+        (DatabaseError("Unknown table", code=60), False),
+        (OperationalError("Memory limit exceeded", code=241), False),
+        (ProgrammingError("Unknown parameter"), False),
+    ],
+)
+def test_a_server_that_is_away_or_busy_and_a_proxy_in_front_of_it_are_told_from_wrong_questions(error, expected):
+    assert is_unavailable(error) == expected
