@@ -445,6 +445,23 @@ def test_a_store_that_fails_is_tried_until_it_takes_the_segment_and_is_not_ready
     assert s.dead() == {}
 
 
+def test_a_file_that_is_damaged_while_the_store_is_away_makes_no_other_rows(setup):
+    sources = []
+
+    def fail_once(store, signal, body, token):
+        sources.append(body)
+        if len(sources) == 1:
+            body.write_bytes(body.read_bytes().replace(b"a model", b"A model"))
+            raise ConnectionError("connection refused")
+        insert_otlp(store, signal, body, token)
+
+    s = setup(insert=fail_once, max_wait_s=0.01)
+    payload = Request(model="a model").tokens().body()
+    s.writer.write(s.segment(payload))
+    assert sources[1] == payload
+    assert s.tokens() == {1: 3}
+
+
 def test_a_segment_with_a_damaged_frame_gives_the_others(setup):
     s = setup()
     segment = s.segment(token_body(trace=1), b"to be damaged", token_body(trace=2))
