@@ -63,6 +63,7 @@ DATA_ERROR_CODES: Final = frozenset(
 _WRITTEN_AT_ONCE: Final = 1024 * 1024
 """Bytes. The parts of a block are a few kilobytes each."""
 _TOO_MANY_PARTS: Final = 252
+_BAD_ARGUMENTS: Final = 36
 MEMORY_LIMIT_EXCEEDED: Final = 241
 
 
@@ -148,7 +149,9 @@ def errors_told_apart() -> Iterator[None]:
     except DatabaseError as error:
         # The same code says that a table waits for merges, which pass.
         too_many_days = error.code == _TOO_MANY_PARTS and "partitions for single INSERT" in str(error)
-        if error.code in DATA_ERROR_CODES or too_many_days:
+        # The same code says that a statement is wrong. Here a message has two values of a oneof.
+        invalid = error.code == _BAD_ARGUMENTS and "Invalid protobuf data" in str(error)
+        if error.code in DATA_ERROR_CODES or too_many_days or invalid:
             raise RefusedError(str(error)) from error
         if error.code == MEMORY_LIMIT_EXCEEDED:
             raise TooMuchError(str(error)) from error

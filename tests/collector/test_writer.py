@@ -176,6 +176,19 @@ def test_a_misread_field_beside_the_spans_costs_none_of_them(setup):
     assert s.dead() == {}
 
 
+@pytest.mark.parametrize("values", [b"\x0a\x01a\x0a\x03bcd", b"\x0a\x04abcd\x18\x05", b"\x18\x05\x0a\x04abcd"])
+@pytest.mark.parametrize("place", ["span", "resource"])
+def test_a_payload_with_two_values_of_an_attribute_is_stored_with_the_last_one(setup, place, values):
+    odd = Request().tokens(trace=2)
+    holder = odd.scope_spans.spans[0] if place == "span" else odd.message.resource_spans[0].resource
+    holder.attributes.add(key="odd").value.string_value = "8 more"
+    body = odd.body().replace(b"\x0a\x068 more", values)
+    s = setup(max_wait_s=0.01)
+    s.writer.write(s.segment(token_body(trace=1), body, token_body(trace=3)))
+    assert s.tokens() == {1: 3, 2: 3, 3: 3}
+    assert s.dead() == {}
+
+
 def test_a_payload_beside_misread_ones_that_the_store_refuses_is_still_set_aside_alone(setup):
     s = setup()
     s.writer.write(s.segment(token_body(trace=1), misread(2), unreadable(3), token_body(trace=4)))
@@ -242,6 +255,8 @@ def test_a_payload_of_which_a_half_is_stored_is_known(setup):
     [
         (241, "Memory limit (total) exceeded", TooMuchError),
         (252, "Too many partitions for single INSERT block (more than 100)", RefusedError),
+        (36, "Invalid protobuf data: OneOf has more than one value to track via column `value`", RefusedError),
+        (36, "Setting max_threads is wrong", DatabaseError),
         (252, "Too many parts (300). Merges are processing significantly slower than inserts", DatabaseError),
     ],
 )
