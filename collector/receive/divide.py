@@ -21,16 +21,16 @@ def without_misread(payload: bytes, request: type[Any] = ExportTraceServiceReque
         28 05           field 5 as a varint    misread: the parser would say that the span has no name
         f8 07 01        field 127              not misread: OTLP has no such field, and both parsers skip it
 
-    Without a misread item, the payload may have two values of a oneof. ClickHouse refuses it; for Protobuf the last one
-    counts, and the payload comes back with that one alone.
+    Without a misread item, the payload may have two values of a oneof, or an enumeration of more than 32 bits, which
+    ClickHouse refuses. It comes back with the values that Protobuf reads; that it has others is seen by its length.
 
         0a 01 'a' 18 05     an attribute's value, "a" and 5
-        18 05               5
+        18 05               5, the last one
     """
     message = request.FromString(payload)
     if not is_misread(message):
         encoded: bytes = message.SerializeToString()
-        return encoded if len(encoded) < len(payload) else payload, b""
+        return encoded if len(encoded) != len(payload) else payload, b""
     return _items(message, lambda misread, _: not misread), _items(message, lambda misread, _: misread)
 
 

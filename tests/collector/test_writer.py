@@ -189,6 +189,16 @@ def test_a_payload_with_two_values_of_an_attribute_is_stored_with_the_last_one(s
     assert s.dead() == {}
 
 
+def test_an_enumeration_that_is_larger_than_32_bits_is_cut_as_in_protobuf(setup):
+    odd = Request().tokens(trace=2)
+    odd.scope_spans.spans[0].trace_state = "12345"
+    body = odd.body().replace(b"\x1a\x0512345", b"\x30\x80\x80\x80\x80\x80\x01")  # kind = 2³⁵
+    s = setup(max_wait_s=0.01)
+    s.writer.write(s.segment(token_body(trace=1), body, token_body(trace=3)))
+    assert s.tokens() == {1: 3, 2: 3, 3: 3}
+    assert s.dead() == {}
+
+
 def test_a_payload_beside_misread_ones_that_the_store_refuses_is_still_set_aside_alone(setup):
     s = setup()
     s.writer.write(s.segment(token_body(trace=1), misread(2), unreadable(3), token_body(trace=4)))
@@ -257,6 +267,7 @@ def test_a_payload_of_which_a_half_is_stored_is_known(setup):
         (252, "Too many partitions for single INSERT block (more than 100)", RefusedError),
         (36, "Invalid protobuf data: OneOf has more than one value to track via column `value`", RefusedError),
         (36, "Setting max_threads is wrong", DatabaseError),
+        (436, "Could not convert value '34359738368' from type Int64 to type Int32", RefusedError),
         (252, "Too many parts (300). Merges are processing significantly slower than inserts", DatabaseError),
     ],
 )
