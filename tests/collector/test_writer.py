@@ -137,6 +137,18 @@ def test_a_payload_that_another_segment_has_claimed_is_left_out_and_counted(setu
     assert len(claims.withdrawn) == 1
 
 
+def test_a_file_that_is_damaged_while_claims_wait_for_the_store_makes_no_other_rows(setup):
+    sources = []
+
+    def keep(store, signal, body, token):
+        sources.append(body)
+
+    s = setup(claims=ClaimedElsewhere(), insert=keep, max_wait_s=0.001)
+    payload = token_body(trace=1)
+    s.writer.write(s.segment(payload))
+    assert sources == [payload], "the bytes, and not the file"
+
+
 def test_a_segment_of_which_others_have_claimed_all_inserts_nothing(setup):
     s = setup(claims=ClaimedElsewhere(token_body(trace=1)), max_wait_s=0.001)
     s.writer.write(s.segment(token_body(trace=1)))
