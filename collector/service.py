@@ -198,7 +198,7 @@ def build_api(
         heard_until = Watermark(logs, clock, lost_after_ns=lost_after_ns, heard_until_ns=counters.heard_until_ns)
     context = Context(Queries(store, query_settings), tuple(slos), windows, lost_after_ns, clock, heard_until)
     own = replace(context, queries=own_queries)
-    usage = Usage(store, data_dir)
+    usage = Usage(store, data_dir, lambda: of_scrapes)
     live = Live(
         counters,
         Processes(own_queries, filled, lost_after_ns=lost_after_ns),

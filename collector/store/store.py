@@ -15,7 +15,9 @@ import clickhouse_connect
 from clickhouse_connect.driver.binding import format_str
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError, OperationalError
+from clickhouse_connect.driver.httpclient import HttpClient
 from clickhouse_connect.driver.query import QueryResult
+from urllib3 import Timeout
 
 from collector.store.deduplication import forget_lost_parts
 from collector.store.layout import Layout
@@ -37,6 +39,22 @@ again (sql/queries/announced.sql), it blames the condition inside, and the next 
 It also keeps 0.18 kB for each of up to 1.6 million conditions. Ours have times and ids and do not come again, and no
 answer gets cheaper by it.
 """
+_PASSING: Final = frozenset(
+    {
+        202,  # TOO_MANY_SIMULTANEOUS_QUERIES
+        209,  # SOCKET_TIMEOUT
+        210,  # NETWORK_ERROR
+        225,  # NO_ZOOKEEPER
+        242,  # TABLE_IS_READ_ONLY
+        279,  # ALL_CONNECTION_TRIES_FAILED
+        745,  # SERVER_OVERLOADED
+        999,  # KEEPER_EXCEPTION
+    }
+)
+"""ClickHouse errors by which a server says that it, or another node that it needs, is away or has too much to do."""
+_ANSWER_S: Final = 5.0
+"""A server that has ended a query at its `max_execution_time` says so within these seconds, or does not answer."""
+_CANCEL_S: Final = 5.0
 
 
 def settings_clause(settings: Mapping[str, Any]) -> str:
@@ -58,9 +76,13 @@ class StoreUnavailableError(StoreError):
 
 
 def is_unavailable(error: BaseException) -> bool:
-    """Tell whether the store's server did not answer. An answer that is an error has ClickHouse's code."""
-    without_answer = isinstance(error, OperationalError) and not error.code
-    return without_answer or isinstance(error, OSError | StoreUnavailableError)
+    """Tell whether the store's server did not answer, or said that it cannot answer now.
+
+    An error of ClickHouse has its code. One without comes from the network, or from a proxy in front of the server.
+    """
+    if isinstance(error, OperationalError) or type(error) is DatabaseError:
+        return not error.code or error.code in _PASSING
+    return isinstance(error, OSError | StoreUnavailableError)
 
 
 def reason_of(error: BaseException) -> str:
@@ -86,10 +108,8 @@ class Store:
     def __init__(self, dsn: str, *, connect_timeout_s: float = 10.0, send_receive_timeout_s: float = 300.0) -> None:
         self._dsn = dsn
         self._address, self.layout = Layout.of(dsn)
-        self._timeouts: dict[str, Any] = {
-            "connect_timeout": connect_timeout_s,
-            "send_receive_timeout": send_receive_timeout_s,
-        }
+        self._connect_timeout_s = connect_timeout_s
+        self._send_receive_timeout_s = send_receive_timeout_s
         self._local = threading.local()
         self._lock = threading.Lock()
         self._clients: list[tuple[threading.Thread, Client]] = []
@@ -129,8 +149,9 @@ class Store:
 
     def with_timeout(self, send_receive_timeout_s: float) -> Store:
         """Return the same store for statements that may take this long; close it when they are done."""
-        connect_timeout_s = self._timeouts["connect_timeout"]
-        return Store(self._dsn, connect_timeout_s=connect_timeout_s, send_receive_timeout_s=send_receive_timeout_s)
+        return Store(
+            self._dsn, connect_timeout_s=self._connect_timeout_s, send_receive_timeout_s=send_receive_timeout_s
+        )
 
     @property
     def embedded(self) -> bool:
@@ -173,25 +194,42 @@ class Store:
     ) -> QueryResult:
         """Run one statement with bound `{name:Type}` parameters on the calling thread's client.
 
-        Raises `StoreUnavailableError` when a server does not answer.
+        Raises `StoreUnavailableError` when a server does not answer. It has the query's `max_execution_time` for that,
+        and some seconds more.
         """
-        with self._reading() as client:
-            return client.query(sql, parameters=parameters, settings=dict(settings or {}))
+        settings = dict(settings or {})
+        with self._reading(settings) as client:
+            return client.query(sql, parameters=parameters, settings=settings)
 
     def binary(self, sql: str, parameters: dict[str, Any], settings: Mapping[str, Any]) -> bytes:
         """Run one statement as `query` does, and return the rows in ClickHouse's RowBinary format."""
-        with self._reading() as client:
+        with self._reading(settings) as client:
             return client.raw_query(f"{sql}\n{settings_clause(settings)}", parameters=parameters, fmt="RowBinary")
 
     @contextmanager
-    def _reading(self) -> Iterator[Client]:
+    def _answering_within(self, seconds: float | None) -> Iterator[Client]:
+        """The calling thread's client, whose server must answer within this time. None: within the store's own."""
+        client = self.client()
+        if seconds is None or not isinstance(client, HttpClient):
+            yield client
+            return
+        kept, client.timeout = client.timeout, self._timeout(seconds)
+        try:
+            yield client
+        finally:
+            client.timeout = kept
+
+    @contextmanager
+    def _reading(self, settings: Mapping[str, Any]) -> Iterator[Client]:
         """The calling thread's client, for one query. A query that fails tells when the server is away.
 
         chDB keeps the rows that a query had found before it failed, and begins the answer to the next query of the same
         client with them. So the thread gets a new client.
         """
+        most_s = settings.get("max_execution_time")
         try:
-            yield self.client()
+            with self._answering_within(most_s and most_s + _ANSWER_S) as client:
+                yield client
         except (DatabaseError, OSError) as error:
             if self.embedded:
                 self._replace_client()
@@ -207,7 +245,8 @@ class Store:
         """
         sql = f"KILL QUERY{self.layout.on_cluster} WHERE Settings['log_comment'] = '{comment}' ASYNC"
         try:
-            self.client().command(sql, settings={"distributed_ddl_task_timeout": 0} if self.layout.cluster else None)
+            with self._answering_within(_CANCEL_S) as client:
+                client.command(sql, settings={"distributed_ddl_task_timeout": 0} if self.layout.cluster else None)
         except (ClickHouseError, StoreError, OSError) as error:
             logger.warning("a query cannot be cancelled: %s", error)
 
@@ -253,11 +292,18 @@ class Store:
                 interface="chdb", path=str(self.folder), settings=_UNCOMPILED | _EVERYWHERE
             )
         address = urlsplit(self._address)
-        return clickhouse_connect.get_client(
+        client = clickhouse_connect.get_client(
             dsn=address._replace(query="").geturl(),
             interface=address.scheme,  # of the address it takes none: it would speak plain HTTP, except on port 8443
             autogenerate_session_id=False,
             settings=_EVERYWHERE | self.layout.settings,
             generic_args=dict(parse_qsl(address.query)),  # the client's own, as ca_cert, and ClickHouse's settings
-            **self._timeouts,
+            connect_timeout=self._connect_timeout_s,
+            send_receive_timeout=self._connect_timeout_s,  # a client asks the server for its version
         )
+        assert isinstance(client, HttpClient)
+        client.timeout = self._timeout(self._send_receive_timeout_s)
+        return client
+
+    def _timeout(self, send_receive_timeout_s: float) -> Timeout:
+        return Timeout(connect=self._connect_timeout_s, read=send_receive_timeout_s)

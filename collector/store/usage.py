@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,15 @@ class Folder:
 
 
 class Usage:
-    """Reads disk use; `data_dir` is the collector's data folder, None where there is none."""
+    """Reads disk use; `data_dir` is the collector's data folder, None where there is none.
 
-    def __init__(self, store: Store, data_dir: Path | None) -> None:
+    `settings` is called for the store's settings of each query.
+    """
+
+    def __init__(self, store: Store, data_dir: Path | None, settings: Callable[[], Mapping[str, Any]] = dict) -> None:
         self._store = store
-        self._queries = Queries(store)
+        self._settings = settings
+        self._queries = Queries(store, settings)
         self._data_dir = data_dir
 
     def tables(self) -> dict[str, dict[str, Any]]:
@@ -53,7 +57,8 @@ class Usage:
         """Unix nanoseconds of each table's oldest row; None for an empty table."""
         oldest = "if(count() = 0, NULL, toUnixTimestamp64Nano(toDateTime64(min({column}), 9)))"
         selects = (f"SELECT '{t}', {oldest.format(column=c)} FROM {t}" for t, c in TIME_COLUMNS.items())
-        return {str(table): ns for table, ns in self._store.query(" UNION ALL ".join(selects)).result_rows}
+        found = self._store.query(" UNION ALL ".join(selects), settings=self._settings()).result_rows
+        return {str(table): ns for table, ns in found}
 
     def disks(self) -> list[dict[str, Any]]:
         """Name, path and bytes of the store's disks."""

@@ -49,14 +49,8 @@ def _is_the_stores_fault(attempt: RetryCallState) -> bool:
     """Tell whether to try again, after a failed attempt."""
     error = attempt.outcome.exception() if attempt.outcome else None
     if isinstance(error, TooMuchError):
-        return attempt.attempt_number < _MOST_ATTEMPTS_TOO_MUCH or _size(attempt.args[2]) <= _LEAST_DIVIDED
+        return attempt.attempt_number < _MOST_ATTEMPTS_TOO_MUCH or sum(map(len, attempt.args[2])) <= _LEAST_DIVIDED
     return isinstance(error, Exception) and not isinstance(error, RefusedError)
-
-
-def _size(source: bytes | Path | list[Bytes]) -> int:
-    if isinstance(source, list):
-        return sum(map(len, source))
-    return source.stat().st_size if isinstance(source, Path) else len(source)
 
 
 class _StoppedError(RetryError):
@@ -146,7 +140,9 @@ class Writer:
             if part.columns:
                 self._write_columns(f"{part.token}.columns", part.columns, announce=not part.frames)
             unchanged = contents.undamaged and not part.columns and len(part.frames) == len(contents.frames)
-            self._write_frames(part.token, part.frames, segment.path if unchanged else None)
+            # A server is sent the bytes that were read: its claims may have taken hours, and the disk damaged the file.
+            as_file = unchanged and not self._claims
+            self._write_frames(part.token, part.frames, segment.path if as_file else None)
         if self._claims and self._set_aside:
             self._until_done(self._claims.withdraw, segment.id, self._set_aside)
         self._part_folders.sync()
@@ -188,11 +184,19 @@ class Writer:
                 self._write_columns(f"{token}.{number}", [some], announce=announce)
 
     def _write_frames(self, token: str, frames: Sequence[Frame], file: Path | None = None) -> None:
-        """Insert all; when the store refuses the data, divide it until the parts at fault stand alone."""
+        """Insert all; when the store refuses the data, divide it until the parts at fault stand alone.
+
+        Only the first attempt reads the file of these frames: the disk may damage it while it waits for the store.
+        """
         if not frames:
             return
+        files = iter([file] if file else [])
+
+        def insert(store: Store, signal: Signal, payloads: list[Bytes], token: str) -> None:
+            self._insert(store, signal, next(files, None) or b"".join(payloads), token)
+
         try:
-            self._insert_until_stored(self._insert, file or b"".join(frame.payload for frame in frames), token)
+            self._insert_until_stored(insert, [frame.payload for frame in frames], token)
         except RefusedError as refused:
             readable = self._without_misread(token, frames)
             if readable is not None:
@@ -233,7 +237,7 @@ class Writer:
         return [Frame(frame.digest, good) for frame, good, _ in divided if good]
 
     def _insert_until_stored(
-        self, insert: Callable[..., None], source: bytes | Path | list[Bytes], token: str, *, announce: bool = True
+        self, insert: Callable[..., None], source: list[Bytes], token: str, *, announce: bool = True
     ) -> None:
         if token in self._stored:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -22,6 +23,7 @@ from collector.wal.segment import (
     SEGMENT_SUFFIX,
     Contents,
     Segment,
+    is_ours,
     list_segments,
     make_group,
     mark_inserted,
@@ -30,9 +32,13 @@ from collector.wal.segment import (
     read_segment,
 )
 
+logger = logging.getLogger(__name__)
+
 _PAUSE: Final = 3.0
 """A segment that is not full is not sealed sooner than so many ages after the one before it. An insert of a few spans
 costs almost as much as one of ten thousand."""
+_LATELY_S: Final = 60.0
+"""The bytes of a file that this process wrote so lately are still in memory: the disk cannot have damaged them."""
 
 
 @dataclass(frozen=True)
@@ -75,13 +81,13 @@ class SegmentLog:
         self._sealed_at_s = -math.inf
         self._seen = SeenDigests()
         self._old_digests_until_s = 0.0
-        self._written_here: set[str] = set()
+        self._written_at_s: dict[str, float] = {}
         folder.mkdir(parents=True, exist_ok=True)
         self._sealed = deque(list_segments(folder))
         self._sealed_bytes = sum(segment.size for segment in self._sealed)
         # An earlier process may have stored the oldest segment and died before it released it.
         self._tried_id = self._sealed[0].id if self._sealed else ""
-        self._last_id = max((path.stem for path in folder.iterdir()), default="")
+        self._last_id = max((path.stem for path in folder.iterdir() if is_ours(path)), default="")
         self._recover()
 
     def seen(self, digest: bytes) -> bool:
@@ -116,7 +122,7 @@ class SegmentLog:
             path = self._folder / f"{segment_id}{SEGMENT_SUFFIX}"
             self._active = ActiveSegment(path, fsync=self._fsync, opened_at_s=self._monotonic_s())
             self._last_id = segment_id
-            self._written_here.add(segment_id)
+            self._written_at_s[segment_id] = self._monotonic_s()
         parts = [part for item in frames for part in (frame.header(item), item.payload)]
         parts.append(frame.commit_record(self._active.size + sum(map(len, parts))))
         self._active.append(b"".join(parts))
@@ -181,7 +187,8 @@ class SegmentLog:
     def read(self, segment: Segment) -> Contents:
         """Read the payloads of a segment or a group; damaged frames become dead letters."""
         if not segment.members:
-            return read_segment(segment, self._dead_letters, verify=segment.id not in self._written_here)
+            age_s = self._monotonic_s() - self._written_at_s.get(segment.id, -math.inf)
+            return read_segment(segment, self._dead_letters, verify=age_s > _LATELY_S)
         return Contents([item for member in segment.members for item in self.read(member).frames], undamaged=False)
 
     def release(self, segment: Segment, digests: Sequence[bytes], set_aside: Collection[bytes] = ()) -> None:
@@ -194,7 +201,8 @@ class SegmentLog:
         with self._changed:
             self._sealed.remove(segment)
             self._sealed_bytes -= segment.size
-            self._written_here.difference_update(member.id for member in segment.members or (segment,))
+            for member in segment.members or (segment,):
+                self._written_at_s.pop(member.id, None)
             self._seen.forget(set_aside)
             self._seen.inserted(path, digests, now_s + self.limits.dedup_retention_s)
             expired = self._seen.expire(now_s)
@@ -204,6 +212,8 @@ class SegmentLog:
     def _recover(self) -> None:
         for path in self._folder.glob("*.tmp"):
             path.unlink()
+        if others := sorted(path.name for path in self._folder.iterdir() if not is_ours(path)):
+            logger.warning("%s has files that are not of the log, which leaves them alone: %s", self._folder, others)
         stored = {path: path.stat().st_mtime for path in sorted(self._folder.glob(f"*{INSERTED_SUFFIX}"))}
         for path, modified_s in stored.items():
             # The wall clock may have been set while no collector ran, so the newest file counts as new.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ logger = logging.getLogger(__name__)
 SEGMENT_SUFFIX: Final = ".wal"
 INSERTED_SUFFIX: Final = ".inserted"
 GROUP_SUFFIX: Final = ".group"
+_OURS: Final = re.compile(r"\d{20}-[0-9a-f]{8}(\.g\d+)?\.(wal|group|inserted)")
 _SHA256: Final = b"digests: sha-256"
 """The first 16 bytes of a file of digests. A collector before 0.2 wrote its digests without them."""
 
@@ -40,6 +42,11 @@ class Segment:
     def id(self) -> str:
         """The file's name without its suffix."""
         return self.path.stem
+
+
+def is_ours(path: Path) -> bool:
+    """Tell whether a file of the log's folder is the log's. A disk that is mounted there has `lost+found`."""
+    return _OURS.fullmatch(path.name) is not None
 
 
 def new_segment_id(now_ns: int, after: str) -> str:
@@ -66,9 +73,12 @@ def make_group(members: Sequence[Segment]) -> Segment | None:
 
 def list_segments(folder: Path) -> list[Segment]:
     """List the segments and groups that wait for the store, oldest first; ends the release of stored groups."""
-    waiting = {path.stem: Segment(path, path.stat().st_size) for path in sorted(folder.glob(f"*{SEGMENT_SUFFIX}"))}
-    for path in folder.glob(f"*{GROUP_SUFFIX}"):
-        members = tuple(waiting.pop(name) for name in path.read_text().split() if name in waiting)
+    files = sorted(filter(is_ours, folder.iterdir()))
+    waiting = {path.stem: Segment(path, path.stat().st_size) for path in files if path.suffix == SEGMENT_SUFFIX}
+    for path in (path for path in files if path.suffix == GROUP_SUFFIX):
+        # A name that the disk has damaged is that of no segment.
+        names = path.read_text(errors="replace").split()
+        members = tuple(waiting.pop(name) for name in names if name in waiting)
         group = Segment(path, sum(member.size for member in members), members)
         if members and not path.with_suffix(INSERTED_SUFFIX).exists():
             waiting[group.id] = group

@@ -43,6 +43,16 @@ def test_a_bool_that_is_written_as_another_number_is_written_as_1():
     assert without_misread(odd) == (body, b"")
 
 
+def test_of_two_values_of_an_attribute_the_last_one_stays():
+    request = Request(odd="8 more")
+    request.span("x", attributes={"n": 1})
+    body = request.body()
+    value = b"\x0a\x068 more"
+    good, misread = without_misread(body.replace(value, b"\x0a\x04abcd\x18\x05"))
+    request.message.resource_spans[0].resource.attributes[-1].value.int_value = 5
+    assert (good, misread) == (request.body(), b"")
+
+
 def spoil_span(message):
     message.resource_spans[0].scope_spans[0].spans[1].MergeFromString(NAME_AS_VARINT)
 

@@ -314,6 +314,43 @@ def test_a_corrupt_frame_is_set_aside_with_its_reason_and_the_others_go_on(reope
     assert "checksum" in kept.with_suffix(".json").read_text()
 
 
+def test_a_segment_that_waits_is_compared_with_its_digests_in_the_process_that_wrote_it(reopen, clock, tmp_path):
+    log = reopen()
+    log.append(frames(b"first", b"second"))
+    log.seal()
+    (path,) = (tmp_path / "wal").glob("*.wal")
+    path.write_bytes(path.read_bytes().replace(b"second", b"sEcond"))
+    clock.go_on(61)
+    assert sealed(log) == [[b"first"]]
+    (kept,) = (tmp_path / "dead_letters").glob("*.bin")
+    assert b"sEcond" in kept.read_bytes()
+
+
+@pytest.mark.parametrize("other", ["lost+found", ".nfs0001", "copy of a.wal"])
+def test_files_of_others_in_the_folder_are_named_and_left_alone(reopen, tmp_path, other, caplog):
+    (tmp_path / "wal").mkdir()
+    (tmp_path / "wal" / other).write_bytes(b"")
+    log = reopen()
+    log.append(frames(b"a"))
+    log.seal()
+    assert log.waiting_since_ns is not None
+    assert sealed(log) == [[b"a"]]
+    assert other in caplog.text
+    assert (tmp_path / "wal" / other).exists()
+
+
+@pytest.mark.parametrize("bit", [0x01, 0x80])
+def test_a_name_in_a_group_that_the_disk_has_damaged_costs_no_payload(reopen, tmp_path, bit):
+    log = reopen()
+    waiting(log, b"a", b"b", b"c")
+    log.merge_waiting()
+    (path,) = (tmp_path / "wal").glob("*.group")
+    data = bytearray(path.read_bytes())
+    data[3] ^= bit
+    path.write_bytes(data)
+    assert {bytes(payload) for segment in sealed(reopen()) for payload in segment} == {b"a", b"b", b"c"}
+
+
 @pytest.mark.parametrize("byte", range(4, 8))
 def test_a_flipped_length_bit_in_the_last_frame_is_a_dead_letter_a_log_line_and_counted_once(tmp_path, byte, caplog):
     lost = []

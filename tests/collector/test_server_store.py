@@ -1,6 +1,7 @@
 """A ClickHouse server as the store: the same code over HTTP, and the server going away."""
 
 import shutil
+import signal
 
 import pytest
 
@@ -39,6 +40,19 @@ def test_a_server_that_goes_away_and_comes_back_gets_everything_once(server, tmp
     server.start()
     collector.wait_until(lambda: server.tokens() == (20, 60))
     collector.wait_until(lambda: collector.get("/readyz").status_code == 200)
+    assert collector.stop() == 0
+
+
+def test_a_server_that_takes_questions_and_answers_none_holds_up_the_api_for_the_time_of_a_query(server, tmp_path):
+    collector = Collector(tmp_path / "data", "--query-timeout-s", "1", store=f"{server.url}/default").start()
+    assert collector.get("/api/v1/summary").status_code == 200
+    server.process.send_signal(signal.SIGSTOP)
+    answer = collector.get("/api/v1/summary")
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert "does not answer" in answer.json()["detail"]
+    assert collector.post(token_body(trace=1)).status_code == 200
+    server.process.send_signal(signal.SIGCONT)
+    collector.wait_until(lambda: server.tokens() == (1, 3))
     assert collector.stop() == 0
 
 

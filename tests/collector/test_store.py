@@ -5,9 +5,9 @@ import threading
 from contextlib import suppress
 
 import pytest
-from clickhouse_connect.driver.exceptions import DatabaseError
+from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError, ProgrammingError
 
-from collector.store.store import Store, StoreUnavailableError
+from collector.store.store import Store, StoreUnavailableError, is_unavailable
 
 
 class Client:
@@ -149,3 +149,21 @@ def test_the_scheme_of_an_address_decides_whether_its_password_travels_in_tls(sc
         server.shutdown(socket.SHUT_RDWR)
         listener.join()
     assert {*heard} == {first}
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ConnectionRefusedError(), True),
+        (StoreUnavailableError(), True),
+        (OperationalError("timed out"), True),
+        (DatabaseError("HTTP driver received HTTP status 502, server response: Bad Gateway"), True),
+        (DatabaseError("Too many simultaneous queries", code=202), True),
+        (OperationalError("All connection tries failed", code=279), True),
+        (DatabaseError("Unknown table", code=60), False),
+        (OperationalError("Memory limit exceeded", code=241), False),
+        (ProgrammingError("Unknown parameter"), False),
+    ],
+)
+def test_a_server_that_is_away_or_busy_and_a_proxy_in_front_of_it_are_told_from_wrong_questions(error, expected):
+    assert is_unavailable(error) == expected

@@ -155,6 +155,18 @@ def test_a_payload_that_another_segment_has_claimed_is_left_out_and_counted(setu
     assert len(claims.withdrawn) == 1
 
 
+def test_a_file_that_is_damaged_while_claims_wait_for_the_store_makes_no_other_rows(setup):
+    sources = []
+
+    def keep(store, signal, body, token):
+        sources.append(body)
+
+    s = setup(claims=ClaimedElsewhere(), insert=keep, max_wait_s=0.001)
+    payload = token_body(trace=1)
+    s.writer.write(s.segment(payload))
+    assert sources == [payload], "the bytes, and not the file"
+
+
 def test_a_segment_of_which_others_have_claimed_all_inserts_nothing(setup):
     s = setup(claims=ClaimedElsewhere(token_body(trace=1)), max_wait_s=0.001)
     s.writer.write(s.segment(token_body(trace=1)))
@@ -191,6 +203,29 @@ def test_a_misread_field_beside_the_spans_costs_none_of_them(setup):
     s = setup()
     s.writer.write(s.segment(token_body(trace=1) + b"\x08\x01"))
     assert s.tokens() == {1: 3}
+    assert s.dead() == {}
+
+
+@pytest.mark.parametrize("values", [b"\x0a\x01a\x0a\x03bcd", b"\x0a\x04abcd\x18\x05", b"\x18\x05\x0a\x04abcd"])
+@pytest.mark.parametrize("place", ["span", "resource"])
+def test_a_payload_with_two_values_of_an_attribute_is_stored_with_the_last_one(setup, place, values):
+    odd = Request().tokens(trace=2)
+    holder = odd.scope_spans.spans[0] if place == "span" else odd.message.resource_spans[0].resource
+    holder.attributes.add(key="odd").value.string_value = "8 more"
+    body = odd.body().replace(b"\x0a\x068 more", values)
+    s = setup(max_wait_s=0.01)
+    s.writer.write(s.segment(token_body(trace=1), body, token_body(trace=3)))
+    assert s.tokens() == {1: 3, 2: 3, 3: 3}
+    assert s.dead() == {}
+
+
+def test_an_enumeration_that_is_larger_than_32_bits_is_cut_as_in_protobuf(setup):
+    odd = Request().tokens(trace=2)
+    odd.scope_spans.spans[0].trace_state = "12345"
+    body = odd.body().replace(b"\x1a\x0512345", b"\x30\x80\x80\x80\x80\x80\x01")  # kind = 2³⁵
+    s = setup(max_wait_s=0.01)
+    s.writer.write(s.segment(token_body(trace=1), body, token_body(trace=3)))
+    assert s.tokens() == {1: 3, 2: 3, 3: 3}
     assert s.dead() == {}
 
 
@@ -260,6 +295,9 @@ def test_a_payload_of_which_a_half_is_stored_is_known(setup):
     [
         (241, "Memory limit (total) exceeded", TooMuchError),
         (252, "Too many partitions for single INSERT block (more than 100)", RefusedError),
+        (36, "Invalid protobuf data: OneOf has more than one value to track via column `value`", RefusedError),
+        (36, "Setting max_threads is wrong", DatabaseError),
+        (436, "Could not convert value '34359738368' from type Int64 to type Int32", RefusedError),
         (252, "Too many parts (300). Merges are processing significantly slower than inserts", DatabaseError),
     ],
 )
@@ -461,6 +499,23 @@ def test_a_store_that_fails_is_tried_until_it_takes_the_segment_and_is_not_ready
     assert s.tokens() == {1: 3}
     assert s.status.snapshot().ready
     assert s.dead() == {}
+
+
+def test_a_file_that_is_damaged_while_the_store_is_away_makes_no_other_rows(setup):
+    sources = []
+
+    def fail_once(store, signal, body, token):
+        sources.append(body)
+        if len(sources) == 1:
+            body.write_bytes(body.read_bytes().replace(b"a model", b"A model"))
+            raise ConnectionError("connection refused")
+        insert_otlp(store, signal, body, token)
+
+    s = setup(insert=fail_once, max_wait_s=0.01)
+    payload = Request(model="a model").tokens().body()
+    s.writer.write(s.segment(payload))
+    assert sources[1] == payload
+    assert s.tokens() == {1: 3}
 
 
 def test_a_segment_with_a_damaged_frame_gives_the_others(setup):
