@@ -15,7 +15,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from collector.receive.tokens import NULLS, Columns
 from collector.signals import Signal
 from collector.store.parts import row_count
-from collector.store.store import Store, settings_clause
+from collector.store.store import PASSING, Store, settings_clause
 
 Bytes: TypeAlias = "bytes | memoryview"
 
@@ -59,13 +59,26 @@ DATA_ERROR_CODES: Final = frozenset(
         636,  # CANNOT_DETECT_FORMAT
     }
 )
-"""ClickHouse errors that say the bytes are wrong. Every other failure is the store's and is tried again."""
+"""ClickHouse errors that say the bytes are wrong. Nearly all errors of its reader of Protobuf do too. Every other failure
+is the store's and is tried again."""
 
 _WRITTEN_AT_ONCE: Final = 1024 * 1024
 """Bytes. The parts of a block are a few kilobytes each."""
-_BAD_ARGUMENTS: Final = 36
 _TOO_MANY_PARTS: Final = 252
 MEMORY_LIMIT_EXCEEDED: Final = 241
+_READER: Final = "While executing ProtobufRowInputFormat"
+_NOT_OF_THE_READER: Final = frozenset(
+    {
+        74,  # CANNOT_READ_FROM_FILE_DESCRIPTOR
+        159,  # TIMEOUT_EXCEEDED
+        173,  # CANNOT_ALLOCATE_MEMORY
+        MEMORY_LIMIT_EXCEEDED,
+        394,  # QUERY_WAS_CANCELLED
+        735,  # QUERY_WAS_CANCELLED_BY_CLIENT
+        1001,  # STD_EXCEPTION
+    }
+)
+"""Errors that may come while ClickHouse reads bytes, and say nothing of them."""
 
 
 class RefusedError(ValueError):
@@ -150,9 +163,9 @@ def errors_told_apart() -> Iterator[None]:
     except DatabaseError as error:
         # The same code says that a table waits for merges, which pass.
         too_many_days = error.code == _TOO_MANY_PARTS and "partitions for single INSERT" in str(error)
-        # The same code says that a statement is wrong, which is ours.
-        two_values_of_one = error.code == _BAD_ARGUMENTS and "Invalid protobuf data" in str(error)
-        if error.code in DATA_ERROR_CODES or too_many_days or two_values_of_one:
+        # Some codes, such as BAD_ARGUMENTS, are of wrong statements too. The reader of Protobuf has no statement.
+        unreadable = _READER in str(error) and error.code not in PASSING | _NOT_OF_THE_READER
+        if error.code in DATA_ERROR_CODES or too_many_days or unreadable:
             raise RefusedError(str(error)) from error
         if error.code == MEMORY_LIMIT_EXCEEDED:
             raise TooMuchError(str(error)) from error

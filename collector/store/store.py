@@ -39,7 +39,7 @@ again (sql/queries/announced.sql), it blames the condition inside, and the next 
 It also keeps 0.18 kB for each of up to 1.6 million conditions. Ours have times and ids and do not come again, and no
 answer gets cheaper by it.
 """
-_PASSING: Final = frozenset(
+PASSING: Final = frozenset(
     {
         202,  # TOO_MANY_SIMULTANEOUS_QUERIES
         209,  # SOCKET_TIMEOUT
@@ -81,7 +81,7 @@ def is_unavailable(error: BaseException) -> bool:
     An error of ClickHouse has its code. One without comes from the network, or from a proxy in front of the server.
     """
     if isinstance(error, OperationalError) or type(error) is DatabaseError:
-        return not error.code or error.code in _PASSING
+        return not error.code or error.code in PASSING
     return isinstance(error, OSError | StoreUnavailableError)
 
 

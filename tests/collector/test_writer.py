@@ -290,12 +290,19 @@ def test_a_payload_of_which_a_half_is_stored_is_known(setup):
     assert s.log.seen(digest_of(request.body()))
 
 
+READING = ": (at row 1): While executing ProtobufRowInputFormat: While executing File"
+
+
 @pytest.mark.parametrize(
     ("code", "text", "raised"),
     [
         (241, "Memory limit (total) exceeded", TooMuchError),
         (252, "Too many partitions for single INSERT block (more than 100)", RefusedError),
-        (36, "Invalid protobuf data: OneOf has more than one value to track via column `value`", RefusedError),
+        (36, f"Invalid protobuf data: OneOf has more than one value to track{READING}", RefusedError),
+        (9999, f"An error that nobody has seen yet{READING}", RefusedError),
+        (241, f"Memory limit (total) exceeded{READING}", TooMuchError),
+        (210, f"I/O error: Broken pipe{READING}", DatabaseError),
+        (1001, f"std::bad_alloc{READING}", DatabaseError),
         (36, "Setting max_threads is wrong", DatabaseError),
         (436, "Could not convert value '34359738368' from type Int64 to type Int32", RefusedError),
         (252, "Too many parts (300). Merges are processing significantly slower than inserts", DatabaseError),
