@@ -35,6 +35,16 @@ _RETRY_AFTER_S: Final = 2
 _CANCEL_AGAIN_S: Final = 0.5
 _TIMEOUT_EXCEEDED: Final = 159
 _QUERY_WAS_CANCELLED: Final = 394
+_LOCKED_OUT: Final = frozenset(
+    {
+        81,  # UNKNOWN_DATABASE
+        192,  # UNKNOWN_USER
+        193,  # WRONG_PASSWORD
+        497,  # ACCESS_DENIED
+        516,  # AUTHENTICATION_FAILED
+    }
+)
+"""Somebody has changed the server's users or dropped the database since the start."""
 """ClickHouse's error codes."""
 
 
@@ -66,7 +76,9 @@ class Admission:
         self._under_way = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Answer one request. To HEAD, the server sends the answer to GET without its body."""
+        if scope.get("method") == "HEAD":
+            scope = {**scope, "method": "GET"}
         if scope["type"] != "http" or scope["path"] in self._without_key:
             await self._app(scope, receive, send)
             return
@@ -191,6 +203,8 @@ def install(
             return ended("too_large", detail)
         if code == _QUERY_WAS_CANCELLED:
             return client_left(request, error)
+        if code in _LOCKED_OUT:
+            return answer(HTTPStatus.SERVICE_UNAVAILABLE, f"the store takes no questions of this collector: {error}")
         return problems.unexpected(request, error)
 
     app.add_exception_handler(TooLongError, too_long)

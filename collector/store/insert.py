@@ -59,8 +59,8 @@ DATA_ERROR_CODES: Final = frozenset(
         636,  # CANNOT_DETECT_FORMAT
     }
 )
-"""ClickHouse errors that say the bytes are wrong. Nearly all errors of its reader of Protobuf do too. Every other failure
-is the store's and is tried again."""
+"""ClickHouse errors that say the bytes are wrong. Nearly all errors of its reader of Protobuf say so too. Every other
+failure is the store's and is tried again."""
 
 _WRITTEN_AT_ONCE: Final = 1024 * 1024
 """Bytes. The parts of a block are a few kilobytes each."""

@@ -56,6 +56,13 @@ def test_there_is_no_second_page_that_loads_from_elsewhere(api):
     assert api.client.get("/redoc").status_code == 404
 
 
+@pytest.mark.parametrize("path", ["/api/v1/summary", "/api/v1/requests/0", "/metrics", "/healthz", "/nowhere"])
+def test_head_is_answered_as_get_without_the_body(api, path):
+    got, head = api.client.get(path), api.client.head(path)
+    assert (head.status_code, head.content) == (got.status_code, b"")
+    assert head.headers["content-type"] == got.headers["content-type"]
+
+
 @pytest.mark.parametrize("path", ["/api/v1/summary", "/api/v1/requests/0", "/metrics", "/healthz"])
 def test_a_wrong_method_says_which_are_right(api, path):
     answer = api.client.delete(path)

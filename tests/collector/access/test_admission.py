@@ -297,6 +297,15 @@ def test_an_answer_that_takes_too_much_says_so(limited, rows, ingest_status, lim
     assert limited().get("/api/v1/summary").status_code == 200
 
 
+def test_a_store_that_locks_the_collector_out_is_named(limited, rows, monkeypatch):
+    def locked_out(*_, **__):
+        raise DatabaseError("tokentrail: Authentication failed: password is incorrect", code=516)
+
+    monkeypatch.setattr(rows.store, "query", locked_out)
+    answer = limited().get("/api/v1/summary")
+    assert (answer.status_code, "password is incorrect" in answer.json()["detail"]) == (503, True)
+
+
 def test_a_running_query_is_stopped_by_its_comment(module_store):
     failed = []
 
