@@ -22,7 +22,8 @@ class Arrival:
 
 
 BODIES_AT_LIMIT = 16
-"""The bodies of all requests under way may have as many bytes as so many of the largest."""
+LEAST = 64 << 20
+"""The bodies of all requests under way may have as many bytes as 16 of the largest, and 64 MiB in any case."""
 
 
 class BodyLimit:
@@ -34,7 +35,7 @@ class BodyLimit:
     def __init__(self, app: ASGIApp, limit: int) -> None:
         self._app = app
         self._limit = limit
-        self._most = limit * BODIES_AT_LIMIT
+        self._most = max(LEAST, limit * BODIES_AT_LIMIT)
         self._under_way = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

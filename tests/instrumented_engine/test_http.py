@@ -85,6 +85,7 @@ def test_a_request_on_a_connection_too_many_is_told_when_to_come_again(monkeypat
 
 def test_unfinished_bodies_have_a_limit_together(monkeypatch):
     monkeypatch.setattr(middleware, "BODIES_AT_LIMIT", 1)
+    monkeypatch.setattr(middleware, "LEAST", 0)
     with served(tiny_loader(), max_body_bytes=1024) as server:
         server.until(lambda: server.service.ready)
         with connect(server) as unfinished:

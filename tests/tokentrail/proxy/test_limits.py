@@ -73,12 +73,10 @@ def test_each_piece_of_an_upload_moves_its_limit(stream):
 
     async def run():
         body, limit = bytes(2 * uploads.PIECE) + b"x", Limit()
-        source = body
-        if stream:
-            source = aiohttp.StreamReader(BaseProtocol(asyncio.get_running_loop()), 1 << 20)
-            source.feed_data(body)
-            source.feed_eof()
-        sent = b"".join([piece async for piece in uploads.Upload(source, limit, 9.0)])
+        reader = aiohttp.StreamReader(BaseProtocol(asyncio.get_running_loop()), 1 << 20)
+        reader.feed_data(body)
+        reader.feed_eof()
+        sent = b"".join([piece async for piece in uploads.Upload(reader if stream else body, limit, 9.0)])
         return sent == body, limit.moved
 
     assert asyncio.run(run()) == (True, 1 if stream else 3)
