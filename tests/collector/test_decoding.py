@@ -370,6 +370,12 @@ def test_a_count_that_no_attribute_gives_is_unknown_but_our_sdk_counts_preemptio
     assert span_rows(SCOPES, [{}], COUNTS) == [(None, None, None, None, 0), (None,) * 5, (None,) * 5]
 
 
+def test_a_proxy_or_a_client_does_not_know_what_happens_inside_the_engine(span_rows):
+    said = {semconv.ARRIVALS: 2, semconv.PHASE_TIME_PREFIX + "prefill": 100 * MS}
+    columns = "queue_ns, prefill_ns, decode_ns, preempted_ns, preemptions"
+    assert span_rows(["tokentrail"], [said], columns) == [(None,) * 5]
+
+
 def test_a_count_of_0_is_known(span_rows):
     said = dict.fromkeys((semconv.INPUT_TOKENS, semconv.OUTPUT_TOKENS, semconv.CACHED_TOKENS), 0)
     assert span_rows(SCOPES, [said], "input_tokens, output_tokens, cached_tokens") == [(0, 0, 0)] * 3

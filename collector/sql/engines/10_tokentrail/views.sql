@@ -37,7 +37,9 @@ WITH
     $nanoseconds AS nanoseconds,
     $reported AS reported,
     $counted AS counted,
-    (phase -> accurateCastOrNull(if(phase <= duration_ns, phase, nan), 'UInt64')) AS phase_ns,
+    -- A proxy or a client recorded it. Its queue, prefill and preemptions are inside the engine, and not known.
+    mapContains(number, 'tokentrail.arrivals') AS outside,
+    (phase -> accurateCastOrNull(if(phase <= duration_ns AND NOT outside, phase, nan), 'UInt64')) AS phase_ns,
     $first_key AS first_key,
     nanoseconds(reported(first_key), duration_ns) AS first_ns,
     if(mapContains(number, 'tokentrail.time_to_last_token'),
@@ -49,7 +51,7 @@ WITH
         toFloat64(nanoseconds(number['tokentrail.time_between_tokens'], duration_ns * choices)),
         toFloat64(last_ns) - toFloat64(first_ns)) AS between_ns,
     -- A single arrival of all tokens has no time between them.
-    mapContains(number, 'tokentrail.arrivals') AND number['tokentrail.arrivals'] <= choices AS at_once,
+    outside AND number['tokentrail.arrivals'] <= choices AS at_once,
     reported('tokentrail.perplexity') AS told_perplexity,
     reported('tokentrail.mean_entropy') AS told_entropy,
     reported('tokentrail.sampling.weight') AS sent_weight
@@ -74,7 +76,7 @@ SELECT
     counted('tokentrail.accepted_tokens') AS accepted_tokens,
     if(isFinite(told_perplexity) AND told_perplexity >= 1, told_perplexity, NULL) AS perplexity,
     if(isFinite(told_entropy) AND told_entropy >= 0, told_entropy, NULL) AS mean_entropy,
-    accurateCastOrNull(number['tokentrail.preemptions'], 'UInt32') AS preemptions,
+    accurateCastOrNull(if(outside, nan, number['tokentrail.preemptions']), 'UInt32') AS preemptions,
     first_ns AS ttft_ns,
     if(choices >= 1 AND n > choices AND between_ns >= 0 AND NOT at_once, between_ns / (n - choices), NULL) AS tpot_ns,
     duration_ns AS e2e_ns,
