@@ -17,7 +17,7 @@ from instrumented_engine import nvml
 from instrumented_engine.core.observer import Observer
 from instrumented_engine.model.download import local_path
 from instrumented_engine.model.errors import ModelError
-from instrumented_engine.server.app import create_app
+from instrumented_engine.server.http import create_config
 from instrumented_engine.server.service import Service
 from instrumented_engine.settings import Settings
 from instrumented_engine.startup import load
@@ -66,14 +66,8 @@ def main() -> int:
         signal.signal(number, _unwind)
     trail = Trail.from_env(service_name="instrumented-engine", variant=settings.label, resource=_device(settings))
     service = Service(settings, Observer(trail), load)
-    config = uvicorn.Config(
-        create_app(service, kv_listener),
-        log_level="warning",
-        timeout_graceful_shutdown=round(settings.shutdown_grace_s),
-        lifespan="on",
-    )
     try:
-        _Server(config, service).run(sockets=[listener])
+        _Server(create_config(service, kv_listener), service).run(sockets=[listener])
     finally:
         if not service.close():
             os._exit(0)  # the engine's thread is still inside torch, which Python's own exit would tear down under it

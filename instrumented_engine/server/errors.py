@@ -64,6 +64,18 @@ def overloaded(limit: int) -> ApiError:
     return ApiError(503, message, code="overloaded", headers={"Retry-After": "1"})
 
 
+def too_many_connections(limit: int) -> ApiError:
+    """More clients are connected than this server can have waiting."""
+    message = f"The server is overloaded: {limit} connections are open. Please retry later."
+    return ApiError(503, message, code="overloaded", headers={"Retry-After": "1", "Connection": "close"})
+
+
+def too_many_bytes(limit: int) -> ApiError:
+    """The bodies of all requests under way are large."""
+    message = f"The server is overloaded: requests of {limit} bytes are under way. Please retry later."
+    return ApiError(503, message, code="overloaded", headers={"Retry-After": "1"})
+
+
 def busy() -> ApiError:
     """The model cannot be unloaded now."""
     return ApiError(409, "The model is loading, or requests are under way; nothing was unloaded.", code="busy")
@@ -92,16 +104,17 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _unexpected)
 
 
-def _response(error: ApiError) -> JSONResponse:
+def response(error: ApiError) -> JSONResponse:
+    """The HTTP answer that tells an error."""
     return JSONResponse(error.body, error.status_code, headers=error.headers)
 
 
 async def _http(_: Request, error: Exception) -> JSONResponse:
     if isinstance(error, ApiError):
-        return _response(error)
+        return response(error)
     assert isinstance(error, StarletteHTTPException)
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
-    return _response(ApiError(error.status_code, str(error.detail), code=code, headers=error.headers))
+    return response(ApiError(error.status_code, str(error.detail), code=code, headers=error.headers))
 
 
 async def _validation(_: Request, error: Exception) -> JSONResponse:
@@ -109,14 +122,14 @@ async def _validation(_: Request, error: Exception) -> JSONResponse:
     first = error.errors()[0]
     path = [ascii(part).strip("'") for part in first["loc"] if part != "body" and not _is_type_label(part)]
     if first["type"] == "json_invalid":
-        return _response(ApiError(400, f"The body is not valid JSON: {first['ctx']['error']}", code="invalid_json"))
+        return response(ApiError(400, f"The body is not valid JSON: {first['ctx']['error']}", code="invalid_json"))
     if first["type"] == "extra_forbidden":
         name = ascii(first["loc"][-1]).strip("'")
         message = f"Unrecognized request argument: {name}"
-        return _response(ApiError(400, message, code="unknown_parameter", param=path[0] if path else name))
+        return response(ApiError(400, message, code="unknown_parameter", param=path[0] if path else name))
     param = first.get("ctx", {}).get("param") or (path[0] if path else None)
     where = f"{'.'.join(path)}: " if path else ""
-    return _response(ApiError(400, where + first["msg"], code="invalid_value", param=param))
+    return response(ApiError(400, where + first["msg"], code="invalid_value", param=param))
 
 
 def _is_type_label(part: int | str) -> bool:
@@ -125,4 +138,4 @@ def _is_type_label(part: int | str) -> bool:
 
 
 async def _unexpected(_: Request, error: Exception) -> JSONResponse:
-    return _response(ApiError(500, f"internal error: {type(error).__name__}", code="internal_error"))
+    return response(ApiError(500, f"internal error: {type(error).__name__}", code="internal_error"))

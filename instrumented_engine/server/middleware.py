@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from instrumented_engine.server.errors import ApiError, body_too_large
+from instrumented_engine.server.errors import body_too_large, too_many_bytes
 from tokentrail import now_ns
 
 
@@ -21,12 +21,22 @@ class Arrival:
         await self._app(scope, receive, send)
 
 
+BODIES_AT_LIMIT = 16
+LEAST = 64 << 20
+"""The bodies of all requests under way may have as many bytes as 16 of the largest, and 64 MiB in any case."""
+
+
 class BodyLimit:
-    """Refuses a body of more than `limit` bytes before it is held in memory, with or without a Content-Length."""
+    """Refuses a body of more than `limit` bytes before it is held in memory, with or without a Content-Length.
+
+    It also refuses one while all bodies under way have too many bytes.
+    """
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
         self._app = app
         self._limit = limit
+        self._most = max(LEAST, limit * BODIES_AT_LIMIT)
+        self._under_way = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Count the received bytes; the error is raised where the body is read."""
@@ -35,13 +45,16 @@ class BodyLimit:
         async def counted() -> Message:
             nonlocal received
             message = await receive()
-            received += len(message.get("body", b""))
+            size = len(message.get("body", b""))
+            received += size
+            self._under_way += size
             if received > self._limit:
-                raise self._error
+                raise body_too_large(self._limit)
+            if size and self._under_way > self._most:
+                raise too_many_bytes(self._most)
             return message
 
-        await self._app(scope, counted if scope["type"] == "http" else receive, send)
-
-    @property
-    def _error(self) -> ApiError:
-        return body_too_large(self._limit)
+        try:
+            await self._app(scope, counted if scope["type"] == "http" else receive, send)
+        finally:
+            self._under_way -= received

@@ -230,6 +230,14 @@ def test_a_connect_is_refused(connect):
     assert until_closed(client).startswith(b"HTTP/1.1 400")
 
 
+@pytest.mark.parametrize("offer", [b"", OFFERS["h2c"]], ids=["plain", "h2c"])
+def test_a_request_with_two_hosts_is_refused(connect, offer):
+    """The last one counted; a proxy before the collector may have checked the first."""
+    client = connect()()
+    client.sendall(b"GET / HTTP/1.1\r\nHost: c\r\nhost: other\r\n" + offer + b"\r\n")
+    assert until_closed(client).startswith(b"HTTP/1.1 400 ")
+
+
 CHUNKED = HEADER + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 

@@ -15,6 +15,7 @@ ALLOWED = {
     "collector": {
         "collector",
         "tokentrail.folders",
+        "tokentrail.http_protocol",
         "tokentrail.open_files",
         "tokentrail.semconv",
         "tokentrail.version",

@@ -12,7 +12,7 @@ import uvicorn
 
 from instrumented_engine.core.handover import KvLayout
 from instrumented_engine.core.observer import Observer
-from instrumented_engine.server.app import create_app
+from instrumented_engine.server.http import create_config
 from instrumented_engine.server.service import Service
 from instrumented_engine.settings import Settings
 from instrumented_engine.startup import Loaded
@@ -54,9 +54,9 @@ def served(load, trail=None, **settings):
     kv_listener = socket.create_server(("127.0.0.1", 0)) if settings.get("kv_role") == "kv_producer" else None
     trail = trail or MemoryTrail(clock=now_ns)
     service = Service(Settings(**{"served_model_name": MODEL, "port": 0, **settings}), Observer(trail), load)
-    server = uvicorn.Server(
-        uvicorn.Config(create_app(service, kv_listener), port=0, log_level="warning", timeout_graceful_shutdown=1)
-    )
+    config = create_config(service, kv_listener)
+    config.port, config.timeout_graceful_shutdown = 0, 1
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:

@@ -124,6 +124,52 @@ def test_failures_and_cancellations_are_observations(server):
     assert (cancelled.status, len(cancelled.chunks_ns)) == ("cancelled", 2)
 
 
+CHUNK = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n'
+LAST = b'data: {"id":"c","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
+BROKEN = {
+    "no end": CHUNK,
+    "no JSON": CHUNK + b"data: {\n\n",
+    "null": b"data: null\n\n",
+    "no choices": b'data: {"x": 1}\n\n',
+    "no delta": b'data: {"choices": [{"index": 0, "delta": null}]}\n\n',
+    "no UTF-8": b"data: \xff\n\n",
+}
+
+
+def observed(answer):
+    """What a client sees of a stream of these bytes."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(200)
+            self.send_header("content-type", "text/event-stream")
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *args):
+            pass
+
+    seen = []
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        Thread(target=http.serve_forever, daemon=True).start()
+        plan = burst(CHAT, count=1, at_s=0.0, seed=1)
+        asyncio.run(run(f"http://127.0.0.1:{http.server_port}", "m", plan, on_observation=seen.append))
+        http.shutdown()
+    return seen[0]
+
+
+@pytest.mark.parametrize("answer", BROKEN.values(), ids=BROKEN)
+def test_a_broken_answer_is_an_error_and_does_not_end_the_load(answer):
+    assert observed(answer).status == "error"
+
+
+def test_tokens_that_an_answer_does_not_tell_are_not_known():
+    seen = observed(CHUNK + LAST + b"data: [DONE]\n\n")
+    assert (seen.status, seen.input_tokens, seen.output_tokens, seen.tpot_s) == ("ok", None, None, None)
+    assert compare([seen], [row(request_id="c", e2e_s=0.0)]).wrong == []
+
+
 def test_requests_that_end_with_the_load_are_observations(server):
     url, _ = server
     held = PlannedRequest(at_s=0.0, prompt="HOLD", max_tokens=1, slo_class="chat", temperature=0.0, seed=1)

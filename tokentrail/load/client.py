@@ -18,7 +18,8 @@ from tokentrail.load.workload import PlannedRequest
 
 @dataclass(slots=True)
 class Observation:
-    """One request, timed by its client. Times are unix nanoseconds of the client's clock.
+    """One request, timed by its client. Times are unix nanoseconds of the client's clock. Tokens are None when the
+    answer did not tell them.
 
     `chunks_ns`: arrival of each chunk that carried text, or ended the output. `status`: ok, error or cancelled.
     """
@@ -28,8 +29,8 @@ class Observation:
     request_id: str = ""
     chunks_ns: list[int] = field(default_factory=list)
     ended_ns: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
+    input_tokens: int | None = None
+    output_tokens: int | None = None
     finish_reason: str = ""
     status: str = "ok"
     error: str = ""
@@ -47,7 +48,7 @@ class Observation:
     @property
     def tpot_s(self) -> float | None:
         """Seconds per output token after the first; None for fewer than two tokens."""
-        if self.output_tokens < 2 or not self.chunks_ns:
+        if self.output_tokens is None or self.output_tokens < 2 or not self.chunks_ns:
             return None
         return (self.chunks_ns[-1] - self.chunks_ns[0]) / 1e9 / (self.output_tokens - 1)
 
@@ -59,7 +60,8 @@ class Observation:
 async def observe(
     client: openai.AsyncOpenAI, model: str, planned: PlannedRequest, *, cancel_after: int | None = None
 ) -> Observation:
-    """Send one streaming chat request and time its chunks. An error of server or network becomes status `error`.
+    """Send one streaming chat request and time its chunks. An error of server or network becomes status `error`, and
+    so does an answer that is broken or tells no end.
 
     A cancellation of the task ends the request and becomes status `cancelled`; it is not raised again.
     `cancel_after` closes the connection after that many chunks, as a user does who stops an answer.
@@ -90,7 +92,9 @@ async def observe(
                 if cancel_after is not None and len(seen.chunks_ns) >= cancel_after:
                     seen.status = "cancelled"
                     break
-    except openai.OpenAIError as failure:
+        if seen.status == "ok" and not seen.finish_reason:
+            seen.status, seen.error = "error", "the answer ended without a finish reason"
+    except Exception as failure:  # openai's errors, and others where an event is no JSON or no chunk
         seen.status, seen.error = "error", f"{type(failure).__name__}: {failure}"
     except asyncio.CancelledError:
         seen.status = "cancelled"

@@ -64,7 +64,7 @@ def compare(observations: Iterable[Observation], rows: Iterable[Mapping[str, Any
         result.wrong += [
             f"request {seen.request_id}: {key} is {row[key]!r}, its client saw {value!r}"
             for key, value in counts.items()
-            if row[key] != value
+            if value is not None and row[key] != value
         ]
         if seen.ttft_s is not None and row["ttft_s"] is not None:
             result.ttft_gaps_s.append(seen.ttft_s - row["ttft_s"])

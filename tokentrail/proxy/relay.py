@@ -19,6 +19,7 @@ from tokentrail.proxy.flushes import Flushes
 from tokentrail.proxy.headers import end_to_end, label
 from tokentrail.proxy.settings import ProxySettings
 from tokentrail.proxy.tap import Tap
+from tokentrail.proxy.uploads import PIECE, Bodies, TooManyBytes, Upload
 
 UNREACHABLE: Final = "upstream_unreachable"
 TIMEOUT: Final = "upstream_timeout"
@@ -56,6 +57,7 @@ class Relay:
         self._counters = counters
         self._flushes = Flushes()
         self._base = settings.upstream.rstrip("/")
+        self._bodies = Bodies(settings.max_body_mib << 20)
         self._under_way = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -88,6 +90,7 @@ class Relay:
                 return await self._exchange(request, body, end_to_end(request.raw_headers, *_REPLACED), outcome, None)
             return await self._recorded(request, api, arrival_ns)
         finally:
+            self._bodies.let_go(request)
             self._under_way -= 1
             if not self._under_way:
                 self._idle.set()
@@ -96,7 +99,10 @@ class Relay:
     async def _recorded(self, request: web.Request, api: Api, arrival_ns: int) -> web.StreamResponse:
         try:
             async with asyncio.timeout(self._settings.read_timeout_s):
-                body = await request.read()
+                body = await self._bodies.read(request)
+        except TooManyBytes:
+            detail = "The requests under way are large."
+            return self._refuse(request, api, arrival_ns, 503, "too_many_bytes", detail)
         except web.HTTPRequestEntityTooLarge:
             return self._refuse(request, api, arrival_ns, 413, "body_too_large", "The request is over --max-body-mib.")
         except web.RequestPayloadError:
@@ -108,6 +114,7 @@ class Relay:
             self._counters.unread.labels(asked.unread).inc()
         recording = self._start(request, api, arrival_ns, asked)
         headers = end_to_end(request.raw_headers, *_REPLACED, "content-length")
+        headers["Content-Length"] = str(len(asked.body))
         if recording.request.trace_id:
             headers.popall("tracestate", None)
             recording.request.inject(headers)
@@ -144,25 +151,37 @@ class Relay:
         ended: Outcome,
         recording: Recording | None,
     ) -> web.StreamResponse:
+        timeout_s = self._settings.read_timeout_s
+        limit = asyncio.timeout(self._settings.connect_timeout_s + timeout_s)
+        is_small = body is None or (isinstance(body, bytes) and len(body) <= PIECE)
+        sent = body if is_small else Upload(body, limit, timeout_s)
         try:
-            upstream = await self._session.request(
-                request.method,
-                URL(self._base + request.rel_url.raw_path_qs, encoded=True),
-                headers=headers,
-                data=body,
-                skip_auto_headers=_OWN_HEADERS,
-                allow_redirects=False,
-            )
+            async with limit:
+                upstream = await self._session.request(
+                    request.method,
+                    URL(self._base + request.rel_url.raw_path_qs, encoded=True),
+                    headers=headers,
+                    data=sent,
+                    skip_auto_headers=_OWN_HEADERS,
+                    allow_redirects=False,
+                )
         except asyncio.CancelledError:
             self._interrupted(ended, complete=False)
             raise
         except TimeoutError:
+            if isinstance(sent, Upload) and sent.waits_for_client:
+                ended(error_type="408")
+                return self._refuse(request, None, 0, 408, "slow_request", "The request did not arrive in time.")
             ended(error_type=TIMEOUT)
             return self._problem(504, TIMEOUT, "The upstream did not answer in time.")
         except (aiohttp.ClientError, OSError, ValueError) as error:
             ended(error_type=UNREACHABLE)
             detail = f"The upstream could not be reached, or its answer is no HTTP ({type(error).__name__})."
             return self._problem(502, UNREACHABLE, detail)
+        if upstream.status < 200:  # 101, for which the proxy never asks: what follows is no answer
+            upstream.close()
+            ended(error_type=UNREACHABLE)
+            return self._problem(502, UNREACHABLE, "The upstream changed the protocol.")
         tap = None
         if recording is not None:
             tap = Tap(
@@ -187,7 +206,8 @@ class Relay:
             response.force_close()
         try:
             await response.prepare(request)
-            await self._relay(request, upstream, response, tap)
+            async with asyncio.timeout(None) as limit:
+                await self._relay(request, upstream, response, tap, limit)
             at_ns = now_ns()
             await response.write_eof()
         except asyncio.CancelledError:
@@ -218,15 +238,29 @@ class Relay:
         return response
 
     async def _relay(
-        self, request: web.Request, upstream: aiohttp.ClientResponse, response: web.StreamResponse, tap: Tap | None
+        self,
+        request: web.Request,
+        upstream: aiohttp.ClientResponse,
+        response: web.StreamResponse,
+        tap: Tap | None,
+        limit: asyncio.Timeout,
     ) -> None:
-        """Each chunk is stamped, handed on, and then read. A client that does not read stops the reading here."""
+        """Each chunk is stamped, handed on, and then read. A client that does not read stops the reading here.
+
+        `limit` is for the reading alone. aiohttp's own time-out does not end one behind a broken chunk.
+        """
         transport = request.transport
-        while chunk := await upstream.content.readany():
+        loop, timeout_s = asyncio.get_running_loop(), self._settings.read_timeout_s
+        while True:
+            limit.reschedule(loop.time() + timeout_s)
+            chunk = await upstream.content.readany()
+            if not chunk:
+                return
             at_ns = now_ns()
             if len(chunk) < NEVER_WAITS and transport is not None and not transport.get_write_buffer_size():
                 await response.write(chunk)  # the connection takes it at once, and a time-out would cost 4 µs
             else:
+                limit.reschedule(None)
                 await self._write(response, chunk)
             if tap is not None:
                 tap.read(chunk, at_ns, now_ns())

@@ -10,6 +10,7 @@ import sys
 
 import aiohttp
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 
 from tokentrail import Trail, open_files, semconv
 from tokentrail.proxy.counters import Counters
@@ -21,6 +22,10 @@ logger = logging.getLogger(__name__)
 KEEPALIVE_S = 4.0
 """Idle upstream connections are closed after it. uvicorn, which most engines use, closes its own after 5 s, and a
 request that meets such an end would fail."""
+IDLE_S = 75.0
+"""A client's connection is closed when it has no whole header for so long. aiohttp would wait an hour."""
+MAX_FIELD_BYTES = 64 << 10
+"""The longest line of a header, of a request and of an answer. uvicorn takes as much."""
 CUT_S = 0.1
 """Time for the requests that are cut off when the time to drain is over."""
 OTHER_FILES = 64
@@ -38,6 +43,9 @@ class Proxy:
             service_name="tokentrail-proxy", resource={semconv.ENGINE: settings.engine_name}
         )
         self._counters = Counters(self.trail)
+        self._http_log = logging.Logger("tokentrail.proxy.http")
+        self._http_log.parent = logger
+        self._http_log.addFilter(self._may_be_logged)
         self._runners: list[web.AppRunner] = []
         self._session: aiohttp.ClientSession | None = None
         self._relay: Relay | None = None
@@ -54,10 +62,11 @@ class Proxy:
             ),
             auto_decompress=False,
             cookie_jar=aiohttp.DummyCookieJar(),
+            max_field_size=MAX_FIELD_BYTES,
         )
         self._relay = Relay(settings, self.trail, self._session, self._counters)
         app = web.Application(client_max_size=settings.max_body_mib << 20)
-        app.router.add_route("*", "/{path:.*}", self._relay.handle)
+        app.router.add_route("*", r"/{path:[\s\S]*}", self._relay.handle)
         app.on_response_prepare.append(leave_out_added)
         self.url = await self._listen(app, settings.listen)
         admin = web.Application()
@@ -88,13 +97,20 @@ class Proxy:
         host, port = address(listen, "address")
         runner = web.AppRunner(
             app, handler_cancellation=True, access_log=None, auto_decompress=False,
-            shutdown_timeout=CUT_S,
+            shutdown_timeout=CUT_S, keepalive_timeout=IDLE_S, max_field_size=MAX_FIELD_BYTES, logger=self._http_log,
         )  # fmt: skip
         await runner.setup()
         self._runners.append(runner)
         await web.TCPSite(runner, host, port, backlog=1024).start()
         host, port = runner.addresses[0][:2]
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    def _may_be_logged(self, record: logging.LogRecord) -> bool:
+        """Leaves out a request that is no HTTP: aiohttp logs its bytes, in which keys and prompts are."""
+        is_broken = record.exc_info is not None and isinstance(record.exc_info[1], HttpProcessingError)
+        if is_broken:
+            self._counters.refused.labels("broken_request").inc()
+        return not is_broken
 
     async def _metrics(self, _: web.Request) -> web.Response:
         return web.Response(body=self._counters.page(), content_type="text/plain", charset="utf-8")

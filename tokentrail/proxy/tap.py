@@ -85,11 +85,14 @@ class Tap:
 
     def finish(self, at_ns: int) -> None:
         """The last byte passed at `at_ns`. An answer that is not streamed arrives now, as a whole."""
-        if self._body is None or not self._readable:
+        if not self._readable:
             return
         try:
-            self._event(b"".join(self._body), at_ns)
-            self._recording.answer.complete = True
+            if self._events is not None:
+                self._stream(self._events, b"\n\n", at_ns)  # for a last event without its empty line
+            elif self._body is not None:
+                self._event(b"".join(self._body), at_ns)
+                self._recording.answer.complete = True
         except Exception as error:
             self._failed(error)
 
@@ -120,10 +123,12 @@ class Tap:
     def _event(self, data: bytes, at_ns: int) -> None:
         try:
             event = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
+            event = None
+        if isinstance(event, dict):
+            self._recording.event(event, at_ns)
+        else:
             self._unread("malformed")
-            return
-        self._recording.event(event, at_ns)
 
     def _readable_in_part(self) -> None:
         """An event was skipped. It may have been the last one."""

@@ -117,7 +117,8 @@ def test_the_request_passes_byte_for_byte():
 
 
 @pytest.mark.parametrize(
-    ("method", "path"), [("GET", "/v1/models"), ("POST", "/v1/files"), ("DELETE", "/x%2Fy"), ("POST", "/v1/messages/b")]
+    ("method", "path"),
+    [("GET", "/v1/models"), ("POST", "/v1/files"), ("DELETE", "/x%2Fy"), ("GET", "/a%0Ab"), ("POST", "/v1/messages/b")],
 )
 def test_other_paths_pass_unrecorded(method, path):
     answer, (head, got), trail = exchange(
@@ -127,6 +128,14 @@ def test_other_paths_pass_unrecorded(method, path):
     assert head.startswith(f"{method} {path} ".encode())
     assert b"traceparent" not in head
     assert trail.spans() == []
+
+
+def test_long_headers_pass():
+    long = "x" * 20_000
+    head = b"HTTP/1.1 200 OK\r\nX-Long: %b\r\nContent-Length: 0\r\n\r\n" % long.encode()
+    answer, (sent, _), _ = exchange(head, headers=[("X-Long", long)])
+    assert answer.header("x-long") == [long]
+    assert f"X-Long: {long}\r\n".encode() in sent
 
 
 def test_an_answer_without_a_body_has_none():

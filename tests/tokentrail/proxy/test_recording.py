@@ -321,3 +321,23 @@ def test_nothing_of_prompts_or_answers_is_recorded():
     )  # fmt: skip
     assert request_span(trail)
     assert b"SECRET" not in b"".join(trail.transport.bodies)
+
+
+@pytest.mark.parametrize("end", [b"data: [DONE]", b"data: [DONE]\n", delta(finish="stop")[:-2]])
+def test_a_last_event_without_its_empty_line_is_read(end):
+    answer, _, trail = exchange(STREAMED, *chunked(delta("a") + end), END)
+    assert answer.body == delta("a") + end
+    assert request_span(trail)[0].attributes[semconv.STATUS] == "ok"
+
+
+def test_an_event_that_is_no_object_is_no_output():
+    nothing = b"data: null\n\ndata: 5\n\ndata: []\n\ndata: " + b"[" * 100_000 + b"\n\n"
+    _, _, trail = exchange(STREAMED, *chunked(nothing, delta("a"), delta("b", finish="stop") + DONE), END)
+    request, tokens = request_span(trail)
+    assert (request.attributes[semconv.STATUS], len(tokens)) == ("ok", 2)
+
+
+def test_an_upstream_that_changes_the_protocol_is_a_502():
+    answer, _, trail = exchange(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n")
+    assert answer.status == 502
+    assert request_span(trail)[0].attributes[semconv.ERROR_TYPE] == "upstream_unreachable"

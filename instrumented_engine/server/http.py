@@ -1,0 +1,31 @@
+"""How the app is served: on uvicorn, with bounds for connections and for the time in which a request arrives."""
+
+from __future__ import annotations
+
+import socket
+from functools import partial
+
+import uvicorn
+
+from instrumented_engine.server import errors
+from instrumented_engine.server.app import create_app
+from instrumented_engine.server.service import Service
+from tokentrail.http_protocol import HttpProtocol
+
+OTHER_CONNECTIONS = 128
+"""Connections of clients that ask for no tokens: probes, scrapes, idle ones."""
+
+
+def create_config(service: Service, kv_listener: socket.socket | None = None) -> uvicorn.Config:
+    """Settings of the HTTP server over one service."""
+    settings = service.settings
+    most = settings.max_waiting + settings.max_seqs + OTHER_CONNECTIONS
+    refusal = errors.response(errors.too_many_connections(most))
+    return uvicorn.Config(
+        create_app(service, kv_listener),
+        http=partial(HttpProtocol, max_connections=most, beyond=refusal),  # type: ignore[arg-type]  # makes a protocol
+        ws="none",  # such a request is answered as plain HTTP
+        log_level="warning",
+        timeout_graceful_shutdown=round(settings.shutdown_grace_s),
+        lifespan="on",
+    )

@@ -1,0 +1,97 @@
+"""Requests as they lie on the wire: offers of other protocols, trailers, and more than this server can take."""
+
+import json
+import socket
+
+import httpx
+import pytest
+
+from instrumented_engine.server import http, middleware
+
+from .server_support import MODEL, post, served, tiny_loader
+
+WAIT_S = 120
+BODY = json.dumps({"model": MODEL, "prompt": "hello", "max_tokens": 3}).encode()
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: e\r\nContent-Type: application/json\r\n"
+ALONE = HEAD + b"Connection: close\r\n"
+
+
+@pytest.fixture(scope="module")
+def server():
+    with served(tiny_loader()) as server:
+        server.until(lambda: server.service.ready)
+        yield server
+
+
+def connect(server):
+    url = httpx.URL(server.url)
+    client = socket.create_connection((url.host, url.port), timeout=WAIT_S)
+    client.settimeout(WAIT_S)
+    return client
+
+
+def answer(server, request):
+    """All bytes until the server closes the connection."""
+    with connect(server) as client:
+        client.sendall(request)
+        received = b""
+        while data := client.recv(65536):
+            received += data
+    return received
+
+
+def test_a_body_arrives_although_its_request_offers_http_2(server):
+    """curl --http2 and Java's HttpClient make the offer. The body was lost, and `Field required` answered."""
+    offer = b"Connection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+    got = answer(server, HEAD + offer + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY)
+    assert got.startswith(b"HTTP/1.1 200 ")
+    assert b'"completion_tokens":3' in got
+
+
+def test_a_trailer_is_not_a_header(server):
+    chunk = b"%x\r\n%b\r\n" % (len(BODY), BODY)
+    got = answer(server, ALONE + b"Transfer-Encoding: chunked\r\n\r\n" + chunk + b"0\r\nX-Request-Id: other\r\n\r\n")
+    assert got.startswith(b"HTTP/1.1 200 ")
+    assert b"cmpl-other" not in got
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "answered"),
+    [
+        (HEAD + b"X: " + b"x" * 70_000, b""),
+        (b"GET /healthz HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", b"HTTP/1.1 400 "),
+    ],
+    ids=["an endless header", "two hosts"],
+)
+def test_a_wrong_header_closes_its_connection(server, request_bytes, answered):
+    assert answer(server, request_bytes)[:13] == answered
+
+
+def test_a_request_on_a_connection_too_many_is_told_when_to_come_again(monkeypatch):
+    monkeypatch.setattr(http, "OTHER_CONNECTIONS", 1)
+    with served(tiny_loader(max_seqs=1), max_waiting=1, max_seqs=1) as server:
+        server.until(lambda: server.service.ready)
+        others = [connect(server) for _ in range(3)]
+        for other in others:
+            other.sendall(b"GET /healthz HTTP/1.1\r\nHost: e\r\n\r\n")
+            assert other.recv(65536).startswith(b"HTTP/1.1 200 ")
+        refused = post(server, "beyond")
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert refused.json()["error"]["code"] == "overloaded"
+        for other in others:
+            other.close()
+        server.until(lambda: post(server, "later").status_code == 200)
+
+
+def test_unfinished_bodies_have_a_limit_together(monkeypatch):
+    monkeypatch.setattr(middleware, "BODIES_AT_LIMIT", 1)
+    monkeypatch.setattr(middleware, "LEAST", 0)
+    with served(tiny_loader(), max_body_bytes=1024) as server:
+        server.until(lambda: server.service.ready)
+        with connect(server) as unfinished:
+            unfinished.sendall(HEAD + b"Content-Length: 1024\r\n\r\n" + b" " * 1000)
+            server.until(lambda: post(server, "beyond").status_code == 503)
+            refused = post(server, "beyond")
+            assert refused.headers["retry-after"] == "1"
+            assert refused.json()["error"]["code"] == "overloaded"
+        server.until(lambda: post(server, "later").status_code == 200)
