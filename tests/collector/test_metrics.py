@@ -17,8 +17,11 @@ from collector.exposition.early import KEEP_NS, EarlyRequests
 from collector.exposition.filled import FilledTables
 from collector.exposition.series import Histogram, LabelSets
 from collector.in_flight import InFlight
+from collector.signals import TRACES
 from collector.sql.queries import Queries
+from collector.store.insert import insert_otlp
 from tests.collector.rows import NOW, SECOND, trace_id
+from tests.support.otlp import Request
 
 MS = 1_000_000
 OPENMETRICS = {"accept": "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"}
@@ -376,6 +379,18 @@ def test_histograms_hold_exactly_the_requests_that_ended_ok(scrape, arrive):
     assert samples["gen_ai_server_time_to_first_token_seconds_sum", *labels] == pytest.approx(sum(ttft))
     assert samples["tokentrail_requests_total", *sorted([*labels, "status=ok"])] == 10
     assert samples["tokentrail_tokens_total", *sorted([*labels, "gen_ai_token_type=output"])] == 101
+
+
+def test_a_request_of_one_token_of_vllm_is_counted(rows, on_segment, scrape):
+    """Its TPOT is NULL, and ClickHouse stores what the view's division by 0 left below the NULL."""
+    request = Request(scope="vllm.llm_engine")
+    request.span("llm_request", start=NOW - SECOND, kind=2, attributes={"gen_ai.usage.output_tokens": 1})
+    insert_otlp(rows.store, TRACES, request.body(), "one-token")
+    assert rows.store.query("SELECT isInfinite(assumeNotNull(tpot_ns)) FROM requests").result_rows == [(1,)]
+    on_segment("one-token")
+    found = scrape()
+    assert sum(value for (name, *_), value in found.items() if name == "tokentrail_requests_total") == 1
+    assert sum(v for (name, *_), v in found.items() if name == "gen_ai_server_time_per_output_token_seconds_count") == 0
 
 
 @pytest.mark.parametrize("over", [0, 10, 20, 30])
