@@ -22,12 +22,16 @@ def without_misread(payload: bytes, request: type[Any] = ExportTraceServiceReque
         f8 07 01        field 127              not misread: OTLP has no such field, and both parsers skip it
 
     What is returned is encoded anew. ClickHouse refuses a bool that is written as another number than 0 and 1, which
-    Protobuf reads as true, and an attribute with two values, of which Protobuf takes the last.
+    Protobuf reads as true, an attribute with two values, of which Protobuf takes the last, and a group, which OTLP
+    does not have: unknown fields are left out.
     """
     message = request.FromString(payload)
-    if not is_misread(message):
-        return message.SerializeToString(), b""
-    return _items(message, lambda misread, _: not misread), _items(message, lambda misread, _: misread)
+    good, misread = payload, b""
+    if is_misread(message):
+        good, misread = _items(message, lambda bad, _: not bad), _items(message, lambda bad, _: bad)
+    message = request.FromString(good)
+    message.DiscardUnknownFields()
+    return message.SerializeToString(), misread
 
 
 def halves(payload: bytes, request: type[Any] = ExportTraceServiceRequest) -> tuple[bytes, bytes] | None:

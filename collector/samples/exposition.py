@@ -23,8 +23,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from collector.samples.names import engine_of, rules
 
 _PARTS: Final = ("_bucket", "_sum", "_count")
-_MOST_COUNT: Final = 2.0**53
-"""Larger counts are not whole numbers in the text's doubles."""
+MOST_COUNT: Final = 2.0**53
+"""Larger counts are not whole numbers in the doubles of the text and of the store."""
 Labels = tuple[tuple[str, str], ...]
 
 
@@ -140,7 +140,7 @@ def _histogram(name: str, points: Mapping[Labels, _Histogram], time_ns: int) -> 
         if count is None:
             continue  # neither a count nor a bucket +Inf
         at_most = [0.0, *(histogram.buckets[bound] for bound in bounds), count]
-        if not all(0 <= number <= _MOST_COUNT for number in at_most) or any(a > b for a, b in pairwise(at_most)):
+        if not all(0 <= number <= MOST_COUNT for number in at_most) or any(a > b for a, b in pairwise(at_most)):
             continue
         point = metric.histogram.data_points.add(
             time_unix_nano=time_ns,
