@@ -2,8 +2,8 @@
 
 `python clickhouse_http.py PATH PORT`, in a working directory of its own (chDB keeps format schemas there). It knows
 what clickhouse-connect sends: statements in the body or in `query=`, settings and `param_…` in the query string, gzip,
-lz4 or zstd bodies, long parameters as a form; errors carry ClickHouse's code in a header. Inserts of OTLP wait while the
-working directory has a file `hold`.
+lz4 or zstd bodies, long parameters as a form; errors carry ClickHouse's code in a header. Inserts of OTLP wait while
+the working directory has a file `hold`.
 """
 
 import gzip
