@@ -219,6 +219,7 @@ def _read(metric: Metric, kind: str, data_point: Any) -> _Point:
         raise _DroppedError(Reason.KIND)
     if max((data_point.count, *counts)) > MOST_COUNT:
         raise _DroppedError(Reason.KIND)
+    bounds = bounds if counts else ()  # OTLP allows it, and the store must not compare them with buckets
     return _Point(labels, time_ns, float(data_point.count), is_delta, True, data_point.sum, bounds, counts)
 
 

@@ -249,6 +249,12 @@ def test_a_histogram_without_buckets_has_its_count():
     assert points(Push().histogram("vllm:e2e_request_latency_seconds", [], []).check())[0][-1] == 0
 
 
+def test_bounds_without_buckets_are_left_out():
+    checked = Push().histogram("vllm:e2e_request_latency_seconds", [1.0, 2.0], []).check()
+    (metric,) = ExportMetricsServiceRequest.FromString(checked.payload).resource_metrics[0].scope_metrics[0].metrics
+    assert list(metric.histogram.data_points[0].explicit_bounds) == []
+
+
 def test_a_value_that_is_infinite_in_the_common_unit_is_left_out():
     assert Push().gauge("DCGM_FI_DEV_FB_USED", 1e308).check().unwanted == {"no_value": 1}
 
