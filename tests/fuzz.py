@@ -1,9 +1,11 @@
 """`python -m tests.fuzz --count 20000 --seed 7`: hostile bodies at a real collector, over HTTP and gRPC.
 
-Each body is a good request with some of its bytes, fields or encoding changed. Between them go good requests, the
-witnesses. The run fails when an answer is a server error, when a row has a value that its span cannot have, when a
-witness's rows are not exactly those it described, or when the collector does not take a good request at the end.
-`--record FILE` writes the result as JSON.
+Each body is a good request of traces, metrics or logs with some of its bytes, fields or encoding changed. Between them
+go good requests, the witnesses. The run fails when an answer is a server error, when a row has a value that its span
+cannot have, when a witness's rows are not exactly those it described, when an acknowledged data point is neither stored
+nor counted nor a dead letter, when the collector's log has a traceback, when an answer of the API is a server error, or
+when the collector does not take a good request at the end. `--server` puts a ClickHouse server behind the collector
+(tests/support/clickhouse_http.py), whose errors are other ones. `--record FILE` writes the result as JSON.
 """
 
 import argparse
@@ -23,10 +25,14 @@ import grpc
 import httpx
 import zstandard
 from google.protobuf import json_format
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from prometheus_client.parser import text_string_to_metric_families
 
-from collector.signals import TRACES
+from collector.signals import LOGS, METRICS, TRACES
 from collector.store.store import Store
-from tests.support.collector import Collector
+from tests import fuzz_bodies, fuzz_wire
+from tests.support.clickhouse_server import Server
+from tests.support.collector import PROTOBUF, Collector
 from tests.support.otlp import MS, Request
 from tokentrail import semconv
 
@@ -146,14 +152,28 @@ def changed_json(chance, node):
     return [changed_json(chance, item) for item in node] if isinstance(node, list) else node
 
 
-def http_case(chance, trace):
+def message_of(chance, signal, trace):
+    """A good request of a signal."""
+    if signal is TRACES:
+        return good(chance, trace).message
+    at = NOW_NS - trace * MS
+    return fuzz_bodies.metrics(chance, at) if signal is METRICS else fuzz_bodies.logs(chance, trace, at)
+
+
+def encoded(chance, message):
+    """The request as Protobuf, with some bytes or one field changed."""
+    if chance.random() < 0.5:
+        return fuzz_wire.changed(chance, message)
+    return changed_bytes(chance, message.SerializeToString())
+
+
+def http_case(chance, message):
     """Body and headers of one request."""
-    message = good(chance, trace).message
     if as_json := chance.random() < 0.4:
         text = json.dumps(changed_json(chance, otlp_json(message)))
         body = text.encode() if chance.random() < 0.7 else changed_bytes(chance, text.encode())
     else:
-        body = changed_bytes(chance, message.SerializeToString())
+        body = encoded(chance, message)
     headers = {"content-type": "application/json" if as_json else "application/x-protobuf"}
     if chance.random() < 0.02:
         headers["content-type"] = chance.choice(["text/plain", "", "application/json; charset=x"])
@@ -168,39 +188,85 @@ def http_case(chance, trace):
 def run(collector, seed, count):
     """Send everything. Returns the number of each answer, the witnesses' traces, and the answers that must not be."""
     chance, answers, traces, wrong = random.Random(seed), Counter(), [], []
-    url = collector.urls["otlp-http"] + "/v1/traces"
     with grpc.insecure_channel(collector.urls["otlp-grpc"].removeprefix("http://")) as channel:
-        export = channel.unary_unary(f"/{TRACES.grpc_service}/Export")
         for n in range(count):
             if n % WITNESS_EVERY == 0:
                 traces.append(WITNESS_TRACE + n)
                 times = 1 + n // WITNESS_EVERY % 2  # every second one is sent twice
-                statuses = {collector.post(witness(traces[-1]).body()).status_code for _ in range(times)}
+                statuses = {status for again in range(times) for status in send_witnesses(collector, traces[-1], again)}
                 wrong += [f"body {n}: the witness was answered {statuses}"] if statuses != {200} else []
+            signal = chance.choice([TRACES, TRACES, METRICS, LOGS])
+            message = message_of(chance, signal, n + 1)
             if chance.random() < 0.2:
-                body = changed_bytes(chance, good(chance, n + 1).body())
+                body = encoded(chance, message)
                 try:
-                    export(body, timeout=30)
+                    channel.unary_unary(f"/{signal.grpc_service}/Export")(body, timeout=30)
                     answers["gRPC OK"] += 1
                 except grpc.RpcError as error:
                     answers[f"gRPC {error.code().name}"] += 1
                     if error.code() not in GRPC_ANSWERS:
-                        wrong.append(f"body {n}: {error.code().name} {error.details()}")
+                        wrong.append(f"body {n}: {signal.name} {error.code().name} {error.details()}")
                 continue
-            body, headers = http_case(chance, n + 1)
+            body, headers = http_case(chance, message)
             try:
-                answer = collector.http.post(url, content=body, headers=headers).status_code
+                answer = collector.http.post(
+                    collector.urls["otlp-http"] + signal.http_path, content=body, headers=headers
+                ).status_code
             except httpx.HTTPError as error:
                 answer = type(error).__name__
             answers[f"HTTP {answer}"] += 1
             if answer not in HTTP_ANSWERS:
-                wrong.append(f"body {n}: {answer}")
+                wrong.append(f"body {n}: {signal.name} {answer}")
     return answers, traces, wrong
 
 
-def judge(data_dir, traces):
+def send_witnesses(collector, trace, again=0):
+    """The statuses of the answers to a good request of each signal; data points are sent once, to be counted."""
+    at = NOW_NS - (trace - WITNESS_TRACE) * MS
+    bodies = {TRACES: witness(trace).message, LOGS: fuzz_bodies.log_witness(trace, at)}
+    if not again:
+        bodies[METRICS] = fuzz_bodies.metrics(random.Random(trace), at, "witness")
+    for signal, message in bodies.items():
+        url = collector.urls["otlp-http"] + signal.http_path
+        yield collector.http.post(url, content=message.SerializeToString(), headers=PROTOBUF).status_code
+
+
+def is_stored(collector, witnesses):
+    """Tell whether nothing waits for the store, and all witnesses of logs are joined."""
+    joined = collector.get("/api/v1/summary?variant=witness-log").json()
+    return joined["requests"]["total"] == witnesses and not any(collector.data_dir.glob("wal*/*.wal"))
+
+
+def ask(collector):
+    """Ask for all that needs no id. Returns the answers that must not be, and the numbers of /metrics."""
+    wrong = [f"{path}: {collector.get(path).text}" for path in ("/healthz", "/readyz") if collector.get(path).is_error]
+    for path, methods in collector.get("/openapi.json").json()["paths"].items():
+        if "get" in methods and "{" not in path and collector.get(path).status_code >= 500:
+            wrong.append(f"{path}: {collector.get(path).text[:300]}")
+    page = collector.get("/metrics").text
+    numbers = {(s.name, *s.labels.values()): s.value for f in text_string_to_metric_families(page) for s in f.samples}
+    return wrong, numbers
+
+
+def points_not_found(store, folder, numbers):
+    """The acknowledged data points less those that are stored, counted or in a dead letter."""
+    prefix = "tokentrail_collector_data_points_"
+    received = numbers[(f"{prefix}received_total",)]
+    dropped = sum(value for (name, *_), value in numbers.items() if name == f"{prefix}dropped_total")
+    letters = 0
+    for about in folder.glob("*.json"):
+        if json.loads(about.read_text())["signal"] == METRICS.name:
+            message = ExportMetricsServiceRequest.FromString(about.with_suffix(".bin").read_bytes())
+            found = [
+                metric for of in message.resource_metrics for scoped in of.scope_metrics for metric in scoped.metrics
+            ]
+            letters += sum(len(getattr(metric, metric.WhichOneof("data")).data_points) for metric in found)
+    return received - dropped - letters - store.query("SELECT count() FROM samples").result_rows[0][0]
+
+
+def judge(dsn, traces, dead_letters, numbers):
     """The wrong rows in the store of a collector that has ended."""
-    store = Store.open(f"chdb://{data_dir / 'store'}")
+    store = Store.open(dsn)
     try:
         counts = {what: store.query(sql).result_rows[0][0] for what, sql in WRONG_ROWS.items()}
         wrong = [f"{n} rows with {what}" for what, n in counts.items() if n]
@@ -222,29 +288,52 @@ def judge(data_dir, traces):
         tokens = store.query(sql).result_rows[0]
         if tokens != (5 * len(traces), 5 * len(traces), 600_000 * len(traces)):
             wrong.append(f"{len(traces)} witnesses made {tokens} tokens")
+        sql = """
+            SELECT count(), uniqExact(request_id),
+                countIf((input_tokens, output_tokens, ttft_ns, e2e_ns) = (7, 3, 20e6, 100e6))
+            FROM requests WHERE service = 'witness-log'
+        """
+        if (rows := store.query(sql).result_rows[0]) != (len(traces),) * 3:
+            wrong.append(f"{len(traces)} witnesses of logs made {rows} rows, requests, and right rows")
+        if missing := points_not_found(store, dead_letters, numbers):
+            wrong.append(f"{missing} data points were acknowledged and are nowhere")
     finally:
         store.close()
     return wrong
 
 
-def fuzz(seed, count, folder):
+def fuzz(seed, count, folder, *, server=False):
     """One run; returns its record."""
     began = time.monotonic()
-    collector = Collector(folder / "data", "--max-body-bytes", "100000", "--max-decompressed-bytes", "200000").start()
+    clickhouse = Server(folder)
+    if server:
+        clickhouse.start()
+    arguments = ["--max-body-bytes", "100000", "--max-decompressed-bytes", "200000", "--join-after-s", "2"]
+    collector = Collector(
+        folder / "data", *arguments, store=f"{clickhouse.url}/default" if server else "chdb://"
+    ).start()
     try:
         answers, traces, wrong = run(collector, seed, count)
         traces.append(WITNESS_TRACE + count)
-        if collector.post(witness(traces[-1]).body()).status_code != 200:
+        if set(send_witnesses(collector, traces[-1])) != {200}:
             wrong.append("a good request behind all others was refused")
-        if collector.get("/readyz").status_code != 200:
-            wrong.append(f"not ready: {collector.get('/readyz').text}")
-        if collector.stop() or list((folder / "data" / "wal").glob("*.wal")):
+        try:
+            collector.wait_until(lambda: is_stored(collector, len(traces)))
+        except AssertionError:
+            wrong.append(f"the log waits: {collector.get('/readyz').text}")
+        asked, numbers = ask(collector)
+        wrong += asked
+        if collector.stop() or list((folder / "data").glob("wal*/*.wal")):
             wrong.append("the collector did not store everything before it ended")
     except BaseException:
         collector.kill()
         raise
-    wrong += judge(folder / "data", traces)
-    dead = len(list((folder / "data" / "dead_letters").glob("*.bin")))
+    finally:
+        clickhouse.kill()
+    log = (folder / "data.log").read_text()
+    wrong += [f"the collector's log has {log[at:][:2000]}" for at in [log.find("Traceback")] if at >= 0]
+    dead = folder / "data" / "dead_letters"
+    wrong += judge(f"chdb://{folder / ('db' if server else 'data/store')}", traces, dead, numbers)
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "seed": seed,
@@ -252,7 +341,7 @@ def fuzz(seed, count, folder):
         "witnesses": len(traces),
         "seconds": round(time.monotonic() - began),
         "answers": dict(sorted(answers.items())),
-        "dead_letters": dead,
+        "dead_letters": len(list(dead.glob("*.bin"))),
         "wrong": wrong,
     }
 
@@ -261,10 +350,11 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__.split("\n\n")[0])
     parser.add_argument("--seed", type=int, default=time.time_ns() % 2**32)
     parser.add_argument("--count", type=int, default=20_000)
+    parser.add_argument("--server", action="store_true")
     parser.add_argument("--record", type=Path)
     given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        record = fuzz(given.seed, given.count, Path(folder))
+        record = fuzz(given.seed, given.count, Path(folder), server=given.server)
     text = json.dumps(record, indent=2)
     print(text)
     if given.record:

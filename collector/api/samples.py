@@ -123,9 +123,12 @@ def between(quantile: float, bounds: Sequence[float], observations: Sequence[int
 
     between(0.5, [1, 2, 5], [1, 2, 1, 0]): of 4 values, the 2nd and the 3rd lie in (1, 2], and so does the median
     """
-    place = quantile * (sum(observations) - 1)
+    count = sum(observations)
+    place = quantile * (count - 1)
     upper = [*itertools.accumulate(observations)]
-    first, last = (bisect.bisect_right(upper, rank) for rank in (math.floor(place), math.ceil(place)))
+    # Of more than 2^53 observations, a double may round up to a rank that none has.
+    ranks = (min(rank, count - 1) for rank in (math.floor(place), math.ceil(place)))
+    first, last = (bisect.bisect_right(upper, rank) for rank in ranks)
     return Between(above_s=bounds[first - 1] if first else 0.0, up_to_s=bounds[last] if last < len(bounds) else None)
 
 

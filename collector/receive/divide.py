@@ -21,17 +21,20 @@ def without_misread(payload: bytes, request: type[Any] = ExportTraceServiceReque
         28 05           field 5 as a varint    misread: the parser would say that the span has no name
         f8 07 01        field 127              not misread: OTLP has no such field, and both parsers skip it
 
-    What is returned is encoded anew, with the values that Protobuf reads. ClickHouse refuses a bool that is written as
-    another number than 0 and 1, which Protobuf reads as true, an enumeration of more than 32 bits, and two values of an
-    attribute, of which Protobuf takes the last:
+    What is returned is encoded anew, with the values that Protobuf reads and without unknown fields. ClickHouse refuses a
+    group, a bool that is written as another number than 0 and 1, which Protobuf reads as true, an enumeration of more
+    than 32 bits, and two values of an attribute, of which Protobuf takes the last:
 
         0a 01 'a' 18 05     an attribute's value, "a" and 5
         18 05               5, the last one
     """
     message = request.FromString(payload)
-    if not is_misread(message):
-        return message.SerializeToString(), b""
-    return _items(message, lambda misread, _: not misread), _items(message, lambda misread, _: misread)
+    good, misread = payload, b""
+    if is_misread(message):
+        good, misread = _items(message, lambda bad, _: not bad), _items(message, lambda bad, _: bad)
+    message = request.FromString(good)
+    message.DiscardUnknownFields()
+    return message.SerializeToString(), misread
 
 
 def halves(payload: bytes, request: type[Any] = ExportTraceServiceRequest) -> tuple[bytes, bytes] | None:

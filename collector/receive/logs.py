@@ -29,6 +29,7 @@ class Reason(StrEnum):
 
     TIME = "time"
     FUTURE = "future"
+    TOO_MANY_DAYS = "too_many_days"
     TOO_MANY_ATTRIBUTES = "too_many_attributes"
     TOO_LARGE = "too_large"
 
@@ -36,6 +37,7 @@ class Reason(StrEnum):
 EXPLANATION: Final = {
     Reason.TIME: "its time, or the time of its observation, must be unix nanoseconds between the years 2000 and 2100",
     Reason.FUTURE: "its time is later than TOKENTRAIL_MAX_FUTURE_S from now; is the sender's clock right?",
+    Reason.TOO_MANY_DAYS: "the other records have TOKENTRAIL_MAX_PAYLOAD_DAYS other days; send smaller batches",
     Reason.TOO_MANY_ATTRIBUTES: "more attributes than TOKENTRAIL_MAX_SPAN_ATTRIBUTES",
     Reason.TOO_LARGE: "larger than TOKENTRAIL_MAX_SPAN_BYTES",
 }
@@ -62,11 +64,9 @@ def check(body: bytes, limits: ItemLimits) -> Checked:
                 _name_once(scope_logs.scope.name)
                 del records[:]
             for index in range(len(records) - 1, -1, -1):
-                if reason := _reason(records[index], limits, latest_ns):
+                if reason := _reason(records[index], limits, latest_ns) or _reason_of_day(records[index], days, limits):
                     rejected[reason] += 1
                     del records[index]
-                else:
-                    days.add(time_of(records[index]) // DAY_NS)
     left_out = rejected.total() + unwanted.total()
     if left_out:
         body = request.SerializeToString() if left_out < total else b""
@@ -97,3 +97,12 @@ def _reason(record: LogRecord, limits: ItemLimits, latest_ns: int) -> Reason | N
     if len(record.attributes) > limits.max_attributes:
         return Reason.TOO_MANY_ATTRIBUTES
     return Reason.TOO_LARGE if record.ByteSize() > limits.max_bytes else None
+
+
+def _reason_of_day(record: LogRecord, days: set[int], limits: ItemLimits) -> Reason | None:
+    """Add the record's day to those of the others, unless they become too many: the store's partitions are days."""
+    day = time_of(record) // DAY_NS
+    if day not in days and len(days) >= limits.max_days:
+        return Reason.TOO_MANY_DAYS
+    days.add(day)
+    return None

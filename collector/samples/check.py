@@ -21,7 +21,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, D
 from collector.receive.checked import Checked, ItemLimits
 from collector.receive.errors import MalformedError
 from collector.receive.validate import DAY_NS, EARLIEST_NS, LATEST_NS
-from collector.samples.exposition import Labels, set_labels
+from collector.samples.exposition import MOST_COUNT, Labels, set_labels
 from collector.samples.names import RANKS, engine_of, rule_for
 from tokentrail.semconv import ENGINE, SCRAPER, SERVICE_INSTANCE_ID, SERVICE_NAME
 
@@ -53,7 +53,7 @@ EXPLANATION: Final = {
     Reason.FUTURE: "time is later than TOKENTRAIL_MAX_FUTURE_S from now; is the sender's clock right?",
     Reason.TOO_MANY_DAYS: "the points before it have TOKENTRAIL_MAX_PAYLOAD_DAYS other days; send smaller batches",
     Reason.LABELS: f"more than {_MOST_LABELS} attributes, or one longer than {_LONGEST_LABEL} characters",
-    Reason.KIND: "the engine's metric of this name has another kind, or the buckets do not fit the bounds",
+    Reason.KIND: "the engine's metric of this name is of another kind, its buckets do not fit, or a count is over 2^53",
     Reason.UNSUPPORTED: "summaries, sums that fall and are deltas, and exponential histograms of negative values",
 }
 """The answer to the sender. The reasons that are missing here are the collector's own choice, and only counted."""
@@ -170,6 +170,8 @@ def _named(metric: Metric, point: _Point, run: _Run) -> tuple[str, int, _Point]:
     if is_histogram != (rule.kind == "histogram" or rule.own.sum_of):
         raise _DroppedError(Reason.KIND)
     value = point.sum if rule.own.sum_of else point.value
+    if not math.isfinite(value * rule.own.scale):
+        raise _DroppedError(Reason.NO_VALUE)
     labels = tuple((key, text) for key, text in point.labels if key not in RANKS)
     if rule.kind == "gauge" and point.is_delta:
         raise _DroppedError(Reason.KIND)
@@ -215,6 +217,9 @@ def _read(metric: Metric, kind: str, data_point: Any) -> _Point:
         raise _DroppedError(Reason.KIND)
     if any(not a < b for a, b in pairwise(bounds)) or not all(map(math.isfinite, bounds)):
         raise _DroppedError(Reason.KIND)
+    if max((data_point.count, *counts)) > MOST_COUNT:
+        raise _DroppedError(Reason.KIND)
+    bounds = bounds if counts else ()  # OTLP allows it, and the store must not compare them with buckets
     return _Point(labels, time_ns, float(data_point.count), is_delta, True, data_point.sum, bounds, counts)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from io import StringIO
 from itertools import pairwise
 from typing import Final
 
@@ -23,8 +24,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from collector.samples.names import engine_of, rules
 
 _PARTS: Final = ("_bucket", "_sum", "_count")
-_MOST_COUNT: Final = 2.0**53
-"""Larger counts are not whole numbers in the text's doubles."""
+MOST_COUNT: Final = 2.0**53
+"""Larger counts are not whole numbers in the doubles of the text and of the store."""
+_LONGEST_LINE: Final = 128 * 1024
+"""Characters. The parser takes minutes for a line of megabytes, and no series whose labels are stored has so many."""
 Labels = tuple[tuple[str, str], ...]
 
 
@@ -88,7 +91,7 @@ def _divided(text: str, *, all_names: bool) -> tuple[dict[str, str], list[str], 
     """Return the kinds of the metrics, the lines to parse, and the names of all series."""
     kinds: dict[str, str] = {name: found[0].kind for name, found in rules().items()}
     lines, names = [], set()
-    for line in text.splitlines(keepends=True):
+    for line in StringIO(text):  # as the parser does it: a label may have other ends of lines
         if line.startswith("#"):
             words = line.split(None, 3)
             if len(words) == 4 and words[1] == "TYPE":
@@ -96,6 +99,9 @@ def _divided(text: str, *, all_names: bool) -> tuple[dict[str, str], list[str], 
         elif name := line.partition("{")[0].partition(" ")[0].strip():
             names.add(name)
             if all_names or name in rules() or _base(name) in rules():
+                if len(line) > _LONGEST_LINE:
+                    msg = f"a line of {name:.100} has {len(line)} characters"
+                    raise ValueError(msg)
                 lines.append(line)
     return kinds, lines, names
 
@@ -140,7 +146,7 @@ def _histogram(name: str, points: Mapping[Labels, _Histogram], time_ns: int) -> 
         if count is None:
             continue  # neither a count nor a bucket +Inf
         at_most = [0.0, *(histogram.buckets[bound] for bound in bounds), count]
-        if not all(0 <= number <= _MOST_COUNT for number in at_most) or any(a > b for a, b in pairwise(at_most)):
+        if not all(0 <= number <= MOST_COUNT for number in at_most) or any(a > b for a, b in pairwise(at_most)):
             continue
         point = metric.histogram.data_points.add(
             time_unix_nano=time_ns,

@@ -236,7 +236,7 @@ class Scraper:
             page = read_exposition(
                 text, time_ns=time_ns, all_names=self._limits.all_names, most_series=self._limits.max_series
             )
-        except (ValueError, KeyError, IndexError) as error:
+        except (ValueError, KeyError, IndexError, OverflowError) as error:
             raise _ScrapeError("parse") from error
         if not page.metrics:
             raise _ScrapeError("no_metrics")

@@ -6,6 +6,7 @@ from tests.support.otlp import Request
 
 NAME_AS_VARINT = b"\x28\x05"
 UNKNOWN_FIELD = b"\xf8\x07\x01"
+UNKNOWN_GROUP = b"\xfb\x07\x08\x01\xfc\x07"
 
 
 def names(payload):
@@ -28,10 +29,17 @@ def two_resources():
 
 
 def test_a_request_without_misread_fields_stays_as_it_is():
-    message = two_resources()
-    message.resource_spans[0].scope_spans[0].spans[0].MergeFromString(UNKNOWN_FIELD)
-    body = message.SerializeToString()
+    body = two_resources().SerializeToString()
     assert without_misread(body) == (body, b"")
+
+
+@pytest.mark.parametrize("unknown", [UNKNOWN_FIELD, UNKNOWN_GROUP])
+def test_a_field_that_otlp_does_not_have_is_left_out_alone(unknown):
+    """ClickHouse skips unknown fields, but refuses groups."""
+    message = two_resources()
+    body = message.SerializeToString()
+    message.resource_spans[0].scope_spans[0].spans[0].MergeFromString(unknown)
+    assert without_misread(message.SerializeToString()) == (body, b"")
 
 
 def test_a_bool_that_is_written_as_another_number_is_written_as_1():

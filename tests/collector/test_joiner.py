@@ -65,6 +65,17 @@ def test_a_request_and_its_parts_meet_in_either_order(store, joiner, first):
     assert found(store) == ([("", 10 * MS, 20 * MS)], [(0, 10_000), (1, 20_000)])
 
 
+@pytest.mark.parametrize(("trace", "span"), [(256, 1), (1, 256)])
+def test_an_id_may_end_in_a_zero_byte(store, joiner, trace, span):
+    """ClickHouse's toString cuts it off: one of 256 requests had no parts."""
+    request = root(trace=trace, span=span)
+    inner = root(trace=trace, span=9, parent=span)  # of a proxy's request
+    request.scope_spans.spans.extend(inner.scope_spans.spans)
+    insert(store, parts(request, trace=trace, root=span), f"zeros-{trace}-{span}")
+    assert joiner.run_once()
+    assert found(store) == ([("", 10 * MS, 20 * MS)], [(0, 10_000), (1, 20_000)])
+
+
 def test_a_request_waits_for_its_parts(store):
     insert(store, root(trace=7), "waits")
     patient = Joiner(store, IngestStatus(), after_s=60)

@@ -66,6 +66,13 @@ def test_a_record_that_cannot_be_stored_is_left_out_alone(bad, reason):
     assert check(bad.SerializeToString(), LIMITS).payload == b""
 
 
+def test_records_on_too_many_days_are_left_out():
+    times = [T0 - n * 86_400 * 10**9 for n in range(40)]
+    checked = check(request(*times, *times).SerializeToString(), LIMITS)
+    assert (checked.items, checked.rejected) == (80, {"too_many_days": 18})
+    assert checked.days == (DAY - 39, DAY - 9)
+
+
 def test_records_that_no_mapping_reads_are_counted_named_and_left_out(caplog):
     caplog.set_level("INFO")
     read, unread = request(T0), request(T0, T0 + 1)

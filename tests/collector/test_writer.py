@@ -91,7 +91,11 @@ def test_only_the_payloads_that_the_store_refuses_are_set_aside(setup, bad_at):
     assert s.log.pending == (0, 0)
 
 
-@pytest.mark.parametrize("value", [b"\x10\x03", b"\x18\x05\x10\x01"], ids=["true as 3", "an integer and true"])
+@pytest.mark.parametrize(
+    "value",
+    [b"\x10\x03", b"\x18\x05\x10\x01", b"\x10\x01\xfb\x07\xfc\x07"],
+    ids=["true as 3", "an integer and true", "true and a group"],
+)
 def test_a_value_that_protobuf_reads_and_clickhouse_refuses_holds_up_nothing_and_is_stored(setup, value):
     s = setup()
     s.writer._give_up.set()  # no second try

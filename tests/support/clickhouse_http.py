@@ -2,8 +2,8 @@
 
 `python clickhouse_http.py PATH PORT`, in a working directory of its own (chDB keeps format schemas there). It knows
 what clickhouse-connect sends: statements in the body or in `query=`, settings and `param_…` in the query string, gzip,
-lz4 or zstd bodies; errors carry ClickHouse's code in a header. Inserts of OTLP wait while the working directory has a
-file `hold`.
+lz4 or zstd bodies, long parameters as a form; errors carry ClickHouse's code in a header. Inserts of OTLP wait while
+the working directory has a file `hold`.
 """
 
 import gzip
@@ -11,6 +11,7 @@ import re
 import sys
 import tempfile
 import time
+from email import message_from_bytes
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
@@ -44,6 +45,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         parameters = dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True))
         body = self._body()
+        if self.headers.get("Content-Type", "").startswith("multipart/form-data"):  # long parameters
+            parameters |= _form(self.headers["Content-Type"], body)
+            body = b""
         head, _, rest = body.partition(b"\n")
         if INSERT.fullmatch(sql := parameters.get("query", "").encode()):
             head, rest = sql, body
@@ -62,7 +66,10 @@ class Handler(BaseHTTPRequestHandler):
         found = re.search(r"\s+FORMAT\s+(\w+)\s*$", statement, re.IGNORECASE)
         if found:
             statement = statement[: found.start()]
-        values = {key.removeprefix("param_"): value for key, value in parameters.items() if key.startswith("param_")}
+        # chDB takes a value up to its first NUL. ClickHouse reads the escape as a NUL.
+        values = {
+            k.removeprefix("param_"): v.replace("\0", "\\0") for k, v in parameters.items() if k.startswith("param_")
+        }
         return self.server.run(statement, found[1] if found else "TabSeparated", _settings(parameters), values)
 
     def _insert(self, sql, body, parameters):
@@ -122,6 +129,11 @@ class Server(ThreadingHTTPServer):
             return session.query(statement, form, params=values).bytes()
         finally:
             session.close()
+
+
+def _form(content_type, body):
+    parts = message_from_bytes(f"Content-Type: {content_type}\r\n\r\n".encode() + body).get_payload()
+    return {p.get_param("name", header="content-disposition"): p.get_payload(decode=True).decode() for p in parts}
 
 
 def _settings(parameters):

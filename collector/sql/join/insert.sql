@@ -1,5 +1,6 @@
 -- Inserts requests of one segment, each with its parts. `owners` has a row for each span that may have children: its trace, its
--- id, and the trace and the id of the request that it belongs to.
+-- id, and the trace and the id of the request that it belongs to. `substring` makes a String of an id as it is; toString cuts off
+-- zeros at its end.
 INSERT INTO joins $settings
 WITH owners AS
 (
@@ -19,11 +20,11 @@ LEFT JOIN
     SELECT o.request_trace AS trace, o.request AS request, groupArray({most_parts:UInt32})(p.part) AS parts
     FROM
     (
-        SELECT toString(trace_id) AS trace, parent_span_id, (start, end, claim, text, number, events) AS part
+        SELECT substring(trace_id, 1) AS trace, parent_span_id, (start, end, claim, text, number, events) AS part
         FROM held_spans
         WHERE trace_id IN (SELECT toFixedString(trace, 16) FROM owners)
         LIMIT 1 BY trace_id, span_id
     ) AS p
     INNER JOIN owners AS o ON p.trace = o.trace AND p.parent_span_id = o.id
     GROUP BY trace, request
-) AS f ON toString(r.trace_id) = f.trace AND toString(r.span_id) = f.request
+) AS f ON substring(r.trace_id, 1) = f.trace AND substring(r.span_id, 1) = f.request

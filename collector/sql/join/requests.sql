@@ -3,6 +3,6 @@ SELECT hex(trace_id), hex(span_id), if(link = toFixedString('', 16), '', hex(lin
 FROM held_requests
 WHERE arrived BETWEEN toDateTime({first_s:UInt32}, 'UTC') AND toDateTime({last_s:UInt32}, 'UTC') AND segment = {segment:String}
   AND (splitByChar('.', toString(claim))[1], trace_id, parent_span_id) NOT IN
-      (SELECT splitByChar('.', toString(claim))[1], trace_id, toString(span_id) FROM held_requests WHERE arrived >= toDateTime({first_s:UInt32} - 3600, 'UTC'))
+      (SELECT splitByChar('.', toString(claim))[1], trace_id, substring(span_id, 1) FROM held_requests WHERE arrived >= toDateTime({first_s:UInt32} - 3600, 'UTC'))
 ORDER BY trace_id, span_id
 LIMIT 1 BY trace_id, span_id

@@ -5,7 +5,8 @@ SELECT
     * EXCEPT (before_value, before_sum, before_buckets, before_bounds),
     ifNull(before_value, value) AS earlier,
     if(isNull(before_value), sum, before_sum) AS earlier_sum,
-    if(isNull(before_value), buckets, before_buckets) AS earlier_buckets,
+    -- An older version stored bounds without buckets, which have no difference from buckets.
+    if(isNull(before_value) OR length(buckets) != length(before_buckets), buckets, before_buckets) AS earlier_buckets,
     kind = 'delta' OR if(isNull(before_value), time > process_began, value < before_value OR bounds != before_bounds) AS since_zero
 FROM
 (

@@ -1,12 +1,12 @@
 -- Requests that WAL segments brought: a row for those with the same labels that neither a bucket of a histogram nor an SLO tells
 -- apart, the latest row last. `over` of a latency is the largest bucket edge that it exceeds, NULL when it is not known. Edges are
--- ascending nanoseconds and start with 0. A sampled request adds its weight; a sum of unknown numbers alone is NULL. A TPOT that is
--- NULL has ∞ or NaN below, of a division by no gap, and toInt64 would refuse it.
+-- ascending nanoseconds and start with 0. A sampled request adds its weight; a sum of unknown numbers alone is NULL.
 SELECT
     model, operation, engine, service, variant, tenant, slo_class, vantage, status, error_type,
     $cell AS cell, $tenant_group AS tenant_group,
     roundDown(toInt64(ttft_ns) - 1, {ttft_edges:Array(Int64)}) AS ttft_over,
-    if(tpot_ns IS NULL, NULL, roundDown(toInt64(ceil(ifNull(tpot_ns, 0))) - 1, {tpot_edges:Array(Int64)})) AS tpot_over,
+    -- toInt64 fails for a NULL that a view made of a division by 0: ClickHouse stores the infinity below it.
+    roundDown(accurateCastOrNull(ceil(tpot_ns), 'Int64') - 1, {tpot_edges:Array(Int64)}) AS tpot_over,
     roundDown(toInt64(e2e_ns) - 1, {e2e_edges:Array(Int64)}) AS e2e_over,
     sum(weight) AS n,
     sum(weight * input_tokens) AS tokens_in,

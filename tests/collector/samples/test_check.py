@@ -213,6 +213,8 @@ def test_summaries_and_falling_deltas_are_rejected_and_the_sender_is_told():
         (Push().histogram("vllm:e2e_request_latency_seconds", [1.0], [1, 2, 3]), "kind"),
         (Push().histogram("vllm:e2e_request_latency_seconds", [2.0, 1.0], [1, 2, 3]), "kind"),
         (Push().histogram("vllm:e2e_request_latency_seconds", [1.0, math.inf], [1, 2, 3]), "kind"),
+        (Push().histogram("vllm:e2e_request_latency_seconds", [1.0], [2**53 + 2, 0]), "kind"),
+        (Push().histogram("vllm:e2e_request_latency_seconds", [], [2**64 - 1]), "kind"),
         (Push().exponential("vllm:e2e_request_latency_seconds", sum=math.nan), "kind"),
         (Push().sum("vllm:num_requests_running", 1, temporality=DELTA), "kind"),
     ],
@@ -241,6 +243,20 @@ def test_labels_that_are_no_text_are_written_as_json_has_them():
 def test_a_point_without_a_number_is_left_out(value):
     checked = Push().gauge("up", value).check()
     assert (checked.payload, checked.unwanted, checked.rejected) == (b"", {"no_value": 1}, {})
+
+
+def test_a_histogram_without_buckets_has_its_count():
+    assert points(Push().histogram("vllm:e2e_request_latency_seconds", [], []).check())[0][-1] == 0
+
+
+def test_bounds_without_buckets_are_left_out():
+    checked = Push().histogram("vllm:e2e_request_latency_seconds", [1.0, 2.0], []).check()
+    (metric,) = ExportMetricsServiceRequest.FromString(checked.payload).resource_metrics[0].scope_metrics[0].metrics
+    assert list(metric.histogram.data_points[0].explicit_bounds) == []
+
+
+def test_a_value_that_is_infinite_in_the_common_unit_is_left_out():
+    assert Push().gauge("DCGM_FI_DEV_FB_USED", 1e308).check().unwanted == {"no_value": 1}
 
 
 def test_a_point_that_says_that_it_has_no_value_is_left_out():

@@ -143,3 +143,8 @@ def test_the_table_of_names_is_consistent():
             assert math.isfinite(rule.own.scale)
     assert rule_for("nv_trt_llm_request_metrics", {"request_type": "waiting"}).common == "waiting"
     assert rule_for("nv_trt_llm_request_metrics", {"request_type": "max"}) is None
+
+
+def test_a_label_may_have_characters_that_end_lines_elsewhere():
+    page = read('vllm:num_requests_running{a="x\u2028y\x0c\x85"} 1\n')
+    assert page.series == 1

@@ -36,6 +36,8 @@ def histogram(buckets, total, engine=0):
         (0.99, [0, 0, 0, 1], (5, None)),
         (0.5, [0, 1, 0, 0], (1, 2)),
         (0.5, [1, 0, 0, 1], (0, None)),
+        (0.99, [0, 0, 0, 2**60 - 1], (5, None)),
+        (1.0, [0, 0, 2**60 - 1, 0], (2, 5)),
     ],
 )
 def test_a_quantile_lies_between_the_bounds_of_the_values_around_it(quantile, observations, expected):

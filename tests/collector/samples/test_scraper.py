@@ -161,6 +161,8 @@ def cut(handler):
         (lambda handler: handler.send(PAGE, status=503), "http_503"),
         (lambda handler: handler.send("", status=302, location="http://127.0.0.1:1/"), "http_302"),
         ("vllm:num_requests_running six\n", "parse"),
+        (f"vllm:num_requests_running 1{'0' * 400}\n", "parse"),
+        ('vllm:num_requests_running{a="' + '\\"' * 400_000 + '"} 1\n', "parse"),
         ("<html>Welcome</html>", "no_metrics"),
     ],
 )
