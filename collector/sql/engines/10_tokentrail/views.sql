@@ -52,7 +52,7 @@ WITH
         toFloat64(nanoseconds(number['tokentrail.time_between_tokens'], duration_ns * choices)),
         toFloat64(last_ns) - toFloat64(first_ns)) AS between_ns,
     -- A single arrival of all tokens has no time between them.
-    outside AND number['tokentrail.arrivals'] <= choices AS at_once,
+    mapContains(number, 'tokentrail.arrivals') AND number['tokentrail.arrivals'] <= choices AS at_once,
     reported('tokentrail.perplexity') AS told_perplexity,
     reported('tokentrail.mean_entropy') AS told_entropy,
     reported('tokentrail.sampling.weight') AS sent_weight
