@@ -9,6 +9,8 @@ from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
 from collector.store.store import Store, StoreUnavailableError, is_unavailable
 
+WAIT_S = 120
+
 
 class Client:
     def __init__(self):
@@ -149,6 +151,22 @@ def test_the_scheme_of_an_address_decides_whether_its_password_travels_in_tls(sc
         server.shutdown(socket.SHUT_RDWR)
         listener.join()
     assert {*heard} == {first}
+
+
+def test_a_start_does_not_wait_for_a_server_that_accepts_and_says_nothing():
+    refused = []
+
+    def start(port):
+        try:
+            Store.open(f"http://127.0.0.1:{port}/db", connect_timeout_s=0.2, send_receive_timeout_s=3600.0)
+        except StoreUnavailableError as error:
+            refused.append(error)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=start, args=(server.getsockname()[1],), daemon=True)
+        thread.start()
+        thread.join(WAIT_S)
+    assert len(refused) == 1
 
 
 @pytest.mark.parametrize(
