@@ -158,7 +158,7 @@ def test_a_start_does_not_wait_for_a_server_that_accepts_and_says_nothing():
 
     def start(port):
         try:
-            Store.open(f"http://127.0.0.1:{port}/db", connect_timeout_s=0.2, send_receive_timeout_s=3600.0)
+            Store.open(f"http://127.0.0.1:{port}/db", connect_timeout_s=1.0, send_receive_timeout_s=3600.0)
         except StoreUnavailableError as error:
             refused.append(error)
 
