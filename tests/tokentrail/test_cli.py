@@ -198,6 +198,7 @@ def printed(api, seen):
 def test_a_demo_whose_numbers_agree_has_no_problems():
     problems, text = printed(FakeApi(), [observed()])
     assert problems == []
+    assert [len(line) for line in text.splitlines() if " summary " in line] == [80]
     assert "cold start: 3.00 s (load_weights 2.00 s)" in text
     assert "KV pressure: 3 preemptions took blocks" in text
     assert "everything adds up" in text

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 from rich.console import Console
+from rich.rule import Rule
 
 from tokentrail.cli.api import Api
 from tokentrail.cli.live import latencies, slos
@@ -29,6 +30,9 @@ EVICTIONS_ALERT_FROM = 6
 """Preemptions from which their alert must fire. It needs an increase of three, and the first scrape may see some."""
 MOST_DETAILS = 60
 """Requests that are compared token by token. Each is a query of the store."""
+
+_MOST_RULE = 80
+"""Columns of the line above the summary, also in an output that is no terminal and has no width."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +178,7 @@ def _alerts_that_fired(prometheus: str, since: float) -> set[str]:
 def report(console: Console, result: DemoResult, *, urls: Mapping[str, str], problems: Sequence[str] = ()) -> None:
     """Print the summary. `urls` are those of the processes; `problems` found elsewhere come before the result's own."""
     r, a = result.summary["requests"], result.comparison
-    console.rule("summary")
+    console.print(Rule("summary"), width=min(console.width, _MOST_RULE))
     ttft, tpot = (duration(result.summary[key]["p99"]) for key in ("ttft_s", "tpot_s"))
     ended = r["ok"] + r["failed"] + r["cancelled"]
     console.print(
