@@ -16,7 +16,8 @@ from collector.sql.fragment import Fragment
 from collector.sql.queries import Queries, partition
 
 _DENSE: Final = 2**20
-"""Durations below so many microseconds are added up in an array with a place for each."""
+_PLACES_FOR_EACH: Final = 4
+"""Durations below so many microseconds, and so many for each of them, are added up in an array with a place for each."""
 _ROW: Final = np.dtype([("us", "<u8"), ("n", "<u8")])
 
 Array = npt.NDArray[Any]
@@ -67,7 +68,7 @@ def distribution(values_us: Array, counts: Array) -> Distribution:
 def added(parts: Sequence[Counts]) -> Counts:
     """Add counts by duration; the durations ascend."""
     us, n = (np.concatenate(arrays) for arrays in zip(_NONE, *parts, strict=True))
-    is_short = us < _DENSE
+    is_short = us < min(_DENSE, _PLACES_FOR_EACH * len(us))
     dense = np.bincount(us[is_short], weights=n[is_short]).astype(np.int64)
     long_us, places = np.unique(us[~is_short], return_inverse=True)
     sparse = np.bincount(places, weights=n[~is_short], minlength=len(long_us)).astype(np.int64)
