@@ -78,8 +78,7 @@ def read_hops(ctx: Context, rows: Sequence[Row]) -> list[list[Hop]]:
     others = ctx.queries.rows(
         "linked_requests",
         {"filter": tenant_filter()},
-        start_ns=min(row["ended_ns"] for row in rows),
-        end_ns=max(row["ended_ns"] for row in rows),
+        hours=_hours_about([row["ended_ns"] for row in rows]),
         request_ids=sorted({row["request_id"] for row in rows} - {""}),
         trace_ids=sorted({row["trace_id_hex"] for row in rows}),
         limit=_MOST_ROWS,
@@ -94,12 +93,17 @@ def read_hops(ctx: Context, rows: Sequence[Row]) -> list[list[Hop]]:
     ]
 
 
+def _hours_about(ended_ns: Iterable[int]) -> list[int]:
+    """The hours since 1970 in which something ended that ended at most a margin from one of these moments."""
+    bounds = [((at - _END_MARGIN_NS) // HOUR_NS, (at + _END_MARGIN_NS) // HOUR_NS) for at in ended_ns]
+    return sorted({hour for first, last in bounds for hour in range(first, last + 1)})
+
+
 def hops_of(ctx: Context, row: Row, of_trace: Sequence[Row]) -> list[Hop]:
     """The same for one request, of whose trace the newest requests are known. Its response id finds others."""
     if row["request_id"] or len(of_trace) >= MOST_OF_A_TRACE:
         return read_hops(ctx, [row])[0]
-    ended = (other for other in of_trace if "ended_ns" in other)
-    return hops(row, (other for other in ended if abs(other["ended_ns"] - row["ended_ns"]) <= _END_MARGIN_NS))
+    return hops(row, (other for other in of_trace if "ended_ns" in other))
 
 
 def hops(row: Row, others: Iterable[Row]) -> list[Hop]:
@@ -119,7 +123,9 @@ def hops(row: Row, others: Iterable[Row]) -> list[Hop]:
 
 
 def _same(row: Row, other: Row) -> bool:
-    """They have one response id, or one is the other's parent."""
+    """They have one response id, or one is the other's parent. More than a margin apart they are two requests."""
+    if abs(other["ended_ns"] - row["ended_ns"]) > _END_MARGIN_NS:
+        return False
     if row["request_id"] and row["request_id"] == other["request_id"]:
         return True
     is_parent = row["span_id_hex"] == other["parent_hex"] or other["span_id_hex"] == row["parent_hex"]

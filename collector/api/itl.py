@@ -17,7 +17,7 @@ from collector.sql.queries import Queries, partition
 
 _DENSE: Final = 2**20
 _PLACES_FOR_EACH: Final = 4
-"""Durations below so many microseconds, and so many for each of them, are added up in an array with a place for each."""
+"""Short durations have a place each in one array. It has so many places at most, and so many for each duration."""
 _ROW: Final = np.dtype([("us", "<u8"), ("n", "<u8")])
 
 Array = npt.NDArray[Any]

@@ -5,6 +5,7 @@ import pytest
 from tests.collector.rows import NOW, SECOND, trace_id
 
 MS = 1_000_000
+DAY = 86_400 * SECOND
 SERVER = {
     "service": "vllm",
     "engine": "vllm",
@@ -115,3 +116,16 @@ def test_rows_that_ended_more_than_an_hour_apart_are_two_requests(api, rows):
     rows.request(**CLIENT)
     assert api("requests", start="-2h")["total"] == 1, "the window decides, plus an hour"
     assert [row["hops"] for row in api("requests")["requests"]] == [[]]
+
+
+@pytest.mark.parametrize(("apart_s", "hops"), [(-3600, 2), (3600, 2), (-3600.001, 0), (3600.001, 0)])
+def test_each_row_of_a_list_has_its_own_hour(api, rows, apart_s, hops):
+    """The rows of a list of thirty days may lie far from each other, on both sides of midnight."""
+    long_ago = NOW // DAY * DAY - 20 * DAY + 1
+    rows.request(**CLIENT, ended=long_ago)
+    rows.request(**SERVER, ended=long_ago + round(apart_s * SECOND))
+    for days in range(3):
+        rows.request(**CLIENT | {"request_id": f"other-{days}"}, ended=NOW - days * DAY - SECOND)
+    found = api("requests", start="-30d", vantage="client")["requests"]
+    assert [len(row["hops"]) for row in found] == [0, 0, 0, hops]
+    assert api(f"requests/{found[-1]['trace_id']}")["request"]["hops"] == found[-1]["hops"]

@@ -3,6 +3,6 @@ SELECT
     lower(hex(trace_id)) AS trace_id_hex, lower(hex(span_id)) AS span_id_hex, request_id, input_tokens
 FROM open_requests
 WHERE start >= fromUnixTimestamp64Nano({first_ns:Int64}) AND start <= fromUnixTimestamp64Nano({last_ns:Int64})
-  AND trace_id IN arrayMap(id -> toFixedString(unhex(id), 16), {trace_ids:Array(String)})
+  AND trace_id IN $parts.given_traces
 ORDER BY ended, seen DESC
 LIMIT 1 BY trace_id, span_id

@@ -3,4 +3,4 @@
 SELECT DISTINCT lower(hex(trace_id)) AS trace_id_hex, lower(hex(request_span_id)) AS span_id_hex
 FROM tokens
 WHERE token_index > 0 AND minute IN CAST({minutes:Array(UInt32)}, 'Array(DateTime(\'UTC\'))')
-  AND trace_id IN arrayMap(id -> toFixedString(unhex(id), 16), {trace_ids:Array(String)})
+  AND trace_id IN $parts.given_traces
