@@ -30,7 +30,8 @@ class InFlight:
     """One value per request in each array. A request is judged up to its latest announcement, where `elapsed_ns` ends.
 
     `is_lost`: it was not announced again for `lost_after_ns`; `lost_at_ns` is that moment. `no_progress`: its engine
-    process ran no step for as long. A TTFT that is not known is -1.
+    process ran no step for as long. A TTFT that is not known is -1. `unmeasured`: the request has ended since,
+    and nobody measured its first token, so nobody knows whether it had one by then.
     """
 
     columns: Mapping[str, Sequence[Any]]
@@ -39,6 +40,7 @@ class InFlight:
     seen_ns: Ints
     elapsed_ns: Ints
     ttft_ns: Ints
+    unmeasured: Bools
     later_tokens: Ints
     """Output tokens after the first, at least 1: the divisor of TPOT so far."""
     last_step_ns: Ints
@@ -60,9 +62,10 @@ class InFlight:
 
     @property
     def first_token_ns(self) -> Ints:
-        """TTFT, or the time that the request has waited for its first token."""
+        """TTFT, or the time that the request has waited for its first token; 0 if nobody measured it."""
         known = self.ttft_ns >= 0
-        return np.where(known, np.minimum(self.ttft_ns, self.elapsed_ns), self.elapsed_ns)
+        waited = np.where(known, np.minimum(self.ttft_ns, self.elapsed_ns), self.elapsed_ns)
+        return np.where(self.unmeasured, 0, waited)
 
     @property
     def longest_tpot_missed_ns(self) -> Ints:
@@ -211,6 +214,7 @@ def judge_in_flight(
         seen_ns=seen,
         elapsed_ns=np.maximum(until - began, 0),
         ttft_ns=np.array([-1 if ns is None else ns for ns in columns["ttft_ns"]], np.int64),
+        unmeasured=np.array(columns["unmeasured"], bool),
         later_tokens=np.array([max(n or 0, 2) - 1 for n in columns["output_tokens"]], np.int64),
         last_step_ns=last_step,
         lost_at_ns=seen + lost_after_ns,

@@ -52,9 +52,10 @@ class Hop(BaseModel):
 
 
 def counted_once(window: Window) -> Window:
-    """The window in which each request counts once: by the row of its server, if that reported it too."""
-    once = Fragment(part("reported_once", {}).sql, window.bounds)  # a query of whole days has no bounds of its own
-    return replace(window, filter=all_of(window.filter, once))
+    """The window in which each request counts once: by the row of its server, if the filter keeps one."""
+    once = part("reported_once", {"filter": window.filter})
+    bounded = Fragment(once.sql, {**once.parameters, **window.bounds})  # a query of whole days has no bounds of its own
+    return replace(window, filter=all_of(window.filter, bounded))
 
 
 def listed_once(ctx: Context, window: Window, vantage: Sequence[str]) -> Window:

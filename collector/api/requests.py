@@ -71,8 +71,6 @@ def router(ctx: Context) -> APIRouter:
         """Request rows, newest or slowest first; those that have not ended, oldest first."""
         slo = None if query.slo is None else find_slo(ctx.slos, query.slo)
         window = query.window(ctx.clock())
-        if slo is None:  # an SLO selects one vantage, so that it counts each request once
-            window = listed_once(ctx, window, query.vantage)
         for column in ("service", "instance", "request_id"):
             if (value := getattr(query, column)) is not None:
                 same = Fragment(f"{column} = {{asked_{column}:String}}", {f"asked_{column}": value})
@@ -82,6 +80,8 @@ def router(ctx: Context) -> APIRouter:
                 "startsWith(hex(trace_id), {asked_trace:String})", {"asked_trace": query.trace_id.upper()}
             )
             window = replace(window, filter=all_of(window.filter, begins_so))
+        if slo is None:  # an SLO selects one vantage, so that it counts each request once
+            window = listed_once(ctx, window, query.vantage)
         if query.cause is not None:
             window = replace(window, filter=all_of(window.filter, _caused(query, window, ctx.clock())))
         return (_not_ended if query.status in ("in_flight", "lost") else _ended)(ctx, window, query, slo)

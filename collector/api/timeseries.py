@@ -95,7 +95,7 @@ def router(ctx: Context) -> APIRouter:
         if query.metric in _OF_PROCESSES:
             need_all_tenants()
         window = query.window(ctx.clock())
-        if query.metric not in _OF_PROCESSES:
+        if query.metric not in _OF_PROCESSES and query.slo is None:  # an SLO selects one vantage
             window = listed_once(ctx, window, query.vantage)
         if (window.end_ns - window.start_ns) / query.step > MOST_POINTS:
             raise bad_parameter("step", f"gives more than {MOST_POINTS} points: make it longer, or the window shorter")

@@ -64,6 +64,36 @@ def test_numbers_count_it_once_unless_a_vantage_is_asked_for(api, three):
     assert api("requests", vantage=["server", "client"])["total"] == 3
 
 
+def test_a_filter_that_only_the_gateways_row_meets_keeps_the_request(api, rows, three):
+    """The gateway alone knows the tenant and its name for the model. Another server's row is no reason to drop it."""
+    for n in range(2, 4):
+        named = {"request_id": f"chatcmpl-{n}"}
+        rows.requests([{**SERVER, **named, "model": "llama"}, {**GATEWAY, **named, "tenant": "acme", "model": "fast"}])
+    direct = {**SERVER, "request_id": "chatcmpl-9", "tenant": "acme"}
+
+    def counted(**filters):
+        points = api("timeseries", metric="requests", step="900s", **filters)["points"]
+        found = api("summary", **filters)["requests"]["total"]
+        assert api("goodput", e2e="2s", **filters)["requests"]["total"] == found
+        assert api("requests", **filters)["total"] == found
+        assert sum(point["value"] for point in points) * 900 == pytest.approx(found)
+        return found
+
+    asked = ({"tenant": "acme"}, {"model": "fast"}, {"model": "llama"}, {"model": ["fast", "llama"]}, {})
+    assert [counted(**filters) for filters in asked] == [2, 2, 2, 2, 3]
+    rows.request(**direct)
+    assert [counted(**filters) for filters in asked] == [3, 2, 2, 2, 4]
+
+
+def test_a_list_finds_a_request_by_its_gateway_and_by_each_of_its_traces(api, three):
+    for made in three:
+        (row,) = api("requests", trace_id=made["trace_id"])["requests"]
+        assert row["trace_id"] == made["trace_id"]
+        assert api("requests", service=made["service"])["total"] == 1
+    (row,) = api("requests", request_id="chatcmpl-1")["requests"]
+    assert row["vantage"] == "server"
+
+
 def test_a_request_that_only_a_client_reports_still_counts(api, rows, three):
     rows.request(**{**CLIENT, "request_id": "chatcmpl-2"})
     rows.requests([{**CLIENT, "request_id": ""}, {**SERVER, "request_id": ""}])

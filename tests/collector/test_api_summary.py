@@ -227,6 +227,28 @@ class TestInFlight:
         assert api("summary", end="-1s")["requests"]["in_flight"] == 1
         assert api("summary", end="-11s")["requests"]["in_flight"] == 0
 
+    @pytest.mark.parametrize(
+        ("known", "late"),
+        [
+            ({}, 0),  # of its tokens nobody measured the first
+            ({"output_tokens": None}, 0),
+            ({"output_tokens": 0}, 1),  # it had none
+            ({"ttft_ns": 400 * MS}, 0),
+            ({"ttft_ns": 9 * SECOND}, 1),
+        ],
+    )
+    def test_a_first_token_that_nobody_measured_was_not_late_while_its_request_ran(self, api, rows, known, late):
+        rows.request(slo_class="chat", e2e=20 * SECOND, **{"ttft_ns": None, "tpot_ns": None, **known})
+        asked = {"end": "-10s"}
+        summary, goodput = api("summary", **asked), api("goodput", **asked, ttft="500ms", surface=1)
+        assert [one["requests"]["in_flight_violations"] for one in (summary, goodput)] == [late, late]
+        assert [summary["attainment"], goodput["attainment"]] == [0.0 if late else None] * 2
+        assert goodput["violations"]["ttft"] == late
+        below = goodput["surface"]["ttft_s"].index(0.5)
+        assert goodput["surface"]["attainment"][below][0] == (0.0 if late else None)
+        (row,) = api("requests", **asked, status="in_flight")["requests"]
+        assert row["verdict"] == ("bad" if late else "pending")
+
     def test_the_silent_are_lost_in_the_window_in_which_they_were_given_up(self, api, rows):
         rows.open(start=NOW - 100 * SECOND, seen=NOW - 60 * SECOND)
         lost = api("summary")["requests"]

@@ -93,6 +93,22 @@ def test_verdicts_of_all_slos_together_add_up_to_the_summary(api, mixed):
     assert total(api, status="in_flight", verdict="pending") == counts["in_flight"] - counts["in_flight_violations"]
 
 
+@pytest.mark.parametrize("slo", ["chat", "clients", "all"])
+def test_charts_of_an_slo_have_the_requests_that_it_judges(api, mixed, slo):
+    """A client's row counts for an SLO of clients, also where the server reported the request too."""
+
+    def point(metric):
+        (only,) = api("timeseries", metric=metric, step="1h", slo=slo)["points"]
+        return only
+
+    judged = api(f"slos/{slo}")
+    counts = judged["requests"]
+    assert point("e2e")["count"] == counts["ok"]
+    for metric, n in (("requests", counts["total"]), ("goodput", counts["good"]), ("failed", counts["failed"])):
+        assert point(metric)["value"] * 900 == pytest.approx(n)
+    assert point("attainment")["value"] == judged["attainment"]
+
+
 @pytest.mark.parametrize("status", [None, "in_flight", "lost"])
 def test_a_rows_verdicts_are_those_that_the_filters_select_by(api, mixed, status):
     of_status = {} if status is None else {"status": status}

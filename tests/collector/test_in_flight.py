@@ -16,13 +16,13 @@ from tests.collector.rows import NOW, SECOND
 DAY = 86_400 * SECOND
 
 
-def in_flight(*, elapsed, ttft=-1, later=1, stuck=False, lost=False, tenant="t"):
+def in_flight(*, elapsed, ttft=-1, unmeasured=False, later=1, stuck=False, lost=False, tenant="t"):
     one = np.array([elapsed], np.int64)
     return InFlight(
         columns={"tenant": [tenant], "service": ["s"], "instance": ["i"]}, began_ns=one * 0, seen_ns=one,
         elapsed_ns=one,
-        ttft_ns=np.array([ttft]), later_tokens=np.array([later]), last_step_ns=one, lost_at_ns=one,
-        is_lost=np.array([lost]), no_progress=np.array([stuck]),
+        ttft_ns=np.array([ttft]), unmeasured=np.array([unmeasured]), later_tokens=np.array([later]), last_step_ns=one,
+        lost_at_ns=one, is_lost=np.array([lost]), no_progress=np.array([stuck]),
     )  # fmt: skip
 
 
@@ -43,6 +43,8 @@ def in_flight(*, elapsed, ttft=-1, later=1, stuck=False, lost=False, tenant="t")
         (in_flight(elapsed=113, ttft=10, later=3, stuck=True), {"tpot": 34}, True),
         (in_flight(elapsed=113, ttft=10, later=3), {"tpot": 34}, False),
         (in_flight(elapsed=113, stuck=True), {"tpot": 34}, False),
+        (in_flight(elapsed=900, unmeasured=True, stuck=True), {"ttft": 100, "tpot": 100}, False),
+        (in_flight(elapsed=900, unmeasured=True), {"ttft": 100, "e2e": 800}, True),
     ],
 )
 def test_a_request_is_bad_once_it_is_past_a_threshold(request_, thresholds, bad):
@@ -66,7 +68,7 @@ def test_a_question_that_finds_no_request_in_flight_changes_no_other_answer(rows
 )
 def test_only_silence_before_the_watermark_and_the_end_makes_a_request_lost(end, heard_until, lost):
     columns = {"began_ns": [0], "seen_ns": [70 * SECOND], "ttft_ns": [None], "output_tokens": [None]}
-    columns |= {"service": ["s"], "instance": ["i"]}
+    columns |= {"service": ["s"], "instance": ["i"], "unmeasured": [False]}
     times = {"end_ns": end * SECOND, "lost_after_ns": 30 * SECOND, "heard_until_ns": heard_until * SECOND}
     assert judge_in_flight(columns, {}, **times).is_lost.tolist() == [lost]
 
@@ -74,7 +76,7 @@ def test_only_silence_before_the_watermark_and_the_end_makes_a_request_lost(end,
 def test_a_request_that_begins_after_the_end_has_run_for_no_time():
     """Its sender's clock is ahead."""
     columns = {"began_ns": [130], "seen_ns": [131], "ttft_ns": [None], "output_tokens": [None]}
-    columns |= {"service": ["s"], "instance": ["i"]}
+    columns |= {"service": ["s"], "instance": ["i"], "unmeasured": [False]}
     found = judge_in_flight(columns, {}, end_ns=120, lost_after_ns=30, heard_until_ns=120)
     assert found.elapsed_ns.tolist() == [0]
 
@@ -82,7 +84,7 @@ def test_a_request_that_begins_after_the_end_has_run_for_no_time():
 @pytest.mark.parametrize(("began", "stuck"), [(90, True), (91, False)])
 def test_a_process_that_rested_before_a_request_came_is_not_stuck(began, stuck):
     columns = {"began_ns": [began], "seen_ns": [120], "ttft_ns": [None], "output_tokens": [None]}
-    columns |= {"service": ["s"], "instance": ["i"]}
+    columns |= {"service": ["s"], "instance": ["i"], "unmeasured": [False]}
     found = judge_in_flight(columns, {("s", "i"): 10}, end_ns=120, lost_after_ns=30, heard_until_ns=120)
     assert found.no_progress.tolist() == [stuck]
 
