@@ -436,3 +436,21 @@ def test_segments_of_a_full_disk_are_sealed_without_what_it_refused(tmp_path):
         log.append(frames(b"refused" * 10))
     log.seal()
     assert sealed(log) == [[b"before"]]
+
+
+@pytest.mark.parametrize("after", [b"", b"after"])
+def test_a_payload_whose_fsync_failed_is_not_stored(reopen, monkeypatch, tmp_path, after):
+    def fail(_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    log = reopen()
+    log.append(frames(b"before"))
+    with monkeypatch.context() as disk:
+        disk.setattr("collector.wal.active.os.fsync", fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            log.append(frames(b"refused" * 10))
+    if after:
+        log.append(frames(after))
+    log.seal()
+    assert sealed(log) == [[b"before", *filter(None, [after])]]
+    assert not (tmp_path / "dead_letters").exists()
