@@ -70,7 +70,7 @@ _SHORT_SORTED_RUN: Final = 32
 _WINDOW: Final = 256
 _MOST_ENVELOPE_BYTES: Final = 4096
 _MOST_HEAD_BYTES: Final = 5
-"""Of a tag or a length. Protobuf's parser refuses longer ones, and a payload that is in the log must be one that it reads."""
+"""Of a tag or a length. Protobuf's parser refuses longer ones, and must be able to read each payload of the log."""
 
 
 class NotUniformError(Exception):
