@@ -15,7 +15,6 @@ HEADER_TIMEOUT_S: Final = 10.0
 BODY_TIMEOUT_S: Final = 30.0
 _MAX_HEADER_BYTES: Final = 64 * 1024
 """Most bytes of a header, and of trailers."""
-_OF_AN_OFFER: Final = frozenset({b"upgrade", b"http2-settings"})
 _TLS_CLOSE_S: Final = 2.0
 """Time for a client to answer the end of TLS. asyncio would wait 30 s for an idle one, which reads nothing."""
 
@@ -91,7 +90,7 @@ class HttpProtocol(HttpToolsProtocol):
         if method == b"CONNECT":  # which is an upgrade by itself
             raise httptools.HttpParserError
         lines = [b"%s %s HTTP/%s" % (method, self.url, version)]
-        lines += [b"%s: %s" % field for field in self.headers if field[0] not in _OF_AN_OFFER]
+        lines += [b"%s: %s" % field for field in self.headers if field[0] != b"upgrade"]
         return b"\r\n".join(lines) + b"\r\n\r\n"
 
     def on_message_begin(self) -> None:

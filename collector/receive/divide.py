@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
@@ -27,8 +27,13 @@ def without_misread(payload: bytes, request: type[Any] = ExportTraceServiceReque
 
         0a 01 'a' 18 05     an attribute's value, "a" and 5
         18 05               5, the last one
+
+    A request that Protobuf cannot read, which an older collector may have taken, stays as it is.
     """
-    message = request.FromString(payload)
+    try:
+        message = request.FromString(payload)
+    except DecodeError:
+        return payload, b""
     good, misread = payload, b""
     if is_misread(message):
         good, misread = _items(message, lambda bad, _: not bad), _items(message, lambda bad, _: bad)
@@ -38,8 +43,11 @@ def without_misread(payload: bytes, request: type[Any] = ExportTraceServiceReque
 
 
 def halves(payload: bytes, request: type[Any] = ExportTraceServiceRequest) -> tuple[bytes, bytes] | None:
-    """Return the first and the second half of the items, in order; None when there is only one."""
-    message = request.FromString(payload)
+    """Return the first and the second half of the items, in order; None when there is only one, or none can be read."""
+    try:
+        message = request.FromString(payload)
+    except DecodeError:
+        return None
     count = sum(len(_list(scoped)) for of_resource in _list(message, 1) for scoped in _list(of_resource))
     if count < 2:
         return None

@@ -69,6 +69,8 @@ _SHORT_SORTED_RUN: Final = 32
 """The least average length of runs that must be sorted first, and whose shape is often new."""
 _WINDOW: Final = 256
 _MOST_ENVELOPE_BYTES: Final = 4096
+_MOST_HEAD_BYTES: Final = 5
+"""Of a tag or a length. Protobuf's parser refuses longer ones, and must be able to read each payload of the log."""
 
 
 class NotUniformError(Exception):
@@ -210,10 +212,10 @@ def _is_well_read(data: bytes, read: _Read) -> bool:
 def fields(body: Body, begin: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
     """Yield for each field: number, wire type, and where its tag, its value and the next field begin."""
     while begin < end:
-        tag, position = _varint(body, begin, end)
+        tag, position = _varint(body, begin, end, _MOST_HEAD_BYTES)
         wire_type = tag & 7
         if wire_type == LEN:
-            length, value = _varint(body, position, end)
+            length, value = _varint(body, position, end, _MOST_HEAD_BYTES)
             following = value + length
         elif wire_type == VARINT:
             value = position
@@ -297,9 +299,9 @@ def _mask(body: Body, begin: int, value: int, end: int) -> tuple[Bytes, dict[int
     return mask, offsets
 
 
-def _varint(body: Body, position: int, end: int) -> tuple[int, int]:
+def _varint(body: Body, position: int, end: int, most_bytes: int = 10) -> tuple[int, int]:
     result = shift = 0
-    while position < end and shift < 70:
+    while position < end and shift < 7 * most_bytes:
         byte = body[position]
         result |= (byte & 0x7F) << shift
         position += 1

@@ -170,6 +170,10 @@ class Writer:
             except OSError as error:
                 self._not_ready(f"the log of {self._signal.name} cannot be read or released: {error}")
                 self._give_up.wait(1.0)
+            except Exception as error:  # a mistake of ours: the thread must go on, and say why nothing is stored
+                logger.exception("a segment of %s cannot be written", self._signal.name)
+                self._not_ready(f"a segment of {self._signal.name} cannot be written: {error!r}")
+                self._give_up.wait(self._max_wait_s)
 
     def _write_columns(self, token: str, columns: Sequence[Columns], *, announce: bool) -> None:
         """Insert plain rows; divide those that are too many for the store's memory."""

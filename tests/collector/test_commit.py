@@ -9,7 +9,7 @@ from collector.signals import TRACES
 from collector.status import IngestStatus
 from collector.wal.commit import GroupCommit, LogUnavailableError
 from collector.wal.dead_letters import DeadLetters
-from collector.wal.frame import old_digest_of
+from collector.wal.frame import HEADER_BYTES, old_digest_of
 from collector.wal.log import LogLimits, SegmentLog
 from tests.support.otlp import T0, token_body
 
@@ -86,6 +86,16 @@ def test_a_repetition_is_acknowledged_and_written_once(commit, log):
     assert log.batches == [[b"a"]]
 
 
+def test_a_repetition_of_a_payload_that_waits_for_its_write_is_written_once(commit, log):
+    log.gate.clear()
+    first = commit.submit(b"first")
+    assert log.entered.wait(WAIT_S)
+    waiting = [commit.submit(b"a") for _ in range(2)]
+    log.gate.set()
+    assert [future.result(WAIT_S) for future in [first, *waiting]] == [False, False, True]
+    assert log.batches == [[b"first"], [b"a"]]
+
+
 def test_a_payload_is_written_with_its_days(commit, log):
     assert commit.submit(b"a", (20_000, 20_001)).result(WAIT_S) is False
     commit.stop(WAIT_S)
@@ -152,10 +162,30 @@ def test_a_full_log_refuses_until_the_store_has_taken_something(commit, log, sta
     assert "full" in status.snapshot().reason
 
 
-def test_a_segment_that_cannot_be_sealed_is_not_handed_on(commit, log, monkeypatch):
+def test_a_log_takes_as_many_bytes_as_it_may_have_and_no_more(commit):
+    with pytest.raises(LogUnavailableError, match="full"):
+        commit.submit(b"a" * (1001 - HEADER_BYTES))
+    assert commit.submit(b"a" * (1000 - HEADER_BYTES)).result(WAIT_S) is False
+
+
+def test_payloads_that_wait_for_their_write_take_room_until_it_is_done(commit, log):
+    log.gate.clear()
+    first = commit.submit(b"first")
+    assert log.entered.wait(WAIT_S)
+    second = commit.submit(b"a" * 350)
+    third = commit.submit(b"b" * 350)
+    with pytest.raises(LogUnavailableError, match="full"):
+        commit.submit(b"c" * 350)
+    log.gate.set()
+    assert [future.result(WAIT_S) for future in (first, second, third)] == [False] * 3
+    assert commit.submit(b"d" * 100).result(WAIT_S) is False, "those that were written do not count twice"
+
+
+def test_a_segment_that_cannot_be_sealed_is_not_handed_on(commit, log, status, monkeypatch):
     assert commit.submit(b"a").result(WAIT_S) is False
     monkeypatch.setattr(log, "seal", lambda: (_ for _ in ()).throw(OSError("disk")))
     assert commit.stop(WAIT_S) is False
+    assert "cannot be sealed: disk" in status.snapshot().reason
 
 
 def test_stopping_commits_what_is_queued_seals_and_takes_nothing_more(log, status):

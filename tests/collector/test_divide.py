@@ -113,3 +113,9 @@ def test_one_span_has_no_halves():
     request = Request()
     request.span("alone")
     assert halves(request.body()) is None
+
+
+def test_a_request_that_protobuf_cannot_read_stays_as_it_is():
+    unreadable = Request().tokens(count=2).body() + b"\x0a\x05x"
+    assert without_misread(unreadable) == (unreadable, b"")
+    assert halves(unreadable) is None

@@ -14,6 +14,7 @@ from collector.http_server import HttpServer
 from collector.receive.http import BodyLimits, create_otlp_app
 from tests.collector.test_otlp_http import PROTOBUF, Receiver
 from tests.support.otlp import token_body
+from tokentrail.http_protocol import HttpProtocol
 
 WAIT_S = 120
 HEADER = b"POST /v1/traces HTTP/1.1\r\nHost: c\r\nContent-Type: application/x-protobuf\r\n"
@@ -85,7 +86,8 @@ def test_a_half_header_behind_an_answered_request_closes_its_connection(connect)
     assert becomes_true(closed_behind_an_answer), "no connection was closed without an answer to the half header"
 
 
-def test_a_body_that_does_not_arrive_in_time_closes_its_connection(connect):
+def test_a_body_that_does_not_arrive_in_time_closes_its_connection(connect, monkeypatch):
+    monkeypatch.setitem(HttpProtocol.__init__.__kwdefaults__, "body_timeout_s", 3600.0)
     client = connect(header_timeout_s=3600.0, body_timeout_s=0.2)()
     client.sendall(HEADER + b"Content-Length: 100\r\n\r\n" + b"x" * 99)
     assert until_closed(client) == b""
@@ -112,6 +114,25 @@ def test_a_header_time_out_does_not_run_while_a_body_arrives_or_an_answer_is_mad
             return False
 
     assert becomes_true(answered), "the time-out ran on, and closed each connection before its answer"
+
+
+def test_no_time_out_runs_while_an_answer_is_made():
+    running = []
+
+    async def app(scope, receive, send):
+        (connection,) = server._server.server_state.connections
+        running.append((not connection._timer.cancelled(), connection.timeout_keep_alive_task is not None))
+        await echo(scope, receive, send)
+
+    server = HttpServer(app, "test", "127.0.0.1", 0)
+    server.start()
+    try:
+        with open_socket(server.url) as client:
+            for _ in range(2):  # the second one ends the time that an idle connection has
+                assert answer_of(client).startswith("http/1.1 200")
+    finally:
+        server.stop(1.0)
+    assert running == [(False, False)] * 2
 
 
 def answer_of(client):

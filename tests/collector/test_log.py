@@ -1,5 +1,7 @@
 import errno
+import json
 import os
+import threading
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +14,7 @@ from collector.wal.log import LogLimits, SegmentLog
 from collector.wal.policy import Fsync
 
 SECOND = 10**9
+WAIT_S = 120
 
 
 class Clock:
@@ -241,7 +244,9 @@ def test_a_group_is_the_same_after_a_restart(reopen):
     waiting(log, b"a", b"b")
     log.merge_waiting()
     waiting(log, b"c")
+    log.merge_waiting()
     group = log.next_sealed(0)
+    assert len(group.members) == 2, "a group stays as it was written down"
     again = reopen()
     again.merge_waiting()
     assert (again.next_sealed(0).id, again.next_sealed(0).members) == (group.id, group.members)
@@ -260,6 +265,25 @@ def test_a_segment_that_may_have_been_stored_alone_is_not_merged(reopen):
     again.release(alone, [digest_of(b"a")])
     again.merge_waiting()
     assert sealed(again) == [[b"b", b"c"]]
+
+
+def test_nothing_is_remembered_of_the_age_of_segments_that_are_released(reopen):
+    log = reopen()
+    waiting(log, b"a")
+    sealed(log)
+    waiting(log, b"b", b"c")
+    log.merge_waiting()
+    sealed(log)
+    assert log._written_at_s == {}
+
+
+def test_who_waits_for_a_segment_gets_it_when_it_is_sealed(reopen):
+    log, found = reopen(), []
+    waiter = threading.Thread(target=lambda: found.append(log.next_sealed(3600.0)), daemon=True)
+    waiter.start()
+    waiting(log, b"a")
+    waiter.join(WAIT_S)
+    assert found == [log.next_sealed(0)]
 
 
 @pytest.mark.parametrize("removed", range(3))
@@ -311,7 +335,9 @@ def test_a_corrupt_frame_is_set_aside_with_its_reason_and_the_others_go_on(reope
     assert sealed(reopen()) == [[b"first", b"third"]]
     (kept,) = (tmp_path / "dead_letters").glob("*.bin")
     assert b"sEcond" in kept.read_bytes()
-    assert "checksum" in kept.with_suffix(".json").read_text()
+    about = json.loads(kept.with_suffix(".json").read_text())
+    assert "checksum" in about["reason"]
+    assert about["damaged"], "its bytes are not those that were acknowledged"
 
 
 def test_a_segment_that_waits_is_compared_with_its_digests_in_the_process_that_wrote_it(reopen, clock, tmp_path):
@@ -436,3 +462,31 @@ def test_segments_of_a_full_disk_are_sealed_without_what_it_refused(tmp_path):
         log.append(frames(b"refused" * 10))
     log.seal()
     assert sealed(log) == [[b"before"]]
+
+
+def test_a_segment_whose_first_append_failed_leaves_no_file(reopen, monkeypatch, tmp_path):
+    log = reopen()
+    monkeypatch.setattr("collector.wal.log.ActiveSegment.append", lambda *_: (_ for _ in ()).throw(OSError("disk")))
+    with pytest.raises(OSError, match="disk"):
+        log.append(frames(b"refused"))
+    log.seal()
+    assert sealed(log) == []
+    assert [*(tmp_path / "wal").iterdir()] == []
+
+
+@pytest.mark.parametrize("after", [b"", b"after"])
+def test_a_payload_whose_fsync_failed_is_not_stored(reopen, monkeypatch, tmp_path, after):
+    def fail(_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    log = reopen()
+    log.append(frames(b"before"))
+    with monkeypatch.context() as disk:
+        disk.setattr("collector.wal.active.os.fsync", fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            log.append(frames(b"refused" * 10))
+    if after:
+        log.append(frames(after))
+    log.seal()
+    assert sealed(log) == [[b"before", *filter(None, [after])]]
+    assert not (tmp_path / "dead_letters").exists()

@@ -186,6 +186,48 @@ def test_limits_hold_for_runs():
     assert check(body, ItemLimits(max_bytes=50)).rejected == {Reason.TOO_LARGE: 50}
 
 
+def padded(number, size):
+    """A varint of this many bytes."""
+    return bytes(number >> 7 * i & 0x7F | (0x80 if i < size - 1 else 0) for i in range(size))
+
+
+def with_a_padded_head(body, *, tag=1, length=2):
+    """The same request, whose first field has a tag and a length of this many bytes."""
+    ((_, _, _, begin, end),) = runs.fields(body, 0, len(body))
+    return padded(0x0A, tag) + padded(end - begin, length) + body[begin:end]
+
+
+@pytest.mark.parametrize("head", ["tag", "length"])
+@pytest.mark.parametrize("size", range(4, 12))
+def test_a_tag_or_a_length_of_more_than_five_bytes_is_no_protobuf(head, size):
+    body = with_a_padded_head(token_body(count=30), **{head: size})
+    if size <= 5:
+        assert count_if_uniform(body, LIMITS) == parsed(body).items == 30
+    else:
+        with pytest.raises(MalformedError):
+            check(body, LIMITS)
+
+
+@pytest.mark.parametrize(("size", "fast"), [(3_900, 30), (4_200, None)])
+def test_a_large_resource_is_not_remembered(size, fast):
+    """Resources are remembered with their bytes, 256 of them."""
+    body = Request(note="n" * size).tokens(count=30).body()
+    assert count_if_uniform(body, LIMITS) == fast
+    assert check(body, LIMITS).items == 30
+
+
+def test_the_shapes_that_are_remembered_are_bounded(monkeypatch):
+    monkeypatch.setattr(runs, "_known_shapes", {})
+    names = ["n" * (n + 1) for n in range(runs._MOST_LENGTHS + 5)] + [f"{n:03}" for n in range(runs._MOST_SHAPES + 5)]
+    for name in names:
+        request = Request()
+        for n in range(8):
+            request.span(name, trace=n + 1, span=n + 1)
+        assert count_if_uniform(request.body(), LIMITS) == 8
+    assert len(runs._known_shapes) <= runs._MOST_LENGTHS
+    assert max(map(len, runs._known_shapes.values())) == runs._MOST_SHAPES
+
+
 UNIFORM = token_body(count=30, ns=7 * MS)
 SORTED = plain_tokens(100).body()
 

@@ -15,6 +15,7 @@ from collector.wal.commit import GroupCommit, LogUnavailableError
 from collector.wal.dead_letters import DeadLetters
 from collector.wal.frame import OLD_MAGIC, Frame, digest_of, old_digest_of
 from collector.wal.log import LogLimits, SegmentLog
+from tests.collector.test_runs import with_a_padded_head
 from tests.support.otlp import T0, Request, token_body
 from tokentrail import semconv
 
@@ -238,6 +239,14 @@ def test_a_payload_beside_misread_ones_that_the_store_refuses_is_still_set_aside
     s.writer.write(s.segment(token_body(trace=1), misread(2), unreadable(3), token_body(trace=4)))
     assert s.tokens() == {1: 3, 2: 2, 4: 3}
     assert sorted("wrong wire type" in why["reason"] for why in s.dead().values()) == [False, True]
+
+
+def test_a_payload_that_protobuf_cannot_read_holds_up_nothing(setup):
+    """A length of six bytes. ClickHouse reads it; a collector took it when it did not parse long runs of spans."""
+    s = setup()
+    s.writer.write(s.segment(with_a_padded_head(token_body(trace=1), length=6), misread(2), token_body(trace=3)))
+    assert s.tokens() == {1: 3, 2: 2, 3: 3}
+    assert len(s.dead()) == 1
 
 
 def scarce(most_bytes, calls):
@@ -551,6 +560,26 @@ def test_a_segment_that_cannot_be_released_is_announced_once(setup, monkeypatch)
     assert s.segments == [f"{segment.id}.0"]
     assert s.tokens() == {1: 3}
     assert s.log.pending == (0, 0)
+
+
+def test_an_error_of_any_kind_is_told_and_the_thread_goes_on(setup, monkeypatch, caplog):
+    s, told, read = setup(max_wait_s=0.01), [], SegmentLog.read
+
+    def fail_once(*args):
+        if not told:
+            told.append("")
+            raise ZeroDivisionError("a mistake")
+        told.append(s.status.snapshot().reason)
+        return read(*args)
+
+    monkeypatch.setattr(s.log, "read", lambda segment: fail_once(s.log, segment))
+    s.segment_that_waits(token_body(trace=1))
+    s.writer.start()
+    assert s.writer.stop(WAIT_S)
+    assert "a segment of traces cannot be written: ZeroDivisionError('a mistake')" in told[1]
+    assert "Traceback" in caplog.text
+    assert s.tokens() == {1: 3}
+    assert s.status.snapshot().ready
 
 
 def test_a_failing_callback_stops_nothing(setup, caplog):

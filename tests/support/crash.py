@@ -1,7 +1,8 @@
 """A folder's files as a killed process, or a power cut, would have left them at any moment.
 
-A power cut leaves of a file the bytes at its last fsync, and of the folder the names at the folder's last fsync. A
-killed process leaves both as they are. `Disk` looks at every fsync, rename and removal.
+A power cut leaves of a file the bytes at its last fsync, and of the folder the names at the folder's last fsync. File
+systems may have written some later changes of the folder, and not those before: a removal, without the new name that
+came before it. A killed process leaves both as they are. `Disk` looks at every fsync, rename and removal.
 
     write a, fsync a          kill: a     power cut: nothing, the folder has no name for it yet
     fsync the folder          kill: a     power cut: a
@@ -53,6 +54,11 @@ class Disk:
     def power_cut(self):
         return {name: self._synced.get(inode, b"") for name, inode in self._names.items()}
 
+    def power_cut_behind_removals(self):
+        """The files have been removed for good, and nothing else has changed since the last fsync of the folder."""
+        names = {file.name for file in self._files()}
+        return {name: data for name, data in self.power_cut().items() if name in names}
+
     def _sync(self, path):
         if path == self._folder:
             self._names = {file.name: file.stat().st_ino for file in self._files()}
@@ -61,7 +67,12 @@ class Disk:
 
     def _note(self, event, path):
         if self._folder in (path, path.parent):
-            self.crashes += [(f"killed {event}", self.killed()), (f"power cut {event}", self.power_cut())]
+            states = {
+                "killed": self.killed(),
+                "power cut": self.power_cut(),
+                "power cut behind removals": self.power_cut_behind_removals(),
+            }
+            self.crashes += [(f"{how} {event}", state) for how, state in states.items()]
 
     def _files(self):
         return list(self._folder.iterdir()) if self._folder.exists() else []
