@@ -7,6 +7,7 @@ from typing import Final
 
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
+from collector.once_a_minute import OnceAMinute
 from collector.stage import ThreadStage
 from collector.status import IngestStatus
 from collector.store.definitions import PLAIN, Decoding
@@ -31,6 +32,7 @@ class StoreOpener(ThreadStage):
         self._status = status
         self._decoding = decoding
         self._retry_s = retry_s
+        self._line_due = OnceAMinute()
         try:
             self.store = self._open()
         except _FAILURES as error:
@@ -68,4 +70,5 @@ class StoreOpener(ThreadStage):
         reason = f"the store {self.store.safe_dsn} is not open yet: {reason_of(error)}"
         self.store.refuse(reason)
         self._status.set_not_ready("store", reason)
-        logger.warning("%s (payloads wait in the log; the next attempt is in %.0f s)", reason, self._retry_s)
+        if self._line_due.allows("store"):
+            logger.warning("%s (payloads wait in the log; it is tried again every %.0f s)", reason, self._retry_s)

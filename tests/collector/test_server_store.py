@@ -2,6 +2,7 @@
 
 import shutil
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +42,7 @@ def test_a_server_that_goes_away_and_comes_back_gets_everything_once(server, tmp
     collector.wait_until(lambda: server.tokens() == (20, 60))
     collector.wait_until(lambda: collector.get("/readyz").status_code == 200)
     assert collector.stop() == 0
+    assert "clickhouse_connect" not in Path(collector.log.name).read_text(), "the callers' lines suffice"
 
 
 def test_a_server_that_takes_questions_and_answers_none_holds_up_the_api_for_the_time_of_a_query(server, tmp_path):
