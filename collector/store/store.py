@@ -52,6 +52,12 @@ PASSING: Final = frozenset(
     }
 )
 """ClickHouse errors by which a server says that it, or another node that it needs, is away or has too much to do."""
+MISSING: Final = frozenset(
+    {
+        60,  # UNKNOWN_TABLE
+        81,  # UNKNOWN_DATABASE
+    }
+)
 _ANSWER_S: Final = 5.0
 """A server that has ended a query at its `max_execution_time` says so within these seconds, or does not answer."""
 _CANCEL_S: Final = 5.0
@@ -114,6 +120,8 @@ class Store:
         self._lock = threading.Lock()
         self._clients: list[tuple[threading.Thread, Client]] = []
         self._unavailable = ""
+        self.missed_a_table = False
+        """A query has named a table that a server does not know. Whoever asks why sets it back."""
 
     @classmethod
     def open(cls, dsn: str, *, connect_timeout_s: float = 10.0, send_receive_timeout_s: float = 300.0) -> Self:
@@ -236,6 +244,8 @@ class Store:
             elif is_unavailable(error):
                 msg = f"the store {self.safe_dsn} does not answer: {reason_of(error)}"
                 raise StoreUnavailableError(msg) from error
+            else:
+                self.missed_a_table |= isinstance(error, DatabaseError) and error.code in MISSING
             raise
 
     def cancel(self, comment: str) -> None:

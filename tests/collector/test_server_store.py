@@ -45,6 +45,20 @@ def test_a_server_that_goes_away_and_comes_back_gets_everything_once(server, tmp
     assert "clickhouse_connect" not in Path(collector.log.name).read_text(), "the callers' lines suffice"
 
 
+def test_a_server_that_comes_back_with_an_empty_disk_gets_its_tables_and_what_waits(server, tmp_path):
+    collector = Collector(tmp_path / "data", store=f"{server.url}/default").start()
+    server.kill()
+    shutil.rmtree(tmp_path / "db")
+    for trace in range(1, 11):
+        assert collector.post(token_body(trace=trace)).status_code == 200
+    server.start()
+    collector.wait_until(lambda: "tokentrail_collector_wal_segments 0.0" in collector.get("/metrics").text)
+    assert server.tokens() == (10, 30)
+    assert collector.get("/api/v1/summary").status_code == 200
+    collector.wait_until(lambda: collector.get("/readyz").status_code == 200)
+    assert collector.stop() == 0
+
+
 def test_a_server_that_takes_questions_and_answers_none_holds_up_the_api_for_the_time_of_a_query(server, tmp_path):
     collector = Collector(tmp_path / "data", "--query-timeout-s", "1", store=f"{server.url}/default").start()
     assert collector.get("/api/v1/summary").status_code == 200
