@@ -22,6 +22,8 @@ def main(arguments: list[str]) -> int:
     """Run until SIGTERM or SIGINT; the exit status is 1 when it cannot start."""
     settings = load_settings(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    # It warns of each call that fails, some with a traceback. The caller logs the failure, or answers with it.
+    logging.getLogger("clickhouse_connect").setLevel(logging.ERROR)
     open_files.allow(_FILES)
     stop_signal = _listen_for_stop()
     try:

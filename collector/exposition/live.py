@@ -8,17 +8,19 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from clickhouse_connect.driver.exceptions import OperationalError
 from prometheus_client import Metric as Family
 
 from collector.exposition import metrics
 from collector.exposition.present import Processes, expose_samples, expose_slos, expose_tables
 from collector.exposition.series import SECOND_NS, Series
 from collector.exposition.store_counters import StoreCounters
+from collector.once_a_minute import OnceAMinute
 from collector.slo.model import Slo
 from collector.sql.queries import Queries
 from collector.stage import ThreadStage
 from collector.store.damage import damage_of
-from collector.store.store import StoreUnavailableError
+from collector.store.store import StoreUnavailableError, reason_of
 from collector.store.usage import Usage
 
 if TYPE_CHECKING:
@@ -77,6 +79,7 @@ class Live(ThreadStage):
         self._evaluation_s = 0.0
         self._is_behind = True
         self._scraped = False
+        self._line_due = OnceAMinute()
         self._keys: set[Any] = set()
         self.families: tuple[list[Family], list[Family]] = counters.families()[0], []
         """The last published text: counters, which change only when something happens, and gauges."""
@@ -106,18 +109,20 @@ class Live(ThreadStage):
             self._stopping.wait(min(max(pause_s, LEAST_PAUSE_S), MOST_PAUSE_S))
 
     def try_refresh(self) -> None:
-        """Refresh; an error is logged, and the state stays as it was."""
+        """Refresh; an error is logged once a minute, and the state stays as it was."""
         try:
             self.refresh()
-        except StoreUnavailableError as error:
-            self.store_up = False
-            logger.warning("the metrics of requests and engines stay as they were: %s", error)
         except Exception as error:
             self.store_up = False
-            if damage := damage_of(error):
-                logger.error("the metrics of requests and engines stay as they were: %s", damage)
+            if not self._line_due.allows(type(error).__name__):
                 return
-            logger.exception("the metrics of requests and engines stay as they were")
+            what = "the metrics of requests and engines stay as they were"
+            if isinstance(error, StoreUnavailableError | OperationalError):
+                logger.warning("%s: %s", what, reason_of(error))
+            elif damage := damage_of(error):
+                logger.error("%s: %s", what, damage)
+            else:
+                logger.exception(what)
 
     def refresh(self) -> None:
         """Bring everything up to date; raises the store's errors."""

@@ -222,7 +222,9 @@ class StoreCounters:
         claims_read, entered = 0, [(self._collector, count) for count in counts]
         if self._claims:
             if segments or counts:
-                self._claims.enter(self._collector, segments, counts)
+                number = self._claims.enter(self._collector, segments, counts)
+                if number <= self._claims_read:  # the server came back with an older disk, or an empty one
+                    self._claims_read = 0
             since_ns = self._clock() - SEGMENT_AGE_NS
             claims_read, entered = self._claims.read(self._claims_read, since_ns=since_ns)
         with self._lock:

@@ -62,8 +62,11 @@ class EarlyClaims:
         self._store = store
         self._order = Order(store, "early_claims")
 
-    def enter(self, collector: str, segments: Sequence[str] = (), counts: Sequence[EarlyCount] = ()) -> None:
-        """Make the next claim. A second entry of the same changes nothing. Raises `ContendedError`."""
+    def enter(self, collector: str, segments: Sequence[str] = (), counts: Sequence[EarlyCount] = ()) -> int:
+        """Make the next claim and return its number. A second entry of the same changes nothing.
+
+        Raises `ContendedError`.
+        """
         marks = [("", "", "", 0, ["", ""], 0)] * len(segments)
         of_counts = [(c.key, c.slo, c.tenant, int(c.is_late), list(c.process), c.at_ns) for c in counts]
         rows = [*zip(segments, marks, strict=True), *(("", row) for row in of_counts)]
@@ -74,7 +77,7 @@ class EarlyClaims:
             self._store.client().insert("early_claims", block, column_names=_COLUMNS, settings=settings)
             if self._claimant(number) == collector:
                 self._order.forget(number, retention_s=_RETENTION_S)
-                return
+                return number
         msg = "requests in flight are not counted yet, because other collectors claim theirs all the time"
         raise ContendedError(msg)
 
@@ -82,10 +85,11 @@ class EarlyClaims:
         """The number of the newest claim, and the early counts after `after` with their collectors, in order.
 
         Those whose request had ended in a segment that was entered before are left out. `since_ns` keeps the query from
-        reading requests that were stored before.
+        reading requests that were stored before. After 0, the claims of the last day are read, which counters remember.
         """
         columns = "claim, collector, key, slo, tenant, is_late, process, at_ns"
-        sql = f"SELECT {columns} FROM early_claims WHERE claim > {{after:UInt64}} ORDER BY claim"
+        new = "claim > {after:UInt64}" if after else "claimed_at > now() - INTERVAL 1 DAY"
+        sql = f"SELECT {columns} FROM early_claims WHERE {new} ORDER BY claim"
         found = self._store.query(sql, {"after": after}, self._order.read_settings).result_rows
         counted_from = self._counted_from([row[2] for row in found if row[2]], since_ns)
         return max([after, *(row[0] for row in found)]), [

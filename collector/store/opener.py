@@ -1,17 +1,18 @@
-"""Opens the store of a collector, at once or, when its server is away, as soon as the server answers."""
+"""Opens the store of a collector: at once, when its server comes back, and anew when the server has lost its tables."""
 
 from __future__ import annotations
 
 import logging
 from typing import Final
 
-from clickhouse_connect.driver.exceptions import ClickHouseError
+from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 
+from collector.once_a_minute import OnceAMinute
 from collector.stage import ThreadStage
 from collector.status import IngestStatus
 from collector.store.definitions import PLAIN, Decoding
 from collector.store.schema import apply_schema
-from collector.store.store import Store, StoreError, is_unavailable, reason_of
+from collector.store.store import MISSING, Store, StoreError, StoreUnavailableError, is_unavailable, reason_of
 
 logger = logging.getLogger(__name__)
 
@@ -19,7 +20,7 @@ _FAILURES: Final = (StoreError, ClickHouseError, OSError)
 
 
 class StoreOpener(ThreadStage):
-    """A stage that tries again and again to open a store whose server was away at the start.
+    """A stage that tries again and again to open a store whose server was away at the start, or came back empty.
 
     Until then `store` refuses every call, so writers keep their segments and the API answers with the reason.
     """
@@ -31,6 +32,7 @@ class StoreOpener(ThreadStage):
         self._status = status
         self._decoding = decoding
         self._retry_s = retry_s
+        self._line_due = OnceAMinute()
         try:
             self.store = self._open()
         except _FAILURES as error:
@@ -43,13 +45,15 @@ class StoreOpener(ThreadStage):
             self._not_yet(error)
 
     def start(self) -> None:
-        """Begin to try, unless the store is open."""
-        if not self.store.is_open:
+        """Begin to watch a server. An embedded store is open."""
+        if not self.store.embedded:
             self._thread.start()
 
     def _run(self) -> None:
         while not self._stopping.wait(self._retry_s):
             try:
+                if self.store.is_open and not self._has_lost_its_tables():
+                    continue
                 self._open().close()
             except _FAILURES as error:
                 self._not_yet(error)
@@ -57,7 +61,22 @@ class StoreOpener(ThreadStage):
             self.store.admit()
             self._status.set_ready("store")
             logger.info("the store %s is open", self.store.safe_dsn)
-            return
+
+    def _has_lost_its_tables(self) -> bool:
+        """Tell whether a server that knew a table no more has no schema at all, as after a start on an empty disk.
+
+        One that changes its schema has it, and so has one of a newer version: their tables are not this stage's work.
+        """
+        if not self.store.missed_a_table:
+            return False
+        try:
+            exists = self.store.query("EXISTS TABLE schema_version").result_rows[0][0]
+        except StoreUnavailableError:
+            return False
+        except DatabaseError as error:
+            return error.code in MISSING
+        self.store.missed_a_table = False
+        return not exists
 
     def _open(self) -> Store:
         store = Store.open(self._dsn)
@@ -68,4 +87,5 @@ class StoreOpener(ThreadStage):
         reason = f"the store {self.store.safe_dsn} is not open yet: {reason_of(error)}"
         self.store.refuse(reason)
         self._status.set_not_ready("store", reason)
-        logger.warning("%s (payloads wait in the log; the next attempt is in %.0f s)", reason, self._retry_s)
+        if self._line_due.allows("store"):
+            logger.warning("%s (payloads wait in the log; it is tried again every %.0f s)", reason, self._retry_s)

@@ -32,6 +32,8 @@ HELD_TABLES: Final = ("held_requests", "held_spans")
 """Spans that wait for the rest of their request, a day at most."""
 LANDING_TABLES: Final = (*(signal.landing_table for signal in SIGNALS), "joins")
 """The tables that OTLP, and joined requests, are inserted into."""
+_FAILS: Final = "throwIf(materialize(1), 'a collector changes the schema of this store')"
+"""An expression of a closed table: every insert fails."""
 
 
 def apply_schema(store: Store, *, sql_dir: Path = SQL_DIR, decoding: Decoding = PLAIN) -> None:
@@ -54,7 +56,7 @@ def apply_schema(store: Store, *, sql_dir: Path = SQL_DIR, decoding: Decoding = 
         existing = () if layout.cluster else _existing_tables(client)
         for name, statement in tables.items():
             if name not in existing:
-                client.command(statement)
+                client.command(statement if layout.cluster else _closed(name, statement))
         if pending:
             _set_views(store, {}, closable)
             migrate(store, pending, lock, schema)
@@ -80,13 +82,32 @@ def _close_tables(store: Store, tables: Sequence[str]) -> None:
     for table in tables:
         store.client().command(
             f"CREATE MATERIALIZED VIEW IF NOT EXISTS {table}_closed{store.layout.on_cluster} ENGINE = Null AS"
-            f" SELECT throwIf(materialize(1), 'a collector changes the schema of this store') FROM {table}"
+            f" SELECT {_FAILS} FROM {table}"
         )
 
 
+def _closed(name: str, statement: str) -> str:
+    """Make the statement of a landing table create one that is closed.
+
+    A server that comes back with an empty disk has collectors that insert at once. A Null table without its views would
+    take their spans and keep none. A column can be created with its table, and a view cannot.
+    """
+    if name not in LANDING_TABLES:
+        return statement
+    return statement.replace("(", f"(closed UInt8 MATERIALIZED {_FAILS},", 1)
+
+
 def _open_tables(store: Store, tables: Sequence[str]) -> None:
+    client, layout = store.client(), store.layout
     for table in tables:
-        store.client().command(f"DROP VIEW IF EXISTS {table}_closed{store.layout.on_cluster} SYNC")
+        client.command(f"DROP VIEW IF EXISTS {table}_closed{layout.on_cluster} SYNC")
+    if not layout.cluster:
+        sql = (
+            "SELECT table FROM system.columns"
+            " WHERE database = currentDatabase() AND name = 'closed' AND table IN {tables:Array(String)}"
+        )
+        for (table,) in client.query(sql, {"tables": list(tables)}).result_rows:
+            client.command(f"ALTER TABLE {table} DROP COLUMN closed")
 
 
 def _set_views(store: Store, statements: Mapping[str, str], closable: Sequence[str]) -> None:

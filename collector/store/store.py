@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 from urllib.parse import parse_qsl, urlsplit
 
 import clickhouse_connect
@@ -17,7 +19,8 @@ from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError, OperationalError
 from clickhouse_connect.driver.httpclient import HttpClient
 from clickhouse_connect.driver.query import QueryResult
-from urllib3 import Timeout
+from urllib3 import BaseHTTPResponse, PoolManager, Timeout
+from urllib3.exceptions import HTTPError
 
 from collector.store.deduplication import forget_lost_parts
 from collector.store.layout import Layout
@@ -52,6 +55,14 @@ PASSING: Final = frozenset(
     }
 )
 """ClickHouse errors by which a server says that it, or another node that it needs, is away or has too much to do."""
+MISSING: Final = frozenset(
+    {
+        60,  # UNKNOWN_TABLE
+        81,  # UNKNOWN_DATABASE
+    }
+)
+_CLICKHOUSES: Final = re.compile("x-clickhouse-", re.IGNORECASE)
+"""Headers of each answer of a ClickHouse server, such as `X-ClickHouse-Query-Id`."""
 _ANSWER_S: Final = 5.0
 """A server that has ended a query at its `max_execution_time` says so within these seconds, or does not answer."""
 _CANCEL_S: Final = 5.0
@@ -99,6 +110,39 @@ def reason_of(error: BaseException) -> str:
     return str(error)
 
 
+class _NoClickHouseError(HTTPError, OSError):
+    """An answer did not come from ClickHouse."""
+
+
+class _OfClickHouse:
+    """A client's connections. An answer 200 of something else than a ClickHouse server is an error.
+
+    A page to log in, or another process that has got the server's address, answers 200 to an insert and keeps nothing,
+    or 200 without a body to a question, which looks like no rows.
+    """
+
+    def __init__(self, pool: PoolManager) -> None:
+        self._pool = pool
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pool, name)
+
+    def __hash__(self) -> int:
+        """The driver keeps the ages of pools, by pool."""
+        return hash(self._pool)
+
+    def __eq__(self, other: object) -> bool:
+        return self._pool is getattr(other, "_pool", other)
+
+    def request(self, *args: Any, **kwargs: Any) -> BaseHTTPResponse:
+        answer = self._pool.request(*args, **kwargs)
+        if answer.status < HTTPStatus.BAD_REQUEST and not any(map(_CLICKHOUSES.match, answer.headers)):
+            answer.close()
+            msg = "something answers that is no ClickHouse server"
+            raise _NoClickHouseError(msg)
+        return answer
+
+
 class Store:
     """A ClickHouse database; open it once per process and share it between threads.
 
@@ -114,6 +158,8 @@ class Store:
         self._lock = threading.Lock()
         self._clients: list[tuple[threading.Thread, Client]] = []
         self._unavailable = ""
+        self.missed_a_table = False
+        """A query has named a table that a server does not know. Whoever asks why sets it back."""
 
     @classmethod
     def open(cls, dsn: str, *, connect_timeout_s: float = 10.0, send_receive_timeout_s: float = 300.0) -> Self:
@@ -236,6 +282,8 @@ class Store:
             elif is_unavailable(error):
                 msg = f"the store {self.safe_dsn} does not answer: {reason_of(error)}"
                 raise StoreUnavailableError(msg) from error
+            else:
+                self.missed_a_table |= isinstance(error, DatabaseError) and error.code in MISSING
             raise
 
     def cancel(self, comment: str) -> None:
@@ -302,6 +350,7 @@ class Store:
             send_receive_timeout=self._connect_timeout_s,  # a client asks the server for its version
         )
         assert isinstance(client, HttpClient)
+        client.http = cast("PoolManager", _OfClickHouse(client.http))
         client.timeout = self._timeout(self._send_receive_timeout_s)
         return client
 

@@ -18,6 +18,7 @@ from tenacity import (
     wait_exponential_jitter,
 )
 
+from collector.once_a_minute import OnceAMinute
 from collector.receive.tokens import Columns, joined
 from collector.signals import Signal
 from collector.status import IngestStatus
@@ -95,6 +96,7 @@ class Writer:
         self._insert_block = insert_block
         self._max_wait_s = max_wait_s
         self._callbacks: list[SegmentCallback] = []
+        self._line_due = OnceAMinute()
         self._stored: set[str] = set()
         self._set_aside: set[bytes] = set()
         self._draining = threading.Event()
@@ -283,4 +285,5 @@ class Writer:
 
     def _not_ready(self, reason: str, attempt: int = 1) -> None:
         self._status.set_not_ready(f"{self._signal.name} store", reason)
-        logger.warning("%s (attempt %d; nothing is lost, the log keeps it)", reason, attempt)
+        if self._line_due.allows("store"):
+            logger.warning("%s (attempt %d; nothing is lost, the log keeps it)", reason, attempt)

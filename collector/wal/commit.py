@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import Future
 from typing import Final
 
+from collector.once_a_minute import OnceAMinute
 from collector.status import IngestStatus
 from collector.wal.frame import HEADER_BYTES, Frame, digest_of
 from collector.wal.log import SegmentLog
@@ -25,14 +26,18 @@ class GroupCommit:
     """Gives payloads to the log from one thread; the payloads that arrive during one fsync share the next.
 
     A future resolves to False when the payload is durable, to True when it already was (a repetition), and fails with
-    `LogUnavailableError` when it is not in the log.
+    `LogUnavailableError` when it is not in the log. Refusals are counted where they are answered; the collector's log
+    has a line a minute.
     """
 
-    def __init__(self, signal: str, log: SegmentLog, status: IngestStatus) -> None:
+    def __init__(
+        self, signal: str, log: SegmentLog, status: IngestStatus, *, line_due: OnceAMinute | None = None
+    ) -> None:
         self.name = f"{signal} commit"
         self._signal = signal
         self._log = log
         self._status = status
+        self._line_due = line_due or OnceAMinute()
         self._wake = threading.Condition()
         self._queue: dict[bytes, tuple[Frame, list[Future[bool]]]] = {}
         self._committing: dict[bytes, tuple[Frame, list[Future[bool]]]] = {}
@@ -84,7 +89,7 @@ class GroupCommit:
                 f"the log of {self._signal} is full ({limit} bytes wait for the store); "
                 "the store must take its data first"
             )
-            self._status.set_not_ready(f"{self._signal} log room", msg)
+            self._not_ready(f"{self._signal} log room", msg)
             raise LogUnavailableError(msg)
 
     def _run(self) -> None:
@@ -135,5 +140,9 @@ class GroupCommit:
         if failure is None:
             self._status.set_ready(f"{self._signal} log")
         else:
-            logger.error("%s", failure)
-            self._status.set_not_ready(f"{self._signal} log", str(failure))
+            self._not_ready(f"{self._signal} log", str(failure))
+
+    def _not_ready(self, part: str, reason: str) -> None:
+        self._status.set_not_ready(part, reason)
+        if self._line_due.allows(part):
+            logger.error("%s; senders are told to try again", reason)

@@ -2,6 +2,7 @@ import threading
 
 import pytest
 
+from collector.once_a_minute import OnceAMinute
 from collector.receive.checked import ItemLimits
 from collector.receive.ingest import Ingest
 from collector.receive.validate import DAY_NS
@@ -179,6 +180,28 @@ def test_payloads_that_wait_for_their_write_take_room_until_it_is_done(commit, l
     log.gate.set()
     assert [future.result(WAIT_S) for future in (first, second, third)] == [False] * 3
     assert commit.submit(b"d" * 100).result(WAIT_S) is False, "those that were written do not count twice"
+
+
+def test_refusals_are_one_line_of_the_log_a_minute(log, status, caplog):
+    now_s = [0.0]
+    commit = GroupCommit("traces", log, status, line_due=OnceAMinute(lambda: now_s[0]))
+    commit.submit(b"a" * 900)
+    log.failure = OSError(28, "No space left on device")
+
+    def refuse(times):
+        for n in range(times):
+            with pytest.raises(LogUnavailableError, match="full"):
+                commit.submit(bytes([n]) * 900)
+            commit._commit()
+        return [record.message.split(";")[0] for record in caplog.records]
+
+    full = "the log of traces is full (1000 bytes wait for the store)"
+    broken = "the log of traces cannot be written: No space left on device"
+    assert refuse(50) == [full, broken]
+    now_s[0] = 59.9
+    assert refuse(50) == [full, broken]
+    now_s[0] = 60.0
+    assert refuse(50) == [full, broken] * 2
 
 
 def test_a_segment_that_cannot_be_sealed_is_not_handed_on(commit, log, status, monkeypatch):

@@ -228,3 +228,22 @@ def test_an_end_in_two_segments_counts_from_the_first_that_was_entered(claims, r
     claims.enter("a", counts=[late])
     claims.enter("b", segments=["t"])
     assert claims.read(0, since_ns=0) == (3, [])
+
+
+def test_requests_are_counted_when_the_server_came_back_with_fewer_claims(counters, claims, see, rows, hung):
+    pair = a, b = counters("a"), counters("b")
+    for _ in range(5):
+        claims.enter("c", segments=["s"])
+    look(a, see)
+    look(b, see)
+    claims.enter("c", segments=["t"])
+    look(b, see)
+    assert judged(a, b) == [(1, 0), (0, 0)]
+
+    rows.store.client().command("DROP TABLE early_claims SYNC")
+    rows.store.client().command(read_schema().tables["early_claims"])
+    rows.open(start=NOW - 9 * SECOND, seen=NOW - SECOND, **LATE)
+    for collector in pair[::-1]:
+        look(collector, see)
+    assert judged(a, b) == [(1, 0), (1, 0)]
+    assert claims.read(0, since_ns=0)[0] == 2, "each has claimed it once"

@@ -321,6 +321,27 @@ def test_a_collector_that_dies_at_a_command_is_continued_by_the_next(opened, mig
     assert everything(store) == migrated
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "CREATE MATERIALIZED VIEW IF NOT EXISTS otlp_traces_closed",
+        "CREATE OR REPLACE MATERIALIZED VIEW vllm_route",
+        "ALTER TABLE otlp_traces DROP COLUMN closed",
+    ],
+)
+def test_a_new_store_takes_nothing_before_it_has_all_views(opened, store, command):
+    """Collectors that run insert as soon as there is a table, when a server has lost its disk."""
+    dying = DyingStore(opened._dsn, command)
+    with pytest.raises(KilledError):
+        apply_schema(dying)
+    dying.close()
+    with pytest.raises(DatabaseError, match="a collector changes the schema"):
+        insert_otlp(store, TRACES, token_body(count=3), "a segment")
+    apply_schema(store)
+    insert_otlp(store, TRACES, token_body(count=3), "a segment")
+    assert len(rows(store, "tokens")) == 3
+
+
 def test_the_kept_store_is_of_version_2():
     schema = (VERSION_2 / "schema.sql").read_text()
     assert len(re.findall(r"^CREATE ", schema, re.MULTILINE)) == 32

@@ -2,9 +2,16 @@
 
 import shutil
 import signal
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
+from clickhouse_connect.driver.exceptions import OperationalError
 
+from collector.signals import TRACES
+from collector.store.insert import insert_otlp
+from collector.store.store import Store, StoreUnavailableError, is_unavailable
 from tests.support.clickhouse_server import Server
 from tests.support.collector import Collector
 from tests.support.otlp import token_body
@@ -41,6 +48,51 @@ def test_a_server_that_goes_away_and_comes_back_gets_everything_once(server, tmp
     collector.wait_until(lambda: server.tokens() == (20, 60))
     collector.wait_until(lambda: collector.get("/readyz").status_code == 200)
     assert collector.stop() == 0
+    assert "clickhouse_connect" not in Path(collector.log.name).read_text(), "the callers' lines suffice"
+
+
+def test_a_server_that_comes_back_with_an_empty_disk_gets_its_tables_and_what_waits(server, tmp_path):
+    collector = Collector(tmp_path / "data", store=f"{server.url}/default").start()
+    server.kill()
+    shutil.rmtree(tmp_path / "db")
+    for trace in range(1, 11):
+        assert collector.post(token_body(trace=trace)).status_code == 200
+    server.start()
+    collector.wait_until(lambda: "tokentrail_collector_wal_segments 0.0" in collector.get("/metrics").text)
+    assert server.tokens() == (10, 30)
+    assert collector.get("/api/v1/summary").status_code == 200
+    collector.wait_until(lambda: collector.get("/readyz").status_code == 200)
+    assert collector.stop() == 0
+
+
+class Stranger(BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_stranger_that_answers_200_at_the_address_of_the_server_has_stored_nothing(server):
+    store = Store.open(f"{server.url}/default")
+    insert_otlp(store, TRACES, token_body(trace=1), "first")
+    server.kill()
+    with ThreadingHTTPServer(("127.0.0.1", server.port), Stranger) as stranger:
+        threading.Thread(target=stranger.serve_forever).start()
+        try:
+            with pytest.raises(OperationalError, match="no ClickHouse server") as failed:
+                insert_otlp(store, TRACES, token_body(trace=2), "second")
+            assert is_unavailable(failed.value)
+            with pytest.raises(StoreUnavailableError, match="no ClickHouse server"):
+                store.query("SELECT count() FROM tokens")
+        finally:
+            stranger.shutdown()
+    server.start()
+    insert_otlp(store, TRACES, token_body(trace=2), "second")
+    assert server.tokens() == (2, 6)
+    store.close()
 
 
 def test_a_server_that_takes_questions_and_answers_none_holds_up_the_api_for_the_time_of_a_query(server, tmp_path):

@@ -102,7 +102,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status, body, headers=None):
         self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
+        for name, value in {"Content-Length": str(len(body)), "X-ClickHouse-Query-Id": "1", **(headers or {})}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
