@@ -1,5 +1,7 @@
 """Requests in flight on a store that several collectors share: their counters together count each request once."""
 
+import time
+
 import pytest
 
 from collector.exposition import metrics
@@ -228,3 +230,11 @@ def test_an_end_in_two_segments_counts_from_the_first_that_was_entered(claims, r
     claims.enter("a", counts=[late])
     claims.enter("b", segments=["t"])
     assert claims.read(0, since_ns=0) == (3, [])
+
+
+def test_an_end_is_found_by_a_collector_whose_clock_is_days_ahead_of_the_servers(claims, rows, hung):
+    now = time.time_ns()
+    rows.request(ended=now, segment="s", trace_id=hung["trace_id"], span_id=hung["span_id"], **LATE)
+    claims.enter("b", segments=["s"])
+    claims.enter("a", counts=[EarlyCount(hung["trace_id"] + hung["span_id"], "chat", "", True, ("engine", "i-1"), 7)])
+    assert claims.read(0, since_ns=now + 2 * 86_400 * SECOND) == (2, [])

@@ -115,6 +115,24 @@ def test_a_segment_that_was_stored_days_before_it_is_counted_is_counted(rows, on
     assert slo(scrape()) == (1, 1)
 
 
+def test_what_is_stored_is_counted_by_a_collector_whose_clock_is_days_ahead_of_the_servers(
+    rows, on_segment, scrape, clock
+):
+    scrape()
+    stored_ns = time.time_ns()
+    clock.now = stored_ns + 3 * 86_400 * SECOND
+    segment = f"{clock.now:020d}-a"
+    rows.request(**CHAT, ended=stored_ns, ingested_at=stored_ns, segment=segment)
+    rows.kv_event(start=stored_ns, segment=segment)
+    rows.cold_start(start=stored_ns, duration=SECOND, segment=segment)
+    on_segment(segment)
+    samples = scrape()
+    process = ("service_instance_id=i-1", "service_name=engine")
+    assert slo(samples) == (1, 1)
+    assert samples[("tokentrail_preemptions_total", *process)] == 1
+    assert samples[("tokentrail_cold_starts_total", *process)] == 1
+
+
 def test_a_store_that_fails_costs_no_scrape_and_no_count(rows, arrive, live, client, scrape, monkeypatch):
     arrive({"slo_class": "chat"} | CHAT)
     before = scrape()
