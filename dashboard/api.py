@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import streamlit as st
 
-from tokentrail.connection import KEY, ConnectionSettingError, client, remedy
+from tokentrail.connection import KEY, ConnectionSettingError, client, in_words, remedy
 
 API_URL_VARIABLE = "TOKENTRAIL_API_URL"
 DEFAULT_API_URL = "http://127.0.0.1:8080"
@@ -111,7 +111,7 @@ def answer(http: httpx.Client, query: Query) -> dict[str, Any] | Problem:
     except httpx.HTTPError as error:
         return Problem(
             "The collector cannot be reached",
-            f"{base} does not answer ({error}). "
+            f"{base} does not answer ({in_words(error)}). "
             + _sentence(remedy(error) or f"start it with `tokentrail up`, or set {API_URL_VARIABLE} to its address"),
         )
     except ValueError:

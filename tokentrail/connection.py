@@ -15,6 +15,7 @@ PROTOBUF: Final = "application/x-protobuf"
 TLS_CA: Final = "TOKENTRAIL_API_TLS_CA"
 TLS_CERT: Final = "TOKENTRAIL_API_TLS_CERT"
 TLS_KEY: Final = "TOKENTRAIL_API_TLS_KEY"
+_ERRNO: Final = re.compile(r"\[Errno -?\d+\] ")
 _PASSWORD: Final = re.compile(r"//[^/]*@")
 
 
@@ -73,9 +74,27 @@ def client(url: str, timeout_s: float) -> httpx.Client:
 
 def send_otlp(url: str, signal: str, content: bytes, headers: Mapping[str, str], timeout_s: float) -> httpx.Response:
     """The answer of an OTLP/HTTP receiver to a payload; raises ConnectionSettingError."""
-    with httpx.Client(timeout=timeout_s, transport=transport()) as http:
-        headers = {**headers, "content-type": PROTOBUF}
-        return http.post(f"{url.rstrip('/')}/v1/{signal}", content=content, headers=headers)
+    with otlp_client(timeout_s) as http:
+        return post_otlp(http, url, signal, content, headers)
+
+
+def otlp_client(timeout_s: float) -> httpx.Client:
+    """A client for many payloads: to read the CAs takes longer than to send one. Raises ConnectionSettingError."""
+    return httpx.Client(timeout=timeout_s, transport=transport())
+
+
+def post_otlp(http: httpx.Client, url: str, signal: str, content: bytes, headers: Mapping[str, str]) -> httpx.Response:
+    """The answer of an OTLP/HTTP receiver to a payload."""
+    return http.post(f"{url.rstrip('/')}/v1/{signal}", content=content, headers={**headers, "content-type": PROTOBUF})
+
+
+def in_words(error: Exception) -> str:
+    """The words of an error, without the number that the operating system has for it.
+
+    [Errno 111] Connection refused
+    Connection refused
+    """
+    return _ERRNO.sub("", str(error)) or "the connection broke"
 
 
 def remedy(error: Exception) -> str:

@@ -139,14 +139,14 @@ class Live(ThreadStage):
             self.counters.count_in_flight(in_flight, heard_until)
             gauges = Series()
             self._processes.expose(gauges, self.counters, in_flight, now_ns=now)
-            if now - self._tables_at_ns >= READ_TABLES_EVERY_NS:
+            if _is_due(self._tables_at_ns, READ_TABLES_EVERY_NS, now):
                 tables = Series()
                 expose_tables(tables, self._usage)
                 self._tables, self._tables_at_ns = tables, now
             stored = self._samples_stored
             # Samples that are exposed must go when they grow old.
             may_differ = stored != self._samples_read or self._shared_store or self._samples != Series()
-            if may_differ and now - self._samples_at_ns >= READ_SAMPLES_EVERY_NS:
+            if may_differ and _is_due(self._samples_at_ns, READ_SAMPLES_EVERY_NS, now):
                 samples = Series()
                 expose_samples(samples, self._queries, now_ns=now)
                 self._samples, self._samples_at_ns, self._samples_read = samples, now, stored
@@ -171,7 +171,7 @@ class Live(ThreadStage):
 
     def _evaluate_slos(self, now: int) -> bool:
         pause_ns = max(EVALUATE_EVERY_NS, round(self._evaluation_s * _SHARE_OF_EVALUATIONS * SECOND_NS))
-        if self._evaluated_ns and now - self._evaluated_ns < pause_ns:
+        if not _is_due(self._evaluated_ns, pause_ns, now):
             return False
         began_s = time.monotonic()
         series = Series()
@@ -183,3 +183,8 @@ class Live(ThreadStage):
         self._of_slos, self._evaluated_ns = series, now
         self._evaluation_s = time.monotonic() - began_s
         return True
+
+
+def _is_due(last_ns: int, pause_ns: int, now_ns: int) -> bool:
+    """Tell whether the pause after `last_ns` is over. It is when the clock was set back behind its begin."""
+    return not last_ns <= now_ns < last_ns + pause_ns

@@ -113,7 +113,8 @@ class StoreCounters:
     @property
     def lost_since_ns(self) -> int:
         """Requests that were lost before are counted, or are not for these counters to count."""
-        return max(self._born_ns, (self.heard_until_ns or 0) - IDLE_NS)
+        self._born_ns = min(self._born_ns, self._clock())  # somebody may have set the clock back
+        return max(self._born_ns, min(self.heard_until_ns or 0, self._clock()) - IDLE_NS)
 
     def count_segments(self) -> None:
         """Count the rows of all segments that were stored. When the store raises, the next call continues."""

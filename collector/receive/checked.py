@@ -19,6 +19,8 @@ class ItemLimits:
     """Most days on which the items of one request may start or end. The store's partitions are days."""
     max_future_s: float = 86400.0
     """An item may end at most so far after `unix_ns`."""
+    max_repeated_bytes: int = 1024**3
+    """Most bytes of resources and scopes in a request, repeated for each of their items, as the store does."""
     all_names: bool = False
     """For metrics: those without a common name are kept too."""
     unix_ns: Callable[[], int] = field(default=time.time_ns, repr=False)

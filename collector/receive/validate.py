@@ -15,7 +15,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from collector.receive import runs
 from collector.receive.checked import Checked, ItemLimits
-from collector.receive.envelope import REQUEST
+from collector.receive.envelope import MEASURED, scopes
 from collector.receive.errors import MalformedError
 
 TRACE_ID_BYTES: Final = 16
@@ -47,6 +47,7 @@ class Reason(StrEnum):
     TOO_MANY_DAYS = "too_many_days"
     TOO_MANY_ATTRIBUTES = "too_many_attributes"
     TOO_LARGE = "too_large"
+    RESOURCE_TOO_LARGE = "resource_too_large"
 
 
 EXPLANATION: Final = {
@@ -59,6 +60,7 @@ EXPLANATION: Final = {
     Reason.TOO_MANY_DAYS: "the spans before it have TOKENTRAIL_MAX_PAYLOAD_DAYS other days; send smaller batches",
     Reason.TOO_MANY_ATTRIBUTES: "more attributes than TOKENTRAIL_MAX_SPAN_ATTRIBUTES",
     Reason.TOO_LARGE: "larger than TOKENTRAIL_MAX_SPAN_BYTES",
+    Reason.RESOURCE_TOO_LARGE: "their resource and scope, repeated for each span, have more than 1 GiB; send less",
 }
 
 
@@ -98,11 +100,16 @@ def check_parsed(request: ExportTraceServiceRequest, body: bytes, limits: ItemLi
     total = 0
     rejected: Counter[Reason] = Counter()
     times = _Times(limits.latest_ns())
-    any_large = _any_is_large(body, limits)
+    any_large, too_many = _look_for_large(body, limits)
+    number = -1
     for resource_spans in request.resource_spans:
         for scope_spans in resource_spans.scope_spans:
             spans = scope_spans.spans
             total += len(spans)
+            number += 1
+            if excess := too_many.get(number):
+                rejected[Reason.RESOURCE_TOO_LARGE] += excess
+                del spans[len(spans) - excess :]
             if any_large or not _all_are_good(spans, times):
                 reasons = [_reason(span, times) or _reason_of_size(span, limits) for span in spans]
                 _take_out(spans, reasons, rejected)
@@ -145,18 +152,24 @@ def check_if_uniform(body: bytes, limits: ItemLimits) -> Checked | None:
     return Checked(body if spans else b"", spans, days=times.days()) if times.are_within(limits) else None
 
 
-def _any_is_large(body: bytes, limits: ItemLimits) -> bool:
-    """Tell whether a span has so many bytes that `_reason_of_size` must look at each.
+def _look_for_large(body: bytes, limits: ItemLimits) -> tuple[bool, dict[int, int]]:
+    """Tell whether `_reason_of_size` must look at each span, and how many spans of which scopes are left out.
 
-    To read the spans as bytes costs a twentieth of `ByteSize`, which encodes each span again.
+    To read the spans as bytes costs a twentieth of `ByteSize`, which encodes each span again. The last spans of a scope
+    are left out that would repeat their resource and scope too often.
     """
     large = min(limits.max_bytes, limits.max_attributes * _LEAST_ATTRIBUTE_BYTES)
-    return len(body) > large and any(
-        len(span) > large
-        for resource_spans in REQUEST.FromString(body).resource_spans
-        for scope_spans in resource_spans.scope_spans
-        for span in scope_spans.spans
-    )
+    if len(body) <= large:
+        return False, {}
+    any_large, too_many, room = False, {}, limits.max_repeated_bytes
+    for number, (size, scope_spans) in enumerate(scopes(MEASURED.FromString(body))):
+        spans = len(scope_spans.spans)
+        allowed = min(spans, room // size) if size else spans
+        room -= allowed * size
+        if allowed < spans:
+            too_many[number] = spans - allowed
+        any_large = any_large or any(len(span) > large for span in scope_spans.spans)
+    return any_large, too_many
 
 
 def _all_are_good(spans: Sequence[Span], times: _Times) -> bool:

@@ -20,7 +20,8 @@ _RETENTION_S: Final = 2 * 86400
 _ENDS: Final = """
     SELECT lower(hex(concat(trace_id, span_id))) AS key, segment
     FROM requests
-    WHERE ingested_at >= fromUnixTimestamp64Nano({since_ns:Int64}) AND (trace_id, span_id) IN
+    WHERE ingested_at >= least(fromUnixTimestamp64Nano({since_ns:Int64}), now64(9) - INTERVAL 1 DAY)
+        AND (trace_id, span_id) IN
     (
         SELECT (toFixedString(unhex(substring(k, 1, 32)), 16), toFixedString(unhex(substring(k, 33)), 8))
         FROM (SELECT arrayJoin({keys:Array(String)}) AS k)

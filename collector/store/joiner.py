@@ -24,6 +24,8 @@ _SECOND_S: Final = 1.0
 """The time of a span's arrival is stored in whole seconds."""
 _DAY_S: Final = 86400
 """Spans wait for so long at most; `schema/30_held.sql` has the same time."""
+_LATE_S: Final = 600
+"""Rows of an insert that runs now may be some seconds old when it ends."""
 _MOST_REQUESTS: Final = 500
 """Most requests of one insert."""
 _MOST_PARTS: Final = 65536
@@ -116,7 +118,8 @@ class Joiner:
     def run_once(self) -> bool:
         """Join all that has waited long enough; tell whether nothing failed. Raises the store's errors."""
         now_s = int(self._clock())
-        since_s = max(self._since_s, now_s - _DAY_S)
+        looked_s = now_s - int(self._after_s) - _LATE_S
+        since_s = max(min(self._since_s, looked_s), now_s - _DAY_S)  # somebody may have set the clock back
         parameters = {"since_s": since_s, "after_ms": round(self._after_s * 1000)}
         due = self._store.query(_SQL["due"], parameters).result_rows
         done = True
@@ -128,8 +131,7 @@ class Joiner:
         if due and done:
             self._look_in(0.0)  # one answer names 100 segments at most
         elif done:
-            # Rows of an insert that runs now may be some seconds old when it ends.
-            self._since_s = now_s - int(self._after_s) - 600
+            self._since_s = looked_s
         return done
 
     def _run(self) -> None:

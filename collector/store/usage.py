@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,4 +85,5 @@ def _sizes(folder: Path) -> Iterator[int]:
         return
     with entries:
         for entry in entries:
-            yield entry.stat().st_size
+            with suppress(FileNotFoundError):  # it was removed meanwhile
+                yield entry.stat().st_size

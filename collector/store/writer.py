@@ -19,6 +19,7 @@ from tenacity import (
 )
 
 from collector.once_a_minute import OnceAMinute
+from collector.receive.envelope import repeats_more
 from collector.receive.tokens import Columns, joined
 from collector.signals import Signal
 from collector.status import IngestStatus
@@ -44,6 +45,10 @@ _LEAST_DIVIDED: Final = 1024 * 1024
 _MOST_ATTEMPTS_TOO_MUCH: Final = 4
 """An insert that is too large for the store's memory is tried so often, because queries may have taken the memory.
 Then it is divided, down to this many bytes: a store that has no memory for so few is tried for ever."""
+
+_MOST_REPEATED: Final = 256 * 1024 * 1024
+"""Most bytes of resources and scopes in one insert, repeated for each item. An embedded store that takes more memory
+than there is would be killed with the collector, and again after each start."""
 
 
 def _is_the_stores_fault(attempt: RetryCallState) -> bool:
@@ -196,6 +201,8 @@ class Writer:
         """
         if not frames:
             return
+        if repeats_more([frame.payload for frame in frames], _MOST_REPEATED) and self._write_divided(token, frames):
+            return
         files = iter([file] if file else [])
 
         def insert(store: Store, signal: Signal, payloads: list[Bytes], token: str) -> None:
@@ -212,19 +219,24 @@ class Writer:
             else:
                 self._write_halves(token, frames)
         except TooMuchError as too_much:
-            payloads = self._signal.halves(bytes(frames[0].payload)) if len(frames) == 1 else None
-            if payloads:
-                self._write_halves(token, [Frame(frames[0].digest, payload) for payload in payloads])
-            elif len(frames) == 1:
+            if not self._write_divided(token, frames):
                 self._put_aside(token, frames[0], str(too_much))
-            else:
-                self._write_halves(token, frames)
 
     def _put_aside(self, token: str, frame: Frame, reason: str) -> None:
         """Make a dead letter. If it is a whole payload, it is forgotten, so that it can be sent again."""
         self._dead_letters.keep(f"{token}-{frame.digest.hex()}", frame.payload, reason)
         if digest_of(frame.payload) == frame.digest:
             self._set_aside.add(frame.digest)
+
+    def _write_divided(self, token: str, frames: Sequence[Frame]) -> bool:
+        """Insert halves of the payloads, or of the only one; False when that has one item."""
+        if len(frames) == 1:
+            payloads = self._signal.halves(bytes(frames[0].payload))
+            if payloads is None:
+                return False
+            frames = [Frame(frames[0].digest, payload) for payload in payloads]
+        self._write_halves(token, frames)
+        return True
 
     def _write_halves(self, token: str, frames: Sequence[Frame]) -> None:
         middle = len(frames) // 2

@@ -1,5 +1,7 @@
 """Requests in flight on a store that several collectors share: their counters together count each request once."""
 
+import time
+
 import pytest
 
 from collector.exposition import metrics
@@ -247,3 +249,11 @@ def test_requests_are_counted_when_the_server_came_back_with_fewer_claims(counte
         look(collector, see)
     assert judged(a, b) == [(1, 0), (1, 0)]
     assert claims.read(0, since_ns=0)[0] == 2, "each has claimed it once"
+
+
+def test_an_end_is_found_by_a_collector_whose_clock_is_days_ahead_of_the_servers(claims, rows, hung):
+    now = time.time_ns()
+    rows.request(ended=now, segment="s", trace_id=hung["trace_id"], span_id=hung["span_id"], **LATE)
+    claims.enter("b", segments=["s"])
+    claims.enter("a", counts=[EarlyCount(hung["trace_id"] + hung["span_id"], "chat", "", True, ("engine", "i-1"), 7)])
+    assert claims.read(0, since_ns=now + 2 * 86_400 * SECOND) == (2, [])

@@ -83,6 +83,17 @@ def test_a_request_waits_for_its_parts(store):
     assert ("waits",) not in store.query("SELECT segment FROM joined_segments").result_rows
 
 
+def test_what_arrives_after_the_clock_was_set_back_is_joined(store, joiner):
+    """Nothing was, until the clock showed the old time again or the collector had been started again."""
+    ahead_s = [3600]
+    joiner = Joiner(store, IngestStatus(), after_s=0, clock=lambda: time.time() + ahead_s[0])
+    assert joiner.run_once()
+    ahead_s[0] = 0
+    insert(store, parts(root()), "behind")
+    assert joiner.run_once()
+    assert len(found(store)[0]) == 1
+
+
 def test_a_segment_is_joined_once_also_after_a_crash_before_it_was_marked(store, joiner):
     announced = []
     joiner.on_joined(announced.append)

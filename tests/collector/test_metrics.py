@@ -115,6 +115,24 @@ def test_a_segment_that_was_stored_days_before_it_is_counted_is_counted(rows, on
     assert slo(scrape()) == (1, 1)
 
 
+def test_what_is_stored_is_counted_by_a_collector_whose_clock_is_days_ahead_of_the_servers(
+    rows, on_segment, scrape, clock
+):
+    scrape()
+    stored_ns = time.time_ns()
+    clock.now = stored_ns + 3 * 86_400 * SECOND
+    segment = f"{clock.now:020d}-a"
+    rows.request(**CHAT, ended=stored_ns, ingested_at=stored_ns, segment=segment)
+    rows.kv_event(start=stored_ns, segment=segment)
+    rows.cold_start(start=stored_ns, duration=SECOND, segment=segment)
+    on_segment(segment)
+    samples = scrape()
+    process = ("service_instance_id=i-1", "service_name=engine")
+    assert slo(samples) == (1, 1)
+    assert samples[("tokentrail_preemptions_total", *process)] == 1
+    assert samples[("tokentrail_cold_starts_total", *process)] == 1
+
+
 def test_a_store_that_fails_costs_no_scrape_and_no_count(rows, arrive, live, client, scrape, monkeypatch):
     arrive({"slo_class": "chat"} | CHAT)
     before = scrape()
@@ -186,6 +204,27 @@ def test_samples_are_read_again_when_a_segment_of_metrics_was_stored_or_they_may
     assert running() == [3]
     clock.now += 10 * SECOND
     assert running() == [], "it is older than 300 s, though nothing was stored since"
+
+
+def test_a_clock_that_is_set_back_stops_no_number(rows, arrive, live, clock):
+    """The numbers of SLOs and of the store's tables stood still until the clock showed the old time again."""
+
+    def gauges():
+        live.refresh()
+        return {(f.name, *s.labels.values()): s.value for f in live.families[1] for s in f.samples}
+
+    evaluated, stored = ("tokentrail_slo_evaluation_timestamp_seconds",), ("tokentrail_store_rows", "requests")
+    running = ("tokentrail_engine_requests_running", "vllm", "s", "i")
+    process = {"service": "s", "instance": "i", "engine": "vllm", "name": "running", "kind": "gauge"}
+    arrive(CHAT)
+    rows.insert("samples", [process | {"time": NOW // 10**6 - 1, "value": 3.0}])
+    clock.now = NOW + 2 * 86_400 * SECOND
+    assert gauges()[evaluated] == clock.now / SECOND
+    clock.now = NOW
+    arrive(CHAT)
+    live.on_samples("m-1")
+    found = gauges()
+    assert (found[evaluated], found[stored], found[running]) == (NOW / SECOND, 2, 3)
 
 
 def test_a_series_is_0_in_the_first_scrape_that_has_it(app, arrive, live):
@@ -347,6 +386,14 @@ class TestInFlight:
         rows.open(start=NOW - 50 * SECOND, seen=NOW - 25 * SECOND)
         clock.now = NOW + 31 * SECOND
         assert slo(scrape(), "all") == (1, 0)
+
+    def test_a_clock_that_was_ahead_when_the_counters_began_hides_none(self, live, scrape, rows, clock):
+        rows.open(start=NOW - 50 * SECOND, seen=NOW - SECOND, slo_class="chat")
+        clock.now = NOW + 2 * 86_400 * SECOND
+        live.counters._born_ns = clock.now
+        assert slo(scrape()) == (0, 0)
+        clock.now = NOW
+        assert slo(scrape()) == (1, 0)
 
 
 def test_histograms_hold_exactly_the_requests_that_ended_ok(scrape, arrive):

@@ -3,6 +3,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
 from collector.receive.checked import ItemLimits
+from collector.receive.envelope import repeats_more
 from collector.receive.errors import MalformedError
 from collector.receive.validate import DAY_NS, Reason, check
 from tests.support.otlp import MS, T0, Request, set_attributes, token_body
@@ -86,6 +87,36 @@ def test_a_size_limit_holds_for_the_spans_of_every_scope_and_resource():
     checked = check(message.SerializeToString(), ItemLimits(max_bytes=300, max_attributes=1000))
     assert checked.rejected == {Reason.TOO_LARGE: 2}
     assert len(names(checked.payload)) == 6 * MANY + 4
+
+
+def test_a_resource_may_be_repeated_so_often_as_the_store_has_room_for_it():
+    """One attribute of 1 MB and 4,000 spans are 1.8 MB as sent, and were 4 GB in the store's memory."""
+    request = Request(big="r" * 10_000)
+    for n in range(30):
+        request.span("x", span=n + 1, attributes={"n": n})
+    other = Request()
+    other.span("other", attributes={"n": 1})
+    request.message.resource_spans.extend(other.message.resource_spans)
+    body = request.body()
+    assert check(body, ItemLimits()).rejected == {}
+    checked = check(body, ItemLimits(max_repeated_bytes=205_000))
+    assert (checked.items, checked.rejected) == (31, {Reason.RESOURCE_TOO_LARGE: 10})
+    assert "10 spans: their resource and scope" in checked.message
+    assert names(checked.payload) == ["x"] * 20 + ["other"]
+    assert check(body, ItemLimits(max_repeated_bytes=9_000)).rejected == {Reason.RESOURCE_TOO_LARGE: 30}
+
+
+@pytest.mark.parametrize("of", ["resource", "scope"])
+def test_bytes_are_repeated_for_each_span(of):
+    request = Request()
+    message = request.message.resource_spans[0].resource if of == "resource" else request.scope_spans.scope
+    message.attributes.add(key="big").value.string_value = "r" * 100_000
+    for n in range(500):
+        request.span("x", span=n + 1)
+    body = request.body()
+    assert repeats_more([body], 49_000_000)
+    assert not repeats_more([body], 51_000_000)
+    assert repeats_more([body, body], 99_000_000)
 
 
 def test_the_smallest_attributes_count_too():

@@ -442,6 +442,27 @@ def test_a_crash_around_either_insert_adds_nothing_twice_and_loses_nothing(setup
     assert s.tokens() == {1: MANY, 3: 2}
 
 
+def test_payloads_whose_resources_would_fill_the_memory_are_divided_before_they_are_inserted(setup, monkeypatch):
+    """A store that is inside the collector would be killed with it, also at the next start."""
+    monkeypatch.setattr("collector.store.writer._MOST_REPEATED", 1_000_000)
+    calls = []
+
+    def counting(store, signal, source, token):
+        calls.append(token.split(".")[1:])
+        insert_otlp(store, signal, source, token)
+
+    large, small = Request(big="r" * 100_000), Request()
+    for n in range(30):
+        large.span("x", trace=n + 1)
+    small.span("x", trace=99)
+    s = setup(insert=counting)
+    s.store.client().command("TRUNCATE TABLE spans")
+    s.writer.write(s.segment(large.body(), small.body()))
+    assert calls == [["0", "0", "0"], ["0", "0", "1"], ["0", "1", "0"], ["0", "1", "1"], ["1"]]
+    assert s.store.query("SELECT count(), uniqExact(trace_id) FROM spans").result_rows == [(31, 31)]
+    assert s.log.pending == (0, 0)
+
+
 def test_columns_that_are_too_large_for_the_memory_are_divided(setup):
     calls = []
 

@@ -124,7 +124,7 @@ def test_wrong_values_have_the_collectors_own_words(api):
     assert run("request", "0" * 32, *api).exit_code == 1
     away = run("tail", "--api", "http://127.0.0.1:9")
     assert away.exit_code == 1
-    assert "does not answer" in away.stderr
+    assert "does not answer (Connection refused)" in away.stderr
 
 
 def detail_of(collector, model):

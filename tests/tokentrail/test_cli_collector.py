@@ -1,9 +1,10 @@
 """The commands that look into a collector: dead letters and unclaimed spans."""
 
+import gzip
 import json
 import shutil
 import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import pytest
@@ -16,6 +17,7 @@ from collector.wal.log import SegmentLog
 from tests.support.collector import Collector
 from tests.support.otlp import Request, token_body
 from tests.support.stores import new_store
+from tokentrail.cli import dead_letters
 from tokentrail.cli.app import app
 
 BODY = token_body(trace=5, count=3)
@@ -88,14 +90,17 @@ def test_a_dead_letter_without_its_description_is_listed_and_not_replayed(folder
     assert run("dead-letters", "replay", "0001-aa", "--data-dir", folder, "--url", "http://127.0.0.1:9").exit_code == 1
 
 
-class Receiver(HTTPServer):
-    """Answers every POST with one status and body, and remembers the requests."""
+class Receiver(ThreadingHTTPServer):
+    """Answers every POST with one status and body, and remembers the requests and the connections."""
 
     def __init__(self, status, body=b""):
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
             def do_POST(self):
+                outer.connections.add(self.client_address)
                 content = self.rfile.read(int(self.headers["Content-Length"]))
                 outer.requests.append((self.path, dict(self.headers.items()), content))
                 self.send_response(status)
@@ -107,7 +112,7 @@ class Receiver(HTTPServer):
                 pass
 
         super().__init__(("127.0.0.1", 0), Handler)
-        self.requests = []
+        self.requests, self.connections = [], set()
         self.url = f"http://127.0.0.1:{self.server_port}"
 
     def __enter__(self):
@@ -127,7 +132,8 @@ def test_a_replayed_dead_letter_is_removed_once_it_is_acknowledged(folder):
         )  # fmt: skip
     assert (done.exit_code, done.output) == (0, "0001-aa: replayed\n")
     ((path, headers, content),) = receiver.requests
-    assert (path, content, headers["Authorization"]) == ("/v1/traces", BODY, "Bearer a=b")
+    assert (path, headers["Authorization"], headers["content-encoding"]) == ("/v1/traces", "Bearer a=b", "gzip")
+    assert gzip.decompress(content) == BODY
     assert dead(folder) == ["0002-bb.bin", "0002-bb.json"]
 
 
@@ -167,7 +173,7 @@ def test_damaged_bytes_are_never_sent_and_the_others_are(folder):
 
 def test_a_collector_that_does_not_answer_is_named(folder):
     kept = run("dead-letters", "replay", "0001-aa", "--data-dir", folder, "--url", "http://127.0.0.1:9")
-    assert (kept.exit_code, "127.0.0.1:9 does not answer" in kept.output) == (1, True)
+    assert (kept.exit_code, "127.0.0.1:9 does not answer (Connection refused)" in kept.output) == (1, True)
     assert "with --url" in kept.output
     bare = run("dead-letters", "replay", "0001-aa", "--data-dir", folder, "--url", "127.0.0.1:9")
     assert "write http://" in bare.output
@@ -176,7 +182,7 @@ def test_a_collector_that_does_not_answer_is_named(folder):
 def test_a_silent_collector_is_waited_for_once(folder, monkeypatch):
     asked = []
 
-    def silent(url, signal, body, headers, *, timeout_s):
+    def silent(http, url, signal, body, headers):
         asked.append(body)
         if len(asked) == 2:
             raise httpx.ReadTimeout("timed out")
@@ -185,7 +191,7 @@ def test_a_silent_collector_is_waited_for_once(folder, monkeypatch):
     for name, of in (("0003-cc", "0001-aa"), ("0004-dd", "0001-aa"), ("0005-ee", "0002-bb")):
         for suffix in (".bin", ".json"):
             shutil.copy(folder / "dead_letters" / f"{of}{suffix}", folder / "dead_letters" / f"{name}{suffix}")
-    monkeypatch.setattr("tokentrail.cli.dead_letters.send_otlp", silent)
+    monkeypatch.setattr("tokentrail.cli.dead_letters.post_otlp", silent)
     ended = run("dead-letters", "replay", "--all", "--json", "--data-dir", folder, "--url", "http://127.0.0.1:9")
     reasons = {letter["name"]: letter["reason"] for letter in json.loads(ended.output)}
     assert len(asked) == 2
@@ -194,6 +200,32 @@ def test_a_silent_collector_is_waited_for_once(folder, monkeypatch):
     assert "does not answer (timed out)" in reasons["0003-cc"]
     assert reasons["0004-dd"] == reasons["0003-cc"]
     assert reasons["0005-ee"] == reasons["0002-bb"]
+
+
+def test_many_dead_letters_are_sent_over_one_connection_and_told_one_by_one(folder):
+    dead = DeadLetters(folder / "dead_letters", "traces")
+    names = [f"1{n:03d}-aa" for n in range(20)]
+    for name in names:
+        dead.keep(name, BODY, "refused")
+    lines = {}
+    with Receiver(200) as receiver:
+        letters = dead_letters.chosen(folder, names)
+        for name, reason in dead_letters.replay(letters, receiver.url, {}):
+            lines[name] = (reason, len(receiver.requests))
+    assert lines == {name: ("", n) for n, name in enumerate(names, 1)}
+    assert len(receiver.connections) == 1
+
+
+def test_one_that_another_command_has_taken_holds_up_no_other(folder):
+    dead = DeadLetters(folder / "dead_letters", "traces")
+    for name in ("1000-aa", "1001-aa"):
+        dead.keep(name, BODY, "refused")
+    letters = dead_letters.chosen(folder, ["1000-aa", "1001-aa"])
+    letters[0].file.unlink()
+    with Receiver(200) as receiver:
+        gone, sent = dead_letters.replay(letters, receiver.url, {})
+    assert gone == ("1000-aa", f"{letters[0].file}: No such file or directory")
+    assert sent == ("1001-aa", "")
 
 
 @pytest.mark.parametrize("header", ["Bearer x", "=x", "Authorization=Bearer …"])

@@ -199,14 +199,14 @@ def test_a_dead_letter_for_another_port_is_kept(serve, started, tmp_path):
     for address, name in ((rpc, "OTLP/gRPC"), (url, "API")):
         assert (
             f"{address} is the address of a collector's {name}; its OTLP/HTTP is on"
-            in replay([letter], address, {})[letter.name]
+            in dict(replay([letter], address, {}))[letter.name]
         )
-    assert "write the address without a path" in replay([letter], f"{http}/v1/traces", {})[letter.name]
+    assert "write the address without a path" in dict(replay([letter], f"{http}/v1/traces", {}))[letter.name]
     add_key(tmp_path / "keys.json", "ingest")
     locked, _ = serve(access=access_to(tmp_path / "keys.json"))
-    assert "give a key with --header 'Authorization=Bearer KEY'" in replay([letter], locked, {})[letter.name]
+    assert "give a key with --header 'Authorization=Bearer KEY'" in dict(replay([letter], locked, {}))[letter.name]
     assert file.exists()
-    assert replay([letter], http, {})[letter.name] == ""
+    assert dict(replay([letter], http, {}))[letter.name] == ""
 
 
 @pytest.mark.parametrize(("status", "wanted"), [(401, "set TOKENTRAIL_API_KEY to a key"), (403, "use a key with")])

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.support.certificates import make_certificate
-from tokentrail.connection import ConnectionSettingError, client, key_header, remedy, transport, way_out
+from tokentrail.connection import ConnectionSettingError, client, in_words, key_header, remedy, transport, way_out
 
 NOBODY = "http://127.0.0.1:9"
 
@@ -48,6 +48,19 @@ def serve():
     for http in running:
         http.shutdown()
         http.server_close()
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (httpx.ConnectError("[Errno 111] Connection refused"), "Connection refused"),
+        (httpx.ConnectError("[Errno -2] Name or service not known"), "Name or service not known"),
+        (httpx.ReadTimeout("timed out"), "timed out"),
+        (httpx.ReadError(""), "the connection broke"),
+    ],
+)
+def test_an_error_is_told_in_words(error, words):
+    assert in_words(error) == words
 
 
 def get(url):

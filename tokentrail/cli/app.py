@@ -265,14 +265,15 @@ def replay_dead_letters(
         letters = dead_letters_.find(data_dir) if every else dead_letters_.chosen(data_dir, names or [])
     except dead_letters_.NotFound as failure:
         fail(failure)
-    kept = dead_letters_.replay(letters, url, headers)
+    kept = {}
+    for name, reason in dead_letters_.replay(letters, url, headers):
+        kept[name] = reason
+        if not as_json:
+            console().print(f"{name}: {reason or 'replayed'}", soft_wrap=True, markup=False, highlight=False)
     if as_json:
         print_json([{"name": name, "replayed": not reason, "reason": reason} for name, reason in kept.items()])
-    else:
-        for name, reason in kept.items():
-            console().print(f"{name}: {reason or 'replayed'}", soft_wrap=True, markup=False, highlight=False)
-        if not kept:
-            console().print("no dead letters")
+    elif not kept:
+        console().print("no dead letters")
     if any(kept.values()):
         raise typer.Exit(1)
 

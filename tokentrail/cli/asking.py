@@ -190,7 +190,7 @@ def _ask(url: str, question: Callable[[Api], Any]) -> Any:
     from httpx import DecodingError, HTTPError, HTTPStatusError
 
     from tokentrail.cli.api import Api
-    from tokentrail.connection import ConnectionSettingError, way_out
+    from tokentrail.connection import ConnectionSettingError, in_words, way_out
 
     try:
         client = Api(url)
@@ -204,6 +204,6 @@ def _ask(url: str, question: Callable[[Api], Any]) -> Any:
     except (DecodingError, LookupError) as error:
         fail(error)
     except HTTPError as error:
-        fail(RuntimeError(f"the collector at {url} does not answer ({error}): {way_out(error, '--api')}"))
+        fail(RuntimeError(f"the collector at {url} does not answer ({in_words(error)}): {way_out(error, '--api')}"))
     finally:
         client.close()

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from tokentrail.cli import parts
 from tokentrail.cli.processes import ProcessFailed
-from tokentrail.connection import client, way_out
+from tokentrail.connection import client, in_words, way_out
 
 _MANIFEST: Final = "manifest.json"
 _CHUNK: Final = 1024 * 1024
@@ -52,7 +52,7 @@ def backup(console: Console, *, target: Path, url: str) -> Path:
         manifest = verify(partial)
         partial.replace(target)
     except (httpx.HTTPError, httpx.InvalidURL, OSError, tarfile.TarError, ValueError, KeyError) as error:
-        told = str(error)
+        told = in_words(error)
         if isinstance(error, httpx.TransportError) and not answered:
             told += f": {way_out(error, '--api')}"
         raise ProcessFailed(f"no backup of the collector at {url}: {told}") from error

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,9 +23,10 @@ from rich.table import Table
 
 from tokentrail.cli.listeners import is_otlp, misnamed, refusal
 from tokentrail.cli.output import cells
-from tokentrail.connection import ConnectionSettingError, send_otlp, way_out
+from tokentrail.connection import ConnectionSettingError, in_words, otlp_client, post_otlp, way_out
 from tokentrail.formatting import one_line
 
+_TIMEOUT_S: Final = 60.0
 _DAMAGED: Final = "its bytes are damaged, and might become wrong numbers"
 _WAYS_OUT: Final[dict[int, str]] = {
     httpx.codes.UNAUTHORIZED: "; give a key with --header 'Authorization=Bearer KEY'",
@@ -105,34 +108,44 @@ def show(console: Console, letter: DeadLetter) -> None:
         console.print(one_line(f"{key:<8} {value}"), soft_wrap=True, markup=False, highlight=False)
 
 
-def replay(letters: Sequence[DeadLetter], url: str, headers: Mapping[str, str]) -> dict[str, str]:
+def replay(letters: Sequence[DeadLetter], url: str, headers: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Send dead letters to an OTLP/HTTP receiver, and remove those that it takes.
 
-    Returns for each name why it is kept, or "" when it is gone. After one that has no answer, none is sent.
+    Yields each name, once it is done, with the reason why it is kept, or "" when it is gone. After one that has no
+    answer, none is sent.
     """
-    kept: dict[str, str] = {}
-    for letter in letters:
+    no_answer = ""
+    with ExitStack() as stack:
         try:
-            kept[letter.name] = _replay(letter, url, headers)
-        except _NoAnswerError as error:
-            return {letter.name: _DAMAGED if letter.damaged else str(error) for letter in letters} | kept
-    return kept
+            http = stack.enter_context(otlp_client(_TIMEOUT_S))
+        except ConnectionSettingError as error:
+            no_answer = str(error)
+        for letter in letters:
+            kept = _DAMAGED if letter.damaged else no_answer
+            if not kept:
+                try:
+                    kept = _replay(letter, http, url, headers)
+                except _NoAnswerError as error:
+                    kept = no_answer = str(error)
+                except OSError as error:
+                    kept = f"{error.filename}: {error.strerror}"
+            yield letter.name, kept
 
 
 class _NoAnswerError(Exception):
     """The receiver cannot be asked. The text says why, and how to mend it."""
 
 
-def _replay(letter: DeadLetter, url: str, headers: Mapping[str, str]) -> str:
-    if letter.damaged:
-        return _DAMAGED
+def _replay(letter: DeadLetter, http: httpx.Client, url: str, headers: Mapping[str, str]) -> str:
+    # The collector limits a body as it is sent more than one after decompression, and these are decompressed.
+    content = gzip.compress(letter.file.read_bytes(), compresslevel=1)
     try:
-        answer = send_otlp(url, letter.signal, letter.file.read_bytes(), headers, timeout_s=60)
-    except ConnectionSettingError as error:
-        raise _NoAnswerError(error) from error
+        answer = post_otlp(http, url, letter.signal, content, {**headers, "content-encoding": "gzip"})
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         wrong = misnamed("OTLP/HTTP", url)
-        raise _NoAnswerError(wrong or f"{url} does not answer ({error}): {way_out(error, '--url')}") from error
+        raise _NoAnswerError(
+            wrong or f"{url} does not answer ({in_words(error)}): {way_out(error, '--url')}"
+        ) from error
     if not is_otlp(answer) and (wrong := misnamed("OTLP/HTTP", url)):
         return wrong
     if answer.status_code != httpx.codes.OK:
@@ -143,9 +156,9 @@ def _replay(letter: DeadLetter, url: str, headers: Mapping[str, str]) -> str:
         return f"{url} did not answer as an OTLP receiver does"
     if rejected.rejected_spans:
         return f"{url} rejected {rejected.rejected_spans} of its spans: {rejected.error_message}"
-    # The bytes go last: after a crash in between, the payload is sent again, and the collector knows it.
+    # The bytes go first: without their description they would be listed as damaged.
+    letter.file.unlink(missing_ok=True)
     letter.file.with_suffix(".json").unlink(missing_ok=True)
-    letter.file.unlink()
     return ""
 
 

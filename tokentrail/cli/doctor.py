@@ -15,7 +15,7 @@ from rich.text import Text
 from tokentrail.cli import listeners
 from tokentrail.cli.api import Api
 from tokentrail.cli.listeners import GrpcError, is_otlp, misnamed, refusal, send_nothing
-from tokentrail.connection import send_otlp, way_out
+from tokentrail.connection import in_words, send_otlp, way_out
 from tokentrail.formatting import count, duration, instant, one_line
 from tokentrail.version import __version__
 
@@ -59,7 +59,7 @@ def _asked(look: Callable[[Api], Iterator[Finding]], api: Api) -> Iterator[Findi
         fix = api.key_wanted(error.response.status_code) or "see the collector's log"
         yield Finding(look.__name__.strip("_"), "warn", api.problem(error.response), fix)
     except httpx.HTTPError as error:
-        yield Finding(look.__name__.strip("_"), "warn", str(error), "see the collector's log")
+        yield Finding(look.__name__.strip("_"), "warn", in_words(error), "see the collector's log")
 
 
 def _otlp_http(url: str) -> Finding:
@@ -68,7 +68,7 @@ def _otlp_http(url: str) -> Finding:
     try:
         answer = send_otlp(url, "traces", b"", {}, timeout_s=listeners.TIMEOUT_S)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        return _failed(name, url, option, str(error), way_out(error, option))
+        return _failed(name, url, option, in_words(error), way_out(error, option))
     if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
         return Finding(name, "ok", f"{url} answers, and asks senders for a key")
     if is_otlp(answer) and answer.status_code != httpx.codes.OK:
@@ -105,7 +105,7 @@ def _api(api: Api, url: str) -> Generator[Finding, None, bool]:
     try:
         ready = api.ready()
     except httpx.HTTPError as error:
-        yield _failed("API", url, "--api", str(error), way_out(error, "--api"))
+        yield _failed("API", url, "--api", in_words(error), way_out(error, "--api"))
         return False
     try:
         reason = "" if ready.json()["status"] == "ready" else ready.json()["reason"]
