@@ -229,7 +229,7 @@ class Relay:
             return self._cut(request, response)
         if tap is not None:
             tap.finish(at_ns)
-        if upstream.status >= 400:
+        if upstream.status >= 300:  # a redirect is no answer either
             ended(at_ns, error_type=str(upstream.status))
         elif tap is not None and not tap.complete:
             ended(at_ns, error_type=INCOMPLETE)

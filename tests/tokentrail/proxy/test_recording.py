@@ -66,6 +66,28 @@ def test_without_usage_the_number_of_tokens_is_not_known():
     assert semconv.INPUT_TOKENS not in request.attributes
 
 
+@pytest.mark.parametrize(
+    ("usage", "known"),
+    [
+        ({"prompt_tokens": 0, "completion_tokens": 0, "prompt_tokens_details": {"cached_tokens": 0}}, {}),
+        ({"prompt_tokens": 7, "completion_tokens": 0}, {semconv.INPUT_TOKENS: 7}),
+        ({"prompt_tokens": 0, "completion_tokens": 3}, {semconv.OUTPUT_TOKENS: 3}),
+    ],
+    ids=["nothing", "the prompt alone", "the output alone"],
+)
+def test_zeros_in_place_of_a_usage_are_not_known(usage, known):
+    parts = (delta("a"), delta("b", finish="stop"), *events({"choices": [], "usage": usage}), DONE)
+    given = recorded(STREAMED, *chunked(*parts), END)[0].attributes
+    counts = (semconv.INPUT_TOKENS, semconv.OUTPUT_TOKENS, semconv.CACHED_TOKENS)
+    assert {name: given[name] for name in counts if name in given} == known
+
+
+def test_an_answer_without_output_has_0_tokens():
+    usage = events({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 0}})
+    request, tokens, _ = recorded(STREAMED, *chunked(delta(finish="stop"), *usage, DONE), END)
+    assert (request.attributes[semconv.OUTPUT_TOKENS], tokens) == (0, [])
+
+
 def test_events_that_are_cut_anywhere_are_read():
     body = delta("é") + delta("🚀", finish="length") + USAGE + DONE
     request, tokens, _ = recorded(STREAMED, *chunked(*(body[at : at + 9] for at in range(0, len(body), 9))), END)
@@ -215,6 +237,15 @@ FAILURES = {
     "responses": (
         [STREAMED, *chunked(*events({"type": "response.failed", "response": {"status": "failed",
                                      "error": {"code": "server_error"}}})), END],
+        "server_error",
+    ),
+    "redirect": ([b"HTTP/1.1 307 No\r\nLocation: /v2\r\nContent-Length: 0\r\n\r\n"], "307"),
+    "vllm 0.9": (
+        [STREAMED, *chunked(delta("a"), *events({"object": "error", "type": "BadRequestError"}), DONE), END],
+        "BadRequestError",
+    ),
+    "llama.cpp": (
+        [STREAMED, *chunked(delta("a"), b'error: {"code": 500, "type": "server_error"}\n\n', DONE), END],
         "server_error",
     ),
     "named": ([STREAMED, *chunked(b'event: error\ndata: {"m":1}\n\n'), END], "_OTHER"),
