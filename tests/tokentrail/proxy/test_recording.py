@@ -303,6 +303,24 @@ def test_tenant_and_class_come_from_headers_and_a_key_only_as_a_hash():
     assert tenants[0].startswith("key-")
 
 
+def test_headers_that_are_not_utf_8_pass_and_cost_no_record():
+    """aiohttp decodes them to halves of surrogate pairs."""
+    headers = [("Authorization", b"Bearer \xff"), ("baggage", b"\xff=1"), ("x-tokentrail-slo-class", b"\xff")]
+    answer, _, trail = exchange(STREAMED, *chunked(DONE), END, headers=headers, tenant_header="authorization")
+    assert answer.status == 200
+    request, _ = request_span(trail)
+    assert request.attributes[semconv.TENANT].startswith("key-")
+    assert request.attributes[semconv.SLO_CLASS] == "?"
+
+
+@pytest.mark.parametrize("number", ["9" * 400, "1e999", "NaN"])
+def test_a_number_that_is_none_passes_and_is_not_known(number):
+    body = b'{"model": "m", "temperature": %b, "max_tokens": %b}' % (number.encode(), number.encode())
+    request, _, (_, got) = recorded(STREAMED, *chunked(DONE), END, body=body)
+    assert got == body
+    assert not {semconv.REQUEST_TEMPERATURE, semconv.REQUEST_MAX_TOKENS} & request.attributes.keys()
+
+
 def test_bodies_that_are_wrong_pass_and_are_recorded():
     for body in (b"{", b"[1]", b"\xff", b"[" * 100_000, b'{"model": 7, "n": -1, "stream": 1, "stream_options": 4}'):
         request, _, (_, got) = recorded(STREAMED, *chunked(DONE), END, body=body, ask_usage=True)
