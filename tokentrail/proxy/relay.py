@@ -139,7 +139,7 @@ class Relay:
             tenant=label(headers, settings.tenant_header, settings.tenant_salt),
             slo_class=label(headers, settings.class_header, settings.tenant_salt),
             attributes={**asked.attributes, semconv.SERVER_ADDRESS: settings.upstream_host},
-            kind=SpanKind.SERVER,
+            kind=SpanKind.CLIENT if settings.vantage == "client" else SpanKind.SERVER,
         )
         return Recording(trail, several=asked.several, together=True)
 

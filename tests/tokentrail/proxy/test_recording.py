@@ -285,6 +285,13 @@ def test_a_trace_state_without_a_trace_goes_no_further():
     assert b"x=1" not in head
 
 
+def test_before_an_engine_that_records_too_the_requests_are_a_clients():
+    """So each request counts once, by the engine's row."""
+    _, _, trail = exchange(STREAMED, *chunked(DONE), END, vantage="client")
+    kinds = {span.name: span.message.kind for span in trail.spans()}
+    assert kinds["chat m"] == 3
+
+
 def test_tenant_and_class_come_from_headers_and_a_key_only_as_a_hash():
     headers = [
         ("X-Tokentrail-Tenant", "acme"),
