@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, Final, Protocol
 
 import aiohttp
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from opentelemetry.trace import SpanKind
 from yarl import URL
 
@@ -202,7 +202,7 @@ class Relay:
         headers = end_to_end(upstream.raw_headers)
         request[_GIVEN] = frozenset(name.lower() for name in headers)
         response = web.StreamResponse(status=upstream.status, reason=upstream.reason, headers=headers)
-        if self._draining:
+        if self._draining or request.version < HttpVersion11:  # its end is the only end that HTTP/1.0 sees
             response.force_close()
         try:
             await response.prepare(request)
