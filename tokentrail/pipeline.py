@@ -130,6 +130,9 @@ class Pipeline:
             self._asked.notify_all()
         left = self._exporter.close()
         self._drop_records()
+        stats = self.stats
+        if lost := stats.drops.get(SHUTDOWN, 0) + stats.pending:
+            self._guard.warn(SHUTDOWN, "tokentrail ends without %d spans, which could not be sent in time", lost)
         return flushed and left == 0
 
     def _ask(self, timeout_s: float) -> bool:
