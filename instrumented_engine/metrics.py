@@ -59,6 +59,7 @@ class _EngineState:
             yield self._counter("steps", "Engine steps.", engine.steps)
         if service.loaded is not None or service.asleep:
             yield from self._latencies()
+        yield self._error_answers()
         yield from self._hand_overs()
         yield from self._spans()
         yield from self._devices()
@@ -97,6 +98,12 @@ class _EngineState:
         unloaded = service.asleep
         for state, value in (("awake", not unloaded), ("weights_offloaded", False), ("discard_all", unloaded)):
             family.add_metric([*self._labels.values(), state], value)
+        return family
+
+    def _error_answers(self) -> Metric:
+        family = CounterMetricFamily(PREFIX + "error_answers", "Answers with an HTTP error, by code.", labels=["code"])
+        for code, count in sorted(self._service.error_answers.items()):
+            family.add_metric([code], count)
         return family
 
     def _hand_overs(self) -> Iterator[Metric]:

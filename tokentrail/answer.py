@@ -63,7 +63,7 @@ class Answer:
             return self._stop(of(event, "stop_reason"))
         if of(event, "object") == "response":
             return self._response(event)
-        if kind == "error":
+        if kind == "error" or of(event, "object") == "error":  # the latter from vLLM before 0.10
             self.fail(event)
         if kind == "chunk":  # openai's `client.chat.completions.stream` wraps them
             return self.read(of(event, "chunk"))
@@ -209,8 +209,18 @@ class Recording:
             response_model=answer.model,
             response_id=answer.response_id,
             attributes={ARRIVALS: self.arrivals},
-            **answer.usage,
+            **self._usage(),
         )
+
+    def _usage(self) -> dict[str, Any]:
+        """The counts that can be true. A prompt of 0 tokens is a placeholder, as are 0 output tokens beside output.
+
+        {"input_tokens": 0, "output_tokens": 0} of an answer with a text gives {}
+        """
+        usage = self.answer.usage
+        if self.arrivals and usage.get("output_tokens") == 0:
+            return {name: value for name, value in usage.items() if value}
+        return {name: value for name, value in usage.items() if value or name != "input_tokens"}
 
 
 def of(value: Any, name: str) -> Any:

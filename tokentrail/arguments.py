@@ -162,4 +162,9 @@ def headers(carrier: Carrier | None, misuse: Misuse) -> dict[str, str]:
 
 
 def _decoded(value: str | bytes) -> str:
-    return value.decode("latin-1") if isinstance(value, bytes) else value
+    """A header's text. aiohttp decodes bytes that are not UTF-8 to halves of surrogate pairs, by which a propagator
+    fails: they become question marks.
+    """
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    return value if value.isascii() else value.encode(errors="replace").decode()

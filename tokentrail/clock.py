@@ -19,6 +19,11 @@ def now_ns() -> int:
     return (_ANCHOR_NS + time.perf_counter_ns()) // STAMP_NS * STAMP_NS
 
 
+def behind_s() -> float:
+    """Seconds by which `now_ns` is behind the wall clock: it was set, or stood still while the machine slept."""
+    return (time.time_ns() - now_ns()) / 1e9
+
+
 def floored(stamp_ns: int) -> int:
     """The stamp for the wire: floored to a multiple of 1,000 and clamped to 63 bits."""
     if type(stamp_ns) is int and 0 <= stamp_ns <= _LAST_NS:

@@ -20,7 +20,8 @@ from tokentrail.trail import Trail
 
 _FINAL: Final = ("until_done", "get_final_message", "get_final_text", "get_final_completion", "get_final_response")
 """Methods of the clients' streams that read the stream to its end."""
-_STREAMING: Final = ("__next__", "__iter__", "__enter__", "__anext__", "__aiter__", "__aenter__")
+_ASYNCHRONOUS: Final = ("__anext__", "__aiter__", "__aenter__")
+_STREAMING: Final = ("__next__", "__iter__", "__enter__", *_ASYNCHRONOUS)
 _GONE: Final = (CancelledError, GeneratorExit, KeyboardInterrupt)
 _THROTTLE: Final = Throttle()
 _MAKING: Final = Lock()
@@ -98,13 +99,13 @@ class _Call:
         """The answer, so that its chunks are recorded. One that is not streamed has arrived."""
         if isawaitable(answer):
             return self._awaited(answer)
-        if hasattr(answer, "__anext__") or hasattr(answer, "__aiter__") or hasattr(answer, "__aenter__"):
-            return _AsyncStream(answer, self)
-        if _is_stream(answer):
+        if not _is_stream(answer):
+            self.event(answer)
+            self.done()
+            return answer
+        if not any(hasattr(answer, name) for name in _ASYNCHRONOUS):
             return _Stream(answer, self)
-        self.event(answer)
-        self.done()
-        return answer
+        return (_EitherStream if hasattr(answer, "__iter__") else _AsyncStream)(answer, self)
 
     async def _awaited(self, answer: Awaitable[Any]) -> Any:
         with self:
@@ -279,9 +280,15 @@ class _AsyncStream(_Observed):
         return read_first
 
 
+class _EitherStream(_Stream, _AsyncStream):  # type: ignore[misc]  # `close` and the like are those of the first
+    """A stream that can be read in both ways, as LiteLLM's. Its other methods are synchronous."""
+
+
 def _is_stream(source: Any) -> bool:
-    """An iterator, an iterable, or a context manager of one. Models of pydantic and mappings are whole answers."""
-    if isinstance(source, str | bytes | Mapping) or hasattr(source, "model_dump"):
+    """An iterator, an iterable, or a context manager of one. Models of pydantic are whole answers, and so is everything
+    with a length: a mapping, a text, a list of answers.
+    """
+    if hasattr(source, "__len__") or hasattr(source, "model_dump"):
         return False
     return any(hasattr(source, name) for name in _STREAMING)
 

@@ -15,7 +15,7 @@ import numpy as np
 from opentelemetry.sdk.resources import Resource
 
 from tokentrail.assemble import Assembler
-from tokentrail.clock import now_ns
+from tokentrail.clock import behind_s, now_ns
 from tokentrail.config import MAX_PAYLOAD_BYTES, Settings, body_compression, compressor
 from tokentrail.envelope import Envelope, Payload, Rank
 from tokentrail.export import SHUTDOWN, Exporter, TrailStats, deadline
@@ -30,6 +30,8 @@ BATCH_SPANS: Final = 16_000
 """About so many spans are built at once: enough to amortise NumPy's calls, few enough to stay in the CPU's cache."""
 SPAN_BYTES: Final = 256
 """Room that a batch takes in the queue for each of its spans, about."""
+MOST_BEHIND_S: Final = 10.0
+"""Spans may be so far from the wall clock before the log says it."""
 _NOTHING: Final = Batch([], [])
 
 
@@ -128,6 +130,9 @@ class Pipeline:
             self._asked.notify_all()
         left = self._exporter.close()
         self._drop_records()
+        stats = self.stats
+        if lost := stats.drops.get(SHUTDOWN, 0) + stats.pending:
+            self._guard.warn(SHUTDOWN, "tokentrail ends without %d spans, which could not be sent in time", lost)
         return flushed and left == 0
 
     def _ask(self, timeout_s: float) -> bool:
@@ -158,6 +163,7 @@ class Pipeline:
         """Builds payloads from the records so far and queues them, batch by batch. Announcements may be due even
         without records. The last build of a trail ends the requests that are still open.
         """
+        self._compare_clocks()
         left = self._records.waiting
         stopping = self._stopping
         while not self._ended:
@@ -176,6 +182,15 @@ class Pipeline:
             self._make_room()
         self._drop_records()
         return True
+
+    def _compare_clocks(self) -> None:
+        if self._clock is now_ns and abs(seconds := behind_s()) > MOST_BEHIND_S:
+            self._guard.warn(
+                "clock",
+                "tokentrail's stamps are %.0f s behind the system's clock, which was set, or stood still while the "
+                "machine slept. Latencies are right, and times of spans are wrong until this process starts anew",
+                seconds,
+            )
 
     def _make_room(self) -> None:
         """Lets the exporter send between two batches, so that a burst does not overflow the queue."""

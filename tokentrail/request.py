@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections.abc import Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from contextvars import Token
 from copy import copy
 from types import TracebackType
 from typing import Any, Final
 
 from opentelemetry import propagate
-from opentelemetry.context import Context, attach, detach
+from opentelemetry.context import Context, attach
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, TraceFlags, set_span_in_context
 
 from tokentrail import arguments
@@ -176,7 +177,7 @@ class RequestTrail(Recipient):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._token is not None:
-            detach(self._token)
+            _leave(self._token)
             self._token = None
         if error is None:
             self.end()
@@ -292,6 +293,14 @@ class CopiedRequest(RequestTrail):
 
     def _refuse(self, call: str) -> None:
         self._host.misuse(f"{call} of a copied request", self.traceparent)
+
+
+def _leave(token: Token[Context]) -> None:
+    """The current span is the one before. A generator may end in another context than it began in, since web frameworks
+    run each step of it with a copy: there is nothing to leave then, and OpenTelemetry's `detach` would log an error.
+    """
+    with suppress(ValueError):
+        token.var.reset(token)
 
 
 _OF_NO_TRAIL: Final = Guard()

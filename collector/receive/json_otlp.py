@@ -15,12 +15,15 @@ _PARSE_ERRORS: Final = (ValueError, TypeError, AttributeError, OverflowError, Re
 """Errors of protobuf's JSON parser beside its own: 1e400 as an integer overflows, and a lone surrogate in a field's
 name is a SystemError."""
 _ID_FIELDS: Final = {"traceId", "spanId", "parentSpanId", "trace_id", "span_id", "parent_span_id"}
+_BYTES_FIELDS: Final = {"bytesValue", "bytes_value"}
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
+"""Protobuf's parser skips all other characters, and ends at the first `=`: `***` would be no bytes."""
 
 
 def to_protobuf(body: bytes, request: type[Any]) -> bytes:
     """Encode an OTLP/JSON body as a Protobuf request of this class; raises `MalformedError` that says the mistake."""
     try:
-        document = json.loads(body, object_hook=_ids_to_base64)
+        document = json.loads(body, object_hook=_bytes_as_base64)
         if not isinstance(document, dict):
             msg = "the body is not OTLP/JSON: it is not a JSON object"
             raise MalformedError(msg)
@@ -51,13 +54,20 @@ def _mistake(error: Exception) -> str:
     return f"{where} has a value that does not fit its type"
 
 
-def _ids_to_base64(fields: dict[str, Any]) -> dict[str, Any]:
-    """Convert the ids of one JSON object. Its keys are field names of OTLP: attribute names are values of `key`."""
+def _bytes_as_base64(fields: dict[str, Any]) -> dict[str, Any]:
+    """Convert the ids of one JSON object, and check its bytes. Its keys are field names of OTLP: attribute names are
+    values of `key`.
+    """
     for name in _ID_FIELDS & fields.keys():
         try:
             fields[name] = base64.b64encode(bytes.fromhex(fields[name])).decode()
         except (ValueError, TypeError):
-            given = json.dumps(fields[name])[:64]
-            msg = f"the body is not OTLP/JSON: {name} {given} is not hexadecimal"
-            raise MalformedError(msg) from None
+            raise _wrong(name, fields[name], "hexadecimal") from None
+    for name in _BYTES_FIELDS & fields.keys():
+        if isinstance(fields[name], str) and not _BASE64.fullmatch(fields[name]):
+            raise _wrong(name, fields[name], "base64")
     return fields
+
+
+def _wrong(name: str, value: Any, form: str) -> MalformedError:
+    return MalformedError(f"the body is not OTLP/JSON: {name} {json.dumps(value)[:64]} is not {form}")

@@ -40,6 +40,8 @@ class EngineLoop:
         self._is_loading = True
         self._asleep = False
         self._inbox: SimpleQueue[Command | None] = SimpleQueue()
+        self._submitted = 0  # by the other threads' one
+        self._added = 0  # by the engine's thread
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self.engine: Engine | None = None
 
@@ -49,7 +51,8 @@ class EngineLoop:
 
     def submit(self, request: Request) -> None:
         """Queue a request for the next step."""
-        self._inbox.put(lambda engine: engine.add(request))
+        self._submitted += 1
+        self._inbox.put(lambda engine: self._add(engine, request))
 
     def cancel(self, request: Request, error_type: str = "") -> None:
         """Abort a request before the next step, as cancelled or with an `error_type`; one that has ended stays so."""
@@ -76,8 +79,8 @@ class EngineLoop:
 
     @property
     def waiting(self) -> int:
-        """Requests of which no sequence runs, and commands that were not applied yet."""
-        engine, queued = self.engine, self._inbox.qsize()
+        """Requests of which no sequence runs, also those that the engine has not taken yet."""
+        engine, queued = self.engine, self._submitted - self._added
         return queued + (engine.scheduler.num_waiting_requests if engine else 0)
 
     def _run(self) -> None:
@@ -135,6 +138,10 @@ class EngineLoop:
         if self._asleep:
             self._asleep = False
             self._on_ready(None)
+
+    def _add(self, engine: Engine, request: Request) -> None:
+        engine.add(request)
+        self._added += 1
 
     def _take_commands(self, engine: Engine) -> bool:
         """Apply all queued commands; when the engine is idle, wait for one first. False after the command to stop."""

@@ -104,6 +104,7 @@ def proved_operations(config: LlamaConfig, block_size: int, dtype: torch.dtype, 
 
     Raises ValueError for a dtype without kernels, and RuntimeError where a result differs.
     """
+    _start_threads()
     shape = (config.heads, config.kv_heads, config.head_dim)
     expected = _results(Operations(), config, block_size, dtype)
     for shared_work in (0, sys.maxsize):
@@ -113,6 +114,13 @@ def proved_operations(config: LlamaConfig, block_size: int, dtype: torch.dtype, 
                 raise RuntimeError(f"the kernels compute another {name} than torch")
     shared_work = SHARED_WORK if numba.threading_layer() == "omp" else LARGE_WORK
     return NumbaOperations(*shape, dtype, paged=paged, shared_work=shared_work)
+
+
+def _start_threads() -> None:
+    """Start Numba's threads. Those of OpenMP would set the number of torch's too: `--threads 1` was all cores."""
+    threads = torch.get_num_threads()
+    numba.set_num_threads(1)
+    torch.set_num_threads(threads)
 
 
 def _results(operations: Operations, config: LlamaConfig, block_size: int, dtype: torch.dtype) -> dict[str, Tensor]:

@@ -65,7 +65,7 @@ def create_app(service: Service, kv_listener: socket.socket | None = None) -> Fa
     app = FastAPI(title="tokentrail instrumented engine", lifespan=lifespan)
     app.add_middleware(BodyLimit, limit=settings.max_body_bytes)
     app.add_middleware(Arrival)
-    errors.install(app)
+    errors.install(app, service.error_answers)
     _add_openai_routes(app, service)
     _add_tokenizer_routes(app, service)
     _add_operations_routes(app, service)

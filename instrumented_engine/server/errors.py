@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request
@@ -97,11 +98,20 @@ def step_failed(reason: Exception) -> ApiError:
     return ApiError(500, message, code="engine_error")
 
 
-def install(app: FastAPI) -> None:
-    """Make the app answer every error in this format."""
-    app.add_exception_handler(StarletteHTTPException, _http)
-    app.add_exception_handler(RequestValidationError, _validation)
-    app.add_exception_handler(Exception, _unexpected)
+def install(app: FastAPI, told: Counter[str]) -> None:
+    """Make the app answer every error in this format, and count the answers by their code."""
+
+    def answering(read: Callable[[Exception], ApiError]) -> Callable[[Request, Exception], Awaitable[JSONResponse]]:
+        async def answer(_: Request, error: Exception) -> JSONResponse:
+            found = read(error)
+            told[found.code] += 1
+            return response(found)
+
+        return answer
+
+    app.add_exception_handler(StarletteHTTPException, answering(_http))
+    app.add_exception_handler(RequestValidationError, answering(_validation))
+    app.add_exception_handler(Exception, answering(_unexpected))
 
 
 def response(error: ApiError) -> JSONResponse:
@@ -109,27 +119,27 @@ def response(error: ApiError) -> JSONResponse:
     return JSONResponse(error.body, error.status_code, headers=error.headers)
 
 
-async def _http(_: Request, error: Exception) -> JSONResponse:
+def _http(error: Exception) -> ApiError:
     if isinstance(error, ApiError):
-        return response(error)
+        return error
     assert isinstance(error, StarletteHTTPException)
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
-    return response(ApiError(error.status_code, str(error.detail), code=code, headers=error.headers))
+    return ApiError(error.status_code, str(error.detail), code=code, headers=error.headers)
 
 
-async def _validation(_: Request, error: Exception) -> JSONResponse:
+def _validation(error: Exception) -> ApiError:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     path = [ascii(part).strip("'") for part in first["loc"] if part != "body" and not _is_type_label(part)]
     if first["type"] == "json_invalid":
-        return response(ApiError(400, f"The body is not valid JSON: {first['ctx']['error']}", code="invalid_json"))
+        return ApiError(400, f"The body is not valid JSON: {first['ctx']['error']}", code="invalid_json")
     if first["type"] == "extra_forbidden":
         name = ascii(first["loc"][-1]).strip("'")
         message = f"Unrecognized request argument: {name}"
-        return response(ApiError(400, message, code="unknown_parameter", param=path[0] if path else name))
+        return ApiError(400, message, code="unknown_parameter", param=path[0] if path else name)
     param = first.get("ctx", {}).get("param") or (path[0] if path else None)
     where = f"{'.'.join(path)}: " if path else ""
-    return response(ApiError(400, where + first["msg"], code="invalid_value", param=param))
+    return ApiError(400, where + first["msg"], code="invalid_value", param=param)
 
 
 def _is_type_label(part: int | str) -> bool:
@@ -137,5 +147,5 @@ def _is_type_label(part: int | str) -> bool:
     return isinstance(part, str) and part.startswith(("list[", "function-"))
 
 
-async def _unexpected(_: Request, error: Exception) -> JSONResponse:
-    return response(ApiError(500, f"internal error: {type(error).__name__}", code="internal_error"))
+def _unexpected(error: Exception) -> ApiError:
+    return ApiError(500, f"internal error: {type(error).__name__}", code="internal_error")

@@ -6,6 +6,7 @@ import socket
 from functools import partial
 
 import uvicorn
+from starlette.types import Receive, Scope, Send
 
 from instrumented_engine.server import errors
 from instrumented_engine.server.app import create_app
@@ -20,10 +21,15 @@ def create_config(service: Service, kv_listener: socket.socket | None = None) ->
     """Settings of the HTTP server over one service."""
     settings = service.settings
     most = settings.max_waiting + settings.max_seqs + OTHER_CONNECTIONS
-    refusal = errors.response(errors.too_many_connections(most))
+    refusal = errors.too_many_connections(most)
+
+    async def beyond(scope: Scope, receive: Receive, send: Send) -> None:
+        service.error_answers[refusal.code] += 1
+        await errors.response(refusal)(scope, receive, send)
+
     return uvicorn.Config(
         create_app(service, kv_listener),
-        http=partial(HttpProtocol, max_connections=most, beyond=refusal),  # type: ignore[arg-type]  # makes a protocol
+        http=partial(HttpProtocol, max_connections=most, beyond=beyond),  # type: ignore[arg-type]  # makes a protocol
         ws="none",  # such a request is answered as plain HTTP
         log_level="warning",
         timeout_graceful_shutdown=round(settings.shutdown_grace_s),

@@ -65,20 +65,17 @@ class Producer:
         try:
             async with asyncio.timeout(QUESTION_S):
                 question, payload = await read_frame(reader, Question, MAX_QUESTION_BYTES)
-            tokens = _ids(payload)
+            async with self._places:
+                tokens = _ids(payload)  # here, since a list has nine times the bytes
+                found = await self._unless_gone(reader, self._compute(tokens, question.fingerprint, question.handle))
+                answer = Answer(
+                    started_ns=found.started_ns, computed_ns=found.computed_ns, cached_tokens=found.cached_tokens
+                )
+                await self._send(writer, answer, found.contents)
         except FrameError as error:
             await self._send(writer, Answer(error=str(error)))
-            return
-        async with self._places:
-            try:
-                found = await self._unless_gone(reader, self._compute(tokens, question.fingerprint, question.handle))
-            except ApiError as error:
-                await self._send(writer, Answer(error=str(error.detail)))
-                return
-            answer = Answer(
-                started_ns=found.started_ns, computed_ns=found.computed_ns, cached_tokens=found.cached_tokens
-            )
-            await self._send(writer, answer, found.contents)
+        except ApiError as error:
+            await self._send(writer, Answer(error=str(error.detail)))
 
     async def _send(self, writer: asyncio.StreamWriter, answer: Answer, contents: bytes = b"") -> None:
         async with asyncio.timeout(self._timeout_s):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -44,6 +45,8 @@ class Service:
         self.loaded: Loaded | None = None
         self.asleep = False
         """The model was unloaded: the next request loads it again."""
+        self.error_answers: Counter[str] = Counter()
+        """Answers that told an error of HTTP, by its code; also to requests that got no trail."""
         self._load = load
         self._loading: Loaded | None = None
         self._waking = False  # told to, and not loaded yet

@@ -168,6 +168,7 @@ def test_malformed_json_is_a_400_in_json(receiver, body):
     assert receiver.stored() == []
 
 
+AT = 1795000000000000000
 SPAN_WITH = '{"resourceSpans": [{"scopeSpans": [{"spans": [{%s}]}]}]}'
 
 
@@ -183,6 +184,8 @@ SPAN_WITH = '{"resourceSpans": [{"scopeSpans": [{"spans": [{%s}]}]}]}'
         SPAN_WITH % '"kind": -Infinity',
         SPAN_WITH % '"startTimeUnixNano": 1e400',
         SPAN_WITH % '"attributes": [{"key": "a", "value": {"intValue": 1e400}}]',
+        SPAN_WITH % '"attributes": [{"key": "a", "value": {"bytesValue": "***"}}]',
+        SPAN_WITH % '"attributes": [{"key": "a", "value": {"bytes_value": "YQ==YQ=="}}]',
         r'{"resourceSpans": "\udfff"}',
         r'{"\ud800": 1}',
     ],
@@ -193,6 +196,15 @@ def test_json_that_protobuf_cannot_hold_is_a_400_with_the_reason(receiver, body)
     assert "the body is not OTLP/JSON: " in answer.json()["message"]
     assert receiver.status.snapshot().payloads_rejected == {"malformed": 1}
     assert receiver.stored() == []
+
+
+@pytest.mark.parametrize("text", ["-_8=", "-_8", "+/8="])
+def test_bytes_in_json_are_base64_in_any_of_its_forms(receiver, text):
+    value = f'"attributes": [{{"key": "a", "value": {{"bytesValue": "{text}"}}}}]'
+    ids = f'"traceId": "{1:032x}", "spanId": "{1:016x}", "startTimeUnixNano": {AT}, "endTimeUnixNano": {AT}'
+    assert receiver.post(SPAN_WITH % f"{ids}, {value}", "application/json").status_code == 200
+    (stored,) = receiver.stored()
+    assert b"\xfb\xff" in bytes(stored)
 
 
 class OnLoop:

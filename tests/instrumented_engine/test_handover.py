@@ -19,7 +19,7 @@ from instrumented_engine.model.fingerprint import PIECE_BYTES, PIECES, fingerpri
 from instrumented_engine.model.llama import Llama
 from instrumented_engine.model.runner import ModelRunner
 from instrumented_engine.model.weights import open_model
-from instrumented_engine.server import consumer
+from instrumented_engine.server import consumer, producer
 from instrumented_engine.server.frames import Answer, Question, read_frame, write_frame
 from instrumented_engine.server.producer import Producer
 from tokentrail.testing import MemoryTrail
@@ -320,6 +320,37 @@ def test_a_consumer_that_does_not_read_loses_its_answer():
         return received
 
     assert asyncio.run(asyncio.wait_for(talk(), 120)) < size
+
+
+def test_a_question_that_waits_is_not_a_list_of_numbers_yet(monkeypatch):
+    """A list of its tokens has nine times the bytes, and a thousand questions may wait."""
+    told = []
+    monkeypatch.setattr(producer, "_ids", lambda payload: told.append("list") or [7])
+
+    async def compute(tokens, fingerprint, handle):
+        await asyncio.sleep(0)
+        told.append("computed")
+        return Prefilled(1, b"", started_ns=1, computed_ns=2)
+
+    async def talk():
+        async def ask(port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(frame(b'{"fingerprint": "f", "handle": "h"}', struct.pack("=I", 7)))
+            await read_frame(reader, Answer, 0)
+            writer.close()
+
+        listener = socket.create_server(("127.0.0.1", 0))
+        one = Producer(listener, compute, places=1, timeout_s=120)
+        await one.start()
+        async with one._places:
+            asking = [asyncio.create_task(ask(listener.getsockname()[1])) for _ in range(2)]
+            while len(one._places._waiters or ()) < 2:  # noqa: ASYNC110  # it has no event
+                await asyncio.sleep(0.005)
+        await asyncio.gather(*asking)
+        await one.stop()
+
+    asyncio.run(asyncio.wait_for(talk(), 120))
+    assert told == ["list", "computed"] * 2
 
 
 @pytest.mark.parametrize("leaves", [True, False])

@@ -78,6 +78,7 @@ def test_a_request_on_a_connection_too_many_is_told_when_to_come_again(monkeypat
         refused = post(server, "beyond")
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
         assert refused.json()["error"]["code"] == "overloaded"
+        assert server.service.error_answers == {"overloaded": 1}
         for other in others:
             other.close()
         server.until(lambda: post(server, "later").status_code == 200)

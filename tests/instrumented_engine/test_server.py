@@ -179,8 +179,11 @@ def test_what_asks_for_nothing_is_accepted(client):
     ],
 )
 def test_errors_have_openais_shape(server, method, path, content, status, code):
+    before = server.service.error_answers[code]
     answer = httpx.request(method, server.url + path, content=content, headers={"content-type": "application/json"})
     assert answer.status_code == status
+    counted = f'tokentrail_engine_error_answers_total{{code="{code}"}} {before + 1}.0'
+    assert counted in httpx.get(f"{server.url}/metrics").text.splitlines()
     assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
     assert answer.json()["error"]["code"] == code
 

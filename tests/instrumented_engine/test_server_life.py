@@ -43,7 +43,8 @@ def test_a_client_that_leaves_frees_its_blocks(stream):
         server.until(lambda: server.service.ready)
         scheduler = server.engine.scheduler
         asyncio.run(leave_early(server.url, stream=stream, seen=lambda: scheduler.running))
-        server.until(lambda: server.service._loop.waiting == 1)  # the cancellation, behind the step that is held
+        server.until(lambda: server.service._active == 0)  # the cancellation waits behind the step that is held
+        assert server.service.waiting == 0, "it is no request"
         gate.set()
         server.until(lambda: not server.engine.busy)
         assert scheduler.block_manager.num_used_blocks == 0

@@ -60,6 +60,12 @@ def test_without_a_valid_parent_a_trace_begins(trail, carrier):
     assert span.parent_id == 0
 
 
+def test_a_header_that_is_not_utf_8_costs_no_request(trail):
+    """Of aiohttp's headers: the bytes are halves of surrogate pairs."""
+    request = start(trail, carrier={**SAMPLED, "baggage": "a=\udcff"})
+    assert (request.sampled, request.trace_id) == (True, int(TRACE, 16))
+
+
 def test_without_a_carrier_the_current_span_is_the_parent(trail):
     parent = trace.SpanContext(77, 88, is_remote=False, trace_flags=trace.TraceFlags(1))
     with trace.use_span(trace.NonRecordingSpan(parent)):

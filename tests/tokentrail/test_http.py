@@ -252,6 +252,7 @@ def test_a_hanging_collector_does_not_hold_up_the_shutdown(serve, caplog):
     assert trail.shutdown(0.1) is False
     assert time.monotonic() - begun < 25  # an attempt takes 30 s
     assert trail.stats.drops == {"shutdown": 1}
+    assert "ends without 1 spans" in caplog.text, "nobody reads the counts of a process that has ended"
 
 
 @pytest.mark.parametrize(

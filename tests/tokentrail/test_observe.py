@@ -68,6 +68,39 @@ def test_a_stream_is_a_request_of_the_client(way, trail, clock):
     assert phases_of(trail) == []
 
 
+class Either:
+    """A stream that can be read in both ways, as LiteLLM's."""
+
+    def __init__(self, clock):
+        self._stream, self._async_stream = ticking(CHUNKS, clock), aticking(CHUNKS, clock)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return next(self._stream)
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        return await anext(self._async_stream)
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_a_stream_for_both_ways_of_reading_is_read_in_either(way, trail, clock):
+    stream = observe(lambda: Either(clock), model="m", trail=trail)
+    assert (list(stream) if way == "sync" else asyncio.run(collect(stream))) == CHUNKS
+    assert ended(trail) == ("ok", None, 2)
+
+
+def test_a_list_is_a_whole_answer_and_stays_a_list(trail):
+    """As of transformers' pipeline, or of vLLM's `generate`."""
+    answers = [{"generated_text": "a"}]
+    assert observe(lambda: answers, model="m", trail=trail) is answers
+    assert ended(trail) == ("ok", None, 1)
+
+
 def phases_of(trail):
     """Phases are the engine's: neither spans nor times of them."""
     spans = trail.spans()
@@ -209,13 +242,8 @@ def test_an_answer_that_is_not_streamed_ends_its_request(trail, clock):
 def test_the_request_is_the_current_span_while_it_is_sent(trail):
     from opentelemetry.trace import get_current_span
 
-    seen = observe(lambda: [get_current_span().get_span_context().span_id], trail=trail)
-    assert next(seen) == request_id(trail, seen)
-
-
-def request_id(trail, stream):
-    stream.close()
-    return request_span(trail)[0].span_id
+    [seen] = observe(lambda: [get_current_span().get_span_context().span_id], trail=trail)
+    assert seen == request_span(trail)[0].span_id
 
 
 def test_choices_are_timed_apart(trail, clock):

@@ -10,7 +10,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
 from tests.tokentrail.support import MS, T0, start
-from tokentrail import Trail, semconv
+from tokentrail import Trail, now_ns, semconv
 from tokentrail.config import Settings
 from tokentrail.gate import BREAK_S, WORK_S, Breaks, Gate
 from tokentrail.http import Endpoint
@@ -378,3 +378,16 @@ def test_the_memory_of_a_batch_is_used_again(trail):
         trail.step(step, T0, T0 + (step + 1) * MS, [request], counts=[50])
         trail.flush()
     assert trail._pipeline._assembler.bench.buffer._used < 20_000  # a batch has 51 spans
+
+
+@pytest.mark.parametrize(("step_s", "told"), [(0, False), (3600, True), (-3600, True)])
+def test_a_wall_clock_that_was_set_is_told_and_changes_no_latency(step_s, told, monkeypatch, caplog):
+    wall_ns = time.time_ns
+    trail = MemoryTrail(clock=now_ns)
+    with trail.request(operation="chat", model="m") as request:
+        monkeypatch.setattr(time, "time_ns", lambda: wall_ns() + step_s * 10**9)
+        request.token()
+    assert trail.flush()
+    (span,) = trail.spans("chat m")
+    assert 0 <= span.duration_ns < 120 * 10**9
+    assert ("behind the system's clock" in caplog.text) is told

@@ -1,6 +1,7 @@
 """`with trail.request(…)`: the current span, and the end of the request also after an exception or a cancellation."""
 
 import asyncio
+from contextvars import copy_context
 
 import pytest
 from opentelemetry import trace
@@ -45,6 +46,22 @@ def test_an_exception_becomes_the_status_and_passes_through(trail, error, status
         raise error
     attributes = attributes_of(trail)
     assert (attributes[semconv.STATUS], attributes.get(semconv.ERROR_TYPE)) == (status, error_type)
+    assert not trace.get_current_span().get_span_context().is_valid
+
+
+def test_a_generator_whose_steps_run_in_contexts_of_their_own_ends_its_request(trail, caplog):
+    """As a web framework runs a generator in its pool of threads."""
+
+    def serve():
+        with trail.request(**given()) as request:
+            for chunk in "ab":
+                request.token()
+                yield chunk
+
+    served = serve()
+    assert [copy_context().run(next, served, None) for _ in range(3)] == ["a", "b", None]
+    assert attributes_of(trail)[semconv.STATUS] == "ok"
+    assert caplog.text == ""
     assert not trace.get_current_span().get_span_context().is_valid
 
 

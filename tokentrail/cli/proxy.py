@@ -16,6 +16,9 @@ def proxy(
     listen: Annotated[str, typer.Option(help="HOST:PORT for clients.")] = "127.0.0.1:8001",
     admin: Annotated[str, typer.Option(help="HOST:PORT of /metrics, /healthz and /readyz.")] = "127.0.0.1:9464",
     engine: Annotated[str, typer.Option(help="Product that answers, e.g. vllm. Default: the upstream's host.")] = "",
+    vantage: Annotated[
+        str, typer.Option(help="Whose rows these are. client: what is behind the proxy records each request too.")
+    ] = "server",
     tenant_header: Annotated[
         str, typer.Option(help="Header with the tenant. Of a header with a key, a hash is kept.")
     ] = "x-tokentrail-tenant",
@@ -46,6 +49,7 @@ def proxy(
             listen=listen,
             admin=admin,
             engine=engine,
+            vantage=vantage,
             tenant_header=tenant_header,
             class_header=class_header,
             tenant_salt=tenant_salt,

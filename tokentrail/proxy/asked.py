@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from sys import float_info
 from typing import Any, Final, NamedTuple
 
 from tokentrail import semconv
@@ -69,7 +70,7 @@ def read(api: Api, body: bytes, *, ask_usage: bool) -> Asked:
     asked.attributes[semconv.REQUEST_STREAM] = streams
     for name, key in _NUMBERS.items():
         value = said.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= float_info.max:
             asked.attributes[key] = float(value)
     if (limit := count(*(said.get(name) for name in _LIMITS))) is not None:
         asked.attributes[semconv.REQUEST_MAX_TOKENS] = limit

@@ -41,7 +41,8 @@ def label(headers: Mapping[str, str], name: str, salt: str) -> str:
     """A tenant or class from the header `name`; "" without one. A key becomes a hash, which stays the same."""
     value = headers.get(name, "") if name else ""
     if value and name.lower() in SECRETS:
-        return "key-" + blake2b(value.encode(), key=salt.encode()[:64], digest_size=8, person=b"tokentrail").hexdigest()
+        key = value.encode(errors="surrogateescape")  # as it came, also when it is not UTF-8
+        return "key-" + blake2b(key, key=salt.encode()[:64], digest_size=8, person=b"tokentrail").hexdigest()
     return value[:MAX_LABEL]
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any, Final, Protocol
 
 import aiohttp
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from opentelemetry.trace import SpanKind
 from yarl import URL
 
@@ -17,6 +16,7 @@ from tokentrail.proxy.asked import Api, Asked, api_of, read
 from tokentrail.proxy.counters import Counters
 from tokentrail.proxy.flushes import Flushes
 from tokentrail.proxy.headers import end_to_end, label
+from tokentrail.proxy.problems import problem
 from tokentrail.proxy.settings import ProxySettings
 from tokentrail.proxy.tap import Tap
 from tokentrail.proxy.uploads import PIECE, Bodies, TooManyBytes, Upload
@@ -139,7 +139,7 @@ class Relay:
             tenant=label(headers, settings.tenant_header, settings.tenant_salt),
             slo_class=label(headers, settings.class_header, settings.tenant_salt),
             attributes={**asked.attributes, semconv.SERVER_ADDRESS: settings.upstream_host},
-            kind=SpanKind.SERVER,
+            kind=SpanKind.CLIENT if settings.vantage == "client" else SpanKind.SERVER,
         )
         return Recording(trail, several=asked.several, together=True)
 
@@ -173,15 +173,15 @@ class Relay:
                 ended(error_type="408")
                 return self._refuse(request, None, 0, 408, "slow_request", "The request did not arrive in time.")
             ended(error_type=TIMEOUT)
-            return self._problem(504, TIMEOUT, "The upstream did not answer in time.")
+            return problem(504, TIMEOUT, "The upstream did not answer in time.")
         except (aiohttp.ClientError, OSError, ValueError) as error:
             ended(error_type=UNREACHABLE)
             detail = f"The upstream could not be reached, or its answer is no HTTP ({type(error).__name__})."
-            return self._problem(502, UNREACHABLE, detail)
+            return problem(502, UNREACHABLE, detail)
         if upstream.status < 200:  # 101, for which the proxy never asks: what follows is no answer
             upstream.close()
             ended(error_type=UNREACHABLE)
-            return self._problem(502, UNREACHABLE, "The upstream changed the protocol.")
+            return problem(502, UNREACHABLE, "The upstream changed the protocol.")
         tap = None
         if recording is not None:
             tap = Tap(
@@ -202,7 +202,7 @@ class Relay:
         headers = end_to_end(upstream.raw_headers)
         request[_GIVEN] = frozenset(name.lower() for name in headers)
         response = web.StreamResponse(status=upstream.status, reason=upstream.reason, headers=headers)
-        if self._draining:
+        if self._draining or request.version < HttpVersion11:  # its end is the only end that HTTP/1.0 sees
             response.force_close()
         try:
             await response.prepare(request)
@@ -229,7 +229,7 @@ class Relay:
             return self._cut(request, response)
         if tap is not None:
             tap.finish(at_ns)
-        if upstream.status >= 400:
+        if upstream.status >= 300:  # a redirect is no answer either
             ended(at_ns, error_type=str(upstream.status))
         elif tap is not None and not tap.complete:
             ended(at_ns, error_type=INCOMPLETE)
@@ -304,17 +304,11 @@ class Relay:
         if api is not None:
             self._start(request, api, arrival_ns, Asked(b"")).end(error_type=str(status))
             self._counters.requests.labels(api.operation, str(Status.ERROR)).inc()
-        response = self._problem(status, reason, detail)
+        response = problem(status, reason, detail)
         if status == 503:
             response.headers["Retry-After"] = "1"
         response.force_close()
         return response
-
-    def _problem(self, status: int, kind: str, detail: str) -> web.Response:
-        """RFC 9457, with the member `error` that the clients of both APIs show."""
-        title = f"tokentrail proxy: {kind}"
-        body = {"title": title, "status": status, "detail": detail, "error": {"type": kind, "message": detail}}
-        return web.Response(body=json.dumps(body).encode(), status=status, content_type="application/problem+json")
 
 
 class _StalledClient(Exception):

@@ -7,6 +7,8 @@ import gc
 import logging
 import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 
 import aiohttp
 from aiohttp import web
@@ -14,6 +16,7 @@ from aiohttp.http import HttpProcessingError
 
 from tokentrail import Trail, open_files, semconv
 from tokentrail.proxy.counters import Counters
+from tokentrail.proxy.problems import Connection
 from tokentrail.proxy.relay import Relay, leave_out_added
 from tokentrail.proxy.settings import ProxySettings, address
 
@@ -45,8 +48,8 @@ class Proxy:
         self._counters = Counters(self.trail)
         self._http_log = logging.Logger("tokentrail.proxy.http")
         self._http_log.parent = logger
-        self._http_log.addFilter(self._may_be_logged)
-        self._runners: list[web.AppRunner] = []
+        self._http_log.addFilter(_may_be_logged)
+        self._listening: list[tuple[asyncio.Server, web.AppRunner]] = []
         self._session: aiohttp.ClientSession | None = None
         self._relay: Relay | None = None
         self._draining = False
@@ -68,49 +71,45 @@ class Proxy:
         app = web.Application(client_max_size=settings.max_body_mib << 20)
         app.router.add_route("*", r"/{path:[\s\S]*}", self._relay.handle)
         app.on_response_prepare.append(leave_out_added)
-        self.url = await self._listen(app, settings.listen)
+        self.url = await self._listen(app, settings.listen, lambda reason: self._counters.refused.labels(reason).inc())
         admin = web.Application()
         admin.router.add_get("/metrics", self._metrics)
         admin.router.add_get("/healthz", self._healthy)
         admin.router.add_get("/readyz", self._ready)
-        self.admin_url = await self._listen(admin, settings.admin)
+        self.admin_url = await self._listen(admin, settings.admin, lambda _: None)
 
     async def stop(self) -> bool:
         """Takes no new connections, and gives the requests under way `drain_timeout_s` to end. False when some had to
         be cut, or when not all spans could be sent.
         """
         self._draining = True
-        for runner in self._runners[:1]:
-            for site in list(runner.sites):
-                await site.stop()
+        for listener, runner in self._listening[:1]:
+            listener.close()
             if self._relay is not None:
                 await self._relay.drain(self._settings.drain_timeout_s)
             await runner.cleanup()
         if self._session is not None:
             await self._session.close()
         sent = await asyncio.to_thread(self.trail.shutdown)
-        for runner in self._runners[1:]:
+        for listener, runner in self._listening[1:]:
+            listener.close()
             await runner.cleanup()
         return sent and not (self._relay and self._relay.cut)
 
-    async def _listen(self, app: web.Application, listen: str) -> str:
+    async def _listen(self, app: web.Application, listen: str, refused: Callable[[str], object]) -> str:
         host, port = address(listen, "address")
-        runner = web.AppRunner(
-            app, handler_cancellation=True, access_log=None, auto_decompress=False,
-            shutdown_timeout=CUT_S, keepalive_timeout=IDLE_S, max_field_size=MAX_FIELD_BYTES, logger=self._http_log,
-        )  # fmt: skip
+        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=CUT_S)
         await runner.setup()
-        self._runners.append(runner)
-        await web.TCPSite(runner, host, port, backlog=1024).start()
-        host, port = runner.addresses[0][:2]
+        server = runner.server
+        assert server is not None
+        connection = partial(
+            Connection, server, refused=refused, access_log=None, auto_decompress=False,
+            keepalive_timeout=IDLE_S, max_field_size=MAX_FIELD_BYTES, logger=self._http_log,
+        )  # fmt: skip
+        listener = await asyncio.get_running_loop().create_server(connection, host, port, backlog=1024)
+        self._listening.append((listener, runner))
+        host, port = listener.sockets[0].getsockname()[:2]
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
-
-    def _may_be_logged(self, record: logging.LogRecord) -> bool:
-        """Leaves out a request that is no HTTP: aiohttp logs its bytes, in which keys and prompts are."""
-        is_broken = record.exc_info is not None and isinstance(record.exc_info[1], HttpProcessingError)
-        if is_broken:
-            self._counters.refused.labels("broken_request").inc()
-        return not is_broken
 
     async def _metrics(self, _: web.Request) -> web.Response:
         return web.Response(body=self._counters.page(), content_type="text/plain", charset="utf-8")
@@ -150,3 +149,8 @@ async def _serve(settings: ProxySettings) -> bool:
     await stop.wait()
     logger.info("draining for at most %g s", settings.drain_timeout_s)
     return await proxy.stop()
+
+
+def _may_be_logged(record: logging.LogRecord) -> bool:
+    """Leaves out a request that is no HTTP: aiohttp logs its bytes, in which keys and prompts are."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)

@@ -27,6 +27,7 @@ class ProxySettings:
     listen: str = "127.0.0.1:8001"
     admin: str = "127.0.0.1:9464"
     engine: str = ""
+    vantage: str = "server"
     tenant_header: str = "x-tokentrail-tenant"
     class_header: str = "x-tokentrail-slo-class"
     tenant_salt: str = ""
@@ -48,6 +49,8 @@ class ProxySettings:
             raise WrongSetting("--upstream: an address such as http://localhost:8000")
         if "@" in parts.netloc or parts.query or parts.fragment:
             raise WrongSetting("--upstream: no user, password, query or fragment; keys come in the clients' headers")
+        if self.vantage not in ("server", "client"):
+            raise WrongSetting("--vantage: server or client")
         for name in ("max_requests", "max_body_mib", "connect_timeout_s", "read_timeout_s", "write_timeout_s"):
             if not 0 < getattr(self, name) < inf:
                 raise WrongSetting(f"--{name.removesuffix('_s').replace('_', '-')}: more than 0")

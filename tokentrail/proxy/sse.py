@@ -72,6 +72,9 @@ class Events:
             self._data.append(value)
         elif name == b"event":
             self._name = value
+        elif name == b"error":  # a field of llama.cpp's own, until September 2025
+            self._name = name
+            self._data.append(value)
 
     def _dispatch(self) -> Event | None:
         event = Event(self._name or b"message", b"\n".join(self._data)) if self._data else None

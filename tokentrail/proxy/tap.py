@@ -6,7 +6,7 @@ import json
 import logging
 import zlib
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from tokentrail.answer import Recording
 from tokentrail.guard import Throttle
@@ -111,16 +111,16 @@ class Tap:
             if data == b"[DONE]":
                 self._recording.answer.complete = True
             else:
-                self._event(data, at_ns)
+                event = self._event(data, at_ns)
                 if name == b"error" and not self._recording.answer.error_type:
-                    self._recording.answer.fail({})
+                    self._recording.answer.fail(event)
         while events.skipped:
             events.skipped -= 1
             self._readable_in_part()
         if whole and self._recording.arrivals == arrivals + 1:
             self._alike.learn(chunk)
 
-    def _event(self, data: bytes, at_ns: int) -> None:
+    def _event(self, data: bytes, at_ns: int) -> Any:
         try:
             event = json.loads(data)
         except (ValueError, RecursionError):
@@ -129,6 +129,7 @@ class Tap:
             self._recording.event(event, at_ns)
         else:
             self._unread("malformed")
+        return event
 
     def _readable_in_part(self) -> None:
         """An event was skipped. It may have been the last one."""

@@ -1,11 +1,25 @@
 """The bytes of requests and answers pass as they are, however they are cut."""
 
+import asyncio
 import gzip
 import json
 
 import pytest
 
-from tests.tokentrail.proxy.support import BODY, CHAT, DONE, END, STREAMED, chunked, delta, exchange
+from tests.tokentrail.proxy.support import (
+    BODY,
+    CHAT,
+    DONE,
+    END,
+    STREAMED,
+    Client,
+    Upstream,
+    chunked,
+    delta,
+    exchange,
+    proxied,
+)
+from tokentrail.proxy import server
 
 CRLF = b'event: message\r\ndata: {"choices":\r\ndata: []}\r\n\r\n: ping\r\n\r\ndata: [DONE]\r\n\r\n'
 TOOLS = delta() + (
@@ -89,6 +103,22 @@ def test_an_upstream_with_http_1_0_ends_its_answer_by_closing():
     head = b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
     answer, _, _ = exchange(head, body[:30], body[30:], close=True)
     assert (answer.body, answer.whole) == (body, True)
+
+
+def test_a_stream_ends_for_a_client_with_http_1_0_that_keeps_its_connection(monkeypatch):
+    monkeypatch.setattr(server, "IDLE_S", 3600)
+
+    async def run():
+        async with (
+            Upstream(STREAMED, *chunked(delta("a"), DONE), END) as upstream,
+            proxied(upstream) as proxy,
+            Client(proxy.url) as client,
+        ):
+            head = b"POST %b HTTP/1.0\r\nConnection: keep-alive\r\n" % CHAT.encode()
+            client.writer.write(head + b"Content-Length: 2\r\n\r\n{}")
+            return await asyncio.wait_for(client.reader.read(), 120)
+
+    assert asyncio.run(run()).endswith(DONE)
 
 
 def test_trailers_are_dropped():

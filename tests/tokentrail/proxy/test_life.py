@@ -296,6 +296,7 @@ def test_wrong_settings_are_named():
         ({"upstream": "http://x", "listen": "8000"}, "--listen"),
         ({"upstream": "http://x", "admin": "h:99999"}, "--admin"),
         ({"upstream": "http://x", "max_requests": 0}, "--max-requests"),
+        ({"upstream": "http://x", "vantage": "gateway"}, "--vantage"),
         ({"upstream": "http://x", "read_timeout_s": 0}, "--read-timeout"),
         ({"upstream": "http://x", "connect_timeout_s": float("nan")}, "--connect-timeout"),
         ({"upstream": "http://x", "write_timeout_s": float("inf")}, "--write-timeout"),

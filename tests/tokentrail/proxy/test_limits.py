@@ -5,6 +5,7 @@ import contextlib
 import socket
 
 import aiohttp
+import h11
 import pytest
 from aiohttp.base_protocol import BaseProtocol
 
@@ -21,7 +22,7 @@ from tests.tokentrail.proxy.support import (
     request_span,
 )  # fmt: skip
 from tokentrail import semconv
-from tokentrail.proxy import server, uploads
+from tokentrail.proxy import relay, server, uploads
 
 FILES = "/v1/files"
 HEAD = "POST {} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n"
@@ -126,6 +127,46 @@ def test_a_connection_without_a_request_is_closed(sent, monkeypatch):
             return await asyncio.wait_for(client.reader.read(), 120)
 
     assert asyncio.run(run()) == b""
+
+
+OWN = {
+    "no http": (b"hello\r\n\r\n", 400),
+    "no path": (b"OPTIONS * HTTP/1.1\r\nHost: proxy\r\n\r\n", 404),
+    "an expectation": (HEAD.format(CHAT, 0)[:-2].encode() + b"Expect: tea\r\n\r\n", 417),
+}
+
+
+@pytest.mark.parametrize(("sent", "status"), OWN.values(), ids=OWN)
+def test_answers_of_the_http_stack_are_problems_and_counted(sent, status):
+    async def run():
+        async with Upstream() as upstream, proxied(upstream) as proxy, Client(proxy.url) as client:
+            client._parser.send(h11.Request(method="GET", target="/", headers=[("Host", "proxy")]))
+            client.writer.write(sent)
+            return await client.receive(), proxy._counters.page().decode()
+
+    answer, metrics = asyncio.run(run())
+    assert (answer.status, answer.header("content-type")) == (status, ["application/problem+json"])
+    assert (answer.json()["status"], answer.json()["error"]["type"]) == (status, "broken_request")
+    assert answer.json()["error"]["message"]
+    assert 'tokentrail_proxy_refused_total{reason="broken_request"} 1.0' in metrics
+
+
+def test_a_fault_of_the_proxy_is_a_problem_and_counted(monkeypatch, caplog):
+    async def fault(*_):
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(relay.Relay, "_recorded", fault)
+
+    async def run():
+        async with Upstream() as upstream, proxied(upstream) as proxy, Client(proxy.url) as client:
+            await client.send()
+            return await client.receive(), proxy._counters.page().decode()
+
+    answer, metrics = asyncio.run(run())
+    assert (answer.status, answer.json()["error"]["type"]) == (500, "fault")
+    assert "a fault of ours" not in answer.body.decode()
+    assert "a fault of ours" in caplog.text
+    assert 'tokentrail_proxy_refused_total{reason="fault"} 1.0' in metrics
 
 
 def test_a_request_that_is_no_http_is_counted_and_its_bytes_are_not_logged(caplog):

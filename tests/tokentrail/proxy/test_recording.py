@@ -66,6 +66,28 @@ def test_without_usage_the_number_of_tokens_is_not_known():
     assert semconv.INPUT_TOKENS not in request.attributes
 
 
+@pytest.mark.parametrize(
+    ("usage", "known"),
+    [
+        ({"prompt_tokens": 0, "completion_tokens": 0, "prompt_tokens_details": {"cached_tokens": 0}}, {}),
+        ({"prompt_tokens": 7, "completion_tokens": 0}, {semconv.INPUT_TOKENS: 7}),
+        ({"prompt_tokens": 0, "completion_tokens": 3}, {semconv.OUTPUT_TOKENS: 3}),
+    ],
+    ids=["nothing", "the prompt alone", "the output alone"],
+)
+def test_zeros_in_place_of_a_usage_are_not_known(usage, known):
+    parts = (delta("a"), delta("b", finish="stop"), *events({"choices": [], "usage": usage}), DONE)
+    given = recorded(STREAMED, *chunked(*parts), END)[0].attributes
+    counts = (semconv.INPUT_TOKENS, semconv.OUTPUT_TOKENS, semconv.CACHED_TOKENS)
+    assert {name: given[name] for name in counts if name in given} == known
+
+
+def test_an_answer_without_output_has_0_tokens():
+    usage = events({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 0}})
+    request, tokens, _ = recorded(STREAMED, *chunked(delta(finish="stop"), *usage, DONE), END)
+    assert (request.attributes[semconv.OUTPUT_TOKENS], tokens) == (0, [])
+
+
 def test_events_that_are_cut_anywhere_are_read():
     body = delta("é") + delta("🚀", finish="length") + USAGE + DONE
     request, tokens, _ = recorded(STREAMED, *chunked(*(body[at : at + 9] for at in range(0, len(body), 9))), END)
@@ -217,6 +239,15 @@ FAILURES = {
                                      "error": {"code": "server_error"}}})), END],
         "server_error",
     ),
+    "redirect": ([b"HTTP/1.1 307 No\r\nLocation: /v2\r\nContent-Length: 0\r\n\r\n"], "307"),
+    "vllm 0.9": (
+        [STREAMED, *chunked(delta("a"), *events({"object": "error", "type": "BadRequestError"}), DONE), END],
+        "BadRequestError",
+    ),
+    "llama.cpp": (
+        [STREAMED, *chunked(delta("a"), b'error: {"code": 500, "type": "server_error"}\n\n', DONE), END],
+        "server_error",
+    ),
     "named": ([STREAMED, *chunked(b'event: error\ndata: {"m":1}\n\n'), END], "_OTHER"),
     "sentence": ([STREAMED, *chunked(b'data: {"error":{"type":"the key sk-1 is wrong"}}\n\n'), END], "_OTHER"),
     "no end": ([STREAMED, *chunked(delta("a")), END], "upstream_incomplete"),
@@ -254,6 +285,13 @@ def test_a_trace_state_without_a_trace_goes_no_further():
     assert b"x=1" not in head
 
 
+def test_before_an_engine_that_records_too_the_requests_are_a_clients():
+    """So each request counts once, by the engine's row."""
+    _, _, trail = exchange(STREAMED, *chunked(DONE), END, vantage="client")
+    kinds = {span.name: span.message.kind for span in trail.spans()}
+    assert kinds["chat m"] == 3
+
+
 def test_tenant_and_class_come_from_headers_and_a_key_only_as_a_hash():
     headers = [
         ("X-Tokentrail-Tenant", "acme"),
@@ -270,6 +308,24 @@ def test_tenant_and_class_come_from_headers_and_a_key_only_as_a_hash():
         assert b"sk-secret" not in b"".join(trail.transport.bodies)
     assert tenants[0] == tenants[1] != tenants[2]
     assert tenants[0].startswith("key-")
+
+
+def test_headers_that_are_not_utf_8_pass_and_cost_no_record():
+    """aiohttp decodes them to halves of surrogate pairs."""
+    headers = [("Authorization", b"Bearer \xff"), ("baggage", b"\xff=1"), ("x-tokentrail-slo-class", b"\xff")]
+    answer, _, trail = exchange(STREAMED, *chunked(DONE), END, headers=headers, tenant_header="authorization")
+    assert answer.status == 200
+    request, _ = request_span(trail)
+    assert request.attributes[semconv.TENANT].startswith("key-")
+    assert request.attributes[semconv.SLO_CLASS] == "?"
+
+
+@pytest.mark.parametrize("number", ["9" * 400, "1e999", "NaN"])
+def test_a_number_that_is_none_passes_and_is_not_known(number):
+    body = b'{"model": "m", "temperature": %b, "max_tokens": %b}' % (number.encode(), number.encode())
+    request, _, (_, got) = recorded(STREAMED, *chunked(DONE), END, body=body)
+    assert got == body
+    assert not {semconv.REQUEST_TEMPERATURE, semconv.REQUEST_MAX_TOKENS} & request.attributes.keys()
 
 
 def test_bodies_that_are_wrong_pass_and_are_recorded():
