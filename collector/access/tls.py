@@ -24,10 +24,10 @@ class TlsFiles:
     client_ca: Path | None = None
     """Clients need a certificate that this CA has signed; None: they need none."""
 
-    def versions(self) -> tuple[int, ...]:
-        """Return the times at which the files were changed; raises OSError."""
+    def versions(self) -> tuple[tuple[int, int], ...]:
+        """Return what changes with the files, their owners and their modes; raises OSError."""
         files = (self.certificate, self.key, *([self.client_ca] if self.client_ca else []))
-        return tuple(file.stat().st_mtime_ns for file in files)
+        return tuple((stat.st_ino, stat.st_ctime_ns) for stat in (file.stat() for file in files))
 
 
 class Tls:
@@ -41,7 +41,7 @@ class Tls:
         """Read the files; raises ValueError that names them."""
         self._files = files
         self._lock = threading.Lock()
-        self._versions: tuple[int, ...] = ()
+        self._versions: tuple[tuple[int, int], ...] = ()
         try:
             self._versions = files.versions()
             self._current, self._current_grpc = self._context(), self._grpc_configuration()

@@ -1,10 +1,13 @@
 """TLS on all ports, with certificates that openssl makes."""
 
+import errno
 import logging
 import os
 import shutil
 import socket
 import ssl
+import stat
+from pathlib import Path
 
 import grpc
 import httpx
@@ -138,6 +141,24 @@ def test_a_new_certificate_is_shown_without_a_restart(make, serve, caplog):
     trusted.write_bytes(good)
     assert common_name(url, trusted) == "second"
     assert [record.levelno for record in caplog.records if record.levelno > logging.WARNING] == [logging.ERROR]
+
+
+def test_files_that_could_not_be_read_are_read_again_when_their_mode_changes(make, serve, monkeypatch):
+    certificate, key = make("server", "first")
+    url = serve(Tls(TlsFiles(certificate, key)))
+    trusted = certificate.with_name("first.pem")
+    trusted.write_bytes(certificate.read_bytes())
+    make("server", "second")
+    key.chmod(0)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", denied)  # root may read the file
+        assert common_name(url, trusted) == "first"
+    key.chmod(stat.S_IRUSR)
+    assert common_name(url, certificate) == "second"
+
+
+def denied(_path):
+    raise PermissionError(errno.EACCES, "Permission denied")
 
 
 @pytest.mark.parametrize("missing", ["certificate", "key"])
