@@ -6,7 +6,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
@@ -33,6 +33,7 @@ from collector.api import (
 )
 from collector.api.context import Context
 from collector.api.once import asked_once
+from collector.api.parameters import given_once
 from collector.api.session import QueryLimits
 from collector.backup.cut import Backups
 from collector.exposition import MetricsPage
@@ -95,7 +96,7 @@ def create_app(
     }
     routers.append(overview.router(context, endpoints))
     for router in (*routers, storage.router(usage, retention, status), backup.router(backups)):
-        app.include_router(router, prefix="/api/v1", responses=errors)
+        app.include_router(router, prefix="/api/v1", responses=errors, dependencies=[Depends(given_once)])
 
     @app.get("/healthz", tags=["process"])
     def healthz() -> dict[str, str]:
