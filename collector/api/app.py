@@ -84,7 +84,7 @@ def create_app(
     app.add_middleware(
         GZipMiddleware, minimum_size=_LEAST_BYTES, compresslevel=_GZIP_LEVEL, exclude_content_types=_AS_IT_IS
     )
-    app.include_router(exposition.router(metrics_page))
+    app.include_router(exposition.router(metrics_page), responses=problems.responses(*admission.NO_ENTRY))
     errors = problems.responses(
         HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, *admission.REFUSALS, HTTPStatus.SERVICE_UNAVAILABLE
     )
@@ -98,12 +98,17 @@ def create_app(
     for router in (*routers, storage.router(usage, retention, status), backup.router(backups)):
         app.include_router(router, prefix="/api/v1", responses=errors, dependencies=[Depends(given_once)])
 
-    @app.get("/healthz", tags=["process"])
+    @app.get("/healthz", tags=["process"], openapi_extra=problems.NO_KEY)
     def healthz() -> dict[str, str]:
         """The process is up; its version."""
         return {"status": "ok", "version": __version__}
 
-    @app.get("/readyz", tags=["process"])
+    @app.get(
+        "/readyz",
+        tags=["process"],
+        openapi_extra=problems.NO_KEY,
+        responses={503: {"description": "Not ready", "content": {"application/json": {}}}},
+    )
     def readyz() -> JSONResponse:
         """The process can store the data that it accepts; if not, 503 with the reason."""
         now = status.snapshot()
