@@ -255,6 +255,9 @@ def test_links_of_a_process_that_died_are_removed(backups, store):
     stream = backups.make()
     assert not left.exists()
     stream.close()
+    left.mkdir(parents=True)
+    Backups(store, [], [])  # at the next start, without another backup
+    assert not left.exists()
 
 
 def test_a_failed_cut_makes_room_too(backups, monkeypatch):
