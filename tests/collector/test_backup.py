@@ -5,6 +5,7 @@ import hashlib
 import io
 import itertools
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -13,6 +14,7 @@ import time
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import httpx
 import pytest
@@ -549,6 +551,15 @@ def test_the_command_sends_its_key(tmp_path, monkeypatch):
     refused = tokentrail("backup", tmp_path / "b.tar")
     assert (refused.exit_code, sent) == (1, ["Bearer secret"])
     assert not (tmp_path / "b.tar").exists()
+
+
+def test_a_backup_is_on_the_disk_before_the_command_says_so(archive, tmp_path, monkeypatch):
+    data, synced = archive.read_bytes(), []
+    monkeypatch.setattr(httpx.Client, "stream", lambda *_: nullcontext(httpx.Response(200, content=iter([data]))))
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(Path(f"/proc/self/fd/{descriptor}").readlink()))
+    target = tmp_path / "again.tar"
+    assert tokentrail("backup", target).exit_code == 0
+    assert synced == [tmp_path / "again.tar.partial", tmp_path]
 
 
 def test_the_command_refuses_a_file_that_is_there_and_a_collector_that_is_not(tmp_path):
