@@ -58,6 +58,7 @@ class HttpServer:
             log_level="warning",
             access_log=False,
             lifespan="off",
+            proxy_headers=False,  # a client on this machine could write any address into the audit log
         )
         config.load()
         config.ssl = tls

@@ -231,6 +231,8 @@ def open_access(settings: Settings, hosts: Sequence[str]) -> Access:
     check_exposure(hosts, keyring, allow_anonymous=settings.allow_anonymous, keys_file=str(settings.keys_file))
     if settings.allow_anonymous and keyring.in_use:
         logger.warning("callers without a key may do everything, although there are keys: --allow-anonymous is true")
+    if settings.keys and not keyring.in_use and not settings.allow_anonymous:
+        logger.warning("%s has no keys: callers without one may do everything until it has", settings.keys)
     allowed = {name.lower() for name in (*listed(settings.allowed_hosts), *hosts)}
     return Access(keyring, AuditLog(settings.audit_file), settings.allow_anonymous, frozenset(allowed - {""}))
 

@@ -13,6 +13,8 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any, Final
 
+from collector.access import ownership
+
 logger = logging.getLogger(__name__)
 
 _MAX_BYTES: Final = 10 * 1024 * 1024
@@ -79,8 +81,11 @@ class _PrivateFile(RotatingFileHandler):
     """Rotates a file that only its owner may read."""
 
     def _open(self) -> Any:
-        Path(self.baseFilename).parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        path = Path(self.baseFilename)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        owner = ownership.owner(path)
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        ownership.give(descriptor, owner)
         return os.fdopen(descriptor, "a", encoding="utf-8")
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's name

@@ -63,12 +63,12 @@ class Keyring:
             self._ever = self._ever or len(self._keys) > 0
             logger.info("read %d keys from %s", len(self._keys), self._path)
 
-    def _file_version(self) -> tuple[int, int, int] | None:
+    def _file_version(self) -> tuple[int, int] | None:
         try:
             stat = self._path.stat() if self._path else None
         except OSError:
             return None
-        return (stat.st_ino, stat.st_mtime_ns, stat.st_size) if stat else None
+        return (stat.st_ino, stat.st_ctime_ns) if stat else None  # ctime: chmod and chown may make it readable
 
 
 def utc_now() -> datetime:

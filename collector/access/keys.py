@@ -24,6 +24,7 @@ from typing import Annotated, Final
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from collector.access import ownership
 from collector.access.caller import Role
 
 _PREFIX: Final = "tokentrail"
@@ -128,10 +129,14 @@ def read_keys(path: Path) -> list[Key]:
 def changing(path: Path) -> Iterator[list[Key]]:
     """Give the keys of a file as a list, and write the list back unless the block raises.
 
-    The file is replaced as a whole, only its owner may read it, and other writers wait meanwhile.
+    The file is replaced as a whole, only its owner may read it, and other writers wait meanwhile. Where root changes
+    it, the owner stays: `sudo tokentrail keys` must not hide the keys from a collector of another user.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_name(f"{path.name}.lock").open("a") as lock:
+    lock_path = path.with_name(f"{path.name}.lock")
+    owner = ownership.owner(lock_path)
+    with lock_path.open("a") as lock:
+        ownership.give(lock.fileno(), owner)
         fcntl.flock(lock, fcntl.LOCK_EX)
         keys = read_keys(path)
         yield keys
@@ -142,6 +147,7 @@ def _replace(path: Path, content: bytes) -> None:
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # with mode 0600
     try:
         with os.fdopen(descriptor, "wb") as file:
+            ownership.give(descriptor, ownership.owner(path))
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import ssl
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,10 @@ class TlsFiles:
     client_ca: Path | None = None
     """Clients need a certificate that this CA has signed; None: they need none."""
 
-    def versions(self) -> tuple[int, ...]:
-        """Return the times at which the files were changed; raises OSError."""
+    def versions(self) -> tuple[tuple[int, int], ...]:
+        """Return what changes with the files, their owners and their modes; raises OSError."""
         files = (self.certificate, self.key, *([self.client_ca] if self.client_ca else []))
-        return tuple(file.stat().st_mtime_ns for file in files)
+        return tuple((stat.st_ino, stat.st_ctime_ns) for stat in (file.stat() for file in files))
 
 
 class Tls:
@@ -41,7 +42,9 @@ class Tls:
         """Read the files; raises ValueError that names them."""
         self._files = files
         self._lock = threading.Lock()
-        self._versions: tuple[int, ...] = ()
+        self._versions: tuple[tuple[int, int], ...] = ()
+        self._changed_s = 0.0
+        """When the files were read again, unix time."""
         try:
             self._versions = files.versions()
             self._current, self._current_grpc = self._context(), self._grpc_configuration()
@@ -70,11 +73,20 @@ class Tls:
         if self._files.client_ca:
             context.load_verify_locations(self._files.client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
+            context.options |= ssl.OP_NO_TICKET  # a session that is resumed shows no certificate
+            context.num_tickets = 0
         return context
 
-    def _choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+    def _choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> int | None:
+        """Give a handshake the newest certificate. It fails for a session of TLS 1.2 from before a new client CA.
+
+        OpenSSL remembers such sessions without a ticket. The client begins a new one the next time.
+        """
         self._read_again()
         connection.context = self._current
+        session = connection.session if self._files.client_ca and connection.session_reused else None
+        is_old = session is not None and session.time <= self._changed_s
+        return ssl.ALERT_DESCRIPTION_CERTIFICATE_UNKNOWN if is_old else None
 
     def _newest_grpc_configuration(self) -> Any:
         self._read_again()
@@ -94,6 +106,7 @@ class Tls:
                     return
                 self._versions = versions
                 self._current, self._current_grpc = self._context(), self._grpc_configuration()
+                self._changed_s = time.time()
             except (OSError, ssl.SSLError) as error:
                 logger.error("%s cannot be used: %s (the old certificate stays)", self._files.certificate, error)
                 return

@@ -21,7 +21,9 @@ from collector.api.session import CURRENT, ClientLeftError, QueryLimits, Session
 from collector.status import IngestStatus
 from collector.store.insert import MEMORY_LIMIT_EXCEEDED
 
-_WITHOUT_KEY: Final = frozenset({"/healthz", "/readyz"})
+_WITHOUT_KEY: Final = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
+_ASSETS: Final = "/static-offline-docs/"
+"""Scripts and styles of `/docs`. A browser cannot show a key for a page, and this one has a field for it."""
 _METRICS: Final = "/metrics"
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _REFUSALS: Final = {
@@ -29,7 +31,9 @@ _REFUSALS: Final = {
     ForbiddenError: ("forbidden", HTTPStatus.FORBIDDEN),
     WrongHostError: ("wrong_host", HTTPStatus.MISDIRECTED_REQUEST),
 }
-REFUSALS: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS)
+NO_ENTRY: Final = tuple(http_status for _, http_status in _REFUSALS.values())
+"""The refusals of callers, also of `/metrics`."""
+REFUSALS: Final = (*NO_ENTRY, HTTPStatus.TOO_MANY_REQUESTS)
 """The refusals that every endpoint may answer with."""
 _RETRY_AFTER_S: Final = 2
 _CANCEL_AGAIN_S: Final = 0.5
@@ -51,8 +55,8 @@ _LOCKED_OUT: Final = frozenset(
 class Admission:
     """ASGI middleware in front of the API.
 
-    Health needs no key. `/metrics` needs one that reads all tenants. Everything else needs a key that reads, or an
-    admin's when it is not a GET.
+    Health and the description of the API need no key. `/metrics` needs one that reads all tenants. Everything else
+    needs a key that reads, or an admin's when it is not a GET.
     """
 
     def __init__(
@@ -79,7 +83,7 @@ class Admission:
         """Answer one request. To HEAD, the server sends the answer to GET without its body."""
         if scope.get("method") == "HEAD":
             scope = {**scope, "method": "GET"}
-        if scope["type"] != "http" or scope["path"] in self._without_key:
+        if scope["type"] != "http" or scope["path"] in self._without_key or scope["path"].startswith(_ASSETS):
             await self._app(scope, receive, send)
             return
         if scope["path"].endswith("\n"):  # the pattern of a route matches "/metrics\n" too, which is not _METRICS

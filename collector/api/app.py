@@ -6,7 +6,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
@@ -33,6 +33,7 @@ from collector.api import (
 )
 from collector.api.context import Context
 from collector.api.once import asked_once
+from collector.api.parameters import given_once
 from collector.api.session import QueryLimits
 from collector.backup.cut import Backups
 from collector.exposition import MetricsPage
@@ -83,7 +84,7 @@ def create_app(
     app.add_middleware(
         GZipMiddleware, minimum_size=_LEAST_BYTES, compresslevel=_GZIP_LEVEL, exclude_content_types=_AS_IT_IS
     )
-    app.include_router(exposition.router(metrics_page))
+    app.include_router(exposition.router(metrics_page), responses=problems.responses(*admission.NO_ENTRY))
     errors = problems.responses(
         HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, *admission.REFUSALS, HTTPStatus.SERVICE_UNAVAILABLE
     )
@@ -95,14 +96,19 @@ def create_app(
     }
     routers.append(overview.router(context, endpoints))
     for router in (*routers, storage.router(usage, retention, status), backup.router(backups)):
-        app.include_router(router, prefix="/api/v1", responses=errors)
+        app.include_router(router, prefix="/api/v1", responses=errors, dependencies=[Depends(given_once)])
 
-    @app.get("/healthz", tags=["process"])
+    @app.get("/healthz", tags=["process"], openapi_extra=problems.NO_KEY)
     def healthz() -> dict[str, str]:
         """The process is up; its version."""
         return {"status": "ok", "version": __version__}
 
-    @app.get("/readyz", tags=["process"])
+    @app.get(
+        "/readyz",
+        tags=["process"],
+        openapi_extra=problems.NO_KEY,
+        responses={503: {"description": "Not ready", "content": {"application/json": {}}}},
+    )
     def readyz() -> JSONResponse:
         """The process can store the data that it accepts; if not, 503 with the reason."""
         now = status.snapshot()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from http import HTTPStatus
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
@@ -20,7 +20,10 @@ def router(backups: Backups) -> APIRouter:
     """The routes."""
     routes = APIRouter(tags=["storage"])
 
-    @routes.post("/backup", response_class=StreamingResponse, responses=responses(HTTPStatus.CONFLICT))
+    refusal = responses(HTTPStatus.CONFLICT)
+    tar: Any = {"content": {"application/x-tar": {"schema": {"type": "string", "format": "binary"}}}}
+
+    @routes.post("/backup", response_class=StreamingResponse, responses=refusal | {HTTPStatus.OK: tar})
     def make_backup(_: Annotated[NoQuery, Query()]) -> StreamingResponse:
         """A tar of the embedded store at this moment; `tokentrail backup` writes and checks it."""
         try:

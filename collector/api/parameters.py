@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
+from fastapi import Request
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from collector.api.problems import bad_parameter
@@ -53,6 +55,17 @@ class Window:
     def seconds(self) -> float:
         """The length of the window."""
         return (self.end_ns - self.start_ns) / SECOND_NS
+
+
+async def given_once(request: Request) -> None:
+    """Raise Problem for a parameter that takes one value and has several: FastAPI would take the last one alone."""
+    several = [name for name, n in Counter(name for name, _ in request.query_params.multi_items()).items() if n > 1]
+    if several:
+        (query,) = request.scope["route"].dependant.query_params
+        fields = query.field_info.annotation.model_fields
+        for name in several:
+            if name in fields and get_origin(fields[name].annotation) is not list:
+                raise bad_parameter(name, "is given more than once, and takes one value")
 
 
 class NoQuery(BaseModel):

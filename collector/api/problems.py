@@ -22,6 +22,9 @@ logger = logging.getLogger(__name__)
 _REFERENCE: Final = "#/components/schemas/{model}"
 _RETRY_AFTER_S: Final = 5
 """When a client should ask again while the store's server is away."""
+_KEY: Final = "A key of `tokentrail keys`, where the collector has keys."
+NO_KEY: Final[dict[str, Any]] = {"security": []}
+"""`openapi_extra` of a route that needs no key."""
 
 
 class ParameterProblem(BaseModel):
@@ -68,7 +71,7 @@ def not_found(detail: str) -> Problem:
 
 
 def install(app: FastAPI) -> None:
-    """Make every error of the app a problem document."""
+    """Make every error of the app a problem document, and say in the OpenAPI document how a key is sent."""
     app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
@@ -81,6 +84,8 @@ def install(app: FastAPI) -> None:
         document = describe()
         _, models = models_json_schema([(ProblemDocument, "serialization")], ref_template=_REFERENCE)
         document["components"]["schemas"] |= models["$defs"]
+        document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer", "description": _KEY}}
+        document["security"] = [{"key": []}, {}]
         for operations in document["paths"].values():
             for operation in operations.values():
                 operation["responses"].pop("422", None)

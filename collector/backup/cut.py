@@ -45,13 +45,18 @@ class Backups:
         *,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
-        """`settings` are files that are put into the backup beside the tables."""
+        """`settings` are files that are put into the backup beside the tables.
+
+        The links of a process that died are removed: they would keep merged and expired parts on the disk.
+        """
         self._store = store
         self._chains = chains
         self._settings = settings
         self._joiner = joiner
         self._clock = clock
         self._busy = threading.Lock()
+        if store.folder is not None:
+            self._clean(store.folder)
 
     def make(self) -> Stream:
         """Cut, and return the bytes of the archive. Close it if it is not read to its end.
@@ -81,7 +86,7 @@ class Backups:
         return self._stream(root, manifest, sources)
 
     def _cut(self, root: Path) -> tuple[Manifest, list[tuple[str, Path]]]:
-        self._clean(root)  # of a process that died
+        self._clean(root)  # FREEZE makes no link that is there already
         client = self._store.client()
         tables = client.query(_TABLES).result_rows
         began = time.monotonic()

@@ -1,14 +1,20 @@
-"""Restores a backup into a data folder that does not exist yet."""
+"""Restores a backup into a data folder that does not exist yet, or has nothing in it."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Final
 
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
 from collector.backup.archive import BackupError, Manifest, unpack
 from collector.store.store import Store, StoreError
+
+_WORK: Final = ".restoring"
+"""Folder inside the data folder, which may be a volume: that has no other place, and cannot be replaced by a folder."""
+_OF_NOBODY: Final = frozenset({_WORK, "lost+found"})
+"""What an empty folder may have: the rest of an attempt that was killed, and what a new file system has."""
 
 
 def restore(archive: Path, data_dir: Path) -> Manifest:
@@ -17,9 +23,10 @@ def restore(archive: Path, data_dir: Path) -> Manifest:
     Raises `BackupError`, and leaves nothing behind, when the folder has files already, the backup is not complete, or a
     table does not have the rows that it had. The collector that starts next brings an older store forward.
     """
-    work = data_dir.with_name(f"{data_dir.name}.restoring")
+    work = data_dir / _WORK
     try:
-        if data_dir.exists() and any(data_dir.iterdir()):
+        is_new = not data_dir.exists()
+        if not is_new and {path.name for path in data_dir.iterdir()} - _OF_NOBODY:
             msg = f"{data_dir} is not empty: restore into a new folder, and start the collector with it as --data-dir"
             raise BackupError(msg)
         shutil.rmtree(work, ignore_errors=True)
@@ -27,16 +34,21 @@ def restore(archive: Path, data_dir: Path) -> Manifest:
     except OSError as error:
         msg = f"{data_dir} cannot be made ({error.strerror}): restore into a new folder, where you may write"
         raise BackupError(msg) from error
+    restored = False
     try:
         manifest = unpack(archive, work)
         _attach(manifest, work)
-        shutil.rmtree(work / "tables", ignore_errors=True)
-        work.replace(data_dir)
+        for name in ("settings", "store"):  # the store last: with it, all is there
+            if (work / name).exists():
+                (work / name).replace(data_dir / name)
+        restored = True
     except (ClickHouseError, StoreError, OSError) as error:
         msg = f"{archive} cannot be restored: {error}"
         raise BackupError(msg) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
+        if is_new and not restored:
+            data_dir.rmdir()
     return manifest
 
 

@@ -100,7 +100,10 @@ def router(page: MetricsPage) -> APIRouter:
     """`GET /metrics`: OpenMetrics with exemplars to a scraper that accepts it, the classic text format to others."""
     routes = APIRouter(tags=["process"])
 
-    @routes.get("/metrics", response_class=Response)
+    text: Any = {"schema": {"type": "string"}}
+    content = {"application/openmetrics-text": text, "text/plain": text}
+
+    @routes.get("/metrics", response_class=Response, responses={200: {"content": content}})
     def get_metrics(request: Request) -> Response:
         """Metrics for Prometheus."""
         encode, content_type = choose_encoder(request.headers.get("accept", ""))

@@ -57,8 +57,12 @@ def _mistake(error: Exception) -> str:
 def _bytes_as_base64(fields: dict[str, Any]) -> dict[str, Any]:
     """Convert the ids of one JSON object, and check its bytes. Its keys are field names of OTLP: attribute names are
     values of `key`.
+
+    A null is an absent field, as Protobuf's JSON mapping has it, for example the parent of a root span.
     """
     for name in _ID_FIELDS & fields.keys():
+        if fields[name] is None:
+            continue
         try:
             fields[name] = base64.b64encode(bytes.fromhex(fields[name])).decode()
         except (ValueError, TypeError):

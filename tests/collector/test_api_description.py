@@ -10,6 +10,7 @@ from collector.receive.http import BodyLimits, create_otlp_app
 from collector.store.store import Store, StoreError
 from tests.collector.test_otlp_http import Receiver
 
+PROBLEM = "application/problem+json"
 PYTHON = re.compile(r"Error\b|Exception|Traceback|object at 0x|<class|NoneType|'(int|str|list|dict)'|\[Errno|\bNone\b")
 """Words of Python, or of its libraries, that mean nothing to a client."""
 
@@ -32,6 +33,32 @@ def test_the_openapi_document_is_valid_and_every_reference_leads_somewhere(api):
         target = document
         for part in reference.removeprefix("#/").split("/"):
             target = target[part]
+
+
+def test_the_document_says_how_a_key_is_sent_and_what_needs_none(api):
+    document = api.client.get("/openapi.json").json()
+    (scheme,) = document["components"]["securitySchemes"]
+    assert document["components"]["securitySchemes"][scheme]["scheme"] == "bearer"
+    assert document["security"] == [{scheme: []}, {}]
+    operations = {path: operation for path, by_method in document["paths"].items() for operation in by_method.values()}
+    assert {path for path, operation in operations.items() if "security" in operation} == {"/healthz", "/readyz"}
+    assert operations["/healthz"]["security"] == operations["/readyz"]["security"] == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "answers"),
+    [
+        ("get", "/metrics", {"200": "text/plain", "401": PROBLEM, "403": PROBLEM, "421": PROBLEM}),
+        ("get", "/readyz", {"200": "application/json", "503": "application/json"}),
+        ("post", "/api/v1/backup", {"200": "application/x-tar", "401": PROBLEM, "409": PROBLEM, "421": PROBLEM}),
+        ("get", "/api/v1/summary", {"200": "application/json", "403": PROBLEM, "421": PROBLEM, "429": PROBLEM}),
+    ],
+)
+def test_the_document_has_the_answers_that_are_not_a_models(api, method, path, answers):
+    found = api.client.get("/openapi.json").json()["paths"][path][method]["responses"]
+    assert [
+        status for status, kind in answers.items() if kind not in found.get(status, {"content": ()})["content"]
+    ] == []
 
 
 @pytest.mark.parametrize("path", ["/docs", "/docs/oauth2-redirect"])

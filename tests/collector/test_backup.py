@@ -5,6 +5,7 @@ import hashlib
 import io
 import itertools
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -13,6 +14,7 @@ import time
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import httpx
 import pytest
@@ -221,13 +223,15 @@ def run_restore(archive, data_dir):
 
 
 def test_a_restored_store_has_the_rows_and_is_one_that_a_collector_opens(archive, store, tmp_path):
-    (tmp_path / "new.restoring" / "store").mkdir(parents=True)  # of an attempt that was killed
+    volume = tmp_path / "volume"  # which cannot be replaced by another folder
+    (volume / "lost+found").mkdir(parents=True)
+    (volume / ".restoring" / "store").mkdir(parents=True)  # of an attempt that was killed
+    (tmp_path / "new").symlink_to(volume)
     restored = run_restore(archive, tmp_path / "new")
     assert (restored.returncode, restored.stderr) == (0, "")
     assert "tokens: 3 rows\n" in restored.stdout
     assert "before 2026-11-21T09:59:55Z is in" in restored.stdout
-    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["settings", "store"]
-    assert not (tmp_path / "new.restoring").exists()
+    assert sorted(path.name for path in volume.iterdir()) == ["lost+found", "settings", "store"]
     of_versions = "SELECT count() FROM schema_version"
     of_tokens = "SELECT sum(token_index), count(), toString(max(minute)) FROM tokens"
     asked = forked.run("tests.support.ask", tmp_path / "new" / "store", of_tokens, of_versions)
@@ -253,6 +257,9 @@ def test_links_of_a_process_that_died_are_removed(backups, store):
     stream = backups.make()
     assert not left.exists()
     stream.close()
+    left.mkdir(parents=True)
+    Backups(store, [], [])  # at the next start, without another backup
+    assert not left.exists()
 
 
 def test_a_failed_cut_makes_room_too(backups, monkeypatch):
@@ -279,6 +286,16 @@ def test_a_folder_with_files_is_not_restored_over(archive, tmp_path):
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["x"]
 
 
+def test_a_folder_that_was_there_stays_when_a_restore_fails(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "b.tar").write_bytes(b"no tar")
+    for folder in ("data", "new"):
+        with pytest.raises(BackupError, match="it is no tar"):
+            restore(tmp_path / "b.tar", tmp_path / folder)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.tar", "data"]
+    assert list((tmp_path / "data").iterdir()) == []
+
+
 def test_a_row_too_few_is_noticed(archive, tmp_path):
     def more(manifest):
         part = next(iter(manifest["tables"]["tokens"]["parts"]))
@@ -289,7 +306,6 @@ def test_a_row_too_few_is_noticed(archive, tmp_path):
     assert restored.returncode == 1
     assert "the table tokens had 4 rows and has 3" in restored.stderr
     assert not (tmp_path / "new").exists()
-    assert not (tmp_path / "new.restoring").exists()
 
 
 def test_a_part_that_was_damaged_before_the_backup_is_noticed(archive, tmp_path):
@@ -535,6 +551,15 @@ def test_the_command_sends_its_key(tmp_path, monkeypatch):
     refused = tokentrail("backup", tmp_path / "b.tar")
     assert (refused.exit_code, sent) == (1, ["Bearer secret"])
     assert not (tmp_path / "b.tar").exists()
+
+
+def test_a_backup_is_on_the_disk_before_the_command_says_so(archive, tmp_path, monkeypatch):
+    data, synced = archive.read_bytes(), []
+    monkeypatch.setattr(httpx.Client, "stream", lambda *_: nullcontext(httpx.Response(200, content=iter([data]))))
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(Path(f"/proc/self/fd/{descriptor}").readlink()))
+    target = tmp_path / "again.tar"
+    assert tokentrail("backup", target).exit_code == 0
+    assert synced == [tmp_path / "again.tar.partial", tmp_path]
 
 
 def test_the_command_refuses_a_file_that_is_there_and_a_collector_that_is_not(tmp_path):

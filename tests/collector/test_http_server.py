@@ -202,6 +202,21 @@ def test_a_request_for_a_web_socket_is_answered_as_http(connect):
     assert until_closed(client).startswith(b"HTTP/1.1 200 ")
 
 
+def test_the_address_of_a_client_is_not_what_it_says(monkeypatch):
+    seen = []
+
+    async def app(scope, receive, send):
+        seen.append((scope["client"][0], scope["scheme"]))
+        await PlainTextResponse("")(scope, receive, send)
+
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
+    server = HttpServer(app, "test", "127.0.0.1", 0)
+    server.start()
+    httpx.get(server.url, headers={"X-Forwarded-For": "10.6.6.6", "X-Forwarded-Proto": "https"}, timeout=WAIT_S)
+    server.stop(1.0)
+    assert seen == [("127.0.0.1", "http")]
+
+
 def test_all_addresses_of_ipv6_are_those_of_ipv4_too():
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()

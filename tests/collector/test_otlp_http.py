@@ -8,7 +8,10 @@ from dataclasses import replace
 import pytest
 import zstandard
 from google.rpc.status_pb2 import Status
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 from starlette.testclient import TestClient
 
 from collector.receive.checked import Checked, ItemLimits
@@ -111,6 +114,17 @@ def test_json_has_hexadecimal_ids(receiver):
     assert span.parent_span_id.hex() == "eee19b7ec3c1b173"
     assert span.end_time_unix_nano == 1795000000000000007
     assert span.attributes[0].value.int_value == 7
+
+
+def test_a_null_in_json_is_an_absent_field(receiver):
+    times = {"startTimeUnixNano": "1795000000000000000", "endTimeUnixNano": "1795000000000000007"}
+    root = times | {"traceId": "1" * 32, "spanId": "2" * 16, "parentSpanId": None, "attributes": None}
+    document = {"resourceSpans": [{"scopeSpans": [{"spans": [root, root | {"traceId": None}]}]}]}
+    answer = receiver.post(json.dumps(document), "application/json")
+    assert (answer.status_code, answer.json()["partialSuccess"]["rejectedSpans"]) == (200, "1")
+    (payload,) = receiver.stored()
+    (span,) = ExportTraceServiceRequest.FromString(payload).resource_spans[0].scope_spans[0].spans
+    assert (span.trace_id.hex(), span.parent_span_id) == ("1" * 32, b"")
 
 
 def test_rejected_spans_are_reported_and_the_others_stored(receiver):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import tarfile
 import time
@@ -49,8 +50,11 @@ def backup(console: Console, *, target: Path, url: str) -> Path:
                 raise ProcessFailed(told + _KEYS.get(answer.status_code, ""))
             for chunk in answer.iter_raw():
                 file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
         manifest = verify(partial)
         partial.replace(target)
+        _sync(target.parent)
     except (httpx.HTTPError, httpx.InvalidURL, OSError, tarfile.TarError, ValueError, KeyError) as error:
         told = in_words(error)
         if isinstance(error, httpx.TransportError) and not answered:
@@ -66,6 +70,15 @@ def backup(console: Console, *, target: Path, url: str) -> Path:
     )
     console.print(f"all that was acknowledged before {manifest['until']} is in it", highlight=False)
     return target
+
+
+def _sync(folder: Path) -> None:
+    """Make a new name in a folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def verify(archive: Path) -> dict[str, Any]:

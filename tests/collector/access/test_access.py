@@ -161,11 +161,19 @@ class TestExposure:
         check_exposure([host], Keyring(path), allow_anonymous=False, keys_file=KEYS_FILE)
 
 
+@pytest.mark.parametrize("allow_anonymous", [True, False])
+def test_a_file_of_keys_that_is_named_and_missing_is_warned_of(path, caplog, allow_anonymous):
+    open_access(Settings(data_dir=path.parent), ["127.0.0.1"])
+    assert caplog.text == ""
+    open_access(Settings(keys=path, allow_anonymous=allow_anonymous), ["127.0.0.1"])
+    assert (f"{path} has no keys" in caplog.text) is not allow_anonymous
+
+
 @pytest.mark.parametrize(("allow_anonymous", "warned"), [(True, True), (False, False)])
 def test_keys_that_nobody_needs_are_warned_of(path, caplog, allow_anonymous, warned):
-    settings = Settings(keys=path, allow_anonymous=allow_anonymous)
+    settings = Settings(data_dir=path.parent, keys=path, allow_anonymous=allow_anonymous)
     open_access(settings, ["127.0.0.1"])
-    assert caplog.text == ""
+    assert "although there are keys" not in caplog.text
     add_key(path, "read", "acme")
     open_access(settings, ["127.0.0.1"])
     assert ("callers without a key may do everything, although there are keys" in caplog.text) is warned

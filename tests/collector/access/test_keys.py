@@ -1,5 +1,6 @@
 """Keys: made once, stored as hashes, found by their secret, and read again when their file changes."""
 
+import errno
 import json
 import logging
 import os
@@ -7,11 +8,13 @@ import re
 import stat
 import threading
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
 from collector.access.__main__ import main
+from collector.access.audit import AuditLog
 from collector.access.caller import Role
 from collector.access.keyring import Keyring
 from collector.access.keys import KeyFileError, Keys, changing, make_key, read_keys
@@ -172,6 +175,56 @@ def test_a_mistake_in_the_file_leaves_the_keys_as_they_were(path, caplog):
     assert keyring.find(secret) is None
     assert keyring.find(later) is None
     assert keyring.in_use  # a lost file does not open the collector
+
+
+def deny_by_mode(monkeypatch):
+    """Deny to read files by their mode, also where root runs the tests."""
+    read = Path.read_bytes
+
+    def read_bytes(path):
+        if not path.stat().st_mode & stat.S_IRUSR:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+
+
+def test_a_file_that_may_be_read_again_is_read_again(path, monkeypatch, caplog):
+    deny_by_mode(monkeypatch)
+    clock = Monotonic()
+    key, secret = add(path, Role.READ, "a", NOW)
+    keyring = Keyring(path, monotonic_s=clock)
+    with changing(path) as keys:
+        keys[0] = key.model_copy(update={"revoked": NOW})
+    path.chmod(0)
+    clock.now += 1
+    assert keyring.find(secret).state(NOW) == "valid"
+    assert "Permission denied (the keys stay as they were)" in caplog.text
+    path.chmod(stat.S_IRUSR)
+    clock.now += 1
+    assert keyring.find(secret).state(NOW) == "revoked"
+
+
+def test_files_that_root_makes_belong_to_the_owner_of_their_folder(path, monkeypatch):
+    given = []
+    path.parent.mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "fchown", lambda _, user, group: given.append((user, group)))
+    add(path, Role.READ, "a", NOW)
+    AuditLog(path.with_name("audit.jsonl")).write("created")
+    folder = path.parent.stat()
+    assert given == [(folder.st_uid, folder.st_gid)] * len(("the lock", "the keys", "the audit log"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_a_key_that_root_makes_can_be_read_by_the_user_of_the_collector(path):
+    path.parent.mkdir()
+    os.chown(path.parent, 65534, 65534)
+    add(path, Role.READ, "a", NOW)
+    assert {file.stat().st_uid for file in path.parent.iterdir()} == {65534}
+    os.chown(path, 1, 1)
+    add(path, Role.READ, "a", NOW)
+    assert path.stat().st_uid == 1
 
 
 def test_a_broken_file_ends_the_start(path):

@@ -1,6 +1,7 @@
 """What one tenant is answered does not depend on another tenant's data, on any route of the API."""
 
 import re
+from asyncio import run, sleep
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -72,7 +73,7 @@ REFUSED = {
     "/metrics": ("",),
 }
 """Queries that need a key for all tenants."""
-OPEN = {"/healthz", "/readyz"}
+OPEN = {"/healthz", "/readyz", "/docs", "/openapi.json", "/static-offline-docs/swagger-ui.css"}
 CHANGES = {"/api/v1/backup"}
 """Routes that are posted to, with an admin's key."""
 UNREAD = ("payload_claims", "early_claims", "joined_segments")
@@ -291,6 +292,17 @@ def test_no_route_answers_without_a_reading_key(guarded, tmp_path, path):
     assert guarded.client.get(path, headers=ingest).status_code == 403
 
 
+@pytest.mark.parametrize("path", ["/static-offline-docs/../metrics", "/static-offline-docs//metrics"])
+def test_the_assets_of_the_page_lead_nowhere_else(guarded, path):
+    async def ask():
+        sent = []
+        scope = {"type": "http", "method": "GET", "path": path, "headers": [], "query_string": b""}
+        await guarded.client.app(scope, None, lambda message: sent.append(message) or sleep(0))
+        return sent[0]["status"]
+
+    assert run(ask()) == 404
+
+
 @pytest.mark.parametrize("path", sorted(CHANGES))
 def test_a_change_needs_an_admins_key(guarded, path):
     assert guarded.client.post(path).status_code == 401
@@ -298,7 +310,7 @@ def test_a_change_needs_an_admins_key(guarded, path):
 
 
 @pytest.mark.parametrize("path", sorted(OPEN))
-def test_health_needs_no_key(guarded, path):
+def test_health_and_the_description_of_the_api_need_no_key(guarded, path):
     assert guarded.client.get(path).status_code in (200, 503)
     assert "www-authenticate" not in guarded.client.get(path).headers
 

@@ -1,10 +1,14 @@
 """TLS on all ports, with certificates that openssl makes."""
 
+import errno
 import logging
 import os
 import shutil
 import socket
 import ssl
+import stat
+from contextlib import suppress
+from pathlib import Path
 
 import grpc
 import httpx
@@ -126,6 +130,32 @@ def test_clients_need_a_certificate_when_there_is_a_ca(make, serve):
             get(url, server[0], wrong)
 
 
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_client_of_a_ca_that_was_replaced_is_refused_also_when_it_resumes_its_session(make, serve, version):
+    server, client = make("server"), make("client")
+    ca = client[0].with_name("ca.pem")
+    shutil.copy(client[0], ca)
+    url = httpx.URL(serve(Tls(TlsFiles(*server, client_ca=ca))))
+    context = ssl.create_default_context(cafile=server[0])
+    context.load_cert_chain(*client)
+    context.maximum_version = version
+
+    def ask(session=None):
+        with (
+            suppress(OSError),
+            socket.create_connection((url.host, url.port), WAIT_S) as plain,
+            context.wrap_socket(plain, server_hostname="localhost", session=session) as connection,
+        ):
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            return connection.recv(100), connection.session
+        return b"", None
+
+    answer, session = ask()
+    assert answer.startswith(b"HTTP/1.1 200")
+    shutil.copy(make("stranger")[0], ca)
+    assert ask(session)[0] == ask()[0] == b""
+
+
 def test_a_new_certificate_is_shown_without_a_restart(make, serve, caplog):
     certificate, key = make("server", "first")
     url = serve(Tls(TlsFiles(certificate, key)))
@@ -138,6 +168,24 @@ def test_a_new_certificate_is_shown_without_a_restart(make, serve, caplog):
     trusted.write_bytes(good)
     assert common_name(url, trusted) == "second"
     assert [record.levelno for record in caplog.records if record.levelno > logging.WARNING] == [logging.ERROR]
+
+
+def test_files_that_could_not_be_read_are_read_again_when_their_mode_changes(make, serve, monkeypatch):
+    certificate, key = make("server", "first")
+    url = serve(Tls(TlsFiles(certificate, key)))
+    trusted = certificate.with_name("first.pem")
+    trusted.write_bytes(certificate.read_bytes())
+    make("server", "second")
+    key.chmod(0)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", denied)  # root may read the file
+        assert common_name(url, trusted) == "first"
+    key.chmod(stat.S_IRUSR)
+    assert common_name(url, certificate) == "second"
+
+
+def denied(_path):
+    raise PermissionError(errno.EACCES, "Permission denied")
 
 
 @pytest.mark.parametrize("missing", ["certificate", "key"])
