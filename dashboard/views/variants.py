@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import streamlit as st
 
@@ -15,6 +16,10 @@ from tokentrail.formatting import count, duration, percent, rate
 
 MOST = 30
 """Variants that are shown: each one costs a question."""
+LONGEST = 256
+"""Characters of a name that the API filters by."""
+LABEL = 40
+"""Characters of a name beside its point."""
 
 
 def page() -> None:
@@ -35,14 +40,17 @@ def body(view: View) -> None:
         return
     labels = tuple((name, value) for name, value in view.labels if name != "variant")
     chosen = {value for name, value in view.labels if name == "variant"}
+    sent = {variant for engine in engines["engines"] for variant in engine["variants"]}
+    asked, left_out = shown(chosen or sent)
     found: list[tuple[str, Json]] = []
-    for variant in in_order(variant for engine in engines["engines"] for variant in engine["variants"])[:MOST]:
-        if not chosen or variant in chosen:
-            summary = fetch(ask("summary", (*labels, ("start", view.start), ("end", view.end)), variant=variant))
-            if isinstance(summary, Problem):
-                components.problem(summary)
-                return
-            found.append((variant, summary))
+    for variant in asked:
+        summary = fetch(ask("summary", (*labels, ("start", view.start), ("end", view.end)), variant=variant))
+        if isinstance(summary, Problem):
+            components.problem(summary)
+            return
+        found.append((variant, summary))
+    for sentence in left_out:
+        st.caption(sentence)
     measured = [(variant, summary) for variant, summary in found if summary["requests"]["total"]]
     if not measured:
         st.info("No engine with a variant had a request in this range.")
@@ -51,6 +59,18 @@ def body(view: View) -> None:
     if len(measured) > 1:
         st.subheader("Throughput against latency", help="One point for each variant, in the order of the table.")
         st.plotly_chart(curve(measured), key="variants-curve", **charts.show_options())
+
+
+def shown(names: Collection[str]) -> tuple[list[str], list[str]]:
+    """The variants to ask for, in order, and sentences about those that are left out."""
+    ordered = in_order(name for name in names if len(name) <= LONGEST)
+    long, more = sum(len(name) > LONGEST for name in names), len(ordered) - MOST
+    left_out = []
+    if more > 0:
+        left_out.append(f"Variants that are not shown: {count(more)}. Choose some in the sidebar.")
+    if long:
+        left_out.append(f"Variants with names of more than {LONGEST} characters, which are not shown: {count(long)}.")
+    return ordered[:MOST], left_out
 
 
 # Numbers in names count as numbers: "batch 2" stands before "batch 16".
@@ -78,6 +98,11 @@ def row(variant: str, summary: Json) -> dict[str, str]:
     }
 
 
+def label(variant: str) -> str:
+    """A variant's name beside its point. Plotly would read markup and links in it."""
+    return html.escape(variant if len(variant) <= LABEL else f"{variant[: LABEL - 1]}…")
+
+
 def curve(measured: Sequence[tuple[str, Json]]) -> Json:
     """TPOT over output tokens per second. A variant without a TPOT or a throughput has no point."""
     traces = []
@@ -94,7 +119,7 @@ def curve(measured: Sequence[tuple[str, Json]]) -> Json:
                 "mode": "lines+markers+text",
                 "x": [point[0] for point in known],
                 "y": [point[1] for point in known],
-                "text": [point[2] for point in known],
+                "text": [label(point[2]) for point in known],
                 "textposition": "top center",
                 "line": {"color": palette.QUANTILES[quantile]},
             }
