@@ -1,6 +1,7 @@
 """What commands print: names of others, other encodings than UTF-8, a disk that is full."""
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from rich.console import Console
 
 from tests.tokentrail.test_cli import REQUEST
 from tokentrail.cli import dead_letters, doctor, request, requests, spans
+from tokentrail.cli.output import console, note
 from tokentrail.formatting import one_line
 
 NAME = "[/x] m[v2]\n\x1b[31mred\x9b\u2028\u202e"
@@ -63,6 +65,42 @@ def test_a_name_of_others_is_printed_as_it_is_on_one_line(show, times, lines, tm
     text = printed.getvalue()
     assert (text.count(SHOWN), len(text.splitlines())) == (times, lines)
     assert not {"\x1b", "\x9b", "\u2028", "\u202e"} & set(text)
+
+
+def test_a_name_with_colons_is_no_emoji(capsys):
+    row = ROW | {"model": "urn:id:key:7"}
+    requests.print_rows(console(), [row], as_json=True)
+    assert json.loads(capsys.readouterr().out)["model"] == row["model"]
+    request.show(console(), detail() | {"request": row})
+    note(row["model"])
+    printed = capsys.readouterr()
+    assert ("urn:id:key:7" in printed.out, printed.err) == (True, "urn:id:key:7\n")
+
+
+def test_a_long_name_cuts_no_other_cell_of_a_piped_table(capsys):
+    """256 characters are the longest that a filter of the API takes."""
+    long = ROW | {"model": "m" * 60_000, "tenant": "t" * 60_000, "error_type": "e" * 60_000, "trace_id": "0" * 32}
+    console().print(requests.table([ROW | LONG, long], console().width))
+    _, shown, cut = capsys.readouterr().out.splitlines()
+    assert [text in shown for text in ("organisation model 70b at fp8", "acme corporation", LONG["trace_id"])] == [
+        True
+    ] * 3
+    assert [text in cut for text in ("m" * 255 + "…", "t" * 255 + "…", "0" * 32)] == [True] * 3
+    named = NAMED | {"name": "n" * 60_000, "attribute_keys": [f"key.{number}" for number in range(2000)]}
+    console().print(spans.names([named]))
+    _, shown = capsys.readouterr().out.splitlines()
+    assert ("n" * 255 + "…" in shown, shown.rstrip().endswith(", key.1999")) == (True, True)
+
+
+def test_a_narrow_terminal_has_the_whole_name_of_a_span():
+    printed = io.StringIO()
+    named = {"spans": 1, "service": "s", "scope": "s", "name": "kv_cache_block_manager_evicted_a_block_of_the_prefix"}
+    Console(file=printed, width=57).print(
+        spans.names([named | {"attribute_keys": ["vllm.block_manager.block_count"] * 2}])
+    )
+    heads, *shown = printed.getvalue().splitlines()
+    column = slice(heads.index("name"), heads.index("attributes"))
+    assert "".join(part[column].strip() for part in shown) == named["name"]
 
 
 def test_text_without_control_characters_stays():
