@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Collection, Iterable, Sequence
 
@@ -18,8 +17,6 @@ MOST = 30
 """Variants that are shown: each one costs a question."""
 LONGEST = 256
 """Characters of a name that the API filters by."""
-LABEL = 40
-"""Characters of a name beside its point."""
 
 
 def page() -> None:
@@ -98,11 +95,6 @@ def row(variant: str, summary: Json) -> dict[str, str]:
     }
 
 
-def label(variant: str) -> str:
-    """A variant's name beside its point. Plotly would read markup and links in it."""
-    return html.escape(variant if len(variant) <= LABEL else f"{variant[: LABEL - 1]}…")
-
-
 def curve(measured: Sequence[tuple[str, Json]]) -> Json:
     """TPOT over output tokens per second. A variant without a TPOT or a throughput has no point."""
     traces = []
@@ -119,13 +111,13 @@ def curve(measured: Sequence[tuple[str, Json]]) -> Json:
                 "mode": "lines+markers+text",
                 "x": [point[0] for point in known],
                 "y": [point[1] for point in known],
-                "text": [label(point[2]) for point in known],
+                "text": [charts.label(point[2]) for point in known],
                 "textposition": "top center",
                 "line": {"color": palette.QUANTILES[quantile]},
             }
         )
     axes = {
         "xaxis": {"title": {"text": "output tokens/s"}, "rangemode": "tozero"},
-        "yaxis": {"tickformat": "~s", "ticksuffix": "s"},
+        "yaxis": charts.seconds(max((at for trace in traces for at in trace["y"]), default=0.0)),
     }
     return {"data": traces, "layout": {"height": 340, "margin": {"t": 24}, **axes}}
