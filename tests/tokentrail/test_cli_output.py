@@ -144,6 +144,23 @@ def test_ctrl_c_while_the_command_is_loaded_is_no_traceback():
     assert (done.returncode, done.stderr) == (130, b"")
 
 
+@pytest.mark.parametrize(("columns", "axis"), [(57, 27), (80, 50), (94, 64), (1_000_000, 64)])
+def test_the_waterfall_is_as_wide_as_the_terminal(columns, axis):
+    phases = [
+        {"name": "queued", "offset_s": 0.0, "duration_s": 0.5},
+        {"name": "decode", "offset_s": 0.5, "duration_s": 9.5},
+    ]
+    tokens = [{"index": i, "offset_s": i + 1.0, "duration_s": 1.0, "step": i} for i in range(10)]
+    event = {"kind": "kv.evict", "reason": "", "blocks": None, "own": True, "offset_s": 10.0, "duration_s": 0.0}
+    printed = io.StringIO()
+    whole = {"request": ROW | {"e2e_s": 10.0}, "phases": phases, "tokens": tokens, "events": [event], "steps": None}
+    request.show(Console(file=printed, width=columns), whole)
+    queued, decode, made, evicted = printed.getvalue().splitlines()[4:8]
+    assert queued.endswith(" 500 ms   5.0%")
+    assert max(len(line) for line in (queued, decode, made, evicted)) == len(decode) == axis + 30 <= columns
+    assert (decode.index("█"), made.rindex("█"), evicted.index("▲")) == (13 + axis // 20, 12 + axis, 12 + axis)
+
+
 LONG: dict[str, Any] = {
     "model": "organisation model 70b at fp8",
     "trace_id": "0123456789abcdef" * 2,
