@@ -144,6 +144,17 @@ def test_ctrl_c_while_the_command_is_loaded_is_no_traceback():
     assert (done.returncode, done.stderr) == (130, b"")
 
 
+@pytest.mark.parametrize("columns", [57, 80])
+def test_a_narrow_terminal_has_the_whole_name_of_a_dead_letter(columns, tmp_path):
+    name = "01795000000000000000-0123456789abcdef-" + "fedcba9876543210" * 2
+    made = dead_letters.DeadLetter(name, "traces", "2026-11-25T05:00:00Z", 1, "why " * 40, damaged=False, file=tmp_path)
+    printed = io.StringIO()
+    Console(file=printed, width=columns).print(dead_letters.table([made]))
+    heads, *shown = printed.getvalue().splitlines()
+    assert shown[0].startswith("2026-11-25T05:00:00Z ")
+    assert "".join(line[heads.index("name") :].strip() for line in shown) == name
+
+
 @pytest.mark.parametrize(("columns", "axis"), [(57, 27), (80, 50), (94, 64), (1_000_000, 64)])
 def test_the_waterfall_is_as_wide_as_the_terminal(columns, axis):
     phases = [
