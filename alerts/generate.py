@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from alerts.text import dump, fill, plain, template
+from alerts.text import dump, fill, literal, plain, template
 from collector.slo.burn import BurnRule, burn_rules, load_windows
 from collector.slo.conditions import Condition, load_conditions
 from collector.slo.durations import format_duration
@@ -129,7 +129,7 @@ def _alert(
         "alert": condition.alert,
         "expr": text["expr"],
         **({"for": format_duration(condition.lasting)} if condition.lasting else {}),
-        "labels": {"severity": condition.severity, **(labels or {})},
+        "labels": {"severity": condition.severity, **{key: literal(text) for key, text in (labels or {}).items()}},
         "annotations": {
             "summary": text["summary"],
             "description": text["description"],
@@ -160,7 +160,7 @@ def _burn_values(slo: Slo, rule: BurnRule) -> dict[str, Any]:
     kept = " and ".join(f"{name.upper()} ≤ {format_duration(ns)}" for name, ns in slo.thresholds.given().items())
     return {
         "slo": slo.name,
-        "about": f"{slo.description} " if slo.description else "",
+        "about": f"{literal(slo.description)} " if slo.description else "",
         "short": format_duration(rule.short_ns),
         "long": format_duration(rule.long_ns),
         "threshold": plain(round(rule.threshold, 2)),

@@ -32,6 +32,11 @@ def fill(texts: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, str]:
     return {key: _Text(text).substitute(values) for key, text in texts.items()}
 
 
+def literal(text: str) -> str:
+    """Text of an SLO file in an alert. Prometheus would run `{{` of it as a template, or refuse the rules for it."""
+    return text.replace("{{", '{{ "{{" }}')
+
+
 def plain(number: Decimal) -> str:
     """The number with up to twelve decimals, without an exponent or trailing zeros."""
     text = f"{number:.12f}"

@@ -17,6 +17,8 @@ API_URL_VARIABLE = "TOKENTRAIL_API_URL"
 DEFAULT_API_URL = "http://127.0.0.1:8080"
 TIMEOUT_S = 60.0
 """The collector gives a query up after 30 s and says why; an overview has several."""
+OFFER_TIMEOUT_S = 10.0
+"""The page waits for the lists that the filters offer, and can do without them."""
 CACHE_S = 2.0
 LABELS_S = 60.0
 CLIENT_S = 600.0
@@ -60,13 +62,17 @@ def _client(base: str) -> httpx.Client:
     return client(f"{base}/api/v1/", TIMEOUT_S)
 
 
-@st.cache_data(ttl=CACHE_S, max_entries=200, show_spinner=False)
-def _fetched(base: str, query: Query) -> dict[str, Any] | Problem:
+def _asked(base: str, query: Query, timeout_s: float) -> dict[str, Any] | Problem:
     try:
         http = _client(base)
     except ConnectionSettingError as error:
         return Problem("A setting of the dashboard is wrong", f"{error}.")
-    return answer(http, query)
+    return answer(http, query, timeout_s)
+
+
+@st.cache_data(ttl=CACHE_S, max_entries=200, show_spinner=False)
+def _fetched(base: str, query: Query) -> dict[str, Any] | Problem:
+    return _asked(base, query, TIMEOUT_S)
 
 
 def fetch(query: Query) -> dict[str, Any] | Problem:
@@ -76,7 +82,7 @@ def fetch(query: Query) -> dict[str, Any] | Problem:
 
 @st.cache_data(ttl=LABELS_S, max_entries=8, show_spinner=False)
 def _found(base: str, query: Query) -> dict[str, Any]:
-    found = _fetched(base, query)
+    found = _asked(base, query, OFFER_TIMEOUT_S)
     if isinstance(found, Problem):
         raise _Unanswered
     return found
@@ -87,18 +93,18 @@ class _Unanswered(Exception):
 
 
 def fetch_seldom(query: Query) -> dict[str, Any]:
-    """The same for lists that change seldom: an answer is used for `LABELS_S` seconds. A Problem gives nothing."""
+    """The same for lists that filters offer: an answer is used for `LABELS_S` seconds. A Problem gives nothing."""
     try:
         return _found(api_url(), query)
     except _Unanswered:
         return {}
 
 
-def answer(http: httpx.Client, query: Query) -> dict[str, Any] | Problem:
+def answer(http: httpx.Client, query: Query, timeout_s: float = TIMEOUT_S) -> dict[str, Any] | Problem:
     """Run one query: the JSON object of the answer, or a Problem."""
     base = http.base_url.copy_with(userinfo=b"", path="/")
     try:
-        response = http.get(query.path, params=list(query.params))
+        response = http.get(query.path, params=list(query.params), timeout=timeout_s)
         body = response.json() if response.content else {}
     except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
         return Problem(
@@ -106,7 +112,7 @@ def answer(http: httpx.Client, query: Query) -> dict[str, Any] | Problem:
         )
     except httpx.TimeoutException:
         return Problem(
-            "The collector is too slow", f"{base} did not answer within {TIMEOUT_S:.0f} s. Try a shorter range."
+            "The collector is too slow", f"{base} did not answer within {timeout_s:.0f} s. Try a shorter range."
         )
     except httpx.HTTPError as error:
         return Problem(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, tzinfo
 from functools import cache
@@ -14,13 +15,20 @@ from streamlit.elements.lib.streamlit_plotly_theme import configure_streamlit_pl
 
 from dashboard import palette
 from dashboard.transform import Json, Series
-from tokentrail.formatting import duration, instant
+from tokentrail.formatting import duration, instant, one_line
 
 HEIGHT = 230
 CONFIG = {"displayModeBar": False, "responsive": True}
 FAR_ABOVE = 2.5
 """A threshold more than this many times the largest value would flatten the curves. It is named beside the chart."""
+LABEL = 40
+"""Characters of a name in a figure."""
 GRID = "rgba(128,136,150,0.18)"
+
+
+def label(text: str) -> str:
+    """Text of others as a name in a figure: short, and without the markup and links that Plotly would read in it."""
+    return html.escape(one_line(text if len(text) <= LABEL else f"{text[: LABEL - 1]}…"), quote=False)
 
 
 class _AsItIs(BaseFigure):  # type: ignore[misc]  # plotly has no types
@@ -108,7 +116,7 @@ def latency(
     for name, colour in palette.QUANTILES.items():
         line = {"color": colour, "width": 1.5 if name == "p50" else 2}
         chart.trace(series, name, name, mode="lines+markers", line=line, marker={"size": 3})
-    chart.axes["yaxis"] |= {"tickformat": "~s", "hoverformat": ".3~s", "ticksuffix": "s"}
+    chart.axes["yaxis"] |= seconds(series.top("p99") or 0.0)
     for limit in in_reach(series, allowed):
         chart.threshold(limit)
     for incident in incidents:
@@ -116,6 +124,13 @@ def latency(
             begin, end = max(instant(incident["start"]), chart.begin), instant(incident["end"]) or chart.end
             chart.band(begin, end, palette.CAUSES.get(incident["cause"], palette.QUIET))
     return chart
+
+
+def seconds(top: float) -> dict[str, str]:
+    """The format of an axis of seconds up to `top`: `200ms`, `1.5s`, `3,600s`. Nobody counts in kiloseconds."""
+    if top < 1000:
+        return {"tickformat": "~s", "hoverformat": ".3~s", "ticksuffix": "s"}
+    return {"tickformat": ",~r", "hoverformat": ".3~r", "ticksuffix": "s"}
 
 
 def in_reach(series: Series, allowed: Mapping[str, float]) -> list[float]:

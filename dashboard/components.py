@@ -17,6 +17,8 @@ from tokentrail.formatting import clock, plain
 _last = {"took_s": 0.5}
 _SHARE = 0.02
 """Refreshes take at most this share of the time. They cost up to 1.5 times as much CPU, since two processes work."""
+_SENT_S = 0.5
+"""By then the browser has what was drawn. When another run begins, Streamlit drops what it has not sent."""
 _INTERVALS_S = (2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 120.0)
 
 STYLE = """
@@ -109,6 +111,7 @@ def refreshed(body: Callable[[], None], every_s: float | None) -> None:
         body()
         _last["took_s"] = time.monotonic() - start
         if interval_s is not None and _crowds(interval_s, _last["took_s"]):
+            time.sleep(_SENT_S)
             st.rerun()
 
     st.fragment(timed, run_every=interval_s)()

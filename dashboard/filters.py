@@ -57,10 +57,17 @@ def known_labels(engines: list[dict[str, Any]], slos: list[dict[str, Any]]) -> d
     return {label: sorted(values - {""}) for label, values in known.items()}
 
 
+def offered() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The SLOs and the engines whose names the filters offer; none while the collector does not answer."""
+    slos = fetch_seldom(ask("slos"))
+    engines = fetch_seldom(ask("engines", start="-30d")) if slos else {}  # one wait for a collector that hangs
+    return slos.get("slos", []), engines.get("engines", [])
+
+
 def sidebar() -> View:
     """Draw the filters. Returns the selection; the pages read it with `selected()`."""
-    slos = fetch_seldom(ask("slos")).get("slos", [])
-    known = known_labels(fetch_seldom(ask("engines", start="-30d")).get("engines", []), slos)
+    slos, engines = offered()
+    known = known_labels(engines, slos)
     with st.sidebar:
         chosen = st.selectbox(
             "Time range",

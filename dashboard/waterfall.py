@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from typing import Any
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from dashboard import palette
+from dashboard import charts, palette
 from dashboard.transform import Json, interference, waiting_phases
 from tokentrail.formatting import count, duration
 from tokentrail.semconv import Phase
@@ -21,14 +20,14 @@ TOKEN_WIDTH = 0.8
 """Height of a token's bar, in tokens. Without one, Plotly makes the bars of a phase as thick as the phase has gaps."""
 
 
-def figure(trail: Json) -> go.Figure:
-    """The figure of an answer of `/api/v1/requests/{trace_id}`. Panels without data are left out."""
+def figure(trail: Json) -> go.Figure | None:
+    """The figure of an answer of `/api/v1/requests/{trace_id}`. Panels without data are left out; None: all are."""
     present = {"phases": trail["phases"], "tokens": trail["tokens"], "steps": trail["steps"]}
     if any(step["kv_blocks_total"] for step in trail["steps"]) or trail["events"]:
         present["kv"] = True
     panels = [name for name in ROWS if present.get(name)]
     if not panels:
-        return go.Figure()
+        return None
     heights = [ROWS[name] for name in panels]
     inner = sum(heights) + GAP * (len(panels) - 1)
     chart = make_subplots(
@@ -50,9 +49,8 @@ def figure(trail: Json) -> go.Figure:
         legend={"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom", "font": {"size": 11}, "traceorder": "normal"},
     )
     chart.update_yaxes(gridcolor="rgba(128,136,150,0.15)", zeroline=False, automargin=True, title_font={"size": 11})
-    chart.update_xaxes(
-        showgrid=True, gridcolor="rgba(128,136,150,0.15)", ticksuffix="s", tickformat="~s", zeroline=False
-    )
+    chart.update_xaxes(showgrid=True, gridcolor="rgba(128,136,150,0.15)", zeroline=False)
+    chart.update_xaxes(charts.seconds(extent(trail)))
     chart.update_xaxes(
         range=[0, extent(trail) * 1.01], title={"text": "since arrival", "font": {"size": 11}}, row=len(panels)
     )
@@ -89,7 +87,7 @@ def _bars(
 
 def _phases(chart: go.Figure, row: int, trail: Json) -> None:
     for name in dict.fromkeys(phase["name"] for phase in trail["phases"]):
-        label = html.escape(name)
+        label = charts.label(name)
         parts = [
             (
                 p["offset_s"],
@@ -105,9 +103,10 @@ def _phases(chart: go.Figure, row: int, trail: Json) -> None:
     ttft = trail["request"].get("ttft_s")
     if ttft is not None:
         chart.add_vline(x=ttft, line={"width": 1, "dash": "dot"}, row=row)
+        side = "left" if ttft < extent(trail) / 2 else "right"  # the figure's edge would cut the number off
         chart.add_annotation(
-            text=f"first token {duration(ttft)}", x=ttft, y=0, yref="y domain", yanchor="top", showarrow=False,
-            font={"size": 10}, row=row, col=1,
+            text=f"first token {duration(ttft)}", x=ttft, y=0, yref="y domain", xanchor=side, yanchor="top",
+            showarrow=False, font={"size": 10}, row=row, col=1,
         )  # fmt: skip
 
 
@@ -121,7 +120,7 @@ def _tokens(chart: go.Figure, row: int, trail: Json) -> None:
             for t, phase in zip(tokens, waited_in, strict=True)
             if phase == name
         ]
-        label, colour = html.escape(name or "wait"), palette.phase_colour(name)
+        label, colour = charts.label(name or "wait"), palette.phase_colour(name)
         _bars(chart, row, label, colour, parts, width=TOKEN_WIDTH, showlegend=name not in drawn)
     _shade(chart, row, interference(trail["steps"], tokens, trail["phases"]), len(tokens))
     chart.update_yaxes(autorange="reversed", title_text="token", row=row)
@@ -145,7 +144,7 @@ def _shade(chart: go.Figure, row: int, steps: Sequence[Json], tokens: int) -> No
 
 
 def _token_text(token: Json, phase: str) -> str:
-    where = f" in {html.escape(phase)}" if phase else ""
+    where = f" in {charts.label(phase)}" if phase else ""
     waited = f"token {token['index']}<br><b>waited {duration(token['duration_s'])}</b>{where}"
     step = "" if token["step"] is None else f", step {token['step']}"
     return f"{waited}<br>out at {duration(token['offset_s'])}{step}"
@@ -220,5 +219,6 @@ def _kv(chart: go.Figure, row: int, trail: Json) -> None:
 
 
 def _event_text(event: Json) -> str:
-    parts = [event["kind"], event.get("reason") or "", f"{event['blocks']} blocks" if event.get("blocks") else ""]
-    return html.escape(", ".join(part for part in parts if part)) + f"<br>at {duration(event['offset_s'])}"
+    parts = [charts.label(part) for part in (event["kind"], event.get("reason")) if part]
+    parts += [f"{event['blocks']} blocks"] if event.get("blocks") else []
+    return ", ".join(parts) + f"<br>at {duration(event['offset_s'])}"

@@ -115,8 +115,9 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u206
 def plain(text: str) -> str:
     """Escape text of others, so that Markdown shows it as it is: no links, images, HTML or formatting.
 
-    Markdown makes a link of an address even when it is escaped, so a zero-width space is put into each.
+    Markdown makes a link of an address even when it is escaped, so a zero-width space is put into each. Control
+    characters become escapes: one that turns the direction would show the numbers after it backwards.
     """
-    flat = " ".join(text.split())[:400]
+    flat = one_line(" ".join(text.split()))[:400]
     broken = re.sub(r"(://|www\.|@)", "\u200b\\1", flat, flags=re.IGNORECASE)
     return re.sub(r"([\\`*_{}\[\]()<>#+!|$~:&-])", r"\\\1", broken) + ("…" if len(flat) == 400 else "")

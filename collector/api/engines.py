@@ -182,7 +182,7 @@ def _engines(
         yield EngineOut(
             service=service,
             engine=engine,
-            variants=sorted({member["variant"] for member in members} - {""}),
+            variants=sorted({variant for member in members for variant in member["variants"]}),
             models=sorted({model for member in members for model in member["models"]}),
             first_seen=rfc3339(min(member["first_seen_ns"] for member in members)),
             last_seen=rfc3339(max(member["last_seen_ns"] for member in members)),
@@ -268,6 +268,7 @@ def _sampled_process(process: SampledProcess) -> dict[str, Any]:
         "engine": process.engine,
         "vantage": "server",
         "variant": "",
+        "variants": [],
         "models": sorted(process.models),
         "first_seen_ns": process.first_ns,
         "last_seen_ns": process.seen_ns,

@@ -10,7 +10,7 @@ from collector.api.evaluation import process_filter
 from collector.api.parameters import Window
 from collector.api.sums import slices
 
-_MOST_MODELS: Final = 100
+_MOST_NAMES: Final = 100
 
 
 def signs_of_life(ctx: Context, window: Window) -> list[dict[str, Any]]:
@@ -43,7 +43,8 @@ def processes_of(signs: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "engine": next(iter(known(found, "engine")), ""),
             "vantage": next(iter(known(found, "vantage")), ""),
             "variant": max(found, key=lambda sign: sign["last_ns"])["variant"],
-            "models": sorted({*known(found, "model")})[:_MOST_MODELS],
+            "variants": sorted({*known(found, "variant")})[:_MOST_NAMES],
+            "models": sorted({*known(found, "model")})[:_MOST_NAMES],
             "first_seen_ns": min(sign["first_ns"] for sign in found),
             "last_seen_ns": max(sign["last_ns"] for sign in found),
             "requests": round(sum(sign.get("n", 0) for sign in found)),

@@ -8,7 +8,7 @@ from typing import Any, Final
 from prometheus_client.samples import Exemplar
 
 from collector.exposition import metrics
-from collector.exposition.series import SECOND_NS, Labels, Series
+from collector.exposition.series import LONGEST, SECOND_NS, Labels, Series
 from collector.slo.model import Slo
 
 _MOST_ERROR_TYPES: Final = 50
@@ -71,4 +71,5 @@ def add_latencies(
 def _error_type(series: Series, error_type: str) -> str:
     """The label of an error."""
     known = {labels[-1] for labels in series.histograms.get(metrics.E2E, ())}
-    return error_type if error_type in known or len(known) < _MOST_ERROR_TYPES else _OTHER_ERROR
+    has_room = len(known) < _MOST_ERROR_TYPES and len(error_type) <= LONGEST
+    return error_type if error_type in known or has_room else _OTHER_ERROR

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from collector.exposition import metrics
 from collector.exposition.filled import FilledTables
-from collector.exposition.series import SECOND_NS, Series
+from collector.exposition.series import LONGEST, SECOND_NS, Series
 from collector.exposition.store_counters import StoreCounters
 from collector.in_flight import InFlight, judge_in_flight, last_steps, read_announced
 from collector.samples.present import processes
@@ -140,7 +140,8 @@ def expose_slos(series: Series, slos: Sequence[SloOut]) -> None:
         series.set(metrics.SLO_CANDIDATES, (), slo.ended_last_day)
         _expose_numbers(series, (slo.name, ""), slo)
         for group in slo.groups:
-            _expose_numbers(series, (slo.name, group.tenant), group)
+            if len(group.tenant) <= LONGEST:
+                _expose_numbers(series, (slo.name, group.tenant), group)
 
 
 def _expose_numbers(series: Series, labels: tuple[str, str], numbers: Evaluation) -> None:

@@ -17,6 +17,8 @@ Labels = tuple[str, ...]
 Keys = set[tuple[Metric, Labels]]
 """Names of series: metric and labels."""
 OTHER = "other"
+LONGEST: Final = 1024
+"""Characters of a label. A request has a hundred series, so a longer name would make each scrape that much larger."""
 SECOND_NS: Final = 1_000_000_000
 
 
@@ -29,8 +31,9 @@ class LabelSets:
     used_ns: dict[Labels, int] = field(default_factory=dict)
 
     def admit(self, labels: Labels, now_ns: int) -> Labels:
-        """The label set itself, or `other` in every label when there is no room."""
-        if labels not in self.used_ns and len(self.used_ns) >= self.limit:
+        """The label set itself, or `other` in every label when there is no room or a name is too long."""
+        has_room = len(self.used_ns) < self.limit and all(len(label) <= LONGEST for label in labels)
+        if labels not in self.used_ns and not has_room:
             return (OTHER,) * len(labels)
         self.used_ns[labels] = now_ns
         return labels

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from collector.exposition import metrics
 from collector.exposition.early import Early, EarlyRequests
 from collector.exposition.metrics import Metric
-from collector.exposition.series import OTHER, SECOND_NS, Labels, Series
+from collector.exposition.series import LONGEST, OTHER, SECOND_NS, Labels, Series
 from collector.in_flight import Bools, InFlight
 from collector.slo.cells import Cells, Outcomes
 from collector.slo.model import Slo
@@ -97,7 +97,8 @@ class SloCounters:
         if labels in known:
             return labels
         most = next(s.most_groups for s in self._slos if s.name == slo)
-        return self._begin((slo, OTHER) if sum(name == slo for name, _ in known) > most else labels)
+        has_room = sum(name == slo for name, _ in known) <= most and len(group) <= LONGEST
+        return self._begin(labels if has_room else (slo, OTHER))
 
     def _begin(self, labels: Labels) -> Labels:
         """Counters start at 0, so that the first requests are an increase."""

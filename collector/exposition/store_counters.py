@@ -18,7 +18,7 @@ from collector.exposition.checkpoint import Checkpoint, dump_series, load_series
 from collector.exposition.early import EarlyRequests
 from collector.exposition.filled import FilledTables
 from collector.exposition.histograms import add_latencies, bucket_edges, drop_old_histograms
-from collector.exposition.series import OTHER, SECOND_NS, Keys, Labels, LabelSets
+from collector.exposition.series import LONGEST, OTHER, SECOND_NS, Keys, Labels, LabelSets
 from collector.exposition.slo_counters import SloCounters
 from collector.in_flight import InFlight
 from collector.slo.model import Slo
@@ -28,6 +28,7 @@ from collector.store.early_claims import EarlyClaims, EarlyCount
 logger = logging.getLogger(__name__)
 
 MOST_LABEL_SETS: Final = 500
+_MOST_REASONS: Final = 50
 """Most label sets of requests, with three histograms each, and most engine processes."""
 IDLE_NS: Final = 3600 * SECOND_NS
 """An engine process without an event for this long is no longer exposed. A label set of requests stays for the longest
@@ -183,10 +184,16 @@ class StoreCounters:
     def _add_kv_events(self, rows: Sequence[dict[str, Any]]) -> None:
         for row in rows:
             process = self.admit_process((row["service"], row["instance"]))
-            self._series.add(metrics.KV_EVICTED, (*process, row["reason"]), row["evicted"])
+            self._series.add(metrics.KV_EVICTED, (*process, self._reason(row["reason"])), row["evicted"])
             if row["reason"] == "preemption":
                 self._series.add(metrics.PREEMPTIONS, process, row["n"])
                 self._series.raise_to(metrics.LAST_PREEMPTION, process, row["last_ns"] / SECOND_NS)
+
+    def _reason(self, reason: str) -> str:
+        """The label of a reason."""
+        known = {labels[-1] for labels in self._series.counters[metrics.KV_EVICTED]}
+        has_room = len(known) < _MOST_REASONS and len(reason) <= LONGEST
+        return reason if reason in known or has_room else OTHER
 
     def _add_cold_starts(self, rows: Sequence[dict[str, Any]]) -> None:
         for row in rows:

@@ -11,7 +11,7 @@ import streamlit as st
 from dashboard.filters import View
 from dashboard.help_texts import HELP
 from dashboard.transform import Json
-from tokentrail.formatting import UNDEFINED, clock, count, duration, instant, percent, plain
+from tokentrail.formatting import UNDEFINED, clock, count, duration, instant, one_line, percent, plain
 
 SEVERITY_COLOURS: dict[str, Any] = {"page": "red", "ticket": "orange", "info": "blue"}
 SEVERITIES = tuple(SEVERITY_COLOURS)
@@ -107,7 +107,8 @@ def tables(incidents: list[Json], cold_starts: list[Json], view: View) -> None:
 def _table(rows: list[dict[str, str]], empty: str, key: str) -> None:
     with st.container(key=key):
         if rows:
-            st.dataframe(rows, hide_index=True, placeholder=UNDEFINED)
+            shown = [{column: one_line(text) for column, text in row.items()} for row in rows]
+            st.dataframe(shown, hide_index=True, placeholder=UNDEFINED)
         else:
             st.caption(empty)
 

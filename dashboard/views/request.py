@@ -20,6 +20,8 @@ FIRST_DIGITS = re.compile(r"[0-9a-f]{8,31}")
 SPAN_ID = re.compile(r"[0-9a-f]{16}")
 OPEN_REFRESH_S = 2.0
 LOOK_BACK = "-30d"
+LISTED = 1000
+"""Requests of a trace that the API lists at most."""
 
 
 def page() -> None:
@@ -83,7 +85,8 @@ def body(trace_id: str, span_id: str) -> None:
         return
     head(trail)
     with st.container(border=True, key="waterfall"):
-        st.plotly_chart(waterfall.figure(trail), key="chart-waterfall", **charts.show_options())
+        if (figure := waterfall.figure(trail)) is not None:
+            st.plotly_chart(figure, key="chart-waterfall", **charts.show_options())
         if not trail["tokens"]:
             st.caption(
                 "No single tokens are recorded: its engine sends one span per request, or no token was emitted yet."
@@ -224,4 +227,5 @@ def others(trail: Json) -> None:
     rest = [span for span in trail["span_ids"] if span != request["span_id"]]
     if rest:
         links = [f"[{span}](request?trace_id={request['trace_id']}&span_id={span})" for span in rest[:20]]
-        st.caption(f"{count(len(rest))} more of this trace: {' '.join(links)}")
+        most = "At least " if len(trail["span_ids"]) == LISTED else ""
+        st.caption(f"{most}{count(len(rest))} more of this trace: {' '.join(links)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import streamlit as st
 
@@ -15,6 +15,8 @@ from tokentrail.formatting import count, duration, percent, rate
 
 MOST = 30
 """Variants that are shown: each one costs a question."""
+LONGEST = 256
+"""Characters of a name that the API filters by."""
 
 
 def page() -> None:
@@ -35,14 +37,17 @@ def body(view: View) -> None:
         return
     labels = tuple((name, value) for name, value in view.labels if name != "variant")
     chosen = {value for name, value in view.labels if name == "variant"}
+    sent = {variant for engine in engines["engines"] for variant in engine["variants"]}
+    asked, left_out = shown(chosen or sent)
     found: list[tuple[str, Json]] = []
-    for variant in in_order(variant for engine in engines["engines"] for variant in engine["variants"])[:MOST]:
-        if not chosen or variant in chosen:
-            summary = fetch(ask("summary", (*labels, ("start", view.start), ("end", view.end)), variant=variant))
-            if isinstance(summary, Problem):
-                components.problem(summary)
-                return
-            found.append((variant, summary))
+    for variant in asked:
+        summary = fetch(ask("summary", (*labels, ("start", view.start), ("end", view.end)), variant=variant))
+        if isinstance(summary, Problem):
+            components.problem(summary)
+            return
+        found.append((variant, summary))
+    for sentence in left_out:
+        st.caption(sentence)
     measured = [(variant, summary) for variant, summary in found if summary["requests"]["total"]]
     if not measured:
         st.info("No engine with a variant had a request in this range.")
@@ -51,6 +56,18 @@ def body(view: View) -> None:
     if len(measured) > 1:
         st.subheader("Throughput against latency", help="One point for each variant, in the order of the table.")
         st.plotly_chart(curve(measured), key="variants-curve", **charts.show_options())
+
+
+def shown(names: Collection[str]) -> tuple[list[str], list[str]]:
+    """The variants to ask for, in order, and sentences about those that are left out."""
+    ordered = in_order(name for name in names if len(name) <= LONGEST)
+    long, more = sum(len(name) > LONGEST for name in names), len(ordered) - MOST
+    left_out = []
+    if more > 0:
+        left_out.append(f"Variants that are not shown: {count(more)}. Choose some in the sidebar.")
+    if long:
+        left_out.append(f"Variants with names of more than {LONGEST} characters, which are not shown: {count(long)}.")
+    return ordered[:MOST], left_out
 
 
 # Numbers in names count as numbers: "batch 2" stands before "batch 16".
@@ -94,13 +111,13 @@ def curve(measured: Sequence[tuple[str, Json]]) -> Json:
                 "mode": "lines+markers+text",
                 "x": [point[0] for point in known],
                 "y": [point[1] for point in known],
-                "text": [point[2] for point in known],
+                "text": [charts.label(point[2]) for point in known],
                 "textposition": "top center",
                 "line": {"color": palette.QUANTILES[quantile]},
             }
         )
     axes = {
         "xaxis": {"title": {"text": "output tokens/s"}, "rangemode": "tozero"},
-        "yaxis": {"tickformat": "~s", "ticksuffix": "s"},
+        "yaxis": charts.seconds(max((at for trace in traces for at in trace["y"]), default=0.0)),
     }
     return {"data": traces, "layout": {"height": 340, "margin": {"t": 24}, **axes}}

@@ -80,6 +80,22 @@ def test_it_writes_rules_that_promtool_accepts(tmp_path, files, capsys):
     assert all((r["labels"]["owner"], r["labels"]["team"]) == ("ann", "search") for r in owned)
 
 
+def test_words_of_an_slo_file_are_no_templates(tmp_path, files):
+    """Prometheus expands `{{` in the labels and annotations of alerts, and in those of no recording."""
+    slo = {"name": "strange", "objective": "0.99", "window": "7d", "thresholds": {"ttft": "1s"}}
+    slo |= {"description": "Keeps {{ $value }} and {{ .Values", "owner": "{{ end }}", "team": "a{{b"}
+    (tmp_path / "slos.yaml").write_text(yaml.safe_dump({"slos": [slo]}))
+    assert files("generate", "--slos", str(tmp_path / "slos.yaml")) == 0
+    written = files.out / "slos.yml"
+    subprocess.run(["promtool", "check", "rules", str(written)], check=True, capture_output=True)
+    rules = [rule for group in yaml.safe_load(written.read_text())["groups"] for rule in group["rules"]]
+    owned = [rule for rule in rules if "team" in rule.get("labels", {})]
+    shown = {("alert" in rule, rule["labels"]["owner"], rule["labels"]["team"]) for rule in owned}
+    assert shown == {(True, '{{ "{{" }} end }}', 'a{{ "{{" }}b'), (False, "{{ end }}", "a{{b")}
+    burns = [rule["annotations"]["description"] for rule in owned if rule.get("alert") == "TokentrailSloBurn"]
+    assert all(text.startswith('Keeps {{ "{{" }} $value }} and {{ "{{" }} .Values ') for text in burns)
+
+
 def test_without_slos_there_are_no_slo_rules(tmp_path, files):
     slos = tmp_path / "none.yaml"
     slos.write_text("slos: []")

@@ -129,6 +129,15 @@ def test_engines_by_any_sign_of_life(api, rows):
     assert (second["service"], second["engine"], second["requests"]) == ("other", "vllm", 0)
 
 
+def test_a_process_that_ran_as_two_variants_has_both(api, rows):
+    """An engine without `service.instance.id`, or with its host's name in it, is the same process after a restart."""
+    rows.request(variant="bf16", instance="", ended=NOW - 50 * SECOND)
+    rows.request(variant="fp8", instance="", ended=NOW - 5 * SECOND)
+    (line,) = api("engines")["engines"]
+    assert line["variants"] == ["bf16", "fp8"]
+    assert [process["variant"] for process in line["processes"]] == ["fp8"]
+
+
 class TestOneEngineIsOneLine:
     def test_processes_and_restarts_of_a_service(self, api, rows):
         rows.requests([{"instance": f"run-{i}", "ended": NOW - (i + 1) * SECOND} for i in range(150)])

@@ -116,6 +116,18 @@ def test_one_slo_is_a_promise_to_each_tenant(evaluate, rows):
     assert all(groups[tenant] == {"a": 3, "b": 1, "c": 1}[tenant] for tenant in groups.keys() - {"", "other"})
 
 
+def test_a_tenant_with_a_long_name_counts_with_the_others_and_has_no_gauges(evaluate, rows):
+    evaluate([{"group_by": ["tenant"]}])
+    rows.requests([{"tenant": t, "segment": "s-1", "ingested_at": NOW} for t in ("a", "t" * 1025, "t" * 1026)])
+    live = evaluate.live
+    live.counters.on_segment("s-1")
+    live.refresh()
+    (by_labels,) = [v for m, v in live.counters._series.counters.items() if m.name == "tokentrail_slo_requests_total"]
+    assert {group: n for (_, group), n in by_labels.items()} == {"": 0, "a": 1, "other": 2}
+    attained = {f.name: f for f in _gauges(live)}["tokentrail_slo_attainment_ratio"]
+    assert {s.labels["tenant"] for s in attained.samples} == {"", "a"}
+
+
 def test_an_slo_that_selects_nothing_says_so_with_counts(evaluate, rows):
     rows.requests([{"slo_class": "chat"}] * 3 + [{"slo_class": "chat", "ended": NOW - 90_000 * SECOND}])
     found = evaluate([{}, {"select": {"slo_class": ["x", "y"]}}, {"select": {"vantage": ["client"]}}])

@@ -608,6 +608,21 @@ def test_a_failure_has_a_duration_and_a_type(arrive, scrape):
     assert by_type == {"": 1, "_OTHER": 1, "timeout": 1}
 
 
+def test_a_long_name_is_in_no_label(arrive, rows, scrape):
+    """A name of 200,000 characters made a page of 70 MB."""
+    long = {name: name * 1025 for name in ("model", "tenant", "service", "instance", "error_type")}
+    segment = arrive(
+        {"status": "error", **long}, {"status": "error", "error_type": long["error_type"]}, {"model": "m" * 1024}
+    )
+    process = {name: long[name] for name in ("service", "instance")}
+    rows.kv_event(start=NOW - SECOND, segment=segment, blocks=7, reason="r" * 1025, **process)
+    samples = scrape()
+    assert max(len(part) for key in samples for part in key) == len("gen_ai_request_model=") + 1024
+    assert samples["tokentrail_collector_label_overflow_total",] == 1
+    assert [n for key, n in samples.items() if key[0] == "tokentrail_kv_evicted_blocks_total" and
+            {"reason=other", "service_name=other"} <= {*key}] == [7]  # fmt: skip
+
+
 def test_processes_beyond_the_limit_add_up(rows, scrape, monkeypatch, live):
     monkeypatch.setattr(live.counters._processes, "limit", 2)
     for i in range(5):

@@ -9,7 +9,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import httpx
 import pytest
 
-from dashboard.api import Problem, answer, ask
+from dashboard.api import OFFER_TIMEOUT_S, TIMEOUT_S, Problem, answer, ask, fetch
+from dashboard.filters import offered
 
 
 @contextmanager
@@ -67,6 +68,21 @@ def test_nobody_there_is_a_problem_that_says_where():
     assert found.title == "The collector cannot be reached"
     assert f"127.0.0.1:{url.port}" in found.detail
     assert "secret" not in found.detail
+
+
+def test_the_page_waits_once_and_not_long_for_the_lists_of_its_filters(monkeypatch):
+    asked = []
+
+    def hang(request):
+        asked.append((request.url.path, request.extensions["timeout"]["read"]))
+        raise httpx.ReadTimeout("nothing came", request=request)
+
+    with httpx.Client(base_url="http://hangs/api/v1/", transport=httpx.MockTransport(hang)) as client:
+        monkeypatch.setattr("dashboard.api._client", lambda _: client)
+        assert offered() == ([], [])
+        assert asked == [("/api/v1/slos", OFFER_TIMEOUT_S)]
+        found = fetch(ask("overview"))
+        assert (found.title, asked[1:]) == ("The collector is too slow", [("/api/v1/overview", TIMEOUT_S)])
 
 
 def test_parameters_are_the_pages_and_the_questions_own():

@@ -1,9 +1,11 @@
 """The rules behind the pages that need no browser."""
 
+import itertools
 from datetime import UTC
 
 import pytest
 
+from dashboard import components
 from dashboard.components import _crowds, _interval
 from dashboard.filters import View
 from dashboard.views.events import behind, lasted, worst_first
@@ -32,6 +34,25 @@ def test_a_slow_page_is_redrawn_less_often(every_s, took_s, interval_s):
 )
 def test_a_redraw_that_crowds_its_interval_gets_a_longer_one(interval_s, took_s, again):
     assert _crowds(interval_s, took_s) == again
+
+
+def test_a_slow_redraw_is_seen_before_the_page_is_drawn_again_with_a_longer_interval(monkeypatch):
+    done, every = [], []
+
+    def fragment(run, run_every):
+        every.append(run_every)
+        return run
+
+    monkeypatch.setattr("dashboard.components.st.fragment", fragment)
+    monkeypatch.setattr("dashboard.components.st.rerun", lambda: done.append("rerun"))
+    monkeypatch.setattr("dashboard.components.time.sleep", lambda _: done.append("sent"))
+    clock = itertools.count(0.0, 60.0)
+    monkeypatch.setattr("dashboard.components.time.monotonic", lambda: next(clock))
+    monkeypatch.setitem(components._last, "took_s", 0.1)
+    for _ in range(2):
+        components.refreshed(lambda: done.append("the collector is too slow"), 5.0)
+    assert done == ["the collector is too slow", "sent", "rerun", "the collector is too slow"]
+    assert every == [5.0, 120.0]
 
 
 VIEW = View("-15m", "now", (("tenant", "a"),), None, None, UTC)

@@ -215,8 +215,29 @@ def test_the_waterfall_has_a_panel_for_what_there_is():
         PHASES + TOKENS
     )
     assert {bars.width for bars in whole.data if bars.type == "bar" and bars.yaxis == "y2"} == {0.8}
-    assert figure(trail()).data == ()
+    assert figure(trail()) is None  # without axes that nothing is on
     assert extent(trail(tokens=TOKENS, request={"e2e_s": None})) == 1.0
+
+
+def test_a_time_to_the_first_token_is_written_inside_of_the_figure():
+    sides = []
+    for ttft in (0.0, 0.49, 0.51, 1.0):
+        drawn = figure(trail(phases=[phase("decode", 0.0, 1.0)], request={"e2e_s": 1.0, "ttft_s": ttft}))
+        [text] = [one for one in drawn.layout.annotations if one.text.startswith("first token")]
+        sides.append((text.x, text.xanchor))
+    assert sides == [(0.0, "left"), (0.49, "left"), (0.51, "right"), (1.0, "right")]
+
+
+def test_an_axis_of_hours_counts_no_kiloseconds():
+    axes = [figure(trail(phases=[phase("decode", 0.0, length)])).layout.xaxis for length in (999.0, 25_200.0)]
+    assert [axis.tickformat for axis in axes] == ["~s", ",~r"]
+
+
+def test_names_are_short_in_a_figure_and_have_their_quotes():
+    """Plotly reads `&lt;`, but not `&quot;`."""
+    names = ['"q" it\'s', "p" * 5000, "\u202edrawkcab"]
+    drawn = figure(trail(phases=[phase(name, 0.0, 1.0) for name in names]))
+    assert [bars.name for bars in drawn.data] == ['"q" it\'s', "p" * 39 + "…", r"\u202edrawkcab"]
 
 
 def test_names_from_outside_cannot_mark_up_the_figure():

@@ -1,6 +1,6 @@
 """Rows and points of the Variants page, from summaries as the API gives them."""
 
-from dashboard.views.variants import curve, in_order, row
+from dashboard.views.variants import LONGEST, MOST, curve, in_order, row, shown
 
 
 def summary(tokens_per_s, tpot, **more):
@@ -16,6 +16,17 @@ def test_numbers_in_names_count_as_numbers():
     assert in_order(names) == ["16", "baseline", "batch", "batch 2", "batch 16", "int8"]
 
 
+def test_names_that_the_api_refuses_and_those_after_the_thirtieth_are_counted():
+    names = {f"batch {size}" for size in range(MOST + 2)} | {"x" * LONGEST, "y" * (LONGEST + 1), "1" * 5000}
+    asked, left_out = shown(names)
+    assert asked == [f"batch {size}" for size in range(MOST)]
+    assert left_out == [
+        "Variants that are not shown: 3. Choose some in the sidebar.",
+        "Variants with names of more than 256 characters, which are not shown: 2.",
+    ]
+    assert shown({"batch 31"}) == (["batch 31"], [])
+
+
 def test_a_row_has_its_units_and_no_number_for_what_is_unknown():
     assert row("int8", summary(120.0, None)) == {
         "variant": "int8", "requests": "4", "TTFT p50": "200 ms", "TTFT p99": "900 ms", "TPOT p50": "–",
@@ -28,3 +39,8 @@ def test_the_curve_has_a_point_for_each_variant_that_has_both_numbers():
     median, tail = curve(measured)["data"]
     assert (median["x"], median["y"], median["text"]) == ([20, 90], [0.05, 0.08], ["batch 1", "batch 8"])
     assert tail["y"] == [0.1, 0.16]
+
+
+def test_names_beside_points_are_short_and_no_markup():
+    one, other = curve([("<b>int8</b>", summary(20, 0.05)), ("x" * 256, summary(90, 0.08))])["data"][0]["text"]
+    assert (one, other) == ("&lt;b&gt;int8&lt;/b&gt;", "x" * 39 + "…")

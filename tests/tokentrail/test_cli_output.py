@@ -1,6 +1,7 @@
 """What commands print: names of others, other encodings than UTF-8, a disk that is full."""
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from rich.console import Console
 
 from tests.tokentrail.test_cli import REQUEST
 from tokentrail.cli import dead_letters, doctor, request, requests, spans
+from tokentrail.cli.output import console, note
 from tokentrail.formatting import one_line
 
 NAME = "[/x] m[v2]\n\x1b[31mred\x9b\u2028\u202e"
@@ -65,6 +67,42 @@ def test_a_name_of_others_is_printed_as_it_is_on_one_line(show, times, lines, tm
     assert not {"\x1b", "\x9b", "\u2028", "\u202e"} & set(text)
 
 
+def test_a_name_with_colons_is_no_emoji(capsys):
+    row = ROW | {"model": "urn:id:key:7"}
+    requests.print_rows(console(), [row], as_json=True)
+    assert json.loads(capsys.readouterr().out)["model"] == row["model"]
+    request.show(console(), detail() | {"request": row})
+    note(row["model"])
+    printed = capsys.readouterr()
+    assert ("urn:id:key:7" in printed.out, printed.err) == (True, "urn:id:key:7\n")
+
+
+def test_a_long_name_cuts_no_other_cell_of_a_piped_table(capsys):
+    """256 characters are the longest that a filter of the API takes."""
+    long = ROW | {"model": "m" * 60_000, "tenant": "t" * 60_000, "error_type": "e" * 60_000, "trace_id": "0" * 32}
+    console().print(requests.table([ROW | LONG, long], console().width))
+    _, shown, cut = capsys.readouterr().out.splitlines()
+    assert [text in shown for text in ("organisation model 70b at fp8", "acme corporation", LONG["trace_id"])] == [
+        True
+    ] * 3
+    assert [text in cut for text in ("m" * 255 + "…", "t" * 255 + "…", "0" * 32)] == [True] * 3
+    named = NAMED | {"name": "n" * 60_000, "attribute_keys": [f"key.{number}" for number in range(2000)]}
+    console().print(spans.names([named]))
+    _, shown = capsys.readouterr().out.splitlines()
+    assert ("n" * 255 + "…" in shown, shown.rstrip().endswith(", key.1999")) == (True, True)
+
+
+def test_a_narrow_terminal_has_the_whole_name_of_a_span():
+    printed = io.StringIO()
+    named = {"spans": 1, "service": "s", "scope": "s", "name": "kv_cache_block_manager_evicted_a_block_of_the_prefix"}
+    Console(file=printed, width=57).print(
+        spans.names([named | {"attribute_keys": ["vllm.block_manager.block_count"] * 2}])
+    )
+    heads, *shown = printed.getvalue().splitlines()
+    column = slice(heads.index("name"), heads.index("attributes"))
+    assert "".join(part[column].strip() for part in shown) == named["name"]
+
+
 def test_text_without_control_characters_stays():
     assert one_line("é 漢字 🙂 – a\\b") == "é 漢字 🙂 – a\\b"
 
@@ -104,6 +142,34 @@ def test_ctrl_c_while_the_command_is_loaded_is_no_traceback():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, timeout=300)
     assert (done.returncode, done.stderr) == (130, b"")
+
+
+@pytest.mark.parametrize("columns", [57, 80])
+def test_a_narrow_terminal_has_the_whole_name_of_a_dead_letter(columns, tmp_path):
+    name = "01795000000000000000-0123456789abcdef-" + "fedcba9876543210" * 2
+    made = dead_letters.DeadLetter(name, "traces", "2026-11-25T05:00:00Z", 1, "why " * 40, damaged=False, file=tmp_path)
+    printed = io.StringIO()
+    Console(file=printed, width=columns).print(dead_letters.table([made]))
+    heads, *shown = printed.getvalue().splitlines()
+    assert shown[0].startswith("2026-11-25T05:00:00Z ")
+    assert "".join(line[heads.index("name") :].strip() for line in shown) == name
+
+
+@pytest.mark.parametrize(("columns", "axis"), [(57, 27), (80, 50), (94, 64), (1_000_000, 64)])
+def test_the_waterfall_is_as_wide_as_the_terminal(columns, axis):
+    phases = [
+        {"name": "queued", "offset_s": 0.0, "duration_s": 0.5},
+        {"name": "decode", "offset_s": 0.5, "duration_s": 9.5},
+    ]
+    tokens = [{"index": i, "offset_s": i + 1.0, "duration_s": 1.0, "step": i} for i in range(10)]
+    event = {"kind": "kv.evict", "reason": "", "blocks": None, "own": True, "offset_s": 10.0, "duration_s": 0.0}
+    printed = io.StringIO()
+    whole = {"request": ROW | {"e2e_s": 10.0}, "phases": phases, "tokens": tokens, "events": [event], "steps": None}
+    request.show(Console(file=printed, width=columns), whole)
+    queued, decode, made, evicted = printed.getvalue().splitlines()[4:8]
+    assert queued.endswith(" 500 ms   5.0%")
+    assert max(len(line) for line in (queued, decode, made, evicted)) == len(decode) == axis + 30 <= columns
+    assert (decode.index("█"), made.rindex("█"), evicted.index("▲")) == (13 + axis // 20, 12 + axis, 12 + axis)
 
 
 LONG: dict[str, Any] = {

@@ -90,6 +90,7 @@ def test_times():
 def test_plain_leaves_markdown_nothing_to_work_with():
     assert plain("![x](http://e.invalid) <b>") == "\\!\\[x\\]\\(http\u200b\\://e.invalid\\) \\<b\\>"
     assert plain("a\n\n# b") == r"a \# b"
+    assert plain("\u202e E2E 1.60 s\x1b") == r"\\u202e E2E 1.60 s\\x1b"  # not `s 06.1 E2E`
     assert len(plain("x" * 10_000)) == 401
 
 

@@ -96,7 +96,9 @@ def chosen(data_dir: Path, names: Sequence[str]) -> list[DeadLetter]:
 def table(letters: Sequence[DeadLetter]) -> Table:
     """One line for each dead letter."""
     lines = Table("set aside", "bytes", "reason", "name", box=None, pad_edge=False, header_style="dim")
+    lines.columns[0].no_wrap = True
     lines.columns[1].justify = "right"
+    lines.columns[3].overflow = "fold"  # `show` and `replay` need the whole name
     for letter in letters:
         lines.add_row(*cells(letter.at, str(letter.bytes), _short(letter.reason), letter.name))
     return lines

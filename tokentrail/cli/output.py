@@ -11,21 +11,25 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from tokentrail.formatting import one_line
+from tokentrail.formatting import UNDEFINED, one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-UNWRAPPED = 10_000
+UNWRAPPED = 1_000_000
 """Columns of an output that is no terminal: a line of a table stays one line for grep and awk."""
+
+LONGEST_NAME = 256
+"""Characters of a name that a filter of the API takes. All rows of a table are as wide as the widest, so a longer name
+would fill the disk."""
 
 
 def console(*, stderr: bool = False) -> Console:
-    """The terminal, or an output without colours and line breaks of its own."""
+    """The terminal, or an output without colours and line breaks of its own. `:id:` stays, and becomes no picture."""
     from rich.console import Console
 
-    found = Console(stderr=stderr)
+    found = Console(stderr=stderr, emoji=False)
     if not found.is_terminal:
         found.width = UNWRAPPED
     return found
@@ -44,6 +48,11 @@ def cells(*values: str | Text) -> list[Text]:
     from rich.text import Text
 
     return [value if isinstance(value, Text) else Text(one_line(value)) for value in values]
+
+
+def short(name: str) -> str:
+    """A name as a table shows it: `–` for none, and the end cut off where it is longer than any filter takes."""
+    return f"{name[: LONGEST_NAME - 1]}…" if len(name) > LONGEST_NAME else name or UNDEFINED
 
 
 def own_name() -> str:

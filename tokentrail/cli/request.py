@@ -11,7 +11,10 @@ from rich.console import Console
 from tokentrail.formatting import UNDEFINED, clock, count, duration, one_line
 
 WIDTH: Final = 64
-"""Columns of the time axis."""
+"""Columns of the time axis, where there is room."""
+_LEAST_WIDTH: Final = 16
+_BESIDE: Final = 30
+"""Columns beside the axis: the name, the duration and the share."""
 _LEVELS: Final = "·▁▂▃▄▅▆▇█"
 _SLOWEST: Final = 5
 _LONG: Final = 1.5
@@ -20,20 +23,21 @@ _LONG: Final = 1.5
 
 def show(console: Console, detail: Mapping[str, Any]) -> None:
     """Print the waterfall. Every line holds its numbers too, so nothing depends on the drawing."""
-    for text in lines(detail):
+    width = min(WIDTH, max(_LEAST_WIDTH, console.width - _BESIDE))  # a line that the terminal breaks is no drawing
+    for text in lines(detail, width):
         console.print(one_line(text), soft_wrap=True, markup=False, highlight=False)
 
 
-def lines(detail: Mapping[str, Any]) -> list[str]:
-    """The lines of the waterfall."""
+def lines(detail: Mapping[str, Any], width: int = WIDTH) -> list[str]:
+    """The lines of the waterfall, with a time axis of so many columns."""
     row = detail["request"]
     whole = row["e2e_s"] or max((token["offset_s"] for token in detail["tokens"]), default=0.0)
     return [
         *_head(row),
         "",
-        *(_bar(p["name"], p["offset_s"], p["duration_s"], whole) for p in detail["phases"]),
-        *_tokens(detail["tokens"], whole),
-        *(_mark(event, whole) for event in detail["events"] if event["own"]),
+        *(_bar(p["name"], p["offset_s"], p["duration_s"], whole, width) for p in detail["phases"]),
+        *_tokens(detail["tokens"], whole, width),
+        *(_mark(event, whole, width) for event in detail["events"] if event["own"]),
         *_slowest(detail["tokens"], detail["steps"] or []),
     ]
 
@@ -54,31 +58,31 @@ def _head(row: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _bar(name: str, offset_s: float, duration_s: float, whole_s: float) -> str:
+def _bar(name: str, offset_s: float, duration_s: float, whole_s: float, width: int) -> str:
     """A phase from its first to its last column; one that is shorter than a column takes one."""
-    first = _column(offset_s, whole_s)
-    last = max(first + 1, round((offset_s + duration_s) / whole_s * WIDTH)) if whole_s else first + 1
-    drawn = " " * first + "█" * (min(last, WIDTH) - first)
+    first = _column(offset_s, whole_s, width)
+    last = max(first + 1, round((offset_s + duration_s) / whole_s * width)) if whole_s else first + 1
+    drawn = " " * first + "█" * (min(last, width) - first)
     share = f"{duration_s / whole_s:6.1%}" if whole_s else ""
-    return f"{name:<12} {drawn:<{WIDTH}} {duration(duration_s):>9} {share}"
+    return f"{name:<12} {drawn:<{width}} {duration(duration_s):>9} {share}"
 
 
-def _tokens(tokens: Sequence[Mapping[str, Any]], whole_s: float) -> list[str]:
+def _tokens(tokens: Sequence[Mapping[str, Any]], whole_s: float, width: int) -> list[str]:
     """How many tokens were emitted in each column, as heights of at most eight."""
     if not tokens or not whole_s:
         return []
-    counts = [0] * WIDTH
+    counts = [0] * width
     for token in tokens:
-        counts[_column(token["offset_s"], whole_s)] += 1
+        counts[_column(token["offset_s"], whole_s, width)] += 1
     most = max(counts)
     drawn = "".join(_LEVELS[-(-n * (len(_LEVELS) - 1) // most)] for n in counts)
     return [f"{'tokens':<12} {drawn} {len(tokens):>9}"]
 
 
-def _mark(event: Mapping[str, Any], whole_s: float) -> str:
+def _mark(event: Mapping[str, Any], whole_s: float, width: int) -> str:
     details = [event["reason"], f"{event['blocks']} blocks" if event["blocks"] is not None else ""]
-    drawn = " " * _column(event["offset_s"], whole_s) + "▲"
-    return f"{event['kind']:<12} {drawn:<{WIDTH}} {duration(event['duration_s']):>9} {' '.join(filter(None, details))}"
+    drawn = " " * _column(event["offset_s"], whole_s, width) + "▲"
+    return f"{event['kind']:<12} {drawn:<{width}} {duration(event['duration_s']):>9} {' '.join(filter(None, details))}"
 
 
 def _slowest(tokens: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -105,5 +109,5 @@ def _wait(token: Mapping[str, Any], step: Mapping[str, Any] | None) -> str:
     return text if step["running"] is None else f"{text}, {count(step['running'])} running"
 
 
-def _column(offset_s: float, whole_s: float) -> int:
-    return min(WIDTH - 1, max(0, int(offset_s / whole_s * WIDTH))) if whole_s else 0
+def _column(offset_s: float, whole_s: float, width: int) -> int:
+    return min(width - 1, max(0, int(offset_s / whole_s * width))) if whole_s else 0

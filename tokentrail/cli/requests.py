@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from httpx import HTTPError, HTTPStatusError, TransportError, codes
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from tokentrail.cli.api import Api
-from tokentrail.cli.output import cells
+from tokentrail.cli.output import cells, note, short
 from tokentrail.formatting import UNDEFINED, clock, count, duration, one_line
 
 POLL_S: Final = 1.0
@@ -70,13 +71,11 @@ def line(row: Mapping[str, Any]) -> str:
 
 
 def _cells(row: Mapping[str, Any]) -> list[str | Text]:
-    status = row["status"] + (f" {row['error_type']}" if row["error_type"] else "")
+    status = row["status"] + (f" {short(row['error_type'])}" if row["error_type"] else "")
     return [
         clock(row["end"]),
         Text(one_line(status), style=_STYLES.get(row["status"], "")),
-        row["model"] or UNDEFINED,
-        row["tenant"] or UNDEFINED,
-        row["slo_class"] or UNDEFINED,
+        *(short(row[key]) for key in ("model", "tenant", "slo_class")),
         f"{count(row['input_tokens'])}→{count(row['output_tokens'])}",
         *(duration(row[key]) for key in ("ttft_s", "tpot_s", "e2e_s")),
         _longest_phase(row),
@@ -99,21 +98,48 @@ def follow(
     known: Iterable[tuple[str, str]],
     *,
     sleep: Callable[[float], None] = time.sleep,
+    tell: Callable[[str], None] = note,
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield each request once, soon after it is stored, for ever. `known`: trace and span ids not to yield again."""
-    shown = dict.fromkeys(known, time.monotonic())
+    """Yield each request once, soon after it is stored, for ever. `known`: trace and span ids not to yield again.
+
+    A collector that restarts or is busy is asked again, also about the time since its last answer. Raises other
+    httpx.HTTPErrors.
+    """
+    answered = time.monotonic()
+    shown = dict.fromkeys(known, answered)
+    is_away = False
     while True:
         now = time.monotonic()
-        new = [row for row in _ended(api, filters) if (row["trace_id"], row["span_id"]) not in shown]
+        try:
+            ended = _ended(api, filters, now - answered)
+        except HTTPError as error:
+            if not _passes(error):
+                raise
+            if not is_away:
+                tell(f"the collector does not answer ({error}): it is asked until it does")
+            is_away = True
+            sleep(POLL_S)
+            continue
+        if is_away:
+            tell("the collector answers again")
+        answered, is_away = now, False
+        new = [row for row in ended if (row["trace_id"], row["span_id"]) not in shown]
         yield from reversed(new)
         shown |= {(row["trace_id"], row["span_id"]): now for row in new}
         shown = {key: at for key, at in shown.items() if now - at < 2 * _LATE_S}
         sleep(POLL_S)
 
 
-def _ended(api: Api, filters: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The requests that ended in the last seconds, newest first."""
-    return api.requests(start=f"-{_LATE_S:.0f}s", **filters)
+def _ended(api: Api, filters: Mapping[str, Any], since_s: float) -> list[dict[str, Any]]:
+    """The requests that ended since then or in the last seconds before, newest first."""
+    return api.requests(start=f"-{_LATE_S + since_s:.3f}s", **filters)
+
+
+def _passes(error: HTTPError) -> bool:
+    """Whether a later question may be answered: the collector restarts, or has too much to do."""
+    if isinstance(error, HTTPStatusError):
+        return error.response.status_code == codes.TOO_MANY_REQUESTS or error.response.is_server_error
+    return isinstance(error, TransportError)
 
 
 def print_rows(console: Console, rows: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tokentrail.cli.output import cells
+from tokentrail.cli.output import cells, short
 from tokentrail.formatting import one_line
 
 
@@ -16,9 +16,11 @@ def names(answers: Sequence[Mapping[str, Any]]) -> Table:
     """One line for each service, scope and name."""
     lines = Table("spans", "service", "scope", "name", "attributes", box=None, pad_edge=False, header_style="dim")
     lines.columns[0].justify = "right"
+    for column in lines.columns:
+        column.overflow = "fold"  # a name that is cut cannot be asked for
     for answer in answers:
-        keys = ", ".join(answer["attribute_keys"])
-        lines.add_row(*cells(str(answer["spans"]), answer["service"], answer["scope"], answer["name"], keys))
+        names_of_it = (short(answer[key]) for key in ("service", "scope", "name"))
+        lines.add_row(*cells(str(answer["spans"]), *names_of_it, ", ".join(answer["attribute_keys"])))
     return lines
 
 
