@@ -28,8 +28,8 @@ from collector.store.early_claims import EarlyClaims, EarlyCount
 logger = logging.getLogger(__name__)
 
 MOST_LABEL_SETS: Final = 500
-_MOST_REASONS: Final = 50
 """Most label sets of requests, with three histograms each, and most engine processes."""
+_MOST_REASONS: Final = 50
 IDLE_NS: Final = 3600 * SECOND_NS
 """An engine process without an event for this long is no longer exposed. A label set of requests stays for the longest
 window of an SLO, and makes room for others after this time."""
