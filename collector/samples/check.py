@@ -52,7 +52,7 @@ EXPLANATION: Final = {
     Reason.TIME: "time must be unix nanoseconds between the years 2000 and 2100",
     Reason.FUTURE: "time is later than TOKENTRAIL_MAX_FUTURE_S from now; is the sender's clock right?",
     Reason.TOO_MANY_DAYS: "the points before it have TOKENTRAIL_MAX_PAYLOAD_DAYS other days; send smaller batches",
-    Reason.LABELS: f"more than {_MOST_LABELS} attributes, or one longer than {_LONGEST_LABEL} characters",
+    Reason.LABELS: f"more than {_MOST_LABELS} attributes, or a text longer than {_LONGEST_LABEL} characters",
     Reason.KIND: "the engine's metric of this name is of another kind, its buckets do not fit, or a count is over 2^53",
     Reason.UNSUPPORTED: "summaries, sums that fall and are deltas, and exponential histograms of negative values",
 }
@@ -135,12 +135,14 @@ def _metrics(resource_metrics: ResourceMetrics, run: _Run) -> list[Metric]:
     """Return the points of one process by metric: of several own names for one common name, those of the best."""
     found: dict[_Key, dict[tuple[Labels, int], _Point]] = {}
     ranks: dict[_Key, int] = {}
+    of_process = [a.value.string_value for a in resource_metrics.resource.attributes if a.key in _RESOURCE]
     for metric in (m for scope in resource_metrics.scope_metrics for m in scope.metrics):
         kind = metric.WhichOneof("data")
         for data_point in getattr(metric, kind).data_points if kind else ():
             run.total += 1
             try:
                 common, rank, point = _named(metric, _read(metric, kind, data_point), run)
+                _check_names(common, *of_process)
             except _DroppedError as dropped:
                 run.dropped[dropped.args[0]] += 1
                 continue
@@ -245,6 +247,12 @@ def _labels(data_point: Any) -> Labels:
     if any(len(text) > _LONGEST_LABEL for pair in labels.items() for text in pair):
         raise _DroppedError(Reason.LABELS)
     return tuple(sorted(labels.items()))
+
+
+def _check_names(*names: str) -> None:
+    """The store repeats the names of a process, and a metric's, for each of its points."""
+    if any(len(name) > _LONGEST_LABEL for name in names):
+        raise _DroppedError(Reason.LABELS)
 
 
 def _text(value: Any) -> str:
