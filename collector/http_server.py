@@ -31,7 +31,8 @@ class HttpServer:
     ) -> None:
         """Bind at once; raises OSError when the address cannot be had.
 
-        A connection is closed when a request's header or body has not arrived in its time.
+        A connection is closed when a request's header or body has not arrived in its time, and when its client takes
+        nothing of an answer for as long as a body may take.
         """
         self.name = name
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -48,6 +49,7 @@ class HttpServer:
             HttpProtocol,
             header_timeout_s=header_timeout_s,
             body_timeout_s=body_timeout_s,
+            read_timeout_s=body_timeout_s,
             max_connections=_MAX_CONNECTIONS,
             beyond=_too_many_connections,
         )

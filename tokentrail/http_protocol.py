@@ -27,6 +27,9 @@ class HttpProtocol(HttpToolsProtocol):
     aces …             header complete: the body has 30 s
     body complete      no limit, the server works
     next request       the header has 10 s again
+
+    With `read_timeout_s`, it is also closed when the client takes nothing of an answer for that long: the bytes that it
+    does not take are in memory.
     """
 
     def __init__(
@@ -36,6 +39,7 @@ class HttpProtocol(HttpToolsProtocol):
         beyond: Any,
         header_timeout_s: float = HEADER_TIMEOUT_S,
         body_timeout_s: float = BODY_TIMEOUT_S,
+        read_timeout_s: float | None = None,
         **kwargs: Any,
     ) -> None:
         """`beyond` is the ASGI application that refuses requests while more than `max_connections` are open."""
@@ -44,7 +48,9 @@ class HttpProtocol(HttpToolsProtocol):
         self._beyond = beyond
         self._header_timeout_s = header_timeout_s
         self._body_timeout_s = body_timeout_s
+        self._read_timeout_s = read_timeout_s
         self._timer: asyncio.TimerHandle | None = None
+        self._reader: asyncio.TimerHandle | None = None
         self._in_header = True
         self._header_bytes = 0
         self._goes_on = False
@@ -132,9 +138,35 @@ class HttpProtocol(HttpToolsProtocol):
         self._expect_nothing()
         super().on_message_complete()
 
+    def pause_writing(self) -> None:
+        """The client reads more slowly than the answer is written."""
+        super().pause_writing()
+        self._wait_for_reader()
+
+    def resume_writing(self) -> None:
+        """The client has read nearly all that was written."""
+        self._stop_waiting_for_reader()
+        super().resume_writing()
+
+    def _wait_for_reader(self) -> None:
+        if self._read_timeout_s is not None:
+            unread = self.transport.get_write_buffer_size()
+            self._reader = self.loop.call_later(self._read_timeout_s, self._check_reader, unread)
+
+    def _check_reader(self, unread: int) -> None:
+        if self.transport.get_write_buffer_size() < unread:
+            self._wait_for_reader()
+        else:
+            self.transport.abort()
+
+    def _stop_waiting_for_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.cancel()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait for nothing more."""
         self._expect_nothing()
+        self._stop_waiting_for_reader()
         super().connection_lost(exc)
 
     def shutdown(self) -> None:

@@ -25,10 +25,18 @@ class TlsFiles:
     client_ca: Path | None = None
     """Clients need a certificate that this CA has signed; None: they need none."""
 
-    def versions(self) -> tuple[tuple[int, int], ...]:
-        """Return what changes with the files, their owners and their modes; raises OSError."""
+    def versions(self) -> tuple[tuple[int, int] | None, ...]:
+        """Return what changes with the files, their owners and their modes; None for a file that is not there."""
         files = (self.certificate, self.key, *([self.client_ca] if self.client_ca else []))
-        return tuple((stat.st_ino, stat.st_ctime_ns) for stat in (file.stat() for file in files))
+        return tuple(map(_version, files))
+
+
+def _version(file: Path) -> tuple[int, int] | None:
+    try:
+        stat = file.stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_ctime_ns
 
 
 class Tls:
@@ -42,7 +50,7 @@ class Tls:
         """Read the files; raises ValueError that names them."""
         self._files = files
         self._lock = threading.Lock()
-        self._versions: tuple[tuple[int, int], ...] = ()
+        self._versions: tuple[tuple[int, int] | None, ...] = ()
         self._changed_s = 0.0
         """When the files were read again, unix time."""
         try:

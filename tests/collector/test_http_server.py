@@ -2,6 +2,7 @@
 
 import gzip
 import socket
+import threading
 import time
 from contextlib import suppress
 
@@ -200,6 +201,35 @@ def test_a_request_for_a_web_socket_is_answered_as_http(connect):
     )
     client.sendall(b"GET / HTTP/1.1\r\nHost: c\r\n" + upgrade + b"\r\n")
     assert until_closed(client).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("pieces", [1, 200], ids=["in one piece", "in pieces"])
+def test_a_client_that_does_not_read_its_answer_is_given_up(pieces):
+    ended = threading.Event()
+
+    async def large(_scope, _receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(pieces):
+            await send({"type": "http.response.body", "body": bytes(40_000_000 // pieces), "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+        ended.set()
+
+    server = HttpServer(large, "test", "127.0.0.1", 0, body_timeout_s=0.2)
+    server.start()
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(tuple(server._socket.getsockname()))
+        client.sendall(b"GET / HTTP/1.1\r\nHost: c\r\n\r\n")
+        assert ended.wait(WAIT_S)
+        wait_until(lambda: not server._server.server_state.connections)
+    server.stop(1.0)
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_the_address_of_a_client_is_not_what_it_says(monkeypatch):

@@ -188,6 +188,14 @@ def denied(_path):
     raise PermissionError(errno.EACCES, "Permission denied")
 
 
+def test_a_key_that_was_removed_is_an_error_once_and_not_with_each_handshake(make, serve, caplog):
+    certificate, key = make("server")
+    url = serve(Tls(TlsFiles(certificate, key)))
+    key.rename(key.with_name("elsewhere"))
+    assert [common_name(url, certificate) for _ in range(3)] == ["localhost"] * 3
+    assert [record.levelno for record in caplog.records if record.levelno > logging.WARNING] == [logging.ERROR]
+
+
 @pytest.mark.parametrize("missing", ["certificate", "key"])
 def test_files_that_cannot_be_used_end_the_start(make, missing):
     certificate, key = make("server")
