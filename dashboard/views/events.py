@@ -134,7 +134,7 @@ def cold_start_row(start: Json, zone: tzinfo) -> dict[str, str]:
         "took": duration(start["duration_s"]),
         "service": start["service"] or start["engine"],
         "model": start["model"] or UNDEFINED,
-        "result": start["error_type"] or start["status"],
+        "result": f"{start['status']} {start['error_type']}".rstrip(),
         "spent on": ", ".join(f"{phase['name']} {duration(phase['duration_s'])}" for phase in phases) or UNDEFINED,
     }
 

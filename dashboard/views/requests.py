@@ -125,7 +125,7 @@ def table(rows: list[Json]) -> list[dict[str, Any]]:
         {
             "open": link(row),
             "ended": instant(row["end"]),
-            "status": row["error_type"] or row["status"],
+            "status": f"{row['status']} {row['error_type']}".rstrip(),  # an error may be of the type `ok`
             "verdict": row["verdict"],
             "missed": missed_by(row["verdicts"]),
             **{f"{name} ms": _ms(row.get(f"{key}_s")) for key, name in MILLISECONDS.items()},

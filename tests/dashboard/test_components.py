@@ -8,7 +8,8 @@ import pytest
 from dashboard import components
 from dashboard.components import _crowds, _interval
 from dashboard.filters import View
-from dashboard.views.events import behind, lasted, worst_first
+from dashboard.views.events import behind, cold_start_row, lasted, worst_first
+from dashboard.views.requests import table
 from tokentrail.formatting import instant
 
 
@@ -53,6 +54,30 @@ def test_a_slow_redraw_is_seen_before_the_page_is_drawn_again_with_a_longer_inte
         components.refreshed(lambda: done.append("the collector is too slow"), 5.0)
     assert done == ["the collector is too slow", "sent", "rerun", "the collector is too slow"]
     assert every == [5.0, 120.0]
+
+
+def test_an_error_is_called_one_in_lists_also_with_a_type():
+    names = (
+        "trace_id",
+        "span_id",
+        "verdict",
+        "model",
+        "tenant",
+        "variant",
+        "slo_class",
+        "vantage",
+        "service",
+        "request_id",
+    )
+    row = dict.fromkeys(names, "x") | dict.fromkeys(
+        ("end", "input_tokens", "output_tokens", "cached_tokens", "preemptions")
+    )
+    kinds = [("ok", ""), ("error", ""), ("error", "ok"), ("error", "timeout")]
+    rows = [row | {"verdicts": [], "status": status, "error_type": kind} for status, kind in kinds]
+    assert [shown["status"] for shown in table(rows)] == ["ok", "error", "error ok", "error timeout"]
+    start = {"start": None, "duration_s": 1.0, "service": "s", "model": "m", "phases": []}
+    results = [cold_start_row(start | {"status": s, "error_type": kind}, UTC)["result"] for s, kind in kinds]
+    assert results == ["ok", "error", "error ok", "error timeout"]
 
 
 VIEW = View("-15m", "now", (("tenant", "a"),), None, None, UTC)
