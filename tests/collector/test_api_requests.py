@@ -237,7 +237,7 @@ def test_openapi_describes_every_endpoint_of_the_documentation(api):
     assert set(documented) | {"/healthz", "/readyz"} <= set(described["paths"])
     names = {p["name"] for p in described["paths"]["/api/v1/timeseries"]["get"]["parameters"]}
     answers = described["paths"]["/api/v1/requests/{trace_id}"]["get"]["responses"]
-    assert answers.keys() == {"200", "400", "401", "403", "404", "429", "503"}
+    assert answers.keys() == {"200", "400", "401", "403", "404", "421", "429", "503"}
     assert list(answers["404"]["content"]) == ["application/problem+json"]
     assert names == {
         "start",

@@ -26,7 +26,7 @@ def test_a_process_has_the_labels_and_times_of_all_its_signs():
     ])  # fmt: skip
     assert found == {
         "service": "s", "instance": "i", "engine": "vllm", "vantage": "server", "variant": "new",
-        "models": ["a", "b"], "first_seen_ns": 5, "last_seen_ns": 20, "requests": 4,
+        "variants": ["new", "old"], "models": ["a", "b"], "first_seen_ns": 5, "last_seen_ns": 20, "requests": 4,
     }  # fmt: skip
 
 
