@@ -180,7 +180,7 @@ def _evictions(ctx: Context, window: Window) -> Iterator[Incident]:
         yield incident(
             "kv_eviction",
             title=f"{row['service']} {row['instance']} takes KV-cache blocks from running requests",
-            detail=f"{row['evictions']} preemptions took {_number(row['blocks_lost'])} blocks, to be computed again.",
+            detail=f"{row['evictions']} preemptions took {_number(row['blocks_lost'])} blocks{_fate(row)}.",
             start_ns=row["began_ns"],
             end_ns=row["last_ns"] if row["last_ns"] + shown <= window.end_ns else None,
             instance=row["instance"],
@@ -208,6 +208,16 @@ def _lists(
     asked = {"cause": cause, "cause_start": rfc3339(row["began_ns"]), "cause_end": rfc3339(until_ns)}
     asked |= {"service": row["service"], "instance": row["instance"]}
     return request_list(window, ended, **asked) + request_list(window, in_flight, **asked, status="in_flight")
+
+
+def _fate(row: Mapping[str, Any]) -> str:
+    """What becomes of the blocks of a run of preemptions."""
+    if not row["offloads"]:
+        return ", to be computed again"
+    if row["offloads"] == row["evictions"]:
+        return ", which were copied to the host's memory"
+    others = row["evictions"] - row["offloads"]
+    return f": {row['offloads']} copied them to the host's memory, those of {others} are to be computed again"
 
 
 def _number(n: int | None) -> str:

@@ -25,8 +25,26 @@ def test_a_run_of_evictions_is_one_incident(api, rows):
         "2026-11-21T09:55:00Z",
         "2026-11-21T09:55:50Z",
     )
-    assert "3 preemptions took 12 blocks" in before["detail"]
+    assert before["detail"] == "3 preemptions took 12 blocks, to be computed again."
     assert now["instance"] == "i-1"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "detail"),
+    [
+        (["offload"] * 2, "2 preemptions took 8 blocks, which were copied to the host's memory."),
+        (
+            ["evict", "offload", "evict"],
+            "3 preemptions took 12 blocks: 1 copied them to the host's memory, those of 2 are to be computed again.",
+        ),
+    ],
+)
+def test_blocks_that_were_copied_to_the_host_are_not_said_to_be_computed_again(api, rows, kinds, detail):
+    for n, kind in enumerate(kinds):
+        rows.kv_event(start=NOW - (n + 1) * SECOND, kind=kind, trace_id=f"{n:032x}", request_span_id="00000000000000aa")
+    rows.kv_event(start=NOW - SECOND, kind="restore", reason="resumed")
+    (found,) = api("incidents")["incidents"]
+    assert found["detail"] == detail
 
 
 def test_a_cold_start_fires_for_a_while_and_knows_who_waited(api, rows):

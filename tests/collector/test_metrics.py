@@ -345,6 +345,13 @@ class TestInFlight:
         arrive(CHAT | {"trace_id": trace_id(), "status": "cancelled"})
         assert slo(scrape()) == (1, 0)
 
+    def test_one_that_ends_well_without_a_token_was_not_late(self, scrape, arrive, rows):
+        """It had waited for a first token, and there is none to be late."""
+        hung = rows.open(start=NOW - 2 * SECOND, seen=NOW, slo_class="chat")
+        assert slo(scrape()) == (1, 0)
+        arrive(CHAT | {"trace_id": hung["trace_id"], "output_tokens": 0, "ttft_ns": None, "tpot_ns": None})
+        assert slo(scrape()) == slo(scrape()) == (1, 1), "none is bad, as in the API"
+
     def test_the_lost_are_bad_once_and_not_again_when_they_come_back(self, scrape, arrive, rows, clock):
         clock.now = NOW + 60 * SECOND
         assert slo(scrape()) == (0, 0)

@@ -5,6 +5,7 @@ SELECT
     toUnixTimestamp64Nano(min(start)) AS began_ns,
     toUnixTimestamp64Nano(max(start)) AS last_ns,
     count() AS evictions,
+    countIf(kind = 'offload') AS offloads,
     sum(blocks) AS blocks_lost,
     uniqExact(trace_id, span_id) AS victims,
     uniqExactIf((trace_id, span_id), has_ended) AS ended,
@@ -15,7 +16,7 @@ FROM
     FROM
     (
         SELECT
-            start, service, instance, blocks, trace_id, toFixedString(request_span_id, 8) AS span_id,
+            start, service, instance, kind, blocks, trace_id, toFixedString(request_span_id, 8) AS span_id,
             (trace_id, span_id, service, instance) IN
             (
                 SELECT trace_id, span_id, service, instance
