@@ -668,6 +668,7 @@ def test_draining_gives_up_on_a_store_that_is_away_and_keeps_the_segments(setup)
     s = setup(insert=away)
     s.segment(token_body(trace=1))
     s.writer.start()
+    assert s.status.snapshot().wal_segments_pending == 1, "it counts although nothing has been sent to this process"
     assert not s.writer.stop(timeout_s=0.2)
     assert s.log.pending[0] == 1
     s.writer._thread.join(WAIT_S)

@@ -161,14 +161,33 @@ def test_a_running_collector_knows_a_new_key_and_a_revoked_one_after_a_second(pa
     assert [*in_use, keyring.in_use] == [False, True, True]
 
 
+@pytest.mark.parametrize("in_place", [True, False], ids=["written in place", "replaced at the same time"])
+def test_a_change_that_leaves_the_size_of_the_file_is_seen(path, in_place):
+    clock = Monotonic()
+    _, secret = add(path, Role.READ, "a", NOW)
+    keyring = Keyring(path, monotonic_s=clock)
+    before = path.stat()
+    changed = path.read_bytes().replace(b'"tenant": "a"', b'"tenant": "b"')
+    other = path if in_place else path.with_name("other")
+    other.write_bytes(changed)
+    modified_ns = before.st_mtime_ns + (10**9 if in_place else 0)
+    os.utime(other, ns=(modified_ns, modified_ns))
+    other.replace(path)
+    after = path.stat()
+    assert (after.st_size, after.st_ino == before.st_ino) == (before.st_size, in_place)
+    clock.now += 1
+    assert keyring.find(secret).tenant == "b"
+
+
 def test_a_mistake_in_the_file_leaves_the_keys_as_they_were(path, caplog):
     clock = Monotonic()
     key, secret = add(path, Role.READ, "a", NOW)
     keyring = Keyring(path, monotonic_s=clock)
     path.write_text("{")
-    clock.now += 1
-    assert keyring.find(secret) == key
-    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    for _ in range(3):
+        clock.now += 1
+        assert keyring.find(secret) == key
+    assert [record.levelno for record in caplog.records] == [logging.ERROR], "it is said once"
     _, later = make_key(Role.READ, "b", NOW)
     path.unlink()
     clock.now += 1

@@ -168,6 +168,23 @@ def test_a_name_that_is_not_used_for_an_hour_makes_room(limiter, clock):
         check_names(one, names_body("old"))
 
 
+def test_a_name_that_is_used_makes_no_room(limiter, clock):
+    one = limiter(names=1)
+    for _ in range(3):
+        check_names(one, names_body("used"))
+        clock.now += 1800
+    with pytest.raises(LimitedError):
+        check_names(one, names_body("new"))
+
+
+def test_long_names_that_begin_alike_count_as_one(limiter):
+    one = limiter(names=1)
+    for end in ("a", "b"):
+        check_names(one, names_body("m" * 256 + end))
+    with pytest.raises(LimitedError):
+        check_names(one, names_body("m" * 255 + "a"))
+
+
 def test_tokens_have_no_names():
     body = Request().tokens(count=3)
     body.message.resource_spans[0].scope_spans[0].spans[0].attributes.add(key="gen_ai.request.model")

@@ -196,6 +196,16 @@ def test_a_key_that_was_removed_is_an_error_once_and_not_with_each_handshake(mak
     assert [record.levelno for record in caplog.records if record.levelno > logging.WARNING] == [logging.ERROR]
 
 
+def test_a_new_ca_of_the_clients_counts_without_a_restart(make, serve):
+    server, client = make("server"), make("client")
+    url = serve(Tls(TlsFiles(*server, client_ca=client[0])))
+    old = tuple(file.rename(file.with_name(f"old-{file.name}")) for file in client)
+    make("client")
+    assert get(url, server[0], client).text == "hello"
+    with pytest.raises(httpx.HTTPError):
+        get(url, server[0], old)
+
+
 @pytest.mark.parametrize("missing", ["certificate", "key"])
 def test_files_that_cannot_be_used_end_the_start(make, missing):
     certificate, key = make("server")
@@ -253,6 +263,15 @@ class TestGrpc:
         assert call(root_certificates=server[0], private_key=client[1], certificate_chain=client[0]) == b""
         with pytest.raises(grpc.RpcError):
             call(root_certificates=server[0])
+
+    def test_a_new_ca_of_the_clients_counts_without_a_restart(self, make, export):
+        server, client = make("server"), make("client")
+        call = export(Tls(TlsFiles(*server, client_ca=client[0])))
+        old = [file.rename(file.with_name(f"old-{file.name}")) for file in client]
+        make("client")
+        assert call(root_certificates=server[0], private_key=client[1], certificate_chain=client[0]) == b""
+        with pytest.raises(grpc.RpcError):
+            call(root_certificates=server[0], private_key=old[1], certificate_chain=old[0])
 
     def test_a_new_certificate_is_shown_without_a_restart(self, make, export):
         certificate, key = make("server")
