@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Final
 
@@ -15,8 +17,20 @@ from collector.receive.checked import Checked, ItemLimits
 from collector.receive.errors import MalformedError
 from collector.receive.validate import DAY_NS, EARLIEST_NS, LATEST_NS
 
-CLAIMED_SCOPES: Final = frozenset({"dynamo.request_trace"})
-"""The scopes whose records an engine's views read. A test compares them with the SQL."""
+_UUID: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def _is_end_of_request(record: LogRecord) -> bool:
+    """Tell what the WHERE of `dynamo_flatten_logs` does: the record is of a request's end, and names it by a UUID."""
+    text: dict[str, str] = {}
+    for attribute in record.attributes:
+        text.setdefault(attribute.key, attribute.value.string_value)
+    rid = text.get("rid", "")
+    return text.get("event_type") == "request_end" and bool(_UUID.fullmatch(rid)) and rid.strip("0-") != ""
+
+
+CLAIMED: Final[dict[str, Callable[[LogRecord], bool]]] = {"dynamo.request_trace": _is_end_of_request}
+"""The scopes whose records an engine's views read, and which of them. Tests compare them with the SQL."""
 UNCLAIMED: Final = "unclaimed"
 _MOST_NAMED_SCOPES: Final = 50
 _named_scopes: set[str] = set()
@@ -59,12 +73,18 @@ def check(body: bytes, limits: ItemLimits) -> Checked:
         for scope_logs in resource_logs.scope_logs:
             records = scope_logs.log_records
             total += len(records)
-            if records and scope_logs.scope.name not in CLAIMED_SCOPES:
+            is_read = CLAIMED.get(scope_logs.scope.name)
+            if records and is_read is None:
                 unwanted[UNCLAIMED] += len(records)
                 _name_once(scope_logs.scope.name)
                 del records[:]
             for index in range(len(records) - 1, -1, -1):
-                if reason := _reason(records[index], limits, latest_ns) or _reason_of_day(records[index], days, limits):
+                if is_read and not is_read(records[index]):
+                    unwanted[UNCLAIMED] += 1
+                    del records[index]
+                elif reason := _reason(records[index], limits, latest_ns) or _reason_of_day(
+                    records[index], days, limits
+                ):
                     rejected[reason] += 1
                     del records[index]
     left_out = rejected.total() + unwanted.total()

@@ -11,7 +11,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 
 from collector.receive.checked import ItemLimits
 from collector.receive.errors import MalformedError
-from collector.receive.logs import CLAIMED_SCOPES, check
+from collector.receive.logs import CLAIMED, check
 from collector.service import Service
 from collector.settings import Settings
 from collector.signals import LOGS
@@ -20,6 +20,7 @@ from tests.support.otlp import T0, set_attributes
 from tests.support.stores import new_store
 
 LIMITS = ItemLimits(max_bytes=2000, max_attributes=4)
+RID = "00000000-0000-4000-8000-000000000001"
 DAY = T0 // (86_400 * 10**9)
 
 
@@ -31,7 +32,7 @@ def request(*times, observed=0, **attributes):
     scoped.scope.name = "dynamo.request_trace"
     for at in times:
         record = scoped.log_records.add(time_unix_nano=at, observed_time_unix_nano=observed)
-        set_attributes(record, attributes)
+        set_attributes(record, {"event_type": "request_end", "rid": RID} | attributes)
     return message
 
 
@@ -89,9 +90,31 @@ def test_records_that_no_mapping_reads_are_counted_named_and_left_out(caplog):
     assert (nothing.payload, nothing.items, nothing.message) == (b"", 2, "")
 
 
+UNREAD_RECORDS = [
+    {"event_type": "request_start"},
+    {"event_type": ""},
+    {"event_type": 5},
+    {"rid": ""},
+    {"rid": RID.upper().replace("8000", "ABCD")},
+    {"rid": RID + "\n"},
+    {"rid": "00000000-0000-0000-0000-000000000000"},
+]
+
+
+def test_records_of_a_mappings_scope_that_it_does_not_read_are_counted():
+    message = request(T0)
+    for attributes in UNREAD_RECORDS:
+        message.resource_logs.extend(request(T0, **attributes).resource_logs)
+    checked = check(message.SerializeToString(), LIMITS)
+    assert (checked.items, checked.rejected, checked.unwanted) == (8, {}, {"unclaimed": 7})
+    left = ExportLogsServiceRequest.FromString(checked.payload)
+    assert [len(s.log_records) for r in left.resource_logs for s in r.scope_logs] == [1] + [0] * 7
+    assert check(request(T0, event_type="").SerializeToString(), LIMITS).payload == b""
+
+
 def test_the_scopes_that_mappings_read_are_those_of_the_sql():
     reads = [sql for sql in read_schema().views.values() if "FROM otlp_logs" in sql]
-    assert set(re.findall(r"scope\.name = '([^']*)'", " ".join(reads))) == CLAIMED_SCOPES
+    assert set(re.findall(r"scope\.name = '([^']*)'", " ".join(reads))) == CLAIMED.keys()
     assert all("scope.name = " in sql for sql in reads)
 
 

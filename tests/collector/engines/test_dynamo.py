@@ -5,8 +5,13 @@ import json
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
+from collector.receive.checked import ItemLimits
+from collector.receive.logs import check
 from collector.signals import LOGS
 from collector.store.insert import insert_otlp
+from tests.collector.test_logs import UNREAD_RECORDS
+from tests.collector.test_logs import request as log_record
+from tests.support.otlp import T0, set_attributes
 from tests.support.recordings import (
     Recording,
     assert_agreement,
@@ -176,3 +181,16 @@ def test_a_hostile_log_record_neither_fails_nor_lies(engine_store, payload, requ
     found = [*rows_of(engine_store).values()]
     assert len(found) == requests, "an E2E that is not known is not 0"
     assert {(*tokens_of(row), row["ttft_ns"]) for row in found} <= {(None, None, None)}
+
+
+def test_the_check_of_log_records_reads_those_that_the_views_read(engine_store):
+    messages = [log_record(T0), *(log_record(T0, **attributes) for attributes in UNREAD_RECORDS)]
+    twice = log_record(T0)
+    set_attributes(twice.resource_logs[0].scope_logs[0].log_records[0], {"event_type": "x", "rid": ""})
+    messages.append(twice)
+    for n, message in enumerate(messages):
+        engine_store.client().command("TRUNCATE TABLE held_spans")
+        insert_otlp(engine_store, LOGS, message.SerializeToString(), f"record {n}")
+        sql = "SELECT count() FROM held_spans WHERE claim = 'dynamo.held.log'"
+        (read,) = engine_store.query(sql).result_rows[0]
+        assert read == (check(message.SerializeToString(), ItemLimits()).unwanted.total() == 0), message
