@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from clickhouse_connect.driver.exceptions import OperationalError
 from prometheus_client import Metric as Family
 
 from collector.exposition import metrics
@@ -20,7 +19,7 @@ from collector.slo.model import Slo
 from collector.sql.queries import Queries
 from collector.stage import ThreadStage
 from collector.store.damage import damage_of
-from collector.store.store import StoreUnavailableError, reason_of
+from collector.store.store import is_unavailable, reason_of
 from collector.store.usage import Usage
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ class Live(ThreadStage):
             if not self._line_due.allows(type(error).__name__):
                 return
             what = "the metrics of requests and engines stay as they were"
-            if isinstance(error, StoreUnavailableError | OperationalError):
+            if is_unavailable(error):
                 logger.warning("%s: %s", what, reason_of(error))
             elif damage := damage_of(error):
                 logger.error("%s: %s", what, damage)

@@ -144,6 +144,24 @@ def test_a_store_that_fails_costs_no_scrape_and_no_count(rows, arrive, live, cli
     assert (slo(before), slo(scrape())) == ((1, 1), (2, 2))
 
 
+@pytest.mark.parametrize(
+    ("error", "has_traceback"),
+    [
+        (DatabaseError("HTTP status 502, bad gateway"), False),
+        (ConnectionResetError(104, "reset"), False),
+        (KeyError("n"), True),
+    ],
+)
+def test_a_store_that_is_away_is_a_line_of_the_log_without_a_traceback(
+    error, has_traceback, rows, live, monkeypatch, caplog
+):
+    monkeypatch.setattr(rows.store, "query", lambda *_: (_ for _ in ()).throw(error))
+    live.try_refresh()
+    live.try_refresh()
+    (record,) = caplog.records
+    assert bool(record.exc_info) is has_traceback
+
+
 def test_while_the_store_is_away_the_page_keeps_the_last_state_and_says_its_age(app, rows, arrive, live, scrape, clock):
     arrive(CHAT)
     scrape()
