@@ -412,6 +412,25 @@ class TestInFlight:
         clock.now = NOW + 31 * SECOND
         assert slo(scrape(), "all") == (1, 0)
 
+    def test_the_lost_are_neither_in_flight_nor_stuck(self, scrape, rows, clock):
+        clock.now = NOW + 60 * SECOND
+        scrape()
+        rows.step(start=NOW - 60 * SECOND)
+        rows.open(start=NOW - SECOND, seen=NOW + SECOND)
+        rows.open(start=NOW, seen=NOW + 60 * SECOND)
+        samples, process = scrape(), ("service_instance_id=i-1", "service_name=engine")
+        assert [samples[f"tokentrail_requests_{kind}", *process] for kind in ("in_flight", "stuck", "lost_total")] == [
+            1,
+            1,
+            1,
+        ]
+
+    def test_one_that_was_bad_in_flight_and_stands_for_several_is_not_counted_again(self, scrape, arrive, rows):
+        hung = rows.open(start=NOW - 2 * SECOND, seen=NOW, slo_class="chat")
+        assert slo(scrape()) == (1, 0)
+        arrive(CHAT | {"trace_id": hung["trace_id"], "ttft_ns": SECOND, "weight": 10.0})
+        assert slo(scrape()) == (1, 0)
+
     def test_a_clock_that_was_ahead_when_the_counters_began_hides_none(self, live, scrape, rows, clock):
         rows.open(start=NOW - 50 * SECOND, seen=NOW - SECOND, slo_class="chat")
         clock.now = NOW + 2 * 86_400 * SECOND
