@@ -416,7 +416,7 @@ class TestInFlight:
         clock.now = NOW + 60 * SECOND
         scrape()
         rows.step(start=NOW - 60 * SECOND)
-        rows.open(start=NOW - SECOND, seen=NOW + SECOND)
+        rows.open(start=NOW - 40 * SECOND, seen=NOW + SECOND)
         rows.open(start=NOW, seen=NOW + 60 * SECOND)
         samples, process = scrape(), ("service_instance_id=i-1", "service_name=engine")
         assert [samples[f"tokentrail_requests_{kind}", *process] for kind in ("in_flight", "stuck", "lost_total")] == [
