@@ -25,7 +25,9 @@ INSERT_SETTINGS: Final = {
     "async_insert": 0,
     # The API's queries have a larger number: they pause while an insert runs.
     "priority": 1,
-    "insert_deduplicate": 1,
+    # A profile of the server may have switched off what makes a segment that comes again add nothing.
+    "deduplicate_insert": "enable",
+    "deduplicate_insert_select": "force_enable",
     "deduplicate_blocks_in_dependent_materialized_views": 1,
     "materialized_views_ignore_errors": 0,
     # The views' plans are as they should be. To look for better ones takes a sixth of a small insert.

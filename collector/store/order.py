@@ -51,7 +51,7 @@ class Order:
     def settings(self, token: str) -> dict[str, Any]:
         """Settings of an insert: the store takes a token once."""
         decides = self._store.layout.decision_settings
-        return {"async_insert": 0, "insert_deduplicate": 1, **decides, "insert_deduplication_token": token}
+        return {"async_insert": 0, "deduplicate_insert": "enable", **decides, "insert_deduplication_token": token}
 
     def forget(self, claim: int, *, retention_s: int) -> None:
         """Now and then, drop the partitions whose claims are all too old. The newest stays: it has the last number."""

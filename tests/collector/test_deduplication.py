@@ -4,9 +4,11 @@ import shutil
 
 import pytest
 
+from collector.receive.tokens import TYPES, token_columns
 from collector.signals import TRACES
 from collector.store.deduplication import forget_lost_parts
-from collector.store.insert import insert_otlp
+from collector.store.insert import insert_block, insert_otlp, native_block
+from collector.store.order import Order
 from collector.store.store import Store
 from tests.support.otlp import token_body
 from tests.support.stores import open_new_store
@@ -128,3 +130,35 @@ def test_a_store_that_is_open_and_a_folder_without_one_are_left_as_they_are(tmp_
     assert forget_lost_parts(store.folder) == 0
     store.close()
     assert forget_lost_parts(tmp_path / "store") == 1
+
+
+@pytest.fixture
+def careless(module_store):
+    """A store whose profile switches deduplication off."""
+    defaults = {
+        "deduplicate_insert": ("disable", "enable"),
+        "deduplicate_insert_select": ("disable", "enable_when_possible"),
+        "deduplicate_blocks_in_dependent_materialized_views": ("0", "1"),
+    }
+    client = module_store.client()
+    for name, (off, _) in defaults.items():
+        client.command(f"SET {name} = '{off}'")
+    yield module_store
+    for name, (_, on) in defaults.items():
+        client.command(f"SET {name} = '{on}'")
+
+
+def test_no_profile_of_the_server_makes_rows_of_an_insert_that_comes_again(careless):
+    for _ in range(2):
+        insert_otlp(careless, TRACES, token_body(count=3), "again")
+        insert_block(careless, TRACES, native_block([token_columns(token_body(2, count=2))], TYPES), "again.columns")
+    assert careless.query("SELECT count(), uniqExact(trace_id) FROM tokens").result_rows == [(5, 2)]
+
+
+def test_nor_of_a_claim(careless):
+    order, columns = Order(careless, "payload_claims"), ("claim", "digest", "segment")
+    for _ in range(2):
+        careless.client().insert(
+            "payload_claims", [(1, b"d" * 16, "s")], column_names=columns, settings=order.settings("claim 1")
+        )
+    assert careless.query("SELECT count() FROM payload_claims WHERE segment = 's'").result_rows == [(1,)]
