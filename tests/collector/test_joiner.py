@@ -8,6 +8,7 @@ import pytest
 
 from collector.signals import TRACES
 from collector.status import IngestStatus
+from collector.store import joiner as joiner_module
 from collector.store.insert import insert_otlp
 from collector.store.joiner import Joiner, owners
 from collector.store.store import StoreError
@@ -92,6 +93,27 @@ def test_what_arrives_after_the_clock_was_set_back_is_joined(store, joiner):
     insert(store, parts(root()), "behind")
     assert joiner.run_once()
     assert len(found(store)[0]) == 1
+
+
+def test_a_segment_of_many_requests_is_several_inserts(store, joiner, monkeypatch):
+    monkeypatch.setattr(joiner_module, "_MOST_REQUESTS", 2)
+    announced = []
+    joiner.on_joined(announced.append)
+    request = root()
+    for trace in range(2, 6):
+        request.scope_spans.spans.extend(root(trace=trace).scope_spans.spans)
+    insert(store, request, "many")
+    assert joiner.run_once()
+    assert announced == ["many.joined.0", "many.joined.2", "many.joined.4"]
+    assert store.query("SELECT count(), uniqExact(trace_id) FROM requests").result_rows == [(5, 5)]
+
+
+def test_spans_that_are_sent_twice_are_one_request_with_its_parts(store, joiner):
+    request = parts(parts(root()))
+    request.scope_spans.spans.extend(root().scope_spans.spans)
+    insert(store, request, "twice")
+    assert joiner.run_once()
+    assert found(store) == ([("", 10 * MS, 20 * MS)], [(0, 10_000), (1, 20_000)])
 
 
 def test_a_segment_is_joined_once_also_after_a_crash_before_it_was_marked(store, joiner):
