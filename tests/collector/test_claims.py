@@ -7,6 +7,7 @@ import pytest
 
 from collector.store.claims import Claims, ContendedError
 from collector.store.definitions import read_schema
+from collector.store.order import Order
 from collector.wal.frame import Frame, digest_of
 
 
@@ -155,6 +156,15 @@ def test_old_claims_are_dropped_by_partitions_and_the_newest_number_stays(claims
     claims()._order.forget(197_000, retention_s=86_400)
     kept = module_store.query("SELECT claim FROM payload_claims ORDER BY claim").result_rows
     assert kept == [(1,), (2,), (3 * 65_536 - 2,), (3 * 65_536 - 1,)]
+
+
+def test_old_claims_are_looked_for_behind_each_claim(claims, monkeypatch):
+    looked = []
+    monkeypatch.setattr(Order, "forget", lambda _, claim, *, retention_s: looked.append((claim, retention_s)))
+    mine = claims(retention_s=7200.0)
+    assert owned(mine, "a", b"1") == [b"1"]
+    assert owned(mine, "b", b"1", b"2") == [b"2"]
+    assert looked == [(1, 7200), (2, 7200)]
 
 
 def test_the_newest_claims_stay_however_old_they_are(claims, module_store):

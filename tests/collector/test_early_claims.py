@@ -215,6 +215,13 @@ def test_an_entry_that_another_collector_overtakes_comes_behind_it(claims, modul
     assert claims.read(2, since_ns=0) == (2, [])
 
 
+def test_old_entries_are_looked_for_behind_each_entry(claims, monkeypatch):
+    looked = []
+    monkeypatch.setattr(claims._order, "forget", lambda claim, *, retention_s: looked.append((claim, retention_s)))
+    assert [claims.enter("a", segments=[segment]) for segment in "st"] == [1, 2]
+    assert looked == [(1, 2 * 86_400), (2, 2 * 86_400)]
+
+
 def test_an_entry_that_never_comes_first_is_refused(claims, monkeypatch):
     monkeypatch.setattr("collector.store.order._PAUSE_S", 0.0)
     monkeypatch.setattr(claims, "_claimant", lambda number: "b")
