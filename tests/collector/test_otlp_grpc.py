@@ -66,6 +66,7 @@ def test_rejected_spans_are_reported(receiver):
         (b"\xff\xff", None, "ExportTraceServiceRequest", "malformed"),
         (b"\x1f\x8b no gzip", None, "gzip", "encoding"),
         (bytes(9_000_000), grpc.Compression.Gzip, "larger", None),
+        (bytes(4_001), grpc.Compression.NoCompression, "larger", None),
         (bytes(9_000), grpc.Compression.Gzip, "DECOMPRESSED", "too_large"),
     ],
 )

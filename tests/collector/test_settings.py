@@ -31,11 +31,17 @@ def test_a_user_may_have_no_password():
         ({"store": "http://a:b@db:8123", "store_user": "me"}, "leave one of them out"),
         ({"store_user": "me"}, "the store is embedded"),
         ({"store": "http://db:8123", "store_password_file": "password"}, "a password needs its user"),
+        ({"scrape_timeout_s": 10.001}, "a scrape must end before the next one"),
+        ({"api": "127.0.0.1:65536"}, "is not HOST:PORT"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(wrong, message):
     with pytest.raises(ValidationError, match=message):
         Settings(**wrong)
+
+
+def test_the_largest_port_and_the_longest_scrape_are_taken():
+    assert Settings(api="127.0.0.1:65535", scrape_timeout_s=10.0, scrape_interval_s=10.0).scrape_timeout_s == 10
 
 
 def test_a_data_folder_must_be_named_and_no_file(tmp_path):

@@ -145,6 +145,18 @@ def test_the_table_of_names_is_consistent():
     assert rule_for("nv_trt_llm_request_metrics", {"request_type": "max"}) is None
 
 
+def test_a_line_that_is_too_long_to_be_read_fails_the_page_if_it_is_kept():
+    labels = f'{{a="{"x" * 128 * 1024}"}} 1\n'
+    assert read(f"python_info{labels}").series == 0
+    with pytest.raises(ValueError, match=r"a line of vllm:num_requests_running has 1311[0-9]+ characters"):
+        read(f"vllm:num_requests_running{labels}")
+
+
+def test_the_first_kind_of_a_name_counts():
+    page = read("# TYPE a counter\n# TYPE a gauge\na 1\n", all_names=True)
+    assert [metric.WhichOneof("data") for metric in page.metrics] == ["sum"]
+
+
 def test_a_label_may_have_characters_that_end_lines_elsewhere():
     page = read('vllm:num_requests_running{a="x\u2028y\x0c\x85"} 1\n')
     assert page.series == 1

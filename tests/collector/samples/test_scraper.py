@@ -120,6 +120,15 @@ def test_a_target_is_scraped_again_and_again_and_is_up(log, engine, scrape):
     assert scraper.status.snapshot().scrape_targets == 1
 
 
+def test_a_target_is_reached_without_the_proxy_of_the_environment(log, engine, scrape, monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    scrape(f"chat={engine(PAGE).url}")
+    eventually(lambda: log.scrapes("chat"))
+    assert log.scrapes("chat")[0][1]["up"] == 1
+
+
 def hang(_handler):
     time.sleep(30)
 
