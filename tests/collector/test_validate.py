@@ -5,7 +5,7 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from collector.receive.checked import ItemLimits
 from collector.receive.envelope import repeats_more
 from collector.receive.errors import MalformedError
-from collector.receive.validate import DAY_NS, Reason, check
+from collector.receive.validate import DAY_NS, LATEST_NS, Reason, check
 from tests.support.otlp import MS, T0, Request, set_attributes, token_body
 
 LIMITS = ItemLimits(max_bytes=2000, max_attributes=100)
@@ -74,6 +74,15 @@ def test_many_good_spans_are_stored_as_they_came_with_their_days():
     checked = check(body, ItemLimits(unix_ns=lambda: T0 + DAY))
     assert (checked.payload, checked.items, checked.rejected) == (body, MANY, {})
     assert checked.days == (T0 // DAY, (T0 + DAY * (MANY - 1) // MANY + MS * (MANY - 1)) // DAY)
+
+
+@pytest.mark.parametrize("others", [1, MANY])
+def test_a_span_may_end_before_2100_and_not_in_it(others):
+    limits = ItemLimits(max_days=100_000, unix_ns=lambda: LATEST_NS)
+    for end, rejected in ((LATEST_NS - 1, {}), (LATEST_NS, {Reason.TIME: 1})):
+        request = spans_of_all_lengths(others)
+        request.span("last", start=end - 1, ns=1)
+        assert check(request.body(), limits).rejected == rejected
 
 
 def test_a_size_limit_holds_for_the_spans_of_every_scope_and_resource():
