@@ -17,10 +17,14 @@ from tokentrail.load.compare import compare, longest_hop_s
 pytestmark = pytest.mark.e2e
 
 
-def middle_of_the_widest_gap(values):
-    """A threshold that no hop between client and server can push a request across."""
-    ordered = sorted(values)
-    return max(((b - a), (a + b) / 2) for a, b in itertools.pairwise(ordered))[1]
+def middle_of_the_widest_gap(pairs):
+    """A threshold on the same side of which each request lies by its client's clock and by its server's.
+
+    A busy machine delays a client's chunks: of 16 tokens, one that came 0.2 s late changes TPOT by 13 ms.
+    """
+    ordered = sorted((min(pair), max(pair)) for pair in pairs)
+    reached = itertools.accumulate((high for _, high in ordered), max)
+    return max((low - high, (low + high) / 2) for high, (low, _) in zip(reached, ordered[1:], strict=False))[1]
 
 
 def good_by_brute_force(seen, thresholds):
@@ -111,10 +115,14 @@ def test_the_collector_and_the_client_tell_the_same_story(driven, api):
 
     # goodput, recomputed from the clients' observations; a request cancelled after it missed a threshold counts
     cancelled = next(r for r in rows if r["request_id"] == gone.request_id)
+    by_id = {row["request_id"]: row for row in rows}
     limits = {
-        "ttft": middle_of_the_widest_gap([o.ttft_s for o in ok]),
-        "tpot": middle_of_the_widest_gap([o.tpot_s for o in ok if o.tpot_s is not None]),
-        "e2e": middle_of_the_widest_gap([o.e2e_s for o in ok]),
+        name: middle_of_the_widest_gap(
+            (getattr(o, f"{name}_s"), by_id[o.request_id][f"{name}_s"])
+            for o in ok
+            if getattr(o, f"{name}_s") is not None
+        )
+        for name in ("ttft", "tpot", "e2e")
     }
     for chosen in ({"ttft"}, {"tpot"}, {"e2e"}, {"ttft", "tpot"}, {"ttft", "tpot", "e2e"}):
         thresholds = {k: v for k, v in limits.items() if k in chosen}
