@@ -60,7 +60,7 @@ class Announcements:
             ((slots.first[due] - arrival) / 1e9,) * len(keys),
         )
         tails = [self._identity(slot) for slot in due.tolist()]
-        return bench.fill(columns, semconv.OPEN_SPAN, (semconv.OUTPUT_TOKENS,), (), keys, tails)
+        return bench.fill(columns, semconv.OPEN_SPAN, (semconv.OUTPUT_TOKENS,), (), keys, tails, slots.behind[due])
 
     def _identity(self, slot: int) -> bytes:
         """The kind and the attributes of a request's announcements that stay the same."""

@@ -19,9 +19,9 @@ def now_ns() -> int:
     return (_ANCHOR_NS + time.perf_counter_ns()) // STAMP_NS * STAMP_NS
 
 
-def behind_s() -> float:
-    """Seconds by which `now_ns` is behind the wall clock: it was set, or stood still while the machine slept."""
-    return (time.time_ns() - now_ns()) / 1e9
+def behind_ns() -> int:
+    """Nanoseconds by which `now_ns` is behind the wall clock: it was set, or the machine slept."""
+    return (time.time_ns() - now_ns()) // STAMP_NS * STAMP_NS
 
 
 def floored(stamp_ns: int) -> int:

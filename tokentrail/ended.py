@@ -127,7 +127,7 @@ class EndedRequests:
             keys = [key for key, is_known in zip(INTS, known[: len(INTS)], strict=True) if is_known]
             seconds = [key for key, is_known in zip(DOUBLES, known[len(INTS) :], strict=True) if is_known]
             tails = table.tails if isinstance(chosen, slice) else [table.tails[place] for place in chosen.tolist()]
-            blocks.append(self._bench.fill(columns, "", keys, (), seconds, tails))
+            blocks.append(self._bench.fill(columns, "", keys, (), seconds, tails, slots.behind[mine]))
         return blocks
 
     def _phase_block(self, phase: Phase, intervals: list[int]) -> Block:
@@ -135,7 +135,9 @@ class EndedRequests:
         rows, starts, ends = np.array(intervals).reshape(-1, 3).T
         trace = slots.trace_high[rows], slots.trace_low[rows]
         columns = Columns(trace, bench.span_ids(len(rows)), slots.span[rows], starts, ends)
-        return bench.fill(columns, semconv.PHASE_SPAN, texts=((semconv.PHASE_NAME, str(phase)),))
+        return bench.fill(
+            columns, semconv.PHASE_SPAN, texts=((semconv.PHASE_NAME, str(phase)),), behind=slots.behind[rows]
+        )
 
 
 def _seen_from_outside(request: RequestTrail, ended: RequestEnd) -> bool:

@@ -33,21 +33,24 @@ class KvSpan(NamedTuple):
     beneficiary: str = ""
 
 
-def kv_blocks(bench: Workbench, events: Sequence[KvSpan]) -> list[Block]:
+def kv_blocks(bench: Workbench, events: Sequence[KvSpan], now: int) -> list[Block]:
     """The spans of KV events. An event of a request is in the request's trace; the others share a trace."""
     alike: defaultdict[tuple[object, ...], list[KvSpan]] = defaultdict(list)
     for event in events:
         key = event.kind, event.reason, event.beneficiary, event.request is None, event.bytes is None
         alike[key].append(event)
-    return [_kv_block(bench, group) for group in alike.values()]
+    return [_kv_block(bench, group, now) for group in alike.values()]
 
 
-def cold_start_blocks(bench: Workbench, starts: Sequence[ColdStartSpan]) -> list[Block]:
-    """The spans of cold starts, one by one. A span that fails is dropped alone."""
+def cold_start_blocks(bench: Workbench, starts: Sequence[ColdStartSpan], now: int) -> list[Block]:
+    """The spans of cold starts at `now` (unix ns), one by one. A span that fails is dropped alone."""
     spans = []
     for start in starts:
         try:
-            spans.append(span_bytes(cold_start_span(start)))
+            behind = int(bench.lacking(np.array(start.start), now))
+            spans.append(
+                span_bytes(cold_start_span(start._replace(start=start.start + behind, end=start.end + behind)))
+            )
         except Exception as error:
             bench.lost[MALFORMED] += 1
             bench.guard.failed("building a span", error)
@@ -60,7 +63,7 @@ def own_trace(bench: Workbench, count: int) -> tuple[U64, U64]:
     return np.full(count, high), np.full(count, low)
 
 
-def _kv_block(bench: Workbench, events: list[KvSpan]) -> Block:
+def _kv_block(bench: Workbench, events: list[KvSpan], now: int) -> Block:
     """The spans of events that differ in numbers only."""
     first = events[0]
     ints = {
@@ -82,4 +85,10 @@ def _kv_block(bench: Workbench, events: list[KvSpan]) -> Block:
         np.array([event.end for event in events], np.int64),
         list(np.array([*ints.values()], np.int64)),
     )
-    return bench.fill(columns, semconv.KV_SPAN_PREFIX + first.kind, [*ints], tuple(texts.items()))
+    return bench.fill(
+        columns,
+        semconv.KV_SPAN_PREFIX + first.kind,
+        [*ints],
+        tuple(texts.items()),
+        behind=bench.lacking(columns.start, now),
+    )

@@ -15,7 +15,7 @@ import numpy as np
 from opentelemetry.sdk.resources import Resource
 
 from tokentrail.assemble import Assembler
-from tokentrail.clock import behind_s, now_ns
+from tokentrail.clock import behind_ns, now_ns
 from tokentrail.config import MAX_PAYLOAD_BYTES, Settings, body_compression, compressor
 from tokentrail.envelope import Envelope, Payload, Rank
 from tokentrail.export import SHUTDOWN, Exporter, TrailStats, deadline
@@ -30,8 +30,8 @@ BATCH_SPANS: Final = 16_000
 """About so many spans are built at once: enough to amortise NumPy's calls, few enough to stay in the CPU's cache."""
 SPAN_BYTES: Final = 256
 """Room that a batch takes in the queue for each of its spans, about."""
-MOST_BEHIND_S: Final = 10.0
-"""Spans may be so far from the wall clock before the log says it."""
+MOST_BEHIND_NS: Final = 10 * 10**9
+"""Spans may be so far from the wall clock before they follow it."""
 _NOTHING: Final = Batch([], [])
 
 
@@ -163,7 +163,7 @@ class Pipeline:
         """Builds payloads from the records so far and queues them, batch by batch. Announcements may be due even
         without records. The last build of a trail ends the requests that are still open.
         """
-        self._compare_clocks()
+        self._follow_clock()
         left = self._records.waiting
         stopping = self._stopping
         while not self._ended:
@@ -183,13 +183,16 @@ class Pipeline:
         self._drop_records()
         return True
 
-    def _compare_clocks(self) -> None:
-        if self._clock is now_ns and abs(seconds := behind_s()) > MOST_BEHIND_S:
+    def _follow_clock(self) -> None:
+        """Lets the spans of new requests follow a wall clock that was set. Those under way keep their latencies."""
+        behind = behind_ns() if self._clock is now_ns else 0
+        if abs(jumped := behind - self._assembler.bench.behind_ns) > MOST_BEHIND_NS:
+            self._assembler.bench.behind_ns = behind
             self._guard.warn(
                 "clock",
-                "tokentrail's stamps are %.0f s behind the system's clock, which was set, or stood still while the "
-                "machine slept. Latencies are right, and times of spans are wrong until this process starts anew",
-                seconds,
+                "the system's clock went %+.0f s, because it was set or the machine slept. Latencies are right. The "
+                "spans of requests under way keep the time from before, and those of new requests have the new one",
+                jumped / 1e9,
             )
 
     def _make_room(self) -> None:

@@ -7,7 +7,7 @@ has a row of its own too.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Final
@@ -61,6 +61,7 @@ class Slots:
         self.trace_low: U64 = np.zeros(capacity, np.uint64)
         self.span: U64 = np.zeros(capacity, np.uint64)
         self.arrival: I64 = np.zeros(capacity, np.int64)
+        self.behind: I64 = np.zeros(capacity, np.int64)  # what the request's stamps lack to the wall clock, ns
         self.tokens: I64 = np.zeros(capacity, np.int64)
         self.first: I64 = np.zeros(capacity, np.int64)
         self.last: I64 = np.zeros(capacity, np.int64)
@@ -82,9 +83,14 @@ class Slots:
         """Rows of the columns. Every slot is below it."""
         return len(self.span)
 
-    def take(self, requests: Sequence[RequestTrail], sampling: Sampling | None = None) -> None:
+    def take(
+        self,
+        requests: Sequence[RequestTrail],
+        sampling: Sampling | None = None,
+        lacking: Callable[[I64], I64 | int] = lambda _: 0,
+    ) -> None:
         """Gives new requests their slots. `sampling` decides which requests get token spans (None: all), and the time
-        from which a request is certain to be kept.
+        from which a request is certain to be kept. `lacking` tells what stamps lack to the wall clock.
         """
         taken = self._taken(len(requests))
         for slot, request in zip(taken, requests, strict=True):
@@ -94,6 +100,7 @@ class Slots:
         self.trace_high[rows], self.trace_low[rows] = trace_columns(requests)
         self.span[rows] = [request.span_id for request in requests]
         self.arrival[rows] = self.last[rows] = [request.started.arrival_ns for request in requests]
+        self.behind[rows] = lacking(self.arrival[rows])
         for column in (self.tokens, self.first, self.dropped, self.announcement, self.wait):
             column[rows] = 0
         self.last_step[rows] = self.end[rows] = NEVER
@@ -120,6 +127,7 @@ class Slots:
                 self.trace_low,
                 self.span,
                 self.arrival,
+                self.behind,
                 self.traced,
                 self.last_step,
                 self.end,

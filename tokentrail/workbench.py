@@ -30,10 +30,18 @@ class Workbench:
     slots: Slots = field(default_factory=Slots)
     buffer: Buffer = field(default_factory=Buffer)
     lost: Counter[str] = field(default_factory=Counter)
+    behind_ns: int = 0
+    """What stamps lack to the wall clock, which was set since the process began."""
 
     def span_ids(self, count: int) -> U64:
         """New span ids."""
         return np.maximum(np.frombuffer(self.ids.bytes(8 * count), np.uint64), 1)  # an id is not 0
+
+    def lacking(self, stamps: I64, now: int) -> I64 | int:
+        """What makes wall time of stamps, which is 0 for those that a caller took from the wall clock (all in ns)."""
+        if not self.behind_ns:
+            return 0
+        return np.where(abs(stamps - now) <= abs(stamps - now - self.behind_ns), self.behind_ns, 0)
 
     def fill(
         self,
@@ -43,8 +51,11 @@ class Workbench:
         texts: tuple[tuple[str, str], ...] = (),
         doubles: Sequence[str] = (),
         tails: Sequence[bytes] = (),
+        behind: I64 | int = 0,
     ) -> Block:
-        """A block of spans in the memory of this batch."""
+        """A block of spans in the memory of this batch. Their times are `behind` the wall clock (ns)."""
+        if np.any(behind):
+            columns = columns._replace(start=columns.start + behind, end=columns.end + behind)
         return fill(columns, name, ints, texts, doubles, tails, buffer=self.buffer)
 
 
