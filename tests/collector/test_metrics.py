@@ -245,6 +245,46 @@ def test_a_clock_that_is_set_back_stops_no_number(rows, arrive, live, clock):
     assert (found[evaluated], found[stored], found[running]) == (NOW / SECOND, 2, 3)
 
 
+def test_a_clock_that_is_set_back_stops_no_number_of_an_engine(rows, live, clock):
+    """A process that says nothing more had its numbers of the later time for as long as the clock was set back."""
+    clock.now = NOW + 2 * 86_400 * SECOND
+    for instance in ("works", "silent"):
+        rows.step(start=clock.now - SECOND, instance=instance, running=3)
+    assert running_now(live) == {"works": 3, "silent": 3}
+    clock.now = NOW
+    rows.step(start=NOW - SECOND, instance="works", running=5)
+    assert running_now(live) == {"works": 5}
+
+
+def running_now(live):
+    """Running requests by instance, after a segment was stored."""
+    live.counters.on_segment(f"a segment of {live._clock()}")
+    live.refresh()
+    (samples,) = ([*f.samples] for f in live.families[1] if f.name == "tokentrail_requests_running")
+    return {s.labels["service_instance_id"]: s.value for s in samples}
+
+
+def test_a_step_that_is_stored_late_is_found(rows, live, clock):
+    rows.step(start=NOW - SECOND, instance="early", running=3)
+    assert running_now(live) == {"early": 3}
+    clock.now += 20 * SECOND
+    rows.step(start=NOW - 39 * SECOND, instance="late", running=4)
+    assert running_now(live) == {"early": 3, "late": 4}
+
+
+def test_an_engine_that_has_hung_for_more_than_a_day_is_stuck(scrape, rows, clock):
+    """Its last step is remembered while it has requests in flight: the store is asked for steps of the last day."""
+    rows.step(start=NOW - 2 * SECOND)
+    hung = rows.open(start=NOW - 3 * SECOND, seen=NOW - SECOND)
+    stuck = "tokentrail_requests_stuck", "service_instance_id=i-1", "service_name=engine"
+    assert scrape()[stuck] == 0
+    clock.now += 25 * 3600 * SECOND
+    for _ in range(2):
+        rows.insert("open_requests", [hung | {"seen": clock.now}])
+        clock.now += SECOND
+        assert scrape()[stuck] == 1
+
+
 def test_a_series_is_0_in_the_first_scrape_that_has_it(app, arrive, live):
     def seen():
         live.refresh()
