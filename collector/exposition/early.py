@@ -21,7 +21,7 @@ class Early:
     late: set[str] = field(default_factory=set)
     """The SLOs for which it is past a threshold. That stays true."""
     lost: set[str] = field(default_factory=set)
-    """The SLOs for which it is bad because nothing is heard of it. Its end may prove otherwise."""
+    """The SLOs for which it is bad because nothing is heard of it. If it is not late too, its end may differ."""
     is_lost: bool = False
     """It is counted as lost."""
     is_over: bool = False

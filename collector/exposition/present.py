@@ -56,7 +56,8 @@ class Processes:
         """
         filled = self._filled.look()
         if "steps" in filled:
-            self._read_steps(max(now_ns - RECENT_NS, self._read_until_ns - _LATE_NS), now_ns)
+            read_until_ns = min(self._read_until_ns, now_ns)  # somebody may have set the clock back
+            self._read_steps(max(now_ns - RECENT_NS, read_until_ns - _LATE_NS), now_ns)
         self._read_until_ns = heard_until_ns
         announced = {"start_ns": since_ns, "end_ns": now_ns, "lost_after_ns": self._lost_after_ns}
         is_any = "open_requests" in filled
@@ -69,8 +70,7 @@ class Processes:
     def _read_steps(self, start_ns: int, end_ns: int) -> None:
         for row in self._queries.rows("newest_steps", {"process_filter": TRUE}, start_ns=start_ns, end_ns=end_ns):
             process = row["service"], row["instance"]
-            if row["seen_ns"] >= self._began_ns.get(process, 0):
-                self._newest[process], self._began_ns[process] = row, row["seen_ns"]
+            self._newest[process], self._began_ns[process] = row, row["seen_ns"]
 
     @property
     def has_open_requests(self) -> bool:
@@ -91,16 +91,14 @@ class Processes:
 
     def expose(self, series: Series, counters: StoreCounters, in_flight: InFlight, *, now_ns: int) -> None:
         """Set the gauges of engine processes. Those that share the labels `other` add up."""
+        self._newest = {p: row for p, row in self._newest.items() if now_ns - RECENT_NS < row["seen_ns"] <= now_ns}
         for process, row in self._newest.items():
-            if row["seen_ns"] <= now_ns - RECENT_NS:
-                continue
             labels = counters.admit_process(process)
             for metric, n in ((metrics.RUNNING, row["running_now"]), (metrics.WAITING, row["waiting_now"])):
                 if n is not None:
                     series.increase(metric, labels, n)
             if row["blocks_total"] and row["blocks_used"] is not None:
                 series.raise_to(metrics.KV_USAGE, labels, row["blocks_used"] / row["blocks_total"])
-        self._newest = {p: row for p, row in self._newest.items() if row["seen_ns"] > now_ns - RECENT_NS}
         for labels in counters.processes():
             series.increase(metrics.IN_FLIGHT, labels, 0)
             series.increase(metrics.STUCK, labels, 0)

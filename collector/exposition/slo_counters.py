@@ -13,7 +13,7 @@ from collector.exposition import metrics
 from collector.exposition.early import Early, EarlyRequests
 from collector.exposition.metrics import Metric
 from collector.exposition.series import LONGEST, OTHER, SECOND_NS, Labels, Series
-from collector.in_flight import Bools, InFlight
+from collector.in_flight import InFlight
 from collector.slo.cells import Cells, Outcomes
 from collector.slo.model import Slo
 from collector.store.early_claims import EarlyCount
@@ -61,14 +61,14 @@ class SloCounters:
         for (metric, name, group), total in sums.items():
             self._series.add(metric, self._labels(name, group), total)
 
-    def new_in_flight(self, in_flight: InFlight, lost: Bools) -> list[EarlyCount]:
-        """The requests that are bad by now or among `lost`, and are not counted yet."""
+    def new_in_flight(self, in_flight: InFlight) -> list[EarlyCount]:
+        """The requests that are bad by now or lost, and are not counted yet."""
         found, now_ns = [], self._clock()
         for slo in self._slos:
             chosen, past = in_flight.selected(slo), in_flight.is_past(slo.thresholds)
             late = chosen & past & ~in_flight.is_lost
             self._series.set(metrics.SLO_IN_FLIGHT, (slo.name,), int(np.count_nonzero(late)))
-            for i in np.flatnonzero(late | (chosen & lost)).tolist():
+            for i in np.flatnonzero(chosen & (past | in_flight.is_lost)).tolist():
                 group = in_flight.columns["tenant"][i] if slo.group_by else ""
                 count = in_flight.early_count(i, slo.name, group, is_late=bool(past[i]))
                 early = self._early.get(count.key)
@@ -86,11 +86,7 @@ class SloCounters:
             return
         if is_own and slo not in early.late | early.lost:
             self._series.add(metrics.SLO_REQUESTS, self._labels(slo, count.tenant), 1)
-        if count.is_late:
-            early.lost.discard(slo)
-            early.late.add(slo)
-        elif slo not in early.late:
-            early.lost.add(slo)
+        (early.late if count.is_late else early.lost).add(slo)
 
     def _labels(self, slo: str, group: str) -> Labels:
         """The labels of an SLO's series. Groups beyond its limit count together."""

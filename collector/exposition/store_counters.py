@@ -210,9 +210,8 @@ class StoreCounters:
             label_columns = list(metrics.REQUEST_LABELS.values())
             for labels in set(zip(*(in_flight.columns[column] for column in label_columns), strict=True)):
                 self._admit(dict(zip(label_columns, labels, strict=True)))
-            lost = in_flight.is_lost & (in_flight.lost_at_ns >= self._born_ns)
-            new = self._of_slos.new_in_flight(in_flight, lost)
-            for i in np.flatnonzero(lost).tolist():
+            new = self._of_slos.new_in_flight(in_flight)
+            for i in np.flatnonzero(in_flight.is_lost).tolist():
                 count = in_flight.early_count(i, "", "", is_late=False)
                 early = self._early.get(count.key)
                 if early is None or not (early.is_lost or early.is_over):

@@ -208,6 +208,7 @@ def test_a_backup_is_a_tar_that_others_read(archive):
         names = tar.getnames()
         assert names[-1] == "manifest.json"
         assert tar.extractfile("settings/slos.yaml").read() == b"slos: []"
+    assert archive.read_bytes()[-2 * tarfile.BLOCKSIZE :] == bytes(2 * tarfile.BLOCKSIZE), "its end, by the standard"
     parts = {name.split("/")[2] for name in names if name.startswith("tables/tokens/")}
     manifest = verify(archive)
     assert manifest["tables"]["tokens"]["parts"] == dict.fromkeys(parts, 1)
@@ -271,6 +272,19 @@ def test_a_failed_cut_makes_room_too(backups, monkeypatch):
         backups.make()
     monkeypatch.undo()
     backups.make().close()
+
+
+def test_a_cut_that_fails_behind_its_links_leaves_none(backups, store, monkeypatch):
+    links = store.folder / "shadow" / "tokentrail"
+
+    def full(_):
+        assert links.exists()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cut, "_rfc3339", full)
+    with pytest.raises(BackupError, match=r"cannot be cut: .*No space left"):
+        backups.make()
+    assert not links.exists()
 
 
 def test_a_server_is_backed_up_by_its_own_statement():
@@ -401,6 +415,26 @@ def test_ctrl_c_in_a_restore_is_no_error_of_ours(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("collector.backup.__main__.restore", interrupted)
     assert restore_command([str(tmp_path / "b.tar"), str(tmp_path / "new")]) == 130
     assert capsys.readouterr().err == ""
+
+
+def test_nothing_comes_behind_the_manifest(tmp_path):
+    empty = Manifest(format=1, made="", until="", clickhouse="", tables={}, files={})
+    once = b"".join(pack([], empty)).removesuffix(bytes(2 * tarfile.BLOCKSIZE))
+    archive = tmp_path / "b.tar"
+    archive.write_bytes(once + b"".join(pack([], empty)))
+    with pytest.raises(BackupError, match=r"because it has 'manifest\.json'"):
+        restore(archive, tmp_path / "new")
+
+
+def test_a_manifest_beyond_a_limit_is_not_read_to_its_end(tmp_path, monkeypatch):
+    archive = tmp_path / "b.tar"
+    empty = Manifest(format=1, made="", until="", clickhouse="", tables={}, files={})
+    tar_of(archive, "manifest.json", empty.model_dump_json().encode())
+    (tmp_path / "in").mkdir()
+    unpack(archive, tmp_path / "in")
+    monkeypatch.setattr("collector.backup.archive._MOST_MANIFEST", 50)
+    with pytest.raises(BackupError, match=r"its manifest\.json is that of something else"):
+        unpack(archive, tmp_path / "in")
 
 
 def test_a_backup_that_was_compressed_is_to_be_unpacked_first(tmp_path, archive):

@@ -12,6 +12,7 @@ from fastapi.testclient import TestClient
 
 from collector.access.caller import Caller, Role
 from collector.api.session import QueryLimits, Session
+from collector.exposition.filled import FilledTables
 from collector.service import build_api
 from collector.settings import Settings
 from collector.status import IngestStatus
@@ -207,6 +208,14 @@ def test_the_address_names_the_cluster():
             Layout.of(wrong)
         with pytest.raises(ValueError, match="is no cluster"):
             Settings(store=wrong)
+
+
+def test_a_replica_without_rows_keeps_nothing_out_of_metrics():
+    """Another replica may have them."""
+    replica = Mock(**{"rows.return_value": []})
+    assert FilledTables(replica).look() == set()
+    replica.remembers = False
+    assert FilledTables(replica).look() >= {"requests", "open_requests", "steps", "kv_events", "cold_starts"}
 
 
 @contextmanager

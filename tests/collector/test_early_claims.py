@@ -1,6 +1,7 @@
 """Requests in flight on a store that several collectors share: their counters together count each request once."""
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -192,6 +193,22 @@ def test_a_lost_request_is_no_violation_in_flight(counters, see, clock, hung):
     clock.now += 40 * SECOND
     look(a, see)
     assert violations["chat",] == 0
+
+
+def test_a_request_that_has_ended_is_not_claimed_for_ever_where_its_end_is_not_visible(
+    counters, claims, see, rows, hung
+):
+    """Its end may be stored at a replica that the next query does not ask."""
+    a = counters("a")
+    look(a, see)
+    before = see()
+    ended(rows, hung, a, "s")
+    a.count_segments()
+    lost = replace(before, is_lost=~before.is_lost)
+    claimed = claims.read(0, since_ns=0)[0]
+    for _ in range(2):
+        look(a, lambda: lost)
+    assert (judged(a), claims.read(0, since_ns=0)[0]) == ([(1, 0)], claimed)
 
 
 def count_of(key, slo="chat"):

@@ -4,6 +4,7 @@ import time
 from collections import defaultdict
 from itertools import count
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from prometheus_client.samples import Exemplar
 from collector.exposition import metrics, store_counters
 from collector.exposition.early import KEEP_NS, EarlyRequests
 from collector.exposition.filled import FilledTables
+from collector.exposition.present import expose_samples
 from collector.exposition.series import Histogram, LabelSets
 from collector.exposition.store_counters import StoreCounters
 from collector.in_flight import InFlight
@@ -224,6 +226,47 @@ def test_samples_are_read_again_when_a_segment_of_metrics_was_stored_or_they_may
     assert running() == [], "it is older than 300 s, though nothing was stored since"
 
 
+def test_samples_that_are_stored_while_others_are_read_are_read_next(rows, live, clock, monkeypatch):
+    def overtaken(*read, **until):
+        expose_samples(*read, **until)
+        process = {"service": "s", "instance": "i", "engine": "vllm", "time": NOW // 10**6, "value": 3.0}
+        rows.insert("samples", [process | {"name": "running", "kind": "gauge"}])
+        live.on_samples("m-1")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("collector.exposition.live.expose_samples", overtaken)
+        live.refresh()
+    clock.now += 10 * SECOND
+    live.refresh()
+    assert [[s.value for s in f.samples] for f in live.families[1] if "engine_requests_running" in f.name] == [[3]]
+
+
+def test_processes_with_samples_beyond_a_limit_are_not_exposed(rows, live, monkeypatch):
+    monkeypatch.setattr("collector.exposition.present._MOST_SAMPLED", 2)
+    process = {"service": "s", "engine": "vllm", "time": NOW // 10**6 - 1, "value": 3.0}
+    rows.insert("samples", [process | {"instance": f"i-{n}", "name": "running", "kind": "gauge"} for n in range(3)])
+    live.refresh()
+    assert [len(f.samples) for f in live.families[1] if "engine_requests_running" in f.name] == [2]
+
+
+def test_a_slow_store_is_asked_again_after_15_s_and_once_more_at_the_end(live, monkeypatch):
+    """A refresh of 10 ms is followed by 1 s, one of 100 ms by 5 s, one of 10 s by 15 s."""
+    now_s, pauses, refreshed = [0.0], [], []
+    monkeypatch.setattr("collector.exposition.live.time", Mock(monotonic=lambda: now_s[0]))
+    took_s = [0.01, 0.1, 10.0, 1.0]
+
+    def refresh():
+        refreshed.append(now_s[0])
+        now_s[0] += took_s[len(refreshed) - 1]
+        if len(refreshed) == 3:
+            live._stopping.set()
+
+    monkeypatch.setattr(live, "try_refresh", refresh)
+    monkeypatch.setattr(live._stopping, "wait", pauses.append)
+    live._run()
+    assert (pauses, len(refreshed)) == ([1, pytest.approx(5), 15], 4)
+
+
 def test_a_clock_that_is_set_back_stops_no_number(rows, arrive, live, clock):
     """The numbers of SLOs and of the store's tables stood still until the clock showed the old time again."""
 
@@ -245,6 +288,46 @@ def test_a_clock_that_is_set_back_stops_no_number(rows, arrive, live, clock):
     assert (found[evaluated], found[stored], found[running]) == (NOW / SECOND, 2, 3)
 
 
+def test_a_clock_that_is_set_back_stops_no_number_of_an_engine(rows, live, clock):
+    """A process that says nothing more had its numbers of the later time for as long as the clock was set back."""
+    clock.now = NOW + 2 * 86_400 * SECOND
+    for instance in ("works", "silent"):
+        rows.step(start=clock.now - SECOND, instance=instance, running=3)
+    assert running_now(live) == {"works": 3, "silent": 3}
+    clock.now = NOW
+    rows.step(start=NOW - SECOND, instance="works", running=5)
+    assert running_now(live) == {"works": 5}
+
+
+def running_now(live):
+    """Running requests by instance, after a segment was stored."""
+    live.counters.on_segment(f"a segment of {live._clock()}")
+    live.refresh()
+    (samples,) = ([*f.samples] for f in live.families[1] if f.name == "tokentrail_requests_running")
+    return {s.labels["service_instance_id"]: s.value for s in samples}
+
+
+def test_a_step_that_is_stored_late_is_found(rows, live, clock):
+    rows.step(start=NOW - SECOND, instance="early", running=3)
+    assert running_now(live) == {"early": 3}
+    clock.now += 20 * SECOND
+    rows.step(start=NOW - 39 * SECOND, instance="late", running=4)
+    assert running_now(live) == {"early": 3, "late": 4}
+
+
+def test_an_engine_that_has_hung_for_more_than_a_day_is_stuck(scrape, rows, clock):
+    """Its last step is remembered while it has requests in flight: the store is asked for steps of the last day."""
+    rows.step(start=NOW - 2 * SECOND)
+    hung = rows.open(start=NOW - 3 * SECOND, seen=NOW - SECOND)
+    stuck = "tokentrail_requests_stuck", "service_instance_id=i-1", "service_name=engine"
+    assert scrape()[stuck] == 0
+    clock.now += 25 * 3600 * SECOND
+    for _ in range(2):
+        rows.insert("open_requests", [hung | {"seen": clock.now}])
+        clock.now += SECOND
+        assert scrape()[stuck] == 1
+
+
 def test_a_series_is_0_in_the_first_scrape_that_has_it(app, arrive, live):
     def seen():
         live.refresh()
@@ -261,6 +344,47 @@ def test_a_series_is_0_in_the_first_scrape_that_has_it(app, arrive, live):
     arrive(CHAT, CHAT)
     assert seen() == [0, NOW / SECOND, 0]
     assert seen() == [2, NOW / SECOND, 2]
+
+
+def test_a_page_of_before_has_not_seen_the_series_of_now(arrive, live):
+    live.refresh()
+    before = live.families[0]
+    arrive(CHAT)
+    live.refresh()
+    live.scraped(before)
+    live.refresh()
+    assert ended_of("", live) == [0]
+
+
+def ended_of(tenant, live):
+    """Requests of a tenant that ended well, as they are published."""
+    (samples,) = ([*f.samples] for f in live.families[0] if f.name == "tokentrail_requests")
+    asked = {"tenant": tenant, "status": "ok"}
+    return [s.value for s in samples if s.name.endswith("_total") and asked.items() <= s.labels.items()]
+
+
+def test_a_series_that_went_and_comes_back_is_0_in_the_first_scrape_that_has_it(arrive, live, clock):
+    def scraped():
+        live.refresh()
+        live.scraped(live.families[0])
+        return ended_of("rare", live)
+
+    for _ in range(2):
+        arrive({"tenant": "rare"})
+        assert [scraped(), scraped()] == [[0], [1]]
+        clock.now += 31 * 86_400 * SECOND
+        assert scraped() == [], "an idle collector drops it too"
+        scraped()
+
+
+def test_many_segments_are_counted_some_at_a_time(live, monkeypatch):
+    monkeypatch.setattr(store_counters, "MOST_AT_ONCE", 2)
+    read, parts = live.counters._read, []
+    monkeypatch.setattr(live.counters, "_read", lambda segments: (parts.append([*segments]), read(segments))[1])
+    for segment in "12345":
+        live.counters.on_segment(segment)
+    live.refresh()
+    assert parts == [["1", "2"], ["3", "4"], ["5"]]
 
 
 def test_an_announcement_gives_birth_to_the_counters_of_its_request(rows, scrape):
@@ -619,6 +743,9 @@ def test_requests_that_were_counted_early_are_forgotten_after_a_day_and_the_olde
         found.seen(key, seen_ns)
     assert found.forget(KEEP_NS + 1) == 2
     assert [key for key, _ in found.dump()] == ["new", "newest"]
+    found.seen("newest", KEEP_NS)
+    assert found.forget(KEEP_NS + 5) == 0
+    assert [key for key, _ in found.dump()] == ["newest"]
     assert EarlyRequests([("a day", {"seen_ns": 1, "late": (), "lost": ()})]).forget(KEEP_NS + 1) == 0
 
 
@@ -640,7 +767,9 @@ def test_a_tenant_with_a_request_a_day_keeps_its_counter(arrive, clock, scrape):
     for n in range(1, 4):
         arrive({"tenant": "rare"})
         assert of("rare") == [n]
-        clock.now += 86_400 * SECOND
+        clock.now += 43_200 * SECOND
+        assert of("rare") == [n]
+        clock.now += 43_200 * SECOND
     clock.now += 30 * 86_400 * SECOND
     assert of("rare") == []
 

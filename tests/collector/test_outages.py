@@ -170,6 +170,18 @@ class TestBacklog:
         assert agrees(live) == (1, 0, 1)
 
 
+def test_a_request_that_was_lost_hours_ago_is_not_read_any_more(collector, rows, clock):
+    live = collector()
+    clock.now += 31 * SECOND
+    rows.open(start=clock.now, seen=clock.now, slo_class="chat", ttft_ns=MS)
+    live.counters.on_segment("s-1")
+    pass_time(clock, 70 * SECOND, live.refresh)
+    assert (counted(live), live._processes.has_open_requests) == ((1, 0, 1), True)
+    clock.now += 2 * 3600 * SECOND
+    pass_time(clock, 70 * SECOND, live.refresh)
+    assert (counted(live)[:2], live._processes.has_open_requests) == ((1, 0), False)
+
+
 @pytest.mark.parametrize(("too_early_ns", "burn"), [(0, 20.0), (1, None)])
 def test_a_request_that_was_lost_at_the_beginning_of_a_window_is_in_it(api, rows, too_early_ns, burn):
     rows.open(start=NOW - 4000 * SECOND, seen=NOW - 3630 * SECOND - too_early_ns, slo_class="chat", ttft_ns=MS)
@@ -207,6 +219,15 @@ class TestRestart:
         first.scraped(first.families[0])
         first.refresh()
         assert exposed(first) == exposed(collector()) == 3
+
+    def test_a_request_in_flight_is_on_the_disk_before_a_scrape_sees_it(self, collector, rows):
+        live = collector()
+        request = rows.open(start=NOW - 5 * SECOND, seen=NOW - 5 * SECOND, slo_class="chat")
+        assert counted(live) == (0, 0, 0)
+        rows.insert("open_requests", [request | {"seen": NOW}])
+        assert counted(live) == (1, 0, 0)
+        next_process = collector().counters._series.counters
+        assert next_process == live.counters._series.counters
 
     def test_engine_and_collector_that_died_together(self, collector, rows, clock):
         first = collector()

@@ -64,6 +64,19 @@ def collector(rows, slos_file, clock, tmp_path):
     return opened
 
 
+def test_a_collector_that_stores_nothing_exposes_what_the_other_one_stores(collector, rows, clock):
+    live, _ = collector("a", shared=True)
+    live.refresh()
+    clock.now += 10 * SECOND
+    rows.open(start=clock.now - SECOND, seen=clock.now)
+    process = {"service": "s", "instance": "e", "engine": "vllm", "name": "running", "kind": "gauge"}
+    rows.insert("samples", [process | {"time": (clock.now - SECOND) // 10**6, "value": 3.0}])
+    live.refresh()
+    found = {(f.name, *s.labels.values()): s.value for f in live.families[1] for s in f.samples}
+    assert found["tokentrail_requests_in_flight", "engine", "i-1"] == 1
+    assert found["tokentrail_engine_requests_running", "vllm", "s", "e"] == 3
+
+
 def happens(rows, clock):
     """Five minutes of trouble, in two segments."""
     for segment, bad in (("1", 2), ("2", 7)):
