@@ -41,6 +41,11 @@ def test_a_segment_without_a_payload_claims_nothing(claims, module_store):
     assert count(module_store) == (0, 0)
 
 
+def test_a_segment_may_have_more_payloads_than_sql_of_256_kib_can_name(claims):
+    payloads = [str(n).encode() for n in range(14_000)]
+    assert owned(claims(), "a", *payloads) == payloads
+
+
 def test_the_answer_is_the_same_after_a_crash_and_makes_no_further_claim(claims, module_store):
     for segment, expected in (("a", [b"1", b"2"]), ("b", [b"3"])):
         payloads = (b"1", b"2") if segment == "a" else (b"2", b"3")
@@ -137,6 +142,16 @@ def test_a_number_that_was_lost_in_a_crash_of_the_store_is_passed_over(claims, m
         late.own("b", frames(b"1"))
     assert owned(late, "b", b"1") == [b"1"]
     assert owned(late, "c", b"1") == []
+
+
+def test_claims_that_others_make_between_looks_cost_no_number(claims, module_store, monkeypatch):
+    monkeypatch.setattr("collector.store.order._PAUSE_S", 0.0)
+    monkeypatch.setattr("collector.store.order._TRIES_OF_A_LOST_NUMBER", 3)
+    order, numbers = claims()._order, []
+    for claim in range(1, 4):
+        numbers += [order.next_number() for _ in range(3)]
+        module_store.client().command(f"INSERT INTO payload_claims (claim) VALUES ({claim})")
+    assert numbers == [1, 1, 1, 2, 2, 2, 3, 3, 3]
 
 
 def test_old_claims_are_dropped_by_partitions_and_the_newest_number_stays(claims, module_store):

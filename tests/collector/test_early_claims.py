@@ -256,6 +256,17 @@ def test_an_end_in_two_segments_counts_from_the_first_that_was_entered(claims, r
     assert claims.read(0, since_ns=0) == (3, [])
 
 
+def test_ends_are_found_for_more_requests_than_one_query_asks_for(claims, rows, monkeypatch):
+    monkeypatch.setattr("collector.store.early_claims._KEYS_AT_ONCE", 1)
+    claims.enter("b", segments=["s"])
+    keys = []
+    for _ in range(3):
+        request = rows.request(ended=NOW, segment="s", **LATE)
+        keys.append(request["trace_id"] + request["span_id"])
+    claims.enter("a", counts=[EarlyCount(key, "chat", "", True, ("engine", "i-1"), 7) for key in keys])
+    assert claims.read(0, since_ns=0) == (2, [])
+
+
 def test_requests_are_counted_when_the_server_came_back_with_fewer_claims(counters, claims, see, rows, hung):
     pair = a, b = counters("a"), counters("b")
     for _ in range(5):

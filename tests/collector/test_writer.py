@@ -75,6 +75,7 @@ def test_a_segment_becomes_rows_and_leaves_the_log(setup):
     assert s.tokens() == {1: 3, 2: 3}
     assert s.segments == [segment.id]
     assert s.log.pending == (0, 0)
+    assert not s.writer._stored, "the tokens of all segments would fill the memory"
     snapshot = s.status.snapshot()
     assert (snapshot.segments_inserted, snapshot.ready) == (1, True)
     assert snapshot.last_insert_unix_s > 0
@@ -201,6 +202,16 @@ def test_a_field_of_a_wrong_wire_type_costs_its_span_alone(setup, bad_at):
         assert b"\x28\x05" in span.SerializeToString()
         assert "wrong wire type" in why["reason"]
     assert len(s.dead()) == s.status.snapshot().payloads_dead_lettered == len(bad_at)
+    assert s.log.pending == (0, 0)
+
+
+def test_a_payload_without_a_span_that_can_be_read_is_no_insert(setup):
+    s = setup()
+    request = Request().tokens(trace=1, count=1)
+    request.scope_spans.spans[0].ClearField("name")
+    request.scope_spans.spans[0].MergeFromString(b"\x28\x05")
+    s.writer.write(s.segment(request.body()))
+    assert (s.tokens(), s.segments, len(s.dead())) == ({}, [], 1)
     assert s.log.pending == (0, 0)
 
 
@@ -408,6 +419,16 @@ def test_inserts_need_no_temporary_folder_of_the_system_which_may_be_full(setup,
     assert s.tokens() == {1: MANY, 2: 3}
 
 
+def test_a_data_folder_may_have_any_name(setup, tmp_path):
+    """ClickHouse would take this name for those of other files."""
+    path = tmp_path / "it's {1,2}*.wal"
+    path.write_bytes(token_body(trace=1))
+    (tmp_path / "it's 1.wal").write_bytes(token_body(trace=2))
+    s = setup()
+    insert_otlp(s.store, TRACES, path, "a folder's name")
+    assert s.tokens() == {1: 3}
+
+
 def test_a_segment_of_tokens_alone_is_announced_once(setup):
     s = setup()
     segment = s.segment(token_body(trace=1, count=MANY))
@@ -504,6 +525,18 @@ def test_a_segment_of_many_days_is_several_inserts(setup):
     assert s.segments == [f"{segment.id}.d0", f"{segment.id}.d1"]
 
 
+def test_a_payload_of_more_days_than_an_insert_may_have_by_default_is_stored(setup):
+    """`--max-payload-days` allows it."""
+    request = Request()
+    for day in range(101):
+        request.span("on a day", trace=day + 1, start=T0 - day * 86_400 * 10**9)
+    s = setup()
+    s.store.client().command("TRUNCATE TABLE spans")
+    s.writer.write(s.segment(request.body()))
+    assert s.store.query("SELECT uniqExact(trace_id) FROM spans").result_rows == [(101,)]
+    assert s.dead() == {}
+
+
 def test_a_crash_in_the_middle_of_setting_aside_adds_nothing_twice(setup):
     s = setup()
     payloads = [token_body(trace=1), unreadable(9), token_body(trace=2), token_body(trace=3)]
@@ -540,6 +573,20 @@ def test_a_store_that_fails_is_tried_until_it_takes_the_segment_and_is_not_ready
     assert s.tokens() == {1: 3}
     assert s.status.snapshot().ready
     assert s.dead() == {}
+
+
+def test_a_store_that_was_away_for_long_is_tried_again_within_the_longest_wait(setup, monkeypatch):
+    waits = []
+
+    def away(store, signal, source, token):
+        if len(waits) < 12:
+            raise ConnectionError("connection refused")
+
+    s = setup(insert=away)
+    monkeypatch.setattr(s.writer, "_wait", waits.append)
+    s.writer.write(s.segment(token_body(trace=1)))
+    assert waits[0] < 1
+    assert waits[-1] == max(waits) == 10.0
 
 
 def test_a_file_that_is_damaged_while_the_store_is_away_makes_no_other_rows(setup):
@@ -603,6 +650,27 @@ def test_an_error_of_any_kind_is_told_and_the_thread_goes_on(setup, monkeypatch,
     assert s.status.snapshot().ready
 
 
+def test_a_log_that_cannot_be_read_is_told_and_read_again_a_second_later(setup, monkeypatch):
+    s, waits, read = setup(), [], SegmentLog.read
+
+    def wait(seconds):
+        waits.append((seconds, s.status.snapshot().reason))
+
+    def fail_once(segment):
+        if not waits:
+            raise OSError("disk")
+        return read(s.log, segment)
+
+    monkeypatch.setattr(s.log, "read", fail_once)
+    monkeypatch.setattr(s.writer._give_up, "wait", wait)
+    s.segment_that_waits(token_body(trace=1))
+    s.writer.start()
+    assert s.writer.stop(WAIT_S)
+    assert waits == [(1.0, "the log of traces cannot be read or released: disk")]
+    assert s.tokens() == {1: 3}
+    assert s.status.snapshot().ready
+
+
 def test_a_failing_callback_stops_nothing(setup, caplog):
     s = setup()
     s.writer.on_segment(lambda segment: 1 / 0)
@@ -631,6 +699,19 @@ def test_a_backlog_is_one_insert(setup):
     assert s.log.pending == (0, 0)
     sql = "SELECT count() FROM system.parts WHERE table = 'tokens' AND active"
     assert s.store.query(sql).result_rows == [(1,)]
+
+
+def test_a_segment_is_written_under_the_lock_that_a_pause_takes(setup):
+    locked = []
+
+    def look(store, signal, source, token):
+        locked.append(s.writer._writing.locked())
+
+    s = setup(insert=look)
+    s.segment_that_waits(token_body(trace=1))
+    s.writer.start()
+    assert s.writer.stop(WAIT_S)
+    assert locked == [True]
 
 
 def test_a_crash_behind_the_insert_of_a_backlog_adds_nothing_twice(setup):
