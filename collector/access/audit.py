@@ -65,7 +65,8 @@ class AuditLog:
                 self._left_out = 0
         when = datetime.fromtimestamp(now_s, UTC).isoformat(timespec="milliseconds")
         line = {"time": when, "event": event} | {name: value for name, value in fields.items() if value} | more
-        self._files[event == "denied"].emit(logging.makeLogRecord({"msg": json.dumps(line)}))
+        # `handle` has a lock, which `emit` needs: two threads that rotate at once lose lines and a file.
+        self._files[event == "denied"].handle(logging.makeLogRecord({"msg": json.dumps(line)}))
 
     def _is_flood(self, second: int) -> bool:
         if second != self._second:

@@ -28,7 +28,7 @@ def to_protobuf(body: bytes, request: type[Any]) -> bytes:
             msg = "the body is not OTLP/JSON: it is not a JSON object"
             raise MalformedError(msg)
         message = json_format.ParseDict(document, request(), ignore_unknown_fields=True)
-        encoded: bytes = message.SerializeToString(deterministic=True)
+        encoded: bytes = message.SerializeToString()
     except MalformedError:
         raise
     except (*_PARSE_ERRORS, json_format.ParseError) as error:

@@ -32,6 +32,35 @@ def test_the_limit_is_exact(encoding):
         decompress(COMPRESS[encoding](bytes(LIMIT + 1)), encoding, LIMIT)
 
 
+def zstd_stream(body):
+    """A frame that does not say its size, as a sender that compresses while it writes makes it."""
+    compressor = zstandard.ZstdCompressor().compressobj()
+    return compressor.compress(body) + compressor.flush()
+
+
+@pytest.mark.parametrize("size", [1, LIMIT])
+def test_a_zstd_frame_need_not_say_its_size(size):
+    assert decompress(zstd_stream(bytes(size)), "zstd", LIMIT) == bytes(size)
+
+
+def test_a_zstd_frame_that_does_not_say_its_size_may_be_empty():
+    header, last_block = bytes.fromhex("28b52ffd 00 58"), bytes.fromhex("010000")
+    assert decompress(header + last_block, "zstd", LIMIT) == b""
+
+
+def test_a_zstd_frame_that_does_not_say_its_size_has_the_same_limit():
+    with pytest.raises(TooLargeError, match="10000 bytes"):
+        decompress(zstd_stream(bytes(LIMIT + 1)), "zstd", LIMIT)
+
+
+def test_a_zstd_frame_that_wants_a_large_window_is_refused():
+    settings = zstandard.ZstdCompressionParameters(window_log=28, enable_ldm=True)
+    compressor = zstandard.ZstdCompressor(compression_params=settings).compressobj()
+    frame = compressor.compress(b"spans") + compressor.flush()
+    with pytest.raises(BrokenEncodingError, match="too much memory"):
+        decompress(frame, "zstd", LIMIT)
+
+
 @compressed
 def test_a_bomb_is_refused_without_being_unpacked(encoding):
     bomb = COMPRESS[encoding](bytes(64 * 2**20))

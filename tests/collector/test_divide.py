@@ -92,6 +92,18 @@ def test_a_misread_resource_or_scope_takes_its_spans_along():
     assert [name for *_, name in names(misread)] == ["u", "v"]
 
 
+def test_both_parts_keep_the_urls_of_their_schemas():
+    message = two_resources()
+    for number, of_resource in enumerate(message.resource_spans):
+        of_resource.schema_url, of_resource.scope_spans[0].schema_url = f"resource {number}", f"scope {number}"
+    spoil_span(message)
+    good, misread = without_misread(message.SerializeToString())
+    for part, numbers in ((good, [0, 1]), (misread, [0])):
+        found = ExportTraceServiceRequest.FromString(part).resource_spans
+        assert [r.schema_url for r in found] == [f"resource {n}" for n in numbers]
+        assert [r.scope_spans[0].schema_url for r in found] == [f"scope {n}" for n in numbers]
+
+
 def test_a_misread_field_beside_the_spans_costs_none_of_them():
     message = two_resources()
     before = names(message.SerializeToString())

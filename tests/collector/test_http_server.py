@@ -12,7 +12,8 @@ from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 
 from collector.http_server import HttpServer
-from collector.receive.http import BodyLimits, create_otlp_app
+from collector.receive.errors import BusyError
+from collector.receive.http import BodyLimits, _Buffer, create_otlp_app
 from tests.collector.test_otlp_http import PROTOBUF, Receiver
 from tests.support.otlp import token_body
 from tokentrail.http_protocol import HttpProtocol
@@ -187,11 +188,28 @@ def test_unfinished_bodies_share_a_budget_and_whoever_exceeds_it_is_told_to_come
         server.stop(1.0)
 
 
+def test_the_budget_may_be_used_up_to_its_last_byte_and_is_given_back():
+    buffer = _Buffer(10)
+    for _ in range(2):
+        with buffer.share() as one, buffer.share() as other:
+            one(4)
+            other(6)
+            with pytest.raises(BusyError, match="more than 10 bytes"):
+                other(1)
+
+
 def test_a_large_body_that_is_alone_is_taken_although_the_budget_is_smaller(receiver):
     app = create_otlp_app([receiver.ingest], BodyLimits(sent=4_000, decompressed=8_000, under_way=10))
     receiver.client = TestClient(app)
     assert receiver.post(gzip.compress(token_body()), content_encoding="gzip").status_code == 200
     assert receiver.post(token_body(trace=2)).status_code == 200
+
+
+def test_a_server_that_did_not_start_gives_its_port_back():
+    server = HttpServer(echo, "test", "127.0.0.1", 0)
+    port = httpx.URL(server.url).port
+    assert server.stop(1.0)
+    HttpServer(echo, "test", "127.0.0.1", port).stop(1.0)
 
 
 def test_a_request_for_a_web_socket_is_answered_as_http(connect):

@@ -1,3 +1,4 @@
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -208,6 +209,19 @@ def test_connections_beyond_the_limit_are_closed(receiver, monkeypatch):
     finally:
         for channel in channels:
             channel.close()
+        server.stop(1.0)
+
+
+def test_a_connection_that_does_not_speak_is_closed(receiver, monkeypatch):
+    """grpc's own time is 60 s, in which silent connections fill the places of senders."""
+    monkeypatch.setattr("collector.receive.grpc._HANDSHAKE_TIMEOUT_MS", 200)
+    server = GrpcReceiver([receiver.ingest], BodyLimits(4_000, 8_000), "127.0.0.1", 0)
+    server.start()
+    try:
+        with socket.create_connection(split_address(server.url.removeprefix("http://")), timeout=30) as silent:
+            while silent.recv(65536):  # the server's settings come first
+                pass
+    finally:
         server.stop(1.0)
 
 

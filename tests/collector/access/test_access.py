@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+from collector.access import asgi
 from collector.access.access import (
     Access,
     ForbiddenError,
@@ -142,6 +143,14 @@ def test_each_refusal_is_a_line_of_the_audit_log(path):
     assert [line["event"] for line in lines] == ["denied"] * 3
     assert [line.get("key") for line in lines] == [None, None, headers["authorization"].split("_")[1]]
     assert {(line["address"], line["route"]) for line in lines} == {("10.0.0.7", "GET /x")}
+
+
+def test_a_long_path_is_cut_in_the_audit_log(path):
+    add_key(path, "read", "acme")
+    with pytest.raises(UnauthenticatedError):
+        asgi.admit(access_to(path), Role.READ, {"headers": [], "method": "GET", "path": "/" + "x" * 60_000})
+    (line,) = path.with_name("audit.denied.jsonl").read_text().splitlines()
+    assert json.loads(line)["route"] == "GET /" + "x" * 195
 
 
 class TestExposure:

@@ -2,6 +2,8 @@
 
 import json
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 from collector.access.audit import AuditLog
 
@@ -38,6 +40,22 @@ def test_its_size_is_bounded(tmp_path):
     assert all(file.stat().st_size <= 1_000 for file in files)
     assert lines(path)[-1]["key"] == f"{199:08x}"
     assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+
+
+def test_many_threads_lose_no_line_while_files_rotate(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("collector.access.audit._MAX_FILES", 100)
+    log, begin = AuditLog(tmp_path / "audit.jsonl", max_bytes=1_000), threading.Barrier(16)
+
+    def write(number):
+        begin.wait()
+        for n in range(40):
+            log.write("changed", key=f"{number}-{n}")
+
+    with ThreadPoolExecutor(16) as threads:
+        list(threads.map(write, range(16)))
+    written = [line["key"] for file in tmp_path.iterdir() for line in lines(file)]
+    assert sorted(written) == sorted(f"{number}-{n}" for number in range(16) for n in range(40))
+    assert caplog.text == ""
 
 
 def test_a_flood_of_denials_is_counted_and_other_events_are_kept(tmp_path):

@@ -95,9 +95,9 @@ def test_a_resource_that_comes_in_two_parts_keeps_the_attributes_of_both():
     assert {a.key for a in found.resource.attributes} == {"tokentrail.tenant", "first", "second"}
 
 
-def test_other_fields_of_the_request_stay():
-    body = token_body()
-    assert stamp(body + field(9, b"more")).endswith(field(9, b"more"))
+@pytest.mark.parametrize("other", [field(9, b"more"), b"\x09" + field(2, b"number")], ids=["9", "1 as a number"])
+def test_other_fields_of_the_request_stay(other):
+    assert stamp(token_body() + other).endswith(other)
 
 
 def test_two_tenants_payloads_are_two_payloads():

@@ -129,6 +129,19 @@ def test_ranks_of_one_engine_are_one_series_and_the_largest_counts():
     assert checked.unwanted == {"other_name": 2}
 
 
+def test_counts_and_labels_may_be_as_large_as_their_limits():
+    most = Push().histogram("vllm:time_to_first_token_seconds", (1.0,), (2**53, 0))
+    assert points(most.check())[0][-1] == 2**53
+    more = Push().histogram("vllm:time_to_first_token_seconds", (1.0,), (2**53 + 1, 0))
+    assert more.check().rejected == {"kind": 1}
+    assert len(points(Push().gauge("up", 1, a="x" * 1024).check())) == 1
+    assert Push().gauge("up", 1, a="x" * 1025).check().rejected == {"labels": 1}
+
+
+def test_two_buckets_with_one_bound_do_not_fit():
+    assert Push().histogram("vllm:time_to_first_token_seconds", (1.0, 1.0), (1, 2, 3)).check().rejected == {"kind": 1}
+
+
 def test_points_of_several_times_stay_apart():
     push = Push().gauge("up", 1, NOW - 10**9).gauge("up", 0, NOW)
     assert [value for *_, value in points(push.check())] == [1, 0]

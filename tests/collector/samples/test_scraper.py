@@ -1,5 +1,6 @@
 """The scraper against real HTTP servers, with the log replaced by a list."""
 
+import asyncio
 import gzip
 import logging
 import socket
@@ -78,12 +79,13 @@ def scrape(log):
     """Starts a scraper of items of the setting; `status` counts. A busy machine has time for each answer."""
     made = []
 
-    def start(setting, *, files=(), bearer_file=None, **limits):
+    def start(setting, *, files=(), bearer_file=None, clock=time.time, **limits):
         status = IngestStatus()
         limits = ScrapeLimits(**({"interval_s": 0.3, "timeout_s": 10.0} | limits))
         scraper = Scraper(
-            parse_static(setting), files, log, limits, scraper_id="me", status=status, bearer_file=bearer_file
-        )
+            parse_static(setting), files, log, limits,
+            scraper_id="me", status=status, bearer_file=bearer_file, clock=clock,
+        )  # fmt: skip
         made.append(scraper)
         scraper.start()
         scraper.status = status  # type: ignore[attr-defined]
@@ -129,6 +131,22 @@ def test_a_target_is_reached_without_the_proxy_of_the_environment(log, engine, s
     assert log.scrapes("chat")[0][1]["up"] == 1
 
 
+def test_a_target_whose_turn_has_just_begun_is_not_scraped_twice_in_it(log, engine, scrape, monkeypatch):
+    """A timer may fire a little before its time by the wall clock."""
+    served, slept = engine(PAGE), []
+
+    async def sleep(seconds):
+        slept.append(seconds)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("collector.samples.scraper.asyncio.sleep", sleep)
+    (target,) = parse_static(served.url)[0].targets(())
+    turn_s = 60.0 + target.offset_s(60.0)
+    scrape(served.url, interval_s=60.0, clock=lambda: turn_s - 0.5)
+    eventually(lambda: slept)
+    assert slept == [pytest.approx(60.5)]
+
+
 def hang(_handler):
     time.sleep(30)
 
@@ -140,6 +158,7 @@ def drip(handler):
         handler.wfile.write(b"#")
         handler.wfile.flush()
         time.sleep(0.1)
+    handler.close_connection = True
 
 
 def endless(handler):
