@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
 _MOST_LIMITED: Final = 1000
 """Most pairs of tenant and limit that are counted apart."""
+_LONGEST_WAIT_S: Final = 120.0
+"""A store that has not done its part for so long may never do it. Slow inserts of a busy server take less."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,7 @@ class IngestSnapshot:
 class IngestStatus:
     """Counters and readiness, written by the receivers, the logs and the writers; safe to use from any thread."""
 
+    monotonic_s: Callable[[], float] = time.monotonic
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _counts: Counter[str] = field(default_factory=Counter)
     _payloads_rejected: Counter[str] = field(default_factory=Counter)
@@ -78,6 +83,7 @@ class IngestStatus:
     _items: Counter[str] = field(default_factory=Counter)
     _items_rejected: dict[str, Counter[str]] = field(default_factory=dict)
     _not_ready: dict[str, str] = field(default_factory=lambda: {"start": "the collector is starting"})
+    _waiting_since_s: dict[str, float] = field(default_factory=dict)
     _wal_pending: dict[str, tuple[int, int]] = field(default_factory=dict)
     _last_insert_unix_s: float = 0.0
     _expired: Counter[str] = field(default_factory=Counter)
@@ -171,9 +177,27 @@ class IngestStatus:
         with self._lock:
             self._not_ready[part] = reason
 
+    @contextmanager
+    def waiting(self, part: str) -> Iterator[None]:
+        """Something waits for `part`. The collector is not ready when that takes two minutes."""
+        with self._lock:
+            self._waiting_since_s[part] = self.monotonic_s()
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._waiting_since_s[part]
+
     def snapshot(self) -> IngestSnapshot:
         """Read everything at once."""
         with self._lock:
+            now_s = self.monotonic_s()
+            late = {
+                part: f"the {part} has not answered for {now_s - since_s:.0f} s"
+                for part, since_s in self._waiting_since_s.items()
+                if now_s - since_s >= _LONGEST_WAIT_S
+            }
+            not_ready = late | self._not_ready
             return IngestSnapshot(
                 payloads_received=self._counts["payloads"],
                 payloads_duplicate=self._counts["duplicates"],
@@ -197,6 +221,6 @@ class IngestStatus:
                 scrape_series_dropped=self._counts["scrape_series_dropped"],
                 scrape_targets=self._counts["scrape_targets"],
                 scrape_targets_dropped=self._counts["scrape_targets_dropped"],
-                ready=not self._not_ready,
-                reason="; ".join(self._not_ready.values()),
+                ready=not not_ready,
+                reason="; ".join(not_ready.values()),
             )

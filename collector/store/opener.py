@@ -1,8 +1,12 @@
-"""Opens the store of a collector: at once, when its server comes back, and anew when the server has lost its tables."""
+"""Opens the store of a collector: at once, when its server comes back, and anew when the server has lost its tables.
+
+It also asks whether an open server answers.
+"""
 
 from __future__ import annotations
 
 import logging
+import time
 from typing import Final
 
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
@@ -17,12 +21,16 @@ from collector.store.store import MISSING, Store, StoreError, StoreUnavailableEr
 logger = logging.getLogger(__name__)
 
 _FAILURES: Final = (StoreError, ClickHouseError, OSError)
+_ASKED_EVERY_S: Final = 10.0
+_ANSWERED_WITHIN: Final = {"max_execution_time": 25}
+"""Seconds; `Store.query` waits for five more. An insert may take minutes, but this question reads nothing."""
 
 
 class StoreOpener(ThreadStage):
     """A stage that tries again and again to open a store whose server was away at the start, or came back empty.
 
-    Until then `store` refuses every call, so writers keep their segments and the API answers with the reason.
+    Until then `store` refuses every call, so writers keep their segments and the API answers with the reason. A server
+    that is open is asked every ten seconds for nothing. While it does not answer, the collector is not ready.
     """
 
     def __init__(self, dsn: str, status: IngestStatus, decoding: Decoding = PLAIN, *, retry_s: float = 2.0) -> None:
@@ -32,6 +40,7 @@ class StoreOpener(ThreadStage):
         self._status = status
         self._decoding = decoding
         self._retry_s = retry_s
+        self._ask_at_s = 0.0
         self._line_due = OnceAMinute()
         try:
             self.store = self._open()
@@ -53,6 +62,7 @@ class StoreOpener(ThreadStage):
         while not self._stopping.wait(self._retry_s):
             try:
                 if self.store.is_open and not self._has_lost_its_tables():
+                    self._ask()
                     continue
                 self._open().close()
             except _FAILURES as error:
@@ -61,6 +71,18 @@ class StoreOpener(ThreadStage):
             self.store.admit()
             self._status.set_ready("store")
             logger.info("the store %s is open", self.store.safe_dsn)
+
+    def _ask(self) -> None:
+        """Ask the server for nothing, now and then: an insert may wait for minutes until it knows that it is away."""
+        if time.monotonic() < self._ask_at_s:
+            return
+        try:
+            self.store.query("SELECT 1", settings=_ANSWERED_WITHIN)
+        except _FAILURES as error:
+            self._not_ready(str(error))
+        else:
+            self._ask_at_s = time.monotonic() + _ASKED_EVERY_S
+            self._status.set_ready("store")
 
     def _has_lost_its_tables(self) -> bool:
         """Tell whether a server that knew a table no more has no schema at all, as after a start on an empty disk.
@@ -86,6 +108,9 @@ class StoreOpener(ThreadStage):
     def _not_yet(self, error: Exception) -> None:
         reason = f"the store {self.store.safe_dsn} is not open yet: {reason_of(error)}"
         self.store.refuse(reason)
+        self._not_ready(reason)
+
+    def _not_ready(self, reason: str) -> None:
         self._status.set_not_ready("store", reason)
         if self._line_due.allows("store"):
             logger.warning("%s (payloads wait in the log; it is tried again every %.0f s)", reason, self._retry_s)

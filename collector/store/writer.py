@@ -282,8 +282,9 @@ class Writer:
             before_sleep=self._report_failure,
             retry_error_cls=_StoppedError,
         )
-        result = attempts(call, *args)
-        self._status.set_ready(f"{self._signal.name} store")
+        with self._status.waiting(part := f"{self._signal.name} store"):
+            result = attempts(call, *args)
+        self._status.set_ready(part)
         return result
 
     def _wait(self, seconds: float) -> None:

@@ -3,6 +3,7 @@
 import shutil
 import signal
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 from clickhouse_connect.driver.exceptions import OperationalError
 
 from collector.signals import TRACES
+from collector.status import IngestStatus
+from collector.store import opener
 from collector.store.insert import insert_otlp
 from collector.store.store import Store, StoreUnavailableError, is_unavailable
 from tests.support.clickhouse_server import Server
@@ -106,6 +109,32 @@ def test_a_server_that_takes_questions_and_answers_none_holds_up_the_api_for_the
     server.process.send_signal(signal.SIGCONT)
     collector.wait_until(lambda: server.tokens() == (1, 3))
     assert collector.stop() == 0
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 120.0
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_server_that_answers_nothing_makes_the_collector_not_ready_until_it_answers(server, monkeypatch):
+    monkeypatch.setattr(opener, "_ASKED_EVERY_S", 0.0)
+    monkeypatch.setattr(opener, "_ANSWERED_WITHIN", {"max_execution_time": -4})  # five seconds more are one
+    status = IngestStatus()
+    status.set_ready("start")
+    stage = opener.StoreOpener(f"{server.url}/default", status, retry_s=0.01)
+    stage.start()
+    try:
+        server.process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: "does not answer" in status.snapshot().reason)
+        assert stage.store.is_open, "inserts that wait for an answer go on"
+        server.process.send_signal(signal.SIGCONT)
+        wait_until(lambda: status.snapshot().ready)
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+        assert stage.stop(120.0)
+        stage.store.close()
 
 
 def test_what_a_lost_server_did_not_get_waits_for_the_next_start(server, tmp_path):

@@ -589,6 +589,24 @@ def test_a_store_that_was_away_for_long_is_tried_again_within_the_longest_wait(s
     assert waits[-1] == max(waits) == 10.0
 
 
+def test_an_insert_that_ends_after_two_minutes_makes_the_collector_not_ready_for_the_rest_of_it(setup):
+    now_s, reasons = [1000.0], []
+
+    def slow(store, signal, body, token):
+        for seconds in (119.0, 1.0, 30.0):
+            now_s[0] += seconds
+            reasons.append(s.status.snapshot().reason)
+        insert_otlp(store, signal, body, token)
+
+    s = setup(insert=slow)
+    s.status.monotonic_s = lambda: now_s[0]
+    s.writer.write(s.segment(token_body(trace=1)))
+    answer = "the traces store has not answered for {} s"
+    assert reasons == ["", answer.format(120), answer.format(150)]
+    assert s.status.snapshot().ready
+    assert s.tokens() == {1: 3}
+
+
 def test_a_file_that_is_damaged_while_the_store_is_away_makes_no_other_rows(setup):
     sources = []
 
