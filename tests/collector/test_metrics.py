@@ -759,6 +759,17 @@ def test_a_step_that_began_five_minutes_ago_is_no_present_state(app, rows, live,
         assert ("\ntokentrail_requests_running{" in page) == running
 
 
+def test_a_process_that_is_idle_for_an_hour_leaves_the_page_though_nothing_comes(app, rows, live, clock):
+    rows.kv_event(start=NOW - SECOND, segment="s-1")
+    live.counters.on_segment("s-1")
+    for seconds, is_there in ((0, True), (3599, True), (3661, False)):
+        clock.now = NOW + seconds * SECOND
+        for _ in range(2):
+            live.refresh()
+        page = TestClient(app).get("/metrics").text
+        assert ("\ntokentrail_preemptions_total{" in page) == is_there
+
+
 def test_a_tenant_with_a_request_a_day_keeps_its_counter(arrive, clock, scrape):
     def of(tenant):
         return [n for key, n in scrape().items() if key[0] == "tokentrail_requests_total" and

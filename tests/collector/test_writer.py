@@ -2,14 +2,16 @@ import json
 import struct
 import tempfile
 
+import numpy as np
 import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from collector.receive.tokens import token_columns
 from collector.signals import TRACES
 from collector.status import IngestStatus
 from collector.store import insert, part_folders
-from collector.store.insert import RefusedError, TooMuchError, insert_otlp
+from collector.store.insert import RefusedError, TooMuchError, insert_otlp, native_block
 from collector.store.writer import Writer
 from collector.wal.commit import GroupCommit, LogUnavailableError
 from collector.wal.dead_letters import DeadLetters
@@ -687,6 +689,25 @@ def test_a_log_that_cannot_be_read_is_told_and_read_again_a_second_later(setup, 
     assert waits == [(1.0, "the log of traces cannot be read or released: disk")]
     assert s.tokens() == {1: 3}
     assert s.status.snapshot().ready
+
+
+def test_a_writer_forgets_the_tokens_of_a_segment_that_is_stored(setup):
+    s = setup()
+    for trace in (1, 2):
+        s.writer.write(s.segment(token_body(trace=trace), unreadable(trace + 7)))
+        assert not s.writer._stored
+        assert not s.writer._set_aside
+
+
+def test_an_insert_of_a_million_rows_is_one_part(setup):
+    """Half of an insert would stay when the other half fails, and its token would not be known."""
+    s, count = setup(), 1_200_000
+    columns = token_columns(Request().tokens(trace=1, count=100).body())
+    many = {name: np.repeat(column, count // 100, axis=0) for name, column in columns.items()}
+    assert TRACES.plain
+    insert.insert_block(s.store, TRACES, native_block([many], TRACES.plain.types), "a token")
+    sql = "SELECT level, rows FROM system.parts WHERE table = 'tokens' AND active"
+    assert s.store.query(sql).result_rows == [(0, count)]
 
 
 def test_a_failing_callback_stops_nothing(setup, caplog):
