@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 import threading
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -13,6 +15,7 @@ import uvicorn
 from tokentrail.http_protocol import HEADER_TIMEOUT_S, HttpProtocol
 
 _MAX_CONNECTIONS: Final = 512
+_TICK_S: Final = 1.0
 
 
 class HttpServer:
@@ -74,7 +77,7 @@ class HttpServer:
     def stop(self, timeout_s: float) -> bool:
         """Take nothing new and let the requests in progress be answered; False when some were not in time."""
         self._server.config.timeout_graceful_shutdown = timeout_s  # type: ignore[assignment]  # a float works, too
-        self._server.should_exit = True
+        self._server.leave()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
         self._socket.close()
@@ -82,9 +85,24 @@ class HttpServer:
 
 
 class _Server(uvicorn.Server):
-    """Remembers whether it had to cut requests off."""
+    """Remembers whether it had to cut requests off, and wakes up once a second where uvicorn does ten times."""
 
     cut_off = False
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    def leave(self) -> None:
+        """Begin to shut down. Any thread may call."""
+        self.should_exit = True
+        if self._loop:
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._leaving.set)
+
+    async def main_loop(self) -> None:
+        """Wait until the server leaves. A tick sets the answers' date."""
+        self._leaving, self._loop = asyncio.Event(), asyncio.get_running_loop()
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._leaving.wait(), _TICK_S)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Shut down as uvicorn does: a request that is still there afterwards has been cancelled."""

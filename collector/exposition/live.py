@@ -29,8 +29,8 @@ logger = logging.getLogger(__name__)
 
 LEAST_PAUSE_S: Final = 1.0
 MOST_PAUSE_S: Final = 15.0
-_SHARE: Final = 50
-"""A pause is this many times as long as the refresh before it, so that refreshes take 2 % of the time at most."""
+_SHARE: Final = 100
+"""A pause is this many times as long as the refresh before it, so that refreshes take 1 % of the time at most."""
 _SHARE_OF_EVALUATIONS: Final = 20
 """A pause between two evaluations of the SLOs is this many times as long as the evaluation."""
 EVALUATE_EVERY_NS: Final = 60 * SECOND_NS

@@ -41,6 +41,7 @@ Insert = Callable[[Store, Signal, bytes | Path, str], None]
 InsertBlock = Callable[[Store, Signal, Sequence[Bytes], str], None]
 
 
+_LONGEST_SLEEP_S: Final = 60.0
 _LEAST_DIVIDED: Final = 1024 * 1024
 _MOST_ATTEMPTS_TOO_MUCH: Final = 4
 """An insert that is too large for the store's memory is tried so often, because queries may have taken the memory.
@@ -134,6 +135,7 @@ class Writer:
         last_insert_s = min(5.0, timeout_s / 4)  # when time is up, the insert in progress may still end
         for event, seconds in ((self._draining, timeout_s - last_insert_s), (self._give_up, last_insert_s)):
             event.set()
+            self._log.wake()
             if self._thread.is_alive():
                 self._thread.join(seconds)
         return not self._thread.is_alive() and self._log.pending[0] == 0
@@ -165,7 +167,7 @@ class Writer:
         while not self._give_up.is_set():
             try:
                 self._log.merge_waiting()
-                segment = self._log.next_sealed(timeout_s=0.2)
+                segment = self._log.next_sealed(timeout_s=_LONGEST_SLEEP_S)
                 if segment is None:
                     if self._draining.is_set():
                         return

@@ -34,7 +34,7 @@ from collector.wal.segment import (
 
 logger = logging.getLogger(__name__)
 
-_PAUSE: Final = 3.0
+_PAUSE: Final = 5.0
 """A segment that is not full is not sealed sooner than so many ages after the one before it. An insert of a few spans
 costs almost as much as one of ten thousand."""
 _LATELY_S: Final = 60.0
@@ -77,6 +77,7 @@ class SegmentLog:
         self._unix_ns = unix_ns
         self._monotonic_s = monotonic_s
         self._changed = threading.Condition()
+        self._awake = False
         self._active: ActiveSegment | None = None
         self._sealed_at_s = -math.inf
         self._seen = SeenDigests()
@@ -155,13 +156,19 @@ class SegmentLog:
             self._changed.notify_all()
 
     def next_sealed(self, timeout_s: float) -> Segment | None:
-        """Wait for the oldest sealed segment; it stays in the log until `release`."""
+        """Wait for the oldest sealed segment, until `wake`; it stays in the log until `release`."""
         with self._changed:
-            self._changed.wait_for(lambda: bool(self._sealed), timeout_s)
+            self._changed.wait_for(lambda: bool(self._sealed) or self._awake, timeout_s)
             if not self._sealed:
                 return None
             self._tried_id = self._sealed[0].id
             return self._sealed[0]
+
+    def wake(self) -> None:
+        """Let nobody wait for a sealed segment any more."""
+        with self._changed:
+            self._awake = True
+            self._changed.notify_all()
 
     def merge_waiting(self) -> None:
         """Make one group of the oldest segments that wait, up to the size of one segment; the writer's thread calls it.

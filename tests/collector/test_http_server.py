@@ -212,6 +212,23 @@ def test_a_server_that_did_not_start_gives_its_port_back():
     HttpServer(echo, "test", "127.0.0.1", port).stop(1.0)
 
 
+def test_a_server_leaves_without_waiting_for_its_next_tick(connect, monkeypatch):
+    monkeypatch.setattr("collector.http_server._TICK_S", 3600.0)
+    server = HttpServer(echo, "test", "127.0.0.1", 0)
+    server.start()
+    assert httpx.post(server.url, content=b"abc").text == "3"
+    assert server.stop(WAIT_S)
+    assert server.stop(WAIT_S), "its event loop has ended"
+
+
+def test_the_date_of_answers_goes_on():
+    server = HttpServer(echo, "test", "127.0.0.1", 0)
+    server.start()
+    first = httpx.post(server.url).headers["date"]
+    assert becomes_true(lambda: httpx.post(server.url).headers["date"] != first)
+    server.stop(WAIT_S)
+
+
 def test_a_request_for_a_web_socket_is_answered_as_http(connect):
     client = connect()()
     upgrade = (

@@ -110,17 +110,17 @@ def test_a_segment_is_due_by_age_or_by_size(reopen, clock):
     assert log.seal_due_in_s() == 0.0
 
 
-def test_a_segment_waits_three_ages_behind_the_one_before_it_unless_it_is_full(reopen, clock):
+def test_a_segment_waits_five_ages_behind_the_one_before_it_unless_it_is_full(reopen, clock):
     log = reopen(segment_age_s=2.0, segment_bytes=10**6)
     log.append(frames(b"a"))
     clock.go_on(2)
     log.seal()
     log.append(frames(b"b"))
-    assert log.seal_due_in_s() == pytest.approx(6.0)
+    assert log.seal_due_in_s() == pytest.approx(10.0)
     clock.go_on(1)
-    assert log.seal_due_in_s() == pytest.approx(5.0)
+    assert log.seal_due_in_s() == pytest.approx(9.0)
     log.append(frames(b"c" * (10**6 - 1000)))
-    assert log.seal_due_in_s() == pytest.approx(5.0)
+    assert log.seal_due_in_s() == pytest.approx(9.0)
     log.append(frames(b"d" * 1000))
     assert log.seal_due_in_s() == 0.0
     log.seal()
@@ -284,6 +284,19 @@ def test_who_waits_for_a_segment_gets_it_when_it_is_sealed(reopen):
     waiting(log, b"a")
     waiter.join(WAIT_S)
     assert found == [log.next_sealed(0)]
+
+
+def test_nobody_waits_for_a_segment_after_a_wake(reopen):
+    log, found = reopen(), []
+    waiters = [threading.Thread(target=lambda: found.append(log.next_sealed(3600.0)), daemon=True) for _ in range(2)]
+    waiters[0].start()
+    log.wake()
+    waiters[1].start()
+    for waiter in waiters:
+        waiter.join(WAIT_S)
+    assert found == [None, None]
+    waiting(log, b"a")
+    assert log.next_sealed(3600.0) is not None
 
 
 @pytest.mark.parametrize("removed", range(3))
