@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Final
@@ -10,6 +11,7 @@ from clickhouse_connect.driver.exceptions import ClickHouseError
 
 from collector.backup.archive import BackupError, Manifest, unpack
 from collector.store.store import Store, StoreError
+from collector.wal.durable import sync_folder
 
 _WORK: Final = ".restoring"
 """Folder inside the data folder, which may be a volume: that has no other place, and cannot be replaced by a folder."""
@@ -18,7 +20,7 @@ _OF_NOBODY: Final = frozenset({_WORK, "lost+found"})
 
 
 def restore(archive: Path, data_dir: Path) -> Manifest:
-    """Make `data_dir` from a backup: its store, and the settings' files in `settings`.
+    """Make `data_dir` from a backup: its store, and the settings' files in `settings`. All is on the disk in the end.
 
     Raises `BackupError`, and leaves nothing behind, when the folder has files already, the backup is not complete, or a
     table does not have the rows that it had. The collector that starts next brings an older store forward.
@@ -38,9 +40,11 @@ def restore(archive: Path, data_dir: Path) -> Manifest:
     try:
         manifest = unpack(archive, work)
         _attach(manifest, work)
+        os.sync()  # the files of the archive, and those that ClickHouse wrote and moved
         for name in ("settings", "store"):  # the store last: with it, all is there
             if (work / name).exists():
                 (work / name).replace(data_dir / name)
+        sync_folder(data_dir)
         restored = True
     except (ClickHouseError, StoreError, OSError) as error:
         msg = f"{archive} cannot be restored: {error}"

@@ -50,7 +50,13 @@ class Checkpoint:
             logger.warning("%s cannot be read, so counters begin at 0: %s", self._state, error)
             state = {}
         counted = set(state.get("counted", ()))
-        lines = self._segments.read_text("utf-8").splitlines() if self._segments.exists() else []
+        lines: list[str] = []
+        try:
+            lines = self._segments.read_text("utf-8", errors="replace").splitlines()
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            logger.warning("%s cannot be read, so segments may be missing in the counters: %s", self._segments, error)
         return state, [segment for segment in dict.fromkeys(lines) if segment and segment not in counted]
 
     def note(self, segment: str) -> None:

@@ -62,6 +62,7 @@ def test_numbers_count_it_once_unless_a_vantage_is_asked_for(api, three):
     assert sum(point["value"] for point in points) * 900 == pytest.approx(1)
     assert api("summary", vantage="client")["requests"]["total"] == 2
     assert api("requests", vantage=["server", "client"])["total"] == 3
+    assert api("summary", vantage=["server", "client"])["requests"]["total"] == 3
 
 
 def test_a_filter_that_only_the_gateways_row_meets_keeps_the_request(api, rows, three):

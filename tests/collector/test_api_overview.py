@@ -32,6 +32,13 @@ def busy(rows):
     rows.cold_start(start=NOW - 100 * SECOND, duration=30 * SECOND)
 
 
+def test_a_request_that_was_lost_before_the_window_is_not_in_its_summary(api, rows):
+    """The requests in flight are read once, for the SLOs' 30 days too."""
+    for seconds in (4 * 3600, 900):
+        rows.open(start=NOW - 5 * 3600 * SECOND, seen=NOW - (seconds + 30) * SECOND)
+    assert api("overview")["summary"]["requests"]["lost"] == api("summary")["requests"]["lost"] == 1
+
+
 @pytest.mark.parametrize("filters", [{}, {"tenant": "t1", "slo": "chat"}])
 def test_it_has_the_other_endpoints_answers(api, busy, filters):
     found = api("overview", **filters)

@@ -277,3 +277,11 @@ class TestInFlight:
         rows.step(start=NOW - 45 * SECOND, instance="hung")
         rows.step(start=NOW - 2 * SECOND, instance="alive")
         assert api("summary")["requests"]["in_flight_violations"] == 1
+
+
+def test_tokens_of_the_earliest_request_count_too(api, rows):
+    """They are read since the first start, which may be in any of the groups that the store counts."""
+    for minutes, slo_class in ((10, ""), (1, "chat")):
+        made = rows.request(ended=NOW - minutes * 60 * SECOND, slo_class=slo_class)
+        rows.tokens(made, [500_000, 10])
+    assert api("summary")["itl_s"]["count"] == 2

@@ -310,6 +310,30 @@ def test_a_folder_that_was_there_stays_when_a_restore_fails(tmp_path):
     assert list((tmp_path / "data").iterdir()) == []
 
 
+def test_a_restored_store_is_on_the_disk_before_it_is_in_its_place_where_it_comes_last(tmp_path, monkeypatch):
+    slos = tmp_path / "slos.yaml"
+    slos.write_text("slos: []")
+    empty = Manifest(format=1, made="", until="", clickhouse="", tables={}, files={})
+    archive = tmp_path / "b.tar"
+    archive.write_bytes(b"".join(pack([("settings/slos.yaml", slos)], empty)))
+    done, replace = [], Path.replace
+
+    def attach(_, work):
+        (work / "store").mkdir()
+        done.append("attached")
+
+    def moved(path, to):
+        done.append(path.name)
+        return replace(path, to)
+
+    monkeypatch.setattr("collector.backup.restore._attach", attach)
+    monkeypatch.setattr("collector.backup.restore.sync_folder", lambda folder: done.append(f"synced {folder.name}"))
+    monkeypatch.setattr(os, "sync", lambda: done.append("synced"))
+    monkeypatch.setattr(Path, "replace", moved)
+    restore(archive, tmp_path / "new")
+    assert done == ["attached", "synced", "settings", "store", "synced new"]
+
+
 def test_a_row_too_few_is_noticed(archive, tmp_path):
     def more(manifest):
         part = next(iter(manifest["tables"]["tokens"]["parts"]))
@@ -426,6 +450,16 @@ def test_nothing_comes_behind_the_manifest(tmp_path):
         restore(archive, tmp_path / "new")
 
 
+def test_a_file_that_is_there_twice_is_refused(tmp_path):
+    empty = Manifest(format=1, made="", until="", clickhouse="", tables={}, files={})
+    source = tmp_path / "x"
+    source.write_text("x")
+    archive = tmp_path / "b.tar"
+    archive.write_bytes(b"".join(pack([("settings/x", source)] * 2, empty)))
+    with pytest.raises(BackupError, match="File exists"):
+        restore(archive, tmp_path / "new")
+
+
 def test_a_manifest_beyond_a_limit_is_not_read_to_its_end(tmp_path, monkeypatch):
     archive = tmp_path / "b.tar"
     empty = Manifest(format=1, made="", until="", clickhouse="", tables={}, files={})
@@ -479,6 +513,7 @@ SOUND = "CREATE TABLE default.evil (`a` String) ENGINE = MergeTree ORDER BY a"
         (SOUND, "."),
         ("INSERT INTO FUNCTION file('{folder}/victim/x', 'CSV', 'a String') VALUES ('x')", None),
         (SOUND + " AS SELECT * FROM file('{folder}/victim/secret', 'LineAsString')", None),
+        (SOUND + " as select * from file('{folder}/victim/secret', 'LineAsString')", None),
         (SOUND + "; INSERT INTO FUNCTION file('{folder}/victim/x', 'CSV', 'a String') VALUES ('x')", None),
         (SOUND.replace("evil", "another"), None),
         (SOUND.replace("MergeTree ORDER BY a", "File(CSV)"), None),
@@ -537,18 +572,20 @@ def test_a_link_is_refused(tmp_path):
         unpack(archive, tmp_path)
 
 
-def test_a_later_format_is_refused(archive, tmp_path):
-    rewrite(archive, lambda manifest: manifest.update(format=2))
-    with pytest.raises(BackupError, match="format 2, and this version reads format 1"):
+@pytest.mark.parametrize("other", [0, 2])
+def test_another_format_is_refused(archive, tmp_path, other):
+    rewrite(archive, lambda manifest: manifest.update(format=other))
+    with pytest.raises(BackupError, match=f"format {other}, and this version reads format 1"):
         restore(archive, tmp_path / "new")
 
 
-def test_a_file_that_grows_while_it_is_read_is_an_error(tmp_path):
+@pytest.mark.parametrize("later", [b"123", b"12345"])
+def test_a_file_that_changes_its_size_while_it_is_read_is_an_error(tmp_path, later):
     source = tmp_path / "x"
     source.write_bytes(b"1234")
     chunks = pack([("settings/x", source)], Manifest(format=1, made="", until="", clickhouse="", tables={}, files={}))
     next(chunks)
-    source.write_bytes(b"12345")
+    source.write_bytes(later)
     with pytest.raises(BackupError, match="changed while it was read"):
         list(chunks)
 

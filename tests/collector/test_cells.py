@@ -116,6 +116,24 @@ def test_one_slo_is_a_promise_to_each_tenant(evaluate, rows):
     assert all(groups[tenant] == {"a": 3, "b": 1, "c": 1}[tenant] for tenant in groups.keys() - {"", "other"})
 
 
+def test_groups_are_the_tenants_with_the_most_requests_that_ended_and_that_the_slo_selects(evaluate, rows):
+    chat = {"slo_class": "chat"}
+    rows.requests([chat | {"tenant": "a"}] * 2 + [chat | {"tenant": "b"}] + [{"tenant": "b"}] * 5)
+    for _ in range(4):
+        rows.open(start=NOW - 9 * SECOND, seen=NOW, slo_class="chat", tenant="c")
+    grouped = [{"select": {"slo_class": ["chat"]}, "group_by": ["tenant"], "most_groups": n} for n in (1, 3)]
+    found = evaluate(grouped)
+    assert [[g.tenant for g in slo.groups] for slo in found.values()] == [["a"], ["a", "b", "c"]]
+    assert [(g.requests.total, g.requests.in_flight) for g in found["s1"].groups] == [(2, 0), (1, 0), (0, 4)]
+
+
+def test_a_group_of_sampled_requests_has_its_own_error(evaluate, rows):
+    rows.requests([{"tenant": "a", "weight": 2.5}, {"tenant": "b"}])
+    slo = evaluate([{"group_by": ["tenant"]}])["s0"]
+    assert (slo.requests.total, slo.errors.requests_total) == (3.5, pytest.approx(3.75**0.5))
+    assert [g.errors.requests_total for g in slo.groups] == [pytest.approx(3.75**0.5), 0]
+
+
 def test_a_tenant_with_a_long_name_counts_with_the_others_and_has_no_gauges(evaluate, rows):
     evaluate([{"group_by": ["tenant"]}])
     rows.requests([{"tenant": t, "segment": "s-1", "ingested_at": NOW} for t in ("a", "t" * 1025, "t" * 1026)])

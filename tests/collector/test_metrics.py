@@ -22,6 +22,7 @@ from collector.exposition.series import Histogram, LabelSets
 from collector.exposition.store_counters import StoreCounters
 from collector.in_flight import InFlight
 from collector.signals import TRACES
+from collector.slo.durations import format_duration
 from collector.sql.queries import Queries
 from collector.store.insert import insert_otlp
 from tests.collector.rows import NOW, SECOND, trace_id
@@ -381,7 +382,7 @@ def test_many_segments_are_counted_some_at_a_time(live, monkeypatch):
     monkeypatch.setattr(store_counters, "MOST_AT_ONCE", 2)
     read, parts = live.counters._read, []
     monkeypatch.setattr(live.counters, "_read", lambda segments: (parts.append([*segments]), read(segments))[1])
-    for segment in "12345":
+    for segment in "121345":
         live.counters.on_segment(segment)
     live.refresh()
     assert parts == [["1", "2"], ["3", "4"], ["5"]]
@@ -512,6 +513,15 @@ class TestInFlight:
         arrive(CHAT | {"trace_id": lost["trace_id"]})
         assert slo(scrape()) == (1, 1)
 
+    def test_of_several_lost_ones_the_latest_tells_when(self, scrape, rows, clock):
+        clock.now = NOW + 60 * SECOND
+        scrape()
+        for seconds in (31, 33, 32):
+            rows.open(start=NOW + 30 * SECOND, seen=NOW + seconds * SECOND)
+        clock.now = NOW + 65 * SECOND
+        at = "tokentrail_requests_last_lost_timestamp_seconds", "service_instance_id=i-1", "service_name=engine"
+        assert scrape()[at] == NOW / SECOND + 63
+
     def test_an_end_that_arrives_in_two_payloads_is_counted_once(self, scrape, arrive, rows):
         hung = rows.open(start=NOW - 2 * SECOND, seen=NOW, slo_class="chat")
         assert slo(scrape()) == (1, 0)
@@ -519,6 +529,18 @@ class TestInFlight:
         arrive(end, end)
         arrive(end, CHAT)
         assert slo(scrape()) == (2, 1)
+
+    def test_one_that_comes_back_late_stays_bad_when_its_end_does_not_say_so(self, scrape, arrive, rows, clock):
+        clock.now = NOW + 60 * SECOND
+        scrape()
+        lost = rows.open(start=NOW + 30 * SECOND, seen=NOW + 30 * SECOND, slo_class="chat")
+        clock.now = NOW + 65 * SECOND
+        assert slo(scrape()) == (1, 0)
+        rows.insert("open_requests", [lost | {"seen": clock.now}])
+        assert slo(scrape()) == (1, 0)
+        unknown = {"status": "cancelled", "ttft_ns": None, "tpot_ns": None, "output_tokens": None}
+        arrive(CHAT | unknown | {"trace_id": lost["trace_id"]})
+        assert slo(scrape()) == (1, 0)
 
     def test_one_that_comes_back_too_late_stays_bad(self, scrape, arrive, rows, clock):
         clock.now = NOW + 60 * SECOND
@@ -699,6 +721,28 @@ def test_engine_state_events_and_cold_starts(scrape, arrive, rows, clock):
     assert samples["tokentrail_cold_starts_failed_total", *process] == 1
     assert samples["tokentrail_cold_start_last_duration_seconds", *process] == 2
     assert samples["tokentrail_cold_start_last_end_timestamp_seconds", *process] == NOW / SECOND - 7
+    segment = arrive()  # what it brings was before
+    rows.kv_event(start=NOW - 4 * SECOND, segment=segment)
+    rows.cold_start(start=NOW - 50 * SECOND, duration=3 * SECOND, segment=segment)
+    last = ("kv_last_preemption_timestamp", "cold_start_last_duration", "cold_start_last_end_timestamp")
+    later = scrape()
+    assert [later[f"tokentrail_{name}_seconds", *process] for name in last] == [NOW / SECOND - 3, 2, NOW / SECOND - 7]
+    assert later["tokentrail_preemptions_total", *process] == 3
+
+
+def test_burn_rates_are_those_of_the_api(api, arrive, scrape):
+    for age_s, bad in ((60, 1), (1800, 3), (4 * 3600, 2), (20 * 3600, 5), (2 * 86_400, 0)):
+        ended = NOW - age_s * SECOND
+        arrive(*({"ended": ended, "status": "error" if n < bad else "ok"} for n in range(7)))
+    samples, rules = scrape(), api("slos/all")["burn"]
+    exposed = {key[-1]: n for key, n in samples.items() if key[:2] == ("tokentrail_slo_burn_rate", "slo=all")}
+    told = {
+        f"window={format_duration(round(rule[f'{length}_s']) * SECOND)}": rule[f"{length}_burn"]
+        for rule in rules
+        for length in ("short", "long")
+    }
+    assert exposed == told
+    assert len(set(told.values())) > 3
 
 
 def test_label_sets_are_bounded_and_what_is_idle_makes_room(arrive, clock, monkeypatch, rows):
@@ -807,14 +851,24 @@ def test_a_long_name_is_in_no_label(arrive, rows, scrape):
             {"reason=other", "service_name=other"} <= {*key}] == [7]  # fmt: skip
 
 
+def test_reasons_of_evictions_beyond_a_limit_count_as_other(live):
+    row = {"service": "s", "instance": "i", "n": 1, "evicted": 2, "last_ns": NOW}
+    live.counters._add_kv_events([row | {"reason": f"reason {n}"} for n in range(60)])
+    counted = live.counters._series.counters[metrics.KV_EVICTED]
+    assert (len(counted), counted["s", "i", "preemption"], counted["s", "i", "other"]) == (51, 0, 22)
+
+
 def test_processes_beyond_the_limit_add_up(rows, scrape, monkeypatch, live):
     monkeypatch.setattr(live.counters._processes, "limit", 2)
     for i in range(5):
-        rows.step(start=NOW - SECOND, instance=f"i-{i}", running=3)
+        blocks = {"kv_blocks_used": 90 - 10 * i, "kv_blocks_total": 100}
+        rows.step(start=NOW - SECOND, instance=f"i-{i}", running=3, **blocks)
         rows.open(start=NOW - SECOND, seen=NOW, instance=f"i-{i}")
     samples = scrape()
     for name, n in (("running", 9), ("in_flight", 3)):
         assert samples[f"tokentrail_requests_{name}", "service_instance_id=other", "service_name=other"] == n
+    fullest = samples["tokentrail_kv_usage_ratio", "service_instance_id=other", "service_name=other"]
+    assert fullest == 0.7
 
 
 @pytest.fixture

@@ -229,6 +229,12 @@ class TestRestart:
         next_process = collector().counters._series.counters
         assert next_process == live.counters._series.counters
 
+    def test_an_idle_collector_writes_down_once_a_minute_up_to_when_it_heard(self, collector, clock):
+        live = collector()
+        clock.now += 31 * SECOND
+        pass_time(clock, 300 * SECOND, live.refresh)
+        assert clock.now - 65 * SECOND <= collector().counters.heard_until_ns <= clock.now
+
     def test_engine_and_collector_that_died_together(self, collector, rows, clock):
         first = collector()
         clock.now += 31 * SECOND
@@ -261,6 +267,22 @@ class TestRestart:
     def test_counters_that_cannot_be_read_begin_at_0(self, collector, content, tmp_path):
         (tmp_path / "counters.json").write_text(content)
         assert counted(collector()) == (0, 0, 0)
+
+    def test_files_that_cannot_be_read_do_not_keep_a_collector_from_starting(self, collector, rows, tmp_path, caplog):
+        for name in ("counters.json", "counters.segments"):
+            (tmp_path / name).mkdir()
+        live = collector()
+        assert [record.args[0] for record in caplog.records] == [
+            tmp_path / "counters.json", tmp_path / "counters.segments"
+        ]  # fmt: skip
+        rows.requests([CHAT | {"segment": "s-1", "ingested_at": NOW}])
+        live.counters.on_segment("s-1")
+        assert counted(live) == (1, 1, 0)
+
+    def test_a_damaged_name_of_a_segment_costs_no_other_one(self, collector, rows, tmp_path):
+        (tmp_path / "counters.segments").write_bytes(b"\xff\x00\ns-1\n")
+        rows.requests([CHAT | {"segment": "s-1", "ingested_at": NOW}])
+        assert counted(collector()) == (1, 1, 0)
 
     def test_a_disk_that_fails_is_no_reason_to_say_nothing(self, collector, rows, tmp_path, monkeypatch):
         live = collector()
