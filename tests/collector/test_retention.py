@@ -154,15 +154,34 @@ def test_a_month_of_cold_starts_goes_as_a_whole(rows, expire, count):
     assert count("cold_starts", "start >= '2026-11-01'") == 1
 
 
-def test_a_partition_of_any_size_is_dropped(rows, expire, count, monkeypatch):
+@pytest.fixture
+def profile(rows, monkeypatch):
+    """Switch a setting on for the stage, whose client has a session of its own."""
+    with_timeout = rows.store.with_timeout
+
+    def switch(setting):
+        def switched(seconds):
+            store = with_timeout(seconds)
+            store.client().command(f"SET {setting}")
+            return store
+
+        monkeypatch.setattr(rows.store, "with_timeout", switched)
+
+    return switch
+
+
+def test_a_partition_of_any_size_is_dropped(rows, expire, count, profile):
     served(rows, ended=NOW - 3 * DAY)
-    client = rows.store.client()
-    client.command("SET max_partition_size_to_drop = 1")
-    try:
-        expire("1d")
-    finally:
-        client.command("SET max_partition_size_to_drop = 0")
+    profile("max_partition_size_to_drop = 1")
+    expire("1d")
     assert count("requests") == 0
+
+
+def test_a_tenants_tokens_are_gone_before_its_requests_whatever_the_profile(rows, expire, count, profile):
+    served(rows, ended=NOW - 3 * DAY, tenant="acme")
+    profile("lightweight_deletes_sync = 0")
+    expire("acme/requests=1d")
+    assert (count("requests"), count("tokens"), count("phases")) == (0, 0, 0)
 
 
 def test_a_tenants_requests_go_with_their_tokens_and_phases_and_only_they(rows, expire, count):
