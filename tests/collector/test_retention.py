@@ -313,7 +313,7 @@ def test_a_round_ends_when_the_stage_stops_and_leaves_no_client_open(rows, clock
     monkeypatch.setattr(rows.store, "with_timeout", lambda s: made.append(with_timeout(s)) or made[-1])
     stage.run_once()
     assert (count("requests"), status.snapshot().rows_expired) == (2, {})
-    assert [store._clients for store in made] == [[]]
+    assert [(store._clients, store._send_receive_timeout_s) for store in made] == [([], 3600.0)]
 
 
 def test_a_failure_is_counted_and_a_store_that_is_away_is_waited_for(clock, status, rows, caplog, monkeypatch):

@@ -6,6 +6,8 @@ from contextlib import suppress
 
 import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError, ProgrammingError
+from clickhouse_connect.driver.httpclient import HttpClient
+from urllib3 import Timeout
 
 from collector.store.store import Store, StoreUnavailableError, is_unavailable
 
@@ -167,6 +169,36 @@ def test_a_start_does_not_wait_for_a_server_that_accepts_and_says_nothing():
         thread.start()
         thread.join(WAIT_S)
     assert len(refused) == 1
+
+
+class Patient(HttpClient):
+    """A client of a server that keeps for how long it would have waited for each answer."""
+
+    timeout = Timeout(read=300.0)
+
+    def __init__(self):
+        self.waited_s = []
+
+    def query(self, *_, **__):
+        self.waited_s.append(self.timeout.read_timeout)
+
+    command = query
+
+
+def test_an_answer_is_waited_for_as_long_as_its_query_may_take_and_other_answers_as_before(monkeypatch):
+    store, client = Store("http://127.0.0.1:1/db"), Patient()
+    monkeypatch.setattr(store, "_connect", lambda: client)
+    store.query("q", settings={"max_execution_time": 2})
+    store.query("q")
+    store.cancel("q")
+    store.query("q")
+    assert client.waited_s == [7.0, 300.0, 5.0, 300.0]
+
+
+def test_a_query_of_a_store_that_is_away_is_not_cancelled_and_nobody_fails(store, caplog):
+    store.refuse("the store is away")
+    store.cancel("q")
+    assert "a query cannot be cancelled: the store is away" in caplog.text
 
 
 @pytest.mark.parametrize(
