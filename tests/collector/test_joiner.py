@@ -149,12 +149,12 @@ def test_requests_that_are_joined_together_are_one_part_of_each_table(store, joi
 def test_the_oldest_segments_are_joined_first(store, joiner):
     announced = []
     joiner.on_joined(announced.append)
-    ages = {"c": 10, "a": 40, "f": 20, "b": 60, "e": 50, "d": 30}
-    for trace, (segment, age) in enumerate(ages.items(), start=1):
-        insert(store, root(trace=trace), segment)
-        make_older(store, segment, age)
+    insert(store, root(), "e")
+    ages = [("c", 10), ("a", 40), ("b", 60), ("d", 30)]
+    older = "SELECT held_requests.* REPLACE (aged.1 AS segment, arrived - aged.2 AS arrived) FROM held_requests"
+    store.client().command(f"INSERT INTO held_requests {older} ARRAY JOIN {ages} AS aged")
     assert joiner.run_once()
-    assert announced == [f"{segment}.joined.0" for segment in "beadfc"]
+    assert announced == [f"{segment}.joined.0" for segment in "badce"]
 
 
 def test_spans_that_are_sent_twice_are_one_request_with_its_parts(store, joiner):
