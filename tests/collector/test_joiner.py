@@ -157,12 +157,16 @@ def test_the_oldest_segments_are_joined_first(store, joiner):
     assert announced == [f"{segment}.joined.0" for segment in "badce"]
 
 
-def test_spans_that_are_sent_twice_are_one_request_with_its_parts(store, joiner):
+def test_spans_that_are_sent_twice_are_one_request_with_its_parts(store, joiner, monkeypatch):
+    monkeypatch.setattr(joiner_module, "_MOST_REQUESTS", 1)
+    announced = []
+    joiner.on_joined(announced.append)
     request = parts(parts(root()))
     request.scope_spans.spans.extend(root().scope_spans.spans)
     insert(store, request, "twice")
     assert joiner.run_once()
     assert found(store) == ([("", 10 * MS, 20 * MS)], [(0, 10_000), (1, 20_000)])
+    assert announced == ["twice.joined.0"]
 
 
 def test_two_spans_with_the_same_link_are_two_requests(store, joiner):
