@@ -9,7 +9,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 from clickhouse_connect.driver.httpclient import HttpClient
 from urllib3 import Timeout
 
-from collector.store.store import Store, StoreUnavailableError, is_unavailable
+from collector.store.store import Store, StoreError, StoreUnavailableError, is_unavailable
 
 WAIT_S = 120
 
@@ -133,6 +133,12 @@ def test_settings_of_a_binary_query_hold_for_it_alone(module_store):
     sql = "SELECT number FROM numbers({n:UInt8})"
     rows = [module_store.binary(sql, {"n": 4}, settings) for settings in ({"limit": 2}, {})]
     assert [list(memoryview(found).cast("Q")) for found in rows] == [[0, 1], [0, 1, 2, 3]]
+
+
+def test_a_folder_that_chdb_would_take_for_another_one_is_refused(tmp_path):
+    with pytest.raises(StoreError, match=r"cannot lie in .*: chDB takes what follows a \? for options"):
+        Store.open(f"chdb://{tmp_path}/is it?")
+    assert [*tmp_path.iterdir()] == []
 
 
 @pytest.mark.parametrize(("scheme", "first"), [("http", b"P"), ("https", b"\x16")], ids=["POST", "a TLS handshake"])
