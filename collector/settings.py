@@ -6,8 +6,8 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
-from urllib.parse import quote
+from typing import Annotated, Final
+from urllib.parse import parse_qsl, quote, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
@@ -20,6 +20,8 @@ from collector.wal.policy import Fsync
 from tokentrail.folders import folder
 
 MIB = 1024 * 1024
+_NO_PARAMETERS: Final = frozenset({"user", "username", "password", "host", "port", "database"})
+"""ClickHouse takes a user and a password as parameters of its address. The client takes none that it has already."""
 
 
 def _is_address(value: str) -> str:
@@ -48,9 +50,11 @@ def _is_scrape(value: str) -> str:
 
 def _is_store(value: str) -> str:
     if not value.startswith(("chdb://", "http://", "https://")):
-        msg = (
-            f"{value!r} is not a store; write chdb:// (embedded), http://user:password@host:8123/database or https://…"
-        )
+        msg = "that is no store; write chdb:// (embedded), http://user:password@host:8123/database or https://…"
+        raise ValueError(msg)
+    named = {name for name, _ in parse_qsl(urlsplit(value).query)} & _NO_PARAMETERS
+    if named and not value.startswith("chdb://"):
+        msg = f"{' and '.join(sorted(named))} cannot stand behind ?; write http://user:password@host:8123/database"
         raise ValueError(msg)
     Layout.of(value)
     return value
@@ -265,4 +269,5 @@ def describe_problems(error: ValidationError) -> Iterator[str]:
             continue
         field = str(problem["loc"][0])
         names = f"--{field.replace('_', '-')} or TOKENTRAIL_{field.upper()}"
-        yield f"{field}: {detail}; set {names} (got {str(problem['input'])!r})"
+        got = "" if field == "store" else f" (got {str(problem['input'])!r})"  # it may have a password
+        yield f"{field}: {detail}; set {names}{got}"

@@ -118,14 +118,13 @@ class _Round:
 
     def drop_partitions(self, table: str, before_s: int) -> None:
         """Drop the partitions that end before a time."""
-        for partition, rows in list(self._partitions[table].items()):
+        for partition, rows in self._partitions[table].items():
             if self._stopping() or partition_end_s(partition) > before_s:
                 continue
             self._client.command(
                 f"ALTER TABLE {self._layout.stored(table)}{self._layout.on_cluster} DROP PARTITION ID '{partition}'",
                 settings=_DROP,
             )
-            del self._partitions[table][partition]
             self._status.expired(table, rows)
             logger.info("retention: %d rows of %s of %s are gone", rows, table, partition)
 

@@ -35,7 +35,6 @@ INSERT_SETTINGS: Final = {
     # Nor do their conditions contradict each other. To look for that takes a twentieth.
     "optimize_and_compare_chain": 0,
     # One block per table: an insert that fails has committed nothing, so its parts may be inserted one by one.
-    "max_insert_block_size": 100_000_000,
     "max_block_size": 100_000_000,
     "min_insert_block_size_rows": 0,
     "min_insert_block_size_bytes": 0,

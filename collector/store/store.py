@@ -61,6 +61,7 @@ MISSING: Final = frozenset(
         81,  # UNKNOWN_DATABASE
     }
 )
+_ACCESS_TOKEN: Final = re.compile("(?<=[?&]access_token=)[^&]+")
 _CLICKHOUSES: Final = re.compile("x-clickhouse-", re.IGNORECASE)
 """Headers of each answer of a ClickHouse server, such as `X-ClickHouse-Query-Id`."""
 _ANSWER_S: Final = 5.0
@@ -216,9 +217,10 @@ class Store:
 
     @property
     def safe_dsn(self) -> str:
-        """The address without its password."""
+        """The address without its password and its access token."""
         parts = urlsplit(self._dsn)
-        return self._dsn.replace(f":{parts.password}@", ":…@") if parts.password else self._dsn
+        dsn = self._dsn.replace(f":{parts.password}@", ":…@") if parts.password else self._dsn
+        return _ACCESS_TOKEN.sub("…", dsn)
 
     def client(self) -> Client:
         """Return the calling thread's own client: one of a thread that has ended, or a new one.

@@ -50,6 +50,15 @@ def insert(store, request, segment):
     insert_otlp(store, TRACES, request.body(), segment)
 
 
+def make_older(store, segment, seconds):
+    """Let a segment's requests have arrived so long ago."""
+    older = f"SELECT * REPLACE (arrived - {seconds} AS arrived) FROM held_requests WHERE segment = '{segment}'"
+    store.client().command(f"INSERT INTO held_requests {older}")
+    store.client().command(
+        f"DELETE FROM held_requests WHERE segment = '{segment}' AND arrived > now() - {seconds // 2}"
+    )
+
+
 def found(store):
     sql = "SELECT request_id, prefill_ns, decode_ns FROM requests ORDER BY ALL"
     tokens = "SELECT token_index, duration_us FROM tokens ORDER BY request_span_id, token_index"
@@ -95,6 +104,14 @@ def test_what_arrives_after_the_clock_was_set_back_is_joined(store, joiner):
     assert len(found(store)[0]) == 1
 
 
+def test_a_request_that_has_waited_for_more_than_a_day_is_not_joined(store, joiner):
+    """Its parts may be gone, and so may the mark that it was joined."""
+    insert(store, root(), "old")
+    tomorrow = Joiner(store, IngestStatus(), after_s=0, clock=lambda: time.time() + 86_460)
+    assert tomorrow.run_once()
+    assert found(store) == ([], [])
+
+
 def test_a_segment_of_many_requests_is_several_inserts(store, joiner, monkeypatch):
     monkeypatch.setattr(joiner_module, "_MOST_REQUESTS", 2)
     announced = []
@@ -108,12 +125,62 @@ def test_a_segment_of_many_requests_is_several_inserts(store, joiner, monkeypatc
     assert store.query("SELECT count(), uniqExact(trace_id) FROM requests").result_rows == [(5, 5)]
 
 
-def test_spans_that_are_sent_twice_are_one_request_with_its_parts(store, joiner):
+@pytest.fixture
+def small_blocks(store):
+    client = store.client()
+    (default,) = store.query("SELECT getSetting('max_block_size')").result_rows[0]
+    client.command("SET max_block_size = 1")
+    client.command("SYSTEM STOP MERGES")
+    yield
+    client.command("SYSTEM START MERGES")
+    client.command(f"SET max_block_size = {default}")
+
+
+def test_requests_that_are_joined_together_are_one_part_of_each_table(store, joiner, small_blocks):
+    """An insert that fails has stored nothing."""
+    request = Request(scope="sglang server")
+    for trace in range(1, 20):
+        request.scope_spans.spans.extend(parts(root(trace=trace), trace=trace).scope_spans.spans)
+    insert(store, request, "blocks")
+    assert joiner.run_once()
+    assert store.query("SELECT count(), uniqExact(_part) FROM tokens").result_rows == [(38, 1)]
+
+
+def test_the_oldest_segments_are_joined_first(store, joiner):
+    announced = []
+    joiner.on_joined(announced.append)
+    insert(store, root(), "e")
+    ages = [("c", 10), ("a", 40), ("b", 60), ("d", 30)]
+    older = "SELECT held_requests.* REPLACE (aged.1 AS segment, arrived - aged.2 AS arrived) FROM held_requests"
+    store.client().command(f"INSERT INTO held_requests {older} ARRAY JOIN {ages} AS aged")
+    assert joiner.run_once()
+    assert announced == [f"{segment}.joined.0" for segment in "badce"]
+
+
+def test_spans_that_are_sent_twice_are_one_request_with_its_parts(store, joiner, monkeypatch):
+    monkeypatch.setattr(joiner_module, "_MOST_REQUESTS", 1)
+    announced = []
+    joiner.on_joined(announced.append)
     request = parts(parts(root()))
     request.scope_spans.spans.extend(root().scope_spans.spans)
     insert(store, request, "twice")
     assert joiner.run_once()
     assert found(store) == ([("", 10 * MS, 20 * MS)], [(0, 10_000), (1, 20_000)])
+    assert announced == ["twice.joined.0"]
+
+
+def test_two_spans_with_the_same_link_are_two_requests(store, joiner):
+    attributes = {
+        "code.module.name": "dynamo_llm",
+        "uri": "/v1/completions",
+        "request_id": f"{7:08x}-0000-4000-8000-{7:012x}",
+    }
+    for span in (1, 2):
+        request = Request(scope="frontend")
+        request.span("http-request", span=span, attributes=attributes)
+        insert(store, request, f"link-{span}")
+        assert joiner.run_once()
+    assert len(found(store)[0]) == 2
 
 
 def test_a_segment_is_joined_once_also_after_a_crash_before_it_was_marked(store, joiner):
@@ -144,10 +211,38 @@ def test_two_requests_of_one_trace_keep_their_own_parts(store, joiner):
     )
 
 
+def test_the_first_prefill_is_the_earliest_whatever_its_id(store, joiner):
+    """It makes the first token, whose time the request itself has; one after a retraction makes a token of its own."""
+    request = parts(root(**{"gen_ai.usage.completion_tokens": 3}))
+    request.scope_spans.spans[-1].span_id = (9).to_bytes(8, "big")
+    request.span("prefill_forward", span=5, parent=2, start=T0 + 12 * MS, ns=3 * MS)
+    insert(store, request, "retracted")
+    assert joiner.run_once()
+    assert [duration for _, duration in found(store)[1]] == [10_000, 5_000, 15_000]
+
+
 def test_a_request_without_parts_is_a_row_that_says_what_it_knows(store, joiner):
     insert(store, root(), "alone")
     assert joiner.run_once()
     assert found(store) == ([("", None, None)], [])
+
+
+def test_a_request_of_another_engine_is_no_part(store, joiner):
+    request = Request(scope="tensorrt_llm")
+    request.span("llm_request", attributes={"gen_ai.latency.time_in_queue": 0.01})
+    request.message.resource_spans.extend(root(span=2, parent=1).message.resource_spans)
+    insert(store, request, "engines")
+    assert joiner.run_once()
+    engines = "SELECT engine FROM requests ORDER BY engine"
+    assert store.query(engines).result_rows == [("sglang",), ("tensorrt_llm",)]
+
+
+def test_a_request_whose_parent_came_in_an_earlier_segment_is_its_part(store, joiner):
+    insert(store, root(), "proxy")
+    make_older(store, "proxy", 60)
+    insert(store, root(span=9, parent=1), "server")
+    assert joiner.run_once()
+    assert len(found(store)[0]) == 1
 
 
 def test_a_part_that_is_sent_twice_counts_once(store, joiner):
@@ -184,6 +279,7 @@ def test_rows_that_the_store_refuses_are_counted_and_do_not_hold_up_the_others(s
     assert status.snapshot().segments_not_joined == 1
     refused = store.query("SELECT segment, refused != '' FROM joined_segments ORDER BY ALL").result_rows
     assert refused == [("bad", True), ("good", False)]
+    assert joiner._attempts == {}
 
 
 def test_a_segment_whose_insert_ends_after_a_look_is_found_by_the_next_one(store, joiner):
@@ -234,6 +330,21 @@ def test_it_stops_and_pauses(store, joiner):
     assert joiner.stop(10)
 
 
+def test_it_stops_behind_the_segment_that_is_being_joined(store, joiner, monkeypatch):
+    for n in (1, 2):
+        insert(store, root(trace=n), f"stops-{n}")
+    joined = []
+
+    def join(segment, *_):
+        joined.append(segment)
+        joiner._stopping.set()
+        return True
+
+    monkeypatch.setattr(joiner, "_join_if_the_store_takes_it", join)
+    assert not joiner.run_once()
+    assert joined == ["stops-1"]
+
+
 def test_the_running_joiner_joins_by_itself(store, joiner):
     insert(store, parts(root()), "runs")
     joiner.on_segment("runs")
@@ -265,3 +376,13 @@ def test_a_segment_plans_a_look_and_a_look_that_found_something_another(store, j
     finally:
         assert joiner.stop(10)
     assert not joiner._looks_s
+
+
+def test_it_looks_at_its_start_and_when_a_segment_of_a_process_before_it_or_of_now_has_waited(store):
+    joiner = Joiner(store, IngestStatus(), after_s=60)
+    now = time.monotonic()
+    joiner.on_segment("later")
+    first, second, third = joiner._looks_s
+    assert first <= now
+    assert second - first >= 61
+    assert third - now >= 61

@@ -2,6 +2,7 @@
 
 import re
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from collector.signals import TRACES
 from collector.store.definitions import read_migrations
 from collector.store.insert import insert_otlp
-from collector.store.lock import STATEMENT_SETTINGS
+from collector.store.lock import STATEMENT_SETTINGS, SchemaLock
 from collector.store.schema import LANDING_TABLES, TIME_COLUMNS, apply_schema
 from collector.store.store import Store, StoreError
 from tests.collector.migrating import (
@@ -346,3 +347,14 @@ def test_the_kept_store_is_of_version_2():
     schema = (VERSION_2 / "schema.sql").read_text()
     assert len(re.findall(r"^CREATE ", schema, re.MULTILINE)) == 32
     assert "CREATE TABLE schema_version\n(\n    `version` UInt32\n)" in schema
+
+
+def test_the_lock_of_a_process_that_died_holds_up_no_embedded_store(store, monkeypatch):
+    def wait(_):
+        raise AssertionError("nobody else can have the store")
+
+    SchemaLock(store).__enter__()
+    monkeypatch.setattr(time, "sleep", wait)
+    with SchemaLock(store) as lock:
+        lock.renew()
+    assert definitions(store) == {}

@@ -4,6 +4,7 @@ import threading
 import time
 
 import pytest
+from clickhouse_connect.driver.exceptions import DatabaseError
 
 from collector.signals import TRACES
 from collector.store.definitions import read_migrations, read_schema
@@ -115,6 +116,22 @@ def test_a_lock_that_is_renewed_is_not_taken_over(server, monkeypatch):
             SchemaLock(store, stale_after_s=1800).__enter__()
         monkeypatch.undo()
         lock.renew()
+    store.close()
+
+
+def test_a_lock_that_the_server_lets_nobody_take_is_not_waited_for(server, monkeypatch):
+    def wait(_):
+        raise WaitsError
+
+    def refuse(*_, **__):
+        raise DatabaseError("Not enough privileges", code=497)
+
+    store = Store.open(f"{server.url}/default")
+    lock = SchemaLock(store)
+    monkeypatch.setattr(time, "sleep", wait)
+    monkeypatch.setattr(store.client(), "command", refuse)
+    with pytest.raises(DatabaseError, match="privileges"):
+        lock.__enter__()
     store.close()
 
 

@@ -154,15 +154,34 @@ def test_a_month_of_cold_starts_goes_as_a_whole(rows, expire, count):
     assert count("cold_starts", "start >= '2026-11-01'") == 1
 
 
-def test_a_partition_of_any_size_is_dropped(rows, expire, count, monkeypatch):
+@pytest.fixture
+def profile(rows, monkeypatch):
+    """Switch a setting on for the stage, whose client has a session of its own."""
+    with_timeout = rows.store.with_timeout
+
+    def switch(setting):
+        def switched(seconds):
+            store = with_timeout(seconds)
+            store.client().command(f"SET {setting}")
+            return store
+
+        monkeypatch.setattr(rows.store, "with_timeout", switched)
+
+    return switch
+
+
+def test_a_partition_of_any_size_is_dropped(rows, expire, count, profile):
     served(rows, ended=NOW - 3 * DAY)
-    client = rows.store.client()
-    client.command("SET max_partition_size_to_drop = 1")
-    try:
-        expire("1d")
-    finally:
-        client.command("SET max_partition_size_to_drop = 0")
+    profile("max_partition_size_to_drop = 1")
+    expire("1d")
     assert count("requests") == 0
+
+
+def test_a_tenants_tokens_are_gone_before_its_requests_whatever_the_profile(rows, expire, count, profile):
+    served(rows, ended=NOW - 3 * DAY, tenant="acme")
+    profile("lightweight_deletes_sync = 0")
+    expire("acme/requests=1d")
+    assert (count("requests"), count("tokens"), count("phases")) == (0, 0, 0)
 
 
 def test_a_tenants_requests_go_with_their_tokens_and_phases_and_only_they(rows, expire, count):
@@ -294,7 +313,7 @@ def test_a_round_ends_when_the_stage_stops_and_leaves_no_client_open(rows, clock
     monkeypatch.setattr(rows.store, "with_timeout", lambda s: made.append(with_timeout(s)) or made[-1])
     stage.run_once()
     assert (count("requests"), status.snapshot().rows_expired) == (2, {})
-    assert [store._clients for store in made] == [[]]
+    assert [(store._clients, store._send_receive_timeout_s) for store in made] == [([], 3600.0)]
 
 
 def test_a_failure_is_counted_and_a_store_that_is_away_is_waited_for(clock, status, rows, caplog, monkeypatch):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from clickhouse_connect.driver.exceptions import OperationalError
+from clickhouse_connect.driver.httpclient import HttpClient
 
 from collector.signals import TRACES
 from collector.status import IngestStatus
@@ -66,6 +67,16 @@ def test_a_server_that_comes_back_with_an_empty_disk_gets_its_tables_and_what_wa
     assert collector.get("/api/v1/summary").status_code == 200
     collector.wait_until(lambda: collector.get("/readyz").status_code == 200)
     assert collector.stop() == 0
+
+
+def test_a_long_insert_is_waited_for_and_a_statement_that_hangs_holds_up_no_other(server):
+    """The server refuses a statement of a session in which another one still runs."""
+    store = Store.open(f"{server.url}/default", connect_timeout_s=2.0)
+    client = store.client()
+    assert isinstance(client, HttpClient)
+    assert (client.timeout.connect_timeout, client.timeout.read_timeout) == (2.0, 300.0)
+    assert client.get_client_setting("session_id") is None
+    store.close()
 
 
 class Stranger(BaseHTTPRequestHandler):

@@ -6,7 +6,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from pydantic import ValidationError
 
-from collector.settings import Settings
+from collector.settings import Settings, load_settings
 from collector.store import Store, StoreError
 from collector.store.definitions import Decoding
 
@@ -26,11 +26,29 @@ def test_a_user_may_have_no_password():
 
 
 @pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("http://me:secret@db:8123/trail?verify=0", "http://me:…@db:8123/trail?verify=0"),
+        ("https://db/?access_token=secret&verify=0", "https://db/?access_token=…&verify=0"),
+        ("https://db/?verify=0&access_token=secret", "https://db/?verify=0&access_token=…"),
+        ("http://me@db:8123", "http://me@db:8123"),
+    ],
+)
+def test_log_lines_show_the_address_of_a_store_without_its_secrets(address, shown):
+    assert Store(Settings(store=address).store_dsn).safe_dsn == shown
+
+
+@pytest.mark.parametrize(
     ("wrong", "message"),
     [
         ({"store": "http://a:b@db:8123", "store_user": "me"}, "leave one of them out"),
         ({"store_user": "me"}, "the store is embedded"),
         ({"store": "http://db:8123", "store_password_file": "password"}, "a password needs its user"),
+        (
+            {"store": "http://db:8123/?user=me&password=x"},
+            r"password and user cannot stand behind \?; write http://user:",
+        ),
+        ({"store": "https://db/?cluster=c&database=trail"}, r"database cannot stand behind \?"),
         ({"scrape_timeout_s": 10.001}, "a scrape must end before the next one"),
         ({"api": "127.0.0.1:65536"}, "is not HOST:PORT"),
     ],
@@ -38,6 +56,17 @@ def test_a_user_may_have_no_password():
 def test_settings_that_contradict_each_other_are_refused(wrong, message):
     with pytest.raises(ValidationError, match=message):
         Settings(**wrong)
+
+
+@pytest.mark.parametrize("address", ["me:secret@db:8123", "http://db:8123/?user=me&password=secret"])
+def test_what_is_said_of_a_wrong_address_of_a_store_has_no_password(address, capsys):
+    with pytest.raises(SystemExit):
+        load_settings(["--store", address, "--api", "8080"])
+    told = capsys.readouterr().err
+    assert "write " in told
+    assert "http://user:password@host:8123/database" in told
+    assert "(got '8080')" in told
+    assert "secret" not in told
 
 
 def test_the_largest_port_and_the_longest_scrape_are_taken():

@@ -6,8 +6,10 @@ from contextlib import suppress
 
 import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError, ProgrammingError
+from clickhouse_connect.driver.httpclient import HttpClient
+from urllib3 import Timeout
 
-from collector.store.store import Store, StoreUnavailableError, is_unavailable
+from collector.store.store import Store, StoreError, StoreUnavailableError, is_unavailable
 
 WAIT_S = 120
 
@@ -133,6 +135,12 @@ def test_settings_of_a_binary_query_hold_for_it_alone(module_store):
     assert [list(memoryview(found).cast("Q")) for found in rows] == [[0, 1], [0, 1, 2, 3]]
 
 
+def test_a_folder_that_chdb_would_take_for_another_one_is_refused(tmp_path):
+    with pytest.raises(StoreError, match=r"cannot lie in .*: chDB takes what follows a \? for options"):
+        Store.open(f"chdb://{tmp_path}/is it?")
+    assert [*tmp_path.iterdir()] == []
+
+
 @pytest.mark.parametrize(("scheme", "first"), [("http", b"P"), ("https", b"\x16")], ids=["POST", "a TLS handshake"])
 def test_the_scheme_of_an_address_decides_whether_its_password_travels_in_tls(scheme, first):
     heard = []
@@ -167,6 +175,36 @@ def test_a_start_does_not_wait_for_a_server_that_accepts_and_says_nothing():
         thread.start()
         thread.join(WAIT_S)
     assert len(refused) == 1
+
+
+class Patient(HttpClient):
+    """A client of a server that keeps for how long it would have waited for each answer."""
+
+    timeout = Timeout(read=300.0)
+
+    def __init__(self):
+        self.waited_s = []
+
+    def query(self, *_, **__):
+        self.waited_s.append(self.timeout.read_timeout)
+
+    command = query
+
+
+def test_an_answer_is_waited_for_as_long_as_its_query_may_take_and_other_answers_as_before(monkeypatch):
+    store, client = Store("http://127.0.0.1:1/db"), Patient()
+    monkeypatch.setattr(store, "_connect", lambda: client)
+    store.query("q", settings={"max_execution_time": 2})
+    store.query("q")
+    store.cancel("q")
+    store.query("q")
+    assert client.waited_s == [7.0, 300.0, 5.0, 300.0]
+
+
+def test_a_query_of_a_store_that_is_away_is_not_cancelled_and_nobody_fails(store, caplog):
+    store.refuse("the store is away")
+    store.cancel("q")
+    assert "a query cannot be cancelled: the store is away" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -348,6 +348,25 @@ def test_an_error_of_the_store_is_told_from_one_of_the_data(code, text, raised):
         insert_otlp(Failing(), TRACES, b"", "token")
 
 
+def test_a_server_has_the_rows_when_it_answers():
+    """A new server's default is 1, and its profile may let it answer before."""
+
+    class Server:
+        embedded = False
+
+        def client(self):
+            return self
+
+        def raw_insert(self, *_, settings, **__):
+            assert settings["async_insert"] == 0
+            inserted.append(settings["insert_deduplication_token"])
+
+    inserted = []
+    insert_otlp(Server(), TRACES, b"", "a")
+    insert.insert_block(Server(), TRACES, [], "b")
+    assert inserted == ["a", "b"]
+
+
 def test_clickhouse_says_both_errors_as_they_are_told_apart(setup, monkeypatch):
     s = setup()
     days = Request()
