@@ -9,8 +9,9 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from fastapi.testclient import TestClient
 
 from collector.access.access import Access
-from collector.access.caller import ANYBODY
+from collector.access.caller import ANYBODY, Caller, Role
 from collector.api.admission import Admission
+from collector.api.parameters import WindowQuery
 from collector.api.session import (
     CURRENT,
     ClientLeftError,
@@ -196,6 +197,25 @@ def test_a_handler_that_fails_gives_its_slot_back():
     run(test)
 
 
+def test_a_server_that_stops_ends_the_handler_too():
+    async def test():
+        server, ended = Server(concurrency=1), asyncio.Event()
+
+        async def handler(scope, receive, send):
+            try:
+                await server.may_answer.wait()
+            finally:
+                ended.set()
+
+        server.app._app = handler
+        client = server.client()
+        await settle()
+        client.task.cancel()
+        await ended.wait()
+
+    run(test)
+
+
 @pytest.mark.parametrize("path", ["/metrics", "/healthz", "/readyz"])
 def test_metrics_and_health_do_not_wait_for_queries(path):
     async def test():
@@ -239,6 +259,15 @@ class TestSession:
 
     def test_sessions_have_comments_of_their_own(self):
         assert Session(ANYBODY, QueryLimits()).comment != Session(ANYBODY, QueryLimits()).comment
+
+    def test_the_windows_of_a_tenant_select_its_requests(self):
+        """The store hides the rows of others, too: a server's settings must not be all that does."""
+        current = CURRENT.set(Session(Caller("k", Role.READ, "acme"), QueryLimits()))
+        try:
+            assert ["acme"] in WindowQuery().window(NOW).filter.parameters.values()
+            assert ["acme"] in tenant_filter().parameters.values()
+        finally:
+            CURRENT.reset(current)
 
     def test_outside_of_a_request_there_is_no_query(self):
         with pytest.raises(LookupError):
