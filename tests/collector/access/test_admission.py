@@ -163,6 +163,7 @@ def test_a_client_that_leaves_while_it_waits_takes_no_slot():
         server.may_answer.set()
         assert [await first.status(), await third.status()] == [200, 200]
         assert len(server.sessions) == 2
+        assert server.status.snapshot().api_refused == {"client_left": 1}
         assert server.cancelled == []
 
     run(test)
