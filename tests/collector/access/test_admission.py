@@ -249,8 +249,10 @@ class TestSession:
         with pytest.raises(TooLongError):
             session.query_settings()
 
-    def test_limits_of_a_query(self):
-        settings = Session(ANYBODY, QueryLimits(memory_bytes=7)).query_settings()
+    def test_limits_of_a_query_and_the_comment_by_which_it_is_stopped(self):
+        session = Session(ANYBODY, QueryLimits(memory_bytes=7))
+        settings = session.query_settings()
+        assert settings["log_comment"] == session.comment
         assert settings["max_memory_usage"] == 7
         assert "additional_table_filters" not in settings
 
