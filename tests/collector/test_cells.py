@@ -116,6 +116,12 @@ def test_one_slo_is_a_promise_to_each_tenant(evaluate, rows):
     assert all(groups[tenant] == {"a": 3, "b": 1, "c": 1}[tenant] for tenant in groups.keys() - {"", "other"})
 
 
+def test_a_tenant_whose_first_request_is_under_way_has_a_group(evaluate, rows):
+    rows.open(start=NOW - 90 * SECOND, seen=NOW, tenant="new")
+    (group,) = evaluate([{"group_by": ["tenant"]}])["s0"].groups
+    assert (group.tenant, group.requests.in_flight_violations, group.attainment) == ("new", 1, 0.0)
+
+
 def test_a_tenant_with_a_long_name_counts_with_the_others_and_has_no_gauges(evaluate, rows):
     evaluate([{"group_by": ["tenant"]}])
     rows.requests([{"tenant": t, "segment": "s-1", "ingested_at": NOW} for t in ("a", "t" * 1025, "t" * 1026)])

@@ -103,7 +103,7 @@ def test_json_has_hexadecimal_ids(receiver):
             }
         ]
     }
-    answer = receiver.post(json.dumps(document), "application/json; charset=utf-8")
+    answer = receiver.post(json.dumps(document), "Application/JSON; charset=utf-8")
     assert (answer.status_code, answer.json()) == (200, {})
     (payload,) = receiver.stored()
     expected = Request().message
