@@ -1,4 +1,5 @@
 import asyncio
+import errno
 import gzip
 import json
 import threading
@@ -20,7 +21,7 @@ from collector.receive.http import BodyLimits, create_otlp_app
 from collector.receive.ingest import Ingest
 from collector.signals import TRACES
 from collector.status import IngestStatus
-from collector.wal.commit import GroupCommit
+from collector.wal.commit import GroupCommit, LogUnavailableError
 from collector.wal.dead_letters import DeadLetters
 from collector.wal.log import LogLimits, SegmentLog
 from tests.support.otlp import Request, token_body
@@ -68,6 +69,18 @@ def test_an_acknowledged_body_is_in_the_log(receiver):
     assert answer.headers["content-type"] == PROTOBUF
     assert ExportTraceServiceResponse.FromString(answer.content) == ExportTraceServiceResponse()
     assert receiver.stored() == [BODY]
+
+
+def test_a_body_that_cannot_be_written_is_unavailable_with_a_time_to_retry(receiver):
+    def fail(_frames):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    receiver.log.append = fail
+    with pytest.raises(LogUnavailableError):
+        receiver.ingest.accept(BODY).result(WAIT_S)
+    answer = receiver.post(BODY)
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+    assert receiver.status.snapshot().payloads_rejected == {"overloaded": 1}
 
 
 @pytest.mark.parametrize(

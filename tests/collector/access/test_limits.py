@@ -244,8 +244,9 @@ class TestReceivers:
         assert receiver.status.snapshot().payloads_rejected == {"limited": 1}
         assert len(receiver.stored()) == 1
 
-    def test_too_many_names_over_http(self, receiver, limiter, keys):
-        headers = add_key(keys, "ingest", "acme")
+    @pytest.mark.parametrize("tenant", ["acme", ""], ids=["a tenant", "everybody"])
+    def test_too_many_names_over_http(self, receiver, limiter, keys, tenant):
+        headers = add_key(keys, "ingest", tenant)
         client = self.http(receiver, limiter(names=1), keys)
         assert self.post(client, names_body("m1"), headers).status_code == 200
         refused = self.post(client, names_body("m2"), headers)
