@@ -113,7 +113,7 @@ def router(ctx: Context) -> APIRouter:
         _must_be_hex("trace_id", trace_id, 32)
         if query.span_id is not None:
             _must_be_hex("span_id", query.span_id, 16)
-        found = _of_trace(ctx, trace_id.lower())
+        found = _of_trace(ctx, trace_id.lower(), query.span_id or "")
         span_ids = [row["span_id_hex"] for row in found]
         for row in found:
             if query.span_id is None or row["span_id_hex"] == query.span_id.lower():
@@ -132,11 +132,16 @@ def _must_be_hex(field: str, value: str, digits: int) -> None:
         raise bad_parameter(field, f"{value[:40]!r} is not {digits} hex digits")
 
 
-def _of_trace(ctx: Context, trace_id: str) -> list[dict[str, Any]]:
-    """The requests of a trace: first those that have ended, newest first, then those in flight."""
+def _of_trace(ctx: Context, trace_id: str, span_id: str) -> list[dict[str, Any]]:
+    """The newest requests of a trace, and that of the span: first those that have ended, then those in flight."""
     ended = ctx.queries.rows(
-        "requests_of_trace", {"judged": verdicts.column(ctx.slos)}, trace_id=trace_id, limit=MOST_OF_A_TRACE
+        "requests_of_trace",
+        {"judged": verdicts.column(ctx.slos)},
+        trace_id=trace_id,
+        span_id=span_id,
+        limit=MOST_OF_A_TRACE,
     )
+    ended.sort(key=lambda row: (-row["ended_ns"], row["span_id_hex"]))
     known = {row["span_id_hex"] for row in ended}
     announced = ctx.queries.rows("open_requests_of_trace", trace_id=trace_id)
     return ended + [{**UNKNOWN_IN_FLIGHT, **row} for row in announced if row["span_id_hex"] not in known]

@@ -101,7 +101,7 @@ def test_a_request_that_only_a_client_reports_still_counts(api, rows, three):
     assert api("summary")["requests"]["total"] == api("requests")["total"] == 4
 
 
-def test_a_trace_shows_the_server_below_its_client(api, rows):
+def test_a_trace_shows_the_server_below_its_client(api, rows, monkeypatch):
     trace = trace_id()
     own = {**CLIENT, "request_id": "", "span_id": "4142434445464700"}
     client = rows.request(**own, trace_id=trace, e2e=SECOND, ttft_ns=300 * MS)
@@ -116,6 +116,10 @@ def test_a_trace_shows_the_server_below_its_client(api, rows):
     ]  # fmt: skip
     assert api(f"requests/{trace}", span_id=client["span_id"])["request"]["vantage"] == "client"
     assert api("summary")["requests"]["total"] == 2
+    for module in ("hops", "request"):
+        monkeypatch.setattr(f"collector.api.{module}.MOST_OF_A_TRACE", 1)
+    of_a_long_trace = api(f"requests/{trace}")
+    assert (len(of_a_long_trace["span_ids"]), len(of_a_long_trace["request"]["hops"])) == (1, 2)
 
 
 def test_other_calls_of_a_trace_are_requests_of_their_own(api, rows):

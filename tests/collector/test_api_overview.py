@@ -84,19 +84,34 @@ def test_it_asks_the_store_each_question_once(api, busy, monkeypatch):
     assert {"announced", "ended_announced", "vantages", "timeseries_steps"} <= {name for name, *_ in asked}
 
 
-def test_questions_are_the_same_only_with_the_same_conditions():
-    asked = []
-    store = SimpleNamespace(array=lambda query, fragments, row, **_: asked.append(fragments) or fragments)
+@pytest.fixture
+def remembering():
     session = Session(ANYBODY, QueryLimits())
     session.remember()
     current = CURRENT.set(session)
-    try:
-        queries = _Remembering(store)
-        conditions = [{"filter": TRUE}, {"filter": FALSE}, {"filter": TRUE}]
-        assert [queries.array("itl", one, np.uint64, end_ns=1) for one in conditions] == conditions
-    finally:
-        CURRENT.reset(current)
+    yield
+    CURRENT.reset(current)
+
+
+@pytest.mark.usefixtures("remembering")
+def test_questions_are_the_same_only_with_the_same_conditions():
+    asked = []
+    store = SimpleNamespace(array=lambda query, fragments, row, **_: asked.append(fragments) or fragments)
+    queries = _Remembering(store)
+    conditions = [{"filter": TRUE}, {"filter": FALSE}, {"filter": TRUE}]
+    assert [queries.array("itl", one, np.uint64, end_ns=1) for one in conditions] == conditions
     assert asked == conditions[:2]
+
+
+@pytest.mark.usefixtures("remembering")
+def test_rows_are_the_same_only_with_the_same_parameters_and_may_be_changed():
+    asked = []
+    queries = _Remembering(SimpleNamespace(rows=lambda *_, **given: asked.append(given) or [given.copy()]))
+    for given in ({"end_ns": 1}, {"end_ns": 2}, {"end_ns": 1}):
+        (row,) = queries.rows("vantages", **given)
+        assert row == given
+        row["end_ns"] = 0
+    assert asked == [{"end_ns": 1}, {"end_ns": 2}]
 
 
 def test_another_request_is_asked_anew_and_has_its_own_clock(api, rows, clock):

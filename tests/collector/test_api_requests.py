@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from collector.api.cursor import Cursor
-from tests.collector.rows import NOW, SECOND
+from tests.collector.rows import NOW, SECOND, trace_id
 
 MS = 1_000_000
 DOCS = Path(__file__).parents[2] / "docs"
@@ -62,6 +62,7 @@ def test_pages_are_slices_of_one_order(api, rows, sort):
         rows.request(ended=NOW - 1)  # a newcomer before the cursor moves no page
         pages.append(api("requests", sort=sort, limit=7, cursor=cursor))
     assert [len(page["requests"]) for page in pages] == [7, 7, 7, 7, 7, 5]
+    assert [page["total"] for page in pages] == [40, 41, 42, 43, 44, 45]
     assert [row for page in pages for row in page["requests"]] == everything["requests"]
 
 
@@ -99,6 +100,17 @@ def one(rows):
     rows.phases(made, [("queued", 100 * MS + 1000), ("prefill", 300 * MS - 1000), ("decode", 600 * MS)])
     rows.tokens(made, [400_000, 350_001, 249_999], step=17)
     return made
+
+
+def test_a_request_of_a_long_trace_has_ended_although_a_thousand_came_after_it(api, rows):
+    trace, spans = trace_id(), [f"{n:016x}" for n in range(1, 1003)]
+    short = {1001: {"e2e": MS}}  # it began after the others
+    made = {"trace_id": trace}
+    rows.requests([made | {"span_id": s, "ended": NOW - n * MS} | short.get(n, {}) for n, s in enumerate(spans)])
+    assert api(f"requests/{trace}")["span_ids"] == spans[:1000]
+    oldest = api(f"requests/{trace}", span_id=spans[-1])
+    assert (oldest["request"]["status"], oldest["request"]["e2e_s"]) == ("ok", 0.001)
+    assert oldest["span_ids"] == [*spans[:999], spans[-1]]
 
 
 def test_one_request_with_all_that_is_known(api, rows, one):
@@ -203,6 +215,7 @@ def test_a_request_in_flight_shows_what_was_announced_and_its_tokens(api, rows):
         ("summary", {"start": "yesterday"}, 400, "start: 'yesterday' is not a time"),
         ("summary", {"start": "-15"}, 400, "is not a duration"),
         ("summary", {"start": "-5m", "end": "-10m"}, 400, "must be before end"),
+        ("summary", {"start": "-5m", "end": "-5m"}, 400, "must be before end"),
         ("summary", {"start": "2026-02-30T00:00:00Z"}, 400, "start"),
         ("summary", {"end": "99999999999"}, 400, "between the years"),
         ("summary", {"model": "x" * 257}, 400, "model"),

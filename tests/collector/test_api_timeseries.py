@@ -27,6 +27,12 @@ def traffic(rows):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(("points", "status"), [(11_000, 200), (11_001, 400)])
+def test_an_answer_has_so_many_points_at_most(api, points, status):
+    params = {"metric": "requests", "step": "1s", "start": f"-{points}s"}
+    assert api.client.get("/api/v1/timeseries", params=params).status_code == status
+
+
 @pytest.mark.parametrize("metric", ["ttft", "tpot", "e2e", "queue"])
 def test_latencies_by_bucket(api, traffic, metric):
     answer = api("timeseries", metric=metric, step="10s")

@@ -1,5 +1,6 @@
 """A backup under load, restored, gives the same answers; half, damaged and foreign files are refused."""
 
+import asyncio
 import gzip
 import hashlib
 import io
@@ -608,6 +609,23 @@ def test_the_endpoint_streams_and_says_why_not(app, rows, monkeypatch):
     monkeypatch.setattr(Backups, "make", lambda _: (_ for _ in ()).throw(BackupError("another backup is under way")))
     answer = client.post("/api/v1/backup")
     assert (answer.status_code, answer.json()["detail"]) == (409, "another backup is under way")
+
+
+def test_a_client_that_leaves_ends_its_backup(app, rows):
+    async def leave():
+        inbox = asyncio.Queue()
+        inbox.put_nowait({"type": "http.request", "body": b"", "more_body": False})
+
+        async def send(message):
+            if message.get("more_body"):
+                inbox.put_nowait({"type": "http.disconnect"})
+                await asyncio.Event().wait()  # the client takes nothing more
+
+        scope = {"type": "http", "method": "POST", "path": "/api/v1/backup", "query_string": b"", "headers": []}
+        await asyncio.wait_for(app(scope, inbox.get, send), 120)
+
+    asyncio.run(leave())
+    assert TestClient(app).post("/api/v1/backup").status_code == 200
 
 
 def test_the_command_sends_its_key(tmp_path, monkeypatch):

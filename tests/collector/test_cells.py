@@ -134,6 +134,12 @@ def test_a_group_of_sampled_requests_has_its_own_error(evaluate, rows):
     assert [g.errors.requests_total for g in slo.groups] == [pytest.approx(3.75**0.5), 0]
 
 
+def test_a_tenant_whose_first_request_is_under_way_has_a_group(evaluate, rows):
+    rows.open(start=NOW - 90 * SECOND, seen=NOW, tenant="new")
+    (group,) = evaluate([{"group_by": ["tenant"]}])["s0"].groups
+    assert (group.tenant, group.requests.in_flight_violations, group.attainment) == ("new", 1, 0.0)
+
+
 def test_a_tenant_with_a_long_name_counts_with_the_others_and_has_no_gauges(evaluate, rows):
     evaluate([{"group_by": ["tenant"]}])
     rows.requests([{"tenant": t, "segment": "s-1", "ingested_at": NOW} for t in ("a", "t" * 1025, "t" * 1026)])

@@ -49,6 +49,7 @@ def test_the_secret_key_is_a_key_of_the_collector(receiver, tmp_path):
     secret = add_key(keys, "ingest", "acme")["authorization"].removeprefix("Bearer ")
     reader = add_key(keys, "read", "acme")["authorization"].removeprefix("Bearer ")
     assert post(receiver, secret, keys=keys).status_code == 200
+    assert post(receiver, basic(f"pk:{secret}").replace("Basic", "basic"), keys=keys).status_code == 200
     assert post(receiver, reader, keys=keys).status_code == 403
     assert post(receiver, f"Bearer {secret}", keys=keys).status_code == 200
     assert post(receiver, secret, keys=keys, path="/v1/traces").status_code == 401, "only on Langfuse's path"

@@ -225,6 +225,21 @@ def test_a_connection_that_does_not_speak_is_closed(receiver, monkeypatch):
         server.stop(1.0)
 
 
+def test_an_address_of_ipv6_is_listened_at(receiver):
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this system has no IPv6")
+    server = GrpcReceiver([receiver.ingest], BodyLimits(4_000, 8_000), "::1", 0)
+    server.start()
+    try:
+        assert server.url.startswith("http://[::1]:")
+        with grpc.insecure_channel(server.url.removeprefix("http://")) as channel:
+            assert channel.unary_unary(f"/{TRACES.grpc_service}/Export")(BODY, timeout=WAIT_S) == b""
+    finally:
+        server.stop(1.0)
+
+
 def test_other_services_say_what_is_received(receiver):
     with pytest.raises(grpc.RpcError, match="TraceService") as refused:
         export(receiver, b"", method="/opentelemetry.proto.collector.metrics.v1.MetricsService/Export")

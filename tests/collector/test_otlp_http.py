@@ -1,4 +1,5 @@
 import asyncio
+import errno
 import gzip
 import json
 import threading
@@ -20,7 +21,7 @@ from collector.receive.http import BodyLimits, create_otlp_app
 from collector.receive.ingest import Ingest
 from collector.signals import TRACES
 from collector.status import IngestStatus
-from collector.wal.commit import GroupCommit
+from collector.wal.commit import GroupCommit, LogUnavailableError
 from collector.wal.dead_letters import DeadLetters
 from collector.wal.log import LogLimits, SegmentLog
 from tests.support.otlp import Request, token_body
@@ -70,6 +71,18 @@ def test_an_acknowledged_body_is_in_the_log(receiver):
     assert receiver.stored() == [BODY]
 
 
+def test_a_body_that_cannot_be_written_is_unavailable_with_a_time_to_retry(receiver):
+    def fail(_frames):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    receiver.log.append = fail
+    with pytest.raises(LogUnavailableError):
+        receiver.ingest.accept(BODY).result(WAIT_S)
+    answer = receiver.post(BODY)
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+    assert receiver.status.snapshot().payloads_rejected == {"overloaded": 1}
+
+
 @pytest.mark.parametrize(
     ("encoding", "compress"),
     [("gzip", gzip.compress), ("zstd", zstandard.ZstdCompressor().compress), ("identity", bytes)],
@@ -103,7 +116,7 @@ def test_json_has_hexadecimal_ids(receiver):
             }
         ]
     }
-    answer = receiver.post(json.dumps(document), "application/json; charset=utf-8")
+    answer = receiver.post(json.dumps(document), "Application/JSON; charset=utf-8")
     assert (answer.status_code, answer.json()) == (200, {})
     (payload,) = receiver.stored()
     expected = Request().message

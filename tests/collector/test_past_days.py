@@ -75,6 +75,12 @@ class TestPastDays:
         first = past.get("q", reads, answer, lambda _: 1, dict(versions))
         assert past.get("q", reads, answer, lambda _: 1, dict(versions)) != first
 
+    def test_an_answer_that_is_read_again_takes_the_place_of_the_old_one(self, ask, versions):
+        for block in range(5):
+            versions["requests", "20261120"] = (1, block, 1, 10)
+            ask(size=4000)
+        assert ask(size=4000) == "answer 5"
+
     def test_the_answers_asked_least_recently_go_first(self, ask):
         ask("a", size=4000)
         ask("b", size=4000)

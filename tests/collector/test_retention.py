@@ -5,6 +5,8 @@ import time
 
 import pytest
 
+from collector.service import Service
+from collector.settings import Settings
 from collector.slo.model import load_slos
 from collector.status import IngestStatus
 from collector.store import expiry
@@ -98,6 +100,12 @@ def test_an_slo_over_more_days_than_are_kept_is_refused(slos_file, caplog):
     assert caplog.text == ""
     check_windows(slos, parse_retention("30d,acme/requests=7d,acme/tokens=1d"))
     assert caplog.text.count("requests of acme go before") == 1
+
+
+def test_a_collector_does_not_start_with_such_an_slo(slos_file, tmp_path):
+    free = dict.fromkeys(("otlp_http", "otlp_grpc", "api"), "127.0.0.1:0")
+    with pytest.raises(ValueError, match="requests are kept for 29d"):
+        Service(Settings(data_dir=tmp_path, slos=slos_file, retention="29d", **free))
 
 
 @pytest.mark.parametrize(

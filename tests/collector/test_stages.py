@@ -2,11 +2,16 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import grpc
 import httpx
 import pytest
 
+from collector.access.limits import Limiter, TenantLimits
+from collector.api.admission import Admission
+from collector.api.session import QueryLimits
+from collector.chain import Chain
 from collector.exposition import Live
 from collector.http_server import HttpServer
 from collector.receive.checked import ItemLimits
@@ -26,6 +31,7 @@ from collector.store.writer import Writer
 from collector.wal.commit import GroupCommit
 from collector.wal.dead_letters import DeadLetters
 from collector.wal.frame import Frame, digest_of
+from collector.wal.log import LogLimits
 from tests.collector.test_commit import GatedLog
 from tests.support.otlp import token_body
 from tests.support.stores import new_store
@@ -251,12 +257,16 @@ class Recorder:
 
 
 @pytest.fixture
-def service(tmp_path):
-    free = "127.0.0.1:0"
-    new_store(tmp_path / "data" / "store")
-    service = Service(
-        Settings(data_dir=tmp_path / "data", otlp_http=free, otlp_grpc=free, api=free, drain_timeout_s=0.001)
+def service(tmp_path, monkeypatch):
+    received = []
+    monkeypatch.setattr(
+        "collector.service.create_otlp_app", lambda *given: received.extend(given) or create_otlp_app(*given)
     )
+    free = dict.fromkeys(("otlp_http", "otlp_grpc", "api"), "127.0.0.1:0")
+    of_tenants = {"tenant_spans_per_s": 1_000_000.0, "tenant_bytes_per_s": 2_000_000.0, "tenant_names": 3_000}
+    new_store(tmp_path / "data" / "store")
+    service = Service(Settings(data_dir=tmp_path / "data", drain_timeout_s=0.001, **free, **of_tenants))
+    service.ingests, service.body_limits, _ = received  # type: ignore[attr-defined]
     service.real_stages = service._stages  # type: ignore[attr-defined]
     yield service
     for stage in service.real_stages:  # type: ignore[attr-defined]
@@ -272,6 +282,37 @@ def test_a_segment_is_told_to_those_who_read_its_rows(service):
         "logs writer": requests,
         "metrics writer": ["Live.on_samples"],
     }
+
+
+def test_the_api_has_the_limits_of_the_settings(service):
+    api, given = service.real_stages[-1]._server.config.app, service._settings
+    (admission,) = [middleware for middleware in api.user_middleware if middleware.cls is Admission]
+    assert admission.kwargs["limits"] == QueryLimits(
+        concurrency=given.query_concurrency,
+        waiting=given.query_waiting,
+        timeout_s=given.query_timeout_s,
+        memory_bytes=given.query_memory_bytes,
+    )
+
+
+def test_the_receivers_have_the_limits_of_the_settings(service):
+    given = service._settings
+    assert service.body_limits == BodyLimits(
+        sent=given.max_body_bytes, decompressed=given.max_decompressed_bytes, under_way=given.receive_buffer_bytes
+    )
+    (limiter,) = {id(ingest.limiter): ingest.limiter for ingest in service.ingests}.values()
+    assert limiter.limits == TenantLimits(spans_per_s=1_000_000.0, bytes_per_s=2_000_000.0, names=3_000)
+
+
+def test_a_chain_has_the_limits_of_the_settings(tmp_path):
+    of_log = LogLimits(segment_bytes=10_000, segment_age_s=2.0, max_bytes=30_000, dedup_retention_s=4.0)
+    of_items = ItemLimits(max_bytes=5_000, max_attributes=6, max_days=7, max_future_s=8.0, all_names=True)
+    given = Settings(
+        data_dir=tmp_path, segment_bytes=10_000, segment_age_s=2.0, wal_max_bytes=30_000, dedup_retention_s=4.0,
+        max_span_bytes=5_000, max_span_attributes=6, max_payload_days=7, max_future_s=8.0, sample_all_names=True,
+    )  # fmt: skip
+    chain = Chain(TRACES, given, Mock(embedded=True), IngestStatus(), Limiter())
+    assert (chain.log.limits, chain.ingest.limits) == (of_log, of_items)
 
 
 def test_the_service_starts_against_the_flow_and_stops_with_it(service):

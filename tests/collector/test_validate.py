@@ -115,6 +115,14 @@ def test_a_resource_may_be_repeated_so_often_as_the_store_has_room_for_it():
     assert check(body, ItemLimits(max_repeated_bytes=9_000)).rejected == {Reason.RESOURCE_TOO_LARGE: 30}
 
 
+def test_all_resources_of_a_request_share_the_room():
+    request = Request(big="r" * 10_000)
+    for n in range(10):
+        request.span("x", span=n + 1)
+    checked = check(request.body() * 2, ItemLimits(max_repeated_bytes=155_000))
+    assert checked.rejected == {Reason.RESOURCE_TOO_LARGE: 5}
+
+
 @pytest.mark.parametrize("of", ["resource", "scope"])
 def test_bytes_are_repeated_for_each_span(of):
     request = Request()
@@ -201,6 +209,8 @@ def test_the_day_of_the_start_counts_as_the_day_of_the_end_does():
     request.span("long", start=T0 - 5 * DAY, ns=5 * DAY)
     assert check(request.body(), ItemLimits(max_days=1)).rejected == {Reason.TOO_MANY_DAYS: 1}
     assert check(request.body(), ItemLimits(max_days=2)).rejected == {}
+    one_span(request, 1, T0 - 3 * DAY)
+    assert check(request.body(), ItemLimits(max_days=2)).rejected == {Reason.TOO_MANY_DAYS: 1}
 
 
 @pytest.mark.parametrize("make_body", [one_span, a_run])

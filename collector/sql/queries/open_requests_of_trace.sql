@@ -1,10 +1,16 @@
--- The latest announcement of each request of a trace, newest request first.
+-- The latest announcement of each request of a trace that has not ended, newest request first.
 SELECT
     lower(hex(trace_id)) AS trace_id_hex, lower(hex(span_id)) AS span_id_hex, request_id, engine, service, instance,
     variant, vantage, operation, model, tenant, slo_class, toUnixTimestamp64Nano(start) AS began_ns,
     toUnixTimestamp64Nano(seen) AS seen_ns, input_tokens, output_tokens, ttft_ns, false AS unmeasured
-FROM open_requests
-WHERE trace_id = unhex({trace_id:String})
-ORDER BY start DESC, seen DESC
-LIMIT 1 BY span_id
+FROM
+(
+    SELECT *
+    FROM open_requests
+    WHERE trace_id = unhex({trace_id:String})
+    ORDER BY ended DESC, seen DESC
+    LIMIT 1 BY span_id
+)
+WHERE NOT ended
+ORDER BY start DESC
 LIMIT 1000

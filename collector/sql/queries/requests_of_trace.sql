@@ -1,9 +1,9 @@
--- Every request of a trace that has ended, newest first. `judged` has the verdicts, as collector.api.verdicts asks for them. To look
--- for a better plan takes longer than to read the few rows, and so does a second thread.
+-- The requests of a trace that have ended: first that of a span, if it is asked for, then the newest. `judged` has the verdicts, as
+-- collector.api.verdicts asks for them. To look for a better plan takes longer than to read the few rows, and so does a second thread.
 SELECT
     $parts.request_columns, $judged AS judged
 FROM requests
 WHERE trace_id = unhex({trace_id:String})
-ORDER BY end DESC, span_id
+ORDER BY span_id = unhex({span_id:String}) DESC, end DESC, span_id
 LIMIT {limit:UInt32}
 SETTINGS query_plan_enable_optimizations = 0, max_threads = 1

@@ -9,8 +9,9 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from fastapi.testclient import TestClient
 
 from collector.access.access import Access
-from collector.access.caller import ANYBODY
+from collector.access.caller import ANYBODY, Caller, Role
 from collector.api.admission import Admission
+from collector.api.parameters import WindowQuery
 from collector.api.session import (
     CURRENT,
     ClientLeftError,
@@ -162,6 +163,7 @@ def test_a_client_that_leaves_while_it_waits_takes_no_slot():
         server.may_answer.set()
         assert [await first.status(), await third.status()] == [200, 200]
         assert len(server.sessions) == 2
+        assert server.status.snapshot().api_refused == {"client_left": 1}
         assert server.cancelled == []
 
     run(test)
@@ -192,6 +194,25 @@ def test_a_handler_that_fails_gives_its_slot_back():
         for _ in range(3):
             with pytest.raises(RuntimeError):
                 await server.client().task
+
+    run(test)
+
+
+def test_a_server_that_stops_ends_the_handler_too():
+    async def test():
+        server, ended = Server(concurrency=1), asyncio.Event()
+
+        async def handler(scope, receive, send):
+            try:
+                await server.may_answer.wait()
+            finally:
+                ended.set()
+
+        server.app._app = handler
+        client = server.client()
+        await settle()
+        client.task.cancel()
+        await ended.wait()
 
     run(test)
 
@@ -228,8 +249,10 @@ class TestSession:
         with pytest.raises(TooLongError):
             session.query_settings()
 
-    def test_limits_of_a_query(self):
-        settings = Session(ANYBODY, QueryLimits(memory_bytes=7)).query_settings()
+    def test_limits_of_a_query_and_the_comment_by_which_it_is_stopped(self):
+        session = Session(ANYBODY, QueryLimits(memory_bytes=7))
+        settings = session.query_settings()
+        assert settings["log_comment"] == session.comment
         assert settings["max_memory_usage"] == 7
         assert "additional_table_filters" not in settings
 
@@ -239,6 +262,15 @@ class TestSession:
 
     def test_sessions_have_comments_of_their_own(self):
         assert Session(ANYBODY, QueryLimits()).comment != Session(ANYBODY, QueryLimits()).comment
+
+    def test_the_windows_of_a_tenant_select_its_requests(self):
+        """The store hides the rows of others, too: a server's settings must not be all that does."""
+        current = CURRENT.set(Session(Caller("k", Role.READ, "acme"), QueryLimits()))
+        try:
+            assert ["acme"] in WindowQuery().window(NOW).filter.parameters.values()
+            assert ["acme"] in tenant_filter().parameters.values()
+        finally:
+            CURRENT.reset(current)
 
     def test_outside_of_a_request_there_is_no_query(self):
         with pytest.raises(LookupError):

@@ -134,6 +134,26 @@ def test_names_of_resources(limiter, key, kind):
         check_names(one, names_body("m", **{key: "two"}))
 
 
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [
+        ("gen_ai.request.model", "models"),
+        ("gen_ai.response.model", "models"),
+        ("tokentrail.slo_class", "slo_classes"),
+    ],
+)
+def test_names_of_spans_of_which_an_empty_one_is_none(limiter, key, kind):
+    one, bodies = limiter(names=1), []
+    for name in ("", "one", "two"):
+        request = Request()
+        request.span("chat m", kind=2, attributes={key: name})
+        bodies.append(request.body())
+    check_names(one, bodies[0])
+    check_names(one, bodies[1])
+    with pytest.raises(LimitedError, match=f"more than 1 {kind} "):
+        check_names(one, bodies[2])
+
+
 def test_tenants_are_names_where_the_key_does_not_say_the_tenant(limiter):
     one = limiter(names=1)
     check_names(one, names_body("m"), tenant="")
@@ -224,8 +244,9 @@ class TestReceivers:
         assert receiver.status.snapshot().payloads_rejected == {"limited": 1}
         assert len(receiver.stored()) == 1
 
-    def test_too_many_names_over_http(self, receiver, limiter, keys):
-        headers = add_key(keys, "ingest", "acme")
+    @pytest.mark.parametrize("tenant", ["acme", ""], ids=["a tenant", "everybody"])
+    def test_too_many_names_over_http(self, receiver, limiter, keys, tenant):
+        headers = add_key(keys, "ingest", tenant)
         client = self.http(receiver, limiter(names=1), keys)
         assert self.post(client, names_body("m1"), headers).status_code == 200
         refused = self.post(client, names_body("m2"), headers)

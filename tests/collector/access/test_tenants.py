@@ -203,13 +203,19 @@ def test_a_tenant_is_answered_as_if_it_were_alone(client, rows, acme):
     assert [path for path, (_, text) in with_others.items() if "globex" in text] == []
 
 
-def test_a_tenant_sees_its_own_requests(client, rows, acme):
+def test_a_tenant_sees_its_own_requests(client, rows, acme, admin):
     add_traffic(rows, "acme", TRACE)
     add_traffic(rows, "globex", THEIR_TRACE)
+    process = {"service": "acme-service", "instance": "acme-instance", "variant": "acme-variant"}
+    for trace, other in ((TRACE, THEIR_TRACE), (THEIR_TRACE, TRACE)):
+        rows.kv_event(**process, trace_id=trace, beneficiary=other, start=NOW - 2 * SECOND)
     assert client.get("/api/v1/summary", headers=acme).json()["requests"]["total"] == 3
-    detail = client.get(f"/api/v1/requests/{TRACE}?span_id=00000000000000aa", headers=acme).json()
+    path = f"/api/v1/requests/{TRACE}?span_id=00000000000000aa"
+    detail, of_all = (client.get(path, headers=key).json() for key in (acme, admin))
     assert len(detail["tokens"]) == 3
-    assert [(event["own"], event["beneficiary"]) for event in detail["events"]] == [(True, "")]
+    cold_start, own, others = ("cold_start", True, ""), ("kv.evict", True, THEIR_TRACE), ("kv.evict", False, TRACE)
+    events = [[(e["kind"], e["own"], e["beneficiary"]) for e in answer["events"]] for answer in (detail, of_all)]
+    assert [sorted(of_one) for of_one in events] == [[cold_start, (*own[:2], "")], [cold_start, others, own]]
     assert detail["steps"] is None
 
 

@@ -155,6 +155,24 @@ def test_a_target_that_is_down_shows_no_values(scrapes, api):
     assert (process["up"], process["reason"], process["engine"], process["values"]) == (False, "timeout", "vllm", {})
 
 
+def test_a_process_that_says_itself_that_it_is_down_shows_no_values(scrapes, api):
+    """An OpenTelemetry Collector that scrapes sends `up`, too."""
+    scrapes.add(page(3, 1, 5), NOW - 20 * SECOND, scraper="")
+    scrapes.add("up 0\n", NOW - 10 * SECOND, scraper="", engine="vllm").store()
+    (process,) = api("samples")["processes"]
+    assert (process["up"], process["values"]) == (False, {})
+
+
+def test_totals_that_are_sent_as_deltas_are_not_shown_as_totals(rows, api):
+    at = {"service": "chat", "instance": "i:1", "engine": "vllm", "time": NOW // 10**6 - 10_000}
+    rows.insert("samples", [
+        {**at, "name": "preemptions", "kind": "delta", "series": 1, "value": 2.0},
+        {**at, "name": "running", "kind": "gauge", "series": 2, "value": 3.0},
+    ])  # fmt: skip
+    (process,) = api("samples")["processes"]
+    assert process["values"] == {"running": 3}
+
+
 def test_where_spans_tell_steps_they_win(scrapes, rows, api):
     scrapes.add(page(3, 1, 5, usage=0.9), NOW - 10 * SECOND).store()
     rows.insert("steps", [{"service": "chat", "instance": "uuid", "variant": "", "start": NOW - 20 * SECOND, "running": 2, "waiting": 0, "kv_blocks_used": 1, "kv_blocks_total": 4}])  # fmt: skip  # noqa: E501
