@@ -55,6 +55,20 @@ PASSING: Final = frozenset(
     }
 )
 """ClickHouse errors by which a server says that it, or another node that it needs, is away or has too much to do."""
+EXHAUSTED: Final = frozenset(
+    {
+        75,  # CANNOT_WRITE_TO_FILE_DESCRIPTOR
+        76,  # CANNOT_OPEN_FILE
+        159,  # TIMEOUT_EXCEEDED
+        173,  # CANNOT_ALLOCATE_MEMORY
+        241,  # MEMORY_LIMIT_EXCEEDED
+        243,  # NOT_ENOUGH_SPACE
+        252,  # TOO_MANY_PARTS
+        439,  # CANNOT_SCHEDULE_TASK
+    }
+)
+"""ClickHouse errors by which a server says that it has no memory, disk, files or threads left. A query may be at fault
+itself, but the small statements that open a store are not."""
 MISSING: Final = frozenset(
     {
         60,  # UNKNOWN_TABLE
@@ -94,6 +108,11 @@ def is_unavailable(error: BaseException) -> bool:
     if isinstance(error, OperationalError) or type(error) is DatabaseError:
         return not error.code or error.code in PASSING
     return isinstance(error, OSError | StoreUnavailableError)
+
+
+def may_open_later(error: BaseException) -> bool:
+    """Tell whether a server that this error came from, when a store was opened, may open it the next time."""
+    return is_unavailable(error) or (isinstance(error, DatabaseError) and error.code in EXHAUSTED)
 
 
 def reason_of(error: BaseException) -> str:
@@ -176,7 +195,7 @@ class Store:
             store.client()
         except (ClickHouseError, OSError) as error:
             msg = f"cannot open the store {store.safe_dsn}: {reason_of(error)}"
-            away = is_unavailable(error) and not store.embedded
+            away = may_open_later(error) and not store.embedded
             raise (StoreUnavailableError if away else StoreError)(msg) from error
         return store
 

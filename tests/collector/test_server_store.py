@@ -8,17 +8,24 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from clickhouse_connect.driver.exceptions import OperationalError
+from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
 from collector.signals import TRACES
 from collector.status import IngestStatus
 from collector.store import opener
 from collector.store.insert import insert_otlp
-from collector.store.store import Store, StoreUnavailableError, is_unavailable
+from collector.store.store import Store, StoreError, StoreUnavailableError, is_unavailable
 from tests.support.clickhouse_server import Server
 from tests.support.collector import Collector
 from tests.support.otlp import token_body
 from tests.support.stores import new_store
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 120.0
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -98,6 +105,56 @@ def test_a_stranger_that_answers_200_at_the_address_of_the_server_has_stored_not
     store.close()
 
 
+class Failing(Stranger):
+    code = 0
+
+    def do_POST(self):
+        text = f"Code: {self.code}. DB::Exception: as the test wants it".encode()
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.send_response(500)
+        self.send_header("X-ClickHouse-Exception-Code", str(self.code))
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+
+@pytest.mark.parametrize(
+    ("code", "waits"),
+    [(241, True), (243, True), (75, True), (159, True), (202, True), (164, False), (497, False), (516, False)],
+)
+def test_a_collector_starts_while_its_server_has_no_room_and_not_when_it_may_not_write(code, waits, monkeypatch):
+    monkeypatch.setattr(Failing, "code", code)
+    status = IngestStatus()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Failing) as failing:
+        threading.Thread(target=failing.serve_forever).start()
+        try:
+            dsn = f"http://127.0.0.1:{failing.server_port}/default"
+            if waits:
+                assert not opener.StoreOpener(dsn, status).store.is_open
+                assert "is not open yet" in status.snapshot().reason
+                assert f"Code: {code}." in status.snapshot().reason
+            else:
+                with pytest.raises(StoreError, match=f"Code: {code}."):
+                    opener.StoreOpener(dsn, status)
+        finally:
+            failing.shutdown()
+
+
+def test_a_collector_starts_while_its_server_has_no_room_for_the_schema(server, monkeypatch):
+    def full(*_, **__):
+        raise DatabaseError("Code: 243. DB::Exception: Cannot reserve 1.00 MiB, not enough space", code=243)
+
+    status = IngestStatus()
+    with monkeypatch.context() as patched:
+        patched.setattr(opener, "apply_schema", full)
+        stage = opener.StoreOpener(f"{server.url}/default", status, retry_s=0.01)
+    assert "not enough space" in status.snapshot().reason
+    stage.start()
+    wait_until(lambda: stage.store.is_open)
+    assert stage.stop(120.0)
+    stage.store.close()
+
+
 def test_a_server_that_takes_questions_and_answers_none_holds_up_the_api_for_the_time_of_a_query(server, tmp_path):
     collector = Collector(tmp_path / "data", "--query-timeout-s", "1", store=f"{server.url}/default").start()
     assert collector.get("/api/v1/summary").status_code == 200
@@ -109,13 +166,6 @@ def test_a_server_that_takes_questions_and_answers_none_holds_up_the_api_for_the
     server.process.send_signal(signal.SIGCONT)
     collector.wait_until(lambda: server.tokens() == (1, 3))
     assert collector.stop() == 0
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + 120.0
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_a_server_that_answers_nothing_makes_the_collector_not_ready_until_it_answers(server, monkeypatch):
