@@ -118,9 +118,10 @@ class Joiner:
     def run_once(self) -> bool:
         """Join all that has waited long enough; tell whether nothing failed. Raises the store's errors."""
         now_s = int(self._clock())
-        looked_s = now_s - int(self._after_s) - _LATE_S
+        late_s = int(self._after_s) + _LATE_S
+        looked_s = now_s - late_s
         since_s = max(min(self._since_s, looked_s), now_s - _DAY_S)  # somebody may have set the clock back
-        parameters = {"since_s": since_s, "after_ms": round(self._after_s * 1000)}
+        parameters = {"since_s": since_s, "late_s": late_s, "after_ms": round(self._after_s * 1000)}
         due = self._store.query(_SQL["due"], parameters).result_rows
         done = True
         for segment, first_s, last_s in due:

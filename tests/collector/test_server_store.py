@@ -13,12 +13,16 @@ from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 from collector.signals import TRACES
 from collector.status import IngestStatus
 from collector.store import opener
+from collector.store.expiry import Expiry
 from collector.store.insert import insert_otlp
+from collector.store.retention import parse_retention
 from collector.store.store import Store, StoreError, StoreUnavailableError, is_unavailable
 from tests.support.clickhouse_server import Server
 from tests.support.collector import Collector
 from tests.support.otlp import token_body
 from tests.support.stores import new_store
+
+DAY_NS = 86400 * 10**9
 
 
 def wait_until(condition):
@@ -185,6 +189,18 @@ def test_a_server_that_answers_nothing_makes_the_collector_not_ready_until_it_an
         server.process.send_signal(signal.SIGCONT)
         assert stage.stop(120.0)
         stage.store.close()
+
+
+@pytest.mark.parametrize(("days_ahead", "left"), [(-400, (2, 6)), (0, (1, 3)), (400, (1, 3))])
+def test_a_clock_that_is_ahead_of_the_servers_takes_no_rows_that_are_not_due(days_ahead, left, server):
+    now_ns = time.time_ns()
+    store = Store.open(f"{server.url}/default")
+    insert_otlp(store, TRACES, token_body(trace=1, start=now_ns), "new")
+    insert_otlp(store, TRACES, token_body(trace=2, start=now_ns - 30 * DAY_NS), "old")
+    retention = parse_retention("7d")
+    Expiry(store, retention, IngestStatus(), clock=lambda: now_ns + days_ahead * DAY_NS).run_once()
+    assert server.tokens() == left
+    store.close()
 
 
 def test_what_a_lost_server_did_not_get_waits_for_the_next_start(server, tmp_path):
