@@ -168,7 +168,7 @@ class Joiner:
             self._status.not_joined()
         self._attempts.pop(segment, None)
         parameters = {"segment": segment, "links": links, "refused": refused}
-        self._store.client().command(_SQL["mark"], parameters=parameters)
+        self._store.command(_SQL["mark"], parameters)
         return True
 
     def _join(self, segment: str, place: dict[str, Any]) -> list[str]:
@@ -181,7 +181,7 @@ class Joiner:
             parameters = {**place, "owners": self._owners(some), "most_parts": _MOST_PARTS}
             settings = INSERT_SETTINGS | {"insert_deduplication_token": token}
             sql = _SQL["insert"].replace("$settings", settings_clause(settings))
-            self._store.client().command(sql, parameters=parameters)
+            self._store.command(sql, parameters)
             self._announce(token)
         return [request.link for request in requests if request.is_log]
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Self, cast
 from urllib.parse import parse_qsl, urlsplit
 
 import clickhouse_connect
-from clickhouse_connect.driver.binding import format_str
+from clickhouse_connect.driver.binding import format_query_value, format_str
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError, OperationalError
 from clickhouse_connect.driver.httpclient import HttpClient
@@ -77,6 +77,10 @@ MISSING: Final = frozenset(
 )
 _CLICKHOUSES: Final = re.compile("x-clickhouse-", re.IGNORECASE)
 """Headers of each answer of a ClickHouse server, such as `X-ClickHouse-Query-Id`."""
+_PLACE: Final = re.compile(r"\{(\w+):([^}]+)\}")
+_MOST_BOUND: Final = 50
+"""Elements of a list that is bound. A server takes no parameter of more than 128 KiB (`http_max_field_value_size`)."""
+_LONGEST_SQL: Final = {"max_query_size": 256 * 1024 * 1024}
 _ANSWER_S: Final = 5.0
 """A server that has ended a query at its `max_execution_time` says so within these seconds, or does not answer."""
 _CANCEL_S: Final = 5.0
@@ -90,6 +94,21 @@ def settings_clause(settings: Mapping[str, Any]) -> str:
     """
     written = ", ".join(f"{name} = {format_str(str(value))}" for name, value in settings.items())
     return f"SETTINGS {written}" if written else ""
+
+
+def with_long_lists(sql: str, parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Write long lists into a statement, which may have any size in the body of a request; return the other parameters.
+
+    SELECT arrayJoin({ids:Array(String)})     →     SELECT arrayJoin(CAST(['a','b'], 'Array(String)'))
+    """
+    long = {name for name, value in parameters.items() if isinstance(value, list | tuple) and len(value) > _MOST_BOUND}
+
+    def written(place: re.Match[str]) -> str:
+        name, kind = place.groups()
+        return f"CAST({format_query_value(parameters[name])}, {format_str(kind)})" if name in long else place[0]
+
+    rest = {name: value for name, value in parameters.items() if name not in long}
+    return _PLACE.sub(written, sql) if long else sql, rest
 
 
 class StoreError(RuntimeError):
@@ -263,13 +282,33 @@ class Store:
         and some seconds more.
         """
         settings = dict(settings or {})
+        sql, parameters = self._bound(sql, parameters or {}, settings)
         with self._reading(settings) as client:
             return client.query(sql, parameters=parameters, settings=settings)
 
     def binary(self, sql: str, parameters: dict[str, Any], settings: Mapping[str, Any]) -> bytes:
         """Run one statement as `query` does, and return the rows in ClickHouse's RowBinary format."""
+        sql, bound = self._bound(sql, parameters, http := dict[str, Any]())
         with self._reading(settings) as client:
-            return client.raw_query(f"{sql}\n{settings_clause(settings)}", parameters=parameters, fmt="RowBinary")
+            return client.raw_query(
+                f"{sql}\n{settings_clause(settings)}", parameters=bound, settings=http, fmt="RowBinary"
+            )
+
+    def command(self, sql: str, parameters: dict[str, Any]) -> None:
+        """Run one statement without an answer, with bound parameters, on the calling thread's client."""
+        sql, bound = self._bound(sql, parameters, settings := dict[str, Any]())
+        self.client().command(sql, parameters=bound, settings=settings)
+
+    def _bound(
+        self, sql: str, parameters: dict[str, Any], settings: dict[str, Any]
+    ) -> tuple[str, dict[str, Any] | None]:
+        """Return a statement that a server takes, with its parameters; set what it needs."""
+        if self.embedded:
+            return sql, parameters or None
+        whole, rest = with_long_lists(sql, parameters)
+        if whole is not sql:
+            settings.update(_LONGEST_SQL)
+        return whole, rest or None
 
     @contextmanager
     def _answering_within(self, seconds: float | None) -> Iterator[Client]:

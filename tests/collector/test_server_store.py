@@ -9,14 +9,17 @@ from pathlib import Path
 
 import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
-from collector.signals import TRACES
+from collector.signals import LOGS, TRACES
 from collector.status import IngestStatus
 from collector.store import opener
 from collector.store.expiry import Expiry
 from collector.store.insert import insert_otlp
+from collector.store.joiner import Joiner
 from collector.store.retention import parse_retention
 from collector.store.store import Store, StoreError, StoreUnavailableError, is_unavailable
+from tests.collector.test_logs import dynamo
 from tests.support.clickhouse_server import Server
 from tests.support.collector import Collector
 from tests.support.otlp import token_body
@@ -200,6 +203,33 @@ def test_a_clock_that_is_ahead_of_the_servers_takes_no_rows_that_are_not_due(day
     retention = parse_retention("7d")
     Expiry(store, retention, IngestStatus(), clock=lambda: now_ns + days_ahead * DAY_NS).run_once()
     assert server.tokens() == left
+    store.close()
+
+
+def test_lists_of_any_length_reach_a_server_which_takes_no_long_parameters(server):
+    store = Store.open(f"{server.url}/default")
+    words = [f"it's {number} of {{words:Array(String)}}\\" for number in range(10_000)]
+    sql = "SELECT count(), countIf(word LIKE {like:String}) FROM (SELECT arrayJoin({words:Array(String)}) AS word)"
+    assert store.query(sql, {"words": words, "like": "it_s 9999 of {words:Array(String)}%"}).result_rows == [
+        (10_000, 1)
+    ]
+    pairs = [(word, number) for number, word in enumerate(words)]
+    sql = "SELECT sum(pair.2) AS sum FROM (SELECT arrayJoin({pairs:Array(Tuple(String, UInt64))}) AS pair)"
+    assert store.query(sql, {"pairs": pairs}).result_rows == [(sum(range(10_000)),)]
+    assert len(store.binary("SELECT arrayJoin({words:Array(String)})", {"words": words}, {})) > 300_000
+    store.close()
+
+
+def test_a_large_segment_of_requests_is_joined_in_a_server(server):
+    store = Store.open(f"{server.url}/default")
+    records = ExportLogsServiceRequest()
+    for number in range(1, 2001):
+        records.MergeFrom(dynamo(number))
+    insert_otlp(store, LOGS, records.SerializeToString(), "large")
+    joiner = Joiner(store, IngestStatus(), after_s=0)
+    wait_until(joiner.run_once)
+    assert store.query("SELECT count(), uniqExact(input_tokens) FROM requests").result_rows == [(2000, 2000)]
+    assert store.query("SELECT length(links) FROM joined_segments").result_rows == [(2000,)]
     store.close()
 
 
