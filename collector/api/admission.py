@@ -42,13 +42,15 @@ _QUERY_WAS_CANCELLED: Final = 394
 _LOCKED_OUT: Final = frozenset(
     {
         81,  # UNKNOWN_DATABASE
+        164,  # READONLY
         192,  # UNKNOWN_USER
         193,  # WRONG_PASSWORD
+        201,  # QUOTA_EXCEEDED
         497,  # ACCESS_DENIED
         516,  # AUTHENTICATION_FAILED
     }
 )
-"""Somebody has changed the server's users or dropped the database since the start."""
+"""Somebody has changed the server's users or dropped the database since the start, or a quota is used up."""
 """ClickHouse's error codes."""
 
 

@@ -162,9 +162,9 @@ class Scraper:
             async with asyncio.timeout(self._limits.timeout_s):
                 found = await asyncio.get_running_loop().getaddrinfo(url.host, None, type=socket.SOCK_STREAM)
             self._addresses[item.url] = [str(address[0]) for *_, address in found]
-            self._note(f"the name of {item.url}", "")
+            self._note(f"the name {url.host}", "")
         except (OSError, TimeoutError) as error:
-            self._note(f"the name of {item.url}", f"not found: {error}")
+            self._note(f"the name {url.host}", f"not found: {error}")
 
     async def _keep_scraping(self, client: httpx.AsyncClient, target: Target) -> None:
         interval_s = self._limits.interval_s
@@ -189,9 +189,9 @@ class Scraper:
         except httpx.HTTPError as error:
             result = "connect" if isinstance(error, httpx.ConnectError) else "broken"
         except Exception:
-            logger.exception("a scrape of %s failed", target.url)
+            logger.exception("a scrape of %s failed", target.safe_url)
             result = "internal"
-        self._note(f"the scrape of {target.url}", "" if result == "ok" else result)
+        self._note(f"the scrape of {target.safe_url}", "" if result == "ok" else result)
         metrics = [*page.metrics, *_own_metrics(round(began_s * 1e9), time.monotonic() - began, result)]
         await self._hand_on(target, metrics, result, page.dropped)
 

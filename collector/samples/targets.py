@@ -33,6 +33,12 @@ class Target:
     labels: tuple[tuple[str, str], ...] = ()
     """Added to every series."""
 
+    @property
+    def safe_url(self) -> str:
+        """The address without its user and password."""
+        parts = urlsplit(self.url)
+        return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
     def offset_s(self, interval_s: float) -> float:
         """When in each interval it is scraped. It follows from the URL, so that targets spread over the interval."""
         digest = hashlib.sha256(self.url.encode()).digest()
@@ -67,7 +73,8 @@ class StaticTarget:
         for address in sorted(set(addresses)):
             host = f"[{address}]" if ":" in address else address
             port = f":{parts.port}" if parts.port else ""
-            url = parts._replace(netloc=host + port).geturl()
+            user, at, _ = parts.netloc.rpartition("@")
+            url = parts._replace(netloc=user + at + host + port).geturl()
             yield Target(url, self.service, _host_and_port(url))
 
 

@@ -118,9 +118,10 @@ class Joiner:
     def run_once(self) -> bool:
         """Join all that has waited long enough; tell whether nothing failed. Raises the store's errors."""
         now_s = int(self._clock())
-        looked_s = now_s - int(self._after_s) - _LATE_S
+        late_s = int(self._after_s) + _LATE_S
+        looked_s = now_s - late_s
         since_s = max(min(self._since_s, looked_s), now_s - _DAY_S)  # somebody may have set the clock back
-        parameters = {"since_s": since_s, "after_ms": round(self._after_s * 1000)}
+        parameters = {"since_s": since_s, "late_s": late_s, "after_ms": round(self._after_s * 1000)}
         due = self._store.query(_SQL["due"], parameters).result_rows
         done = True
         for segment, first_s, last_s in due:
@@ -167,7 +168,7 @@ class Joiner:
             self._status.not_joined()
         self._attempts.pop(segment, None)
         parameters = {"segment": segment, "links": links, "refused": refused}
-        self._store.client().command(_SQL["mark"], parameters=parameters)
+        self._store.command(_SQL["mark"], parameters)
         return True
 
     def _join(self, segment: str, place: dict[str, Any]) -> list[str]:
@@ -180,7 +181,7 @@ class Joiner:
             parameters = {**place, "owners": self._owners(some), "most_parts": _MOST_PARTS}
             settings = INSERT_SETTINGS | {"insert_deduplication_token": token}
             sql = _SQL["insert"].replace("$settings", settings_clause(settings))
-            self._store.client().command(sql, parameters=parameters)
+            self._store.command(sql, parameters)
             self._announce(token)
         return [request.link for request in requests if request.is_log]
 

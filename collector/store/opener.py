@@ -16,7 +16,7 @@ from collector.stage import ThreadStage
 from collector.status import IngestStatus
 from collector.store.definitions import PLAIN, Decoding
 from collector.store.schema import apply_schema
-from collector.store.store import MISSING, Store, StoreError, StoreUnavailableError, is_unavailable, reason_of
+from collector.store.store import MISSING, Store, StoreError, StoreUnavailableError, may_open_later, reason_of
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class StoreOpener(ThreadStage):
             self.store = self._open()
         except _FAILURES as error:
             self.store = Store(dsn)
-            if self.store.embedded or not is_unavailable(error):
+            if self.store.embedded or not may_open_later(error):
                 if not isinstance(error, ClickHouseError):
                     raise
                 msg = f"cannot use the store {self.store.safe_dsn}: {reason_of(error)}"

@@ -14,7 +14,7 @@ from typing import Any, Final, Self, cast
 from urllib.parse import parse_qsl, urlsplit
 
 import clickhouse_connect
-from clickhouse_connect.driver.binding import format_str
+from clickhouse_connect.driver.binding import format_query_value, format_str
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError, OperationalError
 from clickhouse_connect.driver.httpclient import HttpClient
@@ -55,6 +55,20 @@ PASSING: Final = frozenset(
     }
 )
 """ClickHouse errors by which a server says that it, or another node that it needs, is away or has too much to do."""
+EXHAUSTED: Final = frozenset(
+    {
+        75,  # CANNOT_WRITE_TO_FILE_DESCRIPTOR
+        76,  # CANNOT_OPEN_FILE
+        159,  # TIMEOUT_EXCEEDED
+        173,  # CANNOT_ALLOCATE_MEMORY
+        241,  # MEMORY_LIMIT_EXCEEDED
+        243,  # NOT_ENOUGH_SPACE
+        252,  # TOO_MANY_PARTS
+        439,  # CANNOT_SCHEDULE_TASK
+    }
+)
+"""ClickHouse errors by which a server says that it has no memory, disk, files or threads left. A query may be at fault
+itself, but the small statements that open a store are not."""
 MISSING: Final = frozenset(
     {
         60,  # UNKNOWN_TABLE
@@ -64,6 +78,10 @@ MISSING: Final = frozenset(
 _ACCESS_TOKEN: Final = re.compile("(?<=[?&]access_token=)[^&]+")
 _CLICKHOUSES: Final = re.compile("x-clickhouse-", re.IGNORECASE)
 """Headers of each answer of a ClickHouse server, such as `X-ClickHouse-Query-Id`."""
+_PLACE: Final = re.compile(r"\{(\w+):([^}]+)\}")
+_MOST_BOUND: Final = 50
+"""Elements of a list that is bound. A server takes no parameter of more than 128 KiB (`http_max_field_value_size`)."""
+_LONGEST_SQL: Final = {"max_query_size": 256 * 1024 * 1024}
 _ANSWER_S: Final = 5.0
 """A server that has ended a query at its `max_execution_time` says so within these seconds, or does not answer."""
 _CANCEL_S: Final = 5.0
@@ -77,6 +95,21 @@ def settings_clause(settings: Mapping[str, Any]) -> str:
     """
     written = ", ".join(f"{name} = {format_str(str(value))}" for name, value in settings.items())
     return f"SETTINGS {written}" if written else ""
+
+
+def with_long_lists(sql: str, parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Write long lists into a statement, which may have any size in the body of a request; return the other parameters.
+
+    SELECT arrayJoin({ids:Array(String)})     →     SELECT arrayJoin(CAST(['a','b'], 'Array(String)'))
+    """
+    long = {name for name, value in parameters.items() if isinstance(value, list | tuple) and len(value) > _MOST_BOUND}
+
+    def written(place: re.Match[str]) -> str:
+        name, kind = place.groups()
+        return f"CAST({format_query_value(parameters[name])}, {format_str(kind)})" if name in long else place[0]
+
+    rest = {name: value for name, value in parameters.items() if name not in long}
+    return _PLACE.sub(written, sql) if long else sql, rest
 
 
 class StoreError(RuntimeError):
@@ -95,6 +128,11 @@ def is_unavailable(error: BaseException) -> bool:
     if isinstance(error, OperationalError) or type(error) is DatabaseError:
         return not error.code or error.code in PASSING
     return isinstance(error, OSError | StoreUnavailableError)
+
+
+def may_open_later(error: BaseException) -> bool:
+    """Tell whether a server that this error came from, when a store was opened, may open it the next time."""
+    return is_unavailable(error) or (isinstance(error, DatabaseError) and error.code in EXHAUSTED)
 
 
 def reason_of(error: BaseException) -> str:
@@ -177,7 +215,7 @@ class Store:
             store.client()
         except (ClickHouseError, OSError) as error:
             msg = f"cannot open the store {store.safe_dsn}: {reason_of(error)}"
-            away = is_unavailable(error) and not store.embedded
+            away = may_open_later(error) and not store.embedded
             raise (StoreUnavailableError if away else StoreError)(msg) from error
         return store
 
@@ -246,13 +284,33 @@ class Store:
         and some seconds more.
         """
         settings = dict(settings or {})
+        sql, parameters = self._bound(sql, parameters or {}, settings)
         with self._reading(settings) as client:
             return client.query(sql, parameters=parameters, settings=settings)
 
     def binary(self, sql: str, parameters: dict[str, Any], settings: Mapping[str, Any]) -> bytes:
         """Run one statement as `query` does, and return the rows in ClickHouse's RowBinary format."""
+        sql, bound = self._bound(sql, parameters, http := dict[str, Any]())
         with self._reading(settings) as client:
-            return client.raw_query(f"{sql}\n{settings_clause(settings)}", parameters=parameters, fmt="RowBinary")
+            return client.raw_query(
+                f"{sql}\n{settings_clause(settings)}", parameters=bound, settings=http, fmt="RowBinary"
+            )
+
+    def command(self, sql: str, parameters: dict[str, Any]) -> None:
+        """Run one statement without an answer, with bound parameters, on the calling thread's client."""
+        sql, bound = self._bound(sql, parameters, settings := dict[str, Any]())
+        self.client().command(sql, parameters=bound, settings=settings)
+
+    def _bound(
+        self, sql: str, parameters: dict[str, Any], settings: dict[str, Any]
+    ) -> tuple[str, dict[str, Any] | None]:
+        """Return a statement that a server takes, with its parameters; set what it needs."""
+        if self.embedded:
+            return sql, parameters or None
+        whole, rest = with_long_lists(sql, parameters)
+        if whole is not sql:
+            settings.update(_LONGEST_SQL)
+        return whole, rest or None
 
     @contextmanager
     def _answering_within(self, seconds: float | None) -> Iterator[Client]:

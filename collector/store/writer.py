@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +32,7 @@ from collector.store.store import Store, reason_of
 from collector.wal.dead_letters import DeadLetters
 from collector.wal.frame import Frame, digest_of
 from collector.wal.log import SegmentLog
-from collector.wal.segment import Segment
+from collector.wal.segment import Contents, Segment
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +58,11 @@ def _is_the_stores_fault(attempt: RetryCallState) -> bool:
     error = attempt.outcome.exception() if attempt.outcome else None
     if isinstance(error, TooMuchError):
         return attempt.attempt_number < _MOST_ATTEMPTS_TOO_MUCH or sum(map(len, attempt.args[2])) <= _LEAST_DIVIDED
-    return isinstance(error, Exception) and not isinstance(error, RefusedError)
+    return isinstance(error, Exception) and not isinstance(error, RefusedError | _ClaimsChangedError)
+
+
+class _ClaimsChangedError(RuntimeError):
+    """A server has forgotten this segment's claims, because its disk is new, and another collector's come first now."""
 
 
 class _StoppedError(RetryError):
@@ -98,6 +103,7 @@ class Writer:
         self._status = status
         self._dead_letters = dead_letters
         self._claims = claims
+        self._check_claims: Callable[[], None] = lambda: None
         self._insert = insert
         self._insert_block = insert_block
         self._max_wait_s = max_wait_s
@@ -143,15 +149,13 @@ class Writer:
     def write(self, segment: Segment) -> None:
         """Store one segment and release it from the log. Call again after an OSError: nothing is stored twice."""
         contents = self._log.read(segment)
-        frames = self._until_done(self._claims.own, segment.id, contents.frames) if self._claims else contents.frames
-        repeated = len(contents.frames) - len(frames)
-        for part in parts_of(segment.id, frames, self._signal.plain):
-            if part.columns:
-                self._write_columns(f"{part.token}.columns", part.columns, announce=not part.frames)
-            unchanged = contents.undamaged and not part.columns and len(part.frames) == len(contents.frames)
-            # A server is sent the bytes that were read: its claims may have taken hours, and the disk damaged the file.
-            as_file = unchanged and not self._claims
-            self._write_frames(part.token, part.frames, segment.path if as_file else None)
+        while True:
+            try:
+                frames = self._claimed(segment.id, contents.frames)
+                self._write_contents(segment, contents, frames)
+                break
+            except _ClaimsChangedError:
+                self._stored.clear()
         if self._claims and self._set_aside:
             self._until_done(self._claims.withdraw, segment.id, self._set_aside)
         self._part_folders.sync()
@@ -159,9 +163,32 @@ class Writer:
         self._log.release(segment, digests, self._set_aside)
         self._stored.clear()
         self._set_aside.clear()
-        self._status.repeated(repeated)
+        self._status.repeated(len(contents.frames) - len(frames))
         self._status.wal_pending(self._signal.name, *self._log.pending)
         self._status.set_ready(f"{self._signal.name} log room")
+
+    def _claimed(self, segment: str, frames: Sequence[Frame]) -> Sequence[Frame]:
+        """Claim payloads; return those that the segment must store. `_check_claims` finds out whether that changes."""
+        if not self._claims:
+            return frames
+        own = self._claims.own
+        mine = self._until_done(own, segment, frames)
+
+        def check() -> None:
+            if own(segment, frames) != mine:
+                raise _ClaimsChangedError(segment)
+
+        self._check_claims = check
+        return mine
+
+    def _write_contents(self, segment: Segment, contents: Contents, frames: Sequence[Frame]) -> None:
+        for part in parts_of(segment.id, frames, self._signal.plain):
+            if part.columns:
+                self._write_columns(f"{part.token}.columns", part.columns, announce=not part.frames)
+            unchanged = contents.undamaged and not part.columns and len(part.frames) == len(contents.frames)
+            # A server is sent the bytes that were read: its claims may have taken hours, and the disk damaged the file.
+            as_file = unchanged and not self._claims
+            self._write_frames(part.token, part.frames, segment.path if as_file else None)
 
     def _run(self) -> None:
         while not self._give_up.is_set():
@@ -261,7 +288,14 @@ class Writer:
     ) -> None:
         if token in self._stored:
             return
-        self._until_done(insert, self._store, self._signal, source, token)
+        attempts = itertools.count()
+
+        def attempt(*args: Any) -> None:
+            if next(attempts):  # the server may have come back with an empty disk
+                self._check_claims()
+            insert(*args)
+
+        self._until_done(attempt, self._store, self._signal, source, token)
         self._stored.add(token)
         if announce:
             self._announce(token)

@@ -112,6 +112,14 @@ def test_a_request_that_has_waited_for_more_than_a_day_is_not_joined(store, join
     assert found(store) == ([], [])
 
 
+def test_a_clock_that_is_days_ahead_of_the_servers_joins_what_arrives(store, joiner):
+    ahead = Joiner(store, IngestStatus(), after_s=0, clock=lambda: time.time() + 3 * 86400)
+    assert ahead.run_once()
+    insert(store, parts(root()), "ahead")
+    assert ahead.run_once()
+    assert len(found(store)[0]) == 1
+
+
 def test_a_segment_of_many_requests_is_several_inserts(store, joiner, monkeypatch):
     monkeypatch.setattr(joiner_module, "_MOST_REQUESTS", 2)
     announced = []

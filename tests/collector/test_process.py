@@ -5,6 +5,7 @@ import random
 import re
 import signal
 import threading
+from pathlib import Path
 
 import httpx
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from collector.__main__ import main
 from collector.settings import Settings
 from collector.store.store import Store
+from tests.collector.samples.engine import Engine, recorded
 from tests.support import forked
 from tests.support.collector import PROTOBUF, ROOT, Collector
 from tests.support.otlp import token_body
@@ -129,6 +131,17 @@ def test_a_data_folder_may_have_any_name_but_one_that_chdb_cuts(tmp_path):
     refused = forked.run("collector.__main__", "--data-dir", tmp_path / "what?")
     assert refused.returncode == 1
     assert "chDB takes what follows a ? for options" in refused.stderr
+
+
+def test_a_scrape_that_works_is_no_line_of_the_log(tmp_path):
+    engine = Engine(recorded("vllm-0.32-kv-pressure")[-1][1])
+    target = engine.url.replace("http://", "http://me:secret@")
+    flags = ("--scrape", target, "--scrape-interval-s", "0.5", "--scrape-timeout-s", "0.5")
+    scraped = re.compile('^tokentrail_collector_scrapes_total{result="ok"} [1-9]', re.MULTILINE)
+    with Collector(tmp_path / "data", *flags) as collector:
+        collector.wait_until(lambda: scraped.search(collector.get("/metrics").text))
+    engine.close()
+    assert "secret" not in Path(collector.log.name).read_text()
 
 
 def test_a_folder_or_an_address_that_another_process_has_is_a_clear_end(tmp_path):

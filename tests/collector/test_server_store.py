@@ -10,16 +10,31 @@ from pathlib import Path
 import pytest
 from clickhouse_connect.driver.exceptions import OperationalError
 from clickhouse_connect.driver.httpclient import HttpClient
+from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
-from collector.signals import TRACES
+from collector.signals import LOGS, TRACES
 from collector.status import IngestStatus
 from collector.store import opener
+from collector.store.expiry import Expiry
 from collector.store.insert import insert_otlp
-from collector.store.store import Store, StoreUnavailableError, is_unavailable
+from collector.store.joiner import Joiner
+from collector.store.retention import parse_retention
+from collector.store.store import Store, StoreError, StoreUnavailableError, is_unavailable
+from tests.collector.test_logs import dynamo
 from tests.support.clickhouse_server import Server
 from tests.support.collector import Collector
 from tests.support.otlp import token_body
 from tests.support.stores import new_store
+
+DAY_NS = 86400 * 10**9
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 120.0
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -109,6 +124,56 @@ def test_a_stranger_that_answers_200_at_the_address_of_the_server_has_stored_not
     store.close()
 
 
+class Failing(Stranger):
+    code = 0
+
+    def do_POST(self):
+        text = f"Code: {self.code}. DB::Exception: as the test wants it".encode()
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.send_response(500)
+        self.send_header("X-ClickHouse-Exception-Code", str(self.code))
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+
+@pytest.mark.parametrize(
+    ("code", "waits"),
+    [(241, True), (243, True), (75, True), (159, True), (202, True), (164, False), (497, False), (516, False)],
+)
+def test_a_collector_starts_while_its_server_has_no_room_and_not_when_it_may_not_write(code, waits, monkeypatch):
+    monkeypatch.setattr(Failing, "code", code)
+    status = IngestStatus()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Failing) as failing:
+        threading.Thread(target=failing.serve_forever).start()
+        try:
+            dsn = f"http://127.0.0.1:{failing.server_port}/default"
+            if waits:
+                assert not opener.StoreOpener(dsn, status).store.is_open
+                assert "is not open yet" in status.snapshot().reason
+                assert f"Code: {code}." in status.snapshot().reason
+            else:
+                with pytest.raises(StoreError, match=f"Code: {code}."):
+                    opener.StoreOpener(dsn, status)
+        finally:
+            failing.shutdown()
+
+
+def test_a_collector_starts_while_its_server_has_no_room_for_the_schema(server, monkeypatch):
+    def full(*_, **__):
+        raise DatabaseError("Code: 243. DB::Exception: Cannot reserve 1.00 MiB, not enough space", code=243)
+
+    status = IngestStatus()
+    with monkeypatch.context() as patched:
+        patched.setattr(opener, "apply_schema", full)
+        stage = opener.StoreOpener(f"{server.url}/default", status, retry_s=0.01)
+    assert "not enough space" in status.snapshot().reason
+    stage.start()
+    wait_until(lambda: stage.store.is_open)
+    assert stage.stop(120.0)
+    stage.store.close()
+
+
 def test_a_server_that_takes_questions_and_answers_none_holds_up_the_api_for_the_time_of_a_query(server, tmp_path):
     collector = Collector(tmp_path / "data", "--query-timeout-s", "1", store=f"{server.url}/default").start()
     assert collector.get("/api/v1/summary").status_code == 200
@@ -120,13 +185,6 @@ def test_a_server_that_takes_questions_and_answers_none_holds_up_the_api_for_the
     server.process.send_signal(signal.SIGCONT)
     collector.wait_until(lambda: server.tokens() == (1, 3))
     assert collector.stop() == 0
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + 120.0
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_a_server_that_answers_nothing_makes_the_collector_not_ready_until_it_answers(server, monkeypatch):
@@ -146,6 +204,45 @@ def test_a_server_that_answers_nothing_makes_the_collector_not_ready_until_it_an
         server.process.send_signal(signal.SIGCONT)
         assert stage.stop(120.0)
         stage.store.close()
+
+
+@pytest.mark.parametrize(("days_ahead", "left"), [(-400, (2, 6)), (0, (1, 3)), (400, (1, 3))])
+def test_a_clock_that_is_ahead_of_the_servers_takes_no_rows_that_are_not_due(days_ahead, left, server):
+    now_ns = time.time_ns()
+    store = Store.open(f"{server.url}/default")
+    insert_otlp(store, TRACES, token_body(trace=1, start=now_ns), "new")
+    insert_otlp(store, TRACES, token_body(trace=2, start=now_ns - 30 * DAY_NS), "old")
+    retention = parse_retention("7d")
+    Expiry(store, retention, IngestStatus(), clock=lambda: now_ns + days_ahead * DAY_NS).run_once()
+    assert server.tokens() == left
+    store.close()
+
+
+def test_lists_of_any_length_reach_a_server_which_takes_no_long_parameters(server):
+    store = Store.open(f"{server.url}/default")
+    words = [f"it's {number} of {{words:Array(String)}}\\" for number in range(10_000)]
+    sql = "SELECT count(), countIf(word LIKE {like:String}) FROM (SELECT arrayJoin({words:Array(String)}) AS word)"
+    assert store.query(sql, {"words": words, "like": "it_s 9999 of {words:Array(String)}%"}).result_rows == [
+        (10_000, 1)
+    ]
+    pairs = [(word, number) for number, word in enumerate(words)]
+    sql = "SELECT sum(pair.2) AS sum FROM (SELECT arrayJoin({pairs:Array(Tuple(String, UInt64))}) AS pair)"
+    assert store.query(sql, {"pairs": pairs}).result_rows == [(sum(range(10_000)),)]
+    assert len(store.binary("SELECT arrayJoin({words:Array(String)})", {"words": words}, {})) > 300_000
+    store.close()
+
+
+def test_a_large_segment_of_requests_is_joined_in_a_server(server):
+    store = Store.open(f"{server.url}/default")
+    records = ExportLogsServiceRequest()
+    for number in range(1, 2001):
+        records.MergeFrom(dynamo(number))
+    insert_otlp(store, LOGS, records.SerializeToString(), "large")
+    joiner = Joiner(store, IngestStatus(), after_s=0)
+    wait_until(joiner.run_once)
+    assert store.query("SELECT count(), uniqExact(input_tokens) FROM requests").result_rows == [(2000, 2000)]
+    assert store.query("SELECT length(links) FROM joined_segments").result_rows == [(2000,)]
+    store.close()
 
 
 def test_what_a_lost_server_did_not_get_waits_for_the_next_start(server, tmp_path):

@@ -1,6 +1,7 @@
 """Two collectors on one ClickHouse: payloads that both get are stored once, and /metrics count requests once in sum."""
 
 import re
+import shutil
 import time
 
 import httpx
@@ -162,6 +163,23 @@ def hung(trace):
     announced.span(semconv.OPEN_SPAN, trace=trace, span=2, parent=1, start=start, ns=ns, attributes=known)
     end.span("chat m", trace=trace, start=start, ns=ns, attributes=known)
     return announced.body(), end.body()
+
+
+def test_a_server_that_comes_back_empty_gets_the_same_bytes_of_both_once(server, collectors):
+    first, second = collectors
+    hold = server.folder / "hold"
+    hold.touch()
+    assert first.post(body(1)).status_code == 200
+    claims = "SELECT count() FROM payload_claims"
+    first.wait_until(lambda: server.http.post(server.url, content=claims).text.strip() == "1")
+    server.kill()
+    shutil.rmtree(server.folder / "db")
+    hold.unlink()
+    assert second.post(body(1)).status_code == 200
+    first.wait_until(lambda: first.get("/readyz").status_code == second.get("/readyz").status_code == 503)
+    server.start()
+    settled(first, second)
+    assert rows(server) == exactly(1)
 
 
 def test_a_hung_request_counts_once_and_its_end_at_the_other_collector_not_again(server, collectors):

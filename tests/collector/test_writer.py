@@ -175,6 +175,23 @@ def test_a_file_that_is_damaged_while_claims_wait_for_the_store_makes_no_other_r
     assert sources == [payload], "the bytes, and not the file"
 
 
+def test_claims_that_the_server_has_forgotten_are_made_again_before_the_next_attempt(setup):
+    """Another collector has the first claim of one of the payloads by then."""
+    claims = ClaimedElsewhere()
+
+    def fails_once(store, signal, body, token):
+        if not claims.payloads:
+            claims.payloads = (token_body(trace=2),)
+            raise ConnectionError("connection refused")
+        insert_otlp(store, signal, body, token)
+
+    s = setup(claims=claims, insert=fails_once, max_wait_s=0.001)
+    s.writer.write(s.segment(token_body(trace=1), token_body(trace=2)))
+    assert s.tokens() == {1: 3}
+    assert s.status.snapshot().payloads_repeated == 1
+    assert s.log.pending == (0, 0)
+
+
 def test_a_segment_of_which_others_have_claimed_all_inserts_nothing(setup):
     s = setup(claims=ClaimedElsewhere(token_body(trace=1)), max_wait_s=0.001)
     s.writer.write(s.segment(token_body(trace=1)))

@@ -31,6 +31,8 @@ NOT_SETTINGS |= {
 }
 UNCOMPILED = {"compile_expressions": "0", "compile_aggregate_expressions": "0", "compile_sort_description": "0"}
 """As in tests/support/stores.py: compiling a question of a test takes longer than answering it."""
+LONGEST_FIELD = 128 * 1024
+"""ClickHouse's `http_max_field_value_size`."""
 INSERT = re.compile(rb"\s*INSERT INTO\b.*\bFORMAT \w+\s*", re.IGNORECASE)
 
 
@@ -48,6 +50,9 @@ class Handler(BaseHTTPRequestHandler):
         if self.headers.get("Content-Type", "").startswith("multipart/form-data"):  # long parameters
             parameters |= _form(self.headers["Content-Type"], body)
             body = b""
+        if any(len(value) > LONGEST_FIELD for value in parameters.values()):
+            self._answer(400, b"HTML Form Exception: Field value too long", {"X-ClickHouse-Exception-Code": "1000"})
+            return
         head, _, rest = body.partition(b"\n")
         if INSERT.fullmatch(sql := parameters.get("query", "").encode()):
             head, rest = sql, body

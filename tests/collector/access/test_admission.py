@@ -329,13 +329,21 @@ def test_an_answer_that_takes_too_much_says_so(limited, rows, ingest_status, lim
     assert limited().get("/api/v1/summary").status_code == 200
 
 
-def test_a_store_that_locks_the_collector_out_is_named(limited, rows, monkeypatch):
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (516, "tokentrail: Authentication failed: password is incorrect"),
+        (164, "Cannot modify 'max_execution_time' setting in readonly mode"),
+        (201, "Quota for user `tokentrail` for 3600s has been exceeded"),
+    ],
+)
+def test_a_store_that_locks_the_collector_out_is_named(code, reason, limited, rows, monkeypatch):
     def locked_out(*_, **__):
-        raise DatabaseError("tokentrail: Authentication failed: password is incorrect", code=516)
+        raise DatabaseError(reason, code=code)
 
     monkeypatch.setattr(rows.store, "query", locked_out)
     answer = limited().get("/api/v1/summary")
-    assert (answer.status_code, "password is incorrect" in answer.json()["detail"]) == (503, True)
+    assert (answer.status_code, reason in answer.json()["detail"]) == (503, True)
 
 
 def test_a_running_query_is_stopped_by_its_comment(module_store):

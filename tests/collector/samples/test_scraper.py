@@ -223,7 +223,7 @@ def test_a_target_that_nobody_listens_at_is_down(log, scrape):
 def test_a_target_that_fails_keeps_the_engine_that_it_was(log, engine, scrape, caplog):
     caplog.set_level(logging.INFO, "collector.samples.scraper")
     served = engine(PAGE, lambda handler: handler.send("", status=500), PAGE)
-    scrape(f"chat={served.url}")
+    scrape(f"chat={served.url.replace('//', '//me:secret@')}")
     eventually(lambda: len(log.scrapes("chat")) >= 3)
     (_, first, _), (resource, second, _), (_, third, _) = log.scrapes("chat")[:3]
     assert [first["up"], second["up"], third["up"]] == [1, 0, 1]

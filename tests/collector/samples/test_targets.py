@@ -27,6 +27,10 @@ def test_an_item_that_is_no_url_says_how_to_write_one(item):
 
 def test_a_dns_item_is_one_target_per_address():
     item = StaticTarget.parse("chat=dns+http://vllm:8000")
+    with_password = StaticTarget.parse("chat=dns+http://me:secret@vllm:8000").targets(["10.0.0.1"])
+    assert [(t.url, t.safe_url) for t in with_password] == [
+        ("http://me:secret@10.0.0.1:8000/metrics", "http://10.0.0.1:8000/metrics")
+    ]
     assert list(item.targets(["10.0.0.2", "10.0.0.1", "10.0.0.2", "fe80::1"])) == [
         Target("http://10.0.0.1:8000/metrics", "chat", "10.0.0.1:8000"),
         Target("http://10.0.0.2:8000/metrics", "chat", "10.0.0.2:8000"),
