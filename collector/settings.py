@@ -49,15 +49,33 @@ def _is_scrape(value: str) -> str:
 
 
 def _is_store(value: str) -> str:
-    if not value.startswith(("chdb://", "http://", "https://")):
-        msg = "that is no store; write chdb:// (embedded), http://user:password@host:8123/database or https://…"
-        raise ValueError(msg)
-    named = {name for name, _ in parse_qsl(urlsplit(value).query)} & _NO_PARAMETERS
-    if named and not value.startswith("chdb://"):
-        msg = f"{' and '.join(sorted(named))} cannot stand behind ?; write http://user:password@host:8123/database"
-        raise ValueError(msg)
+    if not value.startswith("chdb://"):
+        _check_server(value)
     Layout.of(value)
     return value
+
+
+def _check_server(address: str) -> None:
+    """Raise ValueError for an address that names no server. The message may not show it: it may have a password."""
+    if not address.startswith(("http://", "https://")):
+        msg = "that is no store; write chdb:// (embedded), http://user:password@host:8123/database or https://…"
+        raise ValueError(msg)
+    if not _has_a_host(address):
+        msg = "the address has no host, or a wrong port; #, /, ? and @ in a password need %23, %2F, %3F and %40"
+        raise ValueError(msg)
+    named = {name for name, _ in parse_qsl(urlsplit(address).query)} & _NO_PARAMETERS
+    if named:
+        msg = f"{' and '.join(sorted(named))} cannot stand behind ?; write http://user:password@host:8123/database"
+        raise ValueError(msg)
+
+
+def _has_a_host(address: str) -> bool:
+    """Tell whether it has a host, and a port that can be one, if any."""
+    try:
+        parts = urlsplit(address)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def listed(value: str) -> tuple[str, ...]:

@@ -49,6 +49,13 @@ def test_log_lines_show_the_address_of_a_store_without_its_secrets(address, show
             r"password and user cannot stand behind \?; write http://user:",
         ),
         ({"store": "https://db/?cluster=c&database=trail"}, r"database cannot stand behind \?"),
+        (
+            {"store": "http://me:pass#word@db:8123/trail"},
+            "no host, or a wrong port; #, /, . and @ in a password need %23",
+        ),
+        ({"store": "http://db:65536"}, "wrong port"),
+        ({"store": "http://:8123/trail"}, "no host"),
+        ({"store": "http://[::1/trail"}, "no host"),
         ({"scrape_timeout_s": 10.001}, "a scrape must end before the next one"),
         ({"api": "127.0.0.1:65536"}, "is not HOST:PORT"),
     ],
@@ -67,6 +74,14 @@ def test_what_is_said_of_a_wrong_address_of_a_store_has_no_password(address, cap
     assert "http://user:password@host:8123/database" in told
     assert "(got '8080')" in told
     assert "secret" not in told
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["chdb:///data/a:b#c", "http://db", "https://me:p%23w@[::1]:8443/trail", "http://db:65535/trail?verify=0"],
+)
+def test_an_address_of_a_store_is_taken_as_it_is(address):
+    assert Settings(store=address).store_dsn == address
 
 
 def test_the_largest_port_and_the_longest_scrape_are_taken():
