@@ -219,6 +219,7 @@ def test_a_request_in_flight_shows_what_was_announced_and_its_tokens(api, rows):
         ("summary", {"start": "2026-02-30T00:00:00Z"}, 400, "start"),
         ("summary", {"end": "99999999999"}, 400, "between the years"),
         ("summary", {"model": "x" * 257}, 400, "model"),
+        ("summary", {"model": ["m"] * 101}, 400, "model"),
         ("timeseries", {"metric": "latency"}, 400, "metric"),
         ("timeseries", {}, 400, "metric"),
         ("timeseries", {"metric": "ttft", "step": "10ms"}, 400, "more than 11000 points"),

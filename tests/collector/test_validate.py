@@ -176,6 +176,13 @@ def test_invalid_utf8_is_malformed():
         check(body.body().replace(b"name", b"n\xff\xfee"), LIMITS)
 
 
+@pytest.mark.parametrize(("more_ns", "rejected"), [(0, {}), (1, {Reason.TIME: 1})])
+def test_a_span_lasts_four_hundred_days_at_most(more_ns, rejected):
+    request = Request()
+    request.span("x", start=T0 - 400 * DAY_NS, ns=400 * DAY_NS + more_ns)
+    assert check(request.body(), ItemLimits()).rejected == rejected
+
+
 def at_days(make_body, days):
     """A request whose spans lie on these days."""
     request = Request()

@@ -378,6 +378,9 @@ def test_changes_need_an_admin_and_are_in_the_audit_log(rows, clock, ingest_stat
         (line,) = path.with_name(name).read_text().splitlines()
         assert json.loads(line)["event"] == event
     assert ingest_status.snapshot().api_refused == {"forbidden": 1}
+    assert client.get("/metrics", headers=add_key(path, "read", "acme")).status_code == 403
+    _, of_metrics = path.with_name("audit.denied.jsonl").read_text().splitlines()
+    assert json.loads(of_metrics)["route"] == "GET /metrics"
 
 
 def test_metrics_may_be_open_by_a_setting(rows, clock, ingest_status, tmp_path):
