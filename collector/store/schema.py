@@ -30,6 +30,8 @@ TIME_COLUMNS: Final = {
 """The time by which each table's rows age."""
 HELD_TABLES: Final = ("held_requests", "held_spans")
 """Spans that wait for the rest of their request, a day at most."""
+OLDEST_SERVER: Final = (26, 2)
+"""The first version of ClickHouse that knows all settings of `collector.store.insert`."""
 LANDING_TABLES: Final = (*(signal.landing_table for signal in SIGNALS), "joins")
 """The tables that OTLP, and joined requests, are inserted into."""
 _FAILS: Final = "throwIf(materialize(1), 'a collector changes the schema of this store')"
@@ -43,7 +45,8 @@ def apply_schema(store: Store, *, sql_dir: Path = SQL_DIR, decoding: Decoding = 
     """
     client, layout = store.client(), store.layout
     schema, migrations = read_schema(sql_dir, decoding), read_migrations(sql_dir)
-    database = str(client.query("SELECT currentDatabase()").result_rows[0][0])
+    database, version = client.query("SELECT currentDatabase(), version()").result_rows[0]
+    _check_version(store, version)
     tables, views = layout.tables(schema, database), layout.views(schema)
     closable = (*LANDING_TABLES, *layout.exchanges(schema))
     _check_layout(store)
@@ -65,6 +68,14 @@ def apply_schema(store: Store, *, sql_dir: Path = SQL_DIR, decoding: Decoding = 
         _set_views(store, views, closable)
         _open_tables(store, closable)
         _remove_ttls(client)
+
+
+def _check_version(store: Store, version: str) -> None:
+    """An older server lacks settings of each insert."""
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST_SERVER:
+        needed = ".".join(map(str, OLDEST_SERVER))
+        msg = f"the server of the store {store.safe_dsn} is ClickHouse {version}; tokentrail needs {needed} or newer"
+        raise StoreError(msg)
 
 
 def _check_layout(store: Store) -> None:

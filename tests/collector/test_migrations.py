@@ -3,16 +3,18 @@
 import re
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError
 
+import collector
 from collector.signals import TRACES
 from collector.store.definitions import read_migrations
 from collector.store.insert import insert_otlp
 from collector.store.lock import STATEMENT_SETTINGS, SchemaLock
-from collector.store.schema import LANDING_TABLES, TIME_COLUMNS, apply_schema
+from collector.store.schema import LANDING_TABLES, OLDEST_SERVER, TIME_COLUMNS, apply_schema
 from collector.store.store import Store, StoreError
 from tests.collector.migrating import (
     CURRENT,
@@ -31,6 +33,7 @@ from tests.support.stores import VERSION_2, drop_everything, write_version_2
 from tokentrail import semconv
 
 __all__ = ["current", "sql_dir"]
+COLLECTOR = Path(collector.__file__).parent
 OF_VERSION_2 = token_body(count=3, index_key=semconv.OLD_TOKEN_INDEX)
 ROWS_OF_VERSION_2 = {
     "cold_starts": 26, "kv_events": 1, "open_requests": 14, "phases": 188, "requests": 71, "spans": 5, "steps": 12,
@@ -50,6 +53,43 @@ def store(opened):
     """An empty store."""
     drop_everything(opened)
     return opened
+
+
+@pytest.mark.parametrize(
+    ("version", "is_taken"), [("25.8.3.66", False), ("26.1.9.1", False), ("26.2.1.1", True), ("27.1", True)]
+)
+def test_a_server_that_lacks_settings_is_refused_before_it_has_a_table(store, version, is_taken, monkeypatch):
+    client = store.client()
+    query = client.query
+
+    def of_version(sql, *args, **kwargs):
+        return query(sql.replace("version()", f"'{version}'"), *args, **kwargs)
+
+    monkeypatch.setattr(client, "query", of_version)
+    monkeypatch.setattr(store, "client", lambda: client)
+    if is_taken:
+        apply_schema(store)
+    else:
+        with pytest.raises(StoreError, match=rf"is ClickHouse {version}; tokentrail needs 26\.2 or newer"):
+            apply_schema(store)
+    monkeypatch.undo()
+    assert (store.query("EXISTS requests").result_rows == [(1,)]) is is_taken
+
+
+def test_the_oldest_server_that_is_taken_has_every_setting(store):
+    """By ClickHouse's own list of the versions in which a setting came."""
+    files = [path for suffix in ("py", "sql") for path in COLLECTOR.rglob(f"*.{suffix}")]
+    named = set(re.findall(r"\w+_\w+", "".join(path.read_text() for path in files)))
+    changed = "SELECT version, arrayJoin(changes) AS change FROM system.settings_changes"
+    is_new = (
+        "change.4 ILIKE '%new setting%' OR change.1 = 'deduplicate_insert'"  # the list gives a default as its reason
+    )
+    sql = f"SELECT change.1, version FROM ({changed}) WHERE {is_new}"
+    since = {
+        name: tuple(map(int, version.split("."))) for name, version in store.query(sql).result_rows if name in named
+    }
+    assert len(since) > 5
+    assert max(since.values()) == OLDEST_SERVER, since
 
 
 def everything(store):
