@@ -108,9 +108,9 @@ def test_slo_counters_start_at_zero_and_grow_by_what_arrives(scrape, arrive, clo
 
 
 def test_a_segment_that_was_stored_days_before_it_is_counted_is_counted(rows, on_segment, scrape, clock):
-    """Its collector died in between."""
+    """Its collector died in between, and the server's clock was behind."""
     scrape()
-    stored = {"ended": NOW - SECOND, "ingested_at": NOW}
+    stored = {"ended": NOW - SECOND, "ingested_at": NOW - 3600 * SECOND}
     rows.requests([CHAT | stored | {"segment": f"{NOW:020d}-a"}, CHAT | stored | {"segment": f"{NOW:020d}-b"}])
     clock.now += 3 * 86_400 * SECOND
     on_segment(f"{clock.now:020d}-of-today")
