@@ -93,7 +93,7 @@ class TimesQuery(BaseModel):
         """
         start, end = self.start.at(now_ns), self.end.at(now_ns)
         if start >= end:
-            raise bad_parameter("start", "must be before end")
+            raise bad_parameter("start", "must be before end; without it, the window begins 15 minutes ago")
         return {"start_ns": start, "end_ns": end}
 
 

@@ -216,6 +216,7 @@ def test_a_request_in_flight_shows_what_was_announced_and_its_tokens(api, rows):
         ("summary", {"start": "-15"}, 400, "is not a duration"),
         ("summary", {"start": "-5m", "end": "-10m"}, 400, "must be before end"),
         ("summary", {"start": "-5m", "end": "-5m"}, 400, "must be before end"),
+        ("slos", {"end": "-1h"}, 400, "without it, the window begins 15 minutes ago"),
         ("summary", {"start": "2026-02-30T00:00:00Z"}, 400, "start"),
         ("summary", {"end": "99999999999"}, 400, "between the years"),
         ("summary", {"model": "x" * 257}, 400, "model"),

@@ -142,14 +142,16 @@ def test_a_tenant_whose_first_request_is_under_way_has_a_group(evaluate, rows):
 
 def test_a_tenant_with_a_long_name_counts_with_the_others_and_has_no_gauges(evaluate, rows):
     evaluate([{"group_by": ["tenant"]}])
-    rows.requests([{"tenant": t, "segment": "s-1", "ingested_at": NOW} for t in ("a", "t" * 1025, "t" * 1026)])
+    longest = "t" * 1024
+    tenants = ("a", longest, "t" * 1025, "t" * 1026)
+    rows.requests([{"tenant": t, "segment": "s-1", "ingested_at": NOW} for t in tenants])
     live = evaluate.live
     live.counters.on_segment("s-1")
     live.refresh()
     (by_labels,) = [v for m, v in live.counters._series.counters.items() if m.name == "tokentrail_slo_requests_total"]
-    assert {group: n for (_, group), n in by_labels.items()} == {"": 0, "a": 1, "other": 2}
+    assert {group: n for (_, group), n in by_labels.items()} == {"": 0, "a": 1, longest: 1, "other": 2}
     attained = {f.name: f for f in _gauges(live)}["tokentrail_slo_attainment_ratio"]
-    assert {s.labels["tenant"] for s in attained.samples} == {"", "a"}
+    assert {s.labels["tenant"] for s in attained.samples} == {"", "a", longest}
 
 
 def test_an_slo_that_selects_nothing_says_so_with_counts(evaluate, rows):

@@ -81,3 +81,11 @@ def test_error_types_beyond_a_limit_count_as_other():
     found = [labels[-1] for labels in series.histograms[metrics.E2E]]
     assert found == [*(f"type {n:02}" for n in range(50)), "_OTHER"]
     assert sum(series.histograms[metrics.E2E][*LABELS, "_OTHER"].counts) == 10
+
+
+def test_a_type_of_an_error_has_1024_characters_at_most():
+    series, edges = Series(), histograms.bucket_edges([])
+    row = {"status": "error", "latest": (b"\0" * 16, None, None, 5), "at_ns": 1, "n": 1, "e2e_over": 0, "e2e_sum": 5}
+    for length in (1024, 1025):
+        histograms.add_latencies(series, edges, row | {"error_type": "e" * length}, LABELS, 1)
+    assert [labels[-1] for labels in series.histograms[metrics.E2E]] == ["e" * 1024, "_OTHER"]

@@ -108,9 +108,9 @@ def test_slo_counters_start_at_zero_and_grow_by_what_arrives(scrape, arrive, clo
 
 
 def test_a_segment_that_was_stored_days_before_it_is_counted_is_counted(rows, on_segment, scrape, clock):
-    """Its collector died in between."""
+    """Its collector died in between, and the server's clock was behind."""
     scrape()
-    stored = {"ended": NOW - SECOND, "ingested_at": NOW}
+    stored = {"ended": NOW - SECOND, "ingested_at": NOW - 3600 * SECOND}
     rows.requests([CHAT | stored | {"segment": f"{NOW:020d}-a"}, CHAT | stored | {"segment": f"{NOW:020d}-b"}])
     clock.now += 3 * 86_400 * SECOND
     on_segment(f"{clock.now:020d}-of-today")
@@ -337,14 +337,15 @@ def test_a_series_is_0_in_the_first_scrape_that_has_it(app, arrive, live):
             "tokentrail_requests_total",
             "tokentrail_requests_created",
             "gen_ai_server_request_duration_seconds_count",
+            "gen_ai_server_request_duration_seconds_sum",
         )
         return [max((n for key, n in samples.items() if key[0] == name), default=None) for name in names]
 
     live.refresh()
-    assert seen() == [None, None, None]
+    assert seen() == [None] * 4
     arrive(CHAT, CHAT)
-    assert seen() == [0, NOW / SECOND, 0]
-    assert seen() == [2, NOW / SECOND, 2]
+    assert seen() == [0, NOW / SECOND, 0, 0]
+    assert seen() == [2, NOW / SECOND, 2, 2]
 
 
 def test_a_page_of_before_has_not_seen_the_series_of_now(arrive, live):
