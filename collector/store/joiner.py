@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
+from collector.once_a_minute import OnceAMinute
 from collector.status import IngestStatus
 from collector.store.definitions import SQL_DIR, without_comments
 from collector.store.insert import INSERT_SETTINGS, RefusedError, TooMuchError, errors_told_apart
@@ -78,6 +79,7 @@ class Joiner:
         self._callbacks: list[Callable[[str], None]] = []
         self._attempts: dict[str, int] = {}
         self._since_s = 0
+        self._line_due = OnceAMinute()
         self._looks_s: deque[float] = deque()
         for wait_s in (0.0, after_s + _SECOND_S):  # a process before this one may have left requests that wait
             self._look_in(wait_s)
@@ -144,7 +146,8 @@ class Joiner:
             try:
                 done = self.run_once()
             except (ClickHouseError, StoreError, OSError) as error:
-                logger.warning("requests wait to be joined: %s (they are tried again)", reason_of(error))
+                if self._line_due.allows("store"):
+                    logger.warning("requests wait to be joined: %s (they are tried again)", reason_of(error))
                 done = False
             if not done:
                 self._look_in(self._after_s)

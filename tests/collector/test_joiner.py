@@ -11,7 +11,7 @@ from collector.status import IngestStatus
 from collector.store import joiner as joiner_module
 from collector.store.insert import insert_otlp
 from collector.store.joiner import Joiner, owners
-from collector.store.store import StoreError
+from collector.store.store import StoreError, StoreUnavailableError
 from tests.support.otlp import MS, T0, Request
 
 ROOT = {"module": "sglang::request", "gen_ai.usage.completion_tokens": 2, "gen_ai.latency.time_to_first_token": 0.01}
@@ -120,6 +120,23 @@ def test_a_clock_that_is_days_ahead_of_the_servers_joins_what_arrives(store, joi
     insert(store, parts(root()), "ahead")
     assert ahead.run_once()
     assert len(found(store)[0]) == 1
+
+
+def test_a_store_that_is_away_is_one_line_in_a_minute(store, monkeypatch, caplog):
+    tried = threading.Semaphore(0)
+
+    def away():
+        tried.release()
+        raise StoreUnavailableError("away")
+
+    joiner = Joiner(store, IngestStatus(), after_s=0)
+    monkeypatch.setattr(joiner, "run_once", away)
+    joiner.start()
+    try:
+        assert all(tried.acquire(timeout=120) for _ in range(4))
+    finally:
+        assert joiner.stop(120)
+    assert caplog.messages == ["requests wait to be joined: away (they are tried again)"]
 
 
 def test_a_segment_of_many_requests_is_several_inserts(store, joiner, monkeypatch):

@@ -5,6 +5,7 @@ import json
 import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import httpx
 import pytest
@@ -224,8 +225,14 @@ def test_one_that_another_command_has_taken_holds_up_no_other(folder):
     letters[0].file.unlink()
     with Receiver(200) as receiver:
         gone, sent = dead_letters.replay(letters, receiver.url, {})
-    assert gone == ("1000-aa", f"{letters[0].file}: No such file or directory")
+    assert gone == ("1000-aa", "it is gone: another replay has sent it, or somebody has removed it")
     assert sent == ("1001-aa", "")
+
+
+def test_one_that_goes_while_they_are_listed_is_left_out(folder, monkeypatch):
+    (folder / "dead_letters" / "0003-cc.bin").symlink_to("gone")
+    monkeypatch.setattr(Path, "is_file", lambda _: True)
+    assert [letter.name for letter in dead_letters.find(folder)] == ["0001-aa", "0002-bb"]
 
 
 @pytest.mark.parametrize("header", ["Bearer x", "=x", "Authorization=Bearer …"])

@@ -32,6 +32,7 @@ _WAYS_OUT: Final[dict[int, str]] = {
     httpx.codes.UNAUTHORIZED: "; give a key with --header 'Authorization=Bearer KEY'",
     httpx.codes.NOT_FOUND: "; write the address without a path",
 }
+_GONE: Final = "it is gone: another replay has sent it, or somebody has removed it"
 _UNKNOWN = "not known: the file beside it is missing or damaged"
 
 
@@ -80,7 +81,7 @@ def find(data_dir: Path) -> list[DeadLetter]:
     if not folders:
         raise NotFound(f"{data_dir} is not the data folder of a collector: it has no folder wal; set --data-dir")
     files = (file for folder in folders for file in (folder / "dead_letters").glob("*.bin"))
-    letters = [_read(file) for file in files if file.is_file()]
+    letters = [letter for file in files if file.is_file() and (letter := _read(file))]
     return sorted(letters, key=lambda letter: (letter.at, letter.name))
 
 
@@ -129,6 +130,8 @@ def replay(letters: Sequence[DeadLetter], url: str, headers: Mapping[str, str]) 
                     kept = _replay(letter, http, url, headers)
                 except _NoAnswerError as error:
                     kept = no_answer = str(error)
+                except FileNotFoundError:
+                    kept = _GONE
                 except OSError as error:
                     kept = f"{error.filename}: {error.strerror}"
             yield letter.name, kept
@@ -164,19 +167,24 @@ def _replay(letter: DeadLetter, http: httpx.Client, url: str, headers: Mapping[s
     return ""
 
 
-def _read(file: Path) -> DeadLetter:
+def _read(file: Path) -> DeadLetter | None:
+    """Describe a dead letter; None when a replay has just removed it."""
+    try:
+        found = file.stat()
+    except FileNotFoundError:
+        return None
     try:
         about = json.loads(file.with_suffix(".json").read_text())
     except (OSError, ValueError):
         about = None
     if not isinstance(about, dict):
         about = {}
-    written = datetime.fromtimestamp(file.stat().st_mtime, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    written = datetime.fromtimestamp(found.st_mtime, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return DeadLetter(
         name=file.stem,
         signal=str(about.get("signal", "traces")),
         at=str(about.get("at", written)),
-        bytes=file.stat().st_size,
+        bytes=found.st_size,
         reason=str(about.get("reason") or _UNKNOWN),
         damaged=bool(about.get("damaged", not about)),
         file=file,
