@@ -95,7 +95,7 @@ def good(chance, trace):
             chance.choice(NAMES),
             trace=trace,
             span=n + 1,
-            start=start,
+            start=start + n,  # announcements are told apart by it
             ns=chance.randrange(10**9),
             kind=chance.randrange(6),
             attributes={key: chance.choice(VALUES) for key in keys},
@@ -242,7 +242,7 @@ def send_witnesses(collector, counts, trace, again=0):
         url = collector.urls["otlp-http"] + signal.http_path
         answer = collector.http.post(url, content=message.SerializeToString(), headers=PROTOBUF)
         if answer.status_code == 200:
-            counts.add(signal, message, fuzz_counts.response_of(signal, answer))
+            counts.add(signal, message, fuzz_counts.response_of(signal, answer), again=again)
         yield answer.status_code
 
 

@@ -75,20 +75,17 @@ class Counts:
     def __init__(self):
         self.acknowledged, self.rejected, self.repeated = Counter(), Counter(), Counter()
         self.announcements = []
-        self._seen = set()
 
-    def add(self, signal, message, response):
+    def add(self, signal, message, response, *, again=False):
         """Count an acknowledged request. Returns what is wrong about its answer, or nothing."""
         items = list(items_of(signal, message))
         rejected = getattr(response.partial_success, f"rejected_{signal.items}")
         self.acknowledged[signal] += len(items)
         self.rejected[signal] += rejected
-        key = signal, message.SerializeToString(deterministic=True)
-        if key in self._seen:
+        if again:
             self.repeated[signal] += len(items) - rejected
         elif signal is TRACES:
             self.announcements += [item for item in items if item.name == semconv.OPEN_SPAN]
-        self._seen.add(key)
         return f"{rejected} of {len(items)} {signal.items} rejected" if not 0 <= rejected <= len(items) else ""
 
     def wrong(self, store, folder, numbers):
