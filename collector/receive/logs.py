@@ -14,6 +14,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from collector.receive.checked import Checked, ItemLimits
+from collector.receive.divide import check_envelope
 from collector.receive.errors import MalformedError
 from collector.receive.validate import DAY_NS, EARLIEST_NS, LATEST_NS
 
@@ -71,6 +72,7 @@ def check(body: bytes, limits: ItemLimits) -> Checked:
     days: set[int] = set()
     for resource_logs in request.resource_logs:
         for scope_logs in resource_logs.scope_logs:
+            check_envelope(request, resource_logs, scope_logs)
             records = scope_logs.log_records
             total += len(records)
             is_read = CLAIMED.get(scope_logs.scope.name)

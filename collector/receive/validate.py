@@ -15,6 +15,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from collector.receive import runs
 from collector.receive.checked import Checked, ItemLimits
+from collector.receive.divide import check_envelope
 from collector.receive.envelope import MEASURED, scopes
 from collector.receive.errors import MalformedError
 
@@ -104,6 +105,7 @@ def check_parsed(request: ExportTraceServiceRequest, body: bytes, limits: ItemLi
     number = -1
     for resource_spans in request.resource_spans:
         for scope_spans in resource_spans.scope_spans:
+            check_envelope(request, resource_spans, scope_spans)
             spans = scope_spans.spans
             total += len(spans)
             number += 1

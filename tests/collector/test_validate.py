@@ -6,7 +6,7 @@ from collector.receive.checked import ItemLimits
 from collector.receive.envelope import repeats_more
 from collector.receive.errors import MalformedError
 from collector.receive.validate import DAY_NS, LATEST_NS, Reason, check
-from tests.fuzz_wire import I64, LEN, VARINT, field
+from tests.fuzz_wire import I32, I64, LEN, VARINT, field
 from tests.support.otlp import MS, T0, Request, set_attributes, token_body
 
 LIMITS = ItemLimits(max_bytes=2000, max_attributes=100)
@@ -261,3 +261,14 @@ def test_a_field_that_comes_twice_has_its_last_value(twice, count):
     assert len(checked.payload) < len(body)
     again = check(field(1, LEN, resource + resource + field(2, LEN, b"".join(spans))), LIMITS)
     assert len(ExportTraceServiceRequest.FromString(again.payload).SerializeToString()) == len(again.payload)
+
+
+@pytest.mark.parametrize("level", ["ScopeSpans", "ResourceSpans"])
+def test_a_wrong_wire_type_around_spans_is_malformed(level):
+    """ClickHouse takes the number for one more span, an empty one."""
+    request = Request()
+    request.span("a")
+    scope, number = request.scope_spans.SerializeToString(), field(2, I32, bytes(4))
+    inside = field(2, LEN, number + scope) if level == "ScopeSpans" else field(2, LEN, scope) + number
+    with pytest.raises(MalformedError, match=f"a field of {level} has a wrong wire type"):
+        check(field(1, LEN, inside), LIMITS)
