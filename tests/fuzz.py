@@ -2,10 +2,11 @@
 
 Each body is a good request of traces, metrics or logs with some of its bytes, fields or encoding changed. Between them
 go good requests, the witnesses. The run fails when an answer is a server error, when a row has a value that its span
-cannot have, when a witness's rows are not exactly those it described, when an acknowledged data point is neither stored
-nor counted nor a dead letter, when the collector's log has a traceback, when an answer of the API is a server error, or
-when the collector does not take a good request at the end. `--server` puts a ClickHouse server behind the collector
-(tests/support/clickhouse_http.py), whose errors are other ones. `--record FILE` writes the result as JSON.
+cannot have, when a witness's rows are not exactly those it described, when an acknowledged span, log record or data
+point is neither stored nor counted nor a dead letter (tests/fuzz_counts.py), when the collector's log has a traceback,
+when an answer of the API is a server error, or when the collector does not take a good request at the end. `--server`
+puts a ClickHouse server behind the collector (tests/support/clickhouse_http.py), whose errors are other ones.
+`--record FILE` writes the result as JSON.
 """
 
 import argparse
@@ -25,12 +26,11 @@ import grpc
 import httpx
 import zstandard
 from google.protobuf import json_format
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from prometheus_client.parser import text_string_to_metric_families
 
 from collector.signals import LOGS, METRICS, TRACES
 from collector.store.store import Store
-from tests import fuzz_bodies, fuzz_wire
+from tests import fuzz_bodies, fuzz_counts, fuzz_wire
 from tests.support.clickhouse_server import Server
 from tests.support.collector import PROTOBUF, Collector
 from tests.support.otlp import MS, Request
@@ -95,7 +95,7 @@ def good(chance, trace):
             chance.choice(NAMES),
             trace=trace,
             span=n + 1,
-            start=start,
+            start=start + n,  # announcements are told apart by it
             ns=chance.randrange(10**9),
             kind=chance.randrange(6),
             attributes={key: chance.choice(VALUES) for key in keys},
@@ -185,23 +185,30 @@ def http_case(chance, message):
     return body, headers
 
 
-def run(collector, seed, count):
-    """Send everything. Returns the number of each answer, the witnesses' traces, and the answers that must not be."""
+def run(collector, seed, count, counts):
+    """Send everything, and count in `counts` what is acknowledged.
+
+    Returns the number of each answer, the witnesses' traces, and the answers that must not be.
+    """
     chance, answers, traces, wrong = random.Random(seed), Counter(), [], []
     with grpc.insecure_channel(collector.urls["otlp-grpc"].removeprefix("http://")) as channel:
         for n in range(count):
             if n % WITNESS_EVERY == 0:
                 traces.append(WITNESS_TRACE + n)
                 times = 1 + n // WITNESS_EVERY % 2  # every second one is sent twice
-                statuses = {status for again in range(times) for status in send_witnesses(collector, traces[-1], again)}
+                statuses = {
+                    status for again in range(times) for status in send_witnesses(collector, counts, traces[-1], again)
+                }
                 wrong += [f"body {n}: the witness was answered {statuses}"] if statuses != {200} else []
             signal = chance.choice([TRACES, TRACES, METRICS, LOGS])
             message = message_of(chance, signal, n + 1)
             if chance.random() < 0.2:
                 body = encoded(chance, message)
                 try:
-                    channel.unary_unary(f"/{signal.grpc_service}/Export")(body, timeout=30)
+                    response = channel.unary_unary(f"/{signal.grpc_service}/Export")(body, timeout=30)
                     answers["gRPC OK"] += 1
+                    if odd := counts.add(signal, signal.request.FromString(body), signal.response.FromString(response)):
+                        wrong.append(f"body {n}: {odd}")
                 except grpc.RpcError as error:
                     answers[f"gRPC {error.code().name}"] += 1
                     if error.code() not in GRPC_ANSWERS:
@@ -209,18 +216,23 @@ def run(collector, seed, count):
                 continue
             body, headers = http_case(chance, message)
             try:
-                answer = collector.http.post(
+                response = collector.http.post(
                     collector.urls["otlp-http"] + signal.http_path, content=body, headers=headers
-                ).status_code
+                )
+                answer = response.status_code
             except httpx.HTTPError as error:
                 answer = type(error).__name__
             answers[f"HTTP {answer}"] += 1
             if answer not in HTTP_ANSWERS:
                 wrong.append(f"body {n}: {signal.name} {answer}")
+            elif answer == 200:
+                decoded = fuzz_counts.message_of(signal, body, headers)
+                if odd := counts.add(signal, decoded, fuzz_counts.response_of(signal, response)):
+                    wrong.append(f"body {n}: {odd}")
     return answers, traces, wrong
 
 
-def send_witnesses(collector, trace, again=0):
+def send_witnesses(collector, counts, trace, again=0):
     """The statuses of the answers to a good request of each signal; data points are sent once, to be counted."""
     at = NOW_NS - (trace - WITNESS_TRACE) * MS
     bodies = {TRACES: witness(trace).message, LOGS: fuzz_bodies.log_witness(trace, at)}
@@ -228,7 +240,10 @@ def send_witnesses(collector, trace, again=0):
         bodies[METRICS] = fuzz_bodies.metrics(random.Random(trace), at, "witness")
     for signal, message in bodies.items():
         url = collector.urls["otlp-http"] + signal.http_path
-        yield collector.http.post(url, content=message.SerializeToString(), headers=PROTOBUF).status_code
+        answer = collector.http.post(url, content=message.SerializeToString(), headers=PROTOBUF)
+        if answer.status_code == 200:
+            counts.add(signal, message, fuzz_counts.response_of(signal, answer), again=again)
+        yield answer.status_code
 
 
 def is_stored(collector, witnesses):
@@ -248,28 +263,12 @@ def ask(collector):
     return wrong, numbers
 
 
-def points_not_found(store, folder, numbers):
-    """The acknowledged data points less those that are stored, counted or in a dead letter."""
-    prefix = "tokentrail_collector_data_points_"
-    received = numbers[(f"{prefix}received_total",)]
-    dropped = sum(value for (name, *_), value in numbers.items() if name == f"{prefix}dropped_total")
-    letters = 0
-    for about in folder.glob("*.json"):
-        if json.loads(about.read_text())["signal"] == METRICS.name:
-            message = ExportMetricsServiceRequest.FromString(about.with_suffix(".bin").read_bytes())
-            found = [
-                metric for of in message.resource_metrics for scoped in of.scope_metrics for metric in scoped.metrics
-            ]
-            letters += sum(len(getattr(metric, metric.WhichOneof("data")).data_points) for metric in found)
-    return received - dropped - letters - store.query("SELECT count() FROM samples").result_rows[0][0]
-
-
-def judge(dsn, traces, dead_letters, numbers):
+def judge(dsn, traces, counts, dead_letters, numbers):
     """The wrong rows in the store of a collector that has ended."""
     store = Store.open(dsn)
     try:
-        counts = {what: store.query(sql).result_rows[0][0] for what, sql in WRONG_ROWS.items()}
-        wrong = [f"{n} rows with {what}" for what, n in counts.items() if n]
+        found = {what: store.query(sql).result_rows[0][0] for what, sql in WRONG_ROWS.items()}
+        wrong = [f"{n} rows with {what}" for what, n in found.items() if n]
         sql = """
             SELECT count(), uniqExact(trace_id), uniqExact(ttft_ns, tpot_ns, e2e_ns, output_tokens, status, engine),
                 any((ttft_ns, tpot_ns, e2e_ns, output_tokens, status, engine))
@@ -295,8 +294,7 @@ def judge(dsn, traces, dead_letters, numbers):
         """
         if (rows := store.query(sql).result_rows[0]) != (len(traces),) * 3:
             wrong.append(f"{len(traces)} witnesses of logs made {rows} rows, requests, and right rows")
-        if missing := points_not_found(store, dead_letters, numbers):
-            wrong.append(f"{missing} data points were acknowledged and are nowhere")
+        wrong += counts.wrong(store, dead_letters, numbers)
     finally:
         store.close()
     return wrong
@@ -304,7 +302,7 @@ def judge(dsn, traces, dead_letters, numbers):
 
 def fuzz(seed, count, folder, *, server=False):
     """One run; returns its record."""
-    began = time.monotonic()
+    began, counts = time.monotonic(), fuzz_counts.Counts()
     clickhouse = Server(folder)
     if server:
         clickhouse.start()
@@ -313,9 +311,9 @@ def fuzz(seed, count, folder, *, server=False):
         folder / "data", *arguments, store=f"{clickhouse.url}/default" if server else "chdb://"
     ).start()
     try:
-        answers, traces, wrong = run(collector, seed, count)
+        answers, traces, wrong = run(collector, seed, count, counts)
         traces.append(WITNESS_TRACE + count)
-        if set(send_witnesses(collector, traces[-1])) != {200}:
+        if set(send_witnesses(collector, counts, traces[-1])) != {200}:
             wrong.append("a good request behind all others was refused")
         try:
             collector.wait_until(lambda: is_stored(collector, len(traces)))
@@ -333,7 +331,7 @@ def fuzz(seed, count, folder, *, server=False):
     log = (folder / "data.log").read_text()
     wrong += [f"the collector's log has {log[at:][:2000]}" for at in [log.find("Traceback")] if at >= 0]
     dead = folder / "data" / "dead_letters"
-    wrong += judge(f"chdb://{folder / ('db' if server else 'data/store')}", traces, dead, numbers)
+    wrong += judge(f"chdb://{folder / ('db' if server else 'data/store')}", traces, counts, dead, numbers)
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "seed": seed,
@@ -341,6 +339,7 @@ def fuzz(seed, count, folder, *, server=False):
         "witnesses": len(traces),
         "seconds": round(time.monotonic() - began),
         "answers": dict(sorted(answers.items())),
+        "acknowledged": {signal.items: n for signal, n in counts.acknowledged.items()},
         "dead_letters": len(list(dead.glob("*.bin"))),
         "wrong": wrong,
     }

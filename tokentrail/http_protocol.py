@@ -13,6 +13,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEADER_TIMEOUT_S: Final = 10.0
 BODY_TIMEOUT_S: Final = 30.0
+CUT_AT_SHUTDOWN: Final = "cut_at_shutdown"
+"""A request with this in its state is not waited for when the server stops."""
 _MAX_HEADER_BYTES: Final = 64 * 1024
 """Most bytes of a header, and of trailers."""
 _TLS_CLOSE_S: Final = 2.0
@@ -170,7 +172,13 @@ class HttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """The server stops: close an idle connection, and a busy one after its answer."""
+        """The server stops: close an idle connection, and a busy one after its answer.
+
+        An answer that may take its client hours is cut, so that the client sees that its end is missing.
+        """
+        if self.cycle and not self.cycle.response_complete and CUT_AT_SHUTDOWN in self.cycle.scope["state"]:
+            self.transport.abort()
+            return
         super().shutdown()
         if self.transport.is_closing():
             self._close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
@@ -11,6 +12,7 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
+from starlette.types import Receive, Scope, Send
 
 from collector import exposition
 from collector.access.access import OPEN, Access
@@ -47,6 +49,18 @@ _GZIP_LEVEL: Final = 3
 """Level 9 makes an overview 8 % smaller, and takes three times the CPU."""
 _AS_IT_IS: Final = (*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/x-tar")
 """Content types that are compressed already, and backups, which are large."""
+_NO_GZIP: Final = re.compile(rb"\bgzip\s*;\s*q=0(\.0*)?\s*(,|$)", re.IGNORECASE)
+
+
+class _Gzip(GZipMiddleware):
+    """Starlette's takes `gzip;q=0` for a wish, though it says that the client does not take gzip."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        headers = scope.get("headers", [])
+        if any(name == b"accept-encoding" and _NO_GZIP.search(value) for name, value in headers):
+            scope = {**scope, "headers": [header for header in headers if header[0] != b"accept-encoding"]}
+        await super().__call__(scope, receive, send)
 
 
 def create_app(
@@ -81,9 +95,7 @@ def create_app(
         cancel=cancel,
         metrics_without_key=metrics_without_key,
     )
-    app.add_middleware(
-        GZipMiddleware, minimum_size=_LEAST_BYTES, compresslevel=_GZIP_LEVEL, exclude_content_types=_AS_IT_IS
-    )
+    app.add_middleware(_Gzip, minimum_size=_LEAST_BYTES, compresslevel=_GZIP_LEVEL, exclude_content_types=_AS_IT_IS)
     app.include_router(exposition.router(metrics_page), responses=problems.responses(*admission.NO_ENTRY))
     errors = problems.responses(
         HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, *admission.REFUSALS, HTTPStatus.SERVICE_UNAVAILABLE

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from http import HTTPStatus
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import iterate_in_threadpool
 
@@ -14,6 +14,7 @@ from collector.api.parameters import NoQuery
 from collector.api.problems import Problem, responses
 from collector.backup.archive import BackupError
 from collector.backup.cut import Backups, Stream
+from tokentrail.http_protocol import CUT_AT_SHUTDOWN
 
 
 def router(backups: Backups) -> APIRouter:
@@ -24,12 +25,13 @@ def router(backups: Backups) -> APIRouter:
     tar: Any = {"content": {"application/x-tar": {"schema": {"type": "string", "format": "binary"}}}}
 
     @routes.post("/backup", response_class=StreamingResponse, responses=refusal | {HTTPStatus.OK: tar})
-    def make_backup(_: Annotated[NoQuery, Query()]) -> StreamingResponse:
+    def make_backup(_: Annotated[NoQuery, Query()], request: Request) -> StreamingResponse:
         """A tar of the embedded store at this moment; `tokentrail backup` writes and checks it."""
         try:
             stream = backups.make()
         except BackupError as error:
             raise Problem(HTTPStatus.CONFLICT, str(error)) from error
+        setattr(request.state, CUT_AT_SHUTDOWN, True)
         return StreamingResponse(_closing(stream), media_type="application/x-tar")
 
     return routes

@@ -9,6 +9,8 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from collector.receive.errors import MalformedError
+
 
 def without_misread(payload: bytes, request: type[Any] = ExportTraceServiceRequest) -> tuple[bytes, bytes]:
     """Return the request without its misread items, and one of them alone; either is empty when it has no item.
@@ -76,10 +78,23 @@ def _items(message: Message, keep: Callable[[bool, int], bool]) -> bytes:
     return encoded
 
 
+def is_misread_itself(message: Message) -> bool:
+    """Tell whether the message has a field of OTLP with a wrong wire type."""
+    known = message.DESCRIPTOR.fields_by_number
+    return any(field.field_number in known for field in UnknownFieldSet(message))
+
+
+def check_envelope(*messages: Message) -> None:
+    """Raise `MalformedError` for a misread message around items: ClickHouse takes such a field for an empty item."""
+    for message in messages:
+        if is_misread_itself(message):
+            msg = f"a field of {message.DESCRIPTOR.name} has a wrong wire type"
+            raise MalformedError(msg)
+
+
 def is_misread(message: Message) -> bool:
     """Tell whether the message, or one inside it, has a field of OTLP with a wrong wire type."""
-    known = message.DESCRIPTOR.fields_by_number
-    if any(field.field_number in known for field in UnknownFieldSet(message)):
+    if is_misread_itself(message):
         return True
     for field, value in message.ListFields():
         if field.message_type and any(is_misread(item) for item in (value if field.is_repeated else [value])):

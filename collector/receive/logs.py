@@ -14,6 +14,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from collector.receive.checked import Checked, ItemLimits
+from collector.receive.divide import check_envelope
 from collector.receive.errors import MalformedError
 from collector.receive.validate import DAY_NS, EARLIEST_NS, LATEST_NS
 
@@ -71,6 +72,7 @@ def check(body: bytes, limits: ItemLimits) -> Checked:
     days: set[int] = set()
     for resource_logs in request.resource_logs:
         for scope_logs in resource_logs.scope_logs:
+            check_envelope(request, resource_logs, scope_logs)
             records = scope_logs.log_records
             total += len(records)
             is_read = CLAIMED.get(scope_logs.scope.name)
@@ -87,14 +89,13 @@ def check(body: bytes, limits: ItemLimits) -> Checked:
                 ):
                     rejected[reason] += 1
                     del records[index]
-    left_out = rejected.total() + unwanted.total()
-    if left_out:
-        body = request.SerializeToString() if left_out < total else b""
+    # Encoded anew, because ClickHouse takes a text as empty whose field comes twice. Protobuf reads the last one.
+    payload = request.SerializeToString() if rejected.total() + unwanted.total() < total else b""
     message = "; ".join(
         f"{count} log records: {EXPLANATION[Reason(reason)]}" for reason, count in sorted(rejected.items())
     )
     of_days = (min(days), max(days)) if days else (0, 0)
-    return Checked(body if total else b"", total, rejected, message, of_days, unwanted)
+    return Checked(payload, total, rejected, message, of_days, unwanted)
 
 
 def _name_once(scope: str) -> None:

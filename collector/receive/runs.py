@@ -63,6 +63,7 @@ _SPAN: Final[Mapping[int, _Kind]] = {
 }
 """Masks by field number of a span. A field that is not named must be equal in all records of a run."""
 
+_ATTRIBUTES: Final = 9
 _SHORT_RUN: Final = 8
 """The least average length of runs as they stand. To parse short ones costs less than to compare them."""
 _SHORT_SORTED_RUN: Final = 32
@@ -132,6 +133,7 @@ def runs(body: Body) -> Iterator[Run]:
 
 def _messages(body: Body, where: tuple[int, int], known: Mapping[int, _Read | None]) -> Iterator[tuple[int, int]]:
     """Yield begin and end of each message of the field that is None in `known`; other fields must be read well."""
+    seen: set[int] = set()
     for number, wire_type, _, begin, end in fields(body, *where):
         if wire_type != LEN or number not in known:
             raise NotUniformError
@@ -139,16 +141,19 @@ def _messages(body: Body, where: tuple[int, int], known: Mapping[int, _Read | No
         if read is None:
             yield begin, end
         else:
+            _must_be_new(number, seen)
             _check_envelope(body, begin, end, read)
 
 
 def _runs(body: Body, begin: int, end: int) -> Iterator[Run]:
     """Yield the runs of a `ScopeSpans`. Its spans come behind its other fields."""
     before_spans: Mapping[int, _Read] = {1: InstrumentationScope.FromString, 3: bytes.decode}
+    seen: set[int] = set()
     for number, wire_type, at, value, following in fields(body, begin, end):
         if wire_type != LEN or number not in before_spans:
             begin = at
             break
+        _must_be_new(number, seen)
         _check_envelope(body, value, following, before_spans[number])
         begin = following
     found = spans = 0
@@ -194,6 +199,13 @@ def _sorted_runs(records: bytes) -> Iterator[Run]:
             rows = rows[~fits]
 
 
+def _must_be_new(number: int, seen: set[int]) -> None:
+    """Raise `NotUniformError` for a field that comes twice: Protobuf reads the last one, and ClickHouse no text."""
+    if number in seen:
+        raise NotUniformError
+    seen.add(number)
+
+
 def _check_envelope(body: Body, begin: int, end: int, read: _Read) -> None:
     if end - begin > _MOST_ENVELOPE_BYTES or not _is_well_read(bytes(body[begin:end]), read):
         raise NotUniformError
@@ -206,7 +218,7 @@ def _is_well_read(data: bytes, read: _Read) -> bool:
         found = read(data)
     except (DecodeError, UnicodeDecodeError):
         return False
-    return not (isinstance(found, Message) and is_misread(found))
+    return not isinstance(found, Message) or (found.ByteSize() == len(data) and not is_misread(found))
 
 
 def fields(body: Body, begin: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
@@ -279,10 +291,11 @@ def _mask(body: Body, begin: int, value: int, end: int) -> tuple[Bytes, dict[int
     offsets: dict[int, int] = {}
 
     def loosen(at: int, until: int, kinds: Mapping[int, _Kind], top: bool) -> None:
+        seen: set[int] = set()
         for number, wire_type, _, start, following in fields(body, at, until):
-            if top and number != 9:
-                if number in offsets:
-                    raise NotUniformError
+            if not top or number != _ATTRIBUTES:
+                _must_be_new(number, seen)
+            if top:
                 offsets[number] = start - begin
             kind = kinds.get(number, _SAME)
             if isinstance(kind, Mapping):

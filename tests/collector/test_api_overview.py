@@ -128,7 +128,11 @@ def test_large_answers_are_compressed_for_those_who_accept_it(api, busy):
     packed = api.client.get(path, headers={"accept-encoding": "gzip"})
     plain = api.client.get(path, headers={"accept-encoding": "identity"})
     assert packed.headers["content-encoding"] == "gzip"
-    assert "content-encoding" not in plain.headers
+    assert api.client.get(path, headers={"accept-encoding": "br, gzip;q=0.5"}).headers["content-encoding"] == "gzip"
+    for refusing in ("identity", "gzip;q=0", "GZip; q=0.000, *", "deflate, gzip;q=0 , br"):
+        answer = api.client.get(path, headers={"accept-encoding": refusing})
+        assert "content-encoding" not in answer.headers
+        assert answer.headers["vary"] == "Accept-Encoding"
     assert packed.json() == plain.json()
     assert len(gzip.compress(plain.content, 3)) < len(plain.content) / 3
     assert "content-encoding" not in api.client.get("/healthz", headers={"accept-encoding": "gzip"}).headers

@@ -1,21 +1,24 @@
 """A backup under load, restored, gives the same answers; half, damaged and foreign files are refused."""
 
 import asyncio
+import base64
 import gzip
 import hashlib
 import io
 import itertools
 import json
 import os
+import socket
 import subprocess
 import sys
 import tarfile
 import threading
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -222,6 +225,33 @@ def test_a_backup_is_a_tar_that_others_read(archive):
 def run_restore(archive, data_dir):
     """In a process of its own: this one has another store open."""
     return forked.run("collector.backup.__main__", archive, data_dir)
+
+
+def test_a_collector_that_stops_cuts_a_backup_that_its_client_reads_slowly(tmp_path):
+    arguments = ["--drain-timeout-s", "60", "--body-timeout-s", "600"]  # a client that reads nothing is not given up
+    collector = Collector(tmp_path / "data", *arguments).start()
+    request = Request()
+    for n in range(55):
+        request.span("GET /", trace=n + 1, attributes={"large": base64.b85encode(os.urandom(200_000)).decode()})
+    assert collector.post(request.body()).status_code == 200
+    collector.wait_until(lambda: not list((tmp_path / "data" / "wal").glob("*.wal")))
+    address = urlsplit(collector.urls["api"])
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.settimeout(120)
+        client.connect((address.hostname, address.port))
+        client.sendall(b"POST /api/v1/backup HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
+        received = client.recv(4096)
+        assert received.startswith(b"HTTP/1.1 200")
+        assert collector.stop() == 0
+        with suppress(ConnectionResetError):
+            while chunk := client.recv(2**20):
+                received += chunk
+    assert not received.endswith(b"0\r\n\r\n")
+    assert not (tmp_path / "data" / "store" / "shadow" / "tokentrail").exists()
+    log = (tmp_path / "data.log").read_text()
+    assert "work left" not in log
+    assert "Traceback" not in log
 
 
 def test_a_restored_store_has_the_rows_and_is_one_that_a_collector_opens(archive, store, tmp_path):

@@ -16,6 +16,7 @@ from collector.service import Service
 from collector.settings import Settings
 from collector.signals import LOGS
 from collector.store.definitions import read_schema
+from tests.fuzz_wire import LEN, field
 from tests.support.otlp import T0, set_attributes
 from tests.support.stores import new_store
 
@@ -99,6 +100,20 @@ UNREAD_RECORDS = [
     {"rid": RID + "\n"},
     {"rid": "00000000-0000-0000-0000-000000000000"},
 ]
+
+
+def test_a_field_that_comes_twice_has_its_last_value():
+    """ClickHouse takes a text as empty whose field comes again behind another one: such a record had disappeared."""
+    of_resource = request(T0).resource_logs[0]
+    scope, resource = of_resource.scope_logs[0], field(1, LEN, of_resource.resource.SerializeToString())
+    record = scope.log_records[0]
+    attribute = record.attributes.pop(1).SerializeToString()
+    encoded = record.SerializeToString() + field(6, LEN, field(1, LEN, b"xyz") + attribute)
+    twice = resource + field(2, LEN, field(1, LEN, scope.scope.SerializeToString()) + field(2, LEN, encoded))
+    checked = check(field(1, LEN, twice), LIMITS)
+    (kept,) = ExportLogsServiceRequest.FromString(checked.payload).resource_logs[0].scope_logs[0].log_records
+    assert [attribute.key for attribute in kept.attributes] == ["event_type", "rid"]
+    assert checked.payload.count(b"xyz") == 0
 
 
 def test_records_of_a_mappings_scope_that_it_does_not_read_are_counted():

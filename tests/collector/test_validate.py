@@ -6,6 +6,7 @@ from collector.receive.checked import ItemLimits
 from collector.receive.envelope import repeats_more
 from collector.receive.errors import MalformedError
 from collector.receive.validate import DAY_NS, LATEST_NS, Reason, check
+from tests.fuzz_wire import I32, I64, LEN, VARINT, field
 from tests.support.otlp import MS, T0, Request, set_attributes, token_body
 
 LIMITS = ItemLimits(max_bytes=2000, max_attributes=100)
@@ -51,9 +52,9 @@ def test_a_bad_span_is_rejected_alone_and_says_why(change, reason, others):
     request = spans_of_all_lengths(others)
     bad = request.span("bad")
     set_attributes(bad, change.get("attributes", {}))
-    for field, value in change.items():
-        if field != "attributes":
-            setattr(bad, field, value)
+    for name, value in change.items():
+        if name != "attributes":
+            setattr(bad, name, value)
     request.span("after")
     checked = check(request.body(), LIMITS)
     assert checked.items == others + 2
@@ -247,3 +248,44 @@ def test_one_day_too_many_is_rejected(spans_a_day):
         request.span("n", trace=n + 1, start=T0 - n // spans_a_day * DAY_NS)
     assert check(request.body(), ItemLimits(max_days=4)).rejected == {}
     assert check(request.body(), ItemLimits(max_days=3)).rejected == {Reason.TOO_MANY_DAYS: spans_a_day}
+
+
+NAME, KEY, SCOPE = field(5, LEN, b"last"), field(1, LEN, b"key"), field(1, LEN, field(1, LEN, b"last"))
+TWICE = {
+    "name": (NAME, b""),
+    "key": (field(9, LEN, KEY + field(2, LEN, field(3, VARINT, 1)) + KEY), b""),
+    "event": (field(11, LEN, field(2, LEN, b"e") + field(1, I64, bytes(8)) + field(2, LEN, b"last")), b""),
+    "status": (field(15, LEN, field(2, LEN, b"e") + field(3, VARINT, 1) + field(2, LEN, b"last")), b""),
+    "scope": (b"", SCOPE + SCOPE),
+    "a field of the scope": (b"", field(1, LEN, field(1, LEN, b"a") + field(2, LEN, b"1") + field(1, LEN, b"b"))),
+}
+
+
+@pytest.mark.parametrize("count", [1, 64])
+@pytest.mark.parametrize("twice", TWICE)
+def test_a_field_that_comes_twice_has_its_last_value(twice, count):
+    """ClickHouse takes a text as empty whose field comes again behind another one: it gets each field once."""
+    of_span, of_scope = TWICE[twice]
+    request = Request()
+    for n in range(count):
+        request.span("first", trace=n + 1, attributes={"a": 1})
+    spans = [field(2, LEN, span.SerializeToString() + of_span) for span in request.scope_spans.spans]
+    resource = field(1, LEN, request.message.resource_spans[0].resource.SerializeToString())
+    body = field(1, LEN, resource + field(2, LEN, of_scope + b"".join(spans)))
+    checked = check(body, LIMITS)
+    assert (checked.items, checked.rejected) == (count, {})
+    assert checked.payload == ExportTraceServiceRequest.FromString(body).SerializeToString()
+    assert len(checked.payload) < len(body)
+    again = check(field(1, LEN, resource + resource + field(2, LEN, b"".join(spans))), LIMITS)
+    assert len(ExportTraceServiceRequest.FromString(again.payload).SerializeToString()) == len(again.payload)
+
+
+@pytest.mark.parametrize("level", ["ScopeSpans", "ResourceSpans"])
+def test_a_wrong_wire_type_around_spans_is_malformed(level):
+    """ClickHouse takes the number for one more span, an empty one."""
+    request = Request()
+    request.span("a")
+    scope, number = request.scope_spans.SerializeToString(), field(2, I32, bytes(4))
+    inside = field(2, LEN, number + scope) if level == "ScopeSpans" else field(2, LEN, scope) + number
+    with pytest.raises(MalformedError, match=f"a field of {level} has a wrong wire type"):
+        check(field(1, LEN, inside), LIMITS)
