@@ -6,6 +6,7 @@ from queue import SimpleQueue
 
 import pytest
 
+from collector.once_a_minute import OnceAMinute
 from collector.signals import TRACES
 from collector.status import IngestStatus
 from collector.store import joiner as joiner_module
@@ -131,6 +132,7 @@ def test_a_store_that_is_away_is_one_line_in_a_minute(store, monkeypatch, caplog
 
     joiner = Joiner(store, IngestStatus(), after_s=0)
     monkeypatch.setattr(joiner, "run_once", away)
+    monkeypatch.setattr(joiner, "_line_due", OnceAMinute(lambda: 0.0))
     joiner.start()
     try:
         assert all(tried.acquire(timeout=120) for _ in range(4))
