@@ -123,7 +123,7 @@ class StoreCounters:
             with self._lock:
                 segments = [self._pending[i] for i in range(min(MOST_AT_ONCE, len(self._pending)))]
             self._agree(segments=segments)
-            read = self._read(segments)
+            read = self._read(self._own(segments))
             with self._lock:
                 for _ in segments:
                     self._counted.append(self._pending.popleft())
@@ -133,7 +133,16 @@ class StoreCounters:
                 self._add_kv_events(read["kv_events"])
                 self._add_cold_starts(read["cold_starts"])
 
+    def _own(self, segments: Sequence[str]) -> list[str]:
+        """Leave out the segments that another collector counts: several may join the same requests."""
+        if not self._claims:
+            return list(segments)
+        first = self._claims.first_to_enter(segments)
+        return [segment for segment in segments if first.get(segment, self._collector) == self._collector]
+
     def _read(self, segments: Sequence[str]) -> dict[str, Any]:
+        if not segments:
+            return {"requests": [], "early": defaultdict(list), "kv_events": [], "cold_starts": []}
         filled = self._filled.look()
         bounds = {"segments": segments, "since_ns": min(map(self._oldest_row_ns, segments))}
         edges = {f"{name}_edges": [0, *edges] for name, edges in self._edges.items()}

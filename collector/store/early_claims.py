@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from collector.store.claims import ContendedError
 from collector.store.order import Order
@@ -29,6 +29,12 @@ _ENDS: Final = """
 """
 _ENTERED: Final = """
     SELECT segment, min(claim) FROM early_claims WHERE segment IN {segments:Array(String)} GROUP BY segment
+"""
+_FIRST: Final = """
+    SELECT segment, argMin(collector, claim)
+    FROM early_claims
+    WHERE segment IN {segments:Array(String)}
+    GROUP BY segment
 """
 
 
@@ -98,6 +104,11 @@ class EarlyClaims:
             for claim, collector, key, slo, tenant, is_late, process, at_ns in found
             if key and claim < counted_from.get(key, claim + 1)
         ]
+
+    def first_to_enter(self, segments: Sequence[str]) -> dict[str, str]:
+        """By segment: the collector that entered it first. Requests that are joined may be announced to several."""
+        found = self._store.query(_FIRST, {"segments": list(segments)}, self._order.read_settings).result_rows
+        return dict(cast("list[tuple[str, str]]", found))
 
     def _claimant(self, number: int) -> str | None:
         sql = "SELECT collector FROM early_claims WHERE claim = {number:UInt64} LIMIT 1"

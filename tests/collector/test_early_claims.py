@@ -246,6 +246,27 @@ def test_an_entry_that_never_comes_first_is_refused(claims, monkeypatch):
         claims.enter("a", ["s"])
 
 
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_segment_that_two_collectors_joined_counts_where_it_was_entered_first(
+    counters, rows, hung, dies, monkeypatch
+):
+    a, b = counters("a"), counters("b")
+    ended(rows, hung, a, "s.joined.0")
+    ended(rows, {**hung, "trace_id": f"{78:032x}"}, b, "of b")
+    b.on_segment("s.joined.0")
+    if dies:
+        monkeypatch.setattr(a, "_read", killed)
+        with pytest.raises(KilledError):
+            a.count_segments()
+        a = counters("a")
+    else:
+        a.count_segments()
+    b.count_segments()
+    a.count_segments()
+    assert judged(a, b) == [(1, 0), (1, 0)]
+    assert [c.pending for c in (a, b)] == [0, 0]
+
+
 def test_an_end_in_two_segments_counts_from_the_first_that_was_entered(claims, rows, hung):
     for segment in ("s", "t"):
         rows.request(ended=NOW, segment=segment, trace_id=hung["trace_id"], span_id=hung["span_id"], **LATE)

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from tests.collector.rows import SECOND
+from tests.collector.test_logs import dynamo
 from tests.support.clickhouse_server import Server
 from tests.support.collector import Collector
 from tests.support.otlp import Request
@@ -180,6 +181,20 @@ def test_a_server_that_comes_back_empty_gets_the_same_bytes_of_both_once(server,
     server.start()
     settled(first, second)
     assert rows(server) == exactly(1)
+
+
+def test_requests_that_are_joined_count_at_one_of_two_collectors(server, collectors):
+    headers = {"content-type": "application/x-protobuf"}
+    for number in range(1, 9):
+        collector = collectors[number % 2]
+        url = collector.urls["otlp-http"] + "/v1/logs"
+        assert collector.http.post(url, content=dynamo(number).SerializeToString(), headers=headers).status_code == 200
+        settled(collector)
+    sql = "SELECT count() FROM requests"
+    collectors[0].wait_until(lambda: server.http.post(server.url, content=sql).text.strip() == "8")
+    collectors[0].wait_until(lambda: sum(metric(c, "tokentrail_requests_total") for c in collectors) >= 8)
+    (requests,) = counters(collectors, "requests")
+    assert sum(requests) == 8.0
 
 
 def test_a_hung_request_counts_once_and_its_end_at_the_other_collector_not_again(server, collectors):
