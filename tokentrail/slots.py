@@ -61,7 +61,7 @@ class Slots:
         self.trace_low: U64 = np.zeros(capacity, np.uint64)
         self.span: U64 = np.zeros(capacity, np.uint64)
         self.arrival: I64 = np.zeros(capacity, np.int64)
-        self.behind: I64 = np.zeros(capacity, np.int64)  # what the request's stamps lack to the wall clock, ns
+        self.behind: I64 = np.zeros(capacity, np.int64)  # so far (ns) the request's stamps are behind the wall clock
         self.tokens: I64 = np.zeros(capacity, np.int64)
         self.first: I64 = np.zeros(capacity, np.int64)
         self.last: I64 = np.zeros(capacity, np.int64)
@@ -90,7 +90,7 @@ class Slots:
         lacking: Callable[[I64], I64 | int] = lambda _: 0,
     ) -> None:
         """Gives new requests their slots. `sampling` decides which requests get token spans (None: all), and the time
-        from which a request is certain to be kept. `lacking` tells what stamps lack to the wall clock.
+        from which a request is certain to be kept. `lacking` tells how far stamps are behind the wall clock.
         """
         taken = self._taken(len(requests))
         for slot, request in zip(taken, requests, strict=True):

@@ -123,15 +123,17 @@ class StoreCounters:
             with self._lock:
                 segments = [self._pending[i] for i in range(min(MOST_AT_ONCE, len(self._pending)))]
             self._agree(segments=segments)
-            read = self._read(self._own(segments))
+            own = self._own(segments)
+            read = self._read(own) if own else None
             with self._lock:
                 for _ in segments:
                     self._counted.append(self._pending.popleft())
                 self._unsaved = True
-                self._add_requests(read["requests"])
-                self._of_slos.add_ended(read["requests"], read["early"])
-                self._add_kv_events(read["kv_events"])
-                self._add_cold_starts(read["cold_starts"])
+                if read:
+                    self._add_requests(read["requests"])
+                    self._of_slos.add_ended(read["requests"], read["early"])
+                    self._add_kv_events(read["kv_events"])
+                    self._add_cold_starts(read["cold_starts"])
 
     def _own(self, segments: Sequence[str]) -> list[str]:
         """Leave out the segments that another collector counts: several may join the same requests."""
@@ -141,8 +143,6 @@ class StoreCounters:
         return [segment for segment in segments if first.get(segment, self._collector) == self._collector]
 
     def _read(self, segments: Sequence[str]) -> dict[str, Any]:
-        if not segments:
-            return {"requests": [], "early": defaultdict(list), "kv_events": [], "cold_starts": []}
         filled = self._filled.look()
         bounds = {"segments": segments, "since_ns": min(map(self._oldest_row_ns, segments))}
         edges = {f"{name}_edges": [0, *edges] for name, edges in self._edges.items()}

@@ -283,34 +283,30 @@ class Store:
         Raises `StoreUnavailableError` when a server does not answer. It has the query's `max_execution_time` for that,
         and some seconds more.
         """
-        settings = dict(settings or {})
-        sql, parameters = self._bound(sql, parameters or {}, settings)
+        sql, bound, needed = self._bound(sql, parameters or {})
+        settings = {**(settings or {}), **needed}
         with self._reading(settings) as client:
-            return client.query(sql, parameters=parameters, settings=settings)
+            return client.query(sql, parameters=bound, settings=settings)
 
     def binary(self, sql: str, parameters: dict[str, Any], settings: Mapping[str, Any]) -> bytes:
         """Run one statement as `query` does, and return the rows in ClickHouse's RowBinary format."""
-        sql, bound = self._bound(sql, parameters, http := dict[str, Any]())
+        sql, bound, needed = self._bound(sql, parameters)
         with self._reading(settings) as client:
             return client.raw_query(
-                f"{sql}\n{settings_clause(settings)}", parameters=bound, settings=http, fmt="RowBinary"
+                f"{sql}\n{settings_clause(settings)}", parameters=bound, settings=needed, fmt="RowBinary"
             )
 
     def command(self, sql: str, parameters: dict[str, Any]) -> None:
         """Run one statement without an answer, with bound parameters, on the calling thread's client."""
-        sql, bound = self._bound(sql, parameters, settings := dict[str, Any]())
-        self.client().command(sql, parameters=bound, settings=settings)
+        sql, bound, needed = self._bound(sql, parameters)
+        self.client().command(sql, parameters=bound, settings=needed)
 
-    def _bound(
-        self, sql: str, parameters: dict[str, Any], settings: dict[str, Any]
-    ) -> tuple[str, dict[str, Any] | None]:
-        """Return a statement that a server takes, with its parameters; set what it needs."""
+    def _bound(self, sql: str, parameters: dict[str, Any]) -> tuple[str, dict[str, Any] | None, dict[str, Any]]:
+        """Return a statement that a server takes, its parameters, and the settings that its length needs."""
         if self.embedded:
-            return sql, parameters or None
+            return sql, parameters or None, {}
         whole, rest = with_long_lists(sql, parameters)
-        if whole is not sql:
-            settings.update(_LONGEST_SQL)
-        return whole, rest or None
+        return whole, rest or None, {} if whole is sql else dict(_LONGEST_SQL)
 
     @contextmanager
     def _answering_within(self, seconds: float | None) -> Iterator[Client]:

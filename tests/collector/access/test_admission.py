@@ -212,7 +212,7 @@ def test_a_server_that_stops_ends_the_handler_too():
         client = server.client()
         await settle()
         client.task.cancel()
-        await ended.wait()
+        assert await ended.wait(), "else the test waits for ever"
 
     run(test)
 
