@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -94,9 +93,10 @@ class Assembler:
         """
         slots, breathe = self.bench.slots, self.bench.breathe
         self.bench.buffer.reset()
+        self.bench.batch_ns = now
         records = sorted_by_kind(batch)
         breathe()
-        slots.take(records.started, self._sampling, partial(self.bench.lacking, now=now))
+        slots.take(records.started, self._sampling, self.bench.lacking)
         slots.take_choices(records.choices)
         breathe()
         try:
@@ -116,12 +116,12 @@ class Assembler:
         breathe()
         self._check_stamps(records, columns, now)
         breathe()
-        events = kv_blocks(self.bench, records.events[Kind.KV], now)
-        events += cold_start_blocks(self.bench, records.events[Kind.COLD], now)
+        events = kv_blocks(self.bench, records.events[Kind.KV])
+        events += cold_start_blocks(self.bench, records.events[Kind.COLD])
         found: list[_Tokens] = []
         if columns is not None:
             steps, owners = columns
-            events = [*self._step_blocks(steps, now), *events]
+            events = [*self._step_blocks(steps), *events]
             if of_steps := token_columns(owners, steps, slots, self._refuse):
                 found.append(_Tokens(of_steps[0], of_steps[1]))
         if of_chunks := chunk_columns(records.events[Kind.CHUNK], slots, self._refuse):
@@ -212,20 +212,20 @@ class Assembler:
                 f"a stamp that is far from now ({unit} in place of unix ns?)", int(far[0]), times=len(far)
             )
 
-    def _step_blocks(self, steps: StepColumns, now: int) -> list[Block]:
+    def _step_blocks(self, steps: StepColumns) -> list[Block]:
         """The spans of steps, one block for all with the same known numbers. The step's own number is one."""
         known = steps.values >= 0
         known[:, 0] = True
         trace = own_trace(self.bench, 1)
-        return [self._step_block(_chosen(steps, rows), columns, trace, now) for columns, rows in alike(known)]
+        return [self._step_block(_chosen(steps, rows), columns, trace) for columns, rows in alike(known)]
 
-    def _step_block(self, steps: StepColumns, known: Mask, trace: tuple[U64, U64], now: int) -> Block:
+    def _step_block(self, steps: StepColumns, known: Mask, trace: tuple[U64, U64]) -> Block:
         count = len(steps.start)
         values = list(steps.values.T[known])
         ids = self.bench.span_ids(count)
         columns = Columns(trace, ids, None, steps.start, steps.end, values, lengths=np.array([count]))
         names = [name for name, is_known in zip(STEP_NAMES, known, strict=False) if is_known]
-        return self.bench.fill(columns, semconv.STEP_SPAN, names, behind=self.bench.lacking(steps.start, now))
+        return self.bench.fill(columns, semconv.STEP_SPAN, names, behind=self.bench.lacking(steps.start))
 
     def _traced(self, tokens: _Tokens) -> _Tokens:
         """The tokens that become spans."""

@@ -33,21 +33,21 @@ class KvSpan(NamedTuple):
     beneficiary: str = ""
 
 
-def kv_blocks(bench: Workbench, events: Sequence[KvSpan], now: int) -> list[Block]:
+def kv_blocks(bench: Workbench, events: Sequence[KvSpan]) -> list[Block]:
     """The spans of KV events. An event of a request is in the request's trace; the others share a trace."""
     alike: defaultdict[tuple[object, ...], list[KvSpan]] = defaultdict(list)
     for event in events:
         key = event.kind, event.reason, event.beneficiary, event.request is None, event.bytes is None
         alike[key].append(event)
-    return [_kv_block(bench, group, now) for group in alike.values()]
+    return [_kv_block(bench, group) for group in alike.values()]
 
 
-def cold_start_blocks(bench: Workbench, starts: Sequence[ColdStartSpan], now: int) -> list[Block]:
-    """The spans of cold starts at `now` (unix ns), one by one. A span that fails is dropped alone."""
+def cold_start_blocks(bench: Workbench, starts: Sequence[ColdStartSpan]) -> list[Block]:
+    """The spans of cold starts, one by one. A span that fails is dropped alone."""
     spans = []
     for start in starts:
         try:
-            behind = int(bench.lacking(np.array(start.start), now))
+            behind = int(bench.lacking(np.array(start.start)))
             spans.append(
                 span_bytes(cold_start_span(start._replace(start=start.start + behind, end=start.end + behind)))
             )
@@ -63,7 +63,7 @@ def own_trace(bench: Workbench, count: int) -> tuple[U64, U64]:
     return np.full(count, high), np.full(count, low)
 
 
-def _kv_block(bench: Workbench, events: list[KvSpan], now: int) -> Block:
+def _kv_block(bench: Workbench, events: list[KvSpan]) -> Block:
     """The spans of events that differ in numbers only."""
     first = events[0]
     ints = {
@@ -90,5 +90,5 @@ def _kv_block(bench: Workbench, events: list[KvSpan], now: int) -> Block:
         semconv.KV_SPAN_PREFIX + first.kind,
         [*ints],
         tuple(texts.items()),
-        behind=bench.lacking(columns.start, now),
+        behind=bench.lacking(columns.start),
     )

@@ -31,17 +31,20 @@ class Workbench:
     buffer: Buffer = field(default_factory=Buffer)
     lost: Counter[str] = field(default_factory=Counter)
     behind_ns: int = 0
-    """So far is the wall clock ahead of `now_ns`, since somebody set it (ns)."""
+    """So far is the wall clock ahead of `now_ns()`, since somebody set it (ns)."""
+    batch_ns: int = 0
+    """When the batch was taken, by `now_ns()`."""
 
     def span_ids(self, count: int) -> U64:
         """New span ids."""
         return np.maximum(np.frombuffer(self.ids.bytes(8 * count), np.uint64), 1)  # an id is not 0
 
-    def lacking(self, stamps: I64, now: int) -> I64 | int:
+    def lacking(self, stamps: I64) -> I64 | int:
         """How far each stamp is behind the wall clock; 0 where a caller took it from the wall clock itself (ns)."""
         if not self.behind_ns:
             return 0
-        return np.where(abs(stamps - now) <= abs(stamps - now - self.behind_ns), self.behind_ns, 0)
+        age = self.batch_ns - stamps
+        return np.where(abs(age) <= abs(age + self.behind_ns), self.behind_ns, 0)
 
     def fill(
         self,
