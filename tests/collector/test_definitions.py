@@ -190,6 +190,15 @@ def test_a_route_reads_a_table_that_gets_its_spans():
     frequent = set(re.findall(r"'(\w*)'", views["route_rare"].split("NOT IN")[1]))
     assert frequent == {"", "tokentrail", "vllm", "genai"}
     readers = {name.removesuffix("_route") for name, sql in views.items() if "FROM rare_spans" in sql}
-    behind = {name if name.startswith("vllm") else name.split("_")[0] for name in readers}
-    assert behind == {"route", "vllm_disaggregated", "tgi", "litellm", "openinference", "langfuse", "traceloop"}
+    behind = {name if name.startswith(("vllm", "ai_sdk")) else name.split("_")[0] for name in readers}
+    assert behind == {
+        "route",
+        "vllm_disaggregated",
+        "tgi",
+        "litellm",
+        "openinference",
+        "langfuse",
+        "traceloop",
+        "ai_sdk",
+    }
     assert not behind & frequent

@@ -20,6 +20,7 @@ import pytest
 import typer
 import typer.exceptions
 import yaml
+from playwright._impl._driver import compute_driver_executable
 
 from collector.slo.model import load_slos
 from tests.contract.commands import FENCE, PACKAGES, PAGES, cli, commands
@@ -27,8 +28,8 @@ from tests.contract.commands import FENCE, PACKAGES, PAGES, cli, commands
 ROOT = Path(__file__).parents[2]
 PROGRAMS = {
     "cat", "cd", "cp", "curl", "docker", "dynamo", "export", "git", "gunzip", "helm", "jq", "kubectl", "litellm",
-    "llama-server", "make", "mkdir", "openssl", "opentelemetry-instrument", "pip", "promtool", "python", "python3",
-    "rm", "streamlit", "text-generation-launcher", "tokentrail", "trtllm-serve", "twine", "vllm",
+    "llama-server", "make", "mkdir", "npm", "openssl", "opentelemetry-instrument", "pip", "promtool", "python",
+    "python3", "rm", "streamlit", "text-generation-launcher", "tokentrail", "trtllm-serve", "twine", "vllm",
 }  # fmt: skip
 """Programs that a page may run. Those that are not ours are not started by tests."""
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
@@ -49,7 +50,7 @@ def of(*languages):
 
 
 def test_every_language_has_a_reader():
-    read = {"", "sh", "console", "python", "json", "yaml", "xml", "sql", "nginx"}
+    read = {"", "sh", "console", "python", "json", "yaml", "xml", "sql", "nginx", "js"}
     assert {block.language for block in BLOCKS} <= read
     assert len(BLOCKS) > 60
 
@@ -109,6 +110,14 @@ def test_xml_is_xml(block):
 @of("nginx")
 def test_nginx_blocks_are_closed(block):
     assert block.text.count("{") == block.text.count("}") > 0
+
+
+@of("js")
+def test_javascript_is_a_module(block, tmp_path):
+    module = tmp_path / "block.mjs"
+    module.write_text(block.text)
+    node, _ = compute_driver_executable()
+    subprocess.run([node, "--check", module], check=True)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -178,8 +178,16 @@ CONTENT = (
     "traceloop.entity.output",
     "langfuse.observation.input",
     "langfuse.trace.output",
+    "ai.prompt",
     "ai.prompt.messages",
     "ai.response.text",
+    "ai.response.reasoning",
+    "ai.toolCall.args",
+    "ai.toolCall.result",
+    "ai.schema",
+    "ai.values",
+    "ai.embedding",
+    "ai.documents",
     "http.request.header.authorization",
     "http.response.header.set-cookie",
     "llm.request.headers",
@@ -194,6 +202,9 @@ OTHERS = (
     "http.request.method",
     "llm.token_count.prompt",
     "prompt_id",
+    "ai.response.model",
+    "ai.toolCall.name",
+    "ai.usage.promptTokens",
 )
 
 

@@ -1,0 +1,57 @@
+-- Vercel's AI SDK for JavaScript and TypeScript (recorded with 5.0, 6.0 and 7.0).
+
+CREATE TABLE IF NOT EXISTS ai_sdk_spans AS flat_spans ENGINE = Null;
+CREATE OR REPLACE MATERIALIZED VIEW ai_sdk_route TO ai_sdk_spans AS
+SELECT * REPLACE (if((trace_id, service, instance, span_id) IN
+    (SELECT $parent_key FROM rare_spans WHERE claim = 'ai_sdk.request' AND $makes_wrappers), '', rare_spans.claim) AS claim)
+FROM rare_spans WHERE rare_spans.claim = 'ai_sdk.request';
+
+CREATE OR REPLACE MATERIALIZED VIEW ai_sdk_wrappers TO unclaimed_spans AS
+SELECT * FROM ai_sdk_spans WHERE claim = '';
+
+-- A stream that its reader aborted has no finish reason. One that broke has the reason `error`, or `unknown` in version 5, and no usage.
+CREATE OR REPLACE MATERIALIZED VIEW ai_sdk_requests TO requests AS
+WITH
+    $nanoseconds AS nanoseconds,
+    $reported AS reported,
+    $counted AS counted,
+    $finish_reason AS reason,
+    counted('gen_ai.usage.output_tokens') AS n,
+    arrayFirst(a -> a.key = 'exception.type', arrayFlatten(events.attributes)).value.string_value AS exception,
+    status_code = 2 OR reason = 'error' OR reason = 'unknown' AND n IS NULL AS failed,
+    if(failed, exception = 'AbortError', reason = '') AS is_cancelled,
+    -- Version 7 does not name its operations. It tells how long a call took, and of a stream when its first output came.
+    endsWith(text['ai.operationId'], '.doGenerate')
+        OR mapContains(number, 'gen_ai.client.operation.duration') AND NOT mapContains(number, 'gen_ai.client.operation.time_to_first_chunk')
+        AS is_whole,
+    multiIf(
+        mapContains(number, 'ai.response.msToFirstChunk'), number['ai.response.msToFirstChunk'] / 1e3,
+        mapContains(number, 'ai.stream.msToFirstChunk'), number['ai.stream.msToFirstChunk'] / 1e3,
+        reported('gen_ai.client.operation.time_to_first_chunk')) AS first_s,
+    -- Versions before 7 tell the time of the first chunk, also when no token came.
+    if(n = 0, NULL, nanoseconds(first_s, duration_ns)) AS first_ns
+SELECT
+    end, start, trace_id, span_id, parent_span_id,
+    text['gen_ai.response.id'] AS request_id,
+    'ai_sdk' AS engine,
+    service, instance, variant,
+    'client' AS vantage,
+    'chat' AS operation,
+    multiIf(text['gen_ai.response.model'] != '', text['gen_ai.response.model'],
+            text['gen_ai.request.model'] != '', text['gen_ai.request.model'], text['ai.model.id']) AS model,
+    $tenant AS tenant,
+    text['tokentrail.slo_class'] AS slo_class,
+    multiIf(is_cancelled, 'cancelled', failed, 'error', 'ok') AS status,
+    if(is_cancelled, '', exception) AS error_type,
+    reason AS finish_reason,
+    counted('gen_ai.usage.input_tokens') AS input_tokens,
+    n AS output_tokens,
+    ifNull(counted('gen_ai.usage.cache_read.input_tokens'), counted('ai.usage.cachedInputTokens')) AS cached_tokens,
+    counted('ai.usage.reasoningTokens') AS reasoning_tokens,
+    if(is_whole AND n > 0, duration_ns, first_ns) AS ttft_ns,
+    if(n > 1, (duration_ns - first_ns) / (n - 1), NULL) AS tpot_ns,
+    duration_ns AS e2e_ns,
+    getSetting('insert_deduplication_token') AS segment,
+    now64(3, 'UTC') AS ingested_at
+FROM ai_sdk_spans
+WHERE claim = 'ai_sdk.request';
