@@ -64,6 +64,10 @@ def test_every_completed_call_is_one_row_with_the_clients_numbers(service, rows,
     assert len(ttft_differences(streams)) == 6
     assert_within(1, 6, ttft_differences(streams))
     assert_within(2, 9, e2e_differences(pairs))
+    several = [(row, line) for row, line in streams if row["output_tokens"] > 1]
+    assert len(several) == 5
+    for row, _ in several:
+        assert row["tpot_ns"] == (row["e2e_ns"] - row["ttft_ns"]) / (row["output_tokens"] - 1)
     assert all(row["ttft_ns"] == row["e2e_ns"] for row, line in pairs if line["what"] == "plain")
 
 
@@ -83,6 +87,7 @@ def test_outcomes(service, rows):
     # When a reader leaves without an abort, version 7 reads the rest of the stream. Versions before never end a span.
     expected += [("ok", "")] if service == "ai-sdk-7" else []
     assert [(row["status"], row["error_type"]) for row in rows[9:]] == expected
+    assert {row["model"] for row in rows} == {"tiny"}
 
 
 def test_an_answer_without_a_token_has_no_ttft(rows):

@@ -1,4 +1,4 @@
--- OpenInference's instrumentations (recorded with that of the openai client, 0.1.66). They have attributes of their own.
+-- OpenInference's instrumentations (recorded with those of the openai client, 0.1.66 for Python, 4.2.7 for JavaScript). They have attributes of their own.
 
 CREATE TABLE IF NOT EXISTS openinference_spans AS flat_spans ENGINE = Null;
 CREATE OR REPLACE MATERIALIZED VIEW openinference_route TO openinference_spans AS
@@ -16,7 +16,7 @@ WITH
     $counted AS counted,
     $gave_up AS gave_up,
     text['llm.invocation_parameters'] AS parameters,
-    scope = 'openinference.instrumentation.openai' AS of_openai_client,
+    scope IN ('openinference.instrumentation.openai', '@arizeai/openinference-instrumentation-openai') AS of_openai_client,
     multiIf(JSONHas(parameters, 'stream'), toUInt8(JSONExtractBool(parameters, 'stream')),
             of_openai_client AND isValidJSON(parameters), 0, NULL) AS stream,
     $exception_in_status AS exception,
@@ -32,7 +32,7 @@ SELECT
     'openinference' AS engine,
     service, instance, variant,
     'client' AS vantage,
-    if(of_openai_client AND name = 'Completion', 'text_completion', 'chat') AS operation,
+    if(of_openai_client AND name IN ('Completion', 'OpenAI Completions'), 'text_completion', 'chat') AS operation,
     if(text['llm.model_name'] != '', text['llm.model_name'], JSONExtractString(parameters, 'model')) AS model,
     $tenant AS tenant,
     text['tokentrail.slo_class'] AS slo_class,

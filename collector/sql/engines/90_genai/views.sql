@@ -22,7 +22,10 @@ WITH
     scope = 'opentelemetry.instrumentation.genai.openai' AS tells_streams,
     if(mapContains(number, 'gen_ai.request.stream'), number['gen_ai.request.stream'], if(tells_streams, 0, nan)) AS stream,
     status_code = 2 OR text['error.type'] != '' AS failed,
-    gave_up(text['error.type']) OR tells_streams AND if(failed, status_message = 'abandoned stream', stream = 1 AND reason = '')
+    -- Its sister for JavaScript says nothing of streams. An answer that has ended has a finish reason there too.
+    gave_up(text['error.type'])
+        OR tells_streams AND if(failed, status_message = 'abandoned stream', stream = 1 AND reason = '')
+        OR scope = '@opentelemetry/instrumentation-openai' AND NOT failed AND reason = ''
         AS is_cancelled,
     -- OpenTelemetry's conventions before 1.27 have the second key, also of input tokens.
     ifNull(counted('gen_ai.usage.output_tokens'), counted('gen_ai.usage.completion_tokens')) AS n,
