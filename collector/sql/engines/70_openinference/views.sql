@@ -32,7 +32,7 @@ SELECT
     'openinference' AS engine,
     service, instance, variant,
     'client' AS vantage,
-    if(of_openai_client AND name IN ('Completion', 'OpenAI Completions'), 'text_completion', 'chat') AS operation,
+    if(of_openai_client AND name = 'Completion', 'text_completion', 'chat') AS operation,
     if(text['llm.model_name'] != '', text['llm.model_name'], JSONExtractString(parameters, 'model')) AS model,
     $tenant AS tenant,
     text['tokentrail.slo_class'] AS slo_class,
