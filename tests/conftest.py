@@ -31,7 +31,7 @@ SLOW = (
     "e2e/test_trail.py",
     "collector/test_two_collectors.py",
     "collector/test_cluster.py",
-    "collector/test_backup.py",
+    "collector/backup",
     "collector/test_metrics.py",
     "collector/access/test_tenants.py",
     "collector/test_server_store.py",
