@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
+from collector.receive.names import COLUMNS
 from collector.samples.targets import parse_static
 from collector.store.definitions import Decoding
 from collector.store.layout import Layout
@@ -253,6 +254,11 @@ class Settings(BaseSettings):
     def decoding(self) -> Decoding:
         """The settings that change the store's views."""
         return Decoding(self.keep_content, listed(self.tenant_attributes), listed(self.slo_class_attributes))
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The attributes whose text becomes a column of the store."""
+        return COLUMNS.union(self.decoding.tenant_attributes, self.decoding.slo_class_attributes)
 
     @property
     def store_dsn(self) -> str:

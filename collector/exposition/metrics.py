@@ -228,6 +228,10 @@ LOG_RECORDS_DROPPED = Metric(
     "tokentrail_collector_log_records_dropped_total", "counter",
     "Log records left out of acknowledged payloads.", ("reason",),
 )  # fmt: skip
+NAMES_CUT = Metric(
+    "tokentrail_collector_names_cut_total", "counter",
+    "Names in acknowledged spans and log records that had more than 1,024 characters and are stored in part.",
+)  # fmt: skip
 SCRAPES = Metric(
     "tokentrail_collector_scrapes_total", "counter", "Scrapes by result: ok, or why it failed.", ("result",)
 )
