@@ -23,7 +23,7 @@ from tokentrail.folders import folder
 MIB = 1024 * 1024
 _NO_PARAMETERS: Final = frozenset(
     {
-        # ClickHouse takes a user and a password as parameters of its address. The client takes none that it has already.
+        # ClickHouse takes a user and a password as parameters of its address. The client takes none that it has.
         *("user", "username", "password", "host", "port", "database", "interface", "dsn", "secure"),
         # The collector sets these, or relies on what the client does without them. `query_limit` would cut answers off.
         *("settings", "generic_args", "kwargs", "connect_timeout", "send_receive_timeout", "session_id", "query_limit"),
