@@ -44,5 +44,6 @@ class Chain:
             settings.max_payload_days,
             settings.max_future_s,
             all_names=settings.sample_all_names,
+            names=settings.names,
         )
         self.ingest = Ingest(signal, self.commit, status, limits, limiter)

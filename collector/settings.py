@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
+from collector.receive.names import COLUMNS
 from collector.samples.targets import parse_static
 from collector.store.definitions import Decoding
 from collector.store.layout import Layout
@@ -20,8 +21,19 @@ from collector.wal.policy import Fsync
 from tokentrail.folders import folder
 
 MIB = 1024 * 1024
-_NO_PARAMETERS: Final = frozenset({"user", "username", "password", "host", "port", "database"})
-"""ClickHouse takes a user and a password as parameters of its address. The client takes none that it has already."""
+_NO_PARAMETERS: Final = frozenset(
+    {
+        # ClickHouse takes a user and a password as parameters of its address. The client takes none that it has.
+        *("user", "username", "password", "host", "port", "database", "interface", "dsn", "secure"),
+        # The collector sets these, or relies on what the client does without them. `query_limit` would cut answers off.
+        *("settings", "generic_args", "kwargs", "connect_timeout", "send_receive_timeout", "session_id", "query_limit"),
+        *("autogenerate_session_id", "autogenerate_query_id", "rename_response_column", "tz_source", "tz_mode"),
+        *("native_codec", "show_clickhouse_errors", "form_encode_query_params"),
+        # They are Python's objects.
+        *("headers", "pool_mgr", "token_provider", "dedicated_pool"),
+    }
+)
+"""Parameters of the client that cannot stand in an address."""
 
 
 def _is_address(value: str) -> str:
@@ -65,7 +77,7 @@ def _check_server(address: str) -> None:
         raise ValueError(msg)
     named = {name for name, _ in parse_qsl(urlsplit(address).query)} & _NO_PARAMETERS
     if named:
-        msg = f"{' and '.join(sorted(named))} cannot stand behind ?; write http://user:password@host:8123/database"
+        msg = f"{' and '.join(sorted(named))} cannot stand behind ?; write http(s)://user:password@host:8123/database"
         raise ValueError(msg)
 
 
@@ -253,6 +265,11 @@ class Settings(BaseSettings):
     def decoding(self) -> Decoding:
         """The settings that change the store's views."""
         return Decoding(self.keep_content, listed(self.tenant_attributes), listed(self.slo_class_attributes))
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The attributes whose text becomes a column of the store."""
+        return COLUMNS.union(self.decoding.tenant_attributes, self.decoding.slo_class_attributes)
 
     @property
     def store_dsn(self) -> str:

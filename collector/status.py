@@ -35,6 +35,8 @@ class IngestSnapshot:
     """By kind: `spans`."""
     items_rejected: dict[str, Counter[str]]
     """By kind, then by reason: for `spans` the names in `collector.receive.validate.Reason`."""
+    names_cut: int
+    """Names of received payloads that were too long."""
     bytes_received: int
     """After decompression."""
     segments_not_joined: int
@@ -98,6 +100,11 @@ class IngestStatus:
             self._counts["bytes"] += size
             self._items[items] += count
             self._items_rejected.setdefault(items, Counter()).update(rejected)
+
+    def names_cut(self, count: int) -> None:
+        """Count names that were too long and are stored in part."""
+        with self._lock:
+            self._counts["names_cut"] += count
 
     def refused(self, reason: str) -> None:
         """Count one payload that was answered with an error."""
@@ -208,6 +215,7 @@ class IngestStatus:
                 payloads_repeated=self._counts["repeated"],
                 items_received=self._items.copy(),
                 items_rejected={kind: reasons.copy() for kind, reasons in self._items_rejected.items()},
+                names_cut=self._counts["names_cut"],
                 bytes_received=self._counts["bytes"],
                 segments_not_joined=self._counts["not_joined"],
                 segments_inserted=self._counts["segments"],

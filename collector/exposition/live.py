@@ -74,6 +74,7 @@ class Live(ThreadStage):
         self._tables, self._tables_at_ns = Series(), 0
         self._samples, self._samples_at_ns = Series(), 0
         self._samples_stored, self._samples_read = 0, -1
+        self._processes_dropped = 0
         self._of_slos, self._evaluated_ns = Series(), 0
         self._evaluation_s = 0.0
         self._is_behind = True
@@ -147,8 +148,9 @@ class Live(ThreadStage):
             may_differ = stored != self._samples_read or self._shared_store or self._samples != Series()
             if may_differ and _is_due(self._samples_at_ns, READ_SAMPLES_EVERY_NS, now):
                 samples = Series()
-                expose_samples(samples, self._queries, now_ns=now)
+                self._processes_dropped = expose_samples(samples, self._queries, now_ns=now)
                 self._samples, self._samples_at_ns, self._samples_read = samples, now, stored
+            gauges.set(metrics.PROCESSES_DROPPED, (), self._processes_dropped)
             has_news |= self._evaluate_slos(now)
             if self._scraped:
                 has_news |= self.counters.scraped(self._keys)

@@ -228,6 +228,10 @@ LOG_RECORDS_DROPPED = Metric(
     "tokentrail_collector_log_records_dropped_total", "counter",
     "Log records left out of acknowledged payloads.", ("reason",),
 )  # fmt: skip
+NAMES_CUT = Metric(
+    "tokentrail_collector_names_cut_total", "counter",
+    "Names in acknowledged spans and log records that had more than 1,024 characters and are stored in part.",
+)  # fmt: skip
 SCRAPES = Metric(
     "tokentrail_collector_scrapes_total", "counter", "Scrapes by result: ok, or why it failed.", ("result",)
 )
@@ -239,6 +243,10 @@ SCRAPE_TARGETS = Metric("tokentrail_collector_scrape_targets", "gauge", "Targets
 SCRAPE_TARGETS_DROPPED = Metric(
     "tokentrail_collector_scrape_targets_dropped", "gauge", "Targets beyond the 1,000 that a collector scrapes."
 )
+PROCESSES_DROPPED = Metric(
+    "tokentrail_collector_engine_processes_dropped", "gauge",
+    "Processes with samples that /metrics leaves out, because it has 1,000 of them.",
+)  # fmt: skip
 BYTES = Metric("tokentrail_collector_received_bytes_total", "counter", "Bytes received, after decompression.")
 SEGMENTS = Metric("tokentrail_collector_segments_inserted_total", "counter", "Log segments written to the store.")
 WAL_SEGMENTS = Metric("tokentrail_collector_wal_segments", "gauge", "Log segments that the store does not have yet.")

@@ -58,6 +58,7 @@ class MetricsPage:
             (metrics.NOT_JOINED, now.segments_not_joined),
             (metrics.SPANS, now.spans_received),
             (metrics.DATA_POINTS, now.items_received["data_points"]),
+            (metrics.NAMES_CUT, now.names_cut),
             (metrics.SCRAPE_SERIES_DROPPED, now.scrape_series_dropped),
             (metrics.BYTES, now.bytes_received),
             (metrics.SEGMENTS, now.segments_inserted),

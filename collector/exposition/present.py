@@ -120,15 +120,17 @@ def expose_tables(series: Series, usage: Usage) -> None:
         series.set(metrics.STORE_FREE, (disk["name"], disk["path"]), disk["free_bytes"])
 
 
-def expose_samples(series: Series, queries: Queries, *, now_ns: int) -> None:
-    """Set the metrics of engines that are scraped or send samples."""
-    for process in processes(queries, start_ns=now_ns - RECENT_NS, end_ns=now_ns)[:_MOST_SAMPLED]:
+def expose_samples(series: Series, queries: Queries, *, now_ns: int) -> int:
+    """Set the metrics of engines that are scraped or send samples, scraped ones first. Return how many are left out."""
+    found = processes(queries, start_ns=now_ns - RECENT_NS, end_ns=now_ns)
+    for process in sorted(found, key=lambda process: process.up is None)[:_MOST_SAMPLED]:
         labels = (process.engine, process.service, process.instance)
         if process.up is not None:
             series.set(metrics.ENGINE_UP, labels, int(process.up))
         for name, metric in _ENGINE_METRICS.items():
             if name in process.values:
                 (series.add if metric.kind == "counter" else series.set)(metric, labels, process.values[name])
+    return max(0, len(found) - _MOST_SAMPLED)
 
 
 def expose_slos(series: Series, slos: Sequence[SloOut]) -> None:

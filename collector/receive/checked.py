@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from collector.receive.names import COLUMNS
+
 
 @dataclass(frozen=True)
 class ItemLimits:
@@ -23,6 +25,8 @@ class ItemLimits:
     """Most bytes of resources and scopes in a request, repeated for each of their items, as the store does."""
     all_names: bool = False
     """For metrics: those without a common name are kept too."""
+    names: frozenset[str] = COLUMNS
+    """The attributes whose text becomes a column. Longer texts than a name may have are cut."""
     unix_ns: Callable[[], int] = field(default=time.time_ns, repr=False)
 
     def latest_ns(self) -> int:
@@ -46,3 +50,5 @@ class Checked:
     """The first and the last day, from 1970-01-01, on which an item of the payload starts or ends."""
     unwanted: Counter[str] = field(default_factory=Counter)
     """Items, by reason, that the collector leaves out by choice. They are counted, and the sender is not told."""
+    cut: Counter[str] = field(default_factory=Counter)
+    """Names that were too long and are cut in the payload, by attribute."""

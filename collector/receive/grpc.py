@@ -12,6 +12,7 @@ import grpc
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import RetryInfo
+from starlette.requests import ClientDisconnect
 
 from collector.access.access import OPEN, Access
 from collector.access.caller import Role
@@ -93,12 +94,21 @@ class _Export:
         return caller.tenant
 
     def _read(self, messages: Iterator[bytes]) -> bytes:
-        """Wait for the message. The refusal of a slow one ends the call, and with it the reader's wait."""
+        """Wait for the message. The refusal of a slow one ends the call, and with it the reader's wait.
+
+        grpc ends a call by itself whose encoding it does not know, zstd for example, and calls us all the same.
+        """
         try:
-            return self._readers.submit(next, messages, b"").result(self._message_timeout_s)
+            message = self._readers.submit(next, messages, None).result(self._message_timeout_s)
         except TimeoutError as error:
             msg = f"the message did not arrive within {self._message_timeout_s:g} s; try again"
             raise SlowError(msg) from error
+        except grpc.RpcError as error:
+            raise ClientDisconnect from error
+        if message is None:
+            msg = "the call has no message"
+            raise ClientDisconnect(msg)
+        return message
 
 
 class _Busy:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -10,10 +12,14 @@ from google.protobuf.message import Message
 
 from collector.access.limits import Limiter
 from collector.access.stamp import stamped
+from collector.once_a_minute import OnceAMinute
 from collector.receive.checked import Checked, ItemLimits
+from collector.receive.names import LONGEST
 from collector.signals import Signal
 from collector.status import IngestStatus
 from collector.wal.commit import GroupCommit
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,7 @@ class Ingest:
     status: IngestStatus
     limits: ItemLimits
     limiter: Limiter = field(default_factory=Limiter)
+    line_due: OnceAMinute = field(default_factory=OnceAMinute)
 
     def check_rate(self, tenant: str) -> None:
         """Raise `LimitedError` while the tenant may not send; a receiver asks before it reads a body."""
@@ -50,11 +57,22 @@ class Ingest:
         signal, rejected = self.signal, checked.rejected
         left_out = {**rejected, **checked.unwanted}
         self.status.received(signal.items, count=checked.items, size=size, duplicate=duplicate, rejected=left_out)
+        if checked.cut:
+            self._tell_cut(checked.cut)
         answer: Message = signal.response()
         if rejected:
             partial = {f"rejected_{signal.items}": rejected.total(), "error_message": checked.message}
             answer = signal.response(partial_success=partial)
         return answer
+
+    def _tell_cut(self, cut: Counter[str]) -> None:
+        """Count names that were cut, and name them once a minute."""
+        self.status.names_cut(cut.total())
+        if self.line_due.allows("cut"):
+            logger.warning(
+                "a payload of %s has names of more than %d characters, which are cut: %s",
+                self.signal.name, LONGEST, ", ".join(f"{count} x {what}" for what, count in sorted(cut.items())),
+            )  # fmt: skip
 
 
 def _resolved(value: bool) -> Future[bool]:

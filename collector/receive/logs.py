@@ -16,6 +16,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from collector.receive.checked import Checked, ItemLimits
 from collector.receive.divide import check_envelope
 from collector.receive.errors import MalformedError
+from collector.receive.names import Cutter
 from collector.receive.validate import DAY_NS, EARLIEST_NS, LATEST_NS
 
 _UUID: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -70,7 +71,9 @@ def check(body: bytes, limits: ItemLimits) -> Checked:
     rejected: Counter[str] = Counter()
     unwanted: Counter[str] = Counter()
     days: set[int] = set()
+    cutter = Cutter(limits.names)
     for resource_logs in request.resource_logs:
+        cutter.resource(resource_logs.resource)
         for scope_logs in resource_logs.scope_logs:
             check_envelope(request, resource_logs, scope_logs)
             records = scope_logs.log_records
@@ -95,7 +98,7 @@ def check(body: bytes, limits: ItemLimits) -> Checked:
         f"{count} log records: {EXPLANATION[Reason(reason)]}" for reason, count in sorted(rejected.items())
     )
     of_days = (min(days), max(days)) if days else (0, 0)
-    return Checked(payload, total, rejected, message, of_days, unwanted)
+    return Checked(payload, total, rejected, message, of_days, unwanted, cutter.count)
 
 
 def _name_once(scope: str) -> None:

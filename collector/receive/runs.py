@@ -30,6 +30,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from collector.receive.divide import is_misread
 from collector.receive.envelope import SCOPE_SPANS
+from collector.receive.names import has_long
 
 Body: TypeAlias = "bytes | memoryview"
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -69,7 +70,8 @@ _SHORT_RUN: Final = 8
 _SHORT_SORTED_RUN: Final = 32
 """The least average length of runs that must be sorted first, and whose shape is often new."""
 _WINDOW: Final = 256
-_MOST_ENVELOPE_BYTES: Final = 4096
+MOST_ENVELOPE_BYTES: Final = 4096
+"""Of a resource, a scope or a text. One of so many bytes is no burden."""
 _MOST_HEAD_BYTES: Final = 5
 """Of a tag or a length. Protobuf's parser refuses longer ones, and must be able to read each payload of the log."""
 
@@ -124,14 +126,19 @@ class Run:
         return self.rows[:, begin : begin + 8].view("<u8").ravel()
 
 
-def runs(body: Body) -> Iterator[Run]:
-    """Yield the runs of spans of a request; raises `NotUniformError` when the request must be parsed."""
-    for resource in _messages(body, (0, len(body)), {1: None}):
-        for scope in _messages(body, resource, {1: Resource.FromString, 2: None, 3: bytes.decode}):
-            yield from _runs(body, *scope)
+def runs(body: Body, names: frozenset[str] | None = None) -> Iterator[Run]:
+    """Yield the runs of spans of a request; raises `NotUniformError` when the request must be parsed.
+
+    With `names`, that is also so when a resource or a scope has a name that is too long; these are attributes' keys.
+    """
+    for resource in _messages(body, (0, len(body)), {1: None}, names):
+        for scope in _messages(body, resource, {1: Resource.FromString, 2: None, 3: bytes.decode}, names):
+            yield from _runs(body, *scope, names)
 
 
-def _messages(body: Body, where: tuple[int, int], known: Mapping[int, _Read | None]) -> Iterator[tuple[int, int]]:
+def _messages(
+    body: Body, where: tuple[int, int], known: Mapping[int, _Read | None], names: frozenset[str] | None
+) -> Iterator[tuple[int, int]]:
     """Yield begin and end of each message of the field that is None in `known`; other fields must be read well."""
     seen: set[int] = set()
     for number, wire_type, _, begin, end in fields(body, *where):
@@ -142,10 +149,10 @@ def _messages(body: Body, where: tuple[int, int], known: Mapping[int, _Read | No
             yield begin, end
         else:
             _must_be_new(number, seen)
-            _check_envelope(body, begin, end, read)
+            _check_envelope(body, begin, end, read, names)
 
 
-def _runs(body: Body, begin: int, end: int) -> Iterator[Run]:
+def _runs(body: Body, begin: int, end: int, names: frozenset[str] | None) -> Iterator[Run]:
     """Yield the runs of a `ScopeSpans`. Its spans come behind its other fields."""
     before_spans: Mapping[int, _Read] = {1: InstrumentationScope.FromString, 3: bytes.decode}
     seen: set[int] = set()
@@ -154,7 +161,7 @@ def _runs(body: Body, begin: int, end: int) -> Iterator[Run]:
             begin = at
             break
         _must_be_new(number, seen)
-        _check_envelope(body, value, following, before_spans[number])
+        _check_envelope(body, value, following, before_spans[number], names)
         begin = following
     found = spans = 0
     while begin < end:
@@ -206,19 +213,21 @@ def _must_be_new(number: int, seen: set[int]) -> None:
     seen.add(number)
 
 
-def _check_envelope(body: Body, begin: int, end: int, read: _Read) -> None:
-    if end - begin > _MOST_ENVELOPE_BYTES or not _is_well_read(bytes(body[begin:end]), read):
+def _check_envelope(body: Body, begin: int, end: int, read: _Read, names: frozenset[str] | None) -> None:
+    if end - begin > MOST_ENVELOPE_BYTES or not _is_well_read(bytes(body[begin:end]), read, names):
         raise NotUniformError
 
 
 @lru_cache(maxsize=256)
-def _is_well_read(data: bytes, read: _Read) -> bool:
-    """Tell whether all parsers read a resource, a scope or a text alike."""
+def _is_well_read(data: bytes, read: _Read, names: frozenset[str] | None) -> bool:
+    """Tell whether all parsers read a resource, a scope or a text alike, and none of `names` is too long."""
     try:
         found = read(data)
     except (DecodeError, UnicodeDecodeError):
         return False
-    return not isinstance(found, Message) or (found.ByteSize() == len(data) and not is_misread(found))
+    if not isinstance(found, Message):
+        return True
+    return found.ByteSize() == len(data) and not is_misread(found) and not (names and has_long(found, names))
 
 
 def fields(body: Body, begin: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:

@@ -18,6 +18,7 @@ from collector.receive.checked import Checked, ItemLimits
 from collector.receive.divide import check_envelope
 from collector.receive.envelope import MEASURED, scopes
 from collector.receive.errors import MalformedError
+from collector.receive.names import LONGEST, cut_spans, has_long
 
 TRACE_ID_BYTES: Final = 16
 SPAN_ID_BYTES: Final = 8
@@ -61,7 +62,8 @@ EXPLANATION: Final = {
     Reason.TOO_MANY_DAYS: "the spans before it have TOKENTRAIL_MAX_PAYLOAD_DAYS other days; send smaller batches",
     Reason.TOO_MANY_ATTRIBUTES: "more attributes than TOKENTRAIL_MAX_SPAN_ATTRIBUTES",
     Reason.TOO_LARGE: "larger than TOKENTRAIL_MAX_SPAN_BYTES",
-    Reason.RESOURCE_TOO_LARGE: "their resource and scope, repeated for each span, have more than 1 GiB; send less",
+    Reason.RESOURCE_TOO_LARGE: "their resource and scope are larger than TOKENTRAIL_MAX_SPAN_BYTES, or have more than "
+    "1 GiB when they are repeated for each span; send less",
 }
 
 
@@ -125,9 +127,12 @@ def check_parsed(request: ExportTraceServiceRequest, body: bytes, limits: ItemLi
         body = request.SerializeToString() if rejected.total() < total else b""
     elif request.ByteSize() != len(body):  # a field that comes twice: ClickHouse would take a text as empty
         body = request.SerializeToString()
+    cut = cut_spans(request, body, limits.names)
+    if cut:
+        body = request.SerializeToString()
     message = "; ".join(f"{count} spans: {EXPLANATION[reason]}" for reason, count in sorted(rejected.items()))
     by_reason = Counter({str(reason): count for reason, count in rejected.items()})
-    return Checked(body if total else b"", total, by_reason, message, times.days())
+    return Checked(body if total else b"", total, by_reason, message, times.days(), cut=cut)
 
 
 def _take_out(spans: MutableSequence[Span], reasons: Sequence[Reason | None], rejected: Counter[Reason]) -> None:
@@ -142,13 +147,14 @@ def check_if_uniform(body: bytes, limits: ItemLimits) -> Checked | None:
     times = _Times(limits.latest_ns())
     spans = 0
     try:
-        for run in runs.runs(body):
+        for run in runs.runs(body, limits.names):
             first = Span.FromString(run.first)
             if (
                 (first.events and first.ByteSize() != len(run.first))
                 or _reason(first, times)
                 or _reason_of_size(first, limits)
                 or not _are_good(run.words(1) | run.words(1, skip=8), run.words(2), run.words(7), run.words(8), times)
+                or (len(run.first) > LONGEST and has_long(first, limits.names))
             ):
                 return None
             spans += len(run.rows)
@@ -161,7 +167,7 @@ def _look_for_large(body: bytes, limits: ItemLimits) -> tuple[bool, dict[int, in
     """Tell whether `_reason_of_size` must look at each span, and how many spans of which scopes are left out.
 
     To read the spans as bytes costs a twentieth of `ByteSize`, which encodes each span again. The last spans of a scope
-    are left out that would repeat their resource and scope too often.
+    are left out that would repeat their resource and scope too often, and all if those are larger than a span may be.
     """
     large = min(limits.max_bytes, limits.max_attributes * _LEAST_ATTRIBUTE_BYTES)
     if len(body) <= large:
@@ -169,7 +175,8 @@ def _look_for_large(body: bytes, limits: ItemLimits) -> tuple[bool, dict[int, in
     any_large, too_many, room = False, {}, limits.max_repeated_bytes
     for number, (size, scope_spans) in enumerate(scopes(MEASURED.FromString(body))):
         spans = len(scope_spans.spans)
-        allowed = min(spans, room // size) if size else spans
+        most = room if size <= max(limits.max_bytes, runs.MOST_ENVELOPE_BYTES) else 0
+        allowed = min(spans, most // size) if size else spans
         room -= allowed * size
         if allowed < spans:
             too_many[number] = spans - allowed

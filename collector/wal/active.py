@@ -23,7 +23,12 @@ class ActiveSegment:
         self.size = 0
         self._dirty = False
         self._file = path.open("xb", buffering=0)
-        sync_folder(path.parent)
+        try:
+            sync_folder(path.parent)
+        except OSError:  # each attempt opens a new file
+            self._file.close()
+            path.unlink(missing_ok=True)
+            raise
 
     def append(self, data: bytes) -> None:
         """Write bytes and make them durable as the policy says. After an OSError the file ends where it did before."""

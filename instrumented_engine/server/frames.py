@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Callable
 from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -58,8 +59,17 @@ async def write_frame(writer: asyncio.StreamWriter, header: BaseModel, payload: 
     await writer.drain()
 
 
-async def read_frame(reader: asyncio.StreamReader, kind: type[Header], max_payload_bytes: int) -> tuple[Header, bytes]:
-    """Receive a frame. Raises FrameError for one that is broken or too large, and OSError or EOFError for none."""
+async def read_frame(
+    reader: asyncio.StreamReader,
+    kind: type[Header],
+    max_payload_bytes: int,
+    *,
+    admit: Callable[[int], None] = lambda _: None,
+) -> tuple[Header, bytes]:
+    """Receive a frame. Raises FrameError for one that is broken or too large, and OSError or EOFError for none.
+
+    `admit` is called with the bytes that are about to come, and may raise FrameError.
+    """
     magic, version, header_bytes, payload_bytes = _PREFIX.unpack(await reader.readexactly(_PREFIX.size))
     if magic != MAGIC:
         raise FrameError("the peer does not speak this protocol")
@@ -67,6 +77,7 @@ async def read_frame(reader: asyncio.StreamReader, kind: type[Header], max_paylo
         raise FrameError(f"the peer speaks version {version} of the protocol, and this engine {VERSION}")
     if header_bytes > MAX_HEADER_BYTES or payload_bytes > max_payload_bytes:
         raise FrameError(f"a frame of {header_bytes} and {payload_bytes} bytes is too large")
+    admit(header_bytes + payload_bytes)
     try:
         header = kind.model_validate_json(await reader.readexactly(header_bytes))
     except ValidationError as error:

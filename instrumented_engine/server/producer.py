@@ -6,7 +6,9 @@ import asyncio
 import logging
 import socket
 from array import array
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TypeVar
 
 from instrumented_engine.core.handover import Prefilled
 from instrumented_engine.server.errors import ApiError
@@ -18,7 +20,10 @@ QUESTION_S = 10.0
 """Seconds that a consumer has to send its question."""
 MAX_CONNECTIONS = 1024
 MAX_QUESTION_BYTES = 4 << 20
+MAX_QUESTIONS_BYTES = 64 << 20
+"""Of all questions that arrive, wait or are answered. A thousand of the largest would be 4 GiB."""
 
+T = TypeVar("T")
 Compute = Callable[[list[int], str, str], Awaitable[Prefilled]]
 """`compute(tokens, fingerprint, handle)`; raises ApiError when the prompt is refused."""
 
@@ -32,6 +37,7 @@ class Producer:
         self._compute = compute
         self._places = asyncio.Semaphore(places)
         self._timeout_s = timeout_s
+        self._room = MAX_QUESTIONS_BYTES
         self._connections: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -62,27 +68,52 @@ class Producer:
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        error: str | None = None
+        with ExitStack() as held:
+            try:
+                async with asyncio.timeout(QUESTION_S):
+                    question, payload = await read_frame(
+                        reader, Question, MAX_QUESTION_BYTES, admit=lambda size: held.enter_context(self._taking(size))
+                    )
+                await self._answer(reader, writer, question, payload)
+            except FrameError as refused:
+                error = str(refused)
+            except ApiError as refused:
+                error = str(refused.detail)
+        if error is not None:
+            await self._send(writer, Answer(error=error))
+
+    @contextmanager
+    def _taking(self, size: int) -> Iterator[None]:
+        """Hold so many bytes of the room for questions; raises FrameError when it is taken."""
+        if size > self._room:
+            raise FrameError(f"the prefill engine has questions of {MAX_QUESTIONS_BYTES >> 20} MiB already")
+        self._room -= size
         try:
-            async with asyncio.timeout(QUESTION_S):
-                question, payload = await read_frame(reader, Question, MAX_QUESTION_BYTES)
-            async with self._places:
-                tokens = _ids(payload)  # here, since a list has nine times the bytes
-                found = await self._unless_gone(reader, self._compute(tokens, question.fingerprint, question.handle))
-                answer = Answer(
-                    started_ns=found.started_ns, computed_ns=found.computed_ns, cached_tokens=found.cached_tokens
-                )
-                await self._send(writer, answer, found.contents)
-        except FrameError as error:
-            await self._send(writer, Answer(error=str(error)))
-        except ApiError as error:
-            await self._send(writer, Answer(error=str(error.detail)))
+            yield
+        finally:
+            self._room += size
+
+    async def _answer(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, question: Question, payload: bytes
+    ) -> None:
+        await self._unless_gone(reader, self._places.acquire())
+        try:
+            tokens = _ids(payload)  # here, since a list has nine times the bytes
+            found = await self._unless_gone(reader, self._compute(tokens, question.fingerprint, question.handle))
+            answer = Answer(
+                started_ns=found.started_ns, computed_ns=found.computed_ns, cached_tokens=found.cached_tokens
+            )
+            await self._send(writer, answer, found.contents)
+        finally:
+            self._places.release()
 
     async def _send(self, writer: asyncio.StreamWriter, answer: Answer, contents: bytes = b"") -> None:
         async with asyncio.timeout(self._timeout_s):
             await write_frame(writer, answer, contents)
 
     @staticmethod
-    async def _unless_gone(reader: asyncio.StreamReader, work: Awaitable[Prefilled]) -> Prefilled:
+    async def _unless_gone(reader: asyncio.StreamReader, work: Awaitable[T]) -> T:
         """Await `work`; raises EOFError, and cancels it, when the consumer is gone. It has nothing more to say."""
         working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(reader.read(1))
         try:

@@ -2,6 +2,7 @@ import errno
 import json
 import os
 import threading
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -475,6 +476,21 @@ def test_segments_of_a_full_disk_are_sealed_without_what_it_refused(tmp_path):
         log.append(frames(b"refused" * 10))
     log.seal()
     assert sealed(log) == [[b"before"]]
+
+
+def test_a_segment_whose_folder_cannot_be_synced_leaves_no_file(reopen, monkeypatch, tmp_path):
+    """A folder whose fsync fails, as on some network disks, got a new empty file with every attempt."""
+    log = reopen()
+    with monkeypatch.context() as patched:
+        patched.setattr("collector.wal.active.sync_folder", Mock(side_effect=OSError(errno.EIO, "bad disk")))
+        for _ in range(3):
+            with pytest.raises(OSError, match="bad disk"):
+                log.append(frames(b"one"))
+    assert [*(tmp_path / "wal").iterdir()] == []
+    assert log.pending == (0, 0)
+    log.append(frames(b"two"))
+    log.seal()
+    assert sealed(log) == [[b"two"]]
 
 
 def test_a_segment_whose_first_append_failed_leaves_no_file(reopen, monkeypatch, tmp_path):

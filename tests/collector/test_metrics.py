@@ -229,10 +229,11 @@ def test_samples_are_read_again_when_a_segment_of_metrics_was_stored_or_they_may
 
 def test_samples_that_are_stored_while_others_are_read_are_read_next(rows, live, clock, monkeypatch):
     def overtaken(*read, **until):
-        expose_samples(*read, **until)
+        dropped = expose_samples(*read, **until)
         process = {"service": "s", "instance": "i", "engine": "vllm", "time": NOW // 10**6, "value": 3.0}
         rows.insert("samples", [process | {"name": "running", "kind": "gauge"}])
         live.on_samples("m-1")
+        return dropped
 
     with monkeypatch.context() as patched:
         patched.setattr("collector.exposition.live.expose_samples", overtaken)
@@ -242,12 +243,25 @@ def test_samples_that_are_stored_while_others_are_read_are_read_next(rows, live,
     assert [[s.value for s in f.samples] for f in live.families[1] if "engine_requests_running" in f.name] == [[3]]
 
 
-def test_processes_with_samples_beyond_a_limit_are_not_exposed(rows, live, monkeypatch):
+def test_processes_with_samples_beyond_a_limit_are_counted_and_not_exposed(rows, live, clock, monkeypatch):
     monkeypatch.setattr("collector.exposition.present._MOST_SAMPLED", 2)
     process = {"service": "s", "engine": "vllm", "time": NOW // 10**6 - 1, "value": 3.0}
-    rows.insert("samples", [process | {"instance": f"i-{n}", "name": "running", "kind": "gauge"} for n in range(3)])
-    live.refresh()
-    assert [len(f.samples) for f in live.families[1] if "engine_requests_running" in f.name] == [2]
+    samples = [process | {"instance": f"i-{n}", "name": "running", "kind": "gauge"} for n in range(2)]
+    dropped = "tokentrail_collector_engine_processes_dropped"
+
+    def exposed(name):
+        live.refresh()
+        return [sample for f in live.families[1] if f.name == name for sample in f.samples]
+
+    rows.insert("samples", samples)
+    assert [sample.value for sample in exposed(dropped)] == [0]
+    live.on_samples("m-1")
+    clock.now += 10 * SECOND
+    scraped = process | {"instance": "z", "kind": "gauge"}
+    rows.insert("samples", [scraped | {"name": "running"}, scraped | {"name": "up", "value": 1.0}])
+    assert [sample.value for sample in exposed(dropped)] == [1]
+    running = exposed("tokentrail_engine_requests_running")
+    assert {sample.labels["instance"] for sample in running} == {"z", "i-0"}, "the scraped one first"
 
 
 def test_a_slow_store_is_asked_again_after_15_s_and_once_more_at_the_end(live, monkeypatch):

@@ -19,7 +19,7 @@ EXPECTED = {
     "scrape_series_dropped_total": 28, "scrape_targets": 15, "scrape_targets_dropped": 16, "wal_segments": 37,
     "wal_bytes": 48, "retention_rows_total tokens": 19, "retention_failures_total": 21,
     "retention_last_timestamp_seconds": 2222, "ready": 1, "store_up": 0, "state_timestamp_seconds": 33,
-    "heard_until_timestamp_seconds": 44, "dead_letter_bytes": 55, "disk_free_bytes": 66,
+    "names_cut_total": 29, "heard_until_timestamp_seconds": 44, "dead_letter_bytes": 55, "disk_free_bytes": 66,
 }  # fmt: skip
 """By name without its prefix, and the values of labels."""
 
@@ -39,6 +39,7 @@ def test_each_number_has_its_own_name():
         for _ in range(times):
             count()
     status.repeated(3)
+    status.names_cut(29)
     status.scrape_targets(15, dropped=16)
     status.wal_pending("traces", 17, 18)
     status.wal_pending("metrics", 20, 30)

@@ -159,6 +159,64 @@ def half_sent(receiver):
     return receiver.channel.stream_unary(f"/{TRACES.grpc_service}/Export").future(messages(), timeout=WAIT_S), gone
 
 
+def header(name, value):
+    """A header of HTTP/2 that stands in no table."""
+    return bytes([0, len(name), *name.encode(), len(value), *value.encode()])
+
+
+def frame(kind, flags, payload, stream=1):
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+def raw_call(receiver, *, encoding, message):
+    """Send a call as an exporter with this compression does, and return the answer up to its status."""
+    path = f"/{TRACES.grpc_service}/Export"
+    told = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "a", "te": "trailers"}
+    told |= {"content-type": "application/grpc", "grpc-encoding": encoding}
+    headers = frame(1, 4, b"".join(header(*item) for item in told.items()))
+    with socket.create_connection(split_address(receiver.server.url.removeprefix("http://")), WAIT_S) as connection:
+        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, b"", stream=0) + headers)
+        connection.sendall(frame(0, 1, message))
+        answer = b""
+        while b"grpc-message" not in answer:
+            received = connection.recv(65536)
+            assert received, answer
+            answer += received
+    return answer
+
+
+def counted(receiver, reason):
+    deadline = time.monotonic() + WAIT_S
+    while not (found := receiver.status.snapshot().payloads_rejected.get(reason)):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("encoding", "flag", "said"),
+    [
+        ("zstd", 1, b"Error parsing 'grpc-encoding' metadata"),
+        ("snappy", 1, b"Error parsing 'grpc-encoding' metadata"),
+        ("identity", 1, b"Compression bit set but no encoding configured"),
+    ],
+)
+def test_a_call_that_grpc_itself_refuses_is_counted_and_is_no_payload(receiver, encoding, flag, said):
+    assert said in raw_call(receiver, encoding=encoding, message=bytes([flag, 0, 0, 0, 3]) + b"abc")
+    assert counted(receiver, "disconnected") == 1
+    assert receiver.status.snapshot().payloads_received == 0
+
+
+def test_a_call_without_a_message_is_no_payload_and_one_with_an_empty_message_is(receiver):
+    call = receiver.channel.stream_unary(f"/{TRACES.grpc_service}/Export")
+    with pytest.raises(grpc.RpcError, match="the call has no message"):
+        call(iter(()), timeout=WAIT_S, wait_for_ready=True)
+    assert receiver.status.snapshot().payloads_received == 0
+    assert export(receiver, b"") == b""
+    assert receiver.status.snapshot().payloads_received == 1
+    assert receiver.stored() == []
+
+
 def test_a_good_call_does_not_wait_until_slow_ones_are_refused(wait_for_messages):
     patient = wait_for_messages(3600.0)
     calls = [half_sent(patient) for _ in range(40)]
@@ -183,11 +241,6 @@ def test_messages_that_do_not_arrive_in_time_are_refused_with_a_time_to_retry(im
     assert impatient.status.snapshot().payloads_rejected == {"slow": 40}
     assert export(impatient, BODY) == b""
     assert impatient.stored() == [BODY]
-
-
-def test_a_call_without_a_message_stores_nothing(impatient):
-    assert impatient.channel.stream_unary(f"/{TRACES.grpc_service}/Export")(iter(()), timeout=WAIT_S) == b""
-    assert impatient.stored() == []
 
 
 def test_connections_beyond_the_limit_are_closed(receiver, monkeypatch):

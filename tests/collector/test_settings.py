@@ -1,9 +1,12 @@
 """The store's address, user and password, as settings of their own."""
 
 import importlib.util
+from inspect import signature
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from clickhouse_connect.driver import create_client
+from clickhouse_connect.driver.httpclient import HttpClient
 from pydantic import ValidationError
 
 from collector.settings import Settings, load_settings
@@ -46,7 +49,7 @@ def test_log_lines_show_the_address_of_a_store_without_its_secrets(address, show
         ({"store": "http://db:8123", "store_password_file": "password"}, "a password needs its user"),
         (
             {"store": "http://db:8123/?user=me&password=x"},
-            r"password and user cannot stand behind \?; write http://user:",
+            r"password and user cannot stand behind \?; write http\(s\)://user:",
         ),
         ({"store": "https://db/?cluster=c&database=trail"}, r"database cannot stand behind \?"),
         (
@@ -65,13 +68,29 @@ def test_settings_that_contradict_each_other_are_refused(wrong, message):
         Settings(**wrong)
 
 
+OF_AN_ADDRESS = {
+    "access_token", "ca_cert", "client_cert", "client_cert_key", "client_name", "compress", "http_proxy", "https_proxy",
+    "proxy_path", "query_retries", "server_host_name", "tls_mode", "verify",
+}  # fmt: skip
+
+
+def test_every_parameter_of_the_client_is_taken_from_an_address_or_refused():
+    known = {*signature(HttpClient).parameters, *signature(create_client).parameters} - OF_AN_ADDRESS
+    for name in known:
+        with pytest.raises(ValidationError, match=rf"{name} cannot stand behind \?; write http\(s\)://user:"):
+            Settings(store=f"http://db:8123/trail?{name}=1")
+    for name in OF_AN_ADDRESS:
+        address = f"https://db:8443/trail?{name}=1"
+        assert Settings(store=address).store_dsn == address
+
+
 @pytest.mark.parametrize("address", ["me:secret@db:8123", "http://db:8123/?user=me&password=secret"])
 def test_what_is_said_of_a_wrong_address_of_a_store_has_no_password(address, capsys):
     with pytest.raises(SystemExit):
         load_settings(["--store", address, "--api", "8080"])
     told = capsys.readouterr().err
     assert "write " in told
-    assert "http://user:password@host:8123/database" in told
+    assert "://user:password@host:8123/database" in told
     assert "(got '8080')" in told
     assert "secret" not in told
 

@@ -344,13 +344,56 @@ def test_a_question_that_waits_is_not_a_list_of_numbers_yet(monkeypatch):
         await one.start()
         async with one._places:
             asking = [asyncio.create_task(ask(listener.getsockname()[1])) for _ in range(2)]
-            while len(one._places._waiters or ()) < 2:  # noqa: ASYNC110  # it has no event
-                await asyncio.sleep(0.005)
+            await until(lambda: len(one._places._waiters or ()) == 2)
         await asyncio.gather(*asking)
         await one.stop()
 
     asyncio.run(asyncio.wait_for(talk(), 120))
     assert told == ["list", "computed"] * 2
+
+
+async def until(condition):
+    while not condition():  # noqa: ASYNC110  # it has no event
+        await asyncio.sleep(0.005)
+
+
+async def no_work(tokens, fingerprint, handle):
+    return Prefilled(len(tokens), b"", started_ns=1, computed_ns=2)
+
+
+def test_questions_have_a_room_together_which_those_that_left_give_back(monkeypatch):
+    """A thousand connections that each announced 4 MiB could hold 4 GiB, as long as they liked when they waited."""
+    monkeypatch.setattr(producer, "MAX_QUESTIONS_BYTES", 1 << 20)
+    question = frame(b'{"fingerprint": "f", "handle": "h"}', struct.pack("=I", 7) * 150_000)
+
+    async def talk():
+        async def ask():
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(question)
+            answer, _ = await read_frame(reader, Answer, 0)
+            writer.close()
+            return answer.error
+
+        listener = socket.create_server(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        one = Producer(listener, no_work, places=1, timeout_s=120)
+        await one.start()
+        _, arriving = await asyncio.open_connection("127.0.0.1", port)
+        arriving.write(question[:-1])
+        await until(lambda: one._room < 1 << 20)
+        assert await ask() == "the prefill engine has questions of 1 MiB already"
+        async with one._places:
+            arriving.write(question[-1:])  # it waits for its turn now, as long as it stays
+            await until(lambda: one._places._waiters)
+            assert await ask() == "the prefill engine has questions of 1 MiB already"
+            arriving.close()
+            await asyncio.wait(one._connections)
+        assert await ask() == ""
+        assert one._places._value == 1
+        await until(lambda: one._room == 1 << 20)
+        await one.stop()
+
+    asyncio.run(asyncio.wait_for(talk(), 120))
 
 
 @pytest.mark.parametrize("leaves", [True, False])

@@ -15,6 +15,7 @@ WITH
     $reported AS reported,
     $counted AS counted,
     $gave_up AS gave_up,
+    $cut AS cut,
     text['llm.invocation_parameters'] AS parameters,
     scope IN ('openinference.instrumentation.openai', '@arizeai/openinference-instrumentation-openai') AS of_openai_client,
     multiIf(JSONHas(parameters, 'stream'), toUInt8(JSONExtractBool(parameters, 'stream')),
@@ -28,12 +29,12 @@ WITH
         first_time - toUnixTimestamp64Nano(start), NULL) AS first_ns
 SELECT
     end, start, trace_id, span_id, parent_span_id,
-    JSONExtractString(text['output.value'], 'id') AS request_id,
+    cut(JSONExtractString(text['output.value'], 'id')) AS request_id,
     'openinference' AS engine,
     service, instance, variant,
     'client' AS vantage,
     if(of_openai_client AND name = 'Completion', 'text_completion', 'chat') AS operation,
-    if(text['llm.model_name'] != '', text['llm.model_name'], JSONExtractString(parameters, 'model')) AS model,
+    if(text['llm.model_name'] != '', text['llm.model_name'], cut(JSONExtractString(parameters, 'model'))) AS model,
     $tenant AS tenant,
     text['tokentrail.slo_class'] AS slo_class,
     multiIf(is_cancelled, 'cancelled', failed, 'error', 'ok') AS status,
