@@ -45,6 +45,7 @@ from collector.store.expiry import Expiry
 from collector.store.joiner import Joiner
 from collector.store.opener import StoreOpener
 from collector.store.retention import FOR_EVER, Retention, check_windows, parse_retention
+from collector.store.steady_clock import SteadyClock
 from collector.store.store import Store
 from collector.store.usage import Usage
 from collector.wal.log import SegmentLog
@@ -78,7 +79,9 @@ class Service:
         check_windows(slos, retention)
         opener = StoreOpener(settings.store_dsn, self.status, settings.decoding)
         self.store = opener.store
-        expiry = Expiry(self.store, retention, self.status)
+        expiry = Expiry(
+            self.store, retention, self.status, clock=SteadyClock(settings.data_dir / "retention_clock.json")
+        )
         joiner = Joiner(self.store, self.status, after_s=settings.join_after_s)
         limiter = Limiter(
             TenantLimits(settings.tenant_spans_per_s, settings.tenant_bytes_per_s, settings.tenant_names),

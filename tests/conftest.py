@@ -35,6 +35,7 @@ SLOW = (
     "collector/test_metrics.py",
     "collector/access/test_tenants.py",
     "collector/test_server_store.py",
+    "collector/test_connections.py",
     "instrumented_engine/test_smollm.py",
     "collector/test_past_days.py",
     "collector/test_outages.py",

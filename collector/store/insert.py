@@ -15,7 +15,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from collector.receive.tokens import NULLS, Columns
 from collector.signals import Signal
 from collector.store.parts import row_count
-from collector.store.store import PASSING, Store, settings_clause
+from collector.store.store import EXHAUSTED, PASSING, Store, settings_clause
 
 Bytes: TypeAlias = "bytes | memoryview"
 
@@ -63,6 +63,17 @@ DATA_ERROR_CODES: Final = frozenset(
 """ClickHouse errors that say the bytes are wrong. Nearly all errors of its reader of Protobuf say so too. Every other
 failure is the store's and is tried again."""
 
+_OF_BYTES_CUT_SHORT: Final = frozenset(
+    {
+        32,  # ATTEMPT_TO_READ_AFTER_EOF
+        33,  # CANNOT_READ_ALL_DATA
+        117,  # INCORRECT_DATA
+    }
+)
+"""A server says these of wrong bytes, and also of right ones when a connection breaks in the middle of a body."""
+_OF_ANOTHER_NODE: Final = "while receiving packet from"
+"""ClickHouse adds these words to any error of its connection to another node, which may have stored its rows."""
+
 _WRITTEN_AT_ONCE: Final = 1024 * 1024
 """Bytes. The parts of a block are a few kilobytes each."""
 _TOO_MANY_PARTS: Final = 252
@@ -71,19 +82,20 @@ _READER: Final = "While executing ProtobufRowInputFormat"
 _NOT_OF_THE_READER: Final = frozenset(
     {
         74,  # CANNOT_READ_FROM_FILE_DESCRIPTOR
-        159,  # TIMEOUT_EXCEEDED
-        173,  # CANNOT_ALLOCATE_MEMORY
-        MEMORY_LIMIT_EXCEEDED,
         394,  # QUERY_WAS_CANCELLED
         735,  # QUERY_WAS_CANCELLED_BY_CLIENT
         1001,  # STD_EXCEPTION
     }
 )
-"""Errors that may come while ClickHouse reads bytes, and say nothing of them."""
+"""Errors that may come while ClickHouse reads bytes, and say nothing of them, as those of `PASSING` and `EXHAUSTED`."""
 
 
 class RefusedError(ValueError):
     """The store says that these bytes are wrong; trying again cannot help."""
+
+
+class DoubtfulError(RefusedError):
+    """The store says that these bytes are wrong, as it does of bytes that were cut short; trying again may help."""
 
 
 class TooMuchError(RuntimeError):
@@ -93,8 +105,8 @@ class TooMuchError(RuntimeError):
 def insert_otlp(store: Store, signal: Signal, source: bytes | Path, token: str) -> None:
     """Insert encoded requests of a signal, or a file of them; a token that was inserted before adds nothing.
 
-    Raises `RefusedError` when the data is at fault and `TooMuchError` when it is too large; any other error is worth
-    another try.
+    Raises `RefusedError` when the data is at fault, `DoubtfulError` when it may be, and `TooMuchError` when it is too
+    large; any other error is worth another try.
     """
     settings = {**INSERT_SETTINGS, **_schema(signal, embedded=store.embedded), "insert_deduplication_token": token}
     _insert(store, signal.landing_table, source if isinstance(source, Path) else [source], FORMAT, settings)
@@ -165,7 +177,11 @@ def errors_told_apart() -> Iterator[None]:
         # The same code says that a table waits for merges, which pass.
         too_many_days = error.code == _TOO_MANY_PARTS and "partitions for single INSERT" in str(error)
         # Some codes, such as BAD_ARGUMENTS, are of wrong statements too. The reader of Protobuf has no statement.
-        unreadable = _READER in str(error) and error.code not in PASSING | _NOT_OF_THE_READER
+        unreadable = _READER in str(error) and error.code not in PASSING | EXHAUSTED | _NOT_OF_THE_READER
+        if _OF_ANOTHER_NODE in str(error):
+            raise
+        if error.code in _OF_BYTES_CUT_SHORT:
+            raise DoubtfulError(str(error)) from error
         if error.code in DATA_ERROR_CODES or too_many_days or unreadable:
             raise RefusedError(str(error)) from error
         if error.code == MEMORY_LIMIT_EXCEEDED:

@@ -26,6 +26,10 @@ _ANSWERED_WITHIN: Final = {"max_execution_time": 25}
 """Seconds; `Store.query` waits for five more. An insert may take minutes, but this question reads nothing."""
 
 
+_PATIENCE_S: Final = 30.0
+"""A statement has this long at an address that the server's name has left, where an insert would wait for minutes."""
+
+
 class StoreOpener(ThreadStage):
     """A stage that tries again and again to open a store whose server was away at the start, or came back empty.
 
@@ -77,6 +81,8 @@ class StoreOpener(ThreadStage):
         if time.monotonic() < self._ask_at_s:
             return
         try:
+            if left := self.store.leave_old_addresses(patience_s=_PATIENCE_S):
+                logger.warning("%s has a new address; %d connections to the old one end", self.store.safe_dsn, left)
             self.store.query("SELECT 1", settings=_ANSWERED_WITHIN)
         except _FAILURES as error:
             self._not_ready(str(error))

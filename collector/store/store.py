@@ -8,7 +8,6 @@ import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, Self, cast
 from urllib.parse import parse_qsl, urlsplit
@@ -19,9 +18,9 @@ from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError, OperationalError
 from clickhouse_connect.driver.httpclient import HttpClient
 from clickhouse_connect.driver.query import QueryResult
-from urllib3 import BaseHTTPResponse, PoolManager, Timeout
-from urllib3.exceptions import HTTPError
+from urllib3 import PoolManager, Timeout
 
+from collector.store.connections import OfClickHouse, leave_old_addresses, remember_connections
 from collector.store.deduplication import forget_lost_parts
 from collector.store.layout import Layout
 
@@ -76,8 +75,6 @@ MISSING: Final = frozenset(
     }
 )
 _ACCESS_TOKEN: Final = re.compile("(?<=[?&]access_token=)[^&]+")
-_CLICKHOUSES: Final = re.compile("x-clickhouse-", re.IGNORECASE)
-"""Headers of each answer of a ClickHouse server, such as `X-ClickHouse-Query-Id`."""
 _PLACE: Final = re.compile(r"\{(\w+):([^}]+)\}")
 _MOST_BOUND: Final = 50
 """Elements of a list that is bound. A server takes no parameter of more than 128 KiB (`http_max_field_value_size`)."""
@@ -147,39 +144,6 @@ def reason_of(error: BaseException) -> str:
     if is_unavailable(error) and isinstance(cause, OSError):
         return cause.strerror or str(cause)
     return str(error)
-
-
-class _NoClickHouseError(HTTPError, OSError):
-    """An answer did not come from ClickHouse."""
-
-
-class _OfClickHouse:
-    """A client's connections. An answer 200 of something else than a ClickHouse server is an error.
-
-    A page to log in, or another process that has got the server's address, answers 200 to an insert and keeps nothing,
-    or 200 without a body to a question, which looks like no rows.
-    """
-
-    def __init__(self, pool: PoolManager) -> None:
-        self._pool = pool
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._pool, name)
-
-    def __hash__(self) -> int:
-        """The driver keeps the ages of pools, by pool."""
-        return hash(self._pool)
-
-    def __eq__(self, other: object) -> bool:
-        return self._pool is getattr(other, "_pool", other)
-
-    def request(self, *args: Any, **kwargs: Any) -> BaseHTTPResponse:
-        answer = self._pool.request(*args, **kwargs)
-        if answer.status < HTTPStatus.BAD_REQUEST and not any(map(_CLICKHOUSES.match, answer.headers)):
-            answer.close()
-            msg = "something answers that is no ClickHouse server"
-            raise _NoClickHouseError(msg)
-        return answer
 
 
 class Store:
@@ -354,6 +318,10 @@ class Store:
         except (ClickHouseError, StoreError, OSError) as error:
             logger.warning("a query cannot be cancelled: %s", error)
 
+    def leave_old_addresses(self, *, patience_s: float) -> int:
+        """Break connections off that lead to an address which the server's name has left; return their number."""
+        return leave_old_addresses(urlsplit(self._address).hostname or "", patience_s=patience_s)
+
     def close(self) -> None:
         """Close every thread's client; the store cannot be used afterwards."""
         with self._lock:
@@ -406,7 +374,8 @@ class Store:
             send_receive_timeout=self._connect_timeout_s,  # a client asks the server for its version
         )
         assert isinstance(client, HttpClient)
-        client.http = cast("PoolManager", _OfClickHouse(client.http))
+        remember_connections(client.http)
+        client.http = cast("PoolManager", OfClickHouse(client.http))
         client.timeout = self._timeout(self._send_receive_timeout_s)
         return client
 

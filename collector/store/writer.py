@@ -25,7 +25,15 @@ from collector.receive.tokens import Columns, joined
 from collector.signals import Signal
 from collector.status import IngestStatus
 from collector.store.claims import Claims
-from collector.store.insert import Bytes, RefusedError, TooMuchError, insert_block, insert_otlp, native_block
+from collector.store.insert import (
+    Bytes,
+    DoubtfulError,
+    RefusedError,
+    TooMuchError,
+    insert_block,
+    insert_otlp,
+    native_block,
+)
 from collector.store.part_folders import PartFolders
 from collector.store.parts import parts_of, row_count
 from collector.store.store import Store, reason_of
@@ -48,6 +56,9 @@ _MOST_ATTEMPTS_TOO_MUCH: Final = 4
 """An insert that is too large for the store's memory is tried so often, because queries may have taken the memory.
 Then it is divided, down to this many bytes: a store that has no memory for so few is tried for ever."""
 
+_MOST_DOUBTS: Final = 4
+"""A server that says that bytes are wrong which may have been cut short is believed when it has said so this often."""
+
 _MOST_REPEATED: Final = 256 * 1024 * 1024
 """Most bytes of resources and scopes in one insert, repeated for each item. An embedded store that takes more memory
 than there is would be killed with the collector, and again after each start."""
@@ -59,6 +70,10 @@ def _is_the_stores_fault(attempt: RetryCallState) -> bool:
     if isinstance(error, TooMuchError):
         return attempt.attempt_number < _MOST_ATTEMPTS_TOO_MUCH or sum(map(len, attempt.args[2])) <= _LEAST_DIVIDED
     return isinstance(error, Exception) and not isinstance(error, RefusedError | _ClaimsChangedError)
+
+
+class _CutShortError(RuntimeError):
+    """A server may not have got all bytes of an insert."""
 
 
 class _ClaimsChangedError(RuntimeError):
@@ -288,12 +303,17 @@ class Writer:
     ) -> None:
         if token in self._stored:
             return
-        attempts = itertools.count()
+        attempts, doubts = itertools.count(), itertools.count(1)
 
         def attempt(*args: Any) -> None:
             if next(attempts):  # the server may have come back with an empty disk
                 self._check_claims()
-            insert(*args)
+            try:
+                insert(*args)
+            except DoubtfulError as doubtful:
+                if self._store.embedded or next(doubts) >= _MOST_DOUBTS:
+                    raise
+                raise _CutShortError(str(doubtful)) from doubtful
 
         self._until_done(attempt, self._store, self._signal, source, token)
         self._stored.add(token)

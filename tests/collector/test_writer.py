@@ -11,7 +11,7 @@ from collector.receive.tokens import token_columns
 from collector.signals import TRACES
 from collector.status import IngestStatus
 from collector.store import insert, part_folders
-from collector.store.insert import RefusedError, TooMuchError, insert_otlp, native_block
+from collector.store.insert import DoubtfulError, RefusedError, TooMuchError, insert_otlp, native_block
 from collector.store.writer import Writer
 from collector.wal.commit import GroupCommit, LogUnavailableError
 from collector.wal.dead_letters import DeadLetters
@@ -345,6 +345,11 @@ READING = ": (at row 1): While executing ProtobufRowInputFormat: While executing
         (9999, f"An error that nobody has seen yet{READING}", RefusedError),
         (241, f"Memory limit (total) exceeded{READING}", TooMuchError),
         (210, f"I/O error: Broken pipe{READING}", DatabaseError),
+        (76, f"Cannot open file, errno: 24, strerror: Too many open files{READING}", DatabaseError),
+        (33, "Cannot read all data. Bytes read: 5. Bytes expected: 100", DoubtfulError),
+        (32, f"Attempt to read after eof{READING}", DoubtfulError),
+        (117, "Incorrect data", DoubtfulError),
+        (32, "Attempt to read after eof: while receiving packet from node-2:9000", DatabaseError),
         (1001, f"std::bad_alloc{READING}", DatabaseError),
         (36, "Setting max_threads is wrong", DatabaseError),
         (436, "Could not convert value '34359738368' from type Int64 to type Int32", RefusedError),
@@ -382,6 +387,66 @@ def test_a_server_has_the_rows_when_it_answers():
     insert_otlp(Server(), TRACES, b"", "a")
     insert.insert_block(Server(), TRACES, [], "b")
     assert inserted == ["a", "b"]
+
+
+class OverTheNetwork:
+    """The module's store as a server, which gets the bytes cut short so often."""
+
+    embedded = False
+
+    def __init__(self, store, cuts, *, of=b""):
+        self._store, self.cuts, self._of = store, cuts, of
+        self.tokens = []
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def insert(self, store, signal, source, token):
+        self.tokens.append(token.partition(".")[2])
+        if self._of in source and self.cuts:
+            self.cuts.pop()()
+        insert_otlp(self._store, signal, source, token)
+
+
+def cut():
+    raise DoubtfulError("Code: 33. Cannot read all data")
+
+
+def away():
+    raise ConnectionError("connection refused")
+
+
+@pytest.mark.parametrize("cuts", [[cut], [cut] * 3, [cut, away, away, away, cut, away, cut]])
+def test_a_connection_that_breaks_in_the_middle_of_a_body_makes_no_dead_letter(setup, module_store, cuts):
+    server = OverTheNetwork(module_store, [*cuts])
+    s = setup(insert=server.insert, claims=ClaimedElsewhere(), max_wait_s=0.001)
+    s.writer._store = server
+    s.writer.write(s.segment(token_body(trace=1), token_body(trace=2)))
+    assert (s.tokens(), s.dead()) == ({1: 3, 2: 3}, {})
+    assert server.tokens == [""] * (len(cuts) + 1), "never divided: the server has the whole insert or nothing"
+
+
+def test_a_payload_of_which_a_server_says_so_again_and_again_is_set_aside_alone(setup, module_store):
+    bad = token_body(trace=2)
+    server = OverTheNetwork(module_store, [cut] * 100, of=bad)
+    s = setup(insert=server.insert, claims=ClaimedElsewhere(), max_wait_s=0.001)
+    s.writer._store = server
+    s.writer.write(s.segment(token_body(trace=1), bad))
+    assert server.tokens == ["", "", "", "", "0", "1", "1", "1", "1"]
+    assert [path.read_bytes() for path in s.dead()] == [bad]
+    assert s.tokens() == {1: 3}
+
+
+def test_no_connection_breaks_on_the_way_to_an_embedded_store(setup):
+    calls = []
+
+    def refuse(store, signal, source, token):
+        calls.append(token)
+        cut()
+
+    s = setup(insert=refuse)
+    s.writer.write(s.segment(token_body(trace=1)))
+    assert (len(calls), len(s.dead())) == (1, 1)
 
 
 def test_clickhouse_says_both_errors_as_they_are_told_apart(setup, monkeypatch):
