@@ -46,7 +46,7 @@ def examine(api_url: str, otlp_http: str, otlp_grpc: str) -> Iterator[Finding]:
     try:
         reachable = yield from _api(api, api_url)
         if reachable:
-            for look in (_version, _storage, _engines, _scrapes, _slos, _unclaimed):
+            for look in (_version, _storage, _engines, _slos, _unclaimed):
                 yield from _asked(look, api)
     finally:
         api.close()
@@ -168,6 +168,7 @@ def _engines(api: Api) -> Iterator[Finding]:
             ways = dict.fromkeys(way for told in missing for way in told["ways"])
             whats = ", ".join(told["what"].replace("_", " ") for told in missing)
             yield Finding("engine", "ok", f"{name} does not tell: {whats}", "; ".join(ways))
+    yield from _scrapes(api)
 
 
 def _scrapes(api: Api) -> Iterator[Finding]:
