@@ -11,8 +11,12 @@ from collector.store.store import StoreError
 
 def lock_folder(data_dir: Path) -> IO[str]:
     """Hold the data folder until the file is closed: two writers of one log would lose data. Raises `StoreError`."""
-    data_dir.mkdir(parents=True, exist_ok=True)
-    lock = (data_dir / "lock").open("a")
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        lock = (data_dir / "lock").open("a")
+    except OSError as error:
+        msg = f"data folder {data_dir} cannot be used ({error.strerror}); set another --data-dir"
+        raise StoreError(msg) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

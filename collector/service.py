@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -231,13 +232,26 @@ def build_api(
 def open_access(settings: Settings, hosts: Sequence[str]) -> Access:
     """Read the keys; raises ValueError when other machines could call without one and nobody has said that they may."""
     keyring = Keyring(settings.keys_file)
-    check_exposure(hosts, keyring, allow_anonymous=settings.allow_anonymous, keys_file=str(settings.keys_file))
+    check_exposure(
+        hosts,
+        keyring,
+        allow_anonymous=settings.allow_anonymous,
+        keys_file=str(settings.keys_file),
+        make_key=_command_of_a_key(settings),
+    )
     if settings.allow_anonymous and keyring.in_use:
         logger.warning("callers without a key may do everything, although there are keys: --allow-anonymous is true")
     if settings.keys and not keyring.in_use and not settings.allow_anonymous:
         logger.warning("%s has no keys: callers without one may do everything until it has", settings.keys)
     allowed = {name.lower() for name in (*listed(settings.allowed_hosts), *hosts)}
     return Access(keyring, AuditLog(settings.audit_file), settings.allow_anonymous, frozenset(allowed - {""}))
+
+
+def _command_of_a_key(settings: Settings) -> str:
+    """The command that makes the first key where this collector looks for it."""
+    if settings.keys:
+        return f"TOKENTRAIL_KEYS={shlex.quote(str(settings.keys))} tokentrail keys create --role admin"
+    return f"tokentrail keys create --role admin --data-dir {shlex.quote(str(settings.data_dir))}"
 
 
 def _oldest_waiting(log: SegmentLog) -> int | None:

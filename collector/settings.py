@@ -44,7 +44,7 @@ def _is_address(value: str) -> str:
 def split_address(value: str) -> tuple[str, int]:
     """Split `host:port` or `[v6]:port`; raises ValueError that shows how to write one."""
     host, colon, port = value.rpartition(":")
-    if not colon or not host or not port.isdigit() or int(port) > 65535:
+    if not colon or not host or "/" in host or not port.isdigit() or int(port) > 65535:
         msg = f"{value!r} is not HOST:PORT; write for example 127.0.0.1:4318 or [::1]:4318 (port 0 picks a free one)"
         raise ValueError(msg)
     return host.removeprefix("[").removesuffix("]"), int(port)

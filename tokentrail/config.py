@@ -146,6 +146,8 @@ class _Env:
         raw = self.text(SAMPLING)
         try:
             given = json.loads(raw) if raw else {}
+            if not isinstance(given, dict):
+                raise ValueError('write an object, such as {"rate": 0.1}')
             thresholds = tuple(Thresholds(**entry) for entry in given.pop("thresholds", ()))
             return Sampling(**given, thresholds=thresholds)
         except (ValueError, TypeError, AttributeError) as error:

@@ -26,7 +26,7 @@ class ConnectionSettingError(ValueError):
 def key_header() -> dict[str, str]:
     """The header with the key in TOKENTRAIL_API_KEY, if there is one; raises ConnectionSettingError."""
     key = os.environ.get(KEY, "").strip()
-    if not key.isascii():
+    if not key.isascii() or not key.isprintable():
         raise ConnectionSettingError(f"{KEY} holds characters that no key has: copy the key again")
     return {"Authorization": f"Bearer {key}"} if key else {}
 

@@ -146,7 +146,11 @@ class OtlpHttp:
                 answer = response.raw.read(MAX_ANSWER_BYTES, decode_content=True)
                 return self._result(response, answer)
         except (requests.ConnectionError, requests.Timeout, HTTPError) as error:
-            return SendResult(SendStatus.RETRY, f"{url}: {error}")
+            return SendResult(SendStatus.RETRY, f"{url}: {_reason(error)}")
+        except (requests.exceptions.InvalidSchema, requests.exceptions.MissingSchema):
+            return SendResult(
+                SendStatus.REFUSED, f"{url} cannot be posted to: write http:// or https:// before the host"
+            )
         except (requests.RequestException, ValueError) as error:
             return SendResult(SendStatus.REFUSED, f"{url} cannot be posted to: {error}")
         except OSError as error:  # a TLS file that is not there, or not yet
@@ -185,6 +189,13 @@ class OtlpHttp:
             return self._policy.get_retry_after(response.raw)
         except (InvalidHeader, ValueError, OverflowError):
             return None
+
+
+def _reason(error: Exception) -> str:
+    """The words of an error. A server that speaks no HTTP is most often the collector's port for gRPC."""
+    if "BadStatusLine" in str(error):
+        return "no HTTP is spoken there. OTLP over HTTP is on port 4318; 4317 needs OTEL_EXPORTER_OTLP_PROTOCOL=grpc"
+    return str(error)
 
 
 def transport_to(endpoint: Endpoint) -> Transport:

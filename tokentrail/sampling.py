@@ -57,8 +57,8 @@ class Sampling:
 
     def __post_init__(self) -> None:
         for name, rate in {"rate": self.rate, "token_rate": self.token_rate, **self.tenants}.items():
-            if not 0 <= rate <= 1:
-                raise ValueError(f"the sampling rate {name}={rate} is not between 0 and 1")
+            if not isinstance(rate, int | float) or not 0 <= rate <= 1:
+                raise ValueError(f"the sampling rate {name}={rate!r} is not between 0 and 1")
 
     @property
     def keeps_all(self) -> bool:

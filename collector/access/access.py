@@ -115,13 +115,18 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def check_exposure(hosts: Sequence[str], keyring: Keyring, *, allow_anonymous: bool, keys_file: str) -> None:
-    """Raise ValueError when others than this machine could call without a key and nobody has said that they may."""
+def check_exposure(
+    hosts: Sequence[str], keyring: Keyring, *, allow_anonymous: bool, keys_file: str, make_key: str
+) -> None:
+    """Raise ValueError when others than this machine could call without a key and nobody has said that they may.
+
+    `make_key` is the command that makes a key in `keys_file`.
+    """
     reachable = sorted({host for host in hosts if not is_loopback(host)})
     if reachable and not keyring.in_use and not allow_anonymous:
         msg = (
             f"{', '.join(reachable)} can be reached from other machines, and there is no key in {keys_file}. Either "
-            "make one (tokentrail keys create --role admin), or let everybody in who reaches the ports "
+            f"make one ({make_key}), or let everybody in who reaches the ports "
             "(--allow-anonymous true or TOKENTRAIL_ALLOW_ANONYMOUS=true)"
         )
         raise ValueError(msg)

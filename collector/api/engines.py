@@ -157,7 +157,7 @@ def router(ctx: Context) -> APIRouter:
         processes = processes_of(signs)
         of_samples = samples.sampled(ctx, window, _TELLING)
         known = {process["service"] for process in processes}
-        processes += [_sampled_process(process) for process in of_samples if process.service not in known]
+        processes += [_sampled_process(p) for p in of_samples if p.last_answer_ns and p.service not in known]
         counts = abilities.counts(ctx, signs)
         return Engines(engines=list(_engines(processes, counts, [_told_by_samples(p) for p in of_samples])))
 
@@ -270,8 +270,8 @@ def _sampled_process(process: SampledProcess) -> dict[str, Any]:
         "variant": "",
         "variants": [],
         "models": sorted(process.models),
-        "first_seen_ns": process.first_ns,
-        "last_seen_ns": process.seen_ns,
+        "first_seen_ns": process.first_answer_ns,
+        "last_seen_ns": process.last_answer_ns,
         "requests": 0,
     }
 

@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 _REFERENCE: Final = "#/components/schemas/{model}"
 _RETRY_AFTER_S: Final = 5
 """When a client should ask again while the store's server is away."""
+_SHOWN_PATH: Final = 200
 _KEY: Final = "A key of `tokentrail keys`, where the collector has keys."
 NO_KEY: Final[dict[str, Any]] = {"security": []}
 """`openapi_extra` of a route that needs no key."""
@@ -128,9 +129,12 @@ def _text(error: Any) -> str:
     return str(error["msg"]).removeprefix("Value error, ")
 
 
-def _http(_: Request, error: Exception) -> JSONResponse:
+def _http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    return answer(error.status_code, str(error.detail), headers=error.headers)
+    detail = str(error.detail)
+    if error.status_code == HTTPStatus.NOT_FOUND:  # every other 404 is a Problem
+        detail = f"this API has no path {request.url.path[:_SHOWN_PATH]}; /docs lists the paths"
+    return answer(error.status_code, detail, headers=error.headers)
 
 
 def _unavailable(_: Request, error: Exception) -> JSONResponse:

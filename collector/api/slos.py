@@ -164,7 +164,7 @@ def _warning(slo: Slo, last_day: Counts, ended: Number) -> str | None:
         listed = ", ".join(f"{key} in ({', '.join(values)})" for key, values in slo.select.items())
         return (
             f"The SLO selected 0 of {ended:g} requests of the last day: none has {listed}. Give the requests these "
-            "labels, or change `select` or `classes` in the SLO file."
+            "labels, or change `select` or `labels` in the SLO file."
         )
     if last_day.undetermined and not last_day.tally.judged:
         return (

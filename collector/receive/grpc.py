@@ -211,7 +211,10 @@ class GrpcReceiver:
                 else self._server.add_insecure_port(address)
             )
         except RuntimeError as error:
-            msg = f"cannot listen on {host}:{port}: {error}"
+            msg = (
+                f"cannot listen on {host}:{port}: another process has it, or this machine has no such address; "
+                "set another --otlp-grpc"
+            )
             raise OSError(msg) from error
         self.url = f"{'https' if tls else 'http'}://{host}:{port}"
         """The address that it listens on, with the real port."""

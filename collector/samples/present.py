@@ -22,8 +22,11 @@ class Process:
     service: str
     instance: str
     engine: str
-    first_ns: int
+    first_answer_ns: int
+    """When it first answered a scrape, or sent its metrics; 0: it did neither in the window."""
+    last_answer_ns: int
     seen_ns: int
+    """The newest sample, which may say that a scrape failed."""
     up: bool | None = None
     """False: the last scrape failed, and there are no values. None: it sends its metrics itself."""
     reason: str = ""
@@ -65,7 +68,8 @@ def _process(service: str, instance: str, rows: list[Mapping[str, Any]]) -> Proc
         service,
         instance,
         engine=newest["product"] or next((row["product"] for row in rows if row["product"]), ""),
-        first_ns=min(row["first_ns"] for row in rows),
+        first_answer_ns=min((ns for row in rows if (ns := row["first_answer_ns"])), default=0),
+        last_answer_ns=max(row["last_answer_ns"] for row in rows),
         seen_ns=newest["seen_ns"],
         models={model for row in rows if (model := _model(row["newest_labels"]))},
     )

@@ -143,6 +143,9 @@ class Slo(Promise):
         if len(select.get("vantage", ())) > 1:
             msg = "vantage: name one; a request that was measured at two of them would be judged twice"
             raise ValueError(msg)
+        if unknown := set(select.get("vantage", ())) - {"server", "client"}:
+            msg = f"vantage: {unknown.pop()!r} is neither server nor client"
+            raise ValueError(msg)
         return select if "vantage" in select else {**select, "vantage": ("server",)}
 
     @property
@@ -226,6 +229,8 @@ def _fix(error: Any) -> str:
             return "must be a mapping of fields (docs/slos.md has an example)"
         case "string_pattern_mismatch":
             return f"{error['input']!r} must be a lower-case letter, then letters, digits, - or _, at most 63 in all"
+        case "tuple_type":
+            return f"{error['input']!r} must be a list, as in `model: [a, b]`"
         case "literal_error":
             return f"{error['input']!r} cannot be selected by; use {error['ctx']['expected']}"
         case _:

@@ -10,6 +10,7 @@ from queue import Empty, SimpleQueue
 from instrumented_engine.core.engine import Engine
 from instrumented_engine.core.request import Request
 from instrumented_engine.core.sequence import Output
+from instrumented_engine.model.errors import ModelError
 from tokentrail import Status
 
 logger = logging.getLogger(__name__)
@@ -90,7 +91,8 @@ class EngineLoop:
             try:
                 self.engine = engine = self._load()
             except Exception as error:
-                logger.exception("the engine could not start")
+                is_told = isinstance(error, ModelError)  # its message names what is wrong: no line of code does
+                logger.error("the engine could not start: %s", error, exc_info=None if is_told else error)
                 self._on_ready(error)
                 return
             engine.steps = steps

@@ -226,7 +226,8 @@ def test_a_request_in_flight_shows_what_was_announced_and_its_tokens(api, rows):
         ("timeseries", {"metric": "ttft", "step": "10ms"}, 400, "more than 11000 points"),
         ("timeseries", {"metric": "ttft", "slo": "nobody"}, 404, "there are: chat, all"),
         ("slos/nobody", {}, 404, "there are: chat, all"),
-        ("nothing", {}, 404, "Not Found"),
+        ("nothing", {}, 404, "this API has no path /api/v1/nothing; /docs lists the paths"),
+        ("x" * 300, {}, 404, f"no path /api/v1/{'x' * 192}; /docs"),
     ],
 )
 def test_errors_are_problem_documents(api, path, params, status, detail):

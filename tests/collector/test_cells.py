@@ -162,6 +162,7 @@ def test_an_slo_that_selects_nothing_says_so_with_counts(evaluate, rows):
     assert warning.startswith(
         "The SLO selected 0 of 3 requests of the last day: none has slo_class in (x, y), vantage in (server)."
     )
+    assert warning.endswith("change `select` or `labels` in the SLO file.")
     assert "vantage in (client)" in found["s2"].warning
     gauges = {f.name: f for f in _gauges(evaluate.live)}
     values = {s.labels["slo"]: s.value for s in gauges["tokentrail_slo_selected_requests"].samples}

@@ -308,3 +308,10 @@ def test_an_address_in_use_is_named(receiver):
             GrpcReceiver(ingests, BodyLimits(1, 1), *split_address(first.url.removeprefix("http://")))
     finally:
         first.stop(0)
+
+
+def test_an_address_that_cannot_be_had_names_the_setting(receiver):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match=rf"listen on 127.0.0.1:{port}: another process .* set another --otlp-grpc"):
+            GrpcReceiver([receiver.ingest], BodyLimits(4_000, 8_000), "127.0.0.1", port)

@@ -11,8 +11,9 @@ import httpx
 import pytest
 
 from collector.__main__ import main
+from collector.data_dir import lock_folder
 from collector.settings import Settings
-from collector.store.store import Store
+from collector.store.store import Store, StoreError
 from tests.collector.samples.engine import Engine, recorded
 from tests.support import forked
 from tests.support.collector import PROTOBUF, ROOT, Collector
@@ -155,8 +156,15 @@ def test_a_folder_or_an_address_that_another_process_has_is_a_clear_end(tmp_path
         new_store(tmp_path / "other" / "store")
         ended = forked.run("collector.__main__", "--data-dir", tmp_path / "other", "--api", address, *free)
         assert ended.returncode == 1
-        assert f"cannot listen on {address}" in ended.stderr
+        assert f"cannot listen on {address}: Address already in use; stop" in ended.stderr
+        assert "or set another --api" in ended.stderr
         assert "Traceback" not in ended.stderr
+
+
+def test_a_data_folder_that_cannot_be_made_names_the_setting(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match=r"file/data cannot be used \(Not a directory\); set another --data-dir"):
+        lock_folder(tmp_path / "file" / "data")
 
 
 @pytest.mark.parametrize(

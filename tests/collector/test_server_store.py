@@ -266,6 +266,9 @@ def test_a_collector_that_starts_while_the_server_is_away_accepts_and_stores_lat
     assert (ready.status_code, summary.status_code, metrics.status_code) == (503, 503, 200)
     assert "is not open yet" in ready.json()["reason"]
     assert "is not open yet" in summary.json()["detail"]
+    log = Path(collector.log.name).read_text()
+    assert "is not open yet" in log
+    assert "urllib3" not in log
     assert "tokentrail_collector_payloads_received_total 1.0" in metrics.text
 
     server.start()

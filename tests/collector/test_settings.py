@@ -61,6 +61,7 @@ def test_log_lines_show_the_address_of_a_store_without_its_secrets(address, show
         ({"store": "http://[::1/trail"}, "no host"),
         ({"scrape_timeout_s": 10.001}, "a scrape must end before the next one"),
         ({"api": "127.0.0.1:65536"}, "is not HOST:PORT"),
+        ({"otlp_http": "http://127.0.0.1:4318"}, "'http://127.0.0.1:4318' is not HOST:PORT"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(wrong, message):

@@ -93,6 +93,8 @@ GOOD = {"name": "a", "objective": "'0.9'", "window": "30d", "thresholds": "{e2e:
         ({"select": "{region: [eu]}"}, "'region' cannot be selected by; use 'model', 'tenant'"),
         ({"select": "{model: []}"}, "select.model: .*at least 1"),
         ({"select": "{vantage: [server, client]}"}, "select: vantage: name one; a request that was measured at two"),
+        ({"select": "{vantage: [servr]}"}, "select: vantage: 'servr' is neither server nor client"),
+        ({"select": "{slo_class: chat}"}, r"select.slo_class: 'chat' must be a list, as in `model: \[a, b\]`"),
         ({"name": "My SLO"}, "'My SLO' must be a lower-case letter, then"),
         ({"windw": "1d"}, "windw: unknown field"),
     ],

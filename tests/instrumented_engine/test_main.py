@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from instrumented_engine import __main__ as program
+from instrumented_engine.model.errors import ModelError
 from instrumented_engine.server.service import Service
 
 
@@ -24,13 +25,18 @@ def flags(monkeypatch):
         signal.signal(number, handler)
 
 
-def test_a_model_that_cannot_load_ends_the_process(flags, monkeypatch, capsys):
+@pytest.mark.parametrize("error", [OSError("the disk is gone"), ModelError("it is no model")])
+def test_a_model_that_cannot_load_ends_the_process(flags, monkeypatch, capsys, caplog, error):
+    """Where a wrong model or setting was noticed in the code helps nobody."""
+
     def load(settings, observer):
-        raise OSError("the disk is gone")
+        raise error
 
     monkeypatch.setattr(program, "load", load)
     assert program.main() == 1
-    assert "error: the engine failed: the disk is gone" in capsys.readouterr().err
+    assert f"error: the engine failed: {error}" in capsys.readouterr().err
+    (record,) = [r for r in caplog.records if r.message == f"the engine could not start: {error}"]
+    assert bool(record.exc_info) is isinstance(error, OSError)
 
 
 @pytest.mark.timeout(300)

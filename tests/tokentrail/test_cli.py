@@ -62,6 +62,7 @@ def test_a_part_without_its_packages_names_the_extra(part, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     result = runner.invoke(app, [part], env={"COLUMNS": "400"})
     assert result.exit_code == 1
+    assert f"packages of the {'instrumented engine' if part == 'engine' else part} are not installed (" in result.output
     assert f"pip install 'tokentrail[{part}]'" in result.output
 
 

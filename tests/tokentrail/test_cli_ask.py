@@ -109,8 +109,8 @@ def test_an_empty_answer_says_so_beside_the_output(api):
     for arguments, told in (
         (("requests", *nobody), "--start -1d"),
         (("tail", *nobody), "no request has ended"),
-        (("spans",), "no span since then is"),
-        (("spans", "nobody"), "no span since then has the name nobody"),
+        (("spans",), "no span since -1h is of an unknown engine; --start -1d"),
+        (("spans", "nobody", "--start", "-2h"), "no span since -2h has the name nobody"),
     ):
         empty = run(*arguments, *api)
         assert (empty.exit_code, empty.stdout, told in empty.stderr) == (0, "", True)
@@ -139,7 +139,9 @@ def test_a_request_is_found_by_its_first_digits_and_by_its_clients_id(collector,
     for asked in ("nobody", "deadbeef", "../../metrics"):
         unknown = run("request", asked, *api)
         assert unknown.exit_code == 1
-        assert f"has the id {asked}" in unknown.stderr
+        assert f"has the id {asked}, and no trace id begins with it" in unknown.stderr
+    too_short = run("request", row["trace_id"][:7], *api)
+    assert "of a trace id it needs the first eight digits or more" in too_short.stderr
 
 
 @pytest.fixture(scope="module")
@@ -375,6 +377,17 @@ def test_doctor_compares_versions(version, state, told):
 
     (found,) = doctor._version(Fake())
     assert (found.state, told in found.detail, bool(found.fix)) == (state, True, state == "warn")
+
+
+def test_doctor_warns_of_each_scrape_that_fails():
+    class Fake:
+        def get(self, _path, **_):
+            of = [("chat", True, ""), ("sent", None, ""), ("lost", False, "connect"), ("told", False, "")]
+            keys = ("service", "up", "reason")
+            return {"processes": [{"instance": "i", **dict(zip(keys, one, strict=True))} for one in of]}
+
+    found = [(finding.state, finding.detail) for finding in doctor._scrapes(Fake())]
+    assert found == [("warn", "lost i: the last one failed (connect)"), ("warn", "told i: the last one failed (down)")]
 
 
 @pytest.mark.parametrize(("status", "fix"), [(401, "TOKENTRAIL_API_KEY"), (403, "all tenants"), (500, "log")])

@@ -78,9 +78,10 @@ def test_the_key_is_sent(serve, monkeypatch):
     assert key_header() == {}
     monkeypatch.setenv("TOKENTRAIL_API_KEY", " tokentrail_1_2\n")
     assert get(serve()) == "Bearer tokentrail_1_2"
-    monkeypatch.setenv("TOKENTRAIL_API_KEY", "tokentrail_…")
-    with pytest.raises(ConnectionSettingError, match="TOKENTRAIL_API_KEY holds characters that no key has"):
-        client(NOBODY, 60)
+    for wrong in ("tokentrail_…", "tokentrail_1\ntokentrail_2"):
+        monkeypatch.setenv("TOKENTRAIL_API_KEY", wrong)
+        with pytest.raises(ConnectionSettingError, match="TOKENTRAIL_API_KEY holds characters that no key has"):
+            client(NOBODY, 60)
 
 
 def test_a_proxy_of_the_environment_is_not_used(serve, monkeypatch):

@@ -144,6 +144,13 @@ def test_a_broken_answer_is_tried_again(serve, answer):
     assert post(serve(answer)).status is SendStatus.RETRY
 
 
+def test_the_port_of_grpc_is_named_as_such(serve):
+    settings_frame = b"\x00\x00\x18\x04\x00\x00\x00\x00\x00\x00\x04\x00@\x00\x00\r\n"
+    outcome = post(serve(settings_frame))
+    assert outcome.status is SendStatus.RETRY
+    assert outcome.detail.endswith("port 4318; 4317 needs OTEL_EXPORTER_OTLP_PROTOCOL=grpc")
+
+
 def test_a_server_that_hangs_is_tried_again_after_the_timeout(serve):
     assert post(serve("hang"), timeout_s=0.05).status is SendStatus.RETRY
 
@@ -156,6 +163,13 @@ def test_nobody_listening_is_tried_again_and_a_bad_url_is_not():
     outcome = OtlpHttp(Endpoint("not a url", {}))(b"")
     assert outcome.status is SendStatus.REFUSED
     assert "not a url" in outcome.detail
+
+
+@pytest.mark.parametrize("url", ["localhost:4318/v1/traces", "localhost/v1/traces"])
+def test_an_address_without_a_scheme_says_what_it_lacks(url):
+    outcome = OtlpHttp(Endpoint(url, {}))(b"")
+    assert outcome.status is SendStatus.REFUSED
+    assert outcome.detail == f"{url} cannot be posted to: write http:// or https:// before the host"
 
 
 @pytest.fixture

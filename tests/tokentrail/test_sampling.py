@@ -372,3 +372,16 @@ def test_a_sampling_that_is_none_is_told_and_everything_kept(value, caplog):
     (record,) = caplog.records
     assert "TOKENTRAIL_SAMPLING" in record.message
     assert value in record.message
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("0.1", 'write an object, such as {"rate": 0.1}'),
+        ("[]", 'write an object, such as {"rate": 0.1}'),
+        ('{"rate": "x"}', "the sampling rate rate='x' is not between 0 and 1"),
+    ],
+)
+def test_the_log_says_what_is_wrong_with_a_sampling(value, reason, caplog):
+    Settings.from_env({"TOKENTRAIL_SAMPLING": value})
+    assert f"is not usable: {reason};" in caplog.text

@@ -13,6 +13,7 @@ _PAGE: Final = 1000
 _LOOK_BACK: Final = "-30d"
 _TRACE_ID: Final = re.compile(r"[0-9a-fA-F]{32}")
 _FIRST_DIGITS: Final = re.compile(r"[0-9a-fA-F]{8,31}")
+_TOO_FEW_DIGITS: Final = re.compile(r"[0-9a-fA-F]{1,7}")
 _ANOTHER: Final = "as a collector's API does: another server is there. The API is on port 8080 unless told otherwise"
 
 _KEYS: Final[dict[int, str]] = {
@@ -68,9 +69,10 @@ class Api:
             if found := self.get("requests", **{name: asked}, start=_LOOK_BACK, limit=1)["requests"]:
                 row = found[0]
                 return self.get(f"requests/{row['trace_id']}", **{"span_id": row["span_id"], **params})
-        raise LookupError(
-            f"no request that ended in the last 30 days has the id {asked}, and no trace id begins with it"
-        )
+        trace = "and no trace id begins with it"
+        if _TOO_FEW_DIGITS.fullmatch(asked):
+            trace = "and of a trace id it needs the first eight digits or more"
+        raise LookupError(f"no request that ended in the last 30 days has the id {asked}, {trace}")
 
     @staticmethod
     def key_wanted(status_code: int) -> str:

@@ -43,11 +43,11 @@ def spans(
     elif name and answer["spans"]:
         spans_.show(console(), answer["spans"])
     elif name:
-        note(f"no span since then has the name {one_line(name)}; tokentrail spans lists the names")
+        note(f"no span since {one_line(start)} has the name {one_line(name)}; tokentrail spans lists the names")
     elif answer["names"]:
         console().print(spans_.names(answer["names"]))
     else:
-        note("no span since then is of an unknown engine")
+        note(f"no span since {one_line(start)} is of an unknown engine; --start -1d looks further back")
 
 
 Start = Annotated[str, typer.Option(help="Start of the window: -15m, RFC 3339, or unix seconds.")]

@@ -168,6 +168,15 @@ def _engines(api: Api) -> Iterator[Finding]:
             ways = dict.fromkeys(way for told in missing for way in told["ways"])
             whats = ", ".join(told["what"].replace("_", " ") for told in missing)
             yield Finding("engine", "ok", f"{name} does not tell: {whats}", "; ".join(ways))
+    yield from _scrapes(api)
+
+
+def _scrapes(api: Api) -> Iterator[Finding]:
+    for process in api.get("samples", start="-5m")["processes"]:
+        if process["up"] is False:
+            detail = f"{process['service']} {process['instance']}: the last one failed ({process['reason'] or 'down'})"
+            fix = "is it the engine's address? docs/scraping.md explains the reasons"
+            yield Finding("scrape", "warn", detail, fix)
 
 
 def _slos(api: Api) -> Iterator[Finding]:

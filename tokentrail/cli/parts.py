@@ -49,7 +49,7 @@ def require(*names: str) -> None:
         modules = ", ".join(dict.fromkeys(module for absent in missing.values() for module in absent))
         extras = ",".join(_EXTRAS[part] for part in missing)
         raise ProcessFailed(
-            f"{' and '.join(missing).replace('_', ' ')} need packages that are not installed ({modules}): "
+            f"packages of the {' and the '.join(missing).replace('_', ' ')} are not installed ({modules}): "
             f"pip install 'tokentrail[{extras}]'"
         )
 

@@ -19,7 +19,8 @@ from tokentrail.formatting import UNDEFINED, clock, count, duration, one_line
 
 POLL_S: Final = 1.0
 _LATE_S: Final = 10.0
-"""A row may be stored this long after its request ended, and is still shown. An SDK sends once a second."""
+"""A row may be stored this long after its request ended, and is still shown. An SDK sends once a second, and a
+collector stores a trickle every five seconds."""
 _STYLES: Final = {"ok": "green", "error": "red", "cancelled": "yellow", "in_flight": "cyan"}
 _HEADS: Final = (
     *("end (UTC)", "status", "model", "tenant", "class"),

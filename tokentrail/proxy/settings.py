@@ -82,8 +82,8 @@ def address(value: str, name: str) -> tuple[str, int]:
 
 
 def _is_host(name: str) -> bool:
-    """Whether a name can be one of a host: `a..b` is none."""
+    """Whether a name can be one of a host: `a..b` and `http://a` are none."""
     try:
-        return bool(name.encode("idna"))
+        return bool(name.encode("idna")) and "/" not in name
     except UnicodeError:
         return False

@@ -1,11 +1,13 @@
 """Who may call: by key, by host name, and when a collector may listen at all."""
 
 import json
+import shlex
 from datetime import timedelta
 
 import pytest
 
 from collector.access import asgi
+from collector.access.__main__ import main as make_keys
 from collector.access.access import (
     Access,
     ForbiddenError,
@@ -23,6 +25,7 @@ from collector.settings import Settings
 from tests.support.keys import CREATED, access_to, add_key
 
 KEYS_FILE = "/data/keys.json"
+MAKE_KEY = "tokentrail keys create --role admin --data-dir /data"
 
 
 def admit(access, role, headers=None, host="collector.example"):
@@ -157,18 +160,32 @@ def test_the_audit_log_has_the_address_of_a_client_and_the_beginning_of_a_long_p
 class TestExposure:
     @pytest.mark.parametrize("hosts", [["127.0.0.1", "::1"], ["localhost"], ["127.8.8.8"]])
     def test_loopback_needs_no_key(self, hosts, path):
-        check_exposure(hosts, Keyring(path), allow_anonymous=False, keys_file=KEYS_FILE)
+        check_exposure(hosts, Keyring(path), allow_anonymous=False, keys_file=KEYS_FILE, make_key=MAKE_KEY)
 
     @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "collector"])
     def test_any_other_address_needs_one_or_the_word_for_none(self, host, path):
-        with pytest.raises(ValueError, match="tokentrail keys create") as refused:
-            check_exposure(["127.0.0.1", host], Keyring(path), allow_anonymous=False, keys_file=KEYS_FILE)
+        with pytest.raises(ValueError, match=f"Either make one \\({MAKE_KEY}\\), or") as refused:
+            check_exposure(
+                ["127.0.0.1", host], Keyring(path), allow_anonymous=False, keys_file=KEYS_FILE, make_key=MAKE_KEY
+            )
         assert host in str(refused.value)
         assert "TOKENTRAIL_ALLOW_ANONYMOUS=true" in str(refused.value)
         assert KEYS_FILE in str(refused.value)
-        check_exposure([host], Keyring(path), allow_anonymous=True, keys_file=KEYS_FILE)
+        check_exposure([host], Keyring(path), allow_anonymous=True, keys_file=KEYS_FILE, make_key=MAKE_KEY)
         add_key(path, "read", "acme")
-        check_exposure([host], Keyring(path), allow_anonymous=False, keys_file=KEYS_FILE)
+        check_exposure([host], Keyring(path), allow_anonymous=False, keys_file=KEYS_FILE, make_key=MAKE_KEY)
+
+
+def test_the_command_that_the_refusal_names_makes_the_key_that_is_missing(path, monkeypatch):
+    for settings in (Settings(data_dir=path.parent / "a folder"), Settings(keys=path.parent / "its keys")):
+        with pytest.raises(ValueError, match="Either make one") as refused:
+            open_access(settings, ["0.0.0.0"])
+        variable, _, command = str(refused.value).partition("(")[2].partition(")")[0].partition("tokentrail keys ")
+        with monkeypatch.context() as patched:
+            for setting in shlex.split(variable):
+                patched.setenv(*setting.split("=", 1))
+            assert make_keys(shlex.split(command)) == 0
+        open_access(settings, ["0.0.0.0"])
 
 
 @pytest.mark.parametrize("allow_anonymous", [True, False])

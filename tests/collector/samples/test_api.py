@@ -2,6 +2,7 @@
 
 import pytest
 
+from collector.api.times import rfc3339
 from tests.collector.rows import NOW, SECOND
 from tests.collector.samples.scrapes import Scrapes, replay
 
@@ -153,6 +154,16 @@ def test_a_target_that_is_down_shows_no_values(scrapes, api):
     assert (engine["up"], engine["running"], engine["usage"]) == (False, None, None)
     (process,) = api("samples")["processes"]
     assert (process["up"], process["reason"], process["engine"], process["values"]) == (False, "timeout", "vllm", {})
+
+
+def test_a_failed_scrape_is_no_sign_of_life(scrapes, api):
+    for at in (40, 30):
+        scrapes.add(page(3, 1, 5), NOW - at * SECOND)
+    scrapes.down(NOW - 20 * SECOND).down(NOW - 20 * SECOND, instance="never", service="never").store()
+    (engine,) = api("engines")["engines"]
+    assert engine["service"] == "chat"
+    assert (engine["first_seen"], engine["last_seen"]) == (rfc3339(NOW - 40 * SECOND), rfc3339(NOW - 30 * SECOND))
+    assert [(p["service"], p["up"]) for p in api("samples")["processes"]] == [("chat", False), ("never", False)]
 
 
 def test_a_process_that_says_itself_that_it_is_down_shows_no_values(scrapes, api):

@@ -295,6 +295,7 @@ def test_wrong_settings_are_named():
         ({"upstream": "http://key@x"}, "--upstream"),
         ({"upstream": "http://x", "listen": "8000"}, "--listen"),
         ({"upstream": "http://x", "admin": "h:99999"}, "--admin"),
+        ({"upstream": "http://x", "listen": "http://127.0.0.1:8001"}, "--listen: HOST:PORT"),
         ({"upstream": "http://x", "max_requests": 0}, "--max-requests"),
         ({"upstream": "http://x", "vantage": "gateway"}, "--vantage"),
         ({"upstream": "http://x", "read_timeout_s": 0}, "--read-timeout"),
