@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from collector.api.context import Context
 from collector.api.parameters import Window, WindowQuery
 from collector.api.session import ALL_TENANTS
-from collector.api.times import SECOND_NS, rfc3339
+from collector.api.times import DAY_NS, SECOND_NS, rfc3339
 from collector.samples.names import SCRAPE_DURATION, UP
 from collector.samples.present import Process, processes
 from collector.sql.fragment import TRUE, Fragment, all_of
@@ -224,25 +224,33 @@ class Stretch:
 
 def standstills(ctx: Context, window: Window, limit: int) -> list[Stretch]:
     """Stretches as long as TOKENTRAIL_LOST_AFTER_S in which a process had requests and nothing grew."""
-    least_ns = ctx.lost_after_ns
-    fields = {"before_ns": 2 * least_ns, "least_ns": least_ns, "names": [*_PROGRESS], "limit": limit}
-    return _stretches(_ask(ctx, "sample_standstills", window, **fields))
+    return _stretches(ctx, "sample_standstills", window, _instead_of_spans(window), names=[*_PROGRESS], limit=limit)
 
 
 def outages(ctx: Context, window: Window, limit: int) -> list[Stretch]:
     """Stretches as long as TOKENTRAIL_LOST_AFTER_S in which every scrape of a process failed."""
-    least_ns = ctx.lost_after_ns
-    fields = {"before_ns": 2 * least_ns, "least_ns": least_ns, "limit": limit}
-    rows = ctx.queries.rows("sample_outages", {"service_filter": _serves(window)}, **window.bounds, **fields)
-    return _stretches(rows)
+    return _stretches(ctx, "sample_outages", window, _serves(window), limit=limit)
 
 
 def _ask(ctx: Context, query: str, window: Window, **fields: Any) -> list[dict[str, Any]]:
     return ctx.queries.rows(query, {"service_filter": _instead_of_spans(window)}, **window.bounds, **fields)
 
 
-def _stretches(rows: Iterable[Mapping[str, Any]]) -> list[Stretch]:
-    """Take each process from one collector: two that scrape it see the same stretches at slightly other times."""
+def _stretches(ctx: Context, query: str, window: Window, services: Fragment, **fields: Any) -> list[Stretch]:
+    """The stretches that a query finds. Those that last since the first sample that it read are looked for over a day.
+
+    Take each process from one collector: two that scrape it see the same stretches at slightly other times.
+    """
+
+    def ask(asked: Fragment, before_ns: int) -> list[dict[str, Any]]:
+        parameters = {"least_ns": ctx.lost_after_ns, "before_ns": before_ns, **fields}
+        return ctx.queries.rows(query, {"service_filter": asked}, **window.bounds, **parameters)
+
+    rows = ask(services, 2 * ctx.lost_after_ns)
+    if older := sorted({(row["service"], row["instance"]) for row in rows if row["since_first"]}):
+        of_older = Fragment("(service, instance) IN {older:Array(Tuple(String, String))}", {"older": older})
+        rows = [row for row in rows if (row["service"], row["instance"]) not in older]
+        rows = sorted([*rows, *ask(of_older, DAY_NS)], key=lambda row: -int(row["last_ns"]))
     scraper: dict[tuple[str, str], str] = {}
     found = []
     for row in rows:

@@ -2,6 +2,7 @@ from collector.api import abilities
 from tests.collector.rows import NOW, SECOND, trace_id
 
 MS = 1_000_000
+MINUTE = 60 * SECOND
 T0 = NOW - 60 * SECOND
 
 
@@ -84,6 +85,14 @@ def test_engine_state_is_filtered_by_the_requests_that_an_engine_has(api, rows):
     assert api("kv", model="small")["engines"] == []
 
 
+def test_a_request_that_ended_before_the_window_keeps_no_process(api, rows):
+    rows.step(start=T0)
+    rows.request(ended=NOW - 15 * MINUTE - 1, model="before")
+    rows.request(ended=NOW - 15 * MINUTE, model="in")
+    rows.request(ended=NOW + MINUTE, e2e=2 * MINUTE, model="behind")
+    assert [len(api("kv", model=model)["engines"]) for model in ("before", "in", "behind")] == [0, 1, 1]
+
+
 def test_cold_starts_have_their_sub_phases(api, rows):
     cold = rows.cold_start(start=T0, duration=3 * SECOND)
     rows.cold_start(start=T0 + 100 * MS, duration=2 * SECOND, phase="load_weights", trace_id=cold["trace_id"])
@@ -136,6 +145,13 @@ def test_a_process_that_ran_as_two_variants_has_both(api, rows):
     (line,) = api("engines")["engines"]
     assert line["variants"] == ["bf16", "fp8"]
     assert [process["variant"] for process in line["processes"]] == ["fp8"]
+
+
+def test_a_process_was_last_heard_of_when_its_last_request_ended(api, rows):
+    rows.request(ended=NOW - 120 * MINUTE)
+    rows.request(ended=NOW - 181 * MINUTE, instance="before")
+    (line,) = api("engines", start="-3h")["engines"]
+    assert [(p["instance"], p["last_seen"]) for p in line["processes"]] == [("i-1", "2026-11-21T08:00:00Z")]
 
 
 class TestOneEngineIsOneLine:

@@ -4,5 +4,5 @@
     SELECT service, instance FROM requests WHERE $parts.ended_in_window AND $filter
     UNION DISTINCT
     SELECT service, instance FROM open_requests
-    WHERE seen >= fromUnixTimestamp64Nano({start_ns:Int64}) AND start < fromUnixTimestamp64Nano({end_ns:Int64}) AND $filter
+    WHERE $parts.ran_in_window AND $filter
 )

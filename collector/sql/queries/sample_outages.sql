@@ -1,10 +1,12 @@
 -- Stretches in which every scrape of a process failed, from the first failure to the first success or the newest scrape.
+-- `since_first`: the first scrape that was read had failed, so it may have begun before.
 SELECT
     service, instance, scraper,
     any(product) AS engine,
     toUnixTimestamp64Nano(CAST(min(time), 'DateTime64(9)')) AS began_ns,
     toUnixTimestamp64Nano(CAST(max(time), 'DateTime64(9)')) AS last_ns,
     max(stretch) = any(last_stretch) AS lasts,
+    stretch = 0 AS since_first,
     count() AS scrapes,
     argMax(reason, time) AS last_reason
 FROM

@@ -1,11 +1,13 @@
 -- Stretches in which a process had requests and none of its totals of tokens and steps grew. A stretch begins at the last
 -- growth, or at the last time without requests, and ends when there is growth again, or at the newest sample.
+-- `since_first`: it begins at the first sample that was read, so it may have begun before.
 SELECT
     service, instance, scraper,
     any(engine) AS product,
     toUnixTimestamp64Nano(CAST(min(time), 'DateTime64(9)')) AS began_ns,
     toUnixTimestamp64Nano(CAST(max(time), 'DateTime64(9)')) AS last_ns,
     max(stretch) = any(last_stretch) AS lasts,
+    stretch = 1 AS since_first,
     argMax(running, time) AS running_then,
     argMax(waiting, time) AS waiting_then
 FROM

@@ -1,15 +1,14 @@
 -- The highest KV-cache use of any engine process, and the sum over processes of each one's largest batch and queue, by bucket.
 SELECT
     bucket_ns,
-    max(if(blocks_total = 0, NULL, blocks_used / blocks_total)) AS kv_usage,
+    max(usage) AS kv_usage,
     sum(most_running) AS running,
     sum(most_waiting) AS waiting
 FROM
 (
     SELECT
         intDiv(toUnixTimestamp64Nano(start), {step_ns:Int64}) * {step_ns:Int64} AS bucket_ns,
-        max(kv_blocks_used) AS blocks_used,
-        max(kv_blocks_total) AS blocks_total,
+        max(if(kv_blocks_total = 0, NULL, kv_blocks_used / kv_blocks_total)) AS usage,    -- a start may change the total
         max(running) AS most_running,
         max(waiting) AS most_waiting
     FROM steps

@@ -320,6 +320,33 @@ def test_a_target_whose_scrapes_fail_is_lost(scrapes, api):
     assert incident["start"] == "2026-11-21T09:58:45Z"
 
 
+def test_an_outage_and_a_standstill_that_are_older_than_the_window_begin_when_they_did(scrapes, api):
+    ages = [*range(7200, 3600, -60), *range(3600, 0, -10)]
+    scrapes.add(page(1, 0, 1), NOW - 7260 * SECOND).add(page(6, 0, 9), NOW - 7260 * SECOND, instance="hung")
+    for age in ages:
+        scrapes.down(NOW - age * SECOND)
+        scrapes.add(page(6, 0, 10), NOW - age * SECOND, instance="hung")
+        scrapes.down(NOW - age * SECOND, instance="well again", up=age <= 600)
+    scrapes.store()
+    found = {i["instance"]: i for i in api("incidents")["incidents"]}
+    assert {name: (i["start"], i["end"]) for name, i in found.items()} == {
+        "i:1": ("2026-11-21T08:00:00Z", None),
+        "hung": ("2026-11-21T08:00:00Z", None),
+        "well again": ("2026-11-21T08:00:00Z", "2026-11-21T09:49:50Z"),
+    }
+    assert found["i:1"]["detail"] == f"{len(ages)} scrapes in a row failed. The last reason: timeout."
+
+
+def test_an_outage_is_looked_for_over_a_day(scrapes, api):
+    for hours in range(30, 0, -1):
+        scrapes.down(NOW - hours * 60 * MINUTE)
+    for n in range(12):
+        scrapes.down(NOW - (115 - 10 * n) * SECOND)
+    scrapes.store()
+    (incident,) = api("incidents", start="-1m")["incidents"]
+    assert incident["start"] == "2026-11-20T10:00:00Z"
+
+
 def test_preemptions_of_one_process_with_a_minute_between_them_are_one_storm(scrapes, api):
     for n in range(20):
         scrapes.add(page(1, 0, n, preemptions=(n >= 2) + (n >= 8)), NOW - (200 - 10 * n) * SECOND)
