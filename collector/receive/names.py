@@ -28,6 +28,7 @@ _DIGITS: Final = 16
 
 COLUMNS: Final = frozenset(
     {
+        "ai.model.id",
         "error.type",
         "finish_reason",
         "gen_ai.operation.name",

@@ -28,6 +28,7 @@ from tokentrail import semconv
 LONG = "n" * (LONGEST + 1)
 LIMITS = ItemLimits()
 NO_COLUMNS = {
+    "ai.operationId", "ai.response.finishReason",
     "code.module.name", "dynamo.request.terminal.outcome", "event_type", "http.route", "langfuse.observation.level",
     "langfuse.observation.type", "litellm.call_id", "llm.is_streaming", "module", "openinference.span.kind", "phase",
     "request.outcome", "status", "thread_label", "tokentrail.disaggregation", "tokentrail.scraper",

@@ -7,7 +7,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
 from collector.signals import TRACES
 from collector.store.insert import insert_otlp
-from tests.support.otlp import MS, Request
+from tests.support.otlp import MS, T0, Request, set_attributes
 from tests.support.recordings import (
     billed,
     by_response_id,
@@ -196,6 +196,17 @@ FAILED = {"status": Status(code=Status.STATUS_CODE_ERROR)}
 def test_status(module_store, span, status):
     ((row,),) = insert(module_store, span)
     assert row["status"] == status
+
+
+def test_the_class_of_an_error_is_a_name_of_at_most_1024_characters(module_store):
+    token = next(IDS)
+    request = Request(scope="ai")
+    said = {"ai.operationId": "ai.streamText.doStream"}
+    span = request.span("ai.streamText.doStream", trace=token, span=token, attributes=said, **FAILED)
+    set_attributes(span.events.add(time_unix_nano=T0, name="exception"), {"exception.type": "E" * 5000})
+    insert_otlp(module_store, TRACES, request.body(), "long class")
+    (row,) = requests(module_store, f"span_id = unhex('{token:016x}')")
+    assert len(row["error_type"]) == 1024
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,10 @@ WITH
     $nanoseconds AS nanoseconds,
     $reported AS reported,
     $counted AS counted,
+    $cut AS cut,
     $finish_reason AS reason,
     counted('gen_ai.usage.output_tokens') AS n,
-    arrayFirst(a -> a.key = 'exception.type', arrayFlatten(events.attributes)).value.string_value AS exception,
+    cut(arrayFirst(a -> a.key = 'exception.type', arrayFlatten(events.attributes)).value.string_value) AS exception,
     status_code = 2 OR reason = 'error' OR reason = 'unknown' AND n IS NULL AS failed,
     if(failed, exception = 'AbortError', reason = '') AS is_cancelled,
     -- Version 7 does not name its operations. It tells how long a call took, and of a stream when its first output came.
