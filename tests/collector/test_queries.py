@@ -109,6 +109,8 @@ def test_every_query_is_run_with_the_fragments_that_it_names(api, rows, on_segme
     sample = {"time": NOW // 10**6 - 1000, "service": "s", "instance": "i", "name": "up", "kind": "gauge", "value": 1.0}
     rows.insert("samples", [sample])
     api("summary")
+    assert "queries/ended_since" not in run, "no request ended after a window that ends now"
+    api("summary", end="-1m")
     with monkeypatch.context() as patch:
         patch.setattr(Queries, "remembers", False)
         patch.setattr(latencies, "_FEW", 0)
