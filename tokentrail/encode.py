@@ -139,8 +139,16 @@ _SHORT: Final = 0x4000
 _SHORT_VARINTS: Final = [bytes([v] if v < 0x80 else [v & 0x7F | 0x80, v >> 7]) for v in range(_SHORT)]
 
 
-@lru_cache(maxsize=4096)
+_REMEMBERED: Final = 256
+"""Most characters of a text that is remembered. A longer one is a prompt or an answer, which does not come again."""
+
+
 def _text_attribute(key: str, value: str) -> bytes:
+    return _known_text(key, value) if len(value) <= _REMEMBERED else _pair(key, _sized(_STRING, _utf8(value)))
+
+
+@lru_cache(maxsize=4096)
+def _known_text(key: str, value: str) -> bytes:
     """Most texts come again and again: names, models, tenants."""
     return _pair(key, _sized(_STRING, _utf8(value)))
 
@@ -157,7 +165,7 @@ def _double_attribute(key: str, value: float) -> bytes:
 
 
 def _array_attribute(key: str, values: Sequence[object]) -> bytes:
-    if len(values) == 1 and type(values[0]) is str:
+    if len(values) == 1 and type(values[0]) is str and len(values[0]) <= _REMEMBERED:
         return _text_in_array(key, values[0])
     return fresh_attribute(key, values)
 

@@ -38,6 +38,7 @@ REFUSALS: Final = (*NO_ENTRY, HTTPStatus.TOO_MANY_REQUESTS)
 _RETRY_AFTER_S: Final = 2
 _CANCEL_AGAIN_S: Final = 0.5
 _TIMEOUT_EXCEEDED: Final = 159
+_TOO_MANY_BYTES: Final = 396
 _QUERY_WAS_CANCELLED: Final = 394
 _LOCKED_OUT: Final = frozenset(
     {
@@ -207,6 +208,8 @@ def install(
             most = f"{limits.memory_bytes / 2**20:.0f} MiB"
             detail = f"a query takes more memory than {most} or than there is; ask for a shorter window"
             return ended("too_large", detail)
+        if code == _TOO_MANY_BYTES:
+            return ended("too_large", "the answer has more than 64 MiB; ask for fewer (limit) or for a shorter window")
         if code == _QUERY_WAS_CANCELLED:
             return client_left(request, error)
         if code in _LOCKED_OUT:

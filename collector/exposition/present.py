@@ -25,6 +25,8 @@ RECENT_NS: Final = 300 * SECOND_NS
 _LATE_NS: Final = 60 * SECOND_NS
 """Steps are looked for that began so long before the time up to which they were read."""
 _MEMORY_NS: Final = 24 * 3600 * SECOND_NS
+_MOST_REMEMBERED: Final = 10_000
+"""Most processes without requests in flight whose last step is remembered. Others are asked for when they have some."""
 _MOST_SAMPLED: Final = 1000
 """Most processes with samples on one page."""
 _ENGINE_METRICS: Final = {
@@ -65,7 +67,9 @@ class Processes:
         of_open = set(zip(self._open["service"], self._open["instance"], strict=True))
         unknown = of_open - self._began_ns.keys()
         self._began_ns |= dict.fromkeys(unknown, 0) | last_steps(self._queries, unknown, now_ns)
-        self._began_ns = {p: ns for p, ns in self._began_ns.items() if p in of_open or ns > now_ns - _MEMORY_NS}
+        idle = [(ns, p) for p, ns in self._began_ns.items() if p not in of_open and ns > now_ns - _MEMORY_NS]
+        idle = sorted(idle)[-_MOST_REMEMBERED:]
+        self._began_ns = {p: self._began_ns[p] for p in of_open} | {p: ns for ns, p in idle}
 
     def _read_steps(self, start_ns: int, end_ns: int) -> None:
         for row in self._queries.rows("newest_steps", {"process_filter": TRUE}, start_ns=start_ns, end_ns=end_ns):

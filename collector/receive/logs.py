@@ -16,7 +16,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from collector.receive.checked import Checked, ItemLimits
 from collector.receive.divide import check_envelope
 from collector.receive.errors import MalformedError
-from collector.receive.names import Cutter
+from collector.receive.names import Cutter, cut
 from collector.receive.validate import DAY_NS, EARLIEST_NS, LATEST_NS
 
 _UUID: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -103,6 +103,7 @@ def check(body: bytes, limits: ItemLimits) -> Checked:
 
 def _name_once(scope: str) -> None:
     """Log a scope without a mapping, the first 50 of them, so that an operator can see which records are left out."""
+    scope = cut(scope)
     if scope not in _named_scopes and len(_named_scopes) < _MOST_NAMED_SCOPES:
         _named_scopes.add(scope)
         logger.info("log records of the scope %.200r are counted and not stored: no engine's mapping reads them", scope)

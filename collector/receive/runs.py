@@ -70,6 +70,10 @@ _SHORT_RUN: Final = 8
 _SHORT_SORTED_RUN: Final = 32
 """The least average length of runs that must be sorted first, and whose shape is often new."""
 _WINDOW: Final = 256
+"""Most records that are compared at once."""
+_WINDOW_BYTES: Final = 64 * 1024
+_MOST_RECORD_BYTES: Final = 4096
+"""To parse longer ones costs no more than to compare them, and what is remembered of a shape has its length."""
 MOST_ENVELOPE_BYTES: Final = 4096
 """Of a resource, a scope or a text. One of so many bytes is no burden."""
 _MOST_HEAD_BYTES: Final = 5
@@ -91,9 +95,14 @@ class Shape:
     """By number of the span's own fields: where in a record the value begins."""
 
     @cached_property
+    def at_once(self) -> int:
+        """How many records are compared at once."""
+        return min(_WINDOW, _WINDOW_BYTES // len(self.record))
+
+    @cached_property
     def window(self) -> tuple[bytes, Bytes]:
         """The bits that all records share, and `mask`, again and again: as many as are compared at once."""
-        return np.tile(self.record & self.mask, _WINDOW).tobytes(), np.tile(self.mask, _WINDOW)
+        return np.tile(self.record & self.mask, self.at_once).tobytes(), np.tile(self.mask, self.at_once)
 
     def fits(self, record: Bytes) -> bool:
         """Tell whether a record of the same length has this shape."""
@@ -269,10 +278,10 @@ def _count_alike(rows: Bytes, shape: Shape) -> int:
     if len(rows) == 1:
         return 1
     shared, mask = shape.window
-    masked = bytearray(rows[:_WINDOW].size)
+    masked = bytearray(rows[: shape.at_once].size)
     bits = np.frombuffer(masked, np.uint8)
-    for begin in range(0, len(rows), _WINDOW):
-        some = rows[begin : begin + _WINDOW]
+    for begin in range(0, len(rows), shape.at_once):
+        some = rows[begin : begin + shape.at_once]
         np.bitwise_and(some.reshape(-1), mask[: some.size], out=bits[: some.size])
         if not masked.startswith(shared[: some.size]):
             differences = bits[: some.size] ^ np.frombuffer(shared, np.uint8, some.size)
@@ -281,7 +290,12 @@ def _count_alike(rows: Bytes, shape: Shape) -> int:
 
 
 def _shape_of(record: Bytes, value: int) -> Shape:
-    """Return the shape of a record whose span begins at `value`: one that is known, or else a new one."""
+    """Return the shape of a record whose span begins at `value`: one that is known, or else a new one.
+
+    Raises `NotUniformError` for a long record.
+    """
+    if len(record) > _MOST_RECORD_BYTES:
+        raise NotUniformError
     known = _known_shapes.get(len(record), ())
     for shape in known:
         if shape.fits(record):

@@ -13,6 +13,8 @@ from instrumented_engine.server.app import create_app
 from instrumented_engine.server.service import Service
 from tokentrail.http_protocol import HttpProtocol
 
+READ_TIMEOUT_S = 60.0
+"""A client that takes nothing of an answer for so long loses its connection: what it does not take is in memory."""
 OTHER_CONNECTIONS = 128
 """Connections of clients that ask for no tokens: probes, scrapes, idle ones."""
 
@@ -29,7 +31,9 @@ def create_config(service: Service, kv_listener: socket.socket | None = None) ->
 
     return uvicorn.Config(
         create_app(service, kv_listener),
-        http=partial(HttpProtocol, max_connections=most, beyond=beyond),  # type: ignore[arg-type]  # makes a protocol
+        http=partial(  # type: ignore[arg-type]  # makes a protocol
+            HttpProtocol, max_connections=most, beyond=beyond, read_timeout_s=READ_TIMEOUT_S
+        ),
         ws="none",  # such a request is answered as plain HTTP
         log_level="warning",
         timeout_graceful_shutdown=round(settings.shutdown_grace_s),

@@ -107,3 +107,24 @@ def test_names_are_counted_with_the_keys_that_their_spans_have(api, spans):
 @pytest.mark.parametrize("params", [{"model": "m"}, {"limit": 1001}, {"start": "-1m", "end": "-2m"}])
 def test_a_wrong_parameter_is_refused(api, spans, params):
     assert api.client.get("/api/v1/spans", params=params).status_code == 400
+
+
+def test_a_page_of_large_spans_has_a_limit_of_its_own(spans, rows, api, ingest_status):
+    """A thousand spans of the largest that are taken were a page of 429 MiB, for which the collector took 2 GiB."""
+    rows.store.client().command(
+        "INSERT INTO spans (start, trace_id, span_id, service, name, attributes) SELECT"
+        f" fromUnixTimestamp64Nano({NOW - SECOND} - number, 'UTC'), toString(number), '', 'large', 'x',"
+        " map('a', repeat('y', 250000), repeat('k', 250000), 'b') FROM numbers(140)"
+    )
+    assert len(api("spans", limit=100)["spans"]) == 100
+    answer = api.client.get("/api/v1/spans", params={"limit": 140})
+    assert answer.status_code == 503
+    detail = "the answer has more than 64 MiB; ask for fewer (limit) or for a shorter window"
+    assert answer.json()["detail"] == detail
+    assert ingest_status.snapshot().api_refused == {"too_large": 1}
+    rows.store.client().command(
+        "INSERT INTO spans (start, trace_id, span_id, service, name, attributes) SELECT"
+        f" fromUnixTimestamp64Nano({NOW - SECOND} - number, 'UTC'), toString(number), '', 'large', toString(number),"
+        " map(repeat(toString(number % 3), 250000), '', repeat(toString(number % 3), 250001), '') FROM numbers(140)"
+    )
+    assert api.client.get("/api/v1/spans/names", params={"service": "large"}).json()["detail"] == detail

@@ -9,6 +9,7 @@ import httpx
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
 
+from collector.receive import logs
 from collector.receive.checked import ItemLimits
 from collector.receive.errors import MalformedError
 from collector.receive.logs import CLAIMED, check
@@ -89,6 +90,14 @@ def test_records_that_no_mapping_reads_are_counted_named_and_left_out(caplog):
     assert caplog.text.count("'an app'") == 1
     nothing = check(unread.SerializeToString(), LIMITS)
     assert (nothing.payload, nothing.items, nothing.message) == (b"", 2, "")
+
+
+def test_a_scope_that_is_named_in_the_log_is_not_remembered_whole(monkeypatch):
+    monkeypatch.setattr(logs, "_named_scopes", named := set())
+    message = request(T0)
+    message.resource_logs[0].scope_logs[0].scope.name = "s" * 5_000_000
+    check(message.SerializeToString(), LIMITS)
+    assert [len(scope) for scope in named] == [1024]
 
 
 UNREAD_RECORDS = [

@@ -243,6 +243,16 @@ def test_samples_that_are_stored_while_others_are_read_are_read_next(rows, live,
     assert [[s.value for s in f.samples] for f in live.families[1] if "engine_requests_running" in f.name] == [[3]]
 
 
+def test_the_last_steps_of_a_bounded_number_of_processes_are_remembered(rows, live, monkeypatch):
+    """An engine that names its instance anew with each step had its names remembered for a day."""
+    monkeypatch.setattr("collector.exposition.present._MOST_REMEMBERED", 2)
+    for n in range(1, 5):
+        rows.step(start=NOW - n * SECOND, service="s", instance=f"i-{n}")
+    rows.open(start=NOW - 5 * SECOND, seen=NOW - SECOND, service="s", instance="i-4")
+    live.refresh()
+    assert live._processes._began_ns == {("s", f"i-{n}"): NOW - n * SECOND for n in (1, 2, 4)}
+
+
 def test_processes_with_samples_beyond_a_limit_are_counted_and_not_exposed(rows, live, clock, monkeypatch):
     monkeypatch.setattr("collector.exposition.present._MOST_SAMPLED", 2)
     process = {"service": "s", "engine": "vllm", "time": NOW // 10**6 - 1, "value": 3.0}

@@ -1,6 +1,7 @@
 """The fast way of checking must never pass what the parser would not."""
 
 import random
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -184,6 +185,45 @@ def test_limits_hold_for_runs():
     body = requests_body(50)
     assert check(body, ItemLimits(max_attributes=2)).rejected == {Reason.TOO_MANY_ATTRIBUTES: 50}
     assert check(body, ItemLimits(max_bytes=50)).rejected == {Reason.TOO_LARGE: 50}
+
+
+@pytest.mark.parametrize("length", [100_000, 1_000_000])
+def test_two_alike_spans_take_no_more_memory_than_others(length):
+    """256 copies of the first span were compared with the others: two spans of 30 MB took 15 GB."""
+    request = Request()
+    for n in range(2):
+        request.span("x", span=n + 1, attributes={"a": "y" * length})
+    body = request.body()
+    tracemalloc.start()
+    try:
+        assert check(body, LIMITS).items == 2
+        assert tracemalloc.get_traced_memory()[1] < 4 * len(body) + 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_is_remembered_of_shapes_is_bounded():
+    for length in range(3000, 3900, 10):
+        check(requests_of(length, 30), LIMITS)
+    shapes = [shape for known in runs._known_shapes.values() for shape in known]
+    assert any(len(shape.record) > 3000 for shape in shapes)
+    assert max(len(shape.record) for shape in shapes) <= 4096
+    assert max(len(shape.window[0]) for shape in shapes) <= 64 * 1024
+
+
+def requests_of(length, count, other=None):
+    """Spans with a text of this length; that of number `other` has another kind of value."""
+    request = Request()
+    for n in range(count):
+        value = bytes(length) if n == other else "y" * length
+        request.span("x", trace=n + 1, span=n + 1, attributes={"a": value})
+    return request.body()
+
+
+@pytest.mark.parametrize("other", [20, 21, 22, 41, 42, 43, 49])
+def test_long_spans_are_compared_in_parts(other):
+    found = [len(run.rows) for run in runs.runs(requests_of(2950, 50, other))]
+    assert (found[0], sum(found)) == (other, 50)
 
 
 def padded(number, size):

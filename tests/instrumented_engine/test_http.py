@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from instrumented_engine.server import http, middleware
+from tokentrail.http_protocol import HttpProtocol
 
 from .server_support import MODEL, post, served, tiny_loader
 
@@ -82,6 +83,26 @@ def test_a_request_on_a_connection_too_many_is_told_when_to_come_again(monkeypat
         for other in others:
             other.close()
         server.until(lambda: post(server, "later").status_code == 200)
+
+
+def test_a_client_that_takes_nothing_of_its_answers_loses_its_connection(monkeypatch):
+    """It held one of the connections that are served, and the answers, for ever."""
+    made = HttpProtocol.connection_made
+
+    def made_small(protocol, transport):
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        made(protocol, transport)
+
+    monkeypatch.setattr(HttpProtocol, "connection_made", made_small)
+    monkeypatch.setattr(http, "READ_TIMEOUT_S", 0.1)
+    with served(tiny_loader()) as server, socket.socket() as silent:
+        server.until(lambda: server.service.ready)
+        silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        silent.settimeout(WAIT_S)
+        silent.connect(("127.0.0.1", httpx.URL(server.url).port))
+        requests = b"GET /metrics HTTP/1.1\r\nHost: e\r\n\r\n" * 1_000_000  # more than both sides take
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):
+            silent.sendall(requests)
 
 
 def test_unfinished_bodies_have_a_limit_together(monkeypatch):

@@ -13,6 +13,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext, SpanKind, TraceState
 from opentelemetry.trace.status import Status, StatusCode
 
+from tokentrail import encode
 from tokentrail.encode import Span, attributes_bytes, span_bytes, text, varint
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
@@ -64,6 +65,20 @@ def test_values_of_other_types_become_one_of_theirs(value, kind, read):
     (attribute,) = ScopeSpans.FromString(body).spans[0].attributes
     assert attribute.value.WhichOneof("value") == kind
     assert getattr(attribute.value, kind) == read
+
+
+@pytest.mark.parametrize(("length", "remembered"), [(256, 1), (257, 0)])
+@pytest.mark.parametrize("write", [str, lambda value: [value]])
+def test_long_texts_are_not_remembered(write, length, remembered):
+    """The prompts of 4,096 requests stayed in the memory of an engine that records prompts."""
+
+    def known():
+        return encode._known_text.cache_info().currsize + encode._text_in_array.cache_info().currsize
+
+    encode._known_text.cache_clear()
+    encode._text_in_array.cache_clear()
+    assert b"p" * length in attributes_bytes({"gen_ai.input.messages": write("p" * length)})
+    assert known() == remembered
 
 
 def test_none_is_left_out():

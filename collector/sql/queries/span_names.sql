@@ -4,10 +4,11 @@ SELECT
     count() AS spans,
     toUnixTimestamp64Nano(min(start)) AS first_ns,
     toUnixTimestamp64Nano(max(start)) AS last_ns,
-    arraySort(groupUniqArrayArray(200)(mapKeys(attributes))) AS attribute_keys,
-    arraySort(groupUniqArrayArray(200)(mapKeys(resource))) AS resource_keys
+    arraySort(groupUniqArrayArray(200)(CAST(mapKeys(attributes), 'Array(String)'))) AS attribute_keys,
+    arraySort(groupUniqArrayArray(200)(CAST(mapKeys(resource), 'Array(String)'))) AS resource_keys
 FROM spans
 WHERE $parts.started_in_window AND $filter
 GROUP BY service, scope, name
 ORDER BY spans DESC, service, scope, name
 LIMIT {limit:UInt32}
+$parts.largest_page
