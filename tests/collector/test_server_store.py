@@ -67,7 +67,7 @@ def test_a_server_that_goes_away_and_comes_back_gets_everything_once(server, tmp
     collector.wait_until(lambda: collector.get("/readyz").status_code == 200)
     assert collector.stop() == 0
     log = Path(collector.log.name).read_text()
-    assert not [library for library in ("clickhouse_connect", "urllib3") if library in log], "the callers' lines suffice"
+    assert not [library for library in ("clickhouse_connect", "urllib3") if library in log], "callers say so"
 
 
 def test_a_server_that_comes_back_with_an_empty_disk_gets_its_tables_and_what_waits(server, tmp_path):
