@@ -22,10 +22,9 @@ def main(arguments: list[str]) -> int:
     """Run until SIGTERM or SIGINT; the exit status is 1 when it cannot start."""
     settings = load_settings(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    # It warns of each call that fails, some with a traceback. The caller logs the failure, or answers with it.
-    logging.getLogger("clickhouse_connect").setLevel(logging.ERROR)
-    # The client of a ClickHouse server connects with it. It would warn of each attempt while the server is away.
-    logging.getLogger("urllib3").setLevel(logging.ERROR)
+    # They warn of each call that fails, some with a traceback. The caller logs the failure, or answers with it.
+    for library in ("clickhouse_connect", "urllib3"):
+        logging.getLogger(library).setLevel(logging.ERROR)
     # It tells of each scrape, with the whole address.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     open_files.allow(_FILES)

@@ -27,6 +27,7 @@ OLD_STEP_NS = 60 * SECOND_NS
 _ABILITIES_OF_SAMPLES = {"kv": "kv_usage", "preemption": "preemptions", "running": "running"}
 _TELLING = ("up", *_ABILITIES_OF_SAMPLES.values())
 _NO_EVENTS = {"evicted_blocks": 0, "evictions": 0, "preemptions": 0}
+_NO_STEP = dict.fromkeys(("blocks_used", "blocks_total", "running_now", "waiting_now"))
 
 
 class KvEngine(BaseModel):
@@ -122,16 +123,14 @@ def router(ctx: Context) -> APIRouter:
         """KV-cache use and evictions per engine process."""
         window = query.window(ctx.clock())
         fragments = {"process_filter": process_filter(window)}
-        sums = {
-            (row.pop("service"), row.pop("instance")): row
-            for row in ctx.queries.rows("kv_event_sums", fragments, **window.bounds)
-        }
-        rows = ctx.queries.rows("newest_steps", fragments, **window.bounds)
+        events = {_key(row): row for row in ctx.queries.rows("kv_event_sums", fragments, **window.bounds)}
+        steps = ctx.queries.rows("newest_steps", fragments, **window.bounds)
         known_from_ns = window.end_ns - OLD_STEP_NS
-        of_spans = [
-            _kv_engine(row, sums.get((row["service"], row["instance"]), _NO_EVENTS), known_from_ns) for row in rows
-        ]
-        return Kv(engines=[*of_spans, *_sampled_caches(ctx, window)])
+        of_steps = [_kv_engine(row, events.pop(_key(row), _NO_EVENTS), known_from_ns) for row in steps]
+        of_samples = list(_sampled_caches(ctx, window, events))
+        of_events = [_kv_engine(_NO_STEP | row, row, known_from_ns) for row in events.values()]
+        of_spans = sorted([*of_steps, *of_events], key=lambda engine: (engine.service, engine.instance))
+        return Kv(engines=[*of_spans, *of_samples])
 
     @routes.get("/cold_starts", dependencies=[ALL_TENANTS])
     def get_cold_starts(query: Annotated[WindowQuery, Query()]) -> ColdStarts:
@@ -231,17 +230,26 @@ def _kv_engine(row: dict[str, Any], sums: dict[str, Any], known_from_ns: int) ->
         usage=used / total if total and used is not None else None,
         running=running,
         waiting=waiting,
-        **sums,
+        **{name: sums[name] for name in _NO_EVENTS},
     )
 
 
-def _sampled_caches(ctx: Context, window: Window) -> Iterator[KvEngine]:
-    """Yield the processes of engines. The samples of GPUs and failed first scrapes tell nothing of requests."""
+def _key(row: dict[str, Any]) -> tuple[str, str]:
+    return row["service"], row["instance"]
+
+
+def _sampled_caches(ctx: Context, window: Window, events: dict[tuple[str, str], dict[str, Any]]) -> Iterator[KvEngine]:
+    """Yield the processes of engines, and take their `events`.
+
+    The samples of GPUs and failed first scrapes tell nothing of requests.
+    """
     preemptions = samples.preemptions(ctx, window)
     for process in samples.sampled(ctx, window):
         values = process.values
         if process.up is not False and not {"running", "waiting", "kv_usage"} & values.keys():
             continue
+        key = process.service, process.instance
+        sums = events.pop(key, {})
         yield KvEngine(
             source="samples",
             service=process.service,
@@ -253,9 +261,9 @@ def _sampled_caches(ctx: Context, window: Window) -> Iterator[KvEngine]:
             usage=values.get("kv_usage"),
             running=process.count("running"),
             waiting=process.count("waiting"),
-            evicted_blocks=None,
-            evictions=None,
-            preemptions=preemptions.get((process.service, process.instance)),
+            evicted_blocks=sums.get("evicted_blocks"),
+            evictions=sums.get("evictions"),
+            preemptions=preemptions.get(key, sums.get("preemptions")),
             up=process.up,
         )
 

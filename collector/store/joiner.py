@@ -48,6 +48,7 @@ class _Request(NamedTuple):
     span: str
     link: str
     is_log: bool
+    is_part: bool
 
     @property
     def id(self) -> Id:
@@ -157,11 +158,10 @@ class Joiner:
         self._looks_s.append(time.monotonic() + seconds)
 
     def _join_if_the_store_takes_it(self, segment: str, first_s: int, last_s: int) -> bool:
-        links: list[str] = []
         refused = ""
         try:
             with errors_told_apart():
-                links = self._join(segment, {"segment": segment, "first_s": first_s, "last_s": last_s})
+                self._join(segment, {"segment": segment, "first_s": first_s, "last_s": last_s})
         except (RefusedError, TooMuchError) as error:
             attempts = self._attempts[segment] = self._attempts.get(segment, 0) + 1
             logger.warning("the requests of segment %s cannot be joined: %s (attempt %d)", segment, error, attempts)
@@ -170,32 +170,50 @@ class Joiner:
             refused = str(error)
             self._status.not_joined()
         self._attempts.pop(segment, None)
-        parameters = {"segment": segment, "links": links, "refused": refused}
-        self._store.command(_SQL["mark"], parameters)
+        self._mark(segment, refused=refused)
         return True
 
-    def _join(self, segment: str, place: dict[str, Any]) -> list[str]:
-        """Insert the requests of a segment; return the links of log records that became requests by themselves."""
+    def _mark(self, segment: str, *, links: Sequence[str] = (), refused: str = "") -> None:
+        self._store.command(_SQL["mark"], {"segment": segment, "links": list(links), "refused": refused})
+
+    def _join(self, segment: str, place: dict[str, Any]) -> None:
+        """Insert the requests of a segment.
+
+        A joiner may die between two inserts, and the next one may find that a request is part of one that came late:
+
+            A inserts [1 2], dies               "segment.joined.0"
+            B finds that 1 is a part: [2]       "segment.joined.0", which is there
+            B inserts [3 4]                     "segment.joined.2": the others keep their places
+
+        Log records that become requests by themselves are marked before, so that their spans do not when they come.
+        """
         rows = self._store.query(_SQL["requests"], place).result_rows
-        requests = self._once([_Request(*row) for row in rows])
+        requests = [_Request(*row) for row in rows]
+        own = set(self._once(segment, [request for request in requests if not request.is_part]))
+        if links := [request.link for request in own if request.is_log]:
+            self._mark(f"{segment}.links", links=links)
         for first in range(0, len(requests), _MOST_REQUESTS):
-            some = requests[first : first + _MOST_REQUESTS]
+            some = [request for request in requests[first : first + _MOST_REQUESTS] if request in own]
+            if not some:
+                continue
             token = f"{segment}.joined.{first}"
             parameters = {**place, "owners": self._owners(some), "most_parts": _MOST_PARTS}
             settings = INSERT_SETTINGS | {"insert_deduplication_token": token}
             sql = _SQL["insert"].replace("$settings", settings_clause(settings))
             self._store.command(sql, parameters)
             self._announce(token)
-        return [request.link for request in requests if request.is_log]
 
-    def _once(self, requests: Sequence[_Request]) -> list[_Request]:
-        """Leave out a log record that is part of a span's request, and a span whose log record was joined alone."""
+    def _once(self, segment: str, requests: Sequence[_Request]) -> list[_Request]:
+        """Leave out a log record that is part of a span's request, and a span whose log record was joined alone.
+
+        A log record that this segment has joined alone, before a crash, is a request also when its span has come since.
+        """
         links = sorted({request.link for request in requests if request.link})
         if not links:
             return list(requests)
-        rows = self._store.query(_SQL["linked"], {"links": links}).result_rows
-        with_span = {link for link, has_span, _ in rows if has_span}
-        log_was_joined = {link for link, _, joined in rows if joined}
+        rows = self._store.query(_SQL["linked"], {"links": links, "segment": segment}).result_rows
+        with_span = {link for link, has_span, _, here in rows if has_span and not here}
+        log_was_joined = {link for link, _, joined, _ in rows if joined}
         return [r for r in requests if r.link not in (with_span if r.is_log else log_was_joined)]
 
     def _owners(self, requests: Sequence[_Request]) -> list[tuple[str, str, str, str]]:

@@ -27,6 +27,21 @@ def test_kv_is_the_newest_step_and_the_windows_sums(api, rows):
     assert (second["instance"], second["usage"], second["evictions"]) == ("no-cache", None, 0)
 
 
+def test_a_process_of_which_only_evictions_came_is_listed(api, rows):
+    rows.kv_event(start=T0, instance="i-2", blocks=8, variant="before")
+    rows.kv_event(start=T0 + SECOND, instance="i-2", blocks=None, reason="cache_full")
+    rows.kv_event(start=T0 + 2 * SECOND, instance="both")
+    for instance in ("both", "i-1", "i-3"):
+        rows.step(start=T0, instance=instance)
+    engines = api("kv")["engines"]
+    assert [engine["instance"] for engine in engines] == ["both", "i-1", "i-2", "i-3"]
+    assert engines[2] == dict.fromkeys(("blocks_used", "blocks_total", "usage", "running", "waiting", "up")) | {
+        "service": "engine", "instance": "i-2", "variant": "baseline", "seen": "2026-11-21T09:59:01Z",
+        "evicted_blocks": 8, "evictions": 2, "preemptions": 1, "source": "spans",
+    }  # fmt: skip
+    assert [engines[n]["evictions"] for n in (0, 1)] == [1, 0]
+
+
 def test_an_old_step_says_nothing_of_now(api, rows):
     rows.step(start=NOW - 60 * SECOND - 1, kv_blocks_used=60, kv_blocks_total=64, running=9, waiting=1)
     (engine,) = api("kv")["engines"]

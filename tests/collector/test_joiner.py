@@ -5,14 +5,16 @@ import time
 from queue import SimpleQueue
 
 import pytest
+from clickhouse_connect.driver.exceptions import DatabaseError
 
 from collector.once_a_minute import OnceAMinute
-from collector.signals import TRACES
+from collector.signals import LOGS, TRACES
 from collector.status import IngestStatus
 from collector.store import joiner as joiner_module
 from collector.store.insert import insert_otlp
 from collector.store.joiner import Joiner, owners
 from collector.store.store import StoreError, StoreUnavailableError
+from tests.collector.test_logs import dynamo
 from tests.support.otlp import MS, T0, Request
 
 ROOT = {"module": "sglang::request", "gen_ai.usage.completion_tokens": 2, "gen_ai.latency.time_to_first_token": 0.01}
@@ -199,15 +201,8 @@ def test_spans_that_are_sent_twice_are_one_request_with_its_parts(store, joiner,
 
 
 def test_two_spans_with_the_same_link_are_two_requests(store, joiner):
-    attributes = {
-        "code.module.name": "dynamo_llm",
-        "uri": "/v1/completions",
-        "request_id": f"{7:08x}-0000-4000-8000-{7:012x}",
-    }
     for span in (1, 2):
-        request = Request(scope="frontend")
-        request.span("http-request", span=span, attributes=attributes)
-        insert(store, request, f"link-{span}")
+        insert(store, dynamos_span(7, span=span), f"link-{span}")
         assert joiner.run_once()
     assert len(found(store)[0]) == 2
 
@@ -225,6 +220,87 @@ def test_a_segment_is_joined_once_also_after_a_crash_before_it_was_marked(store,
     assert len(found(store)[0]) == 1
     assert len(found(store)[1]) == 2
     assert store.query("SELECT segment FROM requests").result_rows == [("once.joined.0",)]
+
+
+class Crash(Exception):
+    """The collector dies."""
+
+
+def crash_at(store, monkeypatch, number):
+    """A joiner that dies at its statement of this number, counted from 0."""
+    commands = iter(range(number))
+    real = store.command
+
+    def command(*arguments):
+        if next(commands, None) is None:
+            raise Crash
+        real(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "command", command)
+        with pytest.raises(Crash):
+            Joiner(store, IngestStatus(), after_s=0).run_once()
+
+
+def test_no_request_is_lost_when_a_joiner_dies_between_two_inserts_and_a_parent_comes(store, joiner, monkeypatch):
+    monkeypatch.setattr(joiner_module, "_MOST_REQUESTS", 2)
+    requests = [root(trace=trace, span=9, parent=1, **{"gen_ai.request.id": f"r{trace}"}) for trace in range(1, 7)]
+    for request in requests[1:]:
+        requests[0].scope_spans.spans.extend(request.scope_spans.spans)
+    insert(store, requests[0], "many")
+    crash_at(store, monkeypatch, 1)
+    assert [row[0] for row in found(store)[0]] == ["r1", "r2"]
+    late = root(trace=1)
+    late.scope_spans.spans.extend(root(trace=3).scope_spans.spans)
+    insert(store, late, "late")
+    while not joiner.run_once():
+        pass
+    assert [row[0] for row in found(store)[0] if row[0]] == ["r1", "r2", "r4", "r5", "r6"]
+
+
+def dynamos_span(number, *, span=1):
+    request = Request(scope="frontend")
+    rid = f"00000000-0000-4000-8000-{number:012x}"
+    attributes = {"code.module.name": "dynamo_llm", "uri": "/v1/completions", "request_id": rid}
+    request.span("http-request", span=span, attributes=attributes)
+    return request
+
+
+def test_a_log_record_that_was_joined_alone_before_a_crash_stays_the_request(store, joiner, monkeypatch):
+    insert_otlp(store, LOGS, dynamo(1).SerializeToString(), "log")
+    crash_at(store, monkeypatch, 2)
+    insert(store, dynamos_span(1), "span")
+    insert_otlp(store, LOGS, dynamo(1).SerializeToString(), "log again")
+    for _ in range(2):
+        assert joiner.run_once()
+    assert store.query("SELECT count(), countDistinct(segment), any(segment) FROM requests").result_rows == [
+        (1, 1, "log.joined.0")
+    ]
+
+
+def test_a_log_record_whose_insert_never_came_leaves_its_span_out_of_nothing(store, joiner, monkeypatch):
+    insert_otlp(store, LOGS, dynamo(1).SerializeToString(), "log")
+    crash_at(store, monkeypatch, 1)
+    insert(store, dynamos_span(1), "span")
+    assert joiner.run_once()
+    assert store.query("SELECT count() FROM requests").result_rows == [(1,)]
+
+
+def test_a_span_takes_the_place_of_a_log_record_that_the_store_refused(store, joiner, monkeypatch):
+    insert_otlp(store, LOGS, dynamo(1).SerializeToString(), "log")
+    real = store.command
+
+    def refuse(sql, parameters):
+        if "INTO joins" in sql:
+            raise DatabaseError("bad", code=6)
+        real(sql, parameters)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "command", refuse)
+        assert [joiner.run_once() for _ in range(4)] == [False, False, False, True]
+    insert(store, dynamos_span(1), "span")
+    assert joiner.run_once()
+    assert store.query("SELECT segment FROM requests").result_rows == [("span.joined.0",)]
 
 
 def test_two_requests_of_one_trace_keep_their_own_parts(store, joiner):

@@ -3,7 +3,9 @@ SELECT
     service, instance,
     countIf(kind = 'evict') AS evictions,
     if(evictions = 0, 0, sumIf(blocks, kind = 'evict')) AS evicted_blocks,
-    countIf(reason = 'preemption') AS preemptions
+    countIf(reason = 'preemption') AS preemptions,
+    argMax(variant, start) AS variant_now,
+    toUnixTimestamp64Nano(max(start)) AS seen_ns
 FROM kv_events
 WHERE $parts.started_in_window
   AND $process_filter

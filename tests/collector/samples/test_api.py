@@ -112,6 +112,17 @@ def test_two_collectors_that_scrape_one_process_count_once(scrapes, api):
     assert storm["requests_affected"] == 5
 
 
+def test_a_process_that_sends_metrics_and_evictions_is_listed_once(scrapes, rows, api):
+    for n in range(2):
+        scrapes.add("vllm:num_requests_running 1\n", NOW - MINUTE + n * SECOND, service="engine", instance="i-1")
+    scrapes.add(page(1, 0, 1), NOW - MINUTE, service="engine", instance="i-2").store()
+    rows.kv_event(start=NOW - MINUTE, instance="i-1")
+    first, second = api("kv")["engines"]
+    named = ("source", "evictions", "evicted_blocks", "preemptions", "running")
+    assert [first[name] for name in named] == ["samples", 1, 4, 1, 1]
+    assert [second[name] for name in named[:3]] == ["samples", None, None]
+
+
 def test_series_of_one_process_are_added_or_the_largest_is_taken(scrapes, api):
     text = "".join(
         f'vllm:num_requests_running{{engine="{n}"}} {3 + n}\nvllm:kv_cache_usage_perc{{engine="{n}"}} 0.{n + 1}\n'
