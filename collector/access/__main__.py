@@ -173,7 +173,7 @@ _MEANT: Final = {
     "name": "--name: a note has 200 characters at most",
     "": "an admin key is for all tenants: leave --tenant out",
 }
-"""What a value that a key cannot have should be, by its field."""
+"""By field of a key: the message about a value that the field cannot have."""
 
 
 _ACTIONS: Final[dict[str, Callable[[argparse.Namespace, Settings], None]]] = {

@@ -1,4 +1,4 @@
-"""The joiner: requests whose spans came in several payloads get their parts, and become rows."""
+"""The joiner. The spans of some requests come in several payloads: it joins them, and the requests become rows."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ class Joiner:
         return [request.link for request in requests if request.is_log]
 
     def _once(self, requests: Sequence[_Request]) -> list[_Request]:
-        """Leave out a log record that is part of a span's request, and a span whose log record was joined alone."""
+        """Leave out a log record when a span reports its request, and a span when its log record was joined alone."""
         links = sorted({request.link for request in requests if request.link})
         if not links:
             return list(requests)
