@@ -33,8 +33,8 @@ def _slo_groups(slos: Sequence[Slo]) -> Iterator[dict[str, Any]]:
     """The rules of all SLOs in groups, by how often they must be evaluated.
 
     A group evaluates its rules in order, so recordings come before the alerts that read them. A value from another
-    group is at most one interval old. Prometheus reads no sample that is older than five minutes, so a group whose
-    series others read is evaluated more often. The sums of five minutes are read by windows only.
+    group is at most one interval old. Prometheus reads no sample that is older than five minutes, so a group is
+    evaluated more often when others read its series. The sums of five minutes are read by windows only.
     """
     recording, windows = template("slo_recording"), load_windows()
     burns = [(slo, rule) for slo in slos for rule in burn_rules(slo, windows)]

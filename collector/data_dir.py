@@ -9,6 +9,12 @@ from typing import IO
 from collector.store.store import StoreError
 
 
+def of_a_collector(folder: Path) -> Path:
+    """The data folder that is meant: `tokentrail up` has its collector's inside its own."""
+    within = folder / "collector"
+    return within if (within / "wal").is_dir() and not (folder / "wal").is_dir() else folder
+
+
 def lock_folder(data_dir: Path) -> IO[str]:
     """Hold the data folder until the file is closed: two writers of one log would lose data. Raises `StoreError`."""
     try:

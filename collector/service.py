@@ -61,8 +61,8 @@ logger = logging.getLogger(__name__)
 class Service:
     """One collector process.
 
-    Constructing it opens the store and the logs and binds the sockets; it raises `StoreError` or OSError that says what
-    to do. A ClickHouse server that is away is opened when it answers. `start` begins, `stop` drains in the order in
+    Constructing it opens the store and the logs and binds the sockets; it raises `StoreError` or OSError with the
+    remedy. A ClickHouse server that is away is opened when it answers. `start` begins, `stop` drains in the order in
     which data flows.
     """
 

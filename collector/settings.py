@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
 from collector.receive.names import COLUMNS
-from collector.samples.targets import parse_static
+from collector.samples.targets import has_a_host, parse_static
 from collector.store.definitions import Decoding
 from collector.store.layout import Layout
 from collector.store.retention import parse_retention
@@ -72,22 +72,13 @@ def _check_server(address: str) -> None:
     if not address.startswith(("http://", "https://")):
         msg = "that is no store; write chdb:// (embedded), http://user:password@host:8123/database or https://…"
         raise ValueError(msg)
-    if not _has_a_host(address):
+    if not has_a_host(address):
         msg = "the address has no host, or a wrong port; #, /, ? and @ in a password need %23, %2F, %3F and %40"
         raise ValueError(msg)
     named = {name for name, _ in parse_qsl(urlsplit(address).query)} & _NO_PARAMETERS
     if named:
         msg = f"{' and '.join(sorted(named))} cannot stand behind ?; write http(s)://user:password@host:8123/database"
         raise ValueError(msg)
-
-
-def _has_a_host(address: str) -> bool:
-    """Tell whether it has a host, and a port that can be one, if any."""
-    try:
-        parts = urlsplit(address)
-        return bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
 
 
 def listed(value: str) -> tuple[str, ...]:
@@ -281,7 +272,11 @@ class Settings(BaseSettings):
             return f"chdb://{(self.data_dir / 'store').resolve()}"
         if not self.store_user:
             return self.store
-        password = self.store_password_file.read_text().rstrip("\n") if self.store_password_file else ""
+        try:
+            password = self.store_password_file.read_text().rstrip("\n") if self.store_password_file else ""
+        except OSError as error:
+            msg = f"--store-password-file {self.store_password_file} cannot be read: {error.strerror}"
+            raise OSError(msg) from error
         scheme, _, rest = self.store.partition("://")
         return f"{scheme}://{quote(self.store_user, safe='')}:{quote(password, safe='')}@{rest}"
 

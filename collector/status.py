@@ -40,10 +40,10 @@ class IngestSnapshot:
     bytes_received: int
     """After decompression."""
     segments_not_joined: int
-    """Whose requests the store refused when they were joined with their parts."""
+    """Segments with requests that the store refused when they were joined with their parts."""
     segments_inserted: int
     wal_segments_pending: int
-    """Sealed or open segments whose rows are not in the store yet."""
+    """Sealed and open segments. Their rows are not in the store yet."""
     wal_bytes_pending: int
     last_insert_unix_s: float
     """0.0 until the first insert."""
@@ -123,7 +123,7 @@ class IngestStatus:
             self._api_refused[reason] += 1
 
     def inserted(self, at_unix_s: float) -> None:
-        """Count one segment whose rows are in the store."""
+        """Count one segment: its rows are in the store."""
         with self._lock:
             self._counts["segments"] += 1
             self._last_insert_unix_s = at_unix_s
@@ -134,7 +134,7 @@ class IngestStatus:
             self._counts["dead_lettered"] += 1
 
     def not_joined(self) -> None:
-        """Count one segment whose requests the store refused when they were joined with their parts."""
+        """Count one segment: the store refused its requests when they were joined with their parts."""
         with self._lock:
             self._counts["not_joined"] += 1
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 _LONGEST_RETRY_NS: Final = 35_000_000_000
-"""Senders that were refused try again after 30.5 s at the latest (tokentrail.export), then send what waits."""
+"""Senders that were refused try again after 30.5 s at the latest (tokentrail.export), then send the waiting ones."""
 
 OldestWaiting = Callable[[], int | None]
 """Unix ns of the oldest data that the store does not have yet; None when it has all."""

@@ -18,7 +18,7 @@ _last = {"took_s": 0.5}
 _SHARE = 0.02
 """Refreshes take at most this share of the time. They cost up to 1.5 times as much CPU, since two processes work."""
 _SENT_S = 0.5
-"""By then the browser has what was drawn. When another run begins, Streamlit drops what it has not sent."""
+"""By then the browser has all that was drawn. When another run begins, Streamlit drops the unsent elements."""
 _INTERVALS_S = (2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 120.0)
 
 STYLE = """

@@ -58,7 +58,7 @@ def known_labels(engines: list[dict[str, Any]], slos: list[dict[str, Any]]) -> d
 
 
 def offered() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The SLOs and the engines whose names the filters offer; none while the collector does not answer."""
+    """The SLOs and engines that the filters offer; none while the collector does not answer."""
     slos = fetch_seldom(ask("slos"))
     engines = fetch_seldom(ask("engines", start="-30d")) if slos else {}  # one wait for a collector that hangs
     return slos.get("slos", []), engines.get("engines", [])

@@ -30,11 +30,11 @@ HELP: Final = {
     "Preemptions": "Times that a running request lost its KV-cache blocks in this range. It is computed again.",
     "Cold starts": "Starts of engine processes that overlap this range: loading weights, compilation, warm-up.",
     "Input tokens": "Tokens of the prompt.",
-    "Cached tokens": "Prompt tokens whose KV cache was already there and needed no prefill.",
+    "Cached tokens": "Prompt tokens that needed no prefill: their keys and values were in the KV cache.",
     "Output tokens": "Tokens generated for the request, hidden reasoning included.",
     "Burn rate": "Speed at which the error budget is spent: at 1× it lasts exactly the SLO's window. An alert fires "
     "while both of its windows burn faster than its threshold.",
-    "Why it waited": "What the engine's steps lacked while the request was queued or preempted, as the engine counted. "
+    "Why it waited": "The engine's reasons to leave the request in the queue, or preempted, by its own count. "
     "Few engines tell it, and only of requests that have ended.",
     "Prefill interference": "Engine steps that prefilled prompts of other requests while this one waited for a token.",
 }

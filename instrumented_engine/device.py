@@ -49,7 +49,7 @@ class Device:
         return Llama(config, weights, length, cache_format)
 
     def operations(self, settings: Settings, model: Llama) -> Operations:
-        """What computes between a model's products: kernels of Triton or Numba, which must prove themselves here.
+        """The operations between a model's products: torch's, or kernels of Triton or Numba with the same results here.
 
         Raises ModelError where they are asked for and cannot.
         """

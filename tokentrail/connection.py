@@ -35,7 +35,7 @@ def transport() -> httpx.HTTPTransport:
     """A transport that uses no proxy of the environment; raises ConnectionSettingError.
 
     It trusts the CA in TOKENTRAIL_API_TLS_CA, or else the CAs of this machine. It shows the certificate in
-    TOKENTRAIL_API_TLS_CERT, whose private key is in TOKENTRAIL_API_TLS_KEY or in the same file.
+    TOKENTRAIL_API_TLS_CERT. The certificate's private key is in TOKENTRAIL_API_TLS_KEY, or in the same file.
     """
     ca, cert, key = (os.environ.get(name, "").strip() or None for name in (TLS_CA, TLS_CERT, TLS_KEY))
     try:
@@ -123,5 +123,5 @@ def remedy_of_a_close(scheme: str) -> str:
 
 
 def way_out(error: Exception, option: str) -> str:
-    """What to do when a collector does not answer; `option` is the one that names its address."""
+    """The remedy when a collector does not answer; `option` names its address."""
     return remedy(error) or f"start the collector, or name its address with {option}"

@@ -16,6 +16,7 @@ from collector.access.audit import AuditLog
 from collector.access.caller import Role
 from collector.access.keyring import utc_now
 from collector.access.keys import Key, KeyFileError, changing, make_key, read_keys
+from collector.data_dir import of_a_collector
 from collector.settings import Settings, describe_problems
 from collector.slo.durations import parse_duration
 
@@ -29,6 +30,7 @@ def main(arguments: list[str]) -> int:
     folder = {} if given.data_dir is None else {"data_dir": given.data_dir}
     try:
         settings = Settings(**folder)
+        settings = settings.model_copy(update={"data_dir": of_a_collector(settings.data_dir)})
         _ACTIONS[given.action](given, settings)
     except ValidationError as error:
         sys.stderr.write("".join(f"{line}\n" for line in describe_problems(error)))
@@ -171,7 +173,7 @@ _MEANT: Final = {
     "name": "--name: a note has 200 characters at most",
     "": "an admin key is for all tenants: leave --tenant out",
 }
-"""What a value that a key cannot have should be, by its field."""
+"""By field of a key: the message about a value that the field cannot have."""
 
 
 _ACTIONS: Final[dict[str, Callable[[argparse.Namespace, Settings], None]]] = {

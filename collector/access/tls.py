@@ -26,7 +26,7 @@ class TlsFiles:
     """Clients need a certificate that this CA has signed; None: they need none."""
 
     def versions(self) -> tuple[tuple[int, int] | None, ...]:
-        """Return what changes with the files, their owners and their modes; None for a file that is not there."""
+        """Return the version of each file, which changes with its content, owner and mode; None for a missing file."""
         files = (self.certificate, self.key, *([self.client_ca] if self.client_ca else []))
         return tuple(map(_version, files))
 

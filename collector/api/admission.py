@@ -1,4 +1,4 @@
-"""Lets requests in: each shows its key, a few are answered at a time, and one whose client has left is given up."""
+"""Lets requests in: each shows its key, and a few are answered at a time. One ends when its client leaves."""
 
 from __future__ import annotations
 

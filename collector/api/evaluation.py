@@ -32,7 +32,7 @@ _NONE: Final = Fragment("0")
 """In place of a column of arrays, which costs a millisecond to read for each 2,000 cells."""
 _WITH_VARIANCE: Final = ("total", "good", "excused", "undetermined")
 OUTPUT_TOKENS: Final = {"tokens_out": "output_tokens"}
-"""Requests whose tokens are not known are in no sum of them."""
+"""These sums leave out a request when its tokens are not known."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Counted:
     """Requests of a window, the other sums that were asked for, and the requests in flight that were looked at."""
 
     window: Window
-    """It counts each request once: its filter leaves out what another reported too."""
+    """Its filter counts each request once, although two processes may have reported it."""
     first_ns: int | None
     """When the first of its ended requests began, in a short window that has one."""
     requests: Counts

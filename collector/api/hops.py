@@ -101,7 +101,7 @@ def _hours_about(ended_ns: Iterable[int]) -> list[int]:
 
 
 def hops_of(ctx: Context, row: Row, of_trace: Sequence[Row]) -> list[Hop]:
-    """The same for one request, of whose trace the newest requests are known. Its response id finds others."""
+    """The same for one request. `of_trace`: the newest requests of its trace. Its response id finds others."""
     if row["request_id"] or len(of_trace) >= MOST_OF_A_TRACE:
         return read_hops(ctx, [row])[0]
     return hops(row, (other for other in of_trace if "ended_ns" in other))

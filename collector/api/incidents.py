@@ -211,7 +211,7 @@ def _lists(
 
 
 def _fate(row: Mapping[str, Any]) -> str:
-    """What becomes of the blocks of a run of preemptions."""
+    """The end of a sentence about preemptions: their blocks are computed again, or were copied to the host."""
     if not row["offloads"]:
         return ", to be computed again"
     if row["offloads"] == row["evictions"]:

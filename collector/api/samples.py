@@ -1,4 +1,4 @@
-"""Reads of the samples of engines whose spans say nothing: for `/kv`, `/engines`, `/timeseries` and `/incidents`."""
+"""Reads of samples, for engines without spans of their own: for `/kv`, `/engines`, `/timeseries` and `/incidents`."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def _processes(ctx: Context, window: Window) -> list[Process]:
 
 
 def sampled(ctx: Context, window: Window, names: Sequence[str] = ()) -> list[Process]:
-    """The processes with samples in the window whose spans tell no steps; `names` are all that is read, if given."""
+    """The processes with samples and without spans of steps in the window. Only `names` are read, if given."""
     return processes(
         ctx.queries,
         start_ns=window.start_ns,

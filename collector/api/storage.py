@@ -30,7 +30,7 @@ class TableOut(BaseModel):
 
 
 class TenantRetention(BaseModel):
-    """A tenant whose rows are kept for a shorter time."""
+    """A tenant with a retention of its own: its rows are kept for a shorter time."""
 
     tenant: str
     table: str

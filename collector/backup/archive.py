@@ -78,7 +78,7 @@ class Manifest(BaseModel):
 
 
 def pack(sources: Sequence[tuple[str, Path]], manifest: Manifest) -> Iterator[bytes]:
-    """Yield the bytes of a tar with these files, by name, and with the manifest, whose `files` are filled in here."""
+    """Yield the bytes of a tar with these files, by name, and with the manifest, which gets their list here."""
     for name, path in sources:
         digest = hashlib.sha256()
         size = path.stat().st_size

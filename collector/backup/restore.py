@@ -16,7 +16,7 @@ from collector.wal.durable import sync_folder
 _WORK: Final = ".restoring"
 """Folder inside the data folder, which may be a volume: that has no other place, and cannot be replaced by a folder."""
 _OF_NOBODY: Final = frozenset({_WORK, "lost+found"})
-"""What an empty folder may have: the rest of an attempt that was killed, and what a new file system has."""
+"""An empty folder may have these: the rest of an attempt that was killed, and the folder of a new file system."""
 
 
 def restore(archive: Path, data_dir: Path) -> Manifest:

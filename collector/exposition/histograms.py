@@ -39,7 +39,7 @@ def _thresholds(slos: Sequence[Slo]) -> list[dict[str, int]]:
 
 
 def drop_old_histograms(series: Series, edges_of: Mapping[str, Sequence[int]]) -> None:
-    """A histogram whose buckets have changed with the SLO file begins again."""
+    """Drop the histograms with other buckets, which a changed SLO file leaves: they begin again."""
     for name, metric in _METRIC.items():
         by_labels = series.histograms.get(metric, {})
         for labels in [key for key, histogram in by_labels.items() if list(histogram.edges) != edges_of[name]]:

@@ -54,7 +54,7 @@ class Processes:
     def read(self, *, now_ns: int, heard_until_ns: int, since_ns: int) -> None:
         """Read the steps that came since the last call, and the requests in flight that were not lost before a time.
 
-        A request whose end is stored is counted by its segment, also when its sender's clock is ahead of ours.
+        When the end of a request is stored, its segment counts it, also when its sender's clock is ahead of ours.
         """
         filled = self._filled.look()
         if "steps" in filled:

@@ -51,7 +51,7 @@ class SloCounters:
                 for metric, flags in _counted(repeated):
                     if flags[row]:
                         sums[metric, slo.name, group] -= early["n"][row]
-                # A late one that ended without a token is good. One whose end says less than it announced stays bad.
+                # A late one that ended without a token is good. One stays bad when its end says less than it announced.
                 is_well = repeated.good[row] if slo.name in one.late else not repeated.bad[row]
                 if is_well and not one.is_over:
                     sums[metrics.SLO_GOOD, slo.name, group] += 1

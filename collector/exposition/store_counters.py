@@ -93,7 +93,7 @@ class StoreCounters:
         self._series.add(metrics.OVERFLOW, at_s=now_s)
         self._series.add(metrics.EARLY_FORGOTTEN, at_s=now_s)
         if claims:
-            self.save()  # a claim of a collector whose name was forgotten would count for nobody
+            self.save()  # the claims have this collector's name: it must know it after a crash
 
     def on_segment(self, segment_id: str) -> None:
         """Remember that this segment's rows are in the store; they are counted at the next refresh."""

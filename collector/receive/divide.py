@@ -23,7 +23,7 @@ def without_misread(payload: bytes, request: type[Any] = ExportTraceServiceReque
         28 05           field 5 as a varint    misread: the parser would say that the span has no name
         f8 07 01        field 127              not misread: OTLP has no such field, and both parsers skip it
 
-    What is returned is encoded anew, with the values that Protobuf reads and without unknown fields. ClickHouse refuses
+    The result is encoded anew, with the values that Protobuf reads and without unknown fields. ClickHouse refuses
     a group, a bool that is written as another number than 0 and 1, which Protobuf reads as true, an enumeration of
     more than 32 bits, and two values of an attribute, of which Protobuf takes the last:
 

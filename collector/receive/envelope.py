@@ -1,4 +1,4 @@
-"""Requests whose items stay bytes, so that they are counted, measured and sorted without decoding them."""
+"""Requests with their items as bytes, to count, measure and sort the items without decoding them."""
 
 from __future__ import annotations
 

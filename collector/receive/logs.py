@@ -23,7 +23,7 @@ _UUID: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def _is_end_of_request(record: LogRecord) -> bool:
-    """Tell what the WHERE of `dynamo_flatten_logs` does: the record is of a request's end, and names it by a UUID."""
+    """Tell whether a record is of a request's end and has its UUID, as the WHERE of `dynamo_flatten_logs` does."""
     text: dict[str, str] = {}
     for attribute in record.attributes:
         text.setdefault(attribute.key, attribute.value.string_value)
@@ -32,7 +32,7 @@ def _is_end_of_request(record: LogRecord) -> bool:
 
 
 CLAIMED: Final[dict[str, Callable[[LogRecord], bool]]] = {"dynamo.request_trace": _is_end_of_request}
-"""The scopes whose records an engine's views read, and which of them. Tests compare them with the SQL."""
+"""By scope: whether an engine's views read a record of it. Tests compare this with the SQL."""
 UNCLAIMED: Final = "unclaimed"
 _MOST_NAMED_SCOPES: Final = 50
 _named_scopes: set[str] = set()
@@ -92,7 +92,7 @@ def check(body: bytes, limits: ItemLimits) -> Checked:
                 ):
                     rejected[reason] += 1
                     del records[index]
-    # Encoded anew, because ClickHouse takes a text as empty whose field comes twice. Protobuf reads the last one.
+    # Encoded anew: where a text comes twice in a record, Protobuf reads the last one, and ClickHouse an empty text.
     payload = request.SerializeToString() if rejected.total() + unwanted.total() < total else b""
     message = "; ".join(
         f"{count} log records: {EXPLANATION[Reason(reason)]}" for reason, count in sorted(rejected.items())

@@ -68,7 +68,7 @@ _ATTRIBUTES: Final = 9
 _SHORT_RUN: Final = 8
 """The least average length of runs as they stand. To parse short ones costs less than to compare them."""
 _SHORT_SORTED_RUN: Final = 32
-"""The least average length of runs that must be sorted first, and whose shape is often new."""
+"""The least average length of runs that must be sorted first. Their shape is often new."""
 _WINDOW: Final = 256
 """Most records that are compared at once."""
 _WINDOW_BYTES: Final = 64 * 1024
@@ -186,7 +186,7 @@ def _runs(body: Body, begin: int, end: int, names: frozenset[str] | None) -> Ite
 def _sorted_runs(records: bytes) -> Iterator[Run]:
     """Yield the runs of span records that are sorted by length, from the most frequent length on.
 
-    records  104 B, 105 B, 104 B, 105 B, 104 B    two shapes, whose records take turns
+    records  104 B, 105 B, 104 B, 105 B, 104 B    two shapes that take turns
     runs     three of 104 B, two of 105 B
     """
     by_length: dict[int, list[bytes]] = defaultdict(list)
@@ -290,7 +290,7 @@ def _count_alike(rows: Bytes, shape: Shape) -> int:
 
 
 def _shape_of(record: Bytes, value: int) -> Shape:
-    """Return the shape of a record whose span begins at `value`: one that is known, or else a new one.
+    """Return the shape of a record: one that is known, or else a new one. Its span begins at `value`.
 
     Raises `NotUniformError` for a long record.
     """

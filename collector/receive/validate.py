@@ -27,7 +27,7 @@ NO_SPAN_ID: Final = bytes(SPAN_ID_BYTES)
 EARLIEST_NS: Final = 946_684_800 * 10**9
 """2000-01-01: a clock that was never set shows an earlier time."""
 LATEST_NS: Final = 4_102_444_800 * 10**9
-"""2100-01-01: the store, whose partitions are days, still has such a date."""
+"""2100-01-01: the partitions of the store are days, and the store still has such a date."""
 DAY_NS: Final = 86_400 * 10**9
 LONGEST_NS: Final = 400 * DAY_NS
 """400 days between start and end."""

@@ -27,7 +27,7 @@ _PARTS: Final = ("_bucket", "_sum", "_count")
 MOST_COUNT: Final = 2.0**53
 """Larger counts are not whole numbers in the doubles of the text and of the store."""
 _LONGEST_LINE: Final = 128 * 1024
-"""Characters. The parser takes minutes for a line of megabytes, and no series whose labels are stored has so many."""
+"""Characters. The parser takes minutes for a line of megabytes. No line of a series that is stored is so long."""
 Labels = tuple[tuple[str, str], ...]
 
 
@@ -48,7 +48,7 @@ class Exposition:
     series: int
     """Series of the metrics; a histogram is one."""
     dropped: int
-    """Series left out: more than the limit, or histograms whose buckets are not counts."""
+    """Series left out: more than the limit, or histograms with buckets that are not counts."""
 
 
 def read_exposition(text: str, *, time_ns: int, all_names: bool, most_series: int) -> Exposition:

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import httpx
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
@@ -157,14 +158,14 @@ class Scraper:
 
     async def _ask(self, item: StaticTarget) -> None:
         """Ask for the addresses of a name; if that fails, the last ones stay."""
-        url = httpx.URL(item.url)
+        host = urlsplit(item.url).hostname
         try:
             async with asyncio.timeout(self._limits.timeout_s):
-                found = await asyncio.get_running_loop().getaddrinfo(url.host, None, type=socket.SOCK_STREAM)
+                found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
             self._addresses[item.url] = [str(address[0]) for *_, address in found]
-            self._note(f"the name {url.host}", "")
-        except (OSError, TimeoutError) as error:
-            self._note(f"the name {url.host}", f"not found: {error}")
+            self._note(f"the name {host}", "")
+        except (OSError, TimeoutError, UnicodeError) as error:  # the last for `a..b`, which can be no name
+            self._note(f"the name {host}", f"not found: {error}")
 
     async def _keep_scraping(self, client: httpx.AsyncClient, target: Target) -> None:
         interval_s = self._limits.interval_s
@@ -188,6 +189,8 @@ class Scraper:
             result = str(error.args[0])
         except httpx.HTTPError as error:
             result = "connect" if isinstance(error, httpx.ConnectError) else "broken"
+        except (httpx.InvalidURL, UnicodeError):  # a host that can have no address
+            result = "connect"
         except Exception:
             logger.exception("a scrape of %s failed", target.safe_url)
             result = "internal"

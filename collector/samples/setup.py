@@ -6,6 +6,7 @@ import hashlib
 import socket
 import ssl
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collector.receive.ingest import Ingest
@@ -24,6 +25,7 @@ def open_scraper(settings: Settings, ingests: Sequence[Ingest], status: IngestSt
         return []
     from collector.samples.scraper import ScrapeLimits, Scraper  # httpx takes 0.2 s of CPU; few collectors scrape
 
+    tls = _tls(settings.scrape_tls_ca)
     ingest = next(ingest for ingest in ingests if ingest.signal.name == "metrics")
     limits = ScrapeLimits(
         settings.scrape_interval_s,
@@ -41,9 +43,18 @@ def open_scraper(settings: Settings, ingests: Sequence[Ingest], status: IngestSt
             scraper_id=scraper_id(settings),
             status=status,
             bearer_file=settings.scrape_bearer_file,
-            tls=ssl.create_default_context(cafile=settings.scrape_tls_ca),
+            tls=tls,
         )
     ]
+
+
+def _tls(ca: Path | None) -> ssl.SSLContext:
+    """Make the context that trusts this CA, or those of the system."""
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except OSError as error:
+        msg = f"--scrape-tls-ca {ca} is no CA in PEM: {error.strerror or error}"
+        raise OSError(msg) from error
 
 
 def scraper_id(settings: Settings) -> str:

@@ -57,7 +57,7 @@ class StaticTarget:
     def parse(cls, item: str) -> StaticTarget:
         """Read one item; raises ValueError that shows how to write one."""
         found = _URL.fullmatch(item.strip())
-        if not found or not urlsplit(found["url"]).hostname:
+        if not found or not has_a_host(found["url"]):
             msg = f"{item!r} is not a target; write http://host:8000/metrics, or SERVICE=http://host:8000"
             raise ValueError(msg)
         parts = urlsplit(found["url"])
@@ -76,6 +76,15 @@ class StaticTarget:
             user, at, _ = parts.netloc.rpartition("@")
             url = parts._replace(netloc=user + at + host + port).geturl()
             yield Target(url, self.service, _host_and_port(url))
+
+
+def has_a_host(url: str) -> bool:
+    """Tell whether a URL has a host, and a port that can be one, if any."""
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def parse_static(setting: str) -> tuple[StaticTarget, ...]:
@@ -136,7 +145,9 @@ def read_file(path: str) -> Iterator[Target]:
     try:
         groups = TypeAdapter(list[_Group]).validate_python(document or [])
     except ValidationError as error:
-        raise ValueError(str(error.errors()[0]["msg"])) from error
+        first = error.errors()[0]
+        msg = ".".join(map(str, ("entry", *first["loc"]))) + f": {first['msg']}"
+        raise ValueError(msg) from error
     for group in groups:
         for address in group.targets:
             yield _of_file(address, group.labels)

@@ -16,7 +16,7 @@ from typing import Final
 
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 
-from collector.data_dir import lock_folder
+from collector.data_dir import lock_folder, of_a_collector
 from collector.store.store import Store, StoreError
 
 _CODES: Final = frozenset(
@@ -97,7 +97,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("data_dir", type=Path)
     parser.add_argument("--set-aside", action="store_true")
     options = parser.parse_args(arguments)
-    data_dir = options.data_dir
+    data_dir = of_a_collector(options.data_dir)
     if not (data_dir / "store").is_dir():
         sys.stderr.write(f"{data_dir} has no embedded store: name the collector's --data-dir\n")
         return 2

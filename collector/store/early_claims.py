@@ -91,8 +91,9 @@ class EarlyClaims:
     def read(self, after: int, *, since_ns: int) -> tuple[int, list[tuple[str, EarlyCount]]]:
         """The number of the newest claim, and the early counts after `after` with their collectors, in order.
 
-        Those whose request had ended in a segment that was entered before are left out. `since_ns` keeps the query from
-        reading requests that were stored before. After 0, the claims of the last day are read, which counters remember.
+        Counts of a request are left out when a segment that was entered before has its end. `since_ns` keeps the query
+        from reading requests that were stored before. After 0, it reads the claims of the last day, which counters
+        remember.
         """
         columns = "claim, collector, key, slo, tenant, is_late, process, at_ns"
         new = "claim > {after:UInt64}" if after else "claimed_at > now() - INTERVAL 1 DAY"

@@ -1,4 +1,4 @@
-"""Removes rows whose time is over: whole partitions of a table, and single days of a tenant."""
+"""Removes rows that are older than the retention: whole partitions of a table, and single days of a tenant."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Expiry(ThreadStage):
     """A stage that removes rows at its start and then every hour.
 
     Partitions of a table are dropped, which rewrites nothing. A day is dropped when its last moment is too old, so rows
-    stay up to a day longer than the setting, and those of `cold_starts`, whose partitions are months, up to a month. A
-    tenant's rows are masked by lightweight deletes, day by day; merges remove them from the disk.
+    stay up to a day longer than the setting. `cold_starts` has a partition for each month, so its rows stay up to a
+    month longer. A tenant's rows are masked by lightweight deletes, day by day; merges remove them from the disk.
     """
 
     def __init__(

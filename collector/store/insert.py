@@ -25,7 +25,7 @@ INSERT_SETTINGS: Final = {
     "async_insert": 0,
     # The API's queries have a larger number: they pause while an insert runs.
     "priority": 1,
-    # A profile of the server may have switched off what makes a segment that comes again add nothing.
+    # With these, a segment that comes again adds nothing. A profile of the server may have switched them off.
     "deduplicate_insert": "enable",
     "deduplicate_insert_select": "force_enable",
     "deduplicate_blocks_in_dependent_materialized_views": 1,
@@ -170,7 +170,7 @@ def _leb128(number: int) -> Bytes:
 
 @contextmanager
 def errors_told_apart() -> Iterator[None]:
-    """Raise `RefusedError` for an insert whose data is at fault, and `TooMuchError` for one that is too large."""
+    """Raise `RefusedError` when the data of the insert is at fault, and `TooMuchError` when it is too large."""
     try:
         yield
     except DatabaseError as error:

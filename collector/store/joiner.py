@@ -1,4 +1,4 @@
-"""The joiner: requests whose spans came in several payloads get their parts, and become rows."""
+"""The joiner. The spans of some requests come in several payloads: it joins them, and the requests become rows."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ class Joiner:
             self._announce(token)
 
     def _once(self, segment: str, requests: Sequence[_Request]) -> list[_Request]:
-        """Leave out a log record that is part of a span's request, and a span whose log record was joined alone.
+        """Leave out a log record when a span reports its request, and a span when its log record was joined alone.
 
         A log record that this segment has joined alone, before a crash, is a request also when its span has come since.
         """

@@ -31,7 +31,7 @@ _PATIENCE_S: Final = 30.0
 
 
 class StoreOpener(ThreadStage):
-    """A stage that tries again and again to open a store whose server was away at the start, or came back empty.
+    """A stage that opens the store. It tries again and again while the server is away, and when it comes back empty.
 
     Until then `store` refuses every call, so writers keep their segments and the API answers with the reason. A server
     that is open is asked every ten seconds for nothing. While it does not answer, the collector is not ready.

@@ -33,7 +33,7 @@ class Order:
         self._lost_numbers = 0
 
     def next_number(self) -> int:
-        """The number to try. The caller inserts with `settings`, and reads whose claim the store took."""
+        """The number to try. The caller inserts with `settings`, and then reads the claim that the store has."""
         sql = f"SELECT max(claim) FROM {self._table}"
         newest = int(self._store.query(sql, settings=self.read_settings).result_rows[0][0])
         if newest == self._newest:  # another collector's claim of the next number is not visible yet
@@ -54,7 +54,7 @@ class Order:
         return {"async_insert": 0, "deduplicate_insert": "enable", **decides, "insert_deduplication_token": token}
 
     def forget(self, claim: int, *, retention_s: int) -> None:
-        """Now and then, drop the partitions whose claims are all too old. The newest stays: it has the last number."""
+        """Now and then, drop the partitions of old claims. The newest stays: it has the last number."""
         if claim % _FORGET_EVERY:
             return
         old = f"""

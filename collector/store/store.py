@@ -162,7 +162,7 @@ class Store:
         self._clients: list[tuple[threading.Thread, Client]] = []
         self._unavailable = ""
         self.missed_a_table = False
-        """A query has named a table that a server does not know. Whoever asks why sets it back."""
+        """A query has named a table that the server does not know. The opener looks why and sets this back."""
 
     @classmethod
     def open(cls, dsn: str, *, connect_timeout_s: float = 10.0, send_receive_timeout_s: float = 300.0) -> Self:
@@ -274,7 +274,7 @@ class Store:
 
     @contextmanager
     def _answering_within(self, seconds: float | None) -> Iterator[Client]:
-        """The calling thread's client, whose server must answer within this time. None: within the store's own."""
+        """The calling thread's client. Its server must answer within this time; None: within the store's own time."""
         client = self.client()
         if seconds is None or not isinstance(client, HttpClient):
             yield client

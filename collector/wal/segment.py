@@ -114,8 +114,9 @@ def read_segment(segment: Segment, dead_letters: DeadLetters, *, verify: bool) -
 def mark_inserted(segment: Segment, digests: list[bytes]) -> Path:
     """Replace a stored segment or group by a file with the digests of its payloads.
 
-    Should a crash leave the segment there, it is inserted again under its id, which the store recognises. A group whose
-    file of digests is there is stored; should a crash leave some of its files, the next start removes them.
+    Should a crash leave the segment there, it is inserted again under its id, which the store recognises. The
+    file of digests says that a group is stored. Should a crash leave some of the group's files, the next start
+    removes them.
     """
     path = segment.path.with_suffix(INSERTED_SUFFIX)
     write_durably(path, b"".join([_SHA256, *digests]))

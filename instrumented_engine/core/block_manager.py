@@ -22,7 +22,7 @@ class BlockManager:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.num_dropped_blocks = 0
-        """Cached blocks whose contents were given up for other tokens, since the start."""
+        """Cached blocks that were given to other tokens since the start."""
         self._owners = [0] * num_blocks
         self._free: dict[int, None] = dict.fromkeys(
             range(num_blocks)

@@ -16,7 +16,7 @@ class Drafter(Protocol):
     """Guesses the next tokens of sequences. A wrong guess costs time and changes no output."""
 
     def propose(self, limits: Mapping[Sequence, int]) -> Mapping[Sequence, Seq[int]]:
-        """At most so many tokens for each sequence, whose blocks have room for them. Does not raise."""
+        """At most so many tokens for each sequence. Its blocks have room for them. Does not raise."""
         ...
 
 

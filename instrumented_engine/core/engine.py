@@ -52,7 +52,7 @@ class Engine:
         self.scheduler.add(request)
 
     def step(self) -> list[Output]:
-        """Run one iteration and return its outputs. A request whose tokens cannot be computed gets one with an error.
+        """Run one iteration and return its outputs: an error for a request if its tokens cannot be computed.
 
         Raises when the device can compute nothing at all, and when nothing can be scheduled.
         """
@@ -129,7 +129,7 @@ class Engine:
             logger.warning("the device has no memory left: %s", error)
 
     def _fail(self, done: Attempt) -> list[Output]:
-        """End the requests whose tokens could not be computed."""
+        """End these requests with an error: their tokens could not be computed."""
         for request, error in done.failed.items():
             self.abort([request], Status.ERROR, error_type=type(error).__name__)
         return [Output(request.sequences[0], error=error) for request, error in done.failed.items()]

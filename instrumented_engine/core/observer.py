@@ -259,7 +259,7 @@ def _note_first_visible(sequence: Sequence, at_ns: int) -> None:
 
 
 def _history(request: Request) -> dict[str, int | float]:
-    """The request's waits by what its first answer lacked, its drafts, how sure the model was, and its first text."""
+    """The request's waits by reason, its drafts, its perplexity and mean entropy, and the time to its first text."""
     waited = request.sequences[0].waited
     history: dict[str, int | float] = {semconv.WAIT_TIME_PREFIX + reason: ns for reason, ns in waited.items() if ns}
     if request.num_drafted_tokens:
@@ -276,7 +276,7 @@ def _history(request: Request) -> dict[str, int | float]:
 
 
 def _details(done: Attempt) -> dict[str, int]:
-    """Numbers that few steps have: the waiting sequences by what they lack, work that was saved, and attempts."""
+    """Numbers that few steps have: the waiting sequences by reason, work that was saved, and attempts."""
     plan = done.plan
     details = {f"waiting_for_{reason}": count for reason, count in plan.waiting.items()}
     if plan.cached_tokens:

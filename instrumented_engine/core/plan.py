@@ -64,10 +64,10 @@ class Plan:
     """One step: the batch, the sequences that entered it, and the preempted ones.
 
     Before the batch is computed, `offloads` are copied to the host, then `restores` back, and then the contents of the
-    first block of each pair in `copies` are copied to the second. `wait` says what the first waiting sequence lacks,
-    `waiting` how many lack what. The admitted sequences found `cached_tokens` in the prefix cache, of which
-    `cached_prompt_tokens` are of prompts that were never admitted before. The cache gave up `dropped_blocks` of its
-    blocks.
+    first block of each pair in `copies` are copied to the second. `wait` is the reason why the first waiting sequence
+    waits, `waiting` the number of sequences by reason. The admitted sequences found `cached_tokens` in the prefix
+    cache, `cached_prompt_tokens` of them for prompts that were never admitted before. The cache gave up
+    `dropped_blocks` of its blocks.
     """
 
     batch: list[Scheduled] = field(default_factory=list)
@@ -92,7 +92,7 @@ class Plan:
 
     @property
     def evicted_blocks(self) -> int:
-        """Blocks that preemption freed, and whose contents are lost."""
+        """Blocks that preemption freed without a copy: their contents are lost."""
         kept = {transfer.sequence for transfer in self.offloads}
         return sum(one.blocks for one in self.preempted if one.victim not in kept)
 
@@ -122,7 +122,7 @@ class StepResult:
     `token_ids` has the sampled tokens of each item of the batch, in its order: none unless `Scheduled.samples`; then
     one, or several if it had a draft. The runner has stored the keys and values of all but the last of
     them in the sequence's blocks. `logprobs` are those of the sampled tokens, `prompt_logprobs` those of the tokens
-    behind the computed ones of a prompt, each for the sequences whose requests want them. The device worked for
+    behind the computed ones of a prompt, each for the requests that want them. The device worked for
     `device_ns` on the step; None when that is not known. `embeddings` are an encoder's vectors. At the device's peaks,
     the arithmetic of the step takes `compute_ns`, and reading its weights, keys and values `memory_ns`. A CUDA graph
     for `graph_rows` sequences computed it; None if its kernels were launched one by one.

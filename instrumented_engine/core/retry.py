@@ -30,7 +30,7 @@ class Runner(Protocol):
 
 
 class CachingRunner(Runner, Protocol):
-    """A runner whose model has a KV cache."""
+    """A runner of a model with a KV cache."""
 
     def transfer(self, sources: Seq[int], targets: Seq[int], *, to_host: bool) -> int:
         """Copy blocks of the KV cache from the device to the host, or back; return the bytes."""
@@ -47,7 +47,7 @@ class CachingRunner(Runner, Protocol):
 
 @dataclass(slots=True)
 class Attempt:
-    """The part of a plan that was computed, with its result, and the requests whose part failed.
+    """The part of a plan that was computed, with its result, and the requests that failed.
 
     `retries` is the number of forward passes that failed.
     """
@@ -104,7 +104,7 @@ def _smaller(batch: list[Scheduled], error: Exception) -> list[list[Scheduled]]:
 
 
 def _without_frames(error: Exception, part: Plan) -> Exception:
-    """Log a failure; return it without its traceback, whose frames would keep its tensors during the next attempt."""
+    """Log a failure; return it without its traceback: the frames would keep its tensors during the next attempt."""
     alone = len(part.batch) == 1
     logger.warning("%d tokens could not be computed: %r", part.num_tokens, error, exc_info=error if alone else None)
     return error.with_traceback(None)

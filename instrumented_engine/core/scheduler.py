@@ -32,10 +32,10 @@ class Scheduler:
 
     With `static_batching` a batch that decodes admits nobody until all of it has ended.
 
-    Then prompts are computed in order. With `chunked_prefill` each takes what the step has left, and is split where
-    that is too little; without it a prompt is computed in one step, alone if it is longer than a step. A sequence owns
-    the blocks of its whole prompt from admission on. It is admitted only if `watermark_blocks` free blocks are left for
-    each sequence that runs, so that those can grow before one of them is preempted.
+    Then prompts are computed in order. With `chunked_prefill` each takes the tokens that the step has left, and is
+    split where they are too few; without it a prompt is computed in one step, alone if it is longer than a step. A
+    sequence owns the blocks of its whole prompt from admission on. It is admitted only if `watermark_blocks` free
+    blocks are left for each sequence that runs, so that those can grow before one of them is preempted.
 
     With `prefix_caching` full blocks stay findable by their tokens until their space is needed, and a sequence that
     starts with the same tokens shares them instead of computing them.
@@ -106,7 +106,7 @@ class Scheduler:
         return True
 
     def run(self, beams: Iterable[Sequence]) -> None:
-        """Let the beams of a search run, whose first one does."""
+        """Let the other beams of a search run: its first one does."""
         for sequence in beams:
             if sequence not in self.running:
                 insort(self.running, sequence, key=_order)
@@ -204,7 +204,7 @@ class Scheduler:
         return True
 
     def _admit(self, plan: Plan, first: Sequence) -> Wait | None:
-        """Let a sequence run, with the other beams of its search; the answer says what it lacks if it cannot."""
+        """Let a sequence run, with the other beams of its search; the answer is its reason to wait, or None."""
         closed = self._static_batching and any(other.decoding for other in self.running)
         if closed or sum(map(_places, self.running)) + _places(first) > self.max_seqs:
             return Wait.BATCH

@@ -54,8 +54,8 @@ class Sequence:
     cache when the sequence was first admitted; None before, and without a cache. `order` is its place among all
     sequences: the smallest runs first and is preempted last. It ends with the number of the request's arrival and the
     index. It waits for `wait` since `wait_since_ns`, and has `waited` so many ns for each reason before. `rng`
-    belongs to this sequence alone, so its output does not depend on the other sequences of the batch. Of
-    `num_drafted_tokens` that speculative decoding proposed, `num_accepted_tokens` were what the model sampled.
+    belongs to this sequence alone, so its output does not depend on the other sequences of the batch. Speculative
+    decoding proposed `num_drafted_tokens`, and the model sampled `num_accepted_tokens` of them.
     `logprobs` are those of the output tokens, if they are wanted, and
     `prompt_logprobs` those of the prompt's second and later tokens. `beams` is the search to which the
     sequence belongs.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def account(scheduler: Scheduler, plan: Plan, now_ns: int) -> Counter[Wait]:
-    """Book the wait of each sequence up to a plan that was made at `now_ns`; count those that wait, by what they lack.
+    """Book the wait of each sequence up to a plan that was made at `now_ns`; count those that wait, by reason.
 
     step 0, at 10 ms: "a" is admitted, "b" waits for a place in the batch
     step 1, at 30 ms: "b" waits for blocks             "b" has waited 20 ms for the batch
@@ -32,7 +32,7 @@ def account(scheduler: Scheduler, plan: Plan, now_ns: int) -> Counter[Wait]:
 
 
 def _reasons(scheduler: Scheduler, plan: Plan) -> Iterator[tuple[Sequence, Wait]]:
-    """Each waiting sequence and its reason: a later arrival goes first, or else what the first of the queue lacks."""
+    """Each waiting sequence and its reason: a later arrival goes first, or else the reason of the queue's first."""
     if plan.wait is None:
         return
     head = scheduler.waiting[0].order

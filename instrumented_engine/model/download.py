@@ -53,7 +53,7 @@ def cache_folder() -> Path:
 
 @contextmanager
 def kept(folder: Path) -> Iterator[None]:
-    """What is done inside needs room in a cache folder. Raises ModelError with the remedy when it cannot be had."""
+    """The block writes into a cache folder. Raises ModelError with the remedy when the folder cannot be used."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield

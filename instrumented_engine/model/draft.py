@@ -75,7 +75,7 @@ class DraftModel:
 #   another with the same beginning, also later, finds 4 or 5
 #   after block 9 was given to "q r s t u", whose block before it has another hash, the first sequence finds 4
 class Contents:
-    """Which tokens' keys and values the blocks of a cache hold. Wrong drafts, moved blocks and shared ones are seen.
+    """The tokens of each block of a cache. Wrong drafts, moved blocks and shared ones are seen.
 
     A block remembers its tokens, and the hash of all tokens before them.
     """
@@ -97,7 +97,7 @@ class Contents:
         return hashes
 
     def held(self, block_table: Seq[int], context: Seq[int], hashes: Seq[bytes]) -> int:
-        """The number of leading tokens of a context whose keys and values lie in its blocks."""
+        """The number of leading tokens of a context that its blocks have the keys and values of."""
         size, count = self._block_size, 0
         for block, before in zip(block_table, hashes, strict=False):
             known_before, known = self._blocks.get(block, (None, []))

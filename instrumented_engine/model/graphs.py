@@ -1,4 +1,4 @@
-"""CUDA graphs: a forward pass whose kernels are launched by one call.
+"""CUDA graphs: one call launches all kernels of a forward pass.
 
 A pass for few sequences takes less time on the device than the CPU takes to launch its kernels one by one. A graph has
 them recorded with their addresses, so its inputs and its result always lie in the same places.

@@ -108,7 +108,7 @@ class HfFolder:
         return value
 
     def _window(self) -> int:
-        """The longest text whose every token sees all before it. Mistral's attention slides beyond that."""
+        """The longest text in which each token sees all tokens before it. Mistral's attention slides beyond that."""
         slides = self._kind == "mistral" or self._config.get("use_sliding_window")
         return (self._config.get("sliding_window") if slides else None) or sys.maxsize
 

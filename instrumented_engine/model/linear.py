@@ -23,9 +23,9 @@ FEW_ROWS = (1, 2)
 PADDED_ROWS = 4
 """Few rows are padded to this number where that is quicker."""
 PADDING_BYTES = 128 << 20
-"""Bytes of the matrices whose products decide that: more than caches have, as in a step."""
+"""Bytes of the matrices in the products that decide that: more than caches have, as in a step."""
 COMPARED_ROWS = (1, TYPICAL_ROWS)
-"""Rows of the products whose time decides between MKL's layout and oneDNN's."""
+"""Rows of the products that are timed to decide between MKL's layout and oneDNN's."""
 COMPARISONS = 9
 """So often each of these products is timed; the quickest counts."""
 MKL_CHECKED_ROWS = (0, 1, 2, 8, 9, 65)
@@ -40,7 +40,7 @@ PIECE = 1 << 21
 """Numbers of a weight that such a CPU turns into float32 at a time. Memory for a large matrix costs more than that."""
 FP8 = torch.float8_e4m3fn
 FP8_STEP = 16
-"""FP8 kernels take matrices whose sides are multiples of this."""
+"""Both sides of a matrix are multiples of this for FP8 kernels."""
 GROUP = 32
 """Weights of a row that share a scale in 4 bits, as in GGUF's Q4_1."""
 EXACT_ROWS = 64

@@ -207,7 +207,7 @@ def check_shape(config: LlamaConfig, name: str, shape: Seq[int], path: Path) -> 
 class Llama:
     """The forward pass over caches in one format, by default floats as the weights'.
 
-    It keeps no state besides its weights and the table of rotations. `operations` compute what lies between products.
+    It keeps no state besides its weights and the table of rotations. `operations` do the work between products.
     """
 
     def __init__(
@@ -235,7 +235,7 @@ class Llama:
         )
 
     def packer(self, block_size: int) -> Packer:
-        """What makes this model's batches, for a cache with blocks of so many tokens."""
+        """The packer of this model's batches, for a cache with blocks of so many tokens."""
         embedding = self.weights.embedding
         return Packer(block_size, embedding.device, embedding.dtype, paged=self.operations.paged)
 

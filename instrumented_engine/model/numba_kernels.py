@@ -1,4 +1,4 @@
-"""Kernels that Numba compiles for this CPU: what torch computes by several operations, in one pass over its numbers.
+"""Kernels that Numba compiles for this CPU: each does the work of several operations of torch in one pass.
 
 Behind each product of a decode step, the CPU's caches are full of weights. Each of torch's operations waits for its own
 code then, and for a few thousand numbers that takes longer than to compute them.
@@ -27,7 +27,7 @@ from instrumented_engine.model.download import cache_folder
 KINDS = {torch.float32: types.float32, torch.bfloat16: types.uint16}
 """The dtypes of a model that there are kernels for, as Numba's types."""
 MATHS = {"reassoc", "contract", "nsz"}
-"""What LLVM may do with sums so that it uses vectors. It may not assume that no number is infinite or NaN."""
+"""LLVM may change sums in these ways, to use vectors. It may not assume that no number is infinite or NaN."""
 
 numba.config.CACHE_DIR = str(cache_folder() / "kernels")
 
@@ -37,7 +37,7 @@ Kernel = Callable[..., None]
 
 
 class RowKernels(NamedTuple):
-    """What is computed for each row of a batch by itself."""
+    """The kernels that compute each row of a batch by itself."""
 
     add_norm: Kernel
     gate: Kernel

@@ -94,13 +94,13 @@ class NumbaOperations(Operations):
 
 
 def _at(tensor: Tensor) -> int:
-    """The address of a tensor whose numbers lie one behind the other."""
+    """The address of a tensor. Its numbers lie one behind the other."""
     assert tensor.is_contiguous()
     return tensor.data_ptr()
 
 
 def proved_operations(config: LlamaConfig, block_size: int, dtype: torch.dtype, *, paged: bool) -> NumbaOperations:
-    """The operations for a model, compiled, once they have computed what torch computes on this CPU.
+    """The operations for a model, compiled, and compared with torch's results on this CPU.
 
     Raises ValueError for a dtype without kernels, and RuntimeError where a result differs.
     """
@@ -124,7 +124,7 @@ def _start_threads() -> None:
 
 
 def _results(operations: Operations, config: LlamaConfig, block_size: int, dtype: torch.dtype) -> dict[str, Tensor]:
-    """What operations make of three sequences, whose contexts end before, at and behind the end of a block."""
+    """The results for three sequences. Their contexts end before, at and behind the end of a block."""
     generator = torch.Generator().manual_seed(0)
 
     def some(*shape: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a pass computes between its products, by torch's operations. Triton and Numba have kernels for it."""
+"""The work of a pass between its products, by torch's operations. Triton and Numba have kernels for it."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from instrumented_engine.model.kv_format import FloatFormat, KvFormat
 from instrumented_engine.model.operations import Operations, agree, gathered_attention
 
 TILE = 32
-"""Positions whose keys are in registers at a time."""
+"""The keys of so many positions are in registers at a time."""
 MOST_PARTS = 16
 """Parts of a context. A part of a short one is a tile, or nothing."""
 PROGRAMS = 256

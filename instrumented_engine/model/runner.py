@@ -22,7 +22,7 @@ from instrumented_engine.model.work import Peaks, work_of
 logger = logging.getLogger(__name__)
 
 LOGPROB_ROWS = 64
-"""Rows of a prompt whose logits are in memory at a time."""
+"""The logits of so many rows of a prompt are in memory at a time."""
 
 
 class ModelRunner:
@@ -237,7 +237,7 @@ def _rows(item: Scheduled) -> Rows:
 
 
 def _prompt_positions(item: Scheduled) -> range:
-    """The computed positions of a prompt whose next token is in the prompt too, if its log-probability is wanted."""
+    """The computed positions of a prompt that have a next token in it, if its log-probability is wanted."""
     sequence = item.sequence
     if sequence.params.prompt_logprobs is None or sequence.leader is not None:
         return range(0)

@@ -20,8 +20,8 @@ class Endpoint:
     """One endpoint. `choice(text, reasoning, finish_reason)` builds the JSON of a choice.
 
     `chunk_choice(text, reasoning, finish_reason, first)` builds that of a streamed chunk.
-    `logprobs(tokens, tokenizer, offset)` builds that of the log-probabilities of tokens, whose text begins after so
-    many characters of the answer. With `divides_reasoning`, hidden reasoning stands apart from the text.
+    `logprobs(tokens, tokenizer, offset)` builds that of the log-probabilities of tokens. Their text begins
+    after `offset` characters of the answer. With `divides_reasoning`, hidden reasoning stands apart from the text.
     """
 
     operation: str

@@ -139,3 +139,9 @@ def test_only_errors_of_a_part_that_cannot_be_read_name_it(code, text, expected)
     assert damage_of(ValueError(text)) is None
     if expected:
         assert damage_of(error).startswith("the part 20261118_1_1_0 of the table requests is damaged")
+
+
+def test_the_folder_of_tokentrail_up_is_that_of_its_collector(tmp_path, capsys):
+    (tmp_path / "collector" / "wal").mkdir(parents=True)
+    assert damage.main([str(tmp_path)]) == 2
+    assert f"{tmp_path / 'collector'} has no embedded store" in capsys.readouterr().err

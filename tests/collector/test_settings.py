@@ -2,6 +2,7 @@
 
 import importlib.util
 from inspect import signature
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -9,7 +10,9 @@ from clickhouse_connect.driver import create_client
 from clickhouse_connect.driver.httpclient import HttpClient
 from pydantic import ValidationError
 
+from collector.samples.setup import open_scraper
 from collector.settings import Settings, load_settings
+from collector.status import IngestStatus
 from collector.store import Store, StoreError
 from collector.store.definitions import Decoding
 
@@ -22,6 +25,16 @@ def test_a_password_in_a_file_needs_no_encoding(password, tmp_path):
     parts = urlsplit(settings.store_dsn)
     assert (unquote(parts.username), unquote(parts.password)) == ("me@here", password)
     assert (parts.hostname, parts.port, parts.path, parts.query) == ("db", 8123, "/trail", "cluster=c")
+
+
+def test_a_file_that_cannot_be_read_names_its_setting(tmp_path):
+    missing = tmp_path / "missing"
+    settings = Settings(store="http://db:8123", store_user="me", store_password_file=missing)
+    with pytest.raises(OSError, match=f"--store-password-file {missing} cannot be read: No such file"):
+        _ = settings.store_dsn
+    for file in (missing, Path(__file__)):
+        with pytest.raises(OSError, match=f"--scrape-tls-ca {file} is no CA in PEM: "):
+            open_scraper(Settings(data_dir=tmp_path, scrape="https://x", scrape_tls_ca=file), [], IngestStatus())
 
 
 def test_a_user_may_have_no_password():

@@ -35,7 +35,7 @@ def streamlit(api_url: str, folder: Path, *, app: Path = APP, often: bool = Fals
     """Run the dashboard on a free port and yield its URL. Then its log must name none of our files: no traceback."""
     port = free_port(0)
     program = ["-c", REFRESH_OFTEN] if often else ["-m", "streamlit"]
-    command = [sys.executable, *program, "run", str(app), "--server.address", "127.0.0.1"]
+    command = [sys.executable, *program, "run", str(app)]
     environment = {"TOKENTRAIL_API_URL": api_url}
     child = Child("dashboard", [*command, "--server.port", str(port)], folder / "streamlit.log", environment)
     try:

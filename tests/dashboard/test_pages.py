@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import socket
 from zoneinfo import ZoneInfo
 
+import httpx
 import pytest
 from playwright.sync_api import Locator
 
@@ -132,6 +134,14 @@ class TestOverview:
             link.click()
         popup.value.get_by_text(f"{bad} of {bad} requests").wait_for()
         popup.value.close()
+
+
+def test_the_dashboard_listens_on_one_address_unless_told_otherwise(dashboard):
+    """It has no login. All of 127.0.0.0/8 is this machine, so a server on every address would answer."""
+    host, port = httpx.URL(dashboard).host, httpx.URL(dashboard).port
+    socket.create_connection((host, port)).close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port))
 
 
 def test_the_state_of_an_engine_is_that_of_its_newest_step_while_it_is_young(page, dashboard, api):

@@ -27,13 +27,13 @@ TIMEOUT_S: Final = 5.0
 _ASKS_FOR_A_KEY: Final = re.compile(r" answered (UNAUTHENTICATED|PERMISSION_DENIED): ")
 _NO_GRPC: Final = re.compile(r"parsing HTTP/2|missing selected ALPN|answered UNIMPLEMENTED")
 _OWN_WORDS: Final = re.compile(r"^ answered (UNAVAILABLE: (.*last error: \w+: (ipv[46]:\S+: )?)?)?|^: |^ (?=cannot)")
-"""What grpcio and our transport say before the reason: a status, and each address that was tried."""
+"""The words of grpcio and of our transport before the reason: a status, and each address that was tried."""
 _UNREACHED: Final = re.compile(r"failed to connect|errors resolving|create channel|DEADLINE_EXCEEDED|cannot be called")
 _CLOSED: Final = re.compile(r"Socket closed|Connection reset|recvmsg")
 
 
 class GrpcError(RuntimeError):
-    """A call of OTLP/gRPC failed. `way_out` says what to do about it; empty where nothing is likely."""
+    """A call of OTLP/gRPC failed. `way_out` is the remedy; empty where no remedy is likely."""
 
     def __init__(self, told: str, way_out: str) -> None:
         super().__init__(told)

@@ -17,7 +17,7 @@ def proxy(
     admin: Annotated[str, typer.Option(help="HOST:PORT of /metrics, /healthz and /readyz.")] = "127.0.0.1:9464",
     engine: Annotated[str, typer.Option(help="Product that answers, e.g. vllm. Default: the upstream's host.")] = "",
     vantage: Annotated[
-        str, typer.Option(help="Whose rows these are. client: what is behind the proxy records each request too.")
+        str, typer.Option(help="server, or client where the server behind the proxy records each request too.")
     ] = "server",
     tenant_header: Annotated[
         str, typer.Option(help="Header with the tenant. Of a header with a key, a hash is kept.")

@@ -109,7 +109,7 @@ class Stack:
         return self.urls["Prometheus"]
 
     def moved(self, asked: Mapping[str, int | None]) -> list[str]:
-        """One sentence for each listener of a running process whose default port was taken. `asked`: as chosen from."""
+        """A sentence for each listener that runs on another port than its default. `asked`: ports that options name."""
         ports = {name: int(url.rpartition(":")[2]) for name, url in self.urls.items()}
         return [
             f"{name} listens on port {port}, not on {PORTS[name]}. A sender or reader that uses {PORTS[name]} does not "

@@ -41,7 +41,7 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer bytes that are no HTTP, or a request whose handler failed. The connection is closed.
+        """Answer bytes that are no HTTP, or a request after its handler has failed. The connection is closed.
 
         Raises `ConnectionError` when an answer has begun.
         """

@@ -377,3 +377,17 @@ class TestCommand:
         assert main(["create", "--role", "admin"]) == 0
         assert capsys.readouterr().out.startswith("tokentrail_")
         assert json.loads(self.audit.read_text())["user"] == str(os.getuid())
+
+
+def test_a_key_for_the_folder_of_tokentrail_up_is_made_where_its_collector_looks(tmp_path):
+    (tmp_path / "collector" / "wal").mkdir(parents=True)
+    assert main(["create", "--role", "admin", "--data-dir", str(tmp_path)]) == 0
+    assert {file.name for file in tmp_path.rglob("*") if file.is_file()} == {
+        "keys.json",
+        "keys.json.lock",
+        "audit.jsonl",
+    }
+    assert len(read_keys(tmp_path / "collector" / "keys.json")) == 1
+    (tmp_path / "wal").mkdir()
+    assert main(["create", "--role", "admin", "--data-dir", str(tmp_path)]) == 0
+    assert len(read_keys(tmp_path / "keys.json")) == 1

@@ -301,6 +301,15 @@ def test_a_name_is_one_target_per_address(log, engine, scrape):
     assert served.address in {resource["service.instance.id"] for resource, _, _ in log.scrapes("chat")}
 
 
+def test_a_name_that_can_be_none_stops_no_other_target(log, engine, scrape, caplog):
+    served = engine(PAGE)
+    scrape(f"typo=dns+http://a..b:1,wrong=http://xn--:1,chat={served.url}")
+    eventually(lambda: log.scrapes("chat") and log.scrapes("wrong"))
+    assert log.scrapes("wrong")[0][2]["up"] == {"reason": "connect"}
+    assert "the name a..b: not found" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
 @pytest.mark.parametrize("stuck", [False, True])
 def test_a_log_that_takes_nothing_stops_no_scrape(log, engine, scrape, stuck):
     log.stuck, log.error = stuck, None if stuck else LogUnavailableError("full")

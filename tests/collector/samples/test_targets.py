@@ -19,7 +19,13 @@ def test_items_are_divided_by_commas():
     assert [item.service for item in parse_static("a=http://x:1, b=http://y:2,")] == ["a", "b"]
 
 
-@pytest.mark.parametrize("item", ["vllm:8000", "chat=", "ftp://x", "http://", "a=b=http://x"])
+@pytest.mark.parametrize(
+    "item",
+    [
+        *("vllm:8000", "chat=", "ftp://x", "http://", "a=b=http://x", "http://x:65536", "a=http://x:80a", "http://x:0"),
+        *("http://[::1", "dns+http://:80"),
+    ],
+)
 def test_an_item_that_is_no_url_says_how_to_write_one(item):
     with pytest.raises(ValueError, match="SERVICE=http://host:8000"):
         parse_static(item)
@@ -107,6 +113,20 @@ def test_a_broken_file_keeps_its_last_targets_and_is_reported(folder, wrong):
     ((path, problem),) = folder.problems
     assert path.endswith("a.json")
     assert problem
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ('[{"targets": "h1:1"}]', "entry.0.targets: Input should be a valid list"),
+        ('[{"target": []}]', "entry.0.targets: Field required"),
+        ('[{"targets": ["h1:65536"]}]', "'http://h1:65536/metrics' is not a target"),
+    ],
+)
+def test_the_place_in_a_file_is_named(folder, wrong, told):
+    folder.write("a.json", wrong)
+    folder.targets()
+    assert folder.problems[0][1].startswith(told)
 
 
 def test_a_file_that_is_too_large_is_not_read(folder):
