@@ -301,6 +301,7 @@ def test_a_token_behind_a_missing_one_is_not_drawn():
     assert extent(trail(tokens=GAP, request={"e2e_s": None})) == 0.3
     drawn = [text for bar in figure(trail(tokens=GAP)).data for text in bar.hovertext or () if "token" in text]
     assert [text.split("<")[0] for text in drawn] == ["token 0"]
+    assert figure(trail(tokens=GAP[1:])) is None
     (wait,) = longest_waits(GAP, PHASES, [])
     assert (wait["token"], wait["wait_s"], wait["at_s"], wait["phase"]) == (3, 0.7, None, None)
 
