@@ -108,29 +108,38 @@ def wait_reasons(request: Json) -> list[tuple[str, float]]:
     return sorted(told, key=lambda reason: -reason[1])
 
 
+def placed(tokens: Sequence[Json]) -> list[Json]:
+    """The tokens of which it is known when they were emitted: those behind one that is missing have no `offset_s`."""
+    return [token for token in tokens if token["offset_s"] is not None]
+
+
 def waiting_phases(tokens: Sequence[Json], phases: Sequence[Json]) -> list[str]:
     """For each token, the phase that took most of the wait for it; '' when the engine reports no phases.
+
+    A token of which nobody knows when it was emitted has none either.
 
     A token that ends at 1.0 s after a wait of 0.5 s has waited from 0.5 to 1.0. With the phases decode 0.3–0.6 and
     preempted 0.6–1.0 the overlaps are 0.1 and 0.4 s, so its phase is preempted.
     """
     if not tokens or not phases:
         return [""] * len(tokens)
-    end = np.array([token["offset_s"] for token in tokens])
+    end = np.array([token["offset_s"] for token in tokens], float)  # None becomes NaN
     start = end - [token["duration_s"] for token in tokens]
     begins = np.array([[phase["offset_s"]] for phase in phases])
     ends = begins + [[phase["duration_s"]] for phase in phases]
     overlap = np.clip(np.minimum(end, ends) - np.maximum(start, begins), 0, None)
     # Tokens of one step share its end, so all but the first have a wait of 0. Such a token gets the phase of its end.
     ends_in = (begins < end) & (end <= ends + 1e-9)
-    return [str(phases[index]["name"]) for index in np.argmax(overlap + ends_in * 1e-12, axis=0)]
+    most = np.argmax(overlap + ends_in * 1e-12, axis=0)
+    return ["" if np.isnan(at) else str(phases[index]["name"]) for at, index in zip(end, most, strict=True)]
 
 
 def interference(steps: Sequence[Json], tokens: Sequence[Json], phases: Sequence[Json]) -> list[Json]:
     """Steps that prefilled prompts of other requests while this request waited for its next token."""
-    if not tokens:
+    known = placed(tokens)
+    if not known:
         return []
-    first, last = tokens[0]["offset_s"], tokens[-1]["offset_s"]
+    first, last = known[0]["offset_s"], known[-1]["offset_s"]
     own = [(p["offset_s"], p["offset_s"] + p["duration_s"]) for p in phases if p["name"] == Phase.PREFILL]
     return [
         step
@@ -149,7 +158,8 @@ def longest_waits(tokens: Sequence[Json], phases: Sequence[Json], steps: Sequenc
     """The k longest waits after the first token, each with the counts of the step that made the token."""
     waited_in = waiting_phases(tokens, phases)
     by_number = {step["step"]: step for step in steps if step["step"] is not None}
-    after_first = sorted(range(1, len(tokens)), key=lambda i: -tokens[i]["duration_s"])[:k]
+    later = [i for i, token in enumerate(tokens) if token["index"]]  # the first of each choice has waited for its TTFT
+    after_first = sorted(later, key=lambda i: -tokens[i]["duration_s"])[:k]
     rows: list[Json] = []
     for i in after_first:
         step = by_number.get(tokens[i]["step"], {})

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from dashboard import charts, palette
-from dashboard.transform import Json, interference, waiting_phases
+from dashboard.transform import Json, interference, placed, waiting_phases
 from tokentrail.formatting import count, duration
 from tokentrail.semconv import Phase
 
@@ -22,7 +22,7 @@ TOKEN_WIDTH = 0.8
 
 def figure(trail: Json) -> go.Figure | None:
     """The figure of an answer of `/api/v1/requests/{trace_id}`. Panels without data are left out; None: all are."""
-    present = {"phases": trail["phases"], "tokens": trail["tokens"], "steps": trail["steps"]}
+    present = {"phases": trail["phases"], "tokens": placed(trail["tokens"]), "steps": trail["steps"]}
     if any(step["kv_blocks_total"] for step in trail["steps"]) or trail["events"]:
         present["kv"] = True
     panels = [name for name in ROWS if present.get(name)]
@@ -60,7 +60,7 @@ def figure(trail: Json) -> go.Figure | None:
 def extent(trail: Json) -> float:
     """Seconds from arrival to the request's last known phase, token or end."""
     ends = [part["offset_s"] + part["duration_s"] for part in trail["phases"]]
-    ends += [token["offset_s"] for token in trail["tokens"][-1:]]
+    ends += [token["offset_s"] for token in placed(trail["tokens"])[-1:]]
     return float(max([*ends, trail["request"].get("e2e_s") or 0.0, 1e-6]))
 
 
@@ -111,7 +111,7 @@ def _phases(chart: go.Figure, row: int, trail: Json) -> None:
 
 
 def _tokens(chart: go.Figure, row: int, trail: Json) -> None:
-    tokens = trail["tokens"]
+    tokens = placed(trail["tokens"])
     waited_in = waiting_phases(tokens, trail["phases"])
     drawn = {phase["name"] for phase in trail["phases"]}
     for name in dict.fromkeys(waited_in):

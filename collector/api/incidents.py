@@ -18,7 +18,7 @@ from collector.api.incident import Incident, RequestList, incident, request_list
 from collector.api.parameters import Window, WindowQuery
 from collector.api.session import sees_all_tenants, tenant_filter
 from collector.api.slo_burns import slo_burns
-from collector.api.times import SECOND_NS, rfc3339
+from collector.api.times import DAY_NS, SECOND_NS, rfc3339
 from collector.in_flight import InFlight
 from collector.slo.conditions import Cause, load_conditions
 from collector.slo.durations import format_duration
@@ -165,15 +165,23 @@ def _sampled_preemptions(ctx: Context, window: Window) -> Iterator[Incident]:
         )
 
 
-def _evictions(ctx: Context, window: Window) -> Iterator[Incident]:
-    shown = load_conditions()["kv_eviction"].shown
-    rows = ctx.queries.rows(
+def _eviction_runs(ctx: Context, window: Window, quiet_ns: int, since_ns: int) -> list[dict[str, Any]]:
+    """The runs of preemptions with one in the window, from `since_ns` on."""
+    return ctx.queries.rows(
         "eviction_runs",
         {"process_filter": process_filter(window), "filter": window.filter},
         **window.bounds,
-        quiet_ns=shown,
+        since_ns=since_ns,
+        quiet_ns=quiet_ns,
         limit=MOST_OF_A_KIND,
     )
+
+
+def _evictions(ctx: Context, window: Window) -> Iterator[Incident]:
+    shown = load_conditions()["kv_eviction"].shown
+    rows = _eviction_runs(ctx, window, shown, window.start_ns)
+    if any(row["began_ns"] < window.start_ns + shown for row in rows):  # perhaps it goes on from before the window
+        rows = _eviction_runs(ctx, window, shown, window.start_ns - DAY_NS)
     yield from _sampled_preemptions(ctx, window)
     still_open = _keys(open_requests(ctx, window)) if any(row["not_ended"] for row in rows) else frozenset()
     for row in rows:

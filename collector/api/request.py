@@ -35,7 +35,8 @@ class TokenOut(BaseModel):
     """One token: when it was emitted, and the wait for it."""
 
     index: int
-    offset_s: float
+    offset_s: float | None
+    """Null behind a token that is missing."""
     duration_s: float
     step: int | None
 
@@ -157,7 +158,12 @@ def _detail(ctx: Context, row: Mapping[str, Any], hops: Sequence[Hop], span_ids:
         span_ids=span_ids,
         phases=[PhaseOut(name=r["name"], **_times(r)) for r in ctx.queries.rows("request_phases", **request, **span)],
         tokens=[
-            TokenOut(index=r["token_index"], step=r["step"], **_times(r))
+            TokenOut(
+                index=r["token_index"],
+                step=r["step"],
+                offset_s=seconds(r["offset_ns"]),
+                duration_s=r["duration_ns"] / SECOND_NS,
+            )
             for r in ctx.queries.rows("request_tokens", **request, **span)
         ],
         events=[

@@ -12,7 +12,7 @@ from dashboard.api import Problem, ask, fetch
 from dashboard.components import metric
 from dashboard.filters import selected
 from dashboard.help_texts import HELP
-from dashboard.transform import Json, interference, longest_waits, missed, phase_totals, wait_reasons
+from dashboard.transform import Json, interference, longest_waits, missed, phase_totals, placed, wait_reasons
 from tokentrail.formatting import UNDEFINED, clock, count, duration, percent, plain
 
 TRACE_ID = re.compile(r"[0-9a-f]{32}")
@@ -90,6 +90,10 @@ def body(trace_id: str, span_id: str) -> None:
         if not trail["tokens"]:
             st.caption(
                 "No single tokens are recorded: its engine sends one span per request, or no token was emitted yet."
+            )
+        if behind := len(trail["tokens"]) - len(placed(trail["tokens"])):
+            st.caption(
+                f"{count(behind)} tokens are not drawn: one before them is missing, so nobody knows when they came."
             )
     left, right = st.columns(2)
     with left:

@@ -104,8 +104,10 @@ def test_a_request_that_ended_before_the_window_keeps_no_process(api, rows):
     rows.step(start=T0)
     rows.request(ended=NOW - 15 * MINUTE - 1, model="before")
     rows.request(ended=NOW - 15 * MINUTE, model="in")
-    rows.request(ended=NOW + MINUTE, e2e=2 * MINUTE, model="behind")
-    assert [len(api("kv", model=model)["engines"]) for model in ("before", "in", "behind")] == [0, 1, 1]
+    rows.request(ended=NOW + MINUTE, e2e=2 * MINUTE, model="under way")
+    rows.request(ended=NOW + 2 * MINUTE, e2e=MINUTE, model="behind")
+    found = {model: len(api("kv", model=model)["engines"]) for model in ("before", "in", "under way", "behind")}
+    assert found == {"before": 0, "in": 1, "under way": 1, "behind": 0}
 
 
 def test_cold_starts_have_their_sub_phases(api, rows):

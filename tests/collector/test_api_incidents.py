@@ -29,6 +29,31 @@ def test_a_run_of_evictions_is_one_incident(api, rows):
     assert now["instance"] == "i-1"
 
 
+def test_a_run_of_evictions_that_is_older_than_the_window_begins_when_it_did(api, rows):
+    def evict(age, instance):
+        rows.kv_event(
+            start=NOW - age * SECOND, instance=instance, trace_id=f"{age:032x}", request_span_id="0" * 15 + "a"
+        )
+
+    for age in range(1800, 840, -60):  # the last one is in the window
+        evict(age, "goes on")
+    for age in (961, 900):  # a minute and a second between them
+        evict(age, "began anew")
+    for age in (1000, 901):
+        evict(age, "is over")
+    for age in range(90_000, 0, -60):
+        evict(age, "for days")
+    ended = rows.request(trace_id=f"{1800:032x}", span_id="0" * 15 + "a", instance="goes on", ended=NOW - SECOND)
+    found = {i["instance"]: i for i in api("incidents")["incidents"]}
+    assert {name: (i["start"], i["requests_affected"]) for name, i in found.items()} == {
+        "goes on": ("2026-11-21T09:30:00Z", 16),
+        "began anew": ("2026-11-21T09:45:00Z", 1),
+        "for days": ("2026-11-20T09:45:00Z", 1455),
+    }
+    (behind,) = found["goes on"]["requests"]
+    assert [r["trace_id"] for r in api("requests", **behind["parameters"])["requests"]] == [ended["trace_id"]]
+
+
 @pytest.mark.parametrize(
     ("kinds", "detail"),
     [

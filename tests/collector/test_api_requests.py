@@ -164,6 +164,21 @@ def test_one_request_with_all_that_is_known(api, rows, one):
     assert (step["mfu"], step["mbu"]) == (pytest.approx(1 / 3), pytest.approx(2 / 3))
 
 
+def test_nobody_knows_when_a_token_behind_a_missing_one_was_emitted(api, rows):
+    made = rows.request(ended=NOW - 9 * SECOND, e2e=SECOND, output_tokens=4)
+    key = {"minute": made["start"], "trace_id": made["trace_id"], "request_span_id": made["span_id"], "step": 1}
+    stored = [(0, 0, 100), (0, 0, 100), (0, 1, 50), (0, 3, 70), (1, 0, 200), (1, 1, 10), (1, 1, 20), (1, 2, 30)]
+    rows.insert(
+        "tokens",
+        [key | {"choice": choice, "token_index": index, "duration_us": 1000 * ms} for choice, index, ms in stored],
+    )
+    tokens = api(f"requests/{made['trace_id']}")["tokens"]
+    assert [(t["index"], t["duration_s"], t["offset_s"]) for t in tokens] == [
+        (0, 0.1, 0.1), (1, 0.05, 0.15), (3, 0.07, None),
+        (0, 0.2, 0.2), (1, 0.01, 0.21), (1, 0.02, None), (2, 0.03, None),
+    ]  # fmt: skip
+
+
 def test_a_trace_may_hold_several_requests(api, rows, one):
     rows.request(trace_id=one["trace_id"], span_id="00000000000000bb", ended=NOW - 5 * SECOND)
     newest = api(f"requests/{one['trace_id']}")

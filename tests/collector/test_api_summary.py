@@ -69,6 +69,14 @@ def test_a_request_belongs_to_the_window_in_which_it_ended(api, rows):
     assert exact["window"]["start"] == "2026-11-21T09:44:59.999999999Z"
 
 
+def test_a_request_that_ended_with_the_window_was_in_flight_until_then(api, rows):
+    rows.request(ended=NOW, e2e=61 * SECOND)
+    counts = api("summary")["requests"]
+    assert (counts["total"], counts["in_flight"], counts["in_flight_violations"]) == (0, 1, 1)
+    counts = api("summary", end="1795255200.000000001")["requests"]
+    assert (counts["total"], counts["in_flight"]) == (1, 0)
+
+
 def test_good_means_every_threshold_of_every_slo_that_selects(api, rows):
     chat = {"slo_class": "chat", "e2e": SECOND, "tpot_ns": 10.0 * MS}
     rows.requests(

@@ -20,6 +20,7 @@ from dashboard.transform import (
     missed_by,
     on_grid,
     phase_totals,
+    placed,
     slo_state,
     thresholds,
     wait_reasons,
@@ -289,3 +290,29 @@ def test_no_request_in_flight_is_known_only_when_an_engine_announces_its_request
     others = {"what": "requests", "told": "full"}
     engines = told and [{"tells": [others, {"what": "in_flight", "told": mark}]} for mark in told]
     assert NotEnded.of(requests, [] if told == [] else engines) == shown
+
+
+GAP = [TOKENS[0], token(3, None, 0.7, 5)]
+
+
+def test_a_token_behind_a_missing_one_is_not_drawn():
+    assert placed(GAP) == TOKENS[:1]
+    assert waiting_phases(GAP, PHASES) == ["prefill", ""]
+    assert extent(trail(tokens=GAP, request={"e2e_s": None})) == 0.3
+    drawn = [text for bar in figure(trail(tokens=GAP)).data for text in bar.hovertext or () if "token" in text]
+    assert [text.split("<")[0] for text in drawn] == ["token 0"]
+    assert figure(trail(tokens=GAP[1:])) is None
+    (wait,) = longest_waits(GAP, PHASES, [])
+    assert (wait["token"], wait["wait_s"], wait["at_s"], wait["phase"]) == (3, 0.7, None, None)
+
+
+def test_prefills_are_looked_for_until_the_last_token_whose_time_is_known():
+    steps = [step(7, 0.35, 0.1, prefill=9), step(8, 0.45, 0.1, prefill=9)]
+    known = [TOKENS[0], token(1, 0.4, 0.1), token(3, None, 0.7)]
+    assert [one["step"] for one in interference(steps, known, [])] == [7]
+    assert interference(steps, [token(3, None, 0.7)], []) == []
+
+
+def test_the_first_token_of_a_second_answer_is_no_wait_between_tokens():
+    answers = [token(0, 0.3, 0.3), token(1, 0.5, 0.2), token(0, 0.9, 0.9), token(1, 1.0, 0.1)]
+    assert [wait["wait_s"] for wait in longest_waits(answers, PHASES, [])] == [0.2, 0.1]

@@ -208,6 +208,13 @@ def test_a_request_in_flight_and_one_without_anything_are_drawn():
     token = {"index": 0, "offset_s": 2.0, "duration_s": 2.0, "step": None}
     drawn = lines(empty | {"phases": [phase], "tokens": [token]})
     assert drawn[-1].split()[-1] == "1"
+    lost = [token | {"index": index, "offset_s": None, "duration_s": 1.0 * index} for index in (2, 3, 9)]
+    drawn = lines(empty | {"tokens": [token, *lost], "request": row | {"e2e_s": 4.0}})
+    assert (drawn[4].index("█"), drawn[4].split()[-1]) == (13 + WIDTH // 2, "4")
+    assert drawn[-1].endswith("before token 9, – after the start")
+    assert "█" not in lines(empty | {"tokens": lost, "request": row | {"e2e_s": 4.0}})[4]
+    slices = [e["name"] for e in perfetto.trace(empty | {"tokens": [token, *lost]})["traceEvents"] if e["ph"] == "X"]
+    assert slices == ["token 0"]
 
 
 def test_a_request_opens_in_perfetto(collector, api, tmp_path):

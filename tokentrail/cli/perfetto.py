@@ -36,7 +36,7 @@ def _names(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def _of_request(detail: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for phase in detail["phases"]:
         yield _slice(_REQUEST, 1, phase["name"], phase["offset_s"], phase["duration_s"], {})
-    for token in detail["tokens"]:
+    for token in (token for token in detail["tokens"] if token["offset_s"] is not None):
         begin = token["offset_s"] - token["duration_s"]
         known = {key: token[key] for key in ("index", "step") if token[key] is not None}
         yield _slice(_REQUEST, 2, f"token {token['index']}", begin, token["duration_s"], known)

@@ -31,7 +31,7 @@ def show(console: Console, detail: Mapping[str, Any]) -> None:
 def lines(detail: Mapping[str, Any], width: int = WIDTH) -> list[str]:
     """The lines of the waterfall, with a time axis of so many columns."""
     row = detail["request"]
-    whole = row["e2e_s"] or max((token["offset_s"] for token in detail["tokens"]), default=0.0)
+    whole = row["e2e_s"] or max(_known_offsets(detail["tokens"]), default=0.0)
     return [
         *_head(row),
         "",
@@ -72,11 +72,16 @@ def _tokens(tokens: Sequence[Mapping[str, Any]], whole_s: float, width: int) -> 
     if not tokens or not whole_s:
         return []
     counts = [0] * width
-    for token in tokens:
-        counts[_column(token["offset_s"], whole_s, width)] += 1
-    most = max(counts)
+    for offset_s in _known_offsets(tokens):
+        counts[_column(offset_s, whole_s, width)] += 1
+    most = max(counts) or 1
     drawn = "".join(_LEVELS[-(-n * (len(_LEVELS) - 1) // most)] for n in counts)
     return [f"{'tokens':<12} {drawn} {len(tokens):>9}"]
+
+
+def _known_offsets(tokens: Sequence[Mapping[str, Any]]) -> list[float]:
+    """When the tokens were emitted, of those of which that is known."""
+    return [token["offset_s"] for token in tokens if token["offset_s"] is not None]
 
 
 def _mark(event: Mapping[str, Any], whole_s: float, width: int) -> str:

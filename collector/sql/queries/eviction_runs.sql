@@ -1,5 +1,6 @@
 -- Runs of preemptions (a running request loses its KV-cache blocks), per engine process. A run ends when `quiet_ns` pass without
--- a preemption. `victims` are its requests: `ended` of them have ended in the window and match the filter, `not_ended` are the others.
+-- a preemption, and is found when it has one in the window. Preemptions are read from `since_ns` on. `victims` are the run's requests: `ended`
+-- of them have ended in the window and match the filter, `not_ended` are the others.
 SELECT
     service, instance,
     toUnixTimestamp64Nano(min(start)) AS began_ns,
@@ -25,17 +26,18 @@ FROM
                 (
                     SELECT trace_id, toFixedString(request_span_id, 8)
                     FROM kv_events
-                    WHERE $parts.started_in_window AND reason = 'preemption'
+                    WHERE $parts.started_since AND reason = 'preemption'
                 )
             ) AS has_ended,
             toUnixTimestamp64Nano(start) - toUnixTimestamp64Nano(lagInFrame(start)
                 OVER (PARTITION BY service, instance ORDER BY start, trace_id, span_id
                       ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)) > {quiet_ns:Int64} AS opens
         FROM kv_events
-        WHERE $parts.started_in_window
+        WHERE $parts.started_since
           AND reason = 'preemption' AND $process_filter
     )
 )
 GROUP BY service, instance, run
+HAVING last_ns >= {start_ns:Int64}
 ORDER BY began_ns DESC
 LIMIT {limit:UInt32}

@@ -1,12 +1,18 @@
--- The tokens of one request. A token was emitted when its own wait and the waits of all tokens of its choice before it were over.
+-- The tokens of one request, each once. A token was emitted when its own wait and the waits of all tokens of its choice before it were over.
+-- Behind a token that is missing, or one with two waits, nobody knows when.
 SELECT
     choice,
     token_index,
     duration_us * 1000 AS duration_ns,
-    sum(duration_us * 1000) OVER (PARTITION BY choice ORDER BY token_index ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS offset_ns,
+    if(row_number() OVER until = token_index + 1, sum(duration_us * 1000) OVER until, NULL) AS offset_ns,
     step
-FROM tokens
-WHERE trace_id = unhex({trace_id:String}) AND request_span_id = unhex({span_id:String})
-  AND minute >= toStartOfMinute(fromUnixTimestamp64Nano({began_ns:Int64}))
-  AND minute <= toStartOfMinute(fromUnixTimestamp64Nano({ended_ns:Int64}))
+FROM
+(
+    SELECT DISTINCT choice, token_index, duration_us, step
+    FROM tokens
+    WHERE trace_id = unhex({trace_id:String}) AND request_span_id = unhex({span_id:String})
+      AND minute >= toStartOfMinute(fromUnixTimestamp64Nano({began_ns:Int64}))
+      AND minute <= toStartOfMinute(fromUnixTimestamp64Nano({ended_ns:Int64}))
+)
+WINDOW until AS (PARTITION BY choice ORDER BY token_index, duration_us ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
 ORDER BY choice, token_index

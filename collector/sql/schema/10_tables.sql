@@ -33,7 +33,7 @@ CREATE TABLE IF NOT EXISTS requests
     mean_entropy      Nullable(Float64),                        -- nats
     preemptions       Nullable(UInt32),
     ttft_ns           Nullable(UInt64),                         -- NULL also: no token was emitted
-    tpot_ns           Nullable(Float64),                        -- NULL also: fewer than two tokens
+    tpot_ns           Nullable(Float64),                        -- NULL also: fewer than two tokens in each answer
     e2e_ns            UInt64,
     queue_ns          Nullable(UInt64),
     cold_start_ns     Nullable(UInt64),
@@ -50,15 +50,16 @@ CREATE TABLE IF NOT EXISTS requests
     segment           String                  CODEC(ZSTD),
     ingested_at       DateTime64(3, 'UTC')    CODEC(Delta, ZSTD),
     weight            Float64                 DEFAULT 1,        -- how many requests this one stands for (docs/numbers.md)
+    choices           UInt32                  DEFAULT 1,        -- the number of its answers that got tokens
 
     -- Aggregate queries read these columns in place of the ones above. They are narrow, not NULL and not compressed, because
-    -- reading is most of the work. Whole microseconds, rounded up: 0 cannot exist (no token has been emitted, or one alone; a queue
+    -- reading is most of the work. Whole microseconds, rounded up: 0 cannot exist (no token has been emitted, or one alone in each answer; a queue
     -- may be empty), 4294967294 is that or more, 4294967295 is not known.
     ttft_us           UInt32 MATERIALIZED multiIf(
         ttft_ns IS NOT NULL, least(intDiv(assumeNotNull(ttft_ns) + 999, 1000), 4294967294), output_tokens = 0, 0, 4294967295)
         CODEC(NONE),
     tpot_us           UInt32 MATERIALIZED multiIf(
-        tpot_ns IS NOT NULL, least(intDiv(toUInt64(least(ceil(ifNull(tpot_ns, 0)), 1e16)) + 999, 1000), 4294967294), output_tokens < 2, 0, 4294967295)
+        tpot_ns IS NOT NULL, least(intDiv(toUInt64(least(ceil(ifNull(tpot_ns, 0)), 1e16)) + 999, 1000), 4294967294), output_tokens < 2 OR output_tokens = choices, 0, 4294967295)
         CODEC(NONE),
     e2e_us            UInt32 MATERIALIZED least(intDiv(e2e_ns + 999, 1000), 4294967294) CODEC(NONE),
     queue_us          UInt32 MATERIALIZED if(queue_ns IS NULL, 4294967295, least(intDiv(assumeNotNull(queue_ns) + 999, 1000), 4294967294)) CODEC(NONE),

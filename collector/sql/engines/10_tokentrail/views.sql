@@ -47,12 +47,12 @@ WITH
         nanoseconds(number['tokentrail.time_to_last_token'], duration_ns), duration_ns) AS last_ns,
     counted('gen_ai.usage.output_tokens') AS n,
     -- The gaps between tokens are those within a choice, and so is the time.
-    if(mapContains(number, 'tokentrail.choices'), number['tokentrail.choices'], 1) AS choices,
+    if(mapContains(number, 'tokentrail.choices'), number['tokentrail.choices'], 1) AS sent_choices,
     if(mapContains(number, 'tokentrail.time_between_tokens'),
-        toFloat64(nanoseconds(number['tokentrail.time_between_tokens'], duration_ns * choices)),
+        toFloat64(nanoseconds(number['tokentrail.time_between_tokens'], duration_ns * sent_choices)),
         toFloat64(last_ns) - toFloat64(first_ns)) AS between_ns,
     -- A single arrival of all tokens has no time between them.
-    mapContains(number, 'tokentrail.arrivals') AND number['tokentrail.arrivals'] <= choices AS at_once,
+    mapContains(number, 'tokentrail.arrivals') AND number['tokentrail.arrivals'] <= sent_choices AS at_once,
     reported('tokentrail.perplexity') AS told_perplexity,
     reported('tokentrail.mean_entropy') AS told_entropy,
     reported('tokentrail.sampling.weight') AS sent_weight
@@ -79,7 +79,7 @@ SELECT
     if(isFinite(told_entropy) AND told_entropy >= 0, told_entropy, NULL) AS mean_entropy,
     accurateCastOrNull(of_engine('tokentrail.preemptions'), 'UInt32') AS preemptions,
     first_ns AS ttft_ns,
-    if(choices >= 1 AND n > choices AND between_ns >= 0 AND NOT at_once, between_ns / (n - choices), NULL) AS tpot_ns,
+    if(sent_choices >= 1 AND n > sent_choices AND between_ns >= 0 AND NOT at_once, between_ns / (n - sent_choices), NULL) AS tpot_ns,
     duration_ns AS e2e_ns,
     phase_ns(of_engine('tokentrail.phase_time.queued')) AS queue_ns,
     phase_ns(of_engine('tokentrail.phase_time.cold_start')) AS cold_start_ns,
@@ -96,7 +96,8 @@ SELECT
     getSetting('insert_deduplication_token') AS segment,
     now64(3, 'UTC') AS ingested_at,
     -- A weight that cannot be one is not known: the request stands for itself.
-    if(sent_weight = 0 OR sent_weight BETWEEN 1 AND 1e6, sent_weight, 1) AS weight
+    if(sent_weight = 0 OR sent_weight BETWEEN 1 AND 1e6, sent_weight, 1) AS weight,
+    ifNull(accurateCastOrNull(sent_choices, 'UInt32'), 1) AS choices
 FROM tokentrail_spans
 WHERE claim = 'tokentrail.request';
 
