@@ -43,6 +43,7 @@ def test_a_run_of_evictions_that_is_older_than_the_window_begins_when_it_did(api
         evict(age, "is over")
     for age in range(90_000, 0, -60):
         evict(age, "for days")
+    evict(0, "behind")
     ended = rows.request(trace_id=f"{1800:032x}", span_id="0" * 15 + "a", instance="goes on", ended=NOW - SECOND)
     found = {i["instance"]: i for i in api("incidents")["incidents"]}
     assert {name: (i["start"], i["requests_affected"]) for name, i in found.items()} == {
