@@ -3,11 +3,12 @@
 import threading
 
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from collector.receive import logs
+from collector.receive import json_otlp, logs
 from collector.receive.checked import ItemLimits
 from collector.receive.density import check_density, one_at_a_time
-from collector.receive.errors import MalformedError
+from collector.receive.errors import MalformedError, TooLargeError
 from collector.receive.validate import check
 from collector.samples.check import check as check_samples
 from tests.fuzz_wire import LEN, field
@@ -75,6 +76,18 @@ def test_a_small_body_says_of_each_span_what_is_wrong():
 def test_a_large_body_that_is_no_protobuf_is_refused_by_its_parser():
     with pytest.raises(MalformedError, match="is not an OTLP ExportTraceServiceRequest"):
         check(nested(1, 2, payload=b"\x12\x01" * 200_000), LIMITS)
+
+
+@pytest.mark.parametrize(("spans", "taken"), [(4, True), (5, False)])
+def test_a_json_body_has_a_limit_of_objects_and_arrays(monkeypatch, spans, taken):
+    """22 million empty spans took minutes."""
+    monkeypatch.setattr(json_otlp, "_MOST_OBJECTS", 10)  # six are around the spans
+    body = b'{"resourceSpans": [{"scopeSpans": [{"spans": [' + b", ".join([b"{}"] * spans) + b"]}]}]}"
+    if taken:
+        assert ExportTraceServiceRequest.FromString(json_otlp.to_protobuf(body, ExportTraceServiceRequest))
+    else:
+        with pytest.raises(TooLargeError, match="more than 10 JSON objects and arrays; send smaller batches"):
+            json_otlp.to_protobuf(body, ExportTraceServiceRequest)
 
 
 def test_large_bodies_are_checked_one_at_a_time_and_small_ones_beside_them():
