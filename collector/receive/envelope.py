@@ -10,7 +10,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
-_LEAST_SPAN_BYTES: Final = 46
+LEAST_SPAN_BYTES: Final = 46
 """Two ids and two times, with their tags."""
 
 
@@ -61,7 +61,7 @@ def repeats_more(payloads: Collection[bytes | memoryview], most: int) -> bool:
 
     Half of a payload may be a resource, and the other half the smallest spans: that is cheap to exclude.
     """
-    if sum(len(payload) ** 2 for payload in payloads) <= most * 4 * _LEAST_SPAN_BYTES:
+    if sum(len(payload) ** 2 for payload in payloads) <= most * 4 * LEAST_SPAN_BYTES:
         return False
     requests = (MEASURED.FromString(bytes(payload)) for payload in payloads)
     return sum(size * len(scope.spans) for request in requests for size, scope in scopes(request)) > most

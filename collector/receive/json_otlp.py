@@ -9,19 +9,33 @@ from typing import Any, Final
 
 from google.protobuf import json_format
 
-from collector.receive.errors import MalformedError
+from collector.receive.density import one_at_a_time
+from collector.receive.errors import MalformedError, TooLargeError
 
 _PARSE_ERRORS: Final = (ValueError, TypeError, AttributeError, OverflowError, RecursionError, SystemError)
 """Errors of protobuf's JSON parser beside its own: 1e400 as an integer overflows, and a lone surrogate in a field's
 name is a SystemError."""
 _ID_FIELDS: Final = {"traceId", "spanId", "parentSpanId", "trace_id", "span_id", "parent_span_id"}
+_MOST_OBJECTS: Final = 1_000_000
+"""Ten thousand spans with fifteen attributes have 330,000. A brace in a text counts, too."""
 _BYTES_FIELDS: Final = {"bytesValue", "bytes_value"}
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
 """Protobuf's parser skips all other characters, and ends at the first `=`: `***` would be no bytes."""
 
 
 def to_protobuf(body: bytes, request: type[Any]) -> bytes:
-    """Encode an OTLP/JSON body as a Protobuf request of this class; raises `MalformedError` that says the mistake."""
+    """Encode an OTLP/JSON body as a Protobuf request of this class; raises `MalformedError` that says the mistake.
+
+    Raises `TooLargeError` for a body with so many objects that it takes gigabytes and minutes to parse.
+    """
+    if len(body) > 2 * _MOST_OBJECTS and body.count(b"{") + body.count(b"[") > _MOST_OBJECTS:
+        msg = f"the body has more than {_MOST_OBJECTS} JSON objects and arrays; send smaller batches, or Protobuf"
+        raise TooLargeError(msg)
+    with one_at_a_time(len(body)):
+        return _encoded(body, request)
+
+
+def _encoded(body: bytes, request: type[Any]) -> bytes:
     try:
         document = json.loads(body, object_hook=_bytes_as_base64)
         if not isinstance(document, dict):

@@ -14,6 +14,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from collector.receive.checked import Checked, ItemLimits
+from collector.receive.density import check_density
 from collector.receive.divide import check_envelope
 from collector.receive.errors import MalformedError
 from collector.receive.names import Cutter, cut
@@ -34,6 +35,8 @@ def _is_end_of_request(record: LogRecord) -> bool:
 CLAIMED: Final[dict[str, Callable[[LogRecord], bool]]] = {"dynamo.request_trace": _is_end_of_request}
 """By scope: whether an engine's views read a record of it. Tests compare this with the SQL."""
 UNCLAIMED: Final = "unclaimed"
+_LEAST_RECORD_BYTES: Final = 11
+"""A time, with its tag, and those of the record."""
 _MOST_NAMED_SCOPES: Final = 50
 _named_scopes: set[str] = set()
 
@@ -61,6 +64,7 @@ EXPLANATION: Final = {
 
 def check(body: bytes, limits: ItemLimits) -> Checked:
     """Take out the records of a request that cannot be stored, or that nothing reads; raises `MalformedError`."""
+    check_density(body, _LEAST_RECORD_BYTES)
     try:
         request = ExportLogsServiceRequest.FromString(body)
     except DecodeError as error:

@@ -76,6 +76,8 @@ _MOST_RECORD_BYTES: Final = 4096
 """To parse longer ones costs no more than to compare them, and what is remembered of a shape has its length."""
 MOST_ENVELOPE_BYTES: Final = 4096
 """Of a resource, a scope or a text. One of so many bytes is no burden."""
+_MOST_MESSAGES: Final = 10_000
+"""Resources of a request, or scopes of a resource. To walk over millions of empty ones takes half a minute."""
 _MOST_HEAD_BYTES: Final = 5
 """Of a tag or a length. Protobuf's parser refuses longer ones, and must be able to read each payload of the log."""
 
@@ -150,8 +152,8 @@ def _messages(
 ) -> Iterator[tuple[int, int]]:
     """Yield begin and end of each message of the field that is None in `known`; other fields must be read well."""
     seen: set[int] = set()
-    for number, wire_type, _, begin, end in fields(body, *where):
-        if wire_type != LEN or number not in known:
+    for place, (number, wire_type, _, begin, end) in enumerate(fields(body, *where)):
+        if wire_type != LEN or number not in known or place >= _MOST_MESSAGES:
             raise NotUniformError
         read = known[number]
         if read is None:

@@ -15,8 +15,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from collector.receive import runs
 from collector.receive.checked import Checked, ItemLimits
+from collector.receive.density import check_density
 from collector.receive.divide import check_envelope
-from collector.receive.envelope import MEASURED, scopes
+from collector.receive.envelope import LEAST_SPAN_BYTES, MEASURED, scopes
 from collector.receive.errors import MalformedError
 from collector.receive.names import LONGEST, cut_spans, has_long
 
@@ -90,6 +91,7 @@ def check(body: bytes, limits: ItemLimits) -> Checked:
     uniform = check_if_uniform(body, limits)
     if uniform is not None:
         return uniform
+    check_density(body, LEAST_SPAN_BYTES)
     try:
         request = ExportTraceServiceRequest.FromString(body)
     except DecodeError as error:

@@ -19,6 +19,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, DataPointFlags, Metric, ResourceMetrics
 
 from collector.receive.checked import Checked, ItemLimits
+from collector.receive.density import check_density
 from collector.receive.errors import MalformedError
 from collector.receive.validate import DAY_NS, EARLIEST_NS, LATEST_NS
 from collector.samples.exposition import MOST_COUNT, Labels, set_labels
@@ -28,6 +29,8 @@ from tokentrail.semconv import ENGINE, SCRAPER, SERVICE_INSTANCE_ID, SERVICE_NAM
 _RESOURCE: Final = (SERVICE_NAME, SERVICE_INSTANCE_ID, ENGINE, SCRAPER)
 _MOST_LABELS: Final = 32
 _LONGEST_LABEL: Final = 1024
+_LEAST_METRIC_BYTES: Final = 16
+"""A name and a data point with its value, with their tags."""
 _MOST_BUCKETS: Final = 1024
 _DELTA: Final = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
 _CUMULATIVE: Final = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
@@ -101,6 +104,7 @@ class _Run:
 
 def check(body: bytes, limits: ItemLimits) -> Checked:
     """Rename the points of a request and leave out those that cannot or need not be stored; raises `MalformedError`."""
+    check_density(body, _LEAST_METRIC_BYTES)
     try:
         request = ExportMetricsServiceRequest.FromString(body)
     except DecodeError as error:

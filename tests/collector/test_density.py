@@ -1,0 +1,110 @@
+"""Bodies of many empty messages: a few bytes of each, and hundreds of them in memory."""
+
+import threading
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from collector.receive import json_otlp, logs
+from collector.receive.checked import ItemLimits
+from collector.receive.density import check_density, one_at_a_time
+from collector.receive.errors import MalformedError, TooLargeError
+from collector.receive.validate import check
+from collector.samples.check import check as check_samples
+from tests.fuzz_wire import LEN, field
+from tests.support.otlp import T0, Request, token_body
+
+LIMITS = ItemLimits()
+EMPTY = 200_000
+GROUP = b"\x7b\x7c"
+"""A group, field 15, which OTLP does not have."""
+
+
+def nested(*tags, payload):
+    for tag in reversed(tags):
+        payload = field(tag, LEN, payload)
+    return payload
+
+
+BOMBS = {
+    "items": nested(1, 2, payload=b"\x12\x00" * EMPTY),
+    "items behind a group": GROUP + nested(1, 2, payload=b"\x12\x00" * EMPTY),
+    "items of many scopes": nested(1, payload=nested(2, payload=b"\x12\x00" * 100) * 2000),
+    "scopes": nested(1, payload=b"\x12\x00" * EMPTY),
+    "resources": b"\x0a\x00" * EMPTY,
+}
+
+
+@pytest.mark.parametrize("check_of", [check, logs.check, check_samples], ids=["traces", "logs", "metrics"])
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_many_empty_messages_are_refused(check_of, bomb):
+    with pytest.raises(MalformedError, match=r"the body has \d+ parts or more in \d+ bytes, so most of them are empty"):
+        check_of(BOMBS[bomb], LIMITS)
+
+
+def smallest_spans(count, **at):
+    """Spans of 46 bytes, two of which are not alike."""
+    request = Request()
+    request.scope_spans.scope.name = "s"
+    for n in range(count):
+        span = request.span("", trace=n + 1, span=n + 1, kind=0, ns=n % 2)
+        assert span.ByteSize() == 46
+    return request
+
+
+def test_the_smallest_good_spans_are_taken():
+    body = smallest_spans(20_000).body()
+    check_density(body, 46)
+    assert check(body, LIMITS).rejected == {}
+    with pytest.raises(MalformedError):
+        check_density(body, 100)
+
+
+def test_every_good_span_may_have_a_resource_and_a_scope_of_its_own():
+    one = smallest_spans(1).message.resource_spans[0]
+    one.schema_url = one.scope_spans[0].schema_url = "https://s"
+    body = field(1, LEN, one.SerializeToString()) * 12_000
+    check_density(body, 46)
+
+
+def test_a_small_body_says_of_each_span_what_is_wrong():
+    body = nested(1, 2, payload=b"\x12\x00" * 100_000)
+    assert len(body) < 256 * 1024
+    assert check(body, LIMITS).rejected == {"trace_id": 100_000}
+
+
+def test_a_large_body_that_is_no_protobuf_is_refused_by_its_parser():
+    with pytest.raises(MalformedError, match="is not an OTLP ExportTraceServiceRequest"):
+        check(nested(1, 2, payload=b"\x12\x01" * 200_000), LIMITS)
+
+
+@pytest.mark.parametrize(("spans", "taken"), [(4, True), (5, False)])
+def test_a_json_body_has_a_limit_of_objects_and_arrays(monkeypatch, spans, taken):
+    """22 million empty spans took minutes."""
+    monkeypatch.setattr(json_otlp, "_MOST_OBJECTS", 10)  # six are around the spans
+    body = b'{"resourceSpans": [{"scopeSpans": [{"spans": [' + b", ".join([b"{}"] * spans) + b"]}]}]}"
+    if taken:
+        assert ExportTraceServiceRequest.FromString(json_otlp.to_protobuf(body, ExportTraceServiceRequest))
+    else:
+        with pytest.raises(TooLargeError, match="more than 10 JSON objects and arrays; send smaller batches"):
+            json_otlp.to_protobuf(body, ExportTraceServiceRequest)
+
+
+def test_large_bodies_are_checked_one_at_a_time_and_small_ones_beside_them():
+    entered, done = threading.Event(), []
+
+    def second():
+        entered.set()
+        with one_at_a_time(2**20 + 1):
+            done.append("second")
+
+    thread = threading.Thread(target=second)
+    with one_at_a_time(2**20 + 1):
+        thread.start()
+        assert entered.wait(120)
+        with one_at_a_time(2**20):
+            done.append("small")
+        done.append("first")
+    thread.join(120)
+    assert done == ["small", "first", "second"]
+    assert check(token_body(count=3, start=T0), LIMITS).items == 3
