@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import signal
@@ -34,6 +35,7 @@ def main(arguments: list[str]) -> int:
     except (StoreError, OSError, ValueError) as error:
         logger.error("cannot start: %s", error)
         return 1
+    _die_of_crashes()
     service.start()
     for name, url in service.listeners.items():
         sys.stdout.write(f"{name} listening on {url}\n")
@@ -52,6 +54,17 @@ def _listen_for_stop() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
     return readable
+
+
+def _die_of_crashes() -> None:
+    """Undo ClickHouse's handlers, and have Python's stack printed.
+
+    ClickHouse in this process catches a crash, also of another library, and refuses all statements from then on. The
+    process would live and store nothing until somebody restarts it.
+    """
+    for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL):
+        signal.signal(number, signal.SIG_DFL)
+    faulthandler.enable(2)
 
 
 if __name__ == "__main__":

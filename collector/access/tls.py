@@ -8,11 +8,14 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import grpc
 
 logger = logging.getLogger(__name__)
+
+_PASSING_S: Final = 0.1
+"""gRPC's handshakes take microseconds from their look at the configuration to its use."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,7 @@ class Tls:
         self._versions: tuple[tuple[int, int] | None, ...] = ()
         self._changed_s = 0.0
         """When the files were read again, unix time."""
+        self._given_grpc: Any = None
         try:
             self._versions = files.versions()
             self._current, self._current_grpc = self._context(), self._grpc_configuration()
@@ -68,6 +72,7 @@ class Tls:
 
     def grpc_credentials(self) -> Any:
         """Make the credentials of a gRPC server. They give each handshake the newest certificate."""
+        self._given_grpc = self._current_grpc
         return grpc.dynamic_ssl_server_credentials(
             self._current_grpc,
             self._newest_grpc_configuration,
@@ -97,8 +102,18 @@ class Tls:
         return ssl.ALERT_DESCRIPTION_CERTIFICATE_UNKNOWN if is_old else None
 
     def _newest_grpc_configuration(self) -> Any:
+        """Return the newest configuration once, and None when gRPC has it already.
+
+        gRPC replaces a configuration while another handshake may be about to use it, which crashes the process
+        (grpc/grpc#36693). It calls this under a lock that each handshake takes first, so those before get time to pass.
+        """
         self._read_again()
-        return self._current_grpc
+        newest = self._current_grpc
+        if newest is self._given_grpc:
+            return None
+        time.sleep(_PASSING_S)
+        self._given_grpc = newest
+        return newest
 
     def _grpc_configuration(self) -> Any:
         files = self._files

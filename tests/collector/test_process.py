@@ -110,6 +110,22 @@ def test_killed_again_and_again_under_load_every_acknowledged_token_is_there_exa
     assert {(trace, index) for trace in acknowledged for index in range(20)} <= set(stored)
 
 
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT])
+def test_a_crash_of_a_library_ends_the_process_and_what_was_acknowledged_is_stored_after(tmp_path, number):
+    """ClickHouse would catch the signal and store nothing from then on."""
+    collector = Collector(tmp_path / "data", command=True).start()
+    assert collector.post(token_body(trace=1)).status_code == 200
+    collector.wait_until(lambda: "tokentrail_collector_segments_inserted_total 1.0" in collector.get("/metrics").text)
+    collector.process.send_signal(number)
+    assert collector.process.wait(120) == -number
+    assert "Fatal Python error" in Path(collector.log.name).read_text()
+    collector.start()
+    assert collector.post(token_body(trace=2)).status_code == 200
+    assert collector.stop() == 0
+    assert set(stored_tokens(tmp_path / "data").values()) == {1}
+    assert len(stored_tokens(tmp_path / "data")) == 6
+
+
 def test_the_limit_of_open_files_is_raised_before_anything_is_opened(monkeypatch, tmp_path):
     def allow(needed):
         raise SystemExit(needed)

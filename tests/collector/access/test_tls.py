@@ -7,14 +7,18 @@ import shutil
 import socket
 import ssl
 import stat
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import httpx
 import pytest
 from starlette.responses import PlainTextResponse
 
+from collector.access import tls as tls_module
 from collector.access.tls import Tls, TlsFiles
 from collector.http_server import HttpServer
 from collector.receive.grpc import GrpcReceiver
@@ -23,6 +27,7 @@ from collector.settings import Settings
 from collector.signals import TRACES
 from tests.collector.test_otlp_http import WAIT_S, Receiver
 from tests.support.certificates import make_certificate
+from tests.support.collector import Collector
 from tests.support.otlp import token_body
 from tokentrail.connection import client, remedy
 
@@ -288,3 +293,37 @@ class TestGrpc:
         newer.write_bytes(certificate.read_bytes())
         certificate.write_text("nonsense")
         assert call(root_certificates=newer) == b""
+
+    def test_a_configuration_is_given_once_because_grpc_replaces_it_while_it_is_used(self, make, monkeypatch):
+        waits = []
+        monkeypatch.setattr(tls_module, "time", SimpleNamespace(sleep=waits.append, time=time.time))
+        certificate, key = make("server")
+        tls = Tls(TlsFiles(certificate, key))
+        tls.grpc_credentials()
+        assert tls._newest_grpc_configuration() is None
+        make("server")
+        tls._read_again()  # as a handshake of HTTP does
+        assert isinstance(tls._newest_grpc_configuration(), grpc.ServerCertificateConfiguration)
+        assert len(waits) == 1, "handshakes that have looked at the old one pass"
+        assert tls._newest_grpc_configuration() is None
+        assert len(waits) == 1
+
+    def test_handshakes_at_the_same_time_do_not_end_the_collector(self, make, tmp_path):
+        certificate, key = make("server")
+        context = ssl.create_default_context(cafile=certificate)
+        collector = Collector(tmp_path / "data", "--tls-cert", str(certificate), "--tls-key", str(key))
+        collector.http = httpx.Client(verify=context, timeout=WAIT_S)
+        collector.start()
+        port = httpx.URL(collector.urls["otlp-grpc"]).port
+
+        def shake_hands(_):
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), WAIT_S) as plain:
+                context.wrap_socket(plain, server_hostname="localhost").close()
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(shake_hands, range(1000)))
+        assert collector.process.poll() is None
+        assert collector.post(token_body()).status_code == 200
+        assert collector.stop() == 0
+        log = Path(collector.log.name).read_text()
+        assert not [word for word in ("Check failed", "fatal error", "work left") if word in log]
