@@ -44,7 +44,7 @@ class HttpServer:
             self._socket = socket.create_server((host, port), family=family, backlog=512, dualstack_ipv6=both)
         except OSError as error:
             reason = str(error.strerror or error).partition(" (while")[0]
-            msg = f"cannot listen on {host}:{port}: {reason}; stop the process that has it, or set another --{name}"
+            msg = f"cannot listen on {host}:{port}: {reason}; set another --{name}"
             raise OSError(msg) from error
         scheme = "https" if tls else "http"
         self.url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{self._socket.getsockname()[1]}"

@@ -98,7 +98,8 @@ Address = Annotated[str, AfterValidator(_is_address)]
 Folder = Annotated[Path, BeforeValidator(folder)]
 Positive = Annotated[int, Field(gt=0)]
 Attributes = Annotated[str, AfterValidator(_are_attributes)]
-PositiveSeconds = Annotated[float, Field(gt=0)]
+PositiveSeconds = Annotated[float, Field(gt=0, le=1e9)]
+"""At most 31 years: no wait of the operating system and of the store can be endless."""
 NotNegative = Annotated[float, Field(ge=0)]
 
 

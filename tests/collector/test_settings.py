@@ -16,6 +16,8 @@ from collector.status import IngestStatus
 from collector.store import Store, StoreError
 from collector.store.definitions import Decoding
 
+SECONDS = [name for name in Settings.model_fields if name.endswith("_s") and "per_s" not in name]
+
 
 @pytest.mark.parametrize("password", ["tokentrail", "p@ss:w/rd?#%20 ü"])
 def test_a_password_in_a_file_needs_no_encoding(password, tmp_path):
@@ -74,6 +76,8 @@ def test_log_lines_show_the_address_of_a_store_without_its_secrets(address, show
         ({"store": "http://[::1/trail"}, "no host"),
         ({"scrape_timeout_s": 10.001}, "a scrape must end before the next one"),
         ({"api": "127.0.0.1:65536"}, "is not HOST:PORT"),
+        *(({name: float("inf")}, "less than or equal to 1000000000") for name in SECONDS),
+        *(({name: 0.0}, "greater than 0") for name in SECONDS),
         ({"otlp_http": "http://127.0.0.1:4318"}, "'http://127.0.0.1:4318' is not HOST:PORT"),
     ],
 )
