@@ -20,7 +20,8 @@ _SMALL_BYTES: Final = 256 * 1024
 """A smaller body takes no more than 50 MB."""
 _FREE: Final = 10_000
 """So many items, and so many resources and scopes, may be as small as they like."""
-_LARGE_BYTES: Final = 1024 * 1024
+_LARGE_BYTES: Final = 8 * 1024 * 1024
+"""Exporters send less. So a hostile body that takes long holds up no usual one."""
 _large: Final = threading.Lock()
 
 

@@ -95,14 +95,14 @@ def test_large_bodies_are_checked_one_at_a_time_and_small_ones_beside_them():
 
     def second():
         entered.set()
-        with one_at_a_time(2**20 + 1):
+        with one_at_a_time(2**23 + 1):
             done.append("second")
 
     thread = threading.Thread(target=second)
-    with one_at_a_time(2**20 + 1):
+    with one_at_a_time(2**23 + 1):
         thread.start()
         assert entered.wait(120)
-        with one_at_a_time(2**20):
+        with one_at_a_time(2**23):
             done.append("small")
         done.append("first")
     thread.join(120)
