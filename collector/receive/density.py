@@ -35,6 +35,12 @@ def one_at_a_time(size: int) -> Iterator[None]:
         yield
 
 
+def check_number(items: int, size: int, least_bytes: int) -> None:
+    """Raise `MalformedError` when a large body of this size has no bytes for so many items."""
+    if size > _SMALL_BYTES:
+        _refuse_if_dense(items, 0, size, least_bytes)
+
+
 def check_density(body: bytes, least_bytes: int) -> None:
     """Raise `MalformedError` for a body with more items than it has bytes for, when one has at least so many bytes.
 

@@ -42,6 +42,14 @@ def test_many_empty_messages_are_refused(check_of, bomb):
         check_of(BOMBS[bomb], LIMITS)
 
 
+@pytest.mark.parametrize("kind", [5, 7, 9, 10, 11], ids=["gauge", "sum", "histogram", "exponential", "summary"])
+def test_many_empty_data_points_are_refused(kind):
+    """64 MiB of them took four minutes."""
+    metric = field(1, LEN, b"vllm:num_requests_running") + nested(kind, payload=b"\x0a\x00" * EMPTY)
+    with pytest.raises(MalformedError, match="most of them are empty"):
+        check_samples(nested(1, 2, 2, payload=metric), LIMITS)
+
+
 def smallest_spans(count, **at):
     """Spans of 46 bytes, two of which are not alike."""
     request = Request()
