@@ -30,6 +30,7 @@ from collector.exposition import Live, MetricsPage, StoreCounters
 from collector.exposition.filled import FilledTables
 from collector.exposition.present import Processes
 from collector.http_server import HttpServer
+from collector.receive.buffer import Buffer
 from collector.receive.grpc import GrpcReceiver
 from collector.receive.http import BodyLimits, create_otlp_app
 from collector.samples.setup import open_scraper
@@ -116,7 +117,8 @@ class Service:
         ingests = [chain.ingest for chain in chains]
         limits = BodyLimits(settings.max_body_bytes, settings.max_decompressed_bytes, settings.receive_buffer_bytes)
         http_server = partial(HttpServer, body_timeout_s=settings.body_timeout_s, tls=tls.context() if tls else None)
-        otlp_app = create_otlp_app(ingests, limits, access)
+        buffer = Buffer(limits.under_way)
+        otlp_app = create_otlp_app(ingests, limits, access, buffer)
         otlp_http = http_server(otlp_app, "otlp-http", *split_address(settings.otlp_http))
         otlp_grpc = GrpcReceiver(
             ingests,
@@ -125,6 +127,7 @@ class Service:
             message_timeout_s=settings.body_timeout_s,
             access=access,
             tls=tls,
+            buffer=buffer,
         )
         api_server = http_server(api, "api", *split_address(settings.api))
         self.listeners = {server.name: server.url for server in (otlp_http, otlp_grpc, api_server)}

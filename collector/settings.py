@@ -156,7 +156,7 @@ class Settings(BaseSettings):
     max_body_bytes: Positive = Field(16 * MIB, description="Largest request body as sent.")
     max_decompressed_bytes: Positive = Field(64 * MIB, description="Largest request body after decompression.")
     receive_buffer_bytes: Positive = Field(
-        256 * MIB, description="Bytes of all OTLP/HTTP requests under way; beyond them, clients are told to retry."
+        256 * MIB, description="Bytes of all OTLP requests under way; beyond them, clients are told to try again."
     )
     body_timeout_s: PositiveSeconds = Field(30.0, description="A request's body must arrive within this time.")
     max_span_bytes: Positive = Field(256 * 1024, description="Largest single span.")

@@ -20,7 +20,8 @@ _SMALL_BYTES: Final = 256 * 1024
 """A smaller body takes no more than 50 MB."""
 _FREE: Final = 10_000
 """So many items, and so many resources and scopes, may be as small as they like."""
-_LARGE_BYTES: Final = 1024 * 1024
+_LARGE_BYTES: Final = 8 * 1024 * 1024
+"""Exporters send less. So a hostile body that takes long holds up no usual one."""
 _large: Final = threading.Lock()
 
 
@@ -32,6 +33,12 @@ def one_at_a_time(size: int) -> Iterator[None]:
         return
     with _large:
         yield
+
+
+def check_number(items: int, size: int, least_bytes: int) -> None:
+    """Raise `MalformedError` when a large body of this size has no bytes for so many items."""
+    if size > _SMALL_BYTES:
+        _refuse_if_dense(items, 0, size, least_bytes)
 
 
 def check_density(body: bytes, least_bytes: int) -> None:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, NoReturn
 
 import grpc
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
 from google.rpc.error_details_pb2 import RetryInfo
 from starlette.requests import ClientDisconnect
 
 from collector.access.access import OPEN, Access
 from collector.access.caller import Role
 from collector.access.tls import Tls
+from collector.receive.buffer import Buffer
 from collector.receive.decompress import decompress, encoding_of_message
 from collector.receive.errors import BusyError, SlowError
 from collector.receive.http import BodyLimits
@@ -28,6 +30,8 @@ _MAX_CALLS: Final = 256
 """Most calls that are answered or wait for their message, each on a thread."""
 _MAX_CONNECTIONS: Final = 512
 _HANDSHAKE_TIMEOUT_MS: Final = 10_000
+_unpacking: Final = threading.Semaphore(4)
+"""Calls whose messages are decompressed at a time: nobody knows before how large they become."""
 _STATUS_CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 """grpc's own constants by the number that `google.rpc.Status` has."""
 
@@ -65,8 +69,11 @@ class _Export:
     It is a handler of a stream, because grpc waits for ever for the message of any other.
     """
 
-    def __init__(self, ingest: Ingest, limits: BodyLimits, access: Access, message_timeout_s: float) -> None:
+    def __init__(
+        self, ingest: Ingest, limits: BodyLimits, access: Access, message_timeout_s: float, buffer: Buffer
+    ) -> None:
         self._ingest = ingest
+        self._buffer = buffer
         self._limits = limits
         self._access = access
         self._message_timeout_s = message_timeout_s
@@ -78,11 +85,19 @@ class _Export:
             tenant = self._tenant(context)
             self._ingest.check_rate(tenant)
             message = self._read(messages)
-            body = decompress(message, encoding_of_message(message), self._limits.decompressed)
-            answer: bytes = self._ingest.accept(body, tenant).result().SerializeToString()
+            with self._buffer.share() as take:
+                answer: bytes = self._accept(message, take, tenant).result().SerializeToString()
         except REFUSED as error:
             _refuse(context, self._ingest.status, error)
         return answer
+
+    def _accept(self, message: bytes, take: Callable[[int], None], tenant: str) -> Future[Message]:
+        take(len(message))
+        with _unpacking:
+            body = decompress(message, encoding_of_message(message), self._limits.decompressed)
+            if body is not message:
+                take(len(body))
+        return self._ingest.accept(body, tenant)
 
     def _tenant(self, context: grpc.ServicerContext) -> str:
         metadata = dict(context.invocation_metadata())
@@ -147,14 +162,21 @@ class _Handler(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpcio has no t
     """
 
     def __init__(
-        self, ingests: Sequence[Ingest], limits: BodyLimits, calls: _Calls, access: Access, timeout_s: float
+        self,
+        ingests: Sequence[Ingest],
+        limits: BodyLimits,
+        calls: _Calls,
+        access: Access,
+        timeout_s: float,
+        buffer: Buffer,
     ) -> None:
         self._calls = calls
         self._export: dict[str, Any] = {}
         self._busy: dict[str, Any] = {}
         for ingest in ingests:
             method = f"/{ingest.signal.grpc_service}/Export"
-            self._export[method] = grpc.stream_unary_rpc_method_handler(_Export(ingest, limits, access, timeout_s))
+            export = _Export(ingest, limits, access, timeout_s, buffer)
+            self._export[method] = grpc.stream_unary_rpc_method_handler(export)
             # A handler of a stream may answer before it has read a message.
             self._busy[method] = grpc.stream_unary_rpc_method_handler(_Busy(ingest))
         self._received = "; ".join(f"{i.signal.name}: call {i.signal.grpc_service}/Export" for i in ingests)
@@ -185,15 +207,17 @@ class GrpcReceiver:
         message_timeout_s: float = 30.0,
         access: Access = OPEN,
         tls: Tls | None = None,
+        buffer: Buffer | None = None,
     ) -> None:
-        """Bind at once; raises OSError when the address cannot be had.
+        """Bind at once; raises OSError when the address cannot be had. It may share the room for its bodies.
 
         A call is refused when its message has not arrived in its time.
         """
         self._calls = _Calls(self.name)
+        buffer = buffer or Buffer(limits.under_way)
         self._server = grpc.server(
             self._calls,
-            handlers=(_Handler(ingests, limits, self._calls, access, message_timeout_s),),
+            handlers=(_Handler(ingests, limits, self._calls, access, message_timeout_s, buffer),),
             options=[
                 ("grpc.max_receive_message_length", limits.sent),
                 ("grpc.per_message_decompression", 0),

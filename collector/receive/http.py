@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
@@ -23,8 +21,9 @@ from collector.access.access import OPEN, Access
 from collector.access.asgi import BEARER, admit
 from collector.access.caller import Role
 from collector.receive import langfuse
+from collector.receive.buffer import Buffer
 from collector.receive.decompress import decompress
-from collector.receive.errors import BusyError, TooLargeError, UnsupportedContentTypeError
+from collector.receive.errors import TooLargeError, UnsupportedContentTypeError
 from collector.receive.ingest import Ingest
 from collector.receive.json_otlp import to_protobuf
 from collector.receive.refusals import REFUSALS, REFUSED
@@ -45,44 +44,14 @@ class BodyLimits:
     under_way: int = 256 * 1024 * 1024
 
 
-class _Buffer:
-    """The bytes of all requests under way. A request that is alone may be as large as a single body may be."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._lock = threading.Lock()
-        self._used = 0
-
-    @contextmanager
-    def share(self) -> Iterator[Callable[[int], None]]:
-        """Give a function that takes bytes for one request, and take them back at its end.
-
-        The function raises `BusyError` when the requests under way have too many.
-        """
-        own = 0
-
-        def take(size: int) -> None:
-            nonlocal own
-            with self._lock:
-                if self._used > own and self._used + size > self._limit:
-                    msg = f"the requests under way have more than {self._limit} bytes; try again"
-                    raise BusyError(msg)
-                self._used += size
-                own += size
-
-        try:
-            yield take
-        finally:
-            with self._lock:
-                self._used -= own
-
-
-def create_otlp_app(ingests: Sequence[Ingest], limits: BodyLimits, access: Access = OPEN) -> ASGIApp:
-    """Build the receiver as an ASGI application with a path for each signal.
+def create_otlp_app(
+    ingests: Sequence[Ingest], limits: BodyLimits, access: Access = OPEN, buffer: Buffer | None = None
+) -> ASGIApp:
+    """Build the receiver as an ASGI application with a path for each signal. It may share the room for its bodies.
 
     It has no framework: routes, middleware and request objects of one took half the CPU of receiving a body.
     """
-    buffer = _Buffer(limits.under_way)
+    buffer = buffer or Buffer(limits.under_way)
     endpoints: dict[str, ASGIApp] = {}
     for ingest in ingests:
         endpoints[ingest.signal.http_path] = endpoint = _endpoint(ingest, limits, buffer, access)
@@ -106,7 +75,7 @@ def create_otlp_app(ingests: Sequence[Ingest], limits: BodyLimits, access: Acces
     return receiver
 
 
-def _endpoint(ingest: Ingest, limits: BodyLimits, buffer: _Buffer, access: Access) -> ASGIApp:
+def _endpoint(ingest: Ingest, limits: BodyLimits, buffer: Buffer, access: Access) -> ASGIApp:
     async def export(scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         content_type = headers.get(b"content-type", "").partition(";")[0].strip().lower()

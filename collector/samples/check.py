@@ -19,7 +19,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, DataPointFlags, Metric, ResourceMetrics
 
 from collector.receive.checked import Checked, ItemLimits
-from collector.receive.density import check_density
+from collector.receive.density import check_density, check_number
 from collector.receive.errors import MalformedError
 from collector.receive.validate import DAY_NS, EARLIEST_NS, LATEST_NS
 from collector.samples.exposition import MOST_COUNT, Labels, set_labels
@@ -29,6 +29,8 @@ from tokentrail.semconv import ENGINE, SCRAPER, SERVICE_INSTANCE_ID, SERVICE_NAM
 _RESOURCE: Final = (SERVICE_NAME, SERVICE_INSTANCE_ID, ENGINE, SCRAPER)
 _MOST_LABELS: Final = 32
 _LONGEST_LABEL: Final = 1024
+_LEAST_POINT_BYTES: Final = 11
+"""A value, with its tag, and those of the point."""
 _LEAST_METRIC_BYTES: Final = 16
 """A name and a data point with its value, with their tags."""
 _MOST_BUCKETS: Final = 1024
@@ -110,6 +112,8 @@ def check(body: bytes, limits: ItemLimits) -> Checked:
     except DecodeError as error:
         msg = f"the body is not an OTLP ExportMetricsServiceRequest: {error}"
         raise MalformedError(msg) from error
+    metrics_of = (m for r in request.resource_metrics for scope in r.scope_metrics for m in scope.metrics)
+    check_number(sum(len(_data_points(metric)) for metric in metrics_of), len(body), _LEAST_POINT_BYTES)
     run = _Run(limits, limits.latest_ns())
     checked = ExportMetricsServiceRequest()
     for resource_metrics in request.resource_metrics:
@@ -135,6 +139,12 @@ def _resource(received: ResourceMetrics, metrics: list[Metric]) -> ResourceMetri
     return made
 
 
+def _data_points(metric: Metric) -> Sequence[Any]:
+    kind = metric.WhichOneof("data")
+    found: Sequence[Any] = getattr(metric, kind).data_points if kind else ()
+    return found
+
+
 def _metrics(resource_metrics: ResourceMetrics, run: _Run) -> list[Metric]:
     """Return the points of one process by metric: of several own names for one common name, those of the best."""
     found: dict[_Key, dict[tuple[Labels, int], _Point]] = {}
@@ -142,7 +152,7 @@ def _metrics(resource_metrics: ResourceMetrics, run: _Run) -> list[Metric]:
     of_process = [a.value.string_value for a in resource_metrics.resource.attributes if a.key in _RESOURCE]
     for metric in (m for scope in resource_metrics.scope_metrics for m in scope.metrics):
         kind = metric.WhichOneof("data")
-        for data_point in getattr(metric, kind).data_points if kind else ():
+        for data_point in _data_points(metric):
             run.total += 1
             try:
                 common, rank, point = _named(metric, _read(metric, kind, data_point), run)

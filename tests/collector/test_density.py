@@ -42,6 +42,14 @@ def test_many_empty_messages_are_refused(check_of, bomb):
         check_of(BOMBS[bomb], LIMITS)
 
 
+@pytest.mark.parametrize("kind", [5, 7, 9, 10, 11], ids=["gauge", "sum", "histogram", "exponential", "summary"])
+def test_many_empty_data_points_are_refused(kind):
+    """64 MiB of them took four minutes."""
+    metric = field(1, LEN, b"vllm:num_requests_running") + nested(kind, payload=b"\x0a\x00" * EMPTY)
+    with pytest.raises(MalformedError, match="most of them are empty"):
+        check_samples(nested(1, 2, 2, payload=metric), LIMITS)
+
+
 def smallest_spans(count, **at):
     """Spans of 46 bytes, two of which are not alike."""
     request = Request()
@@ -95,14 +103,14 @@ def test_large_bodies_are_checked_one_at_a_time_and_small_ones_beside_them():
 
     def second():
         entered.set()
-        with one_at_a_time(2**20 + 1):
+        with one_at_a_time(2**23 + 1):
             done.append("second")
 
     thread = threading.Thread(target=second)
-    with one_at_a_time(2**20 + 1):
+    with one_at_a_time(2**23 + 1):
         thread.start()
         assert entered.wait(120)
-        with one_at_a_time(2**20):
+        with one_at_a_time(2**23):
             done.append("small")
         done.append("first")
     thread.join(120)

@@ -12,8 +12,9 @@ from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 
 from collector.http_server import HttpServer
+from collector.receive.buffer import Buffer
 from collector.receive.errors import BusyError
-from collector.receive.http import BodyLimits, _Buffer, create_otlp_app
+from collector.receive.http import BodyLimits, create_otlp_app
 from tests.collector.test_otlp_http import PROTOBUF, Receiver
 from tests.support.otlp import token_body
 from tokentrail.http_protocol import HttpProtocol
@@ -189,7 +190,7 @@ def test_unfinished_bodies_share_a_budget_and_whoever_exceeds_it_is_told_to_come
 
 
 def test_the_budget_may_be_used_up_to_its_last_byte_and_is_given_back():
-    buffer = _Buffer(10)
+    buffer = Buffer(10)
     for _ in range(2):
         with buffer.share() as one, buffer.share() as other:
             one(4)

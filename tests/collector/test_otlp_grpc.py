@@ -12,6 +12,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
 
+from collector.receive.buffer import Buffer
 from collector.receive.grpc import GrpcReceiver
 from collector.receive.http import BodyLimits
 from collector.settings import split_address
@@ -26,7 +27,9 @@ WAIT_S = 120
 @pytest.fixture
 def receiver(tmp_path):
     receiver = Receiver(tmp_path)
-    server = GrpcReceiver([receiver.ingest], BodyLimits(sent=4_000, decompressed=8_000), "127.0.0.1", 0)
+    receiver.buffer = Buffer(10_000_000)  # type: ignore[attr-defined]
+    limits = BodyLimits(sent=4_000, decompressed=8_000)
+    server = GrpcReceiver([receiver.ingest], limits, "127.0.0.1", 0, buffer=receiver.buffer)  # type: ignore[attr-defined]
     server.start()
     receiver.server = server  # type: ignore[attr-defined]
     receiver.channel = grpc.insecure_channel(server.url.removeprefix("http://"))  # type: ignore[attr-defined]
@@ -157,6 +160,25 @@ def half_sent(receiver):
         yield from ()
 
     return receiver.channel.stream_unary(f"/{TRACES.grpc_service}/Export").future(messages(), timeout=WAIT_S), gone
+
+
+def test_the_bytes_of_all_calls_under_way_are_limited(receiver):
+    """60 calls of 71 KiB that unpack to 60 MiB each had taken 4.8 GB."""
+    body = Request().body() + Request(big="r" * 500).body()
+    with receiver.buffer.share() as take:
+        take(10_000_000 - 600)  # as other requests under way do
+        with pytest.raises(grpc.RpcError) as refused:
+            export(receiver, body, compression=grpc.Compression.Gzip)
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert "the requests under way have more than 10000000 bytes; try again" in refused.value.details()
+        assert [detail.Is(RetryInfo.DESCRIPTOR) for detail in status_of(refused.value).details] == [True]
+        assert export(receiver, BODY[:0]) == b""
+    for _ in range(20):
+        assert export(receiver, body, compression=grpc.Compression.Gzip) == b""
+    with receiver.buffer.share() as take:
+        take(10_000_000)
+        with pytest.raises(grpc.RpcError):
+            export(receiver, BODY)
 
 
 def header(name, value):

@@ -262,11 +262,14 @@ def service(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "collector.service.create_otlp_app", lambda *given: received.extend(given) or create_otlp_app(*given)
     )
+    over_grpc = Mock(wraps=GrpcReceiver)
+    monkeypatch.setattr("collector.service.GrpcReceiver", over_grpc)
     free = dict.fromkeys(("otlp_http", "otlp_grpc", "api"), "127.0.0.1:0")
     of_tenants = {"tenant_spans_per_s": 1_000_000.0, "tenant_bytes_per_s": 2_000_000.0, "tenant_names": 3_000}
     new_store(tmp_path / "data" / "store")
     service = Service(Settings(data_dir=tmp_path / "data", drain_timeout_s=0.001, **free, **of_tenants))
-    service.ingests, service.body_limits, _ = received  # type: ignore[attr-defined]
+    service.ingests, service.body_limits, _, service.buffer = received  # type: ignore[attr-defined]
+    service.over_grpc = over_grpc.call_args  # type: ignore[attr-defined]
     service.real_stages = service._stages  # type: ignore[attr-defined]
     yield service
     for stage in service.real_stages:  # type: ignore[attr-defined]
@@ -300,6 +303,8 @@ def test_the_receivers_have_the_limits_of_the_settings(service):
     assert service.body_limits == BodyLimits(
         sent=given.max_body_bytes, decompressed=given.max_decompressed_bytes, under_way=given.receive_buffer_bytes
     )
+    assert service.over_grpc.args[1] == service.body_limits
+    assert service.over_grpc.kwargs["buffer"] is service.buffer, "both share the room for their bodies"
     (limiter,) = {id(ingest.limiter): ingest.limiter for ingest in service.ingests}.values()
     assert limiter.limits == TenantLimits(spans_per_s=1_000_000.0, bytes_per_s=2_000_000.0, names=3_000)
 
