@@ -346,8 +346,11 @@ def test_a_request_whose_parent_came_in_an_earlier_segment_is_its_part(store, jo
     insert(store, root(), "proxy")
     make_older(store, "proxy", 60)
     insert(store, root(span=9, parent=1), "server")
+    announced = []
+    joiner.on_joined(announced.append)
     assert joiner.run_once()
     assert len(found(store)[0]) == 1
+    assert announced == ["proxy.joined.0"]
 
 
 def test_a_part_that_is_sent_twice_counts_once(store, joiner):

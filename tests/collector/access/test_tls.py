@@ -294,6 +294,41 @@ class TestGrpc:
         certificate.write_text("nonsense")
         assert call(root_certificates=newer) == b""
 
+    @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+    def test_a_client_of_a_ca_that_was_replaced_is_refused_also_when_it_resumes_its_session(
+        self, make, tmp_path, version
+    ):
+        server, client = make("server"), make("client")
+        ca = client[0].with_name("ca.pem")
+        shutil.copy(client[0], ca)
+        receiver = Receiver(tmp_path)
+        grpc_server = GrpcReceiver(
+            [receiver.ingest], BodyLimits(4_000, 8_000), "127.0.0.1", 0, tls=Tls(TlsFiles(*server, client_ca=ca))
+        )
+        grpc_server.start()
+        port = httpx.URL(grpc_server.url).port
+        context = ssl.create_default_context(cafile=server[0])
+        context.load_cert_chain(*client)
+        context.set_alpn_protocols(["h2"])
+        context.maximum_version = version
+
+        def ask(session=None):
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), WAIT_S) as plain:
+                connection = context.wrap_socket(plain, server_hostname="localhost", session=session)
+                connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+                return connection.recv(100), connection.session, connection.session_reused
+            return b"", None, False
+
+        try:
+            answer, session, _ = ask()
+            assert answer
+            assert ask(session)[2], "the same CA"
+            shutil.copy(make("stranger")[0], ca)
+            assert [ask(session)[0], ask()[0]] == [b"", b""]
+        finally:
+            grpc_server.stop(1.0)
+            receiver.commit.stop(WAIT_S)
+
     def test_a_configuration_is_given_once_because_grpc_replaces_it_while_it_is_used(self, make, monkeypatch):
         waits = []
         monkeypatch.setattr(tls_module, "time", SimpleNamespace(sleep=waits.append, time=time.time))
