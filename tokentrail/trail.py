@@ -59,6 +59,8 @@ class Trail(Recorder):
         it is made of OTEL_* variables, `service_name`, `variant` and `resource`, as in `from_env`. The metrics of
         the SDK go to `meter_provider`, by default OpenTelemetry's global one.
         """
+        if not isinstance(settings, Settings | None):
+            raise TypeError(f"Trail({settings!r}): the first argument is Settings; write Trail(endpoint=…)")
         settings = settings or Settings(Endpoint.to(endpoint, headers=headers), meter_provider=meter_provider)
         provider = provider or TracerProvider(
             resource=resource_of(service_name, variant, resource), shutdown_on_exit=False

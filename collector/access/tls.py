@@ -61,7 +61,8 @@ class Tls:
             self._versions = files.versions()
             self._current, self._current_grpc = self._context(), self._grpc_configuration()
         except (OSError, ssl.SSLError) as error:
-            msg = f"TLS cannot be used with the certificate {files.certificate} and the key {files.key}: {error}"
+            ca = f" and the client CA {files.client_ca}" if files.client_ca else ""
+            msg = f"TLS cannot be used with the certificate {files.certificate}, the key {files.key}{ca}: {error}"
             raise ValueError(msg) from error
 
     def context(self) -> ssl.SSLContext:
@@ -82,6 +83,9 @@ class Tls:
     def _context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if b"ENCRYPTED" in self._files.key.read_bytes():  # OpenSSL would ask the terminal, also in a handshake
+            msg = "the key has a password: write it into a file without one"
+            raise OSError(msg)
         context.load_cert_chain(self._files.certificate, self._files.key)
         if self._files.client_ca:
             context.load_verify_locations(self._files.client_ca)

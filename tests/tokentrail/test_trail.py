@@ -3,6 +3,7 @@
 from collections import defaultdict
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
@@ -12,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from tests.tokentrail.support import MS, T0, US, start
-from tokentrail import KvEvent, Phase, Status, semconv
+from tokentrail import KvEvent, Phase, Status, Trail, semconv
 from tokentrail.testing import MemoryTrail
 
 
@@ -308,3 +309,8 @@ def test_tokens_and_phases_add_up_for_every_workload(workload):
     assert all(s.start_ns % US == s.end_ns % US == 0 for s in trail.spans())
     stats = trail.stats
     assert stats.accepted == stats.exported == len(trail.spans())
+
+
+def test_an_address_in_the_place_of_settings_says_where_it_belongs():
+    with pytest.raises(TypeError, match=r"Trail\('http://c:4318'\): .* write Trail\(endpoint=…\)"):
+        Trail("http://c:4318")

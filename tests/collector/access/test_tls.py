@@ -7,6 +7,7 @@ import shutil
 import socket
 import ssl
 import stat
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -223,6 +224,21 @@ def test_files_that_cannot_be_used_end_the_start(make, missing):
 def test_a_key_of_another_certificate_ends_the_start(make):
     with pytest.raises(ValueError, match="TLS cannot be used"):
         Tls(TlsFiles(make("one")[0], make("two")[1]))
+
+
+@pytest.mark.parametrize("form", [("-traditional",), ()])
+def test_a_key_with_a_password_ends_the_start_and_nobody_is_asked_for_it(make, form):
+    certificate, key = make("server")
+    locked = key.with_suffix(".locked")
+    command = ["openssl", "pkey", "-in", key, "-out", locked, "-aes128", "-passout", "pass:secret", *form]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    with pytest.raises(ValueError, match=f"the key {locked}: the key has a password: write it into a file without one"):
+        Tls(TlsFiles(certificate, locked))
+
+
+def test_a_client_ca_that_cannot_be_read_is_named(make, tmp_path):
+    with pytest.raises(ValueError, match=f"and the client CA {tmp_path / 'missing'}: .*No such file"):
+        Tls(TlsFiles(*make("server"), tmp_path / "missing"))
 
 
 @pytest.mark.parametrize("given", [{"tls_cert": "c"}, {"tls_key": "k"}, {"tls_client_ca": "ca"}])
