@@ -31,6 +31,14 @@ _CHDB: Final = "chdb://"
 _UNCOMPILED: Final = {"compile_expressions": 0, "compile_aggregate_expressions": 0, "compile_sort_description": 0}
 """ClickHouse compiles an expression when it is used again. That makes the first answers of a process up to twice as
 dear, and no later one cheaper, not even over ten million requests."""
+_SELDOM_AWAKE: Final = {"memory_worker_period_ms": 1000} | {
+    f"background_{pool}processing_pool_thread_sleep_seconds_if_nothing_to_do": 10
+    for pool in ("", "move_", "streaming_")
+}
+"""How often the embedded engine wakes up to look. For some minutes after each insert, three schedulers of each table
+asked once a second for work, and its memory was added up twenty times a second. An insert wakes the first one, so
+merges begin as soon as before.
+"""
 _EVERYWHERE: Final = {"use_query_condition_cache": 0}
 """ClickHouse remembers the granules in which a condition found nothing. When a query filters the rows of a subquery
 again (sql/queries/announced.sql), it blames the condition inside, and the next question with that one gets no rows:
@@ -361,7 +369,7 @@ class Store:
                 raise StoreError(msg)
             self.folder.mkdir(parents=True, exist_ok=True)
             return clickhouse_connect.get_client(
-                interface="chdb", path=str(self.folder), settings=_UNCOMPILED | _EVERYWHERE
+                interface="chdb", path=str(self.folder), chdb_options=_SELDOM_AWAKE, settings=_UNCOMPILED | _EVERYWHERE
             )
         address = urlsplit(self._address)
         client = clickhouse_connect.get_client(
