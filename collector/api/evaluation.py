@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from collector.api.context import Context
 from collector.api.hops import counted_once
 from collector.api.parameters import Window
 from collector.api.problems import not_found
 from collector.api.session import CURRENT
+from collector.api.summing import WITH_VARIANCE, SloCounts, Summing, counts_of, number_of
 from collector.api.sums import Sums, is_short, slices
 from collector.api.times import DAY_NS, HOUR_NS, Moment
 from collector.in_flight import InFlight, read_in_flight
 from collector.slo.burn import BurnRule, fires
-from collector.slo.cells import Bools, Cells, Judged, Outcomes
+from collector.slo.cells import Bools, Cells
 from collector.slo.counts import Counts, Number
 from collector.slo.estimate import Errors
 from collector.slo.model import Promise, Slo
@@ -30,7 +30,6 @@ from collector.sql.queries import part
 _NO_SUMS: Final[Mapping[str, str]] = MappingProxyType({})
 _NONE: Final = Fragment("0")
 """In place of a column of arrays, which costs a millisecond to read for each 2,000 cells."""
-_WITH_VARIANCE: Final = ("total", "good", "excused", "undetermined")
 OUTPUT_TOKENS: Final = {"tokens_out": "output_tokens"}
 """These sums leave out a request when its tokens are not known."""
 
@@ -77,7 +76,7 @@ def count(
     n = np.array(columns["n"], np.float64 if sampled else np.int64)
     variance = np.array(columns["variance"], np.float64)
     ended: dict[str, Any] = {name: (n * flags).sum().item() for name, flags in outcomes.items().items()}
-    ended |= {f"{name}_variance": (variance * getattr(outcomes, name)).sum().item() for name in _WITH_VARIANCE}
+    ended |= {f"{name}_variance": (variance * getattr(outcomes, name)).sum().item() for name in WITH_VARIANCE}
     by_name = dict(zip(summands, zip(*columns["sums"], strict=True), strict=False)) if summands else {}
     totals = {name: _total(values) for name, values in by_name.items()}
     totals["tokens_good"] = (
@@ -88,11 +87,11 @@ def count(
             totals[f"missed_{name}"] = (n * judged.missed(name, ns)).sum().item()
     in_flight = open_requests(ctx, window)
     not_ended = {
-        "in_flight": _number(~in_flight.is_lost),
-        "in_flight_violations": _number(bad(in_flight)),
-        "lost": _number(in_flight.is_lost),
+        "in_flight": number_of(~in_flight.is_lost),
+        "in_flight_violations": number_of(bad(in_flight)),
+        "lost": number_of(in_flight.is_lost),
     }
-    requests, errors = _counts(ended, not_ended, sampled=sampled)
+    requests, errors = counts_of(ended, not_ended, sampled=sampled)
     first_ns = min((first_ns for _, first_ns in columns["others"]), default=0)
     return Counted(window, first_ns or None, requests, totals, errors, in_flight)
 
@@ -107,10 +106,6 @@ def _total(values: Iterable[Number | None]) -> Number | None:
     """The sum of the values that are known; None without one."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
-
-
-def _number(requests: Bools) -> int:
-    return int(np.count_nonzero(requests))
 
 
 def answer_in_parts(ctx: Context, end: Moment) -> None:
@@ -138,19 +133,6 @@ def open_requests(ctx: Context, window: Window) -> InFlight:
     return found if start_ns == window.start_ns else found.where(found.lost_at_ns >= window.start_ns)
 
 
-def _counts(ended: Sums, not_ended: Mapping[str, int], *, sampled: bool) -> tuple[Counts, Errors | None]:
-    counts = Counts.model_validate({**ended, **not_ended})
-    if not sampled:
-        return counts, None
-    variance = {name: ended.get(f"{name}_variance", 0.0) for name in _WITH_VARIANCE}
-    return counts, Errors.of(
-        counts,
-        total_variance=variance["total"],
-        good_variance=variance["good"],
-        judged_variance=variance["total"] - variance["excused"] - variance["undetermined"],
-    )
-
-
 def find_slo(slos: Sequence[Slo], name: str) -> Slo:
     """The SLO of that name; raises Problem (404) that lists the names there are."""
     for slo in slos:
@@ -168,18 +150,6 @@ def burn_windows(rules: Sequence[BurnRule]) -> set[int]:
 def lengths(slo: Slo, rules: Sequence[BurnRule]) -> set[int]:
     """The lengths of all windows over which an SLO is counted, in nanoseconds. All who count ask the same question."""
     return {slo.window, HOUR_NS, DAY_NS, *burn_windows(rules)}
-
-
-Windows = dict[int, tuple[Counts, Errors | None]]
-"""Counts by the length of their window, in nanoseconds."""
-
-
-@dataclass(frozen=True)
-class SloCounts:
-    """One SLO's counts. `groups` has those of each tenant with the most requests, for an SLO that groups by tenant."""
-
-    windows: Windows
-    groups: Mapping[str, Windows]
 
 
 @dataclass(frozen=True)
@@ -206,7 +176,7 @@ def count_by_window(ctx: Context, slos: Sequence[Slo], asked: Window, lengths: M
         name: np.array(columns[name])[order] for name in ("band", "cell", "tenant_group", "n", "variance")
     }
     in_flight = open_requests(ctx, replace(asked, start_ns=moments[-1]))
-    summing = _Summing(cells.judged(by_band), by_band, sampled, ends, asked.end_ns, in_flight)
+    summing = Summing(cells.judged(by_band), by_band, sampled, ends, asked.end_ns, in_flight)
     return AllCounts(
         {slo.name: summing.of(i, slo, sorted(lengths[slo.name])) for i, slo in enumerate(slos)},
         dict(zip(ends, summing.ended(), strict=True)),
@@ -245,102 +215,6 @@ def _read_cells(
 def _sums_of(values: Iterable[str]) -> Fragment:
     asked = ", ".join(f"sum({value})" for value in values)
     return Fragment(f"[{asked}]") if asked else _NONE
-
-
-class _Summing:
-    """Adds the cells of all bands that lie within a window.
-
-    The cells are in the order of their bands, so that each band is a run of them. The sums of runs are those of bands,
-    and their running sums are those of the windows:
-
-        cells 5, 2 and 7 in bands 0, 1 and 1    runs begin at 0 and 1
-        flags yes, no, yes                      [5, 0, 7] by cell, [5, 7] by band, [5, 12] by window
-    """
-
-    def __init__(
-        self,
-        judged: Judged,
-        columns: Mapping[str, Sequence[Any]],
-        sampled: bool,
-        ends: Sequence[int],
-        end_ns: int,
-        in_flight: InFlight,
-    ) -> None:
-        self._judged = judged
-        self._bands, self._runs = np.unique(np.array(columns["band"], np.int64) - 1, return_index=True)
-        self.n = np.array(columns["n"], np.float64)
-        self._kind = np.float64 if sampled else np.int64
-        self._places = {length: i for i, length in enumerate(ends)}
-        self._variance = np.array(columns["variance"], np.float64) if sampled else None
-        self._end_ns = end_ns
-        self._in_flight = in_flight
-
-    def _up_to_each(
-        self, flags: Sequence[Bools], values: npt.NDArray[np.float64], kind: type[np.int64 | np.float64]
-    ) -> list[list[Number]]:
-        """For each of the flags, the sums over the windows, the shortest first: each holds its band and all before."""
-        by_band = np.zeros((len(flags), len(self._places)))
-        if len(self._bands):
-            by_band[:, self._bands] = np.add.reduceat(np.array(flags) * values, self._runs, axis=1)
-        found: list[list[Number]] = by_band.cumsum(1).astype(kind).tolist()
-        return found
-
-    def ended(self) -> list[Number]:
-        """The requests that ended in each window, the shortest first."""
-        (found,) = self._up_to_each([np.ones(len(self.n), bool)], self.n, self._kind)
-        return found
-
-    def of(self, number: int, slo: Slo, lengths: Sequence[int]) -> SloCounts:
-        """The counts of the SLO with this place among the SLOs."""
-        outcomes = self._judged.outcomes(number)
-        chosen = self._in_flight.selected(slo)
-        windows = self._windows(outcomes, slo, chosen, lengths)
-        if not slo.group_by:
-            return SloCounts(windows, {})
-        tenants = self._judged.tenants
-        open_tenants = np.array(self._in_flight.columns["tenant"], object)
-        sizes: Counter[str] = Counter()
-        for tenant, n in zip(tenants[outcomes.total], self.n[outcomes.total], strict=True):
-            sizes[tenant] += n
-        for tenant in open_tenants[chosen]:
-            sizes[tenant] += 0
-        most = [tenant for tenant, _ in sizes.most_common(slo.most_groups)]
-        return SloCounts(
-            windows,
-            {
-                t: self._windows(outcomes, slo, chosen & (open_tenants == t), lengths, tenants == t)
-                for t in sorted(most)
-            },
-        )
-
-    def _windows(
-        self, outcomes: Outcomes, slo: Slo, chosen: Bools, lengths: Sequence[int], where: Bools | None = None
-    ) -> Windows:
-        flags = {name: one if where is None else one & where for name, one in outcomes.items().items()}
-        sums = dict(zip(flags, self._up_to_each([*flags.values()], self.n, self._kind), strict=True))
-        if self._variance is not None:
-            names = [f"{name}_variance" for name in _WITH_VARIANCE]
-            some = [flags[name] for name in _WITH_VARIANCE]
-            sums |= zip(names, self._up_to_each(some, self._variance, np.float64), strict=True)
-        return {
-            length: _counts(
-                {name: values[self._places[length]] for name, values in sums.items()},
-                _not_ended(self._in_flight, slo, chosen, self._end_ns - length),
-                sampled=self._variance is not None,
-            )
-            for length in lengths
-        }
-
-
-def _not_ended(in_flight: InFlight, slo: Slo, chosen: Bools, since_ns: int) -> dict[str, int]:
-    """A lost request belongs to the window in which it was given up, a request in flight to every window."""
-    if not in_flight.size:
-        return {"in_flight": 0, "in_flight_violations": 0, "lost": 0}
-    return {
-        "in_flight": _number(chosen & ~in_flight.is_lost),
-        "in_flight_violations": _number(chosen & in_flight.bad(slo.thresholds)),
-        "lost": _number(chosen & in_flight.is_lost & (in_flight.lost_at_ns >= since_ns)),
-    }
 
 
 @dataclass(frozen=True)

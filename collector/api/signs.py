@@ -1,4 +1,4 @@
-"""The work of engine processes in a window: requests, steps, announcements and cold starts, by process and labels."""
+"""The work of engine processes in a window: requests, steps, announcements and cold starts, by process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_NAMES: Final = 100
 
 
 def signs_of_life(ctx: Context, window: Window) -> list[dict[str, Any]]:
-    """Rows of the queries `engine_*`: one for each process and its labels. Whole days' answers are remembered."""
+    """Rows of the queries `engine_*`: few for each process, with its names. Whole days' answers are remembered."""
     of_process = process_filter(window)
     by_day = (("engine_requests", window.filter, "requests", "end"), ("engine_steps", of_process, "steps", "start"))
     signs = []
@@ -36,15 +36,18 @@ def processes_of(signs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     def known(found: list[dict[str, Any]], name: str) -> list[str]:
         return [sign[name] for sign in found if sign.get(name)]
 
+    def names(found: list[dict[str, Any]], name: str) -> list[str]:
+        return sorted({one for sign in found for one in sign.get(name, ()) if one})[:_MOST_NAMES]
+
     processes = [
         {
             "service": service,
             "instance": instance,
             "engine": next(iter(known(found, "engine")), ""),
             "vantage": next(iter(known(found, "vantage")), ""),
-            "variant": max(found, key=lambda sign: sign["last_ns"])["variant"],
-            "variants": sorted({*known(found, "variant")})[:_MOST_NAMES],
-            "models": sorted({*known(found, "model")})[:_MOST_NAMES],
+            "variant": max(found, key=lambda sign: sign["last_ns"])["variant_now"],
+            "variants": names(found, "variants"),
+            "models": names(found, "models"),
             "first_seen_ns": min(sign["first_ns"] for sign in found),
             "last_seen_ns": max(sign["last_ns"] for sign in found),
             "requests": round(sum(sign.get("n", 0) for sign in found)),

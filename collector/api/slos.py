@@ -12,14 +12,13 @@ from collector.api.answers import ThresholdsOut
 from collector.api.context import Context
 from collector.api.evaluation import (
     Burn,
-    SloCounts,
-    Windows,
     burns,
     count_by_window,
     find_slo,
     lengths,
 )
 from collector.api.parameters import Window, WindowQuery
+from collector.api.summing import SloCounts, Windows
 from collector.api.times import DAY_NS, HOUR_NS, SECOND_NS
 from collector.slo.burn import BurnRule, budget_left, burn_rules, exhausted_in_s
 from collector.slo.counts import Counts, Number
@@ -86,6 +85,8 @@ class SloOut(Evaluation):
     ended_last_day: Number
     warning: str | None
     groups: list[Group]
+    """The tenants with the most requests, as many as the SLO's `most_groups`."""
+    groups_total: int
 
 
 class Slos(BaseModel):
@@ -138,6 +139,7 @@ def _slo_out(slo: Slo, rules: Sequence[BurnRule], counted: SloCounts, ended_last
         ended_last_day=ended_last_day,
         warning=_warning(slo, last_day, ended_last_day),
         groups=[Group(tenant=name, **_numbers(slo, rules, windows)) for name, windows in counted.groups.items()],
+        groups_total=counted.groups_total,
     )
 
 

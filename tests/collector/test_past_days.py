@@ -11,7 +11,7 @@ from collector.api.latencies import _first_us, bucket_of
 from collector.api.sums import narrow
 from collector.sql.fragment import Fragment
 from collector.sql.past_days import PastDays
-from collector.sql.queries import Queries, part
+from collector.sql.queries import Queries, part, size_of_columns
 from tests.collector.rows import NOW, SECOND
 
 MS = 1_000_000
@@ -99,6 +99,20 @@ class TestPastDays:
         ask("b")
         ask("b")
         assert ask.answers == 3
+
+
+@pytest.mark.parametrize(
+    ("columns", "values"),
+    [
+        ({}, 0),
+        ({"a": [], "b": ()}, 0),
+        ({"a": [1, 2], "b": ["x" * 9, "y"]}, 4),
+        ({"lists": [["x", "y"], []]}, 4),
+        ({"tuples": [[("x", 1), ("y", 2)]] * 3, "n": [1, 2, 3]}, 3 + 6 + 12 + 3),
+    ],
+)
+def test_the_size_of_an_answer_counts_the_values_inside_its_lists(columns, values):
+    assert size_of_columns(columns) == 80 * values
 
 
 class Told(Queries):

@@ -14,15 +14,22 @@ MINUTE = 60 * 10**9
 
 
 def sign(last, service="s", instance="i", **fields):
-    return {"service": service, "instance": instance, "variant": "", "first_ns": last - 5, "last_ns": last, **fields}
+    return {
+        "service": service,
+        "instance": instance,
+        "variant_now": "",
+        "first_ns": last - 5,
+        "last_ns": last,
+        **fields,
+    }
 
 
 def test_a_process_has_the_labels_and_times_of_all_its_signs():
     (found,) = processes_of([
-        sign(20, variant="new", kv=1),
-        sign(10, variant="old", engine="", vantage="server", model="b", n=1.5),
-        sign(15, engine="vllm", vantage="client", model="a", n=2.1),
-        sign(90, listed=False, model="c"),
+        sign(20, variant_now="new", variants=["new"], kv=1),
+        sign(10, variant_now="old", variants=["", "old"], engine="", vantage="server", models=["b"], n=1.5),
+        sign(15, engine="vllm", vantage="client", models=["a", "b"], n=2.1),
+        sign(90, listed=False, models=["c"]),
     ])  # fmt: skip
     assert found == {
         "service": "s", "instance": "i", "engine": "vllm", "vantage": "server", "variant": "new",
@@ -36,7 +43,7 @@ def test_the_latest_process_is_the_first():
 
 
 def test_a_process_has_a_bounded_number_of_models():
-    (found,) = processes_of([sign(10, model=f"m{n:03}") for n in range(150)])
+    (found,) = processes_of([sign(10, models=[f"m{n:03}"]) for n in range(150)])
     assert found["models"] == [f"m{n:03}" for n in range(100)]
 
 

@@ -1,7 +1,8 @@
--- The steps of each engine process by its variant, and how many say a thing.
+-- The steps of each engine process with its variants, and how many say a thing.
 SELECT
-    service, instance, variant, toUnixTimestamp64Nano(min(start)) AS first_ns, toUnixTimestamp64Nano(max(start)) AS last_ns,
+    service, instance, argMax(variant, start) AS variant_now, arraySort(groupUniqArray(variant)) AS variants,
+    toUnixTimestamp64Nano(min(start)) AS first_ns, toUnixTimestamp64Nano(max(start)) AS last_ns,
     countIf(preempted IS NOT NULL) AS preemption, countIf(kv_blocks_used IS NOT NULL) AS kv
 FROM steps
 WHERE $ended AND $filter
-GROUP BY service, instance, variant
+GROUP BY service, instance
