@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Final
+from urllib.parse import urlsplit
 
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.metrics import MeterProvider
@@ -30,6 +31,8 @@ TRACES_EXPORTER: Final = "OTEL_TRACES_EXPORTER"
 
 MAX_PAYLOAD_BYTES: Final = 4 << 20
 MAX_PAYLOAD_SPANS: Final = 16_384
+MOST_S: Final = 1e9
+"""The longest time of a setting, in seconds. Sockets and locks take no longer one than 9.2e9."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +61,11 @@ class Settings:
         return cls(
             endpoint=_endpoint(env),
             enabled=env.text(otel.OTEL_SDK_DISABLED).lower() != "true" and exporter != "none",
-            schedule_delay_s=env.number(otel.OTEL_BSP_SCHEDULE_DELAY, 1_000, low=1) / 1_000,
+            schedule_delay_s=env.number(otel.OTEL_BSP_SCHEDULE_DELAY, 1_000, low=1, high=MOST_S * 1_000) / 1_000,
             max_queue_spans=int(env.number(otel.OTEL_BSP_MAX_QUEUE_SIZE, 2_000_000, low=1)),
             max_queue_bytes=int(env.number(MAX_QUEUE_BYTES, 256 << 20, low=1)),
             max_payload_spans=int(env.number(otel.OTEL_BSP_MAX_EXPORT_BATCH_SIZE, MAX_PAYLOAD_SPANS, low=1)),
-            max_request_age_s=env.number(MAX_REQUEST_AGE_S, 7_200.0, low=1),
+            max_request_age_s=env.number(MAX_REQUEST_AGE_S, 7_200.0, low=1, high=MOST_S),
             strict=env.text(STRICT).lower() == "true",
             sampling=env.sampling(),
         )
@@ -91,14 +94,14 @@ def decompressor(compression: Compression) -> Callable[[bytes], bytes]:
 
 def _endpoint(env: _Env) -> Endpoint:
     protocol = env.protocol()
-    base = env.text(otel.OTEL_EXPORTER_OTLP_ENDPOINT)
+    base = env.url(otel.OTEL_EXPORTER_OTLP_ENDPOINT)
     if base and protocol == HTTP:
         base = f"{base.removesuffix('/')}/v1/traces"
     return Endpoint.to(
-        env.text(otel.OTEL_EXPORTER_OTLP_TRACES_ENDPOINT) or base,
+        env.url(otel.OTEL_EXPORTER_OTLP_TRACES_ENDPOINT) or base,
         headers=parse_env_headers(env.exporter("HEADERS"), liberal=True),
         protocol=protocol,
-        timeout_s=env.number(env.exporter_name("TIMEOUT"), 10.0, low=0.001),
+        timeout_s=env.number(env.exporter_name("TIMEOUT"), 10.0, low=0.001, high=MOST_S),
         compression=env.compression(),
         certificate=env.exporter("CERTIFICATE"),
         client_certificate=env.exporter("CLIENT_CERTIFICATE"),
@@ -121,15 +124,25 @@ class _Env:
     def exporter(self, setting: str) -> str:
         return self.text(self.exporter_name(setting))
 
-    def number(self, name: str, default: float, *, low: float) -> float:
+    def url(self, name: str) -> str:
+        """The URL; "" for one that cannot be read, such as `http://[::1`."""
+        raw = self.text(name)
+        try:
+            urlsplit(raw)
+        except ValueError as error:
+            logger.warning("%s=%r is not usable: %s; using the default", name, raw, error)
+            return ""
+        return raw
+
+    def number(self, name: str, default: float, *, low: float, high: float = 1e15) -> float:
         raw = self.text(name)
         try:
             value = float(raw) if raw else default
         except ValueError:
             value = float("nan")
-        if low <= value < float("inf"):
+        if low <= value <= high:
             return value
-        logger.warning("%s=%r is not a number of at least %g: using %g", name, raw, low, default)
+        logger.warning("%s=%r is not a number from %g to %g: using %g", name, raw, low, high, default)
         return default
 
     def protocol(self) -> str:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from opentelemetry import propagate
 from opentelemetry.context import get_current
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import DEFAULT_ON, Decision
 from opentelemetry.trace import INVALID_SPAN, get_current_span
 
+from tokentrail import propagation
 from tokentrail.arguments import RequestStart
 from tokentrail.spans import start_attributes
 
 
 def sample(provider: TracerProvider, carrier: Mapping[str, str], started: RequestStart) -> tuple[int, int, bool]:
     """Trace id, span id and whether the request is sampled. Completes `started`."""
-    context = propagate.extract(carrier, get_current()) if carrier else None  # None: the current one
+    context = propagation.extract(carrier, get_current()) if carrier else None  # None: the current one
     span = get_current_span(context)
     parent = None if span is INVALID_SPAN else span.get_span_context()
     ids, sampler = provider.id_generator, provider.sampler

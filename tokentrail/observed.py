@@ -16,7 +16,7 @@ from tokentrail.answer import Recording, of
 from tokentrail.arguments import AttributeValue, Carrier
 from tokentrail.guard import Throttle, logger
 from tokentrail.semconv import CHOICE_COUNT, Status
-from tokentrail.trail import Trail
+from tokentrail.trail import DisabledTrail, Trail
 
 _FINAL: Final = ("until_done", "get_final_message", "get_final_text", "get_final_completion", "get_final_response")
 """Methods of the clients' streams that read the stream to its end."""
@@ -302,5 +302,13 @@ def _provider(source: Any) -> str:
 def _default_trail() -> Trail:
     with _MAKING:
         if not _default:
-            _default.append(Trail.from_env(service_name="tokentrail-client"))
+            _default.append(_trail_of_environment())
         return _default[0]
+
+
+def _trail_of_environment() -> Trail:
+    try:
+        return Trail.from_env(service_name="tokentrail-client")
+    except Exception as error:  # of an OTEL_* variable that OpenTelemetry refuses, or when no thread can be started
+        logger.error("tokentrail records nothing: %s", error, exc_info=error)
+        return DisabledTrail()

@@ -10,11 +10,10 @@ from copy import copy
 from types import TracebackType
 from typing import Any, Final
 
-from opentelemetry import propagate
 from opentelemetry.context import Context, attach
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, TraceFlags, set_span_in_context
 
-from tokentrail import arguments
+from tokentrail import arguments, propagation
 from tokentrail.arguments import AttributeValue, Misuse, RequestEnd, RequestStart
 from tokentrail.guard import Guard
 from tokentrail.recipient import FIRST_SLOT, FOREIGN_SLOT, NO_SLOT, Host, Recipient
@@ -82,7 +81,7 @@ class RequestTrail(Recipient):
         to another service.
         """
         if self.trace_id:
-            propagate.inject(headers, set_span_in_context(NonRecordingSpan(self.span_context)))
+            propagation.inject(headers, set_span_in_context(NonRecordingSpan(self.span_context)))
 
     def phase(self, phase: Phase, at_ns: int | None = None) -> None:
         """Enters `phase` and leaves the one before; a request arrives in `QUEUED`. A stamp before the last one is moved

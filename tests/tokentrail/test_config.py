@@ -78,6 +78,11 @@ def test_batching_and_bounds():
         ("OTEL_BSP_MAX_QUEUE_SIZE", "-1"),
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "nan"),
         ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "inf"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "1e10"),  # longer than sockets take
+        ("OTEL_BSP_SCHEDULE_DELAY", "1e13"),
+        ("TOKENTRAIL_MAX_REQUEST_AGE_S", "1e300"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://[::1"),
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://[::1"),
         ("OTEL_EXPORTER_OTLP_COMPRESSION", "brotli"),
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"),
         ("OTEL_TRACES_EXPORTER", "console"),

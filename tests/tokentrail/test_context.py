@@ -5,7 +5,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, TraceIdRatioBased
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from tests.tokentrail.support import MS, T0, start
+from tests.tokentrail.support import MS, T0, run, start
 from tokentrail import KvEvent, Phase, Trail, semconv
 from tokentrail.testing import MemoryTrail
 
@@ -164,3 +164,19 @@ def test_start_request_survives_a_sampler_that_does_not():
     trail = MemoryTrail(strict=False, sampler=Broken(ALWAYS_OFF))
     assert start(trail).sampled is False
     assert trail.stats.errors == 1
+
+
+UNKNOWN_PROPAGATOR = """
+import os
+os.environ["OTEL_PROPAGATORS"] = "tracecontext,no-such-thing"
+from tokentrail.testing import MemoryTrail
+trail = MemoryTrail()
+request = trail.start_request(operation="chat", model="m", carrier={"traceparent": f"00-{7:032x}-{8:016x}-01"})
+headers = {}
+request.inject(headers)
+print(headers["traceparent"])
+"""
+
+
+def test_a_propagator_that_is_not_installed_costs_only_itself():
+    assert run(UNKNOWN_PROPAGATOR).startswith(f"00-{7:032x}-")

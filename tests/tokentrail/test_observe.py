@@ -290,3 +290,13 @@ def test_the_default_trail_is_made_once_and_of_the_environment(monkeypatch):
     assert list(tokentrail.observe(iter("ab"))) == ["a", "b"]
     assert observe(lambda: "text") == "text"
     assert len(module._default) == 1
+
+
+def test_without_a_trail_of_the_environment_the_answers_still_come(monkeypatch, caplog):
+    monkeypatch.setenv("OTEL_ATTRIBUTE_COUNT_LIMIT", "many")  # OpenTelemetry raises
+    module = __import__("sys").modules["tokentrail.observed"]
+    monkeypatch.setattr(module, "_default", [])
+    assert list(tokentrail.observe(iter("ab"))) == ["a", "b"]
+    assert observe(lambda: "text") == "text"
+    (record,) = caplog.records
+    assert "records nothing: OTEL_ATTRIBUTE_COUNT_LIMIT must be" in record.message
