@@ -22,7 +22,8 @@ class RequestList(BaseModel):
 class Incident(BaseModel):
     """A condition that holds or held; `end` is null while it lasts.
 
-    `requests` lists the requests that `requests_affected` counts; it is empty where no filter finds them.
+    `tenant` is the one to whom an SLO is broken that is a promise to each. `requests` lists the requests that
+    `requests_affected` counts; it is empty where no filter finds them.
     """
 
     cause: Cause
@@ -33,6 +34,7 @@ class Incident(BaseModel):
     end: str | None
     firing: bool
     slo: str | None
+    tenant: str | None
     instance: str | None
     requests_affected: int
     requests: list[RequestList]
@@ -42,7 +44,13 @@ class Incident(BaseModel):
 def incident(cause: Cause, *, start_ns: int, end_ns: int | None, **fields: Any) -> Incident:
     """The incident of a condition. It fires while it has no end, unless `firing` says otherwise."""
     condition = load_conditions()[cause]
-    defaults: dict[str, Any] = {"slo": None, "instance": None, "severity": condition.severity, "requests": []}
+    defaults: dict[str, Any] = {
+        "slo": None,
+        "tenant": None,
+        "instance": None,
+        "severity": condition.severity,
+        "requests": [],
+    }
     end = None if end_ns is None else rfc3339(end_ns)
     own = {"cause": cause, "start": rfc3339(start_ns), "end": end, "runbook_url": condition.runbook_url}
     return Incident(**{"firing": end_ns is None, **defaults, **fields, **own})

@@ -50,10 +50,12 @@ def router(ctx: Context) -> APIRouter:
         found = _found(ctx, window)
         unfiltered = replace(window, filter=tenant_filter())
         everything = found if window == unfiltered else _found(ctx, unfiltered)
+        inside = _firing(found)
+        of_all_tenants = {(*key[:-1], None) for key in inside}  # the burn of a tenant is one of the SLO, too
         newest_first = sorted(found, key=lambda i: i.start, reverse=True)
         return Incidents(
             incidents=sorted(newest_first, key=lambda i: not i.firing),
-            firing_outside=len(_firing(everything) - _firing(found)),
+            firing_outside=len(_firing(everything) - inside - of_all_tenants),
         )
 
     return routes
@@ -64,8 +66,8 @@ def _found(ctx: Context, window: Window) -> list[Incident]:
     return [incident for find in finders for incident in find(ctx, window)]
 
 
-def _firing(incidents: list[Incident]) -> set[tuple[str, str | None, str | None]]:
-    return {(i.cause, i.slo, i.instance) for i in incidents if i.firing}
+def _firing(incidents: list[Incident]) -> set[tuple[str | None, ...]]:
+    return {(i.cause, i.slo, i.instance, i.tenant) for i in incidents if i.firing}
 
 
 def _processes_in_trouble(ctx: Context, window: Window) -> Iterator[Incident]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, Final, get_args, get_origin
 
 from fastapi import Request
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
@@ -34,7 +34,9 @@ def _duration(value: Any) -> Any:
 
 Time = Annotated[Moment, BeforeValidator(_moment), WithJsonSchema({"type": "string", "examples": ["-15m"]})]
 Duration = Annotated[int, BeforeValidator(_duration), WithJsonSchema({"type": "string", "examples": ["500ms"]})]
-Name = Annotated[str, Field(max_length=256)]
+LONGEST_NAME: Final = 256
+"""Characters of a name that a filter asks for."""
+Name = Annotated[str, Field(max_length=LONGEST_NAME)]
 Names = Annotated[list[Name], Field(max_length=100)]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -11,57 +11,103 @@ import numpy as np
 from collector.api.context import Context
 from collector.api.evaluation import burns, count_by_window, lengths, open_requests
 from collector.api.incident import Incident, incident, request_list
-from collector.api.parameters import Window
+from collector.api.parameters import LONGEST_NAME, Window
+from collector.api.summing import Windows
 from collector.api.sums import Arrays, slices
 from collector.api.times import DAY_NS
 from collector.api.verdicts import open_wanted
-from collector.slo.burn import BurnRule, burn_rules
+from collector.slo.burn import BurnRule, Tally, burn_rules
 from collector.slo.durations import format_duration
-from collector.slo.judge import selects, verdict
+from collector.slo.judge import selected, selects, verdict
 from collector.slo.last_burn import PER_WINDOW, Cells, burn_began
 from collector.slo.model import Promise, Slo
+from collector.slo.severity import SEVERITIES
 from collector.sql.fragment import Fragment, all_of, any_of
 
 _CELL: Final = np.dtype(
     [("cell", "<u8"), ("judged", "<f8"), ("bad", "<f8"), ("bad_rows", "<u8"), ("first_bad_ns", "<u8")]
 )
+MOST_TENANTS: Final = 10
+"""Tenants of an SLO that have an incident: each one asks the store. The last one says how many more burn."""
 
 
 def slo_burns(ctx: Context, window: Window) -> Iterator[Incident]:
     """An incident for each SLO of which a rule fires at the window's end; its text is about the most urgent rule.
 
+    An SLO that is a promise to each tenant has one, too, for each tenant that burns worse than all of them together.
     Without a bad request that ended, a burn began when the oldest one arrived that is bad and has not ended.
     """
     rules = {slo.name: burn_rules(slo, ctx.windows) for slo in ctx.slos}
     counted = count_by_window(ctx, ctx.slos, window, {slo.name: lengths(slo, rules[slo.name]) for slo in ctx.slos})
     for slo in ctx.slos:
-        by_window = {length: counts for length, (counts, _) in counted.slos[slo.name].windows.items()}
-        burn = next((burn for burn in burns(slo, rules[slo.name], by_window) if burn.firing), None)
-        if burn is None:
-            continue
-        rule, tally = burn.rule, by_window[burn.rule.long_ns].tally
-        ended = _read_ended(ctx, window, slo, rule)
-        since = replace(window, start_ns=ended.first_ns or window.end_ns - rule.long_ns)
-        in_flight = open_requests(ctx, since)
-        bad = open_wanted(in_flight, ctx.slos, slo, "bad")
-        asked = {"slo": slo.name, "verdict": "bad"}
-        yield incident(
-            "slo_burn",
-            severity=rule.severity,
-            title=f"{slo.name} burns its error budget {burn.long:.1f} times too fast",
-            detail=f"{tally.bad / tally.judged * 100:.3g}% of the requests of the last {format_duration(rule.long_ns)} "
-            f"were bad; {1 - slo.objective:%} may be ({rule.name}: more than {float(rule.threshold):.4g} times, "
-            f"also over the last {format_duration(rule.short_ns)}).",
-            start_ns=ended.first_ns or int(in_flight.began_ns[bad].min(initial=window.end_ns)),
-            end_ns=None,
-            slo=slo.name,
-            requests_affected=round(ended.bad) + int(np.count_nonzero(bad)),
-            requests=[
-                *request_list(since, ended.rows, **asked),
-                *request_list(since, int(np.count_nonzero(bad & ~in_flight.is_lost)), **asked, status="in_flight"),
-                *request_list(since, int(np.count_nonzero(bad & in_flight.is_lost)), **asked, status="lost"),
-            ],
-        )
+        counts = counted.slos[slo.name]
+        # The only tenant's requests are all there are: its incident is the SLO's.
+        together = None if len(counts.groups) == 1 else _worst(slo, rules[slo.name], counts.windows)
+        found = [(tenant, _worst(slo, rules[slo.name], windows)) for tenant, windows in counts.groups.items()]
+        worse = [(tenant, one) for tenant, one in found if one and (together is None or one.rank < together.rank)]
+        worse.sort(key=lambda one: (one[1].rank, -one[1].tally.bad))
+        if together:
+            yield _incident(ctx, window, slo, together)
+        for place, (tenant, burning) in enumerate(worse[:MOST_TENANTS], 1):
+            others = len(worse) - MOST_TENANTS if place == MOST_TENANTS else 0
+            yield _incident(ctx, window, slo, burning, tenant, others)
+
+
+@dataclass(frozen=True)
+class _Burning:
+    """The most urgent rule that fires, how many times too fast the budget burns, and the counts of its long window."""
+
+    rule: BurnRule
+    times: float
+    tally: Tally
+
+    @property
+    def rank(self) -> int:
+        """0: the most urgent severity."""
+        return SEVERITIES.index(self.rule.severity)
+
+
+def _worst(slo: Slo, rules: Sequence[BurnRule], windows: Windows) -> _Burning | None:
+    by_window = {length: counts for length, (counts, _) in windows.items()}
+    burn = next((burn for burn in burns(slo, rules, by_window) if burn.firing), None)
+    return None if burn is None else _Burning(burn.rule, burn.long or 0.0, by_window[burn.rule.long_ns].tally)
+
+
+def _incident(
+    ctx: Context, window: Window, slo: Slo, burning: _Burning, tenant: str | None = None, others: int = 0
+) -> Incident:
+    """The burn of an SLO, or of one of its tenants; `others` burn as well and have no incident."""
+    rule, tally = burning.rule, burning.tally
+    own = {} if tenant is None else {"tenant": tenant}
+    of_group = selected({name: [value] for name, value in own.items()}, "burning")
+    ended = _read_ended(ctx, replace(window, filter=all_of(window.filter, of_group)), slo, rule)
+    since = replace(window, start_ns=ended.first_ns or window.end_ns - rule.long_ns)
+    in_flight = open_requests(ctx, since)
+    bad = open_wanted(in_flight, ctx.slos, slo, "bad")
+    if tenant is not None:
+        bad &= np.array([one == tenant for one in in_flight.columns["tenant"]], bool)
+    asked = {"slo": slo.name, "verdict": "bad", **own}
+    lists = [
+        *request_list(since, ended.rows, **asked),
+        *request_list(since, int(np.count_nonzero(bad & ~in_flight.is_lost)), **asked, status="in_flight"),
+        *request_list(since, int(np.count_nonzero(bad & in_flight.is_lost)), **asked, status="lost"),
+    ]
+    of_tenant = "" if tenant is None else f" for {tenant or 'requests without a tenant'}"
+    return incident(
+        "slo_burn",
+        severity=rule.severity,
+        title=f"{slo.name} burns its error budget {burning.times:.1f} times too fast{of_tenant}",
+        detail=f"{tally.bad / tally.judged * 100:.3g}% of the requests of the last {format_duration(rule.long_ns)} "
+        f"were bad; {1 - slo.objective:%} may be ({rule.name}: more than {float(rule.threshold):.4g} times, "
+        f"also over the last {format_duration(rule.short_ns)})."
+        + (f" So do {others} more tenants, which `groups` of the SLO names." if others else ""),
+        start_ns=ended.first_ns or int(in_flight.began_ns[bad].min(initial=window.end_ns)),
+        end_ns=None,
+        slo=slo.name,
+        tenant=tenant,
+        requests_affected=round(ended.bad) + int(np.count_nonzero(bad)),
+        requests=lists if len(tenant or "") <= LONGEST_NAME else [],
+    )
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ class Group(Evaluation):
 
 
 class SloOut(Evaluation):
-    """One SLO.
+    """One SLO. `firing` is the highest severity of its own rules and of its groups'.
 
     `selected_last_day` of `ended_last_day` requests, both counted after the filters of the query, were the SLO's.
     `warning` says why the SLO's numbers say little, and what to do.
@@ -123,8 +123,10 @@ def evaluate(ctx: Context, slos: Sequence[Slo], asked: Window) -> list[SloOut]:
 
 def _slo_out(slo: Slo, rules: Sequence[BurnRule], counted: SloCounts, ended_last_day: Number) -> SloOut:
     last_day = counted.windows[DAY_NS][0]
+    own = _numbers(slo, rules, counted.windows)
+    groups = [Group(tenant=name, **_numbers(slo, rules, windows)) for name, windows in counted.groups.items()]
     return SloOut(
-        **_numbers(slo, rules, counted.windows),
+        **own | {"firing": _highest([own["firing"], *(group.firing for group in groups)])},
         name=slo.name,
         description=slo.description,
         owner=slo.owner,
@@ -138,7 +140,7 @@ def _slo_out(slo: Slo, rules: Sequence[BurnRule], counted: SloCounts, ended_last
         selected_last_day=last_day.total,
         ended_last_day=ended_last_day,
         warning=_warning(slo, last_day, ended_last_day),
-        groups=[Group(tenant=name, **_numbers(slo, rules, windows)) for name, windows in counted.groups.items()],
+        groups=groups,
         groups_total=counted.groups_total,
     )
 
@@ -157,8 +159,12 @@ def _numbers(slo: Slo, rules: Sequence[BurnRule], by_window: Windows) -> dict[st
         "budget_left": left,
         "exhausted_in_s": exhausted_in_s(left, by_window[HOUR_NS][0].tally.burn(slo.budget), slo.window),
         "burn": [_burn_out(b) for b in burn],
-        "firing": min((b.rule.severity for b in burn if b.firing), key=SEVERITIES.index, default=None),
+        "firing": _highest([b.rule.severity for b in burn if b.firing]),
     }
+
+
+def _highest(severities: Sequence[BurnSeverity | None]) -> BurnSeverity | None:
+    return min((severity for severity in severities if severity), key=SEVERITIES.index, default=None)
 
 
 def _warning(slo: Slo, last_day: Counts, ended: Number) -> str | None:

@@ -84,7 +84,8 @@ def behind(incident: Json, view: View) -> list[tuple[str, str]]:
 
 
 def _url(parameters: Json, view: View) -> str:
-    return "requests?" + urlencode([("range", "custom"), *parameters.items(), *view.labels])
+    labels = [(name, value) for name, value in view.labels if name not in parameters]
+    return "requests?" + urlencode([("range", "custom"), *parameters.items(), *labels])
 
 
 _STATES = {None: "that ended", "in_flight": "in flight", "lost": "lost"}

@@ -2,6 +2,7 @@
 
 import pytest
 
+from collector.api import slo_burns
 from collector.api.times import rfc3339
 from tests.collector.rows import NOW, SECOND
 
@@ -231,6 +232,73 @@ def test_a_burn_of_requests_that_hang_began_with_the_oldest(api, rows):
     assert (burn["start"], burn["requests_affected"]) == ("2026-11-21T09:58:39Z", 12)
     (one,) = burn["requests"]
     assert one["total"] == api("requests", **one["parameters"])["total"] == 12
+
+
+class TestAPromiseToEachTenant:
+    """The rules of Prometheus watch each tenant, so an all-clear here must be one for each of them."""
+
+    @pytest.fixture
+    def slos_file(self, tmp_path):
+        path = tmp_path / "slos.yaml"
+        path.write_text(
+            'slos: [{name: each, objective: "0.9", window: 30d, group_by: [tenant], thresholds: {e2e: 60s}}]'
+        )
+        return path
+
+    @staticmethod
+    def ended(rows, tenant, ok, failed):
+        statuses = [("ok", i) for i in range(ok)] + [("error", i) for i in range(failed)]
+        rows.requests([{"tenant": tenant, "status": how, "ended": NOW - (5 + i) * SECOND} for how, i in statuses])
+
+    def test_a_burn_of_one_of_them_is_an_incident_although_all_together_are_well(self, api, rows):
+        self.ended(rows, "big", 500, 3)
+        self.ended(rows, "small", 0, 20)
+        self.ended(rows, "", 5, 0)
+        rows.open(start=NOW - 90 * SECOND, seen=NOW - SECOND, tenant="small")
+        rows.open(start=NOW - 95 * SECOND, seen=NOW - SECOND, tenant="big")
+        answer = api("incidents")
+        (burn,) = answer["incidents"]
+        assert (burn["slo"], burn["tenant"], burn["severity"]) == ("each", "small", "page")
+        assert burn["title"] == "each burns its error budget 10.0 times too fast for small"
+        assert (burn["start"], burn["requests_affected"]) == ("2026-11-21T09:59:36Z", 21)
+        assert [one["total"] for one in burn["requests"]] == [20, 1]
+        assert [api("requests", **one["parameters"])["total"] for one in burn["requests"]] == [20, 1]
+        (slo,) = api("slos")["slos"]
+        assert (slo["firing"], {group["tenant"]: group["firing"] for group in slo["groups"]}) == (
+            "page", {"": None, "big": None, "small": "page"},
+        )  # fmt: skip
+        assert not any(rule["firing"] for rule in slo["burn"])
+        assert answer["firing_outside"] == 0
+        assert api("incidents", tenant="small") == answer
+        elsewhere = api("incidents", tenant="big")
+        assert (elsewhere["incidents"], elsewhere["firing_outside"]) == ([], 1)
+
+    def test_tenants_that_are_no_worse_than_all_together_have_none_of_their_own(self, api, rows):
+        self.ended(rows, "a", 0, 20)
+        self.ended(rows, "b", 0, 20)
+        (burn,) = api("incidents")["incidents"]
+        assert (burn["tenant"], burn["severity"], burn["requests_affected"]) == (None, "page", 40)
+        own = api("incidents", tenant="a")
+        assert [(i["tenant"], i["requests_affected"]) for i in own["incidents"]] == [("a", 20)]
+        assert own["firing_outside"] == 0
+
+    def test_so_many_are_named_the_worst_first_and_the_others_are_counted(self, api, rows, monkeypatch):
+        monkeypatch.setattr(slo_burns, "MOST_TENANTS", 2)
+        self.ended(rows, "big", 5000, 0)
+        for tenant, failed in (("a", 20), ("b", 22), ("c", 21), ("", 23)):
+            self.ended(rows, tenant, 0, failed)
+        first, last = sorted(api("incidents")["incidents"], key=lambda i: -i["requests_affected"])
+        assert (first["tenant"], last["tenant"]) == ("", "b")
+        assert first["title"].endswith("too fast for requests without a tenant")
+        assert [api("requests", **one["parameters"])["total"] for one in first["requests"]] == [23]
+        assert "more tenants" not in first["detail"]
+        assert last["detail"].endswith(" So do 2 more tenants, which `groups` of the SLO names.")
+
+    def test_a_name_for_which_no_filter_asks_has_no_list(self, api, rows):
+        self.ended(rows, "big", 5000, 0)
+        self.ended(rows, "t" * 257, 0, 20)
+        (burn,) = api("incidents")["incidents"]
+        assert (burn["requests_affected"], burn["requests"]) == (20, [])
 
 
 def test_the_number_of_a_process_in_trouble_is_that_of_its_list(api, rows):

@@ -97,6 +97,9 @@ def test_an_incident_leads_to_the_lists_that_it_counts():
         ("2 in flight", f"{chat}&status=in_flight&sort=newest&tenant=a"),
         ("1 lost", chat.replace("slo=chat&verdict=bad", "instance=i&status=lost") + "&sort=newest&tenant=a"),
     ]
+    small = [{"parameters": times | {"tenant": "small"}, "total": 1}]
+    ((_, url),) = behind({"cause": "slo_burn", "requests": small}, VIEW)
+    assert url.endswith("&tenant=small&sort=newest")  # and no other tenant's, although the view has one
     causes = {"cause": "kv_eviction", "cause_start": "2026-11-21T10:00:00Z"}
     kv = {"cause": "kv_eviction", "requests": [{"parameters": times | causes, "total": 3}]}
     ((text, url),) = behind(kv, VIEW)
