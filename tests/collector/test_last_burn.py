@@ -59,6 +59,9 @@ def test_a_burn_that_is_older_than_the_cells_is_looked_for_farther_back():
     # The window that ends with cell 11 has cells that were not counted: it is not known to be calm.
     assert began({11: (1, 0), 12: (3, 3), 13: (3, 3)}, 13, first=10, is_all=False) is None
     assert began({12: (1, 0), 13: (3, 3), 14: (3, 3)}, 14, first=10, is_all=False) == 13
+    # Cells 10 to 13 are a pause as long as the rule looks back, and 10 to 14 are a longer one.
+    assert began({14: (1, 1), 15: (1, 1)}, 15, first=10, is_all=False) is None
+    assert began({15: (1, 1), 16: (1, 1)}, 16, first=10, is_all=False) == 15
 
 
 def slowly(counts, last, *, share, most_apart):
