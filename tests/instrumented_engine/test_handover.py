@@ -1,15 +1,11 @@
 """Two engines: one computes prompts, the other one has the requests. Every failure ends in an answer."""
 
-import asyncio
 import contextlib
 import http.client
 import json
-import logging
 import socket
-import struct
 import threading
 
-import httpx
 import pytest
 import torch
 
@@ -19,57 +15,13 @@ from instrumented_engine.model.fingerprint import PIECE_BYTES, PIECES, fingerpri
 from instrumented_engine.model.llama import Llama
 from instrumented_engine.model.runner import ModelRunner
 from instrumented_engine.model.weights import open_model
-from instrumented_engine.server import consumer, producer
-from instrumented_engine.server.frames import Answer, Question, read_frame, write_frame
-from instrumented_engine.server.producer import Producer
+from instrumented_engine.server import consumer
 from tokentrail.testing import MemoryTrail
 
+from .handover_support import PROMPT, complete, consumer_of, events, frame, phases, producer_of, scraped
 from .server_support import MODEL, script, served, tiny_loader
 from .support import Gate, make_engine, make_request, make_sequence, request_span
 from .test_model import save_tiny
-
-PROMPT = "hello, world"
-
-
-@contextlib.contextmanager
-def consumer_of(port, *, host_blocks=64, timeout_s=120, scheduling=None, **engine):
-    scheduling = {"host_blocks": host_blocks, "prefix_caching": True} | (scheduling or {})
-    load = tiny_loader(scheduling=scheduling, **engine)
-    with served(load, kv_role="kv_consumer", swap_space=1, kv_port=port, kv_timeout_s=timeout_s) as server:
-        server.until(lambda: server.service.ready)
-        yield server
-
-
-@contextlib.contextmanager
-def producer_of(**engine):
-    with served(tiny_loader(**engine), kv_role="kv_producer") as server:
-        server.until(lambda: server.service.ready)
-        yield server
-
-
-def complete(server, name, **body):
-    body = {"model": MODEL, "prompt": PROMPT, "max_tokens": 6, "temperature": 0, **body}
-    answer = httpx.post(f"{server.url}/v1/completions", json=body, headers={"x-request-id": name}, timeout=300)
-    assert answer.status_code == 200, answer.text
-    return [choice["text"] for choice in answer.json()["choices"]], answer.json()["usage"]
-
-
-def phases(trail, request):
-    """The names of a request's phases, in order."""
-    spans = trail.spans("tokentrail.phase", parent=request)
-    assert sum(span.duration_ns for span in spans) == request.duration_ns
-    return [s.attributes["tokentrail.phase.name"] for s in sorted(spans, key=lambda span: (span.start_ns, span.end_ns))]
-
-
-def events(trail, kind):
-    return [(s.attributes["tokentrail.kv.reason"], s) for s in trail.spans(f"tokentrail.kv.{kind}")]
-
-
-def scraped(server, name):
-    lines = httpx.get(f"{server.url}/metrics").text.splitlines()
-    return sorted(
-        line.removeprefix(f"tokentrail_engine_{name}") for line in lines if line.startswith(f"tokentrail_engine_{name}")
-    )
 
 
 def test_one_request_on_two_engines():
@@ -178,10 +130,6 @@ def scripted(answer):
         thread.join(120)
 
 
-def frame(header=b"{}", payload=b"", *, magic=b"TTKV", version=1, size=None):
-    return struct.pack("!4sHIQ", magic, version, len(header), len(payload) if size is None else size) + header + payload
-
-
 FULL = b"x" * 96
 BROKEN = {
     "dies at once": b"",
@@ -269,191 +217,6 @@ def test_a_client_that_leaves_frees_the_producers_blocks():
         assert request_span(decode.trail, "cmpl-gone").attributes["tokentrail.status"] == "cancelled"
 
 
-def ask(port, sent):
-    """The answer to some bytes."""
-
-    async def talk():
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(sent)
-        try:
-            return (await read_frame(reader, Answer, 1 << 20))[0].error
-        finally:
-            writer.close()
-
-    return asyncio.run(asyncio.wait_for(talk(), 120))
-
-
-def test_hostile_questions():
-    question = Question(fingerprint="tiny", handle="not a handle").model_dump_json().encode()
-    handle = MemoryTrail().lend(make_sequence(MemoryTrail(), [1]).request.trail)
-    known = Question(fingerprint="tiny", handle=handle).model_dump_json().encode()
-    with producer_of() as prefill:
-        assert "protocol" in ask(prefill.kv_port, b"GET / HTTP/1.1\r\n\r\n" + b" " * 9)
-        assert "version 9" in ask(prefill.kv_port, frame(version=9))
-        assert "too large" in ask(prefill.kv_port, frame(size=1 << 62))
-        assert "not valid" in ask(prefill.kv_port, frame(b'{"fingerprint": 7}'))
-        assert "32-bit" in ask(prefill.kv_port, frame(question, b"abc"))
-        assert "is empty" in ask(prefill.kv_port, frame(known))
-        assert "token ids must be" in ask(prefill.kv_port, frame(known, b"\xff" * 4))
-        assert "maximum context length" in ask(prefill.kv_port, frame(known, struct.pack("=I", 7) * 120))
-        assert ask(prefill.kv_port, frame(known, struct.pack("=I", 7) * 119)) == ""
-
-
-def test_a_consumer_that_does_not_read_loses_its_answer():
-    """Its bytes are more than the operating system keeps, and are given up after the time-out."""
-    size, computing = 64 << 20, asyncio.Event()
-
-    async def compute(tokens, fingerprint, handle):
-        computing.set()
-        return Prefilled(len(tokens), bytes(size), started_ns=1, computed_ns=2)
-
-    async def talk():
-        listener = socket.create_server(("127.0.0.1", 0))
-        producer = Producer(listener, compute, places=1, timeout_s=0.05)
-        await producer.start()
-        with socket.create_connection(listener.getsockname()) as silent:
-            silent.sendall(frame(b'{"fingerprint": "f", "handle": "h"}', struct.pack("=I", 7)))
-            await computing.wait()
-            await asyncio.wait(producer._connections)
-            received = await asyncio.to_thread(drained, silent)
-        await producer.stop()
-        return received
-
-    assert asyncio.run(asyncio.wait_for(talk(), 120)) < size
-
-
-def test_a_question_that_waits_is_not_a_list_of_numbers_yet(monkeypatch):
-    """A list of its tokens has nine times the bytes, and a thousand questions may wait."""
-    told = []
-    monkeypatch.setattr(producer, "_ids", lambda payload: told.append("list") or [7])
-
-    async def compute(tokens, fingerprint, handle):
-        await asyncio.sleep(0)
-        told.append("computed")
-        return Prefilled(1, b"", started_ns=1, computed_ns=2)
-
-    async def talk():
-        async def ask(port):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(frame(b'{"fingerprint": "f", "handle": "h"}', struct.pack("=I", 7)))
-            await read_frame(reader, Answer, 0)
-            writer.close()
-
-        listener = socket.create_server(("127.0.0.1", 0))
-        one = Producer(listener, compute, places=1, timeout_s=120)
-        await one.start()
-        async with one._places:
-            asking = [asyncio.create_task(ask(listener.getsockname()[1])) for _ in range(2)]
-            await until(lambda: len(one._places._waiters or ()) == 2)
-        await asyncio.gather(*asking)
-        await one.stop()
-
-    asyncio.run(asyncio.wait_for(talk(), 120))
-    assert told == ["list", "computed"] * 2
-
-
-async def until(condition):
-    while not condition():  # noqa: ASYNC110  # it has no event
-        await asyncio.sleep(0.005)
-
-
-async def no_work(tokens, fingerprint, handle):
-    return Prefilled(len(tokens), b"", started_ns=1, computed_ns=2)
-
-
-def test_questions_have_a_room_together_which_those_that_left_give_back(monkeypatch):
-    """A thousand connections that each announced 4 MiB could hold 4 GiB, as long as they liked when they waited."""
-    monkeypatch.setattr(producer, "MAX_QUESTIONS_BYTES", 1 << 20)
-    question = frame(b'{"fingerprint": "f", "handle": "h"}', struct.pack("=I", 7) * 150_000)
-
-    async def talk():
-        async def ask():
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(question)
-            answer, _ = await read_frame(reader, Answer, 0)
-            writer.close()
-            return answer.error
-
-        listener = socket.create_server(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-        one = Producer(listener, no_work, places=1, timeout_s=120)
-        await one.start()
-        _, arriving = await asyncio.open_connection("127.0.0.1", port)
-        arriving.write(question[:-1])
-        await until(lambda: one._room < 1 << 20)
-        assert await ask() == "the prefill engine has questions of 1 MiB already"
-        async with one._places:
-            arriving.write(question[-1:])  # it waits for its turn now, as long as it stays
-            await until(lambda: one._places._waiters)
-            assert await ask() == "the prefill engine has questions of 1 MiB already"
-            arriving.close()
-            await asyncio.wait(one._connections)
-        assert await ask() == ""
-        assert one._places._value == 1
-        await until(lambda: one._room == 1 << 20)
-        await one.stop()
-
-    asyncio.run(asyncio.wait_for(talk(), 120))
-
-
-@pytest.mark.parametrize("leaves", [True, False])
-def test_the_log_says_who_left(leaves, caplog):
-    """A consumer that leaves is told; the end of the producer itself is not its consumers' leaving."""
-
-    async def talk():
-        computing = asyncio.Event()
-
-        async def compute(tokens, fingerprint, handle):
-            computing.set()
-            await asyncio.Event().wait()
-
-        listener = socket.create_server(("127.0.0.1", 0))
-        producer = Producer(listener, compute, places=1, timeout_s=60)
-        await producer.start()
-        with socket.create_connection(listener.getsockname()) as consumer:
-            consumer.sendall(frame(b'{"fingerprint": "f", "handle": "h"}', struct.pack("=I", 7)))
-            await computing.wait()
-            if leaves:
-                consumer.close()
-                await asyncio.wait(producer._connections)
-            await producer.stop()
-
-    with caplog.at_level(logging.INFO):
-        asyncio.run(asyncio.wait_for(talk(), 120))
-    assert ("a consumer left" in caplog.text) == leaves
-
-
-def drained(connection):
-    """The number of bytes that a connection has until it ends."""
-    received = 0
-    with contextlib.suppress(ConnectionResetError):
-        while part := connection.recv(1 << 20):
-            received += len(part)
-    return received
-
-
-def test_a_frame_is_sent_when_it_is_said_to_be():
-    """Nothing is left in the transport, whose rest nobody would wait for."""
-
-    async def talk():
-        left = []
-
-        async def answer(reader, writer):
-            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-            await write_frame(writer, Answer(), bytes(8 << 20))
-            left.append(writer.transport.get_write_buffer_size())
-            writer.close()
-
-        server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        async with server:
-            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-            _, contents = await read_frame(reader, Answer, 8 << 20)
-            writer.close()
-        return left, len(contents)
-
-    assert asyncio.run(asyncio.wait_for(talk(), 120)) == ([0], 8 << 20)
-
-
 def test_received_blocks_are_in_memory_once(trail):
     engine = make_engine(trail, scheduling={"host_blocks": 2})
     taken, dropped = make_request(trail, range(1, 10)), make_request(trail, range(1, 10))
@@ -503,12 +266,3 @@ def test_a_fingerprint_tells_models_and_traits_apart(tmp_path):
         assert fingerprint(model, "traits") != known
     model.write_bytes(b"")
     assert fingerprint(model, "traits") != known
-
-
-def test_a_frame_goes_through(monkeypatch):
-    async def talk():
-        reader = asyncio.StreamReader()
-        reader.feed_data(frame(b'{"fingerprint": "f", "handle": "h"}', b"abc"))
-        return await read_frame(reader, Question, 3)
-
-    assert asyncio.run(talk()) == (Question(fingerprint="f", handle="h"), b"abc")
