@@ -44,7 +44,7 @@ SLOW = (
     "collector/test_api_engines.py",
     "collector/test_api_summary.py",
     "collector/samples/test_api.py",
-    "collector/test_writer.py",
+    "collector/writing",
     "collector/decoding",
     "contract/test_wheel.py",
     "instrumented_engine/test_process.py",
