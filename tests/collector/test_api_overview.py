@@ -82,6 +82,8 @@ def test_it_asks_the_store_each_question_once(api, busy, monkeypatch):
     api("overview", tenant="t1")
     assert len(asked) == len(set(asked))
     assert {"announced", "ended_announced", "vantages", "timeseries_steps"} <= {name for name, *_ in asked}
+    # The tenant's requests in flight and, for the SLOs, everybody's: parts with different windows share them.
+    assert len([name for name, *_ in asked if name == "announced"]) == 2
 
 
 @pytest.fixture
