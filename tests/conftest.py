@@ -32,7 +32,7 @@ SLOW = (
     "collector/test_two_collectors.py",
     "collector/test_cluster.py",
     "collector/backup",
-    "collector/test_metrics.py",
+    "collector/metrics",
     "collector/access/test_tenants.py",
     "collector/test_server_store.py",
     "collector/test_connections.py",

@@ -1,0 +1,129 @@
+"""A series is 0 in the first scrape that has it, and leaves the page when it is idle."""
+
+from collections import defaultdict
+
+import pytest
+from fastapi.testclient import TestClient
+
+from collector.exposition import metrics, store_counters
+from collector.exposition.filled import FilledTables
+from collector.exposition.series import LabelSets
+from collector.in_flight import InFlight
+from collector.sql.queries import Queries
+from tests.collector.metrics.scraped import CHAT, OPENMETRICS, ended_of, samples_of
+from tests.collector.rows import NOW, SECOND
+
+
+def test_a_series_is_0_in_the_first_scrape_that_has_it(app, arrive, live):
+    def seen():
+        live.refresh()
+        samples = samples_of(TestClient(app).get("/metrics", headers=OPENMETRICS))
+        names = (
+            "tokentrail_requests_total",
+            "tokentrail_requests_created",
+            "gen_ai_server_request_duration_seconds_count",
+            "gen_ai_server_request_duration_seconds_sum",
+        )
+        return [max((n for key, n in samples.items() if key[0] == name), default=None) for name in names]
+
+    live.refresh()
+    assert seen() == [None] * 4
+    arrive(CHAT, CHAT)
+    assert seen() == [0, NOW / SECOND, 0, 0]
+    assert seen() == [2, NOW / SECOND, 2, 2]
+
+
+def test_a_page_of_before_has_not_seen_the_series_of_now(arrive, live):
+    live.refresh()
+    before = live.families[0]
+    arrive(CHAT)
+    live.refresh()
+    live.scraped(before)
+    live.refresh()
+    assert ended_of("", live) == [0]
+
+
+def test_a_series_that_went_and_comes_back_is_0_in_the_first_scrape_that_has_it(arrive, live, clock):
+    def scraped():
+        live.refresh()
+        live.scraped(live.families[0])
+        return ended_of("rare", live)
+
+    for _ in range(2):
+        arrive({"tenant": "rare"})
+        assert [scraped(), scraped()] == [[0], [1]]
+        clock.now += 31 * 86_400 * SECOND
+        assert scraped() == [], "an idle collector drops it too"
+        scraped()
+
+
+def test_label_sets_are_bounded_and_what_is_idle_makes_room(arrive, clock, monkeypatch, rows):
+    monkeypatch.setattr(store_counters, "MOST_LABEL_SETS", 3)
+    queries = Queries(rows.store)
+    fresh = store_counters.StoreCounters(queries, FilledTables(queries), [], clock=clock)
+    nothing = InFlight.nothing()
+
+    def add(*requests):
+        fresh.on_segment(arrive(*requests))
+        fresh.count_segments()
+        fresh.count_in_flight(nothing, clock())
+
+    def totals():
+        counted = defaultdict(int)
+        for labels, n in fresh._series.counters[metrics.REQUESTS].items():
+            counted[labels[6]] += n
+        return counted
+
+    add(*({"tenant": f"t{i}"} for i in range(5)), {"tenant": "t0"})
+    assert sum(totals().values()) == 6
+    assert totals()["other"] in (2, 3)
+    assert fresh._series.counters[metrics.OVERFLOW][()] == totals()["other"]
+    clock.now += store_counters.IDLE_NS + SECOND
+    add()
+    add({"tenant": "late"})
+    assert totals()["late"] == 1
+
+
+@pytest.mark.parametrize(
+    ("idle_since", "unused_since", "gone"), [(9, 0, 1), (1, 0, 1), (0, 0, 0), (0, 3, 3), (9, 3, 3)]
+)
+def test_of_full_label_sets_those_that_were_idle_for_the_longest_time_go(idle_since, unused_since, gone):
+    sets = LabelSets(("name",), 10, {(str(n),): n for n in range(10)})
+    assert sets.forget(idle_since_ns=idle_since, unused_since_ns=unused_since) == [(str(n),) for n in range(gone)]
+
+
+def test_a_tenant_with_a_request_a_day_keeps_its_counter(arrive, clock, scrape):
+    def of(tenant):
+        return [n for key, n in scrape().items() if key[0] == "tokentrail_requests_total" and
+                {f"tenant={tenant}", "status=ok"} <= {*key}]  # fmt: skip
+
+    for n in range(1, 4):
+        arrive({"tenant": "rare"})
+        assert of("rare") == [n]
+        clock.now += 43_200 * SECOND
+        assert of("rare") == [n]
+        clock.now += 43_200 * SECOND
+    clock.now += 30 * 86_400 * SECOND
+    assert of("rare") == []
+
+
+def test_a_long_name_is_in_no_label(arrive, rows, scrape):
+    """A name of 200,000 characters made a page of 70 MB."""
+    long = {name: name * 1025 for name in ("model", "tenant", "service", "instance", "error_type")}
+    segment = arrive(
+        {"status": "error", **long}, {"status": "error", "error_type": long["error_type"]}, {"model": "m" * 1024}
+    )
+    process = {name: long[name] for name in ("service", "instance")}
+    rows.kv_event(start=NOW - SECOND, segment=segment, blocks=7, reason="r" * 1025, **process)
+    samples = scrape()
+    assert max(len(part) for key in samples for part in key) == len("gen_ai_request_model=") + 1024
+    assert samples["tokentrail_collector_label_overflow_total",] == 1
+    assert [n for key, n in samples.items() if key[0] == "tokentrail_kv_evicted_blocks_total" and
+            {"reason=other", "service_name=other"} <= {*key}] == [7]  # fmt: skip
+
+
+def test_reasons_of_evictions_beyond_a_limit_count_as_other(live):
+    row = {"service": "s", "instance": "i", "n": 1, "evicted": 2, "last_ns": NOW}
+    live.counters._add_kv_events([row | {"reason": f"reason {n}"} for n in range(60)])
+    counted = live.counters._series.counters[metrics.KV_EVICTED]
+    assert (len(counted), counted["s", "i", "preemption"], counted["s", "i", "other"]) == (51, 0, 22)

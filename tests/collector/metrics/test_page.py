@@ -1,0 +1,45 @@
+"""The page itself: every metric, both formats, readiness."""
+
+import re
+import subprocess
+from pathlib import Path
+
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from collector.exposition import metrics
+from tests.collector.metrics.scraped import OPENMETRICS
+from tests.collector.rows import SECOND
+
+
+def test_every_metric_is_exposed_and_documented(busy, clock):
+    clock.now += 31 * SECOND
+    exposed = {f.name: f for f in parse_openmetrics(busy.get("/metrics", headers=OPENMETRICS).text)}
+    declared = {m.name.removesuffix("_total"): m for m in metrics.ALL}
+    assert exposed.keys() == declared.keys()
+    for name, metric in declared.items():
+        assert (exposed[name].type, exposed[name].documentation) == (metric.kind, metric.help)
+        labels = {label for s in exposed[name].samples for label in s.labels} - {"le"}
+        assert labels == set(metric.labels), name
+    documented = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
+    listed = set(re.findall(r"^\| `(\w+)` \|", documented, re.MULTILINE))
+    assert listed == {m.name for m in metrics.ALL}
+
+
+def test_the_classic_format_is_what_promtool_accepts(busy):
+    answer = busy.get("/metrics", headers={"accept": "text/plain;version=0.0.4"})
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert {f.name for f in parse_text(answer.text)} >= {"tokentrail_slo_requests", "tokentrail_collector_ready"}
+    checked = subprocess.run(["promtool", "check", "metrics"], input=answer.text, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert checked.stdout + checked.stderr == ""
+
+
+def test_readiness_and_health(api, ingest_status):
+    for path, status, key in (("/healthz", 200, "status"), ("/readyz", 503, "reason")):
+        answer = api.client.get(path)
+        assert (answer.status_code, key in answer.json()) == (status, True)
+    ingest_status.set_ready("start")
+    assert api.client.get("/readyz").status_code == 200
+    ingest_status.set_not_ready("store", "the disk is full")
+    assert api.client.get("/readyz").json()["reason"] == "the disk is full"
