@@ -1,0 +1,93 @@
+"""Segments that wait are merged to groups."""
+
+import errno
+
+import pytest
+
+from collector.wal.frame import COMMIT_BYTES, HEADER_BYTES, digest_of
+from tests.collector.wal.opened import sealed, waiting
+
+
+def test_segments_that_wait_are_merged_up_to_the_size_of_one_and_stay_in_order(reopen):
+    log = reopen(segment_bytes=3 * (HEADER_BYTES + 20 + COMMIT_BYTES))
+    waiting(log, b"a" * 20, b"b" * 20, b"c" * 20, b"d" * 300, b"e")
+    before = log.pending[1]
+    log.merge_waiting()
+    log.merge_waiting()
+    assert log.pending == (3, before)
+    assert [payload[:1] for payload in sealed(log)[0]] == [b"a", b"b", b"c"]
+    log = reopen(segment_bytes=200)
+    waiting(log, b"f")
+    log.merge_waiting()
+    assert log.pending[0] == 1
+
+
+def test_a_group_is_the_same_after_a_restart(reopen):
+    log = reopen()
+    waiting(log, b"a", b"b")
+    log.merge_waiting()
+    waiting(log, b"c")
+    log.merge_waiting()
+    group = log.next_sealed(0)
+    assert len(group.members) == 2, "a group stays as it was written down"
+    again = reopen()
+    again.merge_waiting()
+    assert (again.next_sealed(0).id, again.next_sealed(0).members) == (group.id, group.members)
+    assert sealed(again) == [[b"a", b"b"], [b"c"]]
+
+
+def test_a_segment_that_may_have_been_stored_alone_is_not_merged(reopen):
+    log = reopen()
+    waiting(log, b"a", b"b", b"c")
+    alone = log.next_sealed(0)
+    log.merge_waiting()
+    assert log.next_sealed(0) == alone
+    again = reopen()
+    again.merge_waiting()
+    assert again.next_sealed(0) == alone
+    again.release(alone, [digest_of(b"a")])
+    again.merge_waiting()
+    assert sealed(again) == [[b"b", b"c"]]
+
+
+@pytest.mark.parametrize("removed", range(3))
+def test_a_crash_while_a_stored_group_is_released_stores_nothing_again(reopen, tmp_path, removed):
+    log = reopen()
+    waiting(log, b"a", b"b", b"c")
+    log.merge_waiting()
+    group = log.next_sealed(0)
+    kept = {path: path.read_bytes() for path in (group.path, *(member.path for member in group.members[removed:]))}
+    log.release(group, [digest_of(payload) for payload in (b"a", b"b", b"c")])
+    for path, data in kept.items():
+        path.write_bytes(data)
+    again = reopen()
+    assert sealed(again) == []
+    assert all(again.seen(digest_of(payload)) for payload in (b"a", b"b", b"c"))
+    assert [path.suffix for path in (tmp_path / "wal").iterdir()] == [".inserted"]
+
+
+def test_a_group_that_cannot_be_written_down_leaves_the_segments_alone(reopen, monkeypatch, tmp_path):
+    log = reopen()
+    waiting(log, b"a", b"b")
+
+    def written_and_then_failed(path, data):
+        path.write_bytes(data)
+        raise OSError(errno.EIO, "disk")
+
+    monkeypatch.setattr("collector.wal.segment.write_durably", written_and_then_failed)
+    log.merge_waiting()
+    monkeypatch.undo()
+    assert list((tmp_path / "wal").glob("*.group")) == []
+    assert sealed(log) == [[b"a"], [b"b"]]
+
+
+@pytest.mark.parametrize("bit", [0x01, 0x80])
+def test_a_name_in_a_group_that_the_disk_has_damaged_costs_no_payload(reopen, tmp_path, bit):
+    log = reopen()
+    waiting(log, b"a", b"b", b"c")
+    log.merge_waiting()
+    (path,) = (tmp_path / "wal").glob("*.group")
+    data = bytearray(path.read_bytes())
+    data[3] ^= bit
+    path.write_bytes(data)
+    assert {bytes(payload) for segment in sealed(reopen()) for payload in segment} == {b"a", b"b", b"c"}
