@@ -92,6 +92,11 @@ def test_of_full_label_sets_those_that_were_idle_for_the_longest_time_go(idle_si
     assert sets.forget(idle_since_ns=idle_since, unused_since_ns=unused_since) == [(str(n),) for n in range(gone)]
 
 
+def test_label_sets_with_room_keep_those_that_are_idle():
+    sets = LabelSets(("name",), 11, {(str(n),): n for n in range(10)})
+    assert sets.forget(idle_since_ns=99, unused_since_ns=0) == []
+
+
 def test_a_tenant_with_a_request_a_day_keeps_its_counter(arrive, clock, scrape):
     def of(tenant):
         return [n for key, n in scrape().items() if key[0] == "tokentrail_requests_total" and
