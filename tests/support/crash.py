@@ -1,8 +1,8 @@
 """A folder's files as a killed process, or a power cut, would have left them at any moment.
 
 A power cut leaves of a file the bytes at its last fsync, and of the folder the names at the folder's last fsync. File
-systems may have written some later changes of the folder, and not those before: a removal, without the new name that
-came before it. A killed process leaves both as they are. `Disk` looks at every fsync, rename and removal.
+systems may have written some later changes of the folder, and not those before: removals, without the new name that
+came before them, or the last removal alone. A killed process leaves both as they are. `Disk` looks at every fsync, rename and removal.
 
     write a, fsync a          kill: a     power cut: nothing, the folder has no name for it yet
     fsync the folder          kill: a     power cut: a
@@ -59,6 +59,10 @@ class Disk:
         names = {file.name for file in self._files()}
         return {name: data for name, data in self.power_cut().items() if name in names}
 
+    def power_cut_behind_removal_of(self, removed):
+        """One file has been removed for good, and nothing else has changed since the last fsync of the folder."""
+        return {name: data for name, data in self.power_cut().items() if name != removed}
+
     def _sync(self, path):
         if path == self._folder:
             self._names = {file.name: file.stat().st_ino for file in self._files()}
@@ -72,6 +76,8 @@ class Disk:
                 "power cut": self.power_cut(),
                 "power cut behind removals": self.power_cut_behind_removals(),
             }
+            if not path.exists():
+                states["power cut behind the last removal"] = self.power_cut_behind_removal_of(path.name)
             self.crashes += [(f"{how} {event}", state) for how, state in states.items()]
 
     def _files(self):
