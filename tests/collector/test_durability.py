@@ -95,8 +95,8 @@ def test_no_crash_while_segments_are_stored_and_released_loses_a_payload_or_the_
             assert again.seen(digest_of(payload)), (event, payload)
         for segment in again._sealed:
             # What is inserted again is inserted under the token under which the store knows it, or is new to the store.
-            payloads = {bytes(frame.payload) for frame in again.read(segment).frames}
-            assert payloads == stored[segment.id] if segment.id in stored else not payloads & known, event
+            waits = {bytes(frame.payload) for frame in again.read(segment).frames}
+            assert waits == stored[segment.id] if segment.id in stored else not waits & known, event
 
 
 def test_a_crash_before_the_digests_of_a_stored_segment_are_written_keeps_the_segment(tmp_path, monkeypatch):
