@@ -2,7 +2,8 @@
 
 A power cut leaves of a file the bytes at its last fsync, and of the folder the names at the folder's last fsync. File
 systems may have written some later changes of the folder, and not those before: removals, without the new name that
-came before them, or the last removal alone. A killed process leaves both as they are. `Disk` looks at every fsync, rename and removal.
+came before them, or the last removal alone. A killed process leaves both as they are. `Disk` looks at every fsync,
+rename and removal.
 
     write a, fsync a          kill: a     power cut: nothing, the folder has no name for it yet
     fsync the folder          kill: a     power cut: a
