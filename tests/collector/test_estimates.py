@@ -149,6 +149,12 @@ def test_a_percentile_is_the_smallest_value_that_holds_the_share_of_the_weight(a
     assert (point["count"], point["p50"], point["p95"]) == (10, 0.01, 0.03)
 
 
+def test_the_error_of_a_percentile_is_half_of_what_lies_within_the_error_of_its_share(api, rows):
+    rows.requests([{"weight": 10.0, "ttft_ns": n * MS} for n in range(1, 101)])
+    # Of 1,000 requests, sqrt(4,500 / 4 + 4,500 / 4) ÷ 1,000 = 4.74 % around the half: from the 46th to the 55th value.
+    assert api("summary")["errors"]["percentiles"]["ttft_s"]["p50"] == pytest.approx(0.0045, abs=1e-6)
+
+
 def test_without_a_sampled_request_nothing_is_estimated(api, rows):
     rows.requests([{"ttft_ns": t * MS} for t in (10, 20)])
     summary = api("summary")

@@ -11,6 +11,12 @@ from tests.collector.metrics.scraped import CHAT, OPENMETRICS, running_now, samp
 from tests.collector.rows import NOW, SECOND
 
 
+def test_a_store_that_was_never_asked_is_not_up(app, live):
+    assert samples_of(TestClient(app).get("/metrics", headers=OPENMETRICS))["tokentrail_collector_store_up",] == 0
+    live.refresh()
+    assert samples_of(TestClient(app).get("/metrics", headers=OPENMETRICS))["tokentrail_collector_store_up",] == 1
+
+
 def test_a_store_that_fails_costs_no_scrape_and_no_count(rows, arrive, live, client, scrape, monkeypatch):
     arrive({"slo_class": "chat"} | CHAT)
     before = scrape()
