@@ -137,6 +137,17 @@ def test_a_connection_that_idles_at_an_old_address_is_not_used_again(server, nam
     assert pools.request("GET", url).headers["address"] == NEW
 
 
+def test_a_connection_that_was_made_before_is_not_used_again(server, name):
+    _, url = server
+    pools = PoolManager(cert_reqs="CERT_NONE", assert_hostname=False, retries=False)
+    pools.request("GET", url)
+    remember_connections(pools)
+    pools.request("GET", url)
+    name[:] = [NEW]
+    assert leave_old_addresses(NAME, patience_s=0.0) == 1
+    assert pools.request("GET", url).headers["address"] == NEW
+
+
 class Forwarding:
     """An address that forwards connections to a server until it `hangs`: then it takes bytes and answers none."""
 
