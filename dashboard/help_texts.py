@@ -11,8 +11,9 @@ HELP: Final = {
     "E2E": "From arrival to the last token.",
     "Queue": "Time before the engine first scheduled the request. Only for engines that report it.",
     "Attainment": "Good requests / all requests except those cancelled in time, those with an error that the SLO "
-    "excludes, and the undetermined, for which a threshold needs a value that nobody reported. Other errors are bad; a request "
-    "still in flight that is already past a threshold is bad now, and so is a request of an engine process that died.",
+    "excludes, and the undetermined, for which a threshold needs a value that nobody reported. Other errors are bad; a "
+    "request still in flight that is already past a threshold is bad now, and so is a request of an engine process "
+    "that died.",
     "Budget left": "Share of the error budget (1 − objective) that is left in the SLO's window. Negative: overspent.",
     "Goodput": "Requests per second that met every threshold of their SLO.",
     "Requests": "Requests that ended in this range.",
