@@ -28,19 +28,23 @@ class LoadedRules:
         """One sentence for each rule that is not loaded, and for each SLO that a collector judges otherwise."""
         try:
             return [*self._rules(slos), *self._collectors(slos)]
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             return [f"{self.url}: cannot be asked: {error}"]
 
     def _rules(self, slos: Sequence[Slo]) -> Iterator[str]:
-        loaded = {
-            _key(rule["name"], rule["labels"]) for group in self._get("rules")["groups"] for rule in group["rules"]
-        }
+        found = [rule for group in self._get("rules")["groups"] for rule in group["rules"]]
+        # Prometheus leaves out the labels of a rule that has none.
+        loaded = {_key(rule["name"], rule.get("labels", {})) for rule in found}
         for text in generate(slos).values():
             for group in yaml.safe_load(text)["groups"]:
                 for rule in group["rules"]:
                     name = rule.get("alert") or rule["record"]
                     if _key(name, rule.get("labels", {})) not in loaded:
                         yield f"{self.url} has not loaded {name} {rule.get('labels', '')}".strip()
+        drifts = {rule["labels"]["slo"]: rule["query"] for rule in found if rule["name"] == "TokentrailSloDrift"}
+        for slo in slos:
+            if slo.hash not in drifts.get(slo.name, slo.hash):
+                yield f"{self.url} has the rules of another definition of SLO {slo.name}"
 
     def _collectors(self, slos: Sequence[Slo]) -> Iterator[str]:
         hashes = {slo.name: slo.hash for slo in slos}

@@ -124,7 +124,7 @@ def answer(http: httpx.Client, query: Query, timeout_s: float = TIMEOUT_S) -> di
         return Problem("This is not the collector's API", f"{base} answers, but not in JSON. Check {API_URL_VARIABLE}.")
     if response.is_error:
         return _refusal(response.status_code, body)
-    if not isinstance(body, dict):
+    if not isinstance(body, dict) or not body:  # no answer of the API is empty
         return Problem(
             "This is not the collector's API", f"{base} does not answer with an object. Check {API_URL_VARIABLE}."
         )

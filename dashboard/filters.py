@@ -37,6 +37,11 @@ class View:
         """The API parameters that select this traffic."""
         return (("start", self.start), ("end", self.end), *self.labels)
 
+    @property
+    def chosen(self) -> dict[str, list[str]]:
+        """The chosen values of each label that has some."""
+        return {label: [value for name, value in self.labels if name == label] for label, _ in self.labels}
+
 
 def refresh_s(chosen: str) -> float:
     """Seconds between two refreshes of a range: a bucket of its charts, but not more than a minute."""

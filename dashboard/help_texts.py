@@ -10,16 +10,15 @@ HELP: Final = {
     "ITL": "Inter-token latency: the gap before each token after the first, one value per token.",
     "E2E": "From arrival to the last token.",
     "Queue": "Time before the engine first scheduled the request. Only for engines that report it.",
-    "Attainment": "Good requests / all requests except those cancelled in time and the undetermined, for which a "
-    "threshold needs a value that nobody reported. Errors are bad; a request still in flight that is already past a "
-    "threshold is bad now, and so is a request of an engine process that died.",
+    "Attainment": "Good requests / all requests except those cancelled in time, those with an error that the SLO "
+    "excludes, and the undetermined, for which a threshold needs a value that nobody reported. Other errors are bad; a "
+    "request still in flight that is already past a threshold is bad now, and so is a request of an engine process "
+    "that died.",
     "Budget left": "Share of the error budget (1 − objective) that is left in the SLO's window. Negative: overspent.",
     "Goodput": "Requests per second that met every threshold of their SLO.",
     "Requests": "Requests that ended in this range.",
     "Requests/s": "Requests that ended in this range, per second.",
-    "Good": "Ended ok and met every threshold of every SLO that selects it.",
-    "Failed": "Ended with an error. Bad for every SLO.",
-    "Cancelled": "The client went away. No SLO counts these requests.",
+    "Failed": "Ended with an error. Bad for every SLO that does not exclude errors of its type.",
     "In flight": "Announced and not yet ended. Late: already past a threshold, so bad now.",
     "Lost": "Announced, never ended, and not announced again: the engine process died. Counts as bad.",
     "Output tokens/s": "Output tokens of all requests that ended in this range and report them, per second.",

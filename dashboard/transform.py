@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -24,13 +24,28 @@ class NotEnded:
     lost: int | None
 
     @classmethod
-    def of(cls, requests: Json, engines: Sequence[Json] | None) -> NotEnded:
-        """Counts of zero say nothing when no engine announces its requests. Without a list of engines they stand."""
+    def of(
+        cls, requests: Json, engines: Sequence[Json] | None, chosen: Mapping[str, Collection[str]] | None = None
+    ) -> NotEnded:
+        """Counts of zero say nothing when no engine announces its requests. Without a list of engines they stand.
+
+        `chosen` are the values of labels by which the requests were selected. Only engines that have them can tell.
+        """
         counts = (requests["in_flight"], requests["in_flight_violations"], requests["lost"])
         announced = engines is None or any(
-            told["told"] == "full" for engine in engines for told in engine["tells"] if told["what"] == "in_flight"
+            told["told"] == "full"
+            for engine in engines
+            if _has(engine, chosen or {})
+            for told in engine["tells"]
+            if told["what"] == "in_flight"
         )
         return cls(*counts) if announced or any(counts) else cls(None, None, None)
+
+
+def _has(engine: Json, chosen: Mapping[str, Collection[str]]) -> bool:
+    """An engine has one of the chosen values of each label that is known of engines."""
+    own = {"engine": [engine["engine"]], "model": engine["models"], "variant": engine["variants"]}
+    return all(set(own[label]) & set(values) for label, values in chosen.items() if label in own)
 
 
 @dataclass(frozen=True)

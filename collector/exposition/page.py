@@ -97,6 +97,18 @@ class MetricsPage:
         return series
 
 
+def _known(accept: str) -> str:
+    """OpenMetrics 1.0.0 if the scraper accepts a version 1, else nothing, which is the classic text format.
+
+    The encoders would answer with any version that is asked for, and fail with one that is no number.
+    """
+    for kind, *parameters in (one.lower().replace(" ", "").split(";") for one in accept.split(",")):
+        version = next((given[8:] for given in parameters if given.startswith("version=")), "1.0.0")
+        if kind == "application/openmetrics-text" and version.startswith("1."):
+            return "application/openmetrics-text; version=1.0.0"
+    return ""
+
+
 def router(page: MetricsPage) -> APIRouter:
     """`GET /metrics`: OpenMetrics with exemplars to a scraper that accepts it, the classic text format to others."""
     routes = APIRouter(tags=["process"])
@@ -107,7 +119,7 @@ def router(page: MetricsPage) -> APIRouter:
     @routes.get("/metrics", response_class=Response, responses={200: {"content": content}})
     def get_metrics(request: Request) -> Response:
         """Metrics for Prometheus."""
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        encode, content_type = choose_encoder(_known(request.headers.get("accept", "")))
         return Response(page.text(encode, content_type), headers={"content-type": content_type})
 
     return routes

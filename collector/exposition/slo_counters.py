@@ -26,6 +26,9 @@ class SloCounters:
         self.cells = Cells(slos)
         self._series, self._slos, self._early, self._clock = series, slos, early, clock
         self._names = {slo.name for slo in slos}
+        # The alert on an SLO that nobody counts for asks whether it has counters.
+        for name in {name for name, _ in series.counters.get(metrics.SLO_REQUESTS, ())} - self._names:
+            series.drop(("slo",), (name,))
         for name in self._names:
             self._begin((name, ""))
 

@@ -74,7 +74,8 @@ def behind(incident: Json, view: View) -> list[tuple[str, str]]:
     A list has as many rows as its text says. Where no filter finds the requests, one link leads to those of its time.
     """
     order = {"sort": _SORTED.get(incident["cause"], "newest")}
-    if not incident["requests"]:
+    # The filters of the page cannot ask for requests that say no tenant.
+    if not incident["requests"] or "" in incident["requests"][0]["parameters"].values():
         times = {"start": incident["start"], "end": incident["end"] or view.end}
         return [("Requests of that time", _url(times | order, view))]
     return [

@@ -87,7 +87,7 @@ def traffic(overview: Json, view: View) -> None:
     st.subheader("Traffic and goodput")
     summary, slo = overview["summary"], view.slo
     requests, flow, good = summary["requests"], summary["throughput"], summary["goodput"]
-    open_ones = NotEnded.of(requests, _engines(overview))
+    open_ones = NotEnded.of(requests, _engines(overview), view.chosen)
     errors = summary["errors"]
     goodput_error = errors and rate(errors["requests_good"] / summary["window"]["seconds"], "/s")
     numbers = [

@@ -28,16 +28,22 @@ def page() -> None:
     """Draw the page for the URL's `trace_id`, and its `span_id` when one trace holds several requests."""
     st.title("Request")
     asked = st.text_input(
-        "Trace id or request id", key="trace_id", bind="query-params", width=420, placeholder="as the list shows it"
+        "Trace id or request id",
+        key="trace_id",
+        bind="query-params",
+        width=420,
+        placeholder="as the list shows it",
+        on_change=_forget_span,
     ).strip()
     span_id = st.query_params.get("span_id", "").strip().lower()
     if not asked:
         st.info("Enter an id, or choose a request on the Requests page.", icon=":material/search:")
         return
-    trace_id = asked.lower() if TRACE_ID.fullmatch(asked.lower()) else trace_of(asked)
-    if isinstance(trace_id, Problem):
-        components.problem(trace_id)
+    found = (asked.lower(), "") if TRACE_ID.fullmatch(asked.lower()) else ids_of(asked)
+    if isinstance(found, Problem):
+        components.problem(found)
         return
+    trace_id, span_id = found[0], span_id or found[1]
     components.title(f"Request {trace_id[:8]}")
     if span_id and not SPAN_ID.fullmatch(span_id):
         components.problem(
@@ -52,15 +58,21 @@ def page() -> None:
     components.refreshed(lambda: body(trace_id, span_id), OPEN_REFRESH_S if is_open else None)
 
 
-def trace_of(asked: str) -> str | Problem:
-    """The newest trace with an id that begins so, as the list shows it, or with a request of this id."""
+def _forget_span() -> None:
+    """The span id of a link belongs to the link's trace, and another one was typed in."""
+    st.query_params.pop("span_id", None)
+
+
+def ids_of(asked: str) -> tuple[str, str] | Problem:
+    """The newest trace with an id that begins so, as the list shows it; or trace and span of this request id."""
     names = ("trace_id", "request_id") if FIRST_DIGITS.fullmatch(asked.lower()) else ("request_id",)
     for name in names:
         found = fetch(ask("requests", [(name, asked)], start=LOOK_BACK, limit=1))
         if isinstance(found, Problem):
             return found
         if found["requests"]:
-            return str(found["requests"][0]["trace_id"])
+            row = found["requests"][0]
+            return row["trace_id"], row["span_id"] if name == "request_id" else ""
     return Problem(
         "No such request",
         f"No request that ended in the last 30 days has the id {asked}, and no trace id begins with it.",

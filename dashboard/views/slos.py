@@ -60,7 +60,7 @@ def card(slo: Json, engines: list[Json] | None) -> None:
     left = slo["budget_left"]
     bar(left, palette.GOOD if (left or 0) > 0.5 else palette.WARN if (left or 0) > 0 else palette.BAD)
     requests = slo["requests"]
-    open_ones = NotEnded.of(requests, engines)
+    open_ones = NotEnded.of(requests, engines, slo["select"])
     st.caption(
         f"{count(requests['total'])} ended = {count(requests['ok'])} ok + {count(requests['failed'])} failed + "
         f"{count(requests['cancelled'])} cancelled · {count(requests['undetermined'])} undetermined · "

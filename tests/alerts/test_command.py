@@ -208,7 +208,7 @@ def test_a_prometheus_with_other_rules_and_a_collector_with_another_file_are_fou
     groups = [group for text in generate(SHIPPED).values() for group in yaml.safe_load(text)["groups"]]
     for rule in (rule for group in groups for rule in group["rules"]):
         rule["name"] = rule.pop("alert", None) or rule.pop("record")
-        rule.setdefault("labels", {})
+        rule["query"] = rule.pop("expr")
     info = [{"metric": {"slo": slo.name, "hash": slo.hash, "instance": "c:8080"}} for slo in SHIPPED]
     answers |= {"rules": {"groups": groups}, "query": {"result": info}}
     assert loaded.problems(SHIPPED) == []
@@ -217,6 +217,11 @@ def test_a_prometheus_with_other_rules_and_a_collector_with_another_file_are_fou
     missing, drifted = loaded.problems(SHIPPED)
     assert missing.startswith(f"{loaded.url} has not loaded TokentrailSloBurn")
     assert drifted == "the collector c:8080 judges SLO completion by another definition"
+    drift = next(r for group in groups for r in group["rules"] if r["name"] == "TokentrailSloDrift")
+    drift["query"] = drift["query"].replace(SHIPPED[0].hash, "0" * 12)
+    assert f"{loaded.url} has the rules of another definition of SLO chat" in loaded.problems(SHIPPED)
+    answers["rules"] = None
+    assert "cannot be asked" in loaded.problems(SHIPPED)[0]
     del answers["rules"]
     assert "cannot be asked" in loaded.problems(SHIPPED)[0]
     assert "must begin with http" in LoadedRules("file:///etc").problems(SHIPPED)[0]

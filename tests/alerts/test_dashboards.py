@@ -62,6 +62,37 @@ def test_every_query_names_metrics_and_labels_that_exist(name):
         assert metric == "up" or label in exposed[metric].labels
 
 
+def test_series_of_tenants_and_of_vantages_are_told_apart():
+    """A request that its client reports too is in both vantages: added, it counts twice."""
+    exposed = {n: m for m in metrics.ALL for n in (m.name, f"{m.name}_bucket")}
+    for target in (target for board in BOARDS.values() for panel in board["panels"] for target in panel["targets"]):
+        query, legend = target["expr"], target["legendFormat"]
+        if re.search(r"slo:tokentrail_(?!objective)|ALERTS", query):
+            assert {"{{slo}}", "{{tenant}}"} <= set(legend.split()), query
+        if any(
+            "vantage" in exposed[metric].labels
+            for metric in names(query.replace("$__rate_interval", "1m")) & {*exposed}
+        ):
+            assert "{{vantage}}" in legend, query
+            assert re.search(r"sum by \(.*\bvantage\b.*?\)", query), query
+
+
+def test_latencies_are_those_of_requests_that_ended_ok():
+    for query in queries(BOARDS["overview.json"]):
+        assert ("request_duration_seconds" in query) == ('error_type=""' in query), query
+
+
+def test_what_fires_elsewhere_is_not_shown_for_the_chosen_cluster():
+    local = [q for board in BOARDS.values() for q in queries(board) if "slo:tokentrail_objective" not in q]
+    assert all('cluster=~"$cluster"' in query for query in local)
+
+
+def test_every_service_with_requests_can_be_chosen():
+    """Few engines announce their requests, so the requests in flight do not name all services."""
+    (service,) = (v for v in BOARDS["overview.json"]["templating"]["list"] if v["name"] == "service")
+    assert service["query"] == "label_values(tokentrail_requests_total, service_name)"
+
+
 @pytest.mark.parametrize("name", BOARDS)
 def test_panels_fill_their_rows_and_nothing_overlaps(name):
     cells = [

@@ -39,6 +39,14 @@ def test_the_drift_alert_knows_the_definition_of_its_own_slo():
     assert changed.hash == slos[0].hash != slos[0].model_copy(update={"window": slos[0].window * 2}).hash
 
 
+def test_every_alert_of_a_promise_to_each_tenant_names_the_tenant():
+    by_tenant = {r["alert"]: r for r in rules() if re.search(r"\btenant\b|slo:\w+", r.get("expr", "")) and "alert" in r}
+    assert by_tenant.keys() == {
+        "TokentrailSloBurn", "TokentrailBudgetForecast", "TokentrailSloUndetermined", "TokentrailTrafficStopped"
+    }  # fmt: skip
+    assert all("with $labels.tenant" in rule["annotations"]["summary"] for rule in by_tenant.values())
+
+
 def test_promtool_accepts_the_rules():
     out = tool("promtool", "check", "rules", *map(str, RULES))
     assert out.count("SUCCESS") == len(RULES) == 2

@@ -292,6 +292,7 @@ class TestAPromiseToEachTenant:
         assert first["title"].endswith("too fast for requests without a tenant")
         assert [api("requests", **one["parameters"])["total"] for one in first["requests"]] == [23]
         assert "more tenants" not in first["detail"]
+        assert api("incidents", tenant="big")["firing_outside"] == 2
         assert last["detail"].endswith(" So do 2 more tenants, which `groups` of the SLO names.")
 
     def test_a_name_for_which_no_filter_asks_has_no_list(self, api, rows):

@@ -5,7 +5,10 @@ from prometheus_client.samples import Exemplar
 
 from collector.exposition import checkpoint, histograms, metrics
 from collector.exposition.checkpoint import Checkpoint, dump_series, load_series
+from collector.exposition.early import EarlyRequests
 from collector.exposition.series import Series
+from collector.exposition.slo_counters import SloCounters
+from collector.slo.model import Slo
 
 A, B = ("m", "a"), ("m", "b")
 LABELS = ("m",) * len(metrics.TTFT.labels)
@@ -54,6 +57,23 @@ def test_the_series_of_one_process_go_with_the_times_of_their_beginning(series):
     assert series.created == {(metrics.LOST, B): 200.0, (metrics.TTFT, LABELS): 300.0}
     series.add(metrics.LOST, A, 1)
     assert (metrics.LOST, A) not in series.created
+
+
+def test_an_slo_that_is_gone_from_the_file_has_no_series_so_that_its_alert_fires():
+    before = Series()
+    for labels, n in {("gone", ""): 7, ("gone", "acme"): 3, ("kept", "acme"): 4}.items():
+        for metric in (metrics.SLO_REQUESTS, metrics.SLO_GOOD, metrics.SLO_UNDETERMINED):
+            before.add(metric, labels, n, at_s=100.0)
+    before.set(metrics.SLO_IN_FLIGHT, ("gone",), 1)
+    series, _ = load_series(dump_series(before, set()))
+    kept = Slo.model_validate({"name": "kept", "objective": "0.9", "window": "30d", "thresholds": {"e2e": "1s"}})
+    SloCounters(series, [kept], EarlyRequests(()), lambda: 5 * 10**9)
+    assert series.counters == {
+        metric: {("kept", "acme"): 4, ("kept", ""): 0}
+        for metric in (metrics.SLO_REQUESTS, metrics.SLO_GOOD, metrics.SLO_UNDETERMINED)
+    }
+    assert series.gauges == {metrics.SLO_IN_FLIGHT: {}}
+    assert {labels for _, labels in series.created} == {("kept", "acme"), ("kept", "")}
 
 
 def test_a_largest_value_is_news_when_it_grows():

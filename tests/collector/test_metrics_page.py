@@ -2,10 +2,14 @@
 
 from unittest.mock import Mock
 
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from collector.exposition import MetricsPage
+from collector.exposition.page import router
 from collector.status import IngestStatus
 from tests.collector.rows import SECOND
 
@@ -22,6 +26,34 @@ EXPECTED = {
     "names_cut_total": 29, "heard_until_timestamp_seconds": 44, "dead_letter_bytes": 55, "disk_free_bytes": 66,
 }  # fmt: skip
 """By name without its prefix, and the values of labels."""
+
+
+OPEN = "application/openmetrics-text; version=1.0.0; charset=utf-8; escaping=underscores"
+CLASSIC = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        ("", CLASSIC),
+        ("*/*", CLASSIC),
+        ("text/plain; version=1.0.0", CLASSIC),
+        ("application/openmetrics-text", OPEN),
+        ("application/OpenMetrics-text ; version=1.0.1;q=0.5, text/plain", OPEN),
+        ("application/openmetrics-text;version=0.0.1,text/plain;q=0.5", CLASSIC),
+        ("application/openmetrics-text;version=2.0.0,application/openmetrics-text;version=1.0.0;q=0.5", OPEN),
+        ("application/openmetrics-text;version=abc", CLASSIC),
+        ("application/openmetrics-text;version=1..0;escaping=allow-utf-8", OPEN),
+        (",;,=;q=", CLASSIC),
+    ],
+)
+def test_a_scraper_gets_one_of_two_formats_whatever_it_accepts(accept, content_type):
+    page = Mock(**{"text.return_value": b""})
+    app = FastAPI()
+    app.include_router(router(page))
+    answer = TestClient(app).get("/metrics", headers={"accept": accept})
+    assert (answer.status_code, answer.headers["content-type"]) == (200, content_type)
+    assert page.text.call_args.args[1] == content_type  # the page keeps a text for each
 
 
 def test_each_number_has_its_own_name():

@@ -43,6 +43,8 @@ def test_an_object_is_the_answer():
     [
         (200, b"<html>", "This is not the collector's API", "not in JSON"),
         (200, b"[1]", "This is not the collector's API", "not answer with an object"),
+        (200, b"", "This is not the collector's API", "not answer with an object"),
+        (200, b"{}", "This is not the collector's API", "not answer with an object"),
         (502, b"[]", "HTTP 502", "no reason"),
         (422, b'{"title": "Bad parameters", "detail": "see errors", "errors": [{"field": "start", "detail": "what?"}]}',
          "Bad parameters", "start: what?"),

@@ -100,6 +100,9 @@ def test_an_incident_leads_to_the_lists_that_it_counts():
     small = [{"parameters": times | {"tenant": "small"}, "total": 1}]
     ((_, url),) = behind({"cause": "slo_burn", "requests": small}, VIEW)
     assert url.endswith("&tenant=small&sort=newest")  # and no other tenant's, although the view has one
+    nobody = [{"parameters": times | {"tenant": ""}, "total": 1}]
+    ((text, _),) = behind({"cause": "slo_burn", "requests": nobody, **times}, VIEW)
+    assert text == "Requests of that time"
     causes = {"cause": "kv_eviction", "cause_start": "2026-11-21T10:00:00Z"}
     kv = {"cause": "kv_eviction", "requests": [{"parameters": times | causes, "total": 3}]}
     ((text, url),) = behind(kv, VIEW)

@@ -243,6 +243,20 @@ def test_requests_of_one_trace_lead_to_each_other(page, dashboard):
     assert metrics(part(page, "request-numbers"))["Output tokens"] == "2"
 
 
+def test_a_typed_id_leads_to_its_own_request_whatever_link_was_opened_before(page, dashboard, api):
+    (twin,) = api("requests", request_id="req-twin-b", start="-1h")["requests"]
+    page.goto(f"{dashboard}/request?trace_id={twin['trace_id']}&span_id={twin['span_id']}")
+    assert metrics(part(page, "request-numbers"))["Output tokens"] == "3"
+    for asked in ("req-3", "req-twin-a"):  # of another trace; of the same
+        box = page.get_by_label("Trace id or request id")
+        box.fill(asked)
+        box.press("Enter")
+        page.get_by_text(f"{asked} · arrived").wait_for()
+        (request,) = api("requests", request_id=asked, start="-1h")["requests"]
+        assert metrics(part(page, "request-numbers"))["Output tokens"] == count(request["output_tokens"])
+        assert "span_id" not in page.url
+
+
 def test_unknown_and_hostile_ids_are_answered_in_words(page, dashboard):
     for query, words in (
         ("trace_id=" + "0" * 31 + "1", "No such request"),

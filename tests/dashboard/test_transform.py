@@ -288,8 +288,30 @@ def test_a_token_of_an_unknown_step_names_none():
 def test_no_request_in_flight_is_known_only_when_an_engine_announces_its_requests(told, counts, shown):
     requests = dict(zip(("in_flight", "in_flight_violations", "lost"), counts, strict=True))
     others = {"what": "requests", "told": "full"}
-    engines = told and [{"tells": [others, {"what": "in_flight", "told": mark}]} for mark in told]
+    labels = {"engine": "vllm", "models": [], "variants": []}
+    engines = told and [{**labels, "tells": [others, {"what": "in_flight", "told": mark}]} for mark in told]
     assert NotEnded.of(requests, [] if told == [] else engines) == shown
+
+
+@pytest.mark.parametrize(
+    ("chosen", "known"),
+    [
+        ({}, True),
+        ({"engine": ["vllm", "tokentrail"]}, True),
+        ({"engine": ["vllm"]}, False),
+        ({"model": ["m", "other"], "variant": ["fast"]}, True),
+        ({"model": ["m"], "variant": ["other"]}, False),
+        ({"tenant": ["acme"], "vantage": ["server"]}, True),
+    ],
+)
+def test_engines_that_were_not_asked_about_say_nothing_of_requests_in_flight(chosen, known):
+    tells = [[{"what": "in_flight", "told": told}] for told in ("full", "none")]
+    engines = [
+        {"engine": "tokentrail", "models": ["m"], "variants": ["fast", "slow"], "tells": tells[0]},
+        {"engine": "vllm", "models": ["m"], "variants": [], "tells": tells[1]},
+    ]
+    requests = {"in_flight": 0, "in_flight_violations": 0, "lost": 0}
+    assert NotEnded.of(requests, engines, chosen).in_flight == (0 if known else None)
 
 
 GAP = [TOKENS[0], token(3, None, 0.7, 5)]
