@@ -195,7 +195,7 @@ class StoreCounters:
     def _warn_of_overflow(self) -> None:
         if not self._overflow_is_told:
             logger.warning(
-                "/metrics counts requests as `other`: it has room for %d combinations of model, tenant and other labels,"
+                "/metrics counts requests as `other`: it has room for %d combinations of model, tenant and so on,"
                 " and not for long names (docs/metrics.md). The API and the metrics of SLOs have all requests",
                 MOST_LABEL_SETS,
             )
