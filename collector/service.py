@@ -44,6 +44,7 @@ from collector.stage import Stage
 from collector.status import IngestStatus
 from collector.store.early_claims import EarlyClaims
 from collector.store.expiry import Expiry
+from collector.store.insert import behind_inserts
 from collector.store.joiner import Joiner
 from collector.store.opener import StoreOpener
 from collector.store.retention import FOR_EVER, Retention, check_windows, parse_retention
@@ -193,7 +194,7 @@ def build_api(
     of_scrapes = {
         "max_execution_time": limits.timeout_s,
         "max_memory_usage": limits.memory_bytes,
-        "priority": 5,  # behind inserts, which have 1, and before the API's queries, which have 10
+        **behind_inserts(5),  # and before the API's queries
     }
     own_queries = Queries(store, lambda: of_scrapes)
     filled = FilledTables(own_queries)

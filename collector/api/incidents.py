@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Final
@@ -28,14 +28,20 @@ _OF_PROCESSES: Final = frozenset({"kv_eviction", "cold_start"})
 _FRESH_NS: Final = 120 * SECOND_NS
 """An incident that the newest sample shows lasts for so long after it."""
 MOST_OF_A_KIND = 500
-"""One answer holds at most so many incidents that one query found."""
+"""One answer holds at most so many incidents of a cause: those that fire, then the newest."""
+_MOST_FOUND: Final = 10_000
+"""So many incidents one query finds at most, those that were seen last."""
 
 
 class Incidents(BaseModel):
-    """`/incidents`. `firing_outside` counts the incidents that fire and that the filters leave out."""
+    """`/incidents`. `firing_outside` counts the incidents that fire and that the filters leave out.
+
+    `left_out` counts those that are not listed, by cause: 500 of each are.
+    """
 
     incidents: list[Incident]
     firing_outside: int
+    left_out: dict[Cause, int]
 
 
 def router(ctx: Context) -> APIRouter:
@@ -53,10 +59,9 @@ def router(ctx: Context) -> APIRouter:
         inside = _firing(found)
         of_all_tenants = {(*key[:-1], None) for key in inside}  # the burn of a tenant is one of the SLO, too
         newest_first = sorted(found, key=lambda i: i.start, reverse=True)
-        return Incidents(
-            incidents=sorted(newest_first, key=lambda i: not i.firing),
-            firing_outside=len(_firing(everything) - inside - of_all_tenants),
-        )
+        listed, left_out = _first_of_each_cause(sorted(newest_first, key=lambda i: not i.firing))
+        outside = _firing(everything) - inside - of_all_tenants
+        return Incidents(incidents=listed, firing_outside=len(outside), left_out=left_out)
 
     return routes
 
@@ -64,6 +69,17 @@ def router(ctx: Context) -> APIRouter:
 def _found(ctx: Context, window: Window) -> list[Incident]:
     finders = dict.fromkeys(find for cause, find in FINDERS.items() if sees_all_tenants() or cause not in _OF_PROCESSES)
     return [incident for find in finders for incident in find(ctx, window)]
+
+
+def _first_of_each_cause(incidents: list[Incident]) -> tuple[list[Incident], dict[Cause, int]]:
+    """The first `MOST_OF_A_KIND` of each cause, and how many more of it there are."""
+    seen: Counter[Cause] = Counter()
+    listed = []
+    for one in incidents:
+        seen[one.cause] += 1
+        if seen[one.cause] <= MOST_OF_A_KIND:
+            listed.append(one)
+    return listed, {cause: n - MOST_OF_A_KIND for cause, n in seen.items() if n > MOST_OF_A_KIND}
 
 
 def _firing(incidents: list[Incident]) -> set[tuple[str | None, ...]]:
@@ -79,7 +95,7 @@ def _processes_in_trouble(ctx: Context, window: Window) -> Iterator[Incident]:
     yield from _sampled_processes_in_trouble(ctx, window) if sees_all_tenants() else ()
     newest_first = sorted(victims.items(), key=lambda item: in_flight.lost_at_ns[item[1]].max(), reverse=True)
     open_by_process = in_flight.count_by_process(~in_flight.is_lost)
-    for (process, is_lost), rows in newest_first[:MOST_OF_A_KIND]:
+    for (process, is_lost), rows in newest_first[:_MOST_FOUND]:
         where, n = " ".join(process).strip(), len(rows) if is_lost else open_by_process[process]
         silent_since = int(in_flight.seen_ns[rows].max())
         stuck_since = int(np.maximum(in_flight.began_ns, in_flight.last_step_ns)[rows].min())
@@ -111,7 +127,7 @@ def _processes_in_trouble(ctx: Context, window: Window) -> Iterator[Incident]:
 
 def _sampled_processes_in_trouble(ctx: Context, window: Window) -> Iterator[Incident]:
     lasts = format_duration(ctx.lost_after_ns)
-    for hung in samples.standstills(ctx, window, MOST_OF_A_KIND):
+    for hung in samples.standstills(ctx, window, _MOST_FOUND):
         running, waiting = (round(hung.detail[name]) for name in ("running_then", "waiting_then"))
         yield _of_stretch(
             "engine_hung",
@@ -122,7 +138,7 @@ def _sampled_processes_in_trouble(ctx: Context, window: Window) -> Iterator[Inci
             " longer.",
             requests_affected=running + waiting,
         )
-    for down in samples.outages(ctx, window, MOST_OF_A_KIND):
+    for down in samples.outages(ctx, window, _MOST_FOUND):
         yield _of_stretch(
             "engine_lost",
             window,
@@ -155,7 +171,7 @@ def _sampled_preemptions(ctx: Context, window: Window) -> Iterator[Incident]:
         else:
             runs.append((row, at, n))
             begins.append(at)
-    for (process, last_ns, n), began_ns in list(zip(runs, begins, strict=True))[:MOST_OF_A_KIND]:
+    for (process, last_ns, n), began_ns in zip(runs, begins, strict=True):
         yield incident(
             "kv_eviction",
             title=f"{process['service']} {process['instance']} takes KV-cache blocks from running requests",
@@ -175,7 +191,7 @@ def _eviction_runs(ctx: Context, window: Window, quiet_ns: int, since_ns: int) -
         **window.bounds,
         since_ns=since_ns,
         quiet_ns=quiet_ns,
-        limit=MOST_OF_A_KIND,
+        limit=_MOST_FOUND,
     )
 
 
@@ -240,7 +256,7 @@ def _cold_starts(ctx: Context, window: Window) -> Iterator[Incident]:
         "cold_starts",
         {"process_filter": process_filter(window), "filter": window.filter},
         **window.bounds,
-        limit=MOST_OF_A_KIND,
+        limit=_MOST_FOUND,
     )
     for row in rows:
         if row["duration_ns"] < condition.longer_than:

@@ -95,8 +95,11 @@ class RequestDetail(BaseModel):
     phases: list[PhaseOut]
     tokens: list[TokenOut]
     events: list[EventOut]
+    """At most 10,000, the request's own before others; `events_total` counts all."""
+    events_total: int
     steps: list[StepOut] | None
-    """Null for a caller of one tenant: steps serve all tenants."""
+    """The first 10,000; null for a caller of one tenant: steps serve all tenants."""
+    steps_total: int | None
 
 
 def router(ctx: Context) -> APIRouter:
@@ -153,6 +156,9 @@ def _detail(ctx: Context, row: Mapping[str, Any], hops: Sequence[Hop], span_ids:
     request = {"trace_id": row["trace_id_hex"], "span_id": row["span_id_hex"]}
     process = {"service": row["service"], "instance": row["instance"], "limit": MOST_EVENTS}
     span = {"began_ns": row["began_ns"], "ended_ns": until}
+    is_for_all = sees_all_tenants()
+    events = ctx.queries.rows("request_events", **request, **span, **process)
+    steps = ctx.queries.rows("request_steps", **span, **process) if is_for_all else []
     return RequestDetail(
         request=request_row(row, verdicts.of_ended(ctx.slos, [row])[0], hops) if "ended_ns" in row else _open(ctx, row),
         span_ids=span_ids,
@@ -168,15 +174,17 @@ def _detail(ctx: Context, row: Mapping[str, Any], hops: Sequence[Hop], span_ids:
         ],
         events=[
             EventOut.model_validate(r | {"beneficiary": _beneficiary(r)} | _times(r))
-            for r in ctx.queries.rows("request_events", **request, **span, **process)
-            if r["own"] or sees_all_tenants()
+            for r in sorted(events, key=lambda r: r["offset_ns"])
+            if r["own"] or is_for_all
         ],
+        events_total=next((r["events_total" if is_for_all else "own_total"] for r in events), 0),
         steps=[
             StepOut.model_validate(r | {"device_s": seconds(r["device_ns"])} | _utilisation(r) | _times(r))
-            for r in ctx.queries.rows("request_steps", **span, **process)
+            for r in steps
         ]
-        if sees_all_tenants()
+        if is_for_all
         else None,
+        steps_total=next((r["steps_total"] for r in steps), 0) if is_for_all else None,
     )
 
 

@@ -17,6 +17,7 @@ from collector.api.problems import Problem
 from collector.slo.judge import selected
 from collector.slo.model import Slo
 from collector.sql.fragment import TRUE, Fragment
+from collector.store.insert import behind_inserts
 
 TENANT_FILTERS: Final = {
     "requests": "tenant = '{tenant}'",
@@ -95,7 +96,7 @@ class Session:
             "log_comment": self.comment,
             "max_execution_time": left_s,
             "max_memory_usage": self.limits.memory_bytes,
-            "priority": 10,  # behind inserts, which have 1
+            **behind_inserts(10),
         }
         if self.caller.tenant:
             settings["additional_table_filters"] = _table_filters(self.caller.tenant)

@@ -86,6 +86,7 @@ class StoreCounters:
         """The watermark of the last refresh, also of the process before this one; None at first."""
         self._born_ns: int = state.get("born_ns", clock())
         self._unsaved = not state
+        self._overflow_is_told = False
         self._saved_until_ns = 0
         drop_old_histograms(self._series, self._edges)
         now_s = clock() / SECOND_NS
@@ -180,6 +181,7 @@ class StoreCounters:
             labels = self._admit(row)
             if OTHER in labels and tuple(row[column] for column in metrics.REQUEST_LABELS.values()) != labels:
                 self._series.add(metrics.OVERFLOW, (), row["n"])
+                self._warn_of_overflow()
             self._series.add(metrics.REQUESTS, (*labels, row["status"]), row["n"])
             for metric, key, tokens in (
                 (metrics.TOKENS, (*labels, "input"), row["tokens_in"]),
@@ -189,6 +191,15 @@ class StoreCounters:
                 if tokens is not None:
                     self._series.add(metric, key, tokens, at_s=at_s)
             add_latencies(self._series, self._edges, row, labels, self._clock())
+
+    def _warn_of_overflow(self) -> None:
+        if not self._overflow_is_told:
+            logger.warning(
+                "/metrics counts requests as `other`: it has room for %d combinations of model, tenant and so on,"
+                " and not for long names (docs/metrics.md). The API and the metrics of SLOs have all requests",
+                MOST_LABEL_SETS,
+            )
+        self._overflow_is_told = True
 
     def _add_kv_events(self, rows: Sequence[dict[str, Any]]) -> None:
         for row in rows:

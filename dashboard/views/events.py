@@ -94,10 +94,13 @@ _SORTED = {"kv_eviction": "E2E", "cold_start": "TTFT"}
 """By cause, the order in which its requests are listed: by the latency that it made worse."""
 
 
-def tables(incidents: list[Json], cold_starts: list[Json], view: View) -> None:
-    """Incidents and cold starts of the window."""
+def tables(answer: Json, cold_starts: list[Json], view: View) -> None:
+    """Incidents and cold starts of the window, and how many incidents the table leaves out."""
     st.subheader("Incidents")
-    _table([incident_row(incident, view.zone) for incident in incidents], "No incidents in this range.", "incidents")
+    rows = [incident_row(incident, view.zone) for incident in answer["incidents"]]
+    _table(rows, "No incidents in this range.", "incidents")
+    if left_out := answer["left_out"]:
+        st.caption(f"Not listed: {', '.join(f'{count(n)} of {plain(cause)}' for cause, n in left_out.items())}.")
     st.subheader("Cold starts", help=HELP["Cold starts"])
     _table(
         [cold_start_row(start, view.zone) for start in cold_starts],

@@ -40,7 +40,7 @@ def body(view: View) -> None:
         st.caption("Engine processes serve all tenants, and the dashboard's key is for one: they are not shown.")
         return
     saturation(overview, view)
-    events.tables(overview["incidents"]["incidents"], overview["cold_starts"]["cold_starts"], view)
+    events.tables(overview["incidents"], overview["cold_starts"]["cold_starts"], view)
 
 
 def _engines(overview: Json) -> list[Json] | None:

@@ -107,6 +107,9 @@ def body(trace_id: str, span_id: str) -> None:
             st.caption(
                 f"{count(behind)} tokens are not drawn: one before them is missing, so nobody knows when they came."
             )
+        for name in ("steps", "events"):
+            if (all_of_them := trail[f"{name}_total"] or 0) > (shown := len(trail[name])):
+                st.caption(f"{count(shown)} of {count(all_of_them)} {name} are known to this page, and counted below.")
     left, right = st.columns(2)
     with left:
         phases(trail)

@@ -140,6 +140,28 @@ def test_the_newest_losses_are_those_that_are_named(api, rows, monkeypatch):
     assert [i["instance"] for i in api("incidents")["incidents"] if i["cause"] == "engine_lost"] == ["new"]
 
 
+def test_a_cause_with_many_incidents_lists_those_that_fire_and_counts_the_others(api, rows, monkeypatch):
+    """A platform of 400 processes has more than 500 of a kind in a day, and the oldest of them may go on."""
+    monkeypatch.setattr("collector.api.incidents.MOST_OF_A_KIND", 2)
+    for age in range(0, 800, 40):
+        rows.kv_event(start=NOW - age * SECOND, instance="goes on", trace_id=f"{age:032x}")
+    for instance, age in (("a", 100), ("b", 200), ("c", 300)):
+        rows.kv_event(start=NOW - age * SECOND, instance=instance, trace_id=f"{age:032x}")
+    rows.cold_start(start=NOW - 100 * SECOND, duration=60 * SECOND)
+    found = api("incidents")
+    assert [i["instance"] for i in found["incidents"] if i["cause"] == "kv_eviction"] == ["goes on", "a"]
+    assert (len(found["incidents"]), found["left_out"]) == (3, {"kv_eviction": 2})
+    monkeypatch.setattr("collector.api.incidents._MOST_FOUND", 1)  # a query keeps what was seen last
+    assert [i["instance"] for i in api("incidents")["incidents"] if i["cause"] == "kv_eviction"] == ["goes on"]
+
+
+def test_short_cold_starts_hide_no_long_one(api, rows):
+    rows.cold_start(start=NOW - 800 * SECOND, duration=60 * SECOND, instance="long")
+    for age in range(550):
+        rows.cold_start(start=NOW - (age + 1) * SECOND, duration=MS)
+    assert [i["instance"] for i in api("incidents")["incidents"]] == ["long"]
+
+
 def test_a_burning_budget_says_how_fast_and_since_when(api, rows):
     rows.requests([{"slo_class": "chat", "ttft_ns": 1, "tpot_ns": 1.0} for _ in range(10)])
     rows.requests([{"slo_class": "chat", "ttft_ns": SECOND, "ended": NOW - i * SECOND} for i in range(20, 60)])

@@ -164,6 +164,29 @@ def test_one_request_with_all_that_is_known(api, rows, one):
     assert (step["mfu"], step["mbu"]) == (pytest.approx(1 / 3), pytest.approx(2 / 3))
 
 
+def test_steps_and_events_that_are_too_many_are_counted_and_its_own_events_stay(api, rows, one, monkeypatch):
+    monkeypatch.setattr("collector.api.request.MOST_EVENTS", 3)
+    for n in range(5):
+        rows.step(start=one["start"] + n * MS, step=n)
+        rows.kv_event(start=one["start"] + n * MS, reason="cache_full")
+    for at in (9 * MS, 8 * MS):
+        own = {"trace_id": one["trace_id"], "request_span_id": one["span_id"]}
+        rows.kv_event(start=one["start"] + at, **own)
+    answer = api(f"requests/{one['trace_id']}")
+    assert [step["step"] for step in answer["steps"]] == [0, 1, 2]
+    assert [(event["own"], event["offset_s"]) for event in answer["events"]] == [
+        (False, 0),
+        (True, 0.008),
+        (True, 0.009),
+    ]
+    assert (answer["steps_total"], answer["events_total"]) == (5, 7)
+
+
+def test_a_request_without_steps_and_events_has_none_of_them(api, one):
+    answer = api(f"requests/{one['trace_id']}")
+    assert (answer["steps_total"], answer["events_total"], answer["steps"], answer["events"]) == (0, 0, [], [])
+
+
 def test_nobody_knows_when_a_token_behind_a_missing_one_was_emitted(api, rows):
     made = rows.request(ended=NOW - 9 * SECOND, e2e=SECOND, output_tokens=4)
     key = {"minute": made["start"], "trace_id": made["trace_id"], "request_span_id": made["span_id"], "step": 1}

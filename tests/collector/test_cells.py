@@ -120,7 +120,9 @@ def test_one_slo_is_a_promise_to_each_tenant(evaluate, rows):
 
 def test_groups_are_the_tenants_with_the_most_requests_that_ended_and_that_the_slo_selects(evaluate, rows):
     chat = {"slo_class": "chat"}
-    rows.requests([chat | {"tenant": "a"}] * 2 + [chat | {"tenant": "b"}] + [{"tenant": "b"}] * 5)
+    rows.requests(
+        [chat | {"tenant": "a"}] * 2 + [chat | {"tenant": "b"}] + [{"tenant": "b"}, {"tenant": "other class"}] * 5
+    )
     for _ in range(4):
         rows.open(start=NOW - 9 * SECOND, seen=NOW, slo_class="chat", tenant="c")
     grouped = [{"select": {"slo_class": ["chat"]}, "group_by": ["tenant"], "most_groups": n} for n in (1, 3)]
@@ -131,11 +133,13 @@ def test_groups_are_the_tenants_with_the_most_requests_that_ended_and_that_the_s
 
 
 def test_each_group_has_the_numbers_of_an_slo_for_its_tenant_alone(evaluate, rows):
-    some = random.Random(3)
+    some, not_ended = random.Random(3), {1: 0, 60: 0}
     for _ in range(80):
         tenant, ago = some.choice("abcdef"), some.choice([20, 250, 4000, 80_000, 500_000]) * SECOND
         if some.random() < 0.3:
-            rows.open(tenant=tenant, start=NOW - ago, seen=NOW - some.choice([1, 60]) * SECOND)
+            silent_s = some.choice([1, 60])
+            not_ended[silent_s] += 1
+            rows.open(tenant=tenant, start=NOW - ago - 60 * SECOND, seen=NOW - silent_s * SECOND)
         else:
             status = some.choice(["ok", "ok", "error", "cancelled"])
             rows.request(tenant=tenant, ended=NOW - ago, e2e=some.choice([1, 90]) * SECOND, status=status)
@@ -144,8 +148,9 @@ def test_each_group_has_the_numbers_of_an_slo_for_its_tenant_alone(evaluate, row
     for group, slo in zip(grouped.groups, alone.values(), strict=True):
         numbers = group.model_dump(exclude={"tenant"})
         assert numbers == slo.model_dump(include=numbers.keys())
-    assert sum(group.requests.in_flight_violations for group in grouped.groups) > 0
-    assert sum(group.requests.lost for group in grouped.groups) > 0
+    assert sum(group.requests.in_flight_violations for group in grouped.groups) == not_ended[1]
+    assert sum(group.requests.in_flight for group in grouped.groups) == not_ended[1] > 0
+    assert sum(group.requests.lost for group in grouped.groups) == not_ended[60] > 0
 
 
 class Compared(str):

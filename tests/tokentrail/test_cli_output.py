@@ -172,6 +172,21 @@ def test_the_waterfall_is_as_wide_as_the_terminal(columns, axis):
     assert (decode.index("█"), made.rindex("█"), evicted.index("▲")) == (13 + axis // 20, 12 + axis, 12 + axis)
 
 
+@pytest.mark.parametrize(
+    ("totals", "said"),
+    [
+        ({"steps_total": 3, "events_total": 1}, ["2 of 3 steps are known to this command"]),
+        ({"steps_total": 2, "events_total": 1200}, ["1 of 1\u202f200 events are known to this command"]),
+        ({"steps_total": 2, "events_total": 1}, []),
+        ({"steps_total": None}, []),  # a key of one tenant, or an older collector
+    ],
+)
+def test_what_the_answer_leaves_out_is_said(totals, said):
+    step = {"step": 1, "prefill_tokens": None, "running": None}
+    shown = request.lines(detail() | {"steps": [step, step]} | totals)
+    assert [line for line in shown if "known to this command" in line] == said
+
+
 LONG: dict[str, Any] = {
     "model": "organisation model 70b at fp8",
     "trace_id": "0123456789abcdef" * 2,

@@ -39,7 +39,16 @@ def lines(detail: Mapping[str, Any], width: int = WIDTH) -> list[str]:
         *_tokens(detail["tokens"], whole, width),
         *(_mark(event, whole, width) for event in detail["events"] if event["own"]),
         *_slowest(detail["tokens"], detail["steps"] or []),
+        *(
+            _cut(name, detail)
+            for name in ("steps", "events")
+            if len(detail[name] or []) < (detail.get(f"{name}_total") or 0)
+        ),
     ]
+
+
+def _cut(name: str, detail: Mapping[str, Any]) -> str:
+    return f"{count(len(detail[name]))} of {count(detail[f'{name}_total'])} {name} are known to this command"
 
 
 def _head(row: Mapping[str, Any]) -> list[str]:

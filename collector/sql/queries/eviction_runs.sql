@@ -39,5 +39,5 @@ FROM
 )
 GROUP BY service, instance, run
 HAVING last_ns >= {start_ns:Int64}
-ORDER BY began_ns DESC
+ORDER BY last_ns DESC
 LIMIT {limit:UInt32}

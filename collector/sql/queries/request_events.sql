@@ -1,5 +1,5 @@
--- KV events and cold starts of the request's engine process while the request ran.
-SELECT * FROM
+-- KV events and cold starts of the request's engine process while the request ran; where there are too many, its own before those of others.
+SELECT *, count() OVER () AS events_total, countIf(own) OVER () AS own_total FROM
 (
 SELECT
     concat('kv.', kind) AS kind, reason, toUnixTimestamp64Nano(start) - {began_ns:Int64} AS offset_ns, duration_ns,
@@ -19,5 +19,5 @@ WHERE phase = '' AND service = {service:String} AND instance = {instance:String}
   AND start >= fromUnixTimestamp64Nano({began_ns:Int64}) - $parts.longest_event
   AND toUnixTimestamp64Nano(start) + duration_ns >= {began_ns:Int64}
 )
-ORDER BY offset_ns
+ORDER BY own DESC, offset_ns
 LIMIT {limit:UInt32}

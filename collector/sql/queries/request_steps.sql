@@ -3,7 +3,7 @@ SELECT
     step, toUnixTimestamp64Nano(start) - {began_ns:Int64} AS offset_ns, duration_ns, prefill_tokens, decode_tokens, running,
     waiting, preempted, kv_blocks_used, kv_blocks_total, kv_blocks_evicted,
     waiting_for_batch, waiting_for_tokens, waiting_for_kv, waiting_for_priority, cached_tokens, drafted_tokens, retries, graph_rows, device_ns,
-    compute_ns, memory_ns
+    compute_ns, memory_ns, count() OVER () AS steps_total
 FROM steps
 WHERE service = {service:String} AND instance = {instance:String}
   AND start <= fromUnixTimestamp64Nano({ended_ns:Int64})

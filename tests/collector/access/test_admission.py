@@ -260,6 +260,10 @@ class TestSession:
         """ClickHouse's smaller number comes first, and 0 has no place in the order."""
         assert 0 < INSERT_SETTINGS["priority"] < Session(ANYBODY, QueryLimits()).query_settings()["priority"]
 
+    def test_a_query_does_not_wait_for_the_end_of_a_long_insert(self):
+        """It waits at each block. By ClickHouse's default that is a second, and a query of 30 blocks has 30 seconds."""
+        assert Session(ANYBODY, QueryLimits()).query_settings()["low_priority_query_wait_time_ms"] == 20
+
     def test_sessions_have_comments_of_their_own(self):
         assert Session(ANYBODY, QueryLimits()).comment != Session(ANYBODY, QueryLimits()).comment
 
@@ -303,7 +307,12 @@ def test_the_queries_of_a_refresh_have_limits_too(rows, slos_file, clock, ingest
     rows.request(segment="s-1", ingested_at=NOW)
     live.counters.on_segment("s-1")
     live.refresh()
-    of_refresh = {"max_execution_time": 7.0, "max_memory_usage": 2**30, "priority": 5}
+    of_refresh = {
+        "max_execution_time": 7.0,
+        "max_memory_usage": 2**30,
+        "priority": 5,
+        "low_priority_query_wait_time_ms": 20,
+    }
     assert settings
     assert all(of_query == of_refresh for of_query in settings)
 

@@ -216,6 +216,8 @@ def test_a_tenant_sees_its_own_requests(client, rows, acme, admin):
     cold_start, own, others = ("cold_start", True, ""), ("kv.evict", True, THEIR_TRACE), ("kv.evict", False, TRACE)
     events = [[(e["kind"], e["own"], e["beneficiary"]) for e in answer["events"]] for answer in (detail, of_all)]
     assert [sorted(of_one) for of_one in events] == [[cold_start, (*own[:2], "")], [cold_start, others, own]]
+    assert [answer["events_total"] for answer in (detail, of_all)] == [2, 3]
+    assert [answer["steps_total"] for answer in (detail, of_all)] == [None, len(of_all["steps"])]
     assert detail["steps"] is None
 
 

@@ -57,7 +57,7 @@ def test_a_series_that_went_and_comes_back_is_0_in_the_first_scrape_that_has_it(
         scraped()
 
 
-def test_label_sets_are_bounded_and_what_is_idle_makes_room(arrive, clock, monkeypatch, rows):
+def test_label_sets_are_bounded_and_what_is_idle_makes_room(arrive, clock, monkeypatch, rows, caplog):
     monkeypatch.setattr(store_counters, "MOST_LABEL_SETS", 3)
     queries = Queries(rows.store)
     fresh = store_counters.StoreCounters(queries, FilledTables(queries), [], clock=clock)
@@ -74,9 +74,14 @@ def test_label_sets_are_bounded_and_what_is_idle_makes_room(arrive, clock, monke
             counted[labels[6]] += n
         return counted
 
-    add(*({"tenant": f"t{i}"} for i in range(5)), {"tenant": "t0"})
-    assert sum(totals().values()) == 6
-    assert totals()["other"] in (2, 3)
+    add(*({"tenant": f"t{i}"} for i in range(3)))
+    assert not caplog.messages
+    add(*({"tenant": f"t{i}"} for i in range(3, 5)), {"tenant": "t0"})
+    add({"tenant": "t6"}, {"tenant": "t7"})
+    (line,) = caplog.messages  # once, and not with each segment
+    assert "counts requests as `other`: it has room for 3 combinations" in line
+    assert sum(totals().values()) == 8
+    assert totals()["other"] == 4
     assert fresh._series.counters[metrics.OVERFLOW][()] == totals()["other"]
     clock.now += store_counters.IDLE_NS + SECOND
     add()
