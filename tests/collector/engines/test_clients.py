@@ -1,0 +1,73 @@
+"""Clients and frameworks of 2026, recorded in front of a scripted server (tests/data/README.md has the calls)."""
+
+import pytest
+
+from tests.support.otlp import MS
+from tests.support.recordings import replay, requests
+
+CHUNK = 100 * MS
+"""The server sends the first chunk with output after this time, and the last one 200 ms later."""
+EXPECTED = {
+    "langchain": (
+        "openinference",
+        [
+            ("whole", "ok", "", "stop", 5), ("stream", "ok", "", "stop", 5),
+            ("refused", "error", "OpenAIRateLimitError", "", None), ("left", "cancelled", "", "", None),
+        ],
+    ),
+    "pydantic-ai": (
+        "genai",
+        [
+            ("whole", "ok", "", "stop", 5), ("stream", "ok", "", "stop", 5),
+            ("refused", "error", "ModelAuthenticationError", "", None), ("left", "cancelled", "", "", None),
+            ("cancelled", "cancelled", "", "", None), ("cancelled, whole", "cancelled", "", "", None),
+            ("broke", "cancelled", "", "", None),
+        ],
+    ),
+    "anthropic": (
+        "genai",
+        [
+            ("stream", "ok", "", "end_turn", 5), ("whole", "ok", "", "end_turn", 5),
+            ("error event", "error", "overloaded_error", "", None), ("context", "ok", "", "end_turn", 5),
+            ("left", "cancelled", "", "", None), ("cancelled", "cancelled", "", "", None),
+            ("unreachable", "error", "connection_error", "", None),
+        ],
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=EXPECTED)
+def recorded(request, module_store):
+    replay(module_store, "clients-2026", request.param)
+    engine, calls = EXPECTED[request.param]
+    rows = requests(module_store, f"service = '{request.param}'")
+    assert {(row["engine"], row["vantage"], row["operation"]) for row in rows} == {(engine, "client", "chat")}
+    assert len(rows) == len(calls)
+    return request.param, dict(zip((name for name, *_ in calls), rows, strict=True)), calls
+
+
+def test_each_call_is_one_row_with_its_outcome(recorded):
+    _, rows, calls = recorded
+    assert [
+        (name, row["status"], row["error_type"], row["finish_reason"], row["output_tokens"])
+        for name, row in rows.items()
+    ] == calls
+
+
+def test_ttft_is_that_of_the_first_chunk_or_not_known(recorded):
+    """LangChain's spans do not tell whether a call was streamed. A stream had its E2E as its TTFT."""
+    name, rows, _ = recorded
+    whole, stream = rows["whole"], rows["stream"]
+    assert whole["ttft_ns"] == (whole["e2e_ns"] if name == "anthropic" else None)
+    assert stream["e2e_ns"] >= 3 * CHUNK
+    if name == "langchain":
+        assert (stream["ttft_ns"], stream["tpot_ns"]) == (None, None)
+    else:
+        assert CHUNK <= stream["ttft_ns"] < 2 * CHUNK
+        assert stream["tpot_ns"] == pytest.approx((stream["e2e_ns"] - stream["ttft_ns"]) / 4, abs=1)
+
+
+def test_tokens_are_those_of_the_answer(recorded):
+    name, rows, _ = recorded
+    answered = [(row["input_tokens"], row["cached_tokens"]) for row in rows.values() if row["status"] == "ok"]
+    assert set(answered) == {(10 if name == "anthropic" else 7, 3)}
