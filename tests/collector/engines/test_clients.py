@@ -71,3 +71,31 @@ def test_tokens_are_those_of_the_answer(recorded):
     name, rows, _ = recorded
     answered = [(row["input_tokens"], row["cached_tokens"]) for row in rows.values() if row["status"] == "ok"]
     assert set(answered) == {(10 if name == "anthropic" else 7, 3)}
+
+
+RESPONSES = {
+    "genai": [
+        ("ok", "", "stop", 5), ("ok", "", "stop", 5), ("error", "server_error", "error", None),
+        ("cancelled", "", "", None), ("error", "rate_limit_exceeded", "", None),
+    ],
+    # It has no span of a response that is not streamed. One that an event of an error ended looks abandoned.
+    "traceloop": [
+        ("ok", "", "stop", 5), ("error", "", "error", None), ("cancelled", "", "", None), ("cancelled", "", "", None),
+    ],
+    # Nothing tells one that failed from one that ended.
+    "openinference": [
+        ("ok", "", "", 5), ("ok", "", "", 5), ("ok", "", "", None), ("cancelled", "", "", None), ("ok", "", "", None),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RESPONSES)
+def test_the_first_event_of_a_response_is_no_token(name, module_store):
+    """The server accepts a request at once, and its first token comes after 150 ms. The TTFT was 3 ms."""
+    replay(module_store, "clients-2026", f"responses-{name}")
+    rows = requests(module_store, f"service = 'responses-{name}'")
+    found = [(row["status"], row["error_type"], row["finish_reason"], row["output_tokens"]) for row in rows]
+    assert found == RESPONSES[name]
+    known = [row["ttft_ns"] for row in rows if row["ttft_ns"] is not None]
+    assert known == ([rows[1]["e2e_ns"]] if name != "traceloop" else [])
+    assert {row["tpot_ns"] for row in rows} == {None}

@@ -28,7 +28,8 @@ WITH
     ifNull(if(failed, gave_up(exception), status_code = 0 AND stream = 1 AND text['llm.finish_reason'] = ''), false) AS is_cancelled,
     counted('llm.token_count.completion') AS n,
     arrayFirst(e -> e.name = 'First Token Stream Event', events).time_unix_nano AS first_time,
-    if(first_time BETWEEN toUnixTimestamp64Nano(start) AND toUnixTimestamp64Nano(end),
+    -- The first event of a stream of the openai client's responses says that the request was accepted. It brings no token.
+    if(NOT (of_openai_client AND name = 'Response') AND first_time BETWEEN toUnixTimestamp64Nano(start) AND toUnixTimestamp64Nano(end),
         first_time - toUnixTimestamp64Nano(start), NULL) AS first_ns
 SELECT
     end, start, trace_id, span_id, parent_span_id,

@@ -35,7 +35,8 @@ WITH
     -- Pydantic AI names the time as the conventions name a metric.
     if(mapContains(number, 'gen_ai.response.time_to_first_chunk'),
         'gen_ai.response.time_to_first_chunk', 'gen_ai.client.operation.time_to_first_chunk') AS first_key,
-    nanoseconds(reported(first_key), duration_ns) AS first_ns
+    -- The first event of a stream of responses says that the request was accepted. It brings no token.
+    if(text['openai.api.type'] = 'responses', NULL, nanoseconds(reported(first_key), duration_ns)) AS first_ns
 SELECT
     end, start, trace_id, span_id, parent_span_id,
     text['gen_ai.response.id'] AS request_id,
