@@ -73,6 +73,19 @@ def test_tokens_are_those_of_the_answer(recorded):
     assert set(answered) == {(10 if name == "anthropic" else 7, 3)}
 
 
+def test_the_v1_spans_of_litellm_1_110_are_still_litellms(module_store):
+    """It says `chat` of what it had called `completion`."""
+    replay(module_store, "clients-2026", "litellm-v1")
+    rows = requests(module_store, "service = 'litellm-v1'")
+    assert {(row["engine"], row["operation"]) for row in rows} == {("litellm", "chat")}
+    assert [(row["model"], row["status"], row["error_type"]) for row in rows] == [
+        ("mock", "ok", ""), ("usage", "ok", ""), ("429", "error", "RateLimitError"),
+        ("abort", "error", "APIConnectionError"), ("claude-x", "ok", ""), ("claude-s", "ok", ""),
+    ]  # fmt: skip
+    assert [row["ttft_ns"] for row in rows] == [rows[0]["e2e_ns"], None, None, None, rows[4]["e2e_ns"], None]
+    assert [row["output_tokens"] for row in rows] == [5, 5, None, None, 5, 5]
+
+
 RESPONSES = {
     "genai": [
         ("ok", "", "stop", 5), ("ok", "", "stop", 5), ("error", "server_error", "error", None),
