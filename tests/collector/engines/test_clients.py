@@ -86,6 +86,18 @@ def test_the_v1_spans_of_litellm_1_110_are_still_litellms(module_store):
     assert [row["output_tokens"] for row in rows] == [5, 5, None, None, 5, 5]
 
 
+def test_the_first_event_of_litellms_other_apis_is_no_token(module_store):
+    """The server accepts a request at once, and its first token comes after 150 ms. The TTFT was 4 ms."""
+    replay(module_store, "clients-2026", "litellm-v2")
+    rows = requests(module_store, "service = 'litellm-v2'")
+    assert {(row["engine"], row["status"], row["output_tokens"]) for row in rows} == {("litellm", "ok", 5)}
+    *streams, chat, whole = rows
+    assert len(streams) == 4
+    assert {(row["ttft_ns"], row["tpot_ns"]) for row in streams} == {(None, None)}
+    assert 0 < chat["ttft_ns"] < chat["e2e_ns"]
+    assert whole["ttft_ns"] == whole["e2e_ns"]
+
+
 RESPONSES = {
     "genai": [
         ("ok", "", "stop", 5), ("ok", "", "stop", 5), ("error", "server_error", "error", None),
