@@ -98,6 +98,17 @@ def test_the_first_event_of_litellms_other_apis_is_no_token(module_store):
     assert whole["ttft_ns"] == whole["e2e_ns"]
 
 
+@pytest.mark.parametrize(("version", "known"), [(5, [False, False, True]), (6, [True, False, True])])
+def test_the_first_event_of_the_ai_sdks_other_apis_is_no_token(version, known, module_store):
+    """A stream of OpenAI's responses, one of Anthropic's messages, one of chat. They had TTFTs of 4 and 21 ms."""
+    replay(module_store, "clients-2026", f"ai-sdk-{version}")
+    rows = requests(module_store, f"service = 'ai-sdk-{version}-apis'")
+    assert {(row["engine"], row["status"], row["output_tokens"]) for row in rows} == {("ai_sdk", "ok", 5)}
+    assert [row["ttft_ns"] is not None for row in rows] == known
+    assert [row["tpot_ns"] is not None for row in rows] == known
+    assert all(row["ttft_ns"] >= CHUNK for row in rows if version == 6 and row["ttft_ns"])
+
+
 RESPONSES = {
     "genai": [
         ("ok", "", "stop", 5), ("ok", "", "stop", 5), ("error", "server_error", "error", None),
