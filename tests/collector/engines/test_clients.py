@@ -109,6 +109,15 @@ def test_the_first_event_of_the_ai_sdks_other_apis_is_no_token(version, known, m
     assert all(row["ttft_ns"] >= CHUNK for row in rows if version == 6 and row["ttft_ns"])
 
 
+def test_the_first_event_of_langfuses_responses_is_no_token(module_store):
+    """Two streams of responses and one of chat. The first two were text completions without tokens and with a TTFT."""
+    replay(module_store, "clients-2026", "langfuse")
+    rows = requests(module_store, "service = 'langfuse-apis'")
+    assert {(row["engine"], row["operation"], row["status"]) for row in rows} == {("langfuse", "chat", "ok")}
+    assert [(row["input_tokens"], row["output_tokens"]) for row in rows] == [(7, 5)] * 3
+    assert [row["ttft_ns"] is not None for row in rows] == [False, False, True]
+
+
 RESPONSES = {
     "genai": [
         ("ok", "", "stop", 5), ("ok", "", "stop", 5), ("error", "server_error", "error", None),
