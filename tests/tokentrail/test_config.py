@@ -150,5 +150,5 @@ def test_each_process_has_an_instance_of_its_own(monkeypatch):
     mine = instance({})
     assert instance({}) == mine
     assert instance({"service.instance.id": "given"}) == "given"
-    monkeypatch.setattr(config.os, "getpid", lambda: -1)
+    monkeypatch.setattr("os.getpid", lambda: -1)
     assert instance({}) not in ("", mine)
