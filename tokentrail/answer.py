@@ -98,7 +98,7 @@ class Answer:
             self.reasons[0] = word(of(of(response, "incomplete_details"), "reason")) or status
         if status == "failed":
             self.fail(of(response, "error"))
-        return (0,)
+        return (0,) if of(response, "output") else ()  # one in the background has none yet
 
     def _message_event(self, kind: str, event: Any) -> Choices:
         if kind == "message_start":
@@ -124,8 +124,9 @@ class Answer:
         return (0,)
 
     def fail(self, error: Any) -> None:
-        """The answer told of an error, and is over."""
-        self.error_type = word(of(error, "type")) or word(of(error, "code")) or OTHER_ERROR
+        """The answer told of an error, and is over. The type `error` is that of the event, in streams of responses."""
+        kind = word(of(error, "type"))
+        self.error_type = (kind if kind != "error" else "") or word(of(error, "code")) or OTHER_ERROR
         self.complete = True
 
     def _identify(self, source: Any) -> None:

@@ -8,14 +8,16 @@ import os
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib.util import find_spec
 from typing import Final
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.sdk import environment_variables as otel
-from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.util.re import parse_env_headers
 
 from tokentrail import semconv
@@ -29,6 +31,7 @@ STRICT: Final = "TOKENTRAIL_STRICT"
 SAMPLING: Final = "TOKENTRAIL_SAMPLING"
 TRACES_EXPORTER: Final = "OTEL_TRACES_EXPORTER"
 
+_UNKNOWN: Final = "unknown_service"
 MAX_PAYLOAD_BYTES: Final = 4 << 20
 MAX_PAYLOAD_SPANS: Final = 16_384
 MOST_S: Final = 1e9
@@ -179,7 +182,29 @@ class _Env:
 def resource_of(service_name: str | None, variant: str, given: Mapping[str, str | int] | None) -> Resource:
     """OpenTelemetry's resource (OTEL_RESOURCE_ATTRIBUTES, detectors) with the attributes that the code gives."""
     own: dict[str, str | int] = {semconv.VARIANT: variant} if variant else {}
-    resource = Resource.create({**own, **(given or {})})
-    if service_name and str(resource.attributes.get(semconv.SERVICE_NAME, "")).startswith("unknown_service"):
+    resource = _detected({**own, **(given or {})})
+    if service_name and str(resource.attributes.get(semconv.SERVICE_NAME, _UNKNOWN)).startswith(_UNKNOWN):
         resource = resource.merge(Resource({semconv.SERVICE_NAME: service_name}))
     return resource
+
+
+def with_instance(resource: Resource) -> Resource:
+    """The resource with a `service.instance.id` of this process. OpenTelemetry before 1.45 generates none."""
+    if semconv.SERVICE_INSTANCE_ID in resource.attributes:
+        return resource
+    return resource.merge(Resource({semconv.SERVICE_INSTANCE_ID: _instance_of(os.getpid())}))
+
+
+@lru_cache(maxsize=1)
+def _instance_of(pid: int) -> str:
+    return str(uuid4())
+
+
+def _detected(attributes: Mapping[str, str | int]) -> Resource:
+    """OpenTelemetry's resource. It asks its detectors in threads, of which Python starts none for it once the main
+    thread has ended; other threads may go on for hours, and have the resource of the environment then.
+    """
+    try:
+        return Resource.create(attributes)
+    except RuntimeError:
+        return OTELResourceDetector().detect().merge(Resource(attributes))

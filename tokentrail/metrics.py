@@ -38,6 +38,8 @@ _HISTOGRAMS: Final = (
 
 MAX_SERIES: Final = 1_000
 """Attribute sets of the histograms. Clients choose the model's name, so that their number has no other limit."""
+MAX_CHARACTERS: Final = 1_024
+"""The longest text of a set of its own, since a client may ask for a model with a name of a megabyte."""
 OVERFLOW: Final[Mapping[str, Any]] = {"otel.metric.overflow": True}
 """The attributes of all further sets, as OpenTelemetry's metrics SDK specification names them."""
 READING_S: Final = 1.0
@@ -164,6 +166,8 @@ class Metrics:
     def _add(self, key: tuple[object, ...]) -> Mapping[str, Any]:
         plain = tuple(value if isinstance(value, str | int | None) else text(value) for value in key)
         if plain not in self._known and len(self._known) >= MAX_SERIES:
+            return OVERFLOW
+        if any(isinstance(value, str) and len(value) > MAX_CHARACTERS for value in plain):
             return OVERFLOW
         pairs = zip(_ATTRIBUTES, plain, strict=True)
         return self._known.setdefault(plain, {name: value for name, value in pairs if value not in ("", None)})

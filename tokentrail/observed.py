@@ -84,6 +84,10 @@ class _Call:
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
 
+    def __del__(self) -> None:
+        """Ends the request of a coroutine that never ran: its task was cancelled before."""
+        self.left()
+
     def __enter__(self) -> None:
         """Nothing to do."""
 

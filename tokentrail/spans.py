@@ -58,6 +58,8 @@ INTS: Final = (
 )
 DOUBLES: Final = (semconv.TIME_TO_FIRST_TOKEN, semconv.TIME_TO_LAST_TOKEN, semconv.TIME_TO_FIRST_CHUNK)
 _SERVER: Final = SpanKind.SERVER  # a member takes long to look up
+_REMEMBERED: Final = 4096
+"""Most bytes of values that are kept."""
 _LARGEST: Final = 1 << 56
 """Larger integers do not fit the numbers of a template."""
 
@@ -248,16 +250,33 @@ def _usual_values(started: RequestStart, ended: RequestEnd) -> tuple[Any, ...]:
 
 
 def _cached(write: Callable[..., bytes]) -> Callable[..., bytes]:
-    """Keeps the bytes of values that come again and again. Values without a hash are written each time."""
-    remembered = lru_cache(maxsize=1024, typed=True)(write)
+    """Keeps the bytes of values that come again and again. Values without a hash and long ones are written each time:
+    clients choose the names of models, and 1,024 names of a megabyte would be a gigabyte.
+    """
+
+    @lru_cache(maxsize=1024, typed=True)
+    def remembered(*values: Any) -> bytes:
+        made = write(*values)
+        if len(made) > _REMEMBERED:
+            raise _Long(made)  # which `lru_cache` does not keep
+        return made
 
     def written(*values: Any) -> bytes:
         try:
             return remembered(*values)
+        except _Long as long:
+            return long.made
         except TypeError:
             return write(*values)
 
     return written
+
+
+class _Long(Exception):
+    """The bytes of values are too long to be kept."""
+
+    def __init__(self, made: bytes) -> None:
+        self.made = made
 
 
 @_cached

@@ -16,7 +16,7 @@ from tokentrail import arguments, exits
 from tokentrail.arguments import AttributeValue, Carrier, RequestStart
 from tokentrail.clock import bounded, floored, now_ns
 from tokentrail.coldstart import ColdStart
-from tokentrail.config import Settings, body_compression, resource_of
+from tokentrail.config import Settings, body_compression, resource_of, with_instance
 from tokentrail.context import sample
 from tokentrail.encode import text
 from tokentrail.events import KvSpan
@@ -85,7 +85,7 @@ class Trail(Recorder):
             self._records,
             self._exporter,
             settings,
-            lambda: provider.resource,
+            lambda: with_instance(provider.resource),
             guard,
             version=__version__,
             ids=ids,

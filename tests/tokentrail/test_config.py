@@ -2,9 +2,10 @@
 
 import pytest
 from opentelemetry.exporter.otlp.proto.http import Compression
+from opentelemetry.sdk.resources import Resource
 
 from tokentrail import config
-from tokentrail.config import Settings, body_compression
+from tokentrail.config import Settings, body_compression, with_instance
 from tokentrail.http import GRPC, HTTP, Endpoint, tls_files
 
 
@@ -80,7 +81,7 @@ def test_batching_and_bounds():
         ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "inf"),
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "1e10"),  # longer than sockets take
         ("OTEL_BSP_SCHEDULE_DELAY", "1e13"),
-        ("TOKENTRAIL_MAX_REQUEST_AGE_S", "1e300"),
+        ("TOKENTRAIL_MAX_REQUEST_AGE_S", "1e10"),
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://[::1"),
         ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://[::1"),
         ("OTEL_EXPORTER_OTLP_COMPRESSION", "brotli"),
@@ -140,3 +141,14 @@ def test_an_endpoint_without_environment():
 def test_a_grpc_channel_compresses_its_messages_itself():
     assert body_compression(Endpoint.to(protocol=GRPC, compression="gzip")) is Compression.NoCompression
     assert body_compression(Endpoint.to(compression="gzip")) is Compression.Gzip
+
+
+def test_each_process_has_an_instance_of_its_own(monkeypatch):
+    def instance(given):
+        return with_instance(Resource(given)).attributes["service.instance.id"]
+
+    mine = instance({})
+    assert instance({}) == mine
+    assert instance({"service.instance.id": "given"}) == "given"
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    assert instance({}) not in ("", mine)

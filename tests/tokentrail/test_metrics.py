@@ -168,6 +168,15 @@ def test_the_attributes_are_those_of_the_semantic_conventions(reader, provider):
     )
 
 
+def test_a_name_that_is_too_long_makes_no_series(reader, provider):
+    trail = MemoryTrail(meter_provider=provider)
+    for length in (1_024, 1_025, 1_025):
+        start(trail, model="m" * length).end(T0 + MS)
+    trail.flush()
+    counts = {dict(key).get("gen_ai.request.model"): n for key, (n, _, _) in histogram(reader, DURATION).items()}
+    assert counts == {"m" * 1_024: 1, None: 2}
+
+
 @pytest.mark.parametrize("kind", [SpanKind.CLIENT, SpanKind.INTERNAL])
 def test_a_client_is_no_server(reader, provider, kind):
     trail = MemoryTrail(meter_provider=provider)

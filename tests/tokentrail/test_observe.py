@@ -300,3 +300,17 @@ def test_without_a_trail_of_the_environment_the_answers_still_come(monkeypatch, 
     assert observe(lambda: "text") == "text"
     (record,) = caplog.records
     assert "records nothing: OTEL_ATTRIBUTE_COUNT_LIMIT must be" in record.message
+
+
+@pytest.mark.filterwarnings("ignore:coroutine")
+def test_a_task_that_is_cancelled_before_it_began_cancels_the_request(trail):
+    async def send():
+        raise AssertionError("it never began")
+
+    async def run():
+        task = asyncio.create_task(observe(send(), model="m", trail=trail))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(run())
+    assert ended(trail) == ("cancelled", None, 0)

@@ -28,8 +28,6 @@ def test_what_was_recorded_is_sent_at_exit(server):
 
 FORK = """
 import os
-from tokentrail import *
-trail = Trail.from_env()
 parents = trail.start_request(operation="chat", model="parent")
 trail.step(0, now_ns(), now_ns(), [parents])
 if os.fork() == 0:
@@ -47,8 +45,18 @@ assert trail.shutdown(120)
 """
 
 
-def test_a_forked_child_sends_its_own_spans_under_its_own_name(server):
-    run(FORK, server.url)
+OLD_OPENTELEMETRY = """
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from tokentrail import *
+trail = Trail(Settings.from_env(), TracerProvider(resource=Resource({})))
+"""
+"""Before 1.45, a resource has no `service.instance.id`."""
+
+
+@pytest.mark.parametrize("make", ["from tokentrail import *; trail = Trail.from_env()", OLD_OPENTELEMETRY])
+def test_a_forked_child_sends_its_own_spans_under_its_own_name(server, make):
+    run(make + FORK, server.url)
     by_instance = {}
     for _, body in server.posts:
         for span in parse_spans(body):
@@ -62,6 +70,25 @@ def test_a_request_open_at_exit_is_sent_as_abandoned(server):
     run("from tokentrail import *; t = Trail.from_env(); r = t.start_request(operation='chat', model='m')", server.url)
     spans = [span for _, body in server.posts for span in parse_spans(body)]
     assert [span.attributes["error.type"] for span in spans if span.name == "chat m"] == ["abandoned"]
+
+
+AFTER_MAIN = """
+import threading
+from tokentrail import observe
+
+def work():
+    threading.main_thread().join()
+    assert list(observe(iter("ab"), model="late")) == ["a", "b"]
+
+threading.Thread(target=work).start()
+"""
+
+
+def test_a_thread_records_after_the_main_thread_has_ended(server):
+    run(AFTER_MAIN, server.url)
+    spans = [span for _, body in server.posts for span in parse_spans(body)]
+    (late,) = [span for span in spans if span.name == "chat late"]
+    assert late.resource["service.name"] == "tokentrail-client"
 
 
 CHILDREN = """

@@ -1,5 +1,8 @@
 """The span of a request equals the one that OpenTelemetry's encoder makes of the same attributes, for any arguments."""
 
+import gc
+import weakref
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +18,7 @@ from tokentrail import Phase, Status, semconv
 from tokentrail.arguments import RequestEnd, RequestStart
 from tokentrail.ended import Table
 from tokentrail.phases import partition
-from tokentrail.spans import Emitted, request_parts, start_attributes
+from tokentrail.spans import Emitted, _announced, _usual_bytes, request_parts, start_attributes
 from tokentrail.testing import MemoryTrail
 from tokentrail.wire import NO_RESOURCE
 
@@ -179,3 +182,22 @@ def test_arrivals_have_a_tpot_only_with_a_number_of_tokens_and_time_between_them
     request.end(T0, output_tokens=output_tokens, attributes={semconv.ARRIVALS: emitted.tokens})
     assert emitted.tpot_of(request.ended) == tpot
     assert emitted.output_tokens(request.ended, "chat") == output_tokens
+
+
+class Name(str):
+    """A text of which a test sees whether somebody keeps it."""
+
+
+@pytest.mark.parametrize(("length", "kept"), [(1_500, True), (5_000, False)])
+@pytest.mark.parametrize(
+    "write", [_announced, lambda *values: _usual_bytes(*values, None, Status.OK, None, None, None)]
+)
+def test_values_that_come_again_are_kept_unless_they_are_long(write, length, kept):
+    """Models of a megabyte, which clients may ask for, filled a gigabyte."""
+    name = Name("m" * length)
+    (written,) = {write(SpanKind.SERVER, "chat", None, name, None, None) for _ in range(2)}
+    assert name.encode() in written
+    looked_at = weakref.ref(name)
+    del name
+    gc.collect()
+    assert (looked_at() is not None) is kept

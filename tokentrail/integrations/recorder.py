@@ -18,6 +18,7 @@ from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
 from tokentrail import Phase, RequestTrail, Status, Trail, now_ns, semconv
 from tokentrail.arguments import AttributeValue, Carrier
+from tokentrail.config import with_instance
 from tokentrail.recipient import Recipient
 
 logger = logging.getLogger(__name__)
@@ -382,7 +383,7 @@ def engine_trail(engine: str, index: int = 0, instance: str = "") -> Trail:
     """
     resource = {semconv.ENGINE: engine}
     if index or instance:
-        name = instance or Resource.create().attributes.get(semconv.SERVICE_INSTANCE_ID, "")
+        name = instance or with_instance(Resource.create()).attributes[semconv.SERVICE_INSTANCE_ID]
         resource[semconv.SERVICE_INSTANCE_ID] = f"{name}-{index}" if index else str(name)
     return Trail.from_env(service_name=engine, resource=resource)
 

@@ -103,3 +103,26 @@ def test_only_an_instrumentation_that_is_known_for_it_tells_an_abandoned_stream(
     (other,) = insert(module_store, (1, None, 3, said)).values()
     (known,) = insert(module_store, (1, None, 3, said), scope="opentelemetry.instrumentation.genai.openai").values()
     assert (other["status"], known["status"]) == ("ok", "cancelled")
+
+
+def test_pydantic_ai_does_not_tell_each_finish_reason(module_store):
+    """An answer with output tokens has ended. What was abandoned has none."""
+    tokens = {"gen_ai.usage.output_tokens": 5}
+    rows = insert(module_store, (1, None, 3, tokens), (2, None, 3, {}), scope="pydantic-ai")
+    assert {span: row["status"] for span, row in rows.items()} == {1: "ok", 2: "cancelled"}
+
+
+def test_an_exception_is_the_error_of_a_span_that_failed(module_store):
+    trace, request = next(TRACE), Request(scope="any")
+    for span, code, said in ((1, 2, {}), (2, 2, {"error.type": "429"}), (3, 0, {}), (4, 2, {})):
+        attributes = {"gen_ai.operation.name": "chat"} | said
+        added = request.span("chat m", trace=trace, span=span, ns=600 * MS, kind=3, attributes=attributes)
+        added.status.code = code
+        kind = "asyncio.exceptions.CancelledError" if span == 4 else "openai.RateLimitError"
+        added.events.add(name="exception").attributes.add(key="exception.type").value.string_value = kind
+    insert_otlp(module_store, TRACES, request.body(), f"genai-{trace}")
+    rows = requests(module_store, f"trace_id = unhex('{trace:032x}')")
+    found = sorted((row["span_id"], row["status"], row["error_type"]) for row in rows)
+    assert [(status, error) for _, status, error in found] == [
+        ("error", "RateLimitError"), ("error", "429"), ("ok", ""), ("cancelled", ""),
+    ]  # fmt: skip

@@ -225,6 +225,15 @@ def test_the_responses_api_is_read():
     assert given[semconv.STATUS] == "ok"
 
 
+@pytest.mark.parametrize(("output", "arrivals"), [([], 0), ([{"type": "message"}], 1)])
+def test_an_answer_in_the_background_has_no_output_yet(output, arrivals):
+    """{"background": true}: the answer is an id, and its output is fetched later. It had a TTFT of milliseconds."""
+    body = json.dumps({"object": "response", "id": "resp_1", "status": "queued", "output": output}).encode()
+    request, tokens, _ = recorded(JSON % (len(body), body), path="/v1/responses")
+    assert (request.attributes[semconv.STATUS], len(tokens)) == ("ok", arrivals)
+    assert (semconv.TIME_TO_FIRST_TOKEN in request.attributes) is bool(arrivals)
+
+
 FAILURES = {
     "http": ([b"HTTP/1.1 429 No\r\nContent-Length: 0\r\n\r\n"], "429"),
     "chat": (
@@ -239,6 +248,7 @@ FAILURES = {
                                      "error": {"code": "server_error"}}})), END],
         "server_error",
     ),
+    "responses, an event": ([STREAMED, *chunked(*events({"type": "error", "code": "slow_down"})), END], "slow_down"),
     "redirect": ([b"HTTP/1.1 307 No\r\nLocation: /v2\r\nContent-Length: 0\r\n\r\n"], "307"),
     "vllm 0.9": (
         [STREAMED, *chunked(delta("a"), *events({"object": "error", "type": "BadRequestError"}), DONE), END],

@@ -20,7 +20,9 @@ WITH
     gave_up(text['error.type']) OR NOT failed AND stream = 1 AND reason = '' AS is_cancelled,
     (key -> if(failed, nullIf(counted(key), 0), counted(key))) AS used,
     used('gen_ai.usage.output_tokens') AS n,
-    nanoseconds(reported('gen_ai.response.time_to_first_chunk'), duration_ns) AS first_ns
+    -- The first event of a stream of these two APIs says that the request was accepted. It brings no token.
+    if(text['litellm.call_type'] IN ('responses', 'aresponses', 'anthropic_messages'), NULL,
+        nanoseconds(reported('gen_ai.response.time_to_first_chunk'), duration_ns)) AS first_ns
 SELECT
     end, start, trace_id, span_id, parent_span_id,
     text['gen_ai.response.id'] AS request_id,

@@ -18,14 +18,18 @@ WITH
     $cut AS cut,
     text['llm.invocation_parameters'] AS parameters,
     scope IN ('openinference.instrumentation.openai', '@arizeai/openinference-instrumentation-openai') AS of_openai_client,
-    multiIf(JSONHas(parameters, 'stream'), toUInt8(JSONExtractBool(parameters, 'stream')),
+    -- LangChain's parameters have "stream": false also when it streams.
+    scope = 'openinference.instrumentation.langchain' AS of_langchain,
+    multiIf(of_langchain, NULL, JSONHas(parameters, 'stream'), toUInt8(JSONExtractBool(parameters, 'stream')),
             of_openai_client AND isValidJSON(parameters), 0, NULL) AS stream,
-    $exception_in_status AS exception,
     status_code = 2 AS failed,
+    $exception_in_status AS class,
+    if(failed AND class = '', $exception_in_events, class) AS exception,
     ifNull(if(failed, gave_up(exception), status_code = 0 AND stream = 1 AND text['llm.finish_reason'] = ''), false) AS is_cancelled,
     counted('llm.token_count.completion') AS n,
     arrayFirst(e -> e.name = 'First Token Stream Event', events).time_unix_nano AS first_time,
-    if(first_time BETWEEN toUnixTimestamp64Nano(start) AND toUnixTimestamp64Nano(end),
+    -- The first event of a stream of the openai client's responses says that the request was accepted. It brings no token.
+    if(NOT (of_openai_client AND name = 'Response') AND first_time BETWEEN toUnixTimestamp64Nano(start) AND toUnixTimestamp64Nano(end),
         first_time - toUnixTimestamp64Nano(start), NULL) AS first_ns
 SELECT
     end, start, trace_id, span_id, parent_span_id,

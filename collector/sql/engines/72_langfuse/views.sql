@@ -15,14 +15,16 @@ CREATE OR REPLACE MATERIALIZED VIEW langfuse_requests TO requests AS
 WITH
     text['langfuse.observation.usage_details'] AS usage,
     (key -> accurateCastOrNull(if(JSONType(usage, key) IN ('Int64', 'UInt64'), JSONExtractFloat(usage, key), nan), 'UInt32')) AS used,
-    ifNull(used('completion_tokens'), used('output')) AS n,
+    coalesce(used('completion_tokens'), used('output'), used('output_tokens')) AS n,
+    -- OpenAI's responses. The first event of their streams says that the request was accepted. It brings no token.
+    trim(BOTH '"' FROM text['langfuse.observation.metadata.object']) = 'response' AS is_response,
     name = 'OpenAI-generation' AS of_openai_client,
-    multiIf(text['langfuse.observation.input'] = '', '',
+    multiIf(is_response, 'chat', text['langfuse.observation.input'] = '', '',
             startsWith(text['langfuse.observation.input'], '[') OR startsWith(text['langfuse.observation.input'], '{'), 'chat',
             of_openai_client, 'text_completion', '') AS kind_of_call,
     trim(BOTH '"' FROM text['langfuse.observation.completion_start_time']) AS first_text,
     parseDateTime64BestEffortOrNull(first_text, 9, 'UTC') AS first_time,
-    if(first_time >= start AND first_time <= end, toUnixTimestamp64Nano(assumeNotNull(first_time)) - toUnixTimestamp64Nano(start), NULL)
+    if(NOT is_response AND first_time >= start AND first_time <= end, toUnixTimestamp64Nano(assumeNotNull(first_time)) - toUnixTimestamp64Nano(start), NULL)
         AS first_ns,
     trim(BOTH '"' FROM text['langfuse.observation.metadata.finish_reason']) AS reason,
     status_code = 2 OR text['langfuse.observation.level'] = 'ERROR' AS failed,
@@ -39,7 +41,7 @@ SELECT
     multiIf(is_cancelled, 'cancelled', failed, 'error', 'ok') AS status,
     extract(text['langfuse.observation.status_message'], '^Error code: ([0-9]{3})') AS error_type,
     reason AS finish_reason,
-    ifNull(used('prompt_tokens'), used('input')) AS input_tokens,
+    coalesce(used('prompt_tokens'), used('input'), used('input_tokens')) AS input_tokens,
     n AS output_tokens,
     if(of_openai_client AND NOT mapContains(text, 'langfuse.observation.completion_start_time') AND n > 0, duration_ns, first_ns) AS ttft_ns,
     if(n > 1, (duration_ns - first_ns) / (n - 1), NULL) AS tpot_ns,

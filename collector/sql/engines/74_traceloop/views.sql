@@ -3,14 +3,15 @@
 CREATE TABLE IF NOT EXISTS traceloop_spans AS flat_spans ENGINE = Null;
 CREATE OR REPLACE MATERIALIZED VIEW traceloop_route TO traceloop_spans AS SELECT * FROM rare_spans WHERE claim = 'traceloop.request';
 
--- A stream has status OK also when it was abandoned or broken by an error; only then it has no finish reason.
+-- A stream has status OK also when it was abandoned or broken by an error; only then it has no finish reason. A response that failed
+-- has status OK and the reason `error`.
 CREATE OR REPLACE MATERIALIZED VIEW traceloop_requests TO requests AS
 WITH
     $reported AS reported,
     $counted AS counted,
     $gave_up AS gave_up,
     $finish_reason AS reason,
-    status_code = 2 OR text['error.type'] != '' AS failed,
+    status_code = 2 OR text['error.type'] != '' OR reason = 'error' AS failed,
     reported('gen_ai.is_streaming') AS stream,
     gave_up(text['error.type']) OR NOT failed AND stream = 1 AND reason = '' AS is_cancelled,
     counted('gen_ai.usage.output_tokens') AS n,

@@ -25,7 +25,13 @@ WITH
     endsWith(text['ai.operationId'], '.doGenerate')
         OR mapContains(number, 'gen_ai.client.operation.duration') AND NOT mapContains(number, 'gen_ai.client.operation.time_to_first_chunk')
         AS is_whole,
+    -- Its first chunk is the event by which Anthropic's server, and OpenAI's for responses, says that it accepted a request. It brings
+    -- no token. Version 6, which tells the usage in detail, does not count that of responses.
+    endsWith(text['ai.model.provider'], '.messages')
+        OR endsWith(text['ai.model.provider'], '.responses') AND NOT mapContains(number, 'ai.usage.inputTokenDetails.noCacheTokens')
+        AS begins_early,
     multiIf(
+        begins_early, nan,
         mapContains(number, 'ai.response.msToFirstChunk'), number['ai.response.msToFirstChunk'] / 1e3,
         mapContains(number, 'ai.stream.msToFirstChunk'), number['ai.stream.msToFirstChunk'] / 1e3,
         reported('gen_ai.client.operation.time_to_first_chunk')) AS first_s,

@@ -16,20 +16,27 @@ WITH
     $reported AS reported,
     $counted AS counted,
     $gave_up AS gave_up,
-    $finish_reason AS reason,
-    -- OpenTelemetry's instrumentation of the openai client says when a request is streamed, and nothing when it is not. A
-    -- stream that has ended has a finish reason.
-    scope = 'opentelemetry.instrumentation.genai.openai' AS tells_streams,
+    -- Spans of the anthropic client (from 2.14) have an attribute of their own.
+    if(scope = 'com.anthropic.sdk.python', left(text['anthropic.message.stop_reason'], 64), $finish_reason) AS reason,
+    -- OpenTelemetry's instrumentation of the openai client and the anthropic client say when a request is streamed, and
+    -- nothing when it is not. A stream that has ended has a finish reason.
+    scope IN ('opentelemetry.instrumentation.genai.openai', 'com.anthropic.sdk.python') AS tells_streams,
     if(mapContains(number, 'gen_ai.request.stream'), number['gen_ai.request.stream'], if(tells_streams, 0, nan)) AS stream,
     status_code = 2 OR text['error.type'] != '' AS failed,
+    if(text['error.type'] = '' AND failed, $exception_in_events, text['error.type']) AS exception,
     -- Its sister for JavaScript says nothing of streams. An answer that has ended has a finish reason there too.
-    gave_up(text['error.type'])
+    gave_up(exception)
         OR tells_streams AND if(failed, status_message = 'abandoned stream', stream = 1 AND reason = '')
         OR scope = '@opentelemetry/instrumentation-openai' AND NOT failed AND reason = ''
+        OR scope = 'pydantic-ai' AND NOT failed AND reason = '' AND n IS NULL
         AS is_cancelled,
     -- OpenTelemetry's conventions before 1.27 have the second key, also of input tokens.
     ifNull(counted('gen_ai.usage.output_tokens'), counted('gen_ai.usage.completion_tokens')) AS n,
-    nanoseconds(reported('gen_ai.response.time_to_first_chunk'), duration_ns) AS first_ns
+    -- Pydantic AI names the time as the conventions name a metric.
+    if(mapContains(number, 'gen_ai.response.time_to_first_chunk'),
+        'gen_ai.response.time_to_first_chunk', 'gen_ai.client.operation.time_to_first_chunk') AS first_key,
+    -- The first event of a stream of responses says that the request was accepted. It brings no token.
+    if(text['openai.api.type'] = 'responses', NULL, nanoseconds(reported(first_key), duration_ns)) AS first_ns
 SELECT
     end, start, trace_id, span_id, parent_span_id,
     text['gen_ai.response.id'] AS request_id,
@@ -41,14 +48,14 @@ SELECT
     $tenant AS tenant,
     text['tokentrail.slo_class'] AS slo_class,
     multiIf(is_cancelled, 'cancelled', failed, 'error', 'ok') AS status,
-    if(is_cancelled, '', text['error.type']) AS error_type,
+    if(is_cancelled, '', exception) AS error_type,
     reason AS finish_reason,
     ifNull(counted('gen_ai.usage.input_tokens'), counted('gen_ai.usage.prompt_tokens')) AS input_tokens,
     n AS output_tokens,
     counted('gen_ai.usage.cache_read.input_tokens') AS cached_tokens,
     counted('gen_ai.usage.reasoning.output_tokens') AS reasoning_tokens,
     -- Not streamed: the first token arrives with the last.
-    if(NOT mapContains(number, 'gen_ai.response.time_to_first_chunk') AND stream = 0 AND n > 0, duration_ns, first_ns) AS ttft_ns,
+    if(NOT mapContains(number, first_key) AND stream = 0 AND n > 0, duration_ns, first_ns) AS ttft_ns,
     if(n > 1, (duration_ns - first_ns) / (n - 1), NULL) AS tpot_ns,
     duration_ns AS e2e_ns,
     getSetting('insert_deduplication_token') AS segment,

@@ -1,0 +1,146 @@
+"""Clients and frameworks of 2026, recorded in front of a scripted server (tests/data/README.md has the calls)."""
+
+import pytest
+
+from tests.support.otlp import MS
+from tests.support.recordings import replay, requests
+
+CHUNK = 100 * MS
+"""The server sends the first chunk with output after this time, and the last one 200 ms later."""
+EXPECTED = {
+    "langchain": (
+        "openinference",
+        [
+            ("whole", "ok", "", "stop", 5), ("stream", "ok", "", "stop", 5),
+            ("refused", "error", "OpenAIRateLimitError", "", None), ("left", "cancelled", "", "", None),
+        ],
+    ),
+    "pydantic-ai": (
+        "genai",
+        [
+            ("whole", "ok", "", "stop", 5), ("stream", "ok", "", "stop", 5),
+            ("refused", "error", "ModelAuthenticationError", "", None), ("left", "cancelled", "", "", None),
+            ("cancelled", "cancelled", "", "", None), ("cancelled, whole", "cancelled", "", "", None),
+            ("broke", "cancelled", "", "", None),
+        ],
+    ),
+    "anthropic": (
+        "genai",
+        [
+            ("stream", "ok", "", "end_turn", 5), ("whole", "ok", "", "end_turn", 5),
+            ("error event", "error", "overloaded_error", "", None), ("context", "ok", "", "end_turn", 5),
+            ("left", "cancelled", "", "", None), ("cancelled", "cancelled", "", "", None),
+            ("unreachable", "error", "connection_error", "", None),
+        ],
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=EXPECTED)
+def recorded(request, module_store):
+    replay(module_store, "clients-2026", request.param)
+    engine, calls = EXPECTED[request.param]
+    rows = requests(module_store, f"service = '{request.param}'")
+    assert {(row["engine"], row["vantage"], row["operation"]) for row in rows} == {(engine, "client", "chat")}
+    assert len(rows) == len(calls)
+    return request.param, dict(zip((name for name, *_ in calls), rows, strict=True)), calls
+
+
+def test_each_call_is_one_row_with_its_outcome(recorded):
+    _, rows, calls = recorded
+    assert [
+        (name, row["status"], row["error_type"], row["finish_reason"], row["output_tokens"])
+        for name, row in rows.items()
+    ] == calls
+
+
+def test_ttft_is_that_of_the_first_chunk_or_not_known(recorded):
+    """LangChain's spans do not tell whether a call was streamed. A stream had its E2E as its TTFT."""
+    name, rows, _ = recorded
+    whole, stream = rows["whole"], rows["stream"]
+    assert whole["ttft_ns"] == (whole["e2e_ns"] if name == "anthropic" else None)
+    assert stream["e2e_ns"] >= 3 * CHUNK
+    if name == "langchain":
+        assert (stream["ttft_ns"], stream["tpot_ns"]) == (None, None)
+    else:
+        assert CHUNK <= stream["ttft_ns"] < 2 * CHUNK
+        assert stream["tpot_ns"] == pytest.approx((stream["e2e_ns"] - stream["ttft_ns"]) / 4, abs=1)
+
+
+def test_tokens_are_those_of_the_answer(recorded):
+    name, rows, _ = recorded
+    answered = [(row["input_tokens"], row["cached_tokens"]) for row in rows.values() if row["status"] == "ok"]
+    assert set(answered) == {(10 if name == "anthropic" else 7, 3)}
+
+
+def test_the_v1_spans_of_litellm_1_110_are_still_litellms(module_store):
+    """It says `chat` of what it had called `completion`."""
+    replay(module_store, "clients-2026", "litellm-v1")
+    rows = requests(module_store, "service = 'litellm-v1'")
+    assert {(row["engine"], row["operation"]) for row in rows} == {("litellm", "chat")}
+    assert [(row["model"], row["status"], row["error_type"]) for row in rows] == [
+        ("mock", "ok", ""), ("usage", "ok", ""), ("429", "error", "RateLimitError"),
+        ("abort", "error", "APIConnectionError"), ("claude-x", "ok", ""), ("claude-s", "ok", ""),
+    ]  # fmt: skip
+    assert [row["ttft_ns"] for row in rows] == [rows[0]["e2e_ns"], None, None, None, rows[4]["e2e_ns"], None]
+    assert [row["output_tokens"] for row in rows] == [5, 5, None, None, 5, 5]
+
+
+def test_the_first_event_of_litellms_other_apis_is_no_token(module_store):
+    """The server accepts a request at once, and its first token comes after 150 ms. The TTFT was 4 ms."""
+    replay(module_store, "clients-2026", "litellm-v2")
+    rows = requests(module_store, "service = 'litellm-v2'")
+    assert {(row["engine"], row["status"], row["output_tokens"]) for row in rows} == {("litellm", "ok", 5)}
+    *streams, chat, whole = rows
+    assert len(streams) == 4
+    assert {(row["ttft_ns"], row["tpot_ns"]) for row in streams} == {(None, None)}
+    assert 0 < chat["ttft_ns"] < chat["e2e_ns"]
+    assert whole["ttft_ns"] == whole["e2e_ns"]
+
+
+@pytest.mark.parametrize(("version", "known"), [(5, [False, False, True]), (6, [True, False, True])])
+def test_the_first_event_of_the_ai_sdks_other_apis_is_no_token(version, known, module_store):
+    """A stream of OpenAI's responses, one of Anthropic's messages, one of chat. They had TTFTs of 4 and 21 ms."""
+    replay(module_store, "clients-2026", f"ai-sdk-{version}")
+    rows = requests(module_store, f"service = 'ai-sdk-{version}-apis'")
+    assert {(row["engine"], row["status"], row["output_tokens"]) for row in rows} == {("ai_sdk", "ok", 5)}
+    assert [row["ttft_ns"] is not None for row in rows] == known
+    assert [row["tpot_ns"] is not None for row in rows] == known
+    assert all(row["ttft_ns"] >= CHUNK for row in rows if version == 6 and row["ttft_ns"])
+
+
+def test_the_first_event_of_langfuses_responses_is_no_token(module_store):
+    """Two streams of responses and one of chat. The first two were text completions without tokens and with a TTFT."""
+    replay(module_store, "clients-2026", "langfuse")
+    rows = requests(module_store, "service = 'langfuse-apis'")
+    assert {(row["engine"], row["operation"], row["status"]) for row in rows} == {("langfuse", "chat", "ok")}
+    assert [(row["input_tokens"], row["output_tokens"]) for row in rows] == [(7, 5)] * 3
+    assert [row["ttft_ns"] is not None for row in rows] == [False, False, True]
+
+
+RESPONSES = {
+    "genai": [
+        ("ok", "", "stop", 5), ("ok", "", "stop", 5), ("error", "server_error", "error", None),
+        ("cancelled", "", "", None), ("error", "rate_limit_exceeded", "", None),
+    ],
+    # It has no span of a response that is not streamed. One that an event of an error ended looks abandoned.
+    "traceloop": [
+        ("ok", "", "stop", 5), ("error", "", "error", None), ("cancelled", "", "", None), ("cancelled", "", "", None),
+    ],
+    # Nothing tells one that failed from one that ended.
+    "openinference": [
+        ("ok", "", "", 5), ("ok", "", "", 5), ("ok", "", "", None), ("cancelled", "", "", None), ("ok", "", "", None),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RESPONSES)
+def test_the_first_event_of_a_response_is_no_token(name, module_store):
+    """The server accepts a request at once, and its first token comes after 150 ms. The TTFT was 3 ms."""
+    replay(module_store, "clients-2026", f"responses-{name}")
+    rows = requests(module_store, f"service = 'responses-{name}'")
+    found = [(row["status"], row["error_type"], row["finish_reason"], row["output_tokens"]) for row in rows]
+    assert found == RESPONSES[name]
+    known = [row["ttft_ns"] for row in rows if row["ttft_ns"] is not None]
+    assert known == ([rows[1]["e2e_ns"]] if name != "traceloop" else [])
+    assert {row["tpot_ns"] for row in rows} == {None}
