@@ -69,6 +69,23 @@ def test_a_backup_is_on_the_disk_before_the_command_says_so(archive, tmp_path, m
     assert synced == [tmp_path / "again.tar.partial", tmp_path]
 
 
+def test_a_second_backup_to_the_same_file_leaves_the_first_alone(archive, tmp_path, monkeypatch):
+    data, again = archive.read_bytes(), []
+
+    def content():
+        yield data[:1000]
+        again.append(tokentrail("backup", tmp_path / "nightly.tar"))
+        yield data[1000:]
+
+    busy = httpx.Response(409, json={"detail": "another backup is under way"})
+    answers = iter([httpx.Response(200, content=content()), busy])
+    monkeypatch.setattr(httpx.Client, "stream", lambda *_: nullcontext(next(answers)))
+    assert tokentrail("backup", tmp_path / "nightly.tar").exit_code == 0
+    assert [(second.exit_code, "another backup is under way" in second.output) for second in again] == [(1, True)]
+    assert (tmp_path / "nightly.tar").read_bytes() == data
+    assert not [*tmp_path.glob("*.partial")]
+
+
 def test_the_command_refuses_a_file_that_is_there_and_a_collector_that_is_not(tmp_path):
     (tmp_path / "b.tar").write_text("mine")
     again = tokentrail("backup", tmp_path / "b.tar")
