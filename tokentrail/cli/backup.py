@@ -8,6 +8,7 @@ import os
 import subprocess
 import tarfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ import httpx
 from rich.console import Console
 
 from tokentrail.cli import parts
-from tokentrail.cli.processes import ProcessFailed
+from tokentrail.cli.processes import ProcessFailed, uninterrupted
 from tokentrail.connection import client, in_words, way_out
 
 _MANIFEST: Final = "manifest.json"
@@ -115,14 +116,26 @@ def verify(archive: Path) -> dict[str, Any]:
 def restore(*, archive: Path, data_dir: Path) -> None:
     """Make a data folder from a backup, with the collector's own code. Raises ProcessFailed."""
     command = parts.command("collector.backup", str(archive.absolute()), str(data_dir.absolute()))
-    if subprocess.run(command, env=parts.environment(), check=False).returncode:
+    if _run(command):
         raise ProcessFailed(f"{data_dir} was not made")
 
 
 def check_store(data_dir: Path, *, set_aside: bool) -> int:
     """Find the damaged parts of the store in a data folder, with the collector's own code; returns the exit status."""
     command = parts.command("collector.store.damage", str(data_dir), *(["--set-aside"] if set_aside else []))
-    return subprocess.run(command, env=parts.environment(), check=False).returncode
+    return _run(command)
+
+
+def _run(command: Sequence[str]) -> int:
+    """Run a part of the collector; returns its exit status. Ctrl-C and SIGTERM end it, once it has tidied up."""
+    process = subprocess.Popen(command, env=parts.environment())
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        with uninterrupted():
+            process.terminate()
+            process.wait()
+        raise
 
 
 def _detail(body: bytes) -> str:
