@@ -18,7 +18,7 @@ from collector.store.definitions import Decoding
 from collector.store.layout import Layout
 from collector.store.retention import parse_retention
 from collector.wal.policy import Fsync
-from tokentrail.folders import folder
+from tokentrail.folders import file, folder
 
 MIB = 1024 * 1024
 _NO_PARAMETERS: Final = frozenset(
@@ -44,7 +44,7 @@ def _is_address(value: str) -> str:
 def split_address(value: str) -> tuple[str, int]:
     """Split `host:port` or `[v6]:port`; raises ValueError that shows how to write one."""
     host, colon, port = value.rpartition(":")
-    if not colon or not host or "/" in host or not port.isdigit() or int(port) > 65535:
+    if not colon or not host or "/" in host or not port.isdecimal() or int(port) > 65535:
         msg = f"{value!r} is not HOST:PORT; write for example 127.0.0.1:4318 or [::1]:4318 (port 0 picks a free one)"
         raise ValueError(msg)
     return host.removeprefix("[").removesuffix("]"), int(port)
@@ -96,6 +96,7 @@ def _are_attributes(value: str) -> str:
 
 Address = Annotated[str, AfterValidator(_is_address)]
 Folder = Annotated[Path, BeforeValidator(folder)]
+File = Annotated[Path, BeforeValidator(file)]
 Positive = Annotated[int, Field(gt=0)]
 Attributes = Annotated[str, AfterValidator(_are_attributes)]
 PositiveSeconds = Annotated[float, Field(gt=0, le=1e9)]
@@ -124,14 +125,14 @@ class Settings(BaseSettings):
         " cluster with ?cluster=NAME.",
     )
     store_user: str = Field("", description="User of the server, in place of one in its address.")
-    store_password_file: Path | None = Field(None, description="File with that user's password, as it is.")
+    store_password_file: File | None = Field(None, description="File with that user's password, as it is.")
     otlp_http: Address = Field("127.0.0.1:4318", description="Address that receives OTLP/HTTP.")
     otlp_grpc: Address = Field("127.0.0.1:4317", description="Address that receives OTLP/gRPC.")
     api: Address = Field("127.0.0.1:8080", description="Address of the API and /metrics.")
-    slos: Path | None = Field(None, description="SLO file. Without it there are latencies but no SLOs.")
+    slos: File | None = Field(None, description="SLO file. Without it there are latencies but no SLOs.")
 
-    keys: Path | None = Field(None, description="File of keys; keys.json in the data dir if not given.")
-    audit_log: Path | None = Field(None, description="Audit log; audit.jsonl in the data dir if not given.")
+    keys: File | None = Field(None, description="File of keys; keys.json in the data dir if not given.")
+    audit_log: File | None = Field(None, description="Audit log; audit.jsonl in the data dir if not given.")
     allow_anonymous: bool = Field(
         False, description="Callers need no key, also on addresses that other machines reach."
     )
@@ -139,9 +140,9 @@ class Settings(BaseSettings):
     allowed_hosts: str = Field(
         "", description="Host names, divided by commas, by which callers without a key may reach this collector."
     )
-    tls_cert: Path | None = Field(None, description="Certificate (PEM) of all ports. Without it they speak plain text.")
-    tls_key: Path | None = Field(None, description="Key (PEM) of the certificate.")
-    tls_client_ca: Path | None = Field(None, description="CA (PEM) that has signed the clients' certificates.")
+    tls_cert: File | None = Field(None, description="Certificate (PEM) of all ports. Without it they speak plain text.")
+    tls_key: File | None = Field(None, description="Key (PEM) of the certificate.")
+    tls_client_ca: File | None = Field(None, description="CA (PEM) that has signed the clients' certificates.")
 
     tenant_spans_per_s: NotNegative = Field(0.0, description="Most spans a second of one tenant; 0 is no limit.")
     tenant_bytes_per_s: NotNegative = Field(0.0, description="Most bytes a second of one tenant; 0 is no limit.")
@@ -201,8 +202,8 @@ class Settings(BaseSettings):
     scrape_timeout_s: PositiveSeconds = Field(5.0, description="Longest time of one scrape.")
     scrape_max_bytes: Positive = Field(8 * MIB, description="Largest answer to a scrape.")
     scrape_max_series: Positive = Field(2000, description="Most series of one scrape; the rest is left out.")
-    scrape_bearer_file: Path | None = Field(None, description="File with a bearer token that is sent to every target.")
-    scrape_tls_ca: Path | None = Field(None, description="CA (PEM) of the targets; the system's CAs if not given.")
+    scrape_bearer_file: File | None = Field(None, description="File with a bearer token that is sent to every target.")
+    scrape_tls_ca: File | None = Field(None, description="CA (PEM) of the targets; the system's CAs if not given.")
     sample_all_names: bool = Field(False, description="Metrics without a common name are stored too.")
 
     lost_after_s: PositiveSeconds = Field(30.0, description="A request in flight counts as lost after this silence.")

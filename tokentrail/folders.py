@@ -1,7 +1,8 @@
-"""Names of folders that a person writes: an option, a variable."""
+"""Names of folders and files that a person writes: an option, a variable."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 
@@ -20,3 +21,13 @@ def folder(name: str | Path) -> Path:
     if is_other:
         raise ValueError(f"{str(path)!r} is not a folder")
     return path
+
+
+def file(name: str | Path) -> Path:
+    """The file with this name, which need not exist yet.
+
+    Raises ValueError when the name is empty, which would mean the current folder, or is a folder's.
+    """
+    if not str(name) or os.path.isdir(name):  # noqa: PTH112  # Path.is_dir raises for a name that is too long
+        raise ValueError(f"{str(name)!r} is not a file: name one, or leave the setting out")
+    return Path(name)

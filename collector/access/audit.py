@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from collector.access import ownership
 
@@ -79,7 +79,12 @@ class AuditLog:
 
 
 class _PrivateFile(RotatingFileHandler):
-    """Rotates a file that only its owner may read."""
+    """Rotates a file that only its owner may read, and follows its name: another process may rotate it as well."""
+
+    def shouldRollover(self, record: logging.LogRecord) -> bool:  # noqa: N802  # logging's name
+        if self.stream and not _has_name(self.stream, Path(self.baseFilename)):
+            self.close()  # it is opened again below
+        return bool(super().shouldRollover(record))
 
     def _open(self) -> Any:
         path = Path(self.baseFilename)
@@ -91,3 +96,10 @@ class _PrivateFile(RotatingFileHandler):
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
         logger.exception("a line is missing in the audit log: %s", record.msg)
+
+
+def _has_name(file: IO[str], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False

@@ -21,7 +21,8 @@ class Keyring:
     """Finds the key of a secret. A changed file counts after a second at the latest.
 
     A file that becomes unreadable leaves the keys as they were, with an error in the log: a mistake in it locks nobody
-    out and lets nobody in. A file that is removed has no keys.
+    out and lets nobody in. It is tried again each second, because the fault may be the process's: without an open file
+    to spare, it would miss a revoked key for ever. A file that is removed has no keys.
     """
 
     def __init__(self, path: Path | None, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
@@ -32,6 +33,7 @@ class Keyring:
         self._looked_s = monotonic_s()
         self._version = self._file_version()
         self._keys = Keys(read_keys(path) if path else [])
+        self._said = ""
         self._ever = len(self._keys) > 0
 
     @property
@@ -54,14 +56,20 @@ class Keyring:
             version = self._file_version()
             if version == self._version:
                 return
-            self._version = version
             try:
                 self._keys = Keys(read_keys(self._path))
             except KeyFileError as error:
-                logger.error("%s (the keys stay as they were)", error)
+                self._say(f"{error} (the keys stay as they were)")
                 return
+            self._version, self._said = version, ""
             self._ever = self._ever or len(self._keys) > 0
             logger.info("read %d keys from %s", len(self._keys), self._path)
+
+    def _say(self, problem: str) -> None:
+        """Log a problem once. The next look reads the file again, also when nobody changes it."""
+        if problem != self._said:
+            logger.error(problem)
+        self._said = problem
 
     def _file_version(self) -> tuple[int, int] | None:
         try:

@@ -130,8 +130,10 @@ def changing(path: Path) -> Iterator[list[Key]]:
     """Give the keys of a file as a list, and write the list back unless the block raises.
 
     The file is replaced as a whole, only its owner may read it, and other writers wait meanwhile. Where root changes
-    it, the owner stays: `sudo tokentrail keys` must not hide the keys from a collector of another user.
+    it, the owner stays: `sudo tokentrail keys` must not hide the keys from a collector of another user. A link to the
+    file stays too: collectors that share a file must all see a key that is revoked.
     """
+    path = _resolved(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     lock_path = path.with_name(f"{path.name}.lock")
     owner = ownership.owner(lock_path)
@@ -141,6 +143,14 @@ def changing(path: Path) -> Iterator[list[Key]]:
         keys = read_keys(path)
         yield keys
         _replace(path, _File(keys=keys).model_dump_json(indent=1, exclude_defaults=True).encode())
+
+
+def _resolved(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except RuntimeError as error:  # links that lead to each other
+        msg = f"the keys in {path} cannot be read: {error}"
+        raise KeyFileError(msg) from None
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -10,11 +11,14 @@ from collector.backup.restore import restore
 
 
 def main(arguments: list[str]) -> int:
-    """Print the rows of each table; the exit status is 1 when nothing was restored, 130 after Ctrl-C."""
+    """Print the rows of each table; the exit status is 1 when nothing was restored, 130 after Ctrl-C or SIGTERM."""
     if len(arguments) != len(("FILE", "DATA_DIR")):
         sys.stderr.write("usage: python -m collector.backup FILE DATA_DIR\n")
         return 2
     archive, data_dir = (Path(argument) for argument in arguments)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
     try:
         manifest = restore(archive, data_dir)
     except BackupError as error:
@@ -26,6 +30,13 @@ def main(arguments: list[str]) -> int:
         sys.stdout.write(f"{name}: {table.rows} rows\n")
     sys.stdout.write(f"all that was acknowledged before {manifest.until} is in {data_dir}\n")
     return 0
+
+
+def _interrupt(*_: object) -> None:
+    """End the restore once: a second signal must not end the removal of its files."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

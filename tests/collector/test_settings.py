@@ -11,7 +11,7 @@ from clickhouse_connect.driver.httpclient import HttpClient
 from pydantic import ValidationError
 
 from collector.samples.setup import open_scraper
-from collector.settings import Settings, load_settings
+from collector.settings import File, Settings, load_settings
 from collector.status import IngestStatus
 from collector.store import Store, StoreError
 from collector.store.definitions import Decoding
@@ -78,6 +78,7 @@ def test_log_lines_show_the_address_of_a_store_without_its_secrets(address, show
         ({"api": "127.0.0.1:65536"}, "is not HOST:PORT"),
         *(({name: float("inf")}, "less than or equal to 1000000000") for name in SECONDS),
         *(({name: 0.0}, "greater than 0") for name in SECONDS),
+        ({"api": "127.0.0.1:²"}, "is not HOST:PORT"),
         ({"otlp_http": "http://127.0.0.1:4318"}, "'http://127.0.0.1:4318' is not HOST:PORT"),
     ],
 )
@@ -132,6 +133,34 @@ def test_a_data_folder_must_be_named_and_no_file(tmp_path):
             Settings(data_dir=wrong)
     assert Settings(data_dir=tmp_path).data_dir == tmp_path
     assert Settings(data_dir=str(tmp_path / "new")).data_dir == tmp_path / "new"
+
+
+FILES = sorted(name for name, field in Settings.model_fields.items() if field.annotation == File | None)
+
+
+def test_every_setting_of_a_file_is_checked_as_one():
+    assert len(FILES) >= 9
+    assert not [name for name, field in Settings.model_fields.items() if field.annotation == Path | None]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_an_empty_name_of_a_file_and_that_of_a_folder_are_refused_by_the_name_of_the_setting(
+    name, tmp_path, monkeypatch, capsys
+):
+    variable = f"TOKENTRAIL_{name.upper()}"
+    for wrong in ("", str(tmp_path)):
+        monkeypatch.setenv(variable, wrong)
+        with pytest.raises(SystemExit):
+            load_settings([])
+        told = capsys.readouterr().err
+        assert told.startswith(f"{name}: {wrong!r} is not a file: name one, or leave the setting out; set --")
+        assert variable in told
+
+
+def test_a_file_may_come_later_and_have_any_name(tmp_path):
+    for name in (tmp_path / "later", tmp_path / ("x" * 300)):
+        assert Settings(keys=str(name)).keys_file == name
+    assert Settings(data_dir=tmp_path).keys_file == tmp_path / "keys.json"
 
 
 def test_an_embedded_store_without_chdb_names_the_extra(monkeypatch, tmp_path):

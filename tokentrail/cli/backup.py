@@ -8,6 +8,7 @@ import os
 import subprocess
 import tarfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ import httpx
 from rich.console import Console
 
 from tokentrail.cli import parts
-from tokentrail.cli.processes import ProcessFailed
+from tokentrail.cli.processes import ProcessFailed, uninterrupted
 from tokentrail.connection import client, in_words, way_out
 
 _MANIFEST: Final = "manifest.json"
@@ -39,29 +40,17 @@ def backup(console: Console, *, target: Path, url: str) -> Path:
     partial = target.with_name(f"{target.name}.partial")
     answered = False
     try:
-        with (
-            partial.open("wb") as file,
-            client(url, timeout_s=60) as http,
-            http.stream("POST", "/api/v1/backup") as answer,
-        ):
+        with client(url, timeout_s=60) as http, http.stream("POST", "/api/v1/backup") as answer:
             answered = True
             if answer.status_code != httpx.codes.OK:
                 told = f"the collector at {url} makes no backup: {_detail(answer.read())}"
                 raise ProcessFailed(told + _KEYS.get(answer.status_code, ""))
-            for chunk in answer.iter_raw():
-                file.write(chunk)
-            file.flush()
-            os.fsync(file.fileno())
-        manifest = verify(partial)
-        partial.replace(target)
-        _sync(target.parent)
+            manifest = _take(answer, partial, target)
     except (httpx.HTTPError, httpx.InvalidURL, OSError, tarfile.TarError, ValueError, KeyError) as error:
         told = in_words(error)
         if isinstance(error, httpx.TransportError) and not answered:
             told += f": {way_out(error, '--api')}"
         raise ProcessFailed(f"no backup of the collector at {url}: {told}") from error
-    finally:
-        partial.unlink(missing_ok=True)
     rows = {name: sum(table["parts"].values()) for name, table in manifest["tables"].items()}
     console.print(
         f"{target}: {target.stat().st_size} bytes, {sum(rows.values())} rows, read again and sound",
@@ -70,6 +59,26 @@ def backup(console: Console, *, target: Path, url: str) -> Path:
     )
     console.print(f"all that was acknowledged before {manifest['until']} is in it", highlight=False)
     return target
+
+
+def _take(answer: httpx.Response, partial: Path, target: Path) -> dict[str, Any]:
+    """Write an answer to `partial`, which becomes `target` when all of it is sound; returns the manifest.
+
+    `partial` is opened when the collector has begun, which makes one backup at a time: the file of a command that runs
+    already is left alone.
+    """
+    try:
+        with partial.open("wb") as file:
+            for chunk in answer.iter_raw():
+                file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+        manifest = verify(partial)
+        partial.replace(target)
+        _sync(target.parent)
+    finally:
+        partial.unlink(missing_ok=True)
+    return manifest
 
 
 def _sync(folder: Path) -> None:
@@ -107,14 +116,26 @@ def verify(archive: Path) -> dict[str, Any]:
 def restore(*, archive: Path, data_dir: Path) -> None:
     """Make a data folder from a backup, with the collector's own code. Raises ProcessFailed."""
     command = parts.command("collector.backup", str(archive.absolute()), str(data_dir.absolute()))
-    if subprocess.run(command, env=parts.environment(), check=False).returncode:
+    if _run(command):
         raise ProcessFailed(f"{data_dir} was not made")
 
 
 def check_store(data_dir: Path, *, set_aside: bool) -> int:
     """Find the damaged parts of the store in a data folder, with the collector's own code; returns the exit status."""
     command = parts.command("collector.store.damage", str(data_dir), *(["--set-aside"] if set_aside else []))
-    return subprocess.run(command, env=parts.environment(), check=False).returncode
+    return _run(command)
+
+
+def _run(command: Sequence[str]) -> int:
+    """Run a part of the collector; returns its exit status. Ctrl-C and SIGTERM end it, once it has tidied up."""
+    process = subprocess.Popen(command, env=parts.environment())
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        with uninterrupted():
+            process.terminate()
+            process.wait()
+        raise
 
 
 def _detail(body: bytes) -> str:

@@ -94,3 +94,27 @@ def test_without_a_path_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     AuditLog(None).write("created", key="k")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_was_moved_or_removed_is_made_again(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    log = AuditLog(path)
+    log.write("created", key="1")
+    log.write("created", key="2")
+    path.rename(tmp_path / "moved")
+    log.write("created", key="3")
+    path.unlink()
+    log.write("created", key="4")
+    written = {file.name: [line["key"] for line in lines(file)] for file in tmp_path.iterdir()}
+    assert written == {"audit.jsonl": ["4"], "moved": ["1", "2"]}
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_two_processes_that_write_one_file_both_follow_a_rotation(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    first, second = (AuditLog(path, max_bytes=500) for _ in range(2))
+    first.write("created", key="a" * 300)
+    second.write("created", key="b" * 300)  # it rotates
+    first.write("created", key="c")
+    assert [line["key"][0] for line in lines(path)] == ["b", "c"]
+    assert [file.name for file in sorted(tmp_path.iterdir())] == ["audit.jsonl", "audit.jsonl.1"]

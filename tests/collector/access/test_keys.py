@@ -224,6 +224,57 @@ def test_a_file_that_may_be_read_again_is_read_again(path, monkeypatch, caplog):
     assert keyring.find(secret).state(NOW) == "revoked"
 
 
+def test_a_file_that_could_not_be_opened_once_is_read_again_unchanged(path, monkeypatch, caplog):
+    clock = Monotonic()
+    key, secret = add(path, Role.READ, "a", NOW)
+    keyring = Keyring(path, monotonic_s=clock)
+    with changing(path) as keys:
+        keys[0] = key.model_copy(update={"revoked": NOW})
+    monkeypatch.setattr(Path, "read_bytes", no_open_file)
+    for _ in range(3):
+        clock.now += 1
+        assert keyring.find(secret).state(NOW) == "valid"
+    assert [record.levelno for record in caplog.records] == [logging.ERROR], "it is said once"
+    monkeypatch.undo()
+    clock.now += 1
+    assert keyring.find(secret).state(NOW) == "revoked"
+    monkeypatch.setattr(Path, "read_bytes", no_open_file)
+    path.touch()
+    clock.now += 1
+    keyring.find(secret)
+    assert len(caplog.records) == 2, "the next time is said too"
+
+
+def no_open_file(_path):
+    raise OSError(errno.EMFILE, "Too many open files")
+
+
+def test_a_link_to_the_file_stays_so_that_collectors_may_share_the_keys(path, tmp_path):
+    key, secret = add(path, Role.READ, "a", NOW)
+    links = [tmp_path / name / "keys.json" for name in ("one", "two")]
+    for link in links:
+        link.parent.mkdir()
+        link.symlink_to(path)
+    clock = Monotonic()
+    keyring = Keyring(links[1], monotonic_s=clock)
+    with changing(links[0]) as keys:
+        keys[0] = key.model_copy(update={"revoked": NOW})
+    clock.now += 1
+    assert keyring.find(secret).state(NOW) == "revoked"
+    assert all(link.is_symlink() for link in links)
+    assert sorted(file.name for file in path.parent.iterdir()) == ["keys.json", "keys.json.lock"]
+
+
+def test_links_that_lead_to_each_other_are_no_file_of_keys(tmp_path, capsys, monkeypatch):
+    link = tmp_path / "keys.json"
+    link.symlink_to(link)
+    monkeypatch.setenv("TOKENTRAIL_KEYS", str(link))
+    assert main(["create", "--role", "admin", "--data-dir", str(tmp_path)]) == 1
+    told = capsys.readouterr().err
+    assert str(link) in told
+    assert len(told.splitlines()) == 1
+
+
 def test_files_that_root_makes_belong_to_the_owner_of_their_folder(path, monkeypatch):
     given = []
     path.parent.mkdir()

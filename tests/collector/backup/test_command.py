@@ -2,6 +2,9 @@
 
 import asyncio
 import os
+import shutil
+import signal
+import sys
 import threading
 from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,10 +15,12 @@ import pytest
 from fastapi.testclient import TestClient
 from rich.console import Console
 
+from collector.backup.__main__ import main as restore_main
 from collector.backup.archive import BackupError
 from collector.backup.cut import Backups
 from tests.collector.backup.archives import tokentrail
-from tokentrail.cli.backup import backup
+from tokentrail.cli import parts
+from tokentrail.cli.backup import backup, check_store, restore
 from tokentrail.cli.processes import ProcessFailed
 
 
@@ -69,6 +74,23 @@ def test_a_backup_is_on_the_disk_before_the_command_says_so(archive, tmp_path, m
     assert synced == [tmp_path / "again.tar.partial", tmp_path]
 
 
+def test_a_second_backup_to_the_same_file_leaves_the_first_alone(archive, tmp_path, monkeypatch):
+    data, again = archive.read_bytes(), []
+
+    def content():
+        yield data[:1000]
+        again.append(tokentrail("backup", tmp_path / "nightly.tar"))
+        yield data[1000:]
+
+    busy = httpx.Response(409, json={"detail": "another backup is under way"})
+    answers = iter([httpx.Response(200, content=content()), busy])
+    monkeypatch.setattr(httpx.Client, "stream", lambda *_: nullcontext(next(answers)))
+    assert tokentrail("backup", tmp_path / "nightly.tar").exit_code == 0
+    assert [(second.exit_code, "another backup is under way" in second.output) for second in again] == [(1, True)]
+    assert (tmp_path / "nightly.tar").read_bytes() == data
+    assert not [*tmp_path.glob("*.partial")]
+
+
 def test_the_command_refuses_a_file_that_is_there_and_a_collector_that_is_not(tmp_path):
     (tmp_path / "b.tar").write_text("mine")
     again = tokentrail("backup", tmp_path / "b.tar")
@@ -104,3 +126,71 @@ def test_a_transfer_that_breaks_off_has_no_way_out_of_a_wrong_address(tmp_path):
             backup(Console(), target=tmp_path, url=url)
         server.shutdown()
     assert [*tmp_path.iterdir()] == []
+
+
+@pytest.fixture
+def signals():
+    """Handlers as a command has them, and those of the tests again afterwards."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in numbers}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield numbers
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("index", [0, 1], ids=["SIGINT", "SIGTERM"])
+def test_a_restore_that_is_stopped_leaves_nothing_also_when_it_is_told_twice(
+    index, signals, archive, tmp_path, monkeypatch
+):
+    def attach(*_):
+        signal.raise_signal(signals[index])
+
+    remove = shutil.rmtree
+
+    def removed(folder, **options):
+        if Path(folder).is_dir():
+            for number in signals:
+                signal.raise_signal(number)
+        remove(folder, **options)
+
+    monkeypatch.setattr("collector.backup.restore._attach", attach)
+    monkeypatch.setattr("collector.backup.restore.shutil.rmtree", removed)
+    assert restore_main([str(archive), str(tmp_path / "new")]) == 130
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_signal_that_is_ignored_stays_ignored(signals, tmp_path):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    assert restore_main([str(tmp_path / "absent"), str(tmp_path / "new")]) == 1
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+INTERRUPTS = """
+import os, signal, sys, time
+def tidy(*_):
+    open(sys.argv[1], "w").close()
+    os._exit(130)
+signal.signal(signal.SIGTERM, tidy)
+os.kill(os.getppid(), signal.SIGINT)
+while True:
+    time.sleep(0.01)
+"""
+"""A child whose command is interrupted as soon as it runs. It tidies up when it is told to end."""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        lambda folder: restore(archive=folder / "b.tar", data_dir=folder / "new"),
+        lambda folder: check_store(folder, set_aside=False),
+    ],
+    ids=["restore", "check-store"],
+)
+def test_a_command_that_is_stopped_waits_until_its_child_has_tidied_up(command, signals, tmp_path, monkeypatch):
+    tidy = tmp_path / "tidy"
+    monkeypatch.setattr(parts, "command", lambda *_: [sys.executable, "-c", INTERRUPTS, str(tidy)])
+    with pytest.raises(KeyboardInterrupt):
+        command(tmp_path)
+    assert tidy.exists()
