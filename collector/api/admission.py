@@ -31,6 +31,12 @@ _REFUSALS: Final = {
     ForbiddenError: ("forbidden", HTTPStatus.FORBIDDEN),
     WrongHostError: ("wrong_host", HTTPStatus.MISDIRECTED_REQUEST),
 }
+_BUSY: Final = "busy"
+_TOO_LONG: Final = "too_long"
+_TOO_LARGE: Final = "too_large"
+_CLIENT_LEFT: Final = "client_left"
+REASONS: Final = (*(reason for reason, _ in _REFUSALS.values()), _BUSY, _TOO_LONG, _TOO_LARGE, _CLIENT_LEFT)
+"""Values of the label `reason` of `tokentrail_collector_api_requests_refused_total`."""
 NO_ENTRY: Final = tuple(http_status for _, http_status in _REFUSALS.values())
 """The refusals of callers, also of `/metrics`."""
 REFUSALS: Final = (*NO_ENTRY, HTTPStatus.TOO_MANY_REQUESTS)
@@ -104,7 +110,7 @@ class Admission:
         elif self._under_way >= self._limits.concurrency + self._limits.waiting:
             detail = f"{self._under_way} requests are under way already; try again"
             headers = {"Retry-After": str(_RETRY_AFTER_S)}
-            await self._refuse("busy", HTTPStatus.TOO_MANY_REQUESTS, detail, headers)(scope, receive, send)
+            await self._refuse(_BUSY, HTTPStatus.TOO_MANY_REQUESTS, detail, headers)(scope, receive, send)
         else:
             await self._in_turn(Session(caller, self._limits), scope, receive, send)
 
@@ -146,7 +152,7 @@ class Admission:
                 finally:
                     self._slots.release()
             else:
-                self._status.api_refused("client_left")
+                self._status.api_refused(_CLIENT_LEFT)
         finally:
             self._under_way -= 1
             left.cancel()
@@ -169,7 +175,7 @@ class Admission:
             await asyncio.wait({work}, timeout=_CANCEL_AGAIN_S / 10)  # the end of an answer also ends `left`
             if not work.done():
                 session.left = True
-                self._status.api_refused("client_left")
+                self._status.api_refused(_CLIENT_LEFT)
             while not work.done():
                 # The query may begin just now, so it is cancelled until the handler gives up.
                 await asyncio.to_thread(self._cancel, session.comment)
@@ -195,7 +201,7 @@ def install(
         return answer(HTTPStatus.SERVICE_UNAVAILABLE, detail)
 
     def too_long(_: Request, error: Exception) -> JSONResponse:
-        return ended("too_long", f"the answer takes longer than {limits.timeout_s:g} s; ask for a shorter window")
+        return ended(_TOO_LONG, f"the answer takes longer than {limits.timeout_s:g} s; ask for a shorter window")
 
     def client_left(_: Request, error: Exception) -> JSONResponse:
         return answer(HTTPStatus.SERVICE_UNAVAILABLE, "the client has left")  # nobody reads it
@@ -207,9 +213,9 @@ def install(
         if code == MEMORY_LIMIT_EXCEEDED:
             most = f"{limits.memory_bytes / 2**20:.0f} MiB"
             detail = f"a query takes more memory than {most} or than there is; ask for a shorter window"
-            return ended("too_large", detail)
+            return ended(_TOO_LARGE, detail)
         if code == _TOO_MANY_BYTES:
-            return ended("too_large", "the answer has more than 64 MiB; ask for fewer (limit) or for a shorter window")
+            return ended(_TOO_LARGE, "the answer has more than 64 MiB; ask for fewer (limit) or for a shorter window")
         if code == _QUERY_WAS_CANCELLED:
             return client_left(request, error)
         if code in _LOCKED_OUT:

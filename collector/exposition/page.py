@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import Metric as Family
 from prometheus_client.exposition import choose_encoder
 
+from collector.api import admission
 from collector.exposition import metrics
 from collector.exposition.live import Live
 from collector.exposition.series import SECOND_NS, Series
+from collector.receive import logs, validate
+from collector.receive.refusals import REFUSALS
+from collector.samples import check
 from collector.status import IngestStatus
 from collector.store.usage import Usage
 
 _END = b"# EOF\n"
 """The last line of a page of OpenMetrics."""
+_REASONS: Final[Mapping[metrics.Metric, Iterable[str]]] = {
+    metrics.REJECTED: {refusal.reason for refusal in REFUSALS.values()},
+    metrics.SPANS_REJECTED: validate.Reason,
+    metrics.DATA_POINTS_DROPPED: check.Reason,
+    metrics.LOG_RECORDS_DROPPED: (logs.UNCLAIMED, *logs.Reason),
+    metrics.API_REFUSED: admission.REASONS,
+}
+"""These series are 0 from the start. Prometheus's `increase()` does not see the first event of a series that begins
+with it.
+"""
 
 
 class _Families:
@@ -70,13 +84,14 @@ class MetricsPage:
             (metrics.DATA_POINTS_DROPPED, now.items_rejected.get("data_points", {})),
             (metrics.LOG_RECORDS_DROPPED, now.items_rejected.get("log_records", {})),
             (metrics.SCRAPES, now.scrapes),
+            (metrics.API_REFUSED, now.api_refused),
         ):
+            for reason in _REASONS.get(metric, ()):
+                series.add(metric, (reason,))
             for reason, n in by_reason.items():
                 series.add(metric, (reason,), n)
         for labels, n in now.payloads_limited.items():
             series.add(metrics.LIMITED, labels, n)
-        for reason, n in now.api_refused.items():
-            series.add(metrics.API_REFUSED, (reason,), n)
         series.set(metrics.SCRAPE_TARGETS, (), now.scrape_targets)
         series.set(metrics.SCRAPE_TARGETS_DROPPED, (), now.scrape_targets_dropped)
         series.set(metrics.WAL_SEGMENTS, (), now.wal_segments_pending)

@@ -1,5 +1,6 @@
 """`/metrics` writes each number of the collector itself under its own name."""
 
+from collections import defaultdict
 from unittest.mock import Mock
 
 import pytest
@@ -28,6 +29,7 @@ EXPECTED = {
 """By name without its prefix, and the values of labels."""
 
 
+USAGE = Mock(**{"dead_letters.return_value.size": 55, "data_dir_free.return_value": 66})
 OPEN = "application/openmetrics-text; version=1.0.0; charset=utf-8; escaping=underscores"
 CLASSIC = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -79,11 +81,27 @@ def test_each_number_has_its_own_name():
     status.retention_done(2222.0)
     status.set_ready("start")
     live = Mock(families=([], []), store_up=False, state_at_s=33.0)
-    usage = Mock(**{"dead_letters.return_value.size": 55, "data_dir_free.return_value": 66})
-    page = MetricsPage(live, status, usage, heard_until=lambda: 44 * SECOND)
+    page = MetricsPage(live, status, USAGE, heard_until=lambda: 44 * SECOND)
     found = {
         " ".join([sample.name.removeprefix("tokentrail_collector_"), *sample.labels.values()]): sample.value
         for family in parse(page.text(generate_latest, "text").decode())
         for sample in family.samples
     }
-    assert found == EXPECTED
+    assert {name: value for name, value in found.items() if value or name in EXPECTED} == EXPECTED
+
+
+def test_a_counter_has_each_reason_before_its_first_event():
+    page = MetricsPage(Mock(families=([], []), store_up=False, state_at_s=0.0), IngestStatus(), USAGE, heard_until=int)
+    reasons = defaultdict(set)
+    for family in parse(page.text(generate_latest, "text").decode()):
+        for sample in family.samples:
+            if "reason" in sample.labels:
+                assert sample.value == 0
+                reasons[family.name.removeprefix("tokentrail_collector_")].add(sample.labels["reason"])
+    assert {name: len(some) for name, some in reasons.items()} == {
+        "payloads_rejected": 12, "spans_rejected": 10, "data_points_dropped": 9, "log_records_dropped": 6,
+        "api_requests_refused": 7,
+    }  # fmt: skip
+    assert {"malformed", "limited"} <= reasons["payloads_rejected"]
+    assert {"busy", "too_long", "client_left"} <= reasons["api_requests_refused"]
+    assert {"unclaimed", "too_large"} <= reasons["log_records_dropped"]
