@@ -75,6 +75,7 @@ def test_log_lines_show_the_address_of_a_store_without_its_secrets(address, show
         ({"store": "http://:8123/trail"}, "no host"),
         ({"store": "http://[::1/trail"}, "no host"),
         ({"scrape_timeout_s": 10.001}, "a scrape must end before the next one"),
+        ({"scrape": "vllm:8000"}, "SERVICE=http://host:8000"),
         ({"api": "127.0.0.1:65536"}, "is not HOST:PORT"),
         *(({name: float("inf")}, "less than or equal to 1000000000") for name in SECONDS),
         *(({name: 0.0}, "greater than 0") for name in SECONDS),
