@@ -30,7 +30,8 @@ LIMITS = ItemLimits()
 NO_COLUMNS = {
     "ai.model.provider", "ai.operationId", "ai.response.finishReason",
     "code.module.name", "dynamo.request.terminal.outcome", "event_type", "http.route", "langfuse.observation.level",
-    "langfuse.observation.metadata.object", "langfuse.observation.type", "litellm.call_id", "litellm.call_type", "llm.is_streaming", "module", "openai.api.type",
+    "langfuse.observation.metadata.object", "langfuse.observation.type",
+    "litellm.call_id", "litellm.call_type", "llm.is_streaming", "module", "openai.api.type",
     "openinference.span.kind", "phase",
     "request.outcome", "status", "thread_label", "tokentrail.disaggregation", "tokentrail.scraper",
     "tokentrail.status", "uri", "workers",
