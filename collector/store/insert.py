@@ -42,9 +42,10 @@ INSERT_SETTINGS: Final = {
     "max_partitions_per_insert_block": 0,
 }
 
-_PAUSE_MS: Final = 20
+_PAUSE_MS: Final = 50
 """So long a query pauses at each block. With ClickHouse's 1,000 ms it waits for the end of every insert, and timed out
-beside inserts of old spans of a hundred days, which take half a minute."""
+beside inserts of old spans of a hundred days, which take half a minute. With 20, inserts took longer.
+"""
 
 
 def behind_inserts(priority: int) -> dict[str, int]:

@@ -262,7 +262,7 @@ class TestSession:
 
     def test_a_query_does_not_wait_for_the_end_of_a_long_insert(self):
         """It waits at each block. By ClickHouse's default that is a second, and a query of 30 blocks has 30 seconds."""
-        assert Session(ANYBODY, QueryLimits()).query_settings()["low_priority_query_wait_time_ms"] == 20
+        assert Session(ANYBODY, QueryLimits()).query_settings()["low_priority_query_wait_time_ms"] == 50
 
     def test_sessions_have_comments_of_their_own(self):
         assert Session(ANYBODY, QueryLimits()).comment != Session(ANYBODY, QueryLimits()).comment
@@ -311,7 +311,7 @@ def test_the_queries_of_a_refresh_have_limits_too(rows, slos_file, clock, ingest
         "max_execution_time": 7.0,
         "max_memory_usage": 2**30,
         "priority": 5,
-        "low_priority_query_wait_time_ms": 20,
+        "low_priority_query_wait_time_ms": 50,
     }
     assert settings
     assert all(of_query == of_refresh for of_query in settings)
