@@ -165,9 +165,7 @@ class Metrics:
 
     def _add(self, key: tuple[object, ...]) -> Mapping[str, Any]:
         plain = tuple(value if isinstance(value, str | int | None) else text(value) for value in key)
-        if plain not in self._known and len(self._known) >= MAX_SERIES:
-            return OVERFLOW
-        if any(isinstance(value, str) and len(value) > MAX_CHARACTERS for value in plain):
+        if plain not in self._known and (len(self._known) >= MAX_SERIES or _has_long(plain)):
             return OVERFLOW
         pairs = zip(_ATTRIBUTES, plain, strict=True)
         return self._known.setdefault(plain, {name: value for name, value in pairs if value not in ("", None)})
@@ -181,6 +179,10 @@ class Metrics:
                     yield Observation(value, {**watch.component, **own})
 
         return observe
+
+
+def _has_long(plain: tuple[str | int | None, ...]) -> bool:
+    return any(isinstance(value, str) and len(value) > MAX_CHARACTERS for value in plain)
 
 
 class _Watch:

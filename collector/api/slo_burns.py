@@ -12,7 +12,7 @@ from collector.api.context import Context
 from collector.api.evaluation import burns, count_by_window, lengths, open_requests
 from collector.api.incident import Incident, incident, request_list
 from collector.api.parameters import LONGEST_NAME, Window
-from collector.api.summing import Windows
+from collector.api.summing import Windows, number_of
 from collector.api.sums import Arrays, slices
 from collector.api.times import DAY_NS
 from collector.api.verdicts import open_wanted
@@ -89,8 +89,8 @@ def _incident(
     asked = {"slo": slo.name, "verdict": "bad", **own}
     lists = [
         *request_list(since, ended.rows, **asked),
-        *request_list(since, int(np.count_nonzero(bad & ~in_flight.is_lost)), **asked, status="in_flight"),
-        *request_list(since, int(np.count_nonzero(bad & in_flight.is_lost)), **asked, status="lost"),
+        *request_list(since, number_of(bad & ~in_flight.is_lost), **asked, status="in_flight"),
+        *request_list(since, number_of(bad & in_flight.is_lost), **asked, status="lost"),
     ]
     of_tenant = "" if tenant is None else f" for {tenant or 'requests without a tenant'}"
     return incident(
@@ -105,7 +105,7 @@ def _incident(
         end_ns=None,
         slo=slo.name,
         tenant=tenant,
-        requests_affected=round(ended.bad) + int(np.count_nonzero(bad)),
+        requests_affected=round(ended.bad) + number_of(bad),
         requests=lists if len(tenant or "") <= LONGEST_NAME else [],
     )
 

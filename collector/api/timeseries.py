@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-import numpy as np
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
@@ -19,6 +18,7 @@ from collector.api.itl import first_start
 from collector.api.parameters import Duration, Name, Window, WindowQuery
 from collector.api.problems import bad_parameter
 from collector.api.session import CURRENT, need_all_tenants
+from collector.api.summing import number_of
 from collector.api.sums import Slice, Summand, sums
 from collector.api.times import SECOND_NS, rfc3339
 from collector.slo.counts import Number, judged
@@ -194,7 +194,7 @@ def _not_ended(ctx: Context, window: Window, step: int, slos: Sequence[Slo]) -> 
     in_flight = open_requests(ctx, window)
     given_up = Counter((in_flight.lost_at_ns[in_flight.is_lost] // step * step).tolist())
     rows: list[dict[str, Any]] = [{"bucket_ns": bucket_ns, "lost": n} for bucket_ns, n in given_up.items()]
-    bad = int(np.count_nonzero(in_flight.bad_for_any(slos)))
+    bad = number_of(in_flight.bad_for_any(slos))
     last_ns = (window.end_ns - 1) // step * step
     return [*rows, {"bucket_ns": last_ns, "in_flight_violations": bad}] if bad else rows
 

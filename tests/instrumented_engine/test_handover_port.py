@@ -48,6 +48,18 @@ def test_hostile_questions():
         assert ask(prefill.kv_port, frame(known, struct.pack("=I", 7) * 119)) == ""
 
 
+@contextlib.asynccontextmanager
+async def asked(compute, *, timeout_s):
+    """A producer, and the connection of a consumer that has asked it for a prompt of one token."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    producer = Producer(listener, compute, places=1, timeout_s=timeout_s)
+    await producer.start()
+    with socket.create_connection(listener.getsockname()) as consumer:
+        consumer.sendall(frame(b'{"fingerprint": "f", "handle": "h"}', struct.pack("=I", 7)))
+        yield producer, consumer
+        await producer.stop()
+
+
 def test_a_consumer_that_does_not_read_loses_its_answer():
     """Its bytes are more than the operating system keeps, and are given up after the time-out."""
     size, computing = 64 << 20, asyncio.Event()
@@ -57,16 +69,10 @@ def test_a_consumer_that_does_not_read_loses_its_answer():
         return Prefilled(len(tokens), bytes(size), started_ns=1, computed_ns=2)
 
     async def talk():
-        listener = socket.create_server(("127.0.0.1", 0))
-        producer = Producer(listener, compute, places=1, timeout_s=0.05)
-        await producer.start()
-        with socket.create_connection(listener.getsockname()) as silent:
-            silent.sendall(frame(b'{"fingerprint": "f", "handle": "h"}', struct.pack("=I", 7)))
+        async with asked(compute, timeout_s=0.05) as (producer, silent):
             await computing.wait()
             await asyncio.wait(producer._connections)
-            received = await asyncio.to_thread(drained, silent)
-        await producer.stop()
-        return received
+            return await asyncio.to_thread(drained, silent)
 
     assert asyncio.run(asyncio.wait_for(talk(), 120)) < size
 
@@ -156,16 +162,11 @@ def test_the_log_says_who_left(leaves, caplog):
             computing.set()
             await asyncio.Event().wait()
 
-        listener = socket.create_server(("127.0.0.1", 0))
-        producer = Producer(listener, compute, places=1, timeout_s=60)
-        await producer.start()
-        with socket.create_connection(listener.getsockname()) as consumer:
-            consumer.sendall(frame(b'{"fingerprint": "f", "handle": "h"}', struct.pack("=I", 7)))
+        async with asked(compute, timeout_s=60) as (producer, consumer):
             await computing.wait()
             if leaves:
                 consumer.close()
                 await asyncio.wait(producer._connections)
-            await producer.stop()
 
     with caplog.at_level(logging.INFO):
         asyncio.run(asyncio.wait_for(talk(), 120))
