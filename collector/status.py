@@ -8,12 +8,25 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final
 
 _MOST_LIMITED: Final = 1000
 """Most pairs of tenant and limit that are counted apart."""
 _LONGEST_WAIT_S: Final = 120.0
 """A store that has not done its part for so long may never do it. Slow inserts of a busy server take less."""
+
+
+class ApiRefusal(StrEnum):
+    """The reasons for which a request to the API is refused or given up."""
+
+    UNAUTHENTICATED = "unauthenticated"
+    FORBIDDEN = "forbidden"
+    WRONG_HOST = "wrong_host"
+    BUSY = "busy"
+    TOO_LONG = "too_long"
+    TOO_LARGE = "too_large"
+    CLIENT_LEFT = "client_left"
 
 
 @dataclass(frozen=True)
@@ -27,7 +40,7 @@ class IngestSnapshot:
     payloads_limited: dict[tuple[str, str], int]
     """By tenant and limit."""
     api_refused: dict[str, int]
-    """Requests to the API that were refused or given up, by reason."""
+    """Requests to the API that were refused or given up, by `ApiRefusal`."""
     payloads_dead_lettered: int
     payloads_repeated: int
     """Left out of inserts, because another segment has claimed them."""
@@ -117,7 +130,7 @@ class IngestStatus:
             known = (tenant, limit) in self._payloads_limited or len(self._payloads_limited) < _MOST_LIMITED
             self._payloads_limited[(tenant if known else "other", limit)] += 1
 
-    def api_refused(self, reason: str) -> None:
+    def api_refused(self, reason: ApiRefusal) -> None:
         """Count one request to the API that was refused or given up."""
         with self._lock:
             self._api_refused[reason] += 1

@@ -18,7 +18,7 @@ from collector.access.caller import Caller, Role
 from collector.api import problems
 from collector.api.problems import answer
 from collector.api.session import CURRENT, ClientLeftError, QueryLimits, Session, TooLongError
-from collector.status import IngestStatus
+from collector.status import ApiRefusal, IngestStatus
 from collector.store.insert import MEMORY_LIMIT_EXCEEDED
 
 _WITHOUT_KEY: Final = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
@@ -27,22 +27,17 @@ _ASSETS: Final = "/static-offline-docs/"
 _METRICS: Final = "/metrics"
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _REFUSALS: Final = {
-    UnauthenticatedError: ("unauthenticated", HTTPStatus.UNAUTHORIZED),
-    ForbiddenError: ("forbidden", HTTPStatus.FORBIDDEN),
-    WrongHostError: ("wrong_host", HTTPStatus.MISDIRECTED_REQUEST),
+    UnauthenticatedError: (ApiRefusal.UNAUTHENTICATED, HTTPStatus.UNAUTHORIZED),
+    ForbiddenError: (ApiRefusal.FORBIDDEN, HTTPStatus.FORBIDDEN),
+    WrongHostError: (ApiRefusal.WRONG_HOST, HTTPStatus.MISDIRECTED_REQUEST),
 }
-_BUSY: Final = "busy"
-_TOO_LONG: Final = "too_long"
-_TOO_LARGE: Final = "too_large"
-_CLIENT_LEFT: Final = "client_left"
-REASONS: Final = (*(reason for reason, _ in _REFUSALS.values()), _BUSY, _TOO_LONG, _TOO_LARGE, _CLIENT_LEFT)
-"""Values of the label `reason` of `tokentrail_collector_api_requests_refused_total`."""
 NO_ENTRY: Final = tuple(http_status for _, http_status in _REFUSALS.values())
 """The refusals of callers, also of `/metrics`."""
 REFUSALS: Final = (*NO_ENTRY, HTTPStatus.TOO_MANY_REQUESTS)
 """The refusals that every endpoint may answer with."""
 _RETRY_AFTER_S: Final = 2
 _CANCEL_AGAIN_S: Final = 0.5
+# ClickHouse's error codes
 _TIMEOUT_EXCEEDED: Final = 159
 _TOO_MANY_BYTES: Final = 396
 _QUERY_WAS_CANCELLED: Final = 394
@@ -58,7 +53,6 @@ _LOCKED_OUT: Final = frozenset(
     }
 )
 """Somebody has changed the server's users or dropped the database since the start, or a quota is used up."""
-"""ClickHouse's error codes."""
 
 
 class Admission:
@@ -110,7 +104,7 @@ class Admission:
         elif self._under_way >= self._limits.concurrency + self._limits.waiting:
             detail = f"{self._under_way} requests are under way already; try again"
             headers = {"Retry-After": str(_RETRY_AFTER_S)}
-            await self._refuse(_BUSY, HTTPStatus.TOO_MANY_REQUESTS, detail, headers)(scope, receive, send)
+            await self._refuse(ApiRefusal.BUSY, HTTPStatus.TOO_MANY_REQUESTS, detail, headers)(scope, receive, send)
         else:
             await self._in_turn(Session(caller, self._limits), scope, receive, send)
 
@@ -128,7 +122,7 @@ class Admission:
             )
         return caller
 
-    def _refuse(self, reason: str, http_status: HTTPStatus, detail: str, headers: dict[str, str]) -> ASGIApp:
+    def _refuse(self, reason: ApiRefusal, http_status: HTTPStatus, detail: str, headers: dict[str, str]) -> ASGIApp:
         self._status.api_refused(reason)
         return answer(http_status, detail, headers=headers)
 
@@ -152,7 +146,7 @@ class Admission:
                 finally:
                     self._slots.release()
             else:
-                self._status.api_refused(_CLIENT_LEFT)
+                self._status.api_refused(ApiRefusal.CLIENT_LEFT)
         finally:
             self._under_way -= 1
             left.cancel()
@@ -175,7 +169,7 @@ class Admission:
             await asyncio.wait({work}, timeout=_CANCEL_AGAIN_S / 10)  # the end of an answer also ends `left`
             if not work.done():
                 session.left = True
-                self._status.api_refused(_CLIENT_LEFT)
+                self._status.api_refused(ApiRefusal.CLIENT_LEFT)
             while not work.done():
                 # The query may begin just now, so it is cancelled until the handler gives up.
                 await asyncio.to_thread(self._cancel, session.comment)
@@ -196,12 +190,14 @@ def install(
 ) -> None:
     """Put `Admission` in front of the app, and answer the queries that its limits end."""
 
-    def ended(reason: str, detail: str) -> JSONResponse:
+    def ended(reason: ApiRefusal, detail: str) -> JSONResponse:
         status.api_refused(reason)
         return answer(HTTPStatus.SERVICE_UNAVAILABLE, detail)
 
     def too_long(_: Request, error: Exception) -> JSONResponse:
-        return ended(_TOO_LONG, f"the answer takes longer than {limits.timeout_s:g} s; ask for a shorter window")
+        return ended(
+            ApiRefusal.TOO_LONG, f"the answer takes longer than {limits.timeout_s:g} s; ask for a shorter window"
+        )
 
     def client_left(_: Request, error: Exception) -> JSONResponse:
         return answer(HTTPStatus.SERVICE_UNAVAILABLE, "the client has left")  # nobody reads it
@@ -213,9 +209,11 @@ def install(
         if code == MEMORY_LIMIT_EXCEEDED:
             most = f"{limits.memory_bytes / 2**20:.0f} MiB"
             detail = f"a query takes more memory than {most} or than there is; ask for a shorter window"
-            return ended(_TOO_LARGE, detail)
+            return ended(ApiRefusal.TOO_LARGE, detail)
         if code == _TOO_MANY_BYTES:
-            return ended(_TOO_LARGE, "the answer has more than 64 MiB; ask for fewer (limit) or for a shorter window")
+            return ended(
+                ApiRefusal.TOO_LARGE, "the answer has more than 64 MiB; ask for fewer (limit) or for a shorter window"
+            )
         if code == _QUERY_WAS_CANCELLED:
             return client_left(request, error)
         if code in _LOCKED_OUT:

@@ -9,14 +9,13 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client import Metric as Family
 from prometheus_client.exposition import choose_encoder
 
-from collector.api import admission
 from collector.exposition import metrics
 from collector.exposition.live import Live
 from collector.exposition.series import SECOND_NS, Series
 from collector.receive import logs, validate
 from collector.receive.refusals import REFUSALS
 from collector.samples import check
-from collector.status import IngestStatus
+from collector.status import ApiRefusal, IngestStatus
 from collector.store.usage import Usage
 
 _END = b"# EOF\n"
@@ -26,7 +25,7 @@ _REASONS: Final[Mapping[metrics.Metric, Iterable[str]]] = {
     metrics.SPANS_REJECTED: validate.Reason,
     metrics.DATA_POINTS_DROPPED: check.Reason,
     metrics.LOG_RECORDS_DROPPED: (logs.UNCLAIMED, *logs.Reason),
-    metrics.API_REFUSED: admission.REASONS,
+    metrics.API_REFUSED: ApiRefusal,
 }
 """These series are 0 from the start. Prometheus's `increase()` does not see the first event of a series that begins
 with it.

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from collector.exposition import MetricsPage
 from collector.exposition.page import router
-from collector.status import IngestStatus
+from collector.status import ApiRefusal, IngestStatus
 from tests.collector.rows import SECOND
 
 EXPECTED = {
@@ -67,7 +67,7 @@ def test_each_number_has_its_own_name():
     for times, count in (
         (5, status.dead_lettered), (9, status.not_joined), (10, lambda: status.inserted(1234.0)),
         (11, lambda: status.refused("malformed")), (12, lambda: status.limited("acme", "spans")),
-        (13, lambda: status.api_refused("busy")), (14, lambda: status.scraped("ok", series_dropped=2)),
+        (13, lambda: status.api_refused(ApiRefusal.BUSY)), (14, lambda: status.scraped("ok", series_dropped=2)),
         (21, status.retention_failed),
     ):  # fmt: skip
         for _ in range(times):

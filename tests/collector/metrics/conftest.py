@@ -5,6 +5,7 @@ from itertools import count
 import pytest
 from fastapi.testclient import TestClient
 
+from collector.status import ApiRefusal
 from tests.collector.metrics.scraped import CHAT, OPENMETRICS, samples_of
 from tests.collector.rows import NOW, SECOND
 
@@ -55,7 +56,7 @@ def busy(client, arrive, rows, ingest_status):
     ingest_status.received("spans", count=5, size=100, duplicate=True, rejected={"too_large": 1})
     ingest_status.refused("malformed")
     ingest_status.limited("acme", "spans")
-    ingest_status.api_refused("busy")
+    ingest_status.api_refused(ApiRefusal.BUSY)
     ingest_status.expired("tokens", 7)
     ingest_status.received("data_points", count=5, size=100, duplicate=False, rejected={"unknown_name": 1})
     ingest_status.received("log_records", count=5, size=100, duplicate=False, rejected={"unread": 1})
