@@ -20,6 +20,7 @@ class Stage:
     copies: list[list[str]] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
     user: str = "root"
+    workdir: str = "/"
     exposed: set[int] = field(default_factory=set)
     entrypoint: list[str] = field(default_factory=list)
 
@@ -37,7 +38,11 @@ def read_stages(path: Path) -> dict[str, Stage]:
         elif word == "FROM":
             base, _, name = re.sub(r"\$\{(\w+)\}", lambda m: arguments[m[1]], rest).partition(" AS ")
             parent = stages.get(base)
-            stage = Stage(parent.base, [*parent.copies], {**parent.env}, parent.user) if parent else Stage(base)
+            stage = (
+                Stage(parent.base, [*parent.copies], {**parent.env}, parent.user, parent.workdir)
+                if parent
+                else Stage(base)
+            )
             stages[name] = stage
         elif word == "COPY":
             stage.copies.append(shlex.split(rest))
@@ -45,6 +50,8 @@ def read_stages(path: Path) -> dict[str, Stage]:
             stage.env |= dict(pair.split("=", 1) for pair in shlex.split(rest))
         elif word == "USER":
             stage.user = rest
+        elif word == "WORKDIR":
+            stage.workdir = rest
         elif word == "EXPOSE":
             stage.exposed = {int(port) for port in rest.split()}
         elif word == "ENTRYPOINT":

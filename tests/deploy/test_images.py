@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,8 @@ def is_sent(path: str) -> bool:
     sent = True
     for line in (ROOT / ".dockerignore").read_text().splitlines():
         pattern = line.removeprefix("!").rstrip("/")
-        if line and not line.startswith("#") and (path == pattern or fnmatch.fnmatch(path, pattern)):
+        is_inside = f"{path}/".startswith(f"{pattern}/")
+        if line and not line.startswith("#") and (is_inside or fnmatch.fnmatch(path, pattern)):
             sent = line.startswith("!")
     return sent
 
@@ -100,24 +102,39 @@ def test_the_engine_accepts_its_environment(services, stages, monkeypatch):
     assert str(cache_folder()) in {volume.split(":")[1] for volume in services["engine"]["volumes"]}
 
 
+@pytest.fixture(scope="module")
+def installed(stages, tmp_path_factory):
+    """The content of the wheel that is built from the files that the stage `build` copies, and from no others."""
+    source, place = tmp_path_factory.mktemp("src"), tmp_path_factory.mktemp("site-packages")
+    for name, destination in from_context(stages["build"]):
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, source / destination, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, source / destination)
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(place)]
+    done = subprocess.run(build, cwd=source, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    (wheel,) = place.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(place)
+    return place
+
+
 @pytest.mark.parametrize("role", ROLES)
-def test_the_copied_files_are_enough_to_start(role, stages, tmp_path):
-    stage = stages[role]
-    for source, destination in [*from_context(stages["build"]), *from_context(stage)]:
-        place = tmp_path / ("outside" if destination.startswith("/") else "app") / source
-        place.parent.mkdir(parents=True, exist_ok=True)
-        (shutil.copytree if (ROOT / source).is_dir() else shutil.copy)(ROOT / source, place)
-    packages = {path.name for path in (tmp_path / "app").iterdir() if path.is_dir()}
-    absent = {"tokentrail", "collector", "instrumented_engine", "dashboard", "alerts", "benchmarks"} - packages
+def test_each_role_starts_from_the_wheel(role, stages, installed):
+    stage, parts = stages[role], installed / "tokentrail" / "parts"
+    assert stage.workdir == "/opt/venv/parts"
     assert stage.entrypoint[:2] == ["python", "-m"]
-    app = str(tmp_path / "app" / "dashboard" / "app.py")
+    app = str(parts / "dashboard" / "app.py")
     run = {
         "dashboard": "from streamlit.testing.v1 import AppTest; "
         f"page = AppTest.from_file({app!r}).run(timeout=60); assert page.title and not page.exception, page.exception"
     }
     start = run.get(role, f"import runpy; runpy.run_module({stage.entrypoint[2]!r}, run_name='__main__')")
-    # The development install puts the repository on sys.path: hide the packages that the image lacks.
-    hide = f"import sys; sys.modules.update(dict.fromkeys({sorted(absent)!r})); sys.argv[1:] = ['--help']"
-    command = [sys.executable, "-c", f"{hide}; {start}"]
-    done = subprocess.run(command, cwd=tmp_path / "app", capture_output=True, text=True, timeout=120)
+    # The development install puts the repository on sys.path: these two folders come before it.
+    path = os.pathsep.join(map(str, (parts, installed)))
+    is_ours = f"import tokentrail; assert tokentrail.__file__.startswith({str(installed)!r})"
+    command = [sys.executable, "-c", f"import sys; sys.argv[1:] = ['--help']; {is_ours}; {start}"]
+    inherited = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, cwd=parts, env=inherited, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
