@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 SYSTEM_PACKAGES := prometheus prometheus-alertmanager chromium docker-compose openssl
 
-.PHONY: help setup system demo test test-fast test-vllm lint format bench tradeoffs fuzz constraints clean
+.PHONY: help setup system demo test test-fast test-vllm test-compose lint format bench tradeoffs fuzz constraints clean
 
 help:  ## show this help
 	@echo 'tokentrail: SLO monitoring for LLM inference that keeps the trail of every token'
@@ -90,6 +90,11 @@ test-vllm: setup $(VLLM_VENV)/.vllm-$(VLLM_CPU)  ## record a real vLLM from insi
 	$(VLLM_VENV)/bin/python -m pip install --quiet --no-deps --force-reinstall .
 	$(VLLM_VENV)/bin/python -m pip install --quiet 'numpy' 'opentelemetry-sdk' 'opentelemetry-exporter-otlp-proto-http'
 	$(BIN)/python -m benchmarks.vllm_inside --python $(VLLM_VENV)/bin/python --json benchmarks/results/vllm_inside.json
+
+# COMPOSE_TEST_UP="--no-build" takes images that are there, and COMPOSE_SERVICES leaves services out.
+COMPOSE_SERVICES ?= clickhouse collector engine dashboard alertmanager prometheus grafana
+test-compose: setup  ## build the images, run docker-compose.yml in a project of its own and use it (Docker; ports as documented)
+	COMPOSE_TEST="$(COMPOSE_SERVICES)" $(BIN)/python -m pytest tests/deploy/test_running.py
 
 lint: setup  ## ruff and mypy
 	$(BIN)/ruff check .
