@@ -37,7 +37,7 @@ SLOW = (
     "collector/test_server_store.py",
     "collector/test_connections.py",
     "instrumented_engine/test_smollm.py",
-    "collector/test_past_days.py",
+    "collector/test_remembered_answers.py",
     "collector/test_outages.py",
     "collector/test_process.py",
     "collector/test_api_incidents.py",
