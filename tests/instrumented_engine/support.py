@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import defaultdict
 
@@ -205,3 +206,8 @@ def run_all(engine, sequences):
 
 class Gate(threading.Event):
     """Closed until `set`: holds the engine within a step."""
+
+
+def ticking():
+    """A clock that advances a millisecond each time it is read."""
+    return itertools.count(1_800_000_000_000_000_000, 1_000_000).__next__

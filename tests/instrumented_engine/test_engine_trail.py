@@ -8,12 +8,7 @@ import pytest
 from tokentrail import Status
 from tokentrail.testing import ManualClock, MemoryTrail
 
-from .support import make_engine, make_request, make_sequence, request_span, run_all
-
-
-def ticking():
-    """A clock that advances a millisecond each time it is read."""
-    return itertools.count(1_800_000_000_000_000_000, 1_000_000).__next__
+from .support import make_engine, make_request, make_sequence, request_span, run_all, ticking
 
 
 def test_phases_and_tokens_partition_the_request(trail):

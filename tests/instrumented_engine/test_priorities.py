@@ -9,8 +9,8 @@ from tokentrail.semconv import Wait
 from tokentrail.testing import MemoryTrail
 
 from .server_support import post, served, tiny_loader
-from .support import make_engine, make_request, make_sequence, request_span, run_all
-from .test_engine import PROMPTS, alone, ticking
+from .support import make_engine, make_request, make_sequence, request_span, run_all, ticking
+from .test_engine import PROMPTS, alone
 from .test_scheduler import play, scheduler_of
 
 TRAIL = MemoryTrail()

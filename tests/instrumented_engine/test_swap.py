@@ -6,8 +6,8 @@ from instrumented_engine.core.drafter import PromptLookup
 from tokentrail.semconv import Wait
 from tokentrail.testing import MemoryTrail
 
-from .support import make_engine, make_request, make_sequence, request_span, run_all
-from .test_engine import PROMPTS, alone, ticking
+from .support import make_engine, make_request, make_sequence, request_span, run_all, ticking
+from .test_engine import PROMPTS, alone
 from .test_scheduler import counts, play, scheduler_of
 
 TRAIL = MemoryTrail()
