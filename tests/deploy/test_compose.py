@@ -97,6 +97,10 @@ def test_every_part_says_when_it_is_healthy(services):
         assert {"interval", "timeout", "retries", "start_period"} <= check.keys(), name
         if program == "python":
             ast.parse(check["test"][-1])
+    for name in ("collector", "engine"):
+        assert "/readyz'" in services[name]["healthcheck"]["test"][-1], (
+            "what depends on it, and --wait, may ask at once"
+        )
 
 
 def test_parts_start_after_what_they_need_is_healthy(services):
