@@ -117,6 +117,27 @@ def test_a_part_that_clickhouse_sets_aside_when_it_starts_is_a_metric_until_it_i
         assert broken_parts(collector) == 0
 
 
+def test_a_part_whose_move_was_cut_off_is_moved_by_the_next_check(collector, capsys, monkeypatch):
+    part = damaged_part(collector)
+    data = part / "data.bin"
+    data.write_bytes(bytes(data.stat().st_size))
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(damage.shutil, "move", killed)
+    with pytest.raises(KeyboardInterrupt):
+        check(collector, capsys, "--set-aside")
+    monkeypatch.undo()
+    status, told = check(collector, capsys)
+    assert status == 1
+    assert told.out.startswith(f"requests {part.name}: it was not set aside to the end\n1 damaged part")
+    assert check(collector, capsys, "--set-aside")[0] == 0
+    folder = collector.data_dir / "damaged_parts" / "requests"
+    assert [path.name for path in folder.iterdir()] == [part.name]
+    assert check(collector, capsys) == (0, ("all parts are sound\n", ""))
+
+
 def test_a_folder_without_a_store_is_named(tmp_path, capsys):
     assert damage.main([str(tmp_path)]) == 2
     assert str(tmp_path) in capsys.readouterr().err
