@@ -38,7 +38,8 @@ Labels = tuple[tuple[str, str], ...]
 class _Histogram:
     buckets: dict[float, float] = field(default_factory=dict)
     """The number of observations up to each bound."""
-    sum: float = 0.0
+    sum: float | None = None
+    """None: the page tells none, as OpenMetrics allows."""
     count: float | None = None
 
 
@@ -155,7 +156,7 @@ def _histogram(name: str, points: Mapping[Labels, _Histogram], time_ns: int) -> 
         point = metric.histogram.data_points.add(
             time_unix_nano=time_ns,
             count=int(count),
-            sum=histogram.sum,
+            sum=histogram.sum,  # None sets no sum
             explicit_bounds=bounds,
             bucket_counts=[int(b - a) for a, b in pairwise(at_most)],
         )

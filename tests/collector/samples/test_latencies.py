@@ -57,6 +57,15 @@ def test_the_growth_of_the_window_counts_through_a_restart(scrapes, api):
     assert found["p99"] == {"above_s": 0.5, "up_to_s": None}
 
 
+def test_a_histogram_that_tells_no_sum_has_no_mean(scrapes, api):
+    for at, page in ((60, histogram({"0.1": 5, "+Inf": 9}, 2.0)), (50, histogram({"0.1": 8, "+Inf": 12}, 5.0))):
+        scrapes.add("".join(line for line in page.splitlines(keepends=True) if "_sum" not in line), NOW - at * SECOND)
+    scrapes.store()
+    (found,) = api("samples/latencies")["latencies"]
+    assert (found["count"], found["mean_s"]) == (3, None)
+    assert found["p50"] == {"above_s": 0.0, "up_to_s": 0.1}
+
+
 def test_processes_of_a_service_are_added_and_other_bounds_stay_apart(scrapes, api):
     for instance, buckets in (("i:1", ("0.1", "0.5")), ("i:2", ("0.1", "0.5")), ("i:3", ("1",))):
         for at, count in ((60, 0), (50, 4)):
