@@ -273,16 +273,20 @@ def test_unread_answers_have_a_limit_together_and_the_slowest_client_makes_room(
 
     server = HttpServer(large, "test", "127.0.0.1", 0, body_timeout_s=WAIT_S)
     server.start()
-    clients = [socket.create_connection(server._socket.getsockname()) for _ in range(4)]
+    fast, *clients = (socket.create_connection(server._socket.getsockname()) for _ in range(5))
     connections = server._server.server_state.connections
+    fast.sendall(b"GET / HTTP/1.1\r\nHost: c\r\n\r\n")
+    assert len(taken(fast, size)) > size
     for number, client in enumerate(clients, 1):
         client.settimeout(WAIT_S)
         client.sendall(b"GET / HTTP/1.1\r\nHost: c\r\n\r\n")
         assert client.recv(1) == b"H"
         wait_until(lambda: sum(one._unread_since is not None for one in connections) == min(number, 2))  # noqa: B023
     assert [len(taken(client, size)) > size for client in clients] == [False, False, True, True]
+    fast.sendall(b"GET / HTTP/1.1\r\nHost: c\r\n\r\n")
+    assert len(taken(fast, size)) > size, "it has no unread answer, so it makes no room"
     server.stop(1.0)
-    for client in clients:
+    for client in (fast, *clients):
         client.close()
 
 
