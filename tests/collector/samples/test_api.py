@@ -112,6 +112,19 @@ def test_two_collectors_that_scrape_one_process_count_once(scrapes, api):
     assert storm["requests_affected"] == 5
 
 
+def test_growth_in_which_one_collector_was_away_counts_once_when_it_is_back(scrapes, api):
+    """Its first scrape grows from before it went away, which the other collector has counted."""
+    began = NOW // (5 * MINUTE) * 5 * MINUTE - 15 * MINUTE
+    for n in range(18):
+        for scraper in "a" if 6 <= n < 12 else "ab":
+            scrapes.add(page(1, 0, 0, preemptions=n), began + n * 50 * SECOND, scraper=scraper)
+    scrapes.store()
+    asked = {"start": rfc3339(began), "end": rfc3339(NOW + MINUTE)}
+    assert api("kv", **asked)["engines"][0]["preemptions"] == 17
+    points = api("timeseries", metric="preemptions", step="5m", **asked)["points"]
+    assert [round(300 * point["value"]) for point in points] == [5, 6, 6]
+
+
 def test_a_process_that_sends_metrics_and_evictions_is_listed_once(scrapes, rows, api):
     for n in range(2):
         scrapes.add("vllm:num_requests_running 1\n", NOW - MINUTE + n * SECOND, service="engine", instance="i-1")
