@@ -1,5 +1,6 @@
 -- Samples of totals, each with the one before it. `since_zero`: all of the value has grown since then, because the total fell
--- (it began again at 0), is a delta, or appeared after its process did. The first value of a process is no growth. When several
+-- (it began again at 0), is a delta, or appeared after its process did. The first value of a process is no growth, and neither are those of
+-- a scrape in which all series are new, because the labels of its target have changed. When several
 -- collectors scrape a process, they see the same growth: in each five minutes, the one with the most samples counts. One that was away for
 -- longer is the last choice, because its first sample grows from before that time, which the others have counted.
 SELECT
@@ -8,7 +9,7 @@ SELECT
     if(isNull(before_value), sum, before_sum) AS earlier_sum,
     -- An older version stored bounds without buckets, which have no difference from buckets.
     if(isNull(before_value) OR length(buckets) != length(before_buckets), buckets, before_buckets) AS earlier_buckets,
-    kind = 'delta' OR if(isNull(before_value), time > process_began, value < before_value OR bounds != before_bounds) AS since_zero
+    kind = 'delta' OR if(isNull(before_value), time > process_began AND (scraper = '' OR goes_on), value < before_value OR bounds != before_bounds) AS since_zero
 FROM
 (
     SELECT *, argMax(scraper, (was_there, samples_of_scraper, scraper)) OVER (PARTITION BY service, instance, five_minutes) AS best_scraper
@@ -16,6 +17,7 @@ FROM
     (
         SELECT
             *,
+            max(isNotNull(before_value)) OVER (PARTITION BY service, instance, scraper, time) AS goes_on,
             min(ifNull(dateDiff('second', before_time, time) <= 300, true)) OVER (PARTITION BY service, instance, five_minutes, scraper) AS was_there
         FROM
         (

@@ -85,6 +85,7 @@ def both(first, second):
     return below(first) + below(second, engine=1)
 
 
+RUNNING = "vllm:num_requests_running 1\n"
 # Of each service: by how much it has grown, and its pages with the seconds since each and who scraped it.
 GROWTH: dict[str, Any] = {
     "a bucket falls, the count does not": (10, [(histogram({"0.1": 5, "0.5": 9, "+Inf": 9}, 2), 60, {}),
@@ -98,7 +99,16 @@ GROWTH: dict[str, Any] = {
                                     + [(below(n), 55 - 10 * n, {"scraper": "a"}) for n in (3, 4)]),
     "a scraper for each process": (3, [(below(n), 60 - 10 * n, {"scraper": "a"}) for n in range(3)]
                                    + [(below(n), 60 - 10 * n, {"scraper": "b", "instance": "i:2"}) for n in range(2)]),
-    "a process that began in the window": (4, [("vllm:num_requests_running 1\n", 60, {}), (below(4), 50, {})]),
+    "a process that began in the window": (4, [(RUNNING, 60, {}), (RUNNING + below(4), 50, {})]),
+    "one of two processes began in the window": (5, [(RUNNING, 60, {}), (RUNNING + below(4), 50, {}),
+                                                     (below(7), 55, {"instance": "i:2"}),
+                                                     (below(8), 45, {"instance": "i:2"})]),
+    "metrics that a process sends, one after the other": (4, [(RUNNING, 60, {"scraper": ""}),
+                                                              (below(4), 50, {"scraper": ""})]),
+    "the first that a process sends": (2, [(below(n), 110 - 10 * n, {"scraper": ""}) for n in (5, 7)]),
+    "other labels beside another process": (2, [(below(4), 60, {}), (below(6, engine=5), 50, {}),
+                                                (below(1), 60, {"instance": "i:2"}),
+                                                (below(3), 50, {"instance": "i:2"})]),
 }  # fmt: skip
 
 
