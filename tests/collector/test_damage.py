@@ -1,6 +1,7 @@
 """A store whose disk has damaged a part of a table."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -125,7 +126,7 @@ def test_a_part_whose_move_was_cut_off_is_moved_by_the_next_check(collector, cap
     def killed(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(damage.shutil, "move", killed)
+    monkeypatch.setattr(shutil, "move", killed)
     with pytest.raises(KeyboardInterrupt):
         check(collector, capsys, "--set-aside")
     monkeypatch.undo()
