@@ -15,6 +15,8 @@ import uvicorn
 from tokentrail.http_protocol import HEADER_TIMEOUT_S, HttpProtocol
 
 _MAX_CONNECTIONS: Final = 512
+_MOST_UNREAD_BYTES: Final = 256 * 1024 * 1024
+"""Of all answers that clients have not taken yet. A page of spans has 64 MiB, which a slow client takes in minutes."""
 _TICK_S: Final = 1.0
 
 
@@ -54,6 +56,7 @@ class HttpServer:
             header_timeout_s=header_timeout_s,
             body_timeout_s=body_timeout_s,
             read_timeout_s=body_timeout_s,
+            most_unread_bytes=_MOST_UNREAD_BYTES,
             max_connections=_MAX_CONNECTIONS,
             beyond=_too_many_connections,
         )

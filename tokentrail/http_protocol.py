@@ -31,7 +31,8 @@ class HttpProtocol(HttpToolsProtocol):
     next request       the header has 10 s again
 
     With `read_timeout_s`, it is also closed when the client takes nothing of an answer for that long: the bytes that it
-    does not take are in memory.
+    does not take are in memory. Those of all connections have `most_unread_bytes`: beyond, the connection whose client
+    is busy with its answer for the longest time is closed.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class HttpProtocol(HttpToolsProtocol):
         header_timeout_s: float = HEADER_TIMEOUT_S,
         body_timeout_s: float = BODY_TIMEOUT_S,
         read_timeout_s: float | None = None,
+        most_unread_bytes: int | None = None,
         **kwargs: Any,
     ) -> None:
         """`beyond` is the ASGI application that refuses requests while more than `max_connections` are open."""
@@ -51,6 +53,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._header_timeout_s = header_timeout_s
         self._body_timeout_s = body_timeout_s
         self._read_timeout_s = read_timeout_s
+        self._most_unread_bytes = most_unread_bytes
+        self._unread_since: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._reader: asyncio.TimerHandle | None = None
         self._in_header = True
@@ -143,25 +147,42 @@ class HttpProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """The client reads more slowly than the answer is written."""
         super().pause_writing()
+        self._unread_since = self.loop.time()
         self._wait_for_reader()
+        if self._most_unread_bytes is not None:
+            self._make_room(self._most_unread_bytes)
 
     def resume_writing(self) -> None:
         """The client has read nearly all that was written."""
         self._stop_waiting_for_reader()
         super().resume_writing()
 
+    def _make_room(self, most_bytes: int) -> None:
+        """Close other connections, the one that has waited longest first, until all have no more unread bytes."""
+        others = [one for one in self.connections if isinstance(one, HttpProtocol) and one is not self]
+        slow = [(one._unread_since, one) for one in others if one._unread_since is not None]
+        unread = self._unread_bytes() + sum(one._unread_bytes() for _, one in slow)
+        for _, one in sorted(slow, key=lambda each: each[0]):
+            if unread <= most_bytes:
+                return
+            unread -= one._unread_bytes()
+            one.transport.abort()
+
+    def _unread_bytes(self) -> int:
+        return self.transport.get_write_buffer_size()
+
     def _wait_for_reader(self) -> None:
         if self._read_timeout_s is not None:
-            unread = self.transport.get_write_buffer_size()
-            self._reader = self.loop.call_later(self._read_timeout_s, self._check_reader, unread)
+            self._reader = self.loop.call_later(self._read_timeout_s, self._check_reader, self._unread_bytes())
 
     def _check_reader(self, unread: int) -> None:
-        if self.transport.get_write_buffer_size() < unread:
+        if self._unread_bytes() < unread:
             self._wait_for_reader()
         else:
             self.transport.abort()
 
     def _stop_waiting_for_reader(self) -> None:
+        self._unread_since = None
         if self._reader is not None:
             self._reader.cancel()
 

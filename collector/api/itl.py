@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +22,31 @@ _DENSE: Final = 2**20
 _PLACES_FOR_EACH: Final = 4
 """Short durations have a place each in one array. It has so many places at most, and so many for each duration."""
 _ROW: Final = np.dtype([("us", "<u8"), ("n", "<u8")])
+_ROW_BYTES: Final = 800
+"""About the memory of one row of sql/queries/timeseries_itl.sql."""
 
+T = TypeVar("T")
 Array = npt.NDArray[Any]
 Counts = tuple[Array, Array]
 """Durations in µs, and how many tokens had each."""
+Buckets = list[dict[str, Any]]
+"""Rows of sql/queries/timeseries_itl.sql."""
+
+
+@dataclass(frozen=True)
+class _Asked(Generic[T]):
+    """A question about the tokens of whole hours of a day, under the name by which its answers are remembered.
+
+    `read` takes the start and the end of the hours, and the start of their first request. Without one, the answer is
+    `nothing`. `size` is the memory of an answer.
+    """
+
+    name: tuple[Any, ...]
+    read: Callable[[int, int, int | None], T]
+    nothing: T
+    size: Callable[[T], int]
+
+
 _NONE: Final[Counts] = (np.empty(0, np.uint8), np.empty(0, np.uint8))
 
 
@@ -51,18 +75,23 @@ def distribution(values_us: Array, counts: Array) -> Distribution:
     """
     if not values_us.size:
         return Distribution.empty()
+    return Distribution(
+        count=int(counts.sum()),
+        mean=seconds(float(np.average(values_us.astype(np.uint64) * 1000, weights=counts))),
+        max=seconds(int(values_us[-1]) * 1000),
+        **dict(zip(LEVELS, map(seconds, _percentiles_ns(values_us, counts)), strict=True)),
+    )
+
+
+def _percentiles_ns(values_us: Array, counts: Array) -> list[float]:
+    """Those of `LEVELS`, as `distribution` has them."""
     values_ns, until = values_us.astype(np.uint64) * 1000, counts.cumsum()
     ranks = np.array([*LEVELS.values()]) * float(until[-1] - 1)
     low, high = (
         values_ns[np.searchsorted(until, part(ranks), side="right")].astype(float) for part in (np.floor, np.ceil)
     )
-    percentiles = low + (ranks - np.floor(ranks)) * (high - low)
-    return Distribution(
-        count=int(until[-1]),
-        mean=seconds(float(np.average(values_ns, weights=counts))),
-        max=seconds(int(values_ns[-1])),
-        **dict(zip(LEVELS, map(seconds, percentiles.tolist()), strict=True)),
-    )
+    found: list[float] = (low + (ranks - np.floor(ranks)) * (high - low)).tolist()
+    return found
 
 
 def added(parts: Sequence[Counts]) -> Counts:
@@ -104,25 +133,68 @@ def _within_a_day(start_ns: int, end_ns: int) -> Iterator[tuple[int, int, bool]]
     yield from ((a, b, a == first) for a, b in ((start_ns, first), (first, last), (last, end_ns)) if a < b)
 
 
-def _counts(queries: Queries, window: Window, first_ns: int | None) -> Counts:
-    """How many tokens of the window's requests had each duration.
+def by_bucket(queries: Queries, window: Window, step_ns: int) -> Buckets:
+    """The percentiles over the tokens of each bucket that has some, the oldest first.
 
-    A request belongs to the day in which it ended, with all its tokens. A filter that looks at other requests of the
-    window depends on more than a day.
+    A query holds each token of its buckets in memory, so that weeks are read day by day, where days and buckets divide
+    each other:
+
+        step 1 h     one query for each day, whose buckets are remembered
+        step 7 d     the tokens of seven days by their duration, from which the percentiles follow
+        step 7 h     one query for the whole window
     """
-    if not queries.remembers or "start_ns" in window.filter.parameters:
+    if not _has_tokens(queries, window):
+        return []
+    if _divides_into_days(queries, window) and step_ns % DAY_NS == 0:
+        firsts = range(window.start_ns // step_ns * step_ns, window.end_ns, step_ns)
+        return [row for first in firsts for row in _of_many_days(queries, window, first, first + step_ns)]
+    read = partial(_read_buckets, queries, window, step_ns)
+    asked = _Asked[Buckets](("itl by bucket", step_ns), read, [], lambda rows: _ROW_BYTES * len(rows))
+    if not _divides_into_days(queries, window) or DAY_NS % step_ns:
+        return read(window.start_ns, window.end_ns, None)
+    midnights = range(-(-window.start_ns // DAY_NS) * DAY_NS, window.end_ns, DAY_NS)
+    now = queries.versions()
+    found: Buckets = []
+    for a, b in pairwise(sorted({window.start_ns, *midnights, window.end_ns})):
+        if ("requests", partition(a // DAY_NS)) in now:
+            of_day: Buckets = _remembered(queries, window, a, b, asked) if b - a == DAY_NS else read(a, b, None)
+            found += of_day
+    return found
+
+
+def _of_many_days(queries: Queries, window: Window, first_ns: int, last_ns: int) -> Buckets:
+    bucket = replace(window, start_ns=max(first_ns, window.start_ns), end_ns=min(last_ns, window.end_ns))
+    us, n = _counts(queries, bucket, None)
+    if not us.size:
+        return []
+    *quantiles, _ = _percentiles_ns(us, n)
+    return [{"bucket_ns": first_ns, "n": int(n.sum()), "quantiles": quantiles, "largest": int(us[-1]) * 1000}]
+
+
+def _divides_into_days(queries: Queries, window: Window) -> bool:
+    """Tell whether days can be asked about, each with the requests that ended in it and all their tokens.
+
+    A filter that looks at other requests of the window depends on more than a day.
+    """
+    return queries.remembers and "start_ns" not in window.filter.parameters
+
+
+def _counts(queries: Queries, window: Window, first_ns: int | None) -> Counts:
+    """How many tokens of the window's requests had each duration."""
+    if not _divides_into_days(queries, window):
         return added([_read(queries, window, window.start_ns, window.end_ns, first_ns)])
+    asked = _Asked(("itl",), partial(_read, queries, window), _NONE, _size)
     divided = [*stretches(window.start_ns, window.end_ns)]
     days = [(a, b) for a, b, whole in divided if whole and b - a == DAY_NS]
     others = [
-        _remembered(queries, window, a, b) if whole else _read(queries, window, a, b, first_ns)
+        _remembered(queries, window, a, b, asked) if whole else asked.read(a, b, first_ns)
         for a, b, whole in divided
         if not (whole and b - a == DAY_NS)
     ]
-    return added([*others, _of_days(queries, window, days)])
+    return added([*others, _of_days(queries, window, days, asked)])
 
 
-def _of_days(queries: Queries, window: Window, days: Sequence[tuple[int, int]]) -> Counts:
+def _of_days(queries: Queries, window: Window, days: Sequence[tuple[int, int]], asked: _Asked[Counts]) -> Counts:
     """The counts of whole days together. They are remembered for all days, since adding thirty days takes a while.
 
     The store is not asked about a day without requests: a window may begin years before the first one.
@@ -133,15 +205,15 @@ def _of_days(queries: Queries, window: Window, days: Sequence[tuple[int, int]]) 
         return _NONE
 
     def add() -> Counts:
-        return added([_remembered(queries, window, a, b) for a, b in days])
+        return added([_remembered(queries, window, a, b, asked) for a, b in days])
 
     last = days[-1][1] // DAY_NS
     reads = [day for day in now if day[1] < partition(last)]
     return queries.remembered(("itl of days", days[0][0], days[-1][1], _key(window)), reads, add, _size, now)
 
 
-def _remembered(queries: Queries, window: Window, start_ns: int, end_ns: int) -> Counts:
-    """The counts of whole hours of a day. Their tokens may lie in days before, when a request took long."""
+def _remembered(queries: Queries, window: Window, start_ns: int, end_ns: int, asked: _Asked[T]) -> T:
+    """The answer about whole hours of a day. Their tokens may lie in days before, when a request took long."""
     day, first, last = start_ns // DAY_NS, start_ns // HOUR_NS, end_ns // HOUR_NS
     question = start_ns, end_ns, _key(window)
     of_requests = queries.versions_of("requests", first, last)
@@ -153,7 +225,7 @@ def _remembered(queries: Queries, window: Window, start_ns: int, end_ns: int) ->
         of_requests,
     )
     if first_ns is None:
-        return _NONE
+        return asked.nothing
     first_day = min(first_ns // DAY_NS, day)
     reads = {
         **of_requests,
@@ -161,8 +233,19 @@ def _remembered(queries: Queries, window: Window, start_ns: int, end_ns: int) ->
         **queries.versions_of("tokens", day * 24, last),
     }
     return queries.remembered(
-        ("itl", *question), [*reads], lambda: _read(queries, window, start_ns, end_ns, first_ns), _size, reads
+        (*asked.name, *question), [*reads], lambda: asked.read(start_ns, end_ns, first_ns), asked.size, reads
     )
+
+
+def _read_buckets(
+    queries: Queries, window: Window, step_ns: int, start_ns: int, end_ns: int, first_ns: int | None
+) -> Buckets:
+    bounds = {"start_ns": start_ns, "end_ns": end_ns}
+    if first_ns is None:
+        first_ns = first_start(queries, window.filter, **bounds)
+    if first_ns is None:
+        return []
+    return queries.rows("timeseries_itl", {"filter": window.filter}, step_ns=step_ns, first_ns=first_ns, **bounds)
 
 
 def _read(queries: Queries, window: Window, start_ns: int, end_ns: int, first_ns: int | None) -> Counts:

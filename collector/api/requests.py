@@ -17,6 +17,7 @@ from collector.api.cursor import Cursor
 from collector.api.evaluation import find_slo, open_requests
 from collector.api.hops import listed_once, read_hops
 from collector.api.parameters import Name, Time, Window, WindowQuery
+from collector.api.problems import bad_parameter
 from collector.api.request_rows import UNKNOWN_IN_FLIGHT, RequestRow, request_row
 from collector.api.verdicts import Verdict
 from collector.in_flight import InFlight
@@ -69,6 +70,9 @@ def router(ctx: Context) -> APIRouter:
     @routes.get("/requests")
     def get_requests(query: Annotated[RequestsQuery, Query()]) -> Requests:
         """Request rows, newest or slowest first; those that have not ended, oldest first."""
+        for name in ("cause_start", "cause_end"):
+            if query.cause is None and getattr(query, name) is not None:
+                raise bad_parameter(name, "is the time of a cause: give cause=kv_eviction or cause=cold_start too")
         slo = None if query.slo is None else find_slo(ctx.slos, query.slo)
         window = query.window(ctx.clock())
         for column in ("service", "instance", "request_id"):

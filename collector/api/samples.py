@@ -64,7 +64,8 @@ class SampledLatency(BaseModel):
     engine: str
     name: str
     count: int
-    mean_s: float
+    mean_s: float | None
+    """Null where a histogram tells no sum."""
     p50: Between
     p90: Between
     p95: Between
@@ -110,7 +111,7 @@ def _latency(row: Mapping[str, Any]) -> SampledLatency:
         engine=row["engine"],
         name=row["name"],
         count=count,
-        mean_s=row["total"] / count,
+        mean_s=None if math.isnan(row["total"]) else row["total"] / count,
         p50=p50,
         p90=p90,
         p95=p95,

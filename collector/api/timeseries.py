@@ -10,11 +10,10 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
-from collector.api import samples
+from collector.api import itl, samples
 from collector.api.context import Context
 from collector.api.evaluation import find_slo, open_requests, process_filter
 from collector.api.hops import listed_once
-from collector.api.itl import first_start
 from collector.api.parameters import Duration, Name, Window, WindowQuery
 from collector.api.problems import bad_parameter
 from collector.api.session import CURRENT, need_all_tenants
@@ -114,14 +113,11 @@ def router(ctx: Context) -> APIRouter:
 def _points(ctx: Context, window: Window, query: TimeseriesQuery, slos: Sequence[Slo]) -> tuple[Sequence[Point], bool]:
     """The points, and whether they are estimated from sampled requests."""
     metric, step = query.metric, query.step
-    requests = {"filter": window.filter}
     processes = {"process_filter": process_filter(window)}
     if metric in ("ttft", "tpot", "e2e", "queue"):
         return _latency_of_requests(ctx, window, step, metric)
     if metric == "itl":
-        first_ns = first_start(ctx.queries, window.filter, **window.bounds)
-        rows = [] if first_ns is None else _ask(ctx, "timeseries_itl", window, step, requests, first_ns=first_ns)
-        return _latencies(rows), False
+        return _latencies(itl.by_bucket(ctx.queries, window, step)), False
     if metric in ("kv_evictions", "preemptions"):
         rows = _ask(ctx, "timeseries_kv_events", window, step, processes)
         if metric == "preemptions":

@@ -75,6 +75,7 @@ class _Point:
     is_delta: bool = False
     is_counter: bool = False
     sum: float = 0.0
+    """NaN: a histogram that tells none, as OTLP and OpenMetrics allow."""
     bounds: tuple[float, ...] = ()
     counts: tuple[int, ...] | None = None
     """None unless it is a histogram."""
@@ -229,6 +230,7 @@ def _read(metric: Metric, kind: str, data_point: Any) -> _Point:
         if kind == "exponential_histogram"
         else (tuple(data_point.explicit_bounds), tuple(data_point.bucket_counts))
     )
+    total = data_point.sum if data_point.HasField("sum") else math.nan
     if len(counts) > _MOST_BUCKETS or (counts and len(counts) != len(bounds) + 1) or not math.isfinite(data_point.sum):
         raise _DroppedError(Reason.KIND)
     if any(not a < b for a, b in pairwise(bounds)) or not all(map(math.isfinite, bounds)):
@@ -236,7 +238,7 @@ def _read(metric: Metric, kind: str, data_point: Any) -> _Point:
     if max((data_point.count, *counts)) > MOST_COUNT:
         raise _DroppedError(Reason.KIND)
     bounds = bounds if counts else ()  # OTLP allows it, and the store must not compare them with buckets
-    return _Point(labels, time_ns, float(data_point.count), is_delta, True, data_point.sum, bounds, counts)
+    return _Point(labels, time_ns, float(data_point.count), is_delta, True, total, bounds, counts)
 
 
 def _explicit(point: Any) -> tuple[tuple[float, ...], tuple[int, ...]]:

@@ -12,6 +12,7 @@ vllm:num_requests_running{engine="0"} 6.0                {engine="0"} 6
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from io import StringIO
@@ -28,6 +29,8 @@ MOST_COUNT: Final = 2.0**53
 """Larger counts are not whole numbers in the doubles of the text and of the store."""
 _LONGEST_LINE: Final = 128 * 1024
 """Characters. The parser takes minutes for a line of megabytes. No line of a series that is stored is so long."""
+_NAME: Final = re.compile(r"[ \t]*([^\s{]+)")
+"""A line may begin with blanks, and blanks or tabs stand behind a name."""
 Labels = tuple[tuple[str, str], ...]
 
 
@@ -35,7 +38,8 @@ Labels = tuple[tuple[str, str], ...]
 class _Histogram:
     buckets: dict[float, float] = field(default_factory=dict)
     """The number of observations up to each bound."""
-    sum: float = 0.0
+    sum: float | None = None
+    """None: the page tells none, as OpenMetrics allows."""
     count: float | None = None
 
 
@@ -92,11 +96,12 @@ def _divided(text: str, *, all_names: bool) -> tuple[dict[str, str], list[str], 
     kinds: dict[str, str] = {name: found[0].kind for name, found in rules().items()}
     lines, names = [], set()
     for line in StringIO(text):  # as the parser does it: a label may have other ends of lines
-        if line.startswith("#"):
+        if line.lstrip(" \t").startswith("#"):
             words = line.split(None, 3)
             if len(words) == 4 and words[1] == "TYPE":
                 kinds.setdefault(words[2], words[3].strip())
-        elif name := line.partition("{")[0].partition(" ")[0].strip():
+        elif found := _NAME.match(line):
+            name = found[1]
             names.add(name)
             if all_names or name in rules() or _base(name) in rules():
                 if len(line) > _LONGEST_LINE:
@@ -151,7 +156,7 @@ def _histogram(name: str, points: Mapping[Labels, _Histogram], time_ns: int) -> 
         point = metric.histogram.data_points.add(
             time_unix_nano=time_ns,
             count=int(count),
-            sum=histogram.sum,
+            sum=histogram.sum,  # None sets no sum
             explicit_bounds=bounds,
             bucket_counts=[int(b - a) for a, b in pairwise(at_most)],
         )

@@ -135,7 +135,9 @@ class Files:
             return status.st_mtime, list(read_file(path))
         except (OSError, ValueError, yaml.YAMLError) as error:
             self._report(path, str(error))
-            return known
+        except RecursionError:
+            self._report(path, "its lists are nested too deeply")
+        return known
 
 
 def read_file(path: str) -> Iterator[Target]:
@@ -154,6 +156,10 @@ def read_file(path: str) -> Iterator[Target]:
 
 
 def _of_file(address: str, labels: Mapping[str, str]) -> Target:
+    for text in (address, *labels, *labels.values()):
+        if any("\ud800" <= character <= "\udfff" for character in text):  # of an escape in JSON; UTF-8 has none
+            msg = f"{text!a} has half of a surrogate pair, which is no character"
+            raise ValueError(msg)
     if not _ADDRESS.fullmatch(address):
         msg = f"the target {address!r} is not HOST:PORT"
         raise ValueError(msg)

@@ -61,8 +61,11 @@ def damage_of(error: BaseException) -> str | None:
     return f"the part {found[1]} of the table {found[2]} is damaged on the store's disk: {_REMEDY}"
 
 
-def find(store: Store) -> list[DamagedPart]:
-    """Read every file of every table of an embedded store and compare it with its checksum."""
+def find(store: Store, folder: Path) -> list[DamagedPart]:
+    """Read every file of every table of an embedded store and compare it with its checksum.
+
+    `folder` has the parts that were set aside, and the marks of those of which a `set_aside` was cut off.
+    """
     client = store.client()
     tables = client.query(
         "SELECT name FROM system.tables WHERE database = currentDatabase() AND engine LIKE '%MergeTree' ORDER BY name"
@@ -74,21 +77,33 @@ def find(store: Store) -> list[DamagedPart]:
         if not is_sound
     ]
     detached = client.query(
-        "SELECT table, name, reason FROM system.detached_parts"
-        " WHERE database = currentDatabase() AND startsWith(reason, 'broken') ORDER BY table, name"
+        "SELECT table, name, reason FROM system.detached_parts WHERE database = currentDatabase() ORDER BY table, name"
     ).result_rows
-    return damaged + [DamagedPart(table, name, reason, is_detached=True) for table, name, reason in detached]
+    return damaged + [
+        DamagedPart(table, name, reason or "it was not set aside to the end", is_detached=True)
+        for table, name, reason in detached
+        if (reason or "").startswith("broken") or _mark(folder / table / name).exists()
+    ]
 
 
 def set_aside(store: Store, part: DamagedPart, folder: Path) -> Path:
-    """Move a part out of its table, into a folder of its table's name; returns its new place."""
+    """Move a part out of its table, into a folder of its table's name; returns its new place.
+
+    ClickHouse does not know why a part is detached. The mark says it, should this process be killed before the move.
+    """
     detached = store.table_folder(part.table) / "detached" / part.name
-    if not part.is_detached:
-        store.client().command(f"ALTER TABLE `{part.table}` DETACH PART '{part.name}'")
     target = folder / part.table / part.name
     target.parent.mkdir(parents=True, exist_ok=True)
+    _mark(target).touch()
+    if not part.is_detached:
+        store.client().command(f"ALTER TABLE `{part.table}` DETACH PART '{part.name}'")
     shutil.move(detached, target)
+    _mark(target).unlink()
     return target
+
+
+def _mark(target: Path) -> Path:
+    return target.with_name(f"{target.name}.moving")
 
 
 def main(arguments: list[str]) -> int:
@@ -110,11 +125,11 @@ def main(arguments: list[str]) -> int:
 
 
 def _check(data_dir: Path, *, moves: bool) -> int:
-    store = Store.open(f"chdb://{(data_dir / 'store').resolve()}")
+    store, folder = Store.open(f"chdb://{(data_dir / 'store').resolve()}"), data_dir / "damaged_parts"
     try:
-        parts = find(store)
+        parts = find(store, folder)
         for part in parts:
-            place = f" -> {set_aside(store, part, data_dir / 'damaged_parts')}" if moves else ""
+            place = f" -> {set_aside(store, part, folder)}" if moves else ""
             sys.stdout.write(f"{part.table} {part.name}: {part.reason}{place}\n")
     finally:
         store.close()

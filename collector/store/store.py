@@ -154,6 +154,17 @@ def reason_of(error: BaseException) -> str:
     return str(error)
 
 
+def _refuse_without_links(folder: Path) -> None:
+    """Raise `StoreError` for a copy without the link to its database: chDB would take it for a new store."""
+    has_tables = any(folder.glob("store/*/*/format_version.txt"))
+    if has_tables and not (folder / "metadata" / "default").is_symlink():
+        msg = (
+            f"the store {folder} has lost its symbolic links, perhaps in a copy by `cp -rL` or `rsync -r`: copy it "
+            "again by `cp -a` or `rsync -a` while its collector is stopped, or use `tokentrail backup`"
+        )
+        raise StoreError(msg)
+
+
 class Store:
     """A ClickHouse database; open it once per process and share it between threads.
 
@@ -183,6 +194,7 @@ class Store:
         store = cls(dsn, connect_timeout_s=connect_timeout_s, send_receive_timeout_s=send_receive_timeout_s)
         try:
             if store.folder:
+                _refuse_without_links(store.folder)
                 forget_lost_parts(store.folder)
             store.client()
         except (ClickHouseError, OSError) as error:

@@ -189,6 +189,14 @@ def test_the_models_and_variants_of_a_process_make_no_rows_of_their_own(rows, qu
     assert len(found[0].get("examples", ())) <= 20
 
 
+def test_a_process_with_an_id_in_place_of_each_model_has_some_of_them(api, rows):
+    rows.requests([{"model": f"m{n:04}", "variant": f"v{n:04}"} for n in range(1100)])
+    (row,) = Queries(rows.store).rows("engine_requests", {"ended": TRUE, "filter": TRUE})
+    assert (len(row["models"]), len(row["variants"])) == (1000, 1000)
+    (engine,) = api("engines")["engines"]
+    assert (len(engine["models"]), len(engine["variants"])) == (100, 100)
+
+
 def test_a_process_was_last_heard_of_when_its_last_request_ended(api, rows):
     rows.request(ended=NOW - 120 * MINUTE)
     rows.request(ended=NOW - 181 * MINUTE, instance="before")

@@ -235,6 +235,8 @@ def test_a_request_in_flight_shows_what_was_announced_and_its_tokens(api, rows):
         ("requests/" + "a" * 32, {"span_id": "b"}, 400, "not 16 hex digits"),
         ("requests/" + "a" * 32, {"start": "-1h"}, 400, "unknown parameter"),
         ("requests", {"limit": 0}, 400, "limit"),
+        ("requests", {"cause_start": "-5m"}, 400, "cause_start: is the time of a cause"),
+        ("requests", {"cause_end": "now", "status": "lost"}, 400, "cause_end: is the time of a cause"),
         ("requests", {"limit": 1001}, 400, "limit"),
         ("requests", {"cursor": "x"}, 400, "cursor: is not the `next` of an answer"),
         ("requests", {"cursor": _cursor("end", True)}, 400, "cursor: is not"),

@@ -151,6 +151,17 @@ def test_the_wait_of_one_who_left_before_the_first_token_is_its_ttft(api, rows):
     assert (found["verdict"], found["missed"][0]["value_s"]) == ("bad", 1.0)
 
 
+def test_a_client_that_left_behind_a_first_token_at_once_missed_no_ttft(api, rows):
+    rows.request(slo_class="chat", e2e=SECOND, status="cancelled", ttft_ns=0, tpot_ns=50.0 * MS)
+    (row,) = api("requests", slo="chat")["requests"]
+    assert [one["verdict"] for one in row["verdicts"]] == ["excused", "excused"]
+    assert [miss for one in row["verdicts"] for miss in one["missed"]] == []
+    assert api("slos/chat")["requests"]["excused"] == 1
+    answer = api("goodput", ttft="25ms", surface="1")
+    assert (answer["requests"]["excused"], answer["violations"]["ttft"]) == (1, 0)
+    assert answer["surface"]["attainment"][0][-1] is None
+
+
 def test_a_request_in_flight_is_bad_as_soon_as_it_is_late(api, rows):
     late = rows.open(start=NOW - 4 * SECOND, seen=NOW - SECOND, slo_class="chat", request_id="late")
     fresh = rows.open(start=NOW - 100, seen=NOW - 50, request_id="fresh")

@@ -1,6 +1,7 @@
 """A store whose disk has damaged a part of a table."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,27 @@ def test_a_part_that_clickhouse_sets_aside_when_it_starts_is_a_metric_until_it_i
     assert (collector.data_dir / "damaged_parts" / "requests" / f"broken-on-start_{part.name}").is_dir()
     with collector:
         assert broken_parts(collector) == 0
+
+
+def test_a_part_whose_move_was_cut_off_is_moved_by_the_next_check(collector, capsys, monkeypatch):
+    part = damaged_part(collector)
+    data = part / "data.bin"
+    data.write_bytes(bytes(data.stat().st_size))
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "move", killed)
+    with pytest.raises(KeyboardInterrupt):
+        check(collector, capsys, "--set-aside")
+    monkeypatch.undo()
+    status, told = check(collector, capsys)
+    assert status == 1
+    assert told.out.startswith(f"requests {part.name}: it was not set aside to the end\n1 damaged part")
+    assert check(collector, capsys, "--set-aside")[0] == 0
+    folder = collector.data_dir / "damaged_parts" / "requests"
+    assert [path.name for path in folder.iterdir()] == [part.name]
+    assert check(collector, capsys) == (0, ("all parts are sound\n", ""))
 
 
 def test_a_folder_without_a_store_is_named(tmp_path, capsys):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from collector.api.times import rfc3339
+from collector.sql.queries import Queries
 from tests.collector.rows import NOW, SECOND
 
 HOUR, DAY = 3600 * SECOND, 24 * 3600 * SECOND
@@ -16,6 +17,8 @@ WINDOWS = [
     (MIDNIGHT - 3 * HOUR, MIDNIGHT + 3 * HOUR), (MIDNIGHT + 3 * HOUR, NOW), (MIDNIGHT - 5 * DAY, NOW + DAY),
     (NOW + HOUR, NOW + DAY),
 ]  # fmt: skip
+STEPS = (1, 6, 7, 24, 48, 72)
+"""Hours: some divide a day, some are divided by it, and one is neither."""
 FILTERS = [{}, {"model": "m"}, {"tenant": "a", "vantage": "server"}, {"model": "nobody"}]
 
 
@@ -61,6 +64,15 @@ def percentiles(made, start, end, kept):
     return {key: value if value is None else pytest.approx(value) for key, value in known.items()}
 
 
+def points(made, start, end, step, kept):
+    """The points of a chart, from the percentiles of each bucket."""
+    for at in range(start // step * step, end, step):
+        found = percentiles(made, max(at, start), min(at + step, end), kept)
+        if found["count"] != 0:
+            del found["mean"], found["p999"]
+            yield {"t": rfc3339(at), **found}
+
+
 def test_itl_is_that_of_the_tokens(api, rows):
     """Requests and tokens come late and in any order, into days and hours whose answers are remembered by then."""
     rng = random.Random(1)
@@ -80,3 +92,29 @@ def test_itl_is_that_of_the_tokens(api, rows):
         for asked in ({}, {"vantage": "server"}, kept):
             answer = api("summary", start=rfc3339(start), end=rfc3339(end), **asked)
             assert answer["itl_s"] == percentiles(made, start, end, asked), (start, end, asked)
+        for hours in STEPS:
+            asked = kept if hours == 24 else {"vantage": "server"} | kept
+            chart = api("timeseries", metric="itl", step=f"{hours}h", start=rfc3339(start), end=rfc3339(end), **asked)
+            assert chart["points"] == [*points(made, start, end, hours * HOUR, asked)], (start, end, hours, asked)
+
+
+@pytest.mark.parametrize(("step", "asks"), [("1h", [4, 1]), ("24h", [0, 0])])
+def test_a_chart_of_many_days_holds_the_tokens_of_one_in_memory(api, rows, monkeypatch, step, asks):
+    """Two hundred million tokens of weeks were more than a query may have in memory."""
+    for days in (0, 1, 2, 5):
+        rows.tokens(rows.request(ended=NOW - days * DAY), [1, 1000, 2000])
+    asked = []
+    real = Queries.rows
+
+    def spy(self, query, fragments=None, /, **parameters):
+        if query == "timeseries_itl":
+            asked.append(parameters["end_ns"] - parameters["start_ns"])
+        return real(self, query, fragments, **parameters)
+
+    monkeypatch.setattr(Queries, "rows", spy)
+    for n in asks:
+        asked.clear()
+        chart = api("timeseries", metric="itl", step=step, start="-700h", end=rfc3339(NOW + 4 * HOUR))
+        assert [point["count"] for point in chart["points"]] == [2, 2, 2, 2]
+        assert len(asked) == n
+        assert all(length <= DAY for length in asked)

@@ -1,5 +1,6 @@
 """Each thread has its own client of the store, and the client of a thread that has ended is used again."""
 
+import shutil
 import socket
 import threading
 from contextlib import suppress
@@ -10,6 +11,7 @@ from clickhouse_connect.driver.httpclient import HttpClient
 from urllib3 import Timeout
 
 from collector.store.store import Store, StoreError, StoreUnavailableError, is_unavailable
+from tests.support.stores import new_store
 
 WAIT_S = 120
 
@@ -139,6 +141,19 @@ def test_a_folder_that_chdb_would_take_for_another_one_is_refused(tmp_path):
     with pytest.raises(StoreError, match=r"cannot lie in .*: chDB takes what follows a \? for options"):
         Store.open(f"chdb://{tmp_path}/is it?")
     assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_a_copy_without_its_symbolic_links_is_refused(tmp_path, follows):
+    """chDB opened a copy that had left them out as a store without rows."""
+    new_store(tmp_path / "store")
+    link = tmp_path / "store" / "metadata" / "default"
+    database = link.resolve()
+    link.unlink()
+    if follows:
+        shutil.copytree(database, link)
+    with pytest.raises(StoreError, match=r"has lost its symbolic links.*`cp -a`"):
+        Store.open(f"chdb://{tmp_path / 'store'}")
 
 
 @pytest.mark.parametrize(("scheme", "first"), [("http", b"P"), ("https", b"\x16")], ids=["POST", "a TLS handshake"])

@@ -1,30 +1,40 @@
 -- Samples of totals, each with the one before it. `since_zero`: all of the value has grown since then, because the total fell
--- (it began again at 0), is a delta, or appeared after its process did. The first value of a process is no growth. When several
--- collectors scrape a process, they see the same growth: in each five minutes, the one with the most samples counts.
+-- (it began again at 0), is a delta, or appeared after its process did. The first value of a process is no growth, and neither are those of
+-- a scrape in which all series are new, because the labels of its target have changed. When several
+-- collectors scrape a process, they see the same growth: in each five minutes, the one with the most samples counts. One that was away for
+-- longer is the last choice, because its first sample grows from before that time, which the others have counted.
 SELECT
-    * EXCEPT (before_value, before_sum, before_buckets, before_bounds),
+    * EXCEPT (before_time, before_value, before_sum, before_buckets, before_bounds),
     ifNull(before_value, value) AS earlier,
     if(isNull(before_value), sum, before_sum) AS earlier_sum,
     -- An older version stored bounds without buckets, which have no difference from buckets.
     if(isNull(before_value) OR length(buckets) != length(before_buckets), buckets, before_buckets) AS earlier_buckets,
-    kind = 'delta' OR if(isNull(before_value), time > process_began, value < before_value OR bounds != before_bounds) AS since_zero
+    kind = 'delta' OR if(isNull(before_value), time > process_began AND (scraper = '' OR goes_on), value < before_value OR bounds != before_bounds) AS since_zero
 FROM
 (
-    SELECT *, argMax(scraper, (samples_of_scraper, scraper)) OVER (PARTITION BY service, instance, five_minutes) AS best_scraper
+    SELECT *, argMax(scraper, (was_there, samples_of_scraper, scraper)) OVER (PARTITION BY service, instance, five_minutes) AS best_scraper
     FROM
     (
         SELECT
-            time, service, instance, scraper, engine, name, kind, value, sum, bounds, buckets,
-            intDiv(toUnixTimestamp(time), 300) AS five_minutes,
-            count() OVER (PARTITION BY service, instance, five_minutes, scraper) AS samples_of_scraper,
-            min(time) OVER (PARTITION BY service, instance, scraper) AS process_began,
-            lagInFrame(toNullable(value)) OVER last AS before_value,
-            lagInFrame(sum) OVER last AS before_sum,
-            lagInFrame(buckets) OVER last AS before_buckets,
-            lagInFrame(bounds) OVER last AS before_bounds
-        FROM samples
-        WHERE $parts.sampled AND (name IN {names:Array(String)} OR name = 'running')
-        WINDOW last AS (PARTITION BY name, service, instance, series ORDER BY time ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)
+            *,
+            max(isNotNull(before_value)) OVER (PARTITION BY service, instance, scraper, time) AS goes_on,
+            min(ifNull(dateDiff('second', before_time, time) <= 300, true)) OVER (PARTITION BY service, instance, five_minutes, scraper) AS was_there
+        FROM
+        (
+            SELECT
+                time, service, instance, scraper, engine, name, kind, value, sum, bounds, buckets,
+                intDiv(toUnixTimestamp(time), 300) AS five_minutes,
+                count() OVER (PARTITION BY service, instance, five_minutes, scraper) AS samples_of_scraper,
+                min(time) OVER (PARTITION BY service, instance, scraper) AS process_began,
+                lagInFrame(toNullable(time)) OVER last AS before_time,
+                lagInFrame(toNullable(value)) OVER last AS before_value,
+                lagInFrame(sum) OVER last AS before_sum,
+                lagInFrame(buckets) OVER last AS before_buckets,
+                lagInFrame(bounds) OVER last AS before_bounds
+            FROM samples
+            WHERE $parts.sampled AND (name IN {names:Array(String)} OR name = 'running')
+            WINDOW last AS (PARTITION BY name, service, instance, series ORDER BY time ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)
+        )
     )
 )
 WHERE time >= fromUnixTimestamp64Nano({start_ns:Int64}) AND kind != 'gauge' AND scraper = best_scraper

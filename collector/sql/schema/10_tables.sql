@@ -54,9 +54,9 @@ CREATE TABLE IF NOT EXISTS requests
 
     -- Aggregate queries read these columns in place of the ones above. They are narrow, not NULL and not compressed, because
     -- reading is most of the work. Whole microseconds, rounded up: 0 cannot exist (no token has been emitted, or one alone in each answer; a queue
-    -- may be empty), 4294967294 is that or more, 4294967295 is not known.
+    -- may be empty, and a reported TTFT of 0 is 1), 4294967294 is that or more, 4294967295 is not known.
     ttft_us           UInt32 MATERIALIZED multiIf(
-        ttft_ns IS NOT NULL, least(intDiv(assumeNotNull(ttft_ns) + 999, 1000), 4294967294), output_tokens = 0, 0, 4294967295)
+        ttft_ns IS NOT NULL, greatest(least(intDiv(assumeNotNull(ttft_ns) + 999, 1000), 4294967294), 1), output_tokens = 0, 0, 4294967295)
         CODEC(NONE),
     tpot_us           UInt32 MATERIALIZED multiIf(
         tpot_ns IS NOT NULL, least(intDiv(toUInt64(least(ceil(ifNull(tpot_ns, 0)), 1e16)) + 999, 1000), 4294967294), output_tokens < 2 OR output_tokens = choices, 0, 4294967295)

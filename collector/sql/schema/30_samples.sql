@@ -13,7 +13,7 @@ CREATE TABLE IF NOT EXISTS samples
     series    UInt64                              CODEC(ZSTD),      -- a hash of scraper, own name and labels
     kind      LowCardinality(String),                               -- gauge | counter (a total since the process began) | delta
     value     Float64                             CODEC(ZSTD),      -- of a histogram: the number of observations
-    sum       Float64                             CODEC(ZSTD),      -- 0 unless it is a histogram
+    sum       Float64                             CODEC(ZSTD),      -- 0 unless it is a histogram, NaN of one that tells none
     bounds    Array(Float64)                      CODEC(ZSTD),      -- the buckets' upper bounds, and
     buckets   Array(UInt64)                       CODEC(ZSTD)       -- the observations in each bucket and above the last one
 )

@@ -93,6 +93,16 @@ def test_totals_that_begin_again_and_that_appear_later_are_counted(scrapes, api)
     assert {e["instance"]: e["preemptions"] for e in api("kv")["engines"]} == {"i:1": 7, "new": 5}
 
 
+def test_other_labels_of_a_target_are_no_growth(scrapes, api):
+    """Each series is a new one then, and its total of days had counted as preemptions of that moment."""
+    for n in range(6):
+        zone = '{zone="a"}' if n >= 3 else ""
+        text = f"vllm:num_requests_running{zone} 1\nvllm:num_preemptions_total{zone} {5000 + n}\n"
+        scrapes.add(text, NOW - (60 - 10 * n) * SECOND)
+    scrapes.store()
+    assert api("kv")["engines"][0]["preemptions"] == 4
+
+
 def test_the_first_sample_of_a_window_grows_from_the_one_before(scrapes, api):
     scrapes.add(page(1, 0, 0, preemptions=1), NOW - 16 * MINUTE).add(
         page(1, 0, 1, preemptions=3), NOW - 14 * MINUTE
@@ -110,6 +120,19 @@ def test_two_collectors_that_scrape_one_process_count_once(scrapes, api):
     assert {p["value"] for p in api("timeseries", metric="running")["points"]} == {4}
     (storm,) = [i for i in api("incidents")["incidents"] if i["cause"] == "kv_eviction"]
     assert storm["requests_affected"] == 5
+
+
+def test_growth_in_which_one_collector_was_away_counts_once_when_it_is_back(scrapes, api):
+    """Its first scrape grows from before it went away, which the other collector has counted."""
+    began = NOW // (5 * MINUTE) * 5 * MINUTE - 15 * MINUTE
+    for n in range(18):
+        for scraper in {13: "b"}.get(n, "a" if 6 <= n < 12 else "ab"):
+            scrapes.add(page(1, 0, 0, preemptions=n), began + n * 50 * SECOND, scraper=scraper)
+    scrapes.store()
+    asked = {"start": rfc3339(began), "end": rfc3339(NOW + MINUTE)}
+    assert api("kv", **asked)["engines"][0]["preemptions"] == 17
+    points = api("timeseries", metric="preemptions", step="5m", **asked)["points"]
+    assert [round(300 * point["value"]) for point in points] == [5, 6, 6]
 
 
 def test_a_process_that_sends_metrics_and_evictions_is_listed_once(scrapes, rows, api):

@@ -42,6 +42,15 @@ def test_only_metrics_with_a_common_name_are_read():
     assert (page.series, page.dropped) == (1, 0)
 
 
+@pytest.mark.parametrize("line", ["{}\t6", "  {} 6", "\t{}\t6\t", "{}\t{{}}  6"])
+def test_blanks_and_tabs_may_stand_around_a_name(line):
+    page = read(
+        "\t# TYPE a_thing counter\n" + line.format("vllm:num_requests_running") + "\n a_thing 5\n", all_names=True
+    )
+    assert numbers(page) == {("vllm:num_requests_running", ""): 6, ("a_thing", ""): 5}
+    assert {metric.name: metric.WhichOneof("data") for metric in page.metrics}["a_thing"] == "sum"
+
+
 def test_all_names_are_read_on_request_with_the_kind_that_the_page_gives():
     page = read(
         "# TYPE a_thing counter\na_thing 5\nb_total 2\n# TYPE c gauge\nc 1\n"

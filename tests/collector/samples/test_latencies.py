@@ -57,6 +57,15 @@ def test_the_growth_of_the_window_counts_through_a_restart(scrapes, api):
     assert found["p99"] == {"above_s": 0.5, "up_to_s": None}
 
 
+def test_a_histogram_that_tells_no_sum_has_no_mean(scrapes, api):
+    for at, page in ((60, histogram({"0.1": 5, "+Inf": 9}, 2.0)), (50, histogram({"0.1": 8, "+Inf": 12}, 5.0))):
+        scrapes.add("".join(line for line in page.splitlines(keepends=True) if "_sum" not in line), NOW - at * SECOND)
+    scrapes.store()
+    (found,) = api("samples/latencies")["latencies"]
+    assert (found["count"], found["mean_s"]) == (3, None)
+    assert found["p50"] == {"above_s": 0.0, "up_to_s": 0.1}
+
+
 def test_processes_of_a_service_are_added_and_other_bounds_stay_apart(scrapes, api):
     for instance, buckets in (("i:1", ("0.1", "0.5")), ("i:2", ("0.1", "0.5")), ("i:3", ("1",))):
         for at, count in ((60, 0), (50, 4)):
@@ -76,6 +85,7 @@ def both(first, second):
     return below(first) + below(second, engine=1)
 
 
+RUNNING = "vllm:num_requests_running 1\n"
 # Of each service: by how much it has grown, and its pages with the seconds since each and who scraped it.
 GROWTH: dict[str, Any] = {
     "a bucket falls, the count does not": (10, [(histogram({"0.1": 5, "0.5": 9, "+Inf": 9}, 2), 60, {}),
@@ -89,7 +99,16 @@ GROWTH: dict[str, Any] = {
                                     + [(below(n), 55 - 10 * n, {"scraper": "a"}) for n in (3, 4)]),
     "a scraper for each process": (3, [(below(n), 60 - 10 * n, {"scraper": "a"}) for n in range(3)]
                                    + [(below(n), 60 - 10 * n, {"scraper": "b", "instance": "i:2"}) for n in range(2)]),
-    "a process that began in the window": (4, [("vllm:num_requests_running 1\n", 60, {}), (below(4), 50, {})]),
+    "a process that began in the window": (4, [(RUNNING, 60, {}), (RUNNING + below(4), 50, {})]),
+    "one of two processes began in the window": (5, [(RUNNING, 60, {}), (RUNNING + below(4), 50, {}),
+                                                     (below(7), 55, {"instance": "i:2"}),
+                                                     (below(8), 45, {"instance": "i:2"})]),
+    "metrics that a process sends, one after the other": (4, [(RUNNING, 60, {"scraper": ""}),
+                                                              (below(4), 50, {"scraper": ""})]),
+    "the first that a process sends": (2, [(below(n), 110 - 10 * n, {"scraper": ""}) for n in (5, 7)]),
+    "other labels beside another process": (2, [(below(4), 60, {}), (below(6, engine=5), 50, {}),
+                                                (below(1), 60, {"instance": "i:2"}),
+                                                (below(3), 50, {"instance": "i:2"})]),
 }  # fmt: skip
 
 

@@ -120,6 +120,9 @@ def test_a_broken_file_keeps_its_last_targets_and_is_reported(folder, wrong):
     [
         ('[{"targets": "h1:1"}]', "entry.0.targets: Input should be a valid list"),
         ('[{"target": []}]', "entry.0.targets: Field required"),
+        ("[" * 100_000, "its lists are nested too deeply"),
+        (r'[{"targets": ["h1:1"], "labels": {"zone": "\ud800"}}]', r"'\ud800' has half of a surrogate pair"),
+        (r'[{"targets": ["h\udfff:1"]}]', r"'h\udfff:1' has half of a surrogate pair"),
         ('[{"targets": ["h1:65536"]}]', "'http://h1:65536/metrics' is not a target"),
     ],
 )
