@@ -19,6 +19,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from urllib3.exceptions import HTTPError, InvalidHeader
 from urllib3.util import Retry
 
+from tokentrail.formatting import without_user
 from tokentrail.guard import logger
 from tokentrail.transport import SendResult, SendStatus, Transport
 
@@ -47,6 +48,11 @@ class Endpoint:
     verify: bool | str = True
     cert: str | tuple[str, str] | None = None
     protocol: str = HTTP
+
+    @property
+    def shown(self) -> str:
+        """The address for logs: without the user and the password in it."""
+        return without_user(self.url)
 
     @classmethod
     def to(
@@ -140,7 +146,7 @@ class OtlpHttp:
 
     def __call__(self, body: bytes) -> SendResult:
         """Posts one body. Trouble of the network or the collector is a result and never an exception."""
-        url = self._endpoint.url
+        url = self._endpoint.shown
         try:
             with uninstrumented(), self._connected().post(body) as response:
                 answer = response.raw.read(MAX_ANSWER_BYTES, decode_content=True)
@@ -163,7 +169,7 @@ class OtlpHttp:
 
     def _result(self, response: requests.Response, answer: bytes) -> SendResult:
         status = response.status_code
-        shown = f"{self._endpoint.url} answered {status}: {answer.decode(errors='replace')[:SHOWN_CHARACTERS]!r}"
+        shown = f"{self._endpoint.shown} answered {status}: {answer.decode(errors='replace')[:SHOWN_CHARACTERS]!r}"
         if status in RETRYABLE:
             return SendResult(SendStatus.RETRY, shown, retry_after_s=self._retry_after(response))
         if status == TOO_LARGE:

@@ -46,6 +46,8 @@ def test_an_object_is_the_answer():
         (200, b"", "This is not the collector's API", "not answer with an object"),
         (200, b"{}", "This is not the collector's API", "not answer with an object"),
         (502, b"[]", "HTTP 502", "no reason"),
+        (502, b"<html>", "The collector cannot be reached", "answers 502 without a reason"),
+        (403, b"<html>", "This is not the collector's API", "not in JSON"),
         (422, b'{"title": "Bad parameters", "detail": "see errors", "errors": [{"field": "start", "detail": "what?"}]}',
          "Bad parameters", "start: what?"),
         (401, b'{"title": "Unauthorized", "detail": "x"}', "The collector asks for a key", "TOKENTRAIL_API_KEY"),
@@ -81,7 +83,8 @@ def test_the_page_waits_once_and_not_long_for_the_lists_of_its_filters(monkeypat
 
     with httpx.Client(base_url="http://hangs/api/v1/", transport=httpx.MockTransport(hang)) as client:
         monkeypatch.setattr("dashboard.api._client", lambda _: client)
-        assert offered() == ([], [])
+        names, labels = offered()
+        assert (names, set().union(*labels.values())) == ([], {"server", "client"})
         assert asked == [("/api/v1/slos", OFFER_TIMEOUT_S)]
         found = fetch(ask("overview"))
         assert (found.title, asked[1:]) == ("The collector is too slow", [("/api/v1/overview", TIMEOUT_S)])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tokentrail.cli.output import console, fail, note, print_json
-from tokentrail.formatting import one_line
+from tokentrail.formatting import one_line, without_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -204,6 +204,7 @@ def _ask(url: str, question: Callable[[Api], Any]) -> Any:
     except (DecodingError, LookupError) as error:
         fail(error)
     except HTTPError as error:
-        fail(RuntimeError(f"the collector at {url} does not answer ({in_words(error)}): {way_out(error, '--api')}"))
+        shown = without_user(url)
+        fail(RuntimeError(f"the collector at {shown} does not answer ({in_words(error)}): {way_out(error, '--api')}"))
     finally:
         client.close()

@@ -1,0 +1,69 @@
+"""The pages, run without a browser, over answers that a test makes up."""
+
+import httpx
+import pytest
+from streamlit.testing.v1 import AppTest
+from streamlit.util import calc_hash
+
+from dashboard import api
+from tests.dashboard.browser import APP
+
+TRACE = "a" * 32
+
+
+@pytest.fixture
+def show(monkeypatch):
+    """Run a page over the answer to each path of the API; the last page that it drew."""
+
+    def show(page, answers, address="http://127.0.0.1:8080"):
+        def answer(request):
+            return httpx.Response(200, json=answers(request.url.path.removeprefix("/api/v1/")))
+
+        monkeypatch.setenv("TOKENTRAIL_API_URL", address)
+        client = httpx.Client(base_url="http://collector/api/v1/", transport=httpx.MockTransport(answer))
+        monkeypatch.setattr(api, "_client", lambda _: client)
+        api._fetched.clear()
+        api._found.clear()
+        app = AppTest.from_file(str(APP), default_timeout=300)
+        app._page_hash = calc_hash(page)
+        if page == "request":
+            app.query_params["trace_id"] = TRACE
+        return app.run()
+
+    return show
+
+
+@pytest.mark.parametrize("page", ["", "requests", "variants", "request"])
+def test_an_answer_that_lacks_something_is_explained(show, page, caplog):
+    """A collector of another version answers so. Nothing of it is offered by the filters either."""
+    shown = show(page, lambda _: {"slos": [{}], "engines": [{}], "requests": [{}]}, "http://user:secret@collector:8080")
+    assert len(shown.exception) == 0
+    (problem,) = shown.error
+    assert "The collector's answer cannot be drawn" in problem.value
+    assert "KeyError" in problem.value
+    assert "collector\\:8080/healthz" in problem.value
+    assert "secret" not in problem.value
+    assert "Traceback" in caplog.text
+
+
+@pytest.mark.parametrize(("firing", "drawn", "rest"), [(3, 3, ""), (30, 30, ""), (31, 30, "1"), (450, 30, "420")])
+def test_a_page_of_many_incidents_draws_the_worst_and_counts_the_others(firing, drawn, rest):
+    def script(firing):
+        from datetime import UTC, datetime
+
+        from dashboard.filters import View
+        from dashboard.views import events
+
+        incident = {
+            "cause": "slo_burn", "severity": "page", "title": "chat burns", "detail": "", "firing": True, "end": None,
+            "start": "2026-11-21T10:00:00Z", "requests_affected": None, "requests": [], "runbook_url": "",
+        }  # fmt: skip
+        answer = {"incidents": [incident] * firing, "firing_outside": 0}
+        view = View("-15m", "now", (), None, None, UTC)
+        events.firing(answer, view, datetime(2026, 11, 21, 11, tzinfo=UTC), is_heard=True)
+
+    shown = AppTest.from_function(script, kwargs={"firing": firing}, default_timeout=300).run()
+    assert len(shown.exception) == 0
+    captions = [caption.value for caption in shown.caption]
+    assert sum("since 2026" in text for text in captions) == drawn
+    assert [text.split()[2] for text in captions if text.startswith("Not drawn")] == ([rest] if rest else [])
