@@ -67,3 +67,17 @@ def test_a_page_of_many_incidents_draws_the_worst_and_counts_the_others(firing, 
     captions = [caption.value for caption in shown.caption]
     assert sum("since 2026" in text for text in captions) == drawn
     assert [text.split()[2] for text in captions if text.startswith("Not drawn")] == ([rest] if rest else [])
+
+
+@pytest.mark.parametrize(
+    ("emitted", "words"), [(None, "No single tokens"), (2, "No single tokens"), (1, "Fewer than two"), (0, "Fewer")]
+)
+def test_an_unknown_number_of_tokens_is_not_called_few(emitted, words):
+    def script(emitted):
+        from dashboard.views import request
+
+        request.waits({"steps": [], "tokens": [], "phases": [], "request": {"output_tokens": emitted}})
+
+    shown = AppTest.from_function(script, kwargs={"emitted": emitted}, default_timeout=300).run()
+    assert len(shown.exception) == 0
+    assert shown.caption[0].value.startswith(words)

@@ -266,6 +266,12 @@ def test_a_step_of_the_waterfall_says_what_the_waiting_lack():
     assert text.endswith("2 running, 0 waiting (2 for kv, 1 for priority)")
 
 
+@pytest.mark.parametrize(("tokens", "every"), [(9, 1), (10, None)])
+def test_few_tokens_have_no_tick_for_half_a_token(tokens, every):
+    drawn = figure(trail(phases=PHASES, tokens=[token(n, 0.1 + n / 100, 0.01, n) for n in range(tokens)]))
+    assert drawn.layout.yaxis2.dtick == every
+
+
 def test_a_token_of_an_unknown_step_names_none():
     drawn = figure(trail(phases=PHASES, tokens=[token(0, 0.3, 0.3, 7), token(1, 0.5, 0.2, None)]))
     texts = {text for bar in drawn.data for text in (bar.hovertext or ()) if text.startswith("token ")}

@@ -60,6 +60,9 @@ def _asked(look: Callable[[Api], Iterator[Finding]], api: Api) -> Iterator[Findi
         yield Finding(look.__name__.strip("_"), "warn", api.problem(error.response), fix)
     except httpx.HTTPError as error:
         yield Finding(look.__name__.strip("_"), "warn", in_words(error), "see the collector's log")
+    except (KeyError, TypeError) as error:
+        told = f"the collector's answer is of another form than this command reads ({type(error).__name__}: {error})"
+        yield Finding(look.__name__.strip("_"), "warn", told, "install the same version in both places")
 
 
 def _otlp_http(url: str) -> Finding:
