@@ -166,7 +166,7 @@ def test_a_demo_has_its_model_before_its_engine_starts(status, started, monkeypa
         done.append("model")
         return subprocess.CompletedProcess(command, status)
 
-    monkeypatch.setattr(demo.subprocess, "run", fetch)
+    monkeypatch.setattr(subprocess, "run", fetch)
     with contextlib.suppress(ProcessFailed) if status else contextlib.nullcontext():
         demo._start(Console(quiet=True), Fake(tmp_path, tmp_path / "slos.yaml"), {})
     assert done == started
