@@ -59,7 +59,7 @@ def send_nothing(address: str) -> bool:
         return True
     if _ASKS_FOR_A_KEY.search(result.detail):
         return False
-    told = _OWN_WORDS.sub("", result.detail.removeprefix(to.shown))
+    told = _OWN_WORDS.sub("", result.detail.removeprefix(without_user(url)))
     raise GrpcError(told, _way_out(result.detail, url.partition("://")[0]))
 
 
