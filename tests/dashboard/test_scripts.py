@@ -81,3 +81,25 @@ def test_an_unknown_number_of_tokens_is_not_called_few(emitted, words):
     shown = AppTest.from_function(script, kwargs={"emitted": emitted}, default_timeout=300).run()
     assert len(shown.exception) == 0
     assert shown.caption[0].value.startswith(words)
+
+
+@pytest.mark.parametrize(("tpot_s", "curves"), [((0.1, 0.2), 1), ((0.1, None), 0), ((0.1,), 0)])
+def test_a_curve_needs_two_points(show, tpot_s, curves):
+    """A variant with requests of one token has no TPOT, and so no point."""
+    told = iter(tpot_s)
+
+    def answer(path):
+        if path != "summary":
+            return {"slos": [], "engines": [engine]}
+        tpot = next(told)
+        quantiles = {"p50": 0.1, "p99": 0.1}
+        return {
+            "requests": {"total": 1}, "ttft_s": quantiles, "tpot_s": dict.fromkeys(quantiles, tpot), "attainment": 1.0,
+            "throughput": {"output_tokens_per_s": 3.0}, "goodput": {"requests_per_s": 1.0},
+        }  # fmt: skip
+
+    engine = {"engine": "vllm", "models": [], "variants": [f"v{n}" for n in range(len(tpot_s))]}
+    shown = show("variants", answer)
+    assert (len(shown.exception), len(shown.error)) == (0, 0)
+    assert len(shown.dataframe[0].value) == len(tpot_s)
+    assert len(shown.subheader) == curves
