@@ -103,3 +103,15 @@ def test_a_curve_needs_two_points(show, tpot_s, curves):
     assert (len(shown.exception), len(shown.error)) == (0, 0)
     assert len(shown.dataframe[0].value) == len(tpot_s)
     assert len(shown.subheader) == curves
+
+
+def test_the_page_of_an_empty_collector_does_not_show_its_password(monkeypatch):
+    def script():
+        from dashboard import components
+
+        components.no_data()
+
+    monkeypatch.setenv("TOKENTRAIL_API_URL", "http://user:secret@collector:8080")
+    (words,) = AppTest.from_function(script, default_timeout=300).run().markdown
+    assert "collector\\:8080 answers" in words.value
+    assert "secret" not in words.value

@@ -242,3 +242,9 @@ def test_no_command_prints_the_password_of_an_address(serve, started, tmp_path):
             assert result.exit_code == 1
             assert "127.0.0.1" in result.output
             assert "secret" not in result.output
+        file = tmp_path / "letter"
+        file.write_bytes(b"\x0a\xff")  # no OTLP message
+        letter = DeadLetter(name="x", signal="traces", at="", bytes=2, reason="", damaged=False, file=file)
+        ((_, kept),) = replay([letter], to, {})
+        assert "127.0.0.1" in kept
+        assert "secret" not in kept
