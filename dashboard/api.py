@@ -148,6 +148,9 @@ def _refusal(status: int, body: Any) -> Problem:
     if not isinstance(body, dict):
         body = {}
     errors = [f"{e.get('field')}: {e.get('detail')}" for e in body.get("errors") or [] if isinstance(e, dict)]
+    if status == HTTPStatus.UNAUTHORIZED and os.environ.get(KEY, "").strip():
+        told = f"The key in {KEY} is wrong, revoked or has expired. Set {KEY} to a key with the role read."
+        return Problem("The collector does not know the key", told, status)
     if status == HTTPStatus.UNAUTHORIZED:
         return Problem("The collector asks for a key", f"Set {KEY} to a key with the role read.", status)
     detail = "; ".join(errors) or str(body.get("detail") or "The collector gave no reason; its log may.")

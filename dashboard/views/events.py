@@ -46,7 +46,7 @@ def firing(answer: Json, view: View, at: datetime, *, is_heard: bool) -> None:
                 if not_drawn := now[MOST_DRAWN:]:
                     st.caption(
                         f"Not drawn: {count(len(not_drawn))} that are less severe or touch fewer requests. "
-                        "The table *Incidents* and `/api/v1/incidents` list them."
+                        "`/api/v1/incidents` lists them, and for a key of all tenants the table *Incidents* below."
                     )
 
 

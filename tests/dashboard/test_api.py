@@ -63,6 +63,22 @@ def test_anything_else_is_a_problem_in_words(status, body, title, detail):
     assert "secret" not in found.detail
 
 
+@pytest.mark.parametrize(
+    ("key", "title"),
+    [
+        ("", "The collector asks for a key"),
+        (" ", "The collector asks for a key"),
+        ("tokentrail_x", "The collector does not know the key"),
+    ],
+)
+def test_a_wrong_key_is_told_apart_from_a_missing_one(key, title, monkeypatch):
+    monkeypatch.setenv("TOKENTRAIL_API_KEY", key)
+    with answering(401, b'{"title": "Unauthorized"}') as client:
+        found = answer(client, ask("summary"))
+    assert (found.title, "role read" in found.detail) == (title, True)
+    assert "tokentrail_x" not in found.detail
+
+
 def test_nobody_there_is_a_problem_that_says_where():
     with answering(200, b"") as client:
         url = client.base_url
