@@ -90,7 +90,7 @@ def chosen(data_dir: Path, names: Sequence[str]) -> list[DeadLetter]:
     letters = {letter.name: letter for letter in find(data_dir)}
     for name in names:
         if name not in letters:
-            raise NotFound(f"there is no dead letter {name} in {data_dir}")
+            raise NotFound(f"there is no dead letter {name} in {data_dir}: tokentrail dead-letters list has the names")
     return [letters[name] for name in dict.fromkeys(names)]
 
 
