@@ -47,7 +47,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt
 	@[ -n "$(GPU)$(TORCH_INDEX_URL)" ] || echo "no NVIDIA GPU here: pytorch.org/get-started names an index of CPU builds," \
 		"and make TORCH_INDEX_URL=… leaves the several GB of CUDA out"
 	$(call install,PyTorch: 0.9 GB for CPUs; several GB with CUDA,$(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) torch)
-	$(call install,engine + collector + dashboard: 1.3 GB,--editable '.[$(PARTS)]')
+	$(call install,engine + collector + dashboard: 1.6 GB,--editable '.[$(PARTS)]')
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.demo

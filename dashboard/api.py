@@ -22,6 +22,8 @@ OFFER_TIMEOUT_S = 10.0
 CACHE_S = 2.0
 LABELS_S = 60.0
 CLIENT_S = 600.0
+_OF_PROXIES = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)
+"""Statuses of a proxy, which are no JSON."""
 
 Params = Sequence[tuple[str, str]]
 """Query parameters; a name may be repeated."""
@@ -121,6 +123,12 @@ def answer(http: httpx.Client, query: Query, timeout_s: float = TIMEOUT_S) -> di
             + _sentence(remedy(error) or f"start it with `tokentrail up`, or set {API_URL_VARIABLE} to its address"),
         )
     except ValueError:
+        if response.status_code in _OF_PROXIES:
+            return Problem(
+                "The collector cannot be reached",
+                f"{base} answers {response.status_code} without a reason, as a proxy does when nobody answers behind "
+                "it. Is the collector up?",
+            )
         return Problem("This is not the collector's API", f"{base} answers, but not in JSON. Check {API_URL_VARIABLE}.")
     if response.is_error:
         return _refusal(response.status_code, body)
@@ -140,6 +148,9 @@ def _refusal(status: int, body: Any) -> Problem:
     if not isinstance(body, dict):
         body = {}
     errors = [f"{e.get('field')}: {e.get('detail')}" for e in body.get("errors") or [] if isinstance(e, dict)]
+    if status == HTTPStatus.UNAUTHORIZED and os.environ.get(KEY, "").strip():
+        told = f"The key in {KEY} is wrong, revoked or has expired. Set {KEY} to a key with the role read."
+        return Problem("The collector does not know the key", told, status)
     if status == HTTPStatus.UNAUTHORIZED:
         return Problem("The collector asks for a key", f"Set {KEY} to a key with the role read.", status)
     detail = "; ".join(errors) or str(body.get("detail") or "The collector gave no reason; its log may.")

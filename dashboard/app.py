@@ -25,4 +25,4 @@ page = st.navigation(
 )
 components.title(page.title)
 st.session_state["view"] = filters.sidebar()
-page.run()
+components.explained(page.run)

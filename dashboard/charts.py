@@ -119,11 +119,26 @@ def latency(
     chart.axes["yaxis"] |= seconds(series.top("p99") or 0.0)
     for limit in in_reach(series, allowed):
         chart.threshold(limit)
+    shaded: dict[str, list[tuple[datetime, datetime]]] = {}
     for incident in incidents:
         if incident["cause"] != "slo_burn":  # it would shade the whole chart
             begin, end = max(instant(incident["start"]), chart.begin), instant(incident["end"]) or chart.end
-            chart.band(begin, end, palette.CAUSES.get(incident["cause"], palette.QUIET))
+            shaded.setdefault(palette.CAUSES.get(incident["cause"], palette.QUIET), []).append((begin, end))
+    for colour, times in shaded.items():
+        for begin, end in joined(times):
+            chart.band(begin, end, colour)
     return chart
+
+
+def joined(times: Sequence[tuple[datetime, datetime]]) -> list[tuple[datetime, datetime]]:
+    """Stretches of time with those that overlap as one. Shaded one over another, many would hide the curves."""
+    found: list[tuple[datetime, datetime]] = []
+    for begin, end in sorted(times):
+        if found and begin <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((begin, end))
+    return found
 
 
 def seconds(top: float) -> dict[str, str]:

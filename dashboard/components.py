@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -12,8 +13,9 @@ from dashboard.api import Problem, api_url
 from dashboard.filters import View
 from dashboard.help_texts import HELP
 from dashboard.transform import Json
-from tokentrail.formatting import clock, plain
+from tokentrail.formatting import clock, plain, without_user
 
+_log = logging.getLogger(__name__)
 _last = {"took_s": 0.5}
 _SHARE = 0.02
 """Refreshes take at most this share of the time. They cost up to 1.5 times as much CPU, since two processes work."""
@@ -53,6 +55,22 @@ def problem(found: Problem) -> None:
         st.error(f"**{plain(found.title)}**\n\n{plain(found.detail)}", icon=":material/cloud_off:")
 
 
+def explained(draw: Callable[[], None]) -> None:
+    """Draw; or say that the collector's answer has another form than the pages read, and leave the rest out."""
+    try:
+        draw()
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        _log.exception("an answer of the collector cannot be drawn")
+        problem(
+            Problem(
+                "The collector's answer cannot be drawn",
+                f"It is of another form than this dashboard reads ({type(error).__name__}: {error}). Collector and "
+                f"dashboard must be of the same version: {without_user(api_url())}/healthz tells the collector's, "
+                "and pip show tokentrail the dashboard's. The dashboard's log has the traceback.",
+            )
+        )
+
+
 def last_known(name: str, found: Json | Problem, view: View) -> Json | None:
     """The answer; or, when the collector gives none, that of the last time, and a warning. None: there is neither.
 
@@ -84,7 +102,8 @@ def no_data() -> None:
     with st.container(key="no-data", border=True):
         st.subheader("No data yet")
         st.markdown(
-            f"The collector at {plain(api_url())} answers, but no engine has sent anything. Let one send:\n\n"
+            f"The collector at {plain(without_user(api_url()))} answers, but no engine has sent anything. "
+            "Let one send:\n\n"
             "- vLLM, token by token: `pip install tokentrail` in its environment, and start it with "
             "`OTEL_EXPORTER_OTLP_ENDPOINT=http://COLLECTOR:4318`\n"
             "- an engine with tokentrail's SDK, or any instrumentation with OpenTelemetry's GenAI conventions: "
@@ -108,7 +127,7 @@ def refreshed(body: Callable[[], None], every_s: float | None) -> None:
 
     def timed() -> None:
         start = time.monotonic()
-        body()
+        explained(body)
         _last["took_s"] = time.monotonic() - start
         if interval_s is not None and _crowds(interval_s, _last["took_s"]):
             time.sleep(_SENT_S)

@@ -62,17 +62,23 @@ def known_labels(engines: list[dict[str, Any]], slos: list[dict[str, Any]]) -> d
     return {label: sorted(values - {""}) for label, values in known.items()}
 
 
-def offered() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The SLOs and engines that the filters offer; none while the collector does not answer."""
+def offered() -> tuple[list[str], dict[str, list[str]]]:
+    """The SLOs and the values of labels that the filters offer; none while the collector does not answer as it should.
+
+    The page says what is wrong with the answers.
+    """
     slos = fetch_seldom(ask("slos"))
     engines = fetch_seldom(ask("engines", start="-30d")) if slos else {}  # one wait for a collector that hangs
-    return slos.get("slos", []), engines.get("engines", [])
+    try:
+        found = slos.get("slos", [])
+        return [slo["name"] for slo in found], known_labels(engines.get("engines", []), found)
+    except (LookupError, TypeError, AttributeError):
+        return [], known_labels([], [])
 
 
 def sidebar() -> View:
     """Draw the filters. Returns the selection; the pages read it with `selected()`."""
-    slos, engines = offered()
-    known = known_labels(engines, slos)
+    names, known = offered()
     with st.sidebar:
         chosen = st.selectbox(
             "Time range",
@@ -83,7 +89,6 @@ def sidebar() -> View:
         )
         start, end = (f"-{RANGES[chosen]}s", "now") if chosen in RANGES else _custom()
         refreshes = end == "now" and st.toggle("Refresh", value=True, key="refresh", bind="query-params")
-        names = [slo["name"] for slo in slos]
         slo = st.selectbox(
             "SLO",
             names,

@@ -16,6 +16,7 @@ from tokentrail.semconv import Phase
 ROWS = {"phases": 56, "tokens": 330, "steps": 120, "kv": 110}
 """Height of each panel in pixels."""
 GAP, TOP, BOTTOM = 34, 34, 40
+FEW_TOKENS = 10
 TOKEN_WIDTH = 0.8
 """Height of a token's bar, in tokens. Without one, Plotly makes the bars of a phase as thick as the phase has gaps."""
 
@@ -123,7 +124,8 @@ def _tokens(chart: go.Figure, row: int, trail: Json) -> None:
         label, colour = charts.label(name or "wait"), palette.phase_colour(name)
         _bars(chart, row, label, colour, parts, width=TOKEN_WIDTH, showlegend=name not in drawn)
     _shade(chart, row, interference(trail["steps"], tokens, trail["phases"]), len(tokens))
-    chart.update_yaxes(autorange="reversed", title_text="token", row=row)
+    ticks = {"dtick": 1} if len(tokens) < FEW_TOKENS else {}  # otherwise Plotly has a tick for token 0.5
+    chart.update_yaxes(autorange="reversed", title_text="token", row=row, **ticks)
 
 
 def _shade(chart: go.Figure, row: int, steps: Sequence[Json], tokens: int) -> None:

@@ -10,13 +10,14 @@ from typing import Final
 
 import httpx
 
+from tokentrail.formatting import without_user
+
 KEY: Final = "TOKENTRAIL_API_KEY"
 PROTOBUF: Final = "application/x-protobuf"
 TLS_CA: Final = "TOKENTRAIL_API_TLS_CA"
 TLS_CERT: Final = "TOKENTRAIL_API_TLS_CERT"
 TLS_KEY: Final = "TOKENTRAIL_API_TLS_KEY"
 _ERRNO: Final = re.compile(r"\[Errno -?\d+\] ")
-_PASSWORD: Final = re.compile(r"//[^/]*@")
 
 
 class ConnectionSettingError(ValueError):
@@ -67,9 +68,10 @@ def client(url: str, timeout_s: float) -> httpx.Client:
     try:
         return httpx.Client(base_url=url, timeout=timeout_s, headers=key_header(), transport=transport())
     except httpx.InvalidURL as error:
-        shown = _PASSWORD.sub("//…@", url)
         way_out = "write http://HOST:8080, with --api or in TOKENTRAIL_API_URL"
-        raise ConnectionSettingError(f"{shown} is no address of a collector ({error}): {way_out}") from error
+        raise ConnectionSettingError(
+            f"{without_user(url)} is no address of a collector ({error}): {way_out}"
+        ) from error
 
 
 def send_otlp(url: str, signal: str, content: bytes, headers: Mapping[str, str], timeout_s: float) -> httpx.Response:

@@ -100,6 +100,19 @@ def clock(text: str | None, zone: tzinfo = UTC) -> str:
     return UNDEFINED if moment is None else f"{moment.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
 
 
+def without_user(url: str) -> str:
+    """An address without the user and the password in it: logs and outputs are pasted into chats and issues.
+
+    http://user:secret@collector:4318
+    http://…@collector:4318
+    """
+    return _USER.sub("…@", url)
+
+
+_USER = re.compile(r"(?<=//).*@|^[^/]*@")
+"""A password that was not encoded may hold a slash."""
+
+
 def one_line(text: str) -> str:
     r"""Text of others for a terminal, with control characters as escapes: they move its cursor or change its colours.
 

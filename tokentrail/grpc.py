@@ -12,6 +12,7 @@ from google.rpc.status_pb2 import Status as RpcStatus
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
+from tokentrail.formatting import without_user
 from tokentrail.http import Endpoint, is_on_this_machine, tls_files, uninstrumented
 from tokentrail.transport import SendResult, SendStatus
 
@@ -39,6 +40,7 @@ class OtlpGrpc:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
+        self._shown = without_user(endpoint.url)
         self._pid = 0
         self._export: Any = None
 
@@ -52,16 +54,16 @@ class OtlpGrpc:
             with uninstrumented():
                 partial = self._export(body, timeout=to.timeout_s, metadata=metadata).partial_success
         except OSError as error:  # a TLS file that is not there, or not yet
-            return SendResult(SendStatus.RETRY, f"{to.url}: {error}")
+            return SendResult(SendStatus.RETRY, f"{self._shown}: {error}")
         except ValueError as error:
-            return SendResult(SendStatus.REFUSED, f"{to.url} cannot be called: {error}")
+            return SendResult(SendStatus.REFUSED, f"{self._shown} cannot be called: {error}")
         except grpc.RpcError as error:
             return self._refusal(error)
         return SendResult(SendStatus.DELIVERED, partial.error_message, rejected=max(partial.rejected_spans, 0))
 
     def _connect(self) -> Any:
         scheme, _, rest = self._endpoint.url.rpartition("://")
-        authority = rest.partition("/")[0]
+        authority = rest.partition("/")[0].rpartition("@")[2]  # gRPC has no user and no password in an address
         options: dict[str, Any] = {
             "compression": _COMPRESSION[self._endpoint.compression],
             "options": [
@@ -82,7 +84,7 @@ class OtlpGrpc:
         return grpc.ssl_channel_credentials(read.get("CERTIFICATE"), key, certificate)
 
     def _refusal(self, error: Any) -> SendResult:
-        code, shown = error.code(), f"{self._endpoint.url} answered {error.code().name}: {error.details()}"
+        code, shown = error.code(), f"{self._shown} answered {error.code().name}: {error.details()}"
         delay_s = _retry_delay_s(error)
         if code in RETRYABLE or (code is grpc.StatusCode.RESOURCE_EXHAUSTED and delay_s is not None):
             return SendResult(SendStatus.RETRY, shown, retry_after_s=delay_s)

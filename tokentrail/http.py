@@ -19,6 +19,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from urllib3.exceptions import HTTPError, InvalidHeader
 from urllib3.util import Retry
 
+from tokentrail.formatting import without_user
 from tokentrail.guard import logger
 from tokentrail.transport import SendResult, SendStatus, Transport
 
@@ -134,13 +135,14 @@ class OtlpHttp:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
+        self._shown = without_user(endpoint.url)
         self._policy = Retry(total=None)
         self._pid = 0
         self._connection: _Connection | None = None
 
     def __call__(self, body: bytes) -> SendResult:
         """Posts one body. Trouble of the network or the collector is a result and never an exception."""
-        url = self._endpoint.url
+        url = self._shown
         try:
             with uninstrumented(), self._connected().post(body) as response:
                 answer = response.raw.read(MAX_ANSWER_BYTES, decode_content=True)
@@ -163,7 +165,7 @@ class OtlpHttp:
 
     def _result(self, response: requests.Response, answer: bytes) -> SendResult:
         status = response.status_code
-        shown = f"{self._endpoint.url} answered {status}: {answer.decode(errors='replace')[:SHOWN_CHARACTERS]!r}"
+        shown = f"{self._shown} answered {status}: {answer.decode(errors='replace')[:SHOWN_CHARACTERS]!r}"
         if status in RETRYABLE:
             return SendResult(SendStatus.RETRY, shown, retry_after_s=self._retry_after(response))
         if status == TOO_LARGE:

@@ -17,6 +17,8 @@ SEVERITY_COLOURS: dict[str, Any] = {"page": "red", "ticket": "orange", "info": "
 SEVERITIES = tuple(SEVERITY_COLOURS)
 MOST_IN_VIEW = 3
 """Incidents above the numbers of the page; the others are one click away."""
+MOST_DRAWN = 30
+"""Firing incidents that are drawn at most: with 450, a page was 45,000 pixels long."""
 
 
 def firing(answer: Json, view: View, at: datetime, *, is_heard: bool) -> None:
@@ -37,10 +39,15 @@ def firing(answer: Json, view: View, at: datetime, *, is_heard: bool) -> None:
             with st.container(border=True, key=f"incident-{number}"):
                 row(incident, view, at)
         if rest := now[MOST_IN_VIEW:]:
-            with st.expander(f"{len(rest)} more"):
-                for number, incident in enumerate(rest, MOST_IN_VIEW):
+            with st.expander(f"{count(len(rest))} more"):
+                for number, incident in enumerate(now[MOST_IN_VIEW:MOST_DRAWN], MOST_IN_VIEW):
                     with st.container(border=True, key=f"incident-{number}"):
                         row(incident, view, at)
+                if not_drawn := now[MOST_DRAWN:]:
+                    st.caption(
+                        f"Not drawn: {count(len(not_drawn))} that are less severe or touch fewer requests. "
+                        "`/api/v1/incidents` lists them, and for a key of all tenants the table *Incidents* below."
+                    )
 
 
 def worst_first(incidents: list[Json]) -> list[Json]:

@@ -236,7 +236,8 @@ def waits(trail: Json) -> None:
                 help=HELP["Prefill interference"],
             )
         elif not rows:
-            unrecorded = (trail["request"]["output_tokens"] or 0) > 1 > len(trail["tokens"])
+            emitted = trail["request"]["output_tokens"]
+            unrecorded = len(trail["tokens"]) < 2 and (emitted is None or emitted > 1)
             st.caption("No single tokens are recorded." if unrecorded else "Fewer than two tokens.")
 
 

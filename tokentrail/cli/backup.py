@@ -18,6 +18,7 @@ from rich.console import Console
 from tokentrail.cli import parts
 from tokentrail.cli.processes import ProcessFailed, uninterrupted
 from tokentrail.connection import client, in_words, way_out
+from tokentrail.formatting import without_user
 
 _MANIFEST: Final = "manifest.json"
 _CHUNK: Final = 1024 * 1024
@@ -34,7 +35,7 @@ def backup(console: Console, *, target: Path, url: str) -> Path:
     if target.is_dir():
         target /= time.strftime("tokentrail-%Y%m%dT%H%M%SZ.tar", time.gmtime())
     if target.exists():
-        raise ProcessFailed(f"{target} is there already")
+        raise ProcessFailed(f"{target} is there already: name another file, or a folder")
     if not target.parent.is_dir():
         raise ProcessFailed(f"{target.parent} is no folder: make it, or name another file")
     partial = target.with_name(f"{target.name}.partial")
@@ -43,14 +44,14 @@ def backup(console: Console, *, target: Path, url: str) -> Path:
         with client(url, timeout_s=60) as http, http.stream("POST", "/api/v1/backup") as answer:
             answered = True
             if answer.status_code != httpx.codes.OK:
-                told = f"the collector at {url} makes no backup: {_detail(answer.read())}"
+                told = f"the collector at {without_user(url)} makes no backup: {_detail(answer.read())}"
                 raise ProcessFailed(told + _KEYS.get(answer.status_code, ""))
             manifest = _take(answer, partial, target)
     except (httpx.HTTPError, httpx.InvalidURL, OSError, tarfile.TarError, ValueError, KeyError) as error:
         told = in_words(error)
         if isinstance(error, httpx.TransportError) and not answered:
             told += f": {way_out(error, '--api')}"
-        raise ProcessFailed(f"no backup of the collector at {url}: {told}") from error
+        raise ProcessFailed(f"no backup of the collector at {without_user(url)}: {told}") from error
     rows = {name: sum(table["parts"].values()) for name, table in manifest["tables"].items()}
     console.print(
         f"{target}: {target.stat().st_size} bytes, {sum(rows.values())} rows, read again and sound",

@@ -24,7 +24,7 @@ from rich.table import Table
 from tokentrail.cli.listeners import is_otlp, misnamed, refusal
 from tokentrail.cli.output import cells
 from tokentrail.connection import ConnectionSettingError, in_words, otlp_client, post_otlp, way_out
-from tokentrail.formatting import one_line
+from tokentrail.formatting import one_line, without_user
 
 _TIMEOUT_S: Final = 60.0
 _DAMAGED: Final = "its bytes are damaged, and might become wrong numbers"
@@ -90,7 +90,7 @@ def chosen(data_dir: Path, names: Sequence[str]) -> list[DeadLetter]:
     letters = {letter.name: letter for letter in find(data_dir)}
     for name in names:
         if name not in letters:
-            raise NotFound(f"there is no dead letter {name} in {data_dir}")
+            raise NotFound(f"there is no dead letter {name} in {data_dir}: tokentrail dead-letters list has the names")
     return [letters[name] for name in dict.fromkeys(names)]
 
 
@@ -144,23 +144,24 @@ class _NoAnswerError(Exception):
 def _replay(letter: DeadLetter, http: httpx.Client, url: str, headers: Mapping[str, str]) -> str:
     # The collector limits a body as it is sent more than one after decompression, and these are decompressed.
     content = gzip.compress(letter.file.read_bytes(), compresslevel=1)
+    shown = without_user(url)
     try:
         answer = post_otlp(http, url, letter.signal, content, {**headers, "content-encoding": "gzip"})
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         wrong = misnamed("OTLP/HTTP", url)
         raise _NoAnswerError(
-            wrong or f"{url} does not answer ({in_words(error)}): {way_out(error, '--url')}"
+            wrong or f"{shown} does not answer ({in_words(error)}): {way_out(error, '--url')}"
         ) from error
     if not is_otlp(answer) and (wrong := misnamed("OTLP/HTTP", url)):
         return wrong
     if answer.status_code != httpx.codes.OK:
-        return f"{url} answered {answer.status_code}: {refusal(answer)}{_WAYS_OUT.get(answer.status_code, '')}"
+        return f"{shown} answered {answer.status_code}: {refusal(answer)}{_WAYS_OUT.get(answer.status_code, '')}"
     try:
         rejected = ExportTraceServiceResponse.FromString(answer.content).partial_success
     except DecodeError:
-        return f"{url} did not answer as an OTLP receiver does"
+        return f"{shown} did not answer as an OTLP receiver does"
     if rejected.rejected_spans:
-        return f"{url} rejected {rejected.rejected_spans} of its spans: {rejected.error_message}"
+        return f"{shown} rejected {rejected.rejected_spans} of its spans: {rejected.error_message}"
     # The bytes go first: without their description they would be listed as damaged.
     letter.file.unlink(missing_ok=True)
     letter.file.with_suffix(".json").unlink(missing_ok=True)

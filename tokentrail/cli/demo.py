@@ -10,6 +10,7 @@ import json
 import math
 import os
 import shutil
+import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from tokentrail.cli.api import Api
 from tokentrail.cli.home import owned
 from tokentrail.cli.live import LiveView
 from tokentrail.cli.output import own_name, progress
-from tokentrail.cli.processes import terminated
+from tokentrail.cli.processes import ProcessFailed, terminated
 from tokentrail.cli.result import report, verify
 from tokentrail.cli.stack import Stack, choose_addresses
 from tokentrail.load import CHAT, COMPLETION, LONG_GENERATION, Observation, PlannedRequest, burst, poisson
@@ -139,13 +140,24 @@ def _start(console: Console, stack: Stack, ports: Mapping[str, int | None]) -> N
     with progress(console, "starting Prometheus"):
         if stack.prometheus() is None:
             console.print("[dim]Prometheus is not installed: the alerts shown are those that the collector computes[/]")
-    with progress(console, f"starting the engine with {MODEL} (the first start downloads its 93 MB)"):
+    _fetch_model()
+    with progress(console, f"starting the engine with {MODEL}"):
         stack.engine("--model", MODEL, "--threads", str(ENGINE_THREADS), *ENGINE_FLAGS)
     for name, url in stack.urls.items():
         console.print(f"  {name:<11} {url}")
     console.print(f"  {'logs':<11} {stack.home / 'logs'}\n")
     for sentence in stack.moved(ports):
         console.print(f"[yellow]note:[/] {sentence}", soft_wrap=True, highlight=False)
+
+
+def _fetch_model() -> None:
+    """Download the model if it is not on this machine. Raises ProcessFailed; the reason has been printed then.
+
+    The engine would do it too, while the requests wait: on a slow network, longer than they have time.
+    """
+    fetch = parts.command("instrumented_engine.model.download", MODEL)
+    if subprocess.run(fetch, check=False, env=parts.environment()).returncode != 0:
+        raise ProcessFailed(f"the demo has no model: {MODEL} was not downloaded")
 
 
 async def _drive(

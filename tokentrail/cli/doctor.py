@@ -16,7 +16,7 @@ from tokentrail.cli import listeners
 from tokentrail.cli.api import Api
 from tokentrail.cli.listeners import GrpcError, is_otlp, misnamed, refusal, send_nothing
 from tokentrail.connection import in_words, send_otlp, way_out
-from tokentrail.formatting import count, duration, instant, one_line
+from tokentrail.formatting import count, duration, instant, one_line, without_user
 from tokentrail.version import __version__
 
 _CLOCK_S: Final = 2.0
@@ -60,6 +60,9 @@ def _asked(look: Callable[[Api], Iterator[Finding]], api: Api) -> Iterator[Findi
         yield Finding(look.__name__.strip("_"), "warn", api.problem(error.response), fix)
     except httpx.HTTPError as error:
         yield Finding(look.__name__.strip("_"), "warn", in_words(error), "see the collector's log")
+    except (KeyError, TypeError) as error:
+        told = f"the collector's answer is of another form than this command reads ({type(error).__name__}: {error})"
+        yield Finding(look.__name__.strip("_"), "warn", told, "install the same version in both places")
 
 
 def _otlp_http(url: str) -> Finding:
@@ -70,34 +73,34 @@ def _otlp_http(url: str) -> Finding:
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         return _failed(name, url, option, in_words(error), way_out(error, option))
     if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-        return Finding(name, "ok", f"{url} answers, and asks senders for a key")
+        return Finding(name, "ok", f"{without_user(url)} answers, and asks senders for a key")
     if is_otlp(answer) and answer.status_code != httpx.codes.OK:
-        told = f"{url} answers {answer.status_code}: {refusal(answer)}"
+        told = f"{without_user(url)} answers {answer.status_code}: {refusal(answer)}"
         return Finding(name, "fail", told, "see the collector's log")
     if not is_otlp(answer):
         told = f"answers {answer.status_code}, but not as a receiver of OTLP does"
         return _failed(name, url, option, told, f"another server is there: name the collector's address with {option}")
-    return Finding(name, "ok", url)
+    return Finding(name, "ok", without_user(url))
 
 
-def _otlp_grpc(address: str) -> Finding:
+def _otlp_grpc(to: str) -> Finding:
     """The collector prints this address with http://, and exporters of OTLP/gRPC take it so."""
     name, option = "OTLP/gRPC", "--otlp-grpc"
     try:
-        taken = send_nothing(address)
+        taken = send_nothing(to)
     except ModuleNotFoundError:
-        told = f"{address} was not asked, because the package grpcio is not installed"
+        told = f"{without_user(to)} was not asked, because the package grpcio is not installed"
         return Finding(name, "warn", told, "pip install 'tokentrail[grpc]'")
     except GrpcError as error:
-        return _failed(name, address, option, str(error), error.way_out or way_out(error, option))
-    return Finding(name, "ok", address if taken else f"{address} answers, and asks senders for a key")
+        return _failed(name, to, option, str(error), error.way_out or way_out(error, option))
+    return Finding(name, "ok", without_user(to) if taken else f"{without_user(to)} answers, and asks senders for a key")
 
 
-def _failed(name: str, address: str, option: str, told: str, fix: str) -> Finding:
+def _failed(name: str, to: str, option: str, told: str, fix: str) -> Finding:
     """A listener that does not answer as it should, or another one of the collector's in its place."""
-    if sentence := misnamed(name, address):
+    if sentence := misnamed(name, to):
         return Finding(name, "fail", sentence, f"name the address of {name} with {option}")
-    return Finding(name, "fail", f"{address}: {told}", fix)
+    return Finding(name, "fail", f"{without_user(to)}: {told}", fix)
 
 
 def _api(api: Api, url: str) -> Generator[Finding, None, bool]:
@@ -115,9 +118,9 @@ def _api(api: Api, url: str) -> Generator[Finding, None, bool]:
         yield _failed("API", url, "--api", told, fix)
         return False
     if reason:
-        yield Finding("API", "fail", f"{url} is not ready: {reason}", "see the collector's log")
+        yield Finding("API", "fail", f"{without_user(url)} is not ready: {reason}", "see the collector's log")
         return False
-    yield Finding("API", "ok", url)
+    yield Finding("API", "ok", without_user(url))
     if date := ready.headers.get("date"):
         apart = abs(parsedate_to_datetime(date).timestamp() - time.time())
         if apart > _CLOCK_S + 1:  # the header has whole seconds

@@ -22,6 +22,7 @@ from tokentrail.connection import (
     remedy_of_a_close,
     send_otlp,
 )
+from tokentrail.formatting import without_user
 
 TIMEOUT_S: Final = 5.0
 _ASKS_FOR_A_KEY: Final = re.compile(r" answered (UNAUTHENTICATED|PERMISSION_DENIED): ")
@@ -58,7 +59,7 @@ def send_nothing(address: str) -> bool:
         return True
     if _ASKS_FOR_A_KEY.search(result.detail):
         return False
-    told = _OWN_WORDS.sub("", result.detail.removeprefix(url))
+    told = _OWN_WORDS.sub("", result.detail.removeprefix(without_user(url)))
     raise GrpcError(told, _way_out(result.detail, url.partition("://")[0]))
 
 
@@ -80,7 +81,8 @@ def misnamed(wanted: str, address: str) -> str:
         (name for name, is_there in _SIGNS.items() if name != wanted and _is(is_there, _with_scheme(address))), ""
     )
     port = f"port {PORTS[wanted]} unless the collector was told otherwise"
-    return f"{address} is the address of a collector's {found}; its {wanted} is on {port}" if found else ""
+    shown = without_user(address)
+    return f"{shown} is the address of a collector's {found}; its {wanted} is on {port}" if found else ""
 
 
 def _is(look: Callable[[str], bool], address: str) -> bool:

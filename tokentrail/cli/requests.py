@@ -28,7 +28,7 @@ _HEADS: Final = (
 )
 _LEAST: Final = {"status": 9, "model": 12, "tenant": 7, "class": 7, "trace": 8}
 """Characters that a cell is cut to at most: a trace is found by eight digits. Times and numbers are never cut."""
-_LEFT_OUT: Final = ("class", "tenant", "longest phase", "model", "tokens", "E2E")
+_LEFT_OUT: Final = ("class", "tenant", "longest phase", "model", "tokens", "E2E", "TPOT", "TTFT", "end (UTC)")
 """Columns that a narrow terminal has no room for, in this order."""
 _GAP: Final = 2
 _PHASES: Final = ("queue", "cold_start", "prefill", "decode", "preempted", "kv_transfer", "stalled")

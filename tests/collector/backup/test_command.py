@@ -95,7 +95,7 @@ def test_the_command_refuses_a_file_that_is_there_and_a_collector_that_is_not(tm
     (tmp_path / "b.tar").write_text("mine")
     again = tokentrail("backup", tmp_path / "b.tar")
     assert again.exit_code == 1
-    assert "is there already" in " ".join(again.output.split())
+    assert "is there already: name another file" in " ".join(again.output.split())
     away = tokentrail("backup", tmp_path, "--api", "http://127.0.0.1:1")
     assert away.exit_code == 1
     assert "no backup of the collector at http://127.0.0.1:1" in " ".join(away.output.split())

@@ -1,0 +1,117 @@
+"""The pages, run without a browser, over answers that a test makes up."""
+
+import httpx
+import pytest
+from streamlit.testing.v1 import AppTest
+from streamlit.util import calc_hash
+
+from dashboard import api
+from tests.dashboard.browser import APP
+
+TRACE = "a" * 32
+
+
+@pytest.fixture
+def show(monkeypatch):
+    """Run a page over the answer to each path of the API; the last page that it drew."""
+
+    def show(page, answers, address="http://127.0.0.1:8080"):
+        def answer(request):
+            return httpx.Response(200, json=answers(request.url.path.removeprefix("/api/v1/")))
+
+        monkeypatch.setenv("TOKENTRAIL_API_URL", address)
+        client = httpx.Client(base_url="http://collector/api/v1/", transport=httpx.MockTransport(answer))
+        monkeypatch.setattr(api, "_client", lambda _: client)
+        api._fetched.clear()
+        api._found.clear()
+        app = AppTest.from_file(str(APP), default_timeout=300)
+        app._page_hash = calc_hash(page)
+        if page == "request":
+            app.query_params["trace_id"] = TRACE
+        return app.run()
+
+    return show
+
+
+@pytest.mark.parametrize("page", ["", "requests", "variants", "request"])
+def test_an_answer_that_lacks_something_is_explained(show, page, caplog):
+    """A collector of another version answers so. Nothing of it is offered by the filters either."""
+    shown = show(page, lambda _: {"slos": [{}], "engines": [{}], "requests": [{}]}, "http://user:secret@collector:8080")
+    assert len(shown.exception) == 0
+    (problem,) = shown.error
+    assert "The collector's answer cannot be drawn" in problem.value
+    assert "KeyError" in problem.value
+    assert "collector\\:8080/healthz" in problem.value
+    assert "secret" not in problem.value
+    assert "Traceback" in caplog.text
+
+
+@pytest.mark.parametrize(("firing", "drawn", "rest"), [(3, 3, ""), (30, 30, ""), (31, 30, "1"), (450, 30, "420")])
+def test_a_page_of_many_incidents_draws_the_worst_and_counts_the_others(firing, drawn, rest):
+    def script(firing):
+        from datetime import UTC, datetime
+
+        from dashboard.filters import View
+        from dashboard.views import events
+
+        incident = {
+            "cause": "slo_burn", "severity": "page", "title": "chat burns", "detail": "", "firing": True, "end": None,
+            "start": "2026-11-21T10:00:00Z", "requests_affected": None, "requests": [], "runbook_url": "",
+        }  # fmt: skip
+        answer = {"incidents": [incident] * firing, "firing_outside": 0}
+        view = View("-15m", "now", (), None, None, UTC)
+        events.firing(answer, view, datetime(2026, 11, 21, 11, tzinfo=UTC), is_heard=True)
+
+    shown = AppTest.from_function(script, kwargs={"firing": firing}, default_timeout=300).run()
+    assert len(shown.exception) == 0
+    captions = [caption.value for caption in shown.caption]
+    assert sum("since 2026" in text for text in captions) == drawn
+    assert [text.split()[2] for text in captions if text.startswith("Not drawn")] == ([rest] if rest else [])
+
+
+@pytest.mark.parametrize(
+    ("emitted", "words"), [(None, "No single tokens"), (2, "No single tokens"), (1, "Fewer than two"), (0, "Fewer")]
+)
+def test_an_unknown_number_of_tokens_is_not_called_few(emitted, words):
+    def script(emitted):
+        from dashboard.views import request
+
+        request.waits({"steps": [], "tokens": [], "phases": [], "request": {"output_tokens": emitted}})
+
+    shown = AppTest.from_function(script, kwargs={"emitted": emitted}, default_timeout=300).run()
+    assert len(shown.exception) == 0
+    assert shown.caption[0].value.startswith(words)
+
+
+@pytest.mark.parametrize(("tpot_s", "curves"), [((0.1, 0.2), 1), ((0.1, None), 0), ((0.1,), 0)])
+def test_a_curve_needs_two_points(show, tpot_s, curves):
+    """A variant with requests of one token has no TPOT, and so no point."""
+    told = iter(tpot_s)
+
+    def answer(path):
+        if path != "summary":
+            return {"slos": [], "engines": [engine]}
+        tpot = next(told)
+        quantiles = {"p50": 0.1, "p99": 0.1}
+        return {
+            "requests": {"total": 1}, "ttft_s": quantiles, "tpot_s": dict.fromkeys(quantiles, tpot), "attainment": 1.0,
+            "throughput": {"output_tokens_per_s": 3.0}, "goodput": {"requests_per_s": 1.0},
+        }  # fmt: skip
+
+    engine = {"engine": "vllm", "models": [], "variants": [f"v{n}" for n in range(len(tpot_s))]}
+    shown = show("variants", answer)
+    assert (len(shown.exception), len(shown.error)) == (0, 0)
+    assert len(shown.dataframe[0].value) == len(tpot_s)
+    assert len(shown.subheader) == curves
+
+
+def test_the_page_of_an_empty_collector_does_not_show_its_password(monkeypatch):
+    def script():
+        from dashboard import components
+
+        components.no_data()
+
+    monkeypatch.setenv("TOKENTRAIL_API_URL", "http://user:secret@collector:8080")
+    (words,) = AppTest.from_function(script, default_timeout=300).run().markdown
+    assert "collector\\:8080 answers" in words.value
+    assert "secret" not in words.value
