@@ -161,10 +161,11 @@ class Answer:
         inputs, outputs = inputs or of(usage, "input_tokens_details"), outputs or of(usage, "output_tokens_details")
         answered = count(of(usage, "completion_tokens"), of(usage, "output_tokens"))
         reasoning = count(of(outputs, "reasoning_tokens"))
-        apart = reasoning and answered is not None and of(usage, "total_tokens") == (given or 0) + answered + reasoning
+        if answered and reasoning and of(usage, "total_tokens") == (given or 0) + answered + reasoning:
+            answered += reasoning
         told = {
             "input_tokens": None if given is None else given + (read or 0) + (made or 0),
-            "output_tokens": answered + reasoning if apart else answered,
+            "output_tokens": answered,
             "cached_tokens": count(read, of(inputs, "cached_tokens")),
             "cache_creation_tokens": made,
             "reasoning_tokens": reasoning,
