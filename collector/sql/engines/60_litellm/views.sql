@@ -20,6 +20,7 @@ WITH
     gave_up(text['error.type']) OR NOT failed AND stream = 1 AND reason = '' AS is_cancelled,
     (key -> if(failed, nullIf(counted(key), 0), counted(key))) AS used,
     used('gen_ai.usage.output_tokens') AS n,
+    used('gen_ai.usage.reasoning.output_tokens') AS reasoning,
     -- The first event of a stream of these two APIs says that the request was accepted. It brings no token.
     if(text['litellm.call_type'] IN ('responses', 'aresponses', 'anthropic_messages'), NULL,
         nanoseconds(reported('gen_ai.response.time_to_first_chunk'), duration_ns)) AS first_ns
@@ -45,9 +46,10 @@ SELECT
     used('gen_ai.usage.input_tokens') AS input_tokens,
     n AS output_tokens,
     used('gen_ai.usage.cache_read.input_tokens') AS cached_tokens,
-    used('gen_ai.usage.reasoning.output_tokens') AS reasoning_tokens,
+    reasoning AS reasoning_tokens,
     if(stream = 0 AND n > 0, duration_ns, first_ns) AS ttft_ns,
-    if(n > 1, (duration_ns - first_ns) / (n - 1), NULL) AS tpot_ns,
+    -- Nobody tells whether reasoning arrived, and so how many tokens came after the first chunk.
+    if(n > 1 AND ifNull(reasoning, 0) = 0, (duration_ns - first_ns) / (n - 1), NULL) AS tpot_ns,
     duration_ns AS e2e_ns,
     getSetting('insert_deduplication_token') AS segment,
     now64(3, 'UTC') AS ingested_at
