@@ -3,6 +3,7 @@
 import gzip
 import json
 import logging
+import zlib
 from unittest import mock
 
 import pytest
@@ -130,6 +131,41 @@ def test_reasoning_that_a_usage_counts_apart_is_output(total, output):
     given = recorded(STREAMED, *chunked(*parts, DONE), END)[0].attributes
     assert (given[semconv.OUTPUT_TOKENS], given[semconv.REASONING_TOKENS]) == (output, 93)
     assert given[semconv.ARRIVED_TOKENS] == max(output - 93, 0)
+
+
+LLAMA = [
+    {"index": 0, "content": "a", "tokens": [1], "stop": False, "tokens_predicted": 1},
+    {"index": 0, "content": "", "tokens": [], "stop": True, "tokens_predicted": 1, "stop_type": "limit"},
+]
+
+
+@pytest.mark.parametrize(
+    ("told", "status", "error", "unread"),
+    [
+        (LLAMA, "ok", None, ["format"]),
+        ([{"type": "ping"}], "error", "upstream_incomplete", []),
+        ([chat_delta("content", "a"), *LLAMA], "error", "upstream_incomplete", []),
+    ],
+    ids=["another API", "this one", "both"],
+)
+def test_a_stream_of_another_api_is_no_answer_that_broke_off(told, status, error, unread, monkeypatch):
+    reasons = []
+    given_up = tap.Tap._give_up
+    monkeypatch.setattr(tap.Tap, "_give_up", lambda self, reason: (reasons.append(reason), given_up(self, reason)))
+    given = recorded(STREAMED, *chunked(*events(*told)), END, path="/completions")[0].attributes
+    assert (given[semconv.STATUS], given.get(semconv.ERROR_TYPE), reasons) == (status, error, unread)
+
+
+def test_deflate_without_its_header_is_another_encoding(monkeypatch, caplog):
+    reasons = []
+    monkeypatch.setattr(tap.Tap, "_give_up", lambda self, reason: reasons.append(reason))
+    squeeze = zlib.compressobj(wbits=-15)
+    body = squeeze.compress(b'{"choices": []}') + squeeze.flush()
+    head = (
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Encoding: deflate\r\nContent-Length: %d\r\n\r\n"
+    )
+    recorded(head % len(body) + body)
+    assert (reasons, caplog.messages) == (["encoding"], [])
 
 
 def test_a_choice_that_ends_with_an_error_is_one():
