@@ -143,10 +143,11 @@ LLAMA = [
     ("told", "status", "error", "unread"),
     [
         (LLAMA, "ok", None, ["format"]),
+        ([*LLAMA, {"type": "ping"}], "ok", None, ["format"]),
         ([{"type": "ping"}], "error", "upstream_incomplete", []),
         ([chat_delta("content", "a"), *LLAMA], "error", "upstream_incomplete", []),
     ],
-    ids=["another API", "this one", "both"],
+    ids=["another API", "its last event alike", "this one", "both"],
 )
 def test_a_stream_of_another_api_is_no_answer_that_broke_off(told, status, error, unread, monkeypatch):
     reasons = []
