@@ -70,6 +70,8 @@ class Answer:
             self.fail(event)
         if kind == "chunk":  # openai's `client.chat.completions.stream` wraps them
             return self.read(of(event, "chunk"))
+        if of(of(event, "data"), "choices") is not None:  # Mistral's client wraps them
+            return self.read(of(event, "data"))
         return () if kind or isinstance(event, Mapping) else (0,)
 
     def _chat(self, choices: Any) -> Choices:
