@@ -101,14 +101,20 @@ def test_ttft_lies_within_the_request(module_store):
     assert [row["ttft_ns"] for row in insert_each(module_store, *said)] == [200 * MS, None, None, None]
 
 
+AGENTS = "opentelemetry.instrumentation.openai_agents"
+
+
 @pytest.mark.parametrize(
-    ("given", "output", "known"),
-    [(0, 0, (None, None)), (7, 0, (7, 0)), (0, 5, (None, 5)), (None, 0, (None, 0)), (7, 5, (7, 5))],
-)
-def test_a_prompt_of_0_tokens_is_a_placeholder(module_store, given, output, known):
-    said = {"gen_ai.usage.output_tokens": output} | ({} if given is None else {"gen_ai.usage.input_tokens": given})
-    (row,) = insert_each(module_store, said)
-    assert (row["input_tokens"], row["output_tokens"]) == known
+    ("scope", "given", "output", "known"),
+    [
+        (AGENTS, 0, 0, (None, None)), (AGENTS, 7, 0, (7, 0)), (AGENTS, 0, 5, (0, 5)), (AGENTS, 7, 5, (7, 5)),
+        ("any", 0, 0, (0, 0)),
+    ],
+)  # fmt: skip
+def test_a_usage_of_zeros_stands_for_none_in_spans_of_traceloops_agents(module_store, scope, given, output, known):
+    said = {"gen_ai.usage.input_tokens": given, "gen_ai.usage.output_tokens": output}
+    (row,) = insert(module_store, (1, None, 3, said), scope=scope).values()
+    assert (row["input_tokens"], row["output_tokens"], row["status"]) == (*known, "ok")
 
 
 def test_finish_reasons_in_every_form(module_store):

@@ -36,13 +36,14 @@ WITH
         OR scope = '@opentelemetry/instrumentation-openai' AND NOT failed AND reason = ''
         OR (scope = 'pydantic-ai' OR of_semantic_kernel) AND NOT failed AND reason = '' AND n IS NULL
         -- Traceloop's of OpenAI's agents. An answer without usage has zeros there, and one that nobody awaited has nothing.
-        OR scope = 'opentelemetry.instrumentation.openai_agents' AND NOT failed AND told_output IS NULL
+        OR of_agents AND NOT failed AND told_output IS NULL
         AS is_cancelled,
     -- OpenTelemetry's conventions before 1.27 have the second keys.
     ifNull(counted('gen_ai.usage.input_tokens'), counted('gen_ai.usage.prompt_tokens')) AS told_input,
     ifNull(counted('gen_ai.usage.output_tokens'), counted('gen_ai.usage.completion_tokens')) AS told_output,
-    -- A prompt of 0 tokens is a placeholder, as are 0 output tokens beside it.
-    if(told_input = 0 AND told_output = 0, NULL, told_output) AS n,
+    scope = 'opentelemetry.instrumentation.openai_agents' AS of_agents,
+    of_agents AND told_input = 0 AND told_output = 0 AS has_no_usage,
+    if(has_no_usage, NULL, told_output) AS n,
     counted('gen_ai.usage.reasoning.output_tokens') AS reasoning,
     -- Pydantic AI names the time as the conventions name a metric.
     if(mapContains(number, 'gen_ai.response.time_to_first_chunk'),
@@ -62,7 +63,7 @@ SELECT
     multiIf(is_cancelled, 'cancelled', failed, 'error', 'ok') AS status,
     if(is_cancelled, '', exception) AS error_type,
     reason AS finish_reason,
-    nullIf(told_input, 0) AS input_tokens,
+    if(has_no_usage, NULL, told_input) AS input_tokens,
     n AS output_tokens,
     counted('gen_ai.usage.cache_read.input_tokens') AS cached_tokens,
     reasoning AS reasoning_tokens,
