@@ -12,12 +12,14 @@ from typing import Any, Final
 
 from tokentrail.recipient import Recipient
 from tokentrail.request import RequestTrail
-from tokentrail.semconv import ARRIVALS, OTHER_ERROR, Status
+from tokentrail.semconv import ARRIVALS, ARRIVED_TOKENS, OTHER_ERROR, Status
 
 CONTENT_FIELDS: Final = (
     "content", "reasoning_content", "reasoning", "tool_calls", "refusal", "function_call", "audio"
 )  # fmt: skip
 """Fields of a chat delta, any of which holds output of the model."""
+REASONING_FIELDS: Final = ("reasoning_content", "reasoning")
+"""Those of them that hold reasoning."""
 MESSAGE_FIELDS: Final = ("text", "thinking", "partial_json")
 """The same of a delta of Anthropic's messages. A `signature` is no output of the model."""
 WORD: Final = re.compile(r"[\w.:-]{1,64}")
@@ -32,12 +34,13 @@ Choices = Sequence[int]
 class Answer:
     """The facts that the events of one answer have told so far. None and "" mean: not told.
 
-    `complete`: an event said that the answer is over. `error_type` is that of an error inside the answer.
+    `complete`: an event said that the answer is over. `error_type` is that of an error inside the answer. `reasoned`:
+    reasoning has arrived, token by token. `withheld`: there is reasoning that does not arrive so.
     """
 
     def __init__(self) -> None:
         self.response_id = self.model = self.error_type = ""
-        self.complete = False
+        self.complete = self.reasoned = self.withheld = False
         self.reasons: dict[int, str] = {}
         self.usage: dict[str, Any] = {}
 
@@ -67,6 +70,8 @@ class Answer:
             self.fail(event)
         if kind == "chunk":  # openai's `client.chat.completions.stream` wraps them
             return self.read(of(event, "chunk"))
+        if of(of(event, "data"), "choices") is not None:  # Mistral's client wraps them
+            return self.read(of(event, "data"))
         return () if kind or isinstance(event, Mapping) else (0,)
 
     def _chat(self, choices: Any) -> Choices:
@@ -79,7 +84,10 @@ class Answer:
             if reason := word(of(choice, "finish_reason")):
                 self.reasons[index] = reason
                 self.complete = True
+                if reason == "error":
+                    self.error_type = OTHER_ERROR
             delta = of(choice, "delta") or of(choice, "message")
+            self.reasoned = self.reasoned or any(of(delta, name) for name in REASONING_FIELDS)
             if of(choice, "text") or any(of(delta, name) for name in CONTENT_FIELDS):
                 found.append(index)
         return found
@@ -87,7 +95,11 @@ class Answer:
     def _response_event(self, kind: str, event: Any) -> Choices:
         if (response := of(event, "response")) is not None:
             self._response(response)
-        return (0,) if kind.endswith(".delta") and of(event, "delta") else ()
+        if not kind.endswith(".delta") or not of(event, "delta"):
+            return ()
+        self.reasoned = self.reasoned or kind == "response.reasoning_text.delta"
+        self.withheld = self.withheld or kind == "response.reasoning_summary_text.delta"
+        return (0,)
 
     def _response(self, response: Any) -> Choices:
         self._identify(response)
@@ -112,9 +124,13 @@ class Answer:
         elif kind == "message_stop":
             self.complete = True
         elif kind == "content_block_start":
-            return (0,) if of(of(event, "content_block"), "name") else ()  # a call of a tool
+            block = of(event, "content_block")
+            self.withheld = self.withheld or word(of(block, "type")) in ("thinking", "redacted_thinking")
+            return (0,) if of(block, "name") else ()  # a call of a tool
         elif kind == "content_block_delta":
-            return (0,) if any(of(of(event, "delta"), name) for name in MESSAGE_FIELDS) else ()
+            delta = of(event, "delta")
+            self.reasoned = self.reasoned or bool(of(delta, "thinking"))
+            return (0,) if any(of(delta, name) for name in MESSAGE_FIELDS) else ()
         return ()
 
     def _stop(self, reason: Any) -> Choices:
@@ -136,7 +152,8 @@ class Answer:
     def _use(self, usage: Any) -> None:
         """Takes the counts of a usage object. Those of a later event go before those of an earlier one.
 
-        Anthropic's `input_tokens` are those that no cache held, and OpenTelemetry's are all.
+        Anthropic's `input_tokens` are those that no cache held, and OpenTelemetry's are all. xAI's `completion_tokens`
+        are those without reasoning, as its total shows, and OpenTelemetry's `output_tokens` are all.
         """
         if usage is None:
             return
@@ -144,12 +161,16 @@ class Answer:
         given = count(of(usage, "prompt_tokens"), of(usage, "input_tokens"))
         inputs, outputs = (of(usage, f"{name}_tokens_details") for name in ("prompt", "completion"))
         inputs, outputs = inputs or of(usage, "input_tokens_details"), outputs or of(usage, "output_tokens_details")
+        answered = count(of(usage, "completion_tokens"), of(usage, "output_tokens"))
+        reasoning = count(of(outputs, "reasoning_tokens"))
+        if answered and reasoning and of(usage, "total_tokens") == (given or 0) + answered + reasoning:
+            answered += reasoning
         told = {
             "input_tokens": None if given is None else given + (read or 0) + (made or 0),
-            "output_tokens": count(of(usage, "completion_tokens"), of(usage, "output_tokens")),
+            "output_tokens": answered,
             "cached_tokens": count(read, of(inputs, "cached_tokens")),
             "cache_creation_tokens": made,
-            "reasoning_tokens": count(of(outputs, "reasoning_tokens")),
+            "reasoning_tokens": reasoning,
         }
         self.usage.update({name: value for name, value in told.items() if value is not None})
 
@@ -209,9 +230,21 @@ class Recording:
             finish_reasons=[answer.reasons[index] for index in sorted(answer.reasons)],
             response_model=answer.model,
             response_id=answer.response_id,
-            attributes={ARRIVALS: self.arrivals},
+            attributes={ARRIVALS: self.arrivals, **self._arrived_tokens()},
             **self._usage(),
         )
+
+    def _arrived_tokens(self) -> dict[str, int]:
+        """The number of tokens that the arrivals brought, when some of the output tokens never arrived. 0 is not known:
+        Anthropic's usage does not tell the tokens of thinking, and a summary is no reasoning.
+
+        1,000 reasoning tokens among 1,006 output tokens, without any reasoning in the stream, give 6
+        """
+        answer = self.answer
+        hidden = answer.usage.get("reasoning_tokens", 0)
+        if answer.reasoned or not (answer.withheld or hidden):
+            return {}
+        return {ARRIVED_TOKENS: 0 if answer.withheld else max(answer.usage.get("output_tokens", 0) - hidden, 0)}
 
     def _usage(self) -> dict[str, Any]:
         """The counts that can be true. A prompt of 0 tokens is a placeholder, as are 0 output tokens beside output.

@@ -33,8 +33,11 @@ SHELL = ("", "sh", "console")
 WORD = re.compile(r"[a-z][a-z0-9_-]*")
 PLAIN = {"COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"}
 """Environment in which help texts are neither coloured nor wrapped."""
-FLAGS_OF_OTHERS = {"--gpu-memory-utilization", "--otlp-traces-endpoint"}
-"""vLLM's."""
+FLAGS_OF_OTHERS = {
+    "--gpu-memory-utilization", "--otlp-traces-endpoint", "--max-tasks-per-child", "--enable-threads", "--lazy-apps",
+    "--py-call-osafterfork",
+}  # fmt: skip
+"""Of vLLM, Celery and uWSGI."""
 
 
 def commands(text: str) -> Iterator[list[str]]:

@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import gc
+from types import SimpleNamespace
 
 import pytest
 
@@ -66,6 +67,16 @@ def test_a_stream_is_a_request_of_the_client(way, trail, clock):
     assert (given[semconv.STATUS], given[semconv.FINISH_REASON]) == ("ok", "stop")
     assert semconv.PROVIDER_NAME not in given
     assert phases_of(trail) == []
+
+
+def test_the_chunks_within_the_events_of_mistrals_client_are_read(trail, clock):
+    """The first one has a role, and no output."""
+    events = [SimpleNamespace(data=SimpleNamespace(**chunk)) for chunk in CHUNKS]
+    assert list(observe(ticking(events, clock), trail=trail)) == events
+    request, tokens = request_span(trail)
+    given = request.attributes
+    assert [token.duration_ns for token in tokens] == [20 * MS, 10 * MS]
+    assert (given[semconv.OUTPUT_TOKENS], given[semconv.FINISH_REASON], given[semconv.STATUS]) == (9, "stop", "ok")
 
 
 class Either:

@@ -184,6 +184,13 @@ def test_arrivals_have_a_tpot_only_with_a_number_of_tokens_and_time_between_them
     assert emitted.output_tokens(request.ended, "chat") == output_tokens
 
 
+@pytest.mark.parametrize(("arrived", "tpot"), [(7, 5), (2, 30), (1, None), (0, None)])
+def test_tokens_that_never_arrived_have_no_part_in_the_tpot(trail, arrived, tpot):
+    request = start(trail)
+    request.end(T0, output_tokens=11, attributes={semconv.ARRIVALS: 3, semconv.ARRIVED_TOKENS: arrived})
+    assert Emitted(3, 10, 40).tpot_of(request.ended) == tpot
+
+
 class Name(str):
     """A text of which a test sees whether somebody keeps it."""
 

@@ -51,6 +51,20 @@ def test_arrivals_have_a_tpot_only_with_a_number_of_tokens_and_time_between_them
     assert row == (output_tokens, stamps[0] * MS, tpot_ns)
 
 
+@pytest.mark.parametrize(
+    ("output_tokens", "arrived", "tpot_ns"), [(11, 6, 2 * MS / 5), (11, 1, None), (11, 0, None), (None, 6, None)]
+)
+def test_tokens_that_never_arrived_have_no_part_in_the_tpot(store, output_tokens, arrived, tpot_ns):
+    store.client().command("TRUNCATE TABLE requests")
+    trail = MemoryTrail()
+    request = start(trail)
+    request.tokens([T0 + MS, T0 + 3 * MS])
+    attributes = {semconv.ARRIVALS: 2, semconv.ARRIVED_TOKENS: arrived}
+    request.end(T0 + 3 * MS, output_tokens=output_tokens, attributes=attributes)
+    insert(store, trail)
+    assert store.query("SELECT output_tokens, tpot_ns FROM requests").result_rows == [(output_tokens, tpot_ns)]
+
+
 @pytest.mark.parametrize(("kind", "vantage"), [(SpanKind.SERVER, "server"), (SpanKind.CLIENT, "client")])
 def test_a_trail_in_flight_has_the_vantage_of_its_end(store, kind, vantage):
     store.client().command("TRUNCATE TABLE open_requests")

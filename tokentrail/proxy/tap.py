@@ -19,6 +19,8 @@ MAX_BODY_BYTES: Final = 4 << 20
 """A larger body of an answer that is not streamed passes without being read."""
 MAX_INFLATED: Final = 1 << 20
 """The most bytes that one compressed chunk may unfold to."""
+_NAMES: Final = frozenset({"choices", "type", "object", "error"})
+"""Each event of the APIs that are read has one of these."""
 _THROTTLE: Final = Throttle()
 
 
@@ -44,6 +46,7 @@ class Tap:
         self._body: list[bytes] | None = None
         self._body_size = 0
         self._readable = True
+        self._foreign = False
         kind = content_type.partition(";")[0].strip().lower()
         if encoding not in ("", "identity") and self._inflate is None:
             self._give_up("encoding")
@@ -80,6 +83,8 @@ class Tap:
                     self._give_up("too_large")
                 else:
                     self._body.append(chunk)
+        except zlib.error:  # `deflate` without its header, as some servers send it
+            self._give_up("encoding")
         except Exception as error:
             self._failed(error)
 
@@ -90,6 +95,8 @@ class Tap:
         try:
             if self._events is not None:
                 self._stream(self._events, b"\n\n", at_ns)  # for a last event without its empty line
+                if self._foreign and not self._recording.arrivals:
+                    self._give_up("format")
             elif self._body is not None:
                 self._event(b"".join(self._body), at_ns)
                 self._recording.answer.complete = True
@@ -127,6 +134,7 @@ class Tap:
             event = None
         if isinstance(event, dict):
             self._recording.event(event, at_ns)
+            self._foreign = self._foreign or _NAMES.isdisjoint(event)
         else:
             self._unread("malformed")
         return event

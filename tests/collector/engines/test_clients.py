@@ -144,3 +144,73 @@ def test_the_first_event_of_a_response_is_no_token(name, module_store):
     known = [row["ttft_ns"] for row in rows if row["ttft_ns"] is not None]
     assert known == ([rows[1]["e2e_ns"]] if name != "traceloop" else [])
     assert {row["tpot_ns"] for row in rows} == {None}
+
+
+def outcomes(store, name):
+    """The status, the output tokens and the E2E in tenths of a second of each row of a recording, by start."""
+    replay(store, "clients-2026", name)
+    rows = requests(store, f"service = '{name}'")
+    return [(row["status"], row["output_tokens"], round(row["e2e_ns"] / CHUNK)) for row in rows]
+
+
+ANSWERED = ("ok", 5)
+FAILED, LEFT = ("error", None), ("cancelled", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # whole, a call of a tool and the call after it, stream, refused, broke, left, task cancelled
+        ("agents-openinference", [*[ANSWERED] * 4, FAILED, FAILED, LEFT, LEFT]),
+        ("agents-responses-openinference", [*[ANSWERED] * 4, FAILED, FAILED, LEFT, LEFT]),
+        # The client's span says that a stream that broke was abandoned.
+        ("agents-traceloop", [*[ANSWERED] * 4, FAILED, LEFT, LEFT, LEFT]),
+        # whole, and a stream without usage
+        ("agents-traceloop-no-usage", [ANSWERED, ("ok", None)]),
+        # chat, complete, two streams, refused, two streams that broke and were left, task cancelled
+        ("llama-index-openinference", [ANSWERED, ANSWERED, FAILED, LEFT]),
+        # whole, stream, refused, left, asynchronous stream, task cancelled
+        ("google-genai-openinference", [("ok", 25), ("ok", 25), FAILED, LEFT, ("ok", 25), LEFT]),
+    ],
+)
+def test_a_frameworks_call_is_one_row_with_its_outcome(module_store, name, expected):
+    found = outcomes(module_store, name)
+    assert [(status, tokens) for status, tokens, _ in found] == expected
+    assert all(e2e >= 14 for status, _, e2e in found if status == "ok"), "the server takes 1.4 s for an answer"
+
+
+def test_the_span_of_the_client_goes_before_that_of_traceloops_agents(module_store):
+    replay(module_store, "clients-2026", "agents-traceloop")
+    rows = requests(module_store, "service = 'agents-traceloop'")
+    assert [row["engine"] for row in rows] == [*["traceloop"] * 6, "genai", "genai"]
+
+
+def test_the_words_of_semantic_kernel_are_those_of_others(module_store):
+    """whole, stream, refused, broke, left, task cancelled. Its span of a stream that was left stays the current one."""
+    replay(module_store, "clients-2026", "semantic-kernel")
+    rows = requests(module_store, "service = 'semantic-kernel'")
+    assert [(row["status"], row["finish_reason"], row["error_type"]) for row in rows] == [
+        ("ok", "stop", ""),
+        ("ok", "stop", ""),
+        ("error", "", "semantic_kernel.exceptions.service_exceptions.ServiceResponseException"),
+        ("error", "", "openai.APIError"),
+        ("cancelled", "", ""),
+    ]
+
+
+def test_a_usage_of_zeros_is_not_known(module_store):
+    replay(module_store, "clients-2026", "agents-traceloop-no-usage")
+    rows = requests(module_store, "service = 'agents-traceloop-no-usage'")
+    assert [(row["input_tokens"], row["output_tokens"]) for row in rows] == [(7, 5), (None, None)]
+
+
+def test_the_name_of_googles_call_tells_whether_it_streams(module_store):
+    replay(module_store, "clients-2026", "google-genai-openinference")
+    whole, stream, *_ = requests(module_store, "service = 'google-genai-openinference'")
+    assert (whole["ttft_ns"], stream["ttft_ns"]) == (whole["e2e_ns"], None)
+
+
+def test_spans_that_end_before_their_stream_stay_spans(module_store):
+    replay(module_store, "clients-2026", "llama-index-openinference")
+    sql = "SELECT count() FROM spans WHERE service = 'llama-index-openinference' AND name LIKE '%stream_chat'"
+    assert module_store.query(sql).result_rows == [(8,)]

@@ -2,6 +2,7 @@
 
 import itertools
 
+import pytest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 from collector.signals import TRACES
@@ -48,6 +49,22 @@ def test_a_wrapper_in_the_same_process_is_not_a_second_request(module_store):
     assert sorted(rows) == [3, 4]
 
 
+@pytest.mark.parametrize(
+    ("outer", "inner"), [("any", "traceloop"), ("any", "openinference"), ("openinference", "traceloop")]
+)
+def test_a_wrapper_of_another_maker_is_not_a_second_request(module_store, outer, inner):
+    trace, body = next(TRACE), b""
+    for source, span, parent in ((outer, 1, None), (inner, 2, 1)):
+        scope = {"traceloop": "opentelemetry.instrumentation.openai.v1"}.get(source, source)
+        kind = "openinference.span.kind" if source == "openinference" else "gen_ai.operation.name"
+        said = {kind: "LLM" if source == "openinference" else "chat"}
+        request = Request(scope=scope)
+        request.span("chat m", trace=trace, span=span, parent=parent, kind=3, attributes=said)
+        body += request.body()
+    insert_otlp(module_store, TRACES, body, f"genai-{trace}")
+    assert [row["engine"] for row in requests(module_store, f"trace_id = unhex('{trace:032x}')")] == [inner]
+
+
 def test_a_server_below_its_client_is_another_vantage(module_store):
     rows = insert(module_store, (1, None, 3, {}), (2, 1, 2, {}))
     assert {span: row["vantage"] for span, row in rows.items()} == {1: "client", 2: "server"}
@@ -82,6 +99,22 @@ def test_ttft_lies_within_the_request(module_store):
         for seconds in (0.2, 0.7, -1.0, "0.2")
     ]
     assert [row["ttft_ns"] for row in insert_each(module_store, *said)] == [200 * MS, None, None, None]
+
+
+AGENTS = "opentelemetry.instrumentation.openai_agents"
+
+
+@pytest.mark.parametrize(
+    ("scope", "given", "output", "known"),
+    [
+        (AGENTS, 0, 0, (None, None)), (AGENTS, 7, 0, (7, 0)), (AGENTS, 0, 5, (0, 5)), (AGENTS, 7, 5, (7, 5)),
+        ("any", 0, 0, (0, 0)),
+    ],
+)  # fmt: skip
+def test_a_usage_of_zeros_stands_for_none_in_spans_of_traceloops_agents(module_store, scope, given, output, known):
+    said = {"gen_ai.usage.input_tokens": given, "gen_ai.usage.output_tokens": output}
+    (row,) = insert(module_store, (1, None, 3, said), scope=scope).values()
+    assert (row["input_tokens"], row["output_tokens"], row["status"]) == (*known, "ok")
 
 
 def test_finish_reasons_in_every_form(module_store):

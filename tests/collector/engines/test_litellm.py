@@ -123,6 +123,20 @@ def test_a_stream_without_a_finish_reason_was_given_up(module_store):
     assert found == ["cancelled", "cancelled", "ok"]
 
 
+def test_a_stream_of_v2_that_broke_has_the_time_of_its_first_chunk_and_no_estimates(module_store):
+    """Its span does not say that it was a stream, and has LiteLLM's own count of the tokens."""
+    known = {"gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 8, "gen_ai.usage.output_tokens": 5}
+    streamed = known | {"gen_ai.response.time_to_first_chunk": 0.2}
+    failed = {"error.type": "APIError"}
+    spans = [("chat m", {"kind": 3, "attributes": said}) for said in (streamed | failed, known | failed, known)]
+    rows = [row for (row,) in insert_each(module_store, *spans)]
+    assert [(row["status"], row["ttft_ns"], row["tpot_ns"], row["output_tokens"]) for row in rows] == [
+        ("error", 200 * MS, None, None),
+        ("error", None, None, None),
+        ("ok", 600 * MS, None, 5),
+    ]
+
+
 @pytest.mark.parametrize(("run", "marked"), [("v1", 3), ("v2", 0)])
 def test_an_aborted_stream_reads_as_ok_and_only_fastapis_span_of_v1_says_so(module_store, run, marked):
     """Two streams that ended and three that the client left. Who makes this test fail has news for the page."""

@@ -105,6 +105,31 @@ def test_ttft(module_store):
     assert found == [(ttft_ms and ttft_ms * MS, "ok") for _, _, ttft_ms in cases]
 
 
+STREAM = {"llm.invocation_parameters": '{"stream": true}'}
+ANSWER = {"output.value": "[1]", "output.mime_type": "application/json"}
+TOKENS = {"llm.token_count.completion": 5}
+OF_AGENTS = "openinference.instrumentation.openai_agents"
+
+
+@pytest.mark.parametrize(
+    ("scope", "said", "statuses"),
+    [
+        (SCOPE, STREAM | {"output.value": "<coroutine>"}, []),  # it ended before the stream began
+        (SCOPE, STREAM | ANSWER, ["ok"]),
+        (SCOPE, ANSWER, ["ok"]),
+        (OF_AGENTS, {}, ["cancelled"]),
+        (OF_AGENTS, ANSWER, ["ok"]),
+        (OF_AGENTS, TOKENS, ["ok"]),
+    ],
+)
+def test_a_span_with_status_ok_and_no_event(module_store, scope, said, statuses):
+    trace, request = next(IDS), Request(scope=scope)
+    attributes = {"openinference.span.kind": "LLM"} | said
+    request.span("Response", trace=trace, span=1, ns=600 * MS, attributes=attributes).status.code = 1
+    insert_otlp(module_store, TRACES, request.body(), f"openinference-{trace}")
+    assert [row["status"] for row in requests(module_store, f"trace_id = unhex('{trace:032x}')")] == statuses
+
+
 def test_an_instrumentation_of_another_client_that_says_nothing_of_streams_leaves_ttft_open(module_store):
     said = {"llm.token_count.completion": 5, "llm.invocation_parameters": "{}"}
     row = insert(module_store, 502, [(7, None, said, None)], "openinference.instrumentation.langchain")[7]

@@ -3,6 +3,7 @@
 import gzip
 import json
 import logging
+import zlib
 from unittest import mock
 
 import pytest
@@ -64,6 +65,114 @@ def test_without_usage_the_number_of_tokens_is_not_known():
     assert request.attributes[semconv.ARRIVALS] == 2
     assert semconv.OUTPUT_TOKENS not in request.attributes
     assert semconv.INPUT_TOKENS not in request.attributes
+
+
+def chat_usage(reasoning, total=None):
+    details = {"reasoning_tokens": reasoning}
+    usage = {"prompt_tokens": 7, "completion_tokens": 40, "completion_tokens_details": details, "total_tokens": total}
+    return {"choices": [], "usage": usage}
+
+
+def chat_delta(name, text):
+    return {"choices": [{"index": 0, "delta": {name: text}}]}
+
+
+def block(start, *deltas):
+    begun = {"type": "content_block_start", "index": 0, "content_block": start}
+    return [begun, *({"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas)]
+
+
+THOUGHT = {"type": "thinking", "thinking": ""}
+SIGNATURE = {"type": "signature_delta", "signature": "Eq"}
+TEXT = block({"type": "text", "text": ""}, {"type": "text_delta", "text": "a"}, {"type": "text_delta", "text": "b"})
+TOLD = [
+    {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 40}},
+    {"type": "message_stop"},
+]
+ANSWERED = {
+    "type": "response.completed",
+    "response": {
+        "status": "completed",
+        "usage": {"input_tokens": 7, "output_tokens": 40, "output_tokens_details": {"reasoning_tokens": 32}},
+    },
+}
+
+
+def response_delta(of):
+    return {"type": f"response.{of}.delta", "delta": "a"}
+
+
+@pytest.mark.parametrize(
+    ("path", "told", "arrived"),
+    [
+        (CHAT, [chat_delta("content", "a"), chat_delta("content", "b"), chat_usage(32)], 8),
+        (CHAT, [chat_delta("content", "a"), chat_delta("content", "b"), chat_usage(0)], None),
+        (CHAT, [chat_delta("content", "a"), chat_delta("content", "b"), chat_usage(41)], 0),
+        (CHAT, [chat_delta("reasoning_content", "a"), chat_delta("content", "b"), chat_usage(32)], None),
+        (CHAT, [chat_delta("reasoning", "a"), chat_delta("content", "b"), chat_usage(32)], None),
+        ("/v1/responses", [*[response_delta("output_text")] * 2, ANSWERED], 8),
+        ("/v1/responses", [response_delta("reasoning_text"), response_delta("output_text"), ANSWERED], None),
+        ("/v1/responses", [response_delta("reasoning_summary_text"), response_delta("output_text"), ANSWERED], 0),
+        ("/v1/messages", [*block(THOUGHT, SIGNATURE), *TEXT, *TOLD], 0),
+        ("/v1/messages", [*block({"type": "redacted_thinking", "data": "x"}), *TEXT, *TOLD], 0),
+        ("/v1/messages", [*block(THOUGHT, {"type": "thinking_delta", "thinking": "a"}, SIGNATURE), *TEXT, *TOLD], None),
+        ("/v1/messages", [*TEXT, *TOLD], None),
+    ],
+)  # fmt: skip
+def test_reasoning_that_never_arrives_is_told_apart(path, told, arrived):
+    given = recorded(STREAMED, *chunked(*events(*told), DONE), END, path=path)[0].attributes
+    assert given[semconv.OUTPUT_TOKENS] == 40
+    assert given.get(semconv.ARRIVED_TOKENS) == arrived
+
+
+@pytest.mark.parametrize(("total", "output"), [(7 + 40 + 93, 133), (7 + 40, 40), (None, 40)])
+def test_reasoning_that_a_usage_counts_apart_is_output(total, output):
+    parts = events(chat_delta("content", "a"), chat_delta("content", "b"), chat_usage(93, total))
+    given = recorded(STREAMED, *chunked(*parts, DONE), END)[0].attributes
+    assert (given[semconv.OUTPUT_TOKENS], given[semconv.REASONING_TOKENS]) == (output, 93)
+    assert given[semconv.ARRIVED_TOKENS] == max(output - 93, 0)
+
+
+LLAMA = [
+    {"index": 0, "content": "a", "tokens": [1], "stop": False, "tokens_predicted": 1},
+    {"index": 0, "content": "", "tokens": [], "stop": True, "tokens_predicted": 1, "stop_type": "limit"},
+]
+
+
+@pytest.mark.parametrize(
+    ("told", "status", "error", "unread"),
+    [
+        (LLAMA, "ok", None, ["format"]),
+        ([*LLAMA, {"type": "ping"}], "ok", None, ["format"]),
+        ([{"type": "ping"}], "error", "upstream_incomplete", []),
+        ([chat_delta("content", "a"), *LLAMA], "error", "upstream_incomplete", []),
+    ],
+    ids=["another API", "its last event alike", "this one", "both"],
+)
+def test_a_stream_of_another_api_is_no_answer_that_broke_off(told, status, error, unread, monkeypatch):
+    reasons = []
+    given_up = tap.Tap._give_up
+    monkeypatch.setattr(tap.Tap, "_give_up", lambda self, reason: (reasons.append(reason), given_up(self, reason)))
+    given = recorded(STREAMED, *chunked(*events(*told)), END, path="/completions")[0].attributes
+    assert (given[semconv.STATUS], given.get(semconv.ERROR_TYPE), reasons) == (status, error, unread)
+
+
+def test_deflate_without_its_header_is_another_encoding(monkeypatch, caplog):
+    reasons = []
+    monkeypatch.setattr(tap.Tap, "_give_up", lambda self, reason: reasons.append(reason))
+    squeeze = zlib.compressobj(wbits=-15)
+    body = squeeze.compress(b'{"choices": []}') + squeeze.flush()
+    head = (
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Encoding: deflate\r\nContent-Length: %d\r\n\r\n"
+    )
+    recorded(head % len(body) + body)
+    assert (reasons, caplog.messages) == (["encoding"], [])
+
+
+def test_a_choice_that_ends_with_an_error_is_one():
+    parts = (delta("a"), delta(finish="error"), DONE)
+    given = recorded(STREAMED, *chunked(*parts), END)[0].attributes
+    assert (given[semconv.STATUS], given[semconv.ERROR_TYPE]) == ("error", "_OTHER")
 
 
 @pytest.mark.parametrize(

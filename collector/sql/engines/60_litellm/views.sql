@@ -13,13 +13,15 @@ WITH
     $gave_up AS gave_up,
     $finish_reason AS reason,
     name = 'litellm_request' AS is_v1,
-    -- v1: 'True' or 'False'. v2: true, or absent for a request that is not streamed.
-    if(is_v1, transform(text['llm.is_streaming'], ['True', 'False'], [1., 0.], nan), toFloat64(number['litellm.request.streaming'] = 1))
-        AS stream,
+    -- v1: 'True' or 'False'. v2: true, or absent for a request that is not streamed, and for a stream that broke.
+    if(is_v1, transform(text['llm.is_streaming'], ['True', 'False'], [1., 0.], nan),
+        toFloat64(number['litellm.request.streaming'] = 1 OR mapContains(number, 'gen_ai.response.time_to_first_chunk'))) AS stream,
     status_code = 2 OR text['error.type'] != '' AS failed,
     gave_up(text['error.type']) OR NOT failed AND stream = 1 AND reason = '' AS is_cancelled,
-    (key -> if(failed, nullIf(counted(key), 0), counted(key))) AS used,
+    -- LiteLLM estimates the tokens of a call that failed.
+    (key -> if(failed, NULL, counted(key))) AS used,
     used('gen_ai.usage.output_tokens') AS n,
+    used('gen_ai.usage.reasoning.output_tokens') AS reasoning,
     -- The first event of a stream of these two APIs says that the request was accepted. It brings no token.
     if(text['litellm.call_type'] IN ('responses', 'aresponses', 'anthropic_messages'), NULL,
         nanoseconds(reported('gen_ai.response.time_to_first_chunk'), duration_ns)) AS first_ns
@@ -45,9 +47,10 @@ SELECT
     used('gen_ai.usage.input_tokens') AS input_tokens,
     n AS output_tokens,
     used('gen_ai.usage.cache_read.input_tokens') AS cached_tokens,
-    used('gen_ai.usage.reasoning.output_tokens') AS reasoning_tokens,
+    reasoning AS reasoning_tokens,
     if(stream = 0 AND n > 0, duration_ns, first_ns) AS ttft_ns,
-    if(n > 1, (duration_ns - first_ns) / (n - 1), NULL) AS tpot_ns,
+    -- Nobody tells whether reasoning arrived, and so how many tokens came after the first chunk.
+    if(n > 1 AND ifNull(reasoning, 0) = 0, (duration_ns - first_ns) / (n - 1), NULL) AS tpot_ns,
     duration_ns AS e2e_ns,
     getSetting('insert_deduplication_token') AS segment,
     now64(3, 'UTC') AS ingested_at

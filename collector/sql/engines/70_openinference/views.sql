@@ -3,7 +3,7 @@
 CREATE TABLE IF NOT EXISTS openinference_spans AS flat_spans ENGINE = Null;
 CREATE OR REPLACE MATERIALIZED VIEW openinference_route TO openinference_spans AS
 SELECT * REPLACE (if((trace_id, service, instance, span_id) IN
-    (SELECT $parent_key FROM rare_spans WHERE claim = 'openinference.request' AND $makes_wrappers), '', rare_spans.claim) AS claim)
+    (SELECT $parent_key FROM rare_spans WHERE claim IN ('openinference.request', 'traceloop.request') AND $makes_wrappers), '', rare_spans.claim) AS claim)
 FROM rare_spans WHERE rare_spans.claim = 'openinference.request';
 
 CREATE OR REPLACE MATERIALIZED VIEW openinference_wrappers TO unclaimed_spans AS
@@ -20,13 +20,18 @@ WITH
     scope IN ('openinference.instrumentation.openai', '@arizeai/openinference-instrumentation-openai') AS of_openai_client,
     -- LangChain's parameters have "stream": false also when it streams.
     scope = 'openinference.instrumentation.langchain' AS of_langchain,
-    multiIf(of_langchain, NULL, JSONHas(parameters, 'stream'), toUInt8(JSONExtractBool(parameters, 'stream')),
+    -- The name of a call of Google's client alone tells whether it is streamed.
+    multiIf(of_langchain, NULL, scope = 'openinference.instrumentation.google_genai', toUInt8(endsWith(name, 'Stream')), JSONHas(parameters, 'stream'), toUInt8(JSONExtractBool(parameters, 'stream')),
             of_openai_client AND isValidJSON(parameters), 0, NULL) AS stream,
     status_code = 2 AS failed,
     $exception_in_status AS class,
     if(failed AND class = '', $exception_in_events, class) AS exception,
-    ifNull(if(failed, gave_up(exception), status_code = 0 AND stream = 1 AND text['llm.finish_reason'] = ''), false) AS is_cancelled,
+    -- A call of OpenAI's agents that nobody awaited has status OK and no answer.
+    scope = 'openinference.instrumentation.openai_agents' AND text['output.value'] = '' AND n IS NULL AS has_no_answer,
+    ifNull(if(failed, gave_up(exception), status_code = 0 AND stream = 1 AND text['llm.finish_reason'] = '' OR has_no_answer), false)
+        AS is_cancelled,
     counted('llm.token_count.completion') AS n,
+    counted('llm.token_count.completion_details.reasoning') AS reasoning,
     arrayFirst(e -> e.name = 'First Token Stream Event', events).time_unix_nano AS first_time,
     -- The first event of a stream of the openai client's responses says that the request was accepted. It brings no token.
     if(NOT (of_openai_client AND name = 'Response') AND first_time BETWEEN toUnixTimestamp64Nano(start) AND toUnixTimestamp64Nano(end),
@@ -47,9 +52,10 @@ SELECT
     counted('llm.token_count.prompt') AS input_tokens,
     n AS output_tokens,
     counted('llm.token_count.prompt_details.cache_read') AS cached_tokens,
-    counted('llm.token_count.completion_details.reasoning') AS reasoning_tokens,
+    reasoning AS reasoning_tokens,
     if(stream = 0 AND n > 0, duration_ns, first_ns) AS ttft_ns,
-    if(n > 1, (duration_ns - first_ns) / (n - 1), NULL) AS tpot_ns,
+    -- Nobody tells whether reasoning arrived, and so how many tokens came after the first chunk.
+    if(n > 1 AND ifNull(reasoning, 0) = 0, (duration_ns - first_ns) / (n - 1), NULL) AS tpot_ns,
     duration_ns AS e2e_ns,
     getSetting('insert_deduplication_token') AS segment,
     now64(3, 'UTC') AS ingested_at

@@ -15,6 +15,7 @@ WITH
     reported('gen_ai.is_streaming') AS stream,
     gave_up(text['error.type']) OR NOT failed AND stream = 1 AND reason = '' AS is_cancelled,
     counted('gen_ai.usage.output_tokens') AS n,
+    counted('gen_ai.usage.reasoning_tokens') AS reasoning,
     $chunk_us AS chunk_us,
     if(empty(chunk_us), NULL, chunk_us[1] * 1000) AS first_ns
 SELECT
@@ -33,9 +34,10 @@ SELECT
     counted('gen_ai.usage.input_tokens') AS input_tokens,
     n AS output_tokens,
     counted('gen_ai.usage.cache_read.input_tokens') AS cached_tokens,
-    counted('gen_ai.usage.reasoning_tokens') AS reasoning_tokens,
+    reasoning AS reasoning_tokens,
     if(stream = 0 AND n > 0, duration_ns, first_ns) AS ttft_ns,
-    if(n > 1, (duration_ns - first_ns) / (n - 1), NULL) AS tpot_ns,
+    -- Nobody tells whether reasoning arrived, and so how many tokens came after the first chunk.
+    if(n > 1 AND ifNull(reasoning, 0) = 0, (duration_ns - first_ns) / (n - 1), NULL) AS tpot_ns,
     duration_ns AS e2e_ns,
     getSetting('insert_deduplication_token') AS segment,
     now64(3, 'UTC') AS ingested_at
