@@ -132,9 +132,9 @@ class InFlight:
         """Trace id and span id of a request, as 48 hex digits."""
         return bytes(self.columns["trace_id"][i] + self.columns["span_id"][i]).hex()
 
-    def early_count(self, i: int, slo: str, tenant: str, *, is_late: bool) -> EarlyCount:
-        """A request that is to be counted before it ends."""
-        return EarlyCount(self.key(i), slo, tenant, is_late, self.processes[i], int(self.lost_at_ns[i]))
+    def early_count(self, i: int, slo: str, tenant: str, *, is_late: bool, at_ns: int) -> EarlyCount:
+        """A request that is to be counted now, before it ends."""
+        return EarlyCount(self.key(i), slo, tenant, is_late, self.processes[i], at_ns)
 
     @cached_property
     def processes(self) -> list[tuple[str, str]]:

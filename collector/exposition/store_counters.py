@@ -232,7 +232,7 @@ class StoreCounters:
                 self._admit(dict(zip(label_columns, labels, strict=True)))
             new = self._of_slos.new_in_flight(in_flight)
             for i in np.flatnonzero(in_flight.is_lost).tolist():
-                count = in_flight.early_count(i, "", "", is_late=False)
+                count = in_flight.early_count(i, "", "", is_late=False, at_ns=now)
                 early = self._early.get(count.key)
                 if early is None or not (early.is_lost or early.is_over):
                     new.append(count)
@@ -269,10 +269,10 @@ class StoreCounters:
             if is_own:
                 self._add_lost(count.process, count.at_ns)
 
-    def _add_lost(self, process: tuple[str, str], lost_at_ns: int) -> None:
+    def _add_lost(self, process: tuple[str, str], at_ns: int) -> None:
         labels = self.admit_process(process)
         self._series.add(metrics.LOST, labels, 1)
-        self._series.raise_to(metrics.LAST_LOST, labels, lost_at_ns / SECOND_NS)
+        self._series.raise_to(metrics.LAST_LOST, labels, at_ns / SECOND_NS)
 
     def _forget(self, now: int) -> None:
         for sets, keep_ns in ((self._label_sets, self._longest_ns), (self._processes, IDLE_NS)):
