@@ -21,6 +21,7 @@ from collector.exposition.histograms import add_latencies, bucket_edges, drop_ol
 from collector.exposition.series import LONGEST, OTHER, SECOND_NS, Keys, Labels, LabelSets
 from collector.exposition.slo_counters import SloCounters
 from collector.in_flight import InFlight
+from collector.once_a_minute import OnceAMinute
 from collector.slo.model import Slo
 from collector.sql.queries import Queries
 from collector.store.early_claims import EarlyClaims, EarlyCount
@@ -87,6 +88,7 @@ class StoreCounters:
         self._born_ns: int = state.get("born_ns", clock())
         self._unsaved = not state
         self._overflow_is_told = False
+        self._line_due = OnceAMinute()
         self._saved_until_ns = 0
         drop_old_histograms(self._series, self._edges)
         now_s = clock() / SECOND_NS
@@ -314,7 +316,8 @@ class StoreCounters:
             try:
                 self._checkpoint.save(state, self._pending)
             except OSError as error:
-                logger.warning("the counters of /metrics are not kept for the next process: %s", error)
+                if self._line_due.allows("save"):
+                    logger.warning("the counters of /metrics are not kept for the next process: %s", error)
                 return
             self._unsaved, self._saved_until_ns = False, self.heard_until_ns or 0
 
