@@ -17,6 +17,8 @@ logger = logging.getLogger("collector")
 
 _FILES = 2048
 """512 connections to each of three ports, and the files of an embedded store."""
+_LEAST_FILES = 256
+"""An idle collector has up to 130 open. With fewer, a part of it dies at the start and the rest lives on."""
 
 
 def main(arguments: list[str]) -> int:
@@ -28,7 +30,9 @@ def main(arguments: list[str]) -> int:
         logging.getLogger(library).setLevel(logging.ERROR)
     # It tells of each scrape, with the whole address.
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    open_files.allow(_FILES)
+    if open_files.allow(_FILES) < _LEAST_FILES:
+        logger.error("cannot start: it needs %d open files (ulimit -Hn, LimitNOFILE)", _LEAST_FILES)
+        return 1
     stop_signal = _listen_for_stop()
     try:
         service = Service(settings)

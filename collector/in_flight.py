@@ -29,9 +29,9 @@ _LOOK_BACK_NS: Final = (5 * _MINUTE_NS, 24 * 60 * _MINUTE_NS)
 class InFlight:
     """One value per request in each array. A request is judged up to its latest announcement, where `elapsed_ns` ends.
 
-    `is_lost`: it was not announced again for `lost_after_ns`; `lost_at_ns` is that moment. `no_progress`: its engine
-    process ran no step for as long. A TTFT that is not known is -1. `unmeasured`: the request has ended since,
-    and nobody measured its first token, so nobody knows whether it had one by then.
+    `is_lost`: after its latest announcement was stored, none came for `lost_after_ns`; `lost_at_ns` is that moment.
+    `no_progress`: its engine process ran no step for as long. A TTFT that is not known is -1. `unmeasured`: the
+    request has ended since, and nobody measured its first token, so nobody knows whether it had one by then.
     """
 
     columns: Mapping[str, Sequence[Any]]
@@ -132,9 +132,9 @@ class InFlight:
         """Trace id and span id of a request, as 48 hex digits."""
         return bytes(self.columns["trace_id"][i] + self.columns["span_id"][i]).hex()
 
-    def early_count(self, i: int, slo: str, tenant: str, *, is_late: bool) -> EarlyCount:
-        """A request that is to be counted before it ends."""
-        return EarlyCount(self.key(i), slo, tenant, is_late, self.processes[i], int(self.lost_at_ns[i]))
+    def early_count(self, i: int, slo: str, tenant: str, *, is_late: bool, at_ns: int) -> EarlyCount:
+        """A request that is to be counted now, before it ends."""
+        return EarlyCount(self.key(i), slo, tenant, is_late, self.processes[i], at_ns)
 
     @cached_property
     def processes(self) -> list[tuple[str, str]]:
@@ -204,12 +204,12 @@ def judge_in_flight(
 ) -> InFlight:
     """Judge rows of the queries `announced` and `ended_since`.
 
-    Only silence before `heard_until_ns` counts against an engine. For an announcement of 70 s and a limit of 30 s:
+    Only silence before `heard_until_ns` counts against an engine. For an announcement that was heard at 70 s:
 
         end_ns 120 s, heard until 120 s    lost since 100 s
         end_ns 120 s, heard until 90 s     in flight: an announcement of 95 s may wait in a log
     """
-    began, seen = (np.array(columns[name], np.int64) for name in ("began_ns", "seen_ns"))
+    began, seen, heard = (np.array(columns[name], np.int64) for name in ("began_ns", "seen_ns", "heard_ns"))
     until = np.minimum(seen, end_ns)
     processes = zip(columns["service"], columns["instance"], strict=True)
     last_step = np.array([steps.get(process, 0) for process in processes], np.int64)
@@ -222,8 +222,8 @@ def judge_in_flight(
         unmeasured=np.array(columns["unmeasured"], bool),
         later_tokens=np.array([max(n or 0, 2) - 1 for n in columns["output_tokens"]], np.int64),
         last_step_ns=last_step,
-        lost_at_ns=seen + lost_after_ns,
-        is_lost=seen + lost_after_ns < min(end_ns, heard_until_ns),
+        lost_at_ns=heard + lost_after_ns,
+        is_lost=heard + lost_after_ns < min(end_ns, heard_until_ns),
         no_progress=(last_step > 0) & (until - np.maximum(last_step, began) >= lost_after_ns),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import resource
+import sys
 from typing import Final
 
 logger = logging.getLogger(__name__)
@@ -13,8 +14,8 @@ WANTED: Final = 262_144
 """As many as the packages of ClickHouse ask for."""
 
 
-def allow(needed: int) -> None:
-    """Raise the process's limit as far as the system lets it; warn when that is less than `needed`.
+def allow(needed: int) -> int:
+    """Raise the process's limit as far as the system lets it, and return it; warn when that is less than `needed`.
 
     A shell starts programs with 1,024 on most systems, for those that use `select`. None of our servers does.
     """
@@ -31,3 +32,4 @@ def allow(needed: int) -> None:
             soft,
             needed,
         )
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -95,7 +96,7 @@ class _PrivateFile(RotatingFileHandler):
         return os.fdopen(descriptor, "a", encoding="utf-8")
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
-        logger.exception("a line is missing in the audit log: %s", record.msg)
+        logger.error("a line is missing in the audit log (%s): %s", sys.exc_info()[1], record.msg)
 
 
 def _has_name(file: IO[str], path: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
 from http import HTTPStatus
 from typing import Any, Final
@@ -60,6 +61,9 @@ class Admission:
 
     Health and the description of the API need no key. `/metrics` needs one that reads all tenants. Everything else
     needs a key that reads, or an admin's when it is not a GET.
+
+    A request takes a turn of its tenant, then a slot. A tenant has as many turns as there are slots. So of the many
+    requests of one tenant few wait for a slot, and a request of another comes next.
     """
 
     def __init__(
@@ -80,7 +84,9 @@ class Admission:
         self._cancel = cancel
         self._without_key = _WITHOUT_KEY | ({_METRICS} if metrics_without_key else set())
         self._slots = asyncio.Semaphore(limits.concurrency)
-        self._under_way = 0
+        self._turns: dict[str, asyncio.Semaphore] = {}
+        self._under_way: Counter[str] = Counter()
+        """Requests by tenant. A tenant without one has no turns either."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request. To HEAD, the server sends the answer to GET without its body."""
@@ -101,8 +107,8 @@ class Admission:
             return
         if scope["path"] == _METRICS:
             await self._app(scope, receive, send)
-        elif self._under_way >= self._limits.concurrency + self._limits.waiting:
-            detail = f"{self._under_way} requests are under way already; try again"
+        elif self._is_full(caller.tenant):
+            detail = f"{self._under_way.total()} requests are under way already; try again"
             headers = {"Retry-After": str(_RETRY_AFTER_S)}
             await self._refuse(ApiRefusal.BUSY, HTTPStatus.TOO_MANY_REQUESTS, detail, headers)(scope, receive, send)
         else:
@@ -126,8 +132,16 @@ class Admission:
         self._status.api_refused(reason)
         return answer(http_status, detail, headers=headers)
 
+    def _is_full(self, tenant: str) -> bool:
+        """Tell whether no more may wait. Half of the places are the most that one tenant has."""
+        slots, places = self._limits.concurrency, self._limits.waiting
+        own = slots + (places // 2 if tenant else places)
+        return self._under_way.total() >= slots + places or self._under_way[tenant] >= own
+
     async def _in_turn(self, session: Session, scope: Scope, receive: Receive, send: Send) -> None:
         """Wait for a slot and answer, unless the client leaves before."""
+        tenant = session.caller.tenant
+        turns = self._turns.setdefault(tenant, asyncio.Semaphore(self._limits.concurrency))
         messages: asyncio.Queue[Any] = asyncio.Queue(maxsize=16)
 
         async def listen() -> None:
@@ -138,21 +152,32 @@ class Admission:
                     return
 
         left = asyncio.create_task(listen())
-        self._under_way += 1
+        self._under_way[tenant] += 1
         try:
-            if await self._got_slot(left):
+            if await self._got_slot(turns, left):
                 try:
                     await self._answer(session, left, self._app(scope, messages.get, send))
                 finally:
                     self._slots.release()
+                    turns.release()
             else:
                 self._status.api_refused(ApiRefusal.CLIENT_LEFT)
         finally:
-            self._under_way -= 1
+            self._under_way[tenant] -= 1
+            if not self._under_way[tenant]:
+                del self._under_way[tenant], self._turns[tenant]
             left.cancel()
 
-    async def _got_slot(self, left: asyncio.Task[None]) -> bool:
-        slot = asyncio.create_task(self._slots.acquire())
+    async def _slot(self, turns: asyncio.Semaphore) -> None:
+        await turns.acquire()
+        try:
+            await self._slots.acquire()
+        except asyncio.CancelledError:
+            turns.release()
+            raise
+
+    async def _got_slot(self, turns: asyncio.Semaphore, left: asyncio.Task[None]) -> bool:
+        slot = asyncio.create_task(self._slot(turns))
         try:
             await asyncio.wait({slot, left}, return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -73,7 +73,7 @@ class SloCounters:
             self._series.set(metrics.SLO_IN_FLIGHT, (slo.name,), int(np.count_nonzero(late)))
             for i in np.flatnonzero(chosen & (past | in_flight.is_lost)).tolist():
                 group = in_flight.columns["tenant"][i] if slo.group_by else ""
-                count = in_flight.early_count(i, slo.name, group, is_late=bool(past[i]))
+                count = in_flight.early_count(i, slo.name, group, is_late=bool(past[i]), at_ns=now_ns)
                 early = self._early.get(count.key)
                 if early is None or not (early.is_over or slo.name in early.late | early.lost):
                     found.append(count)

@@ -21,6 +21,7 @@ from collector.exposition.histograms import add_latencies, bucket_edges, drop_ol
 from collector.exposition.series import LONGEST, OTHER, SECOND_NS, Keys, Labels, LabelSets
 from collector.exposition.slo_counters import SloCounters
 from collector.in_flight import InFlight
+from collector.once_a_minute import OnceAMinute
 from collector.slo.model import Slo
 from collector.sql.queries import Queries
 from collector.store.early_claims import EarlyClaims, EarlyCount
@@ -87,6 +88,7 @@ class StoreCounters:
         self._born_ns: int = state.get("born_ns", clock())
         self._unsaved = not state
         self._overflow_is_told = False
+        self._line_due = OnceAMinute()
         self._saved_until_ns = 0
         drop_old_histograms(self._series, self._edges)
         now_s = clock() / SECOND_NS
@@ -232,7 +234,7 @@ class StoreCounters:
                 self._admit(dict(zip(label_columns, labels, strict=True)))
             new = self._of_slos.new_in_flight(in_flight)
             for i in np.flatnonzero(in_flight.is_lost).tolist():
-                count = in_flight.early_count(i, "", "", is_late=False)
+                count = in_flight.early_count(i, "", "", is_late=False, at_ns=now)
                 early = self._early.get(count.key)
                 if early is None or not (early.is_lost or early.is_over):
                     new.append(count)
@@ -269,10 +271,10 @@ class StoreCounters:
             if is_own:
                 self._add_lost(count.process, count.at_ns)
 
-    def _add_lost(self, process: tuple[str, str], lost_at_ns: int) -> None:
+    def _add_lost(self, process: tuple[str, str], at_ns: int) -> None:
         labels = self.admit_process(process)
         self._series.add(metrics.LOST, labels, 1)
-        self._series.raise_to(metrics.LAST_LOST, labels, lost_at_ns / SECOND_NS)
+        self._series.raise_to(metrics.LAST_LOST, labels, at_ns / SECOND_NS)
 
     def _forget(self, now: int) -> None:
         for sets, keep_ns in ((self._label_sets, self._longest_ns), (self._processes, IDLE_NS)):
@@ -314,7 +316,8 @@ class StoreCounters:
             try:
                 self._checkpoint.save(state, self._pending)
             except OSError as error:
-                logger.warning("the counters of /metrics are not kept for the next process: %s", error)
+                if self._line_due.allows("save"):
+                    logger.warning("the counters of /metrics are not kept for the next process: %s", error)
                 return
             self._unsaved, self._saved_until_ns = False, self.heard_until_ns or 0
 

@@ -51,7 +51,7 @@ class EarlyCount:
     """It is past a threshold; False: nothing is heard of it."""
     process: tuple[str, str]
     at_ns: int
-    """When it was lost."""
+    """When it was given up. After an outage that is long after its silence began, and the alert asks for news."""
 
 
 class EarlyClaims:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import logging
 import re
@@ -163,6 +164,25 @@ def _refuse_without_links(folder: Path) -> None:
             "again by `cp -a` or `rsync -a` while its collector is stopped, or use `tokentrail backup`"
         )
         raise StoreError(msg)
+
+
+def _load_chdb() -> None:
+    """Load ClickHouse into this process; raises `StoreError`.
+
+    It makes a folder for temporary files then, and the package takes each fault of the library for its absence.
+    """
+    if importlib.util.find_spec("chdb") is None:
+        msg = "the embedded store needs chDB: pip install 'tokentrail[collector]', or name a server (--store)"
+        raise StoreError(msg)
+    try:
+        importlib.import_module("chdb")
+    except (ImportError, RuntimeError) as error:
+        reason = str(error.__context__ or error).partition(", Stack trace")[0]
+        msg = (
+            f"chDB cannot be loaded: {reason}. It needs a folder for temporary files (TMPDIR, or /tmp) and a time zone"
+            " that it knows (TZ, such as Europe/Berlin)"
+        )
+        raise StoreError(msg) from error
 
 
 class Store:
@@ -373,9 +393,7 @@ class Store:
 
     def _connect(self) -> Client:
         if self.folder:
-            if importlib.util.find_spec("chdb") is None:
-                msg = "the embedded store needs chDB: pip install 'tokentrail[collector]', or name a server (--store)"
-                raise StoreError(msg)
+            _load_chdb()
             if "?" in str(self.folder):
                 msg = f"the embedded store cannot lie in {self.folder}: chDB takes what follows a ? for options"
                 raise StoreError(msg)

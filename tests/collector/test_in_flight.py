@@ -67,15 +67,42 @@ def test_a_question_that_finds_no_request_in_flight_changes_no_other_answer(rows
     ("end", "heard_until", "lost"), [(100, 100, False), (101, 101, True), (120, 100, False), (100, 120, False)]
 )
 def test_only_silence_before_the_watermark_and_the_end_makes_a_request_lost(end, heard_until, lost):
-    columns = {"began_ns": [0], "seen_ns": [70 * SECOND], "ttft_ns": [None], "output_tokens": [None]}
+    columns = {
+        "began_ns": [0],
+        "seen_ns": [9 * SECOND],
+        "heard_ns": [70 * SECOND],
+        "ttft_ns": [None],
+        "output_tokens": [None],
+    }
     columns |= {"service": ["s"], "instance": ["i"], "unmeasured": [False]}
     times = {"end_ns": end * SECOND, "lost_after_ns": 30 * SECOND, "heard_until_ns": heard_until * SECOND}
     assert judge_in_flight(columns, {}, **times).is_lost.tolist() == [lost]
 
 
+def test_silence_begins_when_an_announcement_was_heard(rows):
+    """The clock of its sender may be behind. The age of the request is told by that clock alone."""
+    for age, heard in ((100, 31), (90, 30), (80, 0)):
+        rows.open(start=NOW - age * SECOND, seen=NOW - 70 * SECOND, heard=NOW - heard * SECOND)
+    found = read_in_flight(
+        Queries(rows.store), TRUE, start_ns=NOW - SECOND, end_ns=NOW, lost_after_ns=30 * SECOND, heard_until_ns=NOW
+    )
+    by_age = sorted(zip(found.elapsed_ns.tolist(), found.lost_at_ns.tolist(), found.is_lost.tolist(), strict=True))
+    assert by_age == [
+        (10 * SECOND, NOW + 30 * SECOND, False),
+        (20 * SECOND, NOW, False),
+        (30 * SECOND, NOW - SECOND, True),
+    ]
+
+
+def test_a_request_whose_sender_is_behind_is_shown_in_flight(rows, api):
+    one = rows.open(start=NOW - 80 * SECOND, seen=NOW - 70 * SECOND, heard=NOW)
+    assert api(f"requests/{one['trace_id']}")["request"]["status"] == "in_flight"
+    assert [row["status"] for row in api("requests", status="in_flight")["requests"]] == ["in_flight"]
+
+
 def test_a_request_that_begins_after_the_end_has_run_for_no_time():
     """Its sender's clock is ahead."""
-    columns = {"began_ns": [130], "seen_ns": [131], "ttft_ns": [None], "output_tokens": [None]}
+    columns = {"began_ns": [130], "seen_ns": [131], "heard_ns": [131], "ttft_ns": [None], "output_tokens": [None]}
     columns |= {"service": ["s"], "instance": ["i"], "unmeasured": [False]}
     found = judge_in_flight(columns, {}, end_ns=120, lost_after_ns=30, heard_until_ns=120)
     assert found.elapsed_ns.tolist() == [0]
@@ -83,7 +110,7 @@ def test_a_request_that_begins_after_the_end_has_run_for_no_time():
 
 @pytest.mark.parametrize(("began", "stuck"), [(90, True), (91, False)])
 def test_a_process_that_rested_before_a_request_came_is_not_stuck(began, stuck):
-    columns = {"began_ns": [began], "seen_ns": [120], "ttft_ns": [None], "output_tokens": [None]}
+    columns = {"began_ns": [began], "seen_ns": [120], "heard_ns": [120], "ttft_ns": [None], "output_tokens": [None]}
     columns |= {"service": ["s"], "instance": ["i"], "unmeasured": [False]}
     found = judge_in_flight(columns, {("s", "i"): 10}, end_ns=120, lost_after_ns=30, heard_until_ns=120)
     assert found.no_progress.tolist() == [stuck]

@@ -1,9 +1,12 @@
 """The real process: starting, draining, being killed."""
 
 import itertools
+import os
 import random
 import re
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -134,6 +137,35 @@ def test_the_limit_of_open_files_is_raised_before_anything_is_opened(monkeypatch
     with pytest.raises(SystemExit, match="2048"):
         main(["--data-dir", str(tmp_path / "data")])
     assert not (tmp_path / "data").exists()
+
+
+def test_a_collector_that_may_open_too_few_files_does_not_start(monkeypatch, tmp_path, caplog):
+    """Its API would die at the start, and the process live on."""
+    monkeypatch.setattr(open_files, "allow", lambda needed: 255)
+    assert main(["--data-dir", str(tmp_path / "data")]) == 1
+    assert "it needs 256 open files" in caplog.text
+    assert not (tmp_path / "data").exists()
+
+    monkeypatch.setattr(open_files, "allow", lambda needed: 256)
+    monkeypatch.setattr("collector.__main__._listen_for_stop", lambda: sys.exit("goes on"))
+    with pytest.raises(SystemExit, match="goes on"):
+        main(["--data-dir", str(tmp_path / "data")])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [("TZ", "nonsense/Zone", "Cannot load time zone nonsense/Zone. "), ("TMPDIR", "/proc", '["/proc/clickhouse-')],
+)
+def test_what_clickhouse_needs_of_the_system_is_named_when_it_is_missing(tmp_path, name, value, said):
+    command = [sys.executable, "-m", "collector", "--data-dir", str(tmp_path / "data")]
+    ended = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {name: value}, capture_output=True, text=True, timeout=300
+    )
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    assert "cannot start: chDB cannot be loaded: " in line
+    assert said in line
+    assert name in line.rpartition(said)[2]
 
 
 def test_a_data_folder_may_have_any_name_but_one_that_chdb_cuts(tmp_path):

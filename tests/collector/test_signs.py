@@ -54,7 +54,11 @@ def test_tokens_are_looked_for_in_the_minutes_in_which_a_request_ran():
 
 def test_requests_in_flight_are_chosen_with_their_columns():
     names = ("trace_id", "span_id", "service", "instance", "output_tokens", "ttft_ns", "unmeasured")
-    columns = {name: [None, None, None] for name in names} | {"began_ns": [1, 2, 3], "seen_ns": [10, 20, 30]}
+    columns = {name: [None, None, None] for name in names} | {
+        "began_ns": [1, 2, 3],
+        "seen_ns": [10, 20, 30],
+        "heard_ns": [10, 20, 30],
+    }
     found = judge_in_flight(columns, {}, end_ns=40, lost_after_ns=15, heard_until_ns=40)
     some = found.where(found.lost_at_ns >= 35)
     assert (some.size, some.began_ns.tolist(), some.columns["seen_ns"]) == (2, [2, 3], [20, 30])

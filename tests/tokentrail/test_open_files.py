@@ -1,6 +1,7 @@
 """A server may open as many files as the system lets it."""
 
 import resource
+import sys
 
 import pytest
 
@@ -27,7 +28,7 @@ def test_the_limit_is_raised_and_never_lowered(monkeypatch, caplog, soft, hard, 
     limits = {resource.RLIMIT_NOFILE: (soft, hard)}
     monkeypatch.setattr(resource, "getrlimit", limits.__getitem__)
     monkeypatch.setattr(resource, "setrlimit", limits.__setitem__)
-    open_files.allow(needed)
+    assert open_files.allow(needed) == (sys.maxsize if after == UNLIMITED else after)
     assert limits == {resource.RLIMIT_NOFILE: (after, hard)}
     assert ("ulimit -Hn" in caplog.text) is warns
 
@@ -43,6 +44,6 @@ def test_a_system_that_allows_less_than_it_tells(monkeypatch, caplog, needed, af
 
     monkeypatch.setattr(resource, "getrlimit", limits.__getitem__)
     monkeypatch.setattr(resource, "setrlimit", set_limit)
-    open_files.allow(needed)
+    assert open_files.allow(needed) == after
     assert limits == {resource.RLIMIT_NOFILE: (after, UNLIMITED)}
     assert bool(caplog.records) is (after < needed)

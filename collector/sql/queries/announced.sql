@@ -2,7 +2,8 @@
 -- Some have ended since: ended_announced.sql has their keys.
 SELECT
     $parts.in_flight_columns,
-    toUnixTimestamp64Nano(start) AS began_ns, toUnixTimestamp64Nano(seen) AS seen_ns, false AS unmeasured, cityHash64(trace_id, span_id) AS key
+    toUnixTimestamp64Nano(start) AS began_ns, toUnixTimestamp64Nano(seen) AS seen_ns,
+    toUnixTimestamp64Nano(heard) AS heard_ns, false AS unmeasured, cityHash64(trace_id, span_id) AS key
 FROM
 (
     SELECT *

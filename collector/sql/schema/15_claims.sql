@@ -29,7 +29,7 @@ CREATE TABLE IF NOT EXISTS early_claims
     tenant      LowCardinality(String),
     is_late     UInt8,                                              -- 1: past a threshold. 0: nothing is heard of it
     process     Array(String),
-    at_ns       Int64                         CODEC(ZSTD),          -- when it was lost
+    at_ns       Int64                         CODEC(ZSTD),          -- when it was given up
     claimed_at  DateTime('UTC') DEFAULT now() CODEC(Delta, ZSTD)
 )
 ENGINE = MergeTree

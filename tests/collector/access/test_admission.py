@@ -49,6 +49,7 @@ class Server:
             cancel=self.cancel,
             metrics_without_key=False,
         )
+        self.app._admitted = lambda scope: Caller("k", Role.READ, scope["tenant"])
 
     async def handler(self, scope, receive, send):
         self.sessions.append(CURRENT.get())
@@ -60,16 +61,23 @@ class Server:
         self.cancelled.append(comment)
         self.loop.call_soon_threadsafe(self.cancelling.release)
 
-    def client(self, path="/api/v1/summary"):
-        return Client(self.app, path)
+    def client(self, path="/api/v1/summary", tenant=""):
+        return Client(self.app, path, tenant)
 
 
 class Client:
-    def __init__(self, app, path):
+    def __init__(self, app, path, tenant):
         self._inbox = asyncio.Queue()
         self._inbox.put_nowait({"type": "http.request", "body": b"", "more_body": False})
         self.sent = []
-        scope = {"type": "http", "method": "GET", "path": path, "headers": [], "client": ("10.0.0.7", 1)}
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": path,
+            "headers": [],
+            "client": ("10.0.0.7", 1),
+            "tenant": tenant,
+        }
         self.task = asyncio.create_task(app(scope, self._inbox.get, self._send))
 
     async def _send(self, message):
@@ -125,6 +133,51 @@ def test_more_than_may_wait_are_told_to_come_back():
         assert [await client.status() for client in clients] == [200] * 3
         assert await server.client().status() == 200
         assert server.status.snapshot().api_refused == {"busy": 1}
+
+    run(test)
+
+
+def test_a_tenant_with_many_requests_leaves_places_and_turns_to_others():
+    async def test():
+        server = Server(concurrency=2, waiting=6)
+        many = [server.client(tenant="noisy") for _ in range(6)]
+        await settle()
+        assert await many[5].status() == 429
+        quiet = [server.client(tenant="quiet") for _ in range(3)]
+        await settle()
+        assert await server.client().status() == 429, "8 are under way"
+        assert [session.caller.tenant for session in server.sessions] == ["noisy"] * 2
+        server.may_answer.set()
+        assert [await client.status() for client in (*many[:5], *quiet)] == [200] * 8
+        order = [session.caller.tenant for session in server.sessions]
+        assert order[2:4] == ["quiet"] * 2, "they come next, before those of noisy that were there first"
+        assert (server.app._turns, server.app._under_way) == ({}, {})
+
+    run(test)
+
+
+def test_of_callers_of_all_tenants_as_many_wait_as_there_are_places():
+    async def test():
+        server = Server(concurrency=1, waiting=4)
+        clients = [server.client() for _ in range(5)]
+        await settle()
+        assert await server.client().status() == 429
+        server.may_answer.set()
+        assert [await client.status() for client in clients] == [200] * 5
+
+    run(test)
+
+
+def test_a_client_that_leaves_while_it_has_a_turn_and_waits_for_a_slot_gives_the_turn_back():
+    async def test():
+        server = Server(concurrency=1, waiting=8)
+        first = server.client(tenant="other")
+        second, third = (server.client(tenant="acme") for _ in range(2))
+        await settle()
+        second.leave()
+        assert await second.status() is None
+        server.may_answer.set()
+        assert [await first.status(), await third.status()] == [200, 200]
 
     run(test)
 

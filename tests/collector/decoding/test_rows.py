@@ -1,5 +1,7 @@
 """Spans of each kind become rows of their tables."""
 
+import time
+
 from opentelemetry.proto.trace.v1.trace_pb2 import Status as OtlpStatus
 
 from tests.collector.decoding.stored import SECOND, by_trace, insert, one, rows, times
@@ -166,6 +168,19 @@ def test_an_announcement_is_of_the_request_that_will_follow(store):
     )
     assert found.result_rows == [((5).to_bytes(8, "big"), T0 + 5 * SECOND, "small", 40, 3, 500 * MS)]
     assert rows(store, "requests") == []
+
+
+def test_an_announcement_is_heard_when_it_is_stored(store):
+    """Its sender's clock may be behind or ahead. One of more than a day ago is no news."""
+    before = time.time_ns()
+    ends = [before + hours * 3600 * SECOND for hours in (-25, -23, 1)]
+    request = Request()
+    for trace, end in enumerate(ends, 1):
+        request.span(semconv.OPEN_SPAN, trace=trace, span=3, parent=4, start=end - SECOND, ns=SECOND)
+    insert(store, request)
+    day_ago, behind, ahead = by_trace(store, "open_requests", "toUnixTimestamp64Nano(heard)")
+    assert (day_ago, ahead) == (ends[0], ends[2])
+    assert before <= behind <= time.time_ns()
 
 
 def test_a_plain_genai_span_is_a_request(store):

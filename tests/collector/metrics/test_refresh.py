@@ -181,3 +181,15 @@ def test_while_the_store_is_away_the_api_says_so_and_when_to_come_again(app, row
     assert (answer.status_code, answer.headers["content-type"]) == (503, "application/problem+json")
     assert answer.json()["detail"] == "the store is away"
     assert int(answer.headers["retry-after"]) > 0
+
+
+def test_a_disk_that_does_not_take_the_counters_is_a_line_a_minute(live, arrive, monkeypatch, caplog):
+    def fails(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(live.counters._checkpoint, "save", fails)
+    for _ in range(2):
+        arrive({})
+        live.refresh()
+    (line,) = caplog.messages
+    assert line.startswith("the counters of /metrics are not kept for the next process: [Errno 28]")
