@@ -37,7 +37,8 @@ class HttpServer:
         """Bind at once; raises OSError when the address cannot be had.
 
         A connection is closed when a request's header or body has not arrived in its time, and when its client takes
-        nothing of an answer for as long as a body may take.
+        nothing of an answer for as long as a body may take. When clients that read slowly hold more than
+        `_MOST_UNREAD_BYTES`, the slowest loses its connection.
         """
         self.name = name
         family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -6,6 +6,7 @@ For processes that have uvicorn; the SDK does not import it.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any, Final
 
 import httptools
@@ -19,6 +20,9 @@ _MAX_HEADER_BYTES: Final = 64 * 1024
 """Most bytes of a header, and of trailers."""
 _TLS_CLOSE_S: Final = 2.0
 """Time for a client to answer the end of TLS. asyncio would wait 30 s for an idle one, which reads nothing."""
+_PIECE_BYTES: Final = 256 * 1024
+"""An answer that counts as unread is written in such pieces. Over TLS, asyncio encrypts at once all that is written at
+once, counts none of it, and does not say that the client is slow."""
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -33,6 +37,12 @@ class HttpProtocol(HttpToolsProtocol):
     With `read_timeout_s`, it is also closed when the client takes nothing of an answer for that long: the bytes that it
     does not take are in memory. Those of all connections have `most_unread_bytes`: beyond, the connection whose client
     is busy with its answer for the longest time is closed.
+
+    An answer of 1 MB to a client that reads slowly, over TLS:
+
+    768 KB unsent      the first piece is encrypted
+    256 KB unsent      asyncio has enough: wait until the client has taken most of it
+    0 KB unsent        the last piece is in asyncio's buffer
     """
 
     def __init__(
@@ -55,6 +65,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._read_timeout_s = read_timeout_s
         self._most_unread_bytes = most_unread_bytes
         self._unread_since: float | None = None
+        self._unsent_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._reader: asyncio.TimerHandle | None = None
         self._in_header = True
@@ -128,7 +139,8 @@ class HttpProtocol(HttpToolsProtocol):
             raise httptools.HttpParserError
         self._expect_within(self._body_timeout_s)
         too_many = len(self.connections) > self._max_connections
-        self.app = self._beyond if too_many else self.config.loaded_app
+        app = self._beyond if too_many else self.config.loaded_app
+        self.app = app if self._most_unread_bytes is None else partial(self._in_pieces, app)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -144,10 +156,25 @@ class HttpProtocol(HttpToolsProtocol):
         self._expect_nothing()
         super().on_message_complete()
 
+    async def _in_pieces(self, app: Any, scope: Any, receive: Any, send: Any) -> None:
+        """Answer with the application, and send its answer in pieces."""
+
+        async def send_in_pieces(message: Any) -> None:
+            body = memoryview(message.get("body", b""))
+            while len(body) > _PIECE_BYTES:
+                self._unsent_bytes = len(body)
+                await send({**message, "body": body[:_PIECE_BYTES], "more_body": True})
+                body = body[_PIECE_BYTES:]
+            self._unsent_bytes = 0
+            await send({**message, "body": body} if body else message)
+
+        await app(scope, receive, send_in_pieces)
+
     def pause_writing(self) -> None:
         """The client reads more slowly than the answer is written."""
         super().pause_writing()
-        self._unread_since = self.loop.time()
+        if self._unread_since is None:
+            self._unread_since = self.loop.time()
         self._wait_for_reader()
         if self._most_unread_bytes is not None:
             self._make_room(self._most_unread_bytes)
@@ -155,6 +182,8 @@ class HttpProtocol(HttpToolsProtocol):
     def resume_writing(self) -> None:
         """The client has read nearly all that was written."""
         self._stop_waiting_for_reader()
+        if not self._unsent_bytes:
+            self._unread_since = None
         super().resume_writing()
 
     def _make_room(self, most_bytes: int) -> None:
@@ -169,7 +198,7 @@ class HttpProtocol(HttpToolsProtocol):
             one.transport.abort()
 
     def _unread_bytes(self) -> int:
-        return self.transport.get_write_buffer_size()
+        return self.transport.get_write_buffer_size() + self._unsent_bytes
 
     def _wait_for_reader(self) -> None:
         if self._read_timeout_s is not None:
@@ -182,7 +211,6 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.abort()
 
     def _stop_waiting_for_reader(self) -> None:
-        self._unread_since = None
         if self._reader is not None:
             self._reader.cancel()
 
@@ -190,6 +218,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Wait for nothing more."""
         self._expect_nothing()
         self._stop_waiting_for_reader()
+        self._unread_since = None
         super().connection_lost(exc)
 
     def shutdown(self) -> None:

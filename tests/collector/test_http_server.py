@@ -2,7 +2,6 @@
 
 import gzip
 import socket
-import threading
 import time
 from contextlib import suppress
 
@@ -11,7 +10,6 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 
-from collector import http_server
 from collector.http_server import HttpServer
 from collector.receive.buffer import Buffer
 from collector.receive.errors import BusyError
@@ -238,72 +236,6 @@ def test_a_request_for_a_web_socket_is_answered_as_http(connect):
     )
     client.sendall(b"GET / HTTP/1.1\r\nHost: c\r\n" + upgrade + b"\r\n")
     assert until_closed(client).startswith(b"HTTP/1.1 200 ")
-
-
-@pytest.mark.parametrize("pieces", [1, 200], ids=["in one piece", "in pieces"])
-def test_a_client_that_does_not_read_its_answer_is_given_up(pieces):
-    ended = threading.Event()
-
-    async def large(_scope, _receive, send):
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        for _ in range(pieces):
-            await send({"type": "http.response.body", "body": bytes(40_000_000 // pieces), "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
-        ended.set()
-
-    server = HttpServer(large, "test", "127.0.0.1", 0, body_timeout_s=0.2)
-    server.start()
-    with socket.socket() as client:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        client.connect(tuple(server._socket.getsockname()))
-        client.sendall(b"GET / HTTP/1.1\r\nHost: c\r\n\r\n")
-        assert ended.wait(WAIT_S)
-        wait_until(lambda: not server._server.server_state.connections)
-    server.stop(1.0)
-
-
-def test_unread_answers_have_a_limit_together_and_the_slowest_client_makes_room(monkeypatch):
-    """Thirty clients that read slowly held a page of 48 MB each for minutes."""
-    monkeypatch.setattr(http_server, "_MOST_UNREAD_BYTES", 100_000_000)
-    size = 40_000_000
-
-    async def large(_scope, _receive, send):
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % size)]})
-        await send({"type": "http.response.body", "body": bytes(size)})
-
-    server = HttpServer(large, "test", "127.0.0.1", 0, body_timeout_s=WAIT_S)
-    server.start()
-    fast, *clients = (socket.create_connection(server._socket.getsockname()) for _ in range(5))
-    connections = server._server.server_state.connections
-    fast.sendall(b"GET / HTTP/1.1\r\nHost: c\r\n\r\n")
-    assert len(taken(fast, size)) > size
-    for number, client in enumerate(clients, 1):
-        client.settimeout(WAIT_S)
-        client.sendall(b"GET / HTTP/1.1\r\nHost: c\r\n\r\n")
-        assert client.recv(1) == b"H"
-        wait_until(lambda: sum(one._unread_since is not None for one in connections) == min(number, 2))  # noqa: B023
-    assert [len(taken(client, size)) > size for client in clients] == [False, False, True, True]
-    fast.sendall(b"GET / HTTP/1.1\r\nHost: c\r\n\r\n")
-    assert len(taken(fast, size)) > size, "it has no unread answer, so it makes no room"
-    server.stop(1.0)
-    for client in (fast, *clients):
-        client.close()
-
-
-def taken(client, size):
-    """The header and a body of that size, or as much of them as arrives."""
-    answer = b""
-    with suppress(ConnectionResetError):
-        while len(answer) < size and (piece := client.recv(2**20)):
-            answer += piece
-    return answer
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_the_address_of_a_client_is_not_what_it_says(monkeypatch):
