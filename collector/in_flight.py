@@ -204,7 +204,7 @@ def judge_in_flight(
 ) -> InFlight:
     """Judge rows of the queries `announced` and `ended_since`.
 
-    Only silence before `heard_until_ns` counts against an engine. For an announcement that was heard at 70 s:
+    Only silence before `heard_until_ns` counts against an engine. For one that was heard at 70 s, and a limit of 30 s:
 
         end_ns 120 s, heard until 120 s    lost since 100 s
         end_ns 120 s, heard until 90 s     in flight: an announcement of 95 s may wait in a log

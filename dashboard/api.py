@@ -23,7 +23,7 @@ CACHE_S = 2.0
 LABELS_S = 60.0
 CLIENT_S = 600.0
 _OF_PROXIES = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)
-"""Statuses of a proxy, which are no JSON."""
+"""With these, and without JSON, a proxy answers when nobody does behind it."""
 
 Params = Sequence[tuple[str, str]]
 """Query parameters; a name may be repeated."""
@@ -123,12 +123,14 @@ def answer(http: httpx.Client, query: Query, timeout_s: float = TIMEOUT_S) -> di
             + _sentence(remedy(error) or f"start it with `tokentrail up`, or set {API_URL_VARIABLE} to its address"),
         )
     except ValueError:
-        if response.status_code in _OF_PROXIES:
-            return Problem(
-                "The collector cannot be reached",
-                f"{base} answers {response.status_code} without a reason, as a proxy does when nobody answers behind "
-                "it. Is the collector up?",
-            )
+        body = None
+    if (body is None or not response.content) and response.status_code in _OF_PROXIES:
+        return Problem(
+            "The collector cannot be reached",
+            f"{base} answers {response.status_code} without a reason, as a proxy does when nobody answers behind it. "
+            "Is the collector up?",
+        )
+    if body is None:
         return Problem("This is not the collector's API", f"{base} answers, but not in JSON. Check {API_URL_VARIABLE}.")
     if response.is_error:
         return _refusal(response.status_code, body)

@@ -85,7 +85,7 @@ class Answer:
                 self.reasons[index] = reason
                 self.complete = True
                 if reason == "error":
-                    self.error_type = OTHER_ERROR
+                    self.error_type = self.error_type or OTHER_ERROR
             delta = of(choice, "delta") or of(choice, "message")
             self.reasoned = self.reasoned or any(of(delta, name) for name in REASONING_FIELDS)
             if of(choice, "text") or any(of(delta, name) for name in CONTENT_FIELDS):

@@ -105,6 +105,8 @@ def without_user(url: str) -> str:
 
     http://user:secret@collector:4318
     http://…@collector:4318
+
+    What stands before the last `@` is left out, also where that is in a query.
     """
     return _USER.sub("…@", url)
 

@@ -63,7 +63,7 @@ class OtlpGrpc:
 
     def _connect(self) -> Any:
         scheme, _, rest = self._endpoint.url.rpartition("://")
-        authority = rest.partition("/")[0].rpartition("@")[2]  # gRPC has no user and no password in an address
+        authority = rest.rpartition("@")[2].partition("/")[0]  # gRPC has no user and no password in an address
         options: dict[str, Any] = {
             "compression": _COMPRESSION[self._endpoint.compression],
             "options": [

@@ -154,7 +154,9 @@ class OtlpHttp:
                 SendStatus.REFUSED, f"{url} cannot be posted to: write http:// or https:// before the host"
             )
         except (requests.RequestException, ValueError) as error:
-            return SendResult(SendStatus.REFUSED, f"{url} cannot be posted to: {error}")
+            # The library's words have the address with its password.
+            why = error if url == self._endpoint.url else "encode the characters of the password (%23 for #)"
+            return SendResult(SendStatus.REFUSED, f"{url} cannot be posted to: {why}")
         except OSError as error:  # a TLS file that is not there, or not yet
             return SendResult(SendStatus.RETRY, f"{url}: {error}")
 

@@ -108,7 +108,7 @@ class Admission:
         if scope["path"] == _METRICS:
             await self._app(scope, receive, send)
         elif self._is_full(caller.tenant):
-            detail = f"{self._under_way.total()} requests are under way already; try again"
+            detail = "too many requests are under way already; try again"
             headers = {"Retry-After": str(_RETRY_AFTER_S)}
             await self._refuse(ApiRefusal.BUSY, HTTPStatus.TOO_MANY_REQUESTS, detail, headers)(scope, receive, send)
         else:
@@ -135,7 +135,7 @@ class Admission:
     def _is_full(self, tenant: str) -> bool:
         """Tell whether no more may wait. Half of the places are the most that one tenant has."""
         slots, places = self._limits.concurrency, self._limits.waiting
-        own = slots + (places // 2 if tenant else places)
+        own = slots + ((places + 1) // 2 if tenant else places)
         return self._under_way.total() >= slots + places or self._under_way[tenant] >= own
 
     async def _in_turn(self, session: Session, scope: Scope, receive: Receive, send: Send) -> None:

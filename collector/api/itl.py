@@ -240,21 +240,19 @@ def _remembered(queries: Queries, window: Window, start_ns: int, end_ns: int, as
 def _read_buckets(
     queries: Queries, window: Window, step_ns: int, start_ns: int, end_ns: int, first_ns: int | None
 ) -> Buckets:
-    bounds = {"start_ns": start_ns, "end_ns": end_ns}
-    if first_ns is None:
-        first_ns = first_start(queries, window.filter, **bounds)
+    first_ns = first_start(queries, window.filter, start_ns, end_ns) if first_ns is None else first_ns
     if first_ns is None:
         return []
-    return queries.rows("timeseries_itl", {"filter": window.filter}, step_ns=step_ns, first_ns=first_ns, **bounds)
+    bounds = {"first_ns": first_ns, "start_ns": start_ns, "end_ns": end_ns}
+    return queries.rows("timeseries_itl", {"filter": window.filter}, step_ns=step_ns, **bounds)
 
 
 def _read(queries: Queries, window: Window, start_ns: int, end_ns: int, first_ns: int | None) -> Counts:
-    bounds = {"start_ns": start_ns, "end_ns": end_ns}
-    if first_ns is None:
-        first_ns = first_start(queries, window.filter, **bounds)
+    first_ns = first_start(queries, window.filter, start_ns, end_ns) if first_ns is None else first_ns
     if first_ns is None:
         return _NONE
-    rows = queries.array("itl", {"filter": window.filter}, _ROW, first_ns=first_ns, **bounds)
+    bounds = {"first_ns": first_ns, "start_ns": start_ns, "end_ns": end_ns}
+    rows = queries.array("itl", {"filter": window.filter}, _ROW, **bounds)
     return narrow(rows["us"]), narrow(rows["n"])
 
 

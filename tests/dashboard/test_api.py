@@ -47,6 +47,7 @@ def test_an_object_is_the_answer():
         (200, b"{}", "This is not the collector's API", "not answer with an object"),
         (502, b"[]", "HTTP 502", "no reason"),
         (502, b"<html>", "The collector cannot be reached", "answers 502 without a reason"),
+        (504, b"", "The collector cannot be reached", "answers 504 without a reason"),
         (403, b"<html>", "This is not the collector's API", "not in JSON"),
         (422, b'{"title": "Bad parameters", "detail": "see errors", "errors": [{"field": "start", "detail": "what?"}]}',
          "Bad parameters", "start: what?"),

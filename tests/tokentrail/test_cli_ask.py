@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -179,17 +180,29 @@ def test_another_server_a_wrong_address_and_a_wrong_key_are_named(website):
     "command", [["requests"], ["request", "a" * 32], ["tail"], ["tail", "-f"], ["spans"], ["doctor"]]
 )
 def test_an_answer_of_another_version_is_named(command, monkeypatch):
-    """It lacks what the command reads."""
+    """It lacks what the command reads, or has something else there."""
+    told = {"status": "ready", "version": "9.9.9", "spans": None, "up": 1}
 
     def answer(request):
-        told = {"status": "ready", "version": "9.9.9", "spans": None, "up": 1}
         return httpx.Response(200, json=told, request=request)
 
     monkeypatch.setattr(httpx.HTTPTransport, "handle_request", lambda _, request: answer(request))
-    result = run(*command, "--api", "http://collector:8080")
-    assert isinstance(result.exception, SystemExit), result.exception
-    assert "is of another form than this command reads (KeyError: '" in result.output + result.stderr
-    assert "install the same version" in result.output + result.stderr
+    lists = {
+        "requests": [[]],
+        "next": None,
+        "names": [[]],
+        "engines": [[]],
+        "trace_id": "a",
+        "phases": [[]],
+        "tokens": [],
+    }
+    for more, kinds in (({}, "KeyError"), (lists, "TypeError|AttributeError|KeyError")):
+        told |= more
+        result = run(*command, "--api", "http://collector:8080")
+        assert isinstance(result.exception, SystemExit), result.exception
+        output = result.output + result.stderr
+        assert re.search(rf"is of another form than this command reads \(({kinds}): ", output)
+        assert "install the same version" in output
 
 
 def test_one_request_is_a_waterfall(collector, api):

@@ -231,8 +231,8 @@ def test_no_command_prints_the_password_of_an_address(serve, started, tmp_path):
     (_, of_http, _), (_, of_grpc, _) = examined(f"{SECRET}:{http}", f"{SECRET}:{rpc}")
     assert (of_http, of_grpc) == (f"http://…@127.0.0.1:{http}", f"http://…@127.0.0.1:{rpc}")
     other = started(HttpServer(website, "website", "127.0.0.1", 0)).rpartition(":")[2]
-    for port in ("9", http, rpc, other):
-        to = f"{SECRET}:{port}"
+    no_url = "http://user:secret#x@127.0.0.1:9"
+    for to in (f"{SECRET}:9", f"{SECRET}:{http}", f"{SECRET}:{rpc}", f"{SECRET}:{other}", no_url):
         for command in (
             ["doctor", "--api", to, "--otlp-http", to, "--otlp-grpc", to],
             ["requests", "--api", to],

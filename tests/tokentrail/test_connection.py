@@ -136,10 +136,13 @@ def test_a_file_that_is_none_is_named(monkeypatch, tmp_path):
         transport()
 
 
-def test_an_address_that_is_none_is_told_without_its_password():
-    with pytest.raises(ConnectionSettingError, match="http://…@") as told:
-        client("http://user:secret@host:port", 60)
+@pytest.mark.parametrize("address", ["user:secret@host:port", "user:secret#x@host:8080"])
+def test_an_address_that_is_none_is_told_without_its_password(address):
+    with pytest.raises(ConnectionSettingError, match=r"http://…@host.*encode the characters of the password") as told:
+        client(f"http://{address}", 60)
     assert "secret" not in str(told.value)
+    with pytest.raises(ConnectionSettingError, match="Invalid port: 'port'"):
+        client("http://host:port", 60)
 
 
 @pytest.mark.parametrize("host", ["a..b", "a" * 300])

@@ -126,6 +126,11 @@ def test_nobody_listening_is_tried_again():
     assert OtlpGrpc(Endpoint.to("http://127.0.0.1:9", protocol=GRPC, timeout_s=2))(b"").status is SendStatus.RETRY
 
 
+def test_a_slash_in_a_password_begins_no_path():
+    result = OtlpGrpc(Endpoint("http://user:sec/ret@127.0.0.1:9", {}))(b"")
+    assert ("127.0.0.1" in result.detail, "sec" in result.detail) == (True, False)
+
+
 def test_an_address_that_is_none_is_refused():
     outcome = OtlpGrpc(Endpoint.to("http://[::1", protocol=GRPC, timeout_s=2))(b"")
     assert (outcome.status, "http://[::1 cannot be called" in outcome.detail) == (SendStatus.REFUSED, True)

@@ -302,3 +302,10 @@ def test_a_password_of_the_endpoint_is_not_logged(server):
     nobody = OtlpHttp(Endpoint("http://user:secret@127.0.0.1:9/v1/traces", PROTOBUF))(b"body")
     assert (nobody.status, "secret" in nobody.detail) == (SendStatus.RETRY, False)
     assert server.posts[0][0]["Authorization"].startswith("Basic "), "and it is sent"
+
+
+@pytest.mark.parametrize("address", ["user:secret@127.0.0.1:99999", "user:secret@", "user:secret#x@collector:4318"])
+def test_a_password_is_not_in_the_words_about_an_address_that_is_no_url(address):
+    result = OtlpHttp(Endpoint(f"http://{address}/v1/traces", PROTOBUF))(b"body")
+    assert (result.status, "secret" in result.detail) == (SendStatus.REFUSED, False)
+    assert "cannot be posted to: encode the characters of the password" in result.detail

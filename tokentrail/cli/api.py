@@ -16,11 +16,19 @@ _FIRST_DIGITS: Final = re.compile(r"[0-9a-fA-F]{8,31}")
 _TOO_FEW_DIGITS: Final = re.compile(r"[0-9a-fA-F]{1,7}")
 _ANOTHER: Final = "as a collector's API does: another server is there. The API is on port 8080 unless told otherwise"
 
+OTHER_FORM: Final = (KeyError, AttributeError, TypeError, ValueError)
+"""The errors of reading an answer that is of another version's form."""
+
 _KEYS: Final[dict[int, str]] = {
     httpx.codes.UNAUTHORIZED: "set TOKENTRAIL_API_KEY to a key with the role read",
     httpx.codes.FORBIDDEN: "use a key with the role read for all tenants (TOKENTRAIL_API_KEY)",
 }
 """By status of a refusal, the way out."""
+
+
+def other_form(error: Exception) -> str:
+    """Tell that an answer could not be read."""
+    return f"the collector's answer is of another form than this command reads ({type(error).__name__}: {error})"
 
 
 class Api:

@@ -25,11 +25,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @contextmanager
 def _of_our_version() -> Iterator[None]:
     """End the command with a sentence when an answer is of another form than it reads."""
+    from tokentrail.cli.api import OTHER_FORM, other_form
+
     try:
         yield
-    except (KeyError, TypeError) as error:
-        told = f"the collector's answer is of another form than this command reads ({type(error).__name__}: {error})"
-        fail(RuntimeError(f"{told}: install the same version of both, which tokentrail doctor compares"))
+    except OTHER_FORM as error:
+        fail(RuntimeError(f"{other_form(error)}: install the same version of both, which tokentrail doctor compares"))
 
 
 @_of_our_version()
@@ -217,7 +218,7 @@ def _ask(url: str, question: Callable[[Api], Any]) -> Any:
     except HTTPStatusError as error:
         wanted = client.key_wanted(error.response.status_code)
         fail(RuntimeError(client.problem(error.response) + (f": {wanted}" if wanted else "")))
-    except KeyError:  # a LookupError too, of an answer
+    except KeyError:  # a LookupError too, but an answer lacks something: `_of_our_version` tells it
         raise
     except (DecodingError, LookupError) as error:
         fail(error)

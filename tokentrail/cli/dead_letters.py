@@ -23,7 +23,7 @@ from rich.table import Table
 
 from tokentrail.cli.listeners import is_otlp, misnamed, refusal
 from tokentrail.cli.output import cells
-from tokentrail.connection import ConnectionSettingError, in_words, otlp_client, post_otlp, way_out
+from tokentrail.connection import ConnectionSettingError, in_words, otlp_client, post_otlp, way_out, why_no_url
 from tokentrail.formatting import one_line, without_user
 
 _TIMEOUT_S: Final = 60.0
@@ -149,9 +149,8 @@ def _replay(letter: DeadLetter, http: httpx.Client, url: str, headers: Mapping[s
         answer = post_otlp(http, url, letter.signal, content, {**headers, "content-encoding": "gzip"})
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         wrong = misnamed("OTLP/HTTP", url)
-        raise _NoAnswerError(
-            wrong or f"{shown} does not answer ({in_words(error)}): {way_out(error, '--url')}"
-        ) from error
+        why = why_no_url(url, error) if isinstance(error, httpx.InvalidURL) else in_words(error)
+        raise _NoAnswerError(wrong or f"{shown} does not answer ({why}): {way_out(error, '--url')}") from error
     if not is_otlp(answer) and (wrong := misnamed("OTLP/HTTP", url)):
         return wrong
     if answer.status_code != httpx.codes.OK:

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.text import Text
 
 from tokentrail.cli import listeners
-from tokentrail.cli.api import Api
+from tokentrail.cli.api import OTHER_FORM, Api, other_form
 from tokentrail.cli.listeners import GrpcError, is_otlp, misnamed, refusal, send_nothing
-from tokentrail.connection import in_words, send_otlp, way_out
+from tokentrail.connection import in_words, send_otlp, way_out, why_no_url
 from tokentrail.formatting import count, duration, instant, one_line, without_user
 from tokentrail.version import __version__
 
@@ -60,9 +60,8 @@ def _asked(look: Callable[[Api], Iterator[Finding]], api: Api) -> Iterator[Findi
         yield Finding(look.__name__.strip("_"), "warn", api.problem(error.response), fix)
     except httpx.HTTPError as error:
         yield Finding(look.__name__.strip("_"), "warn", in_words(error), "see the collector's log")
-    except (KeyError, TypeError) as error:
-        told = f"the collector's answer is of another form than this command reads ({type(error).__name__}: {error})"
-        yield Finding(look.__name__.strip("_"), "warn", told, "install the same version in both places")
+    except OTHER_FORM as error:
+        yield Finding(look.__name__.strip("_"), "warn", other_form(error), "install the same version in both places")
 
 
 def _otlp_http(url: str) -> Finding:
@@ -70,7 +69,9 @@ def _otlp_http(url: str) -> Finding:
     name, option = "OTLP/HTTP", "--otlp-http"
     try:
         answer = send_otlp(url, "traces", b"", {}, timeout_s=listeners.TIMEOUT_S)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except httpx.InvalidURL as error:
+        return _failed(name, url, option, why_no_url(url, error), way_out(error, option))
+    except httpx.HTTPError as error:
         return _failed(name, url, option, in_words(error), way_out(error, option))
     if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
         return Finding(name, "ok", f"{without_user(url)} answers, and asks senders for a key")

@@ -95,7 +95,7 @@ class Tap:
         try:
             if self._events is not None:
                 self._stream(self._events, b"\n\n", at_ns)  # for a last event without its empty line
-                if self._foreign and not self._recording.arrivals:
+                if self._foreign and not (self._recording.arrivals or self._recording.answer.model):
                     self._give_up("format")
             elif self._body is not None:
                 self._event(b"".join(self._body), at_ns)

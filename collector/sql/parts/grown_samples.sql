@@ -2,7 +2,7 @@
 -- (it began again at 0), is a delta, or appeared after its process did. The first value of a process is no growth, and neither are those of
 -- a scrape in which all series are new, because the labels of its target have changed. When several
 -- collectors scrape a process, they see the same growth: in each five minutes, the one with the most samples counts. One that was away for
--- longer is the last choice, because its first sample grows from before that time, which the others have counted.
+-- more than five minutes is the last choice: its first sample also has the growth of that time, which the others have counted.
 SELECT
     * EXCEPT (before_time, before_value, before_sum, before_buckets, before_bounds),
     ifNull(before_value, value) AS earlier,

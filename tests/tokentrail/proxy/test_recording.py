@@ -146,8 +146,9 @@ LLAMA = [
         ([*LLAMA, {"type": "ping"}], "ok", None, ["format"]),
         ([{"type": "ping"}], "error", "upstream_incomplete", []),
         ([chat_delta("content", "a"), *LLAMA], "error", "upstream_incomplete", []),
+        ([{**chat_delta("role", "assistant"), "model": "m"}, {"status": "queued"}], "error", "upstream_incomplete", []),
     ],
-    ids=["another API", "its last event alike", "this one", "both"],
+    ids=["another API", "its last event alike", "this one", "both", "an unknown event"],
 )
 def test_a_stream_of_another_api_is_no_answer_that_broke_off(told, status, error, unread, monkeypatch):
     reasons = []
@@ -366,6 +367,10 @@ FAILURES = {
     "llama.cpp": (
         [STREAMED, *chunked(delta("a"), b'error: {"code": 500, "type": "server_error"}\n\n', DONE), END],
         "server_error",
+    ),
+    "a choice's error behind a named one": (
+        [STREAMED, *chunked(b'data: {"error":{"type":"rate_limit_exceeded"}}\n\n', delta(finish="error"), DONE), END],
+        "rate_limit_exceeded",
     ),
     "named": ([STREAMED, *chunked(b'event: error\ndata: {"m":1}\n\n'), END], "_OTHER"),
     "sentence": ([STREAMED, *chunked(b'data: {"error":{"type":"the key sk-1 is wrong"}}\n\n'), END], "_OTHER"),
