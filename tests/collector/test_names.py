@@ -39,7 +39,8 @@ NO_COLUMNS = {
     "langfuse.observation.input", "langfuse.observation.usage_details", "llm.invocation_parameters", "output.value",
     "payload",
     # 64 characters of it, three digits, a time, a UUID or a trace id at most
-    "anthropic.message.stop_reason", "gen_ai.response.finish_reason", "gen_ai.response.finish_reasons", "langfuse.observation.status_message",
+    "anthropic.message.stop_reason", "gen_ai.response.finish_reason", "gen_ai.response.finish_reasons",
+    "langfuse.observation.status_message",
     "langfuse.observation.completion_start_time", "rid", "tokentrail.kv.beneficiary",
 }  # fmt: skip
 """Attributes that the views read and that are conditions, or of which a part becomes a column."""
