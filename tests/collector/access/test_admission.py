@@ -168,6 +168,18 @@ def test_of_callers_of_all_tenants_as_many_wait_as_there_are_places():
     run(test)
 
 
+def test_the_only_place_to_wait_is_for_tenants_too():
+    async def test():
+        server = Server(concurrency=1, waiting=1)
+        clients = [server.client(tenant="acme") for _ in range(2)]
+        await settle()
+        assert await server.client(tenant="acme").status() == 429
+        server.may_answer.set()
+        assert [await client.status() for client in clients] == [200, 200]
+
+    run(test)
+
+
 def test_a_client_that_leaves_while_it_has_a_turn_and_waits_for_a_slot_gives_the_turn_back():
     async def test():
         server = Server(concurrency=1, waiting=8)
