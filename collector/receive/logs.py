@@ -96,7 +96,9 @@ def check(body: bytes, limits: ItemLimits) -> Checked:
                 ):
                     rejected[reason] += 1
                     del records[index]
-    # Encoded anew: where a text comes twice in a record, Protobuf reads the last one, and ClickHouse an empty text.
+    # Encoded anew, without unknown fields: where a text comes twice in a record, also with another wire type, Protobuf
+    # reads the last text that is one, and ClickHouse an empty text.
+    request.DiscardUnknownFields()
     payload = request.SerializeToString() if rejected.total() + unwanted.total() < total else b""
     message = "; ".join(
         f"{count} log records: {EXPLANATION[Reason(reason)]}" for reason, count in sorted(rejected.items())

@@ -17,7 +17,7 @@ from collector.service import Service
 from collector.settings import Settings
 from collector.signals import LOGS
 from collector.store.definitions import read_schema
-from tests.fuzz_wire import LEN, field
+from tests.fuzz_wire import I32, LEN, field
 from tests.support.otlp import T0, set_attributes
 from tests.support.stores import new_store
 
@@ -123,6 +123,23 @@ def test_a_field_that_comes_twice_has_its_last_value():
     (kept,) = ExportLogsServiceRequest.FromString(checked.payload).resource_logs[0].scope_logs[0].log_records
     assert [attribute.key for attribute in kept.attributes] == ["event_type", "rid"]
     assert checked.payload.count(b"xyz") == 0
+
+
+def test_a_key_that_comes_again_with_another_wire_type_is_left_out():
+    """ClickHouse takes it for an empty text: such a record was acknowledged, and had no row."""
+    of_resource = request(T0).resource_logs[0]
+    scope, resource = of_resource.scope_logs[0], field(1, LEN, of_resource.resource.SerializeToString())
+    record = scope.log_records[0]
+    good = record.SerializeToString(deterministic=True)
+    attribute = record.attributes.pop(0).SerializeToString()
+    encoded = field(6, LEN, attribute + field(1, I32, bytes(4))) + record.SerializeToString()
+    body = field(
+        1, LEN, resource + field(2, LEN, field(1, LEN, scope.scope.SerializeToString()) + field(2, LEN, encoded))
+    )
+    checked = check(body, LIMITS)
+    assert (checked.items, checked.unwanted, checked.rejected) == (1, {}, {})
+    (kept,) = ExportLogsServiceRequest.FromString(checked.payload).resource_logs[0].scope_logs[0].log_records
+    assert kept.SerializeToString(deterministic=True) == good
 
 
 def test_records_of_a_mappings_scope_that_it_does_not_read_are_counted():

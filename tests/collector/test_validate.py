@@ -280,6 +280,23 @@ def test_a_field_that_comes_twice_has_its_last_value(twice, count):
     assert len(ExportTraceServiceRequest.FromString(again.payload).SerializeToString()) == len(again.payload)
 
 
+@pytest.mark.parametrize("count", [1, 64])
+@pytest.mark.parametrize("number", [1, 2, 5], ids=["trace id", "span id", "name"])
+def test_a_field_that_comes_again_with_another_wire_type_is_left_out(number, count):
+    """ClickHouse takes it for an empty text: there was a row without a trace id, which nobody had sent."""
+    request = Request()
+    for n in range(count):
+        request.span("first", trace=n + 1, attributes={"a": 1})
+    good = request.body()
+    spans = [
+        field(2, LEN, span.SerializeToString() + field(number, I32, bytes(4))) for span in request.scope_spans.spans
+    ]
+    scope = field(1, LEN, request.scope_spans.scope.SerializeToString())
+    resource = field(1, LEN, request.message.resource_spans[0].resource.SerializeToString())
+    checked = check(field(1, LEN, resource + field(2, LEN, scope + b"".join(spans))), LIMITS)
+    assert (checked.items, checked.rejected, checked.payload) == (count, {}, good)
+
+
 @pytest.mark.parametrize("level", ["ScopeSpans", "ResourceSpans"])
 def test_a_wrong_wire_type_around_spans_is_malformed(level):
     """ClickHouse takes the number for one more span, an empty one."""
