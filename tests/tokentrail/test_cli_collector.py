@@ -263,7 +263,7 @@ def test_a_real_collector_stores_a_replayed_payload_and_lists_unclaimed_spans(tm
         refused.span("engine.loop", attributes={"batch": 8})
         refused.span("misread", span=2)
         refused.scope_spans.spans[1].ClearField("name")
-        refused.scope_spans.spans[1].MergeFromString(b"\x28\x05")  # field 5, the name, as a number
+        refused.scope_spans.spans[1].MergeFromString(b"\x4a\x02\x08\x05")  # an attribute whose key is a number
         assert collector.post(refused.body()).status_code == 200
         collector.wait_until(lambda: len(list((tmp_path / "data" / "dead_letters").glob("*.json"))) == 1)
         (letter,) = json.loads(run("dead-letters", "list", "--data-dir", tmp_path / "data", "--json").output)
