@@ -63,18 +63,13 @@ class _Transport(httpx.HTTPTransport):
             raise httpx.ConnectError(f"no host can have the name {request.url.host}", request=request) from error
 
 
-def why_no_url(url: str, error: Exception) -> str:
-    """Why this is no URL. The library's words may have a part of the password in it."""
-    return str(error) if without_user(url) == url else "encode the characters of the password (%23 for #)"
-
-
 def client(url: str, timeout_s: float) -> httpx.Client:
     """A client for addresses below `url`, which sends the key; raises ConnectionSettingError."""
     try:
         return httpx.Client(base_url=url, timeout=timeout_s, headers=key_header(), transport=transport())
     except httpx.InvalidURL as error:
         way_out = "write http://HOST:8080, with --api or in TOKENTRAIL_API_URL"
-        shown, why = without_user(url), why_no_url(url, error)
+        shown, why = without_user(url), why_unanswered(url, error)
         raise ConnectionSettingError(f"{shown} is no address of a collector ({why}): {way_out}") from error
 
 
@@ -101,6 +96,13 @@ def in_words(error: Exception) -> str:
     Connection refused
     """
     return _ERRNO.sub("", str(error)) or "the connection broke"
+
+
+def why_unanswered(url: str, error: Exception) -> str:
+    """The same about an address. The words about one that is no URL may have a part of its password."""
+    if isinstance(error, httpx.InvalidURL) and without_user(url) != url:
+        return "encode the characters of the password (%23 for #)"
+    return in_words(error)
 
 
 def remedy(error: Exception) -> str:

@@ -40,9 +40,8 @@ def card(slo: Json, engines: list[Json] | None) -> None:
         st.markdown(f"**{plain(slo['name'])}**", width="content")
         st.badge(text, color=colour, icon=icon)  # type: ignore[arg-type] # STATES holds Streamlit's colour names
     st.caption(f"{plain(slo['description'])} {thresholds(slo)}")
-    attainment, budget, goodput = st.columns(
-        [6, 5, 5], gap="xxsmall"
-    )  # no label of these is cut in two on 1,280 pixels
+    # On a screen of 1,280 pixels, no label of these is cut in two.
+    attainment, budget, goodput = st.columns([6, 5, 5], gap="xxsmall")
     window = duration(slo["window_s"])
     with attainment:
         attained = estimate(percent(slo["attainment"]), slo["errors"] and percent(slo["errors"]["attainment"]))

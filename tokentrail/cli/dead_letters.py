@@ -23,7 +23,7 @@ from rich.table import Table
 
 from tokentrail.cli.listeners import is_otlp, misnamed, refusal
 from tokentrail.cli.output import cells
-from tokentrail.connection import ConnectionSettingError, in_words, otlp_client, post_otlp, way_out, why_no_url
+from tokentrail.connection import ConnectionSettingError, otlp_client, post_otlp, way_out, why_unanswered
 from tokentrail.formatting import one_line, without_user
 
 _TIMEOUT_S: Final = 60.0
@@ -149,7 +149,7 @@ def _replay(letter: DeadLetter, http: httpx.Client, url: str, headers: Mapping[s
         answer = post_otlp(http, url, letter.signal, content, {**headers, "content-encoding": "gzip"})
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         wrong = misnamed("OTLP/HTTP", url)
-        why = why_no_url(url, error) if isinstance(error, httpx.InvalidURL) else in_words(error)
+        why = why_unanswered(url, error)
         raise _NoAnswerError(wrong or f"{shown} does not answer ({why}): {way_out(error, '--url')}") from error
     if not is_otlp(answer) and (wrong := misnamed("OTLP/HTTP", url)):
         return wrong

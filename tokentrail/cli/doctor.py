@@ -15,7 +15,7 @@ from rich.text import Text
 from tokentrail.cli import listeners
 from tokentrail.cli.api import OTHER_FORM, Api, other_form
 from tokentrail.cli.listeners import GrpcError, is_otlp, misnamed, refusal, send_nothing
-from tokentrail.connection import in_words, send_otlp, way_out, why_no_url
+from tokentrail.connection import in_words, send_otlp, way_out, why_unanswered
 from tokentrail.formatting import count, duration, instant, one_line, without_user
 from tokentrail.version import __version__
 
@@ -69,10 +69,8 @@ def _otlp_http(url: str) -> Finding:
     name, option = "OTLP/HTTP", "--otlp-http"
     try:
         answer = send_otlp(url, "traces", b"", {}, timeout_s=listeners.TIMEOUT_S)
-    except httpx.InvalidURL as error:
-        return _failed(name, url, option, why_no_url(url, error), way_out(error, option))
-    except httpx.HTTPError as error:
-        return _failed(name, url, option, in_words(error), way_out(error, option))
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        return _failed(name, url, option, why_unanswered(url, error), way_out(error, option))
     if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
         return Finding(name, "ok", f"{without_user(url)} answers, and asks senders for a key")
     if is_otlp(answer) and answer.status_code != httpx.codes.OK:

@@ -156,26 +156,15 @@ def test_a_tenant_with_many_requests_leaves_places_and_turns_to_others():
     run(test)
 
 
-def test_of_callers_of_all_tenants_as_many_wait_as_there_are_places():
+@pytest.mark.parametrize(("tenant", "waiting"), [("", 4), ("acme", 1)], ids=["of all tenants", "the only place"])
+def test_as_many_of_these_callers_wait_as_there_are_places(tenant, waiting):
     async def test():
-        server = Server(concurrency=1, waiting=4)
-        clients = [server.client() for _ in range(5)]
+        server = Server(concurrency=1, waiting=waiting)
+        clients = [server.client(tenant=tenant) for _ in range(1 + waiting)]
         await settle()
-        assert await server.client().status() == 429
+        assert await server.client(tenant=tenant).status() == 429
         server.may_answer.set()
-        assert [await client.status() for client in clients] == [200] * 5
-
-    run(test)
-
-
-def test_the_only_place_to_wait_is_for_tenants_too():
-    async def test():
-        server = Server(concurrency=1, waiting=1)
-        clients = [server.client(tenant="acme") for _ in range(2)]
-        await settle()
-        assert await server.client(tenant="acme").status() == 429
-        server.may_answer.set()
-        assert [await client.status() for client in clients] == [200, 200]
+        assert [await client.status() for client in clients] == [200] * (1 + waiting)
 
     run(test)
 
