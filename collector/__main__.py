@@ -10,7 +10,7 @@ import sys
 
 from collector.service import Service
 from collector.settings import load_settings
-from collector.store.store import StoreError
+from collector.store.errors import StoreError
 from tokentrail import open_files
 
 logger = logging.getLogger("collector")

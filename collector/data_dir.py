@@ -6,7 +6,7 @@ import fcntl
 from pathlib import Path
 from typing import IO
 
-from collector.store.store import StoreError
+from collector.store.errors import StoreError
 
 
 def of_a_collector(folder: Path) -> Path:

@@ -15,7 +15,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 
 from collector.store.damage import damage_of
-from collector.store.store import StoreUnavailableError
+from collector.store.errors import StoreUnavailableError
 
 logger = logging.getLogger(__name__)
 

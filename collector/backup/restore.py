@@ -10,7 +10,8 @@ from typing import Final
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
 from collector.backup.archive import BackupError, Manifest, unpack
-from collector.store.store import Store, StoreError
+from collector.store.errors import StoreError
+from collector.store.store import Store
 from collector.wal.durable import sync_folder
 
 _WORK: Final = ".restoring"

@@ -19,7 +19,7 @@ from collector.slo.model import Slo
 from collector.sql.queries import Queries
 from collector.stage import ThreadStage
 from collector.store.damage import damage_of
-from collector.store.store import is_unavailable, reason_of
+from collector.store.errors import is_unavailable, reason_of
 from collector.store.usage import Usage
 
 if TYPE_CHECKING:

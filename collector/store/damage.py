@@ -17,7 +17,8 @@ from typing import Final
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 
 from collector.data_dir import lock_folder, of_a_collector
-from collector.store.store import Store, StoreError
+from collector.store.errors import StoreError
+from collector.store.store import Store
 
 _CODES: Final = frozenset(
     {

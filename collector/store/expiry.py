@@ -14,9 +14,10 @@ from collector.sql.fragment import Fragment
 from collector.sql.queries import Queries
 from collector.stage import ThreadStage
 from collector.status import IngestStatus
+from collector.store.errors import StoreError
 from collector.store.retention import Retention
 from collector.store.schema import HELD_TABLES, TIME_COLUMNS
-from collector.store.store import Store, StoreError
+from collector.store.store import Store
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,9 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 
 from collector.receive.tokens import NULLS, Columns
 from collector.signals import Signal
+from collector.store.errors import EXHAUSTED, PASSING
 from collector.store.parts import row_count
-from collector.store.store import EXHAUSTED, PASSING, Store, settings_clause
+from collector.store.store import Store, settings_clause
 
 Bytes: TypeAlias = "bytes | memoryview"
 

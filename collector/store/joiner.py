@@ -15,8 +15,9 @@ from clickhouse_connect.driver.exceptions import ClickHouseError
 from collector.once_a_minute import OnceAMinute
 from collector.status import IngestStatus
 from collector.store.definitions import SQL_DIR, without_comments
+from collector.store.errors import StoreError, reason_of
 from collector.store.insert import INSERT_SETTINGS, RefusedError, TooMuchError, errors_told_apart
-from collector.store.store import Store, StoreError, reason_of, settings_clause
+from collector.store.store import Store, settings_clause
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,8 @@ from typing import Any, Final, Self
 
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 
-from collector.store.store import Store, StoreError
+from collector.store.errors import StoreError
+from collector.store.store import Store
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,9 @@ from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
 from collector.store.definitions import Migration, Schema
+from collector.store.errors import StoreError
 from collector.store.lock import STATEMENT_SETTINGS, SchemaLock
-from collector.store.store import Store, StoreError
+from collector.store.store import Store
 
 logger = logging.getLogger(__name__)
 

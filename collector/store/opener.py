@@ -15,8 +15,9 @@ from collector.once_a_minute import OnceAMinute
 from collector.stage import ThreadStage
 from collector.status import IngestStatus
 from collector.store.definitions import PLAIN, Decoding
+from collector.store.errors import MISSING, StoreError, StoreUnavailableError, may_open_later, reason_of
 from collector.store.schema import apply_schema
-from collector.store.store import MISSING, Store, StoreError, StoreUnavailableError, may_open_later, reason_of
+from collector.store.store import Store
 
 logger = logging.getLogger(__name__)
 

@@ -12,9 +12,10 @@ from clickhouse_connect.driver.client import Client
 
 from collector.signals import SIGNALS
 from collector.store.definitions import PLAIN, SQL_DIR, Decoding, read_migrations, read_schema
+from collector.store.errors import StoreError
 from collector.store.lock import SchemaLock
 from collector.store.migrate import migrate, pending_migrations
-from collector.store.store import Store, StoreError
+from collector.store.store import Store
 
 TIME_COLUMNS: Final = {
     "requests": "end",

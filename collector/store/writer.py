@@ -25,6 +25,7 @@ from collector.receive.tokens import Columns, joined
 from collector.signals import Signal
 from collector.status import IngestStatus
 from collector.store.claims import Claims
+from collector.store.errors import reason_of
 from collector.store.insert import (
     Bytes,
     DoubtfulError,
@@ -36,7 +37,7 @@ from collector.store.insert import (
 )
 from collector.store.part_folders import PartFolders
 from collector.store.parts import parts_of, row_count
-from collector.store.store import Store, reason_of
+from collector.store.store import Store
 from collector.wal.dead_letters import DeadLetters
 from collector.wal.frame import Frame, digest_of
 from collector.wal.log import SegmentLog

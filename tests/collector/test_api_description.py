@@ -7,7 +7,8 @@ from fastapi.testclient import TestClient
 from openapi_spec_validator import validate
 
 from collector.receive.http import BodyLimits, create_otlp_app
-from collector.store.store import Store, StoreError
+from collector.store.errors import StoreError
+from collector.store.store import Store
 from tests.collector.test_otlp_http import Receiver
 
 PROBLEM = "application/problem+json"

@@ -16,12 +16,13 @@ from collector.settings import Settings
 from collector.status import IngestStatus
 from collector.store.claims import Claims
 from collector.store.definitions import read_schema
+from collector.store.errors import StoreError
 from collector.store.expiry import Expiry
 from collector.store.layout import Layout
 from collector.store.opener import StoreOpener
 from collector.store.retention import parse_retention
 from collector.store.schema import TIME_COLUMNS, apply_schema
-from collector.store.store import Store, StoreError
+from collector.store.store import Store
 from collector.wal.frame import Frame, digest_of
 from tests.collector.migrating import NEXT, created_tables, few_engines, later_sql
 from tests.collector.rows import NOW, SECOND, Rows

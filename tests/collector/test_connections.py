@@ -14,8 +14,8 @@ from collector.signals import TRACES
 from collector.status import IngestStatus
 from collector.store import opener
 from collector.store.connections import leave_old_addresses, remember_connections
+from collector.store.errors import reason_of
 from collector.store.insert import insert_otlp
-from collector.store.store import reason_of
 from tests.support.certificates import make_certificate
 from tests.support.clickhouse_server import Server
 from tests.support.otlp import token_body

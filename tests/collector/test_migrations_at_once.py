@@ -8,10 +8,11 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 
 from collector.signals import TRACES
 from collector.store.definitions import read_migrations, read_schema
+from collector.store.errors import StoreError
 from collector.store.insert import insert_otlp
 from collector.store.lock import STATEMENT_SETTINGS, SchemaLock
 from collector.store.schema import apply_schema
-from collector.store.store import Store, StoreError
+from collector.store.store import Store
 from tests.collector.migrating import MIGRATION, NEXT, current, definitions, recorded, rows, sql_dir
 from tests.support.clickhouse_server import Server
 from tests.support.otlp import token_body

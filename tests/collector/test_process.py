@@ -16,7 +16,8 @@ import pytest
 from collector.__main__ import main
 from collector.data_dir import lock_folder
 from collector.settings import Settings
-from collector.store.store import Store, StoreError
+from collector.store.errors import StoreError
+from collector.store.store import Store
 from tests.collector.samples.engine import Engine, recorded
 from tests.support import forked
 from tests.support.collector import PROTOBUF, ROOT, Collector

@@ -15,11 +15,12 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from collector.signals import LOGS, TRACES
 from collector.status import IngestStatus
 from collector.store import opener
+from collector.store.errors import StoreError, StoreUnavailableError, is_unavailable
 from collector.store.expiry import Expiry
 from collector.store.insert import insert_otlp
 from collector.store.joiner import Joiner
 from collector.store.retention import parse_retention
-from collector.store.store import Store, StoreError, StoreUnavailableError, is_unavailable
+from collector.store.store import Store
 from tests.collector.test_logs import dynamo
 from tests.support.clickhouse_server import Server
 from tests.support.collector import Collector

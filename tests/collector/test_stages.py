@@ -23,10 +23,10 @@ from collector.settings import Settings
 from collector.signals import TRACES
 from collector.status import IngestStatus
 from collector.store import Store
+from collector.store.errors import StoreUnavailableError
 from collector.store.expiry import Expiry
 from collector.store.joiner import Joiner
 from collector.store.opener import StoreOpener
-from collector.store.store import StoreUnavailableError
 from collector.store.writer import Writer
 from collector.wal.commit import GroupCommit
 from collector.wal.dead_letters import DeadLetters

@@ -10,7 +10,8 @@ from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 from clickhouse_connect.driver.httpclient import HttpClient
 from urllib3 import Timeout
 
-from collector.store.store import Store, StoreError, StoreUnavailableError, is_unavailable
+from collector.store.errors import StoreError, StoreUnavailableError, is_unavailable
+from collector.store.store import Store
 from tests.support.stores import new_store
 
 WAIT_S = 120

@@ -2,9 +2,10 @@
 
 import pytest
 
+from collector.store.errors import StoreError
 from collector.store.insert import RefusedError
 from collector.store.schema import apply_schema
-from collector.store.store import Store, StoreError
+from collector.store.store import Store
 from tests.collector.decoding.stored import insert, rows
 from tests.support.otlp import Request, token_body
 from tokentrail import semconv

@@ -9,9 +9,9 @@ from collector.once_a_minute import OnceAMinute
 from collector.signals import LOGS
 from collector.status import IngestStatus
 from collector.store import joiner as joiner_module
+from collector.store.errors import StoreUnavailableError
 from collector.store.insert import insert_otlp
 from collector.store.joiner import Joiner
-from collector.store.store import StoreUnavailableError
 from tests.collector.joining.spans import dynamos_span, found, insert, parts, root
 from tests.collector.test_logs import dynamo
 

@@ -7,8 +7,8 @@ from queue import SimpleQueue
 import pytest
 
 from collector.status import IngestStatus
+from collector.store.errors import StoreError
 from collector.store.joiner import Joiner
-from collector.store.store import StoreError
 from tests.collector.joining.spans import found, insert, parts, root
 
 
