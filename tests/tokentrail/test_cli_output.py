@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tests.tokentrail.test_cli import REQUEST
+from tests.tokentrail.test_cli_demo import REQUEST
 from tokentrail.cli import dead_letters, doctor, request, requests, spans
 from tokentrail.cli.output import console, note
 from tokentrail.formatting import one_line

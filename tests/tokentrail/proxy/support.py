@@ -14,6 +14,7 @@ from tokentrail.testing import MemoryTrail
 
 CHAT = "/v1/chat/completions"
 STREAMED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+JSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
 BODY = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hé"}]}
 
 
@@ -205,3 +206,12 @@ def request_span(trail):
     spans = trail.spans()
     (request,) = [span for span in spans if "tokentrail.status" in span.attributes]
     return request, [span for span in spans if span.name == "tokentrail.token"]
+
+
+def recorded(*script, **given):
+    _, seen, trail = exchange(*script, **given)
+    return *request_span(trail), seen
+
+
+def events(*events):
+    return [b"data: " + json.dumps(event).encode() + b"\n\n" for event in events]

@@ -1,0 +1,214 @@
+"""The parts of `tokentrail demo`: its load, its numbers beside the clients', its end. tests/e2e runs the whole."""
+
+import contextlib
+import itertools
+import subprocess
+
+import pytest
+from rich.console import Console
+
+from tokentrail.cli import demo, result
+from tokentrail.cli.demo import answered_lately, workload
+from tokentrail.cli.processes import ProcessFailed
+from tokentrail.cli.result import _settled_rows, report, verify
+from tokentrail.cli.stack import Stack
+from tokentrail.load import Observation
+
+
+@pytest.mark.parametrize(("status", "started"), [(0, ["model", "engine"]), (1, ["model"])])
+def test_a_demo_has_its_model_before_its_engine_starts(status, started, monkeypatch, tmp_path):
+    """The requests of the first demo do not wait for a download."""
+    done = []
+
+    class Fake(Stack):
+        def collector(self, data_dir):
+            return ""
+
+        dashboard = prometheus = lambda _: None
+
+        def engine(self, *_):
+            done.append("engine")
+            return ""
+
+    def fetch(command, **_):
+        assert command[1:] == ["-m", "instrumented_engine.model.download", demo.MODEL]
+        done.append("model")
+        return subprocess.CompletedProcess(command, status)
+
+    monkeypatch.setattr(subprocess, "run", fetch)
+    with contextlib.suppress(ProcessFailed) if status else contextlib.nullcontext():
+        demo._start(Console(quiet=True), Fake(tmp_path, tmp_path / "slos.yaml"), {})
+    assert done == started
+
+
+def test_the_demo_load_has_a_cold_start_and_bursts():
+    plan = list(workload(200.0, seed=7))
+    assert [p.at_s for p in plan] == sorted(p.at_s for p in plan)
+    assert [p.at_s for p in plan[:2]] == [0.0, 0.0]
+    bursts = [
+        (at, len(list(group))) for at, group in itertools.groupby(plan, key=lambda p: p.at_s if p.ignore_eos else -1)
+    ]
+    assert [b for b in bursts if b[0] >= 0] == [(30.0, 8), (120.0, 8)]
+
+
+REQUEST = {"trace_id": "t", "span_id": "s", "request_id": "r", "status": "ok", "input_tokens": 4, "output_tokens": 2}
+REQUEST |= {"ttft_s": 0.1, "tpot_s": 0.1, "e2e_s": 0.2}
+LATENCY = dict.fromkeys(("p50", "p90", "p95", "p99", "max"), 0.1) | {"count": 1}
+ANSWERS = {
+    "kv": {"engines": [{"preemptions": 3}]},
+    "summary": {"requests": {"ok": 1, "failed": 0, "cancelled": 0, "good": 1, "in_flight": 0}}
+    | dict.fromkeys(("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s"), LATENCY),
+    "slos": {"slos": []},
+    "cold_starts": {"cold_starts": [{"duration_s": 3.0, "phases": [{"name": "load_weights", "duration_s": 2.0}]}]},
+    "requests/t": {
+        "phases": [{"name": n, "duration_s": s} for n, s in (("queue", 0.05), ("decode", 0.09), ("queue", 0.06))],
+        "tokens": [{"duration_s": 0.1}, {"duration_s": 0.1}],
+    },
+}
+
+
+class FakeApi:
+    """Answers as a collector would that recorded one request, with some answers replaced."""
+
+    def __init__(self, **changed):
+        self.answers = ANSWERS | changed
+
+    def get(self, path, **_):
+        return self.answers[path]
+
+    def requests(self, **_):
+        return [REQUEST]
+
+
+def observed(**changed):
+    base = {"slo_class": "chat", "sent_ns": 0, "request_id": "r", "input_tokens": 4, "output_tokens": 2}
+    return Observation(**(base | {"chunks_ns": [101_000_000, 201_000_000], "ended_ns": 201_000_000} | changed))
+
+
+def printed(api, seen):
+    console = Console(record=True, width=200)
+    result = verify(api, seen, since=0.0, prometheus=None)
+    report(console, result, urls={"API": "http://127.0.0.1:8080", "dashboard": "http://dashboard"})
+    return result.problems, console.export_text()
+
+
+def test_a_demo_whose_numbers_agree_has_no_problems():
+    problems, text = printed(FakeApi(), [observed()])
+    assert problems == []
+    assert [len(line) for line in text.splitlines() if " summary " in line] == [80]
+    assert "cold start: 3.00 s (load_weights 2.00 s)" in text
+    assert "KV pressure: 3 preemptions took blocks" in text
+    assert "everything adds up" in text
+    assert "TTFT p99 100 ms · TPOT p99 100 ms · 1 of 1 requests good" in text
+    assert "Slowest TTFT 100 ms: queue 50.0 ms, decode 50.0 ms" in text
+    assert "Slowest E2E 200 ms: queue 110 ms, decode 90.0 ms" in text
+    assert "its tokens in a terminal: tokentrail request t\n" in text
+    assert "its tokens in the browser: http://dashboard/request?trace_id=t" in text
+    assert "clock, 1 token by token" in text
+
+
+def test_a_long_demo_compares_some_requests_token_by_token():
+    asked = []
+    api = FakeApi()
+    api.requests = lambda **_: [REQUEST | {"request_id": f"r{n}"} for n in range(150)]
+    api.get = lambda path, **_: (asked.append(path), ANSWERS[path])[1]
+    assert verify(api, [observed(request_id="r1")], since=0.0, prometheus=None, to_the_end=False).details == 50
+    assert asked.count("requests/t") == 52
+
+
+def test_a_demo_waits_for_requests_that_were_cancelled_at_its_end(monkeypatch):
+    in_flight, waited, api = iter([2, 1, 0]), [], FakeApi()
+    api.get = lambda *_, **__: {"requests": {"in_flight": next(in_flight)}}
+    monkeypatch.setattr("tokentrail.cli.result.time.sleep", waited.append)
+    assert _settled_rows(api, {"r"}, 0.0) == [REQUEST]
+    assert len(waited) == 2
+
+
+def test_a_cancelled_request_is_waited_for_if_its_client_knows_its_id(monkeypatch):
+    waited_for = []
+    monkeypatch.setattr(
+        result, "_settled_rows", lambda _api, expected, _since: waited_for.append(expected) or [REQUEST]
+    )
+    ended = observed(request_id="c", status="cancelled")
+    seen = [observed(), ended, observed(request_id="", status="cancelled"), observed(request_id="e", status="error")]
+    verify(FakeApi(), seen, since=0.0, prometheus=None, to_the_end=False)
+    assert waited_for == [{"r", "c"}]
+
+
+def test_an_engine_that_ends_no_request_hangs():
+    now_s = 1_000.0
+    ended = observed(ended_ns=950 * 10**9)
+    assert answered_lately([ended], now_s)
+    assert not answered_lately([ended], now_s + 20)
+    assert not answered_lately([observed(ended_ns=999 * 10**9, status="cancelled")], now_s)
+    assert answered_lately([observed(ended_ns=999 * 10**9, status="error")], now_s)
+
+
+def test_a_moved_collector_is_named_in_the_command():
+    console = Console(record=True, width=200)
+    result = verify(FakeApi(), [observed()], since=0.0, prometheus=None)
+    report(console, result, urls={"API": "http://127.0.0.1:9999", "dashboard": "http://dashboard"})
+    assert "tokentrail request t --api http://127.0.0.1:9999\n" in console.export_text()
+
+
+def test_a_load_that_the_user_ended_had_no_time_for_every_cause():
+    nothing_yet = FakeApi(kv={"engines": []}, cold_starts={"cold_starts": []})
+    assert verify(nothing_yet, [observed()], since=0.0, prometheus=None, to_the_end=False).problems == []
+    wrong = verify(nothing_yet, [observed(output_tokens=3)], since=0.0, prometheus=None, to_the_end=False)
+    assert any("output_tokens is 2" in problem for problem in wrong.problems)
+
+
+@pytest.mark.parametrize(
+    ("preemptions", "answers", "problems"),
+    [
+        (6, [{"TokentrailColdStart"}, {"TokentrailColdStart", "TokentrailKvCacheEvictions"}], []),
+        (6, [{"TokentrailColdStart"}], ["KV eviction"]),
+        (5, [{"TokentrailColdStart"}], []),
+        (5, [set()], ["cold start"]),
+    ],
+)
+def test_alerts_are_waited_for_and_a_few_preemptions_need_none(monkeypatch, preemptions, answers, problems):
+    left = [*answers]
+    monkeypatch.setattr(result, "_alerts_that_fired", lambda *_: left.pop(0) if len(left) > 1 else left[0])
+    monkeypatch.setattr(result, "ALERT_S", 0.0 if len(answers) == 1 else 120.0)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    api = FakeApi(kv={"engines": [{"preemptions": preemptions}]})
+    found = verify(api, [observed()], since=0.0, prometheus="http://prometheus").problems
+    assert [problem.partition(" alert")[0].removeprefix("the ") for problem in found] == problems
+
+
+def test_no_alert_is_waited_for_without_prometheus_or_after_ctrl_c(monkeypatch):
+    asked = []
+    monkeypatch.setattr(result, "_settled_alerts", lambda expected, *_: asked.append(expected) or set())
+    api = FakeApi(kv={"engines": [{"preemptions": 6}]})
+    assert verify(api, [observed()], since=0.0, prometheus=None).problems == []
+    assert verify(api, [observed()], since=0.0, prometheus="http://p", to_the_end=False).problems == []
+    assert asked == [set()]
+
+
+@pytest.mark.parametrize(
+    ("changed", "seen", "problem"),
+    [
+        ({}, [observed(output_tokens=3)], "output_tokens is 2"),
+        ({}, [observed(), observed(status="error", error="APITimeoutError")], "a request failed: APITimeoutError"),
+        ({}, [], "no request was answered"),
+        ({"kv": {"engines": []}}, [observed()], "preempted no request"),
+        ({"cold_starts": {"cold_starts": []}}, [observed()], "cold start is not in"),
+        (
+            {"requests/t": ANSWERS["requests/t"] | {"phases": [{"name": "decode", "duration_s": 0.199999999}]}},
+            [observed()],
+            "its phases sum to 199999999 ns",
+        ),
+        (
+            {"requests/t": ANSWERS["requests/t"] | {"tokens": [{"duration_s": 0.2}]}},
+            [observed()],
+            "1 tokens in the trail",
+        ),
+    ],
+)
+def test_a_demo_names_each_disagreement(changed, seen, problem):
+    problems, text = printed(FakeApi(**changed), seen)
+    assert [p for p in problems if problem in p] == problems
+    assert len(problems) == 1
+    assert problem in text
+    assert "everything adds up" not in text
