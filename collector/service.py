@@ -204,7 +204,8 @@ def build_api(
     heard_until: Callable[[], int] = clock
     if logs is not None:
         heard_until = Watermark(logs, clock, lost_after_ns=lost_after_ns, heard_until_ns=counters.heard_until_ns)
-    context = Context(Queries(store, query_settings), tuple(slos), windows, lost_after_ns, clock, heard_until)
+    queries = Queries(store, query_settings)
+    context = Context(queries, tuple(slos), windows, lost_after_ns, clock, heard_until, counters.given_up_ns)
     own = replace(context, queries=own_queries)
     usage = Usage(store, data_dir, lambda: of_scrapes)
     live = Live(

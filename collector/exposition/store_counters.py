@@ -267,9 +267,15 @@ class StoreCounters:
         if count.slo:
             self._of_slos.add_early(count, early, is_own=is_own)
         elif not early.is_lost and not early.is_over:
-            early.is_lost = True
+            early.is_lost, early.given_up_ns = True, count.at_ns
             if is_own:
                 self._add_lost(count.process, count.at_ns)
+
+    def given_up_ns(self, key: str) -> int:
+        """When this request was counted as lost, for which the alert fires; 0 for no such request of the last day."""
+        with self._lock:
+            early = self._early.get(key)
+            return early.given_up_ns if early else 0
 
     def _add_lost(self, process: tuple[str, str], at_ns: int) -> None:
         labels = self.admit_process(process)
