@@ -247,6 +247,10 @@ PROCESSES_DROPPED = Metric(
     "tokentrail_collector_engine_processes_dropped", "gauge",
     "Processes with samples that /metrics leaves out, because it has 1,000 of them.",
 )  # fmt: skip
+PROCESSES_UNDER_OTHER = Metric(
+    "tokentrail_collector_processes_under_other", "gauge",
+    'Engine processes whose gauges are those of "other", because /metrics has 500 of them or the name is too long.',
+)  # fmt: skip
 BYTES = Metric("tokentrail_collector_received_bytes_total", "counter", "Bytes received, after decompression.")
 SEGMENTS = Metric("tokentrail_collector_segments_inserted_total", "counter", "Log segments written to the store.")
 WAL_SEGMENTS = Metric("tokentrail_collector_wal_segments", "gauge", "Log segments that the store does not have yet.")
@@ -297,7 +301,7 @@ EARLY_FORGOTTEN = Metric(
 )  # fmt: skip
 OVERFLOW = Metric(
     "tokentrail_collector_label_overflow_total", "counter",
-    'Requests counted under "other" because there were too many label sets.',
+    'Requests counted under "other", because there were too many label sets, or too many tenants of an SLO.', ("kind",),
 )  # fmt: skip
 
 ALL: Final = tuple(value for value in list(globals().values()) if isinstance(value, Metric))

@@ -96,6 +96,9 @@ class Processes:
     def expose(self, series: Series, counters: StoreCounters, in_flight: InFlight, *, now_ns: int) -> None:
         """Set the gauges of engine processes. Those that share the labels `other` add up."""
         self._newest = {p: row for p, row in self._newest.items() if now_ns - RECENT_NS < row["seen_ns"] <= now_ns}
+        processes = dict.fromkeys([*self._newest, *in_flight.count_by_process(~in_flight.is_lost)])
+        beyond = sum(counters.admit_process(process) != process for process in processes)
+        series.set(metrics.PROCESSES_UNDER_OTHER, (), beyond)
         for process, row in self._newest.items():
             labels = counters.admit_process(process)
             for metric, n in ((metrics.RUNNING, row["running_now"]), (metrics.WAITING, row["waiting_now"])):

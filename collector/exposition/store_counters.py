@@ -93,7 +93,8 @@ class StoreCounters:
         drop_old_histograms(self._series, self._edges)
         now_s = clock() / SECOND_NS
         self._of_slos = SloCounters(self._series, slos, self._early, clock)
-        self._series.add(metrics.OVERFLOW, at_s=now_s)
+        for kind in ("requests", "tenants"):
+            self._series.add(metrics.OVERFLOW, (kind,), at_s=now_s)
         self._series.add(metrics.EARLY_FORGOTTEN, at_s=now_s)
         if claims:
             self.save()  # the claims have this collector's name: it must know it after a crash
@@ -182,7 +183,7 @@ class StoreCounters:
         for row in rows:
             labels = self._admit(row)
             if OTHER in labels and tuple(row[column] for column in metrics.REQUEST_LABELS.values()) != labels:
-                self._series.add(metrics.OVERFLOW, (), row["n"])
+                self._series.add(metrics.OVERFLOW, ("requests",), row["n"])
                 self._warn_of_overflow()
             self._series.add(metrics.REQUESTS, (*labels, row["status"]), row["n"])
             for metric, key, tokens in (
