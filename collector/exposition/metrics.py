@@ -282,6 +282,12 @@ DEAD_LETTER_BYTES = Metric("tokentrail_collector_dead_letter_bytes", "gauge", "B
 DATA_DIR_FREE = Metric(
     "tokentrail_collector_disk_free_bytes", "gauge", "Free bytes on the disk of the log and the dead letters."
 )
+CERTIFICATE_FROM = Metric(
+    "tokentrail_collector_certificate_not_before_timestamp_seconds", "gauge", "When the TLS certificate becomes valid."
+)
+CERTIFICATE_UNTIL = Metric(
+    "tokentrail_collector_certificate_not_after_timestamp_seconds", "gauge", "When the TLS certificate is over."
+)
 READY = Metric("tokentrail_collector_ready", "gauge", "1 when the collector can store accepted data, as /readyz says.")
 STORE_UP = Metric(
     "tokentrail_collector_store_up", "gauge",
