@@ -152,10 +152,10 @@ def test_tenants_beyond_the_limit_of_an_slo_are_counted(rows, arrive, clock):
 
 
 def test_processes_beyond_the_limit_are_counted_while_they_give_a_sign_of_life(rows, live, clock, scrape, monkeypatch):
-    monkeypatch.setattr(live.counters._processes, "limit", 2)
-    for instance in ("a", "b", "c"):
+    monkeypatch.setattr(live.counters._processes, "limit", 1)
+    for instance in ("a", "b"):
         rows.step(start=NOW - SECOND, instance=instance)
-    rows.open(start=NOW - 2 * SECOND, seen=NOW - SECOND, instance="d")
+    rows.open(start=NOW - 2 * SECOND, seen=NOW - SECOND, instance="c")
     rows.open(start=NOW - 2 * SECOND, seen=NOW - SECOND, instance="a")
     assert scrape()["tokentrail_collector_processes_under_other",] == 2
     clock.now += 3600 * SECOND
