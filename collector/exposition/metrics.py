@@ -185,6 +185,12 @@ COLD_START_END = Metric(
     "tokentrail_cold_start_last_end_timestamp_seconds", "gauge", "When the process's latest start was over.", PROCESS
 )
 
+CLOCK_AHEAD = Metric(
+    "tokentrail_clock_ahead_seconds", "gauge",
+    "How far requests of a service ended after the collector's clock: its clock is ahead, or the collector's behind.",
+    ("service_name",),
+)  # fmt: skip
+
 PAYLOADS = Metric("tokentrail_collector_payloads_received_total", "counter", "OTLP payloads acknowledged.")
 DUPLICATES = Metric(
     "tokentrail_collector_payloads_duplicate_total", "counter", "Acknowledged payloads that had been received before."

@@ -15,6 +15,7 @@ from prometheus_client import Metric as Family
 
 from collector.exposition import metrics
 from collector.exposition.checkpoint import Checkpoint, dump_series, load_series
+from collector.exposition.clocks import ClocksAhead
 from collector.exposition.early import EarlyRequests
 from collector.exposition.filled import FilledTables
 from collector.exposition.histograms import add_latencies, bucket_edges, drop_old_histograms
@@ -80,6 +81,7 @@ class StoreCounters:
         self._processes = _load_label_sets(metrics.PROCESS, state.get("processes", ()))
         self._early = EarlyRequests(state.get("early", ()))
         self._claims = claims
+        self.clocks = ClocksAhead()
         self._collector: str = state.get("collector") or uuid4().hex
         self._claims_read: int = state.get("claims_read", 0)
         self._may_have_claimed = claims is not None  # and died before it counted them
@@ -186,6 +188,7 @@ class StoreCounters:
                 self._series.add(metrics.OVERFLOW, ("requests",), row["n"])
                 self._warn_of_overflow()
             self._series.add(metrics.REQUESTS, (*labels, row["status"]), row["n"])
+            self.clocks.note(row["service"], row["at_ns"], self._clock())
             for metric, key, tokens in (
                 (metrics.TOKENS, (*labels, "input"), row["tokens_in"]),
                 (metrics.TOKENS, (*labels, "output"), row["tokens_out"]),
