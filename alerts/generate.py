@@ -17,6 +17,8 @@ PER_SLO = ("slo_burn", "slo_unwatched", "slo_drift")
 OF_SLOS = (*PER_SLO, "budget_forecast", "slo_undetermined", "traffic_stopped")
 """Conditions that read the recordings of SLOs."""
 HOUR_NS = 3600 * 10**9
+GAP = "2m"
+"""For so long at most is a collector not scraped that restarts. Its gauges keep their last value in the meantime."""
 Rules = list[dict[str, Any]]
 
 
@@ -124,7 +126,7 @@ def _alert(
 ) -> dict[str, Any]:
     """The alerting rule of a condition."""
     condition = load_conditions()[name]
-    text = fill(template("alerts")[name], {**_thresholds(condition), **(values or {})})
+    text = fill(template("alerts")[name], {"gap": GAP, **_thresholds(condition), **(values or {})})
     return {
         "alert": condition.alert,
         "expr": text["expr"],

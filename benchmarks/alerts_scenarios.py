@@ -148,7 +148,7 @@ def scenarios() -> list[Scenario]:
         ),
         Scenario(
             "total outage, the engine lost",
-            {"c": during(outage_and_lost, both(outage_and_lost, lost))}, frozenset({"TokentrailEngineLost"}),
+            {"c": during(outage_and_lost, both(outage_and_lost, lost))}, OUTAGE | {"TokentrailEngineLost"}, burns,
         ),
         Scenario(
             "engine hung, by its trail",

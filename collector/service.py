@@ -18,6 +18,7 @@ from collector.access.audit import AuditLog
 from collector.access.keyring import Keyring
 from collector.access.limits import Limiter, TenantLimits
 from collector.access.tls import Tls, TlsFiles
+from collector.access.validity import Validity
 from collector.api import create_app
 from collector.api.context import Context
 from collector.api.parameters import Window
@@ -108,6 +109,7 @@ class Service:
                 settings.query_memory_bytes,
             ),
             metrics_without_key=settings.metrics_without_key,
+            certificate=lambda: tls.validity if tls else None,
         )
         for chain in chains:
             brings_samples = chain.signal.brings_samples
@@ -180,6 +182,7 @@ def build_api(
     access: Access = OPEN,
     limits: QueryLimits | None = None,
     metrics_without_key: bool = False,
+    certificate: Callable[[], Validity | None] = lambda: None,
 ) -> tuple[FastAPI, Live]:
     """Build the HTTP API of a store, and the state behind its `/metrics`.
 
@@ -204,7 +207,8 @@ def build_api(
     heard_until: Callable[[], int] = clock
     if logs is not None:
         heard_until = Watermark(logs, clock, lost_after_ns=lost_after_ns, heard_until_ns=counters.heard_until_ns)
-    context = Context(Queries(store, query_settings), tuple(slos), windows, lost_after_ns, clock, heard_until)
+    queries = Queries(store, query_settings)
+    context = Context(queries, tuple(slos), windows, lost_after_ns, clock, heard_until, counters.given_up_ns)
     own = replace(context, queries=own_queries)
     usage = Usage(store, data_dir, lambda: of_scrapes)
     live = Live(
@@ -220,7 +224,7 @@ def build_api(
     )
     app = create_app(
         context,
-        MetricsPage(live, status, usage, heard_until=heard_until),
+        MetricsPage(live, status, usage, heard_until=heard_until, certificate=certificate),
         status,
         usage,
         retention,

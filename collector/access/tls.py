@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import grpc
 
+from collector.access.validity import Validity, read_validity
+
 logger = logging.getLogger(__name__)
 
 _PASSING_S: Final = 0.1
@@ -46,8 +48,12 @@ class Tls:
     """The TLS configuration of a collector's servers.
 
     Every handshake looks whether the files have changed, and connections made from then on have the new certificate.
-    New files that cannot be used leave the old ones in place, with an error in the log.
+    New files that cannot be used leave the old ones in place, with an error in the log. A certificate that is over, or
+    not valid yet, is used with an error in the log: the clock may be wrong.
     """
+
+    validity: Validity | None = None
+    """Of the newest certificate; None when no client would take it."""
 
     def __init__(self, files: TlsFiles) -> None:
         """Read the files; raises ValueError that names them."""
@@ -64,6 +70,7 @@ class Tls:
             ca = f" and the client CA {files.client_ca}" if files.client_ca else ""
             msg = f"TLS cannot be used with the certificate {files.certificate}, the key {files.key}{ca}: {error}"
             raise ValueError(msg) from error
+        self._look_at_validity()
 
     def context(self) -> ssl.SSLContext:
         """Make the context of an HTTP server. It gives each handshake the newest certificate."""
@@ -138,3 +145,14 @@ class Tls:
                 logger.error("%s cannot be used: %s (the old certificate stays)", self._files.certificate, error)
                 return
             logger.info("read the certificate %s again", self._files.certificate)
+            self._look_at_validity()
+
+    def _look_at_validity(self) -> None:
+        file = self._files.certificate
+        try:
+            self.validity = read_validity(file, self._files.key)
+            problem = self.validity.problem(time.time())
+        except (OSError, ssl.SSLError) as error:
+            self.validity, problem = None, str(error)
+        if problem:
+            logger.error("clients refuse the certificate %s: %s", file, problem)

@@ -19,7 +19,7 @@ from collector.api.parameters import Window, WindowQuery
 from collector.api.session import sees_all_tenants, tenant_filter
 from collector.api.slo_burns import slo_burns
 from collector.api.times import DAY_NS, SECOND_NS, rfc3339
-from collector.in_flight import InFlight
+from collector.in_flight import InFlight, Ints
 from collector.slo.conditions import Cause, load_conditions
 from collector.slo.durations import format_duration
 
@@ -87,27 +87,28 @@ def _firing(incidents: list[Incident]) -> set[tuple[str | None, ...]]:
 
 
 def _processes_in_trouble(ctx: Context, window: Window) -> Iterator[Incident]:
-    in_flight = open_requests(ctx, window)
+    in_flight, given_up_ns = _given_up(ctx, window)
     victims = defaultdict(list)
     for i in np.flatnonzero(in_flight.is_lost | in_flight.no_progress).tolist():
         victims[in_flight.processes[i], bool(in_flight.is_lost[i])].append(i)
     shown = load_conditions()["engine_lost"].shown
     yield from _sampled_processes_in_trouble(ctx, window) if sees_all_tenants() else ()
-    newest_first = sorted(victims.items(), key=lambda item: in_flight.lost_at_ns[item[1]].max(), reverse=True)
+    newest_first = sorted(victims.items(), key=lambda item: given_up_ns[item[1]].max(), reverse=True)
     open_by_process = in_flight.count_by_process(~in_flight.is_lost)
     for (process, is_lost), rows in newest_first[:_MOST_FOUND]:
         where, n = " ".join(process).strip(), len(rows) if is_lost else open_by_process[process]
         silent_since = int(in_flight.seen_ns[rows].max())
         stuck_since = int(np.maximum(in_flight.began_ns, in_flight.last_step_ns)[rows].min())
         asked = {"service": process[0], "instance": process[1], "status": "lost" if is_lost else "in_flight"}
+        listed = replace(window, start_ns=min(window.start_ns, int(in_flight.lost_at_ns[rows].min())))
         common: dict[str, Any] = {
             "start_ns": silent_since if is_lost else stuck_since,
             "instance": process[1],
             "requests_affected": n,
-            "requests": request_list(window, n, **asked),
+            "requests": request_list(listed, n, **asked),
         }
         if is_lost:
-            over_ns = int(in_flight.lost_at_ns[rows].max()) + shown
+            over_ns = int(given_up_ns[rows].max()) + shown
             yield incident(
                 "engine_lost",
                 title=f"{where} went silent",
@@ -123,6 +124,21 @@ def _processes_in_trouble(ctx: Context, window: Window) -> Iterator[Incident]:
                 end_ns=None,
                 **common,
             )
+
+
+def _given_up(ctx: Context, window: Window) -> tuple[InFlight, Ints]:
+    """The requests that had not ended at the window's end, without those that were given up before its start; and when.
+
+    In an outage of the collector nobody gives up a request, and the alert asks for what was given up lately. So an
+    engine that died in an outage is lost from its end on. The counters remember a day.
+    """
+    found = open_requests(ctx, replace(window, start_ns=min(window.start_ns, window.end_ns - DAY_NS)))
+    given_up = found.lost_at_ns.copy()
+    for i in np.flatnonzero(found.is_lost).tolist():
+        at_ns = ctx.given_up_ns(found.key(i))
+        given_up[i] = max(given_up[i], at_ns if at_ns <= window.end_ns else 0)
+    inside = given_up >= window.start_ns
+    return found.where(inside), given_up[inside]
 
 
 def _sampled_processes_in_trouble(ctx: Context, window: Window) -> Iterator[Incident]:

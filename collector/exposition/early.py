@@ -24,6 +24,8 @@ class Early:
     """The SLOs for which it is bad because nothing is heard of it. If it is not late too, its end may differ."""
     is_lost: bool = False
     """It is counted as lost."""
+    given_up_ns: int = 0
+    """When it was counted as lost: after an outage, long after its silence began."""
     is_over: bool = False
     """It has ended. Another copy of its end changes nothing."""
 

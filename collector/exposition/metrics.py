@@ -185,6 +185,12 @@ COLD_START_END = Metric(
     "tokentrail_cold_start_last_end_timestamp_seconds", "gauge", "When the process's latest start was over.", PROCESS
 )
 
+CLOCK_AHEAD = Metric(
+    "tokentrail_clock_ahead_seconds", "gauge",
+    "How far requests of a service ended after the collector's clock: its clock is ahead, or the collector's behind.",
+    ("service_name",),
+)  # fmt: skip
+
 PAYLOADS = Metric("tokentrail_collector_payloads_received_total", "counter", "OTLP payloads acknowledged.")
 DUPLICATES = Metric(
     "tokentrail_collector_payloads_duplicate_total", "counter", "Acknowledged payloads that had been received before."
@@ -247,6 +253,10 @@ PROCESSES_DROPPED = Metric(
     "tokentrail_collector_engine_processes_dropped", "gauge",
     "Processes with samples that /metrics leaves out, because it has 1,000 of them.",
 )  # fmt: skip
+PROCESSES_UNDER_OTHER = Metric(
+    "tokentrail_collector_processes_under_other", "gauge",
+    'Engine processes whose gauges are those of "other", because /metrics has 500 of them or the name is too long.',
+)  # fmt: skip
 BYTES = Metric("tokentrail_collector_received_bytes_total", "counter", "Bytes received, after decompression.")
 SEGMENTS = Metric("tokentrail_collector_segments_inserted_total", "counter", "Log segments written to the store.")
 WAL_SEGMENTS = Metric("tokentrail_collector_wal_segments", "gauge", "Log segments that the store does not have yet.")
@@ -278,6 +288,12 @@ DEAD_LETTER_BYTES = Metric("tokentrail_collector_dead_letter_bytes", "gauge", "B
 DATA_DIR_FREE = Metric(
     "tokentrail_collector_disk_free_bytes", "gauge", "Free bytes on the disk of the log and the dead letters."
 )
+CERTIFICATE_FROM = Metric(
+    "tokentrail_collector_certificate_not_before_timestamp_seconds", "gauge", "When the TLS certificate becomes valid."
+)
+CERTIFICATE_UNTIL = Metric(
+    "tokentrail_collector_certificate_not_after_timestamp_seconds", "gauge", "When the TLS certificate is over."
+)
 READY = Metric("tokentrail_collector_ready", "gauge", "1 when the collector can store accepted data, as /readyz says.")
 STORE_UP = Metric(
     "tokentrail_collector_store_up", "gauge",
@@ -297,7 +313,7 @@ EARLY_FORGOTTEN = Metric(
 )  # fmt: skip
 OVERFLOW = Metric(
     "tokentrail_collector_label_overflow_total", "counter",
-    'Requests counted under "other" because there were too many label sets.',
+    'Requests counted under "other", because there were too many label sets, or too many tenants of an SLO.', ("kind",),
 )  # fmt: skip
 
 ALL: Final = tuple(value for value in list(globals().values()) if isinstance(value, Metric))

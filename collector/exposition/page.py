@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client import Metric as Family
 from prometheus_client.exposition import choose_encoder
 
+from collector.access.validity import Validity
 from collector.exposition import metrics
 from collector.exposition.live import Live
 from collector.exposition.series import SECOND_NS, Series
@@ -45,11 +46,21 @@ class _Families:
 class MetricsPage:
     """Writes `/metrics`. The text of counters is kept until they change."""
 
-    def __init__(self, live: Live, status: IngestStatus, usage: Usage, *, heard_until: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        live: Live,
+        status: IngestStatus,
+        usage: Usage,
+        *,
+        heard_until: Callable[[], int],
+        certificate: Callable[[], Validity | None] = lambda: None,
+    ) -> None:
+        """`certificate` tells for how long the newest TLS certificate is valid; None without one."""
         self._live = live
         self._status = status
         self._usage = usage
         self._heard_until = heard_until
+        self._certificate = certificate
         self._texts: dict[str, tuple[list[Family], bytes]] = {}
 
     def text(self, encode: Callable[[Any], bytes], content_type: str) -> bytes:
@@ -104,6 +115,9 @@ class MetricsPage:
         if dead_letters is not None and free_bytes is not None:
             series.set(metrics.DEAD_LETTER_BYTES, (), dead_letters.size)
             series.set(metrics.DATA_DIR_FREE, (), free_bytes)
+        if valid := self._certificate():
+            series.set(metrics.CERTIFICATE_FROM, (), valid.not_before_s)
+            series.set(metrics.CERTIFICATE_UNTIL, (), valid.not_after_s)
         series.set(metrics.READY, (), int(now.ready))
         series.set(metrics.STORE_UP, (), int(self._live.store_up))
         series.set(metrics.STATE_AT, (), self._live.state_at_s)

@@ -24,6 +24,8 @@ RECENT_NS: Final = 300 * SECOND_NS
 """The present state of an engine process is its newest step, if that is not older than this."""
 _LATE_NS: Final = 60 * SECOND_NS
 """Steps are looked for that began so long before the time up to which they were read."""
+_AHEAD_NS: Final = 60 * SECOND_NS
+"""What is announced by now has begun, also by a clock that is ahead. The query knows clocks that are further ahead."""
 _MEMORY_NS: Final = 24 * 3600 * SECOND_NS
 _MOST_REMEMBERED: Final = 10_000
 """Most processes without requests in flight whose last step is remembered. Others are asked for when they have some."""
@@ -61,7 +63,7 @@ class Processes:
             read_until_ns = min(self._read_until_ns, now_ns)  # somebody may have set the clock back
             self._read_steps(max(now_ns - RECENT_NS, read_until_ns - _LATE_NS), now_ns)
         self._read_until_ns = heard_until_ns
-        announced = {"start_ns": since_ns, "end_ns": now_ns, "lost_after_ns": self._lost_after_ns}
+        announced = {"start_ns": since_ns, "end_ns": now_ns + _AHEAD_NS, "lost_after_ns": self._lost_after_ns}
         is_any = "open_requests" in filled
         self._open = read_announced(self._queries, TRUE, **announced) if is_any else defaultdict(list)
         of_open = set(zip(self._open["service"], self._open["instance"], strict=True))
@@ -96,6 +98,9 @@ class Processes:
     def expose(self, series: Series, counters: StoreCounters, in_flight: InFlight, *, now_ns: int) -> None:
         """Set the gauges of engine processes. Those that share the labels `other` add up."""
         self._newest = {p: row for p, row in self._newest.items() if now_ns - RECENT_NS < row["seen_ns"] <= now_ns}
+        processes = dict.fromkeys([*self._newest, *in_flight.count_by_process(~in_flight.is_lost)])
+        beyond = sum(counters.admit_process(process) != process for process in processes)
+        series.set(metrics.PROCESSES_UNDER_OTHER, (), beyond)
         for process, row in self._newest.items():
             labels = counters.admit_process(process)
             for metric, n in ((metrics.RUNNING, row["running_now"]), (metrics.WAITING, row["waiting_now"])):
@@ -103,6 +108,8 @@ class Processes:
                     series.increase(metric, labels, n)
             if row["blocks_total"] and row["blocks_used"] is not None:
                 series.raise_to(metrics.KV_USAGE, labels, row["blocks_used"] / row["blocks_total"])
+        for service, ahead_s in counters.clocks.seconds(now_ns).items():
+            series.set(metrics.CLOCK_AHEAD, (service,), ahead_s)
         for labels in counters.processes():
             series.increase(metrics.IN_FLIGHT, labels, 0)
             series.increase(metrics.STUCK, labels, 0)

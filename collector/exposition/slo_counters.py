@@ -62,7 +62,10 @@ class SloCounters:
             if one is not None:
                 one.is_over = True
         for (metric, name, group), total in sums.items():
-            self._series.add(metric, self._labels(name, group), total)
+            labels = self._labels(name, group)
+            self._series.add(metric, labels, total)
+            if labels[1] != group and metric is metrics.SLO_REQUESTS:
+                self._series.add(metrics.OVERFLOW, ("tenants",), total)
 
     def new_in_flight(self, in_flight: InFlight) -> list[EarlyCount]:
         """The requests that are bad by now or lost, and are not counted yet."""

@@ -15,6 +15,7 @@ from prometheus_client import Metric as Family
 
 from collector.exposition import metrics
 from collector.exposition.checkpoint import Checkpoint, dump_series, load_series
+from collector.exposition.clocks import ClocksAhead
 from collector.exposition.early import EarlyRequests
 from collector.exposition.filled import FilledTables
 from collector.exposition.histograms import add_latencies, bucket_edges, drop_old_histograms
@@ -80,6 +81,7 @@ class StoreCounters:
         self._processes = _load_label_sets(metrics.PROCESS, state.get("processes", ()))
         self._early = EarlyRequests(state.get("early", ()))
         self._claims = claims
+        self.clocks = ClocksAhead()
         self._collector: str = state.get("collector") or uuid4().hex
         self._claims_read: int = state.get("claims_read", 0)
         self._may_have_claimed = claims is not None  # and died before it counted them
@@ -93,7 +95,8 @@ class StoreCounters:
         drop_old_histograms(self._series, self._edges)
         now_s = clock() / SECOND_NS
         self._of_slos = SloCounters(self._series, slos, self._early, clock)
-        self._series.add(metrics.OVERFLOW, at_s=now_s)
+        for kind in ("requests", "tenants"):
+            self._series.add(metrics.OVERFLOW, (kind,), at_s=now_s)
         self._series.add(metrics.EARLY_FORGOTTEN, at_s=now_s)
         if claims:
             self.save()  # the claims have this collector's name: it must know it after a crash
@@ -182,9 +185,10 @@ class StoreCounters:
         for row in rows:
             labels = self._admit(row)
             if OTHER in labels and tuple(row[column] for column in metrics.REQUEST_LABELS.values()) != labels:
-                self._series.add(metrics.OVERFLOW, (), row["n"])
+                self._series.add(metrics.OVERFLOW, ("requests",), row["n"])
                 self._warn_of_overflow()
             self._series.add(metrics.REQUESTS, (*labels, row["status"]), row["n"])
+            self.clocks.note(row["service"], row["at_ns"], self._clock())
             for metric, key, tokens in (
                 (metrics.TOKENS, (*labels, "input"), row["tokens_in"]),
                 (metrics.TOKENS, (*labels, "output"), row["tokens_out"]),
@@ -267,9 +271,15 @@ class StoreCounters:
         if count.slo:
             self._of_slos.add_early(count, early, is_own=is_own)
         elif not early.is_lost and not early.is_over:
-            early.is_lost = True
+            early.is_lost, early.given_up_ns = True, count.at_ns
             if is_own:
                 self._add_lost(count.process, count.at_ns)
+
+    def given_up_ns(self, key: str) -> int:
+        """When this request was counted as lost, for which the alert fires; 0 for no such request of the last day."""
+        with self._lock:
+            early = self._early.get(key)
+            return early.given_up_ns if early else 0
 
     def _add_lost(self, process: tuple[str, str], at_ns: int) -> None:
         labels = self.admit_process(process)

@@ -42,7 +42,8 @@ def test_the_drift_alert_knows_the_definition_of_its_own_slo():
 def test_every_alert_of_a_promise_to_each_tenant_names_the_tenant():
     by_tenant = {r["alert"]: r for r in rules() if re.search(r"\btenant\b|slo:\w+", r.get("expr", "")) and "alert" in r}
     assert by_tenant.keys() == {
-        "TokentrailSloBurn", "TokentrailBudgetForecast", "TokentrailSloUndetermined", "TokentrailTrafficStopped"
+        "TokentrailSloBurn", "TokentrailBudgetForecast", "TokentrailSloUndetermined", "TokentrailTrafficStopped",
+        "TokentrailDataLeftOut",
     }  # fmt: skip
     assert all("with $labels.tenant" in rule["annotations"]["summary"] for rule in by_tenant.values())
 

@@ -3,6 +3,7 @@
 import pytest
 from fastapi.testclient import TestClient
 
+from collector.access.validity import Validity
 from collector.service import build_api
 from collector.slo.model import load_slos
 from collector.status import IngestStatus
@@ -61,7 +62,15 @@ def ingest_status():
 @pytest.fixture
 def app_and_live(rows, slos_file, clock, ingest_status, tmp_path):
     slos = load_slos(slos_file)
-    return build_api(rows.store, slos, ingest_status, lost_after_s=30.0, data_dir=tmp_path, clock=clock)
+    return build_api(
+        rows.store,
+        slos,
+        ingest_status,
+        lost_after_s=30.0,
+        data_dir=tmp_path,
+        clock=clock,
+        certificate=lambda: Validity(0, 1),
+    )
 
 
 @pytest.fixture

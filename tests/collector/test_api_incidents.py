@@ -410,3 +410,33 @@ def test_a_filter_says_how_many_fire_outside_of_it(api, rows):
     assert ("slo_burn", "chat", None) in inside
     assert ("engine_lost", None, "dead") not in inside
     assert chat["firing_outside"] == len(set(firing) - set(inside))
+
+
+def test_an_engine_that_died_in_an_outage_is_lost_for_as_long_as_its_alert_fires(api, rows, clock, live):
+    """The alert asks when requests were given up. In an outage nobody gives them up, and the incident says the same."""
+    live.counters.heard_until_ns = NOW  # a collector before this one has heard until then
+    clock.now = NOW + 3600 * SECOND
+    for seen_ago in (10, 9):
+        rows.open(start=NOW - 20 * SECOND, seen=NOW - seen_ago * SECOND, instance="dead")
+    rows.open(start=NOW - 3500 * SECOND, seen=NOW - 3200 * SECOND, instance="died before")
+    live.refresh()
+    given_up = clock.now
+
+    def lost(after_s, window_s):
+        clock.now = given_up + after_s * SECOND
+        times = {"start": rfc3339(clock.now - window_s * SECOND), "end": rfc3339(clock.now)}
+        found = [i for i in api("incidents", **times)["incidents"] if i["cause"] == "engine_lost"]
+        for incident in found:
+            (one,) = incident["requests"]
+            assert api("requests", **one["parameters"])["total"] == one["total"] == incident["requests_affected"]
+        return [(i["instance"], i["start"], i["end"], i["firing"]) for i in found]
+
+    began = rfc3339(NOW - 9 * SECOND)
+    for window_s in (300, 7200):
+        assert lost(299, window_s)[0] == ("dead", began, None, True)
+    assert [one[0] for one in lost(299, 7200)] == ["dead", "died before"], "which was lost before these counters began"
+    over = rfc3339(given_up + 300 * SECOND)
+    for after_s in (300, 4000):
+        assert ("dead", began, over, False) in lost(after_s, 7200)
+    assert lost(4000, 300) == []
+    assert lost(-1, 300) == []

@@ -313,3 +313,15 @@ def test_an_end_is_found_by_a_collector_whose_clock_is_days_ahead_of_the_servers
     claims.enter("b", segments=["s"])
     claims.enter("a", counts=[EarlyCount(hung["trace_id"] + hung["span_id"], "chat", "", True, ("engine", "i-1"), 7)])
     assert claims.read(0, since_ns=now + 2 * 86_400 * SECOND) == (2, [])
+
+
+def test_each_collector_knows_when_another_one_gave_a_request_up(counters, see, rows, clock):
+    """Its incident lasts as long at each of them."""
+    gone = rows.open(start=NOW - 90 * SECOND, seen=NOW - 60 * SECOND)
+    a, b = counters("a"), counters("b")
+    look(a, see)
+    clock.now += 5 * SECOND
+    look(b, see)
+    key = gone["trace_id"] + gone["span_id"]
+    assert [c.given_up_ns(key) for c in (a, b, counters("b"))] == [NOW] * 3
+    assert a.given_up_ns("0" * 48) == 0

@@ -100,6 +100,22 @@ def test_a_request_whose_sender_is_behind_is_shown_in_flight(rows, api):
     assert [row["status"] for row in api("requests", status="in_flight")["requests"]] == ["in_flight"]
 
 
+@pytest.mark.parametrize(("heard_ago", "status"), [(-60, "in_flight"), (29, "in_flight"), (31, "lost")])
+def test_a_request_whose_sender_is_hours_ahead_is_shown_and_is_lost_when_it_falls_silent(rows, api, heard_ago, status):
+    start = NOW + 3 * 3600 * SECOND
+    rows.open(start=start, seen=start + 5 * SECOND, heard=NOW - heard_ago * SECOND, instance="ahead")
+    assert [row["instance"] for row in api("requests", status=status)["requests"]] == ["ahead"]
+    lost = [i["requests_affected"] for i in api("incidents")["incidents"] if i["cause"] == "engine_lost"]
+    assert lost == ([1] if status == "lost" else [])
+    assert api("summary")["requests"]["in_flight_violations"] == 0, "how long it has run is not known"
+
+
+def test_a_request_that_is_announced_after_the_end_is_not_in_flight_then(rows, api):
+    rows.open(start=NOW + SECOND, seen=NOW + 5 * SECOND, heard=NOW + 5 * SECOND)
+    rows.open(start=NOW + 3600 * SECOND, seen=NOW + 3605 * SECOND, heard=NOW + 61 * SECOND)
+    assert api("summary")["requests"]["in_flight"] == 0
+
+
 def test_a_request_that_begins_after_the_end_has_run_for_no_time():
     """Its sender's clock is ahead."""
     columns = {"began_ns": [130], "seen_ns": [131], "heard_ns": [131], "ttft_ns": [None], "output_tokens": [None]}

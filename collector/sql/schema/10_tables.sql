@@ -218,7 +218,7 @@ CREATE TABLE IF NOT EXISTS open_requests
     output_tokens     Nullable(UInt32),
     ttft_ns           Nullable(UInt64),
     ended             UInt8,                                    -- 1: it has ended; `seen` is then an hour after its end
-    heard             DateTime64(9, 'UTC')    DEFAULT seen,     -- when it was stored; the span's end, if that is later or more than a day earlier
+    heard             DateTime64(9, 'UTC')    DEFAULT seen,     -- when it was stored; the span's end, if that is more than a day earlier, or up to a minute later
     INDEX by_seen seen TYPE minmax GRANULARITY 1,
     INDEX by_heard heard TYPE minmax GRANULARITY 1
 )

@@ -68,7 +68,7 @@ def busy(client, arrive, rows, ingest_status):
         "samples", [process | {"name": name, "kind": "counter"} for name in ("generation_tokens", "preemptions")]
     )
     rows.step(start=NOW - SECOND, kv_blocks_total=64)
-    segment = arrive(CHAT, {"status": "error", "tenant": 'quo"te\\\n'})
+    segment = arrive(CHAT, {"status": "error", "tenant": 'quo"te\\\n', "ended": NOW + 60 * SECOND})
     rows.kv_event(start=NOW - SECOND, segment=segment)
     rows.cold_start(start=NOW - SECOND, duration=SECOND, segment=segment)
     rows.open(start=NOW - 40 * SECOND, seen=NOW - 29 * SECOND)

@@ -9,6 +9,7 @@ from collector.exposition import metrics, store_counters
 from collector.exposition.filled import FilledTables
 from collector.exposition.series import LabelSets
 from collector.in_flight import InFlight
+from collector.slo.model import Slo
 from collector.sql.queries import Queries
 from tests.collector.metrics.scraped import CHAT, OPENMETRICS, ended_of, samples_of
 from tests.collector.rows import NOW, SECOND
@@ -82,7 +83,7 @@ def test_label_sets_are_bounded_and_what_is_idle_makes_room(arrive, clock, monke
     assert "counts requests as `other`: it has room for 3 combinations" in line
     assert sum(totals().values()) == 8
     assert totals()["other"] == 4
-    assert fresh._series.counters[metrics.OVERFLOW][()] == totals()["other"]
+    assert fresh._series.counters[metrics.OVERFLOW]["requests",] == totals()["other"]
     clock.now += store_counters.IDLE_NS + SECOND
     add()
     add({"tenant": "late"})
@@ -127,7 +128,7 @@ def test_a_long_name_is_in_no_label(arrive, rows, scrape):
     rows.kv_event(start=NOW - SECOND, segment=segment, blocks=7, reason="r" * 1025, **process)
     samples = scrape()
     assert max(len(part) for key in samples for part in key) == len("gen_ai_request_model=") + 1024
-    assert samples["tokentrail_collector_label_overflow_total",] == 1
+    assert samples["tokentrail_collector_label_overflow_total", "kind=requests"] == 1
     assert [n for key, n in samples.items() if key[0] == "tokentrail_kv_evicted_blocks_total" and
             {"reason=other", "service_name=other"} <= {*key}] == [7]  # fmt: skip
 
@@ -137,3 +138,25 @@ def test_reasons_of_evictions_beyond_a_limit_count_as_other(live):
     live.counters._add_kv_events([row | {"reason": f"reason {n}"} for n in range(60)])
     counted = live.counters._series.counters[metrics.KV_EVICTED]
     assert (len(counted), counted["s", "i", "preemption"], counted["s", "i", "other"]) == (51, 0, 22)
+
+
+def test_tenants_beyond_the_limit_of_an_slo_are_counted(rows, arrive, clock):
+    queries = Queries(rows.store)
+    promise = {"name": "each", "objective": "0.9", "window": "30d", "group_by": ["tenant"], "thresholds": {"e2e": "9s"}}
+    slos = [Slo.model_validate(promise | {"most_groups": 2}), Slo.model_validate(promise | {"name": "roomy"})]
+    counters = store_counters.StoreCounters(queries, FilledTables(queries), slos, clock=clock)
+    counters.on_segment(arrive(*({"tenant": tenant} for tenant in "abcd")))
+    counters.count_segments()
+    assert counters._series.counters[metrics.SLO_REQUESTS]["each", "other"] == 2
+    assert counters._series.counters[metrics.OVERFLOW] == {("requests",): 0, ("tenants",): 2}
+
+
+def test_processes_beyond_the_limit_are_counted_while_they_give_a_sign_of_life(rows, live, clock, scrape, monkeypatch):
+    monkeypatch.setattr(live.counters._processes, "limit", 1)
+    for instance in ("a", "b"):
+        rows.step(start=NOW - SECOND, instance=instance)
+    rows.open(start=NOW - 2 * SECOND, seen=NOW - SECOND, instance="c")
+    rows.open(start=NOW - 2 * SECOND, seen=NOW - SECOND, instance="a")
+    assert scrape()["tokentrail_collector_processes_under_other",] == 2
+    clock.now += 3600 * SECOND
+    assert scrape()["tokentrail_collector_processes_under_other",] == 0

@@ -36,6 +36,18 @@ class TestInFlight:
         assert slo(samples) == slo(scrape()) == (1, 0)
         assert sum(n for key, n in samples.items() if key[0] == "tokentrail_requests_in_flight") == 0
 
+    def test_one_that_is_announced_by_a_clock_ahead_of_ours_is_in_flight_and_no_more(self, scrape, rows, clock):
+        rows.open(start=NOW + 30 * SECOND, seen=NOW + 45 * SECOND, slo_class="chat")
+
+        def gauges():
+            samples, process = scrape(), ("service_instance_id=i-1", "service_name=engine")
+            names = ("in_flight", "stuck", "lost_total")
+            return tuple(samples[f"tokentrail_requests_{name}", *process] for name in names), slo(samples)
+
+        assert gauges() == ((1, 0, 0), (0, 0))
+        clock.now += 76 * SECOND
+        assert gauges() == ((0, 0, 1), (1, 0))
+
     def test_a_request_that_ends_during_a_scrape_is_counted_once(self, scrape, arrive, rows, live):
         hung = rows.open(start=NOW - 2 * SECOND, seen=NOW, slo_class="chat")
         counters = live.counters

@@ -127,8 +127,9 @@ SELECT
     counted('gen_ai.usage.output_tokens') AS output_tokens,
     nanoseconds(reported(first_key), $longest_ns) AS ttft_ns,
     claim = 'tokentrail.request' AS ended,
-    -- Its sender's clock may be behind. What is stored a day late is no news.
-    if(end < now64(9, 'UTC') - INTERVAL 1 DAY, end, greatest(end, now64(9, 'UTC'))) AS heard
+    -- Its sender's clock may be behind or ahead, and the store's behind by a minute. What is stored a day late is no news.
+    if(end < now64(9, 'UTC') - INTERVAL 1 DAY, end,
+       greatest(now64(9, 'UTC'), least(end, now64(9, 'UTC') + INTERVAL 1 MINUTE))) AS heard
 FROM tokentrail_spans
 WHERE claim IN ('tokentrail.request.open', 'tokentrail.request');
 
