@@ -87,7 +87,7 @@ def tiny_fields(body: bytes) -> int:
     data, found = np.frombuffer(body, np.uint8), 0
     for begin in range(0, len(data) - 1, _AT_ONCE_BYTES):
         some = data[begin : begin + _AT_ONCE_BYTES + 1]
-        found += np.count_nonzero(((some[:-1] & 7) == LEN) & ((some[1:] & 0x7F) <= _LONGEST_TINY))
+        found += int(np.count_nonzero(((some[:-1] & 7) == LEN) & ((some[1:] & 0x7F) <= _LONGEST_TINY)))
     return found
 
 

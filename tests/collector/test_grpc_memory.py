@@ -24,12 +24,13 @@ def receiver(tmp_path):
     """It has places for two messages."""
     receiver = Receiver(tmp_path)
     limits = BodyLimits(sent=SENT, decompressed=SENT, under_way=2 * SENT)
-    receiver.server = GrpcReceiver([receiver.ingest], limits, "127.0.0.1", 0, message_timeout_s=WAIT_S)
-    receiver.server.start()
-    receiver.channel = grpc.insecure_channel(receiver.server.url.removeprefix("http://"))
+    server = GrpcReceiver([receiver.ingest], limits, "127.0.0.1", 0, message_timeout_s=WAIT_S)
+    server.start()
+    receiver.server = server  # type: ignore[attr-defined]
+    receiver.channel = grpc.insecure_channel(server.url.removeprefix("http://"))  # type: ignore[attr-defined]
     yield receiver
-    receiver.channel.close()
-    receiver.server.stop(1.0)
+    receiver.channel.close()  # type: ignore[attr-defined]
+    server.stop(1.0)
     receiver.commit.stop(WAIT_S)
 
 
