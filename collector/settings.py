@@ -97,7 +97,9 @@ def _are_attributes(value: str) -> str:
 Address = Annotated[str, AfterValidator(_is_address)]
 Folder = Annotated[Path, BeforeValidator(folder)]
 File = Annotated[Path, BeforeValidator(file)]
-Positive = Annotated[int, Field(gt=0)]
+Positive = Annotated[int, Field(gt=0, le=2**62)]
+BodyBytes = Annotated[int, Field(gt=0, lt=2**31)]
+"""gRPC and Protobuf read no larger message."""
 Attributes = Annotated[str, AfterValidator(_are_attributes)]
 PositiveSeconds = Annotated[float, Field(gt=0, le=1e9)]
 """At most 31 years: no wait of the operating system and of the store can be endless."""
@@ -154,8 +156,8 @@ class Settings(BaseSettings):
     query_timeout_s: PositiveSeconds = Field(30.0, description="Longest time for one answer of the API.")
     query_memory_bytes: Positive = Field(2048 * MIB, description="Most memory of one query in the store.")
 
-    max_body_bytes: Positive = Field(16 * MIB, description="Largest request body as sent.")
-    max_decompressed_bytes: Positive = Field(64 * MIB, description="Largest request body after decompression.")
+    max_body_bytes: BodyBytes = Field(16 * MIB, description="Largest request body as sent.")
+    max_decompressed_bytes: BodyBytes = Field(64 * MIB, description="Largest request body after decompression.")
     receive_buffer_bytes: Positive = Field(
         256 * MIB, description="Bytes of all OTLP requests under way; beyond them, clients are told to try again."
     )
@@ -200,7 +202,7 @@ class Settings(BaseSettings):
     )
     scrape_interval_s: PositiveSeconds = Field(10.0, description="Each target is scraped once in this time.")
     scrape_timeout_s: PositiveSeconds = Field(5.0, description="Longest time of one scrape.")
-    scrape_max_bytes: Positive = Field(8 * MIB, description="Largest answer to a scrape.")
+    scrape_max_bytes: BodyBytes = Field(8 * MIB, description="Largest answer to a scrape.")
     scrape_max_series: Positive = Field(2000, description="Most series of one scrape; the rest is left out.")
     scrape_bearer_file: File | None = Field(None, description="File with a bearer token that is sent to every target.")
     scrape_tls_ca: File | None = Field(None, description="CA (PEM) of the targets; the system's CAs if not given.")

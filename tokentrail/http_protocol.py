@@ -20,9 +20,10 @@ _MAX_HEADER_BYTES: Final = 64 * 1024
 """Most bytes of a header, and of trailers."""
 _TLS_CLOSE_S: Final = 2.0
 """Time for a client to answer the end of TLS. asyncio would wait 30 s for an idle one, which reads nothing."""
-_PIECE_BYTES: Final = 256 * 1024
+_PIECE_BYTES: Final = 32 * 1024
 """An answer that counts as unread is written in such pieces. Over TLS, asyncio encrypts at once all that is written at
-once, counts none of it, and does not say that the client is slow."""
+once, counts none of it, and does not say that the client is slow. When the answer has ended, it gives the client 30 s
+to take the rest, and drops what is left then: some pieces, which a client of 6 KB/s takes."""
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -40,8 +41,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     An answer of 1 MB to a client that reads slowly, over TLS:
 
-    768 KB unsent      the first piece is encrypted
-    256 KB unsent      asyncio has enough: wait until the client has taken most of it
+    968 KB unsent      the first piece is encrypted
+    872 KB unsent      asyncio has enough: wait until the client has taken most of it
     0 KB unsent        the last piece is in asyncio's buffer
     """
 
@@ -76,6 +77,8 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for a header."""
         super().connection_made(transport)
+        if self._most_unread_bytes is not None:
+            transport.set_write_buffer_limits(_PIECE_BYTES)
         self._expect_within(self._header_timeout_s)
 
     def data_received(self, data: bytes) -> None:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
 import grpc
@@ -30,6 +31,8 @@ _MAX_CALLS: Final = 256
 """Most calls that are answered or wait for their message, each on a thread."""
 _MAX_CONNECTIONS: Final = 512
 _HANDSHAKE_TIMEOUT_MS: Final = 10_000
+_PATIENCE_S: Final = 2.0
+"""A message may take so long to arrive while others wait to."""
 _unpacking: Final = threading.Semaphore(4)
 """Calls whose messages are decompressed at a time: nobody knows before how large they become."""
 _STATUS_CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
@@ -63,6 +66,42 @@ class _Calls(ThreadPoolExecutor):
             self._changed.notify_all()
 
 
+class _Arrivals:
+    """Places for messages that arrive.
+
+    grpc holds a message while it arrives, and nobody knows before how large it becomes. So only as many arrive at a
+    time as may be of the largest size together.
+    """
+
+    def __init__(self, limits: BodyLimits) -> None:
+        self._places = threading.Semaphore(max(1, limits.under_way // limits.sent))
+        self._lock = threading.Lock()
+        self._waiting = 0
+
+    @property
+    def others_wait(self) -> bool:
+        """Whether there are more messages than places."""
+        return self._waiting > 0
+
+    @contextmanager
+    def place(self, timeout_s: float) -> Iterator[None]:
+        """Wait for a place and hold it; raises `BusyError`."""
+        with self._lock:
+            self._waiting += 1
+        try:
+            free = self._places.acquire(timeout=timeout_s)
+        finally:
+            with self._lock:
+                self._waiting -= 1
+        if not free:
+            msg = f"other messages arrive slowly, so this one was not read within {timeout_s:g} s; try again"
+            raise BusyError(msg)
+        try:
+            yield
+        finally:
+            self._places.release()
+
+
 class _Export:
     """One signal's `Export`. Messages stay bytes: gRPC would decompress them without a limit.
 
@@ -70,10 +109,17 @@ class _Export:
     """
 
     def __init__(
-        self, ingest: Ingest, limits: BodyLimits, access: Access, message_timeout_s: float, buffer: Buffer
+        self,
+        ingest: Ingest,
+        limits: BodyLimits,
+        access: Access,
+        message_timeout_s: float,
+        buffer: Buffer,
+        arrivals: _Arrivals,
     ) -> None:
         self._ingest = ingest
         self._buffer = buffer
+        self._arrivals = arrivals
         self._limits = limits
         self._access = access
         self._message_timeout_s = message_timeout_s
@@ -113,17 +159,28 @@ class _Export:
 
         grpc ends a call by itself whose encoding it does not know, zstd for example, and calls us all the same.
         """
-        try:
-            message = self._readers.submit(next, messages, None).result(self._message_timeout_s)
-        except TimeoutError as error:
-            msg = f"the message did not arrive within {self._message_timeout_s:g} s; try again"
-            raise SlowError(msg) from error
-        except grpc.RpcError as error:
-            raise ClientDisconnect from error
+        with self._arrivals.place(self._message_timeout_s):
+            try:
+                message = self._arrived(self._readers.submit(next, messages, None))
+            except grpc.RpcError as error:
+                raise ClientDisconnect from error
         if message is None:
             msg = "the call has no message"
             raise ClientDisconnect(msg)
         return message
+
+    def _arrived(self, message: Future[bytes | None]) -> bytes | None:
+        """Wait in pieces, to see whether others wait; raises `SlowError`."""
+        ends = time.monotonic() + self._message_timeout_s
+        while (left_s := ends - time.monotonic()) > 0:
+            try:
+                return message.result(min(left_s, _PATIENCE_S))
+            except TimeoutError:
+                if self._arrivals.others_wait:
+                    msg = f"the message did not arrive within {_PATIENCE_S:g} s, and others wait; try again"
+                    raise SlowError(msg) from None
+        msg = f"the message did not arrive within {self._message_timeout_s:g} s; try again"
+        raise SlowError(msg)
 
 
 class _Busy:
@@ -173,9 +230,10 @@ class _Handler(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpcio has no t
         self._calls = calls
         self._export: dict[str, Any] = {}
         self._busy: dict[str, Any] = {}
+        arrivals = _Arrivals(limits)
         for ingest in ingests:
             method = f"/{ingest.signal.grpc_service}/Export"
-            export = _Export(ingest, limits, access, timeout_s, buffer)
+            export = _Export(ingest, limits, access, timeout_s, buffer, arrivals)
             self._export[method] = grpc.stream_unary_rpc_method_handler(export)
             # A handler of a stream may answer before it has read a message.
             self._busy[method] = grpc.stream_unary_rpc_method_handler(_Busy(ingest))
@@ -220,6 +278,8 @@ class GrpcReceiver:
             handlers=(_Handler(ingests, limits, self._calls, access, message_timeout_s, buffer),),
             options=[
                 ("grpc.max_receive_message_length", limits.sent),
+                # Else grpc lets the senders of fast connections send megabytes of a message that nobody reads.
+                ("grpc.http2.bdp_probe", 0),
                 ("grpc.per_message_decompression", 0),
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_allowed_incoming_connections", _MAX_CONNECTIONS),

@@ -27,6 +27,7 @@ import numpy.typing as npt
 from google.protobuf.message import DecodeError, Message
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from collector.receive.divide import is_misread
 from collector.receive.envelope import SCOPE_SPANS
@@ -294,7 +295,7 @@ def _count_alike(rows: Bytes, shape: Shape) -> int:
 def _shape_of(record: Bytes, value: int) -> Shape:
     """Return the shape of a record: one that is known, or else a new one. Its span begins at `value`.
 
-    Raises `NotUniformError` for a long record.
+    Raises `NotUniformError` for a long record, and for one that has a field with a wrong wire type.
     """
     if len(record) > _MOST_RECORD_BYTES:
         raise NotUniformError
@@ -302,12 +303,21 @@ def _shape_of(record: Bytes, value: int) -> Shape:
     for shape in known:
         if shape.fits(record):
             return shape
+    if not _is_well_typed(record[value:].tobytes()):
+        raise NotUniformError
     mask, offsets = _mask(record.tobytes(), 0, value, len(record))
     shape = Shape(record.copy(), mask, offsets)
     if len(_known_shapes) >= _MOST_LENGTHS:
         _known_shapes.clear()
     _known_shapes[len(record)] = (shape, *known[: _MOST_SHAPES - 1])
     return shape
+
+
+def _is_well_typed(span: bytes) -> bool:
+    try:
+        return not is_misread(Span.FromString(span))
+    except DecodeError:
+        return False
 
 
 def _mask(body: Body, begin: int, value: int, end: int) -> tuple[Bytes, dict[int, int]]:

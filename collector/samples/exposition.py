@@ -29,6 +29,9 @@ MOST_COUNT: Final = 2.0**53
 """Larger counts are not whole numbers in the doubles of the text and of the store."""
 _LONGEST_LINE: Final = 128 * 1024
 """Characters. The parser takes minutes for a line of megabytes. No line of a series that is stored is so long."""
+_LINES_OF_A_SERIES: Final = 10
+"""Most lines of a page, for each of its most series: a histogram has a line for each bucket. To parse 8 MiB of lines
+takes seconds, in which no other page is read."""
 _NAME: Final = re.compile(r"[ \t]*([^\s{]+)")
 """A line may begin with blanks, and blanks or tabs stand behind a name."""
 Labels = tuple[tuple[str, str], ...]
@@ -52,7 +55,8 @@ class Exposition:
     series: int
     """Series of the metrics; a histogram is one."""
     dropped: int
-    """Series left out: more than the limit, or histograms with buckets that are not counts."""
+    """Series left out: more than the limit, or histograms with buckets that are not counts. Of lines that are too many,
+    each counts."""
 
 
 def read_exposition(text: str, *, time_ns: int, all_names: bool, most_series: int) -> Exposition:
@@ -63,8 +67,9 @@ def read_exposition(text: str, *, time_ns: int, all_names: bool, most_series: in
     kinds, lines, names = _divided(text, all_names=all_names)
     numbers: dict[str, dict[Labels, float]] = {}
     histograms: dict[str, dict[Labels, _Histogram]] = {}
-    series = too_many = 0
-    for family in text_string_to_metric_families("".join(lines)):
+    most_lines = _LINES_OF_A_SERIES * most_series
+    series, too_many = 0, max(0, len(lines) - most_lines)
+    for family in text_string_to_metric_families("".join(lines[:most_lines])):
         for sample in family.samples:
             base, part = _histogram_part(sample.name, kinds)
             le = sample.labels.pop("le", "") if part == "_bucket" else ""

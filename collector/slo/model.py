@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from hashlib import sha256
 from pathlib import Path
+from reprlib import Repr
 from typing import Annotated, Any, Literal
 
 import yaml
@@ -21,6 +22,11 @@ from pydantic import (
 
 from collector.slo.durations import parse_duration
 
+_REPR = Repr()
+_REPR.maxlevel, _REPR.maxstring, _REPR.maxother = 2, 80, 80
+_brief = _REPR.repr
+"""A value as it is told in an error: references of YAML make terabytes of a few lines."""
+
 Dimension = Literal["model", "tenant", "variant", "engine", "slo_class", "vantage"]
 """The columns of `requests` and `open_requests` that an SLO selects by and the API filters by."""
 RuleColumn = Literal["model", "service", "operation", "engine", "variant", "vantage"]
@@ -35,7 +41,7 @@ class SloFileError(ValueError):
 
 def _duration(value: Any) -> int:
     if not isinstance(value, str):
-        msg = f"{value!r} has no unit: write for example 500ms, 1.5s or 30d"
+        msg = f"{_brief(value)} has no unit: write for example 500ms, 1.5s or 30d"
         raise ValueError(msg)  # pydantic reports a ValueError at its field
     ns = parse_duration(value)
     if ns <= 0:
@@ -50,7 +56,7 @@ def _objective(value: Any) -> Decimal:
     except InvalidOperation:
         objective = Decimal("NaN")
     if not (objective.is_finite() and 0 < objective < 1):
-        msg = f"{value!r} must be between 0 and 1, both excluded, such as 0.95"
+        msg = f"{_brief(value)} must be between 0 and 1, both excluded, such as 0.95"
         raise ValueError(msg)  # as above
     return objective
 
@@ -203,6 +209,9 @@ def load_slos(path: Path) -> tuple[Slo, ...]:
     except yaml.YAMLError as error:
         msg = f"{path}: is not YAML: {error}"
         raise SloFileError(msg) from error
+    except RecursionError:
+        msg = f"{path}: is nested too deeply for an SLO file (docs/slos.md has an example)"
+        raise SloFileError(msg) from None
     try:
         file = _SloFile.model_validate(content)
     except ValidationError as error:
@@ -228,10 +237,12 @@ def _fix(error: Any) -> str:
         case "model_type":
             return "must be a mapping of fields (docs/slos.md has an example)"
         case "string_pattern_mismatch":
-            return f"{error['input']!r} must be a lower-case letter, then letters, digits, - or _, at most 63 in all"
+            return (
+                f"{_brief(error['input'])} must be a lower-case letter, then letters, digits, - or _, at most 63 in all"
+            )
         case "tuple_type":
-            return f"{error['input']!r} must be a list, as in `model: [a, b]`"
+            return f"{_brief(error['input'])} must be a list, as in `model: [a, b]`"
         case "literal_error":
-            return f"{error['input']!r} cannot be selected by; use {error['ctx']['expected']}"
+            return f"{_brief(error['input'])} cannot be selected by; use {error['ctx']['expected']}"
         case _:
             return str(error["msg"]).removeprefix("Value error, ")

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import re
 import shutil
@@ -91,6 +92,7 @@ def set_aside(store: Store, part: DamagedPart, folder: Path) -> Path:
     """Move a part out of its table, into a folder of its table's name; returns its new place.
 
     ClickHouse does not know why a part is detached. The mark says it, should this process be killed before the move.
+    A part that goes to another file system has its new name when all of it is copied, and is removed then.
     """
     detached = store.table_folder(part.table) / "detached" / part.name
     target = folder / part.table / part.name
@@ -98,9 +100,24 @@ def set_aside(store: Store, part: DamagedPart, folder: Path) -> Path:
     _mark(target).touch()
     if not part.is_detached:
         store.client().command(f"ALTER TABLE `{part.table}` DETACH PART '{part.name}'")
-    shutil.move(detached, target)
+    if not target.exists():
+        _move(detached, target)
+    if detached.exists():
+        shutil.rmtree(detached)
     _mark(target).unlink()
     return target
+
+
+def _move(detached: Path, target: Path) -> None:
+    try:
+        detached.rename(target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        copy = target.with_name(f"{target.name}.copying")
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(detached, copy)
+        copy.rename(target)
 
 
 def _mark(target: Path) -> Path:

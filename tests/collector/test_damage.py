@@ -1,5 +1,6 @@
 """A store whose disk has damaged a part of a table."""
 
+import errno
 import re
 import shutil
 from pathlib import Path
@@ -126,7 +127,7 @@ def test_a_part_whose_move_was_cut_off_is_moved_by_the_next_check(collector, cap
     def killed(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(shutil, "move", killed)
+    monkeypatch.setattr(Path, "rename", killed)
     with pytest.raises(KeyboardInterrupt):
         check(collector, capsys, "--set-aside")
     monkeypatch.undo()
@@ -136,6 +137,45 @@ def test_a_part_whose_move_was_cut_off_is_moved_by_the_next_check(collector, cap
     assert check(collector, capsys, "--set-aside")[0] == 0
     folder = collector.data_dir / "damaged_parts" / "requests"
     assert [path.name for path in folder.iterdir()] == [part.name]
+    assert check(collector, capsys) == (0, ("all parts are sound\n", ""))
+
+
+@pytest.mark.parametrize("cut_off", ["copytree", "rmtree"])
+def test_a_move_to_another_file_system_that_was_cut_off_is_ended_by_the_next_check(
+    collector, capsys, monkeypatch, cut_off
+):
+    """The half of a part was taken for a folder into which the next check moved it."""
+    part = damaged_part(collector)
+    data = part / "data.bin"
+    data.write_bytes(bytes(data.stat().st_size))
+    files = sorted(path.name for path in part.iterdir())
+    rename, original = Path.rename, getattr(shutil, cut_off)
+
+    def rename_within_a_file_system(source, target):
+        if source.parent != Path(target).parent:
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        return rename(source, target)
+
+    def killed(source, *arguments, **options):
+        if "detached" not in str(source):
+            return original(source, *arguments, **options)
+        if cut_off == "copytree":
+            (target := arguments[0]).mkdir()
+            shutil.copy(source / "data.bin", target)
+        else:
+            (source / "data.bin").unlink()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "rename", rename_within_a_file_system)
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, cut_off, killed)
+        with pytest.raises(KeyboardInterrupt):
+            check(collector, capsys, "--set-aside")
+    assert check(collector, capsys)[0] == 1
+    assert check(collector, capsys, "--set-aside")[0] == 0
+    folder = collector.data_dir / "damaged_parts" / "requests"
+    assert [path.name for path in folder.iterdir()] == [part.name]
+    assert sorted(path.name for path in (folder / part.name).iterdir()) == files
     assert check(collector, capsys) == (0, ("all parts are sound\n", ""))
 
 

@@ -1,13 +1,14 @@
 """Bodies of many empty messages: a few bytes of each, and hundreds of them in memory."""
 
+import os
 import threading
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from collector.receive import json_otlp, logs
+from collector.receive import density, json_otlp, logs
 from collector.receive.checked import ItemLimits
-from collector.receive.density import check_density, one_at_a_time
+from collector.receive.density import check_density, few_at_a_time, tiny_fields
 from collector.receive.errors import MalformedError, TooLargeError
 from collector.receive.validate import check
 from collector.samples.check import check as check_samples
@@ -98,19 +99,53 @@ def test_a_json_body_has_a_limit_of_objects_and_arrays(monkeypatch, spans, taken
             json_otlp.to_protobuf(body, ExportTraceServiceRequest)
 
 
+OF_ONE_SPAN = {
+    "attributes": nested(1, 2, 2, payload=b"\x4a\x00" * EMPTY),
+    "events": nested(1, 2, 2, payload=b"\x5a\x00" * EMPTY),
+    "links": nested(1, 2, 2, payload=b"\x6a\x00" * EMPTY),
+    "items of an array": nested(1, 2, 2, 9, 2, 5, payload=b"\x0a\x00" * EMPTY),
+    "lengths of more bytes": nested(1, 2, 2, payload=b"\x6a\x80\x00" * EMPTY),
+    "tags of more bytes": nested(1, 2, 2, payload=b"\xea\x80\x00\x00" * EMPTY),
+    "some bytes": nested(1, 2, 2, payload=b"\x4a\x07\x0a\x05abcde" * EMPTY),
+    "attributes of a resource": nested(1, 1, payload=b"\x0a\x00" * EMPTY) + token_body(count=3, start=T0),
+}
+
+
+@pytest.mark.parametrize("check_of", [check, logs.check, check_samples], ids=["traces", "logs", "metrics"])
+@pytest.mark.parametrize("bomb", OF_ONE_SPAN)
+def test_many_tiny_fields_anywhere_are_refused_before_they_are_parsed(check_of, bomb, monkeypatch):
+    """64 MiB of empty links of one span took 3 GB until it was refused as too large."""
+    monkeypatch.setattr(density, "_MOST_TINY", EMPTY - 1)
+    with pytest.raises(TooLargeError, match="more than 199999 fields of less than 8 bytes; send smaller batches"):
+        check_of(OF_ONE_SPAN[bomb], LIMITS)
+
+
+def test_tiny_fields_are_counted_across_the_pieces_in_which_a_body_is_read(monkeypatch):
+    monkeypatch.setattr(density, "_MOST_TINY", 1)
+    for size in (0, 1, 3, 4, 5):
+        monkeypatch.setattr(density, "_AT_ONCE_BYTES", size or 2**20)
+        assert tiny_fields(b"\x4a\x07\x0a\x01k\x12\x02\x18\x05" * 2) == 6
+
+
+def test_text_and_random_bytes_have_few_tiny_fields(monkeypatch):
+    monkeypatch.setattr(density, "_MOST_TINY", 1)
+    assert tiny_fields(b"*2:BJRZbjrz" * 1000) == 0
+    assert tiny_fields(os.urandom(2**20)) < 2**20 / 100
+
+
 def test_large_bodies_are_checked_one_at_a_time_and_small_ones_beside_them():
     entered, done = threading.Event(), []
 
     def second():
         entered.set()
-        with one_at_a_time(2**23 + 1):
+        with few_at_a_time(2**23 + 1):
             done.append("second")
 
     thread = threading.Thread(target=second)
-    with one_at_a_time(2**23 + 1):
+    with few_at_a_time(2**23 + 1):
         thread.start()
         assert entered.wait(120)
-        with one_at_a_time(2**23):
+        with few_at_a_time(2**23):
             done.append("small")
         done.append("first")
     thread.join(120)

@@ -79,6 +79,11 @@ def test_log_lines_show_the_address_of_a_store_without_its_secrets(address, show
         ({"api": "127.0.0.1:65536"}, "is not HOST:PORT"),
         *(({name: float("inf")}, "less than or equal to 1000000000") for name in SECONDS),
         *(({name: 0.0}, "greater than 0") for name in SECONDS),
+        *(
+            ({name: 2**31}, "less than 2147483648")
+            for name in ("max_body_bytes", "max_decompressed_bytes", "scrape_max_bytes")
+        ),
+        ({"query_memory_bytes": 2**63}, "less than or equal to"),
         ({"api": "127.0.0.1:²"}, "is not HOST:PORT"),
         ({"otlp_http": "http://127.0.0.1:4318"}, "'http://127.0.0.1:4318' is not HOST:PORT"),
     ],

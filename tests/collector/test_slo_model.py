@@ -134,3 +134,21 @@ def test_what_is_no_slo_file(tmp_path, text, message):
         load_slos(path)
     with pytest.raises(SloFileError, match=r"cannot be read: .*No such file"):
         load_slos(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize("text", ["slos: " + "[" * 5000 + "]" * 5000, "\n".join(" " * n + "a:" for n in range(2000))])
+def test_a_file_that_is_nested_too_deeply_is_named(tmp_path, text):
+    path = tmp_path / "slos.yaml"
+    path.write_text(text)
+    with pytest.raises(SloFileError, match=r"slos\.yaml: is nested too deeply"):
+        load_slos(path)
+
+
+def test_a_long_value_is_not_repeated_whole(tmp_path):
+    """Nine lists of nine lists of nine lists …, of references, would be told as gigabytes."""
+    lists = [f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 9)]
+    path = tmp_path / "slos.yaml"
+    path.write_text("\n".join(["l0: &l0 [x]", *lists, "slos: {a: *l8}"]))
+    with pytest.raises(SloFileError, match=r"slos: .* must be a list") as error:
+        load_slos(path)
+    assert len(str(error.value)) < 10_000

@@ -297,6 +297,44 @@ def test_a_field_that_comes_again_with_another_wire_type_is_left_out(number, cou
     assert (checked.items, checked.rejected, checked.payload) == (count, {}, good)
 
 
+@pytest.mark.parametrize("count", [1, 64])
+@pytest.mark.parametrize(
+    "inside",
+    {
+        "the key of an attribute": lambda request: [span.attributes[0] for span in request.scope_spans.spans],
+        "the name of an event": lambda request: [span.events[0] for span in request.scope_spans.spans],
+        "the key of a resource's attribute": lambda request: [request.message.resource_spans[0].resource.attributes[0]],
+        "the name of the scope": lambda request: [request.scope_spans.scope],
+    }.items(),
+    ids=lambda item: item[0],
+)
+def test_so_is_one_inside_an_attribute_an_event_a_resource_or_a_scope(inside, count):
+    """ClickHouse took each for an empty text: a row had no instance, or its span was of another engine."""
+    request = Request()
+    for n in range(count):
+        request.span("first", trace=n + 1, attributes={"a": 1}).events.add(name="e", time_unix_nano=T0)
+    good = request.body()
+    for message in inside[1](request):
+        number = 2 if message.DESCRIPTOR.name == "Event" else 1
+        message.MergeFromString(field(number, I32, bytes(4)))
+    assert request.body() != good
+    checked = check(request.body(), LIMITS)
+    assert (checked.items, checked.rejected, checked.payload) == (count, {}, good)
+
+
+@pytest.mark.parametrize("count", [1, 64])
+def test_a_value_of_a_wrong_wire_type_is_left_out(count):
+    """ClickHouse refused it, and the span was a dead letter."""
+    request = Request()
+    for n in range(count):
+        request.span("first", trace=n + 1, attributes={"a": 1}).attributes[0].value.Clear()
+    good = request.body()
+    for span in request.scope_spans.spans:
+        span.attributes[0].value.MergeFromString(field(1, VARINT, 5))
+    assert request.body() != good
+    assert check(request.body(), LIMITS).payload == good
+
+
 @pytest.mark.parametrize("level", ["ScopeSpans", "ResourceSpans"])
 def test_a_wrong_wire_type_around_spans_is_malformed(level):
     """ClickHouse takes the number for one more span, an empty one."""

@@ -105,6 +105,20 @@ def test_a_histogram_needs_a_count_or_its_last_bucket(page, counts):
     assert numbers(found) == {("vllm:num_requests_running", ""): 1}
 
 
+def test_of_many_lines_the_first_are_read_and_the_others_counted():
+    """Six targets with pages of 8 MiB, of 180,000 lines each, left no time in which any other was read."""
+    same = 'vllm:num_requests_running{engine="0"} 1\n' * 35
+    page = read(same, most_series=3)
+    assert (page.series, page.dropped) == (1, 5)
+    buckets = "".join(f'vllm:time_to_first_token_seconds_bucket{{le="{n}"}} 0\n' for n in range(35))
+    text = (
+        f'{buckets}vllm:time_to_first_token_seconds_bucket{{le="+Inf"}} 1\nvllm:time_to_first_token_seconds_count 1\n'
+    )
+    assert read(text, most_series=4).series == 1
+    cut = read(text, most_series=3)
+    assert (cut.series, cut.dropped) == (0, 1 + 7)
+
+
 def test_series_beyond_the_limit_are_left_out_and_counted():
     text = "".join(f'vllm:num_requests_running{{engine="{n}"}} 1\n' for n in range(5))
     page = read(text, most_series=3)
