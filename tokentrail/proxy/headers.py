@@ -40,7 +40,7 @@ def end_to_end(raw: RawHeaders, *without: str) -> CIMultiDict[str]:
 
 
 def ask_readable(headers: CIMultiDict[str]) -> None:
-    """Asks for no encoding that the proxy does not read: `gzip, br;q=0.9, *` becomes `gzip`, and `br` alone `identity`."""
+    """Asks for no encoding that the proxy does not read: `gzip, br;q=0.9, *` becomes `gzip`, `br` alone `identity`."""
     asked = [one.strip() for value in headers.getall("Accept-Encoding", ()) for one in value.split(",")]
     kept = [one for one in asked if one.partition(";")[0].rstrip().lower() in READ_ENCODINGS]
     if len(kept) < len(asked):

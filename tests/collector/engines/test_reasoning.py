@@ -58,7 +58,7 @@ def test_reasoning_that_may_not_have_arrived_leaves_tpot_open(module_store, engi
     [
         # Langfuse's client of openai: chat, then responses.
         (
-            {"prompt_tokens": 7, "completion_tokens": 6, "total_tokens": 13, "prompt_tokens_details": {"cached_tokens": 3},
+            {"prompt_tokens": 7, "completion_tokens": 6, "prompt_tokens_details": {"cached_tokens": 3},
              "completion_tokens_details": {"reasoning_tokens": 5}},
             (7, 6, 3, 5),
         ),
@@ -73,7 +73,10 @@ def test_reasoning_that_may_not_have_arrived_leaves_tpot_open(module_store, engi
         # Without reasoning, and counts that are none.
         ({"input": 7, "output": 6, "input_cache_read": 0, "output_reasoning": 0}, (7, 6, 0, 0)),
         ({"input": 7, "output": 6, "input_x": "3", "output_y": -3, "output_z": {"a": 1}}, (7, 6, None, None)),
-        ({"prompt_tokens": 7, "completion_tokens": 6, "completion_tokens_details": {"reasoning_tokens": -1}}, (7, 6, None, None)),
+        (
+            {"prompt_tokens": 7, "completion_tokens": 6, "completion_tokens_details": {"reasoning_tokens": -1}},
+            (7, 6, None, None),
+        ),
         ({"prompt_tokens": 7, "completion_tokens": 6, "completion_tokens_details": None}, (7, 6, None, None)),
         ({"input": 2**32 - 1, "output": 6, "input_cache_read": 3}, (None, 6, 3, None)),
     ],
