@@ -46,10 +46,18 @@ assert trail.shutdown(120)
 
 
 FORK_WITHOUT_HOOKS = """
-import ctypes, logging, os, sys, time
+import ctypes, logging, os, sys, threading, time
 from tokentrail import *
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
-trail = Trail.from_env()
+trail, held, free = Trail.from_env(), threading.Event(), threading.Event()
+
+def export():
+    with trail._exporter.changed:  # at the moment of the fork
+        held.set()
+        free.wait()
+
+threading.Thread(target=export).start()
+held.wait()
 if ctypes.PyDLL(None).fork() == 0:  # as uWSGI does
     for _ in range(2):
         with trail.request(operation="chat", model="child") as request:
@@ -60,6 +68,7 @@ if ctypes.PyDLL(None).fork() == 0:  # as uWSGI does
     sys.stdout.flush()
     os._exit(0)
 assert os.wait()[1] == 0
+free.set()
 with trail.request(operation="chat", model="parent"):
     pass
 assert trail.shutdown(120)
