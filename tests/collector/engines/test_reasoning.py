@@ -72,6 +72,7 @@ def test_reasoning_that_may_not_have_arrived_leaves_tpot_open(module_store, engi
         ({"input": 4, "input_cached_tokens": 3, "output": 1, "output_reasoning_tokens": 5}, (7, 6, 3, 5)),
         # Without reasoning, and counts that are none.
         ({"input": 7, "output": 6, "input_cache_read": 0, "output_reasoning": 0}, (7, 6, 0, 0)),
+        ({"input": 7, "input_tokens": 7, "output": 6, "output_tokens": 6}, (7, 6, None, None)),
         ({"input": 7, "output": 6, "input_x": "3", "output_y": -3, "output_z": {"a": 1}}, (7, 6, None, None)),
         (
             {"prompt_tokens": 7, "completion_tokens": 6, "completion_tokens_details": {"reasoning_tokens": -1}},
