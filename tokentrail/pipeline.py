@@ -77,6 +77,7 @@ class Pipeline:
         )
 
     def _start(self, ids: np.random.Generator) -> None:
+        self._pid = os.getpid()
         self._gate = Gate()
         self._asked = threading.Condition()  # its lock is reentrant: a signal handler may flush during a flush
         self._asks = self._answered = 0
@@ -91,6 +92,11 @@ class Pipeline:
         if self._background:
             threading.Thread(target=self._assemble, name="tokentrail-assemble", daemon=True).start()
             threading.Thread(target=self._exporter.run, name="tokentrail-export", daemon=True).start()
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether this process was forked without Python's fork hooks, so that none of the threads runs in it."""
+        return self._background and self._pid != os.getpid()
 
     @property
     def stats(self) -> TrailStats:
@@ -110,6 +116,8 @@ class Pipeline:
 
     def flush(self, timeout_s: float) -> bool:
         """Builds, then waits until the queue is empty. False when the time is up first."""
+        if self.stands_still:
+            return False
         left_s = deadline(timeout_s)
         if self._background:
             built = self._ask(left_s())
@@ -122,6 +130,8 @@ class Pipeline:
         """Flushes, without the present wait for a retry, then ends the threads. Requests that are still open end as
         abandoned. False when the time was not enough; the rest is dropped.
         """
+        if self.stands_still:
+            return False
         self._stopping = True
         self._exporter.retry_at_once()
         flushed = self.flush(timeout_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from opentelemetry.exporter.otlp.proto.http import Compression
@@ -33,6 +33,11 @@ from tokentrail.semconv import KvEvent
 from tokentrail.split import halves
 from tokentrail.transport import Transport
 from tokentrail.version import __version__
+
+FORKED: Final = (
+    "tokentrail records nothing in this process, which was forked without Python's fork hooks. Start uWSGI with "
+    "--enable-threads, and with --lazy-apps or --py-call-osafterfork"
+)
 
 
 class Trail(Recorder):
@@ -134,6 +139,9 @@ class Trail(Recorder):
         An argument that cannot be used is left out, logged and counted in `stats.errors`. A request without a usable
         arrival is not recorded, since all its latencies would be wrong.
         """
+        if self._pipeline.stands_still:
+            self._guard.warn("fork", FORKED)
+            return UnrecordedRequest()
         try:
             misuse = self._guard.misuse
             arrival = self._clock() if arrival_ns is None else floored(arrival_ns)

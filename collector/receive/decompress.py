@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from io import BytesIO
 from typing import Final
 
 import zstandard
@@ -11,6 +12,10 @@ from collector.receive.errors import BrokenEncodingError, TooLargeError, Unsuppo
 
 SUPPORTED: Final = ("identity", "gzip", "deflate", "zstd")
 _ZLIB_WINDOW: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+_MOST_MEMBERS: Final = 4096
+"""Of a gzip body. Each costs time, also one of 20 bytes that is empty."""
+_PIECE_BYTES: Final = 65_536
+"""zlib copies what lies behind a member in the piece that it was given."""
 
 
 def decompress(body: bytes, encoding: str, max_bytes: int) -> bytes:
@@ -45,16 +50,24 @@ def _check_size(size: int, max_bytes: int) -> None:
 
 
 def _inflate(body: bytes, name: str, max_bytes: int) -> bytes:
-    inflater = zlib.decompressobj(_ZLIB_WINDOW[name])
+    """Several gzip members, one behind the other, are one body (RFC 1952), with one limit for all of them."""
+    view, at, data = memoryview(body), 0, BytesIO()
     try:
-        data = inflater.decompress(body, max_bytes + 1)
+        for _ in range(_MOST_MEMBERS if name == "gzip" else 1):
+            inflater = zlib.decompressobj(_ZLIB_WINDOW[name])
+            while not inflater.eof and at < len(body) and data.tell() <= max_bytes:
+                piece = view[at : at + _PIECE_BYTES]
+                data.write(inflater.decompress(piece, max_bytes + 1 - data.tell()))
+                at += len(piece) - len(inflater.unused_data)
+            if at == len(body) or data.tell() > max_bytes:
+                break
     except zlib.error as error:
         msg = f"the body is not {name}: {error}"
         raise BrokenEncodingError(msg) from error
-    if len(data) <= max_bytes and (not inflater.eof or inflater.unused_data):
-        msg = f"the body is not one whole {name} stream"
+    if data.tell() <= max_bytes and (not inflater.eof or at < len(body)):
+        msg = f"the body is not one whole {name} stream, or one of more than {_MOST_MEMBERS} members"
         raise BrokenEncodingError(msg)
-    return data
+    return data.getvalue()
 
 
 def _unzstd(body: bytes, max_bytes: int) -> bytes:

@@ -1,12 +1,14 @@
 import gzip
 import tracemalloc
 import zlib
+from unittest import mock
 
 import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collector.receive import decompress as module
 from collector.receive.decompress import SUPPORTED, decompress
 from collector.receive.errors import BrokenEncodingError, TooLargeError, UnsupportedEncodingError
 
@@ -71,6 +73,16 @@ def test_a_bomb_is_refused_without_being_unpacked(encoding):
     tracemalloc.stop()
 
 
+def test_a_bomb_of_many_pieces_is_left_where_the_limit_is(monkeypatch):
+    monkeypatch.setattr(module, "_PIECE_BYTES", 1_000)
+    bomb = gzip.compress(bytes(16 * 2**20))
+    tracemalloc.start()
+    with pytest.raises(TooLargeError):
+        decompress(bomb, "gzip", 2**20)
+    assert tracemalloc.get_traced_memory()[1] < 4 * 2**20
+    tracemalloc.stop()
+
+
 @compressed
 @given(st.data())
 def test_a_truncated_body_is_never_taken_for_a_whole_one(encoding, data):
@@ -81,11 +93,40 @@ def test_a_truncated_body_is_never_taken_for_a_whole_one(encoding, data):
 
 
 @compressed
-@pytest.mark.parametrize("behind", [b"x", b"more data", None], ids=["a byte", "bytes", "another body"])
+@pytest.mark.parametrize("behind", [b"x", b"more data", b"\x1f"], ids=["a byte", "bytes", "a byte of gzip"])
 def test_data_behind_a_whole_body_is_refused(encoding, behind):
-    whole = COMPRESS[encoding](b"spans" * 10)
     with pytest.raises(BrokenEncodingError, match=encoding):
-        decompress(whole + (behind or whole), encoding, LIMIT)
+        decompress(COMPRESS[encoding](b"spans" * 10) + behind, encoding, LIMIT)
+
+
+@pytest.mark.parametrize("encoding", ["deflate", "zstd"])
+def test_another_body_behind_a_whole_one_is_refused(encoding):
+    with pytest.raises(BrokenEncodingError, match=encoding):
+        decompress(2 * COMPRESS[encoding](b"spans" * 10), encoding, LIMIT)
+
+
+@given(st.lists(st.binary(max_size=LIMIT // 10), min_size=1, max_size=10), st.integers(1, 100))
+def test_gzip_members_are_one_body_wherever_they_are_cut(parts, piece):
+    with mock.patch.object(module, "_PIECE_BYTES", piece):
+        assert decompress(b"".join(map(gzip.compress, parts)), "gzip", LIMIT) == b"".join(parts)
+
+
+def test_gzip_members_share_the_limit():
+    half = gzip.compress(bytes(LIMIT // 2))
+    assert decompress(2 * half, "gzip", LIMIT) == bytes(LIMIT)
+    with pytest.raises(TooLargeError, match="10000 bytes"):
+        decompress(2 * half + gzip.compress(b"1"), "gzip", LIMIT)
+    with pytest.raises(BrokenEncodingError, match="one whole gzip"):
+        decompress(half + half[:-1], "gzip", LIMIT)
+
+
+def test_gzip_members_are_counted_since_an_empty_one_costs_time_too():
+    empty = gzip.compress(b"")
+    assert decompress(4096 * empty, "gzip", LIMIT) == b""
+    with pytest.raises(BrokenEncodingError, match="more than 4096 members"):
+        decompress(4097 * empty, "gzip", LIMIT)
+    with pytest.raises(BrokenEncodingError, match="whole gzip"):
+        decompress(4095 * empty + empty[:-1], "gzip", LIMIT)
 
 
 @compressed

@@ -45,6 +45,44 @@ assert trail.shutdown(120)
 """
 
 
+FORK_WITHOUT_HOOKS = """
+import ctypes, logging, os, sys, threading, time
+from tokentrail import *
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+trail, held, free = Trail.from_env(), threading.Event(), threading.Event()
+
+def export():
+    with trail._exporter.changed:  # at the moment of the fork
+        held.set()
+        free.wait()
+
+threading.Thread(target=export).start()
+held.wait()
+if ctypes.PyDLL(None).fork() == 0:  # as uWSGI does
+    for _ in range(2):
+        with trail.request(operation="chat", model="child") as request:
+            request.token()
+    began = time.monotonic()
+    assert not trail.flush(60) and not trail.shutdown(60)
+    assert time.monotonic() - began < 30
+    sys.stdout.flush()
+    os._exit(0)
+assert os.wait()[1] == 0
+free.set()
+with trail.request(operation="chat", model="parent"):
+    pass
+assert trail.shutdown(120)
+"""
+
+
+def test_a_child_that_was_forked_without_pythons_hooks_says_so_and_keeps_nothing(server):
+    """No thread of the trail runs there, so that its records would pile up."""
+    said = run(FORK_WITHOUT_HOOKS, server.url)
+    assert said.count("--py-call-osafterfork") == 1
+    spans = [span for _, body in server.posts for span in parse_spans(body)]
+    assert [span.name for span in spans if span.name.startswith("chat")] == ["chat parent"]
+
+
 OLD_OPENTELEMETRY = """
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider

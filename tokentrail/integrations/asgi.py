@@ -1,12 +1,14 @@
 """ASGI middleware for the server of an engine that is recorded from inside.
 
 It adds to a request the facts that an engine does not hand on: its arrival before its body is parsed, all its headers,
-its tenant and its SLO class. It also records requests that the server refuses before the engine has them (400, 503).
+its tenant and its SLO class. It also records requests that the engine never gets: those that the server refuses before
+(400, 503), and those whose client leaves before.
 """
 
 from __future__ import annotations
 
 import logging
+from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
@@ -44,24 +46,34 @@ class RequestMiddleware:
         if seen is None:
             await self._app(scope, receive, send)
             return
-        answered = 0
+        answered, over, left = 0, False, False
+
+        async def hear() -> MutableMapping[str, Any]:
+            nonlocal left
+            message = await receive()
+            left = left or (message["type"] == "http.disconnect" and not over)
+            return message
 
         async def watch(message: MutableMapping[str, Any]) -> None:
-            nonlocal answered
+            nonlocal answered, over
             if message["type"] == "http.response.start":
                 answered = message["status"]
+            over = message["type"] == "http.response.body" and not message.get("more_body", False)
             await send(message)
 
         token = incoming.set(seen)
         try:
-            await self._app(scope, receive, watch)
+            await self._app(scope, hear, watch)
+        except CancelledError:
+            left = True
+            raise
         except Exception:
             answered = answered or 500  # the server answers so in its place
             raise
         finally:
             incoming.reset(token)
-            if answered >= 400 and not seen.recorded:
-                _refused(seen, answered)
+            if not seen.recorded and (left or answered >= 400):
+                _never_taken(seen, answered, left=left)
 
 
 def _incoming(scope: Scope) -> Incoming | None:
@@ -77,11 +89,14 @@ def _incoming(scope: Scope) -> Incoming | None:
     return Incoming(now_ns(), operation, headers, tenant, slo_class)
 
 
-def _refused(seen: Incoming, status_code: int) -> None:
+def _never_taken(seen: Incoming, status_code: int, *, left: bool) -> None:
     recorder = active()
     if recorder is None:
         return
     try:
-        recorder.refused(seen, status_code)
+        if left:  # the server may have refused the half of a body that it got
+            recorder.left(seen)
+        else:
+            recorder.refused(seen, status_code)
     except Exception:
         recorder.fault()

@@ -202,7 +202,14 @@ class EngineRecorder:
 
     def refused(self, seen: Incoming, status_code: int) -> None:
         """The server answered an HTTP request with an error before an engine took it."""
-        request = self.trail().start_request(
+        self._untaken(seen).end(self._clock(), status=Status.ERROR, error_type=str(status_code))
+
+    def left(self, seen: Incoming) -> None:
+        """The client of an HTTP request left before an engine took it."""
+        self._untaken(seen).end(self._clock(), status=Status.CANCELLED)
+
+    def _untaken(self, seen: Incoming) -> RequestTrail:
+        return self.trail().start_request(
             operation=seen.operation,
             model=self.model,
             carrier=seen.headers,
@@ -211,7 +218,6 @@ class EngineRecorder:
             tenant=seen.tenant,
             slo_class=seen.slo_class,
         )
-        request.end(self._clock(), status=Status.ERROR, error_type=str(status_code))
 
     def is_open(self, key: str) -> bool:
         """Whether the request is under way and recorded."""

@@ -16,6 +16,8 @@ HOP_BY_HOP: Final = frozenset(
 SECRETS: Final = frozenset({"authorization", "x-api-key", "api-key", "cookie", "x-goog-api-key"})
 """Headers with keys. A tenant that is read from one of them is a hash of its value."""
 MAX_LABEL: Final = 128
+READ_ENCODINGS: Final = frozenset({"identity", "gzip", "x-gzip", "deflate"})
+"""Content encodings of answers that the proxy reads."""
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
 
@@ -35,6 +37,14 @@ def end_to_end(raw: RawHeaders, *without: str) -> CIMultiDict[str]:
     return CIMultiDict(
         (spelled.setdefault(name.lower(), name), value) for name, value in pairs if name.lower() not in dropped
     )
+
+
+def ask_readable(headers: CIMultiDict[str]) -> None:
+    """Asks for no encoding that the proxy does not read: `gzip, br;q=0.9, *` becomes `gzip`, `br` alone `identity`."""
+    asked = [one.strip() for value in headers.getall("Accept-Encoding", ()) for one in value.split(",")]
+    kept = [one for one in asked if one.partition(";")[0].rstrip().lower() in READ_ENCODINGS]
+    if len(kept) < len(asked):
+        headers["Accept-Encoding"] = ", ".join(kept) or "identity"
 
 
 def label(headers: Mapping[str, str], name: str, salt: str) -> str:

@@ -15,7 +15,7 @@ from tokentrail.answer import Recording
 from tokentrail.proxy.asked import Api, Asked, api_of, read
 from tokentrail.proxy.counters import Counters
 from tokentrail.proxy.flushes import Flushes
-from tokentrail.proxy.headers import end_to_end, label
+from tokentrail.proxy.headers import ask_readable, end_to_end, label
 from tokentrail.proxy.problems import problem
 from tokentrail.proxy.settings import ProxySettings
 from tokentrail.proxy.tap import Tap
@@ -115,6 +115,7 @@ class Relay:
         recording = self._start(request, api, arrival_ns, asked)
         headers = end_to_end(request.raw_headers, *_REPLACED, "content-length")
         headers["Content-Length"] = str(len(asked.body))
+        ask_readable(headers)
         if recording.request.trace_id:
             headers.popall("tracestate", None)
             recording.request.inject(headers)

@@ -11,6 +11,7 @@ from typing import Any, Final
 from tokentrail.answer import Recording
 from tokentrail.guard import Throttle
 from tokentrail.proxy.alike import Alike
+from tokentrail.proxy.headers import READ_ENCODINGS
 from tokentrail.proxy.sse import Events
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,8 @@ class Tap:
         self._held = held
         self._recording = recording
         self._unread = unread
-        self._inflate = zlib.decompressobj(wbits=47) if encoding in ("gzip", "x-gzip", "deflate") else None
+        plain = encoding in ("", "identity")
+        self._inflate = zlib.decompressobj(wbits=47) if encoding in READ_ENCODINGS and not plain else None
         self._events: Events | None = None
         self._alike = Alike()
         self._body: list[bytes] | None = None
@@ -48,7 +50,7 @@ class Tap:
         self._readable = True
         self._foreign = False
         kind = content_type.partition(";")[0].strip().lower()
-        if encoding not in ("", "identity") and self._inflate is None:
+        if not plain and self._inflate is None:
             self._give_up("encoding")
         elif kind == "text/event-stream":
             self._events = Events()

@@ -49,20 +49,29 @@ def test_a_wrapper_in_the_same_process_is_not_a_second_request(module_store):
     assert sorted(rows) == [3, 4]
 
 
+MAKERS = {
+    "genai": ("any", {"gen_ai.operation.name": "chat"}),
+    "traceloop": ("opentelemetry.instrumentation.openai.v1", {"gen_ai.operation.name": "chat"}),
+    "openinference": ("any", {"openinference.span.kind": "LLM"}),
+    "langfuse": ("langfuse-sdk", {"langfuse.observation.type": "generation"}),
+    "ai_sdk": ("ai", {"ai.operationId": "ai.generateText.doGenerate"}),
+}
+
+
 @pytest.mark.parametrize(
-    ("outer", "inner"), [("any", "traceloop"), ("any", "openinference"), ("openinference", "traceloop")]
+    ("outer", "inner"), [pair for pair in itertools.product(MAKERS, MAKERS) if pair[0] != "traceloop"]
 )
 def test_a_wrapper_of_another_maker_is_not_a_second_request(module_store, outer, inner):
     trace, body = next(TRACE), b""
-    for source, span, parent in ((outer, 1, None), (inner, 2, 1)):
-        scope = {"traceloop": "opentelemetry.instrumentation.openai.v1"}.get(source, source)
-        kind = "openinference.span.kind" if source == "openinference" else "gen_ai.operation.name"
-        said = {kind: "LLM" if source == "openinference" else "chat"}
+    for maker, span, parent in ((outer, 1, None), (inner, 2, 1)):
+        scope, said = MAKERS[maker]
         request = Request(scope=scope)
         request.span("chat m", trace=trace, span=span, parent=parent, kind=3, attributes=said)
         body += request.body()
     insert_otlp(module_store, TRACES, body, f"genai-{trace}")
     assert [row["engine"] for row in requests(module_store, f"trace_id = unhex('{trace:032x}')")] == [inner]
+    kept = module_store.query(f"SELECT hex(span_id) FROM spans WHERE trace_id = unhex('{trace:032x}')")
+    assert kept.result_rows == [("0000000000000001",)]
 
 
 def test_a_server_below_its_client_is_another_vantage(module_store):

@@ -94,9 +94,64 @@ def test_an_exception_passes_and_counts_as_500(engine):
     assert incoming.get() is None
 
 
-def test_a_client_that_leaves_was_not_refused(engine):
+def test_a_client_whose_task_is_cancelled_was_not_refused(engine):
     with pytest.raises(asyncio.CancelledError):
         post(serve(0, [], error=asyncio.CancelledError()))
+    [row] = engine[1].spans("chat m")
+    assert (row.attributes[semconv.STATUS], row.attributes.get(semconv.ERROR_TYPE)) == ("cancelled", None)
+
+
+BODY, GONE = {"type": "http.request", "body": b"{"}, {"type": "http.disconnect"}
+START = {"type": "http.response.start", "status": 200, "headers": []}
+PART, END = {"type": "http.response.body", "body": b"x", "more_body": True}, {"type": "http.response.body"}
+
+
+def talk(*steps, recorded=False):
+    """Serves a request whose application hears and says these messages."""
+
+    async def app(scope, receive, send):
+        incoming.get().recorded = recorded
+        for step in steps:
+            if step in (BODY, GONE):
+                assert await receive() == step
+            else:
+                await send(step)
+
+    heard = iter(step for step in steps if step in (BODY, GONE))
+    said = []
+
+    async def receive():
+        return next(heard)
+
+    async def send(message):
+        said.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": []}
+    asyncio.run(RequestMiddleware(app)(scope, receive, send))
+    assert said == [step for step in steps if step not in (BODY, GONE)]
+
+
+@pytest.mark.parametrize(
+    ("steps", "status"),
+    [
+        ((BODY, GONE), "cancelled"),
+        ((BODY, GONE, START | {"status": 400}, END), "cancelled"),
+        ((BODY, GONE, START, END), "cancelled"),
+        ((BODY, START, GONE), "cancelled"),
+        ((BODY, START, PART, GONE), "cancelled"),
+        ((BODY, START, PART, END, GONE), None),
+        ((BODY, START | {"status": 400}, END, GONE), "error"),
+        ((BODY, START, END), None),
+    ],
+)
+def test_a_client_that_leaves_before_the_engine_has_its_request_is_cancelled(engine, steps, status):
+    """vLLM answers half a body with 400, and a client that leaves at once with `null`."""
+    talk(*steps)
+    assert [row.attributes[semconv.STATUS] for row in engine[1].spans("chat m")] == [status] * (status is not None)
+
+
+def test_a_client_that_leaves_later_is_the_engines_affair(engine):
+    talk(BODY, START, GONE, recorded=True)
     assert engine[1].spans() == []
 
 

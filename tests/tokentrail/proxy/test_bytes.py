@@ -147,6 +147,25 @@ def test_the_request_passes_byte_for_byte():
 
 
 @pytest.mark.parametrize(
+    ("asked", "handed_on"),
+    [
+        ((), []),
+        (("gzip;q=0.5, deflate , identity;q=0, X-GZIP",), ["gzip;q=0.5, deflate , identity;q=0, X-GZIP"]),
+        (("gzip, deflate, br, zstd",), ["gzip, deflate"]),
+        (("br;q=1, gzip ;q=0.8", "deflate, *;q=0.1"), ["gzip ;q=0.8, deflate"]),
+        (("br",), ["identity"]),
+        (("*",), ["identity"]),
+    ],
+)
+def test_no_encoding_is_asked_for_that_the_proxy_does_not_read(asked, handed_on):
+    """The openai client asks for `br` as soon as brotli is installed, and its requests had no tokens."""
+    for path, expected in ((CHAT, handed_on), ("/v1/models", list(asked))):
+        _, (head, _), _ = exchange(STREAMED, END, path=path, headers=[("Accept-Encoding", value) for value in asked])
+        lines = [line.partition(": ") for line in head.decode().split("\r\n")]
+        assert [value for name, _, value in lines if name == "Accept-Encoding"] == expected
+
+
+@pytest.mark.parametrize(
     ("method", "path"),
     [("GET", "/v1/models"), ("POST", "/v1/files"), ("DELETE", "/x%2Fy"), ("GET", "/a%0Ab"), ("POST", "/v1/messages/b")],
 )

@@ -21,7 +21,9 @@ WITH
     -- LiteLLM estimates the tokens of a call that failed.
     (key -> if(failed, NULL, counted(key))) AS used,
     used('gen_ai.usage.output_tokens') AS n,
-    used('gen_ai.usage.reasoning.output_tokens') AS reasoning,
+    -- LiteLLM tells reasoning tokens in the words of Langfuse alone, when its setting `mapper_names` has `langfuse`.
+    ifNull(used('gen_ai.usage.reasoning.output_tokens'),
+        if(failed, NULL, toUInt32OrNull(JSONExtractRaw(text['langfuse.observation.usage_details'], 'output_reasoning_tokens')))) AS reasoning,
     -- The first event of a stream of these two APIs says that the request was accepted. It brings no token.
     if(text['litellm.call_type'] IN ('responses', 'aresponses', 'anthropic_messages'), NULL,
         nanoseconds(reported('gen_ai.response.time_to_first_chunk'), duration_ns)) AS first_ns

@@ -3,7 +3,7 @@
 CREATE TABLE IF NOT EXISTS openinference_spans AS flat_spans ENGINE = Null;
 CREATE OR REPLACE MATERIALIZED VIEW openinference_route TO openinference_spans AS
 SELECT * REPLACE (if((trace_id, service, instance, span_id) IN
-    (SELECT $parent_key FROM rare_spans WHERE claim IN ('openinference.request', 'traceloop.request') AND $makes_wrappers), '', rare_spans.claim) AS claim)
+    (SELECT $parent_key FROM rare_spans WHERE claim IN ($calls) AND $makes_wrappers), '', rare_spans.claim) AS claim)
 FROM rare_spans WHERE rare_spans.claim = 'openinference.request';
 
 CREATE OR REPLACE MATERIALIZED VIEW openinference_wrappers TO unclaimed_spans AS

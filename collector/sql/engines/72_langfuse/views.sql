@@ -3,7 +3,7 @@
 CREATE TABLE IF NOT EXISTS langfuse_spans AS flat_spans ENGINE = Null;
 CREATE OR REPLACE MATERIALIZED VIEW langfuse_route TO langfuse_spans AS
 SELECT * REPLACE (if((trace_id, service, instance, span_id) IN
-    (SELECT $parent_key FROM rare_spans WHERE claim = 'langfuse.request' AND $makes_wrappers), '', rare_spans.claim) AS claim)
+    (SELECT $parent_key FROM rare_spans WHERE claim IN ($calls) AND $makes_wrappers), '', rare_spans.claim) AS claim)
 FROM rare_spans WHERE rare_spans.claim = 'langfuse.request';
 
 CREATE OR REPLACE MATERIALIZED VIEW langfuse_wrappers TO unclaimed_spans AS
@@ -15,7 +15,14 @@ CREATE OR REPLACE MATERIALIZED VIEW langfuse_requests TO requests AS
 WITH
     text['langfuse.observation.usage_details'] AS usage,
     (key -> accurateCastOrNull(if(JSONType(usage, key) IN ('Int64', 'UInt64'), JSONExtractFloat(usage, key), nan), 'UInt32')) AS used,
-    coalesce(used('completion_tokens'), used('output'), used('output_tokens')) AS n,
+    ((key, part) -> toUInt32OrNull(JSONExtractRaw(usage, key, part))) AS detail,
+    -- LangChain's handler and LiteLLM count parts that do not overlap: input and input_cache_read, output and output_reasoning.
+    JSONExtractKeysAndValuesRaw(usage) AS counts,
+    ((key, whole) -> accurateCastOrNull(used(key) + arraySum(
+        count -> if(startsWith(count.1, concat(key, '_')) AND count.1 != whole, toUInt32OrZero(count.2), 0), counts), 'UInt32')) AS parts,
+    coalesce(used('completion_tokens'), parts('output', 'output_tokens'), used('output_tokens')) AS n,
+    coalesce(detail('completion_tokens_details', 'reasoning_tokens'), detail('output_tokens_details', 'reasoning_tokens'),
+        used('output_reasoning'), used('output_reasoning_tokens')) AS reasoning,
     -- OpenAI's responses. The first event of their streams says that the request was accepted. It brings no token.
     trim(BOTH '"' FROM text['langfuse.observation.metadata.object']) = 'response' AS is_response,
     name = 'OpenAI-generation' AS of_openai_client,
@@ -41,10 +48,14 @@ SELECT
     multiIf(is_cancelled, 'cancelled', failed, 'error', 'ok') AS status,
     extract(text['langfuse.observation.status_message'], '^Error code: ([0-9]{3})') AS error_type,
     reason AS finish_reason,
-    coalesce(used('prompt_tokens'), used('input'), used('input_tokens')) AS input_tokens,
+    coalesce(used('prompt_tokens'), parts('input', 'input_tokens'), used('input_tokens')) AS input_tokens,
     n AS output_tokens,
+    coalesce(detail('prompt_tokens_details', 'cached_tokens'), detail('input_tokens_details', 'cached_tokens'),
+        used('input_cache_read'), used('input_cached_tokens')) AS cached_tokens,
+    reasoning AS reasoning_tokens,
     if(of_openai_client AND NOT mapContains(text, 'langfuse.observation.completion_start_time') AND n > 0, duration_ns, first_ns) AS ttft_ns,
-    if(n > 1, (duration_ns - first_ns) / (n - 1), NULL) AS tpot_ns,
+    -- Nobody tells whether reasoning arrived, and so how many tokens came after the first chunk.
+    if(n > 1 AND ifNull(reasoning, 0) = 0, (duration_ns - first_ns) / (n - 1), NULL) AS tpot_ns,
     duration_ns AS e2e_ns,
     getSetting('insert_deduplication_token') AS segment,
     now64(3, 'UTC') AS ingested_at

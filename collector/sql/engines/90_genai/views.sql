@@ -4,7 +4,7 @@
 CREATE TABLE IF NOT EXISTS genai_spans AS flat_spans ENGINE = Null;
 CREATE OR REPLACE MATERIALIZED VIEW genai_route TO genai_spans AS
 SELECT * REPLACE (if((trace_id, service, instance, span_id) IN
-    (SELECT $parent_key FROM flat_spans WHERE claim IN ('genai.request', 'traceloop.request', 'openinference.request') AND $makes_wrappers), '', flat_spans.claim) AS claim)
+    (SELECT $parent_key FROM flat_spans WHERE claim IN ($calls) AND $makes_wrappers), '', flat_spans.claim) AS claim)
 FROM flat_spans WHERE flat_spans.claim = 'genai.request';
 
 CREATE OR REPLACE MATERIALIZED VIEW genai_wrappers TO unclaimed_spans AS
