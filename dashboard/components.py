@@ -29,6 +29,16 @@ STYLE = """
   [data-testid="stMetricLabel"] {opacity: .72}
   [data-testid="stMetricValue"] {font-variant-numeric: tabular-nums; font-size: clamp(1.1rem, 1.55vw, 2rem)}
   [data-testid="stMetricValue"] > div, [data-testid="stMetricLabel"] p {overflow: visible; white-space: normal}
+  /* Where cards are narrower than their numbers, they stand below each other. */
+  [data-testid="stColumn"] {min-width: min(100%, 17.25rem)}
+  [data-testid="stColumn"] [data-testid="stColumn"] {min-width: 0}
+  /* A row of eight numbers becomes two rows of four, and then four of two, before a word is cut. */
+  :is(.st-key-traffic, .st-key-saturation, .st-key-request-numbers) {
+    container-type: inline-size;
+    [data-testid="stColumn"] {min-width: 0}
+    @container (width < 62rem) {[data-testid="stColumn"] {min-width: calc(25% - 1rem)}}
+    @container (width < 34rem) {[data-testid="stColumn"] {min-width: calc(50% - 1rem)}}
+  }
   [data-stale="true"] {transition: opacity .5s ease-in 3s !important}  /* a refresh that is quick does not dim */
   .st-key-firing {gap: .5rem}
   .st-key-firing [class*="st-key-incident-"] {border-left: 4px solid #ef4444; background: rgba(239,68,68,.07)}

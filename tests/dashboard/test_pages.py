@@ -343,6 +343,37 @@ def test_names_from_outside_are_shown_as_they_are(page, dashboard, api):
     assert dialogs == []
 
 
+CUT = """() => [...document.querySelectorAll("[data-testid=stMetric], .st-key-traffic p")].filter(shown => {
+  const texts = document.createTreeWalker(shown, NodeFilter.SHOW_TEXT), place = shown.getBoundingClientRect();
+  const range = document.createRange();
+  for (let text = texts.nextNode(); text; text = texts.nextNode()) {
+    for (const word of text.textContent.matchAll(/[^ ]+/g)) {
+      range.setStart(text, word.index);
+      range.setEnd(text, word.index + word[0].length);
+      const lines = [...range.getClientRects()];
+      if (lines.length > 1 || lines.some(line => line.right > place.right + 1)) return true;
+    }
+  }
+  return false;
+}).map(shown => shown.innerText)"""
+"""The numbers, labels and notes that are wider than their place, or have a word on two lines."""
+
+
+@pytest.mark.parametrize("width", [800, 1024, 1280, 1920])
+def test_no_number_is_cut_on_a_narrow_screen(page, dashboard, disturbed, width):
+    before = page.viewport_size
+    try:
+        page.set_viewport_size({"width": width, "height": 900})
+        page.goto(f"{dashboard}/?range=1h")
+        metrics(part(page, "saturation"))
+        assert page.evaluate(CUT) == []
+        page.goto(f"{dashboard}/request?trace_id={disturbed}")
+        metrics(part(page, "request-numbers"))
+        assert page.evaluate(CUT) == []
+    finally:
+        page.set_viewport_size(before)
+
+
 def test_an_empty_collector_and_one_that_is_gone_are_explained(page, tmp_path):
     collector = Collector(tmp_path / "data")
     with collector, streamlit(collector.urls["api"], tmp_path, often=True) as url:
