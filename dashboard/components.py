@@ -13,6 +13,7 @@ from dashboard.api import Problem, api_url
 from dashboard.filters import View
 from dashboard.help_texts import HELP
 from dashboard.transform import Json
+from tokentrail.connection import OTHER_FORM
 from tokentrail.formatting import clock, plain, without_user
 
 _log = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ def explained(draw: Callable[[], None]) -> None:
     """Draw; or say that the collector's answer has another form than the pages read, and leave the rest out."""
     try:
         draw()
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except OTHER_FORM as error:
         _log.exception("an answer of the collector cannot be drawn")
         problem(
             Problem(

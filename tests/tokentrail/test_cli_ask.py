@@ -205,6 +205,16 @@ def test_an_answer_of_another_version_is_named(command, monkeypatch):
         assert "install the same version" in output
 
 
+@pytest.mark.parametrize("kind", [KeyError, IndexError, AttributeError, TypeError, ValueError])
+def test_an_answer_whose_reading_fails_in_any_way_is_of_another_version(kind, monkeypatch):
+    def read(*_, **__):
+        raise kind("p99")
+
+    monkeypatch.setattr("tokentrail.cli.api.Api.get", read)
+    result = run("requests", "--api", "http://collector:8080")
+    assert f"of another form than this command reads ({kind.__name__}: " in result.stderr
+
+
 def test_one_request_is_a_waterfall(collector, api):
     row, _ = detail_of(collector, "first")
     text = run("request", row["trace_id"], *api).stdout
