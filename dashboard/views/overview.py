@@ -70,7 +70,7 @@ def latency(name: str, overview: Json, view: View) -> None:
             metric(label, estimate(duration(now.get(quantile)), _error(summary, name, quantile)), quantile=quantile)
     series = on_grid(overview["timeseries"][name], ("p50", "p95", "p99"), summary["window"])
     allowed = thresholds(overview["slos"]["slos"], name, view.slo)
-    rest = f"{count(now.get('count'))} requests · mean {duration(now.get('mean'))} · max {duration(now.get('max'))}"
+    rest = f"Requests: {count(now.get('count'))} · mean {duration(now.get('mean'))} · max {duration(now.get('max'))}"
     st.caption(f"{rest}  \n{plain(charts.legend(series, allowed))}")
     figure = charts.latency(series, allowed, summary["window"], view.zone, overview["incidents"]["incidents"])
     charts.show(figure, f"chart-{name}")

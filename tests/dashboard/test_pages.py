@@ -78,7 +78,7 @@ class TestOverview:
             tail = part(overview, f"tail-{name}")
             expected = {f"{name.upper()} {q}": duration(summary[f"{name}_s"][q]) for q in ("p50", "p95", "p99")}
             assert metrics(tail) == expected
-            assert f"{summary[f'{name}_s']['count']} requests" in tail.inner_text()
+            assert f"Requests: {summary[f'{name}_s']['count']} ·" in tail.inner_text()
             tail.locator(".js-plotly-plot .scatterlayer .trace").nth(2).wait_for()
         engine = api("kv")["engines"][0]
         saturation = metrics(part(overview, "saturation"))

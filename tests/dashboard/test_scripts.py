@@ -15,9 +15,10 @@ TRACE = "a" * 32
 def show(monkeypatch):
     """Run a page over the answer to each path of the API; the last page that it drew."""
 
-    def show(page, answers, address="http://127.0.0.1:8080"):
+    def show(page, answers, address="http://127.0.0.1:8080", **query):
         def answer(request):
-            return httpx.Response(200, json=answers(request.url.path.removeprefix("/api/v1/")))
+            told = answers(request.url.path.removeprefix("/api/v1/"))
+            return told if isinstance(told, httpx.Response) else httpx.Response(200, json=told)
 
         monkeypatch.setenv("TOKENTRAIL_API_URL", address)
         client = httpx.Client(base_url="http://collector/api/v1/", transport=httpx.MockTransport(answer))
@@ -28,9 +29,13 @@ def show(monkeypatch):
         app._page_hash = calc_hash(page)
         if page == "request":
             app.query_params["trace_id"] = TRACE
+        for name, value in query.items():
+            app.query_params[name] = value
         return app.run()
 
-    return show
+    yield show
+    api._fetched.clear()
+    api._found.clear()
 
 
 @pytest.mark.parametrize("page", ["", "requests", "variants", "request"])
@@ -83,6 +88,26 @@ def test_an_unknown_number_of_tokens_is_not_called_few(emitted, words):
     assert shown.caption[0].value.startswith(words)
 
 
+SUMMARY = {
+    "requests": {"total": 1}, "ttft_s": {"p50": 0.1, "p99": 0.1}, "tpot_s": {"p50": 0.1, "p99": 0.1}, "attainment": 1.0,
+    "throughput": {"output_tokens_per_s": 3.0}, "goodput": {"requests_per_s": 1.0},
+}  # fmt: skip
+
+
+def test_a_key_of_one_tenant_sees_the_variants_that_are_chosen(show):
+    def answer(path):
+        if path == "engines":
+            return httpx.Response(403, json={"title": "Forbidden", "detail": "engine processes serve all tenants"})
+        return {"slos": []} if path == "slos" else SUMMARY
+
+    shown = show("variants", answer)
+    assert (len(shown.exception), len(shown.error)) == (0, 0)
+    assert "Type the names of variants" in shown.info[0].value
+    shown = show("variants", answer, variant=["int8"])
+    assert (len(shown.exception), len(shown.error), len(shown.info)) == (0, 0, 0)
+    assert list(shown.dataframe[0].value["variant"]) == ["int8"]
+
+
 @pytest.mark.parametrize(("tpot_s", "curves"), [((0.1, 0.2), 1), ((0.1, None), 0), ((0.1,), 0)])
 def test_a_curve_needs_two_points(show, tpot_s, curves):
     """A variant with requests of one token has no TPOT, and so no point."""
@@ -91,12 +116,7 @@ def test_a_curve_needs_two_points(show, tpot_s, curves):
     def answer(path):
         if path != "summary":
             return {"slos": [], "engines": [engine]}
-        tpot = next(told)
-        quantiles = {"p50": 0.1, "p99": 0.1}
-        return {
-            "requests": {"total": 1}, "ttft_s": quantiles, "tpot_s": dict.fromkeys(quantiles, tpot), "attainment": 1.0,
-            "throughput": {"output_tokens_per_s": 3.0}, "goodput": {"requests_per_s": 1.0},
-        }  # fmt: skip
+        return SUMMARY | {"tpot_s": dict.fromkeys(("p50", "p99"), next(told))}
 
     engine = {"engine": "vllm", "models": [], "variants": [f"v{n}" for n in range(len(tpot_s))]}
     shown = show("variants", answer)
