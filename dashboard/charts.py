@@ -81,8 +81,8 @@ class Chart:
     def curve(self, series: Series, value: str, name: str, line: dict[str, Any]) -> None:
         """Add a curve with its points. A point without neighbours has no line, so it is larger."""
         known = [None, *series.values[value], None]
-        alone = [before is None and after is None for before, after in zip(known, known[2:], strict=False)]
-        sizes = [7 if one else 3 for one in alone]
+        around = zip(known, known[1:], known[2:], strict=False)
+        sizes = [7 if now is not None and before is after is None else 3 for before, now, after in around]
         self.trace(series, value, name, mode="lines+markers", line=line, marker={"size": sizes})
 
     def threshold(self, at: float) -> None:
