@@ -41,6 +41,10 @@ STYLE = """
     @container (width < 34rem) {[data-testid="stColumn"] {min-width: calc(50% - 1rem)}}
   }
   [data-stale="true"] {transition: opacity .5s ease-in 3s !important}  /* a refresh that is quick does not dim */
+  /* Said after two seconds, and in no place of its own: a page that comes at once does not move. */
+  [data-testid="stSpinner"] {position: fixed; top: .9rem; left: 50%; width: auto; z-index: 999991}
+  [data-testid="stSpinner"] {animation: tt-late 1ms 2s both}
+  @keyframes tt-late {from {visibility: hidden}}
   .st-key-firing {gap: .5rem}
   .st-key-firing [class*="st-key-incident-"] {border-left: 4px solid #ef4444; background: rgba(239,68,68,.07)}
   .st-key-firing [class*="st-key-incident-"] {padding: .45rem .8rem; gap: .15rem}

@@ -374,6 +374,14 @@ def test_no_number_is_cut_on_a_narrow_screen(page, dashboard, disturbed, width):
         page.set_viewport_size(before)
 
 
+def test_a_page_that_waits_for_its_collector_says_so(page, tmp_path):
+    silent = socket.create_server(("127.0.0.1", 0))  # it takes connections, and nobody answers
+    with silent, streamlit(f"http://127.0.0.1:{silent.getsockname()[1]}", tmp_path) as url:
+        page.goto(url)
+        page.get_by_text("Waiting for the collector").wait_for()
+        page.goto("about:blank")
+
+
 def test_an_empty_collector_and_one_that_is_gone_are_explained(page, tmp_path):
     collector = Collector(tmp_path / "data")
     with collector, streamlit(collector.urls["api"], tmp_path, often=True) as url:
