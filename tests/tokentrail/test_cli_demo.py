@@ -162,6 +162,21 @@ def test_the_time_in_which_the_engine_loads_its_model_is_not_counted(loaded_afte
     assert reason in limit.reason
 
 
+@pytest.mark.parametrize(
+    ("answer", "loads"), [(httpx.Response(503), True), (httpx.ReadTimeout("busy"), True), (httpx.Response(200), False)]
+)
+def test_an_engine_loads_until_it_is_ready(answer, loads, monkeypatch, tmp_path):
+    def get(url, **_):
+        assert url == "http://127.0.0.1:1/readyz"
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(httpx, "get", get)
+    stack = Stack(tmp_path, tmp_path / "slos.yaml", running={"engine": None}, addresses={"engine": "127.0.0.1:1"})
+    assert stack.engine_loads() is loads
+
+
 def test_a_demo_asks_for_the_model_until_the_engine_has_it(monkeypatch, tmp_path):
     """A load that never ends, an engine that hangs once it has its model: the demo gives up, and asks no longer."""
     answers = [True, True, False]
