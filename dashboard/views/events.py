@@ -23,7 +23,7 @@ MOST_DRAWN = 30
 def firing(answer: Json, view: View, at: datetime, *, is_heard: bool) -> None:
     """The incidents that fire at the range's end, or that none does, and how many fire outside of the filters.
 
-    Unless an engine `is_heard`, nothing is drawn for none: that is no good news.
+    Unless engines and the collector are heard of now (`is_heard`), nothing is drawn for none: that is no good news.
     """
     now, outside = worst_first([i for i in answer["incidents"] if i["firing"]]), answer["firing_outside"]
     with st.container(key="firing"):

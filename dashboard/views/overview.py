@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from dashboard import charts, components
-from dashboard.api import ask, fetch
+from dashboard.api import Problem, ask, fetch
 from dashboard.components import metric
 from dashboard.filters import View, selected
 from dashboard.transform import Json, NotEnded, on_grid, thresholds
@@ -24,15 +24,16 @@ def page() -> None:
 
 def body(view: View) -> None:
     """Ask for everything at once, and draw the answer."""
-    overview = components.last_known("overview", fetch(ask("overview", view.params, slo=view.slo)), view)
+    found = fetch(ask("overview", view.params, slo=view.slo))
+    overview = components.last_known("overview", found, view)
     if overview is None:
         return
     window = overview["summary"]["window"]
-    is_heard = not _never_seen(overview)
-    if not is_heard:
+    is_empty, is_old = _never_seen(overview), isinstance(found, Problem)
+    if is_empty:
         components.no_data()
     st.caption(f"{clock(window['start'], view.zone)} – {clock(window['end'], view.zone)}")
-    events.firing(overview["incidents"], view, instant(window["end"]), is_heard=is_heard)
+    events.firing(overview["incidents"], view, instant(window["end"]), is_heard=not (is_empty or is_old))
     slos.cards(overview["slos"]["slos"], _engines(overview))
     latencies(overview, view)
     traffic(overview, view)

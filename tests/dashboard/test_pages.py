@@ -10,9 +10,8 @@ import httpx
 import pytest
 from playwright.sync_api import Locator
 
-from tests.dashboard.browser import finished, streamlit
+from tests.dashboard.browser import finished
 from tests.dashboard.feed import HOSTILE_TENANT, TRACEPARENT
-from tests.support.collector import Collector
 from tokentrail.formatting import clock, count, duration, instant, pace, percent, rate
 
 
@@ -372,35 +371,3 @@ def test_no_number_is_cut_on_a_narrow_screen(page, dashboard, disturbed, width):
         assert page.evaluate(CUT) == []
     finally:
         page.set_viewport_size(before)
-
-
-def test_a_page_that_waits_for_its_collector_says_so(page, tmp_path):
-    silent = socket.create_server(("127.0.0.1", 0))  # it takes connections, and nobody answers
-    with silent, streamlit(f"http://127.0.0.1:{silent.getsockname()[1]}", tmp_path) as url:
-        page.goto(url)
-        page.get_by_text("Waiting for the collector").wait_for()
-        page.goto("about:blank")
-
-
-def test_an_empty_collector_and_one_that_is_gone_are_explained(page, tmp_path):
-    collector = Collector(tmp_path / "data")
-    with collector, streamlit(collector.urls["api"], tmp_path, often=True) as url:
-        page.goto(url)
-        assert "OTEL_EXPORTER_OTLP_ENDPOINT" in part(page, "no-data").inner_text()
-        part(page, "traffic").wait_for()
-        assert page.get_by_text("Nothing is firing").count() == 0
-        page.goto(f"{url}/requests")
-        page.get_by_text("No request matches").wait_for()
-        page.goto(f"{url}/?range=5m")
-        assert metrics(part(page, "traffic"))["Requests"] == "0"
-        collector.stop()
-        # A page that is open keeps the last numbers.
-        page.get_by_text("These are the numbers of").wait_for()
-        assert metrics(part(page, "traffic"))["Requests"] == "0"
-        assert "The collector cannot be reached" in part(page, "problem").inner_text()
-        for path in ("", "requests", f"request?trace_id={'a' * 32}"):
-            page.goto(f"{url}/{path}")
-            words = part(page, "problem").inner_text()
-            assert "The collector cannot be reached" in words
-            assert "TOKENTRAIL_API_URL" in words
-            assert "Traceback" not in page.content()

@@ -6,6 +6,7 @@ from streamlit.testing.v1 import AppTest
 from streamlit.util import calc_hash
 
 from dashboard import api
+from dashboard.views import overview
 from tests.dashboard.browser import APP
 
 TRACE = "a" * 32
@@ -72,6 +73,29 @@ def test_a_page_of_many_incidents_draws_the_worst_and_counts_the_others(firing, 
     captions = [caption.value for caption in shown.caption]
     assert sum("since 2026" in text for text in captions) == drawn
     assert [text.split()[2] for text in captions if text.startswith("Not drawn")] == ([rest] if rest else [])
+
+
+@pytest.mark.parametrize(("found", "all_clear"), [({}, 1), (api.Problem("The collector cannot be reached", ""), 0)])
+def test_the_last_known_numbers_are_no_all_clear(monkeypatch, found, all_clear):
+    def script():
+        from datetime import UTC
+
+        from dashboard.filters import View
+        from dashboard.views import overview
+
+        overview.body(View("-15m", "now", (), None, None, UTC))
+
+    known = {
+        "summary": {"window": {"start": "2026-11-21T10:00:00Z", "end": "2026-11-21T10:15:00Z"}},
+        "incidents": {"incidents": [], "firing_outside": 0}, "slos": {"slos": []}, "engines": None,
+    }  # fmt: skip
+    monkeypatch.setattr(overview, "fetch", lambda _: found)
+    monkeypatch.setattr("dashboard.components.last_known", lambda *_: known)
+    monkeypatch.setattr(overview, "_never_seen", lambda _: False)
+    for part in ("latencies", "traffic"):
+        monkeypatch.setattr(overview, part, lambda *_: None)
+    shown = AppTest.from_function(script, default_timeout=300).run()
+    assert (len(shown.exception), len(shown.success)) == (0, all_clear)
 
 
 @pytest.mark.parametrize(

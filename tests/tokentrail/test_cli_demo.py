@@ -173,8 +173,8 @@ def test_an_engine_loads_until_it_is_ready(answer, loads, monkeypatch, tmp_path)
         return answer
 
     monkeypatch.setattr(httpx, "get", get)
-    stack = Stack(tmp_path, tmp_path / "slos.yaml", running={"engine": None}, addresses={"engine": "127.0.0.1:1"})
-    assert stack.engine_loads() is loads
+    monkeypatch.setattr(Stack, "urls", {"engine": "http://127.0.0.1:1"})
+    assert Stack(tmp_path, tmp_path / "slos.yaml").engine_loads() is loads
 
 
 def test_a_demo_asks_for_the_model_until_the_engine_has_it(monkeypatch, tmp_path):
