@@ -116,7 +116,11 @@ def _check(given: argparse.Namespace) -> int:
     """Print one line per check. Checks that need a program or an address that is not there say so and pass."""
     slos = load_slos(given.slos)
     files = _files(given, slos)
-    problems = [f"{path} differs from the rules of {given.slos}" for path in files if _differences({path: files[path]})]
+    problems = [
+        f"{path} differs from the rules of {given.slos}" if path.exists() else f"{path} is not there: generate it"
+        for path in files
+        if _differences({path: files[path]})
+    ]
     rules = [str(path) for path in files if path.exists() and path.suffix == ".yml"]
     if given.format == "prometheus" and rules and (promtool := shutil.which("promtool")):
         done = subprocess.run([promtool, "check", "rules", *rules], capture_output=True, text=True, check=False)  # noqa: S603 - our files

@@ -34,7 +34,7 @@ def from_openslo(path: Path) -> str:
     try:
         documents = [d for d in yaml.load_all(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader) if d]
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        msg = f"{path}: cannot be read: {error}"
+        msg = f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"
         raise OpenSloError(msg) from error
     slos = [_slo(document, f"{path}: {i}") for i, document in enumerate(documents) if _kind(document) == "SLO"]
     if not slos:

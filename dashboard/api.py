@@ -120,7 +120,7 @@ def answer(http: httpx.Client, query: Query, timeout_s: float = TIMEOUT_S) -> di
         return Problem(
             "The collector cannot be reached",
             f"{base} does not answer ({in_words(error)}). "
-            + _sentence(remedy(error) or f"start it with `tokentrail up`, or set {API_URL_VARIABLE} to its address"),
+            + _sentence(remedy(error) or f"start it with tokentrail up, or set {API_URL_VARIABLE} to its address"),
         )
     except ValueError:
         body = None

@@ -24,5 +24,6 @@ page = st.navigation(
     ]
 )
 components.title(page.title)
-st.session_state["view"] = filters.sidebar()
-components.explained(page.run)
+with st.spinner("Waiting for the collector", show_time=True):
+    st.session_state["view"] = filters.sidebar()
+    components.explained(page.run)

@@ -78,6 +78,13 @@ class Chart:
         times = [self.at(time) for time in series.times]
         self.traces.append({"type": kind, "x": times, "y": series.values[value], "name": name, **more})
 
+    def curve(self, series: Series, value: str, name: str, line: dict[str, Any]) -> None:
+        """Add a curve with its points. A point without neighbours has no line, so it is larger."""
+        known = [None, *series.values[value], None]
+        around = zip(known, known[1:], known[2:], strict=False)
+        sizes = [7 if now is not None and before is after is None else 3 for before, now, after in around]
+        self.trace(series, value, name, mode="lines+markers", line=line, marker={"size": sizes})
+
     def threshold(self, at: float) -> None:
         """A dashed line across the chart."""
         line = {"color": palette.THRESHOLD, "width": 1.2, "dash": "dash"}
@@ -115,7 +122,7 @@ def latency(
     chart = Chart(window, zone)
     for name, colour in palette.QUANTILES.items():
         line = {"color": colour, "width": 1.5 if name == "p50" else 2}
-        chart.trace(series, name, name, mode="lines+markers", line=line, marker={"size": 3})
+        chart.curve(series, name, name, line)
     chart.axes["yaxis"] |= seconds(series.top("p99") or 0.0)
     for limit in in_reach(series, allowed):
         chart.threshold(limit)
@@ -185,7 +192,7 @@ def attainment(series: Series, objective: float | None, window: Json, zone: tzin
     """Attainment over time, with the SLO's objective as a line."""
     chart = Chart(window, zone)
     line = {"color": palette.GOOD, "width": 2}
-    chart.trace(series, "value", "attainment", mode="lines+markers", line=line, marker={"size": 3})
+    chart.curve(series, "value", "attainment", line)
     if objective is not None:
         chart.threshold(objective)
     chart.axes["yaxis"] |= {"tickformat": ".0%", "hoverformat": ".2%", "range": [0, 1.05]}
@@ -198,7 +205,7 @@ def queue(running: Series, waiting: Series, window: Json, zone: tzinfo) -> Chart
     chart = Chart(window, zone)
     for name, series, colour in (("running", running, palette.MAIN), ("waiting", waiting, palette.WARN)):
         line = {"color": colour, "width": 2, "shape": "hvh"}
-        chart.trace(series, "value", name, mode="lines+markers", line=line, marker={"size": 3})
+        chart.curve(series, "value", name, line)
     chart.axes["yaxis"] |= {"hoverformat": ".0f"}
     return chart
 
@@ -210,7 +217,7 @@ def kv(usage: Series, evictions: Series, window: Json, zone: tzinfo) -> Chart:
         marker = {"color": palette.BAD, "opacity": 0.55}
         chart.trace(evictions, "value", "blocks evicted /s", kind="bar", yaxis="y2", marker=marker)
     line = {"color": palette.MAIN, "width": 2}
-    chart.trace(usage, "value", "KV used", mode="lines+markers", line=line, marker={"size": 3})
+    chart.curve(usage, "value", "KV used", line)
     chart.axes["yaxis"] |= {"tickformat": ".0%", "range": [0, 1.05]}
     chart.axes["yaxis2"] = {
         "overlaying": "y", "side": "right", "rangemode": "tozero", "showgrid": False, "nticks": 4, "tickmode": "auto",

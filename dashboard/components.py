@@ -13,6 +13,7 @@ from dashboard.api import Problem, api_url
 from dashboard.filters import View
 from dashboard.help_texts import HELP
 from dashboard.transform import Json
+from tokentrail.connection import OTHER_FORM
 from tokentrail.formatting import clock, plain, without_user
 
 _log = logging.getLogger(__name__)
@@ -29,7 +30,21 @@ STYLE = """
   [data-testid="stMetricLabel"] {opacity: .72}
   [data-testid="stMetricValue"] {font-variant-numeric: tabular-nums; font-size: clamp(1.1rem, 1.55vw, 2rem)}
   [data-testid="stMetricValue"] > div, [data-testid="stMetricLabel"] p {overflow: visible; white-space: normal}
+  /* Where cards are narrower than their numbers, they stand below each other. */
+  [data-testid="stColumn"] {min-width: min(100%, 17.25rem)}
+  [data-testid="stColumn"] [data-testid="stColumn"] {min-width: 0}
+  /* A row of eight numbers becomes two rows of four, and then four of two, before a word is cut. */
+  :is(.st-key-traffic, .st-key-saturation, .st-key-request-numbers) {
+    container-type: inline-size;
+    [data-testid="stColumn"] {min-width: 0}
+    @container (width < 62rem) {[data-testid="stColumn"] {min-width: calc(25% - 1rem)}}
+    @container (width < 34rem) {[data-testid="stColumn"] {min-width: calc(50% - 1rem)}}
+  }
   [data-stale="true"] {transition: opacity .5s ease-in 3s !important}  /* a refresh that is quick does not dim */
+  /* Said after two seconds, and in no place of its own: a page that comes at once does not move. */
+  [data-testid="stSpinner"] {position: fixed; top: .9rem; left: 50%; width: auto; z-index: 999991}
+  [data-testid="stSpinner"] {animation: tt-late 1ms 2s both}
+  @keyframes tt-late {from {visibility: hidden}}
   .st-key-firing {gap: .5rem}
   .st-key-firing [class*="st-key-incident-"] {border-left: 4px solid #ef4444; background: rgba(239,68,68,.07)}
   .st-key-firing [class*="st-key-incident-"] {padding: .45rem .8rem; gap: .15rem}
@@ -59,7 +74,7 @@ def explained(draw: Callable[[], None]) -> None:
     """Draw; or say that the collector's answer has another form than the pages read, and leave the rest out."""
     try:
         draw()
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except OTHER_FORM as error:
         _log.exception("an answer of the collector cannot be drawn")
         problem(
             Problem(

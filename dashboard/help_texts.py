@@ -9,7 +9,7 @@ HELP: Final = {
     "TPOT": "Time per output token after the first: (last − first) / (n − 1). Undefined for fewer than two tokens.",
     "ITL": "Inter-token latency: the gap before each token after the first, one value per token.",
     "E2E": "From arrival to the last token.",
-    "Queue": "Time before the engine first scheduled the request. Only for engines that report it.",
+    "Queue": "Time before the engine first scheduled the request. Known only where the engine reports it.",
     "Attainment": "Good requests / all requests except those cancelled in time, those with an error that the SLO "
     "excludes, and the undetermined, for which a threshold needs a value that nobody reported. Other errors are bad; a "
     "request still in flight that is already past a threshold is bad now, and so is a request of an engine process "
@@ -26,7 +26,8 @@ HELP: Final = {
     "Waiting": "Requests in the queue of each engine process at its newest step, summed.",
     "KV used": "Share of KV-cache blocks in use in the fullest engine process. At 100 %, requests are preempted.",
     "KV blocks evicted": "Blocks evicted in this range: taken from running requests, or cached blocks dropped.",
-    "Preemptions": "Times that a running request lost its KV-cache blocks in this range. It is computed again.",
+    "Preemptions": "Times that a running request lost its KV-cache blocks. They are computed again, or "
+    "copied back from the host's memory.",
     "Cold starts": "Starts of engine processes that overlap this range: loading weights, compilation, warm-up.",
     "Input tokens": "Tokens of the prompt.",
     "Cached tokens": "Prompt tokens that needed no prefill: their keys and values were in the KV cache.",
@@ -34,6 +35,6 @@ HELP: Final = {
     "Burn rate": "Speed at which the error budget is spent: at 1× it lasts exactly the SLO's window. An alert fires "
     "while both of its windows burn faster than its threshold.",
     "Why it waited": "The engine's reasons to leave the request in the queue, or preempted, by its own count. "
-    "Few engines tell it, and only of requests that have ended.",
+    "Few engines report them, and only for requests that have ended.",
     "Prefill interference": "Engine steps that prefilled prompts of other requests while this one waited for a token.",
 }

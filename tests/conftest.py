@@ -25,6 +25,7 @@ ROOT = Path(__file__).parent
 
 SLOW = (
     "dashboard/test_pages.py",
+    "dashboard/test_away.py",
     "e2e/test_demo.py",
     "collector/test_migrations.py",
     "collector/test_migrations_at_once.py",

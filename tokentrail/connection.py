@@ -17,6 +17,8 @@ PROTOBUF: Final = "application/x-protobuf"
 TLS_CA: Final = "TOKENTRAIL_API_TLS_CA"
 TLS_CERT: Final = "TOKENTRAIL_API_TLS_CERT"
 TLS_KEY: Final = "TOKENTRAIL_API_TLS_KEY"
+OTHER_FORM: Final = (LookupError, AttributeError, TypeError, ValueError)
+"""The errors of reading an answer that is of another version's form."""
 _ERRNO: Final = re.compile(r"\[Errno -?\d+\] ")
 
 

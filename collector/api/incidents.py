@@ -222,7 +222,7 @@ def _evictions(ctx: Context, window: Window) -> Iterator[Incident]:
         yield incident(
             "kv_eviction",
             title=f"{row['service']} {row['instance']} takes KV-cache blocks from running requests",
-            detail=f"{row['evictions']} preemptions took {_number(row['blocks_lost'])} blocks{_fate(row)}.",
+            detail=_preempted(row),
             start_ns=row["began_ns"],
             end_ns=row["last_ns"] if row["last_ns"] + shown <= window.end_ns else None,
             instance=row["instance"],
@@ -250,6 +250,12 @@ def _lists(
     asked = {"cause": cause, "cause_start": rfc3339(row["began_ns"]), "cause_end": rfc3339(until_ns)}
     asked |= {"service": row["service"], "instance": row["instance"]}
     return request_list(window, ended, **asked) + request_list(window, in_flight, **asked, status="in_flight")
+
+
+def _preempted(row: Mapping[str, Any]) -> str:
+    """A sentence about the preemptions of a process and their blocks."""
+    preemptions = "1 preemption" if row["evictions"] == 1 else f"{row['evictions']} preemptions"
+    return f"{preemptions} took {_number(row['blocks_lost'])} blocks{_fate(row)}."
 
 
 def _fate(row: Mapping[str, Any]) -> str:

@@ -204,7 +204,7 @@ def load_slos(path: Path) -> tuple[Slo, ...]:
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=_ExactLoader)  # noqa: S506 - a SafeLoader
     except (OSError, UnicodeDecodeError) as error:
-        msg = f"{path}: cannot be read: {error}"
+        msg = f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"
         raise SloFileError(msg) from error
     except yaml.YAMLError as error:
         msg = f"{path}: is not YAML: {error}"

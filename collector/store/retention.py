@@ -83,7 +83,11 @@ def check_windows(slos: Sequence[Slo], retention: Retention) -> None:
         raise ValueError(msg)
     for (tenant, table), seconds in retention.tenants.items():
         if table == "requests" and longest.window > seconds * _SECOND_NS:
-            logger.warning("requests of %s go before the window of the SLO %s ends", tenant, longest.name)
+            logger.warning(
+                "the retention removes requests of the tenant %s before the window of the SLO %s ends",
+                tenant,
+                longest.name,
+            )
 
 
 def _seconds(part: str, duration: str) -> int:

@@ -49,7 +49,9 @@ class SteadyClock:
             self._followed_ns, self._leapt_ns = now_ns, None
         elif self._line_due.allows("leap"):
             days = (now_ns - self._followed_ns) / _DAY_NS
-            logger.warning("the clock has leapt by %.0f days; no more rows are too old until a day has passed", days)
+            logger.warning(
+                "the clock has leapt by %.0f days; for a day, the retention removes no rows because of it", days
+            )
         self._remember()
         return self._followed_ns
 

@@ -14,7 +14,6 @@ from dashboard.transform import Json
 from tokentrail.formatting import UNDEFINED, clock, count, duration, instant, one_line, percent, plain
 
 SEVERITY_COLOURS: dict[str, Any] = {"page": "red", "ticket": "orange", "info": "blue"}
-SEVERITIES = tuple(SEVERITY_COLOURS)
 MOST_IN_VIEW = 3
 """Incidents above the numbers of the page; the others are one click away."""
 MOST_DRAWN = 30
@@ -24,7 +23,7 @@ MOST_DRAWN = 30
 def firing(answer: Json, view: View, at: datetime, *, is_heard: bool) -> None:
     """The incidents that fire at the range's end, or that none does, and how many fire outside of the filters.
 
-    Unless an engine `is_heard`, nothing is drawn for none: that is no good news.
+    Unless engines and the collector are heard of now (`is_heard`), nothing is drawn for none: that is no good news.
     """
     now, outside = worst_first([i for i in answer["incidents"] if i["firing"]]), answer["firing_outside"]
     with st.container(key="firing"):
@@ -51,8 +50,12 @@ def firing(answer: Json, view: View, at: datetime, *, is_heard: bool) -> None:
 
 
 def worst_first(incidents: list[Json]) -> list[Json]:
-    """Pages before tickets before the rest; of the same severity, the ones that touch more requests first."""
-    return sorted(incidents, key=lambda i: (SEVERITIES.index(i["severity"]), -(i["requests_affected"] or 0)))
+    """Pages before tickets before the rest; of the same severity, the ones that touch more requests first.
+
+    A severity of a newer collector comes last.
+    """
+    ranks = {severity: rank for rank, severity in enumerate(SEVERITY_COLOURS)}
+    return sorted(incidents, key=lambda i: (ranks.get(i["severity"], len(ranks)), -(i["requests_affected"] or 0)))
 
 
 def row(incident: Json, view: View, at: datetime) -> None:

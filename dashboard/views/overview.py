@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from dashboard import charts, components
-from dashboard.api import ask, fetch
+from dashboard.api import Problem, ask, fetch
 from dashboard.components import metric
 from dashboard.filters import View, selected
 from dashboard.transform import Json, NotEnded, on_grid, thresholds
@@ -24,15 +24,16 @@ def page() -> None:
 
 def body(view: View) -> None:
     """Ask for everything at once, and draw the answer."""
-    overview = components.last_known("overview", fetch(ask("overview", view.params, slo=view.slo)), view)
+    found = fetch(ask("overview", view.params, slo=view.slo))
+    overview = components.last_known("overview", found, view)
     if overview is None:
         return
     window = overview["summary"]["window"]
-    is_heard = not _never_seen(overview)
-    if not is_heard:
+    is_empty, is_old = _never_seen(overview), isinstance(found, Problem)
+    if is_empty:
         components.no_data()
     st.caption(f"{clock(window['start'], view.zone)} – {clock(window['end'], view.zone)}")
-    events.firing(overview["incidents"], view, instant(window["end"]), is_heard=is_heard)
+    events.firing(overview["incidents"], view, instant(window["end"]), is_heard=not (is_empty or is_old))
     slos.cards(overview["slos"]["slos"], _engines(overview))
     latencies(overview, view)
     traffic(overview, view)
@@ -70,7 +71,7 @@ def latency(name: str, overview: Json, view: View) -> None:
             metric(label, estimate(duration(now.get(quantile)), _error(summary, name, quantile)), quantile=quantile)
     series = on_grid(overview["timeseries"][name], ("p50", "p95", "p99"), summary["window"])
     allowed = thresholds(overview["slos"]["slos"], name, view.slo)
-    rest = f"{count(now.get('count'))} requests · mean {duration(now.get('mean'))} · max {duration(now.get('max'))}"
+    rest = f"Requests: {count(now.get('count'))} · mean {duration(now.get('mean'))} · max {duration(now.get('max'))}"
     st.caption(f"{rest}  \n{plain(charts.legend(series, allowed))}")
     figure = charts.latency(series, allowed, summary["window"], view.zone, overview["incidents"]["incidents"])
     charts.show(figure, f"chart-{name}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Sequence
+from http import HTTPStatus
 
 import streamlit as st
 
@@ -32,13 +33,11 @@ def page() -> None:
 
 def body(view: View) -> None:
     """Ask for the summary of each variant, and draw the table and the curve."""
-    engines = components.last_known("variants", fetch(ask("engines", start=view.start, end=view.end)), view)
-    if engines is None:
-        return
     labels = tuple((name, value) for name, value in view.labels if name != "variant")
-    chosen = {value for name, value in view.labels if name == "variant"}
-    sent = {variant for engine in engines["engines"] for variant in engine["variants"]}
-    asked, left_out = shown(chosen or sent)
+    names: Collection[str] | None = view.chosen.get("variant") or _sent(view)
+    if names is None:
+        return
+    asked, left_out = shown(names)
     found: list[tuple[str, Json]] = []
     for variant in asked:
         summary = fetch(ask("summary", (*labels, ("start", view.start), ("end", view.end)), variant=variant))
@@ -50,13 +49,28 @@ def body(view: View) -> None:
         st.caption(sentence)
     measured = [(variant, summary) for variant, summary in found if summary["requests"]["total"]]
     if not measured:
-        st.info("No engine with a variant had a request in this range.")
+        st.info(
+            "No request of this range has a variant: choose a longer range, or start an engine with `--variant NAME`."
+        )
         return
     st.dataframe([row(*one) for one in measured], hide_index=True, width="stretch", key="variants")
     figure = curve(measured)
     if any(len(trace["x"]) > 1 for trace in figure["data"]):
         st.subheader("Throughput against latency", help="One point for each variant, in the order of the table.")
         st.plotly_chart(figure, key="variants-curve", **charts.show_options())
+
+
+def _sent(view: View) -> set[str] | None:
+    """The variants of the engine processes in the range. None, and the page says why, when nobody tells them."""
+    found = fetch(ask("engines", start=view.start, end=view.end))
+    if isinstance(found, Problem) and found.status == HTTPStatus.FORBIDDEN:
+        st.info(
+            "Engine processes serve all tenants, and the dashboard's key is for one, so their variants are not listed. "
+            "Type the names of variants into the sidebar's filter."
+        )
+        return None
+    engines = components.last_known("variants", found, view)
+    return None if engines is None else {name for engine in engines["engines"] for name in engine["variants"]}
 
 
 def shown(names: Collection[str]) -> tuple[list[str], list[str]]:

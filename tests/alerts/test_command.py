@@ -136,7 +136,9 @@ def test_diff_and_check_say_what_differs(files, capsys):
     assert "-    expr: max by (cluster, job, instance, model_name) (vllm:kv_cache_usage_perc) > 0.5" in said
     assert "+- name: tokentrail-slos-outage" in said
     assert files("check") == 1
-    assert f"{changed} differs from the rules of" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"{changed} differs from the rules of" in said
+    assert f"{files.out / 'slos.yml'} is not there: generate it" in said
 
 
 def test_kubernetes_objects_hold_the_same_groups(files):

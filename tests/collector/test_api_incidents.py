@@ -59,6 +59,7 @@ def test_a_run_of_evictions_that_is_older_than_the_window_begins_when_it_did(api
 @pytest.mark.parametrize(
     ("kinds", "detail"),
     [
+        (["evict"], "1 preemption took 4 blocks, to be computed again."),
         (["offload"] * 2, "2 preemptions took 8 blocks, which were copied to the host's memory."),
         (
             ["evict", "offload", "evict"],

@@ -132,7 +132,7 @@ def test_what_is_no_slo_file(tmp_path, text, message):
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(SloFileError, match=message):
         load_slos(path)
-    with pytest.raises(SloFileError, match=r"cannot be read: .*No such file"):
+    with pytest.raises(SloFileError, match=r"cannot be read: No such file"):
         load_slos(tmp_path / "none.yaml")
 
 

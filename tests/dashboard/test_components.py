@@ -123,7 +123,7 @@ def test_without_a_list_it_leads_to_the_requests_of_its_time(incident, link):
 
 
 def test_the_worst_incident_is_first():
-    given = [("info", 90), ("ticket", 5), ("page", None), ("ticket", 50), ("page", 2)]
+    given = [("of a newer version", 95), ("info", 90), ("ticket", 5), ("page", None), ("ticket", 50), ("page", 2)]
     listed = worst_first([{"severity": severity, "requests_affected": n} for severity, n in given])
     assert [(i["severity"], i["requests_affected"]) for i in listed] == [
         ("page", 2),
@@ -131,6 +131,7 @@ def test_the_worst_incident_is_first():
         ("ticket", 50),
         ("ticket", 5),
         ("info", 90),
+        ("of a newer version", 95),
     ]
 
 

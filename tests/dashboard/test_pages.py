@@ -10,9 +10,8 @@ import httpx
 import pytest
 from playwright.sync_api import Locator
 
-from tests.dashboard.browser import finished, streamlit
+from tests.dashboard.browser import finished
 from tests.dashboard.feed import HOSTILE_TENANT, TRACEPARENT
-from tests.support.collector import Collector
 from tokentrail.formatting import clock, count, duration, instant, pace, percent, rate
 
 
@@ -78,7 +77,7 @@ class TestOverview:
             tail = part(overview, f"tail-{name}")
             expected = {f"{name.upper()} {q}": duration(summary[f"{name}_s"][q]) for q in ("p50", "p95", "p99")}
             assert metrics(tail) == expected
-            assert f"{summary[f'{name}_s']['count']} requests" in tail.inner_text()
+            assert f"Requests: {summary[f'{name}_s']['count']} ·" in tail.inner_text()
             tail.locator(".js-plotly-plot .scatterlayer .trace").nth(2).wait_for()
         engine = api("kv")["engines"][0]
         saturation = metrics(part(overview, "saturation"))
@@ -343,25 +342,32 @@ def test_names_from_outside_are_shown_as_they_are(page, dashboard, api):
     assert dialogs == []
 
 
-def test_an_empty_collector_and_one_that_is_gone_are_explained(page, tmp_path):
-    collector = Collector(tmp_path / "data")
-    with collector, streamlit(collector.urls["api"], tmp_path, often=True) as url:
-        page.goto(url)
-        assert "OTEL_EXPORTER_OTLP_ENDPOINT" in part(page, "no-data").inner_text()
-        part(page, "traffic").wait_for()
-        assert page.get_by_text("Nothing is firing").count() == 0
-        page.goto(f"{url}/requests")
-        page.get_by_text("No request matches").wait_for()
-        page.goto(f"{url}/?range=5m")
-        assert metrics(part(page, "traffic"))["Requests"] == "0"
-        collector.stop()
-        # A page that is open keeps the last numbers.
-        page.get_by_text("These are the numbers of").wait_for()
-        assert metrics(part(page, "traffic"))["Requests"] == "0"
-        assert "The collector cannot be reached" in part(page, "problem").inner_text()
-        for path in ("", "requests", f"request?trace_id={'a' * 32}"):
-            page.goto(f"{url}/{path}")
-            words = part(page, "problem").inner_text()
-            assert "The collector cannot be reached" in words
-            assert "TOKENTRAIL_API_URL" in words
-            assert "Traceback" not in page.content()
+CUT = """() => [...document.querySelectorAll("[data-testid=stMetric], .st-key-traffic p")].filter(shown => {
+  const texts = document.createTreeWalker(shown, NodeFilter.SHOW_TEXT), place = shown.getBoundingClientRect();
+  const range = document.createRange();
+  for (let text = texts.nextNode(); text; text = texts.nextNode()) {
+    for (const word of text.textContent.matchAll(/[^ ]+/g)) {
+      range.setStart(text, word.index);
+      range.setEnd(text, word.index + word[0].length);
+      const lines = [...range.getClientRects()];
+      if (lines.length > 1 || lines.some(line => line.right > place.right + 1)) return true;
+    }
+  }
+  return false;
+}).map(shown => shown.innerText)"""
+"""The numbers, labels and notes that are wider than their place, or have a word on two lines."""
+
+
+@pytest.mark.parametrize("width", [800, 1024, 1280, 1920])
+def test_no_number_is_cut_on_a_narrow_screen(page, dashboard, disturbed, width):
+    before = page.viewport_size
+    try:
+        page.set_viewport_size({"width": width, "height": 900})
+        page.goto(f"{dashboard}/?range=1h")
+        metrics(part(page, "saturation"))
+        assert page.evaluate(CUT) == []
+        page.goto(f"{dashboard}/request?trace_id={disturbed}")
+        metrics(part(page, "request-numbers"))
+        assert page.evaluate(CUT) == []
+    finally:
+        page.set_viewport_size(before)

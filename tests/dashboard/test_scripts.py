@@ -6,6 +6,7 @@ from streamlit.testing.v1 import AppTest
 from streamlit.util import calc_hash
 
 from dashboard import api
+from dashboard.views import overview
 from tests.dashboard.browser import APP
 
 TRACE = "a" * 32
@@ -15,9 +16,10 @@ TRACE = "a" * 32
 def show(monkeypatch):
     """Run a page over the answer to each path of the API; the last page that it drew."""
 
-    def show(page, answers, address="http://127.0.0.1:8080"):
+    def show(page, answers, address="http://127.0.0.1:8080", **query):
         def answer(request):
-            return httpx.Response(200, json=answers(request.url.path.removeprefix("/api/v1/")))
+            told = answers(request.url.path.removeprefix("/api/v1/"))
+            return told if isinstance(told, httpx.Response) else httpx.Response(200, json=told)
 
         monkeypatch.setenv("TOKENTRAIL_API_URL", address)
         client = httpx.Client(base_url="http://collector/api/v1/", transport=httpx.MockTransport(answer))
@@ -28,9 +30,13 @@ def show(monkeypatch):
         app._page_hash = calc_hash(page)
         if page == "request":
             app.query_params["trace_id"] = TRACE
+        for name, value in query.items():
+            app.query_params[name] = value
         return app.run()
 
-    return show
+    yield show
+    api._fetched.clear()
+    api._found.clear()
 
 
 @pytest.mark.parametrize("page", ["", "requests", "variants", "request"])
@@ -69,6 +75,29 @@ def test_a_page_of_many_incidents_draws_the_worst_and_counts_the_others(firing, 
     assert [text.split()[2] for text in captions if text.startswith("Not drawn")] == ([rest] if rest else [])
 
 
+@pytest.mark.parametrize(("found", "all_clear"), [({}, 1), (api.Problem("The collector cannot be reached", ""), 0)])
+def test_the_last_known_numbers_are_no_all_clear(monkeypatch, found, all_clear):
+    def script():
+        from datetime import UTC
+
+        from dashboard.filters import View
+        from dashboard.views import overview
+
+        overview.body(View("-15m", "now", (), None, None, UTC))
+
+    known = {
+        "summary": {"window": {"start": "2026-11-21T10:00:00Z", "end": "2026-11-21T10:15:00Z"}},
+        "incidents": {"incidents": [], "firing_outside": 0}, "slos": {"slos": []}, "engines": None,
+    }  # fmt: skip
+    monkeypatch.setattr(overview, "fetch", lambda _: found)
+    monkeypatch.setattr("dashboard.components.last_known", lambda *_: known)
+    monkeypatch.setattr(overview, "_never_seen", lambda _: False)
+    for part in ("latencies", "traffic"):
+        monkeypatch.setattr(overview, part, lambda *_: None)
+    shown = AppTest.from_function(script, default_timeout=300).run()
+    assert (len(shown.exception), len(shown.success)) == (0, all_clear)
+
+
 @pytest.mark.parametrize(
     ("emitted", "words"), [(None, "No single tokens"), (2, "No single tokens"), (1, "Fewer than two"), (0, "Fewer")]
 )
@@ -83,6 +112,26 @@ def test_an_unknown_number_of_tokens_is_not_called_few(emitted, words):
     assert shown.caption[0].value.startswith(words)
 
 
+SUMMARY = {
+    "requests": {"total": 1}, "ttft_s": {"p50": 0.1, "p99": 0.1}, "tpot_s": {"p50": 0.1, "p99": 0.1}, "attainment": 1.0,
+    "throughput": {"output_tokens_per_s": 3.0}, "goodput": {"requests_per_s": 1.0},
+}  # fmt: skip
+
+
+def test_a_key_of_one_tenant_sees_the_variants_that_are_chosen(show):
+    def answer(path):
+        if path == "engines":
+            return httpx.Response(403, json={"title": "Forbidden", "detail": "engine processes serve all tenants"})
+        return {"slos": []} if path == "slos" else SUMMARY
+
+    shown = show("variants", answer)
+    assert (len(shown.exception), len(shown.error)) == (0, 0)
+    assert "Type the names of variants" in shown.info[0].value
+    shown = show("variants", answer, variant=["int8"])
+    assert (len(shown.exception), len(shown.error), len(shown.info)) == (0, 0, 0)
+    assert list(shown.dataframe[0].value["variant"]) == ["int8"]
+
+
 @pytest.mark.parametrize(("tpot_s", "curves"), [((0.1, 0.2), 1), ((0.1, None), 0), ((0.1,), 0)])
 def test_a_curve_needs_two_points(show, tpot_s, curves):
     """A variant with requests of one token has no TPOT, and so no point."""
@@ -91,12 +140,7 @@ def test_a_curve_needs_two_points(show, tpot_s, curves):
     def answer(path):
         if path != "summary":
             return {"slos": [], "engines": [engine]}
-        tpot = next(told)
-        quantiles = {"p50": 0.1, "p99": 0.1}
-        return {
-            "requests": {"total": 1}, "ttft_s": quantiles, "tpot_s": dict.fromkeys(quantiles, tpot), "attainment": 1.0,
-            "throughput": {"output_tokens_per_s": 3.0}, "goodput": {"requests_per_s": 1.0},
-        }  # fmt: skip
+        return SUMMARY | {"tpot_s": dict.fromkeys(("p50", "p99"), next(told))}
 
     engine = {"engine": "vllm", "models": [], "variants": [f"v{n}" for n in range(len(tpot_s))]}
     shown = show("variants", answer)

@@ -175,6 +175,13 @@ def test_every_chart_is_a_figure_that_plotly_accepts_on_the_readers_clock():
     assert [len(chart.shapes) for chart in drawn] == [1, 0, 1, 0, 0]
 
 
+def test_a_point_without_neighbours_is_large_enough_to_be_seen():
+    values = [0.5, None, 0.5, None, 0.5, 0.5]
+    times = [datetime(2026, 11, 21, 10, 0, second, tzinfo=UTC) for second in range(len(values))]
+    (curve,) = charts.attainment(Series(times, {"value": values}), None, WINDOW, UTC).to_dict()["data"]
+    assert curve["marker"]["size"] == [7, 3, 7, 3, 3, 3]
+
+
 def test_missed_thresholds_in_words():
     miss = {"threshold": "ttft", "limit_s": 0.5, "value_s": 0.75, "over_s": 0.25}
     verdicts = [{"slo": "chat", "missed": [miss]}, {"slo": "all", "missed": []}]

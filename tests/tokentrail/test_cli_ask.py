@@ -14,12 +14,11 @@ from typer.testing import CliRunner
 from tests.contract.commands import PAGES, commands
 from tests.support.collector import Collector
 from tokentrail import KvEvent, Phase, Trail
-from tokentrail.cli import doctor, perfetto
+from tokentrail.cli import perfetto
 from tokentrail.cli.api import Api
 from tokentrail.cli.app import app
 from tokentrail.cli.request import WIDTH, lines
 from tokentrail.cli.requests import follow, line
-from tokentrail.version import __version__
 
 MS = 1_000_000
 ASKING = ("requests", "request", "spans", "doctor", "tail", "backup")
@@ -205,6 +204,16 @@ def test_an_answer_of_another_version_is_named(command, monkeypatch):
         assert "install the same version" in output
 
 
+@pytest.mark.parametrize("kind", [KeyError, IndexError, AttributeError, TypeError, ValueError])
+def test_an_answer_whose_reading_fails_in_any_way_is_of_another_version(kind, monkeypatch):
+    def read(*_, **__):
+        raise kind("p99")
+
+    monkeypatch.setattr("tokentrail.cli.api.Api.get", read)
+    result = run("requests", "--api", "http://collector:8080")
+    assert f"of another form than this command reads ({kind.__name__}: " in result.stderr
+
+
 def test_one_request_is_a_waterfall(collector, api):
     row, _ = detail_of(collector, "first")
     text = run("request", row["trace_id"], *api).stdout
@@ -379,63 +388,6 @@ def test_doctor_takes_addresses_as_the_collector_prints_them(collector, api):
     printed = [f"{collector.urls[name]}/" for name in ("otlp-http", "otlp-grpc")]
     text = run("doctor", *api, "--otlp-http", printed[0], "--otlp-grpc", printed[1]).stdout
     assert [line.split()[:2] for line in text.splitlines()[:2]] == [["ok", "OTLP/HTTP"], ["ok", "OTLP/gRPC"]]
-
-
-@pytest.mark.parametrize(
-    ("status", "date", "expected"),
-    [
-        (200, "Sun, 22 Nov 2020 10:00:00 GMT", [("API", "ok"), ("clocks", "warn")]),
-        (503, "", [("API", "fail")]),
-    ],
-)
-def test_doctor_compares_clocks_and_readiness(status, date, expected):
-    class Fake:
-        def ready(self):
-            told = (
-                {"status": "ready"} if status == 200 else {"status": "not ready", "reason": "the store does not answer"}
-            )
-            return httpx.Response(status, json=told, headers={"date": date} if date else {})
-
-    assert [(found.name, found.state) for found in doctor._api(Fake(), "url")] == expected
-
-
-@pytest.mark.parametrize(
-    ("version", "state", "told"),
-    [
-        (__version__, "ok", f"are {__version__}"),
-        ("9.9.9", "warn", "the collector 9.9.9"),
-        (None, "warn", "does not tell"),
-    ],
-)
-def test_doctor_compares_versions(version, state, told):
-    class Fake:
-        def version(self):
-            return version
-
-    (found,) = doctor._version(Fake())
-    assert (found.state, told in found.detail, bool(found.fix)) == (state, True, state == "warn")
-
-
-def test_doctor_warns_of_each_scrape_that_fails():
-    class Fake:
-        def get(self, _path, **_):
-            of = [("chat", True, ""), ("sent", None, ""), ("lost", False, "connect"), ("told", False, "")]
-            keys = ("service", "up", "reason")
-            return {"processes": [{"instance": "i", **dict(zip(keys, one, strict=True))} for one in of]}
-
-    found = [(finding.state, finding.detail) for finding in doctor._scrapes(Fake())]
-    assert found == [("warn", "lost i: the last one failed (connect)"), ("warn", "told i: the last one failed (down)")]
-
-
-@pytest.mark.parametrize(("status", "fix"), [(401, "TOKENTRAIL_API_KEY"), (403, "all tenants"), (500, "log")])
-def test_doctor_says_which_key_is_missing(status, fix):
-    def refused(_api):
-        yield from ()
-        answer = httpx.Response(status, json={"detail": "not you"}, request=httpx.Request("GET", "http://c"))
-        raise httpx.HTTPStatusError("", request=answer.request, response=answer)
-
-    (found,) = doctor._asked(refused, Api("http://c"))
-    assert (found.state, found.detail, fix in found.fix) == ("warn", "not you", True)
 
 
 @pytest.mark.parametrize("words", SHOWN, ids=" ".join)

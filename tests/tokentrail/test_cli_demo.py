@@ -1,14 +1,17 @@
 """The parts of `tokentrail demo`: its load, its numbers beside the clients', its end. tests/e2e runs the whole."""
 
+import asyncio
 import contextlib
 import itertools
 import subprocess
+import time
 
+import httpx
 import pytest
 from rich.console import Console
 
 from tokentrail.cli import demo, result
-from tokentrail.cli.demo import answered_lately, workload
+from tokentrail.cli.demo import Limit, answered_lately, workload
 from tokentrail.cli.processes import ProcessFailed
 from tokentrail.cli.result import _settled_rows, report, verify
 from tokentrail.cli.stack import Stack
@@ -142,6 +145,61 @@ def test_an_engine_that_ends_no_request_hangs():
     assert not answered_lately([ended], now_s + 20)
     assert not answered_lately([observed(ended_ns=999 * 10**9, status="cancelled")], now_s)
     assert answered_lately([observed(ended_ns=999 * 10**9, status="error")], now_s)
+
+
+@pytest.mark.parametrize(
+    ("loaded_after", "passes_after", "reason"),
+    [
+        (5, 80, "answered nothing for 60 s"),  # the load takes 20 s, and the requests of its end have 60 s
+        (200, 260, "answered nothing for 60 s"),  # those that waited for a slow start have 60 s, too
+        (10_000, 320, "did not load its model within 300 s"),
+    ],
+)
+def test_the_time_in_which_the_engine_loads_its_model_is_not_counted(loaded_after, passes_after, reason):
+    limit = Limit(load_ends=1_020.0)
+    passed = (s for s in range(10_000) if limit.passed(1_000.0 + s, loading=s <= loaded_after))
+    assert next(passed) == passes_after
+    assert reason in limit.reason
+
+
+@pytest.mark.parametrize(
+    ("answer", "loads"), [(httpx.Response(503), True), (httpx.ReadTimeout("busy"), True), (httpx.Response(200), False)]
+)
+def test_an_engine_loads_until_it_is_ready(answer, loads, monkeypatch, tmp_path):
+    def get(url, **_):
+        assert url == "http://127.0.0.1:1/readyz"
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(httpx, "get", get)
+    monkeypatch.setattr(Stack, "urls", {"engine": "http://127.0.0.1:1"})
+    assert Stack(tmp_path, tmp_path / "slos.yaml").engine_loads() is loads
+
+
+def test_a_demo_asks_for_the_model_until_the_engine_has_it(monkeypatch, tmp_path):
+    """A load that never ends, an engine that hangs once it has its model: the demo gives up, and asks no longer."""
+    answers = [True, True, False]
+
+    class Fake(Stack):
+        check = lambda _: None  # noqa: E731
+        urls = {"engine": "", "dashboard": ""}  # noqa: RUF012
+
+        def engine_loads(self):
+            return answers.pop(0)
+
+    async def never(*_, **__):
+        await asyncio.sleep(3600)
+
+    monkeypatch.setattr(demo, "run_load", never)
+    monkeypatch.setattr(demo, "_state", lambda *_: (_ for _ in ()).throw(httpx.ConnectError("")))
+    monkeypatch.setattr(demo, "REFRESH_S", 0.01)
+    monkeypatch.setattr(demo, "PATIENCE_S", 0.05)
+    stack = Fake(tmp_path, tmp_path / "slos.yaml")
+    limit = Limit(load_ends=time.time())
+    assert not asyncio.run(demo._drive(Console(quiet=True), stack, FakeApi(), iter(()), [], 0.0, limit))
+    assert answers == []
+    assert not limit.loading
 
 
 def test_a_moved_collector_is_named_in_the_command():

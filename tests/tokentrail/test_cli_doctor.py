@@ -1,4 +1,5 @@
-"""`tokentrail doctor` makes a call on each port of OTLP, and names what is there instead; on real receivers."""
+"""`tokentrail doctor` makes a call on each port of OTLP, and names what is there instead, on real receivers; and its
+findings about what the API answers. test_cli_ask.py has it on a whole collector."""
 
 import json
 import shutil
@@ -6,6 +7,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
+import httpx
 import pytest
 from starlette.responses import JSONResponse, PlainTextResponse
 from typer.testing import CliRunner
@@ -20,9 +22,11 @@ from collector.wal.commit import LogUnavailableError
 from tests.collector.test_otlp_http import WAIT_S, Receiver
 from tests.support.certificates import make_certificate
 from tests.support.keys import access_to, add_key
-from tokentrail.cli import listeners
+from tokentrail.cli import doctor, listeners
+from tokentrail.cli.api import Api
 from tokentrail.cli.app import app
 from tokentrail.cli.dead_letters import DeadLetter, replay
+from tokentrail.version import __version__
 
 LIMITS = BodyLimits(4_000, 8_000)
 NOBODY = "http://127.0.0.1:9"
@@ -248,3 +252,60 @@ def test_no_command_prints_the_password_of_an_address(serve, started, tmp_path):
         ((_, kept),) = replay([letter], to, {})
         assert "127.0.0.1" in kept
         assert "secret" not in kept
+
+
+@pytest.mark.parametrize(
+    ("status", "date", "expected"),
+    [
+        (200, "Sun, 22 Nov 2020 10:00:00 GMT", [("API", "ok"), ("clocks", "warn")]),
+        (503, "", [("API", "fail")]),
+    ],
+)
+def test_doctor_compares_clocks_and_readiness(status, date, expected):
+    class Fake:
+        def ready(self):
+            told = (
+                {"status": "ready"} if status == 200 else {"status": "not ready", "reason": "the store does not answer"}
+            )
+            return httpx.Response(status, json=told, headers={"date": date} if date else {})
+
+    assert [(found.name, found.state) for found in doctor._api(Fake(), "url")] == expected
+
+
+@pytest.mark.parametrize(
+    ("version", "state", "told"),
+    [
+        (__version__, "ok", f"are {__version__}"),
+        ("9.9.9", "warn", "the collector 9.9.9"),
+        (None, "warn", "does not tell"),
+    ],
+)
+def test_doctor_compares_versions(version, state, told):
+    class Fake:
+        def version(self):
+            return version
+
+    (found,) = doctor._version(Fake())
+    assert (found.state, told in found.detail, bool(found.fix)) == (state, True, state == "warn")
+
+
+def test_doctor_warns_of_each_scrape_that_fails():
+    class Fake:
+        def get(self, _path, **_):
+            of = [("chat", True, ""), ("sent", None, ""), ("lost", False, "connect"), ("told", False, "")]
+            keys = ("service", "up", "reason")
+            return {"processes": [{"instance": "i", **dict(zip(keys, one, strict=True))} for one in of]}
+
+    found = [(finding.state, finding.detail) for finding in doctor._scrapes(Fake())]
+    assert found == [("warn", "lost i: the last one failed (connect)"), ("warn", "told i: the last one failed (down)")]
+
+
+@pytest.mark.parametrize(("status", "fix"), [(401, "TOKENTRAIL_API_KEY"), (403, "all tenants"), (500, "log")])
+def test_doctor_says_which_key_is_missing(status, fix):
+    def refused(_api):
+        yield from ()
+        answer = httpx.Response(status, json={"detail": "not you"}, request=httpx.Request("GET", "http://c"))
+        raise httpx.HTTPStatusError("", request=answer.request, response=answer)
+
+    (found,) = doctor._asked(refused, Api("http://c"))
+    assert (found.state, found.detail, fix in found.fix) == ("warn", "not you", True)

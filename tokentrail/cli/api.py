@@ -16,9 +16,6 @@ _FIRST_DIGITS: Final = re.compile(r"[0-9a-fA-F]{8,31}")
 _TOO_FEW_DIGITS: Final = re.compile(r"[0-9a-fA-F]{1,7}")
 _ANOTHER: Final = "as a collector's API does: another server is there. The API is on port 8080 unless told otherwise"
 
-OTHER_FORM: Final = (KeyError, AttributeError, TypeError, ValueError)
-"""The errors of reading an answer that is of another version's form."""
-
 _KEYS: Final[dict[int, str]] = {
     httpx.codes.UNAUTHORIZED: "set TOKENTRAIL_API_KEY to a key with the role read",
     httpx.codes.FORBIDDEN: "use a key with the role read for all tenants (TOKENTRAIL_API_KEY)",
@@ -29,6 +26,10 @@ _KEYS: Final[dict[int, str]] = {
 def other_form(error: Exception) -> str:
     """Tell that an answer could not be read."""
     return f"the collector's answer is of another form than this command reads ({type(error).__name__}: {error})"
+
+
+class NoSuchRequest(Exception):
+    """No request has the id that was asked for. The message says where it was looked for."""
 
 
 class Api:
@@ -69,7 +70,7 @@ class Api:
     def request(self, asked: str, **params: Any) -> Any:
         """One request with its tokens and phases: by its trace id, the first eight digits of it, or its request id.
 
-        Raises LookupError when no request has this id.
+        Raises NoSuchRequest when none has this id.
         """
         if _TRACE_ID.fullmatch(asked):
             return self.get(f"requests/{asked}", **params)
@@ -80,7 +81,7 @@ class Api:
         trace = "and no trace id begins with it"
         if _TOO_FEW_DIGITS.fullmatch(asked):
             trace = "and of a trace id it needs the first eight digits or more"
-        raise LookupError(f"no request that ended in the last 30 days has the id {asked}, {trace}")
+        raise NoSuchRequest(f"no request that ended in the last 30 days has the id {asked}, {trace}")
 
     @staticmethod
     def key_wanted(status_code: int) -> str:

@@ -25,7 +25,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @contextmanager
 def _of_our_version() -> Iterator[None]:
     """End the command with a sentence when an answer is of another form than it reads."""
-    from tokentrail.cli.api import OTHER_FORM, other_form
+    from tokentrail.cli.api import other_form
+    from tokentrail.connection import OTHER_FORM
 
     try:
         yield
@@ -206,7 +207,7 @@ def _ask(url: str, question: Callable[[Api], Any]) -> Any:
     """Ask the API; an answer that is an error ends the command with the collector's own words."""
     from httpx import DecodingError, HTTPError, HTTPStatusError
 
-    from tokentrail.cli.api import Api
+    from tokentrail.cli.api import Api, NoSuchRequest
     from tokentrail.connection import ConnectionSettingError, in_words, way_out
 
     try:
@@ -218,9 +219,7 @@ def _ask(url: str, question: Callable[[Api], Any]) -> Any:
     except HTTPStatusError as error:
         wanted = client.key_wanted(error.response.status_code)
         fail(RuntimeError(client.problem(error.response) + (f": {wanted}" if wanted else "")))
-    except KeyError:  # a LookupError too, but an answer lacks something: `_of_our_version` tells it
-        raise
-    except (DecodingError, LookupError) as error:
+    except (DecodingError, NoSuchRequest) as error:
         fail(error)
     except HTTPError as error:
         shown = without_user(url)

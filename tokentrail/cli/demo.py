@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -25,7 +26,7 @@ from tokentrail.cli.live import LiveView
 from tokentrail.cli.output import own_name, progress
 from tokentrail.cli.processes import ProcessFailed, terminated
 from tokentrail.cli.result import report, verify
-from tokentrail.cli.stack import Stack, choose_addresses
+from tokentrail.cli.stack import START_S, Stack, choose_addresses
 from tokentrail.load import CHAT, COMPLETION, LONG_GENERATION, Observation, PlannedRequest, burst, poisson
 from tokentrail.load import run as run_load
 
@@ -46,7 +47,10 @@ BURST = 8
 BURST_EVERY_S = 90.0
 DRAIN_S = 25.0
 PATIENCE_S = 60.0
-"""Requests still open this long after the load's end are cancelled. If none ended in this time, the engine hangs."""
+"""Requests still open this long after the load's end are cancelled. If none ended in this time, the engine hangs.
+
+While the engine loads its model, the time does not begin.
+"""
 REFRESH_S = 3.0
 """Seconds between two refreshes of the view. Each queries the store on the cores that the engine computes on."""
 
@@ -98,12 +102,11 @@ def _run(
         load_s = math.inf if seconds is None else max(10.0, seconds - DRAIN_S)
         to_the_end = False
         with contextlib.suppress(KeyboardInterrupt):
-            done = asyncio.run(
-                _drive(console, stack, api, workload(load_s, seed=seed), seen, began, load_s + PATIENCE_S)
-            )
+            limit = Limit(began + load_s)
+            done = asyncio.run(_drive(console, stack, api, workload(load_s, seed=seed), seen, began, limit))
             to_the_end = True
             if not done and not answered_lately(seen, time.time()):
-                problems.append(f"the engine answered nothing for {PATIENCE_S:.0f} s while requests waited")
+                problems.append(limit.reason)
         with progress(console, "comparing the collector's numbers with the clients' clock"):
             result = verify(api, seen, since=began, prometheus=stack.urls.get("Prometheus"), to_the_end=to_the_end)
         report(console, result, urls=stack.urls, problems=problems)
@@ -116,6 +119,34 @@ def _run(
         console.print(f"Open this recording again: {own_name()} up --data-dir {stack.home}", soft_wrap=True)
         console.print(f"Watch your own engine next, there is a page for each: {ENGINES_PAGE}", soft_wrap=True)
     return problems + [f"{name} did not stop cleanly; its log: {stack.home / 'logs' / name}.log" for name in unclean]
+
+
+@dataclass(slots=True)
+class Limit:
+    """The time at which a demo waits no longer for its requests, in unix seconds.
+
+    An engine may take `START_S` to load its model, so a slow machine is no engine that hangs.
+    """
+
+    load_ends: float
+    loading: bool = True
+    last_loading: float = 0.0
+    """When the engine was last seen without its model."""
+
+    def passed(self, now: float, *, loading: bool) -> bool:
+        """Whether the time is over. `loading`: the engine has no model yet."""
+        self.loading = loading
+        if loading:
+            self.last_loading = now
+            return now >= self.load_ends + START_S
+        return now >= max(self.load_ends, self.last_loading) + PATIENCE_S
+
+    @property
+    def reason(self) -> str:
+        """The problem, when nothing was answered until now."""
+        if self.loading:
+            return f"the engine did not load its model within {START_S} s after the load's end; its log says why"
+        return f"the engine answered nothing for {PATIENCE_S:.0f} s while requests waited"
 
 
 def answered_lately(seen: Sequence[Observation], now_s: float) -> bool:
@@ -167,9 +198,9 @@ async def _drive(
     requests: Iterator[PlannedRequest],
     seen: list[Observation],
     began: float,
-    limit_s: float,
+    limit: Limit,
 ) -> bool:
-    """Send the load and show its progress until every request has ended. False when `limit_s` passed before that.
+    """Send the load and show its progress until every request has ended. False when `limit` passed before that.
 
     Raises ProcessFailed when a process dies.
     """
@@ -178,8 +209,11 @@ async def _drive(
     show = LiveView(console)
     try:
         with show:
-            while not load.done() and time.time() < began + limit_s:
+            while not load.done():
                 stack.check()
+                loading = limit.loading and await asyncio.to_thread(stack.engine_loads)
+                if limit.passed(time.time(), loading=loading):
+                    break
                 with contextlib.suppress(httpx.HTTPError):  # skip this refresh; check() notices a dead collector
                     show.update(await asyncio.to_thread(_state, api, stack, began, title))
                 await asyncio.wait({load}, timeout=REFRESH_S)

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.text import Text
 
 from tokentrail.cli import listeners
-from tokentrail.cli.api import OTHER_FORM, Api, other_form
+from tokentrail.cli.api import Api, other_form
 from tokentrail.cli.listeners import GrpcError, is_otlp, misnamed, refusal, send_nothing
-from tokentrail.connection import in_words, send_otlp, way_out, why_unanswered
+from tokentrail.connection import OTHER_FORM, in_words, send_otlp, way_out, why_unanswered
 from tokentrail.formatting import count, duration, instant, one_line, without_user
 from tokentrail.version import __version__
 

@@ -48,10 +48,9 @@ def require(*names: str) -> None:
     if missing:
         modules = ", ".join(dict.fromkeys(module for absent in missing.values() for module in absent))
         extras = ",".join(_EXTRAS[part] for part in missing)
-        raise ProcessFailed(
-            f"packages of the {' and the '.join(missing).replace('_', ' ')} are not installed ({modules}): "
-            f"pip install 'tokentrail[{extras}]'"
-        )
+        *others, last = (f"the {part.replace('_', ' ')}" for part in missing)
+        named = f"{', '.join(others)} and {last}" if others else last
+        raise ProcessFailed(f"packages of {named} are not installed ({modules}): pip install 'tokentrail[{extras}]'")
 
 
 def dashboard(*flags: str) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx
 import yaml
 
 from tokentrail.cli import parts
@@ -77,6 +78,13 @@ class Stack:
         )
         child.wait_ready(f"{self.urls['engine']}/healthz", timeout_s=START_S)
         return self.urls["engine"]
+
+    def engine_loads(self) -> bool:
+        """Whether the engine has no model yet. One that does not answer within a second has none."""
+        try:
+            return httpx.get(f"{self.urls['engine']}/readyz", timeout=1, trust_env=False).status_code != httpx.codes.OK
+        except httpx.TransportError:
+            return True
 
     def dashboard(self) -> str:
         """Start the Streamlit dashboard. Returns its URL."""

@@ -1,0 +1,63 @@
+"""What the pages say in a browser while the collector is slow, empty or away."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from tests.dashboard.browser import streamlit
+from tests.dashboard.test_pages import metrics, part
+from tests.support.collector import Collector
+
+
+class Slow(BaseHTTPRequestHandler):
+    def do_GET(self):
+        time.sleep(2.5)
+        with contextlib.suppress(OSError):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_page_that_waits_for_its_collector_says_so(page, tmp_path):
+    """A slow page is drawn again, and then Streamlit warns of no value that comes from the link: its log is read."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Slow)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_port}"
+    with contextlib.closing(server.socket), streamlit(address, tmp_path, often=True) as url:
+        page.goto(f"{url}/?range=5m")
+        page.get_by_text("Waiting for the collector").wait_for()
+        page.get_by_text("This is not the collector's API").wait_for()
+        page.wait_for_timeout(4_000)
+        page.goto("about:blank")
+        server.shutdown()
+
+
+def test_an_empty_collector_and_one_that_is_gone_are_explained(page, tmp_path):
+    collector = Collector(tmp_path / "data")
+    with collector, streamlit(collector.urls["api"], tmp_path, often=True) as url:
+        page.goto(url)
+        assert "OTEL_EXPORTER_OTLP_ENDPOINT" in part(page, "no-data").inner_text()
+        part(page, "traffic").wait_for()
+        assert page.get_by_text("Nothing is firing").count() == 0
+        page.goto(f"{url}/requests")
+        page.get_by_text("No request matches").wait_for()
+        page.goto(f"{url}/?range=5m")
+        assert metrics(part(page, "traffic"))["Requests"] == "0"
+        collector.stop()
+        # A page that is open keeps the last numbers, which are no all-clear.
+        page.get_by_text("These are the numbers of").wait_for()
+        assert page.get_by_text("Nothing is firing").count() == 0
+        assert metrics(part(page, "traffic"))["Requests"] == "0"
+        assert "The collector cannot be reached" in part(page, "problem").inner_text()
+        for path in ("", "requests", f"request?trace_id={'a' * 32}"):
+            page.goto(f"{url}/{path}")
+            words = part(page, "problem").inner_text()
+            assert "The collector cannot be reached" in words
+            assert "TOKENTRAIL_API_URL" in words
+            assert "Traceback" not in page.content()
