@@ -82,14 +82,11 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
     with busy_cores():
         under_load = partial(_round, "_under_load", warm, bodies, spans, connections=MANY_CONNECTIONS)
         measure("under_load", lambda: _best(1, under_load))
-    for name, shape in (
-        ("_plain_tokens", ingest_shapes.plain_tokens),
-        ("_genai_client", ingest_shapes.genai_clients),
-        ("_vllm", ingest_shapes.vllm_requests),
-    ):
+    shapes = {"_genai_client": ingest_shapes.genai_clients, "_vllm": ingest_shapes.vllm_requests}
+    for name, shape in {"_plain_tokens": ingest_shapes.plain_tokens, **shapes}.items():
         warm, shaped = shape(WARM_UP_SPANS), shape(some)
         measure(name.strip("_"), partial(_best, 1, partial(_round, name, warm, shaped, some)))
-    measure("floors", lambda: floors(bodies, ingest_shapes.genai_clients(some), some))
+    measure("floors", lambda: floors(bodies, {name: shape(some) for name, shape in shapes.items()}, some))
     measure("small_bodies", lambda: _small(4 if quick else 20))
     measure("otel_schema", lambda: {"otel_schema_bytes_per_token_at_rest": _otel_bytes_per_token(bodies)})
     numbers["seconds"] = sum(took.values())

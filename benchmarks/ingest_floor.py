@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -33,36 +33,54 @@ _REQUESTS: Final = """
 """
 
 
-def floors(sdk_bodies: Sequence[bytes], other_bodies: Sequence[bytes], spans: int) -> dict[str, float]:
-    """Return the floors in µs per span, and their parts. `spans` is the number of spans in `other_bodies`."""
+def floors(sdk_bodies: Sequence[bytes], shapes: Mapping[str, Sequence[bytes]], spans: int) -> dict[str, float]:
+    """Return the floors in µs per span, and their parts. Each of the `shapes` of other spans has so many spans.
+
+    A shape's numbers end in its name.
+    """
     parts: list[tuple[bytes, Columns]] = [(body, found) for body in sdk_bodies if (found := token_columns(body))]
     bodies, columns = [body for body, _ in parts], [found for _, found in parts]
-    tokens = row_count(columns)
-    assert TRACES.plain
-    block = native_block(columns, TRACES.plain.types)
     with tempfile.TemporaryDirectory() as folder:
         store = Store.open(f"chdb://{folder}/store")
         try:
             apply_schema(store)
             drop_views(store)
-            other = b"".join(other_bodies)
-            numbers = {
-                "floor_token_hash_us": _least(lambda _: [digest_of(body) for body in bodies]) / tokens,
-                "floor_token_copy_us": _least(lambda _: b"".join(bodies)) / tokens,
-                "floor_token_insert_us": _least(lambda n: insert_block(store, TRACES, block, f"b{n}")) / tokens,
-                "floor_span_hash_us": _least(lambda _: [digest_of(body) for body in other_bodies]) / spans,
-                "floor_span_copy_us": _least(lambda _: b"".join(other_bodies)) / spans,
-                "floor_span_parse_us": _least(lambda _: list(map(ExportTraceServiceRequest.FromString, other_bodies)))
-                / spans,
-                "floor_span_decode_us": _least(lambda n: insert_otlp(store, TRACES, other, f"o{n}")) / spans,
-                "floor_span_insert_us": _least(lambda _: store.client().command(_REQUESTS, {"n": spans})) / spans,
-            }
+            numbers = _together("token", _of_tokens(store, bodies, columns))
+            for shape, others in shapes.items():
+                numbers |= _together("span", _of_spans(store, shape, others, spans), shape)
         finally:
             store.close()
-    for kind in ("token", "span"):
-        of_kind = [us for name, us in numbers.items() if name.startswith(f"floor_{kind}_")]
-        numbers[f"floor_us_per_{kind}"] = sum(of_kind)
     return numbers
+
+
+def _of_tokens(store: Store, bodies: Sequence[bytes], columns: Sequence[Columns]) -> dict[str, float]:
+    assert TRACES.plain
+    block = native_block(columns, TRACES.plain.types)
+    taken = {
+        "hash": _least(lambda _: [digest_of(body) for body in bodies]),
+        "copy": _least(lambda _: b"".join(bodies)),
+        "insert": _least(lambda n: insert_block(store, TRACES, block, f"tokens {n}")),
+    }
+    tokens = row_count(columns)
+    return {step: us / tokens for step, us in taken.items()}
+
+
+def _of_spans(store: Store, shape: str, bodies: Sequence[bytes], spans: int) -> dict[str, float]:
+    joined = b"".join(bodies)
+    taken = {
+        "hash": _least(lambda _: [digest_of(body) for body in bodies]),
+        "copy": _least(lambda _: b"".join(bodies)),
+        "parse": _least(lambda _: list(map(ExportTraceServiceRequest.FromString, bodies))),
+        "decode": _least(lambda n: insert_otlp(store, TRACES, joined, f"{shape} {n}")),
+        "insert": _least(lambda _: store.client().command(_REQUESTS, {"n": spans})),
+    }
+    return {step: us / spans for step, us in taken.items()}
+
+
+def _together(kind: str, steps: Mapping[str, float], shape: str = "") -> dict[str, float]:
+    """Name the steps, and add them up."""
+    parts = {f"floor_{kind}_{step}_us{shape}": us for step, us in steps.items()}
+    return {**parts, f"floor_us_per_{kind}{shape}": sum(steps.values())}
 
 
 def drop_views(store: Store) -> None:
