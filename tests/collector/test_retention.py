@@ -99,7 +99,7 @@ def test_an_slo_over_more_days_than_are_kept_is_refused(slos_file, caplog):
     check_windows([], parse_retention("1d"))
     assert caplog.text == ""
     check_windows(slos, parse_retention("30d,acme/requests=7d,acme/tokens=1d"))
-    assert caplog.text.count("requests of acme go before") == 1
+    assert caplog.text.count("removes requests of the tenant acme before") == 1
 
 
 def test_a_collector_does_not_start_with_such_an_slo(slos_file, tmp_path):

@@ -22,13 +22,15 @@ SHOWN = sorted(
     }
     - {("keys",), ("rules",), ("dead-letters",)}
 )
+OTHERS_RUN = {"replay", "revoke", "--prometheus"}
+"""Commands with these words need a collector, a key or a Prometheus; tests of their own have them."""
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A folder with our SLO file and data folders of collectors, each with a dead letter."""
     shutil.copytree(ROOT / "alerts", tmp_path / "alerts")
-    for data in (".data", "data", "tokentrail-data/collector"):
+    for data in (".data", "data", "tokentrail-data/collector", "FOLDER"):
         (tmp_path / data / "wal").mkdir(parents=True)
         DeadLetters(tmp_path / data / "dead_letters", "traces").keep("NAME", token_body(), "refused")
     monkeypatch.chdir(tmp_path)
@@ -49,7 +51,7 @@ def run(folder, words):
     return done.output
 
 
-@pytest.mark.parametrize("words", [words for words in SHOWN if {"replay", "revoke"}.isdisjoint(words)], ids=" ".join)
+@pytest.mark.parametrize("words", [words for words in SHOWN if OTHERS_RUN.isdisjoint(words)], ids=" ".join)
 def test_a_command_does_what_the_page_says(folder, words):
     assert run(folder, words)
 
