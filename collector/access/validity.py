@@ -43,7 +43,7 @@ def read_validity(certificate: Path, key: Path) -> Validity:
     client.load_verify_locations(certificate)
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
     asking, showing = client.wrap_bio(down, up), server.wrap_bio(up, down, server_side=True)
-    for side in (asking, showing, asking):  # the third call ends the handshake of TLS 1.3
+    for side in (asking, showing, asking, showing, asking):  # TLS 1.3 needs three of these calls, and 1.2 all
         with suppress(ssl.SSLWantReadError):
             side.do_handshake()
     seen = cast("dict[str, Any]", asking.getpeercert())

@@ -12,7 +12,6 @@ import numpy as np
 
 from collector.api.context import Context
 from collector.api.hops import counted_once
-from collector.api.latencies import FEW_ROWS, Few, few_of
 from collector.api.parameters import Window
 from collector.api.problems import not_found
 from collector.api.session import CURRENT
@@ -48,8 +47,6 @@ class Counted:
     errors: Errors | None
     """None: every request stands for itself, so nothing is estimated."""
     in_flight: InFlight
-    few: Few | None
-    """The requests that ended ok, of a caller that wanted them, if they are few."""
 
 
 def count(
@@ -59,8 +56,6 @@ def count(
     promises: Sequence[Promise],
     bad: Callable[[InFlight], Bools],
     summands: Mapping[str, str] = OUTPUT_TOKENS,
-    *,
-    wants_few: bool = False,
 ) -> Counted:
     """Requests of a window by how they ended. `bad` tells which requests in flight are bad already.
 
@@ -69,15 +64,11 @@ def count(
 
     `summands` are columns to add up, as SQL. `tokens_good` is the part of `tokens_out` that belongs to good requests,
     and `missed_{name}` the number of ended requests that missed the threshold of that name, where there is one promise.
-    With `wants_few`, the same query brings the rows of a short window.
     """
-    cells, moments = Cells(promises), [window.end_ns, window.start_ns]
-    is_read_at_once = is_short(window.start_ns, window.end_ns)
-    wants_few = wants_few and is_read_at_once
-    first = "toUnixTimestamp64Nano(min(start))" if is_read_at_once else "0"
-    others = Fragment(f"(groupUniqArray(vantage), {first}, {FEW_ROWS if wants_few else '[]'})")
+    cells = Cells(promises)
+    others, moments = _vantages_and_first(window), [window.end_ns, window.start_ns]
     columns, sampled = _read_cells(ctx, window.filter, cells, moments, summands, others)
-    if not vantage and len({vantage for vantages, _, _ in columns["others"] for vantage in vantages}) > 1:
+    if not vantage and len({vantage for vantages, _ in columns["others"] for vantage in vantages}) > 1:
         window = counted_once(window)
         columns, sampled = _read_cells(ctx, window.filter, cells, moments, summands, others)
     judged = cells.judged(columns)
@@ -101,9 +92,14 @@ def count(
         "lost": number_of(in_flight.is_lost),
     }
     requests, errors = counts_of(ended, not_ended, sampled=sampled)
-    first_ns = min((first_ns for _, first_ns, _ in columns["others"]), default=0)
-    few = few_of(rows for _, _, rows in columns["others"]) if wants_few else None
-    return Counted(window, first_ns or None, requests, totals, errors, in_flight, few)
+    first_ns = min((first_ns for _, first_ns in columns["others"]), default=0)
+    return Counted(window, first_ns or None, requests, totals, errors, in_flight)
+
+
+def _vantages_and_first(window: Window) -> Fragment:
+    """SQL: the vantages of a cell and, in a window that is read at once, when the first of its requests began."""
+    first = "toUnixTimestamp64Nano(min(start))" if is_short(window.start_ns, window.end_ns) else "0"
+    return Fragment(f"(groupUniqArray(vantage), {first})")
 
 
 def _total(values: Iterable[Number | None]) -> Number | None:

@@ -16,7 +16,7 @@ from collector.api.parameters import Window
 from collector.api.sums import LEAST_HOURS, is_short, narrow
 from collector.api.times import DAY_NS, HOUR_NS
 from collector.sql.fragment import Fragment
-from collector.sql.queries import Queries, part, partition
+from collector.sql.queries import Queries, partition
 
 _DENSE: Final = 2**20
 _PLACES_FOR_EACH: Final = 4
@@ -50,19 +50,12 @@ class _Asked(Generic[T]):
 _NONE: Final[Counts] = (np.empty(0, np.uint8), np.empty(0, np.uint8))
 
 
-def itl(
-    queries: Queries, window: Window, first_ns: int | None = None, keys: Sequence[int] | None = None
-) -> Distribution:
+def itl(queries: Queries, window: Window, first_ns: int | None = None) -> Distribution:
     """The distribution over tokens. Without a token that is old enough, no request is read.
 
-    No request of the window began before `first_ns`. `keys` are those of all that ended ok. None: the store is asked.
+    No request of the window began before `first_ns`. None: the store is asked for the first start.
     """
-    if keys == [] or not _has_tokens(queries, window):
-        return Distribution.empty()
-    if keys and first_ns is not None:
-        of_keys = Fragment(", ".join(map(str, keys)))
-        return distribution(*added([_tokens_of(queries, of_keys, first_ns, window.start_ns, window.end_ns)]))
-    return distribution(*_counts(queries, window, first_ns))
+    return distribution(*_counts(queries, window, first_ns)) if _has_tokens(queries, window) else Distribution.empty()
 
 
 def _has_tokens(queries: Queries, window: Window) -> bool:
@@ -251,24 +244,16 @@ def _read_buckets(
     if first_ns is None:
         return []
     bounds = {"first_ns": first_ns, "start_ns": start_ns, "end_ns": end_ns}
-    fragments = {"filter": window.filter, "requests": _all_of(window)}
-    return queries.rows("timeseries_itl", fragments, step_ns=step_ns, **bounds)
+    return queries.rows("timeseries_itl", {"filter": window.filter}, step_ns=step_ns, **bounds)
 
 
 def _read(queries: Queries, window: Window, start_ns: int, end_ns: int, first_ns: int | None) -> Counts:
     first_ns = first_start(queries, window.filter, start_ns, end_ns) if first_ns is None else first_ns
-    return _NONE if first_ns is None else _tokens_of(queries, _all_of(window), first_ns, start_ns, end_ns)
-
-
-def _tokens_of(queries: Queries, requests: Fragment, first_ns: int, start_ns: int, end_ns: int) -> Counts:
+    if first_ns is None:
+        return _NONE
     bounds = {"first_ns": first_ns, "start_ns": start_ns, "end_ns": end_ns}
-    rows = queries.array("itl", {"requests": requests}, _ROW, **bounds)
+    rows = queries.array("itl", {"filter": window.filter}, _ROW, **bounds)
     return narrow(rows["us"]), narrow(rows["n"])
-
-
-def _all_of(window: Window) -> Fragment:
-    """SQL: the keys of all requests that ended ok."""
-    return part("keys_of_ok", {"filter": window.filter})
 
 
 def first_start(queries: Queries, matching: Fragment, start_ns: int, end_ns: int) -> int | None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from math import floor, sqrt
 from typing import Any, Final
 
@@ -21,8 +20,6 @@ from collector.sql.fragment import Fragment, any_of
 from collector.sql.queries import Queries, part
 
 LATENCIES: Final = ("ttft", "tpot", "e2e", "queue")
-_FEWEST: Final = 100
-"""So many rows come with the counts of a short window. More take longer to read than the two queries that they save."""
 _BUCKETS: Final = 32 * 1024 + 1
 _FEW: Final = 10_000
 _MOST_ROWS: Final = 500_000
@@ -34,40 +31,15 @@ _VALUE: Final = np.dtype([("ns", "<f8")])
 Floats = npt.NDArray[np.float64]
 QuantileErrors = dict[str, float]
 """The standard error of each percentile, in seconds."""
-FEW_ROWS: Final = (
-    f"groupArrayIf({_FEWEST + 1})(({', '.join(f'{name}_ns' for name in LATENCIES)}, cityHash64(trace_id, span_id)),"
-    " status = 'ok')"
-)
-"""SQL: the requests of a cell that ended ok, for `few_of`."""
 
 
-@dataclass(frozen=True)
-class Few:
-    """The requests of a window that ended ok: the latencies of each in ns, and the key that its tokens have."""
-
-    latencies_ns: Floats
-    """A column for each of `LATENCIES`; NaN: not known."""
-    keys: Sequence[int]
-
-
-def few_of(cells: Iterable[Sequence[tuple[Any, ...]]]) -> Few | None:
-    """Put the rows of all cells together, as `FEW_ROWS` has them; None for more than few."""
-    rows = [row for cell in cells for row in cell]
-    if len(rows) > _FEWEST:
-        return None
-    latencies = np.array([row[:-1] for row in rows], np.float64).reshape(-1, len(LATENCIES))
-    return Few(latencies, [row[-1] for row in rows])
-
-
-def exact(ctx: Context, window: Window, ok: Number, few: Few | None) -> dict[str, Distribution]:
+def exact(ctx: Context, window: Window, ok: Number) -> dict[str, Distribution]:
     """The distribution of every latency. About `ok` requests ended ok: of few, the latencies are read as they are."""
-    if few is not None:
-        return _of_rows(few.latencies_ns)
     if ok < _FEW:
         in_window = Fragment(part("ended_in_window", {}).sql, window.bounds)
         rows = _rows(ctx.queries, window.filter, in_window, 2 * _FEW)
         if rows is not None:
-            return _of_rows(rows)
+            return {name: _of_values(values[~np.isnan(values)]) for name, values in zip(LATENCIES, rows.T, strict=True)}
     parts = [*slices([window.end_ns, window.start_ns])]
     whole = [one for one in parts if one.hours]
     if whole:
@@ -94,10 +66,6 @@ def _rows(queries: Queries, matching: Fragment, ended: Fragment, limit: int) -> 
     fragments = {"filter": matching, "ended": ended}
     rows = queries.array("latency_rows", fragments, (np.float64, len(LATENCIES)), limit=limit)
     return rows if len(rows) < limit else None
-
-
-def _of_rows(rows: Floats) -> dict[str, Distribution]:
-    return {name: _of_values(values[~np.isnan(values)]) for name, values in zip(LATENCIES, rows.T, strict=True)}
 
 
 def _of_values(values_ns: npt.NDArray[np.float64]) -> Distribution:

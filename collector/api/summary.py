@@ -67,17 +67,11 @@ def router(ctx: Context) -> APIRouter:
         """Counts, exact percentiles, throughput, goodput and attainment of a window."""
         asked = query.window(ctx.clock())
         counted = count(
-            ctx,
-            asked,
-            query.vantage,
-            ctx.slos,
-            lambda in_flight: in_flight.bad_for_any(ctx.slos),
-            _SUMMANDS,
-            wants_few=True,
+            ctx, asked, query.vantage, ctx.slos, lambda in_flight: in_flight.bad_for_any(ctx.slos), _SUMMANDS
         )
         window, requests, tokens = counted.window, counted.requests, counted.sums
         if counted.errors is None:
-            latencies, errors = exact(ctx, window, requests.ok, counted.few), None
+            latencies, errors = exact(ctx, window, requests.ok), None
         else:
             latencies, of_latencies = estimated(ctx, window)
             errors = SummaryErrors(**counted.errors.model_dump(), percentiles=of_latencies)
@@ -86,7 +80,7 @@ def router(ctx: Context) -> APIRouter:
             requests=requests,
             ttft_s=latencies["ttft"],
             tpot_s=latencies["tpot"],
-            itl_s=itl(ctx.queries, window, counted.first_ns, None if counted.few is None else counted.few.keys),
+            itl_s=itl(ctx.queries, window, counted.first_ns),
             e2e_s=latencies["e2e"],
             queue_s=latencies["queue"],
             throughput=Throughput(

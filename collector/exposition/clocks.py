@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Final
 
 from collector.exposition.series import LONGEST, OTHER, SECOND_NS
 
-KEEP_NS: Final = 15 * 60 * SECOND_NS
-"""A service is ahead for so long after its last request that was."""
 MOST: Final = 100
 """Most services that are told apart."""
+KEEP_MINUTES: Final = 15
+"""A service is ahead for so long after its last request that was. The minute that has begun is one of them."""
+_MINUTE_NS: Final = 60 * SECOND_NS
 
 
 class ClocksAhead:
     """The largest lead of each service in the last 15 minutes. Transport and batches only make a lead look smaller."""
 
     def __init__(self) -> None:
-        self._found: dict[str, tuple[int, int]] = {}
-        """By service: nanoseconds ahead, and when that was."""
+        self._found: dict[str, dict[int, int]] = defaultdict(dict)
+        """By service and minute: the largest lead in nanoseconds."""
 
     def note(self, service: str, end_ns: int, now_ns: int) -> None:
         """A request that ended at `end_ns` is counted now. Less than a second is no lead."""
@@ -26,12 +28,14 @@ class ClocksAhead:
         if ahead_ns < SECOND_NS:
             return
         has_room = service in self._found or (len(self._found) < MOST and len(service) <= LONGEST)
-        name = service if has_room else OTHER
-        before_ns, at_ns = self._found.get(name, (0, 0))
-        if ahead_ns >= before_ns or at_ns <= now_ns - KEEP_NS:
-            self._found[name] = ahead_ns, now_ns
+        minutes, minute = self._found[service if has_room else OTHER], now_ns // _MINUTE_NS
+        minutes[minute] = max(ahead_ns, minutes.get(minute, 0))
 
     def seconds(self, now_ns: int) -> Mapping[str, float]:
         """The seconds by which each service is ahead."""
-        self._found = {name: found for name, found in self._found.items() if found[1] > now_ns - KEEP_NS}
-        return {name: ahead_ns / SECOND_NS for name, (ahead_ns, _) in self._found.items()}
+        since = now_ns // _MINUTE_NS - KEEP_MINUTES
+        for service, minutes in [*self._found.items()]:
+            kept = self._found[service] = {minute: ahead_ns for minute, ahead_ns in minutes.items() if minute > since}
+            if not kept:
+                del self._found[service]
+        return {service: max(minutes.values()) / SECOND_NS for service, minutes in self._found.items()}

@@ -62,10 +62,7 @@ class SloCounters:
             if one is not None:
                 one.is_over = True
         for (metric, name, group), total in sums.items():
-            labels = self._labels(name, group)
-            self._series.add(metric, labels, total)
-            if labels[1] != group and metric is metrics.SLO_REQUESTS:
-                self._series.add(metrics.OVERFLOW, ("tenants",), total)
+            self._add(metric, name, group, total)
 
     def new_in_flight(self, in_flight: InFlight) -> list[EarlyCount]:
         """The requests that are bad by now or lost, and are not counted yet."""
@@ -91,8 +88,14 @@ class SloCounters:
         if early.is_over or slo not in self._names:
             return
         if is_own and slo not in early.late | early.lost:
-            self._series.add(metrics.SLO_REQUESTS, self._labels(slo, count.tenant), 1)
+            self._add(metrics.SLO_REQUESTS, slo, count.tenant, 1)
         (early.late if count.is_late else early.lost).add(slo)
+
+    def _add(self, metric: Metric, slo: str, group: str, n: float) -> None:
+        labels = self._labels(slo, group)
+        self._series.add(metric, labels, n)
+        if labels[1] != group and metric is metrics.SLO_REQUESTS:
+            self._series.add(metrics.OVERFLOW, ("tenants",), n)
 
     def _labels(self, slo: str, group: str) -> Labels:
         """The labels of an SLO's series. Groups beyond its limit count together."""

@@ -3,7 +3,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from collector.sql.queries import Queries
 from tests.collector.rows import NOW, SECOND
 
 MS = 1_000_000
@@ -47,46 +46,6 @@ def test_percentiles_are_numpys_and_come_with_their_count(api, rows):
         assert got["max"] == max(values) / 1e9
         for key, q in (("p50", 50), ("p90", 90), ("p95", 95), ("p99", 99), ("p999", 99.9)):
             assert got[key] == pytest.approx(np.percentile(values, q) / 1e9, rel=1e-12), (name, key)
-
-
-@pytest.mark.parametrize(
-    ("in_time", "late", "read_with_counts"),
-    [(100, 0, True), (101, 0, False), (60, 40, True), (60, 41, False), (150, 150, False), (0, 0, True)],
-)
-def test_few_requests_are_read_with_their_counts(api, rows, monkeypatch, in_time, late, read_with_counts):
-    """Requests in time and late ones are counted in two cells. Errors and requests of other windows are not read."""
-    made = rows.requests(
-        [{"ttft_ns": 90 * MS + i, "queue_ns": i if i % 3 else None} for i in range(in_time)]
-        + [{"ttft_ns": 800 * MS + i, "tpot_ns": None} for i in range(late)]
-        + [{"status": "error"}, {"ended": NOW - 3600 * SECOND}]
-    )
-    waits = [[400_000, 10 + i, 7 * i] for i in range(len(made))]
-    for request, of_request in zip(made, waits, strict=True):
-        rows.tokens(request, of_request)
-    asked = []
-    real = Queries.array
-
-    def spy(self, query, fragments, *args, **parameters):
-        if query in ("latency_rows", "itl"):
-            asked.append((query, "SELECT" in repr(fragments)))
-        return real(self, query, fragments, *args, **parameters)
-
-    monkeypatch.setattr(Queries, "array", spy)
-    answer = api("summary")
-    ok = made[: in_time + late]
-    expected = {name: [row[f"{name}_ns"] for row in ok] for name in ("ttft", "tpot", "e2e", "queue")}
-    expected["itl"] = [1000 * wait for _, *later in waits[: len(ok)] for wait in later]
-    for name, values in expected.items():
-        known = [value for value in values if value is not None]
-        got = answer[f"{name}_s"]
-        assert got["count"] == len(known)
-        if known:
-            assert got["mean"] == pytest.approx(np.mean(known) / 1e9, rel=1e-12)
-            assert got["p99"] == pytest.approx(np.percentile(known, 99) / 1e9, rel=1e-12)
-    if read_with_counts:
-        assert asked == [("itl", False)] * bool(ok)
-    else:
-        assert asked == [("latency_rows", False), ("itl", True)]
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

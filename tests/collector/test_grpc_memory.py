@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
+from collector.receive import grpc as grpc_receiver
 from collector.receive.grpc import GrpcReceiver
 from collector.receive.http import BodyLimits
 from collector.settings import split_address
@@ -34,16 +35,17 @@ def receiver(tmp_path):
     receiver.commit.stop(WAIT_S)
 
 
-def test_slow_messages_give_way_when_others_wait(receiver):
+def test_slow_messages_give_way_when_others_wait(receiver, monkeypatch):
+    monkeypatch.setattr(grpc_receiver, "_PATIENCE_S", 1.5)
     slow = [half_sent(receiver) for _ in range(2)]
-    time.sleep(3)
+    time.sleep(2)
     assert not any(call.done() for call, _ in slow), "nobody waits"
     with ThreadPoolExecutor(3) as pool:
         assert [f.result() for f in [pool.submit(export, receiver, BODY) for _ in range(3)]] == [b""] * 3
     for call, gone in slow:
         if call.done():
             assert call.exception().code() is grpc.StatusCode.UNAVAILABLE
-            assert "within 2 s, and others wait; try again" in status_of(call.exception()).message
+            assert "within 1.5 s, and others wait; try again" in status_of(call.exception()).message
         call.cancel()
         gone.set()
     assert any(call.exception().code() is grpc.StatusCode.UNAVAILABLE for call, _ in slow if not call.cancelled())

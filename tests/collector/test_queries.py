@@ -50,16 +50,14 @@ class TestRender:
         )
 
     def test_parts_of_parts_are_put_in_and_comments_left_out(self):
-        sql = render("queries/timeseries_itl", {"filter": TRUE, "requests": Fragment("1")})
+        sql = render("queries/timeseries_itl", {"filter": TRUE})
         assert "{step_ns:Int64} AS bucket_ns" in sql
         assert "--" not in sql
         assert "$" not in sql
 
     @pytest.mark.parametrize("given", [{}, {"good": TRUE}, {"filter": TRUE, "order": TRUE}])
     def test_a_fragment_that_is_missing_or_unknown_is_an_error(self, given):
-        with pytest.raises(
-            TypeError, match=r"queries/timeseries_itl.sql takes the fragments \['filter', 'requests'\], not "
-        ):
+        with pytest.raises(TypeError, match=r"queries/timeseries_itl.sql takes the fragments \['filter'\], not "):
             render("queries/timeseries_itl", given)
 
     def test_a_file_is_never_taken_for_a_fragment(self):
@@ -117,7 +115,7 @@ def test_every_query_is_run_with_the_fragments_that_it_names(api, rows, on_segme
         patch.setattr(Queries, "remembers", False)
         patch.setattr(latencies, "_FEW", 0)
         api("summary", start="-6d")
-        api("summary", start="-241m", end="-1m")
+        api("summary")
     api("summary", start="-6d")
     rows.request(weight=2.0)
     rows.open(start=NOW - 90 * SECOND, seen=NOW)

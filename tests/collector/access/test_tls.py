@@ -21,7 +21,7 @@ from starlette.responses import PlainTextResponse
 
 from collector.access import tls as tls_module
 from collector.access.tls import Tls, TlsFiles
-from collector.access.validity import Validity, read_validity
+from collector.access.validity import read_validity
 from collector.http_server import HttpServer
 from collector.receive.grpc import GrpcReceiver
 from collector.receive.http import BodyLimits
@@ -379,32 +379,6 @@ class TestGrpc:
         assert collector.stop() == 0
         log = Path(collector.log.name).read_text()
         assert not [word for word in ("Check failed", "fatal error", "work left") if word in log]
-
-
-def test_the_time_of_a_certificate_is_told_also_when_it_is_over(tmp_path, make):
-    now, day = time.time(), 86_400
-    for files, days in (
-        (make("server"), 2),
-        (make_signed(tmp_path, "valid", days=7), 7),
-        (make_signed(tmp_path, "over", days=-1), -1),
-    ):
-        validity = read_validity(*files)
-        assert abs(validity.not_before_s - now) < 600
-        assert validity.not_after_s - validity.not_before_s == days * day
-        assert bool(validity.problem(now + 600)) is (days < 0)
-
-
-@pytest.mark.parametrize(
-    ("at_s", "problem"),
-    [
-        (99, "it is not valid before 1970-01-01T00:01:40Z"),
-        (100, None),
-        (200, None),
-        (201, "it has been over since 1970-01-01T00:03:20Z"),
-    ],
-)
-def test_a_certificate_is_valid_from_its_first_second_to_its_last(at_s, problem):
-    assert Validity(100, 200).problem(at_s) == problem
 
 
 def test_a_new_certificate_that_clients_refuse_is_an_error_in_the_log(tmp_path, make, serve, caplog):

@@ -8,8 +8,9 @@ from fastapi.testclient import TestClient
 from collector.exposition import metrics, store_counters
 from collector.exposition.filled import FilledTables
 from collector.exposition.series import LabelSets
-from collector.in_flight import InFlight
+from collector.in_flight import InFlight, read_in_flight
 from collector.slo.model import Slo
+from collector.sql.fragment import TRUE
 from collector.sql.queries import Queries
 from tests.collector.metrics.scraped import CHAT, OPENMETRICS, ended_of, samples_of
 from tests.collector.rows import NOW, SECOND
@@ -149,6 +150,13 @@ def test_tenants_beyond_the_limit_of_an_slo_are_counted(rows, arrive, clock):
     counters.count_segments()
     assert counters._series.counters[metrics.SLO_REQUESTS]["each", "other"] == 2
     assert counters._series.counters[metrics.OVERFLOW] == {("requests",): 0, ("tenants",): 2}
+    rows.open(start=NOW - 60 * SECOND, seen=NOW - SECOND, tenant="e")  # is late before it ends
+    in_flight = read_in_flight(
+        queries, TRUE, start_ns=NOW - 99 * SECOND, end_ns=NOW, lost_after_ns=30 * SECOND, heard_until_ns=NOW
+    )
+    counters.count_in_flight(in_flight, NOW)
+    assert counters._series.counters[metrics.SLO_REQUESTS]["each", "other"] == 3
+    assert counters._series.counters[metrics.OVERFLOW]["tenants",] == 3
 
 
 def test_processes_beyond_the_limit_are_counted_while_they_give_a_sign_of_life(rows, live, clock, scrape, monkeypatch):
