@@ -31,8 +31,8 @@ _PLACES: Final = (
     (8 * 1024 * 1024, threading.Semaphore(1)),
     (2**63, threading.Semaphore(1)),
 )
-"""How many bodies up to a size are parsed at a time. Exporters send no more than 8 MiB, so a hostile body that takes
-long holds up no usual one."""
+"""How many bodies up to a size are parsed at a time. A hostile body that takes long delays only bodies of its own size;
+exporters send up to 8 MiB, and most of them less than 1."""
 
 
 @contextmanager
