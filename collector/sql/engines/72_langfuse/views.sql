@@ -3,7 +3,7 @@
 CREATE TABLE IF NOT EXISTS langfuse_spans AS flat_spans ENGINE = Null;
 CREATE OR REPLACE MATERIALIZED VIEW langfuse_route TO langfuse_spans AS
 SELECT * REPLACE (if((trace_id, service, instance, span_id) IN
-    (SELECT $parent_key FROM rare_spans WHERE claim IN ($calls) AND $makes_wrappers), '', rare_spans.claim) AS claim)
+    (SELECT $parent_key FROM rare_spans WHERE $makes_wrappers), '', rare_spans.claim) AS claim)
 FROM rare_spans WHERE rare_spans.claim = 'langfuse.request';
 
 CREATE OR REPLACE MATERIALIZED VIEW langfuse_wrappers TO unclaimed_spans AS
@@ -54,8 +54,7 @@ SELECT
         used('input_cache_read'), used('input_cached_tokens')) AS cached_tokens,
     reasoning AS reasoning_tokens,
     if(of_openai_client AND NOT mapContains(text, 'langfuse.observation.completion_start_time') AND n > 0, duration_ns, first_ns) AS ttft_ns,
-    -- Nobody tells whether reasoning arrived, and so how many tokens came after the first chunk.
-    if(n > 1 AND ifNull(reasoning, 0) = 0, (duration_ns - first_ns) / (n - 1), NULL) AS tpot_ns,
+    $tpot_of_chunks AS tpot_ns,
     duration_ns AS e2e_ns,
     getSetting('insert_deduplication_token') AS segment,
     now64(3, 'UTC') AS ingested_at

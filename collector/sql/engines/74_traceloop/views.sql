@@ -36,8 +36,7 @@ SELECT
     counted('gen_ai.usage.cache_read.input_tokens') AS cached_tokens,
     reasoning AS reasoning_tokens,
     if(stream = 0 AND n > 0, duration_ns, first_ns) AS ttft_ns,
-    -- Nobody tells whether reasoning arrived, and so how many tokens came after the first chunk.
-    if(n > 1 AND ifNull(reasoning, 0) = 0, (duration_ns - first_ns) / (n - 1), NULL) AS tpot_ns,
+    $tpot_of_chunks AS tpot_ns,
     duration_ns AS e2e_ns,
     getSetting('insert_deduplication_token') AS segment,
     now64(3, 'UTC') AS ingested_at

@@ -4,7 +4,7 @@
 CREATE TABLE IF NOT EXISTS genai_spans AS flat_spans ENGINE = Null;
 CREATE OR REPLACE MATERIALIZED VIEW genai_route TO genai_spans AS
 SELECT * REPLACE (if((trace_id, service, instance, span_id) IN
-    (SELECT $parent_key FROM flat_spans WHERE claim IN ($calls) AND $makes_wrappers), '', flat_spans.claim) AS claim)
+    (SELECT $parent_key FROM flat_spans WHERE $makes_wrappers), '', flat_spans.claim) AS claim)
 FROM flat_spans WHERE flat_spans.claim = 'genai.request';
 
 CREATE OR REPLACE MATERIALIZED VIEW genai_wrappers TO unclaimed_spans AS
@@ -69,8 +69,7 @@ SELECT
     reasoning AS reasoning_tokens,
     -- Not streamed: the first token arrives with the last.
     if(NOT mapContains(number, first_key) AND stream = 0 AND n > 0, duration_ns, first_ns) AS ttft_ns,
-    -- Nobody tells whether reasoning arrived, and so how many tokens came after the first chunk.
-    if(n > 1 AND ifNull(reasoning, 0) = 0, (duration_ns - first_ns) / (n - 1), NULL) AS tpot_ns,
+    $tpot_of_chunks AS tpot_ns,
     duration_ns AS e2e_ns,
     getSetting('insert_deduplication_token') AS segment,
     now64(3, 'UTC') AS ingested_at
