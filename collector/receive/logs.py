@@ -15,7 +15,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from collector.receive.checked import Checked, ItemLimits
 from collector.receive.density import check_density
-from collector.receive.divide import check_envelope
+from collector.receive.divide import check_envelope, encoded_anew
 from collector.receive.errors import MalformedError
 from collector.receive.names import Cutter, cut
 from collector.receive.validate import DAY_NS, EARLIEST_NS, LATEST_NS
@@ -96,10 +96,7 @@ def check(body: bytes, limits: ItemLimits) -> Checked:
                 ):
                     rejected[reason] += 1
                     del records[index]
-    # Encoded anew, without unknown fields: where a text comes twice in a record, also with another wire type, Protobuf
-    # reads the last text that is one, and ClickHouse an empty text.
-    request.DiscardUnknownFields()
-    payload = request.SerializeToString() if rejected.total() + unwanted.total() < total else b""
+    payload = encoded_anew(request) if rejected.total() + unwanted.total() < total else b""
     message = "; ".join(
         f"{count} log records: {EXPLANATION[Reason(reason)]}" for reason, count in sorted(rejected.items())
     )

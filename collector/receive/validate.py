@@ -16,7 +16,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from collector.receive import runs
 from collector.receive.checked import Checked, ItemLimits
 from collector.receive.density import check_density
-from collector.receive.divide import check_envelope
+from collector.receive.divide import check_envelope, encoded_anew
 from collector.receive.envelope import LEAST_SPAN_BYTES, MEASURED, scopes
 from collector.receive.errors import MalformedError
 from collector.receive.names import LONGEST, cut_spans, has_long
@@ -125,10 +125,7 @@ def check_parsed(request: ExportTraceServiceRequest, body: bytes, limits: ItemLi
             for scope_spans in resource_spans.scope_spans:
                 spans = scope_spans.spans
                 _take_out(spans, [_reason_of_days(span, days, limits.max_days) for span in spans], rejected)
-    # Encoded anew, without unknown fields: where a text comes twice, also with another wire type, Protobuf reads the
-    # last text that is one, and ClickHouse an empty text. A row would have no trace id, or an attribute no key.
-    request.DiscardUnknownFields()
-    body = request.SerializeToString() if rejected.total() < total else b""
+    body = encoded_anew(request) if rejected.total() < total else b""
     cut = cut_spans(request, body, limits.names)
     if cut:
         body = request.SerializeToString()
