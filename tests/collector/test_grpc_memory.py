@@ -9,12 +9,10 @@ import grpc
 import pytest
 
 from collector.receive import grpc as grpc_receiver
-from collector.receive.grpc import GrpcReceiver
 from collector.receive.http import BodyLimits
 from collector.settings import split_address
 from collector.signals import TRACES
-from tests.collector.test_otlp_grpc import BODY, WAIT_S, export, frame, half_sent, header, status_of
-from tests.collector.test_otlp_http import Receiver
+from tests.collector.test_otlp_grpc import BODY, WAIT_S, export, frame, half_sent, header, receiving, status_of
 
 SENT = 16 * 2**20
 WINDOW_UPDATE, SETTINGS, INITIAL_WINDOW = 8, 4, 4
@@ -23,16 +21,10 @@ WINDOW_UPDATE, SETTINGS, INITIAL_WINDOW = 8, 4, 4
 @pytest.fixture
 def receiver(tmp_path):
     """It has places for two messages."""
-    receiver = Receiver(tmp_path)
-    limits = BodyLimits(sent=SENT, decompressed=SENT, under_way=2 * SENT)
-    server = GrpcReceiver([receiver.ingest], limits, "127.0.0.1", 0, message_timeout_s=WAIT_S)
-    server.start()
-    receiver.server = server  # type: ignore[attr-defined]
-    receiver.channel = grpc.insecure_channel(server.url.removeprefix("http://"))  # type: ignore[attr-defined]
-    yield receiver
-    receiver.channel.close()  # type: ignore[attr-defined]
-    server.stop(1.0)
-    receiver.commit.stop(WAIT_S)
+    with receiving(
+        tmp_path, BodyLimits(sent=SENT, decompressed=SENT, under_way=2 * SENT), message_timeout_s=WAIT_S
+    ) as it:
+        yield it
 
 
 def test_slow_messages_give_way_when_others_wait(receiver, monkeypatch):

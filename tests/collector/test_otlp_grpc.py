@@ -2,6 +2,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import grpc
 import pytest
@@ -24,12 +25,11 @@ BODY = token_body(count=3)
 WAIT_S = 120
 
 
-@pytest.fixture
-def receiver(tmp_path):
-    receiver = Receiver(tmp_path)
-    receiver.buffer = Buffer(10_000_000)  # type: ignore[attr-defined]
-    limits = BodyLimits(sent=4_000, decompressed=8_000)
-    server = GrpcReceiver([receiver.ingest], limits, "127.0.0.1", 0, buffer=receiver.buffer)  # type: ignore[attr-defined]
+@contextmanager
+def receiving(folder, limits, **options):
+    """A receiver with a gRPC server and a channel to it."""
+    receiver = Receiver(folder)
+    server = GrpcReceiver([receiver.ingest], limits, "127.0.0.1", 0, **options)
     server.start()
     receiver.server = server  # type: ignore[attr-defined]
     receiver.channel = grpc.insecure_channel(server.url.removeprefix("http://"))  # type: ignore[attr-defined]
@@ -37,6 +37,14 @@ def receiver(tmp_path):
     receiver.channel.close()  # type: ignore[attr-defined]
     server.stop(1.0)
     receiver.commit.stop(WAIT_S)
+
+
+@pytest.fixture
+def receiver(tmp_path):
+    buffer = Buffer(10_000_000)
+    with receiving(tmp_path, BodyLimits(sent=4_000, decompressed=8_000), buffer=buffer) as receiver:
+        receiver.buffer = buffer
+        yield receiver
 
 
 def export(receiver, body, method=f"/{TRACES.grpc_service}/Export", **kwargs):
