@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from collector.slo.model import LabelRule, Promise, Slo, Thresholds
+from collector.slo.model import LabelRule, Promise, Thresholds
 from collector.sql.fragment import Fragment
 from collector.sql.queries import Queries
 from collector.store.early_claims import EarlyCount
@@ -103,6 +103,10 @@ class InFlight:
             chosen &= np.array([value in values for value in self._labelled(column, slo.labels)], bool)
         return chosen
 
+    def selected_by_any(self, promises: Sequence[Promise]) -> Bools:
+        """The requests that one of these SLOs or more select."""
+        return self._any(self.selected(promise) for promise in promises)
+
     def _labelled(self, column: str, rules: Sequence[LabelRule]) -> Sequence[str]:
         """The values of a column; where they are empty, those that the first rule gives which holds."""
         values = [*self.columns[column]]
@@ -118,9 +122,9 @@ class InFlight:
         arrays = {one.name: getattr(self, one.name)[chosen] for one in fields(self) if one.name != "columns"}
         return InFlight(columns=columns, **arrays)
 
-    def bad_for_any(self, slos: Sequence[Slo]) -> Bools:
+    def bad_for_any(self, promises: Sequence[Promise]) -> Bools:
         """The requests in flight that are past a threshold of an SLO that selects them."""
-        return self._any(self.selected(slo) & self.bad(slo.thresholds) for slo in slos)
+        return self._any(self.selected(promise) & self.bad(promise.thresholds) for promise in promises)
 
     def _any(self, flags: Iterable[Bools]) -> Bools:
         found = np.zeros(self.size, bool)

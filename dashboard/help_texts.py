@@ -10,12 +10,12 @@ HELP: Final = {
     "ITL": "Inter-token latency: the gap before each token after the first, one value per token.",
     "E2E": "From arrival to the last token.",
     "Queue": "Time before the engine first scheduled the request. Known only where the engine reports it.",
-    "Attainment": "Good requests / all requests except those cancelled in time, those with an error that the SLO "
-    "excludes, and the undetermined, for which a threshold needs a value that nobody reported. Other errors are bad; a "
-    "request still in flight that is already past a threshold is bad now, and so is a request of an engine process "
-    "that died.",
+    "Attainment": "Good requests / all requests that an SLO selects, except those cancelled in time, those with an "
+    "error that the SLO excludes, and the undetermined, for which a threshold needs a value that nobody reported. "
+    "Other errors are bad; a request still in flight that is already past a threshold is bad now, and so is a request "
+    "of an engine process that died.",
     "Budget left": "Share of the error budget (1 − objective) that is left in the SLO's window. Negative: overspent.",
-    "Goodput": "Requests per second that met every threshold of their SLO.",
+    "Goodput": "Requests per second that met every threshold of their SLO. Unknown when no SLO can judge a request.",
     "Requests": "Requests that ended in this range.",
     "Requests/s": "Requests that ended in this range, per second.",
     "Failed": "Ended with an error. Bad for every SLO that does not exclude errors of its type.",

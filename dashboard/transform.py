@@ -79,6 +79,14 @@ def on_grid(answer: Json, names: Sequence[str], window: Json, missing: float | N
     return Series([datetime.fromtimestamp(at, UTC) for at in grid], values)
 
 
+def goodput(answer: Json, requests: Series, window: Json) -> Series:
+    """Goodput in every bucket of the window: 0 without a request, and unknown where nobody judges the requests."""
+    known = on_grid(answer, ("value",), window)
+    ended = requests.values["value"]
+    filled = [0.0 if value is None and not n else value for value, n in zip(known.values["value"], ended, strict=True)]
+    return Series(known.times, {"value": filled})
+
+
 def _unix(text: str) -> float:
     return round(instant(text).timestamp(), 6)
 

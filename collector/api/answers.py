@@ -82,17 +82,21 @@ def tokens_per_s(tokens: Number | None, requests: Number, window: Window) -> flo
 
 
 class Goodput(BaseModel):
-    """Good requests, and the output tokens that belong to them, per second."""
+    """Good requests, and the output tokens that belong to them, per second.
 
-    requests_per_s: float
+    Null when none of the requests is judged, because no SLO selects them or a value is not known.
+    """
+
+    requests_per_s: float | None
     output_tokens_per_s: float | None
 
     @classmethod
     def of(cls, requests: Counts, tokens: Mapping[str, Number | None], window: Window) -> Goodput:
         """Goodput of a window, from the counts and sums of `evaluation.count`."""
+        good = requests.good_if_known
         return cls(
-            requests_per_s=requests.good / window.seconds,
-            output_tokens_per_s=tokens_per_s(tokens.get("tokens_good"), requests.good, window),
+            requests_per_s=None if good is None else good / window.seconds,
+            output_tokens_per_s=None if good is None else tokens_per_s(tokens.get("tokens_good"), good, window),
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -20,7 +20,7 @@ from collector.api.sums import Sums, is_short, slices
 from collector.api.times import DAY_NS, HOUR_NS, Moment
 from collector.in_flight import InFlight, read_in_flight
 from collector.slo.burn import BurnRule, fires
-from collector.slo.cells import Bools, Cells
+from collector.slo.cells import Cells
 from collector.slo.counts import Counts, Number
 from collector.slo.estimate import Errors
 from collector.slo.model import Promise, Slo
@@ -54,10 +54,9 @@ def count(
     window: Window,
     vantage: Sequence[str],
     promises: Sequence[Promise],
-    bad: Callable[[InFlight], Bools],
     summands: Mapping[str, str] = OUTPUT_TOKENS,
 ) -> Counted:
-    """Requests of a window by how they ended. `bad` tells which requests in flight are bad already.
+    """Requests of a window by how they ended, and those in flight that are bad already.
 
     Each request counts once, by the row of its server if that reported it too. Only several vantages need the costly
     filter, and a caller that asks for a `vantage` gets its rows as they are.
@@ -86,9 +85,10 @@ def count(
         for name, ns in promises[0].thresholds.given().items():
             totals[f"missed_{name}"] = (n * judged.missed(name, ns)).sum().item()
     in_flight = open_requests(ctx, window)
+    ended["unselected"] += number_of(in_flight.is_lost & ~in_flight.selected_by_any(promises))
     not_ended = {
         "in_flight": number_of(~in_flight.is_lost),
-        "in_flight_violations": number_of(bad(in_flight)),
+        "in_flight_violations": number_of(in_flight.bad_for_any(promises)),
         "lost": number_of(in_flight.is_lost),
     }
     requests, errors = counts_of(ended, not_ended, sampled=sampled)

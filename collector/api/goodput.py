@@ -62,9 +62,7 @@ def router(ctx: Context) -> APIRouter:
         thresholds = Thresholds.model_construct(ttft=query.ttft, tpot=query.tpot, e2e=query.e2e)
         if not thresholds.given():
             raise bad_parameter("ttft", "give at least one of ttft, tpot and e2e, such as ttft=500ms")
-        counted = count(
-            ctx, window, query.vantage, [Promise.to_all(thresholds)], lambda in_flight: in_flight.bad(thresholds)
-        )
+        counted = count(ctx, window, query.vantage, [Promise.to_all(thresholds)])
         requests = counted.requests
         answer = GoodputAnswer(
             window=WindowOut.of(window),

@@ -51,7 +51,7 @@ class Evaluation(BaseModel):
     attainment: float | None
     estimated: bool
     errors: Errors | None
-    goodput_rps: float
+    goodput_rps: float | None
     budget_left: float | None
     exhausted_in_s: float | None
     burn: list[BurnOut]
@@ -149,13 +149,13 @@ def _numbers(slo: Slo, rules: Sequence[BurnRule], by_window: Windows) -> dict[st
     """The fields of `Evaluation`."""
     requests, errors = by_window[slo.window]
     burn = burns(slo, rules, {length: counts for length, (counts, _) in by_window.items()})
-    left = budget_left(requests.tally, slo.budget)
+    left, good = budget_left(requests.tally, slo.budget), requests.good_if_known
     return {
         "requests": requests,
         "attainment": requests.attainment,
         "estimated": errors is not None,
         "errors": errors,
-        "goodput_rps": requests.good / (slo.window / SECOND_NS),
+        "goodput_rps": None if good is None else good / (slo.window / SECOND_NS),
         "budget_left": left,
         "exhausted_in_s": exhausted_in_s(left, by_window[HOUR_NS][0].tally.burn(slo.budget), slo.window),
         "burn": [_burn_out(b) for b in burn],

@@ -66,9 +66,7 @@ def router(ctx: Context) -> APIRouter:
     def get_summary(query: Annotated[WindowQuery, Query()]) -> Summary:
         """Counts, exact percentiles, throughput, goodput and attainment of a window."""
         asked = query.window(ctx.clock())
-        counted = count(
-            ctx, asked, query.vantage, ctx.slos, lambda in_flight: in_flight.bad_for_any(ctx.slos), _SUMMANDS
-        )
+        counted = count(ctx, asked, query.vantage, ctx.slos, _SUMMANDS)
         window, requests, tokens = counted.window, counted.requests, counted.sums
         if counted.errors is None:
             latencies, errors = exact(ctx, window, requests.ok), None

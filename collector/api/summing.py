@@ -18,7 +18,9 @@ from collector.slo.counts import Counts, Number
 from collector.slo.estimate import Errors
 from collector.slo.model import Slo
 
-WITH_VARIANCE: Final = ("total", "good", "excused", "undetermined")
+UNJUDGED: Final = ("unselected", "excused", "undetermined")
+"""Ended requests that are not in the denominator of attainment."""
+WITH_VARIANCE: Final = ("total", "good", *UNJUDGED)
 Places = npt.NDArray[np.intp]
 _NOTHING: Final = np.empty(0, np.intp)
 _ALL: Final = slice(None)
@@ -47,7 +49,7 @@ def counts_of(ended: Sums, not_ended: Mapping[str, int], *, sampled: bool) -> tu
         counts,
         total_variance=variance["total"],
         good_variance=variance["good"],
-        judged_variance=variance["total"] - variance["excused"] - variance["undetermined"],
+        judged_variance=variance["total"] - sum(variance[name] for name in UNJUDGED),
     )
 
 

@@ -88,6 +88,7 @@ def surface(ctx: Context, thresholds: Thresholds, counted: Counted) -> Surface:
     good, undetermined, excused, still_open = _met(good), _met(undetermined), _met(excused), _met(cells)
     judged_counts = judged(
         total=counted.requests.total,
+        unselected=0,
         excused=excused,
         undetermined=undetermined,
         in_flight_violations=counted.requests.in_flight - still_open,

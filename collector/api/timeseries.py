@@ -17,7 +17,7 @@ from collector.api.hops import listed_once
 from collector.api.parameters import Duration, Name, Window, WindowQuery
 from collector.api.problems import bad_parameter
 from collector.api.session import CURRENT, need_all_tenants
-from collector.api.summing import number_of
+from collector.api.summing import UNJUDGED, number_of
 from collector.api.sums import Slice, Summand, sums
 from collector.api.times import SECOND_NS, rfc3339
 from collector.slo.counts import Number, judged
@@ -130,6 +130,8 @@ def _points(ctx: Context, window: Window, query: TimeseriesQuery, slos: Sequence
         )
         return [ValuePoint(t=rfc3339(r["bucket_ns"]), value=r[metric]) for r in rows if r[metric] is not None], False
     rows, sampled = _by_bucket(ctx, window, step, slos)
+    if metric == "goodput":
+        rows = [row for row in rows if _judged(row) or not (row["unselected"] or row["undetermined"])]
     if metric == "attainment":
         return _attainment(rows, _not_ended(ctx, window, step, slos)), sampled
     return _per_second(rows, metric, window, step), sampled
@@ -178,8 +180,7 @@ def _by_bucket(ctx: Context, window: Window, step: int, slos: Sequence[Slo]) -> 
             "cancelled": Summand(CANCELLED),
             "output_tokens": Summand(value="output_tokens"),
             "goodput": Summand(judged.good),
-            "undetermined": Summand(judged.undetermined),
-            "excused": Summand(judged.excused),
+            **{name: Summand(getattr(judged, name)) for name in UNJUDGED},
         },
     )
     return [{"bucket_ns": bucket_ns, **row} for bucket_ns, row in sorted(found.by_band.items())], found.sampled
@@ -188,7 +189,8 @@ def _by_bucket(ctx: Context, window: Window, step: int, slos: Sequence[Slo]) -> 
 def _not_ended(ctx: Context, window: Window, step: int, slos: Sequence[Slo]) -> list[dict[str, Any]]:
     """A lost request is in the bucket in which it was given up, a request in flight that is bad in the last bucket."""
     in_flight = open_requests(ctx, window)
-    given_up = Counter((in_flight.lost_at_ns[in_flight.is_lost] // step * step).tolist())
+    lost = in_flight.is_lost & in_flight.selected_by_any(slos)
+    given_up = Counter((in_flight.lost_at_ns[lost] // step * step).tolist())
     rows: list[dict[str, Any]] = [{"bucket_ns": bucket_ns, "lost": n} for bucket_ns, n in given_up.items()]
     bad = number_of(in_flight.bad_for_any(slos))
     last_ns = (window.end_ns - 1) // step * step
@@ -216,7 +218,8 @@ def _latencies(rows: Sequence[Mapping[str, Any]]) -> list[LatencyPoint]:
 def _per_second(rows: Sequence[Mapping[str, Any]], metric: str, window: Window, step: int) -> list[ValuePoint]:
     """Counts ÷ the part of the bucket that is inside the window, so that the outermost buckets are not too low.
 
-    A bucket of requests that do not report their tokens has no sum of tokens, and no point.
+    A bucket of requests that do not report their tokens has no sum of tokens, and no point. Goodput has no point where
+    no request can be judged.
     """
     points = []
     for row in rows:
@@ -229,19 +232,23 @@ def _per_second(rows: Sequence[Mapping[str, Any]], metric: str, window: Window, 
 
 
 def _attainment(ended: Sequence[Mapping[str, Any]], not_ended: Sequence[Mapping[str, Any]]) -> list[ValuePoint]:
-    nothing = dict.fromkeys(("requests", "excused", "undetermined", "goodput", "in_flight_violations", "lost"), 0)
-    buckets = {row["bucket_ns"]: {**nothing, **row} for row in ended}
+    nothing = dict.fromkeys(("requests", "goodput", *UNJUDGED), 0)
+    buckets = {row["bucket_ns"]: row for row in ended}
     for row in not_ended:
         buckets[row["bucket_ns"]] = {**buckets.get(row["bucket_ns"], nothing), **row}
-    points = []
-    for t, counts in sorted(buckets.items()):
-        n = judged(
-            total=counts["requests"],
-            excused=counts["excused"],
-            undetermined=counts["undetermined"],
-            in_flight_violations=counts["in_flight_violations"],
-            lost=counts["lost"],
-        )
-        if n:
-            points.append(ValuePoint(t=rfc3339(t), value=counts["goodput"] / n))
-    return points
+    return [
+        ValuePoint(t=rfc3339(t), value=counts["goodput"] / n)
+        for t, counts in sorted(buckets.items())
+        if (n := _judged(counts))
+    ]
+
+
+def _judged(counts: Mapping[str, Any]) -> Number:
+    """The requests of a bucket that are good or bad."""
+    n: Number = judged(
+        total=counts["requests"],
+        **{name: counts[name] for name in UNJUDGED},
+        in_flight_violations=counts.get("in_flight_violations", 0),
+        lost=counts.get("lost", 0),
+    )
+    return n

@@ -19,10 +19,10 @@ from collector.slo.judge import selects, verdict
 from collector.slo.model import Promise, Slo
 from collector.sql.fragment import FALSE, TRUE, Fragment, any_of, merged, negated
 
-Verdict = Literal["good", "bad", "undetermined", "excused", "pending"]
-"""`excused`: not judged, as the client cancelled it in time or the SLO excludes its error. `pending`: in flight, and
-not past a threshold."""
-_NOT_BAD: Final[tuple[Verdict, ...]] = ("good", "undetermined", "excused")
+Verdict = Literal["good", "bad", "undetermined", "excused", "unselected", "pending"]
+"""`excused`: not judged, as the client cancelled it in time or the SLO excludes its error. `unselected`: not judged, as
+no SLO selects it. `pending`: in flight, and not past a threshold."""
+_NOT_BAD: Final[tuple[Verdict, ...]] = ("good", "undetermined", "excused", "unselected")
 
 
 class Miss(BaseModel):
@@ -62,16 +62,18 @@ def wanted(slos: Sequence[Slo], slo: Slo | None, asked: Verdict | None) -> Fragm
 
 def open_wanted(in_flight: InFlight, slos: Sequence[Slo], slo: Slo | None, asked: Verdict | None) -> Bools:
     """The same for requests that have not ended. A lost one is bad."""
-    past = in_flight.bad_for_any(slos) if slo is None else in_flight.bad(slo.thresholds)
-    chosen = np.ones(in_flight.size, bool) if slo is None else in_flight.selected(slo)
-    bad = past | in_flight.is_lost
+    promises = slos if slo is None else [slo]
+    chosen = in_flight.selected_by_any(promises)
+    bad = in_flight.bad_for_any(promises) | in_flight.is_lost
     match asked:
         case None:
-            return chosen
+            return np.ones(in_flight.size, bool) if slo is None else chosen
         case "bad":
             return chosen & bad
         case "pending":
             return chosen & ~bad
+        case "unselected" if slo is None:
+            return ~chosen
     return np.zeros(in_flight.size, bool)
 
 
@@ -81,7 +83,7 @@ def _alone(slo: Slo, prefix: str) -> Predicates:
 
 
 def _by_name(found: Predicates) -> dict[str, Fragment]:
-    others = {"good": found.good, "undetermined": found.undetermined, "excused": found.excused}
+    others: dict[str, Fragment] = {name: getattr(found, name) for name in _NOT_BAD}
     return {**others, "bad": negated(any_of(*others.values()))}
 
 
@@ -139,7 +141,7 @@ def of_open(slos: Sequence[Slo], in_flight: InFlight, places: Sequence[int]) -> 
                 misses = _misses(slo, [bool(flags[i]) for flags in past], own)
                 by_slo.append(SloVerdict(slo=slo.name, verdict=_of_open(is_lost or bool(misses)), missed=misses))
         bad = is_lost or any(one.verdict == "bad" for one in by_slo)
-        found.append(Judgement(_of_open(bad), by_slo))
+        found.append(Judgement(_of_open(bad) if by_slo else "unselected", by_slo))
     return found
 
 

@@ -159,11 +159,12 @@ class Outcomes:
     failed: Bools
     cancelled: Bools
     excused: Bools
+    unselected: Bools
 
     @property
     def bad(self) -> Bools:
         """Judged and not good."""
-        return self.total & ~self.good & ~self.undetermined & ~self.excused
+        return self.total & ~self.good & ~self.undetermined & ~self.excused & ~self.unselected
 
     def items(self) -> Mapping[str, Bools]:
         """The flags by name."""
@@ -210,30 +211,32 @@ class Judged:
             failed=chosen & failed,
             cancelled=chosen & cancelled,
             excused=chosen & ((cancelled & ~missed) | excluded),
+            unselected=np.zeros_like(chosen),
         )
 
     def together(self) -> Outcomes:
         """The judgement by all promises at once, as `collector.slo.judge.verdict` has it."""
         each = [self.outcomes(i) for i in range(len(self._promises))]
-        anyone = np.ones(len(self._ok), bool)
+        chosen: Bools = np.logical_or.reduce(self._selected, axis=1)
         ok, failed, cancelled = self._ok, self._failed, self._cancelled
 
         def for_all(names: Sequence[str]) -> Bools:
-            found = anyone
+            """Some promise selects it, and each that does says one of these."""
+            found = chosen
             for one in each:
                 found = found & (~one.total | np.logical_or.reduce([getattr(one, name) for name in names]))
             return found
 
         good = ok & for_all(["good"])
-        chosen = np.logical_or.reduce([one.total for one in each]) if each else ~anyone
         return Outcomes(
-            total=anyone,
+            total=np.ones_like(chosen),
             ok=ok,
             good=good,
             undetermined=ok & ~good & for_all(["good", "undetermined"]),
             failed=failed,
             cancelled=cancelled,
-            excused=(cancelled | (failed & chosen)) & for_all(["excused"]),
+            excused=~ok & for_all(["excused"]),
+            unselected=~chosen,
         )
 
     def missed(self, name: str, ns: int) -> Bools:

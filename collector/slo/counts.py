@@ -15,9 +15,11 @@ Number = int | float
 N = TypeVar("N", int | float, npt.NDArray[np.float64])
 
 
-def judged(*, total: Number, excused: N | Number, undetermined: N, in_flight_violations: N, lost: int) -> N:
+def judged(
+    *, total: Number, unselected: Number, excused: N | Number, undetermined: N, in_flight_violations: N, lost: int
+) -> N:
     """The denominator of attainment: requests that ended good or bad, are in flight and bad already, or were lost."""
-    return total - excused - undetermined + in_flight_violations + lost
+    return total - unselected - excused - undetermined + in_flight_violations + lost
 
 
 class Counts(BaseModel):
@@ -25,6 +27,7 @@ class Counts(BaseModel):
 
     `undetermined`: ended ok and missed no threshold that is known, but a threshold needs a value that is not known.
     `excused`: not judged, because the client cancelled it before it missed a threshold, or the SLO excludes its error.
+    `unselected`: not judged, because no SLO selects it; lost ones among them. None of the counts of one SLO is.
     """
 
     total: Number
@@ -34,6 +37,7 @@ class Counts(BaseModel):
     failed: Number
     cancelled: Number
     excused: Number
+    unselected: Number
     in_flight: int
     in_flight_violations: int
     lost: int
@@ -43,12 +47,18 @@ class Counts(BaseModel):
         """The requests that an SLO judges, and the bad ones among them."""
         n = judged(
             total=self.total,
+            unselected=self.unselected,
             excused=self.excused,
             undetermined=self.undetermined,
             in_flight_violations=self.in_flight_violations,
             lost=self.lost,
         )
         return Tally(n, n - self.good)
+
+    @property
+    def good_if_known(self) -> Number | None:
+        """Good requests; None when none is judged, and no SLO selects some or a value of theirs is not known."""
+        return self.good if self.tally.judged or not (self.unselected or self.undetermined) else None
 
     @property
     def attainment(self) -> float | None:

@@ -91,32 +91,36 @@ class Verdict:
     good: Fragment
     undetermined: Fragment
     excused: Fragment
+    unselected: Fragment
+    """No promise selects it, so nobody judges it."""
 
 
 def verdict(promises: Sequence[Promise], prefix: str = "slo") -> Verdict:
-    """Good for every promise that selects it; bad for one is bad. Without a promise, a request is good if it ended ok.
+    """Good for each promise that selects it; bad for one is bad; undetermined for one and bad for none is undetermined.
 
-    Undetermined for one promise and bad for none is undetermined. `prefix` keeps the parameters of two verdicts apart.
+    `prefix` keeps the parameters of two verdicts apart.
     """
-    others = [negated(selects(promise, f"{prefix}{i}")) for i, promise in enumerate(promises)]
+    chosen = [selects(promise, f"{prefix}{i}") for i, promise in enumerate(promises)]
+    judged, others = any_of(*chosen), [negated(one) for one in chosen]
     misses = [any_of(*missed(promise.thresholds).values()) for promise in promises]
     doubts = [any_of(*missed(promise.thresholds, if_unknown=True).values()) for promise in promises]
     unmissed = all_of(*(any_of(other, negated(miss)) for other, miss in zip(others, misses, strict=True)))
     met = all_of(*(any_of(other, negated(doubt)) for other, doubt in zip(others, doubts, strict=True)))
     return Verdict(
-        good=all_of(OK, met),
+        good=all_of(OK, judged, met),
         undetermined=all_of(OK, negated(met), unmissed),
-        excused=any_of(all_of(CANCELLED, unmissed), _excluded(promises, others, prefix)),
+        excused=all_of(judged, any_of(all_of(CANCELLED, unmissed), _excluded(promises, others, prefix))),
+        unselected=negated(judged),
     )
 
 
 def _excluded(promises: Sequence[Promise], others: Sequence[Fragment], prefix: str) -> Fragment:
-    """It failed with an error that every promise which selects it excludes, and one selects it."""
+    """It failed with an error that every promise which selects it excludes."""
     if not any(promise.errors.exclude for promise in promises):
         return FALSE
     excluded = [error_excluded(promise, f"{prefix}{i}") for i, promise in enumerate(promises)]
     for_each = [any_of(other, error) for other, error in zip(others, excluded, strict=True)]
-    return all_of(*for_each, negated(all_of(*others)))
+    return all_of(*for_each)
 
 
 def error_excluded(promise: Promise, prefix: str) -> Fragment:

@@ -8,7 +8,7 @@ from dashboard import charts, components
 from dashboard.api import Problem, ask, fetch
 from dashboard.components import metric
 from dashboard.filters import View, selected
-from dashboard.transform import Json, NotEnded, on_grid, thresholds
+from dashboard.transform import Json, NotEnded, goodput, on_grid, thresholds
 from dashboard.views import events, slos
 from tokentrail.formatting import clock, count, duration, estimate, instant, percent, plain, rate
 
@@ -89,13 +89,15 @@ def traffic(overview: Json, view: View) -> None:
     summary, slo = overview["summary"], view.slo
     requests, flow, good = summary["requests"], summary["throughput"], summary["goodput"]
     open_ones = NotEnded.of(requests, _engines(overview), view.chosen)
-    errors = summary["errors"]
+    errors, judged = summary["errors"], good["requests_per_s"] is not None
     goodput_error = errors and rate(errors["requests_good"] / summary["window"]["seconds"], "/s")
     numbers = [
         (
             "Attainment",
             estimate(percent(summary["attainment"]), errors and percent(errors["attainment"])),
-            "of all SLOs, in this range",
+            f"{count(requests['unselected'])} are in no SLO"
+            if requests["unselected"]
+            else "of all SLOs, in this range",
         ),
         ("Goodput", estimate(rate(good["requests_per_s"], "/s"), goodput_error), "in this range"),
         ("Requests/s", rate(flow["requests_per_s"], "/s"), None),
@@ -107,7 +109,7 @@ def traffic(overview: Json, view: View) -> None:
         (
             "Requests",
             estimate(count(requests["total"]), errors and count(errors["requests_total"])),
-            f"{count(requests['good'])} good",
+            f"{count(requests['good'] if judged else None)} good",
         ),
         ("Failed", count(requests["failed"]), f"{count(requests['cancelled'])} cancelled"),
         (
@@ -125,10 +127,8 @@ def traffic(overview: Json, view: View) -> None:
     window, over_time = summary["window"], overview["timeseries"]
     with left.container(border=True):
         st.markdown("**Requests per second**")
-        ended, good_ones = (
-            on_grid(over_time[name], ("value",), window, missing=0.0) for name in ("requests", "goodput")
-        )
-        figure = charts.traffic(ended, good_ones, window, view.zone)
+        ended = on_grid(over_time["requests"], ("value",), window, missing=0.0)
+        figure = charts.traffic(ended, goodput(over_time["goodput"], ended, window), window, view.zone)
         charts.show(figure, "chart-traffic")
     with right.container(border=True):
         st.markdown(f"**Attainment** of {plain(slo)}; dashed: its objective" if slo else "**Attainment**")

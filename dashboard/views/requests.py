@@ -16,7 +16,7 @@ from tokentrail.formatting import UNDEFINED, clock, count, instant, plain
 
 SORTS = {"TTFT": "ttft", "TPOT": "tpot", "E2E": "e2e", "newest": "end"}
 STATUSES = ("ok", "error", "cancelled", "in_flight", "lost")
-VERDICTS = ("good", "bad", "undetermined", "excused", "pending")
+VERDICTS = ("good", "bad", "undetermined", "excused", "unselected", "pending")
 CAUSES = {"kv_eviction": "lost KV-cache blocks", "cold_start": "waited for a cold start"}
 ROWS = (20, 50, 200, 1000)
 """Rows on a page."""

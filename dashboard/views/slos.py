@@ -56,7 +56,7 @@ def card(slo: Json, engines: list[Json] | None) -> None:
         metric(
             "Goodput",
             pace(slo["goodput_rps"]),
-            note=f"{count(slo['requests']['good'])} good in {duration(slo['window_s'])}",
+            note=f"{count(None if slo['goodput_rps'] is None else slo['requests']['good'])} good in {window}",
         )
     left = slo["budget_left"]
     bar(left, palette.GOOD if (left or 0) > 0.5 else palette.WARN if (left or 0) > 0 else palette.BAD)

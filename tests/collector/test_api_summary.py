@@ -96,8 +96,8 @@ def test_good_means_every_threshold_of_every_slo_that_selects(api, rows):
     )
     answer = api("summary")
     assert answer["requests"] == {
-        "total": 11, "ok": 9, "good": 4, "undetermined": 2, "failed": 1, "cancelled": 1, "excused": 1, "in_flight": 0,
-        "in_flight_violations": 0, "lost": 0,
+        "total": 11, "ok": 9, "good": 4, "undetermined": 2, "failed": 1, "cancelled": 1, "excused": 1,
+        "unselected": 0, "in_flight": 0, "in_flight_violations": 0, "lost": 0,
     }  # fmt: skip
     assert answer["attainment"] == 4 / 8
     assert answer["goodput"] == {"requests_per_s": 4 / 900, "output_tokens_per_s": 21 / 900}
@@ -172,6 +172,91 @@ class TestUnknown:
         assert answer["throughput"]["output_tokens_per_s"] == answer["goodput"]["output_tokens_per_s"] == 0
 
 
+class TestUnselected:
+    """A request that no SLO selects is not judged. It is neither good nor bad."""
+
+    @pytest.fixture
+    def slos_file(self, tmp_path):
+        path = tmp_path / "slos.yaml"
+        path.write_text(
+            """
+slos:
+  - {name: chat, objective: "0.9", window: 7d, select: {slo_class: [chat]}, thresholds: {ttft: 1s}}
+  - {name: batch, objective: "0.9", window: 7d, select: {slo_class: [batch]}, thresholds: {e2e: 1h}}
+"""
+        )
+        return path
+
+    def test_it_is_not_in_attainment_however_it_ended(self, api, rows):
+        rows.requests([{"slo_class": "chat", "ttft_ns": 2 * SECOND}, {"slo_class": "batch"}, {"slo_class": "batch"}])
+        rows.requests([{"status": status} for status in ("ok", "ok", "ok", "error", "cancelled")])
+        rows.open(start=NOW - 90 * SECOND, seen=NOW - 80 * SECOND)  # lost
+        rows.open(start=NOW - 90 * SECOND, seen=NOW)
+        answer = api("summary")
+        assert answer["requests"] == {
+            "total": 8, "ok": 6, "good": 2, "undetermined": 0, "failed": 1, "cancelled": 1, "excused": 0,
+            "unselected": 6, "in_flight": 1, "in_flight_violations": 0, "lost": 1,
+        }  # fmt: skip
+        assert answer["attainment"] == 2 / 3
+        assert answer["goodput"] == {"requests_per_s": 2 / 900, "output_tokens_per_s": 20 / 900}
+        (point,) = api("timeseries", metric="attainment", step="15m")["points"]
+        assert point["value"] == 2 / 3
+
+    def test_attainment_and_goodput_are_not_known_when_none_is_judged(self, api, rows):
+        rows.requests([{}, {"status": "error"}])
+        answer = api("summary")
+        assert answer["attainment"] is None
+        assert answer["goodput"] == {"requests_per_s": None, "output_tokens_per_s": None}
+        assert api("timeseries", metric="attainment")["points"] == []
+        assert api("timeseries", metric="goodput")["points"] == []
+        assert len(api("timeseries", metric="requests")["points"]) == 1
+        assert api("slos")["slos"][0]["goodput_rps"] == 0  # the SLO selects none: it knows that none was good
+
+    def test_goodput_is_0_when_all_that_are_selected_are_bad_or_excused(self, api, rows):
+        rows.request(slo_class="chat", status="cancelled", ttft_ns=MS)
+        assert api("summary")["goodput"]["requests_per_s"] == 0
+        assert [point["value"] for point in api("timeseries", metric="goodput")["points"]] == [0]
+        rows.requests([{}, {"slo_class": "chat", "ttft_ns": 2 * SECOND}])
+        assert api("summary")["goodput"]["requests_per_s"] == 0
+
+    def test_goodput_of_undetermined_requests_is_not_known(self, api, rows):
+        rows.request(slo_class="chat", ttft_ns=None)
+        assert api("summary")["goodput"]["requests_per_s"] is None
+        assert api("slos/chat")["goodput_rps"] is None
+        assert api("timeseries", metric="goodput", slo="chat")["points"] == []
+
+    def test_thresholds_of_goodput_judge_every_request(self, api, rows):
+        rows.requests([{}, {"slo_class": "chat"}])
+        answer = api("goodput", e2e="1h")
+        assert (answer["requests"]["good"], answer["requests"]["unselected"], answer["attainment"]) == (2, 0, 1.0)
+
+    def test_sampled_ones_add_nothing_to_the_error_of_attainment(self, api, rows):
+        judged = [{"weight": 4.0, "slo_class": "chat", "ttft_ns": ns} for ns in (MS, MS, 2 * SECOND)]
+        rows.requests(judged)
+        alone = api("summary")["errors"]["attainment"]
+        rows.requests([{"weight": 50.0}, {"weight": 50.0, "status": "error"}])
+        assert api("summary")["errors"]["attainment"] == pytest.approx(alone)
+        assert api("summary")["requests"]["unselected"] == 100
+
+
+class TestWithoutSlos:
+    @pytest.fixture
+    def slos_file(self, tmp_path):
+        path = tmp_path / "slos.yaml"
+        path.write_text("slos: []")
+        return path
+
+    def test_nothing_is_judged(self, api, rows):
+        rows.request()
+        rows.open(start=NOW - 90 * SECOND, seen=NOW - 80 * SECOND)
+        answer = api("summary")
+        counts = {name: n for name, n in answer["requests"].items() if n}
+        assert counts == {"total": 1, "ok": 1, "unselected": 2, "lost": 1}
+        assert (answer["attainment"], answer["goodput"]["requests_per_s"]) == (None, None)
+        assert [row["verdict"] for row in api("requests")["requests"]] == ["unselected"]
+        assert [row["verdict"] for row in api("requests", status="lost")["requests"]] == ["unselected"]
+
+
 def test_filters_are_any_of_and_all_of(api, rows):
     rows.requests(
         [
@@ -223,7 +308,7 @@ class TestInFlight:
         answer = api("summary")
         assert answer["requests"] == {
             "total": 1, "ok": 1, "good": 1, "undetermined": 0, "failed": 0, "cancelled": 0, "excused": 0,
-            "in_flight": 5, "in_flight_violations": 3, "lost": 0,
+            "unselected": 0, "in_flight": 5, "in_flight_violations": 3, "lost": 0,
         }  # fmt: skip
         assert answer["attainment"] == 1 / 4
 

@@ -16,14 +16,15 @@ slos:
   - name: clients
     objective: "0.95"
     window: 7d
-    select: {vantage: [client]}
+    select: {vantage: [client], slo_class: [chat]}
     thresholds: {e2e: 700ms}
   - name: all
     objective: "0.9"
     window: 7d
     thresholds: {ttft: 333333ns, e2e: 2s}
 """
-VERDICTS = ("good", "bad", "undetermined", "excused", "pending")
+UNJUDGED = ("undetermined", "excused", "unselected")
+VERDICTS = ("good", "bad", *UNJUDGED, "pending")
 
 
 @pytest.fixture
@@ -35,7 +36,10 @@ def slos_file(tmp_path):
 
 @pytest.fixture
 def mixed(rows):
-    """Requests of every outcome, some of them seen by a client too, and some that have not ended."""
+    """Requests of every outcome, some of them seen by a client too, and some that have not ended.
+
+    No SLO selects those of clients without a class.
+    """
     rows.requests(
         [
             {
@@ -57,6 +61,9 @@ def mixed(rows):
     for n in range(3):
         rows.open(start=NOW - n * SECOND, seen=NOW, slo_class="chat", request_id=f"open-{n}")
         rows.open(start=NOW - 500 * SECOND - n, seen=NOW - 400 * SECOND, slo_class="chat" if n else "")
+    rows.open(start=NOW - 9 * SECOND, seen=NOW, vantage="client")
+    for _ in range(2):
+        rows.open(start=NOW - 400 * SECOND, seen=NOW - 300 * SECOND, vantage="client")
 
 
 def total(api, **params):
@@ -70,9 +77,8 @@ def test_verdicts_add_up_to_the_counts_of_the_slo(api, mixed, slo):
     judged_bad = (
         ended["bad"] + total(api, slo=slo, verdict="bad", status="in_flight") + total(api, slo=slo, status="lost")
     )
-    assert {name: ended[name] for name in ("good", "undetermined", "excused")} == {
-        name: counts[name] for name in ("good", "undetermined", "excused")
-    }
+    assert {name: ended[name] for name in ("good", *UNJUDGED)} == {name: counts[name] for name in ("good", *UNJUDGED)}
+    assert ended["unselected"] == total(api, slo=slo, status="lost", verdict="unselected") == 0
     assert sum(ended.values()) == counts["total"] == total(api, slo=slo)
     assert ended["pending"] == 0
     judged = counts["total"] - counts["excused"] - counts["undetermined"] + counts["in_flight_violations"]
@@ -88,9 +94,18 @@ def test_verdicts_of_all_slos_together_add_up_to_the_summary(api, mixed):
         name: counts[name] for name in ("good", "undetermined", "excused")
     }
     assert sum(found.values()) == counts["total"] == total(api)
-    assert total(api, verdict="bad", status="in_flight") == counts["in_flight_violations"]
-    assert total(api, status="lost") == total(api, status="lost", verdict="bad") == counts["lost"] == 3
-    assert total(api, status="in_flight", verdict="pending") == counts["in_flight"] - counts["in_flight_violations"]
+    late = total(api, verdict="bad", status="in_flight")
+    assert late == counts["in_flight_violations"]
+    lost = {verdict: total(api, status="lost", verdict=verdict) for verdict in VERDICTS}
+    assert {verdict: n for verdict, n in lost.items() if n} == {"bad": 3, "unselected": 2}
+    assert total(api, status="lost") == counts["lost"] == 5
+    assert found["unselected"] + lost["unselected"] == counts["unselected"] == 6 + 2
+    assert total(api, status="in_flight") == counts["in_flight"] == 4
+    assert total(api, status="in_flight", verdict="pending") == counts["in_flight"] - late - 1
+    assert total(api, status="in_flight", verdict="unselected") == 1
+    judged = found["good"] + found["bad"] + late + lost["bad"]
+    (point,) = api("timeseries", metric="attainment", step="7d", start="-7d")["points"][-1:]
+    assert api("summary", start="-7d")["attainment"] == point["value"] == found["good"] / judged
 
 
 @pytest.mark.parametrize("slo", ["chat", "clients", "all"])
@@ -113,7 +128,7 @@ def test_charts_of_an_slo_have_the_requests_that_it_judges(api, mixed, slo):
 def test_a_rows_verdicts_are_those_that_the_filters_select_by(api, mixed, status):
     of_status = {} if status is None else {"status": status}
     everything = api("requests", start="-7d", limit=1000, vantage=["client", "server"], **of_status)["requests"]
-    assert len(everything) == {None: 128, "in_flight": 3, "lost": 3}[status]
+    assert len(everything) == {None: 128, "in_flight": 4, "lost": 5}[status]
     for verdict in VERDICTS:
         for slo in ("chat", "clients", "all"):
             params = {"start": "-7d", "limit": 1000, "slo": slo, "verdict": verdict, **of_status}

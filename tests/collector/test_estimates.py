@@ -81,7 +81,7 @@ def test_the_stated_errors_are_those_of_repeated_samples():
         kept_good = int(generator.binomial(np.count_nonzero(~is_bad), 0.1))
         bad = int(np.count_nonzero(is_bad))
         counts = Counts(total=10 * kept_good + bad, ok=0, good=10 * kept_good, undetermined=0, failed=0, cancelled=0,
-                        excused=0, in_flight=0, in_flight_violations=0, lost=0)  # fmt: skip
+                        excused=0, unselected=0, in_flight=0, in_flight_violations=0, lost=0)  # fmt: skip
         variance = 10 * 9 * kept_good
         stated = Errors.of(counts, total_variance=variance, good_variance=variance, judged_variance=variance)
         estimates.append(counts.attainment)
@@ -90,8 +90,8 @@ def test_the_stated_errors_are_those_of_repeated_samples():
 
 
 def test_the_error_of_an_attainment_counts_good_and_bad_by_their_distance_from_it():
-    counts = Counts(total=100, ok=0, good=80, undetermined=0, failed=0, cancelled=0, excused=0, in_flight=0,
-                    in_flight_violations=0, lost=0)  # fmt: skip
+    counts = Counts(total=100, ok=0, good=80, undetermined=0, failed=0, cancelled=0, excused=0,
+                    unselected=0, in_flight=0, in_flight_violations=0, lost=0)  # fmt: skip
     errors = Errors.of(counts, total_variance=90.0, good_variance=50.0, judged_variance=90.0)
     assert errors.attainment == pytest.approx(sqrt(0.2**2 * 50 + 0.8**2 * 40) / 100)
     assert (errors.requests_total, errors.requests_good) == (sqrt(90), sqrt(50))
@@ -117,8 +117,8 @@ def test_weighted_numbers_are_sums_of_weights(api, rows):
     rows.requests(ended)
     answer = api("goodput", **GIVEN)
     assert answer["requests"] == {
-        "total": 22, "ok": 19, "good": 10, "undetermined": 5, "failed": 1, "cancelled": 2, "excused": 2, "in_flight": 0,
-        "in_flight_violations": 0, "lost": 0,
+        "total": 22, "ok": 19, "good": 10, "undetermined": 5, "failed": 1, "cancelled": 2, "excused": 2,
+        "unselected": 0, "in_flight": 0, "in_flight_violations": 0, "lost": 0,
     }  # fmt: skip
     assert answer["attainment"] == 10 / 15
     assert answer["violations"] == {"ttft": 4, "tpot": 0, "e2e": 0, "failed": 1}

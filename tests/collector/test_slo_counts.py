@@ -11,6 +11,7 @@ COUNTS = Counts(
     failed=15,
     cancelled=8,
     excused=5,
+    unselected=0,
     in_flight=9,
     in_flight_violations=3,
     lost=2,
@@ -18,11 +19,11 @@ COUNTS = Counts(
 
 
 def test_judged_are_the_ended_that_were_good_or_bad_the_late_and_the_lost():
-    assert judged(total=100, excused=5, undetermined=0, in_flight_violations=3, lost=2) == 100
-    assert judged(total=100, excused=5, undetermined=0, in_flight_violations=30, lost=2) == 127
-    assert judged(total=100, excused=5, undetermined=7, in_flight_violations=30, lost=2) == 120
+    assert judged(total=100, unselected=0, excused=5, undetermined=0, in_flight_violations=3, lost=2) == 100
+    assert judged(total=100, unselected=0, excused=5, undetermined=0, in_flight_violations=30, lost=2) == 127
+    assert judged(total=100, unselected=0, excused=5, undetermined=7, in_flight_violations=30, lost=2) == 120
     late, unknown = np.array([[0, 1], [2, 3]]), np.array([[0, 0], [1, 0]])
-    grid = judged(total=10, excused=1, undetermined=unknown, in_flight_violations=late, lost=4)
+    grid = judged(total=10, unselected=0, excused=1, undetermined=unknown, in_flight_violations=late, lost=4)
     assert grid.tolist() == [[13, 14], [14, 16]]
 
 
@@ -40,6 +41,7 @@ def test_without_anything_to_judge_attainment_is_undefined():
         failed=0,
         cancelled=4,
         excused=4,
+        unselected=0,
         in_flight=9,
         in_flight_violations=0,
         lost=0,
@@ -50,6 +52,6 @@ def test_without_anything_to_judge_attainment_is_undefined():
 
 def test_the_api_answers_with_the_counts_and_no_derived_field():
     assert set(COUNTS.model_dump()) == {
-        "total", "ok", "good", "undetermined", "failed", "cancelled", "excused", "in_flight",
+        "total", "ok", "good", "undetermined", "failed", "cancelled", "excused", "unselected", "in_flight",
         "in_flight_violations", "lost",
     }  # fmt: skip

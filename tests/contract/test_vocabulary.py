@@ -101,7 +101,7 @@ def test_each_threshold_has_a_histogram():
 
 def test_the_cli_counts_the_bad_as_the_collector_does():
     requests = Counts(
-        total=1000, ok=800, good=700, undetermined=60, failed=150, cancelled=50, excused=40,
+        total=1000, ok=800, good=700, undetermined=60, failed=150, cancelled=50, excused=40, unselected=0,
         in_flight=9, in_flight_violations=7, lost=4,
     )  # fmt: skip
     slo = {

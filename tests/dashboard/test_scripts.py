@@ -75,6 +75,36 @@ def test_a_page_of_many_incidents_draws_the_worst_and_counts_the_others(firing, 
     assert [text.split()[2] for text in captions if text.startswith("Not drawn")] == ([rest] if rest else [])
 
 
+@pytest.mark.parametrize(
+    ("unselected", "goodput", "notes"),
+    [(0, 0.5, ["of all SLOs, in this range", "5 good"]), (7, None, ["7 are in no SLO", "– good"])],
+)
+def test_the_traffic_says_how_many_requests_no_slo_selects(unselected, goodput, notes):
+    def script(unselected, goodput):
+        from datetime import UTC
+
+        from dashboard.filters import View
+        from dashboard.views import overview
+
+        counts = dict.fromkeys(("ok", "undetermined", "failed", "cancelled", "excused", "in_flight", "lost"), 0)
+        summary = {
+            "requests": {**counts, "total": 7, "good": 5, "in_flight_violations": 0, "unselected": unselected},
+            "throughput": {"requests_per_s": 0.7, "output_tokens_per_s": None},
+            "goodput": {"requests_per_s": goodput, "output_tokens_per_s": None},
+            "attainment": None, "errors": None,
+            "window": {"start": "2026-11-21T10:00:00Z", "end": "2026-11-21T10:00:10Z", "seconds": 10.0},
+        }  # fmt: skip
+        series = {name: {"step_s": 10.0, "points": []} for name in ("requests", "goodput", "attainment")}
+        answer = {"summary": summary, "timeseries": series, "slos": {"slos": []}, "engines": {"engines": []}}
+        overview.traffic(answer, View("-15m", "now", (), None, None, UTC))
+
+    kwargs = {"unselected": unselected, "goodput": goodput}
+    shown = AppTest.from_function(script, kwargs=kwargs, default_timeout=300).run()
+    assert len(shown.exception) == 0
+    drawn = " ".join(str(one.value) for one in (*shown.caption, *shown.markdown))
+    assert [note for note in notes if note in drawn] == notes, drawn
+
+
 @pytest.mark.parametrize(("found", "all_clear"), [({}, 1), (api.Problem("The collector cannot be reached", ""), 0)])
 def test_the_last_known_numbers_are_no_all_clear(monkeypatch, found, all_clear):
     def script():

@@ -14,6 +14,7 @@ from dashboard.filters import known_labels, refresh_s
 from dashboard.transform import (
     NotEnded,
     Series,
+    goodput,
     interference,
     longest_waits,
     missed,
@@ -73,6 +74,17 @@ def test_a_bucket_that_begins_where_the_window_ends_is_not_invented():
     answer = {"step_s": 10.0, "points": []}
     window = {**WINDOW, "end": "2026-11-21T10:00:30Z"}
     assert [time.second for time in on_grid(answer, ("value",), window).times] == [0, 10, 20]
+
+
+def test_goodput_is_0_without_a_request_and_not_known_where_none_is_judged():
+    requests = on_grid(points(1.0, None, 2.0, None), ("value",), WINDOW, missing=0.0)
+    assert goodput(points(0.5, None, None, None), requests, WINDOW).values == {"value": [0.5, 0.0, None, 0.0]}
+
+
+def points(*values):
+    """An answer about WINDOW. None: the bucket has no point."""
+    made = [{"t": f"2026-11-21T10:00:{10 * i:02}Z", "value": v} for i, v in enumerate(values) if v is not None]
+    return {"step_s": 10.0, "points": made}
 
 
 def test_tokens_wait_in_the_phase_that_takes_most_of_the_wait():

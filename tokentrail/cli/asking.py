@@ -76,7 +76,8 @@ StatusName = Annotated[
 ]
 SloName = Annotated[str | None, typer.Option("--slo", help="Only requests that this SLO selects.")]
 VerdictName = Annotated[
-    str | None, typer.Option("--verdict", help="Only requests that are good, bad, undetermined, excused or pending.")
+    str | None,
+    typer.Option("--verdict", help="Only requests that are good, bad, undetermined, excused, unselected or pending."),
 ]
 CauseName = Annotated[
     str | None,

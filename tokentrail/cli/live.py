@@ -12,7 +12,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from tokentrail.formatting import count, duration, percent
+from tokentrail.formatting import UNDEFINED, count, duration, percent
 
 LOADING = "the engine loads its model; the first requests wait for it (a cold start)"
 
@@ -49,12 +49,12 @@ def slos(answers: Sequence[Mapping[str, Any]]) -> Table:
 
 def traffic(summary: Mapping[str, Any]) -> str:
     """One line: requests by outcome, output tokens per second, goodput."""
-    r, rate = summary["requests"], summary["throughput"]["output_tokens_per_s"]
-    tokens = "–" if rate is None else f"{rate:.1f}"
+    r = summary["requests"]
+    tokens, goodput = summary["throughput"]["output_tokens_per_s"], summary["goodput"]["requests_per_s"]
     return (
         f"{r['ok']} ok, {r['failed']} failed, {r['cancelled']} cancelled, {r['in_flight']} in flight · "
-        f"{tokens} output tokens/s · "
-        f"goodput {summary['goodput']['requests_per_s']:.2f} requests/s"
+        f"{UNDEFINED if tokens is None else f'{tokens:.1f}'} output tokens/s · "
+        f"goodput {UNDEFINED if goodput is None else f'{goodput:.2f}'} requests/s"
     )
 
 
