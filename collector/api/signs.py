@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import Any, Final
 
 from collector.api.context import Context
@@ -33,8 +33,12 @@ def processes_of(signs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if sign.get("listed", True):
             by_process[sign["service"], sign["instance"]].append(sign)
 
-    def known(found: list[dict[str, Any]], name: str) -> list[str]:
-        return [sign[name] for sign in found if sign.get(name)]
+    def most(found: list[dict[str, Any]], name: str) -> str:
+        """What most requests say; the first by alphabet of several."""
+        requests: Counter[str] = Counter()
+        for sign in found:
+            requests[sign.get(name) or ""] += sign.get("n", 0)
+        return max(sorted(requests.keys() - {""}), key=requests.__getitem__, default="")
 
     def names(found: list[dict[str, Any]], name: str) -> list[str]:
         return sorted({one for sign in found for one in sign.get(name, ()) if one})[:_MOST_NAMES]
@@ -43,8 +47,8 @@ def processes_of(signs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         {
             "service": service,
             "instance": instance,
-            "engine": next(iter(known(found, "engine")), ""),
-            "vantage": next(iter(known(found, "vantage")), ""),
+            "engine": most(found, "engine"),
+            "vantage": most(found, "vantage"),
             "variant": max(found, key=lambda sign: sign["last_ns"])["variant_now"],
             "variants": names(found, "variants"),
             "models": names(found, "models"),

@@ -168,6 +168,16 @@ def test_a_process_that_ran_as_two_variants_has_both(api, rows):
     assert [process["variant"] for process in line["processes"]] == ["fp8"]
 
 
+def test_a_process_of_two_instrumentations_is_of_the_one_that_reports_most_requests(api, rows):
+    for engine in ("openinference", "langfuse", "genai"):
+        rows.requests([{"engine": engine, "vantage": "client"}] * (3 if engine == "langfuse" else 2))
+    (found,) = api("engines")["engines"]
+    assert (found["engine"], found["requests"]) == ("langfuse", 7)
+    rows.request(engine="genai", vantage="client")  # as many: the first by alphabet
+    (found,) = api("engines")["engines"]
+    assert found["engine"] == "genai"
+
+
 @pytest.mark.parametrize("query", ["engine_requests", "engine_announcements", "engine_steps", "engine_cold_starts"])
 def test_the_models_and_variants_of_a_process_make_no_rows_of_their_own(rows, query):
     """The rows of past days are remembered: a platform of 400 processes with 60 models had 24,000 of each day."""
