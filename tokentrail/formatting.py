@@ -43,11 +43,11 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def percent(ratio: float | None) -> str:
-    """A ratio with up to two decimals (none from 1000 % on), cut and not rounded: 100 % means every single one."""
+    """A ratio with up to two decimals (none from 200 % on), cut and not rounded: 100 % means every single one."""
     if ratio is None or not isfinite(ratio):
         return UNDEFINED
     hundredths = floor(abs(ratio) * 10_000 + 1e-9)
-    if hundredths >= 100_000:
+    if hundredths >= 20_000:
         hundredths -= hundredths % 100
     text = f"{hundredths // 100}.{hundredths % 100:02d}".rstrip("0").rstrip(".")
     return f"{MINUS if ratio < 0 and hundredths else ''}{text} %"

@@ -66,6 +66,8 @@ def test_a_duration_says_the_same_within_half_a_percent(seconds):
         (0.999, "99.9 %"),
         (-0.176, "−17.6 %"),
         (-15.0975, "−1509 %"),
+        (1.9999, "199.99 %"),
+        (-2.2581, "−225 %"),
     ],
 )
 def test_percent_never_rounds_up_to_all(ratio, shown):
