@@ -20,10 +20,11 @@ MOST_DRAWN = 30
 """Firing incidents that are drawn at most: with 450, a page was 45,000 pixels long."""
 
 
-def firing(answer: Json, view: View, at: datetime, *, is_heard: bool) -> None:
+def firing(answer: Json, view: View, at: datetime, *, is_heard: bool, is_judged: bool) -> None:
     """The incidents that fire at the range's end, or that none does, and how many fire outside of the filters.
 
-    Unless engines and the collector are heard of now (`is_heard`), nothing is drawn for none: that is no good news.
+    Unless engines and the collector are heard of now (`is_heard`), nothing is drawn for none: that is no good news. Nor
+    is it when no SLO judges the requests.
     """
     now, outside = worst_first([i for i in answer["incidents"] if i["firing"]]), answer["firing_outside"]
     with st.container(key="firing"):
@@ -32,8 +33,14 @@ def firing(answer: Json, view: View, at: datetime, *, is_heard: bool) -> None:
             st.warning(
                 f"{outside} {fire} outside of these filters. Clear them to see all.", icon=":material/filter_alt:"
             )
-        elif not now and is_heard:
+        elif not now and is_heard and is_judged:
             st.success("Nothing is firing.", icon=":material/check_circle:")
+        elif not now and is_heard:
+            st.info(
+                "Nothing is firing, but no SLO selects a request of this range, so nobody judges them. Give an SLO a "
+                "`select` that fits them.",
+                icon=":material/rule:",
+            )
         for number, incident in enumerate(now[:MOST_IN_VIEW]):
             with st.container(border=True, key=f"incident-{number}"):
                 row(incident, view, at)

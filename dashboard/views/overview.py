@@ -33,7 +33,13 @@ def body(view: View) -> None:
     if is_empty:
         components.no_data()
     st.caption(f"{clock(window['start'], view.zone)} – {clock(window['end'], view.zone)}")
-    events.firing(overview["incidents"], view, instant(window["end"]), is_heard=not (is_empty or is_old))
+    events.firing(
+        overview["incidents"],
+        view,
+        instant(window["end"]),
+        is_heard=not (is_empty or is_old),
+        is_judged=_is_judged(overview["summary"]["requests"]),
+    )
     slos.cards(overview["slos"]["slos"], _engines(overview))
     latencies(overview, view)
     traffic(overview, view)
@@ -51,6 +57,11 @@ def _engines(overview: Json) -> list[Json] | None:
 def _never_seen(overview: Json) -> bool:
     requests, engines = overview["summary"]["requests"], overview["engines"]
     return engines is not None and not (requests["total"] + requests["in_flight"] or engines["engines"])
+
+
+def _is_judged(requests: Json) -> bool:
+    """An SLO selects a request of the range, or there is none."""
+    return not requests["unselected"] or bool(requests["unselected"] < requests["total"] + requests["lost"])
 
 
 def latencies(overview: Json, view: View) -> None:
