@@ -175,8 +175,8 @@ def test_a_burning_budget_says_how_fast_and_since_when(api, rows):
     )
     assert burn["title"] == "chat burns its error budget 16.0 times too fast"
     assert burn["detail"] == (
-        "80% of the requests of the last 5m were bad; 5% may be "
-        "(page-outage: more than 10 times, also over the last 1m)."
+        "80 % of the requests of the last 5 min were bad; 5 % may be "
+        "(page-outage: more than 10 times, also over the last 1 min)."
     )
     assert burn["start"] == "2026-11-21T09:59:01Z"
 

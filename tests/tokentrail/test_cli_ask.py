@@ -96,7 +96,7 @@ def test_requests_are_listed_filtered_and_sorted(api):
     assert [next(model for model in models if model in row) for row in rows] == models
     assert "5→12" in rows[1]
     assert "100 ms" in rows[1]
-    assert "decode 68%" in rows[1]
+    assert "decode 68 %" in rows[1]
     assert "error timeout" in rows[0]
     only = run("requests", *api, "--model", "first", "--model", "second", "--status", "ok", "--json").stdout
     assert [row["model"] for row in json.loads(only)["requests"]] == ["second", "first"]
@@ -223,9 +223,9 @@ def test_one_request_is_a_waterfall(collector, api):
     assert "cached –" in about
     assert row["trace_id"] in ids
     assert [part.split()[0] for part in (queued, prefill, decode)] == ["queued", "prefill", "decode"]
-    assert queued.split()[1:] == ["██", "10.0", "ms", "3.2%"]
+    assert queued.split()[1:] == ["██", "10.0", "ms", "3.2", "%"]
     assert prefill.index("█") == 13 + 2
-    assert decode.rstrip().endswith("67.7%")
+    assert decode.rstrip().endswith("67.7 %")
     assert tokens.split()[-1] == "12"
     assert tokens.index("█") == 13 + int(100 / 310 * WIDTH)
     assert evicted.split()[0] == "kv.evict"
