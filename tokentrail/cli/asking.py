@@ -117,7 +117,7 @@ def requests(
         print_json(answer)
         return
     if not answer["requests"]:
-        note("no request matches: it belongs to the window in which it ended, and --start -1d looks further back")
+        note("no request matches. A request belongs to the window in which it ended; --start -1d looks further back")
         return
     terminal = console()
     terminal.print(requests_.table(answer["requests"], terminal.width))
