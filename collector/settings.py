@@ -181,7 +181,7 @@ class Settings(BaseSettings):
     )
 
     keep_content: bool = Field(
-        False, description="Prompts, answers and headers in the attributes of spans without a claim are stored."
+        False, description="Prompts, answers and headers in the attributes of spans that no mapping reads are stored."
     )
     tenant_attributes: Attributes = Field(
         "", description="Attributes, divided by commas, that give a tenant to a request without one; the first counts."

@@ -81,7 +81,8 @@ VerdictName = Annotated[
 CauseName = Annotated[
     str | None,
     typer.Option(
-        "--cause", help="Only requests that a kv_eviction took KV-cache blocks from, or a cold_start delayed."
+        "--cause",
+        help="Only requests of a cause: kv_eviction (they lost KV-cache blocks) or cold_start (they waited).",
     ),
 ]
 
