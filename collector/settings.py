@@ -77,7 +77,9 @@ def _check_server(address: str) -> None:
         raise ValueError(msg)
     named = {name for name, _ in parse_qsl(urlsplit(address).query)} & _NO_PARAMETERS
     if named:
-        msg = f"{' and '.join(sorted(named))} cannot stand behind ?; write http(s)://user:password@host:8123/database"
+        msg = (
+            f"{' and '.join(sorted(named))} cannot stand after the ?; write http(s)://user:password@host:8123/database"
+        )
         raise ValueError(msg)
 
 

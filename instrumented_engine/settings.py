@@ -144,7 +144,7 @@ class Settings(BaseSettings):
         default="", max_length=64, description="the marker before hidden reasoning, such as <think>"
     )
     reasoning_end_str: str = Field(
-        default="", max_length=64, description="the marker behind hidden reasoning, such as </think>"
+        default="", max_length=64, description="the marker after hidden reasoning, such as </think>"
     )
     max_waiting: int = Field(default=256, ge=1, description="requests that may wait; more are refused with 503")
     max_body_bytes: int = Field(
