@@ -70,7 +70,7 @@ def _is_store(value: str) -> str:
 def _check_server(address: str) -> None:
     """Raise ValueError for an address that names no server. The message may not show it: it may have a password."""
     if not address.startswith(("http://", "https://")):
-        msg = "that is no store; write chdb:// (embedded), http://user:password@host:8123/database or https://…"
+        msg = "that is not the address of a store; write chdb:// (embedded), http://user:password@host:8123/database or https://…"
         raise ValueError(msg)
     if not has_a_host(address):
         msg = "the address has no host, or a wrong port; #, /, ? and @ in a password need %23, %2F, %3F and %40"

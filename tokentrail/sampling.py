@@ -32,7 +32,7 @@ class Thresholds:
         most: dict[str, Any] = {"ttft_s": self.ttft_s, "tpot_s": self.tpot_s, "e2e_s": self.e2e_s}
         given = {name: value for name, value in most.items() if value is not None}
         if not given:
-            raise ValueError(f"thresholds with none of {', '.join(most)}")
+            raise ValueError(f"thresholds need at least one of {', '.join(most)}")
         for name, value in given.items():
             if not isinstance(value, int | float) or not 0 < value < float("inf"):
                 raise ValueError(f"the threshold {name}={value!r} is not a positive number of seconds")

@@ -133,7 +133,7 @@ class EngineRecorder:
         if not self.on:
             return
         self.on = False
-        logger.exception("tokentrail has a fault and records %s no further; answers are not affected", self._name)
+        logger.exception("tokentrail has a fault and stops recording %s; answers are not affected", self._name)
         self.end_all(status=Status.CANCELLED)
         self.on_fault()
 
