@@ -28,6 +28,12 @@ def test_a_burning_budget_says_how_fast_and_since_when(api, rows):
     assert burn["start"] == "2026-11-21T09:59:01Z"
 
 
+def test_a_budget_of_ten_percent_has_no_exponent(api, rows):
+    rows.requests([{"slo_class": "completion", "status": "error", "ended": NOW - i * SECOND} for i in range(20, 60)])
+    (burn,) = api("incidents")["incidents"]
+    assert burn["detail"].startswith("100 % of the requests of the last 5 min were bad; 10 % may be (")
+
+
 def test_a_burn_began_after_the_last_calm_however_long_ago(api, rows):
     def ended(seconds_ago, status="error", n=1):
         rows.requests(
