@@ -49,14 +49,15 @@ def pack_rules(pack: str, metrics: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 def _alert(pack: str, name: str, alert: Mapping[str, str], metrics: Mapping[str, str]) -> dict[str, Any]:
+    text = fill({key: alert[key] for key in ("expr", "summary", "description")}, metrics)
     return {
         "alert": name,
-        "expr": fill({"expr": alert["expr"]}, metrics)["expr"],
+        "expr": text["expr"],
         **({"for": alert["for"]} if "for" in alert else {}),
         "labels": {"severity": alert["severity"], "pack": pack},
         "annotations": {
-            "summary": alert["summary"],
-            "description": alert["description"],
+            "summary": text["summary"],
+            "description": text["description"],
             "runbook_url": f"{DOCS_URL}/runbooks.md#{name.lower()}",
         },
     }

@@ -9,7 +9,7 @@ from typing import Any
 from alerts.text import dump, fill, literal, plain, template
 from collector.slo.burn import BurnRule, burn_rules, load_windows
 from collector.slo.conditions import Condition, load_conditions
-from collector.slo.durations import format_duration
+from collector.slo.durations import duration_text, format_duration
 from collector.slo.model import Slo
 
 PER_SLO = ("slo_burn", "slo_unwatched", "slo_drift")
@@ -141,8 +141,9 @@ def _alert(
 
 
 def _thresholds(condition: Condition) -> dict[str, str]:
-    """The thresholds that a row sets: a ratio, durations as Prometheus writes them and, as `…_s`, in plain seconds.
+    """The thresholds that a row sets: a ratio, and durations.
 
+    Durations are as Prometheus writes them; `…_s` has plain seconds, and `…_text` stands in a sentence.
     `least` is one less half: increase() extrapolates, and three events read as 2.9 or 3.1.
     """
     values = {} if condition.ratio is None else {"ratio": plain(condition.ratio)}
@@ -150,7 +151,8 @@ def _thresholds(condition: Condition) -> dict[str, str]:
         values["least"] = plain(_at_least(condition.least))
     for name in ("shown", "longer_than", "over"):
         if ns := getattr(condition, name):
-            values |= {name: format_duration(ns), f"{name}_s": plain(Decimal(ns) / 10**9)}
+            seconds = plain(Decimal(ns) / 10**9)
+            values |= {name: format_duration(ns), f"{name}_s": seconds, f"{name}_text": duration_text(ns)}
     return values
 
 
@@ -159,16 +161,18 @@ def _at_least(count: int) -> Decimal:
 
 
 def _burn_values(slo: Slo, rule: BurnRule) -> dict[str, Any]:
-    kept = " and ".join(f"{name.upper()} ≤ {format_duration(ns)}" for name, ns in slo.thresholds.given().items())
+    kept = " and ".join(f"{name.upper()} ≤ {duration_text(ns)}" for name, ns in slo.thresholds.given().items())
     return {
         "slo": slo.name,
         "about": f"{literal(slo.description)} " if slo.description else "",
         "short": format_duration(rule.short_ns),
         "long": format_duration(rule.long_ns),
+        "short_text": duration_text(rule.short_ns),
+        "long_text": duration_text(rule.long_ns),
         "threshold": plain(round(rule.threshold, 2)),
         "bad_share": plain(rule.threshold * slo.budget),
         "least_bad": plain(_at_least(rule.least_bad)),
         "budget": f"{plain(slo.budget * 100)} %",
         "spent": f"{plain(round(rule.threshold * rule.long_ns / slo.window * 100, 2))} %",
-        "promise": f"{kept} for {plain(slo.objective * 100)} % of requests over {format_duration(slo.window)}",
+        "promise": f"{kept} for {plain(slo.objective * 100)} % of requests over {duration_text(slo.window)}",
     }

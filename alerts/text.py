@@ -27,9 +27,13 @@ def template(name: str) -> Any:
     return yaml.safe_load((_TEMPLATES / f"{name}.yml").read_text(encoding="utf-8"))
 
 
+PERCENTAGE = '{{ $value | humanizePercentage | reReplaceAll "%" " %" }}'
+"""The alert's value as `5.2 %`, as the API and the dashboard write it. Prometheus alone writes `5.2%`."""
+
+
 def fill(texts: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, str]:
-    """The texts with our values. Raises KeyError for a value that is missing."""
-    return {key: _Text(text).substitute(values) for key, text in texts.items()}
+    """The texts with our values and `@{percentage}`. Raises KeyError for a value that is missing."""
+    return {key: _Text(text).substitute(values, percentage=PERCENTAGE) for key, text in texts.items()}
 
 
 def literal(text: str) -> str:

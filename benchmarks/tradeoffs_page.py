@@ -186,7 +186,7 @@ def _ms(value: float | None) -> str:
 
 
 def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{value:.0%}"
+    return "–" if value is None else f"{value * 100:.0f} %"
 
 
 if __name__ == "__main__":

@@ -70,14 +70,16 @@ def _is_store(value: str) -> str:
 def _check_server(address: str) -> None:
     """Raise ValueError for an address that names no server. The message may not show it: it may have a password."""
     if not address.startswith(("http://", "https://")):
-        msg = "that is no store; write chdb:// (embedded), http://user:password@host:8123/database or https://…"
+        msg = "that is not the address of a store; write chdb:// (embedded), http://user:password@host:8123/database or https://…"
         raise ValueError(msg)
     if not has_a_host(address):
         msg = "the address has no host, or a wrong port; #, /, ? and @ in a password need %23, %2F, %3F and %40"
         raise ValueError(msg)
     named = {name for name, _ in parse_qsl(urlsplit(address).query)} & _NO_PARAMETERS
     if named:
-        msg = f"{' and '.join(sorted(named))} cannot stand behind ?; write http(s)://user:password@host:8123/database"
+        msg = (
+            f"{' and '.join(sorted(named))} cannot stand after the ?; write http(s)://user:password@host:8123/database"
+        )
         raise ValueError(msg)
 
 
@@ -181,7 +183,7 @@ class Settings(BaseSettings):
     )
 
     keep_content: bool = Field(
-        False, description="Prompts, answers and headers in the attributes of spans without a claim are stored."
+        False, description="Prompts, answers and headers in the attributes of spans that no mapping reads are stored."
     )
     tenant_attributes: Attributes = Field(
         "", description="Attributes, divided by commas, that give a tenant to a request without one; the first counts."

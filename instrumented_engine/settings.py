@@ -46,21 +46,23 @@ class Settings(BaseSettings):
         default="auto", description="where to compute; auto: cuda if there is one"
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        default="auto", description="of the weights; auto: float32 on the CPU, bfloat16 on CUDA"
+        default="auto", description="data type of the weights; auto: float32 on the CPU, bfloat16 on CUDA"
     )
     quantization: Literal["none", "int8", "int4", "fp8"] = Field(
         default="none",
-        description="of the weights: int8, or int4 in groups of 32, on the CPU; fp8 on CUDA. All else is bfloat16 then",
+        description="format of the weights: int8, or int4 in groups of 32, on the CPU; fp8 on CUDA. All else is then "
+        "bfloat16",
     )
     kv_cache_dtype: Literal["auto", "bfloat16", "int8", "int4"] = Field(
         default="auto",
-        description="of the KV cache: int8 with a scale for each head of a token, int4 in groups of 32; auto: dtype",
+        description="format of the KV cache: int8 with a scale for each head of a token, int4 in groups of 32; auto: "
+        "as --dtype",
     )
     attention_backend: Literal["auto", "triton", "numba", "sdpa"] = Field(
         default="auto",
-        description="attention of single tokens: triton for CUDA or numba for a CPU, kernels that read the paged KV "
-        "cache where it lies, numba's also what is left between products; sdpa, torch's own over a copy; "
-        "auto: the device's kernels, if their results are those of torch",
+        description="how a decode step computes attention: triton (CUDA) and numba (CPU) are kernels that read the "
+        "paged KV cache in place, and numba's also compute normalisation, rotation and activations; sdpa is torch's "
+        "attention over a copy; auto: the device's kernels, if their results equal torch's",
     )
     enforce_eager: bool = Field(
         default=False, description="launch the kernels of a step one by one, without CUDA graphs"
@@ -76,7 +78,7 @@ class Settings(BaseSettings):
         description="most tokens computed in one step; at least max-seqs. The rest of a prompt follows in the next",
     )
     scheduling_policy: Literal["fcfs", "priority"] = Field(
-        default="fcfs", description="who goes first: the first to come, or the lowest `priority` of a request"
+        default="fcfs", description="order of the waiting requests: the first to come, or the lowest `priority`"
     )
     batching: Literal["continuous", "static"] = Field(
         default="continuous", description="static: no request joins a batch that decodes; for comparison"
@@ -102,7 +104,10 @@ class Settings(BaseSettings):
         default="", pattern=LAYERS, max_length=256, description="layers of --speculative-model that are kept"
     )
     speculative_ngram: int = Field(
-        default=2, ge=1, le=16, description="tokens that must have come before for prompt lookup to draft what followed"
+        default=2,
+        ge=1,
+        le=16,
+        description="length of the match that prompt lookup needs to draft the tokens that followed it",
     )
     block_size: int = Field(default=16, ge=1, le=1024, description="tokens in one KV-cache block")
     kv_blocks: int | None = Field(
@@ -121,7 +126,9 @@ class Settings(BaseSettings):
         description="kv_producer: compute prompts for another engine; kv_consumer: let another engine compute prompts",
     )
     kv_ip: str = Field(
-        default="127.0.0.1", min_length=1, description="where the producer listens for consumers, which connect there"
+        default="127.0.0.1",
+        min_length=1,
+        description="address on which the producer listens, and to which consumers connect",
     )
     kv_port: int = Field(default=14579, ge=0, le=65535, description="the producer's port for consumers")
     kv_timeout_s: float = Field(
@@ -137,7 +144,7 @@ class Settings(BaseSettings):
         default="", max_length=64, description="the marker before hidden reasoning, such as <think>"
     )
     reasoning_end_str: str = Field(
-        default="", max_length=64, description="the marker behind hidden reasoning, such as </think>"
+        default="", max_length=64, description="the marker after hidden reasoning, such as </think>"
     )
     max_waiting: int = Field(default=256, ge=1, description="requests that may wait; more are refused with 503")
     max_body_bytes: int = Field(

@@ -42,6 +42,7 @@ SLOW = (
     "collector/test_outages.py",
     "collector/test_process.py",
     "collector/test_api_incidents.py",
+    "collector/test_api_burns.py",
     "collector/test_api_engines.py",
     "collector/test_api_summary.py",
     "collector/samples/test_api.py",

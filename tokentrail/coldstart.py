@@ -54,7 +54,7 @@ class ColdStart:
         self.passed(name, start, self._clock())
 
     def passed(self, name: str, start_ns: int, end_ns: int) -> None:
-        """A sub-phase that is over and that somebody else timed (unix ns)."""
+        """Record a sub-phase that is over, with the times at which it began and ended (unix ns)."""
         self._emit(name, self._new_span_id(), self._span_id, start_ns, end_ns, "")
 
     def _emit(self, phase: str, span_id: int, parent_id: int, start: int, end: int, error_type: str) -> None:

@@ -60,7 +60,7 @@ class Settings:
         env = _Env(environ)
         exporter = env.text(TRACES_EXPORTER).lower()
         if exporter not in ("", "otlp", "none"):
-            logger.warning("%s=%s: tokentrail exports OTLP only and does so", TRACES_EXPORTER, exporter)
+            logger.warning("%s=%s: tokentrail exports OTLP only, and uses it", TRACES_EXPORTER, exporter)
         return cls(
             endpoint=_endpoint(env),
             enabled=env.text(otel.OTEL_SDK_DISABLED).lower() != "true" and exporter != "none",
@@ -175,7 +175,8 @@ class _Env:
         try:
             return Compression(raw)
         except ValueError:
-            logger.warning("%s=%r is none of none, gzip, deflate: using none", self.exporter_name("COMPRESSION"), raw)
+            name = self.exporter_name("COMPRESSION")
+            logger.warning("%s=%r is not one of none, gzip and deflate: using none", name, raw)
             return Compression.NoCompression
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from urllib.parse import urlsplit
 
 import requests
 from google.protobuf.message import DecodeError
+from google.rpc.status_pb2 import Status
 from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, attach, detach, set_value
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
@@ -29,6 +31,15 @@ TOO_LARGE: Final = 413
 MAX_ANSWER_BYTES: Final = 65_536
 SHOWN_CHARACTERS: Final = 200
 """Length of the part of an answer that a log message quotes."""
+
+
+def reason_in(answer: bytes) -> str:
+    """The reason in an answer that is an error: OTLP has it in a `google.rpc.Status`, other servers in text."""
+    try:
+        reason: str = Status.FromString(answer).message
+    except DecodeError:
+        reason = ""
+    return (reason or answer.decode(errors="replace"))[:SHOWN_CHARACTERS]
 
 
 HTTP: Final = "http/protobuf"
@@ -167,7 +178,7 @@ class OtlpHttp:
 
     def _result(self, response: requests.Response, answer: bytes) -> SendResult:
         status = response.status_code
-        shown = f"{self._shown} answered {status}: {answer.decode(errors='replace')[:SHOWN_CHARACTERS]!r}"
+        shown = f"{self._shown} answered {status}: {reason_in(answer)!r}"
         if status in RETRYABLE:
             return SendResult(SendStatus.RETRY, shown, retry_after_s=self._retry_after(response))
         if status == TOO_LARGE:
@@ -199,7 +210,15 @@ def _reason(error: Exception) -> str:
     """The words of an error. A server that speaks no HTTP is most often the collector's port for gRPC."""
     if "BadStatusLine" in str(error):
         return "no HTTP is spoken there. OTLP over HTTP is on port 4318; 4317 needs OTEL_EXPORTER_OTLP_PROTOCOL=grpc"
-    return str(error)
+    pooled = error.args[0] if error.args else None  # requests wraps the error of urllib3's pool, and that the socket's
+    cause = getattr(pooled, "reason", None)
+    return _WRAPPING.sub("", str(cause or error))
+
+
+_WRAPPING: Final = re.compile(
+    r"^(HTTPS?Connection(Pool)?\(.*?\)|<.*?>): (Failed to establish a new connection: )?(\[Errno -?\d+\] )?"
+)
+"""What urllib3 puts before the words of the system; the address stands in the message already."""
 
 
 def transport_to(endpoint: Endpoint) -> Transport:

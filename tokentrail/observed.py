@@ -47,8 +47,9 @@ def observe(
 
     `source` is a function that sends the request (`lambda: client.chat.completions.create(…)`), the coroutine of an
     asynchronous client, or a stream that is there already. Its request began at `arrival_ns` (unix ns; by default now).
-    The request ends with the stream: by its end, an exception, `close`, a `break`, or when nobody has the stream
-    any more. An answer that is not streamed ends it at once. `choices` is the `n` of a request for several answers.
+    The request ends with the stream: by its end, an exception, `close`, a `break`, or when the last reference
+    to the stream is gone. An answer that is not streamed ends it at once. `choices` is the `n` of a request for
+    several answers.
 
     The spans go to `trail`, by default to one that OTEL_* variables configure.
     """

@@ -87,7 +87,7 @@ class RequestTrail(Recipient):
         """Enters `phase` and leaves the one before; a request arrives in `QUEUED`. A stamp before the last one is moved
         to it, a stamp after the end to the end, so that the phases partition [arrival, end].
 
-        Nobody needs to name phases: without any, PREFILL lasts from the arrival to the first token, then comes DECODE.
+        Phases need not be named: without any, PREFILL lasts from the arrival to the first token, then comes DECODE.
         """
         self.marks.append((phase, self._host.clock() if at_ns is None else at_ns))
 

@@ -32,19 +32,19 @@ class Thresholds:
         most: dict[str, Any] = {"ttft_s": self.ttft_s, "tpot_s": self.tpot_s, "e2e_s": self.e2e_s}
         given = {name: value for name, value in most.items() if value is not None}
         if not given:
-            raise ValueError(f"thresholds with none of {', '.join(most)}")
+            raise ValueError(f"thresholds need at least one of {', '.join(most)}")
         for name, value in given.items():
             if not isinstance(value, int | float) or not 0 < value < float("inf"):
-                raise ValueError(f"the threshold {name}={value!r} is no number of seconds")
+                raise ValueError(f"the threshold {name}={value!r} is not a positive number of seconds")
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """Keeps every request that failed, was preempted or missed a threshold, and the others at a rate.
 
-    `rate` is that of all tenants, `tenants` those of single ones. Of the requests that are kept at the rate, the part
-    `token_rate` gets token spans; the others keep their counts and times. All `thresholds` of a request's class and
-    tenant apply to it, and missing one of them is enough.
+    `rate` holds for all tenants, and `tenants` replaces it for single ones. Of the requests that are kept at the rate,
+    the part `token_rate` gets token spans; the others keep their counts and times. All `thresholds` of a request's
+    class and tenant apply to it, and missing one of them is enough.
 
     A kept request stands for `weight` requests: 1 for those that are always kept, 1 / rate for the others. Sums of
     weights are unbiased estimates of counts over all requests (Horvitz and Thompson, 1952).
@@ -78,8 +78,8 @@ class Sampling:
     ) -> float | None:
         """The number of requests that this one stands for, or None when it is left out. It ended at `end` (unix ns).
 
-        A request that was announced as late and turned out not to be, since its stamps came late, is kept: nobody
-        would learn of its end otherwise. It stands for none, since those that the rate keeps stand for it too.
+        A request that was announced as late, and turned out to be in time because its stamps came late, is kept, so
+        that its end is known. Its weight is 0, because the requests that the rate keeps stand for it too.
         """
         ended = request.ended
         failed = ended is not None and ended.status is Status.ERROR

@@ -72,7 +72,10 @@ class Wait(StrEnum):
 
 
 class Status(StrEnum):
-    """How a request ended. `cancelled`: the client went away; it is in no SLO's denominator."""
+    """How a request ended. `cancelled`: the client went away.
+
+    An SLO counts a cancelled request as bad if it had missed a threshold by then, and does not judge it otherwise.
+    """
 
     OK = "ok"
     ERROR = "error"

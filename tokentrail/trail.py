@@ -164,9 +164,10 @@ class Trail(Recorder):
     """`start_request` by the name that reads well in `with trail.request(…) as request:`."""
 
     def hand_over(self, request: RequestTrail) -> str:
-        """Text with which `take_over` of another process's trail goes on with the request, e.g. from an API server to
-        its engine core. It is handed over before its first token. Here its calls do nothing from now on, and its
-        context (`traceparent`, `inject`) stays usable.
+        """Text for another process, which goes on with the request: an API server's engine core, for example.
+
+        Pass it to `take_over` of that process's trail, before the first token. From now on the calls of the request
+        do nothing in this process; its context (`traceparent`, `inject`) stays usable.
         """
         try:
             if request.sampled and not request._is_of(self._host):
@@ -180,8 +181,10 @@ class Trail(Recorder):
             return ""
 
     def lend(self, request: RequestTrail) -> str:
-        """Text with which `take_over` of another process's trail stands for a request that goes on here, e.g. as the
-        `beneficiary` of a KV event of that process, which records nothing else for it.
+        """Text for another process, which works for the request while the request goes on in this one.
+
+        `take_over` of that process's trail makes a request of it that records nothing. It can be passed as the
+        `beneficiary` of that process's KV events.
         """
         return dumps(UnrecordedRequest(request.trace_id, request.span_id))
 

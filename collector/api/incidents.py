@@ -21,7 +21,7 @@ from collector.api.slo_burns import slo_burns
 from collector.api.times import DAY_NS, SECOND_NS, rfc3339
 from collector.in_flight import InFlight, Ints
 from collector.slo.conditions import Cause, load_conditions
-from collector.slo.durations import format_duration
+from collector.slo.durations import duration_text
 
 _OF_PROCESSES: Final = frozenset({"kv_eviction", "cold_start"})
 """Causes that are found in rows of engine processes, which have no tenant."""
@@ -112,7 +112,7 @@ def _processes_in_trouble(ctx: Context, window: Window) -> Iterator[Incident]:
             yield incident(
                 "engine_lost",
                 title=f"{where} went silent",
-                detail=f"Requests lost: {n}. Nothing was heard of them in {format_duration(ctx.lost_after_ns)}.",
+                detail=f"Requests lost: {n}. Nothing was heard of them in {duration_text(ctx.lost_after_ns)}.",
                 end_ns=over_ns if over_ns <= window.end_ns else None,
                 **common,
             )
@@ -120,7 +120,7 @@ def _processes_in_trouble(ctx: Context, window: Window) -> Iterator[Incident]:
             yield incident(
                 "engine_hung",
                 title=f"{where} makes no progress",
-                detail=f"Requests open: {n}. There was no step in {format_duration(ctx.lost_after_ns)} or longer.",
+                detail=f"Requests open: {n}. There was no step in {duration_text(ctx.lost_after_ns)} or longer.",
                 end_ns=None,
                 **common,
             )
@@ -142,7 +142,7 @@ def _given_up(ctx: Context, window: Window) -> tuple[InFlight, Ints]:
 
 
 def _sampled_processes_in_trouble(ctx: Context, window: Window) -> Iterator[Incident]:
-    lasts = format_duration(ctx.lost_after_ns)
+    lasts = duration_text(ctx.lost_after_ns)
     for hung in samples.standstills(ctx, window, _MOST_FOUND):
         running, waiting = (round(hung.detail[name]) for name in ("running_then", "waiting_then"))
         yield _of_stretch(

@@ -17,7 +17,7 @@ from collector.api.sums import Arrays, slices
 from collector.api.times import DAY_NS
 from collector.api.verdicts import open_wanted
 from collector.slo.burn import BurnRule, Tally, burn_rules
-from collector.slo.durations import format_duration
+from collector.slo.durations import duration_text
 from collector.slo.judge import selected, selects, verdict
 from collector.slo.last_burn import PER_WINDOW, Cells, burn_began
 from collector.slo.model import Promise, Slo
@@ -97,9 +97,10 @@ def _incident(
         "slo_burn",
         severity=rule.severity,
         title=f"{slo.name} burns its error budget {burning.times:.1f} times too fast{of_tenant}",
-        detail=f"{tally.bad / tally.judged * 100:.3g}% of the requests of the last {format_duration(rule.long_ns)} "
-        f"were bad; {1 - slo.objective:%} may be ({rule.name}: more than {float(rule.threshold):.4g} times, "
-        f"also over the last {format_duration(rule.short_ns)})."
+        detail=f"{tally.bad / tally.judged * 100:.3g} % of the requests of the last {duration_text(rule.long_ns)} "
+        f"were bad; {(slo.budget * 100).normalize():f} % may be "
+        f"({rule.name}: more than {float(rule.threshold):.4g} times, "
+        f"also over the last {duration_text(rule.short_ns)})."
         + (f" So do {others} more tenants, which `groups` of the SLO names." if others else ""),
         start_ns=ended.first_ns or int(in_flight.began_ns[bad].min(initial=window.end_ns)),
         end_ns=None,

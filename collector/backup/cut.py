@@ -80,7 +80,7 @@ class Backups:
             self._clean(root)
             self._busy.release()
             if isinstance(error, OSError | ClickHouseError):
-                msg = f"the store cannot be cut: {error}"
+                msg = f"the backup could not be made: {error}"
                 raise BackupError(msg) from error
             raise
         return self._stream(root, manifest, sources)

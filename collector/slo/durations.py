@@ -44,3 +44,14 @@ def format_duration(ns: int) -> str:
         if ns and ns % _UNITS_NS[unit] == 0:
             return f"{ns // _UNITS_NS[unit]}{unit}"
     return f"{ns}ns"
+
+
+def duration_text(ns: int) -> str:
+    """The same duration in a sentence: `5 min`, `1500 ms`, `50 µs`."""
+    short = format_duration(ns)
+    number = short.rstrip("abcdefghijklmnopqrstuvwxyz")
+    unit = short.removeprefix(number)
+    return f"{number} {_UNITS_IN_TEXT.get(unit, unit)}"
+
+
+_UNITS_IN_TEXT = {"m": "min", "us": "µs"}

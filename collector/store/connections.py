@@ -48,7 +48,7 @@ class OfClickHouse:
         answer = self._pool.request(*args, **kwargs)
         if answer.status < HTTPStatus.BAD_REQUEST and not any(map(_CLICKHOUSES.match, answer.headers)):
             answer.close()
-            msg = "something answers that is no ClickHouse server"
+            msg = "the server that answers is not a ClickHouse server"
             raise _NoClickHouseError(msg)
         return answer
 

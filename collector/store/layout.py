@@ -49,7 +49,7 @@ class Layout:
             return dsn, cls()
         name = parameters.pop("cluster")
         if not _NAME.fullmatch(name) or not parts.scheme.startswith("http"):
-            msg = f"{name!r} is no cluster; write http://user:password@host:8123/database?cluster=NAME"
+            msg = f"{name!r} is not the name of a cluster; write http://user:password@host:8123/database?cluster=NAME"
             raise ValueError(msg)
         return parts._replace(query=urlencode(parameters)).geturl(), cls(name)
 

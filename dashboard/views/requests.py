@@ -35,7 +35,7 @@ def page() -> None:
     st.title("Requests")
     with st.container(horizontal=True, vertical_alignment="bottom"):
         sort = st.segmented_control(
-            "Slowest first by", list(SORTS), default="TTFT", required=True, key="sort", bind="query-params"
+            "Sort by", list(SORTS), default="TTFT", required=True, key="sort", bind="query-params"
         )
         status = _choice("Status", STATUSES, "ended")
         verdict = _choice("Verdict", VERDICTS, "any")

@@ -44,9 +44,9 @@ def test_the_address_names_the_cluster():
     assert Layout.of("http://h:8123/d") == ("http://h:8123/d", ONE)
     assert Layout.of("chdb:///x?y=1") == ("chdb:///x?y=1", ONE)
     for wrong in ("http://h/d?cluster=", "http://h/d?cluster=a'b", "http://h/d?cluster=a`b", "chdb:///x?cluster=a"):
-        with pytest.raises(ValueError, match="is no cluster"):
+        with pytest.raises(ValueError, match="is not the name of a cluster"):
             Layout.of(wrong)
-        with pytest.raises(ValueError, match="is no cluster"):
+        with pytest.raises(ValueError, match="is not the name of a cluster"):
             Settings(store=wrong)
 
 

@@ -112,10 +112,10 @@ def test_a_stranger_that_answers_200_at_the_address_of_the_server_has_stored_not
     with ThreadingHTTPServer(("127.0.0.1", server.port), Stranger) as stranger:
         threading.Thread(target=stranger.serve_forever).start()
         try:
-            with pytest.raises(OperationalError, match="no ClickHouse server") as failed:
+            with pytest.raises(OperationalError, match="not a ClickHouse server") as failed:
                 insert_otlp(store, TRACES, token_body(trace=2), "second")
             assert is_unavailable(failed.value)
-            with pytest.raises(StoreUnavailableError, match="no ClickHouse server"):
+            with pytest.raises(StoreUnavailableError, match="not a ClickHouse server"):
                 store.query("SELECT count() FROM tokens")
         finally:
             stranger.shutdown()

@@ -64,9 +64,9 @@ def test_log_lines_show_the_address_of_a_store_without_its_secrets(address, show
         ({"store": "http://db:8123", "store_password_file": "password"}, "a password needs its user"),
         (
             {"store": "http://db:8123/?user=me&password=x"},
-            r"password and user cannot stand behind \?; write http\(s\)://user:",
+            r"password and user cannot stand after the \?; write http\(s\)://user:",
         ),
-        ({"store": "https://db/?cluster=c&database=trail"}, r"database cannot stand behind \?"),
+        ({"store": "https://db/?cluster=c&database=trail"}, r"database cannot stand after the \?"),
         (
             {"store": "http://me:pass#word@db:8123/trail"},
             "no host, or a wrong port; #, /, . and @ in a password need %23",
@@ -102,7 +102,7 @@ OF_AN_ADDRESS = {
 def test_every_parameter_of_the_client_is_taken_from_an_address_or_refused():
     known = {*signature(HttpClient).parameters, *signature(create_client).parameters} - OF_AN_ADDRESS
     for name in known:
-        with pytest.raises(ValidationError, match=rf"{name} cannot stand behind \?; write http\(s\)://user:"):
+        with pytest.raises(ValidationError, match=rf"{name} cannot stand after the \?; write http\(s\)://user:"):
             Settings(store=f"http://db:8123/trail?{name}=1")
     for name in OF_AN_ADDRESS:
         address = f"https://db:8443/trail?{name}=1"

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.api.times import parse_moment, rfc3339
-from collector.slo.durations import format_duration, parse_duration
+from collector.slo.durations import duration_text, format_duration, parse_duration
 from collector.slo.model import SloFileError, load_slos
 
 SHIPPED = Path(__file__).parents[2] / "alerts" / "slos.yaml"
@@ -33,6 +33,15 @@ def test_what_is_no_duration_is_told_how_to_write_one(text):
 @given(st.integers(0, 10**17))
 def test_a_formatted_duration_is_read_back(ns):
     assert parse_duration(format_duration(ns)) == ns
+
+
+@pytest.mark.parametrize(
+    ("short", "text"),
+    [("5m", "5 min"), ("1h", "1 h"), ("30d", "30 d"), ("90m", "90 min"), ("1s", "1 s"), ("1500ms", "1500 ms"),
+     ("50us", "50 µs"), ("7ns", "7 ns")],
+)  # fmt: skip
+def test_a_sentence_has_the_exact_duration_and_a_space(short, text):
+    assert duration_text(parse_duration(short)) == text
 
 
 @given(st.integers(0, 9_000_000_000 * SECOND))

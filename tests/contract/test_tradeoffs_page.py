@@ -107,7 +107,7 @@ def test_the_table_has_a_dash_for_what_is_unknown():
     runs = [run("baseline", 0, 0.1), run("int8", 0, 0.05, tpot_s=[])]
     numbers = {"rate_per_s": 0.5, "requests": 4, "thresholds": ["1s", "100ms"], "techniques": compared(runs, KNOWN)}
     text = table({"numbers": numbers, "machine": {"cores": 2, "cpu": "X", "load_1m": 0.1}}, KNOWN)
-    assert "| int8 | 1, 4 | 0.25 s, 0.40 s | –, – | 500 ms | 10.0 | 1.00 | – | 100 MiB | 100% |" in text
+    assert "| int8 | 1, 4 | 0.25 s, 0.40 s | –, – | 500 ms | 10.0 | 1.00 | – | 100 MiB | 100 % |" in text
     assert "| int8, against baseline | c | tpot p50: – | w |" in text
     assert "| baseline, against" not in text
 

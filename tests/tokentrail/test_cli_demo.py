@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import io
 import itertools
 import subprocess
 import time
@@ -10,7 +11,7 @@ import httpx
 import pytest
 from rich.console import Console
 
-from tokentrail.cli import demo, result
+from tokentrail.cli import demo, live, result
 from tokentrail.cli.demo import Limit, answered_lately, workload
 from tokentrail.cli.processes import ProcessFailed
 from tokentrail.cli.result import _settled_rows, report, verify
@@ -110,6 +111,15 @@ def test_a_demo_whose_numbers_agree_has_no_problems():
     assert "clock, 1 token by token" in text
 
 
+@pytest.mark.parametrize(("engines", "loads"), [([], True), ([{"usage": 0.1}], False)])
+def test_a_log_of_the_demo_says_that_the_engine_loads_its_model(engines, loads):
+    rates = {"throughput": {"output_tokens_per_s": None}, "goodput": {"requests_per_s": 0.0}}
+    printed = io.StringIO()
+    with live.LiveView(Console(file=printed, width=400)) as view:
+        view.update({"summary": ANSWERS["summary"] | rates, "kv": {"engines": engines}, "alerts": []})
+    assert printed.getvalue().strip().endswith(live.LOADING if loads else "alerts: none")
+
+
 def test_a_long_demo_compares_some_requests_token_by_token():
     asked = []
     api = FakeApi()
@@ -175,6 +185,28 @@ def test_an_engine_loads_until_it_is_ready(answer, loads, monkeypatch, tmp_path)
     monkeypatch.setattr(httpx, "get", get)
     monkeypatch.setattr(Stack, "urls", {"engine": "http://127.0.0.1:1"})
     assert Stack(tmp_path, tmp_path / "slos.yaml").engine_loads() is loads
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(), SystemExit(1)])  # rich makes one of the other
+def test_no_process_outlives_a_pipe_whose_reader_is_gone(tmp_path, error):
+    """`tokentrail up | head`: the line about a stop cannot be written, and the processes stop."""
+    stopped = []
+
+    class Process:
+        def __init__(self, name, ends):
+            self.name, self.ends = name, ends
+
+        def stop(self):
+            stopped.append(self.name)
+            return self.ends
+
+    def say(_):
+        raise error
+
+    stack = Stack(tmp_path, tmp_path / "slos.yaml")
+    stack.running |= {"dashboard": Process("dashboard", False), "collector": Process("collector", True)}  # type: ignore[dict-item]
+    assert stack.stop(say) == ["dashboard"]
+    assert stopped == ["collector", "dashboard"]
 
 
 def test_a_demo_asks_for_the_model_until_the_engine_has_it(monkeypatch, tmp_path):

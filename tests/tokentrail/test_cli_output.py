@@ -155,7 +155,7 @@ def test_a_narrow_terminal_has_the_whole_name_of_a_dead_letter(columns, tmp_path
     assert "".join(line[heads.index("name") :].strip() for line in shown) == name
 
 
-@pytest.mark.parametrize(("columns", "axis"), [(57, 27), (80, 50), (94, 64), (1_000_000, 64)])
+@pytest.mark.parametrize(("columns", "axis"), [(57, 26), (80, 49), (95, 64), (1_000_000, 64)])
 def test_the_waterfall_is_as_wide_as_the_terminal(columns, axis):
     phases = [
         {"name": "queued", "offset_s": 0.0, "duration_s": 0.5},
@@ -167,8 +167,8 @@ def test_the_waterfall_is_as_wide_as_the_terminal(columns, axis):
     whole = {"request": ROW | {"e2e_s": 10.0}, "phases": phases, "tokens": tokens, "events": [event], "steps": None}
     request.show(Console(file=printed, width=columns), whole)
     queued, decode, made, evicted = printed.getvalue().splitlines()[4:8]
-    assert queued.endswith(" 500 ms   5.0%")
-    assert max(len(line) for line in (queued, decode, made, evicted)) == len(decode) == axis + 30 <= columns
+    assert queued.endswith(" 500 ms   5.0 %")
+    assert max(len(line) for line in (queued, decode, made, evicted)) == len(decode) == axis + 31 <= columns
     assert (decode.index("█"), made.rindex("█"), evicted.index("▲")) == (13 + axis // 20, 12 + axis, 12 + axis)
 
 
@@ -209,12 +209,12 @@ LONG |= {"end": "2026-11-24T10:00:00.123Z", "prefill_s": 6.15}
         (
             112,
             "2026-11-24 10:00:00  ok timeout  organisatio…  acme c…  "
-            "4→2     123 ms  19.1 ms  12.3 s  prefill 50%    01234567",
+            "4→2     123 ms  19.1 ms  12.3 s  prefill 50 %   01234567",
         ),
         (
             10_000,
             "2026-11-24 10:00:00  ok timeout  organisation model 70b at fp8  acme corporation  chat   "
-            "4→2     123 ms  19.1 ms  12.3 s  prefill 50%    0123456789abcdef0123456789abcdef",
+            "4→2     123 ms  19.1 ms  12.3 s  prefill 50 %   0123456789abcdef0123456789abcdef",
         ),
     ],
 )

@@ -9,6 +9,7 @@ from email.utils import formatdate
 
 import pytest
 import requests
+from google.rpc.status_pb2 import Status
 from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, get_value
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
@@ -96,6 +97,33 @@ def test_a_body_that_is_too_large_is_to_be_split(serve):
     outcome = post(serve((413, {}, b"too large")))
     assert outcome.status is SendStatus.TOO_LARGE
     assert "too large" in outcome.detail
+
+
+def test_a_collector_that_is_away_is_told_in_the_words_of_the_system():
+    with socket.socket() as taken:  # bound and not listening
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1/traces"
+        assert OtlpHttp(Endpoint(url, PROTOBUF, 5.0))(b"body").detail == f"{url}: Connection refused"
+
+
+def test_an_answer_that_does_not_come_is_told_in_one_sentence():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/v1/traces"
+        assert OtlpHttp(Endpoint(url, PROTOBUF, 0.2))(b"body").detail == f"{url}: Read timed out. (read timeout=0.2)"
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        (Status(code=16, message="send a key").SerializeToString(), "answered 401: 'send a key'"),
+        (Status(code=16).SerializeToString(), "answered 401: '\\x08\\x10'"),
+        (b"sign in first", "answered 401: 'sign in first'"),
+        (b"", "answered 401: ''"),
+        (b"x" * 5000, f"answered 401: '{'x' * 200}'"),
+    ],
+)
+def test_a_refusal_is_told_in_the_words_of_the_server(serve, body, shown):
+    assert post(serve((401, {}, body))).detail.endswith(shown)
 
 
 @pytest.mark.parametrize("compression", list(Compression))

@@ -99,7 +99,7 @@ def _folder(text: str | Path) -> Path:
 @app.command()
 def up(
     data_dir: Annotated[
-        Path, typer.Option(parser=_folder, metavar="<path>", help="Folder for the trail and the logs.")
+        Path, typer.Option(parser=_folder, metavar="<path>", help="Folder for the collected data and the logs.")
     ] = Path("tokentrail-data"),
     slos: SlosFile = None,
     port_otlp_http: OtlpHttpPort = None,

@@ -82,7 +82,8 @@ VerdictName = Annotated[
 CauseName = Annotated[
     str | None,
     typer.Option(
-        "--cause", help="Only requests that a kv_eviction took KV-cache blocks from, or a cold_start delayed."
+        "--cause",
+        help="Only requests of a cause: kv_eviction (they lost KV-cache blocks) or cold_start (they waited).",
     ),
 ]
 
@@ -118,7 +119,7 @@ def requests(
         print_json(answer)
         return
     if not answer["requests"]:
-        note("no request matches: it belongs to the window in which it ended, and --start -1d looks further back")
+        note("no request matches. A request belongs to the window in which it ended; --start -1d looks further back")
         return
     terminal = console()
     terminal.print(requests_.table(answer["requests"], terminal.width))

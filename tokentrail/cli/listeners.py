@@ -9,8 +9,6 @@ from collections.abc import Callable
 from typing import Final
 
 import httpx
-from google.protobuf.message import DecodeError
-from google.rpc.status_pb2 import Status
 
 from tokentrail.cli.processes import PORTS
 from tokentrail.connection import (
@@ -97,12 +95,10 @@ def is_otlp(answer: httpx.Response) -> bool:
 
 
 def refusal(answer: httpx.Response) -> str:
-    """The reason in an answer that is an error: OTLP has it in a `google.rpc.Status`, other servers in text."""
-    try:
-        reason: str = Status.FromString(answer.content).message
-    except DecodeError:
-        reason = ""
-    return reason or answer.text[:200]
+    """The reason in an answer that is an error."""
+    from tokentrail.http import reason_in  # loads OpenTelemetry's exporter, which no other answer needs
+
+    return reason_in(answer.content)
 
 
 def _is_otlp_http(url: str) -> bool:

@@ -104,6 +104,6 @@ class LiveView:
         elif monotonic() >= self._next_line:
             self._next_line = monotonic() + self.LINE_EVERY_S
             summary, alerts = state["summary"], ", ".join(state["alerts"]) or "none"
-            self._console.print(
-                f"{traffic(summary)} · TTFT p99 {duration(summary['ttft_s']['p99'])} · alerts: {alerts}", soft_wrap=True
-            )
+            loads = "" if state["kv"]["engines"] else f" · {LOADING}"
+            line = f"{traffic(summary)} · TTFT p99 {duration(summary['ttft_s']['p99'])} · alerts: {alerts}{loads}"
+            self._console.print(line, soft_wrap=True)

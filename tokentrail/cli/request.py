@@ -13,7 +13,7 @@ from tokentrail.formatting import UNDEFINED, clock, count, duration, one_line
 WIDTH: Final = 64
 """Columns of the time axis, where there is room."""
 _LEAST_WIDTH: Final = 16
-_BESIDE: Final = 30
+_BESIDE: Final = 31
 """Columns beside the axis: the name, the duration and the share."""
 _LEVELS: Final = "·▁▂▃▄▅▆▇█"
 _SLOWEST: Final = 5
@@ -72,7 +72,7 @@ def _bar(name: str, offset_s: float, duration_s: float, whole_s: float, width: i
     first = _column(offset_s, whole_s, width)
     last = max(first + 1, round((offset_s + duration_s) / whole_s * width)) if whole_s else first + 1
     drawn = " " * first + "█" * (min(last, width) - first)
-    share = f"{duration_s / whole_s:6.1%}" if whole_s else ""
+    share = f"{duration_s / whole_s * 100:5.1f} %" if whole_s else ""
     return f"{name:<12} {drawn:<{width}} {duration(duration_s):>9} {share}"
 
 

@@ -90,7 +90,7 @@ def _longest_phase(row: Mapping[str, Any]) -> str:
     if not known or not row["e2e_s"]:
         return UNDEFINED
     name = max(known, key=lambda phase: known[phase])
-    return f"{name} {known[name] / row['e2e_s']:.0%}"
+    return f"{name} {known[name] / row['e2e_s'] * 100:.0f} %"
 
 
 def follow(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
@@ -137,7 +138,8 @@ class Stack:
         failed = []
         with uninterrupted():
             for name in [n for n in order if n in self.running]:
-                say(f"stopping {name}")
+                with contextlib.suppress(OSError, SystemExit):  # the output's reader is gone, and rich would end us
+                    say(f"stopping {name}")
                 if not self.running.pop(name).stop():
                     failed.append(name)
         return failed

@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from tokentrail import Phase, Status, now_ns, semconv
-from tokentrail.integrations.recorder import EngineRecorder, activate, engine_trail, wanted
+from tokentrail.integrations.process import engine_trail, wanted
+from tokentrail.integrations.recorder import EngineRecorder, activate
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,8 @@ from typing import Any, Final
 
 from tokentrail import Phase, RequestTrail, Status, Trail, now_ns
 from tokentrail.arguments import AttributeValue, Carrier
-from tokentrail.integrations.recorder import EngineRecorder, engine_trail
+from tokentrail.integrations.process import engine_trail
+from tokentrail.integrations.recorder import EngineRecorder
 
 logger = logging.getLogger(__name__)
 

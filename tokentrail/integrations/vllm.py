@@ -7,7 +7,6 @@ then tells the recorder. Where a signature is not the one known here, nothing is
 
 from __future__ import annotations
 
-import inspect
 import logging
 import re
 import sys
@@ -21,15 +20,10 @@ from typing import Any, Final
 from opentelemetry.sdk.resources import Resource
 from vllm.v1.metrics.loggers import StatLoggerBase
 
-from tokentrail import Phase, Status, Trail, now_ns, semconv
-from tokentrail.integrations.recorder import (
-    EngineRecorder,
-    activate,
-    engine_trail,
-    process_start_ns,
-    siblings_name,
-    wanted,
-)
+from tokentrail import Status, Trail, now_ns, semconv
+from tokentrail.integrations.process import engine_trail, process_start_ns, siblings_name, wanted
+from tokentrail.integrations.recorder import EngineRecorder, activate
+from tokentrail.integrations.vllm_signatures import EVENTS, missing_in
 
 logger = logging.getLogger(__name__)
 
@@ -38,20 +32,6 @@ _MONOTONIC_NS: Final = now_ns() - time.monotonic_ns()
 _SAME_HOST_NS: Final = 5_000_000_000
 """Clocks that are closer are one clock: an engine core on another host has another uptime."""
 _OPERATIONS: Final = {"chatcmpl": "chat", "cmpl": "text_completion", "resp": "chat", "msg": "chat"}
-_REQUIRED: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
-    ("OutputProcessor", "add_request"): ("request", "parent_req", "request_index"),
-    ("OutputProcessor", "process_outputs"): ("engine_core_outputs", "engine_core_timestamp", "iteration_stats"),
-    ("OutputProcessor", "abort_requests"): ("request_ids",),
-    ("OutputProcessor", "propagate_error"): ("e",),
-    ("AsyncLLM", "add_request"): ("request_id", "trace_headers"),
-    ("StatLoggerBase", "record"): ("scheduler_stats", "iteration_stats", "engine_idx"),
-}
-_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "EngineCoreRequest": ("request_id", "prompt_token_ids", "sampling_params", "arrival_time"),
-    "EngineCoreOutput": ("request_id", "new_token_ids", "finish_reason", "events"),
-    "EngineCoreEvent": ("type", "timestamp"),
-}
-_EVENTS: Final = {"QUEUED": Phase.QUEUED, "SCHEDULED": Phase.PREFILL, "PREEMPTED": Phase.PREEMPTED}
 
 _trace_headers: Final[ContextVar[Mapping[str, str] | None]] = ContextVar("trace_headers", default=None)
 
@@ -98,7 +78,7 @@ def _install(vllm_config: Any) -> Hooks | None:
         from vllm.v1.engine.output_processor import OutputProcessor
 
         classes = {"OutputProcessor": OutputProcessor, "AsyncLLM": AsyncLLM, "StatLoggerBase": StatLoggerBase}
-        if missing := _missing(classes, core):
+        if missing := missing_in(classes, core):
             logger.warning("tokentrail does not know this vLLM and records nothing: no %s", ", ".join(missing))
             return None
         hooks = Hooks(vllm_config, core.EngineCoreEventType)
@@ -112,27 +92,6 @@ def _install(vllm_config: Any) -> Hooks | None:
         logger.exception("tokentrail could not set its hooks and records nothing; vLLM is not affected")
         return None
     return hooks
-
-
-def _missing(classes: Mapping[str, Any], core: Any) -> list[str]:
-    """Parameters, fields and events that this module relies on and that this vLLM does not have."""
-    missing = [
-        f"{owner}.{method}({name})"
-        for (owner, method), names in _REQUIRED.items()
-        for name in names
-        if name not in _parameters(getattr(classes[owner], method, None))
-    ]
-    missing += [
-        f"{name}.{field}"
-        for name, fields in _FIELDS.items()
-        for field in fields
-        if not hasattr(getattr(core, name, None), field)
-    ]
-    return missing + [f"event {name}" for name in _EVENTS if not hasattr(core.EngineCoreEventType, name)]
-
-
-def _parameters(method: Any) -> Mapping[str, Any]:
-    return inspect.signature(method).parameters if callable(method) else {}
 
 
 class _CoreClock:
@@ -168,7 +127,7 @@ class Hooks:
         self._instance = siblings_name() if self.recorder.sharing > 1 else ""
         self._config = vllm_config
         self._engines: dict[int, int] = {}  # data parallelism: vLLM's index of an engine -> the recorder's
-        self._phases = {getattr(events, name): phase for name, phase in _EVENTS.items()}
+        self._phases = {getattr(events, name): phase for name, phase in EVENTS.items()}
         self._clocks: dict[int, _CoreClock] = {}
         self._events: list[tuple[str, Sequence[Any]]] = []  # of the step under way
         self._core_stamp_s: float | None = None  # of the step under way

@@ -70,7 +70,7 @@ def test_a_failed_cut_makes_room_too(backups, monkeypatch):
         raise TimeoutError("the traces writer has been at one segment for 30 s")
 
     monkeypatch.setattr(backups._chains[1], "paused", late)
-    with pytest.raises(BackupError, match="cannot be cut: the traces writer"):
+    with pytest.raises(BackupError, match="could not be made: the traces writer"):
         backups.make()
     monkeypatch.undo()
     backups.make().close()
@@ -84,7 +84,7 @@ def test_a_cut_that_fails_behind_its_links_leaves_none(backups, store, monkeypat
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(cut, "_rfc3339", full)
-    with pytest.raises(BackupError, match=r"cannot be cut: .*No space left"):
+    with pytest.raises(BackupError, match=r"could not be made: .*No space left"):
         backups.make()
     assert not links.exists()
 

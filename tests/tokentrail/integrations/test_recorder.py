@@ -8,8 +8,10 @@ import pytest
 from tests.tokentrail.integrations.recorded import arrive, phases, rows, step, steps, tokens
 from tests.tokentrail.support import MS, T0
 from tokentrail import Phase, Status, semconv
+from tokentrail.integrations import process
 from tokentrail.integrations import recorder as module
-from tokentrail.integrations.recorder import Incoming, incoming, process_start_ns, wanted
+from tokentrail.integrations.process import process_start_ns, wanted
+from tokentrail.integrations.recorder import Incoming, incoming
 
 
 def test_a_request_from_arrival_to_finish(recorder, trails):
@@ -310,7 +312,7 @@ def test_the_active_recorder_is_the_one_that_records(recorder):
 def test_a_trail_of_an_engine_names_it(monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.delenv("OTEL_SERVICE_NAME", raising=False)
-    one, two = module.engine_trail("vllm"), module.engine_trail("vllm", 1)
+    one, two = process.engine_trail("vllm"), process.engine_trail("vllm", 1)
     resources = [dict(trail._provider.resource.attributes) for trail in (one, two)]
     one.shutdown(0)
     two.shutdown(0)
@@ -321,19 +323,19 @@ def test_a_trail_of_an_engine_names_it(monkeypatch):
 def test_processes_that_share_engines_give_them_common_names(monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.delenv("OTEL_RESOURCE_ATTRIBUTES", raising=False)
-    name = module.siblings_name()
-    trails = [module.engine_trail("vllm", index, name) for index in (0, 1)]
+    name = process.siblings_name()
+    trails = [process.engine_trail("vllm", index, name) for index in (0, 1)]
     found = [trail._provider.resource.attributes["service.instance.id"] for trail in trails]
     for trail in trails:
         trail.shutdown(0)
     assert found == [name, f"{name}-1"]
-    assert module.siblings_name() == name, "it follows from the parent alone"
+    assert process.siblings_name() == name, "it follows from the parent alone"
     monkeypatch.setattr(os, "getppid", lambda: 1)
-    assert module.siblings_name() not in ("", name)
+    assert process.siblings_name() not in ("", name)
     monkeypatch.setattr(os, "getppid", lambda: 2**22 + 1)  # no such process: its start is not known
-    assert module.siblings_name() not in ("", name)
+    assert process.siblings_name() not in ("", name)
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.instance.id=mine")
-    assert module.siblings_name() == "", "what the user calls them is common to them"
+    assert process.siblings_name() == "", "what the user calls them is common to them"
 
 
 def test_processes_that_share_an_engine_number_their_steps_apart(recorder, trails):

@@ -5,7 +5,8 @@ import pytest
 from tests.support.collector import Collector
 from tests.tokentrail.support import MS
 from tokentrail import Phase, now_ns
-from tokentrail.integrations.recorder import EngineRecorder, engine_trail
+from tokentrail.integrations.process import engine_trail
+from tokentrail.integrations.recorder import EngineRecorder
 
 pytestmark = pytest.mark.e2e
 

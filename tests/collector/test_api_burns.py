@@ -1,0 +1,178 @@
+"""Burns of SLOs among the incidents: how fast, since when, and which requests are bad."""
+
+import pytest
+
+from collector.api import slo_burns
+from collector.api.times import rfc3339
+from tests.collector.rows import NOW, SECOND
+
+MS = 1_000_000
+T0 = NOW - 60 * SECOND
+
+
+def test_a_burning_budget_says_how_fast_and_since_when(api, rows):
+    rows.requests([{"slo_class": "chat", "ttft_ns": 1, "tpot_ns": 1.0} for _ in range(10)])
+    rows.requests([{"slo_class": "chat", "ttft_ns": SECOND, "ended": NOW - i * SECOND} for i in range(20, 60)])
+    (burn,) = api("incidents")["incidents"]
+    assert (burn["cause"], burn["slo"], burn["severity"], burn["requests_affected"]) == (
+        "slo_burn",
+        "chat",
+        "page",
+        40,
+    )
+    assert burn["title"] == "chat burns its error budget 16.0 times too fast"
+    assert burn["detail"] == (
+        "80 % of the requests of the last 5 min were bad; 5 % may be "
+        "(page-outage: more than 10 times, also over the last 1 min)."
+    )
+    assert burn["start"] == "2026-11-21T09:59:01Z"
+
+
+def test_a_budget_of_ten_percent_has_no_exponent(api, rows):
+    rows.requests([{"slo_class": "completion", "status": "error", "ended": NOW - i * SECOND} for i in range(20, 60)])
+    (burn,) = api("incidents")["incidents"]
+    assert burn["detail"].startswith("100 % of the requests of the last 5 min were bad; 10 % may be (")
+
+
+def test_a_burn_began_after_the_last_calm_however_long_ago(api, rows):
+    def ended(seconds_ago, status="error", n=1):
+        rows.requests(
+            [{"slo_class": "chat", "ended": NOW - s * SECOND, "status": status} for s in seconds_ago for _ in range(n)]
+        )
+
+    def start():
+        return next(i["start"] for i in api("incidents")["incidents"] if i["cause"] == "slo_burn")
+
+    ended(range(1, 1200, 10))
+    ended([700])  # with nothing for some minutes, it is the same burn
+    assert start() == "2026-11-21T09:40:09Z"
+    ended([1240, 1500])
+    assert start() == "2026-11-21T09:35:00Z"
+    ended([1570], "ok", n=60)  # calm
+    ended([1640])
+    assert start() == "2026-11-21T09:35:00Z"
+
+
+def test_a_burn_of_many_days_is_found_in_remembered_days_and_ends_at_the_slos_window(api, rows):
+    apart, day = 50 * 60 * SECOND, 86_400 * SECOND
+    edge = [NOW - 30 * day + seconds * SECOND for seconds in (20, -20)]  # a window of a rule holds both
+    bad = sorted([*edge, *(NOW - SECOND - n * apart for n in range(40 * day // apart))], reverse=True)
+    rows.requests([{"slo_class": "chat", "ended": at, "status": "error"} for at in [*bad, *[NOW - 9 * SECOND] * 9]])
+
+    def burn(end="now"):
+        found = next(i for i in api("incidents", end=end)["incidents"] if i["cause"] == "slo_burn")
+        return found["start"], found["requests_affected"]
+
+    in_window = [at for at in bad if at >= NOW - 30 * day]
+    assert [burn(), burn()] == [(rfc3339(in_window[-1]), len(in_window) + 9)] * 2
+    for calm, days in ((bad[-1] + apart // 2, 30), (bad[200] - apart // 2, 7), (NOW - 33_000 * SECOND, 0)):
+        rows.requests([{"slo_class": "chat", "ended": calm} for _ in range(60)])
+        since = [at for at in in_window if at > calm]
+        assert burn() == (rfc3339(since[-1]), len(since) + 9), days
+
+
+def test_a_pause_longer_than_the_rule_looks_back_is_calm_too(api, rows):
+    rows.requests([{"slo_class": "chat", "ended": NOW - s * SECOND, "status": "error"} for s in range(1, 241, 10)])
+    rows.requests([{"slo_class": "chat", "ended": NOW - 600 * SECOND, "status": "error"}])
+    assert api("incidents")["incidents"][0]["start"] == "2026-11-21T09:56:09Z"
+
+
+def test_the_number_of_a_burn_is_that_of_its_lists_whenever_they_are_asked(api, rows):
+    def ended(status, seconds_ago):
+        rows.requests([{"slo_class": "chat", "ended": NOW - s * SECOND, "status": status} for s in seconds_ago])
+
+    ended("error", [450, 451, 452])  # bad, before the calm
+    ended("ok", range(300, 420))
+    ended("error", range(3, 301, 3))
+    ended("ok", range(5, 300, 15))
+    rows.open(start=NOW - 90 * SECOND, seen=NOW - SECOND, slo_class="chat")
+    rows.open(start=NOW - 200 * SECOND, seen=NOW - 100 * SECOND, slo_class="chat")
+    starts = set()
+    for seconds_ago in (0, 7, 30, 61):
+        found = api("incidents", end=f"-{seconds_ago}s" if seconds_ago else "now", start="-1h")["incidents"]
+        burn = next(i for i in found if i["slo"] == "chat")
+        totals = [api("requests", **one["parameters"])["total"] for one in burn["requests"]]
+        assert totals == [one["total"] for one in burn["requests"]]
+        assert burn["requests_affected"] == sum(totals)
+        assert burn["requests"][0]["parameters"]["start"] == burn["start"]
+        if not seconds_ago:
+            assert totals == [100, 1, 1]
+        starts.add(burn["start"])
+    assert starts == {"2026-11-21T09:55:00Z"}
+
+
+def test_a_burn_of_requests_that_hang_began_with_the_oldest(api, rows):
+    for age in range(12):
+        rows.open(start=NOW - (70 + age) * SECOND, seen=NOW - SECOND, slo_class="chat")
+    burn = next(i for i in api("incidents")["incidents"] if i["slo"] == "chat")
+    assert (burn["start"], burn["requests_affected"]) == ("2026-11-21T09:58:39Z", 12)
+    (one,) = burn["requests"]
+    assert one["total"] == api("requests", **one["parameters"])["total"] == 12
+
+
+class TestAPromiseToEachTenant:
+    """The rules of Prometheus watch each tenant, so an all-clear here must be one for each of them."""
+
+    @pytest.fixture
+    def slos_file(self, tmp_path):
+        path = tmp_path / "slos.yaml"
+        path.write_text(
+            'slos: [{name: each, objective: "0.9", window: 30d, group_by: [tenant], thresholds: {e2e: 60s}}]'
+        )
+        return path
+
+    @staticmethod
+    def ended(rows, tenant, ok, failed):
+        statuses = [("ok", i) for i in range(ok)] + [("error", i) for i in range(failed)]
+        rows.requests([{"tenant": tenant, "status": how, "ended": NOW - (5 + i) * SECOND} for how, i in statuses])
+
+    def test_a_burn_of_one_of_them_is_an_incident_although_all_together_are_well(self, api, rows):
+        self.ended(rows, "big", 500, 3)
+        self.ended(rows, "small", 0, 20)
+        self.ended(rows, "", 5, 0)
+        rows.open(start=NOW - 90 * SECOND, seen=NOW - SECOND, tenant="small")
+        rows.open(start=NOW - 95 * SECOND, seen=NOW - SECOND, tenant="big")
+        answer = api("incidents")
+        (burn,) = answer["incidents"]
+        assert (burn["slo"], burn["tenant"], burn["severity"]) == ("each", "small", "page")
+        assert burn["title"] == "each burns its error budget 10.0 times too fast for small"
+        assert (burn["start"], burn["requests_affected"]) == ("2026-11-21T09:59:36Z", 21)
+        assert [one["total"] for one in burn["requests"]] == [20, 1]
+        assert [api("requests", **one["parameters"])["total"] for one in burn["requests"]] == [20, 1]
+        (slo,) = api("slos")["slos"]
+        assert (slo["firing"], {group["tenant"]: group["firing"] for group in slo["groups"]}) == (
+            "page", {"": None, "big": None, "small": "page"},
+        )  # fmt: skip
+        assert not any(rule["firing"] for rule in slo["burn"])
+        assert answer["firing_outside"] == 0
+        assert api("incidents", tenant="small") == answer
+        elsewhere = api("incidents", tenant="big")
+        assert (elsewhere["incidents"], elsewhere["firing_outside"]) == ([], 1)
+
+    def test_tenants_that_are_no_worse_than_all_together_have_none_of_their_own(self, api, rows):
+        self.ended(rows, "a", 0, 20)
+        self.ended(rows, "b", 0, 20)
+        (burn,) = api("incidents")["incidents"]
+        assert (burn["tenant"], burn["severity"], burn["requests_affected"]) == (None, "page", 40)
+        own = api("incidents", tenant="a")
+        assert [(i["tenant"], i["requests_affected"]) for i in own["incidents"]] == [("a", 20)]
+        assert own["firing_outside"] == 0
+
+    def test_so_many_are_named_the_worst_first_and_the_others_are_counted(self, api, rows, monkeypatch):
+        monkeypatch.setattr(slo_burns, "MOST_TENANTS", 2)
+        self.ended(rows, "big", 5000, 0)
+        for tenant, failed in (("a", 20), ("b", 22), ("c", 21), ("", 23)):
+            self.ended(rows, tenant, 0, failed)
+        first, last = sorted(api("incidents")["incidents"], key=lambda i: -i["requests_affected"])
+        assert (first["tenant"], last["tenant"]) == ("", "b")
+        assert first["title"].endswith("too fast for requests without a tenant")
+        assert [api("requests", **one["parameters"])["total"] for one in first["requests"]] == [23]
+        assert "more tenants" not in first["detail"]
+        assert api("incidents", tenant="big")["firing_outside"] == 2
+        assert last["detail"].endswith(" So do 2 more tenants, which `groups` of the SLO names.")
+
+    def test_a_name_for_which_no_filter_asks_has_no_list(self, api, rows):
+        self.ended(rows, "big", 5000, 0)
+        self.ended(rows, "t" * 257, 0, 20)
+        (burn,) = api("incidents")["incidents"]
+        assert (burn["requests_affected"], burn["requests"]) == (20, [])
