@@ -55,17 +55,24 @@ def test_promtool_accepts_the_rules():
 
 @pytest.mark.parametrize("path", sorted((ALERTS / "tests").glob("*.yml")), ids=lambda p: p.name)
 def test_the_alerts_fire_and_resolve_as_they_should(path, tmp_path):
-    """With the groups that the file orders alone: promtool evaluates all groups of a rule file for each test."""
-    text = path.read_text()
-    file = yaml.safe_load(text)
+    """With the groups that the file orders and the alerts that a test names: promtool evaluates all of a rule file."""
+    header, *tests = re.split(r"(?m)(?=^  - name: )", path.read_text())
+    file = yaml.safe_load(header)
     (name,) = file["rule_files"]
-    content = yaml.safe_load((path.parent / name).read_text())
     wanted = file.get("group_eval_order", ["tokentrail-conditions"])
-    content["groups"] = [group for group in content["groups"] if group["name"] in wanted]
-    assert len(content["groups"]) == len(wanted)
-    (tmp_path / "rules.yml").write_text(yaml.safe_dump(content))
-    (tmp_path / path.name).write_text(text.replace(name, "rules.yml"))
-    assert "SUCCESS" in tool("promtool", "test", "rules", str(tmp_path / path.name))
+    groups = [g for g in yaml.safe_load((path.parent / name).read_text())["groups"] if g["name"] in wanted]
+    assert len(groups) == len(wanted)
+
+    def is_named(rule, test):
+        return "record" in rule or rule["alert"] in test or rule["labels"].get("rule", rule["alert"]) in test
+
+    for i, test in enumerate(tests):
+        named = [{**group, "rules": [rule for rule in group["rules"] if is_named(rule, test)]} for group in groups]
+        assert any(group["rules"] for group in named), test
+        (tmp_path / f"rules_{i}.yml").write_text(yaml.safe_dump({"groups": named}))
+        (tmp_path / f"{i}.yml").write_text(header.replace(name, f"rules_{i}.yml") + test)
+    said = tool("promtool", "test", "rules", *(str(tmp_path / f"{i}.yml") for i in range(len(tests))))
+    assert said.count("SUCCESS") == len(tests) == path.read_text().count("- name: ")
 
 
 def test_every_alert_is_played_through():
