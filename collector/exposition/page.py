@@ -111,10 +111,11 @@ class MetricsPage:
             series.add(metrics.RETENTION_ROWS, (table,), n)
         series.add(metrics.RETENTION_FAILURES, (), now.retention_failures)
         series.set(metrics.RETENTION_LAST, (), now.last_retention_unix_s)
-        dead_letters, free_bytes = self._usage.dead_letters(), self._usage.data_dir_free()
-        if dead_letters is not None and free_bytes is not None:
+        if dead_letters := self._usage.dead_letters():
             series.set(metrics.DEAD_LETTER_BYTES, (), dead_letters.size)
-            series.set(metrics.DATA_DIR_FREE, (), free_bytes)
+        if disk := self._usage.data_disk():
+            series.set(metrics.DATA_DIR_FREE, (), disk.free)
+            series.set(metrics.DATA_DIR_TOTAL, (), disk.total)
         if valid := self._certificate():
             series.set(metrics.CERTIFICATE_FROM, (), valid.not_before_s)
             series.set(metrics.CERTIFICATE_UNTIL, (), valid.not_after_s)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import socket
 from contextlib import contextmanager
 from unittest.mock import Mock
 
@@ -183,8 +184,9 @@ def test_every_endpoint_answers_as_on_one_server(store, rows, clock):
                 asked[path] = answer.json()
         asked["trail"] = client.get(f"/api/v1/requests/{5:032x}").json()
         assert client.get("/metrics").status_code == 200
-        storage = client.get("/api/v1/storage").json()["tables"]
-        asked["rows"] = {table["name"]: (table["rows"], table["oldest"]) for table in storage}
+        storage = client.get("/api/v1/storage").json()
+        asked["rows"] = {table["name"]: (table["rows"], table["oldest"]) for table in storage["tables"]}
+        assert {disk["host"] for disk in storage["disks"]} == {socket.gethostname() if one.layout.cluster else ""}
         # The last digits of a mean depend on the order in which shards and threads add.
         found.append(json.loads(json.dumps(asked), parse_float=lambda text: float(f"{float(text):.12g}")))
     assert {path: answer for path, answer in found[1].items() if answer != found[0][path]} == {}

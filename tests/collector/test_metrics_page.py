@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from collector.exposition import MetricsPage
 from collector.exposition.page import router
 from collector.status import ApiRefusal, IngestStatus
+from collector.store.usage import Disk
 from tests.collector.rows import SECOND
 
 EXPECTED = {
@@ -25,11 +26,12 @@ EXPECTED = {
     "wal_bytes": 48, "retention_rows_total tokens": 19, "retention_failures_total": 21,
     "retention_last_timestamp_seconds": 2222, "ready": 1, "store_up": 0, "state_timestamp_seconds": 33,
     "names_cut_total": 29, "heard_until_timestamp_seconds": 44, "dead_letter_bytes": 55, "disk_free_bytes": 66,
+    "disk_total_bytes": 88,
 }  # fmt: skip
 """By name without its prefix, and the values of labels."""
 
 
-USAGE = Mock(**{"dead_letters.return_value.size": 55, "data_dir_free.return_value": 66})
+USAGE = Mock(**{"dead_letters.return_value.size": 55, "data_disk.return_value": Disk(free=66, total=88)})
 OPEN = "application/openmetrics-text; version=1.0.0; charset=utf-8; escaping=underscores"
 CLASSIC = "text/plain; version=0.0.4; charset=utf-8"
 
