@@ -298,6 +298,10 @@ CERTIFICATE_FROM = Metric(
 CERTIFICATE_UNTIL = Metric(
     "tokentrail_collector_certificate_not_after_timestamp_seconds", "gauge", "When the TLS certificate is over."
 )
+CERTIFICATE_USABLE = Metric(
+    "tokentrail_collector_certificate_usable", "gauge",
+    "1 when the newest TLS certificate can be used; 0 when its files cannot, or when it is not for a server.",
+)  # fmt: skip
 READY = Metric("tokentrail_collector_ready", "gauge", "1 when the collector can store accepted data, as /readyz says.")
 STORE_UP = Metric(
     "tokentrail_collector_store_up", "gauge",
