@@ -136,7 +136,8 @@ def test_diff_and_check_say_what_differs(files, capsys):
     capsys.readouterr()
     assert files("diff") == 1
     said = capsys.readouterr().out
-    assert "-    expr: max by (cluster, job, instance, model_name) (vllm:kv_cache_usage_perc) > 0.5" in said
+    usage = "min_over_time(vllm:kv_cache_usage_perc[3m])"
+    assert f"-    expr: max by (cluster, job, instance, model_name) ({usage}) > 0.5" in said
     assert "+- name: tokentrail-slos-outage" in said
     assert files("check") == 1
     said = capsys.readouterr().out
@@ -265,12 +266,12 @@ def test_rules_with_other_thresholds_times_or_labels_are_found_in_plain_words(lo
 
     full = "TokentrailKvCacheFull"
     said = changed(full, other("> 0.95", "> 0.5"))
-    words = "(last_over_time(tokentrail_kv_usage_ratio[2m])) >"
+    words = "(min_over_time(tokentrail_kv_usage_ratio[3m])) >"
     assert said == [
         f"{conditions} the expression of {full} (severity=ticket) has `{words} 0.5`; it must be `{words} 0.95`"
     ]
     assert changed(full, lambda rule: rule.update(duration=60)) == [
-        f"{conditions} {full} (severity=ticket) has `for: 1m`; it must be `for: 5m`"
+        f"{conditions} {full} (severity=ticket) has `for: 1m`; it must be `for: 2m`"
     ]
     assert changed("TokentrailStoreDamaged", lambda rule: rule.update(duration=1.5)) == [
         f"{conditions} TokentrailStoreDamaged (severity=ticket) has `for: 1500ms`; it must be `for: 0s`"
