@@ -283,6 +283,8 @@ def test_rules_with_other_thresholds_times_or_labels_are_found_in_plain_words(lo
     assert changed("TokentrailSloDrift", other(SHIPPED[0].hash, "0" * 12), slo="chat") == [
         f"{loaded.url} has loaded /etc/slos.yml, in which rules are of another definition of SLO chat"
     ]
+    (of_drift,) = changed("TokentrailSloDrift", other("last_over_time", "max_over_time"), slo="chat")
+    assert "the expression of TokentrailSloDrift (severity=ticket, slo=chat) has `max_over_time(" in of_drift
     (of_recording,) = changed("slo:tokentrail_requests:increase1m", other("[1m]", "[2m]"))
     assert of_recording.startswith(f"{loaded.url} has loaded /etc/slos.yml, in which the expression of slo:tokentrail_")
     (of_pack,) = changed("EngineKvCacheFull", other("> 0.95", "> 0.5"), pack="vllm")
