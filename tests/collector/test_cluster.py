@@ -1,5 +1,6 @@
 """A store on a cluster: its address, every endpoint, and two collectors on a node whose Distributed tables are real."""
 
+import copy
 import json
 import shutil
 import socket
@@ -17,13 +18,14 @@ from collector.settings import Settings
 from collector.status import IngestStatus
 from collector.store.claims import Claims
 from collector.store.definitions import read_schema
-from collector.store.errors import StoreError
+from collector.store.errors import StoreError, StoreUnavailableError
 from collector.store.expiry import Expiry
 from collector.store.layout import Layout
 from collector.store.opener import StoreOpener
 from collector.store.retention import parse_retention
 from collector.store.schema import TIME_COLUMNS, apply_schema
 from collector.store.store import Store
+from collector.store.usage import Usage
 from collector.wal.frame import Frame, digest_of
 from tests.collector.migrating import NEXT, created_tables, few_engines, later_sql
 from tests.collector.rows import NOW, SECOND, Rows
@@ -191,6 +193,16 @@ def test_every_endpoint_answers_as_on_one_server(store, rows, clock):
         found.append(json.loads(json.dumps(asked), parse_float=lambda text: float(f"{float(text):.12g}")))
     assert {path: answer for path, answer in found[1].items() if answer != found[0][path]} == {}
     assert found[1]["rows"]["tokens"][0] == 87
+
+
+def test_a_replica_that_is_away_keeps_nothing_from_metrics(store):
+    lame = copy.copy(store)
+    lame.layout = Layout("lame")
+    with pytest.raises(StoreUnavailableError, match="All connection tries failed"):
+        lame.query(f"SELECT count() FROM {lame.layout.every_node('disks')}")
+    usage = Usage(lame, None)
+    assert {disk["host"] for disk in usage.disks()} == {socket.gethostname()}
+    assert usage.tables()["requests"]["broken_parts"] == 0
 
 
 def test_other_parameters_of_the_address_are_settings_of_every_statement(node):
