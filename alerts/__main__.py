@@ -126,7 +126,9 @@ def _check(given: argparse.Namespace) -> int:
         done = subprocess.run([promtool, "check", "rules", *rules], capture_output=True, text=True, check=False)  # noqa: S603 - our files
         problems += [done.stderr.strip()] if done.returncode else []
     if given.prometheus:
-        problems += LoadedRules(given.prometheus).problems(slos)
+        if loaded := LoadedRules(given.prometheus).problems(slos):
+            loaded.append("to repair rules: generate them, copy them to the files of Prometheus, and let it reload")
+        problems += loaded
     else:
         sys.stdout.write("not checked: a running Prometheus (--prometheus URL)\n")
     sys.stdout.writelines(f"{problem}\n" for problem in problems)

@@ -24,11 +24,16 @@ Rules = list[dict[str, Any]]
 
 def generate(slos: Sequence[Slo]) -> dict[str, str]:
     """Rule files by name. Raises InfeasibleSlo for an SLO that no rule can watch."""
+    return {name: dump(groups) for name, groups in rule_groups(slos).items()}
+
+
+def rule_groups(slos: Sequence[Slo]) -> dict[str, list[dict[str, Any]]]:
+    """The groups of rules of each file. Raises InfeasibleSlo."""
     conditions = [_alert(name) for name in load_conditions() if name not in OF_SLOS]
-    files = {"conditions.yml": dump([{"name": "tokentrail-conditions", "rules": conditions}])}
+    groups = {"conditions.yml": [{"name": "tokentrail-conditions", "rules": conditions}]}
     if slos:
-        files["slos.yml"] = dump([*_slo_groups(slos)])
-    return files
+        groups["slos.yml"] = [*_slo_groups(slos)]
+    return groups
 
 
 def _slo_groups(slos: Sequence[Slo]) -> Iterator[dict[str, Any]]:
@@ -141,15 +146,18 @@ def _alert(
 
 
 def _thresholds(condition: Condition) -> dict[str, str]:
-    """The thresholds that a row sets: a ratio, and durations.
+    """The thresholds that a row sets: shares, and durations.
 
     Durations are as Prometheus writes them; `…_s` has plain seconds, and `…_text` stands in a sentence.
     `least` is one less half: increase() extrapolates, and three events read as 2.9 or 3.1.
     """
-    values = {} if condition.ratio is None else {"ratio": plain(condition.ratio)}
+    values: dict[str, str] = {}
+    for name in ("ratio", "believed"):
+        if (share := getattr(condition, name)) is not None:
+            values |= {name: plain(share), f"{name}_percent": f"{plain(share * 100)} %"}
     if condition.least:
         values["least"] = plain(_at_least(condition.least))
-    for name in ("shown", "longer_than", "over"):
+    for name in ("shown", "longer_than", "over", "within"):
         if ns := getattr(condition, name):
             seconds = plain(Decimal(ns) / 10**9)
             values |= {name: format_duration(ns), f"{name}_s": seconds, f"{name}_text": duration_text(ns)}

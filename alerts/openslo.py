@@ -20,6 +20,7 @@ import yaml
 
 from collector.slo.durations import format_duration
 from collector.slo.model import SloFileError, load_slos
+from tokentrail.folders import words_of
 
 
 class OpenSloError(ValueError):
@@ -34,7 +35,7 @@ def from_openslo(path: Path) -> str:
     try:
         documents = [d for d in yaml.load_all(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader) if d]
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        msg = f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"
+        msg = f"{path}: cannot be read: {words_of(error)}"
         raise OpenSloError(msg) from error
     slos = [_slo(document, f"{path}: {i}") for i, document in enumerate(documents) if _kind(document) == "SLO"]
     if not slos:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import uvicorn
 
+from tokentrail.folders import words_of
 from tokentrail.http_protocol import HEADER_TIMEOUT_S, HttpProtocol
 
 _MAX_CONNECTIONS: Final = 512
@@ -46,7 +47,7 @@ class HttpServer:
         try:
             self._socket = socket.create_server((host, port), family=family, backlog=512, dualstack_ipv6=both)
         except OSError as error:
-            reason = str(error.strerror or error).partition(" (while")[0]
+            reason = words_of(error).partition(" (while")[0]
             msg = f"cannot listen on {host}:{port}: {reason}; set another --{name}"
             raise OSError(msg) from error
         scheme = "https" if tls else "http"

@@ -18,7 +18,6 @@ from collector.access.audit import AuditLog
 from collector.access.keyring import Keyring
 from collector.access.limits import Limiter, TenantLimits
 from collector.access.tls import Tls, TlsFiles
-from collector.access.validity import Validity
 from collector.api import create_app
 from collector.api.context import Context
 from collector.api.parameters import Window
@@ -109,7 +108,7 @@ class Service:
                 settings.query_memory_bytes,
             ),
             metrics_without_key=settings.metrics_without_key,
-            certificate=lambda: tls.validity if tls else None,
+            tls=tls,
         )
         for chain in chains:
             brings_samples = chain.signal.brings_samples
@@ -182,7 +181,7 @@ def build_api(
     access: Access = OPEN,
     limits: QueryLimits | None = None,
     metrics_without_key: bool = False,
-    certificate: Callable[[], Validity | None] = lambda: None,
+    tls: Tls | None = None,
 ) -> tuple[FastAPI, Live]:
     """Build the HTTP API of a store, and the state behind its `/metrics`.
 
@@ -224,7 +223,7 @@ def build_api(
     )
     app = create_app(
         context,
-        MetricsPage(live, status, usage, heard_until=heard_until, certificate=certificate),
+        MetricsPage(live, status, usage, heard_until=heard_until, tls=tls),
         status,
         usage,
         retention,

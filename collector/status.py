@@ -13,6 +13,8 @@ from typing import Final
 
 _MOST_LIMITED: Final = 1000
 """Most pairs of tenant and limit that are counted apart."""
+_YOUNG_S: Final = 60.0
+"""A pair is shown as 0 for so long: each Prometheus shall see that before its first count."""
 _LONGEST_WAIT_S: Final = 120.0
 """A store that has not done its part for so long may never do it. Slow inserts of a busy server take less."""
 
@@ -29,6 +31,23 @@ class ApiRefusal(StrEnum):
     CLIENT_LEFT = "client_left"
 
 
+class ScrapeResult(StrEnum):
+    """The results of a scrape that are known before. The others are `http_` and a status code."""
+
+    OK = "ok"
+    TIMEOUT = "timeout"
+    CONNECT = "connect"
+    BROKEN = "broken"
+    INTERNAL = "internal"
+    TOO_LARGE = "too_large"
+    BUSY = "busy"
+    BEARER_FILE = "bearer_file"
+    ENCODING = "encoding"
+    PARSE = "parse"
+    NO_METRICS = "no_metrics"
+    LOG = "log"
+
+
 @dataclass(frozen=True)
 class IngestSnapshot:
     """One consistent reading of `IngestStatus`. Counts are since the process started, over all signals."""
@@ -39,6 +58,8 @@ class IngestSnapshot:
     """By reason, the names in `collector.receive.refusals`."""
     payloads_limited: dict[tuple[str, str], int]
     """By tenant and limit."""
+    limited_lately: frozenset[tuple[str, str]]
+    """Pairs of tenant and limit that were first counted less than a minute ago."""
     api_refused: dict[str, int]
     """Requests to the API that were refused or given up, by `ApiRefusal`."""
     payloads_dead_lettered: int
@@ -66,7 +87,7 @@ class IngestSnapshot:
     last_retention_unix_s: float
     """The end of the last complete round; 0.0 until the first."""
     scrapes: Counter[str]
-    """By result: `ok`, or the reason of the failure."""
+    """By result: `ScrapeResult`, or the status of an answer."""
     scrape_series_dropped: int
     scrape_targets: int
     scrape_targets_dropped: int
@@ -94,6 +115,7 @@ class IngestStatus:
     _counts: Counter[str] = field(default_factory=Counter)
     _payloads_rejected: Counter[str] = field(default_factory=Counter)
     _payloads_limited: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _limited_since_s: dict[tuple[str, str], float] = field(default_factory=dict)
     _api_refused: Counter[str] = field(default_factory=Counter)
     _items: Counter[str] = field(default_factory=Counter)
     _items_rejected: dict[str, Counter[str]] = field(default_factory=dict)
@@ -128,7 +150,9 @@ class IngestStatus:
         """Count one payload that was refused because its tenant is over a limit. Many tenants count as `other`."""
         with self._lock:
             known = (tenant, limit) in self._payloads_limited or len(self._payloads_limited) < _MOST_LIMITED
-            self._payloads_limited[(tenant if known else "other", limit)] += 1
+            labels = (tenant if known else "other", limit)
+            self._payloads_limited[labels] += 1
+            self._limited_since_s.setdefault(labels, self.monotonic_s())
 
     def api_refused(self, reason: ApiRefusal) -> None:
         """Count one request to the API that was refused or given up."""
@@ -223,6 +247,9 @@ class IngestStatus:
                 payloads_duplicate=self._counts["duplicates"],
                 payloads_rejected=dict(self._payloads_rejected),
                 payloads_limited=dict(self._payloads_limited),
+                limited_lately=frozenset(
+                    labels for labels, since_s in self._limited_since_s.items() if now_s - since_s < _YOUNG_S
+                ),
                 api_refused=dict(self._api_refused),
                 payloads_dead_lettered=self._counts["dead_lettered"],
                 payloads_repeated=self._counts["repeated"],

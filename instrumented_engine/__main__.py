@@ -22,6 +22,7 @@ from instrumented_engine.server.service import Service
 from instrumented_engine.settings import Settings
 from instrumented_engine.startup import load
 from tokentrail import Trail, open_files, semconv
+from tokentrail.folders import words_of
 
 OTHER_FILES = 256
 """Files that are no connections of requests: torch's, and connections of clients that ask nothing."""
@@ -98,7 +99,7 @@ def listen(host: str, port: int, flags: str) -> socket.socket | None:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
     except (OSError, UnicodeError) as error:  # the latter for a name that no host can have
-        reason = getattr(error, "strerror", None) or error
+        reason = words_of(error)
         print(f"error: cannot listen on {host}:{port}: {reason}. {flags} set another address", file=sys.stderr)  # noqa: T201
         return None
 

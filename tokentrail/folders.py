@@ -1,4 +1,4 @@
-"""Names of folders and files that a person writes: an option, a variable."""
+"""Names of folders and files that a person writes, an option or a variable, and why one cannot be used."""
 
 from __future__ import annotations
 
@@ -31,3 +31,11 @@ def file(name: str | Path) -> Path:
     if not str(name) or os.path.isdir(name):  # noqa: PTH112  # Path.is_dir raises for a name that is too long
         raise ValueError(f"{str(name)!r} is not a file: name one, or leave the setting out")
     return Path(name)
+
+
+def words_of(error: BaseException) -> str:
+    """The operating system's words for an error, without its number and file; those of other errors as they are.
+
+    [Errno 2] No such file or directory: 'slos.yaml' → No such file or directory
+    """
+    return str(getattr(error, "strerror", None) or error)

@@ -54,6 +54,8 @@ class Tls:
 
     validity: Validity | None = None
     """Of the newest certificate; None when no client would take it."""
+    is_usable = False
+    """Whether the newest files can be used, and a client would take their certificate at a time within its own."""
 
     def __init__(self, files: TlsFiles) -> None:
         """Read the files; raises ValueError that names them."""
@@ -143,6 +145,7 @@ class Tls:
                 self._changed_s = time.time()
             except (OSError, ssl.SSLError) as error:
                 logger.error("%s cannot be used: %s (the old certificate stays)", self._files.certificate, error)
+                self.is_usable = False
                 return
             logger.info("read the certificate %s again", self._files.certificate)
             self._look_at_validity()
@@ -154,5 +157,6 @@ class Tls:
             problem = self.validity.problem(time.time())
         except (OSError, ssl.SSLError) as error:
             self.validity, problem = None, str(error)
+        self.is_usable = self.validity is not None
         if problem:
             logger.error("clients refuse the certificate %s: %s", file, problem)

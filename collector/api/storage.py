@@ -54,6 +54,8 @@ class DeadLettersOut(BaseModel):
 class DiskOut(BaseModel):
     """One disk of the store."""
 
+    host: str
+    """The node of a cluster; empty without one."""
     name: str
     path: str
     free_bytes: int
@@ -69,6 +71,8 @@ class Storage(BaseModel):
     dead_letters: DeadLettersOut | None
     disks: list[DiskOut]
     data_dir_free_bytes: int | None
+    """Null for a disk that does not answer."""
+    data_dir_total_bytes: int | None
 
 
 def router(usage: Usage, retention: Retention, status: IngestStatus) -> APIRouter:
@@ -79,7 +83,7 @@ def router(usage: Usage, retention: Retention, status: IngestStatus) -> APIRoute
     def get_storage(_: Annotated[NoQuery, Query()]) -> Storage:
         """Disk use and retention."""
         oldest = usage.oldest_ns()
-        dead_letters = usage.dead_letters()
+        dead_letters, data_disk = usage.dead_letters(), usage.data_disk()
         now = status.snapshot()
         return Storage(
             tables=[
@@ -99,7 +103,8 @@ def router(usage: Usage, retention: Retention, status: IngestStatus) -> APIRoute
             log=LogOut(segments=now.wal_segments_pending, bytes=now.wal_bytes_pending),
             dead_letters=DeadLettersOut(files=dead_letters.files, bytes=dead_letters.size) if dead_letters else None,
             disks=[DiskOut.model_validate(disk) for disk in usage.disks()],
-            data_dir_free_bytes=usage.data_dir_free(),
+            data_dir_free_bytes=data_disk.free if data_disk else None,
+            data_dir_total_bytes=data_disk.total if data_disk else None,
         )
 
     return routes

@@ -273,7 +273,10 @@ STORE_BROKEN = Metric(
     "Parts of a table that ClickHouse found damaged and set aside when it started: their rows are in no answer.",
     ("table",),
 )  # fmt: skip
-STORE_FREE = Metric("tokentrail_store_disk_free_bytes", "gauge", "Free bytes of a disk of the store.", ("disk", "path"))
+_DISK: Final = ("host", "disk", "path")
+"""Labels of a disk of the store. The host is empty but on a cluster."""
+STORE_FREE = Metric("tokentrail_store_disk_free_bytes", "gauge", "Free bytes of a disk of the store.", _DISK)
+STORE_TOTAL = Metric("tokentrail_store_disk_total_bytes", "gauge", "Bytes of a disk of the store.", _DISK)
 RETENTION_ROWS = Metric(
     "tokentrail_collector_retention_rows_total", "counter", "Rows that the retention removed from a table.", ("table",)
 )
@@ -288,12 +291,17 @@ DEAD_LETTER_BYTES = Metric("tokentrail_collector_dead_letter_bytes", "gauge", "B
 DATA_DIR_FREE = Metric(
     "tokentrail_collector_disk_free_bytes", "gauge", "Free bytes on the disk of the log and the dead letters."
 )
+DATA_DIR_TOTAL = Metric("tokentrail_collector_disk_total_bytes", "gauge", "Bytes of that disk.")
 CERTIFICATE_FROM = Metric(
     "tokentrail_collector_certificate_not_before_timestamp_seconds", "gauge", "When the TLS certificate becomes valid."
 )
 CERTIFICATE_UNTIL = Metric(
     "tokentrail_collector_certificate_not_after_timestamp_seconds", "gauge", "When the TLS certificate is over."
 )
+CERTIFICATE_USABLE = Metric(
+    "tokentrail_collector_certificate_usable", "gauge",
+    "1 when the newest TLS certificate can be used; 0 when its files cannot, or when it is not for a server.",
+)  # fmt: skip
 READY = Metric("tokentrail_collector_ready", "gauge", "1 when the collector can store accepted data, as /readyz says.")
 STORE_UP = Metric(
     "tokentrail_collector_store_up", "gauge",

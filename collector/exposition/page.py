@@ -9,27 +9,30 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client import Metric as Family
 from prometheus_client.exposition import choose_encoder
 
-from collector.access.validity import Validity
+from collector.access.tls import Tls
 from collector.exposition import metrics
 from collector.exposition.live import Live
 from collector.exposition.series import SECOND_NS, Series
 from collector.receive import logs, validate
 from collector.receive.refusals import REFUSALS
 from collector.samples import check
-from collector.status import ApiRefusal, IngestStatus
+from collector.status import ApiRefusal, IngestStatus, ScrapeResult
+from collector.store.schema import HELD_TABLES, TIME_COLUMNS
 from collector.store.usage import Usage
 
 _END = b"# EOF\n"
 """The last line of a page of OpenMetrics."""
-_REASONS: Final[Mapping[metrics.Metric, Iterable[str]]] = {
+_KNOWN: Final[Mapping[metrics.Metric, Iterable[str]]] = {
     metrics.REJECTED: {refusal.reason for refusal in REFUSALS.values()},
     metrics.SPANS_REJECTED: validate.Reason,
     metrics.DATA_POINTS_DROPPED: check.Reason,
     metrics.LOG_RECORDS_DROPPED: (logs.UNCLAIMED, *logs.Reason),
     metrics.API_REFUSED: ApiRefusal,
+    metrics.SCRAPES: ScrapeResult,
+    metrics.RETENTION_ROWS: (*TIME_COLUMNS, *HELD_TABLES),
 }
 """These series are 0 from the start. Prometheus's `increase()` does not see the first event of a series that begins
-with it.
+with it. The counters of `Live` see to theirs themselves.
 """
 
 
@@ -53,14 +56,14 @@ class MetricsPage:
         usage: Usage,
         *,
         heard_until: Callable[[], int],
-        certificate: Callable[[], Validity | None] = lambda: None,
+        tls: Tls | None = None,
     ) -> None:
-        """`certificate` tells for how long the newest TLS certificate is valid; None without one."""
+        """`tls` is None where the ports speak plain text."""
         self._live = live
         self._status = status
         self._usage = usage
         self._heard_until = heard_until
-        self._certificate = certificate
+        self._tls = tls
         self._texts: dict[str, tuple[list[Family], bytes]] = {}
 
     def text(self, encode: Callable[[Any], bytes], content_type: str) -> bytes:
@@ -88,34 +91,36 @@ class MetricsPage:
             (metrics.SEGMENTS, now.segments_inserted),
         ):
             series.add(metric, (), n)
-        for metric, by_reason in (
+        for metric, by_label in (
             (metrics.REJECTED, now.payloads_rejected),
             (metrics.SPANS_REJECTED, now.spans_rejected),
             (metrics.DATA_POINTS_DROPPED, now.items_rejected.get("data_points", {})),
             (metrics.LOG_RECORDS_DROPPED, now.items_rejected.get("log_records", {})),
             (metrics.SCRAPES, now.scrapes),
             (metrics.API_REFUSED, now.api_refused),
+            (metrics.RETENTION_ROWS, now.rows_expired),
         ):
-            for reason in _REASONS.get(metric, ()):
-                series.add(metric, (reason,))
-            for reason, n in by_reason.items():
-                series.add(metric, (reason,), n)
+            for label in _KNOWN[metric]:
+                series.add(metric, (label,))
+            for label, n in by_label.items():
+                series.add(metric, (label,), n)
         for labels, n in now.payloads_limited.items():
-            series.add(metrics.LIMITED, labels, n)
+            series.add(metrics.LIMITED, labels, 0 if labels in now.limited_lately else n)
         series.set(metrics.SCRAPE_TARGETS, (), now.scrape_targets)
         series.set(metrics.SCRAPE_TARGETS_DROPPED, (), now.scrape_targets_dropped)
         series.set(metrics.WAL_SEGMENTS, (), now.wal_segments_pending)
         series.set(metrics.WAL_BYTES, (), now.wal_bytes_pending)
         series.set(metrics.LAST_INSERT, (), now.last_insert_unix_s)
-        for table, n in now.rows_expired.items():
-            series.add(metrics.RETENTION_ROWS, (table,), n)
         series.add(metrics.RETENTION_FAILURES, (), now.retention_failures)
         series.set(metrics.RETENTION_LAST, (), now.last_retention_unix_s)
-        dead_letters, free_bytes = self._usage.dead_letters(), self._usage.data_dir_free()
-        if dead_letters is not None and free_bytes is not None:
+        if dead_letters := self._usage.dead_letters():
             series.set(metrics.DEAD_LETTER_BYTES, (), dead_letters.size)
-            series.set(metrics.DATA_DIR_FREE, (), free_bytes)
-        if valid := self._certificate():
+        if disk := self._usage.data_disk():
+            series.set(metrics.DATA_DIR_FREE, (), disk.free)
+            series.set(metrics.DATA_DIR_TOTAL, (), disk.total)
+        if self._tls:
+            series.set(metrics.CERTIFICATE_USABLE, (), int(self._tls.is_usable))
+        if self._tls and (valid := self._tls.validity):
             series.set(metrics.CERTIFICATE_FROM, (), valid.not_before_s)
             series.set(metrics.CERTIFICATE_UNTIL, (), valid.not_after_s)
         series.set(metrics.READY, (), int(now.ready))

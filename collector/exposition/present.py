@@ -128,7 +128,9 @@ def expose_tables(series: Series, usage: Usage) -> None:
         series.set(metrics.STORE_BYTES, (table,), row["disk_bytes"])
         series.set(metrics.STORE_BROKEN, (table,), row["broken_parts"])
     for disk in usage.disks():
-        series.set(metrics.STORE_FREE, (disk["name"], disk["path"]), disk["free_bytes"])
+        labels = disk["host"], disk["name"], disk["path"]
+        series.set(metrics.STORE_FREE, labels, disk["free_bytes"])
+        series.set(metrics.STORE_TOTAL, labels, disk["total_bytes"])
 
 
 def expose_samples(series: Series, queries: Queries, *, now_ns: int) -> int:

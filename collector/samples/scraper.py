@@ -30,7 +30,7 @@ from collector.receive.ingest import Ingest
 from collector.samples.exposition import Exposition, read_exposition, set_labels
 from collector.samples.names import UP
 from collector.samples.targets import Files, StaticTarget, Target
-from collector.status import IngestStatus
+from collector.status import IngestStatus, ScrapeResult
 from collector.wal.commit import LogUnavailableError
 from tokentrail.semconv import ENGINE, SCRAPER, SERVICE_INSTANCE_ID, SERVICE_NAME
 
@@ -178,23 +178,23 @@ class Scraper:
     async def scrape(self, client: httpx.AsyncClient, target: Target) -> None:
         """Scrape a target once and hand on its metrics, or its failure."""
         began_s, began = self._clock(), time.monotonic()
-        page, result = Exposition([], "", 0, 0), "ok"
+        page, result = Exposition([], "", 0, 0), str(ScrapeResult.OK)
         try:
             async with asyncio.timeout(self._limits.timeout_s):
                 page = await self._page(client, target, round(began_s * 1e9))
             self._engines[target] = page.engine
         except (TimeoutError, httpx.TimeoutException):
-            result = "timeout"
+            result = ScrapeResult.TIMEOUT
         except _ScrapeError as error:
             result = str(error.args[0])
         except httpx.HTTPError as error:
-            result = "connect" if isinstance(error, httpx.ConnectError) else "broken"
+            result = ScrapeResult.CONNECT if isinstance(error, httpx.ConnectError) else ScrapeResult.BROKEN
         except (httpx.InvalidURL, UnicodeError):  # a host that can have no address
-            result = "connect"
+            result = ScrapeResult.CONNECT
         except Exception:
             logger.exception("a scrape of %s failed", target.safe_url)
-            result = "internal"
-        self._note(f"the scrape of {target.safe_url}", "" if result == "ok" else result)
+            result = ScrapeResult.INTERNAL
+        self._note(f"the scrape of {target.safe_url}", "" if result == ScrapeResult.OK else result)
         metrics = [*page.metrics, *_own_metrics(round(began_s * 1e9), time.monotonic() - began, result)]
         await self._hand_on(target, metrics, result, page.dropped)
 
@@ -211,9 +211,9 @@ class Scraper:
                     body += chunk
                     self._under_way += len(chunk)
                     if len(body) > self._limits.max_bytes:
-                        raise _ScrapeError("too_large")
+                        raise _ScrapeError(ScrapeResult.TOO_LARGE)
                     if self._under_way > self._limits.under_way_bytes:
-                        raise _ScrapeError("busy")
+                        raise _ScrapeError(ScrapeResult.BUSY)
                 encoding = response.headers.get("content-encoding", "identity")
                 loop = asyncio.get_running_loop()
                 return await loop.run_in_executor(self._readers, self._read, bytes(body), encoding, time_ns)
@@ -226,23 +226,23 @@ class Scraper:
             return self._bearer_file.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             self._note(str(self._bearer_file), str(error))
-            raise _ScrapeError("bearer_file") from error
+            raise _ScrapeError(ScrapeResult.BEARER_FILE) from error
 
     def _read(self, body: bytes, encoding: str, time_ns: int) -> Exposition:
         try:
             text = decompress(body, encoding, self._limits.max_bytes).decode()
         except TooLargeError as error:
-            raise _ScrapeError("too_large") from error
+            raise _ScrapeError(ScrapeResult.TOO_LARGE) from error
         except (BrokenEncodingError, UnsupportedEncodingError, UnicodeDecodeError) as error:
-            raise _ScrapeError("encoding") from error
+            raise _ScrapeError(ScrapeResult.ENCODING) from error
         try:
             page = read_exposition(
                 text, time_ns=time_ns, all_names=self._limits.all_names, most_series=self._limits.max_series
             )
         except (ValueError, KeyError, IndexError, OverflowError) as error:
-            raise _ScrapeError("parse") from error
+            raise _ScrapeError(ScrapeResult.PARSE) from error
         if not page.metrics:
-            raise _ScrapeError("no_metrics")
+            raise _ScrapeError(ScrapeResult.NO_METRICS)
         return page
 
     async def _hand_on(self, target: Target, metrics: Sequence[Metric], result: str, series_dropped: int) -> None:
@@ -267,7 +267,7 @@ class Scraper:
             async with asyncio.timeout(self._limits.interval_s):
                 await asyncio.shield(asyncio.wrap_future(durable))
         except (LogUnavailableError, LimitedError, TimeoutError) as error:
-            result = "log"
+            result = ScrapeResult.LOG
             self._note("the log of metrics", f"samples are lost: {error}")
         self._status.scraped(result, series_dropped=series_dropped)
 
@@ -285,8 +285,8 @@ class Scraper:
 def _own_metrics(time_ns: int, took_s: float, result: str) -> list[Metric]:
     """Return `up` and the duration of a scrape; `up` of a failed one has the reason as label."""
     up, duration = Metric(name=UP), Metric(name="scrape_duration_seconds")
-    point = up.gauge.data_points.add(time_unix_nano=time_ns, as_double=float(result == "ok"))
-    if result != "ok":
+    point = up.gauge.data_points.add(time_unix_nano=time_ns, as_double=float(result == ScrapeResult.OK))
+    if result != ScrapeResult.OK:
         set_labels(point, [("reason", result)])
     duration.gauge.data_points.add(time_unix_nano=time_ns, as_double=took_s)
     return [up, duration]

@@ -13,6 +13,7 @@ from collector.receive.ingest import Ingest
 from collector.samples.targets import parse_static
 from collector.settings import Settings, listed
 from collector.status import IngestStatus
+from tokentrail.folders import words_of
 
 if TYPE_CHECKING:
     from collector.samples.scraper import Scraper
@@ -53,7 +54,7 @@ def _tls(ca: Path | None) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=ca)
     except OSError as error:
-        msg = f"--scrape-tls-ca {ca} is no CA in PEM: {error.strerror or error}"
+        msg = f"--scrape-tls-ca {ca} is no CA in PEM: {words_of(error)}"
         raise OSError(msg) from error
 
 

@@ -29,6 +29,8 @@ class Condition(BaseModel):
     longer_than: DurationNs = 0
     ratio: Objective | None = None
     over: DurationNs = 0
+    within: DurationNs = 0
+    believed: Objective | None = None
     least: Annotated[int, Field(ge=0)] = 0
     silenced_by: tuple[str, ...] = ()
 

@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from collector.slo.durations import parse_duration
+from tokentrail.folders import words_of
 
 _REPR = Repr()
 _REPR.maxlevel, _REPR.maxstring, _REPR.maxother = 2, 80, 80
@@ -204,7 +205,7 @@ def load_slos(path: Path) -> tuple[Slo, ...]:
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=_ExactLoader)  # noqa: S506 - a SafeLoader
     except (OSError, UnicodeDecodeError) as error:
-        msg = f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"
+        msg = f"{path}: cannot be read: {words_of(error)}"
         raise SloFileError(msg) from error
     except yaml.YAMLError as error:
         msg = f"{path}: is not YAML: {error}"

@@ -6,6 +6,8 @@ from typing import Final
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
+from tokentrail.folders import words_of
+
 PASSING: Final = frozenset(
     {
         202,  # TOO_MANY_SIMULTANEOUS_QUERIES
@@ -74,5 +76,5 @@ def reason_of(error: BaseException) -> str:
     while deeper := cause.__cause__ or cause.__context__:
         cause = deeper
     if is_unavailable(error) and isinstance(cause, OSError):
-        return cause.strerror or str(cause)
+        return words_of(cause)
     return str(error)

@@ -24,6 +24,14 @@ class Folder:
     size: int
 
 
+@dataclass(frozen=True)
+class Disk:
+    """The room of a file system. What only root may use is not free."""
+
+    free: int
+    total: int
+
+
 class Usage:
     """Reads disk use; `data_dir` is the collector's data folder, None where there is none.
 
@@ -62,20 +70,34 @@ class Usage:
         return {str(table): ns for table, ns in found}
 
     def disks(self) -> list[dict[str, Any]]:
-        """Name, path and bytes of the store's disks."""
-        disks = Fragment(f"SELECT * FROM {self._store.layout.system('disks')}")
+        """Host, name, path and bytes of the store's disks. On a cluster of all nodes; without one, `host` is empty."""
+        layout = self._store.layout
+        host = "hostName()" if layout.cluster else "''"  # a container's name is new when it is made again
+        disks = Fragment(f"SELECT *, {host} AS host FROM {layout.every_node('disks')}")
         return self._queries.rows("storage_disks", {"stored_disks": disks})
 
     def dead_letters(self) -> Folder | None:
-        """The dead letters; None without a data folder."""
+        """The dead letters; None without a data folder, and when it cannot be read."""
         if self._data_dir is None:
             return None
-        sizes = [*_sizes(self._data_dir / "dead_letters")]
+        try:
+            sizes = [*_sizes(self._data_dir / "dead_letters")]
+        except OSError:
+            return None
         return Folder(len(sizes), sum(sizes))
 
-    def data_dir_free(self) -> int | None:
-        """Free bytes on the disk of the logs; None without a data folder."""
-        return shutil.disk_usage(self._data_dir).free if self._data_dir else None
+    def data_disk(self) -> Disk | None:
+        """The disk of the logs and the dead letters, of several the one with the least room.
+
+        None without a data folder, and when the disk does not answer.
+        """
+        if self._data_dir is None:
+            return None
+        try:
+            found = [shutil.disk_usage(folder) for folder in (self._data_dir, *self._data_dir.glob("*/"))]
+        except OSError:
+            return None
+        return Disk(*min((disk.free, disk.total) for disk in found))
 
 
 def _sizes(folder: Path) -> Iterator[int]:

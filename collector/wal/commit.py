@@ -11,6 +11,7 @@ from collector.once_a_minute import OnceAMinute
 from collector.status import IngestStatus
 from collector.wal.frame import HEADER_BYTES, Frame, digest_of
 from collector.wal.log import SegmentLog
+from tokentrail.folders import words_of
 
 PROBE_S: Final = 1.0
 """A log that failed is tried this often, so that it is ready again without waiting for traffic."""
@@ -112,8 +113,7 @@ class GroupCommit:
         try:
             self._log.append([frame for frame, _ in batch.values()])
         except Exception as error:  # of any kind: the senders must get an answer, and this thread must go on
-            reason = getattr(error, "strerror", None) or error
-            failure = LogUnavailableError(f"the log of {self._signal} cannot be written: {reason}")
+            failure = LogUnavailableError(f"the log of {self._signal} cannot be written: {words_of(error)}")
         self._report(failure)
         with self._wake:
             self._committing = {}
@@ -131,9 +131,7 @@ class GroupCommit:
         try:
             self._log.seal()
         except OSError as error:
-            self._report(
-                LogUnavailableError(f"a segment of {self._signal} cannot be sealed: {error.strerror or error}")
-            )
+            self._report(LogUnavailableError(f"a segment of {self._signal} cannot be sealed: {words_of(error)}"))
 
     def _report(self, failure: LogUnavailableError | None) -> None:
         self._broken = failure is not None

@@ -83,5 +83,19 @@ def test_an_alert_is_silent_only_while_its_cause_fires_in_the_same_cluster(alert
     eventually_silent(UNWATCHED, True)
     # One engine of many does not explain what users of the others see.
     assert not any(silent(alert) for alert in (BURN, LOST, DOWN))
+    full = {
+        "alertname": "TokentrailDiskNearlyFull",
+        "severity": "page",
+        "cluster": "a",
+        "disk": "default",
+        "path": "/d",
+    }
+    fills = full | {"alertname": "TokentrailDiskFills", "severity": "ticket"}
+    others = {**fills, "path": "/e"}, {**fills, "host": "ch-2"}, {**fills, "cluster": "b"}
+    logs = [{"alertname": "TokentrailDiskFills", "severity": "ticket", "cluster": "a", "instance": i} for i in "ab"]
+    send(full, fills, *others, *logs, logs[0] | {"alertname": full["alertname"], "severity": "page"})
+    for alert in (fills, logs[0]):
+        eventually_silent(alert, True)
+    assert not any(silent(alert) for alert in (full, *others, logs[1]))
     send(DOWN, minutes=-1)
     eventually_silent(UNWATCHED, False)

@@ -6,14 +6,17 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from urllib.parse import parse_qs
 
 import pytest
 import yaml
 
 from alerts.__main__ import main
+from alerts.engine_packs import packs
 from alerts.generate import generate
 from alerts.loaded import LoadedRules
 from alerts.openslo import from_openslo
+from collector.slo.durations import parse_duration
 from collector.slo.model import load_slos
 
 ROOT = Path(__file__).parents[2]
@@ -133,7 +136,8 @@ def test_diff_and_check_say_what_differs(files, capsys):
     capsys.readouterr()
     assert files("diff") == 1
     said = capsys.readouterr().out
-    assert "-    expr: max by (cluster, job, instance, model_name) (vllm:kv_cache_usage_perc) > 0.5" in said
+    usage = "min_over_time(vllm:kv_cache_usage_perc[3m])"
+    assert f"-    expr: max by (cluster, job, instance, model_name) ({usage}) > 0.5" in said
     assert "+- name: tokentrail-slos-outage" in said
     assert files("check") == 1
     said = capsys.readouterr().out
@@ -190,10 +194,14 @@ def prometheus():
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
-            path = self.path.partition("?")[0].removeprefix("/api/v1/")
-            self.send_response(200 if path in answers else 500)
+            path, _, query = self.path.removeprefix("/api/v1/").partition("?")
+            answer = answers.get(path)
+            failed = 500 if path in answers else 404
+            self.send_response(200 if answer else failed)
             self.end_headers()
-            self.wfile.write(json.dumps({"data": answers.get(path)}).encode())
+            if callable(answer):
+                answer = answer(parse_qs(query)["query"][0])
+            self.wfile.write(json.dumps({"data": answer}).encode())
 
         def log_message(self, *_):
             pass
@@ -205,23 +213,112 @@ def prometheus():
     server.server_close()
 
 
-def test_a_prometheus_with_other_rules_and_a_collector_with_another_file_are_found(prometheus):
+@pytest.fixture
+def loaded(prometheus):
+    """One that has loaded the shipped rules and packs, and writes expressions in its own way."""
     loaded, answers = prometheus
-    groups = [group for text in generate(SHIPPED).values() for group in yaml.safe_load(text)["groups"]]
+    files = {f"/etc/{name}": text for name, text in (generate(SHIPPED) | packs()).items()}
+    groups = [{"file": file, **group} for file, text in files.items() for group in yaml.safe_load(text)["groups"]]
     for rule in (rule for group in groups for rule in group["rules"]):
         rule["name"] = rule.pop("alert", None) or rule.pop("record")
-        rule["query"] = rule.pop("expr")
+        rule["query"] = f"+ {rule.pop('expr')}"
+        rule["duration"] = parse_duration(rule.pop("for", "0s")) / 1e9
     info = [{"metric": {"slo": slo.name, "hash": slo.hash, "instance": "c:8080"}} for slo in SHIPPED]
     answers |= {"rules": {"groups": groups}, "query": {"result": info}}
+    answers["format_query"] = lambda query: query.removeprefix("+ ")
+    return loaded, answers
+
+
+def rule_of(answers, name, **labels):
+    rules = [rule for group in answers["rules"]["groups"] for rule in group["rules"]]
+    return next(r for r in rules if r["name"] == name and labels.items() <= r.get("labels", {}).items())
+
+
+def test_a_prometheus_without_a_rule_and_a_collector_with_another_file_are_found(loaded):
+    loaded, answers = loaded
     assert loaded.problems(SHIPPED) == []
-    info[1]["metric"]["hash"] = "0"
-    groups[1]["rules"].pop()
+    answers["query"]["result"][1]["metric"]["hash"] = "0"
+    answers["rules"]["groups"][1]["rules"].pop()
     missing, drifted = loaded.problems(SHIPPED)
-    assert missing.startswith(f"{loaded.url} has not loaded TokentrailSloBurn")
+    assert missing.startswith(f"{loaded.url} has not loaded TokentrailSloBurn (severity=page, slo=")
+    assert missing.endswith(", of slos.yml")
     assert drifted == "the collector c:8080 judges SLO completion by another definition"
-    drift = next(r for group in groups for r in group["rules"] if r["name"] == "TokentrailSloDrift")
-    drift["query"] = drift["query"].replace(SHIPPED[0].hash, "0" * 12)
-    assert f"{loaded.url} has the rules of another definition of SLO chat" in loaded.problems(SHIPPED)
+
+
+def test_rules_with_other_thresholds_times_or_labels_are_found_in_plain_words(loaded):
+    loaded, answers = loaded
+    conditions = f"{loaded.url} has loaded /etc/conditions.yml, in which"
+
+    def changed(name, change, **labels):
+        rule = rule_of(answers, name, **labels)
+        before = {**rule}
+        change(rule)
+        said = loaded.problems(SHIPPED)
+        rule |= before
+        return said
+
+    def other(old, new):
+        def change(rule):
+            assert old in rule["query"]
+            rule["query"] = rule["query"].replace(old, new)
+
+        return change
+
+    full = "TokentrailKvCacheFull"
+    said = changed(full, other("> 0.95", "> 0.5"))
+    words = "(min_over_time(tokentrail_kv_usage_ratio[3m])) >"
+    assert said == [
+        f"{conditions} the expression of {full} (severity=ticket) has `{words} 0.5`; it must be `{words} 0.95`"
+    ]
+    assert changed(full, lambda rule: rule.update(duration=60)) == [
+        f"{conditions} {full} (severity=ticket) has `for: 1m`; it must be `for: 2m`"
+    ]
+    assert changed("TokentrailStoreDamaged", lambda rule: rule.update(duration=1.5)) == [
+        f"{conditions} TokentrailStoreDamaged (severity=ticket) has `for: 1500ms`; it must be `for: 0s`"
+    ]
+    assert changed(full, lambda rule: rule.update(labels={"severity": "page"})) == [
+        f"{loaded.url} has {full} (severity=page) in /etc/conditions.yml; the labels must be those of {full} "
+        "(severity=ticket)"
+    ]
+    assert changed("TokentrailSloDrift", other(SHIPPED[0].hash, "0" * 12), slo="chat") == [
+        f"{loaded.url} has loaded /etc/slos.yml, in which rules are of another definition of SLO chat"
+    ]
+    (of_drift,) = changed("TokentrailSloDrift", other("last_over_time", "max_over_time"), slo="chat")
+    assert "the expression of TokentrailSloDrift (severity=ticket, slo=chat) has `max_over_time(" in of_drift
+    (of_recording,) = changed("slo:tokentrail_requests:increase1m", other("[1m]", "[2m]"))
+    assert of_recording.startswith(f"{loaded.url} has loaded /etc/slos.yml, in which the expression of slo:tokentrail_")
+    (of_pack,) = changed("EngineKvCacheFull", other("> 0.95", "> 0.5"), pack="vllm")
+    assert "/etc/vllm, in which the expression of EngineKvCacheFull (severity=ticket, pack=vllm) has `" in of_pack
+
+
+def test_an_old_copy_beside_the_right_rules_is_found_and_a_pack_that_is_not_loaded_is_not(loaded):
+    loaded, answers = loaded
+    groups = answers["rules"]["groups"]
+    old = {**rule_of(answers, "TokentrailKvCacheFull")}
+    old["query"] = old["query"].replace("0.95", "0.5")
+    groups.append({"name": "copy", "file": "/etc/old.yml", "rules": [old]})
+    (said,) = loaded.problems(SHIPPED)
+    assert said.startswith(f"{loaded.url} has loaded /etc/old.yml, in which the expression of TokentrailKvCacheFull")
+    answers["rules"]["groups"] = [g for g in groups[:-1] if not g["name"].startswith("pack-")]
+    assert loaded.problems(SHIPPED) == []
+
+
+def test_a_prometheus_that_formats_no_query_is_compared_by_the_text(loaded):
+    loaded, answers = loaded
+    del answers["format_query"]
+    for group in answers["rules"]["groups"]:
+        for rule in group["rules"]:
+            rule["query"] = rule["query"][2:].replace(" ", "  ")
+    assert loaded.problems(SHIPPED) == []
+    rule = rule_of(answers, "TokentrailKvCacheFull")
+    rule["query"] = rule["query"].replace("0.95", "0.5")
+    assert len(loaded.problems(SHIPPED)) == 1
+
+
+def test_a_prometheus_that_does_not_answer_is_named(loaded):
+    loaded, answers = loaded
+    answers["format_query"] = None  # an error of the server
+    assert "cannot be asked: HTTP Error 500" in loaded.problems(SHIPPED)[0]
     answers["rules"] = None
     assert "cannot be asked" in loaded.problems(SHIPPED)[0]
     del answers["rules"]

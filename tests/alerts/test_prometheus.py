@@ -38,7 +38,7 @@ def served(tmp_path):
     slos.write_text(SLOS)
     status = IngestStatus()
     status.set_ready("start")
-    app, live = build_api(store, load_slos(slos), status, lost_after_s=30)
+    app, live = build_api(store, load_slos(slos), status, lost_after_s=30, data_dir=tmp_path)
     live.start()
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning"))
     thread = threading.Thread(target=server.run)

@@ -8,7 +8,9 @@ import yaml
 
 from alerts.generate import generate
 from collector.exposition import metrics
+from collector.slo.durations import parse_duration
 from collector.slo.model import load_slos
+from tests.alerts.test_packs import names
 
 ROOT = Path(__file__).parents[2]
 ALERTS = ROOT / "alerts"
@@ -34,7 +36,8 @@ def test_the_committed_rules_are_what_the_generator_writes():
 def test_the_drift_alert_knows_the_definition_of_its_own_slo():
     slos = load_slos(ALERTS / "slos.yaml")
     drifts = [r["expr"] for r in rules() if r.get("alert") == "TokentrailSloDrift"]
-    assert drifts == [f'tokentrail_slo_info{{slo="{slo.name}", hash!="{slo.hash}"}}' for slo in slos]
+    info = 'last_over_time(tokentrail_slo_info{{slo="{}", hash!="{}"}}[2m])'
+    assert drifts == [info.format(slo.name, slo.hash) for slo in slos]
     changed = slos[0].model_copy(update={"description": "in other words", "team": "other"})
     assert changed.hash == slos[0].hash != slos[0].model_copy(update={"window": slos[0].window * 2}).hash
 
@@ -55,17 +58,24 @@ def test_promtool_accepts_the_rules():
 
 @pytest.mark.parametrize("path", sorted((ALERTS / "tests").glob("*.yml")), ids=lambda p: p.name)
 def test_the_alerts_fire_and_resolve_as_they_should(path, tmp_path):
-    """With the groups that the file orders alone: promtool evaluates all groups of a rule file for each test."""
-    text = path.read_text()
-    file = yaml.safe_load(text)
+    """With the groups that the file orders and the alerts that a test names: promtool evaluates all of a rule file."""
+    header, *tests = re.split(r"(?m)(?=^  - name: )", path.read_text())
+    file = yaml.safe_load(header)
     (name,) = file["rule_files"]
-    content = yaml.safe_load((path.parent / name).read_text())
     wanted = file.get("group_eval_order", ["tokentrail-conditions"])
-    content["groups"] = [group for group in content["groups"] if group["name"] in wanted]
-    assert len(content["groups"]) == len(wanted)
-    (tmp_path / "rules.yml").write_text(yaml.safe_dump(content))
-    (tmp_path / path.name).write_text(text.replace(name, "rules.yml"))
-    assert "SUCCESS" in tool("promtool", "test", "rules", str(tmp_path / path.name))
+    groups = [g for g in yaml.safe_load((path.parent / name).read_text())["groups"] if g["name"] in wanted]
+    assert len(groups) == len(wanted)
+
+    def is_named(rule, test):
+        return "record" in rule or rule["alert"] in test or rule["labels"].get("rule", rule["alert"]) in test
+
+    for i, test in enumerate(tests):
+        named = [{**group, "rules": [rule for rule in group["rules"] if is_named(rule, test)]} for group in groups]
+        assert any(group["rules"] for group in named), test
+        (tmp_path / f"rules_{i}.yml").write_text(yaml.safe_dump({"groups": named}))
+        (tmp_path / f"{i}.yml").write_text(header.replace(name, f"rules_{i}.yml") + test)
+    said = tool("promtool", "test", "rules", *(str(tmp_path / f"{i}.yml") for i in range(len(tests))))
+    assert said.count("SUCCESS") == len(tests) == path.read_text().count("- name: ")
 
 
 def test_every_alert_is_played_through():
@@ -88,6 +98,37 @@ def test_every_alert_says_how_urgent_it_is_what_it_means_and_what_to_do():
         assert alert["annotations"].keys() == {"summary", "description", "runbook_url"}
         assert alert["annotations"]["runbook_url"].endswith(f"docs/alerts.md#{alert['alert'].lower()}")
     assert {alert["alert"].lower() for alert in alerts} == sections
+
+
+def test_a_prometheus_that_restarts_sends_no_alert_again():
+    """It begins each `for` of less than ten minutes anew. Alertmanager resolves what it has not heard of for four."""
+    files = [*RULES, *(ALERTS / "packs").glob("*.yml")]
+    found = [r for path in files for g in yaml.safe_load(path.read_text())["groups"] for r in g["rules"] if "for" in r]
+    assert len(found) > 20
+    between = [r["alert"] for r in found if 2 * 60 < parse_duration(r["for"]) / 1e9 < 10 * 60]
+    assert between == []
+
+
+NOW = {
+    "TokentrailCollectorDown": "a missing scrape is what it asks for",
+    "TokentrailSloUnwatched": "so is this",
+    "EngineDown": "a failed scrape has a value",
+    "TokentrailEngineDown": "so has this",
+}
+"""Alerts that read what is there now, and may."""
+
+
+def test_alerts_read_over_the_gap_of_a_restart():
+    """Decisions 177 and 181. A rule over what is there now ends with each scrape that fails. Recordings have values."""
+    now = re.compile(r"\b([a-zA-Z_][\w:]*)\b(?:\{[^}]*\})?(?![\w:{\[])")
+    asked = {}
+    for path in [*RULES, *(ALERTS / "packs").glob("*.yml")]:
+        for rule in (r for g in yaml.safe_load(path.read_text())["groups"] for r in g["rules"] if "alert" in r):
+            bare = re.sub(r'"[^"]*"', '""', rule["expr"])
+            bare = re.sub(r"\([^()]*\)\[\w+:\w+\]", "", bare)
+            found = {name for name in names(bare) & set(now.findall(bare)) if not name.startswith("slo:")}
+            asked.setdefault(rule["alert"], set()).update(found)
+    assert {alert for alert, found in asked.items() if found} == NOW.keys()
 
 
 def test_rules_use_metrics_that_exist_with_labels_that_they_have():

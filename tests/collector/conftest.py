@@ -1,5 +1,7 @@
 """A store of one's own, and the collector's API on it at a fixed time."""
 
+from unittest.mock import Mock
+
 import pytest
 from fastapi.testclient import TestClient
 
@@ -69,7 +71,7 @@ def app_and_live(rows, slos_file, clock, ingest_status, tmp_path):
         lost_after_s=30.0,
         data_dir=tmp_path,
         clock=clock,
-        certificate=lambda: Validity(0, 1),
+        tls=Mock(is_usable=True, validity=Validity(0, 1)),
     )
 
 

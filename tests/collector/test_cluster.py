@@ -1,7 +1,9 @@
 """A store on a cluster: its address, every endpoint, and two collectors on a node whose Distributed tables are real."""
 
+import copy
 import json
 import shutil
+import socket
 from contextlib import contextmanager
 from unittest.mock import Mock
 
@@ -16,13 +18,14 @@ from collector.settings import Settings
 from collector.status import IngestStatus
 from collector.store.claims import Claims
 from collector.store.definitions import read_schema
-from collector.store.errors import StoreError
+from collector.store.errors import StoreError, StoreUnavailableError
 from collector.store.expiry import Expiry
 from collector.store.layout import Layout
 from collector.store.opener import StoreOpener
 from collector.store.retention import parse_retention
 from collector.store.schema import TIME_COLUMNS, apply_schema
 from collector.store.store import Store
+from collector.store.usage import Usage
 from collector.wal.frame import Frame, digest_of
 from tests.collector.migrating import NEXT, created_tables, few_engines, later_sql
 from tests.collector.rows import NOW, SECOND, Rows
@@ -183,12 +186,23 @@ def test_every_endpoint_answers_as_on_one_server(store, rows, clock):
                 asked[path] = answer.json()
         asked["trail"] = client.get(f"/api/v1/requests/{5:032x}").json()
         assert client.get("/metrics").status_code == 200
-        storage = client.get("/api/v1/storage").json()["tables"]
-        asked["rows"] = {table["name"]: (table["rows"], table["oldest"]) for table in storage}
+        storage = client.get("/api/v1/storage").json()
+        asked["rows"] = {table["name"]: (table["rows"], table["oldest"]) for table in storage["tables"]}
+        assert {disk["host"] for disk in storage["disks"]} == {socket.gethostname() if one.layout.cluster else ""}
         # The last digits of a mean depend on the order in which shards and threads add.
         found.append(json.loads(json.dumps(asked), parse_float=lambda text: float(f"{float(text):.12g}")))
     assert {path: answer for path, answer in found[1].items() if answer != found[0][path]} == {}
     assert found[1]["rows"]["tokens"][0] == 87
+
+
+def test_a_replica_that_is_away_keeps_nothing_from_metrics(store):
+    lame = copy.copy(store)
+    lame.layout = Layout("lame")
+    with pytest.raises(StoreUnavailableError, match="All connection tries failed"):
+        lame.query(f"SELECT count() FROM {lame.layout.every_node('disks')}")
+    usage = Usage(lame, None)
+    assert {disk["host"] for disk in usage.disks()} == {socket.gethostname()}
+    assert usage.tables()["requests"]["broken_parts"] == 0
 
 
 def test_other_parameters_of_the_address_are_settings_of_every_statement(node):

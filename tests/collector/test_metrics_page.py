@@ -9,9 +9,11 @@ from fastapi.testclient import TestClient
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from collector.exposition import MetricsPage
+from collector.access.validity import Validity
+from collector.exposition import MetricsPage, metrics
 from collector.exposition.page import router
 from collector.status import ApiRefusal, IngestStatus
+from collector.store.usage import Disk
 from tests.collector.rows import SECOND
 
 EXPECTED = {
@@ -25,11 +27,12 @@ EXPECTED = {
     "wal_bytes": 48, "retention_rows_total tokens": 19, "retention_failures_total": 21,
     "retention_last_timestamp_seconds": 2222, "ready": 1, "store_up": 0, "state_timestamp_seconds": 33,
     "names_cut_total": 29, "heard_until_timestamp_seconds": 44, "dead_letter_bytes": 55, "disk_free_bytes": 66,
+    "disk_total_bytes": 88,
 }  # fmt: skip
 """By name without its prefix, and the values of labels."""
 
 
-USAGE = Mock(**{"dead_letters.return_value.size": 55, "data_dir_free.return_value": 66})
+USAGE = Mock(**{"dead_letters.return_value.size": 55, "data_disk.return_value": Disk(free=66, total=88)})
 OPEN = "application/openmetrics-text; version=1.0.0; charset=utf-8; escaping=underscores"
 CLASSIC = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -58,8 +61,44 @@ def test_a_scraper_gets_one_of_two_formats_whatever_it_accepts(accept, content_t
     assert page.text.call_args.args[1] == content_type  # the page keeps a text for each
 
 
+def test_a_tenants_first_refusal_shows_after_a_minute_in_which_it_is_0():
+    """Each Prometheus that scrapes once a minute sees the 0 before the count."""
+    now = [100.0]
+    status = IngestStatus(lambda: now[0])
+    page = MetricsPage(Mock(families=([], []), store_up=False, state_at_s=0.0), status, USAGE, heard_until=int)
+
+    def seen():
+        families = parse(page.text(generate_latest, "text").decode())
+        return [s.value for f in families for s in f.samples if s.name == f"{metrics.LIMITED.name}"]
+
+    assert seen() == []
+    status.limited("acme", "spans")
+    assert seen() == [0]
+    now[0] += 59.9
+    status.limited("acme", "spans")
+    assert seen() == [0]
+    now[0] += 0.1
+    assert seen() == [2]
+
+
+@pytest.mark.parametrize("usable", [False, True])
+def test_a_certificate_that_cannot_be_used_is_told_and_without_tls_nothing_is(usable):
+    def told(tls):
+        live = Mock(families=([], []), store_up=False, state_at_s=0.0)
+        page = MetricsPage(live, IngestStatus(), USAGE, heard_until=int, tls=tls)
+        samples = [s for family in parse(page.text(generate_latest, "text").decode()) for s in family.samples]
+        prefix = "tokentrail_collector_certificate_"
+        return {s.name.removeprefix(prefix): s.value for s in samples if s.name.startswith(prefix)}
+
+    assert told(None) == {}
+    assert told(Mock(is_usable=usable, validity=None)) == {"usable": usable}
+    times = {"not_before_timestamp_seconds": 1, "not_after_timestamp_seconds": 2}
+    assert told(Mock(is_usable=usable, validity=Validity(1, 2))) == {"usable": usable, **times}
+
+
 def test_each_number_has_its_own_name():
-    status = IngestStatus()
+    now = [0.0]
+    status = IngestStatus(lambda: now[0])
     status.received("spans", count=40, size=700, duplicate=False, rejected={"too_large": 2})
     status.received("spans", count=10, size=70, duplicate=True, rejected={})
     status.received("data_points", count=8, size=7, duplicate=False, rejected={"unknown_name": 6})
@@ -80,6 +119,7 @@ def test_each_number_has_its_own_name():
     status.expired("tokens", 19)
     status.retention_done(2222.0)
     status.set_ready("start")
+    now[0] = 60.0
     live = Mock(families=([], []), store_up=False, state_at_s=33.0)
     page = MetricsPage(live, status, USAGE, heard_until=lambda: 44 * SECOND)
     found = {
@@ -95,13 +135,15 @@ def test_a_counter_has_each_reason_before_its_first_event():
     reasons = defaultdict(set)
     for family in parse(page.text(generate_latest, "text").decode()):
         for sample in family.samples:
-            if "reason" in sample.labels:
+            if sample.labels:
                 assert sample.value == 0
-                reasons[family.name.removeprefix("tokentrail_collector_")].add(sample.labels["reason"])
+                reasons[family.name.removeprefix("tokentrail_collector_")].add(*sample.labels.values())
     assert {name: len(some) for name, some in reasons.items()} == {
         "payloads_rejected": 12, "spans_rejected": 10, "data_points_dropped": 9, "log_records_dropped": 6,
-        "api_requests_refused": 7,
+        "api_requests_refused": 7, "scrapes": 12, "retention_rows": 11,
     }  # fmt: skip
     assert {"malformed", "limited"} <= reasons["payloads_rejected"]
     assert {"busy", "too_long", "client_left"} <= reasons["api_requests_refused"]
     assert {"unclaimed", "too_large"} <= reasons["log_records_dropped"]
+    assert {"ok", "timeout", "no_metrics", "log"} <= reasons["scrapes"]
+    assert {"tokens", "held_spans"} <= reasons["retention_rows"]

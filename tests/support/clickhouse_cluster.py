@@ -1,5 +1,6 @@
 """One node of a ClickHouse cluster `prod`, answered by chDB: `python clickhouse_cluster.py PATH PORT`.
 
+In the cluster `lame`, the other replica is away.
 Distributed tables, `cluster(…)` and the views are ClickHouse's own; the cluster's only shard is this process. chDB has
 no interserver port and no queue of DDL, so ON CLUSTER is left out of each statement, and a Replicated table is one that
 is not replicated and remembers as many inserts.
@@ -17,7 +18,11 @@ CONFIG = """
     <remote_servers><prod><shard>
         <internal_replication>true</internal_replication>
         <replica><host>127.0.0.1</host><port>9000</port></replica>
-    </shard></prod></remote_servers>
+    </shard></prod><lame><shard>
+        <internal_replication>true</internal_replication>
+        <replica><host>127.0.0.1</host><port>9000</port></replica>
+        <replica><host>127.0.0.1</host><port>9</port></replica>
+    </shard></lame></remote_servers>
 </clickhouse>
 """
 ON_CLUSTER = re.compile(r" ON CLUSTER `prod`")

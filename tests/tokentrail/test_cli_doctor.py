@@ -5,6 +5,7 @@ import json
 import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import grpc
 import httpx
@@ -309,3 +310,23 @@ def test_doctor_says_which_key_is_missing(status, fix):
 
     (found,) = doctor._asked(refused, Api("http://c"))
     assert (found.state, found.detail, fix in found.fix) == ("warn", "not you", True)
+
+
+def storage(**changed):
+    disk = {"host": "", "path": "/ch", "free_bytes": 5e9, "total_bytes": 1e10}
+    answer = {"disks": [disk], "dead_letters": {"files": 0}, "log": {"bytes": 0}} | changed
+    answer = {"data_dir_free_bytes": 1e9, "data_dir_total_bytes": 2e9} | answer
+    return [(f.name, f.state, f.detail) for f in doctor._storage(Mock(**{"get.return_value": answer}))]
+
+
+def test_disks_of_the_store_and_of_the_log_are_told_and_what_cannot_be_read_is_a_finding():
+    log = ("log", "ok", "0.0 MB wait to be stored")
+    store = ("disk", "ok", "5.0 of 10.0 GB are free at /ch")
+    assert storage() == [store, ("disk", "ok", "1.0 of 2.0 GB are free at the collector's log"), log]
+    full = ("disk", "warn", "0.1 of 2.0 GB are free at the collector's log")
+    assert full in storage(data_dir_free_bytes=1e8)
+    assert storage(data_dir_total_bytes=None) == [store, log]
+    unread = ("dead letters", "warn", "the collector cannot read their folder")
+    assert unread in storage(dead_letters=None)
+    node = {"host": "ch-2", "path": "/ch", "free_bytes": 5e8, "total_bytes": 1e10}
+    assert ("disk", "warn", "0.5 of 10.0 GB are free at ch-2 /ch") in storage(disks=[node])

@@ -141,15 +141,21 @@ def _version(api: Api) -> Iterator[Finding]:
 
 def _storage(api: Api) -> Iterator[Finding]:
     storage = api.get("storage")
-    free = [(disk["free_bytes"], disk["total_bytes"], disk["path"]) for disk in storage["disks"]]
-    for free_bytes, total_bytes, path in free:
+    free = [
+        (disk["free_bytes"], disk["total_bytes"], f"{disk.get('host', '')} {disk['path']}".strip())
+        for disk in storage["disks"]
+    ]
+    if storage.get("data_dir_total_bytes"):
+        free.append((storage["data_dir_free_bytes"], storage["data_dir_total_bytes"], "the collector's log"))
+    for free_bytes, total_bytes, place in free:
         full = total_bytes and free_bytes < _DISK * total_bytes
-        detail = f"{free_bytes / 1e9:.1f} of {total_bytes / 1e9:.1f} GB are free at {path}"
+        detail = f"{free_bytes / 1e9:.1f} of {total_bytes / 1e9:.1f} GB are free at {place}"
         yield Finding(
             "disk", "warn" if full else "ok", detail, "shorten --retention, or give it more space" if full else ""
         )
-    dead = storage["dead_letters"]["files"] // 2
-    if dead:
+    if (letters := storage["dead_letters"]) is None:
+        yield Finding("dead letters", "warn", "the collector cannot read their folder", "see its disk and its log")
+    elif dead := letters["files"] // 2:
         fix = "tokentrail dead-letters list --data-dir FOLDER"
         yield Finding("dead letters", "warn", f"{count(dead)} payloads could not be stored", fix)
     waiting = storage["log"]["bytes"]

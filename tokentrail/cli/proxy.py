@@ -9,6 +9,7 @@ import typer
 
 from tokentrail.cli.output import fail
 from tokentrail.cli.processes import ProcessFailed
+from tokentrail.folders import words_of
 
 
 def proxy(
@@ -65,6 +66,6 @@ def proxy(
     except WrongSetting as error:
         raise typer.BadParameter(str(error)) from error
     except OSError as error:
-        fail(ProcessFailed(f"{error.strerror or error}: --listen and --admin name other addresses"))
+        fail(ProcessFailed(f"{words_of(error)}: --listen and --admin name other addresses"))
     if not finished:
         fail(ProcessFailed("requests were cut off, or not all spans could be sent"))

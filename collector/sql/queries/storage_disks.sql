@@ -1,4 +1,5 @@
--- The disks of the store's server, or of one replica of each shard.
-SELECT name, path, free_space AS free_bytes, total_space AS total_bytes
+-- The disks of the store's server, or of every node of a cluster that answers.
+SELECT host, name, path, free_space AS free_bytes, total_space AS total_bytes
 FROM $stored_disks
-ORDER BY name, path
+ORDER BY host, name, path
+SETTINGS skip_unavailable_shards = 1

@@ -131,6 +131,10 @@ def test_tls_on_all_ports(tmp_path):
         credentials = grpc.ssl_channel_credentials(certificate.read_bytes())
         with grpc.secure_channel(collector.urls["otlp-grpc"].removeprefix("https://"), credentials) as channel:
             assert channel.unary_unary(f"/{TRACES.grpc_service}/Export")(token_body(), timeout=120) == b""
+        told = "tokentrail_collector_certificate_"
+        assert {f"{told}usable 1.0", f"{told}not_after"} <= set(
+            re.findall(rf"^{told}(?:usable .*|not_after)", collector.get("/metrics").text, re.MULTILINE)
+        )
         plain = collector.urls["otlp-http"].replace("https", "http")
         with pytest.raises(httpx.HTTPError):
             httpx.post(plain + "/v1/traces", content=token_body(), headers=PROTOBUF)

@@ -198,9 +198,15 @@ def denied(_path):
 
 def test_a_key_that_was_removed_is_an_error_once_and_not_with_each_handshake(make, serve, caplog):
     certificate, key = make("server")
-    url = serve(Tls(TlsFiles(certificate, key)))
-    key.rename(key.with_name("elsewhere"))
+    tls = Tls(TlsFiles(certificate, key))
+    url = serve(tls)
+    elsewhere = key.rename(key.with_name("elsewhere"))
+    usable = [tls.is_usable]
     assert [common_name(url, certificate) for _ in range(3)] == ["localhost"] * 3
+    usable.append(tls.is_usable)
+    elsewhere.rename(key)
+    assert common_name(url, certificate) == "localhost"
+    assert [*usable, tls.is_usable] == [True, False, True]
     assert [record.levelno for record in caplog.records if record.levelno > logging.WARNING] == [logging.ERROR]
 
 
@@ -398,3 +404,4 @@ def test_a_new_certificate_that_clients_refuse_is_an_error_in_the_log(tmp_path, 
         assert f"clients refuse the certificate {certificate}: " in line.message
         assert problem in line.message
         assert (tls.validity is None) is (purpose == "clientAuth")
+        assert tls.is_usable is (purpose == "serverAuth"), "a certificate that is over has an alert of its own"

@@ -35,6 +35,21 @@ def test_a_series_is_0_in_the_first_scrape_that_has_it(app, arrive, live):
     assert seen() == [2, NOW / SECOND, 2, 2]
 
 
+UNKNOWN = {metrics.REQUEST, metrics.PROCESS, metrics.SAMPLED, metrics.LIMITED.labels}
+"""Labels whose values nobody knows before the first event. Their series are 0 for a scrape or a minute."""
+
+
+def test_a_counter_whose_labels_are_known_is_0_from_the_start(app, live):
+    live.refresh()
+    samples = samples_of(TestClient(app).get("/metrics", headers=OPENMETRICS))
+    counters = [metric for metric in metrics.ALL if metric.kind == "counter"]
+    known = {m.name for m in counters if not any(m.labels[: len(labels)] == labels for labels in UNKNOWN)}
+    labelled = (metrics.RETENTION_ROWS, metrics.SCRAPES, metrics.OVERFLOW, metrics.SLO_REQUESTS)
+    assert known >= {metric.name for metric in labelled}
+    assert {key[0] for key in samples} >= known
+    assert {n for key, n in samples.items() if key[0] in known} == {0}
+
+
 def test_a_page_of_before_has_not_seen_the_series_of_now(arrive, live):
     live.refresh()
     before = live.families[0]
