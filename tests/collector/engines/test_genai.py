@@ -100,6 +100,17 @@ def test_the_anthropic_clients_own_span_goes_before_others_of_its_process(module
     assert [int.from_bytes(row["trace_id"], "big") for row in found] == traces[:rows]
 
 
+def test_a_wrapper_of_the_anthropic_clients_span_is_not_a_second_request(module_store):
+    trace, body = next(TRACE), b""
+    for scope, span, parent in (("any", 1, None), (ANTHROPIC, 2, 1)):
+        request = Request(scope=scope)
+        request.span("chat m", trace=trace, span=span, parent=parent, attributes={"gen_ai.operation.name": "chat"})
+        body += request.body()
+    insert_otlp(module_store, TRACES, body, f"genai-{trace}")
+    (row,) = requests(module_store, f"trace_id = unhex('{trace:032x}')")
+    assert int.from_bytes(row["span_id"], "big") == 2
+
+
 @pytest.mark.parametrize(
     ("address", "ttft", "status"), [({"server.address": "a"}, 600 * MS, "cancelled"), ({}, None, "ok")]
 )
