@@ -4,6 +4,7 @@ import json
 
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from collector.receive.checked import ItemLimits
 from collector.receive.logs import check
@@ -143,6 +144,10 @@ def test_a_request_that_was_left_before_its_answer_lasts_until_then(engine_store
         assert 0 <= line["end_ns"] - row["e2e_ns"] < 80 * MS, line["what"]
         assert (row["end"] - row["start"]).total_seconds() == pytest.approx(row["e2e_ns"] / 1e9, abs=1e-6)
         assert row["ttft_ns"] < row["e2e_ns"]
+    messages = [ExportTraceServiceRequest.FromString(body) for body in recording.bodies["traces"]]
+    spans = {span.span_id: span for m in messages for r in m.resource_spans for s in r.scope_spans for span in s.spans}
+    whole = spans[rows[0]["span_id"]]
+    assert rows[0]["e2e_ns"] == whole.end_time_unix_nano - whole.start_time_unix_nano, "that of an answer is its span's"
 
 
 def test_of_divided_workers_a_log_record_alone_has_no_ttft(engine_store):

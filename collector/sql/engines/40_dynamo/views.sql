@@ -90,11 +90,9 @@ WITH
     arrayFirst(value -> match(value, '^[1-5][0-9][0-9]$$'), arrayMap(event -> event.text['status'], happened)) AS http_status,
     arrayFirst(outcome -> outcome != '', [text['request.outcome'], lifecycle.text['dynamo.request.terminal.outcome'],
         if(sent('ttft_ms') IS NULL, arrayElement(routes, -1).text['request.outcome'], '')]) AS outcome,
-    -- The span of a request that its client left before the answer ends with the last that was done in it, which may be its first
-    -- millisecond. Its parts end when the client left.
-    toUInt64(if(outcome = 'cancelled', arrayMax([toInt64(duration_ns),
-        dateDiff('nanosecond', start, lifecycle.end), dateDiff('nanosecond', start, arrayElement(routes, -1).end),
-        toInt64(least(ifNull(logged('total_time_ms'), 0) * 1e6, $longest_ns))]), duration_ns)) AS whole_ns
+    -- With lifecycle tracing, the span of a request that its client left before the answer ends with the last that was done in it, which may
+    -- be its first millisecond. The lifecycle's ends when the client left.
+    toUInt64(greatest(toInt64(duration_ns), if(outcome = 'cancelled', dateDiff('nanosecond', start, lifecycle.end), 0))) AS whole_ns
 SELECT
     start + toIntervalNanosecond(whole_ns) AS end, start, trace_id, span_id, parent_span_id,
     concat(multiIf(endsWith(text['uri'], '/chat/completions'), 'chatcmpl-', endsWith(text['uri'], '/completions'), 'cmpl-', ''),

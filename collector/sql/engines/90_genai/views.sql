@@ -20,10 +20,9 @@ WITH
     startsWith(scope, 'semantic_kernel.') AS of_semantic_kernel,
     -- Strands tells the reason in an event alone, with new conventions in its JSON.
     scope = 'strands.telemetry.tracer' AS of_strands,
-    (key -> arrayFirst(a -> a.key = key, arrayFlatten(events.attributes)).value.string_value) AS in_events,
     multiIf(scope = 'com.anthropic.sdk.python', left(text['anthropic.message.stop_reason'], 64),
-        of_strands, left(if(in_events('finish_reason') != '', in_events('finish_reason'),
-            extract(in_events('gen_ai.output.messages'), '"finish_reason": "([a-z_]+)"')), 64),
+        of_strands, left(extract(arrayFirst(a -> a.key IN ('finish_reason', 'gen_ai.output.messages'), arrayFlatten(events.attributes)).value.string_value,
+            '(?:^|"finish_reason": ")([a-z_]+)(?:$$|")'), 64),
         of_semantic_kernel, left(lower(replaceOne(text['gen_ai.response.finish_reason'], 'FinishReason.', '')), 64),
         $finish_reason) AS reason,
     -- OpenTelemetry's instrumentations of clients and the anthropic client say when a request is streamed, and nothing when it is not. A
