@@ -92,7 +92,7 @@ WITH
         if(sent('ttft_ms') IS NULL, arrayElement(routes, -1).text['request.outcome'], '')]) AS outcome,
     -- With lifecycle tracing, the span of a request that its client left before the answer ends with the last that was done in it, which may
     -- be its first millisecond. The lifecycle's ends when the client left.
-    toUInt64(greatest(toInt64(duration_ns), if(outcome = 'cancelled', dateDiff('nanosecond', start, lifecycle.end), 0))) AS whole_ns
+    toUInt64(greatest(toInt64(duration_ns), dateDiff('nanosecond', start, lifecycle.end))) AS whole_ns
 SELECT
     start + toIntervalNanosecond(whole_ns) AS end, start, trace_id, span_id, parent_span_id,
     concat(multiIf(endsWith(text['uri'], '/chat/completions'), 'chatcmpl-', endsWith(text['uri'], '/completions'), 'cmpl-', ''),
