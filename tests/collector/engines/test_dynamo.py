@@ -4,6 +4,7 @@ import json
 
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from collector.receive.checked import ItemLimits
 from collector.receive.logs import check
@@ -11,7 +12,7 @@ from collector.signals import LOGS
 from collector.store.insert import insert_otlp
 from tests.collector.test_logs import UNREAD_RECORDS
 from tests.collector.test_logs import request as log_record
-from tests.support.otlp import T0, set_attributes
+from tests.support.otlp import MS, T0, set_attributes
 from tests.support.recordings import (
     Recording,
     assert_agreement,
@@ -19,6 +20,7 @@ from tests.support.recordings import (
     e2e_differences,
     join,
     of_lines,
+    requests,
     rows_of,
     spread,
     spreads_on,
@@ -129,6 +131,23 @@ def test_a_request_whose_trace_is_not_sampled_is_a_row_of_its_log_record(runs):
     # A record's times have whole ms, and it begins when the body has been read.
     assert_agreement(ttft_differences(of_lines(lines, rows, bare)), median_s=0.030, most_s=0.180)
     assert_agreement(e2e_differences(of_lines(lines, rows, bare)), median_s=0.030, most_s=0.180)
+
+
+def test_a_request_that_was_left_before_its_answer_lasts_until_then(engine_store):
+    """With lifecycle tracing its span ends after some milliseconds. A streamed text completion said 0 input tokens."""
+    recording = Recording("dynamo/dynamo-1.6.1-left.tar.xz")
+    recording.replay(engine_store)
+    rows = requests(engine_store, f"start >= fromUnixTimestamp64Nano({recording.client[0]['send_unix_ns']})")
+    assert [row["status"] for row in rows] == [line["status"] for line in recording.client]
+    assert [row["input_tokens"] for row in rows] == [138, 5, 138, 138]
+    for row, line in zip(rows, recording.client, strict=True):
+        assert 0 <= line["end_ns"] - row["e2e_ns"] < 80 * MS, line["what"]
+        assert (row["end"] - row["start"]).total_seconds() == pytest.approx(row["e2e_ns"] / 1e9, abs=1e-6)
+        assert row["ttft_ns"] < row["e2e_ns"]
+    messages = [ExportTraceServiceRequest.FromString(body) for body in recording.bodies["traces"]]
+    spans = {span.span_id: span for m in messages for r in m.resource_spans for s in r.scope_spans for span in s.spans}
+    whole = spans[rows[0]["span_id"]]
+    assert rows[0]["e2e_ns"] == whole.end_time_unix_nano - whole.start_time_unix_nano, "that of an answer is its span's"
 
 
 def test_of_divided_workers_a_log_record_alone_has_no_ttft(engine_store):

@@ -74,6 +74,106 @@ def test_a_wrapper_of_another_maker_is_not_a_second_request(module_store, outer,
     assert kept.result_rows == [("0000000000000001",)]
 
 
+ANTHROPIC, OF_ANTHROPIC = "com.anthropic.sdk.python", "opentelemetry.instrumentation.anthropic"
+
+
+@pytest.mark.parametrize(
+    ("resource", "scope", "rows"),
+    [
+        ({}, OF_ANTHROPIC, 1),
+        ({}, "openinference.instrumentation.anthropic", 1),
+        # Other clients of the process, and other processes, where the client may be older.
+        ({}, "opentelemetry.instrumentation.openai.v1", 2),
+        ({"service.instance.id": "i-2"}, OF_ANTHROPIC, 2),
+        ({"service.name": "other"}, OF_ANTHROPIC, 2),
+    ],
+)
+def test_the_anthropic_clients_own_span_goes_before_others_of_its_process(module_store, resource, scope, rows):
+    traces, body = [next(TRACE), next(TRACE)], b""
+    for trace, maker, of in ((traces[0], ANTHROPIC, {}), (traces[1], scope, resource)):
+        request = Request(scope=maker, **of)
+        said = {"gen_ai.operation.name": "chat", "openinference.span.kind": "LLM" if "inference" in maker else ""}
+        request.span("chat m", trace=trace, parent=9 if maker == ANTHROPIC else None, kind=3, attributes=said)
+        body += request.body()
+    insert_otlp(module_store, TRACES, body, f"genai-{traces[0]}")
+    found = requests(module_store, f"trace_id >= unhex('{traces[0]:032x}')")
+    assert sorted(int.from_bytes(row["trace_id"], "big") for row in found) == traces[:rows]
+
+
+def test_a_wrapper_of_the_anthropic_clients_span_is_not_a_second_request(module_store):
+    trace, body = next(TRACE), b""
+    for scope, span, parent in (("any", 1, None), (ANTHROPIC, 2, 1)):
+        request = Request(scope=scope)
+        request.span("chat m", trace=trace, span=span, parent=parent, attributes={"gen_ai.operation.name": "chat"})
+        body += request.body()
+    insert_otlp(module_store, TRACES, body, f"genai-{trace}")
+    (row,) = requests(module_store, f"trace_id = unhex('{trace:032x}')")
+    assert int.from_bytes(row["span_id"], "big") == 2
+
+
+@pytest.mark.parametrize(
+    ("address", "ttft", "status"), [({"server.address": "a"}, 600 * MS, "cancelled"), ({}, None, "ok")]
+)
+def test_googles_client_says_what_is_streamed_from_1_1_on(module_store, address, ttft, status):
+    """Versions that do not say so do not tell an address."""
+    whole = {"gen_ai.usage.output_tokens": 5} | address
+    stream = {"gen_ai.request.stream": True} | address
+    scope = "opentelemetry.instrumentation.google_genai"
+    rows = insert(module_store, (1, None, 3, whole), (2, None, 3, stream), scope=scope)
+    assert (rows[1]["ttft_ns"], rows[2]["status"]) == (ttft, status)
+
+
+BOTOCORE, BEDROCK = "opentelemetry.instrumentation.botocore.bedrock-runtime", "opentelemetry.instrumentation.bedrock"
+
+
+@pytest.mark.parametrize(
+    ("scope", "model", "tokens"),
+    [
+        (BOTOCORE, "us.anthropic.claude", 12), (BEDROCK, "amazon.nova", 12),
+        (BOTOCORE, "openai.gpt-oss", 7), ("any", "us.anthropic.claude", 7),
+    ],
+)  # fmt: skip
+def test_bedrocks_input_tokens_have_those_of_the_cache(module_store, scope, model, tokens):
+    usage = {"gen_ai.usage.input_tokens": 7, "gen_ai.usage.cache_read.input_tokens": 3}
+    usage |= {"gen_ai.usage.cache_creation.input_tokens": 2, "gen_ai.request.model": model}
+    (row,) = insert(module_store, (1, None, 3, usage), scope=scope).values()
+    assert (row["input_tokens"], row["cached_tokens"]) == (tokens, 3)
+
+
+@pytest.mark.parametrize(("scope", "rows"), [(BOTOCORE, 1), (BEDROCK, 1), ("any", 2)])
+def test_embeddings_by_bedrocks_client_are_no_requests(module_store, scope, rows):
+    models = [{"gen_ai.request.model": model} for model in ("amazon.titan-text", "amazon.titan-embed-text-v2:0")]
+    assert len(insert(module_store, (1, None, 3, models[0]), (2, None, 3, models[1]), scope=scope)) == rows
+
+
+def test_several_answers_have_no_tpot(module_store):
+    said = {"gen_ai.response.time_to_first_chunk": 0.1, "gen_ai.usage.output_tokens": 6}
+    rows = insert_each(module_store, *(said | {"gen_ai.response.finish_reasons": r} for r in (["stop"], ["stop"] * 2)))
+    assert [row["tpot_ns"] for row in rows] == [100 * MS, None]
+
+
+STRANDS = "strands.telemetry.tracer"
+
+
+@pytest.mark.parametrize(
+    ("event", "key", "text", "reason", "ttft"),
+    [
+        ("gen_ai.choice", "finish_reason", "end_turn", "end_turn", 300 * MS),
+        ("gen_ai.choice", "finish_reason", "tool_use", "tool_use", None),
+        ("details", "gen_ai.output.messages", '[{"parts": [], "finish_reason": "end_turn"}]', "end_turn", 300 * MS),
+        ("details", "gen_ai.output.messages", '[{"parts": ["\\"finish_reason\\": \\"x\\""]}]', "", None),
+    ],
+)
+def test_strands_tells_its_finish_reason_in_an_event(module_store, event, key, text, reason, ttft):
+    trace, request = next(TRACE), Request(scope=STRANDS)
+    said = {"gen_ai.operation.name": "chat", "gen_ai.server.time_to_first_token": 300, "gen_ai.usage.output_tokens": 5}
+    span = request.span("chat", trace=trace, ns=600 * MS, attributes=said)
+    span.events.add(name=event).attributes.append(KeyValue(key=key, value=AnyValue(string_value=text)))
+    insert_otlp(module_store, TRACES, request.body(), f"genai-{trace}")
+    (row,) = requests(module_store, f"trace_id = unhex('{trace:032x}')")
+    assert (row["finish_reason"], row["ttft_ns"], row["tpot_ns"]) == (reason, ttft, None)
+
+
 def test_a_server_below_its_client_is_another_vantage(module_store):
     rows = insert(module_store, (1, None, 3, {}), (2, 1, 2, {}))
     assert {span: row["vantage"] for span, row in rows.items()} == {1: "client", 2: "server"}

@@ -80,17 +80,21 @@ WITH
     text['workers'] = 'several' OR log.text['workers'] = 'several' OR arrayExists(route -> route.text['phase'] = 'Prefill', routes) AS divided,
     toUInt64(greatest(0, dateDiff('nanosecond', start, streaming[1].start))) AS streaming_ns,
     multiIf(
-        notEmpty(streaming) AND streaming_ns <= duration_ns, streaming_ns,
-        sent('ttft_ms') IS NOT NULL, nanoseconds(sent('ttft_ms') / 1e3, duration_ns),
+        notEmpty(streaming) AND streaming_ns <= whole_ns, streaming_ns,
+        sent('ttft_ms') IS NOT NULL, nanoseconds(sent('ttft_ms') / 1e3, whole_ns),
         divided, NULL,
-        nanoseconds(logged('ttft_ms') / 1e3, duration_ns)) AS first_ns,
-    accurateCastOrNull(ifNull(sent('input_tokens'), logged('input_tokens')), 'UInt32') AS prompt,
+        nanoseconds(logged('ttft_ms') / 1e3, whole_ns)) AS first_ns,
+    -- The span of a streamed text completion says 0 input tokens.
+    accurateCastOrNull(ifNull(nullIf(sent('input_tokens'), 0), logged('input_tokens')), 'UInt32') AS prompt,
     accurateCastOrNull(ifNull(sent('output_tokens'), logged('output_tokens')), 'UInt32') AS n,
     arrayFirst(value -> match(value, '^[1-5][0-9][0-9]$$'), arrayMap(event -> event.text['status'], happened)) AS http_status,
     arrayFirst(outcome -> outcome != '', [text['request.outcome'], lifecycle.text['dynamo.request.terminal.outcome'],
-        if(sent('ttft_ms') IS NULL, arrayElement(routes, -1).text['request.outcome'], '')]) AS outcome
+        if(sent('ttft_ms') IS NULL, arrayElement(routes, -1).text['request.outcome'], '')]) AS outcome,
+    -- With lifecycle tracing, the span of a request that its client left before the answer ends with the last that was done in it, which may
+    -- be its first millisecond. The lifecycle's ends when the client left.
+    toUInt64(greatest(toInt64(duration_ns), dateDiff('nanosecond', start, lifecycle.end))) AS whole_ns
 SELECT
-    end, start, trace_id, span_id, parent_span_id,
+    start + toIntervalNanosecond(whole_ns) AS end, start, trace_id, span_id, parent_span_id,
     concat(multiIf(endsWith(text['uri'], '/chat/completions'), 'chatcmpl-', endsWith(text['uri'], '/completions'), 'cmpl-', ''),
         text['request_id']) AS request_id,
     'dynamo' AS engine,
@@ -107,9 +111,9 @@ SELECT
     n AS output_tokens,
     accurateCastOrNull(logged('cached_tokens'), 'UInt32') AS cached_tokens,
     first_ns AS ttft_ns,
-    if(n > 1, (duration_ns - first_ns) / (n - 1), NULL) AS tpot_ns,
-    duration_ns AS e2e_ns,
-    duration_ns - first_ns AS decode_ns,
+    if(n > 1, (whole_ns - first_ns) / (n - 1), NULL) AS tpot_ns,
+    whole_ns AS e2e_ns,
+    whole_ns - first_ns AS decode_ns,
     getSetting('insert_deduplication_token') AS segment,
     now64(3, 'UTC') AS ingested_at
 FROM

@@ -2,8 +2,7 @@
 
 CREATE TABLE IF NOT EXISTS openinference_spans AS flat_spans ENGINE = Null;
 CREATE OR REPLACE MATERIALIZED VIEW openinference_route TO openinference_spans AS
-SELECT * REPLACE (if((trace_id, service, instance, span_id) IN
-    (SELECT $parent_key FROM rare_spans WHERE $makes_wrappers), '', rare_spans.claim) AS claim)
+SELECT * REPLACE (if($own_key IN ($wrapper_keys FROM rare_spans WHERE $makes_wrappers), '', rare_spans.claim) AS claim)
 FROM rare_spans WHERE rare_spans.claim = 'openinference.request';
 
 CREATE OR REPLACE MATERIALIZED VIEW openinference_wrappers TO unclaimed_spans AS
@@ -20,17 +19,23 @@ WITH
     scope IN ('openinference.instrumentation.openai', '@arizeai/openinference-instrumentation-openai') AS of_openai_client,
     -- LangChain's parameters have "stream": false also when it streams.
     scope = 'openinference.instrumentation.langchain' AS of_langchain,
-    -- The name of a call of Google's client alone tells whether it is streamed.
-    multiIf(of_langchain, NULL, scope = 'openinference.instrumentation.google_genai', toUInt8(endsWith(name, 'Stream')), JSONHas(parameters, 'stream'), toUInt8(JSONExtractBool(parameters, 'stream')),
+    scope = 'openinference.instrumentation.bedrock' AS of_bedrock,
+    -- The name of a call of Google's client or AWS's alone tells whether it is streamed.
+    multiIf(of_langchain, NULL, scope = 'openinference.instrumentation.google_genai', toUInt8(endsWith(name, 'Stream')),
+            of_bedrock, toUInt8(endsWith(name, '_stream')), JSONHas(parameters, 'stream'), toUInt8(JSONExtractBool(parameters, 'stream')),
             of_openai_client AND isValidJSON(parameters), 0, NULL) AS stream,
     status_code = 2 AS failed,
     $exception_in_status AS class,
     if(failed AND class = '', $exception_in_events, class) AS exception,
     -- A call of OpenAI's agents that nobody awaited has status OK and no answer.
-    scope = 'openinference.instrumentation.openai_agents' AND text['output.value'] = '' AND n IS NULL AS has_no_answer,
+    scope = 'openinference.instrumentation.openai_agents' AND text['output.value'] = '' AND told_output IS NULL
+        -- One of DSPy whose task was cancelled has no status either.
+        OR scope = 'openinference.instrumentation.dspy' AND text['output.value'] = '' AND status_code = 0 AS has_no_answer,
     ifNull(if(failed, gave_up(exception), status_code = 0 AND stream = 1 AND text['llm.finish_reason'] = '' OR has_no_answer), false)
         AS is_cancelled,
-    counted('llm.token_count.completion') AS n,
+    counted('llm.token_count.completion') AS told_output,
+    -- The first event of Anthropic's streams has a number of tokens. One that its reader left has no other.
+    if(is_cancelled, NULL, told_output) AS n,
     counted('llm.token_count.completion_details.reasoning') AS reasoning,
     arrayFirst(e -> e.name = 'First Token Stream Event', events).time_unix_nano AS first_time,
     -- The first event of a stream of the openai client's responses says that the request was accepted. It brings no token.

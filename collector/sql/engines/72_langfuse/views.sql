@@ -2,8 +2,7 @@
 
 CREATE TABLE IF NOT EXISTS langfuse_spans AS flat_spans ENGINE = Null;
 CREATE OR REPLACE MATERIALIZED VIEW langfuse_route TO langfuse_spans AS
-SELECT * REPLACE (if((trace_id, service, instance, span_id) IN
-    (SELECT $parent_key FROM rare_spans WHERE $makes_wrappers), '', rare_spans.claim) AS claim)
+SELECT * REPLACE (if($own_key IN ($wrapper_keys FROM rare_spans WHERE $makes_wrappers), '', rare_spans.claim) AS claim)
 FROM rare_spans WHERE rare_spans.claim = 'langfuse.request';
 
 CREATE OR REPLACE MATERIALIZED VIEW langfuse_wrappers TO unclaimed_spans AS

@@ -2,8 +2,7 @@
 
 CREATE TABLE IF NOT EXISTS ai_sdk_spans AS flat_spans ENGINE = Null;
 CREATE OR REPLACE MATERIALIZED VIEW ai_sdk_route TO ai_sdk_spans AS
-SELECT * REPLACE (if((trace_id, service, instance, span_id) IN
-    (SELECT $parent_key FROM rare_spans WHERE $makes_wrappers), '', rare_spans.claim) AS claim)
+SELECT * REPLACE (if($own_key IN ($wrapper_keys FROM rare_spans WHERE $makes_wrappers), '', rare_spans.claim) AS claim)
 FROM rare_spans WHERE rare_spans.claim = 'ai_sdk.request';
 
 CREATE OR REPLACE MATERIALIZED VIEW ai_sdk_wrappers TO unclaimed_spans AS

@@ -3,8 +3,7 @@
 
 CREATE TABLE IF NOT EXISTS genai_spans AS flat_spans ENGINE = Null;
 CREATE OR REPLACE MATERIALIZED VIEW genai_route TO genai_spans AS
-SELECT * REPLACE (if((trace_id, service, instance, span_id) IN
-    (SELECT $parent_key FROM flat_spans WHERE $makes_wrappers), '', flat_spans.claim) AS claim)
+SELECT * REPLACE (if($own_key IN ($wrapper_keys FROM flat_spans WHERE $makes_wrappers), '', flat_spans.claim) AS claim)
 FROM flat_spans WHERE flat_spans.claim = 'genai.request';
 
 CREATE OR REPLACE MATERIALIZED VIEW genai_wrappers TO unclaimed_spans AS
@@ -19,20 +18,31 @@ WITH
     -- Spans of the anthropic client (from 2.14) have an attribute of their own.
     -- Semantic Kernel names a member of Python's: FinishReason.STOP.
     startsWith(scope, 'semantic_kernel.') AS of_semantic_kernel,
+    -- Strands tells the reason in an event alone, with new conventions in its JSON.
+    scope = 'strands.telemetry.tracer' AS of_strands,
     multiIf(scope = 'com.anthropic.sdk.python', left(text['anthropic.message.stop_reason'], 64),
+        of_strands, left(extract(arrayFirst(a -> a.key IN ('finish_reason', 'gen_ai.output.messages'), arrayFlatten(events.attributes)).value.string_value,
+            '(?:^|"finish_reason": ")([a-z_]+)(?:$$|")'), 64),
         of_semantic_kernel, left(lower(replaceOne(text['gen_ai.response.finish_reason'], 'FinishReason.', '')), 64),
         $finish_reason) AS reason,
-    -- OpenTelemetry's instrumentation of the openai client and the anthropic client say when a request is streamed, and
-    -- nothing when it is not. A stream that has ended has a finish reason.
-    scope IN ('opentelemetry.instrumentation.genai.openai', 'com.anthropic.sdk.python') AS tells_streams,
-    if(mapContains(number, 'gen_ai.request.stream'), number['gen_ai.request.stream'], if(tells_streams, 0, nan)) AS stream,
+    -- OpenTelemetry's instrumentations of clients and the anthropic client say when a request is streamed, and nothing when it is not. A
+    -- stream that has ended has a finish reason. That of Google's client before 1.1 says nothing of streams, and has no address.
+    scope IN ('opentelemetry.instrumentation.genai.openai', 'opentelemetry.instrumentation.genai.anthropic', 'com.anthropic.sdk.python')
+        OR scope = 'opentelemetry.instrumentation.google_genai' AND mapContains(text, 'server.address') AS tells_streams,
+    -- That of AWS's client names the call: Converse, ConverseStream, InvokeModel, InvokeModelWithResponseStream.
+    scope = 'opentelemetry.instrumentation.botocore.bedrock-runtime' AS of_botocore,
+    multiIf(mapContains(number, 'gen_ai.request.stream'), number['gen_ai.request.stream'], tells_streams, 0,
+        of_botocore, toFloat64(endsWith(text['rpc.method'], 'Stream')), nan) AS stream,
+    length(attributes.value.array_value.values.string_value[indexOf(attributes.key, 'gen_ai.response.finish_reasons')]) AS answers,
     status_code = 2 OR text['error.type'] != '' AS failed,
     -- Semantic Kernel sends a class as Python prints it: <class 'openai.APIError'>.
     multiIf(text['error.type'] = '' AND failed, $exception_in_events,
         of_semantic_kernel, replaceRegexpOne(text['error.type'], '^<class \'(.+)\'>$$', '\\1'), text['error.type']) AS exception,
     -- Its sister for JavaScript says nothing of streams. An answer that has ended has a finish reason there too.
     gave_up(exception)
-        OR tells_streams AND if(failed, status_message = 'abandoned stream', stream = 1 AND reason = '')
+        OR (tells_streams OR of_botocore) AND if(failed, status_message = 'abandoned stream', stream = 1 AND reason = '')
+        -- The anthropic client leaves the status of a call open whose task was cancelled.
+        OR scope = 'com.anthropic.sdk.python' AND status_code = 0 AND reason = ''
         OR scope = '@opentelemetry/instrumentation-openai' AND NOT failed AND reason = ''
         OR (scope = 'pydantic-ai' OR of_semantic_kernel) AND NOT failed AND reason = '' AND n IS NULL
         -- Traceloop's of OpenAI's agents. An answer without usage has zeros there, and one that nobody awaited has nothing.
@@ -41,15 +51,25 @@ WITH
     -- OpenTelemetry's conventions before 1.27 have the second keys.
     ifNull(counted('gen_ai.usage.input_tokens'), counted('gen_ai.usage.prompt_tokens')) AS told_input,
     ifNull(counted('gen_ai.usage.output_tokens'), counted('gen_ai.usage.completion_tokens')) AS told_output,
+    -- Bedrock counts tokens of the cache beside the others, but for models of OpenAI.
+    if((of_botocore OR scope = 'opentelemetry.instrumentation.bedrock') AND position(text['gen_ai.request.model'], 'openai.') = 0,
+        ifNull(counted('gen_ai.usage.cache_read.input_tokens'), 0) + ifNull(counted('gen_ai.usage.cache_creation.input_tokens'), 0), 0) AS beside,
+    -- The first event of Anthropic's streams says that the request was accepted. It brings no token, and a first number of them.
+    scope = 'opentelemetry.instrumentation.genai.anthropic' AS begins_early,
+    -- Traceloop's of Google's client leaves reasoning tokens out of the output tokens, and not out of the total.
+    scope = 'opentelemetry.instrumentation.google_generativeai'
+        AND ifNull(counted('gen_ai.usage.total_tokens') > told_input + told_output, false) AS hides_reasoning,
     scope = 'opentelemetry.instrumentation.openai_agents' AS of_agents,
     of_agents AND told_input = 0 AND told_output = 0 AS has_no_usage,
-    if(has_no_usage, NULL, told_output) AS n,
+    if(has_no_usage OR hides_reasoning OR begins_early AND reason = '', NULL, told_output) AS n,
     counted('gen_ai.usage.reasoning.output_tokens') AS reasoning,
     -- Pydantic AI names the time as the conventions name a metric.
     if(mapContains(number, 'gen_ai.response.time_to_first_chunk'),
         'gen_ai.response.time_to_first_chunk', 'gen_ai.client.operation.time_to_first_chunk') AS first_key,
+    -- Strands tells whole milliseconds. Before a call of a tool it waits for the whole of it, with some models.
+    if(of_strands, if(reason IN ('', 'tool_use'), nan, reported('gen_ai.server.time_to_first_token') / 1e3), reported(first_key)) AS first_s,
     -- The first event of a stream of responses says that the request was accepted. It brings no token.
-    if(text['openai.api.type'] = 'responses', NULL, nanoseconds(reported(first_key), duration_ns)) AS first_ns
+    if(text['openai.api.type'] = 'responses' OR begins_early, NULL, nanoseconds(first_s, duration_ns)) AS first_ns
 SELECT
     end, start, trace_id, span_id, parent_span_id,
     text['gen_ai.response.id'] AS request_id,
@@ -63,13 +83,15 @@ SELECT
     multiIf(is_cancelled, 'cancelled', failed, 'error', 'ok') AS status,
     if(is_cancelled, '', exception) AS error_type,
     reason AS finish_reason,
-    if(has_no_usage, NULL, told_input) AS input_tokens,
+    if(has_no_usage, NULL, told_input + beside) AS input_tokens,
     n AS output_tokens,
     counted('gen_ai.usage.cache_read.input_tokens') AS cached_tokens,
     reasoning AS reasoning_tokens,
     -- Not streamed: the first token arrives with the last.
     if(NOT mapContains(number, first_key) AND stream = 0 AND n > 0, duration_ns, first_ns) AS ttft_ns,
-    $tpot_of_chunks AS tpot_ns,
+    -- Several answers are streams beside or behind each other (Google's client calls tools itself within one span). Strands says neither what
+    -- is streamed nor how many tokens are reasoning.
+    if(answers > 1 OR of_strands, NULL, $tpot_of_chunks) AS tpot_ns,
     duration_ns AS e2e_ns,
     getSetting('insert_deduplication_token') AS segment,
     now64(3, 'UTC') AS ingested_at
