@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,13 +13,18 @@ from collector.slo.burn import Tally
 Number = int | float
 """A count: an integer, or a sum of weights when requests were sampled."""
 N = TypeVar("N", int | float, npt.NDArray[np.float64])
+_LEFT_OVER: Final = 0.5
 
 
 def judged(
     *, total: Number, unselected: Number, excused: N | Number, undetermined: N, in_flight_violations: N, lost: int
 ) -> N:
-    """The denominator of attainment: requests that ended good or bad, are in flight and bad already, or were lost."""
-    return total - unselected - excused - undetermined + in_flight_violations + lost
+    """The denominator of attainment: requests that ended good or bad, are in flight and bad already, or were lost.
+
+    A kept request stands for one or more. Less than half a request is what rounded sums of weights leave over.
+    """
+    n: N = total - unselected - excused - undetermined + in_flight_violations + lost
+    return n * (n > _LEFT_OVER)
 
 
 class Counts(BaseModel):

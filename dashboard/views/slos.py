@@ -48,7 +48,7 @@ def card(slo: Json, engines: list[Json] | None) -> None:
         metric(
             "Attainment",
             attained,
-            note=f"objective {percent(float(slo['objective']))} over {duration(slo['window_s'])}",
+            note=f"objective {percent(float(slo['objective']))} over {window}",
         )
     with budget:
         metric("Budget left", percent(slo["budget_left"]), note=f"of {window}")

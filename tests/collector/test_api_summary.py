@@ -238,6 +238,18 @@ slos:
         assert api("summary")["errors"]["attainment"] == pytest.approx(alone)
         assert api("summary")["requests"]["unselected"] == 100
 
+    def test_rounded_sums_of_weights_leave_nothing_to_judge(self, api, rows):
+        weights = [1 / 0.3, 1 / 0.07, 1 / 0.13] * 7
+        rows.requests([{"weight": weight} for weight in weights])
+        rows.requests([{"weight": weight, "slo_class": "chat", "ttft_ns": None} for weight in weights[1:]])
+        rows.requests([{"weight": weight, "slo_class": "chat", "status": "cancelled"} for weight in weights[2:]])
+        answer = api("summary")
+        counts = answer["requests"]
+        assert counts["total"] - counts["unselected"] - counts["undetermined"] - counts["excused"] != 0
+        assert (answer["attainment"], answer["goodput"]["requests_per_s"]) == (None, None)
+        for metric in ("attainment", "goodput"):
+            assert api("timeseries", metric=metric, step="15m")["points"] == []
+
 
 class TestWithoutSlos:
     @pytest.fixture

@@ -22,6 +22,7 @@ def test_judged_are_the_ended_that_were_good_or_bad_the_late_and_the_lost():
     assert judged(total=100, unselected=0, excused=5, undetermined=0, in_flight_violations=3, lost=2) == 100
     assert judged(total=100, unselected=0, excused=5, undetermined=0, in_flight_violations=30, lost=2) == 127
     assert judged(total=100, unselected=0, excused=5, undetermined=7, in_flight_violations=30, lost=2) == 120
+    assert judged(total=1.0, unselected=0, excused=0, undetermined=0, in_flight_violations=0, lost=0) == 1
     late, unknown = np.array([[0, 1], [2, 3]]), np.array([[0, 0], [1, 0]])
     grid = judged(total=10, unselected=0, excused=1, undetermined=unknown, in_flight_violations=late, lost=4)
     assert grid.tolist() == [[13, 14], [14, 16]]
