@@ -37,8 +37,8 @@ def firing(answer: Json, view: View, at: datetime, *, is_heard: bool, is_judged:
             st.success("Nothing is firing.", icon=":material/check_circle:")
         elif not now and is_heard:
             st.info(
-                "Nothing is firing, but no SLO selects a request of this range, so nobody judges them. Give an SLO a "
-                "`select` that fits them.",
+                "Nothing is firing, but no SLO selects a request that ended in this range, so nobody judges them. Give "
+                "an SLO a `select` that fits them.",
                 icon=":material/rule:",
             )
         for number, incident in enumerate(now[:MOST_IN_VIEW]):

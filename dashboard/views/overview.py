@@ -60,7 +60,7 @@ def _never_seen(overview: Json) -> bool:
 
 
 def _is_judged(requests: Json) -> bool:
-    """An SLO selects a request of the range, or there is none."""
+    """An SLO selects a request that ended in the range, or there is none."""
     return not requests["unselected"] or bool(requests["unselected"] < requests["total"] + requests["lost"])
 
 
