@@ -33,8 +33,8 @@ NO_COLUMNS = {
     "langfuse.observation.metadata.object", "langfuse.observation.type",
     "litellm.call_id", "litellm.call_type", "llm.is_streaming", "module", "openai.api.type",
     "openinference.span.kind", "phase",
-    "output.mime_type", "request.outcome", "status", "thread_label", "tokentrail.disaggregation", "tokentrail.scraper",
-    "tokentrail.status", "uri", "workers",
+    "output.mime_type", "request.outcome", "rpc.method", "status", "thread_label",
+    "tokentrail.disaggregation", "tokentrail.scraper", "tokentrail.status", "uri", "workers",
     # JSON, of which a part is read, and that must stay whole
     "langfuse.observation.input", "langfuse.observation.usage_details", "llm.invocation_parameters", "output.value",
     "payload",

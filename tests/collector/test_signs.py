@@ -32,7 +32,7 @@ def test_a_process_has_the_labels_and_times_of_all_its_signs():
         sign(90, listed=False, models=["c"]),
     ])  # fmt: skip
     assert found == {
-        "service": "s", "instance": "i", "engine": "vllm", "vantage": "server", "variant": "new",
+        "service": "s", "instance": "i", "engine": "vllm", "vantage": "client", "variant": "new",
         "variants": ["new", "old"], "models": ["a", "b"], "first_seen_ns": 5, "last_seen_ns": 20, "requests": 4,
     }  # fmt: skip
 

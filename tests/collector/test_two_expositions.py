@@ -34,6 +34,7 @@ OF_ENGINE = {
     "up": "1x10 0x50",
 }
 """Samples of engines are in the store, so both collectors expose them. Twice 8 waiting requests would be a queue."""
+DISK = {"host": "", "name": "default", "path": "/", "free_bytes": 40 * 10**9, "total_bytes": 100 * 10**9}
 FIRE = {
     "TokentrailEngineLost": 1, "TokentrailEngineHung": 1, "TokentrailKvCacheFull": 1, "TokentrailKvCacheEvictions": 1,
     "EngineNoProgress": 1, "EngineNotReady": 1, "TokentrailSloBurn": 5,
@@ -51,6 +52,7 @@ def collector(rows, slos_file, clock, tmp_path):
         folder = tmp_path / name
         folder.mkdir()
         asks, usage, slos = Queries(rows.store), Usage(rows.store, folder), load_slos(slos_file)
+        usage.disks = lambda: [DISK]  # other programs fill the real one between two pages
         claims = EarlyClaims(rows.store) if shared else None
         filled = FilledTables(asks)
         counters = StoreCounters(asks, filled, slos, clock=clock, folder=folder, claims=claims)
