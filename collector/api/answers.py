@@ -93,11 +93,9 @@ class Goodput(BaseModel):
     @classmethod
     def of(cls, requests: Counts, tokens: Mapping[str, Number | None], window: Window) -> Goodput:
         """Goodput of a window, from the counts and sums of `evaluation.count`."""
-        good = requests.good_if_known
-        return cls(
-            requests_per_s=None if good is None else good / window.seconds,
-            output_tokens_per_s=None if good is None else tokens_per_s(tokens.get("tokens_good"), good, window),
-        )
+        per_s = requests.goodput(window.seconds)
+        of_tokens = tokens_per_s(tokens.get("tokens_good"), requests.good, window)
+        return cls(requests_per_s=per_s, output_tokens_per_s=None if per_s is None else of_tokens)
 
 
 class PhaseOut(BaseModel):

@@ -149,13 +149,13 @@ def _numbers(slo: Slo, rules: Sequence[BurnRule], by_window: Windows) -> dict[st
     """The fields of `Evaluation`."""
     requests, errors = by_window[slo.window]
     burn = burns(slo, rules, {length: counts for length, (counts, _) in by_window.items()})
-    left, good = budget_left(requests.tally, slo.budget), requests.good_if_known
+    left = budget_left(requests.tally, slo.budget)
     return {
         "requests": requests,
         "attainment": requests.attainment,
         "estimated": errors is not None,
         "errors": errors,
-        "goodput_rps": None if good is None else good / (slo.window / SECOND_NS),
+        "goodput_rps": requests.goodput(slo.window / SECOND_NS),
         "budget_left": left,
         "exhausted_in_s": exhausted_in_s(left, by_window[HOUR_NS][0].tally.burn(slo.budget), slo.window),
         "burn": [_burn_out(b) for b in burn],

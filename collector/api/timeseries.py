@@ -20,7 +20,7 @@ from collector.api.session import CURRENT, need_all_tenants
 from collector.api.summing import UNJUDGED, number_of
 from collector.api.sums import Slice, Summand, sums
 from collector.api.times import SECOND_NS, rfc3339
-from collector.slo.counts import Number, judged
+from collector.slo.counts import Number, good_is_known, judged
 from collector.slo.judge import CANCELLED, FAILED, selects, verdict
 from collector.slo.model import Slo
 from collector.sql.fragment import Fragment, all_of
@@ -131,7 +131,7 @@ def _points(ctx: Context, window: Window, query: TimeseriesQuery, slos: Sequence
         return [ValuePoint(t=rfc3339(r["bucket_ns"]), value=r[metric]) for r in rows if r[metric] is not None], False
     rows, sampled = _by_bucket(ctx, window, step, slos)
     if metric == "goodput":
-        rows = [row for row in rows if _judged(row) or not (row["unselected"] or row["undetermined"])]
+        rows = [row for row in rows if _knows_good(row)]
     if metric == "attainment":
         return _attainment(rows, _not_ended(ctx, window, step, slos)), sampled
     return _per_second(rows, metric, window, step), sampled
@@ -241,6 +241,10 @@ def _attainment(ended: Sequence[Mapping[str, Any]], not_ended: Sequence[Mapping[
         for t, counts in sorted(buckets.items())
         if (n := _judged(counts))
     ]
+
+
+def _knows_good(row: Mapping[str, Any]) -> bool:
+    return good_is_known(_judged(row), unselected=row["unselected"], undetermined=row["undetermined"])
 
 
 def _judged(counts: Mapping[str, Any]) -> Number:

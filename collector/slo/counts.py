@@ -27,6 +27,11 @@ def judged(
     return n * (n > _LEFT_OVER)
 
 
+def good_is_known(judged: Number, *, unselected: Number, undetermined: Number) -> bool:
+    """Tell whether the number of good requests says something: one is judged, or none could have been good."""
+    return bool(judged or not (unselected or undetermined))
+
+
 class Counts(BaseModel):
     """Requests: ended in the window, and in flight at its end.
 
@@ -60,10 +65,10 @@ class Counts(BaseModel):
         )
         return Tally(n, n - self.good)
 
-    @property
-    def good_if_known(self) -> Number | None:
-        """Good requests; None when none is judged, and no SLO selects some or a value of theirs is not known."""
-        return self.good if self.tally.judged or not (self.unselected or self.undetermined) else None
+    def goodput(self, seconds: float) -> float | None:
+        """Good requests per second of a window that is so long; None when that is not known."""
+        known = good_is_known(self.tally.judged, unselected=self.unselected, undetermined=self.undetermined)
+        return self.good / seconds if known else None
 
     @property
     def attainment(self) -> float | None:

@@ -40,18 +40,21 @@ def parse_duration(text: str) -> int:
 
 def format_duration(ns: int) -> str:
     """The shortest single-unit text that `parse_duration` and Prometheus (down to ms) read back: `5m`, `1500ms`."""
-    for unit in ("d", "h", "m", "s", "ms", "us"):
-        if ns and ns % _UNITS_NS[unit] == 0:
-            return f"{ns // _UNITS_NS[unit]}{unit}"
-    return f"{ns}ns"
+    number, unit = _in_one_unit(ns)
+    return f"{number}{unit}"
 
 
 def duration_text(ns: int) -> str:
     """The same duration in a sentence: `5 min`, `1500 ms`, `50 µs`."""
-    short = format_duration(ns)
-    number = short.rstrip("abcdefghijklmnopqrstuvwxyz")
-    unit = short.removeprefix(number)
+    number, unit = _in_one_unit(ns)
     return f"{number} {_UNITS_IN_TEXT.get(unit, unit)}"
+
+
+def _in_one_unit(ns: int) -> tuple[int, str]:
+    for unit in ("d", "h", "m", "s", "ms", "us"):
+        if ns and ns % _UNITS_NS[unit] == 0:
+            return ns // _UNITS_NS[unit], unit
+    return ns, "ns"
 
 
 _UNITS_IN_TEXT = {"m": "min", "us": "µs"}
