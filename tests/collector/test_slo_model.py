@@ -68,7 +68,7 @@ def test_moments(text, ns):
 
 
 def test_the_shipped_file():
-    chat, completion, everything = load_slos(SHIPPED)
+    chat, completion, everything, client = load_slos(SHIPPED)
     assert (chat.name, chat.objective, chat.budget, chat.window) == (
         "chat",
         Decimal("0.95"),
@@ -79,6 +79,7 @@ def test_the_shipped_file():
     assert chat.thresholds.given() == {"ttft": 500_000_000, "tpot": 100_000_000}
     assert completion.thresholds.ttft == 100_000_000
     assert (everything.select, everything.thresholds.given()) == ({"vantage": ("server",)}, {"e2e": 60 * SECOND})
+    assert (client.select, client.thresholds.given()) == ({"vantage": ("client",)}, {"e2e": 60 * SECOND})
 
 
 GOOD = {"name": "a", "objective": "'0.9'", "window": "30d", "thresholds": "{e2e: 1s}"}
