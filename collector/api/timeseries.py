@@ -130,10 +130,12 @@ def _points(ctx: Context, window: Window, query: TimeseriesQuery, slos: Sequence
         )
         return [ValuePoint(t=rfc3339(r["bucket_ns"]), value=r[metric]) for r in rows if r[metric] is not None], False
     rows, sampled = _by_bucket(ctx, window, step, slos)
+    if metric in ("goodput", "attainment"):
+        rows = _with_open(rows, _not_ended(ctx, window, step, slos))
     if metric == "goodput":
         rows = [row for row in rows if _knows_good(row)]
     if metric == "attainment":
-        return _attainment(rows, _not_ended(ctx, window, step, slos)), sampled
+        return _attainment(rows), sampled
     return _per_second(rows, metric, window, step), sampled
 
 
@@ -231,16 +233,17 @@ def _per_second(rows: Sequence[Mapping[str, Any]], metric: str, window: Window, 
     return points
 
 
-def _attainment(ended: Sequence[Mapping[str, Any]], not_ended: Sequence[Mapping[str, Any]]) -> list[ValuePoint]:
+def _with_open(ended: Sequence[Mapping[str, Any]], not_ended: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The buckets of requests that ended, with the judged ones that did not; also buckets that have only these."""
     nothing = dict.fromkeys(("requests", "goodput", *UNJUDGED), 0)
-    buckets = {row["bucket_ns"]: row for row in ended}
+    buckets = {row["bucket_ns"]: dict(row) for row in ended}
     for row in not_ended:
-        buckets[row["bucket_ns"]] = {**buckets.get(row["bucket_ns"], nothing), **row}
-    return [
-        ValuePoint(t=rfc3339(t), value=counts["goodput"] / n)
-        for t, counts in sorted(buckets.items())
-        if (n := _judged(counts))
-    ]
+        buckets[row["bucket_ns"]] = {**nothing, **buckets.get(row["bucket_ns"], {}), **row}
+    return [row for _, row in sorted(buckets.items())]
+
+
+def _attainment(rows: Sequence[Mapping[str, Any]]) -> list[ValuePoint]:
+    return [ValuePoint(t=rfc3339(row["bucket_ns"]), value=row["goodput"] / n) for row in rows if (n := _judged(row))]
 
 
 def _knows_good(row: Mapping[str, Any]) -> bool:

@@ -99,10 +99,11 @@ def test_goodput_and_attainment_are_judged_by_the_slo_that_is_asked_for(api, tra
     assert min(p["value"] for p in attainment) < max(p["value"] for p in attainment)
 
 
-def test_attainment_sees_what_hangs_and_what_was_lost(api, rows):
+@pytest.mark.parametrize("metric", ["attainment", "goodput"])
+def test_requests_that_hang_or_were_lost_are_bad_in_a_bucket_without_others(api, rows, metric):
     rows.open(start=NOW - 5 * SECOND, seen=NOW - SECOND, slo_class="chat")
     rows.open(start=NOW - 100 * SECOND, seen=NOW - 95 * SECOND)
-    assert api("timeseries", metric="attainment", step="30s")["points"] == [
+    assert api("timeseries", metric=metric, step="30s")["points"] == [
         {"t": "2026-11-21T09:58:30Z", "value": 0.0},
         {"t": "2026-11-21T09:59:30Z", "value": 0.0},
     ]
@@ -115,6 +116,10 @@ def test_attainment_adds_requests_that_have_not_ended_to_those_that_ended_in_the
     rows.open(start=NOW - 5 * SECOND, seen=NOW - SECOND, slo_class="chat")
     assert api("timeseries", metric="attainment", step="30s")["points"] == [
         {"t": "2026-11-21T09:59:30Z", "value": 0.75},
+    ]
+    assert api("timeseries", metric="goodput", step="30s")["points"] == [
+        {"t": "2026-11-21T09:59:00Z", "value": 0.0},
+        {"t": "2026-11-21T09:59:30Z", "value": 0.1},
     ]
 
 
