@@ -15,7 +15,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from collector.receive.envelope import MEASURED, SCOPE_SPANS, scopes
-from collector.receive.errors import MalformedError, TooLargeError
+from collector.receive.errors import BusyError, MalformedError, TooLargeError
 from collector.receive.runs import LEN, NotUniformError, fields
 
 _SMALL_BYTES: Final = 256 * 1024
@@ -33,14 +33,24 @@ _PLACES: Final = (
 )
 """How many bodies up to a size are parsed at a time. A hostile body that takes long delays only bodies of its own size;
 exporters send up to 8 MiB, and most of them less than 1."""
+_LONGEST_WAIT_S: Final = 10.0
+"""An exporter gives a request up after ten seconds, by default."""
 
 
 @contextmanager
 def few_at_a_time(size: int) -> Iterator[None]:
-    """Let few threads at a time parse bodies of this size: each takes many times its bytes, and the GIL anyway."""
+    """Let few threads at a time parse bodies of this size: each takes many times its bytes, and the GIL anyway.
+
+    Raises `BusyError` for a body whose turn does not come within ten seconds.
+    """
     places = next(places for most, places in _PLACES if size <= most)
-    with places:
+    if not places.acquire(timeout=_LONGEST_WAIT_S):
+        msg = f"other bodies of this size were checked for {_LONGEST_WAIT_S:g} s; try again"
+        raise BusyError(msg)
+    try:
         yield
+    finally:
+        places.release()
 
 
 def check_number(items: int, size: int, least_bytes: int) -> None:

@@ -42,7 +42,7 @@ class Ingest:
         """Take a Protobuf request. The future resolves to its answer when the payload is durable, and not before.
 
         `tenant` is that of the sender's key and replaces the tenants in the request; empty: they stay. Raises
-        `MalformedError`, `LimitedError`, and `LogUnavailableError` here or in the future.
+        `MalformedError`, `BusyError`, `LimitedError`, and `LogUnavailableError` here or in the future.
         """
         with few_at_a_time(len(body)):
             checked = self.signal.check(body, self.limits)

@@ -9,7 +9,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from collector.receive import density, json_otlp, logs
 from collector.receive.checked import ItemLimits
 from collector.receive.density import check_density, few_at_a_time, tiny_fields
-from collector.receive.errors import MalformedError, TooLargeError
+from collector.receive.errors import BusyError, MalformedError, TooLargeError
 from collector.receive.validate import check
 from collector.samples.check import check as check_samples
 from tests.fuzz_wire import LEN, field
@@ -151,3 +151,15 @@ def test_large_bodies_are_checked_one_at_a_time_and_small_ones_beside_them():
     thread.join(120)
     assert done == ["small", "first", "second"]
     assert check(token_body(count=3, start=T0), LIMITS).items == 3
+
+
+def test_a_body_whose_turn_does_not_come_is_refused_and_takes_no_place(monkeypatch):
+    monkeypatch.setattr(density, "_LONGEST_WAIT_S", 0.01)
+    size = 2**23 + 1
+    for _ in range(2):
+        with few_at_a_time(size), pytest.raises(BusyError, match=r"checked for 0.01 s; try again"), few_at_a_time(size):
+            pass
+    with pytest.raises(ZeroDivisionError), few_at_a_time(size):
+        raise ZeroDivisionError
+    with few_at_a_time(size):
+        pass
