@@ -234,9 +234,17 @@ def missed_by(verdicts: Sequence[Json]) -> str | None:
 
 
 def slo_state(slo: Json) -> str:
-    """`page` or `ticket` when an alert fires, else `idle` (no requests), `exhausted` (no budget left) or `ok`."""
+    """`page` or `ticket` when an alert fires, else `exhausted` (no budget left) or `ok`.
+
+    Without attainment it is `idle`, as the SLO selects no request, or `unjudged`, as none of them is good or bad.
+    """
     if slo["firing"]:
         return str(slo["firing"])
     if slo["attainment"] is None:
-        return "idle"
+        return "unjudged" if slo["requests"]["total"] or slo["requests"]["in_flight"] else "idle"
     return "exhausted" if slo["budget_left"] is not None and slo["budget_left"] <= 0 else "ok"
+
+
+def idle_last(slos: Sequence[Json]) -> list[Json]:
+    """The SLOs in their order, those without requests behind the others."""
+    return sorted(slos, key=lambda slo: slo_state(slo) == "idle")

@@ -7,7 +7,7 @@ import streamlit as st
 from dashboard import palette
 from dashboard.components import bar, metric
 from dashboard.help_texts import HELP
-from dashboard.transform import Json, NotEnded, slo_state
+from dashboard.transform import Json, NotEnded, idle_last, slo_state
 from tokentrail.formatting import UNDEFINED, count, duration, estimate, pace, percent, plain, significant
 
 STATES = {
@@ -15,20 +15,24 @@ STATES = {
     "ticket": ("Ticket", "orange", ":material/confirmation_number:"),
     "exhausted": ("Budget spent", "orange", ":material/battery_alert:"),
     "ok": ("Kept", "green", ":material/check:"),
+    "unjudged": ("Not judged", "gray", ":material/help:"),
     "idle": ("No requests", "gray", ":material/hourglass_empty:"),
 }
 CARDS_A_ROW = 3
 
 
 def cards(slos: list[Json], engines: list[Json] | None) -> None:
-    """The cards of all SLOs, three in a row. `engines` say whether requests in flight are known; None: not asked."""
+    """The cards of all SLOs, three in a row, those without requests last.
+
+    `engines` say whether requests in flight are known; None: not asked.
+    """
     if not slos:
         st.info("No SLO is defined: start the collector with `--slos FILE` to see attainment and error budgets.")
         return
     st.subheader("SLOs", help="Each SLO is judged over its own window. The filters do not apply.")
-    across = min(CARDS_A_ROW, len(slos))
+    across, ordered = min(CARDS_A_ROW, len(slos)), idle_last(slos)
     for start in range(0, len(slos), CARDS_A_ROW):
-        for column, slo in zip(st.columns(across), slos[start : start + CARDS_A_ROW], strict=False):
+        for column, slo in zip(st.columns(across), ordered[start : start + CARDS_A_ROW], strict=False):
             with column.container(border=True, key=f"slo-{slo['name']}", height="stretch"):
                 card(slo, engines)
 

@@ -15,6 +15,7 @@ from dashboard.transform import (
     NotEnded,
     Series,
     goodput,
+    idle_last,
     interference,
     longest_waits,
     missed,
@@ -209,13 +210,22 @@ def test_missed_thresholds_in_words():
     ("given", "state"),
     [
         ({"firing": "ticket"}, "ticket"),
-        ({"attainment": None, "budget_left": None}, "idle"),
+        ({"attainment": None, "budget_left": None, "requests": {"total": 0, "in_flight": 0}}, "idle"),
+        ({"attainment": None, "budget_left": None, "requests": {"total": 3, "in_flight": 0}}, "unjudged"),
+        ({"attainment": None, "budget_left": None, "requests": {"total": 0, "in_flight": 1}}, "unjudged"),
         ({"budget_left": -0.2}, "exhausted"),
         ({}, "ok"),
     ],
 )
 def test_slo_state(given, state):
     assert slo_state(slo(**given)) == state
+
+
+def test_slos_without_requests_stand_behind_the_others():
+    nothing = {"attainment": None, "requests": {"total": 0, "in_flight": 0}}
+    unjudged = {"attainment": None, "requests": {"total": 1, "in_flight": 0}}
+    slos = [slo("a", **nothing), slo("c"), slo("b", **nothing), slo("e", **unjudged), slo("d", firing="page")]
+    assert [s["name"] for s in idle_last(slos)] == ["c", "e", "d", "a", "b"]
 
 
 def test_a_range_is_refreshed_when_its_charts_have_a_new_bucket():
