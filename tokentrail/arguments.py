@@ -12,6 +12,7 @@ from typing import Any, Final
 from opentelemetry.trace import SpanContext, SpanKind, TraceState
 
 from tokentrail.clock import floored
+from tokentrail.encode import text
 from tokentrail.semconv import Status
 
 AttributeValue = str | int | float | bool | Sequence[str]
@@ -82,7 +83,7 @@ def stamps(values: Sequence[int], misuse: Misuse) -> tuple[int, ...]:
                 kept.append(floored(value))
             except (TypeError, ValueError, OverflowError):
                 misuse("a stamp that is no number", value)
-    except TypeError:
+    except Exception:  # also one of a generator that makes the stamps
         misuse("stamps that are no sequence", values)
     if len(kept) > MAX_TOKENS:
         misuse(f"stamps after the first {MAX_TOKENS}", len(kept))
@@ -118,13 +119,22 @@ def kind(value: object, misuse: Misuse) -> SpanKind:
     return SpanKind.SERVER
 
 
-def words(value: str | Sequence[str], misuse: Misuse) -> tuple[str, ...]:
+def word(value: object) -> str:
+    """A text; "" for None, which many clients have for a field without a value."""
+    if type(value) is str:
+        return value
+    return "" if value is None else text(value)
+
+
+def words(value: str | Sequence[str] | None, misuse: Misuse) -> tuple[str, ...]:
     """Words; one text is one word, and empty ones are left out."""
+    if value is None:
+        return ()
     if isinstance(value, str):
         return (value,) if value else ()
     try:
-        return tuple(str(word) for word in value if word)
-    except TypeError:
+        return tuple([str(one) for one in value if one])
+    except Exception:
         misuse("words that are no sequence", value)
         return ()
 
@@ -134,8 +144,8 @@ def mapping(value: Mapping[str, Any] | None, misuse: Misuse) -> dict[str, Any]:
     if value is None:
         return {}
     try:
-        return dict(value or {})
-    except (TypeError, ValueError):
+        return dict(value)
+    except Exception:
         misuse("attributes that are no mapping", value)
         return {}
 

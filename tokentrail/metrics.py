@@ -13,13 +13,14 @@ from threading import Lock
 from typing import Any, Final, NamedTuple, Protocol
 from weakref import ref
 
-from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter
+from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, NoOpMeterProvider, Observation, get_meter
 from opentelemetry.trace import SpanKind
 
 from tokentrail import semconv
 from tokentrail.arguments import RequestEnd
 from tokentrail.encode import text
 from tokentrail.export import BUFFER_FULL, DISPLACED, EXPIRED, REFUSED, REJECTED, SHUTDOWN, TrailStats
+from tokentrail.guard import logger
 from tokentrail.request import RequestTrail
 from tokentrail.semconv import Status
 from tokentrail.spans import Emitted
@@ -115,7 +116,7 @@ class Metrics:
     """
 
     def __init__(self, provider: MeterProvider | None) -> None:
-        meter = get_meter(semconv.SCOPE_NAME, __version__, provider, semconv.SCHEMA_URL)
+        meter = _meter(provider)
         self._ttft, self._tpot, self._duration = (
             meter.create_histogram(name, "s", description, explicit_bucket_boundaries_advisory=buckets)
             for name, description, buckets in _HISTOGRAMS
@@ -179,6 +180,15 @@ class Metrics:
                     yield Observation(value, {**watch.component, **own})
 
         return observe
+
+
+def _meter(provider: MeterProvider | None) -> Meter:
+    """The meter of a provider. OpenTelemetry raises when its variable names a global provider that is not installed."""
+    try:
+        return get_meter(semconv.SCOPE_NAME, __version__, provider, semconv.SCHEMA_URL)
+    except Exception as error:
+        logger.warning("OTEL_PYTHON_METER_PROVIDER is not usable: %r; tokentrail's own metrics are off", error)
+        return NoOpMeterProvider().get_meter(semconv.SCOPE_NAME)
 
 
 def _has_long(plain: tuple[str | int | None, ...]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import nullcontext
 from inspect import isawaitable
 from threading import Lock
@@ -21,6 +21,8 @@ from tokentrail.trail import DisabledTrail, Trail
 _FINAL: Final = ("until_done", "get_final_message", "get_final_text", "get_final_completion", "get_final_response")
 """Methods of the clients' streams that read the stream to its end."""
 _ASYNCHRONOUS: Final = ("__anext__", "__aiter__", "__aenter__")
+_BODY: Final = ("parse", "json", "text", "read", "iter_lines", "iter_text", "iter_bytes")
+"""Methods of raw responses, and of those of `httpx.stream`, that read the body."""
 _STREAMING: Final = ("__next__", "__iter__", "__enter__", *_ASYNCHRONOUS)
 _GONE: Final = (CancelledError, GeneratorExit, KeyboardInterrupt)
 _THROTTLE: Final = Throttle()
@@ -84,9 +86,10 @@ class _Call:
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
+        self._is_read = True  # what arrives are chunks of an answer, and no lines or bytes of a body
 
     def __del__(self) -> None:
-        """Ends the request of a coroutine that never ran: its task was cancelled before."""
+        """Ends the request of a stream that nobody has any more, or of a coroutine that never ran."""
         self.left()
 
     def __enter__(self) -> None:
@@ -104,6 +107,8 @@ class _Call:
         """The answer, so that its chunks are recorded. One that is not streamed has arrived."""
         if isawaitable(answer):
             return self._awaited(answer)
+        if _is_raw(answer):
+            return self._raw(answer)
         if not _is_stream(answer):
             self.event(answer)
             self.done()
@@ -112,6 +117,25 @@ class _Call:
             return _Stream(answer, self)
         return (_EitherStream if hasattr(answer, "__iter__") else _AsyncStream)(answer, self)
 
+    def _raw(self, response: Any) -> Any:
+        """A raw response. Without streaming its body is there already."""
+        if not response.is_closed:
+            return _Response(response, self)
+        self.event(_body(response))
+        self.done()
+        return response
+
+    def reading(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        """A method that reads the body of a response: its result is the answer."""
+
+        def read(*args: Any, **kwargs: Any) -> Any:
+            self._is_read = not name.startswith("iter_")
+            with self:
+                result = method(*args, **kwargs)
+            return self.wrap(result)
+
+        return read
+
     async def _awaited(self, answer: Awaitable[Any]) -> Any:
         with self:
             result = await answer
@@ -119,6 +143,8 @@ class _Call:
 
     def event(self, chunk: Any) -> None:
         """A chunk arrived now."""
+        if not self._is_read:
+            return
         try:
             self._recording.event(chunk)
         except Exception as error:
@@ -143,25 +169,30 @@ class _Call:
 
 
 class _Observed:
-    """A stream with the attributes of the one inside. Without a reader, it ends its request."""
+    """A stream or a raw response with the attributes of the one inside. The request ends with its last reader."""
 
     def __init__(self, source: Any, call: _Call) -> None:
         self._source = source
         self._call = call
 
-    def __del__(self) -> None:
-        self._call.left()
-
     def _inner(self, name: str) -> Any:
         if name.startswith("_"):  # also while a copy of this object has no stream yet
             raise AttributeError(name)
-        return getattr(self._source, name)
+        found = getattr(self._source, name)
+        return self._call.reading(name, found) if name in _BODY and callable(found) else found
 
     def _exited(self, error: BaseException | None) -> None:
         if error is None:
             self._call.left()
         else:
             self._call.failed(error)
+
+
+class _Response(_Observed):
+    """A raw response, of which the body is not read yet."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self._inner(name)
 
 
 class _Stream(_Observed):
@@ -296,6 +327,21 @@ def _is_stream(source: Any) -> bool:
     if hasattr(source, "__len__") or hasattr(source, "model_dump"):
         return False
     return any(hasattr(source, name) for name in _STREAMING)
+
+
+def _is_raw(answer: Any) -> bool:
+    """A raw response of the clients of openai, anthropic and others that the same generator wrote: `with_raw_response`,
+    or `with_streaming_response` once it is entered.
+    """
+    return hasattr(answer, "http_response") and hasattr(answer, "parse")
+
+
+def _body(response: Any) -> Any:
+    """The body of a raw response, parsed. Of one that is no JSON, nothing but its arrival is known."""
+    try:
+        return response.http_response.json()
+    except ValueError:
+        return response.http_response
 
 
 def _provider(source: Any) -> str:

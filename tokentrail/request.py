@@ -146,15 +146,18 @@ class RequestTrail(Recipient):
                 arguments.count(cache_creation_tokens, "cache_creation_tokens", misuse),
                 arguments.count(reasoning_tokens, "reasoning_tokens", misuse),
             )
+        error_type = arguments.word(error_type)
         failed = known is _ERROR or (bool(error_type) and known is _OK)
         self.ended = RequestEnd(
             arguments.stamp(at_ns, host.clock, misuse),
             _ERROR if failed else known,
-            str(error_type or (OTHER_ERROR if failed else "")),
-            arguments.words(finish_reasons or finish_reason, misuse) or (("error",) if failed else ()),
+            error_type or (OTHER_ERROR if failed else ""),
+            arguments.words(finish_reasons, misuse)
+            or arguments.words(finish_reason, misuse)
+            or (("error",) if failed else ()),
             *counts,
-            str(response_model),
-            str(response_id),
+            arguments.word(response_model),
+            arguments.word(response_id),
             arguments.mapping(attributes, misuse),
         )
         host.on_end(self)

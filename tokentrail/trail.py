@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.metrics import MeterProvider
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.trace import SpanKind
 
 from tokentrail import arguments, exits
@@ -38,6 +38,12 @@ FORKED: Final = (
     "tokentrail records nothing in this process, which was forked without Python's fork hooks. Start uWSGI with "
     "--enable-threads, and with --lazy-apps or --py-call-osafterfork"
 )
+
+_LIMITS: Final = (
+    "max_attributes", "max_events", "max_links", "max_span_attributes", "max_event_attributes", "max_link_attributes",
+    "max_attribute_length", "max_span_attribute_length",
+)  # fmt: skip
+"""Limits that OpenTelemetry reads from OTEL_…_LIMIT variables, and raises for bad values. A trail's spans have none."""
 
 
 class Trail(Recorder):
@@ -68,7 +74,9 @@ class Trail(Recorder):
             raise TypeError(f"Trail({settings!r}): the first argument is Settings; write Trail(endpoint=…)")
         settings = settings or Settings(Endpoint.to(endpoint, headers=headers), meter_provider=meter_provider)
         provider = provider or TracerProvider(
-            resource=resource_of(service_name, variant, resource), shutdown_on_exit=False
+            resource=resource_of(service_name, variant, resource),
+            shutdown_on_exit=False,
+            span_limits=SpanLimits(**dict.fromkeys(_LIMITS, SpanLimits.UNSET)),
         )
         guard = Guard(strict=settings.strict)
         compression = body_compression(settings.endpoint)

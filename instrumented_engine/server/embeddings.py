@@ -27,11 +27,11 @@ class EmbeddingRequest(Strict):
     least_tokens: ClassVar[int] = 0
     wanted_tokens: ClassVar[None] = None
 
-    model: str
+    model: str = Field(min_length=1, max_length=1024)
     input: Text | list[Text] | list[int] | list[list[int]] = Field(max_length=1 << 20)
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(None, ge=1)
-    priority: int = 0
+    priority: int = Field(0, ge=-(2**31), lt=2**31)
     user: str = ""
 
     @property

@@ -98,7 +98,8 @@ async def full_response(endpoint: Endpoint, body: GenerationRequest, generation:
         | endpoint.choice(texts[index], reasoning[index], reasons[index])
         for index in sorted(reasons)
     ]
-    content["usage"] = _usage(generation)
+    assert generation.request is not None
+    content["usage"] = _usage(generation, generation.request.num_output_tokens)
     return JSONResponse(content, headers=generation.headers)
 
 
@@ -131,19 +132,21 @@ async def _events(endpoint: Endpoint, body: GenerationRequest, generation: Gener
     if options.include_usage:
         head["usage"] = None
     parts = Parts(body, generation.tokenizer)
+    sent = 0
     try:
         async for output in generation.outputs():
+            sent += output.num_tokens
             part = parts.of(output)
             if part.text or part.reasoning or part.tokens or part.first or output.final:
                 choice = endpoint.chunk_choice(part.text, part.reasoning, output.finish_reason or None, part.first)
                 told = _logprobs(endpoint, part.tokens, generation, part.offset)
-                usage = {"usage": _usage(generation)} if options.continuous_usage_stats else {}
+                usage = {"usage": _usage(generation, sent)} if options.continuous_usage_stats else {}
                 yield _event(head | usage | {"choices": [{"index": output.sequence.index, "logprobs": told} | choice]})
     except ApiError as error:
         yield _event(error.body)
         return
     if options.include_usage:
-        yield _event(head | {"choices": [], "usage": _usage(generation)})
+        yield _event(head | {"choices": [], "usage": _usage(generation, sent)})
     yield "data: [DONE]\n\n"
 
 
@@ -155,10 +158,11 @@ def _head(kind: str, body: GenerationRequest, generation: Generation) -> Json:
     return {"id": generation.request_id, "object": kind, "created": int(time.time()), "model": body.model}
 
 
-def _usage(generation: Generation) -> Json:
+def _usage(generation: Generation, output: int) -> Json:
+    """The usage after so many output tokens. The engine may have more of them than the client was told of."""
     request = generation.request
     assert request is not None
-    prompt, output = request.num_prompt_tokens, request.num_output_tokens
+    prompt = request.num_prompt_tokens
     cached, reasoning = request.num_cached_tokens, request.num_reasoning_tokens
     return {
         "prompt_tokens": prompt,

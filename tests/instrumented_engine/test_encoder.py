@@ -208,6 +208,8 @@ def test_the_trace_has_no_tokens(server, client):
         ({"input": [5] * 41}, "input", "maximum context length is 40"),
         ({"encoding_format": "hex"}, "encoding_format", "float"),
         ({"truncate": 3}, "truncate", "Unrecognized"),
+        ({"priority": 2**31}, "priority", "less than 2147483648"),
+        ({"model": "m" * 1025}, "model", "at most 1024 characters"),
     ],
 )
 def test_refusals(client, change, param, message):

@@ -308,10 +308,24 @@ def test_top_logprobs_need_logprobs(client):
 def test_usage_with_every_chunk(client):
     options = {"include_usage": True, "continuous_usage_stats": True}
     chunks = list(complete(client, "hello", stream=True, stream_options=options))
-    counts = [chunk.usage.completion_tokens for chunk in chunks]
-    assert counts == sorted(counts)
-    assert counts[0] >= 1
-    assert counts[-1] == counts[-2] == len("naïve 漢字 answer".encode()) + 1
+    text, counted = "", []
+    for chunk in chunks:
+        text += chunk.choices[0].text if chunk.choices else ""
+        counted.append((chunk.usage.completion_tokens, len(text.encode())))
+    assert text == "naïve 漢字 answer"
+    *while_sending, last, total = counted
+    assert all(tokens == sent for tokens, sent in while_sending)  # the engine is ahead of what it has sent
+    assert last == total == (len(text.encode()) + 1, len(text.encode()))
+
+
+def test_usage_of_a_stream_counts_all_tokens_of_a_step():
+    with (
+        served(tiny_loader(script=ANSWERS, burst=4)) as server,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        chunks = list(complete(client, "hello", stream=True, stream_options={"include_usage": True}))
+    assert len(chunks) < 12
+    assert chunks[-1].usage.completion_tokens == len("naïve 漢字 answer".encode()) + 1
 
 
 def test_stop_token_ids_end_an_answer_without_their_text(client):

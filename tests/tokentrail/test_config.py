@@ -4,7 +4,7 @@ import pytest
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.sdk.resources import Resource
 
-from tokentrail import config
+from tokentrail import Trail, config
 from tokentrail.config import Settings, body_compression, with_instance
 from tokentrail.http import GRPC, HTTP, Endpoint, tls_files
 
@@ -152,3 +152,11 @@ def test_each_process_has_an_instance_of_its_own(monkeypatch):
     assert instance({"service.instance.id": "given"}) == "given"
     monkeypatch.setattr("os.getpid", lambda: -1)
     assert instance({}) not in ("", mine)
+
+
+def test_limits_of_opentelemetrys_spans_are_not_read(monkeypatch):
+    for name in ("", "SPAN_", "EVENT_", "LINK_"):
+        monkeypatch.setenv(f"OTEL_{name}ATTRIBUTE_COUNT_LIMIT", "many")
+    for name in ("SPAN_EVENT_COUNT", "SPAN_LINK_COUNT", "ATTRIBUTE_VALUE_LENGTH", "SPAN_ATTRIBUTE_VALUE_LENGTH"):
+        monkeypatch.setenv(f"OTEL_{name}_LIMIT", "many")
+    assert Trail(background=False).start_request(operation="chat", model="m").sampled

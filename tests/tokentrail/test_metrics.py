@@ -305,6 +305,14 @@ def test_a_provider_that_fails_does_not_cost_the_span(provider, monkeypatch):
     assert (trail.stats.errors, trail.stats.drops) == (1, {})
 
 
+def test_a_global_provider_that_is_not_installed_is_named_and_costs_the_metrics_alone(monkeypatch, caplog):
+    monkeypatch.setattr(_internal, "_METER_PROVIDER", None)
+    monkeypatch.setenv("OTEL_PYTHON_METER_PROVIDER", "elsewhere")
+    caplog.clear()
+    metrics.Metrics(None)
+    assert "OTEL_PYTHON_METER_PROVIDER is not usable" in caplog.messages[-1]
+
+
 def test_the_constructor_takes_a_provider(reader, provider):
     trail = Trail(meter_provider=provider, transport=MemoryTransport(), background=False, clock=lambda: T0)
     start(trail).end(T0 + MS)

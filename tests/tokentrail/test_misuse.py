@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from opentelemetry.trace import SpanKind
 
 from tests.tokentrail.support import MS, T0, start
 from tokentrail import KvEvent, Phase, semconv
@@ -205,6 +206,65 @@ def test_text_that_is_no_unicode_and_numbers_that_do_not_fit(trail):
     assert "none" not in seen
     (evict,) = trail.spans("tokentrail.kv.evict")
     assert evict.attributes == {semconv.KV_REASON: "?", semconv.KV_BLOCKS: 2**56 - 1, semconv.STEP: 0}
+
+
+class Broken(dict):
+    """Fails at every use."""
+
+    def __str__(self):
+        raise RuntimeError("broken")
+
+    __len__ = __iter__ = keys = __str__
+
+
+@pytest.mark.parametrize(
+    ("given", "errors"),
+    [
+        ({"error_type": Broken()}, 0),  # it is known by the name of its type
+        ({"response_model": Broken(), "response_id": Broken()}, 0),
+        ({"finish_reasons": Broken()}, 1),
+        ({"attributes": Broken()}, 1),
+    ],
+    ids=["error", "texts", "reasons", "attributes"],
+)
+def test_an_end_ends_its_request_whatever_it_is_given(tolerant, given, errors):
+    request = start(tolerant)
+    request.end(T0 + MS, **given)
+    (span,) = tolerant.spans("chat m")
+    assert (span.duration_ns, tolerant.stats.errors) == (MS, errors)
+    failed = "error_type" in given
+    assert span.attributes[semconv.STATUS] == ("error" if failed else "ok")
+    assert span.attributes.get(semconv.ERROR_TYPE) == ("Broken" if failed else None)
+
+
+def test_an_array_of_finish_reasons_is_a_sequence_of_them(trail):
+    start(trail).end(T0 + MS, finish_reasons=np.array(["stop", "length"]))
+    (span,) = trail.spans("chat m")
+    assert span.attributes[semconv.FINISH_REASONS] == ["stop", "length"]
+
+
+def test_an_end_takes_none_for_a_text_that_the_answer_did_not_have(trail):
+    request = start(trail, kind=SpanKind.CLIENT)
+    request.end(
+        T0 + MS, error_type=None, finish_reason=None, finish_reasons=None, response_model=None, response_id=None
+    )
+    (span,) = trail.spans("chat m")
+    assert not {semconv.RESPONSE_MODEL, semconv.RESPONSE_ID, semconv.ERROR_TYPE, semconv.FINISH_REASONS} & {
+        *span.attributes
+    }
+    assert (span.attributes[semconv.STATUS], trail.stats.errors) == ("ok", 0)
+
+
+def test_stamps_up_to_the_one_that_could_not_be_made_are_kept(tolerant):
+    def stamps():
+        yield T0 + MS
+        raise RuntimeError("broken")
+
+    request = start(tolerant)
+    request.tokens(stamps())
+    request.end(T0 + 2 * MS)
+    assert [token.end_ns for token in tolerant.spans(semconv.TOKEN_SPAN)] == [T0 + MS]
+    assert tolerant.stats.errors == 1
 
 
 def test_a_list_that_the_engine_reuses_is_copied(trail):

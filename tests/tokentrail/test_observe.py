@@ -1,6 +1,7 @@
 """`observe` yields the same chunks, stamps each, and always ends the request."""
 
 import asyncio
+import contextlib
 import copy
 import gc
 from types import SimpleNamespace
@@ -250,6 +251,86 @@ def test_an_answer_that_is_not_streamed_ends_its_request(trail, clock):
     assert request.attributes[semconv.FINISH_REASON] == "length"
 
 
+class Raw:
+    """A raw response of a client, whose body is read already when it has a `body`."""
+
+    def __init__(self, clock, body=None):
+        self.clock, self.is_closed, self.http_response = clock, body is not None, SimpleNamespace(json=self._json)
+        self._body = body
+
+    def _json(self):
+        if isinstance(self._body, Exception):
+            raise self._body
+        return self._body
+
+    def parse(self):
+        return ticking(CHUNKS, self.clock)
+
+    def iter_lines(self):
+        return ticking(["data: {}", "", "data: [DONE]"], self.clock)
+
+    async def iter_bytes(self):
+        for line in self.iter_lines():
+            yield line.encode()
+
+    def read(self):
+        raise TimeoutError
+
+
+def test_the_stream_of_a_raw_response_is_the_request(trail, clock):
+    assert list(observe(lambda: Raw(clock), trail=trail).parse()) == CHUNKS
+    assert ended(trail) == ("ok", None, 2)
+
+
+def test_a_raw_response_with_its_body_is_a_whole_answer(trail, clock):
+    body = {"choices": [{"message": {"content": "a"}, "finish_reason": "stop"}], "usage": {"completion_tokens": 9}}
+    raw = Raw(clock, body)
+    assert observe(raw, trail=trail) is raw
+    request, tokens = request_span(trail)
+    assert (request.attributes[semconv.OUTPUT_TOKENS], len(tokens)) == (9, 1)
+
+
+def test_a_raw_response_of_another_form_has_arrived(trail, clock):
+    observe(Raw(clock, ValueError("no JSON")), trail=trail)
+    assert ended(trail) == ("ok", None, 1)
+
+
+@pytest.mark.parametrize("way", ["lines", "bytes"])
+def test_lines_and_bytes_of_a_raw_response_tell_its_end_and_no_tokens(way, trail, clock):
+    """The first line has a role, and no output."""
+    response = observe(Raw(clock), trail=trail)
+    got = list(response.iter_lines()) if way == "lines" else asyncio.run(collect(response.iter_bytes()))
+    assert len(got) == 3
+    assert ended(trail) == ("ok", None, 0)
+    assert request_span(trail)[0].duration_ns == 30 * MS
+
+
+def test_the_lines_of_a_stream_of_httpx_tell_its_end_and_no_tokens(trail, clock):
+    @contextlib.contextmanager
+    def stream():
+        yield SimpleNamespace(iter_lines=Raw(clock).iter_lines, text="so far")
+
+    with observe(lambda: stream(), trail=trail) as response:
+        assert len(list(response.iter_lines())) == 3
+        assert response.text == "so far"
+    assert ended(trail) == ("ok", None, 0)
+
+
+def test_a_raw_response_that_nobody_reads_is_cancelled(trail, clock):
+    response = observe(Raw(clock), trail=trail)
+    assert not any(semconv.STATUS in span.attributes for span in trail.spans())
+    del response
+    gc.collect()
+    assert ended(trail) == ("cancelled", None, 0)
+
+
+def test_a_raw_response_that_breaks_off_is_an_error(trail, clock):
+    response = observe(Raw(clock), trail=trail)
+    with pytest.raises(TimeoutError):
+        response.read()
+    assert ended(trail) == ("error", "TimeoutError", 0)
+
+
 def test_the_request_is_the_current_span_while_it_is_sent(trail):
     from opentelemetry.trace import get_current_span
 
@@ -304,13 +385,16 @@ def test_the_default_trail_is_made_once_and_of_the_environment(monkeypatch):
 
 
 def test_without_a_trail_of_the_environment_the_answers_still_come(monkeypatch, caplog):
-    monkeypatch.setenv("OTEL_ATTRIBUTE_COUNT_LIMIT", "many")  # OpenTelemetry raises
+    def no_thread(*_, **__):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(tokentrail.Trail, "from_env", no_thread)
     module = __import__("sys").modules["tokentrail.observed"]
     monkeypatch.setattr(module, "_default", [])
     assert list(tokentrail.observe(iter("ab"))) == ["a", "b"]
     assert observe(lambda: "text") == "text"
     (record,) = caplog.records
-    assert "records nothing: OTEL_ATTRIBUTE_COUNT_LIMIT must be" in record.message
+    assert "records nothing: can't start new thread" in record.message
 
 
 @pytest.mark.filterwarnings("ignore:coroutine")

@@ -112,21 +112,23 @@ class EngineRecorder:
         self._first_arrival_ns = 0  # since the last step
 
     def after(self, method: Callable[..., Any], work: Callable[..., object]) -> Callable[..., Any]:
-        """`method` of a class, and then `work` with the object, the result and the arguments. A fault of `work`
-        switches the recording off and goes no further.
-        """
+        """`method` of a class, and then, guarded, `work` with the object, the result and the arguments."""
 
         @wraps(method)
         def wrapper(owner: Any, *args: Any, **kwargs: Any) -> Any:
             result = method(owner, *args, **kwargs)
-            if self.on:
-                try:
-                    work(owner, result, *args, **kwargs)
-                except Exception:
-                    self.fault()
+            self.guarded(lambda: work(owner, result, *args, **kwargs))
             return result
 
         return wrapper
+
+    def guarded(self, work: Callable[[], object]) -> None:
+        """Calls `work` while it records. A fault of `work` switches the recording off and goes no further."""
+        if self.on:
+            try:
+                work()
+            except Exception:
+                self.fault()
 
     def fault(self) -> None:
         """Logs the error at hand once and stops recording. Open requests end as cancelled: their end is not known."""

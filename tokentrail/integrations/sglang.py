@@ -96,7 +96,10 @@ class Hooks:
 
     def around_result(self, method: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Around `process_batch_result`, which gives each request of a step its tokens."""
-        before = [(req, len(req.output_ids)) for req in getattr(batch, "reqs", None) or ()]
+        before: list[tuple[Any, int]] = []
+        self._guarded(
+            scheduler, lambda _: before.extend((req, len(req.output_ids)) for req in getattr(batch, "reqs", None) or ())
+        )
         result = method(scheduler, batch, *args, **kwargs)
         self._guarded(scheduler, lambda recorder: self._stepped(recorder, scheduler, batch, before))
         return result

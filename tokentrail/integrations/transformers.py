@@ -147,14 +147,10 @@ class _Hooks:
 
         @wraps(method)
         def update_batch(processor: Any) -> Any:
-            recorder = self._recorder
-            before = [(one, len(one.generated_tokens)) for one in processor.scheduler.active_requests.values()]
+            before: list[tuple[Any, int]] = []
+            self._recorder.guarded(lambda: before.extend(_progress(processor)))
             result = method(processor)
-            if recorder.on:
-                try:
-                    self._updated(processor, before)
-                except Exception:
-                    recorder.fault()
+            self._recorder.guarded(lambda: self._updated(processor, before))
             return result
 
         return update_batch
@@ -187,6 +183,11 @@ class _Hooks:
         """The requests that their callers cancelled."""
         for state in states:
             self._recorder.aborted(state.request_id, status=Status.CANCELLED)
+
+
+def _progress(processor: Any) -> list[tuple[Any, int]]:
+    """The requests of the next step, and the tokens that each one has."""
+    return [(one, len(one.generated_tokens)) for one in processor.scheduler.active_requests.values()]
 
 
 def _parameters(method: Any) -> Mapping[str, Any]:

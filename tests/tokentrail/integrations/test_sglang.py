@@ -210,10 +210,21 @@ def test_what_would_be_two_rows_is_not_recorded(sglang, what, caplog):
     ]
 
 
-def test_a_fault_harms_no_answer_and_ends_open_requests(sglang, caplog):
-    sglang.add()
+class Unlike(list):
+    """Tokens of another SGLang, which have no number."""
+
+    def __len__(self):
+        raise TypeError
+
+
+@pytest.mark.parametrize("when", ["before a step", "after it"])
+def test_a_fault_harms_no_answer_and_ends_open_requests(when, sglang, caplog):
+    request = sglang.add()
     sglang.prefill(20, began=5, r_1=1)
-    sglang.scheduler.pool_stats_observer = None
+    if when == "after it":
+        sglang.scheduler.pool_stats_observer = None
+    else:
+        request.output_ids = Unlike()
     assert sglang.step(Mode.DECODE, 30, r_1=1) == "done"
     assert sglang.step(Mode.DECODE, 40, r_1=(1, ended())) == "done"
     [row] = sglang.rows()

@@ -160,8 +160,10 @@ def test_requests_that_are_put_back_cancelled_or_fail(hooked, trail):
     assert sorted(names) == ["preempted", "queued", "queued"]
 
 
-def test_a_fault_in_the_hooks_harms_no_answer(model, hooked, trail, monkeypatch, caplog):
-    monkeypatch.setattr(hooked, "stepped", lambda *_, **__: 1 / 0)
+@pytest.mark.parametrize("when", ["before a step", "after it"])
+def test_a_fault_in_the_hooks_harms_no_answer(when, model, hooked, trail, monkeypatch, caplog):
+    broken = (hooked, "stepped") if when == "after it" else (module, "_progress")
+    monkeypatch.setattr(*broken, lambda *_, **__: 1 / 0)
     answers = generate_batch(model, [[1, 5, 9, 4], [1, 7]], 4)
     assert [len(answer.generated_tokens) for answer in answers.values()] == [4, 4]
     assert not hooked.on

@@ -133,6 +133,69 @@ def test_the_synchronous_clients_are_observed():
     assert [numbers(trail) for trail in trails] == [("ok", "stop", 7, 40, 2), ("ok", "end_turn", 10, 7, 2)]
 
 
+ONE = {"id": "chatcmpl-1", "object": "chat.completion", "model": "m-2", "choices": [
+        {"index": 0, "message": {"role": "assistant", "content": "Hello"}, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 7, "completion_tokens": 40, "total_tokens": 47}}  # fmt: skip
+WHOLE = (JSON % (len(json.dumps(ONE)), json.dumps(ONE).encode()),)
+STREAM = (STREAMED, *chunked(*CHAT), END)
+
+
+async def raw_stream(client, ask, observed):
+    response = await observed(client.with_raw_response.create(**ask, stream=True))
+    assert response.status_code == 200
+    parsed = response.parse()
+    del response  # as in `(await observe(…)).parse()`
+    return "".join([chunk.choices[0].delta.content or "" async for chunk in parsed if chunk.choices])
+
+
+async def raw_whole(client, ask, observed):
+    response = await observed(client.with_raw_response.create(**ask))
+    assert isinstance(response, type(await client.with_raw_response.create(**ask)))
+    return response.parse().choices[0].message.content
+
+
+async def streaming_stream(client, ask, observed):
+    async with observed(client.with_streaming_response.create(**ask, stream=True)) as response:
+        assert response.headers["content-type"] == "text/event-stream"
+        return "".join(
+            [chunk.choices[0].delta.content or "" async for chunk in await response.parse() if chunk.choices]
+        )
+
+
+async def streaming_whole(client, ask, observed):
+    async with observed(client.with_streaming_response.create(**ask)) as response:
+        return (await response.json())["choices"][0]["message"]["content"]
+
+
+@pytest.mark.parametrize(
+    ("talk", "script", "arrivals"),
+    [(raw_stream, STREAM, 2), (raw_whole, WHOLE, 1), (streaming_stream, STREAM, 2), (streaming_whole, WHOLE, 1)],
+)
+def test_raw_responses_of_openais_client_are_observed(talk, script, arrivals):
+    trail = MemoryTrail(clock=now_ns)
+
+    async def run():
+        async with Upstream(*script) as upstream, openai_client(upstream.url) as client:
+            ask = {"model": "m", "messages": ASK}
+            return await talk(client.chat.completions, ask, lambda source: observe(source, model="m", trail=trail))
+
+    assert asyncio.run(run()) == "Hello"
+    assert numbers(trail) == ("ok", "stop", 7, 40, arrivals)
+
+
+def test_raw_responses_of_anthropics_client_are_observed():
+    trail = MemoryTrail(clock=now_ns)
+
+    async def run():
+        async with Upstream(STREAMED, *chunked(*MESSAGES), END) as upstream, anthropic_client(upstream.url) as client:
+            call = client.messages.with_raw_response.create(model="c", max_tokens=9, messages=ASK, stream=True)
+            stream = await (await observe(call, model="c", trail=trail)).parse()
+            return [event.type async for event in stream]
+
+    assert asyncio.run(run()) == [event["type"] for event in EVENTS]
+    assert numbers(trail) == ("ok", "end_turn", 10, 7, 2)
+
+
 def test_a_problem_of_the_proxy_reads_well_in_openais_client():
     async def talk(url):
         async with openai_client(url) as client:
