@@ -48,7 +48,7 @@ def parse_retention(text: str) -> Retention:
             msg = f"{part!r} names no table; write one of {', '.join(known)}"
             raise ValueError(msg)
         if (not name and rest is not None) or (table in tables and not slash) or (tenant, table) in tenants:
-            msg = f"{part!r} gives the same rows a second time"
+            msg = f"{part!r} sets the retention of these rows a second time"
             raise ValueError(msg)
         if not name:
             rest = seconds
