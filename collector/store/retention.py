@@ -78,7 +78,7 @@ def check_windows(slos: Sequence[Slo], retention: Retention) -> None:
     if kept_s is not None and longest.window > kept_s * _SECOND_NS:
         msg = (
             f"the SLO {longest.name} has a window of {format_duration(longest.window)}, and requests are kept for"
-            f" {format_duration(kept_s * _SECOND_NS)}: keep them for as long (--retention)"
+            f" {format_duration(kept_s * _SECOND_NS)}: keep them at least as long as the window (--retention)"
         )
         raise ValueError(msg)
     for (tenant, table), seconds in retention.tenants.items():

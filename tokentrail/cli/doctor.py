@@ -215,9 +215,11 @@ def _unclaimed(api: Api) -> Iterator[Finding]:
     names = api.get("spans/names", start=_DAY)["names"]
     total = sum(name["spans"] for name in names)
     if total:
-        most = ", ".join(f"{name['service']} {name['name']}" for name in names[:3])
+        most = ", ".join(f"{name['service']} {name['name']}".strip() for name in names[:3])
         yield Finding(
-            "spans", "ok", f"{count(total)} spans of a day are of no known engine (most: {most}): see tokentrail spans"
+            "spans",
+            "ok",
+            f"{count(total)} spans of the last day are of no known engine (most: {most}): see tokentrail spans",
         )
 
 
