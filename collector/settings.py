@@ -125,18 +125,18 @@ class Settings(BaseSettings):
     data_dir: Folder = Field(Path(".data"), description="Folder of the logs, the dead letters and the embedded store.")
     store: Annotated[str, AfterValidator(_is_store)] = Field(
         "chdb://",
-        description="chdb:// embeds ClickHouse in the data dir, chdb:///PATH elsewhere; http(s)://… is a server, or a"
-        " cluster with ?cluster=NAME.",
+        description="chdb:// embeds ClickHouse in the data folder, chdb:///PATH elsewhere; http(s)://… is a server, or"
+        " a cluster with ?cluster=NAME.",
     )
     store_user: str = Field("", description="User of the server, in place of one in its address.")
-    store_password_file: File | None = Field(None, description="File with that user's password, as it is.")
+    store_password_file: File | None = Field(None, description="File that holds only that user's password.")
     otlp_http: Address = Field("127.0.0.1:4318", description="Address that receives OTLP/HTTP.")
     otlp_grpc: Address = Field("127.0.0.1:4317", description="Address that receives OTLP/gRPC.")
     api: Address = Field("127.0.0.1:8080", description="Address of the API and /metrics.")
     slos: File | None = Field(None, description="SLO file. Without it there are latencies but no SLOs.")
 
-    keys: File | None = Field(None, description="File of keys; keys.json in the data dir if not given.")
-    audit_log: File | None = Field(None, description="Audit log; audit.jsonl in the data dir if not given.")
+    keys: File | None = Field(None, description="File of keys; keys.json in the data folder if not given.")
+    audit_log: File | None = Field(None, description="Audit log; audit.jsonl in the data folder if not given.")
     allow_anonymous: bool = Field(
         False, description="Callers need no key, also on addresses that other machines reach."
     )
@@ -146,7 +146,7 @@ class Settings(BaseSettings):
     )
     tls_cert: File | None = Field(None, description="Certificate (PEM) of all ports. Without it they speak plain text.")
     tls_key: File | None = Field(None, description="Key (PEM) of the certificate.")
-    tls_client_ca: File | None = Field(None, description="CA (PEM) that has signed the clients' certificates.")
+    tls_client_ca: File | None = Field(None, description="CA (PEM): clients need a certificate that it signed.")
 
     tenant_spans_per_s: NotNegative = Field(0.0, description="Most spans a second of one tenant; 0 is no limit.")
     tenant_bytes_per_s: NotNegative = Field(0.0, description="Most bytes a second of one tenant; 0 is no limit.")
@@ -161,13 +161,13 @@ class Settings(BaseSettings):
     max_body_bytes: BodyBytes = Field(16 * MIB, description="Largest request body as sent.")
     max_decompressed_bytes: BodyBytes = Field(64 * MIB, description="Largest request body after decompression.")
     receive_buffer_bytes: Positive = Field(
-        256 * MIB, description="Bytes of all OTLP requests under way; beyond them, clients are told to try again."
+        256 * MIB, description="Most bytes of OTLP requests under way; beyond them, clients are told to try again."
     )
     body_timeout_s: PositiveSeconds = Field(30.0, description="A request's body must arrive within this time.")
     max_span_bytes: Positive = Field(256 * 1024, description="Largest single span.")
     max_span_attributes: Positive = Field(1024, description="Most attributes of one span.")
     max_payload_days: Positive = Field(31, description="Most days that the spans of one payload may start or end on.")
-    max_future_s: PositiveSeconds = Field(86400.0, description="A span may end at most so far after now.")
+    max_future_s: PositiveSeconds = Field(86400.0, description="A span that ends further in the future is left out.")
 
     fsync: Fsync = Field(
         Fsync.ACK, description="ack syncs to disk before the acknowledgement; os leaves that to the operating system."
@@ -192,7 +192,7 @@ class Settings(BaseSettings):
         "", description="Attributes, divided by commas, that give an SLO class to a request without one."
     )
     join_after_s: PositiveSeconds = Field(
-        7.0, description="A request whose spans several processes send waits so long for the last of them."
+        7.0, description="If several processes send the spans of a request, the collector waits for them this long."
     )
     scrape: Annotated[str, AfterValidator(_is_scrape)] = Field(
         "",
@@ -210,7 +210,9 @@ class Settings(BaseSettings):
     scrape_tls_ca: File | None = Field(None, description="CA (PEM) of the targets; the system's CAs if not given.")
     sample_all_names: bool = Field(False, description="Metrics without a common name are stored too.")
 
-    lost_after_s: PositiveSeconds = Field(30.0, description="A request in flight counts as lost after this silence.")
+    lost_after_s: PositiveSeconds = Field(
+        30.0, description="A request in flight counts as lost after it was not heard of for this long."
+    )
     retention: Annotated[str, AfterValidator(_is_retention)] = Field(
         "", description="How long rows are kept: 90d, or 90d,tokens=7d,TENANT/requests=30d. Empty keeps them for ever."
     )

@@ -99,7 +99,10 @@ def last_known(name: str, found: Json | Problem, view: View) -> Json | None:
     asked, at, before = st.session_state.get(key, (None, None, None))
     if asked != view:
         return None
-    st.warning(f"These are the numbers of {clock(at.isoformat(), view.zone)}.", icon=":material/history:")
+    st.warning(
+        f"These are the numbers of {clock(at.isoformat(), view.zone)}, the last that the collector gave.",
+        icon=":material/history:",
+    )
     known: Json = before
     return known
 

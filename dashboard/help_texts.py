@@ -10,18 +10,18 @@ HELP: Final = {
     "ITL": "Inter-token latency: the gap before each token after the first, one value per token.",
     "E2E": "From arrival to the last token.",
     "Queue": "Time before the engine first scheduled the request. Known only where the engine reports it.",
-    "Attainment": "Good requests / all requests that an SLO selects, except those cancelled in time, those with an "
-    "error that the SLO excludes, and the undetermined, for which a threshold needs a value that nobody reported. "
-    "Other errors are bad; a request still in flight that is already past a threshold is bad now, and so is a request "
-    "of an engine process that died.",
+    "Attainment": "Good requests / judged requests. Judged are the requests that an SLO selects, except three kinds: "
+    "cancelled before a threshold was missed, failed with an error that the SLO excludes, and undetermined (a "
+    "threshold needs a value that nobody reported). Other errors are bad. So are requests in flight that are already "
+    "past a threshold, and requests of an engine process that died.",
     "Budget left": "Share of the error budget (1 − objective) that is left in the SLO's window. Negative: overspent.",
     "Goodput": "Requests per second that met every threshold of their SLO. Unknown when no SLO can judge a request.",
     "Requests": "Requests that ended in this range.",
     "Requests/s": "Requests that ended in this range, per second.",
-    "Failed": "Ended with an error. Bad for every SLO that does not exclude errors of its type.",
+    "Failed": "Ended with an error. Bad for every SLO that does not exclude this type of error.",
     "In flight": "Announced and not yet ended. Late: already past a threshold, so bad now.",
     "Lost": "Announced, never ended, and not announced again: the engine process died. Counts as bad.",
-    "Output tokens/s": "Output tokens of all requests that ended in this range and report them, per second.",
+    "Output tokens/s": "Output tokens per second, of the requests that ended in this range and report their tokens.",
     "Running": "Requests in the batch of each engine process at its newest step, summed.",
     "Waiting": "Requests in the queue of each engine process at its newest step, summed.",
     "KV used": "Share of KV-cache blocks in use in the fullest engine process. At 100 %, requests are preempted.",
@@ -33,8 +33,8 @@ HELP: Final = {
     "Cached tokens": "Prompt tokens that needed no prefill: their keys and values were in the KV cache.",
     "Output tokens": "Tokens generated for the request, hidden reasoning included.",
     "Burn rate": "Speed at which the error budget is spent: at 1× it lasts exactly the SLO's window. An alert fires "
-    "while both of its windows burn faster than its threshold.",
-    "Why it waited": "The engine's reasons to leave the request in the queue, or preempted, by its own count. "
-    "Few engines report them, and only for requests that have ended.",
+    "while the burn rate of both of its windows is above its threshold.",
+    "Why it waited": "Why the engine left the request in the queue, or preempted, and for how long. "
+    "Few engines report this, and only for requests that have ended.",
     "Prefill interference": "Engine steps that prefilled prompts of other requests while this one waited for a token.",
 }

@@ -28,7 +28,7 @@ class Settings(BaseSettings):
     model: str = Field(
         default="smollm2-135m-instruct",
         min_length=1,
-        description="a known model's name, a GGUF file, or a Hugging Face folder of a llama-architecture model",
+        description="a known model's name, a GGUF file, or a Hugging Face folder (Llama, Mistral, Qwen2, Qwen3, BERT)",
     )
     keep_layers: str = Field(
         default="",
@@ -46,7 +46,8 @@ class Settings(BaseSettings):
         default="auto", description="where to compute; auto: cuda if there is one"
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        default="auto", description="data type of the weights; auto: float32 on the CPU, bfloat16 on CUDA"
+        default="auto",
+        description="data type of the weights; auto: bfloat16 on CUDA and with --quantization, else float32",
     )
     quantization: Literal["none", "int8", "int4", "fp8"] = Field(
         default="none",
@@ -98,7 +99,7 @@ class Settings(BaseSettings):
     speculative_tokens: int = Field(default=0, ge=0, le=64, description="longest draft in one step; 0: no speculation")
     speculative_model: str = Field(
         default="",
-        description="a model with the same tokens that drafts, named or a path as --model; default: prompt lookup",
+        description="a model with the same tokens, which makes the drafts; as --model; default: prompt lookup",
     )
     speculative_keep_layers: str = Field(
         default="", pattern=LAYERS, max_length=256, description="layers of --speculative-model that are kept"
@@ -107,7 +108,7 @@ class Settings(BaseSettings):
         default=2,
         ge=1,
         le=16,
-        description="length of the match that prompt lookup needs to draft the tokens that followed it",
+        description="prompt lookup finds this many last tokens earlier in the sequence, and drafts what followed them",
     )
     block_size: int = Field(default=16, ge=1, le=1024, description="tokens in one KV-cache block")
     kv_blocks: int | None = Field(

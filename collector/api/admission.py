@@ -242,7 +242,7 @@ def install(
         if code == _QUERY_WAS_CANCELLED:
             return client_left(request, error)
         if code in _LOCKED_OUT:
-            return answer(HTTPStatus.SERVICE_UNAVAILABLE, f"the store takes no questions of this collector: {error}")
+            return answer(HTTPStatus.SERVICE_UNAVAILABLE, f"the store does not let this collector query it: {error}")
         return problems.unexpected(request, error)
 
     app.add_exception_handler(TooLongError, too_long)

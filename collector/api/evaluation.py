@@ -219,7 +219,7 @@ def _sums_of(values: Iterable[str]) -> Fragment:
 
 @dataclass(frozen=True)
 class Burn:
-    """How many times too fast an SLO's budget burns over the two windows of a rule; None without requests."""
+    """How many times as fast as allowed an SLO's budget burns over the two windows of a rule; None without requests."""
 
     rule: BurnRule
     short: float | None

@@ -55,7 +55,7 @@ def slo_burns(ctx: Context, window: Window) -> Iterator[Incident]:
 
 @dataclass(frozen=True)
 class _Burning:
-    """The most urgent rule that fires, how many times too fast the budget burns, and the counts of its long window."""
+    """The most urgent rule that fires, the burn rate, and the counts of its long window."""
 
     rule: BurnRule
     times: float
@@ -96,12 +96,11 @@ def _incident(
     return incident(
         "slo_burn",
         severity=rule.severity,
-        title=f"{slo.name} burns its error budget {burning.times:.1f} times too fast{of_tenant}",
+        title=f'SLO "{slo.name}" burns its error budget {burning.times:.1f} times as fast as allowed{of_tenant}',
         detail=f"{tally.bad / tally.judged * 100:.3g} % of the requests of the last {duration_text(rule.long_ns)} "
-        f"were bad; {(slo.budget * 100).normalize():f} % may be "
-        f"({rule.name}: more than {float(rule.threshold):.4g} times, "
-        f"also over the last {duration_text(rule.short_ns)})."
-        + (f" So do {others} more tenants, which `groups` of the SLO names." if others else ""),
+        f"were bad; the SLO allows {(slo.budget * 100).normalize():f} %. {rule.name} fires above "
+        f"{float(rule.threshold):.4g} times the allowed share, also over the last {duration_text(rule.short_ns)}."
+        + (f" {others} more tenants burn their budgets too; `groups` of the SLO names them." if others else ""),
         start_ns=ended.first_ns or int(in_flight.began_ns[bad].min(initial=window.end_ns)),
         end_ns=None,
         slo=slo.name,

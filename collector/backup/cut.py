@@ -69,7 +69,7 @@ class Backups:
             raise BackupError(msg)
         for path in self._settings:
             if not path.is_file():
-                msg = f"{path}, with which the collector started, is not there any more and belongs to the backup"
+                msg = f"the backup needs {path}, with which the collector started, and it is not there any more"
                 raise BackupError(msg)
         if not self._busy.acquire(blocking=False):
             msg = "another backup is under way"

@@ -107,7 +107,7 @@ SLO_BUDGET_LEFT = Metric(
 )  # fmt: skip
 SLO_BURN = Metric(
     "tokentrail_slo_burn_rate", "gauge",
-    "How many times too fast the error budget burns over a window; absent without requests.", (*SLO, "window"),
+    "How many times as fast as allowed the budget burns over a window; absent without requests.", (*SLO, "window"),
 )  # fmt: skip
 SLO_EXHAUSTION = Metric(
     "tokentrail_slo_exhaustion_seconds", "gauge",

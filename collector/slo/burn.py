@@ -107,7 +107,7 @@ class Tally:
     bad: int | float
 
     def burn(self, budget: Decimal) -> Fraction | None:
-        """How many times too fast the budget burns: bad share ÷ budget. None without requests."""
+        """How many times as fast as allowed the budget burns: bad share ÷ budget. None without requests."""
         if not self.judged:
             return None
         bad, judged, share = (number.as_integer_ratio() for number in (self.bad, self.judged, budget))

@@ -81,7 +81,7 @@ class _Connection(HTTPConnection):
             if not self.left:
                 raise
         # At the mere end of a connection, the driver would ask again by itself.
-        msg = f"the address {self.address} has answered nothing, and the server's name leads there no more"
+        msg = f"the address {self.address} has answered nothing, and the server's name has another address now"
         raise TimeoutError(msg)
 
     def leave(self) -> None:

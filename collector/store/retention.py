@@ -48,7 +48,7 @@ def parse_retention(text: str) -> Retention:
             msg = f"{part!r} names no table; write one of {', '.join(known)}"
             raise ValueError(msg)
         if (not name and rest is not None) or (table in tables and not slash) or (tenant, table) in tenants:
-            msg = f"{part!r} gives the same rows a second time"
+            msg = f"{part!r} sets the retention of these rows a second time"
             raise ValueError(msg)
         if not name:
             rest = seconds
@@ -78,7 +78,7 @@ def check_windows(slos: Sequence[Slo], retention: Retention) -> None:
     if kept_s is not None and longest.window > kept_s * _SECOND_NS:
         msg = (
             f"the SLO {longest.name} has a window of {format_duration(longest.window)}, and requests are kept for"
-            f" {format_duration(kept_s * _SECOND_NS)}: keep them for as long (--retention)"
+            f" {format_duration(kept_s * _SECOND_NS)}: keep them at least as long as the window (--retention)"
         )
         raise ValueError(msg)
     for (tenant, table), seconds in retention.tenants.items():

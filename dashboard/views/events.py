@@ -31,13 +31,14 @@ def firing(answer: Json, view: View, at: datetime, *, is_heard: bool, is_judged:
         if outside:
             fire = "incident fires" if outside == 1 else "incidents fire"
             st.warning(
-                f"{outside} {fire} outside of these filters. Clear them to see all.", icon=":material/filter_alt:"
+                f"{outside} {fire} outside of these filters. Clear the filters to see all.",
+                icon=":material/filter_alt:",
             )
         elif not now and is_heard and is_judged:
             st.success("Nothing is firing.", icon=":material/check_circle:")
         elif not now and is_heard:
             st.info(
-                "Nothing is firing, but no SLO selects a request that ended in this range, so nobody judges them. Give "
+                "Nothing is firing, but no SLO selects any request that ended in this range, so none is judged. Give "
                 "an SLO a `select` that fits them.",
                 icon=":material/rule:",
             )

@@ -105,11 +105,13 @@ def body(trace_id: str, span_id: str) -> None:
             )
         if behind := len(trail["tokens"]) - len(placed(trail["tokens"])):
             st.caption(
-                f"{count(behind)} tokens are not drawn: one before them is missing, so nobody knows when they came."
+                f"{count(behind)} tokens are not drawn: a token before them is missing, so their times are not known."
             )
         for name in ("steps", "events"):
             if (all_of_them := trail[f"{name}_total"] or 0) > (shown := len(trail[name])):
-                st.caption(f"{count(shown)} of {count(all_of_them)} {name} are known to this page, and counted below.")
+                st.caption(
+                    f"This page has {count(shown)} of {count(all_of_them)} {name}. The tables below count only these."
+                )
     left, right = st.columns(2)
     with left:
         phases(trail)

@@ -209,7 +209,7 @@ def test_an_insert_that_waits_at_a_silent_address_is_tried_at_the_new_one(name, 
         assert insert.error is None
         monkeypatch.setattr(opener, "_PATIENCE_S", 0.0)
         stage._ask()
-        assert "has answered nothing" in reason_of(insert.ended())
+        assert "has answered nothing, and the server's name has another address now" in reason_of(insert.ended())
         assert "connections to the old one end" in caplog.text
         assert status.snapshot().reason == "the collector is starting"
         insert_otlp(stage.store, TRACES, token_body(trace=2), "second")

@@ -330,3 +330,12 @@ def test_disks_of_the_store_and_of_the_log_are_told_and_what_cannot_be_read_is_a
     assert unread in storage(dead_letters=None)
     node = {"host": "ch-2", "path": "/ch", "free_bytes": 5e8, "total_bytes": 1e10}
     assert ("disk", "warn", "0.5 of 10.0 GB are free at ch-2 /ch") in storage(disks=[node])
+
+
+def test_spans_of_no_known_engine_are_counted_and_the_three_most_frequent_named():
+    names = [("chat", "step", 4), ("", "loop", 3), ("chat", "send", 2), ("chat", "rare", 1)]
+    answer = {"names": [dict(zip(("service", "name", "spans"), one, strict=True)) for one in names]}
+    (found,) = doctor._unclaimed(Mock(**{"get.return_value": answer}))
+    assert found.detail == (
+        "10 spans of the last day are of no known engine (most: chat step, loop, chat send): see tokentrail spans"
+    )

@@ -71,13 +71,14 @@ def main(
 
 
 SlosFile = Annotated[
-    Path | None, typer.Option("--slos", help="SLO file in place of the one in alerts/.", exists=True, dir_okay=False)
+    Path | None,
+    typer.Option("--slos", help="SLO file; without it, the one that tokentrail ships.", exists=True, dir_okay=False),
 ]
 
 
 def _port(listener: str) -> Any:
     return typer.Option(
-        min=1, max=65535, help=f"Port of {listener}; {PORTS[listener]} if it is free.", show_default=False
+        min=1, max=65535, help=f"Port of {listener}. Without it {PORTS[listener]}, or a free one.", show_default=False
     )
 
 

@@ -44,7 +44,7 @@ def spans(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Most spans to print.")] = 10,
     as_json: AsJson = False,
 ) -> None:
-    """List the spans that no engine's mapping claims, by name; or print those of one name."""
+    """List the spans that no engine's mapping recognises, by name; or print those of one name."""
     given = {"start": start, "service": service, "scope": scope, "name": name}
     params: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     from tokentrail.cli import spans as spans_
@@ -69,7 +69,9 @@ Start = Annotated[str, typer.Option(help="Start of the window: -15m, RFC 3339, o
 End = Annotated[str, typer.Option(help="End of the window: now, -5m, RFC 3339, or unix seconds.")]
 Models = Annotated[list[str] | None, typer.Option("--model", help="Only requests of this model; may be repeated.")]
 Tenants = Annotated[list[str] | None, typer.Option("--tenant", help="Only requests of this tenant; may be repeated.")]
-Engines = Annotated[list[str] | None, typer.Option("--engine", help="Only requests to this kind of server.")]
+Engines = Annotated[
+    list[str] | None, typer.Option("--engine", help="Only requests that this product answered: vllm, …")
+]
 Classes = Annotated[list[str] | None, typer.Option("--slo-class", help="Only requests of this SLO class.")]
 StatusName = Annotated[
     str | None, typer.Option("--status", help="Only requests of this status: ok, error, cancelled, in_flight, lost.")
@@ -77,13 +79,15 @@ StatusName = Annotated[
 SloName = Annotated[str | None, typer.Option("--slo", help="Only requests that this SLO selects.")]
 VerdictName = Annotated[
     str | None,
-    typer.Option("--verdict", help="Only requests that are good, bad, undetermined, excused, unselected or pending."),
+    typer.Option(
+        "--verdict", help="Only requests of this verdict: good, bad, undetermined, excused, unselected, pending."
+    ),
 ]
 CauseName = Annotated[
     str | None,
     typer.Option(
         "--cause",
-        help="Only requests of a cause: kv_eviction (they lost KV-cache blocks) or cold_start (they waited).",
+        help="Only requests that lost KV-cache blocks (kv_eviction), or that waited for a cold start (cold_start).",
     ),
 ]
 

@@ -123,7 +123,7 @@ def _api(api: Api, url: str) -> Generator[Finding, None, bool]:
     if date := ready.headers.get("date"):
         apart = abs(parsedate_to_datetime(date).timestamp() - time.time())
         if apart > _CLOCK_S + 1:  # the header has whole seconds
-            fix = "synchronise both clocks (NTP): windows are cut by the collector's"
+            fix = "synchronise both clocks (NTP): the collector's clock decides what is in a window"
             yield Finding("clocks", "warn", f"this machine and the collector differ by {duration(apart)}", fix)
         else:
             yield Finding("clocks", "ok", "this machine and the collector agree")
@@ -202,7 +202,10 @@ def _slos(api: Api) -> Iterator[Finding]:
         elif slo["requests"]["undetermined"]:
             n = count(slo["requests"]["undetermined"])
             yield Finding(
-                "SLO", "warn", f"{detail}; {n} cannot be judged", "their engine does not report a latency that it needs"
+                "SLO",
+                "warn",
+                f"{detail}; {n} cannot be judged",
+                "their source does not report a value that a threshold needs",
             )
         else:
             yield Finding("SLO", "ok", detail)
@@ -212,9 +215,11 @@ def _unclaimed(api: Api) -> Iterator[Finding]:
     names = api.get("spans/names", start=_DAY)["names"]
     total = sum(name["spans"] for name in names)
     if total:
-        most = ", ".join(f"{name['service']} {name['name']}" for name in names[:3])
+        most = ", ".join(f"{name['service']} {name['name']}".strip() for name in names[:3])
         yield Finding(
-            "spans", "ok", f"{count(total)} spans of a day are of no known engine (most: {most}); tokentrail spans"
+            "spans",
+            "ok",
+            f"{count(total)} spans of the last day are of no known engine (most: {most}): see tokentrail spans",
         )
 
 

@@ -30,12 +30,12 @@ def proxy(
     ask_usage: Annotated[
         bool, typer.Option("--ask-usage", help="Ask OpenAI streams for their usage. This changes request and answer.")
     ] = False,
-    max_requests: Annotated[int, typer.Option(help="Requests under way at most; further ones get 503.")] = 1024,
+    max_requests: Annotated[int, typer.Option(help="Most requests under way; more get 503.")] = 1024,
     max_body_mib: Annotated[int, typer.Option(help="Largest recorded request, MiB; larger ones get 413.")] = 64,
     connect_timeout: Annotated[float, typer.Option(help="Seconds to connect to the upstream.")] = 5,
-    read_timeout: Annotated[float, typer.Option(help="Seconds without a byte from the upstream.")] = 600,
-    write_timeout: Annotated[float, typer.Option(help="Seconds in which a client takes no byte.")] = 60,
-    drain_timeout: Annotated[float, typer.Option(help="Seconds for requests under way after SIGTERM.")] = 30,
+    read_timeout: Annotated[float, typer.Option(help="Seconds to wait for the next byte of the upstream.")] = 600,
+    write_timeout: Annotated[float, typer.Option(help="Seconds to wait for a client to read a byte.")] = 60,
+    drain_timeout: Annotated[float, typer.Option(help="Seconds that requests under way have after SIGTERM.")] = 30,
 ) -> None:
     """Pass requests to an OpenAI- or Anthropic-compatible server unchanged, and record them."""
     try:

@@ -97,7 +97,9 @@ def test_a_server_is_backed_up_by_its_own_statement():
 def test_an_slo_file_that_has_gone_is_named_and_nothing_is_cut(store, tmp_path):
     gone = Backups(store, [], [tmp_path / "slos.yaml"])
     for _ in range(2):
-        with pytest.raises(BackupError, match=r"slos\.yaml, with which the collector started, is not there any more"):
+        with pytest.raises(
+            BackupError, match=r"slos\.yaml, with which the collector started, and it is not there any more"
+        ):
             gone.make()
 
 
