@@ -36,7 +36,7 @@ CALLS = {
     "cache": ["ok"], "cache hit": [], "cache s": ["ok"], "cache s hit": [],
     "unknown": ["error"], "tenant": ["ok"], "emb": [],
 }  # fmt: skip
-"""Calls of 1.108.7, and the ends of their rows. A client that left is not seen."""
+"""Calls of the proxy, and the ends of their rows. A client that left is not seen."""
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +192,7 @@ def test_values_of_another_type_are_not_known(module_store):
     assert (row["input_tokens"], row["output_tokens"], row["ttft_ns"], row["status"]) == (None, None, None, "ok")
 
 
-@pytest.fixture(scope="module", params=["v1", "v2"])
+@pytest.fixture(scope="module", params=["v1", "v2", "v2-1.110"])
 def proxied(request, module_store):
     """The version, and by the name of each call of the proxy's client its line and the rows that started meanwhile."""
     name = f"litellm-proxy-{request.param}"
@@ -224,20 +224,42 @@ def test_a_call_of_the_proxy_ends_when_its_client_sees_it(proxied):
         assert 0 <= later <= LATER, what
 
 
-def test_the_first_token_of_a_fallback_is_told_from_its_last_attempt(proxied):
-    """v1 tells none. Who makes this test fail has news for the page."""
+def test_the_first_token_is_the_clients_but_for_fallbacks_before_1_110(proxied):
+    """v1 tells none. v2 told the time since the last attempt, in the E2E of several."""
     version, calls = proxied
     late = {}
     for what in ("stream", "think stream", "retry stream", "fallback stream"):
         line, rows = calls[what]
         assert (rows[-1]["ttft_ns"] is None) == (version == "v1")
-        if version == "v2":
+        if version != "v1":
             late[what] = line["send_unix_ns"] + line["first_ns"] - rows[-1]["start_ns"] - rows[-1]["ttft_ns"]
-    assert version == "v1" or late.pop("fallback stream") > 4_000 * MS
+    assert version != "v2" or late.pop("fallback stream") > 4_000 * MS
     assert all(0 <= later <= LATER for later in late.values())
 
 
 def test_langfuses_words_tell_the_reasoning_tokens_of_the_proxy(proxied):
     version, calls = proxied
     (row,) = calls["think stream"][1]
-    assert (row["reasoning_tokens"], row["tpot_ns"]) == (20 if version == "v2" else None, None)
+    assert (row["reasoning_tokens"], row["tpot_ns"]) == (None if version == "v1" else 20, None)
+
+
+def test_a_time_of_the_first_token_counts_within_a_stream(module_store):
+    """The request lasts 600 ms from T0, which is 2026-11-18 11:06:40 UTC."""
+    call = {"gen_ai.operation.name": "chat", "gen_ai.response.finish_reasons": ["stop"]}
+    stream = call | {"litellm.request.streaming": True, "gen_ai.response.time_to_first_chunk": 0.1}
+    key = "langfuse.observation.completion_start_time"
+    said = [
+        stream | {key: '"2026-11-18T11:06:40.400000+00:00"'},
+        stream | {key: '"2026-11-18T11:06:39.900000+00:00"'},
+        stream | {key: '"2026-11-18T11:06:40.700000+00:00"'},
+        stream | {key: "soon"},
+        call | {key: '"2026-11-18T11:06:40.400000+00:00"', "error.type": "APIError"},
+    ]
+    found = insert_each(module_store, *(("chat m", {"kind": 3, "attributes": each}) for each in said))
+    assert [row["ttft_ns"] for (row,) in found] == [400 * MS, 100 * MS, 100 * MS, 100 * MS, None]
+
+
+def test_only_litellms_spans_are_answers_of_its_cache(module_store):
+    said = {"gen_ai.operation.name": "chat", "litellm.cache_hit": True}
+    spans = [("chat m", {"kind": 3, "scope": scope, "attributes": said}) for scope in ("litellm", "other")]
+    assert [len(rows) for rows in insert_each(module_store, *spans)] == [0, 1]
