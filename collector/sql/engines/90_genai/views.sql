@@ -51,7 +51,7 @@ WITH
         OR (scope IN ('pydantic-ai', 'opentelemetry.instrumentation.langchain') OR of_semantic_kernel) AND NOT failed AND reason = '' AND n IS NULL
         -- Those of OpenAI's agents. OpenTelemetry's older one has zeros for an answer without usage, and nothing for one that nobody awaited. Traceloop's
         -- has nothing for any answer of Chat Completions, and not even the model for a response that nobody awaited.
-        OR of_agents AND NOT failed AND told_output IS NULL AND (text['gen_ai.system'] != '' OR text['gen_ai.request.model'] = '')
+        OR of_agents AND NOT failed AND told_output IS NULL AND (mapContains(text, 'server.address') OR text['gen_ai.request.model'] = '')
         AS is_cancelled,
     -- OpenTelemetry's conventions before 1.27 have the second keys.
     ifNull(counted('gen_ai.usage.input_tokens'), counted('gen_ai.usage.prompt_tokens')) AS told_input,
