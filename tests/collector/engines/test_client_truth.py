@@ -29,12 +29,22 @@ class Source:
     thinking: tuple = (7, 25, 3, 20)
     other: dict[str, tuple] = field(default_factory=dict)
     """Tokens of calls that differ."""
+    ends: dict[str, str] = field(default_factory=dict)
+    """Ends that the source takes for others. Pydantic AI says on the agent's span alone that a stream broke."""
+    no_ttft: set[str] = field(default_factory=set)
+    """Streams of which it tells no first token, though it tells that of others."""
+    error_types: bool = True
     spare: int = 25 * MS
     """By how much a span may be shorter than its call, on the busy machine of the recordings."""
 
 
 # The server's 7 are Anthropic's and Bedrock's without the 3 of the cache, and 2 more were written to Anthropic's.
 INVOKED = {"invoke": (7, 5, None, None), "istream": (7, 5, None, None)}
+TWO_ANSWERS = {"n2": (7, 10, 3, None)}
+PYDANTIC_AI = Source(
+    ttft_streamed=True, tpot=True, ends={"broke": "cancelled", "errev": "cancelled"}, spare=500 * MS,
+    other=dict.fromkeys(("responses", "responses stream"), (7, 5, 3, 0)),
+)  # fmt: skip
 SOURCES = {
     "google-genai-otel": Source(ttft_streamed=True, ttft_whole=True, tpot=True, spare=50 * MS),
     "google-genai-traceloop": Source(
@@ -69,6 +79,23 @@ SOURCES = {
         ttft_streamed=True, spare=500 * MS,
         thinking=(7, 25, 3, None), other=dict.fromkeys(("bedrock", "bedrock tool", "bedrock whole"), (10, 5, 3, None)),
     ),
+    "langgraph-openinference": Source({"agent left", "cancelled"}, other=TWO_ANSWERS, spare=500 * MS),
+    # It counts the usage once for each answer.
+    "langgraph-traceloop": Source(thinking=(7, 25, 3, None), other={"n2": (14, 20, 6, None)}, spare=500 * MS),
+    "langgraph-genai": Source(
+        ttft_streamed=True, tpot=True, no_ttft={"responses stream"}, other=TWO_ANSWERS, spare=500 * MS
+    ),
+    # Its calls of Chat Completions have no usage, and look alike when they are left.
+    "agents-traceloop-chat": Source(
+        tokens=(None,) * 4, ends={"left": "ok", "cancelled": "ok"}, error_types=False, spare=500 * MS
+    ),
+    "agents-traceloop-responses": Source(error_types=False, spare=500 * MS),
+    "pydantic-ai-agent": PYDANTIC_AI,
+    "pydantic-ai-openinference": PYDANTIC_AI,
+    # CrewAI lets the call of a cancelled task end.
+    "crewai-openinference": Source(
+        ends={"cancelled": "ok"}, error_types=False, other={"litellm": (7, 5, None, None)}, spare=500 * MS
+    ),
 }  # fmt: skip
 
 
@@ -92,17 +119,23 @@ def test_each_call_of_a_model_is_one_row(told):
 
 
 def test_a_call_ends_as_its_client_saw_it(told):
-    _, pairs = told
+    source, pairs = told
     found = [(line["what"], row["status"]) for line, rows in pairs for row in rows]
-    assert found == [(line["what"], line["status"]) for line, rows in pairs for _ in rows]
-    assert all((row["error_type"] != "") == (row["status"] == "error") for _, rows in pairs for row in rows)
+    expected = [(line["what"], source.ends.get(line["what"], line["status"])) for line, rows in pairs for _ in rows]
+    assert found == expected
+    errors = [row["error_type"] != "" for _, rows in pairs for row in rows if row["status"] == "error"]
+    assert errors == [source.error_types] * len(errors)
+    assert {row["error_type"] for _, rows in pairs for row in rows if row["status"] != "error"} == {""}
 
 
 def test_e2e_is_the_clients(told):
     source, pairs = told
     for line, rows in pairs:
         if line["calls"] == 1:
-            assert all(0 <= line["end_ns"] - row["e2e_ns"] <= source.spare for row in rows), line["what"]
+            # A framework ends the span of an abandoned stream after its reader has left.
+            least = -100 * MS if line["status"] == "cancelled" else 0
+            found = [line["end_ns"] - row["e2e_ns"] for row in rows]
+            assert all(least <= shorter <= source.spare for shorter in found), (line["what"], found)
 
 
 def test_ttft_is_the_clients_or_not_known(told):
@@ -113,7 +146,7 @@ def test_ttft_is_the_clients_or_not_known(told):
                 assert row["ttft_ns"] is None or row["ttft_ns"] <= row["e2e_ns"]
             elif line["first_ns"] is None:
                 assert row["ttft_ns"] == (row["e2e_ns"] if source.ttft_whole else None), line["what"]
-            elif source.ttft_streamed:
+            elif source.ttft_streamed and line["what"] not in source.no_ttft:
                 assert 0 <= line["first_ns"] - row["ttft_ns"] <= source.spare, line["what"]
             else:
                 assert row["ttft_ns"] is None, line["what"]
@@ -123,13 +156,14 @@ def test_tpot_is_the_clients_or_not_known(told):
     """Five tokens, of which four come after the first."""
     source, pairs = told
     for line, rows in pairs:
-        known = source.tpot and line["first_ns"] and line["status"] == "ok"
+        what, streamed = line["what"], line["first_ns"] or line["what"] == "agent stream"
+        known = source.tpot and streamed and line["status"] == "ok" and what not in source.no_ttft
         for row in rows:
-            if known and "think" not in line["what"] and line["what"] != "auto tool stream":
-                expected = (line["end_ns"] - line["first_ns"]) / 4
-                assert row["tpot_ns"] == pytest.approx(expected, abs=source.spare / 4), line["what"]
+            if known and "think" not in what and what != "auto tool stream":
+                expected = (line["end_ns"] - line["first_ns"]) / 4 if line["first_ns"] else 100 * MS
+                assert row["tpot_ns"] == pytest.approx(expected, abs=source.spare / 4), what
             else:
-                assert row["tpot_ns"] is None, line["what"]
+                assert row["tpot_ns"] is None, what
 
 
 def test_tokens_are_those_of_the_server_or_not_known(told):
@@ -139,7 +173,7 @@ def test_tokens_are_those_of_the_server_or_not_known(told):
         expected = source.other.get(what, source.thinking if "think" in what else source.tokens)
         for row in rows:
             found = tuple(row[f"{kind}_tokens"] for kind in ("input", "output", "cached", "reasoning"))
-            if line["status"] == "ok":
+            if row["status"] == "ok":
                 assert found == expected, what
             else:
                 assert found[1] is None, what

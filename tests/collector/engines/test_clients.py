@@ -64,7 +64,9 @@ def test_ttft_is_that_of_the_first_chunk_or_not_known(recorded):
         assert (stream["ttft_ns"], stream["tpot_ns"]) == (None, None)
     else:
         assert CHUNK <= stream["ttft_ns"] < 2 * CHUNK
-        assert stream["tpot_ns"] == pytest.approx((stream["e2e_ns"] - stream["ttft_ns"]) / 4, abs=1)
+        tpot = pytest.approx((stream["e2e_ns"] - stream["ttft_ns"]) / 4, abs=1)
+        assert stream["tpot_ns"] == (tpot if name == "anthropic" else None), "two tokens of Pydantic AI's are reasoning"
+        assert stream["reasoning_tokens"] == (None if name == "anthropic" else 2)
 
 
 def test_tokens_are_those_of_the_answer(recorded):
@@ -164,9 +166,9 @@ FAILED, LEFT = ("error", None), ("cancelled", None)
         ("agents-openinference", [*[ANSWERED] * 4, FAILED, FAILED, LEFT, LEFT]),
         ("agents-responses-openinference", [*[ANSWERED] * 4, FAILED, FAILED, LEFT, LEFT]),
         # The client's span says that a stream that broke was abandoned.
-        ("agents-traceloop", [*[ANSWERED] * 4, FAILED, LEFT, LEFT, LEFT]),
+        ("agents-otel-v2", [*[ANSWERED] * 4, FAILED, LEFT, LEFT, LEFT]),
         # whole, and a stream without usage
-        ("agents-traceloop-no-usage", [ANSWERED, ("ok", None)]),
+        ("agents-otel-v2-no-usage", [ANSWERED, ("ok", None)]),
         # chat, complete, two streams, refused, two streams that broke and were left, task cancelled
         ("llama-index-openinference", [ANSWERED, ANSWERED, FAILED, LEFT]),
         # whole, stream, refused, left, asynchronous stream, task cancelled
@@ -179,9 +181,9 @@ def test_a_frameworks_call_is_one_row_with_its_outcome(module_store, name, expec
     assert all(e2e >= 14 for status, _, e2e in found if status == "ok"), "the server takes 1.4 s for an answer"
 
 
-def test_the_span_of_the_client_goes_before_that_of_traceloops_agents(module_store):
-    replay(module_store, "clients-2026", "agents-traceloop")
-    rows = requests(module_store, "service = 'agents-traceloop'")
+def test_the_span_of_the_client_goes_before_that_of_agents(module_store):
+    replay(module_store, "clients-2026", "agents-otel-v2")
+    rows = requests(module_store, "service = 'agents-otel-v2'")
     assert [row["engine"] for row in rows] == [*["traceloop"] * 6, "genai", "genai"]
 
 
@@ -199,8 +201,8 @@ def test_the_words_of_semantic_kernel_are_those_of_others(module_store):
 
 
 def test_a_usage_of_zeros_is_not_known(module_store):
-    replay(module_store, "clients-2026", "agents-traceloop-no-usage")
-    rows = requests(module_store, "service = 'agents-traceloop-no-usage'")
+    replay(module_store, "clients-2026", "agents-otel-v2-no-usage")
+    rows = requests(module_store, "service = 'agents-otel-v2-no-usage'")
     assert [(row["input_tokens"], row["output_tokens"]) for row in rows] == [(7, 5), (None, None)]
 
 
@@ -214,3 +216,25 @@ def test_spans_that_end_before_their_stream_stay_spans(module_store):
     replay(module_store, "clients-2026", "llama-index-openinference")
     sql = "SELECT count() FROM spans WHERE service = 'llama-index-openinference' AND name LIKE '%stream_chat'"
     assert module_store.query(sql).result_rows == [(8,)]
+
+
+@pytest.mark.parametrize(
+    ("name", "reasons"),
+    [
+        # LangChain gives none of a response, and the instrumentation says `error` of those that ended.
+        ("langgraph-genai", {"ok": {"stop", "tool_calls", ""}, "error": {""}, "cancelled": {""}}),
+        ("pydantic-ai-openinference", {"ok": {"stop", "tool_call"}, "error": {""}, "cancelled": {""}}),
+    ],
+)
+def test_a_finish_reason_is_that_of_the_answer(module_store, name, reasons):
+    replay(module_store, "clients-2026", name)
+    rows = requests(module_store, f"service = '{name}'")
+    assert {status: {row["finish_reason"] for row in rows if row["status"] == status} for status in reasons} == reasons
+
+
+def test_calls_of_tools_through_mcp_stay_spans(module_store):
+    """Two agents call one tool each. The instrumentations of MCP and of the frameworks tell of the same calls."""
+    for name in ("langgraph-traceloop", "agents-traceloop-chat", "pydantic-ai-agent"):
+        replay(module_store, "clients-2026", name)
+        sql = f"SELECT count() FROM spans WHERE service = '{name}' AND name IN ('add.tool', 'MCP send tools/call add')"
+        assert module_store.query(sql).result_rows[0][0] >= 2

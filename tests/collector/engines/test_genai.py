@@ -220,7 +220,7 @@ AGENTS = "opentelemetry.instrumentation.openai_agents"
         ("any", 0, 0, (0, 0)),
     ],
 )  # fmt: skip
-def test_a_usage_of_zeros_stands_for_none_in_spans_of_traceloops_agents(module_store, scope, given, output, known):
+def test_a_usage_of_zeros_stands_for_none_in_spans_of_agents(module_store, scope, given, output, known):
     said = {"gen_ai.usage.input_tokens": given, "gen_ai.usage.output_tokens": output}
     (row,) = insert(module_store, (1, None, 3, said), scope=scope).values()
     assert (row["input_tokens"], row["output_tokens"], row["status"]) == (*known, "ok")

@@ -1,6 +1,8 @@
 """LiteLLM's proxy with its two OpenTelemetry integrations, recorded, against the clock of its clients."""
 
+import gzip
 import itertools
+import json
 
 import pytest
 
@@ -8,6 +10,7 @@ from collector.signals import TRACES
 from collector.store.insert import insert_otlp
 from tests.support.otlp import MS, Request
 from tests.support.recordings import (
+    DATA,
     billed,
     by_response_id,
     client_lines,
@@ -21,6 +24,19 @@ from tests.support.recordings import (
 
 V1, V2 = "litellm-1.108-otel-v1", "litellm-1.108-otel-v2"
 IDS = itertools.count(2**40)
+LATER = 250 * MS
+"""By how much the proxy's client sees a token or an end later than LiteLLM, on the busy machine of the recording."""
+RETRIED = ["error", "ok"]
+"""An attempt that failed and the call that ended well. Attempts between them are no rows."""
+CALLS = {
+    "warm": ["ok"], "warm2": ["ok"], "whole": ["ok"], "stream": ["ok"], "n2 whole": ["ok"], "n2 stream": ["ok"],
+    "think stream": ["ok"], "think whole": ["ok"], "retry whole": RETRIED, "retry stream": RETRIED,
+    "fallback whole": RETRIED, "fallback stream": RETRIED, "400": ["error"], "429 stream": ["error"],
+    "break": ["error"], "errev": ["error"], "left": ["ok"], "left whole": ["ok"], "hang": ["error"],
+    "cache": ["ok"], "cache hit": [], "cache s": ["ok"], "cache s hit": [],
+    "unknown": ["error"], "tenant": ["ok"], "emb": [],
+}  # fmt: skip
+"""Calls of the proxy, and the ends of their rows. A client that left is not seen."""
 
 
 @pytest.fixture(scope="module")
@@ -174,3 +190,76 @@ def test_values_of_another_type_are_not_known(module_store):
             "gen_ai.usage.input_tokens": -1, "llm.is_streaming": "maybe"}  # fmt: skip
     ((row,),) = insert_each(module_store, ("litellm_request", {"attributes": said}))
     assert (row["input_tokens"], row["output_tokens"], row["ttft_ns"], row["status"]) == (None, None, None, "ok")
+
+
+@pytest.fixture(scope="module", params=["v1", "v2", "v2-1.110"])
+def proxied(request, module_store):
+    """The version, and by the name of each call of the proxy's client its line and the rows that started meanwhile."""
+    name = f"litellm-proxy-{request.param}"
+    module_store.client().command("TRUNCATE TABLE requests")
+    replay(module_store, "clients-2026", name)
+    rows = requests(module_store, f"service = '{name}'")
+    lines = map(json.loads, gzip.decompress((DATA / "clients-2026/truth.jsonl.gz").read_bytes()).splitlines())
+    calls = {}
+    for line in (line for line in lines if line["service"] == name):
+        what = line["what"] + (" hit" if line["what"] in calls else "")
+        started = range(line["send_unix_ns"], line["send_unix_ns"] + line["end_ns"])
+        calls[what] = (line, sorted((row for row in rows if row["start_ns"] in started), key=lambda row: row["status"]))
+    assert sum(len(found) for _, found in calls.values()) == len(rows)
+    return request.param, calls
+
+
+def test_each_call_of_the_proxy_is_a_row_and_no_embedding_nor_answer_of_the_cache(proxied):
+    version, calls = proxied
+    expected = CALLS | ({"cache s hit": ["ok"]} if version == "v1" else {})
+    assert {what: [row["status"] for row in rows] for what, (_, rows) in calls.items()} == expected
+    assert {row["engine"] for _, rows in calls.values() for row in rows} == {"litellm"}
+
+
+def test_a_call_of_the_proxy_ends_when_its_client_sees_it(proxied):
+    _, calls = proxied
+    for what in ("stream", "whole", "think stream", "retry stream", "fallback stream", "fallback whole", "errev"):
+        line, rows = calls[what]
+        later = line["send_unix_ns"] + line["end_ns"] - rows[-1]["start_ns"] - rows[-1]["e2e_ns"]
+        assert 0 <= later <= LATER, what
+
+
+def test_the_first_token_is_the_clients_but_for_fallbacks_before_1_110(proxied):
+    """v1 tells none. v2 told the time since the last attempt, in the E2E of several."""
+    version, calls = proxied
+    late = {}
+    for what in ("stream", "think stream", "retry stream", "fallback stream"):
+        line, rows = calls[what]
+        assert (rows[-1]["ttft_ns"] is None) == (version == "v1")
+        if version != "v1":
+            late[what] = line["send_unix_ns"] + line["first_ns"] - rows[-1]["start_ns"] - rows[-1]["ttft_ns"]
+    assert version != "v2" or late.pop("fallback stream") > 4_000 * MS
+    assert all(0 <= later <= LATER for later in late.values())
+
+
+def test_langfuses_words_tell_the_reasoning_tokens_of_the_proxy(proxied):
+    version, calls = proxied
+    (row,) = calls["think stream"][1]
+    assert (row["reasoning_tokens"], row["tpot_ns"]) == (None if version == "v1" else 20, None)
+
+
+def test_a_time_of_the_first_token_counts_within_a_stream(module_store):
+    """The request lasts 600 ms from T0, which is 2026-11-18 11:06:40 UTC."""
+    call = {"gen_ai.operation.name": "chat", "gen_ai.response.finish_reasons": ["stop"]}
+    stream = call | {"litellm.request.streaming": True, "gen_ai.response.time_to_first_chunk": 0.1}
+    key = "langfuse.observation.completion_start_time"
+    said = [
+        stream | {key: '"2026-11-18T11:06:40.400000+00:00"'},
+        stream | {key: '"2026-11-18T11:06:39.900000+00:00"'},
+        stream | {key: '"2026-11-18T11:06:40.700000+00:00"'},
+        stream | {key: "soon"},
+        call | {key: '"2026-11-18T11:06:40.400000+00:00"', "error.type": "APIError"},
+    ]
+    found = insert_each(module_store, *(("chat m", {"kind": 3, "attributes": each}) for each in said))
+    assert [row["ttft_ns"] for (row,) in found] == [400 * MS, 100 * MS, 100 * MS, 100 * MS, None]
+
+
+def test_only_litellms_spans_are_answers_of_its_cache(module_store):
+    said = {"gen_ai.operation.name": "chat", "litellm.cache_hit": True}
+    spans = [("chat m", {"kind": 3, "scope": scope, "attributes": said}) for scope in ("litellm", "other")]
+    assert [len(rows) for rows in insert_each(module_store, *spans)] == [0, 1]

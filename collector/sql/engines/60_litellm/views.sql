@@ -24,8 +24,11 @@ WITH
     -- LiteLLM tells reasoning tokens in the words of Langfuse alone, when its setting `mapper_names` has `langfuse`.
     ifNull(used('gen_ai.usage.reasoning.output_tokens'),
         if(failed, NULL, toUInt32OrNull(JSONExtractRaw(text['langfuse.observation.usage_details'], 'output_reasoning_tokens')))) AS reasoning,
+    -- `time_to_first_chunk` begins with the last attempt of a call, and the span with one before. Langfuse's words have the time of the clock.
+    parseDateTime64BestEffortOrNull(trim(BOTH '"' FROM text['langfuse.observation.completion_start_time']), 9, 'UTC') AS first_time,
     -- The first event of a stream of these two APIs says that the request was accepted. It brings no token.
-    if(text['litellm.call_type'] IN ('responses', 'aresponses', 'anthropic_messages'), NULL,
+    multiIf(text['litellm.call_type'] IN ('responses', 'aresponses', 'anthropic_messages'), NULL,
+        stream = 1 AND first_time BETWEEN start AND end, toUInt64(toUnixTimestamp64Nano(assumeNotNull(first_time)) - toUnixTimestamp64Nano(start)),
         nanoseconds(reported('gen_ai.response.time_to_first_chunk'), duration_ns)) AS first_ns
 SELECT
     end, start, trace_id, span_id, parent_span_id,

@@ -20,11 +20,14 @@ WITH
     startsWith(scope, 'semantic_kernel.') AS of_semantic_kernel,
     -- Strands tells the reason in an event alone, with new conventions in its JSON.
     scope = 'strands.telemetry.tracer' AS of_strands,
+    -- OpenTelemetry's of LangChain. LangChain gives no finish reason of a response, and `error` stands for that.
+    scope = 'opentelemetry.instrumentation.genai.langchain' AS of_langchain,
+    $finish_reason AS told_reason,
     multiIf(scope = 'com.anthropic.sdk.python', left(text['anthropic.message.stop_reason'], 64),
         of_strands, left(extract(arrayFirst(a -> a.key IN ('finish_reason', 'gen_ai.output.messages'), arrayFlatten(events.attributes)).value.string_value,
             '(?:^|"finish_reason": ")([a-z_]+)(?:$$|")'), 64),
         of_semantic_kernel, left(lower(replaceOne(text['gen_ai.response.finish_reason'], 'FinishReason.', '')), 64),
-        $finish_reason) AS reason,
+        of_langchain AND told_reason = 'error', '', told_reason) AS reason,
     -- OpenTelemetry's instrumentations of clients and the anthropic client say when a request is streamed, and nothing when it is not. A
     -- stream that has ended has a finish reason. That of Google's client before 1.1 says nothing of streams, and has no address.
     scope IN ('opentelemetry.instrumentation.genai.openai', 'opentelemetry.instrumentation.genai.anthropic', 'com.anthropic.sdk.python')
@@ -44,9 +47,11 @@ WITH
         -- The anthropic client leaves the status of a call open whose task was cancelled.
         OR scope = 'com.anthropic.sdk.python' AND status_code = 0 AND reason = ''
         OR scope = '@opentelemetry/instrumentation-openai' AND NOT failed AND reason = ''
-        OR (scope = 'pydantic-ai' OR of_semantic_kernel) AND NOT failed AND reason = '' AND n IS NULL
-        -- Traceloop's of OpenAI's agents. An answer without usage has zeros there, and one that nobody awaited has nothing.
-        OR of_agents AND NOT failed AND told_output IS NULL
+        -- Traceloop's of LangChain leaves the status open too.
+        OR (scope IN ('pydantic-ai', 'opentelemetry.instrumentation.langchain') OR of_semantic_kernel) AND NOT failed AND reason = '' AND n IS NULL
+        -- Those of OpenAI's agents. OpenTelemetry's older one has zeros for an answer without usage, and nothing for one that nobody awaited. Traceloop's
+        -- has nothing for any answer of Chat Completions, and not even the model for a response that nobody awaited.
+        OR of_agents AND NOT failed AND told_output IS NULL AND (mapContains(text, 'server.address') OR text['gen_ai.request.model'] = '')
         AS is_cancelled,
     -- OpenTelemetry's conventions before 1.27 have the second keys.
     ifNull(counted('gen_ai.usage.input_tokens'), counted('gen_ai.usage.prompt_tokens')) AS told_input,
@@ -62,14 +67,15 @@ WITH
     scope = 'opentelemetry.instrumentation.openai_agents' AS of_agents,
     of_agents AND told_input = 0 AND told_output = 0 AS has_no_usage,
     if(has_no_usage OR hides_reasoning OR begins_early AND reason = '', NULL, told_output) AS n,
-    counted('gen_ai.usage.reasoning.output_tokens') AS reasoning,
+    -- Pydantic AI has the second key.
+    ifNull(counted('gen_ai.usage.reasoning.output_tokens'), counted('gen_ai.usage.details.reasoning_tokens')) AS reasoning,
     -- Pydantic AI names the time as the conventions name a metric.
     if(mapContains(number, 'gen_ai.response.time_to_first_chunk'),
         'gen_ai.response.time_to_first_chunk', 'gen_ai.client.operation.time_to_first_chunk') AS first_key,
     -- Strands tells whole milliseconds. Before a call of a tool it waits for the whole of it, with some models.
     if(of_strands, if(reason IN ('', 'tool_use'), nan, reported('gen_ai.server.time_to_first_token') / 1e3), reported(first_key)) AS first_s,
     -- The first event of a stream of responses says that the request was accepted. It brings no token.
-    if(text['openai.api.type'] = 'responses' OR begins_early, NULL, nanoseconds(first_s, duration_ns)) AS first_ns
+    if(text['openai.api.type'] = 'responses' OR begins_early OR of_langchain AND startsWith(text['gen_ai.response.id'], 'resp_'), NULL, nanoseconds(first_s, duration_ns)) AS first_ns
 SELECT
     end, start, trace_id, span_id, parent_span_id,
     text['gen_ai.response.id'] AS request_id,
