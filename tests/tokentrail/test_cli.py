@@ -79,6 +79,7 @@ def test_all_missing_extras_are_named_before_anything_is_touched(command, extras
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.timeout(120)  # with a folder that is one, `up` and `demo` would run on
 @pytest.mark.parametrize(
     "command",
     [
