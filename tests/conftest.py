@@ -2,6 +2,8 @@
 
 import gc
 import os
+import shutil
+import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -22,6 +24,17 @@ if not Path("/dev/nvidiactl").exists():
 gc.disable()
 
 ROOT = Path(__file__).parent
+
+
+def memory(folder: Path = Path("/dev/shm"), *, least: int = 2 * 2**30) -> Path | None:
+    """A folder of Linux that is in memory, when it may be written and has room for the files of all tests."""
+    fits = os.access(folder, os.W_OK) and shutil.disk_usage(folder).free >= least
+    return folder if fits else None
+
+
+# A store writes and removes thousands of small files. A disk makes a test of it wait for each.
+if "TMPDIR" not in os.environ and (in_memory := memory()):
+    os.environ["TMPDIR"] = tempfile.tempdir = str(in_memory)
 
 SLOW = (
     "dashboard/test_pages.py",

@@ -17,7 +17,7 @@ SECOND = 1_000_000_000
 @pytest.fixture
 def collector(tmp_path):
     slos = str(ROOT / "alerts" / "slos.yaml")
-    with Collector(tmp_path / "data", "--slos", slos, refresh_often=True) as collector:
+    with Collector(tmp_path / "data", "--slos", slos) as collector:
         yield collector
 
 

@@ -17,16 +17,24 @@ from tests.support.otlp import Request
 DAY = "start=2026-11-18T00:00:00Z&end=2026-11-19T00:00:00Z"
 
 
-@pytest.fixture
-def collector(tmp_path):
-    """It has three requests in three parts, and is stopped."""
-    collector = Collector(tmp_path / "data", refresh_often=True)
-    with collector:
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory):
+    """The data folder of a collector that has stopped: three requests in three parts."""
+    folder = tmp_path_factory.mktemp("filled") / "data"
+    with Collector(folder) as collector:
         for trace in (1, 2, 3):
             post_request(collector, trace)
-            collector.wait_until(lambda: not list((tmp_path / "data" / "wal").glob("*.wal")))
+            collector.wait_until(lambda: not list((folder / "wal").glob("*.wal")))
+    return folder
+
+
+@pytest.fixture
+def collector(filled, tmp_path):
+    """It has three requests in three parts, and is stopped."""
+    shutil.copytree(filled, tmp_path / "data", symlinks=True)
+    collector = Collector(tmp_path / "data")
     yield collector
-    if collector.process.poll() is None:
+    if collector.process and collector.process.poll() is None:
         collector.kill()
 
 

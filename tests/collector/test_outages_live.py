@@ -103,7 +103,7 @@ def test_a_writer_that_stands_still_makes_no_lost_requests(tmp_path):
 def test_a_collector_that_is_killed_with_its_engine_says_what_the_store_says(tmp_path):
     slos = tmp_path / "slos.yaml"
     slos.write_text(SLOS)
-    collector = Collector(tmp_path / "data", "--lost-after-s", "2", "--slos", str(slos), refresh_often=True).start()
+    collector = Collector(tmp_path / "data", "--lost-after-s", "2", "--slos", str(slos)).start()
 
     def values():
         text = collector.get("/metrics").text

@@ -1,11 +1,9 @@
 """The real process: starting, draining, being killed."""
 
 import itertools
-import os
 import random
 import re
 import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -117,7 +115,7 @@ def test_killed_again_and_again_under_load_every_acknowledged_token_is_there_exa
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT])
 def test_a_crash_of_a_library_ends_the_process_and_what_was_acknowledged_is_stored_after(tmp_path, number):
     """ClickHouse would catch the signal and store nothing from then on."""
-    collector = Collector(tmp_path / "data", command=True).start()
+    collector = Collector(tmp_path / "data").start()
     assert collector.post(token_body(trace=1)).status_code == 200
     collector.wait_until(lambda: "tokentrail_collector_segments_inserted_total 1.0" in collector.get("/metrics").text)
     collector.process.send_signal(number)
@@ -157,11 +155,9 @@ def test_a_collector_that_may_open_too_few_files_does_not_start(monkeypatch, tmp
     ("name", "value", "said"),
     [("TZ", "nonsense/Zone", "Cannot load time zone nonsense/Zone. "), ("TMPDIR", "/proc", '["/proc/clickhouse-')],
 )
-def test_what_clickhouse_needs_of_the_system_is_named_when_it_is_missing(tmp_path, name, value, said):
-    command = [sys.executable, "-m", "collector", "--data-dir", str(tmp_path / "data")]
-    ended = subprocess.run(
-        command, cwd=ROOT, env=os.environ | {name: value}, capture_output=True, text=True, timeout=300
-    )
+def test_what_clickhouse_needs_of_the_system_is_named_when_it_is_missing(tmp_path, monkeypatch, name, value, said):
+    monkeypatch.setenv(name, value)
+    ended = forked.run("collector.__main__", "--data-dir", tmp_path / "data")
     assert ended.returncode == 1
     (line,) = ended.stderr.splitlines()
     assert "cannot start: chDB cannot be loaded: " in line

@@ -32,7 +32,7 @@ def collectors(server, tmp_path):
     slos = tmp_path / "slos.yaml"
     slos.write_text("slos: [{name: chat, objective: '0.9', window: 7d, thresholds: {e2e: 5s}}]")
     flags = ("--dedup-retention-s", "0.2", "--slos", str(slos))
-    options = {"store": f"{server.url}/default", "refresh_often": True}
+    options = {"store": f"{server.url}/default"}
     pair = [Collector(tmp_path / name, *flags, **options) for name in ("a", "b")]
     for collector in pair:
         collector.start()

@@ -1,14 +1,26 @@
-"""The suite's own parts: its order, its table of times, and the stores that tests copy."""
+"""The suite's own parts: its order, its table of times, where its files are, and the stores that tests copy."""
+
+import os
+import tempfile
 
 from collector.store.definitions import read_schema
 from tests.collector.rows import NOW, SECOND, Rows
-from tests.conftest import ROOT, SLOW
+from tests.conftest import ROOT, SLOW, memory
 from tests.support.stores import open_new_store
 from tests.times import ROWS, table
 
 
 def test_every_slow_file_exists():
     assert [name for name in SLOW if not (ROOT / name).exists()] == []
+
+
+def test_files_are_in_memory_where_it_has_room(tmp_path):
+    assert memory(tmp_path, least=1) == tmp_path
+    assert memory(tmp_path, least=2**62) is None
+    assert memory(tmp_path / "absent") is None
+    if (folder := memory(least=3 * 2**30)) and os.environ["TMPDIR"] == str(folder):
+        assert tmp_path.is_relative_to(folder)
+        assert tempfile.gettempdir() == str(folder)
 
 
 def test_the_table_has_the_longest_files_and_the_sums_of_folders():

@@ -18,14 +18,13 @@ PROTOBUF = {"content-type": "application/x-protobuf"}
 class Collector:
     """`python -m collector` on a data folder; `start` again after `stop` or `kill` continues where it was.
 
-    With `command`, the operating system starts the command; otherwise the process is forked, without the imports.
-    With `refresh_often`, for tests that wait for /metrics, refreshes of them take a fifth of the time, and not 2 %.
+    With `command`, the operating system starts the command. Otherwise the process is forked, without the imports, and
+    each scrape makes it refresh its /metrics.
     """
 
-    def __init__(self, data_dir, *arguments, store="chdb://", command=False, refresh_often=False):
+    def __init__(self, data_dir, *arguments, store="chdb://", command=False):
         self.data_dir = Path(data_dir)
         self._command = command
-        self._refresh_often = refresh_often
         self._embedded = store == "chdb://"
         self._arguments = ["--data-dir", str(data_dir), "--store", store, "--segment-age-s", "0.1", *arguments]
         self.process = None
@@ -46,10 +45,7 @@ class Collector:
                 command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=self.log, text=True
             )
         else:
-            self.process = Forked(
-                "collector.__main__", arguments, environment=environment, cwd=ROOT, stderr=self.log,
-                refresh_often=self._refresh_often,
-            )  # fmt: skip
+            self.process = Forked("collector.__main__", arguments, environment=environment, cwd=ROOT, stderr=self.log)
         self.urls = {}
         while len(self.urls) < 3:
             line = self.process.stdout.readline()
@@ -67,12 +63,12 @@ class Collector:
         return self.http.post(self.urls["otlp-http"] + "/v1/traces", content=body, headers=PROTOBUF | headers)
 
     def wait_until(self, condition, timeout_s=120.0):
-        deadline = time.monotonic() + timeout_s
-        asked = time.monotonic()
+        began = asked = time.monotonic()
         while not condition():
             now = time.monotonic()
-            assert now < deadline, f"{condition} did not come true in {timeout_s} s"
-            time.sleep(max(0.05, 2 * (now - asked)))  # questions take a third of the time at most
+            assert now < began + timeout_s, f"{condition} did not come true in {timeout_s} s"
+            # Questions take a third of the time at most, and those of a long wait are rare.
+            time.sleep(max(0.05, 2 * (now - asked), (now - began) / 8))
             asked = time.monotonic()
 
     def kill(self):

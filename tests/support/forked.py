@@ -17,6 +17,8 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from functools import cache
 from pathlib import Path
 
@@ -33,10 +35,9 @@ PR_SET_CHILD_SUBREAPER = 36
 class Forked:
     """What the tests use of `subprocess.Popen`: `main(arguments)` of a module in a process of its own."""
 
-    def __init__(self, module, arguments, *, environment, cwd, stderr, refresh_often=False):
+    def __init__(self, module, arguments, *, environment, cwd, stderr):
         reader, writer = os.pipe()
         request = {"module": module, "arguments": arguments, "environment": environment, "cwd": str(cwd)}
-        request["refresh_often"] = refresh_often
         server = _server()
         socket.send_fds(server, [json.dumps(request).encode()], [writer, stderr.fileno()])
         os.close(writer)
@@ -131,11 +132,33 @@ def _run(request, stdout, stderr):
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    if request["refresh_often"]:
-        from collector.exposition import live
-
-        live._SHARE, live.LEAST_PAUSE_S = 4, 0.1
+    _refresh_when_scraped()
     sys.exit(importlib.import_module(request["module"]).main(request["arguments"]))
+
+
+def _refresh_when_scraped():
+    """After a scrape, a collector refreshes its /metrics at once. A test need not wait for a pause of 1 to 15 s."""
+    from collector.exposition.live import Live
+
+    scraped, start, seen = Live.scraped, Live.start, threading.Event()
+
+    def seen_by(live, counted):
+        scraped(live, counted)
+        seen.set()
+
+    def start_without_pauses(live):
+        stopped = live._stopping.wait
+
+        def pause(timeout_s):
+            end = time.monotonic() + timeout_s
+            while time.monotonic() < end and not seen.is_set() and not stopped(0.02):
+                pass
+            seen.clear()
+
+        live._stopping.wait = pause
+        start(live)
+
+    Live.scraped, Live.start = seen_by, start_without_pauses
 
 
 if __name__ == "__main__":
