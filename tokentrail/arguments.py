@@ -120,10 +120,10 @@ def kind(value: object, misuse: Misuse) -> SpanKind:
 
 
 def word(value: object) -> str:
-    """A text; "" for None, which many clients have for a field without a value."""
+    """A text; "" for None, 0 and False, which clients have for a field without a value."""
     if type(value) is str:
         return value
-    return "" if value is None else text(value)
+    return "" if value is None or value is False or (type(value) is int and value == 0) else text(value)
 
 
 def words(value: str | Sequence[str] | None, misuse: Misuse) -> tuple[str, ...]:

@@ -21,8 +21,11 @@ from tokentrail.trail import DisabledTrail, Trail
 _FINAL: Final = ("until_done", "get_final_message", "get_final_text", "get_final_completion", "get_final_response")
 """Methods of the clients' streams that read the stream to its end."""
 _ASYNCHRONOUS: Final = ("__anext__", "__aiter__", "__aenter__")
-_BODY: Final = ("parse", "json", "text", "read", "iter_lines", "iter_text", "iter_bytes")
-"""Methods of raw responses, and of those of `httpx.stream`, that read the body."""
+_PARTS: Final = ("iter_lines", "iter_text", "iter_bytes", "aiter_lines", "aiter_text", "aiter_bytes")
+_BODY: Final = ("parse", "json", "text", "read", "aread", *_PARTS)
+"""Methods of raw responses, and of those of `httpx.stream`, that read the body; `_PARTS` read it bit by bit."""
+_REDIRECTION: Final = 300
+"""HTTP statuses from here on have no answer of a model."""
 _STREAMING: Final = ("__next__", "__iter__", "__enter__", *_ASYNCHRONOUS)
 _GONE: Final = (CancelledError, GeneratorExit, KeyboardInterrupt)
 _THROTTLE: Final = Throttle()
@@ -107,6 +110,7 @@ class _Call:
         """The answer, so that its chunks are recorded. One that is not streamed has arrived."""
         if isawaitable(answer):
             return self._awaited(answer)
+        self.refused(answer)
         if _is_raw(answer):
             return self._raw(answer)
         if not _is_stream(answer):
@@ -116,6 +120,12 @@ class _Call:
         if not any(hasattr(answer, name) for name in _ASYNCHRONOUS):
             return _Stream(answer, self)
         return (_EitherStream if hasattr(answer, "__iter__") else _AsyncStream)(answer, self)
+
+    def refused(self, response: Any) -> None:
+        """Ends the request if this is an HTTP response with another status than success. `httpx` raises none."""
+        status = getattr(response, "status_code", None)
+        if isinstance(status, int) and status >= _REDIRECTION:
+            self._recording.end(error_type=str(status))
 
     def _raw(self, response: Any) -> Any:
         """A raw response. Without streaming its body is there already."""
@@ -129,7 +139,7 @@ class _Call:
         """A method that reads the body of a response: its result is the answer."""
 
         def read(*args: Any, **kwargs: Any) -> Any:
-            self._is_read = not name.startswith("iter_")
+            self._is_read = name not in _PARTS
             with self:
                 result = method(*args, **kwargs)
             return self.wrap(result)
@@ -229,6 +239,7 @@ class _Stream(_Observed):
         if hasattr(self._source, "__enter__"):
             with self._call:
                 self._source = self._source.__enter__()
+            self._call.refused(self._source)
         return self
 
     def __exit__(
@@ -291,6 +302,7 @@ class _AsyncStream(_Observed):
         if hasattr(self._source, "__aenter__"):
             with self._call:
                 self._source = await self._source.__aenter__()
+            self._call.refused(self._source)
         return self
 
     async def __aexit__(
@@ -333,14 +345,14 @@ def _is_raw(answer: Any) -> bool:
     """A raw response of the clients of openai, anthropic and others that the same generator wrote: `with_raw_response`,
     or `with_streaming_response` once it is entered.
     """
-    return hasattr(answer, "http_response") and hasattr(answer, "parse")
+    return all(hasattr(answer, name) for name in ("http_response", "parse", "is_closed"))
 
 
 def _body(response: Any) -> Any:
-    """The body of a raw response, parsed. Of one that is no JSON, nothing but its arrival is known."""
+    """The body of a raw response, parsed. Of one that cannot be, nothing but its arrival is known."""
     try:
         return response.http_response.json()
-    except ValueError:
+    except Exception:  # it is no JSON, is nested too deep, or was closed before it was read
         return response.http_response
 
 

@@ -255,6 +255,14 @@ def test_an_end_takes_none_for_a_text_that_the_answer_did_not_have(trail):
     assert (span.attributes[semconv.STATUS], trail.stats.errors) == ("ok", 0)
 
 
+@pytest.mark.parametrize(("code", "error"), [(0, None), (False, None), (500, "500")])
+def test_a_code_of_0_is_no_error(code, error, trail):
+    start(trail).end(T0 + MS, error_type=code)
+    (span,) = trail.spans("chat m")
+    expected = ("error" if error else "ok", error)
+    assert (span.attributes[semconv.STATUS], span.attributes.get(semconv.ERROR_TYPE)) == expected
+
+
 def test_stamps_up_to_the_one_that_could_not_be_made_are_kept(tolerant):
     def stamps():
         yield T0 + MS

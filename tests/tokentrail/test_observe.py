@@ -6,6 +6,7 @@ import copy
 import gc
 from types import SimpleNamespace
 
+import httpx
 import pytest
 
 import tokentrail
@@ -290,8 +291,9 @@ def test_a_raw_response_with_its_body_is_a_whole_answer(trail, clock):
     assert (request.attributes[semconv.OUTPUT_TOKENS], len(tokens)) == (9, 1)
 
 
-def test_a_raw_response_of_another_form_has_arrived(trail, clock):
-    observe(Raw(clock, ValueError("no JSON")), trail=trail)
+@pytest.mark.parametrize("error", [ValueError("no JSON"), RecursionError(), httpx.ResponseNotRead()])
+def test_a_raw_response_of_another_form_has_arrived(error, trail, clock):
+    observe(Raw(clock, error), trail=trail)
     assert ended(trail) == ("ok", None, 1)
 
 
@@ -314,6 +316,30 @@ def test_the_lines_of_a_stream_of_httpx_tell_its_end_and_no_tokens(trail, clock)
         assert len(list(response.iter_lines())) == 3
         assert response.text == "so far"
     assert ended(trail) == ("ok", None, 0)
+
+
+@pytest.mark.parametrize("method", ["iter_lines", "aiter_lines", "aread", ""])
+@pytest.mark.parametrize("status", [200, 307, 500])
+def test_a_stream_of_httpx_with_another_status_than_success_is_an_error(method, status, trail):
+    """`httpx` raises no error for it, whether its body is read or not."""
+    answer = httpx.MockTransport(lambda _: httpx.Response(status, content=b"data: {}"))
+
+    async def run():
+        client = httpx.AsyncClient(transport=answer)
+        async with observe(client.stream("POST", "http://m"), trail=trail) as response:
+            await (response.aread() if method == "aread" else collect(response.aiter_lines()))
+
+    if method.startswith("a"):
+        asyncio.run(run())
+    else:
+        with observe(lambda: httpx.Client(transport=answer).stream("POST", "http://m"), trail=trail) as response:
+            assert list(response.iter_lines() if method else ()) == (["data: {}"] if method else [])
+    assert ended(trail)[:2] == (("ok" if method else "cancelled", None) if status == 200 else ("error", str(status)))
+
+
+def test_an_http_response_with_another_status_than_success_is_an_error(trail):
+    observe(lambda: httpx.Response(500), trail=trail)
+    assert ended(trail)[:2] == ("error", "500")
 
 
 def test_a_raw_response_that_nobody_reads_is_cancelled(trail, clock):
