@@ -8,6 +8,7 @@ import pytest
 from dashboard import components
 from dashboard.components import _crowds, _interval
 from dashboard.filters import View
+from dashboard.views import slos
 from dashboard.views.events import behind, cold_start_row, lasted, worst_first
 from dashboard.views.requests import table
 from tokentrail.formatting import instant
@@ -143,3 +144,23 @@ def test_an_incident_that_goes_on_has_lasted_until_the_ranges_end():
     past = View("-2h", "2026-11-21T10:05:00Z", (), None, None, UTC)
     ((_, url),) = behind(incident | {"cause": "kv_eviction", "requests": []}, past)
     assert "end=2026-11-21T10%3A05%3A00Z" in url
+
+
+def test_cards_of_slos_without_requests_are_drawn_behind_the_others(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(slos, "card", lambda slo, _: drawn.append(slo["name"]))
+    totals = {"a": 0, "b": 3, "c": 0, "d": 0, "e": 1}
+    slos.cards(
+        [
+            {
+                "name": name,
+                "firing": None,
+                "attainment": n or None,
+                "budget_left": 1,
+                "requests": {"total": n, "in_flight": 0},
+            }
+            for name, n in totals.items()
+        ],
+        None,
+    )
+    assert drawn == ["b", "e", "a", "c", "d"]
