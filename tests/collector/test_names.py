@@ -36,8 +36,8 @@ NO_COLUMNS = {
     "output.mime_type", "request.outcome", "rpc.method", "status", "thread_label",
     "tokentrail.disaggregation", "tokentrail.scraper", "tokentrail.status", "uri", "workers",
     # JSON, of which a part is read, and that must stay whole
-    "hidden_params", "langfuse.observation.input", "langfuse.observation.usage_details", "llm.invocation_parameters", "output.value",
-    "payload",
+    "hidden_params", "langfuse.observation.input", "langfuse.observation.usage_details", "llm.invocation_parameters",
+    "output.value", "payload",
     # 64 characters of it, three digits, a time, a UUID or a trace id at most
     "anthropic.message.stop_reason", "gen_ai.response.finish_reason", "gen_ai.response.finish_reasons",
     "langfuse.observation.status_message",
