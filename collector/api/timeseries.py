@@ -233,12 +233,12 @@ def _per_second(rows: Sequence[Mapping[str, Any]], metric: str, window: Window, 
     return points
 
 
-def _with_open(ended: Sequence[Mapping[str, Any]], not_ended: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _with_open(ended: Sequence[dict[str, Any]], not_ended: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The buckets of requests that ended, with the judged ones that did not; also buckets that have only these."""
     nothing = dict.fromkeys(("requests", "goodput", *UNJUDGED), 0)
-    buckets = {row["bucket_ns"]: dict(row) for row in ended}
+    buckets = {row["bucket_ns"]: row for row in ended}
     for row in not_ended:
-        buckets[row["bucket_ns"]] = {**nothing, **buckets.get(row["bucket_ns"], {}), **row}
+        buckets[row["bucket_ns"]] = {**buckets.get(row["bucket_ns"], nothing), **row}
     return [row for _, row in sorted(buckets.items())]
 
 

@@ -109,16 +109,13 @@ class Hooks:
         self._guarded(scheduler, lambda recorder: self._aborted(recorder, abort_req, req))
 
     def _guarded(self, scheduler: Any, work: Callable[[EngineRecorder], None]) -> None:
-        recorder = None
         try:
             recorder = self._recorder(scheduler)
-            if recorder is not None:
-                work(recorder)
         except Exception:
-            if recorder is not None:
-                recorder.fault()
-            else:
-                logger.exception("tokentrail cannot record this SGLang; answers are not affected")
+            logger.exception("tokentrail cannot record this SGLang; answers are not affected")
+            return
+        if recorder is not None:
+            recorder.guarded(lambda: work(recorder))
 
     def _arriving(self, recorder: EngineRecorder, req: Any, is_retracted: bool) -> None:
         key, params = req.rid, req.sampling_params
