@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 SYSTEM_PACKAGES := prometheus prometheus-alertmanager chromium docker-compose openssl
 
-.PHONY: help setup system demo test test-fast test-vllm test-compose lint format bench tradeoffs fuzz constraints clean
+.PHONY: help setup system demo test test-fast test-vllm test-compose lint format bench tradeoffs fuzz gpu gpu-wheels constraints clean
 
 help:  ## show this help
 	@echo 'tokentrail: SLO monitoring for LLM inference that keeps the trail of every token'
@@ -113,6 +113,24 @@ tradeoffs: setup  ## each technique of the engine alone against the same load, i
 
 fuzz: setup  ## send broken OTLP to a collector of its own (FUZZ_FLAGS="--seed 7 --count 10000")
 	$(BIN)/python -m tests.fuzz $(FUZZ_FLAGS)
+
+# What an image with torch for CUDA, Triton, transformers, numpy, numba and pytest lacks, for Python 3.12.
+GPU_PACKAGES := annotated-types fastapi gguf googleapis-common-protos opentelemetry-api opentelemetry-exporter-http-transport \
+	opentelemetry-exporter-otlp-common opentelemetry-exporter-otlp-proto-common opentelemetry-exporter-otlp-proto-http opentelemetry-proto \
+	opentelemetry-sdk opentelemetry-semantic-conventions platformdirs protobuf pydantic pydantic-settings pydantic_core python-dotenv \
+	starlette typing-inspection uvicorn
+GPU_PYTHON ?= python3
+GPU_RESULTS ?= .gpu/results
+gpu-wheels:  ## fetch into .gpu/wheels what a machine with a GPU and no package index lacks (4 MB; Python 3.12)
+	@mkdir -p .gpu/wheels
+	@for name in $(GPU_PACKAGES); do \
+		$(PYTHON) -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \
+			--platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
+			--dest .gpu/wheels "$$(grep -i "^$$name==" constraints.txt)" || exit 1; done
+
+gpu:  ## on a machine with a GPU: CUDA tests, benchmarks and a traced run into .gpu/results (8 minutes; no package index)
+	@if [ -d .gpu/wheels ]; then $(GPU_PYTHON) -m pip install --quiet --no-index --no-deps --no-compile --upgrade --target .gpu/site .gpu/wheels/*.whl; fi
+	PYTHONPATH=$(CURDIR)/.gpu/site $(GPU_PYTHON) -m benchmarks.gpu --results $(GPU_RESULTS) $(GPU_FLAGS)
 
 constraints: setup  ## pin what is installed now
 	@$(BIN)/python -m pip freeze --exclude-editable | sed -E 's/\+cpu$$//' | grep -v '^tokentrail' > constraints.txt

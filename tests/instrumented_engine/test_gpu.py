@@ -5,6 +5,7 @@ import torch
 
 from instrumented_engine.core.observer import Observer
 from instrumented_engine.device import open_device
+from instrumented_engine.model.download import DEFAULT_MODEL, local_path
 from instrumented_engine.settings import Settings
 from instrumented_engine.startup import load
 from tokentrail.testing import MemoryTrail
@@ -12,7 +13,16 @@ from tokentrail.testing import MemoryTrail
 from .support import make_sequence, run_all
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
-PROMPTS = ["The capital of France is", "Water boils at", "def add(a, b):", "Once upon a time " * 40]
+WORDS = 512
+PROMPTS = ["w5 w99 w31 w7", "w400 w3", "w12 w13 w14 w15 w16 w17", "w8 w21 w300 w77 " * 40]
+
+
+@pytest.fixture(scope="module")
+def model_file(tmp_path_factory):
+    """The default model where it has been downloaded, else one of its shape with random weights."""
+    from benchmarks.gpu_model import write
+
+    return local_path(DEFAULT_MODEL) or write(tmp_path_factory.mktemp("model"), "135m", WORDS)
 
 
 def answers(settings, *, together):
@@ -23,8 +33,8 @@ def answers(settings, *, together):
     return [tokens for group in groups for tokens, _, _ in run_all(loaded.engine, group).values()]
 
 
-def test_float32_equals_the_cpu(smollm_file):
-    common = {"model": str(smollm_file), "dtype": "float32", "kv_blocks": 128}
+def test_float32_equals_the_cpu(model_file):
+    common = {"model": str(model_file), "dtype": "float32", "kv_blocks": 128}
     cpu = answers(Settings(device="cpu", **common), together=False)
     cuda = Settings(device="cuda", **common)
     assert answers(cuda, together=False) == cpu
@@ -48,22 +58,21 @@ def test_the_attention_kernel_as_torch(shape, dtype):
     ],
     ids=["graphs", "eager", "sdpa"],
 )
-def test_each_way_of_launching_answers_as_the_cpu(smollm_file, settings, facts):
-    common = {"model": str(smollm_file), "dtype": "float32", "kv_blocks": 128}
+def test_each_way_of_launching_answers_as_the_cpu(model_file, settings, facts):
+    common = {"model": str(model_file), "dtype": "float32", "kv_blocks": 128}
     cuda = Settings(device="cuda", **common, **settings)
     assert load(cuda, Observer(MemoryTrail())).facts.items() >= facts.items()
     assert answers(cuda, together=True) == answers(Settings(device="cpu", **common), together=False)
 
 
-def test_preemption_on_cuda_does_not_change_the_output(smollm_file):
-    common = {"model": str(smollm_file), "device": "cuda", "dtype": "float32"}
+def test_preemption_on_cuda_does_not_change_the_output(model_file):
+    common = {"model": str(model_file), "device": "cuda", "dtype": "float32"}
     tight = Settings(block_size=4, kv_blocks=56, max_model_len=220, **common)
     assert answers(tight, together=True) == answers(Settings(kv_blocks=128, **common), together=False)
 
 
-def test_auto_takes_cuda_and_bfloat16_and_most_of_the_free_memory(smollm_file):
+def test_auto_takes_cuda_and_bfloat16_and_most_of_the_free_memory(model_file):
     device = open_device(Settings())
     assert (device.target.type, device.dtype) == ("cuda", torch.bfloat16)
-    loaded = load(Settings(model=str(smollm_file)), Observer(MemoryTrail()))
-    cache = loaded.engine.scheduler.block_manager.num_blocks * 16 * 30 * 2 * 3 * 64 * 2
-    assert 0.5 < cache / torch.cuda.get_device_properties(0).total_memory < 0.9
+    loaded = load(Settings(model=str(model_file)), Observer(MemoryTrail()))
+    assert 0.5 < loaded.facts["kv_cache_bytes"] / torch.cuda.get_device_properties(0).total_memory < 0.9
