@@ -42,6 +42,8 @@ SEGMENT_AGE_NS: Final = 24 * 3600 * SECOND_NS
 _REMEMBERED: Final = 2000
 """So many counted segments are remembered: the writer names one twice if the process died before it was released."""
 _KEYS_AT_ONCE: Final = 5000
+YOUNG_S: Final = 180
+"""A series that is older when a scrape sees it first shows its value at once: its first increase is long over."""
 _SAVE_EVERY_NS: Final = 60 * SECOND_NS
 """The watermark alone is worth a write after this time."""
 
@@ -210,7 +212,8 @@ class StoreCounters:
     def _add_kv_events(self, rows: Sequence[dict[str, Any]]) -> None:
         for row in rows:
             process = self.admit_process((row["service"], row["instance"]))
-            self._series.add(metrics.KV_EVICTED, (*process, self._reason(row["reason"])), row["evicted"])
+            evicted = *process, self._reason(row["reason"])
+            self._series.add(metrics.KV_EVICTED, evicted, row["evicted"], at_s=self._clock() / SECOND_NS)
             if row["reason"] == "preemption":
                 self._series.add(metrics.PREEMPTIONS, process, row["n"])
                 self._series.raise_to(metrics.LAST_PREEMPTION, process, row["last_ns"] / SECOND_NS)
@@ -332,13 +335,18 @@ class StoreCounters:
             self._unsaved, self._saved_until_ns = False, self.heard_until_ns or 0
 
     def families(self) -> tuple[list[Family], Keys]:
-        """The counters as they are now, and their keys. A series that no scrape has seen is written as 0.
+        """The counters as they are now, and their keys. A young series that no scrape has seen is written as 0.
 
-        So Prometheus sees its first increase, which is the difference to the value before.
+        So Prometheus sees its first increase, which is the difference to the value before. The past of an old one would
+        be an increase of the present:
+
+            a series of a minute,     12 requests    0 in its first scrape, then 12
+            a series of 43 minutes, 174 requests    174 in its first scrape
         """
         with self._lock:
-            keys = self._series.growing
-            return list(self._series.families(keys - self._scraped)), keys
+            keys, now_s = self._series.growing, self._clock() / SECOND_NS
+            newborn = [key for key in keys - self._scraped if abs(now_s - self._series.created.get(key, 0)) < YOUNG_S]
+            return list(self._series.families({*newborn})), keys
 
     def scraped(self, keys: Keys) -> bool:
         """A scrape has seen the series of these keys. True when one of them was written as 0 until now."""

@@ -30,15 +30,30 @@ def free_port():
         return probe.getsockname()[1]
 
 
+class LateClock:
+    """The time of so many seconds ago."""
+
+    def __init__(self, late_s):
+        self.late_s = late_s
+
+    def __call__(self):
+        return time.time_ns() - self.late_s * SECOND
+
+
 @pytest.fixture
-def served(tmp_path):
+def clock(request):
+    return LateClock(getattr(request, "param", 0))
+
+
+@pytest.fixture
+def served(tmp_path, clock):
     """The collector's API behind uvicorn, with rows and segments at the test's command."""
     store = open_new_store(tmp_path / "store")
     slos = tmp_path / "slos.yaml"
     slos.write_text(SLOS)
     status = IngestStatus()
     status.set_ready("start")
-    app, live = build_api(store, load_slos(slos), status, lost_after_s=30, data_dir=tmp_path)
+    app, live = build_api(store, load_slos(slos), status, lost_after_s=30, data_dir=tmp_path, clock=clock)
     live.start()
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning"))
     thread = threading.Thread(target=server.run)
@@ -46,7 +61,7 @@ def served(tmp_path):
     while not server.started:
         assert thread.is_alive()
         time.sleep(0.01)
-    yield live.counters, Rows(store), "{}:{}".format(*server.servers[0].sockets[0].getsockname()), slos
+    yield live, Rows(store), "{}:{}".format(*server.servers[0].sockets[0].getsockname()), slos
     server.should_exit = True
     thread.join()
     assert live.stop(20)
@@ -92,42 +107,84 @@ def eventually(ask, wanted):
         time.sleep(0.1)
 
 
-def test_what_happens_to_requests_makes_alerts_fire(served, prometheus):
-    counters, rows, _, _ = served
+COUNTED = 'tokentrail_slo_requests_total{slo="chat"}'
+BURNING = {
+    ("TokentrailSloBurn", rule) for rule in ("page-outage", "page-fast", "page-slow", "ticket-fast", "ticket-slow")
+}
 
+
+@pytest.fixture
+def query(prometheus):
     def query(text):
         result = prometheus.get("/query", params={"query": text}).raise_for_status().json()["data"]["result"]
         return {tuple(sorted(r["metric"].items())): float(r["value"][1]) for r in result}
 
+    return query
+
+
+@pytest.fixture
+def firing(prometheus):
     def firing():
         alerts = prometheus.get("/alerts").raise_for_status().json()["data"]["alerts"]
         return {(a["labels"]["alertname"], a["labels"].get("rule")) for a in alerts if a["state"] == "firing"}
 
+    return firing
+
+
+def fail(rows, live, segment, requests, ended):
+    """So many requests that missed the promise arrive in a segment."""
+    bad = {"ended": ended, "e2e": 2 * SECOND, "ttft_ns": SECOND, "tpot_ns": 1e7}
+    made = rows.requests([bad | {"segment": segment, "ingested_at": ended}] * requests)
+    live.counters.on_segment(segment)
+    return made
+
+
+@pytest.fixture
+def past(served, clock):
+    """Requests that failed 43 minutes ago, when nobody scraped."""
+    live, rows, _, _ = served
+    fail(rows, live, "one", 174, clock())
+    eventually(lambda: live.counters.pending, lambda pending: not pending)
+    clock.late_s = 0
+    eventually(lambda: live.state_at_s, lambda at_s: at_s > time.time() - 60)
+
+
+@pytest.mark.parametrize("clock", [43 * 60], indirect=True)
+def test_what_failed_while_nobody_scraped_makes_no_alert_fire(served, past, prometheus, query, firing):
+    """The first scrape showed 0 and the next one 174 bad requests, as if all had failed between the two."""
+    live, rows, _, _ = served
+    eventually(lambda: query(f"count_over_time({COUNTED}[5m])"), lambda r: max(r.values(), default=0) >= 4)
+    eventually(lambda: query("count_over_time(slo:tokentrail_bad_requests:increase1m[5m])"), lambda r: r)
+    assert [*query(COUNTED).values()] == [174]
+    assert firing() == set()
+    fail(rows, live, "two", 40, time.time_ns())
+    eventually(lambda: query(COUNTED), lambda r: [*r.values()] == [214])
+    eventually(firing, lambda now: now >= BURNING)
+
+
+def test_what_happens_to_requests_makes_alerts_fire(served, prometheus, query, firing):
+    live, rows, _, _ = served
+    counters = live.counters
+
     rows.cold_start(start=time.time_ns() - 9 * SECOND, duration=1, segment="zero")
     counters.on_segment("zero")
     eventually(lambda: query("tokentrail_preemptions_total"), lambda r: list(r.values()) == [0])
-    counted = 'tokentrail_slo_requests_total{slo="chat"}'
-    eventually(lambda: query(counted), lambda r: list(r.values()) == [0])
+    eventually(lambda: query(COUNTED), lambda r: list(r.values()) == [0])
     assert firing() == set()
 
     now = time.time_ns()
-    bad = {"ended": now, "e2e": 2 * SECOND, "ttft_ns": SECOND, "tpot_ns": 1e7, "segment": "one", "ingested_at": now}
-    made = rows.requests([bad for _ in range(40)])
     for i in range(5):
         rows.kv_event(start=now + i, segment="one")
     rows.cold_start(start=now - 3 * SECOND, duration=2 * SECOND, segment="one")
-    counters.on_segment("one")
+    made = fail(rows, live, "one", 40, now)
 
-    eventually(lambda: query(counted), lambda r: list(r.values()) == [40])
-    burning = {
-        ("TokentrailSloBurn", rule) for rule in ("page-outage", "page-fast", "page-slow", "ticket-fast", "ticket-slow")
-    }
-    expected = burning | {("TokentrailKvCacheEvictions", None), ("TokentrailColdStart", None)}
+    eventually(lambda: query(COUNTED), lambda r: list(r.values()) == [40])
+    expected = BURNING | {("TokentrailKvCacheEvictions", None), ("TokentrailColdStart", None)}
     assert eventually(firing, lambda now: now >= expected) == expected
 
     slo = httpx.get(f"http://{served[2]}/api/v1/slos/chat", trust_env=False).json()
     assert slo["firing"] == "page"
-    assert {("TokentrailSloBurn", b["name"]) for b in slo["burn"] if b["firing"]} == burning
+    assert {("TokentrailSloBurn", b["name"]) for b in slo["burn"] if b["firing"]} == BURNING
 
     def traces():
         asked = {

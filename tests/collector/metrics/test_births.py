@@ -35,6 +35,26 @@ def test_a_series_is_0_in_the_first_scrape_that_has_it(app, arrive, live):
     assert seen() == [2, NOW / SECOND, 2, 2]
 
 
+@pytest.mark.parametrize(("age_s", "n"), [(0, 0), (179, 0), (180, 2), (43 * 60, 2), (-179, 0), (-180, 2)])
+def test_an_old_series_has_its_value_in_the_first_scrape_that_has_it(age_s, n, app, rows, arrive, live, clock):
+    """Prometheus took all that had happened since the beginning for the increase of one interval."""
+    segment = arrive(CHAT, CHAT)
+    for _ in range(2):
+        rows.kv_event(start=NOW - SECOND, segment=segment, blocks=1, reason="a reason")
+    live.refresh()
+    clock.now += age_s * SECOND  # somebody may have set the clock back
+    live.counters.on_segment("another")
+    live.refresh()
+    samples = samples_of(TestClient(app).get("/metrics", headers=OPENMETRICS))
+    names = (
+        "tokentrail_slo_requests_total",
+        "tokentrail_requests_total",
+        "tokentrail_kv_evicted_blocks_total",
+        "gen_ai_server_time_to_first_token_seconds_count",
+    )
+    assert [max(v for key, v in samples.items() if key[0] == name) for name in names] == [n] * 4
+
+
 UNKNOWN = {metrics.REQUEST, metrics.PROCESS, metrics.SAMPLED, metrics.LIMITED.labels}
 """Labels whose values nobody knows before the first event. Their series are 0 for a scrape or a minute."""
 
