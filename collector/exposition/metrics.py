@@ -154,7 +154,7 @@ LAST_PREEMPTION = Metric(
 )  # fmt: skip
 
 ENGINE_UP = Metric(
-    "tokentrail_engine_up", "gauge", "1 when the last scrape of the process succeeded, 0 when it failed.", SAMPLED
+    "tokentrail_engine_up", "gauge", "1 when the last scrape of the process was answered, 0 when it failed.", SAMPLED
 )
 ENGINE_RUNNING = Metric(
     "tokentrail_engine_requests_running", "gauge", "Requests in the batch, by the engine's own metrics.", SAMPLED

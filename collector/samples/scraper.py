@@ -176,13 +176,16 @@ class Scraper:
             await self.scrape(client, target)
 
     async def scrape(self, client: httpx.AsyncClient, target: Target) -> None:
-        """Scrape a target once and hand on its metrics, or its failure."""
+        """Scrape a target once and hand on its metrics, or why there are none."""
         began_s, began = self._clock(), time.monotonic()
         page, result = Exposition([], "", 0, 0), str(ScrapeResult.OK)
         try:
             async with asyncio.timeout(self._limits.timeout_s):
                 page = await self._page(client, target, round(began_s * 1e9))
-            self._engines[target] = page.engine
+            if page.metrics:
+                self._engines[target] = page.engine
+            else:
+                result = ScrapeResult.NO_METRICS
         except (TimeoutError, httpx.TimeoutException):
             result = ScrapeResult.TIMEOUT
         except _ScrapeError as error:
@@ -236,14 +239,11 @@ class Scraper:
         except (BrokenEncodingError, UnsupportedEncodingError, UnicodeDecodeError) as error:
             raise _ScrapeError(ScrapeResult.ENCODING) from error
         try:
-            page = read_exposition(
+            return read_exposition(
                 text, time_ns=time_ns, all_names=self._limits.all_names, most_series=self._limits.max_series
             )
         except (ValueError, KeyError, IndexError, OverflowError) as error:
             raise _ScrapeError(ScrapeResult.PARSE) from error
-        if not page.metrics:
-            raise _ScrapeError(ScrapeResult.NO_METRICS)
-        return page
 
     async def _hand_on(self, target: Target, metrics: Sequence[Metric], result: str, series_dropped: int) -> None:
         request = ExportMetricsServiceRequest()
@@ -283,9 +283,13 @@ class Scraper:
 
 
 def _own_metrics(time_ns: int, took_s: float, result: str) -> list[Metric]:
-    """Return `up` and the duration of a scrape; `up` of a failed one has the reason as label."""
+    """Return `up` and the duration of a scrape. `up` of one that told nothing has the reason as label.
+
+    A target that answers with no metric that is kept is up: a wrong address is no dead engine.
+    """
     up, duration = Metric(name=UP), Metric(name="scrape_duration_seconds")
-    point = up.gauge.data_points.add(time_unix_nano=time_ns, as_double=float(result == ScrapeResult.OK))
+    answered = result in (ScrapeResult.OK, ScrapeResult.NO_METRICS)
+    point = up.gauge.data_points.add(time_unix_nano=time_ns, as_double=float(answered))
     if result != ScrapeResult.OK:
         set_labels(point, [("reason", result)])
     duration.gauge.data_points.add(time_unix_nano=time_ns, as_double=took_s)

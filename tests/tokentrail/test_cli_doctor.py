@@ -290,15 +290,20 @@ def test_doctor_compares_versions(version, state, told):
     assert (found.state, told in found.detail, bool(found.fix)) == (state, True, state == "warn")
 
 
-def test_doctor_warns_of_each_scrape_that_fails():
+def test_doctor_warns_of_each_scrape_that_fails_or_tells_nothing():
     class Fake:
         def get(self, _path, **_):
             of = [("chat", True, ""), ("sent", None, ""), ("lost", False, "connect"), ("told", False, "")]
+            of.append(("site", True, "no_metrics"))
             keys = ("service", "up", "reason")
             return {"processes": [{"instance": "i", **dict(zip(keys, one, strict=True))} for one in of]}
 
     found = [(finding.state, finding.detail) for finding in doctor._scrapes(Fake())]
-    assert found == [("warn", "lost i: the last one failed (connect)"), ("warn", "told i: the last one failed (down)")]
+    assert found == [
+        ("warn", "lost i: the last one failed (connect)"),
+        ("warn", "told i: the last one failed (down)"),
+        ("warn", "site i answers, and tells no metric that tokentrail knows"),
+    ]
 
 
 @pytest.mark.parametrize(("status", "fix"), [(401, "TOKENTRAIL_API_KEY"), (403, "all tenants"), (500, "log")])

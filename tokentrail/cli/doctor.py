@@ -181,10 +181,13 @@ def _engines(api: Api) -> Iterator[Finding]:
 
 def _scrapes(api: Api) -> Iterator[Finding]:
     for process in api.get("samples", start="-5m")["processes"]:
+        name = f"{process['service']} {process['instance']}"
         if process["up"] is False:
-            detail = f"{process['service']} {process['instance']}: the last one failed ({process['reason'] or 'down'})"
-            fix = "is it the engine's address? docs/scraping.md explains the reasons"
-            yield Finding("scrape", "warn", detail, fix)
+            detail = f"{name}: the last one failed ({process['reason'] or 'down'})"
+            yield Finding("scrape", "warn", detail, "is it the engine's address? docs/scraping.md explains the reasons")
+        elif process["reason"]:
+            detail = f"{name} answers, and tells no metric that tokentrail knows"
+            yield Finding("scrape", "warn", detail, "is it the engine's own /metrics? docs/scraping.md lists the names")
 
 
 def _slos(api: Api) -> Iterator[Finding]:

@@ -30,10 +30,10 @@ class Scrapes:
         engine="",
         scraper="me",
         up=True,
-        reason="timeout",
+        reason="",
         delta=False,
     ):
-        """Add a page; with `delta`, as a sender whose histograms have grown by so much."""
+        """Add a page, or the reason for which there is none; with `delta`, as a sender whose histograms grew by so much."""
         page = read_exposition(text, time_ns=time_ns, all_names=False, most_series=1000)
         request = ExportMetricsServiceRequest()
         made = request.resource_metrics.add()
@@ -49,12 +49,15 @@ class Scrapes:
             metric.histogram.aggregation_temporality = AGGREGATION_TEMPORALITY_DELTA
         if scraper:
             point = scope.metrics.add(name="up").gauge.data_points.add(time_unix_nano=time_ns, as_double=float(up))
-            set_labels(point, [] if up else [("reason", reason)])
+            set_labels(point, [("reason", reason)] if reason else [])
         self._bodies.append(check(request.SerializeToString(), ItemLimits()).payload)
         return self
 
-    def down(self, time_ns, *, up=False, **fields):
-        return self.add("", time_ns, up=up, **({"engine": "vllm"} | fields))
+    def down(self, time_ns, *, up=False, reason="timeout", **fields):
+        return self.add("", time_ns, up=up, reason="" if up else reason, **({"engine": "vllm"} | fields))
+
+    def tells_nothing(self, time_ns, **fields):
+        return self.add("", time_ns, reason="no_metrics", **fields)
 
     def store(self):
         insert_otlp(self._store, METRICS, b"".join(self._bodies), str(id(self)))

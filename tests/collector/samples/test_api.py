@@ -354,6 +354,23 @@ def test_a_target_whose_scrapes_fail_is_lost(scrapes, api):
     assert incident["start"] == "2026-11-21T09:58:45Z"
 
 
+def test_a_target_that_answers_and_tells_nothing_known_is_not_lost(scrapes, api, exposed):
+    """The one was an engine and is a page of something else now, the other never was one: nobody is woken."""
+    for n in range(12):
+        at = NOW - (115 - 10 * n) * SECOND
+        scrapes.add(page(1, 0, n), at) if n < 4 else scrapes.tells_nothing(at)
+        scrapes.tells_nothing(at, service="website", instance="w")
+    scrapes.store()
+    assert api("incidents")["incidents"] == []
+    shown = {p["instance"]: (p["up"], p["reason"], p["values"]) for p in api("samples")["processes"]}
+    assert shown == {"i:1": (True, "no_metrics", {}), "w": (True, "no_metrics", {})}
+    assert [(e["service"], e["last_seen"]) for e in api("engines")["engines"]] == [("chat", "2026-11-21T09:58:35Z")]
+    assert {name: value for name, value in exposed().items() if "engine_up" in name} == {
+        'tokentrail_engine_up{engine="vllm",instance="i:1",service="chat"}': 1,
+        'tokentrail_engine_up{engine="",instance="w",service="website"}': 1,
+    }
+
+
 def test_an_outage_and_a_standstill_that_are_older_than_the_window_begin_when_they_did(scrapes, api):
     ages = [*range(7200, 3600, -60), *range(3600, 0, -10)]
     scrapes.add(page(1, 0, 1), NOW - 7260 * SECOND).add(page(6, 0, 9), NOW - 7260 * SECOND, instance="hung")

@@ -191,7 +191,6 @@ def cut(handler):
         ("vllm:num_requests_running six\n", "parse"),
         (f"vllm:num_requests_running 1{'0' * 400}\n", "parse"),
         ('vllm:num_requests_running{a="' + '\\"' * 400_000 + '"} 1\n', "parse"),
-        ("<html>Welcome</html>", "no_metrics"),
     ],
 )
 def test_a_target_that_fails_is_down_with_the_reason_and_harms_no_other(log, engine, scrape, page, reason):
@@ -210,6 +209,17 @@ def test_a_target_that_fails_is_down_with_the_reason_and_harms_no_other(log, eng
     # A machine that stands still for 2 s makes the good one late too.
     assert reason == "timeout" or 0 not in good_ones()
     eventually(lambda: scraper.status.snapshot().scrapes[reason] >= 1)
+
+
+@pytest.mark.parametrize("page", ["<html>Welcome</html>", "", 'python_info{version="3.12"} 1\n'])
+def test_a_target_that_answers_without_a_known_metric_is_up_with_the_reason(log, engine, scrape, page):
+    scraper = scrape(f"chat={engine(PAGE, page).url}")
+    eventually(lambda: len(log.scrapes("chat")) >= 2)
+    resource, values, labels = log.scrapes("chat")[1]
+    assert values.keys() == {"up", "scrape_duration_seconds"}
+    assert (values["up"], labels["up"]) == (1, {"reason": "no_metrics"})
+    assert resource["tokentrail.engine"] == "vllm", "the engine that it was"
+    eventually(lambda: scraper.status.snapshot().scrapes["no_metrics"] >= 1)
 
 
 def test_a_target_that_nobody_listens_at_is_down(log, scrape):
