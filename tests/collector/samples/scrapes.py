@@ -33,7 +33,7 @@ class Scrapes:
         reason="",
         delta=False,
     ):
-        """Add a page, or the reason for which there is none; with `delta`, as a sender whose histograms grew by so much."""
+        """Add a page, or why there is none; with `delta`, as a sender whose histograms grew by so much."""
         page = read_exposition(text, time_ns=time_ns, all_names=False, most_series=1000)
         request = ExportMetricsServiceRequest()
         made = request.resource_metrics.add()
