@@ -115,7 +115,7 @@ fuzz: setup  ## send broken OTLP to a collector of its own (FUZZ_FLAGS="--seed 7
 	$(BIN)/python -m tests.fuzz $(FUZZ_FLAGS)
 
 # What an image with torch for CUDA, Triton, transformers, numpy, numba and pytest lacks, for Python 3.12.
-GPU_PACKAGES := annotated-types fastapi gguf googleapis-common-protos opentelemetry-api opentelemetry-exporter-http-transport \
+GPU_PACKAGES := annotated-types fastapi gguf googleapis-common-protos httptools opentelemetry-api opentelemetry-exporter-http-transport \
 	opentelemetry-exporter-otlp-common opentelemetry-exporter-otlp-proto-common opentelemetry-exporter-otlp-proto-http opentelemetry-proto \
 	opentelemetry-sdk opentelemetry-semantic-conventions platformdirs protobuf pydantic pydantic-settings pydantic_core python-dotenv \
 	starlette typing-inspection uvicorn

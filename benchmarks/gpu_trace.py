@@ -144,12 +144,12 @@ def engine(
     try:
         line = process.stdout.readline().decode()
         if not line.startswith("listening on"):
-            sys.exit(f"the engine did not start; {folder}/engine.log says why")
+            sys.exit(f"the engine did not start:\n{(folder / 'engine.log').read_text()[-2000:]}")
         port = int(line.rsplit(":", 1)[1])
         deadline = time.monotonic() + START_TIMEOUT_S
         while not ready(port):
             if process.poll() is not None or time.monotonic() > deadline:
-                sys.exit(f"the engine was not ready; {folder}/engine.log says why")
+                sys.exit(f"the engine was not ready:\n{(folder / 'engine.log').read_text()[-2000:]}")
             time.sleep(0.5)
         (folder / "version.json").write_bytes(get(port, "/version")[1])
         yield process, port

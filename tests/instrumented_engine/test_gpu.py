@@ -75,4 +75,17 @@ def test_auto_takes_cuda_and_bfloat16_and_most_of_the_free_memory(model_file):
     device = open_device(Settings())
     assert (device.target.type, device.dtype) == ("cuda", torch.bfloat16)
     loaded = load(Settings(model=str(model_file)), Observer(MemoryTrail()))
-    assert 0.5 < loaded.facts["kv_cache_bytes"] / torch.cuda.get_device_properties(0).total_memory < 0.9
+    assert 0.5 < loaded.facts["kv_cache_bytes"] / torch.cuda.get_device_properties(0).total_memory < 0.95
+
+
+def test_a_step_does_not_beat_the_measured_peaks(model_file):
+    """MFU and MBU are shares: a peak that is measured too low shows more than 1."""
+    trail = MemoryTrail()
+    loaded = load(Settings(model=str(model_file), kv_blocks=512), Observer(trail))
+    sequences = [make_sequence(trail, loaded.tokenizer.encode("w5 w9 " * 900), max_tokens=8) for _ in range(4)]
+    run_all(loaded.engine, sequences)
+    steps = [span for span in trail.spans("tokentrail.step") if "tokentrail.step.compute_ns" in span.attributes]
+    assert steps
+    for span in steps:
+        took = span.attributes["tokentrail.step.device_ns"]
+        assert max(span.attributes["tokentrail.step.compute_ns"], span.attributes["tokentrail.step.memory_ns"]) < took

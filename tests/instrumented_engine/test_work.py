@@ -10,7 +10,7 @@ from instrumented_engine.model import linear
 from instrumented_engine.model.llama import Llama
 from instrumented_engine.model.runner import ModelRunner
 from instrumented_engine.model.weights import open_model
-from instrumented_engine.model.work import MATRIX, READ_BYTES, Peaks, measure_peaks, work_of
+from instrumented_engine.model.work import CPU, CUDA, Peaks, measure_peaks, work_of
 from tokentrail.testing import MemoryTrail
 
 from .support import make_engine, make_sequence, run_all
@@ -100,7 +100,15 @@ def test_a_peak_is_the_best_of_some_trials(monkeypatch):
     ticks = iter([time for duration in seconds for time in (0.0, duration)])
     monkeypatch.setattr(torch, "ones", lambda shape, **_: SimpleTensor())
     peaks = measure_peaks(torch.device("cpu"), torch.float32, clock=lambda: next(ticks))
-    assert peaks == Peaks(2 * MATRIX**3 / 0.25, READ_BYTES / 0.1)
+    assert peaks == Peaks(2 * CPU.rows**3 / 0.25, CPU.read_bytes / 0.1)
+
+
+def test_a_trial_on_a_gpu_is_long_beside_its_launch(monkeypatch):
+    seconds = [0.1, 0.5, 0.25, 0.75, 0.05, 0.1, 0.2, 0.3]
+    ticks = iter([time for duration in seconds for time in (0.0, duration)])
+    monkeypatch.setattr(torch, "ones", lambda shape, **_: SimpleTensor())
+    peaks = measure_peaks(torch.device("cuda", 0), torch.bfloat16, clock=lambda: next(ticks))
+    assert peaks == Peaks(2 * CUDA.rows**3 * CUDA.repeats / 0.25, CUDA.read_bytes * CUDA.repeats / 0.1)
 
 
 def test_the_peak_is_that_of_the_dtype_of_products(monkeypatch):
