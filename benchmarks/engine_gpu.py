@@ -67,6 +67,8 @@ TINY = LlamaConfig(
 )
 WAYS = {"graphs": (True, True), "kernel": (True, False), "sdpa": (False, False)}
 """Whether the attention kernel and CUDA graphs are used."""
+PREFILLS = 15
+"""Prompts of different lengths. Some kernels are prepared anew for each length."""
 PACKAGES = ("torch", "triton", "transformers")
 FULL, QUICK = Load(LLAMA, 64, 512, 128, 100), Load(TINY, 8, 64, 16, 4)
 
@@ -135,6 +137,9 @@ def measured(name: str, engine: Engine, size: Load, device: Device) -> dict[str,
     numbers = interval(f"{name}_step_ms", [seconds * 1e3 for seconds in times])
     numbers[f"{name}_mbu"] = read / statistics.median(times) / peaks.bytes_per_s
     numbers["bandwidth_gb_per_s"] = peaks.bytes_per_s / 1e9
+    for when in ("new", "known"):
+        prefills = [timed(engine_steps(engine, 1, size.context - length)) for length in range(1, PREFILLS + 1)]
+        numbers |= interval(f"{name}_prefill_of_{when}_length_ms", [seconds * 1e3 for seconds in prefills])
     for _ in range(2):  # the first run pays for lazy starts, as the peer's does
         step = engine_steps(engine, size.batch, size.context)
         seconds = 0.0

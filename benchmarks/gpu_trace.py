@@ -47,7 +47,7 @@ class Load(NamedTuple):
     kv_blocks: int
 
 
-FULL, QUICK = Load("1b", 12.0, 40.0, 6000, 60, 1500), Load("tiny", 4.0, 6.0, 600, 20, 120)
+FULL, QUICK = Load("1b", 12.0, 40.0, 6000, 60, 600), Load("tiny", 4.0, 6.0, 600, 20, 120)
 
 
 def main(
