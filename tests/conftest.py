@@ -54,6 +54,7 @@ SLOW = (
     "collector/test_remembered_answers.py",
     "collector/test_outages.py",
     "collector/test_process.py",
+    "collector/test_power_cut.py",
     "collector/test_api_incidents.py",
     "collector/test_api_burns.py",
     "collector/test_api_engines.py",

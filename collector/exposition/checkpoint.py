@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -60,10 +61,12 @@ class Checkpoint:
         return state, [segment for segment in dict.fromkeys(lines) if segment and segment not in counted]
 
     def note(self, segment: str) -> None:
-        """Remember that the store has a segment. Raises OSError."""
+        """Remember that the store has a segment, also after a power cut. Raises OSError."""
         if self._segments:
             with self._segments.open("a", encoding="utf-8") as file:
                 file.write(f"{segment}\n")
+                file.flush()
+                os.fsync(file.fileno())
 
     def save(self, state: Mapping[str, Any], uncounted: Iterable[str]) -> None:
         """Replace both files. Raises OSError."""

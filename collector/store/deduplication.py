@@ -1,10 +1,12 @@
-"""The deduplication logs of an embedded store: a crash may leave tokens without rows in them."""
+"""The deduplication logs of an embedded store: after a crash, the table must know the inserts whose rows it has."""
 
 from __future__ import annotations
 
 import fcntl
 import logging
+import os
 import re
+import struct
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
@@ -15,6 +17,11 @@ logger = logging.getLogger(__name__)
 _RECORD: Final = re.compile(rb"^([12])\t(\S+)\t(\S+)\n", re.MULTILINE)
 """A line of a log: 1 adds a part and 2 drops it, the part's name, a hash of the insert's token."""
 _ADD: Final = b"1"
+_GET_FLAGS: Final = 0x80086601
+_SET_FLAGS: Final = 0x40086602
+_FLAGS: Final = struct.Struct("l")
+_WRITE_THROUGH: Final = 0x8
+"""FS_IOC_GETFLAGS, FS_IOC_SETFLAGS and FS_SYNC_FL of Linux, as `chattr +S` uses them."""
 _PART: Final = re.compile(r"([^_]+)_(\d+)_(\d+)_\d+(?:_\d+)?")
 """A part's name: its partition, its first and its last block, its level, its mutation."""
 
@@ -41,6 +48,34 @@ def forget_lost_parts(folder: Path) -> int:
         except BlockingIOError:
             return 0
         return sum(_forget_in_table(logs) for logs in folder.glob("store/*/*/deduplication_logs"))
+
+
+def write_through(logs: Path) -> bool:
+    """Have a table's tokens on the disk before the rows; False when the file system cannot. Raises OSError.
+
+    ClickHouse appends a token to the log and does not sync it. A power cut may leave the rows, which ClickHouse syncs,
+    without their token: the segment is inserted again, and the table takes it. So the file system is told to sync each
+    append by itself (`chattr +S`). New files of the folder are told so too, by ext4 and XFS; by Btrfs they are not, so
+    call this again after inserts. Where there is no such attribute, the tokens until now are synced.
+    """
+    results = [_write_file_through(path) for path in (logs, *logs.iterdir())]
+    return all(results)
+
+
+def _write_file_through(path: Path) -> bool:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        (flags,) = _FLAGS.unpack(fcntl.ioctl(descriptor, _GET_FLAGS, bytes(_FLAGS.size)))
+        if flags & _WRITE_THROUGH:
+            return True
+        fcntl.ioctl(descriptor, _SET_FLAGS, _FLAGS.pack(flags | _WRITE_THROUGH))
+        os.fsync(descriptor)  # what was written before
+    except OSError:
+        os.fsync(descriptor)
+        return False
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def _forget_in_table(logs: Path) -> int:

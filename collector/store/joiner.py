@@ -17,6 +17,7 @@ from collector.status import IngestStatus
 from collector.store.definitions import SQL_DIR, without_comments
 from collector.store.errors import StoreError, reason_of
 from collector.store.insert import INSERT_SETTINGS, RefusedError, TooMuchError, errors_told_apart
+from collector.store.part_folders import PartFolders
 from collector.store.store import Store, settings_clause
 
 logger = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ class Joiner:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
+        self._part_folders = PartFolders(store.folder)
         self._status = status
         self._after_s = after_s
         self._clock = clock
@@ -203,6 +205,7 @@ class Joiner:
             sql = _SQL["insert"].replace("$settings", settings_clause(settings))
             self._store.command(sql, parameters)
             self._announce(token)
+        self._part_folders.sync()  # before the mark, which says that the rows are there
 
     def _once(self, segment: str, requests: Sequence[_Request]) -> list[_Request]:
         """Leave out a log record when a span reports its request, and a span when its log record was joined alone.

@@ -16,6 +16,7 @@ from collector.stage import ThreadStage
 from collector.status import IngestStatus
 from collector.store.definitions import PLAIN, Decoding
 from collector.store.errors import MISSING, StoreError, StoreUnavailableError, may_open_later, reason_of
+from collector.store.part_folders import PartFolders
 from collector.store.schema import apply_schema
 from collector.store.store import Store
 
@@ -110,6 +111,14 @@ class StoreOpener(ThreadStage):
     def _open(self) -> Store:
         store = Store.open(self._dsn)
         apply_schema(store, decoding=self._decoding)
+        folders = PartFolders(store.folder)
+        folders.sync()
+        if not folders.writes_through:
+            logger.warning(
+                "the file system of %s cannot write single files through (chattr +S): a power cut in the moment of an"
+                " insert may store its rows twice",
+                store.folder,
+            )
         return store
 
     def _not_yet(self, error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""The folders of an embedded store's tables: new parts in them must survive a power cut."""
+"""The folders of an embedded store's tables: new parts, and the tokens of their inserts, must survive a power cut."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from collector.store.deduplication import write_through
 from collector.wal.durable import sync_folder
 
 _TICK_S: Final = 0.1
@@ -24,6 +25,8 @@ class PartFolders:
         """Take the store's folder; None for a server, which looks after its own disk."""
         self._folder = folder
         self._synced: dict[Path, int] = {}
+        self.writes_through = True
+        """False when the file system cannot have a token on the disk before its rows (`write_through`)."""
 
     def sync(self) -> None:
         """Make all parts durable that were stored before; raises OSError."""
@@ -31,6 +34,8 @@ class PartFolders:
             changed_ns = table.stat().st_mtime_ns
             if self._synced.get(table) == changed_ns:
                 continue
+            logs = table / "deduplication_logs"
+            self.writes_through &= not logs.is_dir() or write_through(logs)
             sync_folder(table)
             if time.time_ns() - changed_ns > _TICK_S * 1e9:
                 self._synced[table] = changed_ns

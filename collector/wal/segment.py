@@ -72,18 +72,18 @@ def make_group(members: Sequence[Segment]) -> Segment | None:
 
 
 def list_segments(folder: Path) -> list[Segment]:
-    """List the segments and groups that wait for the store, oldest first; ends the release of stored groups."""
+    """List the segments and groups that wait for the store, oldest first; ends the release of stored ones."""
     files = sorted(filter(is_ours, folder.iterdir()))
     waiting = {path.stem: Segment(path, path.stat().st_size) for path in files if path.suffix == SEGMENT_SUFFIX}
     for path in (path for path in files if path.suffix == GROUP_SUFFIX):
         # A name that the disk has damaged is that of no segment.
         names = path.read_text(errors="replace").split()
         members = tuple(waiting.pop(name) for name in names if name in waiting)
-        group = Segment(path, sum(member.size for member in members), members)
-        if members and not path.with_suffix(INSERTED_SUFFIX).exists():
-            waiting[group.id] = group
-        else:
-            _remove(group)
+        waiting[path.stem] = Segment(path, sum(member.size for member in members), members)
+    for segment in list(waiting.values()):
+        is_empty_group = segment.path.suffix == GROUP_SUFFIX and not segment.members
+        if is_empty_group or segment.path.with_suffix(INSERTED_SUFFIX).exists():
+            _remove(waiting.pop(segment.id))
     return [waiting[name] for name in sorted(waiting)]
 
 
@@ -114,9 +114,8 @@ def read_segment(segment: Segment, dead_letters: DeadLetters, *, verify: bool) -
 def mark_inserted(segment: Segment, digests: list[bytes]) -> Path:
     """Replace a stored segment or group by a file with the digests of its payloads.
 
-    Should a crash leave the segment there, it is inserted again under its id, which the store recognises. The
-    file of digests says that a group is stored. Should a crash leave some of the group's files, the next start
-    removes them.
+    The file of digests says that the store has everything. Should a crash leave files of the segment beside it, the
+    next start removes them.
     """
     path = segment.path.with_suffix(INSERTED_SUFFIX)
     write_durably(path, b"".join([_SHA256, *digests]))

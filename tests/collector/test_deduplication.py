@@ -1,17 +1,24 @@
 """An embedded store that was killed while it stored an insert, which comes again."""
 
+import errno
+import fcntl
+import os
 import shutil
+import struct
+from pathlib import Path
 
 import pytest
 
 from collector.receive.tokens import TYPES, token_columns
 from collector.signals import TRACES
-from collector.store.deduplication import forget_lost_parts
+from collector.status import IngestStatus
+from collector.store.deduplication import forget_lost_parts, write_through
 from collector.store.insert import insert_block, insert_otlp, native_block
+from collector.store.opener import StoreOpener
 from collector.store.order import Order
 from collector.store.store import Store
 from tests.support.otlp import token_body
-from tests.support.stores import open_new_store
+from tests.support.stores import new_store, open_new_store
 
 FIRST, SECOND, THIRD = (f"1\tall_{n}_{n}_0\tall_{n * 111}_{n}\n" for n in (1, 2, 3))
 
@@ -130,6 +137,60 @@ def test_a_store_that_is_open_and_a_folder_without_one_are_left_as_they_are(tmp_
     assert forget_lost_parts(store.folder) == 0
     store.close()
     assert forget_lost_parts(tmp_path / "store") == 1
+
+
+class Attributes:
+    """The attributes of the files of a file system, as `lsattr` tells them: 8 is S, and 0x80000 is ext4's e."""
+
+    def __init__(self, monkeypatch, *, known=True):
+        self._known, self._flags, self.synced = known, {}, []
+        monkeypatch.setattr(fcntl, "ioctl", self._ioctl)
+        monkeypatch.setattr(os, "fsync", lambda descriptor: self.synced.append(self._path(descriptor).name))
+
+    def of(self, *paths):
+        return [self._flags.get(path, 0x80000) for path in paths]
+
+    def _ioctl(self, descriptor, request, argument):
+        if request == 0x80086601:
+            return struct.pack("l", *self.of(self._path(descriptor)))
+        if not self._known:
+            raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+        assert request == 0x40086602
+        self._flags[self._path(descriptor)] = struct.unpack("l", argument)[0]
+        return argument
+
+    @staticmethod
+    def _path(descriptor):
+        return Path(f"/proc/self/fd/{descriptor}").readlink()
+
+
+def test_tokens_are_written_through_also_to_the_files_that_come_later(table, monkeypatch):
+    attributes = Attributes(monkeypatch)
+    table.log(FIRST, 9)
+    assert write_through(table.logs)
+    first, second = (table.logs / f"deduplication_log_{number}.txt" for number in (9, 10))
+    assert attributes.of(table.logs, first) == [0x80008, 0x80008]
+    assert sorted(attributes.synced) == [first.name, table.logs.name], "what was written before"
+    table.log(SECOND, 10)
+    assert write_through(table.logs)
+    assert attributes.of(second) == [0x80008]
+    assert len(attributes.synced) == 3
+
+
+def test_where_no_file_can_be_written_through_the_tokens_until_now_are_synced(table, monkeypatch):
+    attributes = Attributes(monkeypatch, known=False)
+    table.log(FIRST)
+    for _ in range(2):
+        assert not write_through(table.logs)
+    assert attributes.synced == 2 * [table.logs.name, "deduplication_log_1.txt"]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_store_on_a_disk_that_cannot_write_through_is_opened_with_a_warning(tmp_path, monkeypatch, caplog, known):
+    new_store(tmp_path / "store")
+    Attributes(monkeypatch, known=known)
+    StoreOpener(f"chdb://{tmp_path / 'store'}", IngestStatus()).store.close()
+    assert ("may store its rows twice" in caplog.text) is not known
 
 
 @pytest.fixture

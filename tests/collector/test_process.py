@@ -61,9 +61,10 @@ def test_a_repetition_after_a_restart_is_not_stored_again_and_sigint_ends_it_too
 class Client(threading.Thread):
     """Sends bodies and, like any OTLP exporter, sends the same bytes again until they are acknowledged."""
 
-    def __init__(self, collector, traces):
+    def __init__(self, collector, traces, body=lambda trace: token_body(trace=trace, count=20)):
         super().__init__()
         self.collector = collector
+        self.body = body
         self.traces = traces
         self.acknowledged = set()
         self.retries = 0
@@ -72,7 +73,7 @@ class Client(threading.Thread):
 
     def run(self):
         for trace in self.traces:
-            body = token_body(trace=trace, count=20)
+            body = self.body(trace)
             while not self._sent(body):
                 if self.enough.wait(0.02):
                     return

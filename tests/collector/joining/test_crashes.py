@@ -9,6 +9,7 @@ from collector.once_a_minute import OnceAMinute
 from collector.signals import LOGS
 from collector.status import IngestStatus
 from collector.store import joiner as joiner_module
+from collector.store import part_folders
 from collector.store.errors import StoreUnavailableError
 from collector.store.insert import insert_otlp
 from collector.store.joiner import Joiner
@@ -47,6 +48,20 @@ def test_a_segment_is_joined_once_also_after_a_crash_before_it_was_marked(store,
     assert len(found(store)[0]) == 1
     assert len(found(store)[1]) == 2
     assert store.query("SELECT segment FROM requests").result_rows == [("once.joined.0",)]
+
+
+def test_joined_rows_are_durable_before_the_segment_counts_as_joined(store, joiner, monkeypatch):
+    table, synced = store.table_folder("requests"), []
+
+    def sync(folder):
+        if folder == table:
+            joined = store.query("SELECT (SELECT count() FROM requests), (SELECT count() FROM joined_segments)")
+            synced.append(joined.result_rows[0])
+
+    insert(store, parts(root()), "once")
+    monkeypatch.setattr(part_folders, "sync_folder", sync)
+    assert joiner.run_once()
+    assert synced == [(1, 0)]
 
 
 class Crash(Exception):

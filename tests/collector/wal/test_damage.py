@@ -16,7 +16,7 @@ from collector.wal.policy import Fsync
 from tests.collector.wal.opened import frames, sealed
 
 
-def test_a_crash_between_remembering_and_dropping_a_segment_is_repaired(reopen, tmp_path):
+def test_a_stored_segment_whose_file_a_crash_brought_back_is_not_stored_again(reopen, tmp_path):
     log = reopen()
     log.append(frames(b"a"))
     log.seal()
@@ -24,7 +24,10 @@ def test_a_crash_between_remembering_and_dropping_a_segment_is_repaired(reopen, 
     kept = segment.path.read_bytes()
     log.release(segment, [digest_of(b"a")])
     segment.path.write_bytes(kept)
-    assert sealed(reopen()) == [[b"a"]], "inserted again under the same id, which the store recognises"
+    again = reopen()
+    assert sealed(again) == []
+    assert again.seen(digest_of(b"a"))
+    assert not segment.path.exists()
 
 
 def test_a_corrupt_frame_is_set_aside_with_its_reason_and_the_others_go_on(reopen, tmp_path):
