@@ -14,24 +14,41 @@ import re
 import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
-from pydantic import BaseModel, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, NonNegativeInt, StringConstraints, ValidationError
 
 MANIFEST: Final = "manifest.json"
 FORMAT: Final = 1
 _CHUNK: Final = 1024 * 1024
 _MOST_MANIFEST: Final = 256 * _CHUNK
-_NAME: Final = re.compile(r"tables/\w+(/[\w.%@~-]+)+|settings/[^/]+", re.ASCII)
-"""An SLO file may have any name."""
-_PART: Final = re.compile(r"\w+", re.ASCII)
-_CREATE: Final = re.compile(
-    r"CREATE TABLE default\.(\w+) \([^;]*?\) ENGINE = \w*MergeTree\b(?![^;]*\bSELECT\b)[^;]*", re.ASCII | re.IGNORECASE
-)
+_MOST_EXTENSION: Final = 64 * 1024
+"""Bytes of a header that gives a member a long name or a large size."""
+_NAME: Final = re.compile(r"tables/(\w+)/(\w+)/[\w.%@~-]+|settings/[^/]+", re.ASCII)
+"""An SLO file may have any name that can be printed."""
+_EXTENSIONS: Final = {"path", "size"}
+"""What such a header may say."""
+
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]+$")]
+Time = Annotated[str, StringConstraints(pattern=r"^[0-9TZ:.+-]*$")]
+"""RFC 3339. It is printed, so nothing else may stand here."""
 
 
 class BackupError(RuntimeError):
     """The backup cannot be made or restored; the message says why."""
+
+
+def is_ours(name: str) -> bool:
+    """Tell whether a file of a backup may have this name."""
+    return bool(_NAME.fullmatch(name)) and name.isprintable() and not {".", ".."} & {*name.split("/")}
+
+
+def _checked(name: str) -> str:
+    if not is_ours(name):
+        msg = "a file of a backup has no such name"
+        raise ValueError(msg)
+    return name
 
 
 class File(BaseModel):
@@ -42,10 +59,11 @@ class File(BaseModel):
 
 
 class Table(BaseModel):
-    """One table: the statement that creates it, and the rows of each part."""
+    """One table: the statement that created it, and the rows of each part."""
 
     create: str
-    parts: dict[str, int]
+    """It is compared with this version's own, and never run."""
+    parts: dict[Name, NonNegativeInt]
 
     @property
     def rows(self) -> int:
@@ -57,24 +75,30 @@ class Manifest(BaseModel):
     """The contents of a backup."""
 
     format: int
-    made: str
-    """When the backup was made, RFC 3339."""
-    until: str
+    made: Time
+    """When the backup was made."""
+    until: Time
     """Payloads that were acknowledged before this time are in the backup."""
     clickhouse: str
-    tables: dict[str, Table]
-    files: dict[str, File]
+    tables: dict[Name, Table]
+    files: dict[Annotated[str, AfterValidator(_checked)], File]
 
-    @field_validator("tables")
+
+class _Foreign(ValueError):
+    """Something that no backup has; the message is a reason."""
+
+
+class _Header(tarfile.TarInfo):
+    """A header of a tar, refused before tarfile acts on it: links, folders, devices, sparse files, endless names."""
+
     @classmethod
-    def _are_tables(cls, tables: dict[str, Table]) -> dict[str, Table]:
-        """Refuse a statement that does more than to create its table, and a part's name that leads elsewhere."""
-        for name, table in tables.items():
-            created = _CREATE.fullmatch(table.create)
-            if not created or created[1] != name or not all(map(_PART.fullmatch, table.parts)):
-                msg = f"{name} is no table"
-                raise ValueError(msg)
-        return tables
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
+        header = super().frombuf(buf, encoding, errors)
+        is_extension = header.type == tarfile.XHDTYPE and header.size <= _MOST_EXTENSION
+        if header.size < 0 or not (header.type == tarfile.REGTYPE or is_extension):
+            msg = f"it has {header.name[:200]!r}, which is no plain file"
+            raise _Foreign(msg)
+        return header
 
 
 def pack(sources: Sequence[tuple[str, Path]], manifest: Manifest) -> Iterator[bytes]:
@@ -104,11 +128,13 @@ def unpack(archive: Path, folder: Path) -> Manifest:
     manifest: Manifest | None = None
     found: dict[str, File] = {}
     try:
-        with tarfile.open(archive, "r|") as tar:
+        with tarfile.open(archive, "r|", tarinfo=_Header) as tar:
             for member in tar:
-                content = tar.extractfile(member) if member.isreg() else None
-                if content is None or manifest is not None or not (_is_ours(member.name) or member.name == MANIFEST):
-                    raise _no_backup(archive, f"it has {member.name!r}")
+                content = tar.extractfile(member)
+                if content is None or manifest is not None or not (is_ours(member.name) or member.name == MANIFEST):
+                    raise _no_backup(archive, f"it has {member.name[:200]!r}")
+                if member.size < 0 or member.pax_headers.keys() - _EXTENSIONS:
+                    raise _no_backup(archive, f"it has {member.name[:200]!r}, which is no plain file")
                 if member.name == MANIFEST:
                     manifest = Manifest.model_validate_json(content.read(_MOST_MANIFEST))
                     continue
@@ -120,13 +146,17 @@ def unpack(archive: Path, folder: Path) -> Manifest:
                         digest.update(chunk)
                         file.write(chunk)
                 found[member.name] = File(size=member.size, sha256=digest.hexdigest())
-    except tarfile.TarError as error:
+    except _Foreign as error:
+        raise _no_backup(archive, str(error)) from error
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))[:200]
+        raise _no_backup(archive, f"its {MANIFEST} is that of something else ({where!r}: {first['msg']})") from error
+    except (tarfile.TarError, ValueError, LookupError, OverflowError) as error:  # tarfile lets some escape
         if found:
             msg = f"{archive} is damaged after {len(found)} of its files: {error}"
             raise BackupError(msg) from error
         raise _no_backup(archive, "it is no tar") from error
-    except ValidationError as error:
-        raise _no_backup(archive, f"its {MANIFEST} is that of something else") from error
     if manifest is None:
         msg = f"{archive} has no manifest: its end is missing"
         raise BackupError(msg)
@@ -137,6 +167,9 @@ def unpack(archive: Path, folder: Path) -> Manifest:
         wrong = sorted(name for name in found | manifest.files if found.get(name) != manifest.files.get(name))
         msg = f"{archive} is damaged: {', '.join(wrong[:3])} and {len(wrong) - 1} others are not as they were"
         raise BackupError(msg)
+    for name in found:
+        if (parsed := _NAME.fullmatch(name)) and parsed[1] and not _has_part(manifest, parsed[1], parsed[2]):
+            raise _no_backup(archive, f"it has {name!r}, and its {MANIFEST} has no such part")
     return manifest
 
 
@@ -145,8 +178,8 @@ def _no_backup(archive: Path, reason: str) -> BackupError:
     return BackupError(f"{archive} is not a backup of tokentrail, because {reason}: {way_out}")
 
 
-def _is_ours(name: str) -> bool:
-    return bool(_NAME.fullmatch(name)) and not {".", ".."} & {*name.split("/")}
+def _has_part(manifest: Manifest, table: str, part: str) -> bool:
+    return table in manifest.tables and part in manifest.tables[table].parts
 
 
 def _header(name: str, size: int) -> bytes:

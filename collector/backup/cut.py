@@ -14,7 +14,8 @@ from typing import Final
 
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
-from collector.backup.archive import FORMAT, BackupError, Manifest, Table, pack
+from collector.backup.archive import FORMAT, BackupError, Manifest, Table, is_ours, pack
+from collector.backup.tables import own_tables
 from collector.chain import Chain
 from collector.store.joiner import Joiner
 from collector.store.store import Store
@@ -25,7 +26,7 @@ _SHADOW: Final = "tokentrail"
 _LONGEST_WAIT_S: Final = 30.0
 _TABLES: Final = """
     SELECT name, create_table_query, data_paths[1] FROM system.tables
-    WHERE database = currentDatabase() AND engine LIKE '%MergeTree' AND NOT is_temporary ORDER BY name
+    WHERE database = currentDatabase() AND name IN {names:Array(String)} ORDER BY name
 """
 
 
@@ -71,6 +72,9 @@ class Backups:
             if not path.is_file():
                 msg = f"the backup needs {path}, with which the collector started, and it is not there any more"
                 raise BackupError(msg)
+            if not is_ours(f"settings/{path.name}"):
+                msg = f"a backup cannot have the name {path.name!r}, which cannot be printed: rename the SLO file"
+                raise BackupError(msg)
         if not self._busy.acquire(blocking=False):
             msg = "another backup is under way"
             raise BackupError(msg)
@@ -88,7 +92,7 @@ class Backups:
     def _cut(self, root: Path) -> tuple[Manifest, list[tuple[str, Path]]]:
         self._clean(root)  # FREEZE makes no link that is there already
         client = self._store.client()
-        tables = client.query(_TABLES).result_rows
+        tables = client.query(_TABLES, {"names": list(own_tables())}).result_rows
         began = time.monotonic()
         with ExitStack() as stack:
             for chain in self._chains:

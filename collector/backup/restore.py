@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
-from collector.backup.archive import BackupError, Manifest, unpack
+from collector.backup.archive import BackupError, Manifest, Table, unpack
+from collector.backup.tables import VERSIONS, check_part, check_tables, make_tables
+from collector.store.definitions import read_migrations
 from collector.store.errors import StoreError
+from collector.store.migrate import pending_migrations
 from collector.store.store import Store
 from collector.wal.durable import sync_folder
 
 _WORK: Final = ".restoring"
 """Folder inside the data folder, which may be a volume: that has no other place, and cannot be replaced by a folder."""
+_LONGEST: Final = 1000
 _OF_NOBODY: Final = frozenset({_WORK, "lost+found"})
 """An empty folder may have these: the rest of an attempt that was killed, and the folder of a new file system."""
 
@@ -48,7 +53,7 @@ def restore(archive: Path, data_dir: Path) -> Manifest:
         sync_folder(data_dir)
         restored = True
     except (ClickHouseError, StoreError, OSError) as error:
-        msg = f"{archive} cannot be restored: {error}"
+        msg = f"{archive} cannot be restored: {_in_one_line(error)}"
         raise BackupError(msg) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -58,25 +63,32 @@ def restore(archive: Path, data_dir: Path) -> Manifest:
 
 
 def _attach(manifest: Manifest, work: Path) -> None:
+    check_tables(manifest)
     store = Store.open(f"chdb://{(work / 'store').resolve()}")
     try:
-        client = store.client()
-        for name, table in manifest.tables.items():
-            client.command(table.create)
-            detached = store.table_folder(name) / "detached"
-            for part in table.parts:
-                shutil.move(work / "tables" / name / part, detached / part)
-                client.command(f"ALTER TABLE `{name}` ATTACH PART '{part}'")
-            sql = (
-                "SELECT sum(rows) FROM system.parts"
-                " WHERE active AND database = currentDatabase() AND table = {name:String}"
-            )
-            rows = client.query(sql, {"name": name}).result_rows[0][0]
-            (sound,) = client.query(f"CHECK TABLE `{name}` SETTINGS check_query_single_value_result = 1").result_rows[0]
-            if rows != table.rows or not sound:
-                msg = f"the table {name} had {table.rows} rows and has {rows}" + (
-                    "" if sound else ", some of them damaged"
-                )
-                raise BackupError(msg)
+        columns = make_tables(store, manifest.tables)
+        for name in sorted(manifest.tables, key=lambda name: name != VERSIONS):
+            _attach_table(store, name, manifest.tables[name], work / "tables" / name, columns[name])
+            if name == VERSIONS:  # first, so that no part of a newer version is read
+                pending_migrations(store.client(), read_migrations(), "in the backup")
     finally:
         store.close()
+
+
+def _attach_table(store: Store, name: str, table: Table, folder: Path, columns: Mapping[str, str]) -> None:
+    client, detached = store.client(), store.table_folder(name) / "detached"
+    for part in table.parts:
+        check_part(folder / part, columns)
+        shutil.move(folder / part, detached / part)
+        client.command(f"ALTER TABLE `{name}` ATTACH PART '{part}'")
+    sql = "SELECT sum(rows) FROM system.parts WHERE active AND database = currentDatabase() AND table = {name:String}"
+    rows = client.query(sql, {"name": name}).result_rows[0][0]
+    (sound,) = client.query(f"CHECK TABLE `{name}` SETTINGS check_query_single_value_result = 1").result_rows[0]
+    if rows != table.rows or not sound:
+        msg = f"the table {name} had {table.rows} rows and has {rows}" + ("" if sound else ", some of them damaged")
+        raise BackupError(msg)
+
+
+def _in_one_line(error: BaseException) -> str:
+    """ClickHouse's messages have several lines, with bytes of the files that it could not read."""
+    return " ".join("".join(c if c.isprintable() else " " for c in str(error)).split())[:_LONGEST]

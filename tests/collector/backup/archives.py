@@ -1,13 +1,17 @@
 """Archives that tests make, change and restore."""
 
+import hashlib
 import io
 import json
 import tarfile
 
 from typer.testing import CliRunner
 
+from collector.backup.archive import Manifest
 from tests.support import forked
 from tokentrail.cli.app import app
+
+EMPTY = Manifest(format=1, made="", until="", clickhouse="", tables={}, files={})
 
 
 def tokentrail(*arguments):
@@ -33,6 +37,13 @@ def rewrite(archive, change, *, member="manifest.json"):
                 data = change(data)
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
+
+
+def rewrite_with_digest(archive, name, content):
+    """Change a member, and the manifest with it."""
+    digest = hashlib.sha256(content).hexdigest()
+    rewrite(archive, lambda _: content, member=name)
+    rewrite(archive, lambda manifest: manifest["files"][name].update(sha256=digest, size=len(content)))
 
 
 def tar_of(path, name, content):

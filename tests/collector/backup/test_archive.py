@@ -5,9 +5,9 @@ import tarfile
 
 import pytest
 
-from collector.backup.archive import BackupError, Manifest, Table, pack, unpack
+from collector.backup.archive import BackupError, Manifest, pack, unpack
 from collector.backup.restore import restore
-from tests.collector.backup.archives import rewrite, run_restore, tar_of
+from tests.collector.backup.archives import rewrite, tar_of
 from tokentrail.cli.backup import verify
 
 
@@ -44,7 +44,7 @@ def test_half_of_a_backup_is_refused(archive, tmp_path, keep):
         (b"hello", "it is no tar"),
         (b"x" * 5000, "it is no tar"),
         ("thesis.tex", "it has 'thesis.tex'"),
-        ("manifest.json", "its manifest.json is that of something else"),
+        ("manifest.json", "its manifest.json is that of something else ('format': Field required)"),
     ],
 )
 def test_a_file_that_is_no_backup_is_named_with_the_way_to_make_one(tmp_path, content, reason):
@@ -105,47 +105,6 @@ def test_a_name_that_leads_elsewhere_is_refused(tmp_path, name):
     with pytest.raises(BackupError, match="not a backup of tokentrail"):
         unpack(archive, tmp_path / "in")
     assert list((tmp_path / "in").iterdir()) == []
-
-
-SOUND = "CREATE TABLE default.evil (`a` String) ENGINE = MergeTree ORDER BY a"
-
-
-@pytest.mark.parametrize(
-    ("create", "part"),
-    [
-        (SOUND, "../../../victim"),
-        (SOUND, "."),
-        ("INSERT INTO FUNCTION file('{folder}/victim/x', 'CSV', 'a String') VALUES ('x')", None),
-        (SOUND + " AS SELECT * FROM file('{folder}/victim/secret', 'LineAsString')", None),
-        (SOUND + " as select * from file('{folder}/victim/secret', 'LineAsString')", None),
-        (SOUND + "; INSERT INTO FUNCTION file('{folder}/victim/x', 'CSV', 'a String') VALUES ('x')", None),
-        (SOUND.replace("evil", "another"), None),
-        (SOUND.replace("MergeTree ORDER BY a", "File(CSV)"), None),
-    ],
-)
-def test_a_table_that_reaches_out_of_the_new_folder_is_refused(tmp_path, create, part):
-    victim = tmp_path / "victim"
-    victim.mkdir()
-    (victim / "secret").write_text("secret")
-    source = tmp_path / "data.bin"
-    source.touch()
-    manifest = Manifest(format=1, made="", until="", clickhouse="", tables={}, files={})
-    manifest.tables["evil"] = Table(create=create.format(folder=tmp_path), parts={} if part is None else {part: 0})
-    archive = tmp_path / "evil.tar"
-    archive.write_bytes(b"".join(pack([("tables/evil/all_1_1_0/data.bin", source)], manifest)))
-    with pytest.raises(BackupError, match=r"its manifest\.json is that of something else"):
-        restore(archive, tmp_path / "new")
-    assert [path.name for path in victim.iterdir()] == ["secret"]
-    assert not (tmp_path / "new").exists()
-
-
-def test_a_table_of_its_own_kind_is_restored(tmp_path):
-    """So the test above sees the statements that are refused."""
-    manifest = Manifest(format=1, made="", until="", clickhouse="", tables={}, files={})
-    manifest.tables["evil"] = Table(create=SOUND, parts={})
-    archive = tmp_path / "sound.tar"
-    archive.write_bytes(b"".join(pack([], manifest)))
-    assert "evil: 0 rows" in run_restore(archive, tmp_path / "new").stdout
 
 
 def test_a_link_is_refused(tmp_path):
