@@ -1,6 +1,8 @@
 """The gRPC transport against a real server."""
 
+import contextlib
 import socket
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -124,6 +126,28 @@ def test_a_message_that_is_too_large_is_split(collector):
 
 def test_nobody_listening_is_tried_again():
     assert OtlpGrpc(Endpoint.to("http://127.0.0.1:9", protocol=GRPC, timeout_s=2))(b"").status is SendStatus.RETRY
+
+
+@pytest.mark.parametrize(
+    "piece", [b"", b"\x00\x00\x00\x04\x00\x00\x00\x00\x00", b"x"], ids=["silent", "drips", "no HTTP/2"]
+)
+def test_a_server_that_does_not_answer_is_given_up_after_the_timeout(piece):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ended = threading.Event()
+
+        def serve():
+            connection, _ = listener.accept()
+            with connection, contextlib.suppress(OSError):
+                while not ended.wait(0.05):
+                    connection.sendall(piece)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        answer = OtlpGrpc(Endpoint.to(url, protocol=GRPC, timeout_s=0.5))(b"")
+        ended.set()
+        thread.join()
+    assert answer.status is SendStatus.RETRY
 
 
 def test_a_slash_in_a_password_begins_no_path():

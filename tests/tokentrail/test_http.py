@@ -1,8 +1,11 @@
 """The transport and the threads against a real HTTP server that behaves badly."""
 
+import contextlib
 import gzip
+import itertools
 import logging
 import socket
+import threading
 import time
 import zlib
 from email.utils import formatdate
@@ -181,6 +184,61 @@ def test_the_port_of_grpc_is_named_as_such(serve):
 
 def test_a_server_that_hangs_is_tried_again_after_the_timeout(serve):
     assert post(serve("hang"), timeout_s=0.05).status is SendStatus.RETRY
+
+
+def drips(*pieces, pause_s=0.05):
+    """A server that reads a request and then sends a piece now and then, again and again; its URL."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        connection, _ = listener.accept()
+        with listener, connection, contextlib.suppress(OSError):
+            connection.recv(65536)
+            for piece in itertools.chain(pieces[:-1], itertools.repeat(pieces[-1])):
+                connection.sendall(piece)
+                time.sleep(pause_s)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return f"http://127.0.0.1:{listener.getsockname()[1]}/v1/traces"
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [b"HTTP/1.1 200 OK\r\n", b"X: 1\r\n", b"x"],
+        [b"H"],
+        [b"HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n", b"x"],
+        [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"],
+        [b"HTTP/1.1 503 No\r\n\r\n", b"x"],
+    ],
+    ids=["header", "status", "body", "chunks", "until it is closed"],
+)
+def test_an_answer_that_drips_is_given_up_after_the_timeout(pieces):
+    answer = OtlpHttp(Endpoint(drips(*pieces), PROTOBUF, 0.5))(b"body")
+    assert answer.status is SendStatus.RETRY
+    assert "timed out" in answer.detail
+
+
+@pytest.mark.parametrize("name", ["authorization", "Authorization", "x-api-key"])
+def test_passwords_of_netrc_go_nowhere(serve, tmp_path, monkeypatch, name):
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login other password secret\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    server = serve()
+    OtlpHttp(Endpoint(server.url, PROTOBUF | {name: "Bearer ours"}, 5.0))(b"body")
+    [(headers, _)] = server.posts
+    found = {key.lower(): value for key, value in headers.items()}
+    assert found[name.lower()] == "Bearer ours"
+    assert found.get("authorization", "Bearer ours") == "Bearer ours"
+
+
+def test_a_header_goes_before_the_password_of_the_url(serve):
+    server = serve()
+    url = server.url.replace("//", "//user:password@")
+    OtlpHttp(Endpoint(url, PROTOBUF, 5.0))(b"body")
+    OtlpHttp(Endpoint(url, PROTOBUF | {"Authorization": "Bearer ours"}, 5.0))(b"body")
+    assert [headers["Authorization"] for headers, _ in server.posts] == ["Basic dXNlcjpwYXNzd29yZA==", "Bearer ours"]
 
 
 def test_nobody_listening_is_tried_again_and_a_bad_url_is_not():
