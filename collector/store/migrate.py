@@ -12,6 +12,7 @@ from clickhouse_connect.driver.exceptions import ClickHouseError
 from collector.store.definitions import Migration, Schema
 from collector.store.errors import StoreError
 from collector.store.lock import STATEMENT_SETTINGS, SchemaLock
+from collector.store.part_folders import PartFolders
 from collector.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -24,15 +25,28 @@ _RECORD: Final = """
 """
 
 
-def pending_migrations(client: Client, migrations: Sequence[Migration], where: str) -> Sequence[Migration]:
-    """Return the migrations that the store lacks; a store without a version is new and is recorded as current.
+_SYNCED: Final = "fsync_after_insert = 1, min_rows_to_fsync_after_merge = 1"
+"""Settings of tables whose new, merged and changed parts are on the disk before the old ones are removed."""
 
-    Raises `StoreError` for a store that is newer, too old, or had other statements under a number.
+
+def pending_migrations(store: Store, migrations: Sequence[Migration]) -> Sequence[Migration]:
+    """Return the migrations that the store lacks; a store without tables is new and is recorded as current.
+
+    Raises `StoreError` for a store that is newer, too old, of an unknown version, or had other statements under a
+    number.
     """
+    client, where = store.client(), store.safe_dsn
     found = client.query("SELECT max(version), count() FROM schema_version").result_rows[0]
     first, last = migrations[0].version, migrations[-1].version
     if found[1] == 0:
-        _record(client, migrations)
+        if client.query("EXISTS TABLE requests").result_rows[0][0]:
+            msg = (
+                f"the store {where} has tables and no row in schema_version, so their version is not known: "
+                "restore a backup, or give this collector another store. If this version of the collector wrote it last,"
+                f" run in it: INSERT INTO schema_version (version) VALUES ({last})"
+            )
+            raise StoreError(msg)
+        _record(store, client, migrations)
         return ()
     version = int(found[0])
     if version > last:
@@ -57,6 +71,8 @@ def migrate(store: Store, pending: Sequence[Migration], lock: SchemaLock, schema
     patient = store.with_timeout(_LONGEST_STATEMENT_S)
     client = patient.client()
     try:
+        for table in (name for name, statement in schema.tables.items() if "MergeTree" in statement):
+            client.command(store.layout.migration(f"ALTER TABLE {table} MODIFY SETTING {_SYNCED}", schema))
         for migration in pending:
             logger.info("migration %s of the store %s begins", migration.name, store.safe_dsn)
             for number, statement in enumerate(migration.statements, start=1):
@@ -67,15 +83,18 @@ def migrate(store: Store, pending: Sequence[Migration], lock: SchemaLock, schema
                     msg = f"migration {migration.name} failed at statement {number}; the next start repeats it: {error}"
                     raise StoreError(msg) from error
             lock.renew()
-            _record(client, [migration])
+            _record(store, client, [migration])
     finally:
         patient.close()
 
 
 def _check_digests(client: Client, migrations: Sequence[Migration], where: str) -> None:
-    """A branch may have used a number for another change: its tables are not those that this collector expects."""
+    """A branch may have used a number for another change: its tables are not those that this collector expects.
+
+    A row that somebody inserted by hand, because the others were lost, has no digest.
+    """
     known = {migration.version: migration for migration in migrations}
-    sql = "SELECT DISTINCT version, name, digest FROM schema_version WHERE version >= {first:UInt32}"
+    sql = "SELECT DISTINCT version, name, digest FROM schema_version WHERE version >= {first:UInt32} AND digest != ''"
     found = client.query(sql, parameters={"first": migrations[0].version}).result_rows
     for version, name, digest in found:
         if digest != known[version].digest:
@@ -86,6 +105,10 @@ def _check_digests(client: Client, migrations: Sequence[Migration], where: str) 
             raise StoreError(msg)
 
 
-def _record(client: Client, migrations: Sequence[Migration]) -> None:
+def _record(store: Store, client: Client, migrations: Sequence[Migration]) -> None:
+    """Write down that the store has had these migrations, when their effect is on the disk."""
     rows = [(migration.version, migration.name, migration.digest) for migration in migrations]
+    folders = PartFolders(store.folder)
+    folders.sync()
     client.command(_RECORD, parameters={"migrations": rows})
+    folders.sync()

@@ -160,7 +160,8 @@ def test_an_append_behind_a_failed_one_stands_where_the_failed_one_began(tmp_pat
 def test_every_table_that_keeps_rows_is_synced_at_each_insert_and_merge_and_remembers_its_inserts(module_store):
     sql = "SELECT name, engine_full FROM system.tables WHERE database = currentDatabase() AND engine LIKE '%MergeTree'"
     tables = dict(module_store.query(sql).result_rows)
-    tables.pop("schema_version")
+    assert "fsync_after_insert = 1" in tables["schema_version"]
+    assert "min_rows_to_fsync_after_merge = 1" in tables.pop("schema_version")
     assert {"requests", "tokens", "payload_claims"} <= tables.keys()
     for name, engine in tables.items():
         for setting in (

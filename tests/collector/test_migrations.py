@@ -251,6 +251,34 @@ def test_a_store_that_is_newer_or_too_old_is_refused_and_left_as_it_is(store, ve
     assert definitions(store) == before
 
 
+def test_a_store_that_has_lost_its_version_is_refused_and_goes_on_when_somebody_says_it(store, current, sql_dir):
+    apply_schema(store, sql_dir=current)
+    insert_otlp(store, TRACES, token_body(count=3), "a segment")
+    store.client().command("TRUNCATE TABLE schema_version")
+    before = definitions(store)
+    with pytest.raises(StoreError, match=r"version is not known: restore a backup, or .* another store") as refused:
+        apply_schema(store, sql_dir=current)
+    assert definitions(store) == before
+    assert recorded(store) == []
+    (statement,) = re.findall("INSERT INTO .*", str(refused.value))
+    store.client().command(statement)
+    for sql in (current, sql_dir):
+        apply_schema(store, sql_dir=sql)
+    assert recorded(store) == [(CURRENT, ""), (NEXT, f"{NEXT:04}_later")]
+    assert len(rows(store, "tokens")) == 3
+
+
+def test_every_table_is_synced_before_the_first_statement_of_a_migration_changes_it(store, sql_dir):
+    tables = "SELECT name FROM system.tables WHERE database = currentDatabase() AND engine LIKE '%MergeTree'"
+    settings = ("fsync_after_insert", "min_rows_to_fsync_after_merge")
+    unlike = " OR ".join(f"engine_full NOT LIKE '%{name} = 1%'" for name in settings)
+    file = sql_dir / "migrations" / "0003_migrations_are_recorded.sql"
+    file.write_text(f"SELECT throwIf(count() > 0) FROM ({tables} AND ({unlike}));\n{file.read_text()}")
+    write_version_2(store)
+    apply_schema(store, sql_dir=sql_dir)
+    assert NEXT in dict(recorded(store))
+
+
 def test_a_store_one_version_newer_is_refused(store, sql_dir):
     apply_schema(store, sql_dir=sql_dir)
     with pytest.raises(StoreError, match=f"version {NEXT}, newer than"):

@@ -9,4 +9,5 @@ CREATE TABLE IF NOT EXISTS schema_version
     applied_at  DateTime64(3, 'UTC')
 )
 ENGINE = MergeTree
-ORDER BY version;
+ORDER BY version
+SETTINGS fsync_after_insert = 1, min_rows_to_fsync_after_merge = 1;
