@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from typing import Final
 
-from multidict import CIMultiDict
+from multidict import CIMultiDict, CIMultiDictProxy
 
 HOP_BY_HOP: Final = frozenset(
     {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
@@ -39,6 +39,15 @@ def end_to_end(raw: RawHeaders, *without: str) -> CIMultiDict[str]:
     )
 
 
+def unread_codings(headers: CIMultiDictProxy[str]) -> str:
+    """The transfer codings of a message besides `chunked`: `gzip, chunked` gives `gzip`. "" is without any.
+
+    aiohttp undoes `chunked` alone. Without the header, which belongs to one connection, nobody could undo the others.
+    """
+    named = [one.strip() for value in headers.getall("Transfer-Encoding", ()) for one in value.split(",")]
+    return ", ".join(one for one in named if one.lower() not in ("", "chunked", "identity"))[:MAX_LABEL]
+
+
 def ask_readable(headers: CIMultiDict[str]) -> None:
     """Asks for no encoding that the proxy does not read: `gzip, br;q=0.9, *` becomes `gzip`, `br` alone `identity`."""
     asked = [one.strip() for value in headers.getall("Accept-Encoding", ()) for one in value.split(",")]
@@ -53,7 +62,7 @@ def label(headers: Mapping[str, str], name: str, salt: str) -> str:
     if value and name.lower() in SECRETS:
         key = value.encode(errors="surrogateescape")  # as it came, also when it is not UTF-8
         return "key-" + blake2b(key, key=salt.encode()[:64], digest_size=8, person=b"tokentrail").hexdigest()
-    return value[:MAX_LABEL]
+    return _text(value.encode(errors="surrogateescape"))[:MAX_LABEL]
 
 
 def _text(value: bytes) -> str:

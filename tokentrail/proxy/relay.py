@@ -15,8 +15,8 @@ from tokentrail.answer import Recording
 from tokentrail.proxy.asked import Api, Asked, api_of, read
 from tokentrail.proxy.counters import Counters
 from tokentrail.proxy.flushes import Flushes
-from tokentrail.proxy.headers import ask_readable, end_to_end, label
-from tokentrail.proxy.problems import problem
+from tokentrail.proxy.headers import ask_readable, end_to_end, label, unread_codings
+from tokentrail.proxy.problems import BROKEN, problem
 from tokentrail.proxy.settings import ProxySettings
 from tokentrail.proxy.tap import Tap
 from tokentrail.proxy.uploads import PIECE, Bodies, TooManyBytes, Upload
@@ -80,6 +80,9 @@ class Relay:
         api = api_of(request.method, raw_path)
         if self._under_way >= self._settings.max_requests:
             return self._refuse(request, api, arrival_ns, 503, "too_many_requests", "The proxy is at --max-requests.")
+        if coding := unread_codings(request.headers):
+            detail = f"The body's transfer coding is {coding}; only chunked is read. Content-Encoding may name it."
+            return self._refuse(request, api, arrival_ns, 501, BROKEN, detail)
         self._under_way += 1
         self._idle.clear()
         self._counters.in_flight.inc()
@@ -183,6 +186,10 @@ class Relay:
             upstream.close()
             ended(error_type=UNREACHABLE)
             return problem(502, UNREACHABLE, "The upstream changed the protocol.")
+        if coding := unread_codings(upstream.headers):
+            upstream.close()
+            ended(error_type=UNREACHABLE)
+            return problem(502, UNREACHABLE, f"The answer's transfer coding is {coding}; only chunked is read.")
         tap = None
         if recording is not None:
             tap = Tap(

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 
+import h11
 import pytest
 
 from tests.tokentrail.proxy.support import (
@@ -11,6 +12,7 @@ from tests.tokentrail.proxy.support import (
     CHAT,
     DONE,
     END,
+    JSON,
     STREAMED,
     Client,
     Upstream,
@@ -18,6 +20,7 @@ from tests.tokentrail.proxy.support import (
     delta,
     exchange,
     proxied,
+    request_span,
 )
 from tokentrail.proxy import server
 
@@ -213,3 +216,44 @@ def test_only_a_flag_changes_a_request_and_only_by_its_usage():
     assert exchange(STREAMED, END, body=given, ask_usage=True)[1][1] == given
     plain = json.dumps({**BODY, "stream": False}, indent=1).encode()
     assert exchange(STREAMED, END, body=plain, ask_usage=True)[1][1] == plain
+
+
+@pytest.mark.parametrize("coding", ["gzip, chunked", "Deflate,chunked", "x-new , chunked"])
+def test_a_transfer_coding_besides_chunked_is_refused_by_name(coding):
+    """Handed on without the header that names it, the body would be other bytes."""
+    named = coding.partition(",")[0].strip()
+
+    async def asks():
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: {coding}\r\n\r\n2\r\nab\r\n0\r\n\r\n"
+        async with Upstream(JSON % (2, b"{}")) as upstream, proxied(upstream) as proxy, Client(proxy.url) as client:
+            client._parser.send(h11.Request(method="GET", target="/", headers=[("Host", "proxy")]))
+            client.writer.write(head.encode())
+            return await client.receive(), upstream.requests
+
+    answer, seen = asyncio.run(asks())
+    assert (answer.status, seen) == (501, [])
+    assert named in answer.json()["error"]["message"]
+    answer, _, trail = exchange(STREAMED.replace(b"chunked", coding.encode()), *chunked(DONE), END)
+    assert answer.status == 502
+    assert named in answer.json()["error"]["message"]
+    assert request_span(trail)[0].attributes["error.type"] == "upstream_unreachable"
+
+
+@pytest.mark.parametrize("value", ["café".encode(), b"caf\xe9"], ids=["UTF-8", "Latin-1"])
+def test_text_of_a_header_stays_the_same_text(value):
+    """Bytes that are no UTF-8 are Latin-1, as HTTP had it, and become UTF-8, which is all that aiohttp writes."""
+
+    async def run():
+        head = b"POST %b HTTP/1.1\r\nHost: x\r\nX-Team: %b\r\nContent-Length: 2\r\n\r\n{}" % (CHAT.encode(), value)
+        script = JSON.replace(b"\r\n\r\n", b"\r\nX-Back: " + value + b"\r\n\r\n") % (2, b"{}")
+        async with Upstream(script) as upstream, proxied(upstream, tenant_header="X-Team") as proxy:
+            async with Client(proxy.url) as client:
+                client._parser.send(h11.Request(method="GET", target="/", headers=[("Host", "proxy")]))
+                client.writer.write(head)
+                answer = await client.receive()
+            return answer, upstream.requests[0][0], proxy.trail
+
+    answer, seen, trail = asyncio.run(run())
+    assert "X-Team: café".encode() in seen
+    assert answer.header("x-back") == ["café"]
+    assert request_span(trail)[0].attributes["tokentrail.tenant"] == "café"
