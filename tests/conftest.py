@@ -60,6 +60,7 @@ SLOW = (
     "collector/test_api_engines.py",
     "collector/test_api_summary.py",
     "collector/samples/test_api.py",
+    "collector/samples/test_over_time.py",
     "collector/writing",
     "collector/decoding",
     "contract/test_wheel.py",

@@ -6,7 +6,7 @@ import bisect
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -22,6 +22,8 @@ from collector.samples.present import Process, processes
 from collector.sql.fragment import TRUE, Fragment, all_of
 from collector.sql.queries import part
 
+_CARRIED_NS: Final = 600 * SECOND_NS
+"""A process that was not sampled for so long has no value any more, however long its intervals are."""
 _LOOK_BACK_NS: Final = 300 * SECOND_NS
 """Growth is the difference from the sample before: of the first one in a window, from one that is at most so old."""
 _PROGRESS: Final = ("running", "waiting", "generation_tokens", "prompt_tokens", "engine_steps", "itl", "ttft")
@@ -191,9 +193,10 @@ def preemptions(ctx: Context, window: Window) -> dict[tuple[str, str], int]:
     return {(row["service"], row["instance"]): round(row["growth"]) for row in rows}
 
 
-def gauges(ctx: Context, window: Window, step_ns: int) -> list[dict[str, Any]]:
-    """KV-cache use, batch and queue over all processes, by bucket."""
-    return _ask(ctx, "timeseries_samples", window, before_ns=0, step_ns=step_ns)
+def gauges(ctx: Context, window: Window, step_ns: int, also: Collection[int]) -> list[dict[str, Any]]:
+    """KV-cache use, batch and queue over all processes, by bucket, where one was sampled; and in the buckets `also`."""
+    rows = _ask(ctx, "timeseries_samples", window, before_ns=_CARRIED_NS, step_ns=step_ns)
+    return [row for row in rows if row.pop("sampled") or row["bucket_ns"] in also]
 
 
 def together(of_spans: Iterable[Mapping[str, Any]], of_samples: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -125,9 +125,8 @@ def _points(ctx: Context, window: Window, query: TimeseriesQuery, slos: Sequence
             rows = samples.together(rows, ({"bucket_ns": r["bucket_ns"], "preemptions": r["growth"]} for r in grown))
         return _per_second(rows, metric, window, step), False
     if metric in ("kv_usage", "running", "waiting"):
-        rows = samples.together(
-            _ask(ctx, "timeseries_steps", window, step, processes), samples.gauges(ctx, window, step)
-        )
+        steps = _ask(ctx, "timeseries_steps", window, step, processes)
+        rows = samples.together(steps, samples.gauges(ctx, window, step, {row["bucket_ns"] for row in steps}))
         return [ValuePoint(t=rfc3339(r["bucket_ns"]), value=r[metric]) for r in rows if r[metric] is not None], False
     rows, sampled = _by_bucket(ctx, window, step, slos)
     if metric in ("goodput", "attainment"):
