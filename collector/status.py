@@ -22,6 +22,7 @@ _LONGEST_WAIT_S: Final = 120.0
 class ApiRefusal(StrEnum):
     """The reasons for which a request to the API is refused or given up."""
 
+    AMBIGUOUS = "ambiguous"
     UNAUTHENTICATED = "unauthenticated"
     FORBIDDEN = "forbidden"
     WRONG_HOST = "wrong_host"

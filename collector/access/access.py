@@ -25,6 +25,10 @@ class WrongHostError(PermissionError):
     """A caller without a key used a host name that is not this collector's."""
 
 
+class AmbiguousError(PermissionError):
+    """The request names several keys or hosts: a proxy before the collector may have checked another one."""
+
+
 @dataclass(frozen=True)
 class Access:
     """Tells the callers of one collector apart.
@@ -41,14 +45,17 @@ class Access:
     """Host names in lower case; `*` allows all."""
     now: Callable[[], datetime] = utc_now
 
-    def admit(self, role: Role, authorization: str | None, *, host: str | None, address: str, route: str) -> Caller:
+    def admit(
+        self, role: Role, authorizations: Sequence[str], *, hosts: Sequence[str] = (), address: str, route: str
+    ) -> Caller:
         """Return the caller if its role includes `role`; else the refusal goes to the audit log.
 
-        `authorization` is the header of HTTP or the metadata of gRPC, `host` the header, None where there is none.
-        Raises `UnauthenticatedError`, `ForbiddenError` or `WrongHostError`.
+        `authorizations` are all headers of that name in HTTP, or all metadata of it in gRPC, and `hosts` the headers
+        `Host`. Raises `AmbiguousError`, `UnauthenticatedError`, `ForbiddenError` or `WrongHostError`.
         """
         key_id = ""
         try:
+            authorization, host = _only("Authorization", authorizations), _only("Host", hosts)
             caller = replace(self._caller(authorization, host), address=address)
             key_id = caller.key_id
             self._check_role(caller, role)
@@ -87,6 +94,13 @@ class Access:
     def _is_allowed(self, host: str) -> bool:
         name = host_name(host)
         return is_loopback(name) or _is_address(name) or name in self.allowed_hosts or "*" in self.allowed_hosts
+
+
+def _only(name: str, values: Sequence[str]) -> str | None:
+    if len(values) > 1:
+        msg = f"the request has the header {name} {len(values)} times; send it once"
+        raise AmbiguousError(msg)
+    return values[0] if values else None
 
 
 OPEN: Final = Access()

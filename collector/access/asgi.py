@@ -14,11 +14,14 @@ BEARER: Final = 'Bearer realm="tokentrail"'
 
 def admit(access: Access, role: Role, scope: MutableMapping[str, Any]) -> Caller:
     """Return the caller of an HTTP request if its role includes `role`; raises as `Access.admit` does."""
-    headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+
+    def values(name: bytes) -> list[str]:
+        return [value.decode("latin-1") for header, value in scope["headers"] if header == name]
+
     return access.admit(
         role,
-        headers.get(b"authorization"),
-        host=headers.get(b"host"),
+        values(b"authorization"),
+        hosts=values(b"host"),
         address=(scope.get("client") or ("",))[0],
         route=f"{scope['method']} {scope['path']}"[:200],
     )

@@ -13,7 +13,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from collector.access.access import Access, ForbiddenError, UnauthenticatedError, WrongHostError
+from collector.access.access import Access, AmbiguousError, ForbiddenError, UnauthenticatedError, WrongHostError
 from collector.access.asgi import BEARER, admit
 from collector.access.caller import Caller, Role
 from collector.api import problems
@@ -28,6 +28,7 @@ _ASSETS: Final = "/static-offline-docs/"
 _METRICS: Final = "/metrics"
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _REFUSALS: Final = {
+    AmbiguousError: (ApiRefusal.AMBIGUOUS, HTTPStatus.BAD_REQUEST),
     UnauthenticatedError: (ApiRefusal.UNAUTHENTICATED, HTTPStatus.UNAUTHORIZED),
     ForbiddenError: (ApiRefusal.FORBIDDEN, HTTPStatus.FORBIDDEN),
     WrongHostError: (ApiRefusal.WRONG_HOST, HTTPStatus.MISDIRECTED_REQUEST),

@@ -149,13 +149,10 @@ class _Export:
         return self._ingest.accept(body, tenant)
 
     def _tenant(self, context: grpc.ServicerContext) -> str:
-        metadata = dict(context.invocation_metadata())
+        keys = [str(value) for name, value in context.invocation_metadata() if name == "authorization"]
         route = f"{self._ingest.signal.grpc_service}/Export"
         # Browsers, in which names are rebound, do not speak gRPC, so its host is not checked.
-        caller = self._access.admit(
-            Role.INGEST, metadata.get("authorization"), host=None, address=context.peer(), route=route
-        )
-        return caller.tenant
+        return self._access.admit(Role.INGEST, keys, address=context.peer(), route=route).tenant
 
     def _read(self, messages: Iterator[bytes]) -> bytes:
         """Wait for the message. The refusal of a slow one ends the call, and with it the reader's wait.

@@ -9,7 +9,7 @@ from google.rpc.code_pb2 import Code
 from google.rpc.status_pb2 import Status
 from starlette.requests import ClientDisconnect
 
-from collector.access.access import ForbiddenError, UnauthenticatedError, WrongHostError
+from collector.access.access import AmbiguousError, ForbiddenError, UnauthenticatedError, WrongHostError
 from collector.access.limits import LimitedError
 from collector.receive.errors import (
     BrokenEncodingError,
@@ -57,6 +57,7 @@ REFUSALS: Final[dict[type[Exception], Refusal]] = {
     LogUnavailableError: Refusal("overloaded", 503, Code.UNAVAILABLE, retry_after_s=2),
     SlowError: Refusal("slow", 408, Code.UNAVAILABLE, retry_after_s=1),
     BusyError: Refusal("busy", 503, Code.UNAVAILABLE, retry_after_s=1),
+    AmbiguousError: Refusal("ambiguous", 400, Code.INVALID_ARGUMENT),
     UnauthenticatedError: Refusal("unauthenticated", 401, Code.UNAUTHENTICATED),
     ForbiddenError: Refusal("forbidden", 403, Code.PERMISSION_DENIED),
     WrongHostError: Refusal("wrong_host", 421, Code.PERMISSION_DENIED),

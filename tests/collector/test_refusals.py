@@ -9,7 +9,7 @@ from google.rpc.status_pb2 import Status
 from starlette.requests import ClientDisconnect
 from starlette.testclient import TestClient
 
-from collector.access.access import ForbiddenError, UnauthenticatedError, WrongHostError
+from collector.access.access import AmbiguousError, ForbiddenError, UnauthenticatedError, WrongHostError
 from collector.access.limits import LimitedError
 from collector.receive.errors import (
     BrokenEncodingError,
@@ -38,6 +38,7 @@ EXPECTED = {
     LogUnavailableError: ("overloaded", 503, grpc.StatusCode.UNAVAILABLE, 2),
     SlowError: ("slow", 408, grpc.StatusCode.UNAVAILABLE, 1),
     BusyError: ("busy", 503, grpc.StatusCode.UNAVAILABLE, 1),
+    AmbiguousError: ("ambiguous", 400, grpc.StatusCode.INVALID_ARGUMENT, None),
     UnauthenticatedError: ("unauthenticated", 401, grpc.StatusCode.UNAUTHENTICATED, None),
     ForbiddenError: ("forbidden", 403, grpc.StatusCode.PERMISSION_DENIED, None),
     WrongHostError: ("wrong_host", 421, grpc.StatusCode.PERMISSION_DENIED, None),

@@ -10,6 +10,7 @@ from collector.access import asgi
 from collector.access.__main__ import main as make_keys
 from collector.access.access import (
     Access,
+    AmbiguousError,
     ForbiddenError,
     UnauthenticatedError,
     WrongHostError,
@@ -29,8 +30,9 @@ MAKE_KEY = "tokentrail keys create --role admin --data-dir /data"
 
 
 def admit(access, role, headers=None, host="collector.example"):
-    authorization = (headers or {}).get("authorization")
-    return access.admit(Role(role), authorization, host=host, address="10.0.0.7", route="GET /x")
+    authorizations = [value for name, value in (headers or {}).items() if name == "authorization"]
+    hosts = [] if host is None else [host]
+    return access.admit(Role(role), authorizations, hosts=hosts, address="10.0.0.7", route="GET /x")
 
 
 @pytest.fixture
@@ -155,6 +157,19 @@ def test_the_audit_log_has_the_address_of_a_client_and_the_beginning_of_a_long_p
         asgi.admit(access_to(path), Role.READ, scope)
     line = json.loads(path.with_name("audit.denied.jsonl").read_text())
     assert (line["address"], line["route"]) == ("10.0.0.9", "GET /" + "x" * 195)
+
+
+@pytest.mark.parametrize("name", [b"authorization", b"host"])
+def test_a_header_of_identity_that_comes_twice_is_refused_by_name(path, name):
+    """A proxy in front may have looked at the other one."""
+    key = add_key(path, "read", "acme")["authorization"].encode()
+    headers = [(b"host", b"127.0.0.1"), (b"authorization", key)]
+    scope = {"headers": headers, "method": "GET", "path": "/x", "client": ("10.0.0.9", 1234)}
+    access = access_to(path)
+    assert asgi.admit(access, Role.READ, scope).tenant == "acme"
+    for value in (dict(headers)[name], b"other"):
+        with pytest.raises(AmbiguousError, match=f"{name.decode().title()} 2 times"):
+            asgi.admit(access, Role.READ, scope | {"headers": [*headers, (name, value)]})
 
 
 class TestExposure:
