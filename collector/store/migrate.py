@@ -42,8 +42,8 @@ def pending_migrations(store: Store, migrations: Sequence[Migration]) -> Sequenc
         if client.query("EXISTS TABLE requests").result_rows[0][0]:
             msg = (
                 f"the store {where} has tables and no row in schema_version, so their version is not known: "
-                "restore a backup, or give this collector another store. If this version of the collector wrote it last,"
-                f" run in it: INSERT INTO schema_version (version) VALUES ({last})"
+                "restore a backup, or give this collector another store. If this version of the collector wrote it "
+                f"last, run in it: INSERT INTO schema_version (version) VALUES ({last})"
             )
             raise StoreError(msg)
         _record(store, client, migrations)
