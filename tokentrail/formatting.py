@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime, tzinfo
 from itertools import pairwise
 from math import floor, isfinite, log10
-from typing import overload
+from typing import Any, overload
 
 UNDEFINED = "–"
 MINUS = "−"
@@ -29,6 +30,12 @@ def duration(seconds: float | None) -> str:
             first, rest = divmod(round(seconds / part), size // part)
             return f"{first} {large}" + (f" {rest} {small}" if rest else "")
     raise AssertionError(seconds)
+
+
+def tpot(request: Mapping[str, Any]) -> str:
+    """TPOT of a request of the API, or what it cannot exceed where it is not known: `21.3 ms`, `≤ 48.0 ms`."""
+    known, at_most = request["tpot_s"], request.get("tpot_at_most_s")
+    return f"≤ {duration(at_most)}" if known is None and at_most is not None else duration(known)
 
 
 _LONG = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))

@@ -152,8 +152,11 @@ ARRIVALS: Final = "tokentrail.arrivals"
 """Number of chunks with output, of a request that a proxy or a client recorded. Its token spans are the arrivals of
 these chunks, so their number is not the number of output tokens, which is absent unless the answer told it."""
 ARRIVED_TOKENS: Final = "tokentrail.arrived_tokens"
-"""Number of output tokens that these chunks brought, when it is not all of them: a hosted model does not send its
-reasoning. 0: it is not known, and so there is no TPOT."""
+"""Number of output tokens that these chunks brought one after another, when it is not all of them: a hosted model does
+not send its reasoning. 0: it is not known, and so there is no TPOT."""
+LATER_ARRIVALS: Final = "tokentrail.later_arrivals"
+"""Number of chunks with text that came after the first of each choice, where TPOT is not known. Each brought a token or
+more, so TPOT is at most `TIME_BETWEEN_TOKENS` / this."""
 DROPPED_TOKENS: Final = "tokentrail.dropped_tokens"
 """Number of the request's tokens that were lost for want of room; absent when there are none. The request's counts and
 times are those of the tokens that were recorded, also of the ones that were lost later."""

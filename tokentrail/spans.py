@@ -86,10 +86,12 @@ class Emitted(NamedTuple):
         return None if operation == semconv.EMBEDDINGS and not self.tokens else self.tokens
 
     def tpot_ns(self, output_tokens: int | None = None) -> float | None:
-        """The mean gap between the tokens of choices, None without any. `output_tokens` goes before those recorded."""
+        """The mean gap between the tokens of choices. None without any, or when all came at once. `output_tokens` goes
+        before those recorded.
+        """
         gaps = (self.tokens if output_tokens is None else output_tokens) - (self.choices or 1)
         between = self.between if self.choices else self.last - self.first
-        return between / gaps if self.tokens and gaps > 0 else None
+        return between / gaps if self.tokens and gaps > 0 and between > 0 else None
 
     def tpot_of(self, ended: RequestEnd) -> float | None:
         """The same of a request that has ended. Arrivals of chunks have none when the number of their tokens is

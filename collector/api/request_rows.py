@@ -14,7 +14,7 @@ from collector.api.verdicts import Judgement, SloVerdict, Verdict
 from tokentrail.semconv import Phase
 
 _DURATIONS = (
-    "ttft", "tpot", "e2e", "queue", *(phase.value for phase in Phase if phase != Phase.QUEUED),
+    "ttft", "tpot", "tpot_at_most", "e2e", "queue", *(phase.value for phase in Phase if phase != Phase.QUEUED),
     "first_visible", "wait_batch", "wait_tokens", "wait_kv", "wait_priority",
 )  # fmt: skip
 """Names of the columns that end in `_ns`, and of the fields that end in `_s`. `queue` is the time in phase `queued`."""
@@ -58,6 +58,8 @@ class RequestRow(BaseModel):
     preemptions: int | None
     ttft_s: float | None
     tpot_s: float | None
+    tpot_at_most_s: float | None
+    """What a TPOT that is not known cannot exceed; null also if it is known."""
     e2e_s: float | None
     queue_s: float | None
     cold_start_s: float | None

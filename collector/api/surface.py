@@ -15,7 +15,7 @@ from collector.api.parameters import Window
 from collector.api.sums import Summand, slices, sums
 from collector.api.times import SECOND_NS
 from collector.slo.counts import judged
-from collector.slo.judge import CANCELLED, NO_TOKEN, OK, missed
+from collector.slo.judge import CANCELLED, NO_TOKEN, OK, exceeds, missed
 from collector.slo.model import Thresholds
 from collector.sql.fragment import FALSE, Fragment, all_of, any_of, merged, negated
 
@@ -63,6 +63,7 @@ class Surface(BaseModel):
 
 _CELL_WIDTH = 32
 _UNKNOWN = 31
+_BOUND = 1024
 """As `surface_cell` of sql/schema/10_tables.sql has them."""
 _WAITED = f"length(arrayFilter(us -> e2e_us > us, {[ns // 1000 for ns in TTFT_GRID_NS]}))"
 _CELL = f"if({NO_TOKEN}, {_CELL_WIDTH} * {_WAITED} + surface_cell % {_CELL_WIDTH}, surface_cell)"
@@ -106,8 +107,8 @@ def surface(ctx: Context, thresholds: Thresholds, counted: Counted) -> Surface:
 
 @dataclass(frozen=True)
 class _Axis:
-    """The thresholds of one latency, ascending. `missed` is true for requests that miss a threshold of its own; NULL
-    never."""
+    """The thresholds of one latency, ascending. `missed` is true for requests whose latency, or whose bound of it, is
+    over a threshold of its own; NULL never."""
 
     grid_ns: Sequence[int]
     extra: int | None
@@ -119,7 +120,7 @@ class _Axis:
         if given is None or given in grid_ns:
             return cls(grid_ns, None, FALSE)
         joined = sorted({*grid_ns, given})
-        missed_it = missed(Thresholds.model_construct(None, **{name: given}))[name]
+        missed_it = Fragment(exceeds(name, given, if_unknown=True))
         return cls(joined, joined.index(given), missed_it)
 
     def place(self, cell: int, *, missed_extra: bool) -> int:
@@ -132,7 +133,7 @@ def _ended(
 ) -> tuple[Cells, Cells, Cells]:
     """Requests by the number of thresholds missed: ended ok with all known, ended ok with one unknown, and cancelled.
 
-    Those that missed the given E2E are left out.
+    Those that missed the given E2E are left out. A TPOT with a bound is known at thresholds from the bound on.
 
     A band of the query is a cell, whether the given thresholds were missed, and whether the request was cancelled:
 
@@ -142,18 +143,24 @@ def _ended(
     missed_e2e = any_of(*missed(Thresholds.model_construct(e2e=thresholds.e2e)).values())
     shape = len(ttft.grid_ns) + 1, len(tpot.grid_ns) + 1
     known, undetermined, cancelled = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    flags = f"1024 * ({ttft.missed.sql}) + 2048 * ({tpot.missed.sql}) + 4096 * ({CANCELLED.sql})"
+    flags = f"2048 * ({ttft.missed.sql}) + 4096 * ({tpot.missed.sql}) + 8192 * ({CANCELLED.sql})"
     band = Fragment(f"toUInt16({_CELL} + {flags})", merged([ttft.missed, tpot.missed]))
     parts = [replace(part, band=band) for part in slices([window.end_ns, window.start_ns])]
     matching = all_of(window.filter, any_of(OK, CANCELLED), negated(missed_e2e))
     for key, row in sums(ctx.queries, matching, parts, {"n": Summand()}).by_band.items():
-        flagged, cell = divmod(key, 1024)
+        flagged, cell = divmod(key, 2 * _BOUND)
+        is_bound, cell = divmod(cell, _BOUND)
         first, each = divmod(cell, _CELL_WIDTH)
         where = (
             0 if first == _UNKNOWN else ttft.place(first, missed_extra=bool(flagged & 1)),
             0 if each == _UNKNOWN else tpot.place(each, missed_extra=bool(flagged & 2)),
         )
         met = cancelled if flagged & 4 else undetermined if _UNKNOWN in (first, each) else known
+        if is_bound and met is not known:
+            where = where[0], 0
+        elif is_bound:
+            undetermined[where[0], 0] += row["n"]
+            undetermined[where] -= row["n"]
         met[where] += row["n"]
     return known, undetermined, cancelled
 

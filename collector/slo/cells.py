@@ -8,6 +8,12 @@ A cell holds the requests that no SLO can tell apart. With two SLOs, over thresh
     0b01      1       2       10       failed
     0b11      0       3       5        not known (3 = number of thresholds + 1)
 
+A TPOT that is not known may have a bound, whose place is added to that 3. It meets what the bound meets:
+
+    0b11      0       3       4        yes          yes
+    0b11      0       4       3        not known    yes
+    0b11      0       5       2        not known    not known
+
 The store packs the columns of a cell into one number, because a key of 16 bits needs no hash table.
 """
 
@@ -21,7 +27,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from collector.slo.judge import LARGEST_US, NO_TOKEN, UNKNOWN_US, exceeds, labelled
+from collector.slo.judge import LARGEST_US, NO_TOKEN, exceeds, is_unknown, labelled
 from collector.slo.model import LabelRule, Promise, Slo
 from collector.sql.fragment import Fragment, merged
 
@@ -58,7 +64,7 @@ class Cells:
         self._digits = [
             _Digit(Fragment(_STATUS), 3),
             *(
-                _Digit(Fragment(_place(name, edges)), len(edges) + 2 if edges else 1)
+                _Digit(Fragment(_place(name, edges)), len(edges) + 1 + _unknown(name, edges) if edges else 1)
                 for name, edges in self._edges.items()
             ),
             *(_Digit(column.place, len(column.selections)) for column in (*self._selected, *self._excluded)),
@@ -138,14 +144,21 @@ def _column(column: str, selections: Sequence[Mapping[Any, Sequence[str]]], labe
     return _Column(Fragment(f"transform({stored.sql}, {lists}, 0::UInt32)", parameters), np.array(different, bool))
 
 
+def _unknown(name: str, edges: Sequence[int]) -> int:
+    """What a latency that is not known adds to its place. Without a bound it exceeds all thresholds."""
+    return len(edges) + 1 if name == "tpot" else 1
+
+
 def _place(name: str, edges: Sequence[int]) -> str:
-    """SQL: how many thresholds a latency exceeds; one more than there are for a latency that is not known."""
+    """SQL: how many thresholds a latency, or its bound, exceeds, and `_unknown` for one that is not known."""
+    if not edges:
+        return "0"
+    unknown = f"{_unknown(name, edges)} * ({is_unknown(name)})"
     if len(edges) > _FEW and all(ns % 1000 == 0 and ns // 1000 < LARGEST_US for ns in edges):
         latency = f"if({NO_TOKEN}, e2e_us, ttft_us)" if name == "ttft" else f"{name}_us"
-        places = [0, *(ns // 1000 + 1 for ns in edges), UNKNOWN_US]
-        return f"toUInt16(indexOf({places}, roundDown({latency}, {places})) - 1)"
-    over = [exceeds(name, ns, if_unknown=True) for ns in edges]
-    return " + ".join(f"({sql})" for sql in [*over, f"{name}_us = {UNKNOWN_US}"]) if edges else "0"
+        places = [0, *(ns // 1000 + 1 for ns in edges)]
+        return f"toUInt16(indexOf({places}, roundDown({latency}, {places})) - 1 + {unknown})"
+    return " + ".join([*(f"({exceeds(name, ns, if_unknown=True)})" for ns in edges), unknown])
 
 
 @dataclass(frozen=True)
@@ -244,9 +257,10 @@ class Judged:
         return self._against(name, ns)[1]
 
     def _against(self, name: str, ns: int) -> tuple[Bools, Bools]:
-        """Which cells meet a threshold and which miss it. A latency that is not known does neither."""
+        """Which cells meet a threshold and which miss it. A latency that is not known misses none."""
         if (name, ns) not in self._compared:
             cell, edges = self._cells[name], self._edges[name]
-            place = edges.index(ns)
-            self._compared[name, ns] = cell <= place, (cell > place) & (cell <= len(edges))
+            place, is_known = edges.index(ns), cell <= len(edges)
+            exceeded = np.where(is_known, cell, cell - _unknown(name, edges))
+            self._compared[name, ns] = exceeded <= place, is_known & (exceeded > place)
         return self._compared[name, ns]

@@ -52,17 +52,28 @@ NO_TOKEN: Final = "status = 'cancelled' AND ttft_us = 0"
 _LATENCY_US: Final = {"ttft": f"if({NO_TOKEN}, e2e_us, ttft_us)", "tpot": "tpot_us", "e2e": "e2e_us"}
 
 
+def is_unknown(name: str) -> str:
+    """SQL: the latency of an ended request is not known. A TPOT may have a bound then, which `tpot_us` is."""
+    no_value = f"{_LATENCY_US[name]} = {UNKNOWN_US}"
+    return f"({no_value} OR tpot_at_most_ns IS NOT NULL)" if name == "tpot" else no_value
+
+
 def exceeds(name: str, ns: int, *, if_unknown: bool) -> str:
-    """SQL: the latency of an ended request is more than `ns`. One that cannot exist (TPOT of one token) is not."""
+    """SQL: the latency of an ended request is more than `ns`. One that cannot exist (TPOT of one token) is not.
+
+    `if_unknown`: or it may be more, as it is not known, and its bound, if it has one, is more.
+    """
     us, fraction = divmod(ns, 1000)
-    latency_us = _LATENCY_US[name]
     if not fraction and us < LARGEST_US:
-        known = "" if if_unknown else f" AND {latency_us} != {UNKNOWN_US}"
-        return f"{latency_us} > {us}{known}"
-    without_value = f"{name}_us = {UNKNOWN_US}" if if_unknown else "false"
-    if name == "ttft":
-        without_value = f"if({NO_TOKEN}, e2e_ns > {ns}, {without_value})"
-    return f"ifNull({name}_ns > {ns}, {without_value})"
+        over = f"{_LATENCY_US[name]} > {us}"
+    else:
+        without_value = f"{name}_us = {UNKNOWN_US}"
+        if name == "ttft":
+            without_value = f"if({NO_TOKEN}, e2e_ns > {ns}, {without_value})"
+        if name == "tpot":
+            without_value = f"ifNull(tpot_at_most_ns > {ns}, {without_value})"
+        over = f"ifNull({name}_ns > {ns}, {without_value})"
+    return over if if_unknown else f"{over} AND NOT {is_unknown(name)}"
 
 
 def missed(thresholds: Thresholds, *, if_unknown: bool = False) -> dict[str, Fragment]:

@@ -13,7 +13,7 @@ from dashboard.components import metric
 from dashboard.filters import selected
 from dashboard.help_texts import HELP
 from dashboard.transform import Json, interference, longest_waits, missed, phase_totals, placed, wait_reasons
-from tokentrail.formatting import UNDEFINED, clock, count, duration, percent, plain
+from tokentrail.formatting import UNDEFINED, clock, count, duration, percent, plain, tpot
 
 TRACE_ID = re.compile(r"[0-9a-f]{32}")
 FIRST_DIGITS = re.compile(r"[0-9a-f]{8,31}")
@@ -148,7 +148,7 @@ def head(trail: Json) -> None:
     verdicts(request)
     numbers = [
         ("TTFT", duration(request["ttft_s"])),
-        ("TPOT", duration(request["tpot_s"])),
+        ("TPOT", tpot(request)),
         ("E2E", duration(request["e2e_s"])),
         ("Queue", duration(request["queue_s"])),
         ("Input tokens", count(request["input_tokens"])),

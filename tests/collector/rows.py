@@ -124,6 +124,7 @@ def _request(*, ended=NOW - SECOND, e2e=SECOND, **fields):
         "first_visible_ns": None, "wait_batch_ns": None,
         "wait_tokens_ns": None, "wait_kv_ns": None, "wait_priority_ns": None,
         "ttft_ns": e2e // 2 if tokens else None, "tpot_ns": e2e / 2 / (tokens - 1) if tokens and tokens > 1 else None,
+        "tpot_at_most_ns": None,
         "e2e_ns": e2e, "queue_ns": None, "cold_start_ns": None, "prefill_ns": None, "decode_ns": None,
         "preempted_ns": None, "weight": 1.0,
         "kv_transfer_ns": None, "stalled_ns": None, "segment": "s", "ingested_at": ended,

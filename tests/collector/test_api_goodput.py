@@ -14,9 +14,10 @@ ended = st.fixed_dictionaries(
         "e2e": latencies,
         "ttft_ns": st.none() | latencies,
         "tpot_ns": st.none() | st.integers(1, 200).map(lambda ms: float(ms * MS)),
+        "tpot_at_most_ns": st.none() | st.integers(1, 200).map(lambda ms: ms * MS - 0.5),
         "output_tokens": st.none() | st.integers(0, 3),
     }
-)
+).map(lambda row: row if may_have_a_bound(row) else row | {"tpot_at_most_ns": None})
 announced = st.fixed_dictionaries(
     {
         "elapsed": latencies,
@@ -26,6 +27,12 @@ announced = st.fixed_dictionaries(
         "hung": st.booleans(),
     }
 )
+
+
+def may_have_a_bound(row):
+    return row["tpot_ns"] is None and row["output_tokens"] not in (0, 1)
+
+
 threshold = st.none() | st.sampled_from([1, 10, 70, 100, 150, 500, 1000, 2000])
 
 
@@ -43,8 +50,12 @@ def missed(row, limits):
 def unknown(row, limits):
     """A threshold needs a value that is not known, although the request may have had it."""
     tokens = 2 if row["output_tokens"] is None else row["output_tokens"]
+    at_most = {"ttft": None, "tpot": row["tpot_at_most_ns"]}
     return any(
-        limits[name] is not None and row[f"{name}_ns"] is None and tokens >= at_least
+        limits[name] is not None
+        and row[f"{name}_ns"] is None
+        and tokens >= at_least
+        and (at_most[name] is None or at_most[name] > limits[name])
         for name, at_least in (("ttft", 1), ("tpot", 2))
     )
 

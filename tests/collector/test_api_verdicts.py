@@ -51,6 +51,7 @@ def mixed(rows):
                 "error_type": "" if n % 5 != 3 else "invalid_request" if n % 2 else "oom",
                 "ttft_ns": (None, 333_334, 333_333, 600 * MS)[n % 4],
                 "tpot_ns": (None, 20.5 * MS, 120.0 * MS)[n % 3],
+                "tpot_at_most_ns": (None, 90.0 * MS, 130.0 * MS)[n // 3 % 3] if n % 3 == 0 and n % 4 < 3 else None,
                 "output_tokens": (None, 10, 10, 0)[n % 4],
             }
             for n in range(120)
@@ -157,6 +158,20 @@ def test_a_missed_threshold_says_by_how_much(api, rows):
             {"threshold": "e2e", "limit_s": 2.0, "value_s": 3.0, "over_s": 1.0}]},
     ]  # fmt: skip
     assert api("requests")["requests"] == [found]
+
+
+@pytest.mark.parametrize(("at_most_ms", "verdict"), [(None, "undetermined"), (100.0, "good"), (100.1, "undetermined")])
+def test_a_tpot_that_cannot_exceed_its_threshold_is_good_and_no_other_misses_it(api, rows, at_most_ms, verdict):
+    bound = None if at_most_ms is None else at_most_ms * MS
+    told = {"slo_class": "chat", "output_tokens": None, "tpot_ns": None, "tpot_at_most_ns": bound}
+    for status in ("ok", "cancelled"):
+        rows.request(ttft_ns=1, status=status, **told)
+    cancelled, ok = sorted(api("requests", slo="chat")["requests"], key=lambda row: row["status"])
+    assert (ok["tpot_s"], ok["tpot_at_most_s"]) == (None, None if bound is None else pytest.approx(bound / 1e9))
+    assert [row["verdicts"][0] for row in (ok, cancelled)] == [
+        {"slo": "chat", "verdict": verdict, "missed": []},
+        {"slo": "chat", "verdict": "excused", "missed": []},
+    ]
 
 
 def test_the_wait_of_one_who_left_before_the_first_token_is_its_ttft(api, rows):

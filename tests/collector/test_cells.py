@@ -72,6 +72,31 @@ def test_many_slos_are_judged_as_each_alone(evaluate, rows):
             )
 
 
+BOUNDS = [None, 0.0, *(ms * MS + ns for ms in range(10, 100, 10) for ns in (-0.5, 0.0, 0.5, 1000.0))]
+
+
+@pytest.mark.parametrize("unit", ["few", "many", "ns"])
+def test_a_tpot_is_judged_by_its_bound_where_it_is_not_known(evaluate, rows, unit):
+    pick = random.Random(7).choice
+    made = rows.requests(
+        [{"tpot_ns": (tpot := pick([None, *BOUNDS])), "tpot_at_most_ns": pick(BOUNDS) if tpot is None else None,
+          "status": pick(["ok", "ok", "cancelled"]), "output_tokens": pick([None, 5])} for _ in range(400)]
+    )  # fmt: skip
+    few, many, fractions = ["30ms", "60ms"], [f"{ms}ms" for ms in range(5, 100, 5)], ["30000001ns", "60ms"]
+    limits = {"few": few, "many": many, "ns": fractions}[unit]
+    found = evaluate([{"thresholds": {"tpot": limit}} for limit in limits])
+    for i, limit in enumerate(map(parse_duration, limits)):
+        counts = {"good": 0, "undetermined": 0, "excused": 0}
+        for row in made:
+            tpot, at_most = row["tpot_ns"], row["tpot_at_most_ns"]
+            if tpot is not None and tpot > limit:
+                continue
+            is_known = tpot is not None or (at_most is not None and at_most <= limit)
+            counts["excused" if row["status"] == "cancelled" else "good" if is_known else "undetermined"] += 1
+        assert found[f"s{i}"].requests.model_dump(include={*counts}) == counts, limit
+    assert found["s0"].requests.good > found["s0"].requests.undetermined > 0 or unit == "many"
+
+
 def judge(row, limit, exclude):
     """As docs/slos.md says, for a threshold of TTFT alone."""
     none = row["ttft_ns"] is None and row["output_tokens"] == 0

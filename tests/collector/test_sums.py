@@ -27,11 +27,14 @@ def population(n, seed=3, days=9):
     for i in range(n):
         tokens = draw.choice([None, 0, 1, 2, 50])
         ttft = None if tokens == 0 else draw.choice([None, 1, 500 * MS - 1, 500 * MS, 500 * MS + 1, 10**9, 2 * HOUR])
-        tpot = draw.choice([None, 0.4, 1e8 - 0.5, 1e8, 100000000.00000001 + 1e-7, 1e8 + 0.5, 1e9, 2.0 * HOUR])
+        tpots = [0.4, 1e8 - 0.5, 1e8, 100000000.00000001 + 1e-7, 1e8 + 0.5, 1e9, 2.0 * HOUR]
+        tpot = draw.choice([None, None, *tpots]) if tokens is None or tokens > 1 else None
+        may_have_one = tpot is None and (tokens is None or tokens > 1)
         rows.append({
             "ended": edges[i] if i < len(edges) else NOW - draw.randrange(1, days * DAY),
             "status": draw.choice(["ok", "ok", "ok", "error", "cancelled"]), "output_tokens": tokens, "ttft_ns": ttft,
-            "tpot_ns": tpot if tokens is None or tokens > 1 else None, "e2e": draw.choice([MS, MS + 1, HOUR * 2]),
+            "tpot_ns": tpot, "tpot_at_most_ns": draw.choice([None, 0.0, *tpots]) if may_have_one else None,
+            "e2e": draw.choice([MS, MS + 1, HOUR * 2]),
         })  # fmt: skip
     return rows
 
@@ -55,6 +58,8 @@ def judged_by_hand(row, thresholds):
     late = {name for name, ns in thresholds.given().items() if values[name] is not None and values[name] > ns}
     needed = {"ttft": 1, "tpot": 2, "e2e": 0}
     unknown = {n for n in thresholds.given() if values[n] is None and tokens >= needed[n]}
+    if row["tpot_at_most_ns"] is not None and row["tpot_at_most_ns"] <= (thresholds.tpot or 0):
+        unknown -= {"tpot"}
     if late or row["status"] == "error":
         return "bad", late
     if row["status"] == "cancelled":

@@ -68,6 +68,7 @@ class TestPhases:
     def test_a_request_row_has_a_duration_of_each(self):
         phases, waits = [phase for phase in Phase if phase != Phase.QUEUED], [f"wait_{lack}" for lack in Wait]
         durations = [*LATENCIES, *phases, "first_visible", *waits]
+        durations.insert(durations.index("tpot") + 1, "tpot_at_most")
         assert [name for name in RequestRow.model_fields if name.endswith("_s")] == [f"{name}_s" for name in durations]
         stored = set(re.findall(r"\w+_ns\b", (SQL / "parts" / "request_columns.sql").read_text()))
         assert {f"{name}_ns" for name in durations} == stored - {"began_ns", "ended_ns"}

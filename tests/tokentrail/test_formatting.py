@@ -17,6 +17,7 @@ from tokentrail.formatting import (
     plain,
     rate,
     significant,
+    tpot,
     without_user,
 )
 
@@ -91,6 +92,14 @@ def test_counts_and_rates():
     assert [pace(value) for value in (None, 0, 2.1, 0.0866, 0.0005, 1.58e-5)] == [
         "–", "0 /s", "2.10 /s", "5.20 /min", "1.80 /h", "1.37 /d",
     ]  # fmt: skip
+
+
+def test_a_tpot_that_is_not_known_is_what_it_cannot_exceed():
+    known = {"tpot_s": 0.0213, "tpot_at_most_s": None}
+    assert tpot(known) == tpot({"tpot_s": 0.0213}) == "21.3 ms"
+    assert tpot(known | {"tpot_s": None, "tpot_at_most_s": 0.048}) == "≤ 48.0 ms"
+    assert tpot({"tpot_s": None, "tpot_at_most_s": 0.0}) == "≤ 0 s"
+    assert tpot({"tpot_s": None}) == "–"
 
 
 def test_times():

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from tokentrail.formatting import UNDEFINED, clock, count, duration, one_line
+from tokentrail.formatting import UNDEFINED, clock, count, duration, one_line, tpot
 
 WIDTH: Final = 64
 """Columns of the time axis, where there is room."""
@@ -54,9 +54,7 @@ def _cut(name: str, detail: Mapping[str, Any]) -> str:
 def _head(row: Mapping[str, Any]) -> list[str]:
     outcome = " ".join(filter(None, [row["status"], row["error_type"] or row["finish_reason"]]))
     process = "/".join(filter(None, [row["service"], row["instance"]]))
-    latencies = [
-        f"{name} {duration(row[key])}" for name, key in (("TTFT", "ttft_s"), ("TPOT", "tpot_s"), ("E2E", "e2e_s"))
-    ]
+    latencies = [f"TTFT {duration(row['ttft_s'])}", f"TPOT {tpot(row)}", f"E2E {duration(row['e2e_s'])}"]
     return [
         f"{row['operation'] or 'request'} {row['model'] or UNDEFINED} · {outcome} · "
         f"{count(row['input_tokens'])} → {count(row['output_tokens'])} tokens · {' · '.join(latencies)}",

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from tokentrail.cli.api import Api
 from tokentrail.cli.output import cells, note, short
-from tokentrail.formatting import UNDEFINED, clock, count, duration, one_line
+from tokentrail.formatting import UNDEFINED, clock, count, duration, one_line, tpot
 
 POLL_S: Final = 1.0
 _LATE_S: Final = 10.0
@@ -78,7 +78,9 @@ def _cells(row: Mapping[str, Any]) -> list[str | Text]:
         Text(one_line(status), style=_STYLES.get(row["status"], "")),
         *(short(row[key]) for key in ("model", "tenant", "slo_class")),
         f"{count(row['input_tokens'])}→{count(row['output_tokens'])}",
-        *(duration(row[key]) for key in ("ttft_s", "tpot_s", "e2e_s")),
+        duration(row["ttft_s"]),
+        tpot(row),
+        duration(row["e2e_s"]),
         _longest_phase(row),
         row["trace_id"],
     ]

@@ -34,6 +34,7 @@ CREATE TABLE IF NOT EXISTS requests
     preemptions       Nullable(UInt32),
     ttft_ns           Nullable(UInt64),                         -- NULL also: no token was emitted
     tpot_ns           Nullable(Float64),                        -- NULL also: fewer than two tokens in each answer
+    tpot_at_most_ns   Nullable(Float64),                        -- what a TPOT that is not known cannot exceed; NULL also: it is known
     e2e_ns            UInt64,
     queue_ns          Nullable(UInt64),
     cold_start_ns     Nullable(UInt64),
@@ -54,25 +55,28 @@ CREATE TABLE IF NOT EXISTS requests
 
     -- Aggregate queries read these columns in place of the ones above. They are narrow, not NULL and not compressed, because
     -- reading is most of the work. Whole microseconds, rounded up: 0 cannot exist (no token has been emitted, or one alone in each answer; a queue
-    -- may be empty, and a reported TTFT of 0 is 1), 4294967294 is that or more, 4294967295 is not known.
+    -- may be empty, and a reported TTFT of 0 is 1), 4294967294 is that or more, 4294967295 is not known. A TPOT that is not known and has a
+    -- bound is its bound: it meets what the bound meets, and misses nothing (collector/slo/judge.py).
     ttft_us           UInt32 MATERIALIZED multiIf(
         ttft_ns IS NOT NULL, greatest(least(intDiv(assumeNotNull(ttft_ns) + 999, 1000), 4294967294), 1), output_tokens = 0, 0, 4294967295)
         CODEC(NONE),
     tpot_us           UInt32 MATERIALIZED multiIf(
-        tpot_ns IS NOT NULL, least(intDiv(toUInt64(least(ceil(ifNull(tpot_ns, 0)), 1e16)) + 999, 1000), 4294967294), output_tokens < 2 OR output_tokens = choices, 0, 4294967295)
+        tpot_ns IS NULL AND tpot_at_most_ns IS NULL, if(output_tokens < 2 OR output_tokens = choices, 0, 4294967295),
+        least(intDiv(toUInt64(least(ceil(ifNull(tpot_ns, ifNull(tpot_at_most_ns, 0))), 1e16)) + 999, 1000), 4294967294))
         CODEC(NONE),
     e2e_us            UInt32 MATERIALIZED least(intDiv(e2e_ns + 999, 1000), 4294967294) CODEC(NONE),
     queue_us          UInt32 MATERIALIZED if(queue_ns IS NULL, 4294967295, least(intDiv(assumeNotNull(queue_ns) + 999, 1000), 4294967294)) CODEC(NONE),
     is_sampled        Bool   MATERIALIZED weight != 1,
     -- The cell of the goodput surface: 32 × the number of TTFT thresholds missed + the number of TPOT thresholds missed, of the
-    -- grids in collector/api/surface.py (in µs here). 31: not known.
+    -- grids in collector/api/surface.py (in µs here). 31: not known. 1024 more: that TPOT is a bound.
     surface_cell      UInt16 MATERIALIZED
         32 * if(ttft_us = 4294967295, 31, length(arrayFilter(us -> ttft_us > us,
             [10000, 20000, 30000, 50000, 70000, 100000, 150000, 200000, 300000, 500000, 700000, 1000000, 1500000, 2000000, 3000000,
              5000000, 7000000, 10000000, 20000000, 60000000])))
         + if(tpot_us = 4294967295, 31, length(arrayFilter(us -> tpot_us > us,
             [1000, 2000, 3000, 5000, 7000, 10000, 15000, 20000, 30000, 40000, 50000, 60000, 70000, 80000, 100000, 150000, 200000,
-             300000, 500000, 1000000]))),
+             300000, 500000, 1000000])))
+        + 1024 * (tpot_at_most_ns IS NOT NULL),
     INDEX by_trace trace_id TYPE bloom_filter(0.001) GRANULARITY 1,
     INDEX by_ingest ingested_at TYPE minmax GRANULARITY 1
 )

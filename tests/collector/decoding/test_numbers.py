@@ -38,7 +38,27 @@ def test_a_ttft_that_is_no_latency_is_unknown_and_so_is_its_tpot(span_rows):
 
 def test_a_ttft_as_long_as_its_span_to_the_nanosecond_is_known(span_rows):
     said = [{semconv.OUTPUT_TOKENS: 2, semconv.TIME_TO_FIRST_CHUNK: ttft} for ttft in (0.6, 0.6000000004)]
-    assert span_rows(["tokentrail"], said, "ttft_ns, tpot_ns") == [(600 * MS, 0)] * 2
+    assert span_rows(["tokentrail"], said, "ttft_ns") == [(600 * MS,)] * 2
+
+
+def test_tokens_of_one_step_have_no_tpot_and_waited_for_nothing_and_of_one_arrival_nobody_knows(span_rows):
+    told = {semconv.OUTPUT_TOKENS: 9, semconv.TIME_TO_FIRST_TOKEN: 0.5, semconv.TIME_TO_LAST_TOKEN: 0.5}
+    arrived = told | {semconv.ARRIVALS: 3}
+    said = [told, told | {semconv.OUTPUT_TOKENS: 1}, arrived, arrived | {semconv.LATER_ARRIVALS: 2}]
+    found = span_rows(["tokentrail"], said, "tpot_ns, tpot_at_most_ns, tpot_us")
+    unknown = (None, None, 2**32 - 1)
+    assert found == [(None, 0, 0), (None, None, 0), unknown, unknown]
+
+
+@pytest.mark.parametrize(
+    ("later", "at_most_ns"), [(4, 25 * MS), (None, None), (0, None), (-1, None), (1.5, None), (NAN, None), ("4", None)]
+)
+def test_the_bound_of_a_tpot_is_the_time_between_the_arrivals_by_those_after_the_first(span_rows, later, at_most_ns):
+    told = {semconv.TIME_TO_FIRST_TOKEN: 0.5, semconv.ARRIVALS: 5}
+    said = told if later is None else told | {semconv.LATER_ARRIVALS: later}
+    known = said | {semconv.OUTPUT_TOKENS: 9}
+    found = span_rows(["tokentrail"], [said, known | {semconv.ARRIVED_TOKENS: 0}, known], "tpot_ns, tpot_at_most_ns")
+    assert found == [(None, at_most_ns), (None, at_most_ns), (12.5 * MS, None)]
 
 
 def test_a_latency_of_vllm_that_is_none_is_unknown(span_rows):

@@ -86,6 +86,12 @@ class TestUnknown:
         assert (slo(samples), samples[self.UNDETERMINED, "slo=chat", "tenant="]) == ((1, 1), 10)
         assert (slo(samples, "all"), samples[self.UNDETERMINED, "slo=all", "tenant="]) == ((11, 11), 0)
 
+    def test_one_whose_tpot_has_a_bound_within_the_threshold_is_good(self, scrape, arrive):
+        told = CHAT | {"output_tokens": None, "tpot_ns": None}
+        arrive(told, *[told | {"tpot_at_most_ns": ms * 1e6} for ms in (99.5, 100.0, 100.5)])
+        samples = scrape()
+        assert (slo(samples), samples[self.UNDETERMINED, "slo=chat", "tenant="]) == ((2, 2), 2)
+
     def test_one_that_was_bad_in_flight_is_not_counted_again(self, scrape, arrive, rows):
         hung = rows.open(start=NOW - 2 * SECOND, seen=NOW, slo_class="chat")
         assert slo(scrape()) == (1, 0)

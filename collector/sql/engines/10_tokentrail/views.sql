@@ -51,10 +51,18 @@ WITH
     if(mapContains(number, 'tokentrail.time_between_tokens'),
         toFloat64(nanoseconds(number['tokentrail.time_between_tokens'], duration_ns * sent_choices)),
         toFloat64(last_ns) - toFloat64(first_ns)) AS between_ns,
-    -- A single arrival of all tokens has no time between them.
-    mapContains(number, 'tokentrail.arrivals') AND number['tokentrail.arrivals'] <= sent_choices AS at_once,
     -- Reasoning that never arrived takes no part in the time between the arrivals.
     ifNull(counted('tokentrail.arrived_tokens'), n) AS arrived,
+    -- A single arrival of all tokens has no time between them.
+    if(sent_choices >= 1 AND arrived > sent_choices AND n > sent_choices AND between_ns > 0
+            AND NOT (mapContains(number, 'tokentrail.arrivals') AND number['tokentrail.arrivals'] <= sent_choices),
+        between_ns / (arrived - sent_choices), NULL) AS known_tpot_ns,
+    -- Each arrival brought a token or more. Where an engine made all tokens in one step, nothing was waited for.
+    multiIf(
+        known_tpot_ns IS NOT NULL OR ifNull(n <= sent_choices, false), NULL,
+        between_ns > 0, between_ns / nullIf(counted('tokentrail.later_arrivals'), 0),
+        between_ns = 0 AND n > sent_choices AND NOT mapContains(number, 'tokentrail.arrivals'), 0,
+        NULL) AS tpot_bound_ns,
     reported('tokentrail.perplexity') AS told_perplexity,
     reported('tokentrail.mean_entropy') AS told_entropy,
     reported('tokentrail.sampling.weight') AS sent_weight
@@ -81,8 +89,8 @@ SELECT
     if(isFinite(told_entropy) AND told_entropy >= 0, told_entropy, NULL) AS mean_entropy,
     accurateCastOrNull(of_engine('tokentrail.preemptions'), 'UInt32') AS preemptions,
     first_ns AS ttft_ns,
-    if(sent_choices >= 1 AND arrived > sent_choices AND n > sent_choices AND between_ns >= 0 AND NOT at_once,
-        between_ns / (arrived - sent_choices), NULL) AS tpot_ns,
+    known_tpot_ns AS tpot_ns,
+    tpot_bound_ns AS tpot_at_most_ns,
     duration_ns AS e2e_ns,
     phase_ns(of_engine('tokentrail.phase_time.queued')) AS queue_ns,
     phase_ns(of_engine('tokentrail.phase_time.cold_start')) AS cold_start_ns,
