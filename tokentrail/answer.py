@@ -6,64 +6,67 @@ JSON, or an object of one of the official clients. No event is trusted: a field 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from tokentrail.recipient import Recipient
-from tokentrail.request import RequestTrail
-from tokentrail.semconv import ARRIVALS, ARRIVED_TOKENS, OTHER_ERROR, Status
+from tokentrail.fields import count, of, reason, size, text, word
+from tokentrail.semconv import OTHER_ERROR
+from tokentrail.usage import Usage
 
-CONTENT_FIELDS: Final = (
-    "content", "reasoning_content", "reasoning", "tool_calls", "refusal", "function_call", "audio"
-)  # fmt: skip
+CONTENT_FIELDS: Final = ("content", "tool_calls", "refusal", "function_call", "audio")
 """Fields of a chat delta, any of which holds output of the model."""
 REASONING_FIELDS: Final = ("reasoning_content", "reasoning")
-"""Those of them that hold reasoning."""
-MESSAGE_FIELDS: Final = ("text", "thinking", "partial_json")
-"""The same of a delta of Anthropic's messages. A `signature` is no output of the model."""
-WORD: Final = re.compile(r"[\w.:-]{1,64}")
-"""An error type or a finish reason. Longer texts and sentences could hold content or keys, and are not kept."""
-MAX_COUNT: Final = 1 << 31
+"""Those that hold reasoning. Gateways send both, with the same text."""
+MESSAGE_FIELDS: Final = ("text", "partial_json")
+"""The first of a delta of Anthropic's messages. A `signature` is no output of the model."""
 MAX_CHOICES: Final = 128
+_NOT_WHOLE: Final = ("reasoning.summary", "reasoning.encrypted")
+"""Types of OpenRouter's `reasoning_details` in place of which the model made other tokens."""
 
-Choices = Sequence[int]
-"""Indices of the choices of a request (`n` > 1); 0 is the only one."""
+
+class Output(NamedTuple):
+    """Output of one choice: its index (0 is the only one), and the bytes of its text and of its reasoning. Output that
+    has neither may be no token.
+    """
+
+    choice: int = 0
+    said: int = 0
+    thought: int = 0
 
 
 class Answer:
     """The facts that the events of one answer have told so far. None and "" mean: not told.
 
-    `complete`: an event said that the answer is over. `error_type` is that of an error inside the answer. `reasoned`:
-    reasoning has arrived, token by token. `withheld`: there is reasoning that does not arrive so.
+    `complete`: an event said that the answer is over. `error_type` is that of an error inside the answer. `thinks`: the
+    model reasons. `summarised`: what arrives of that is a summary. `left_out`: a choice was beyond `MAX_CHOICES`.
     """
 
     def __init__(self) -> None:
         self.response_id = self.model = self.error_type = ""
-        self.complete = self.reasoned = self.withheld = False
+        self.complete = self.thinks = self.summarised = self.left_out = False
         self.reasons: dict[int, str] = {}
-        self.usage: dict[str, Any] = {}
+        self.usage = Usage()
 
-    def read(self, event: Any) -> Choices:
-        """Takes an event, and returns the choices that got output by it."""
+    def read(self, event: Any) -> Sequence[Output]:
+        """Takes an event, and returns the output that it brought."""
         if isinstance(event, str | bytes):
-            return (0,) if event else ()
+            return (Output(said=size(event)),) if event else ()
         kind = word(of(event, "type"))
         if error := of(event, "error"):
             self.fail(error)
             return ()
         if (choices := of(event, "choices")) is not None:
             self._identify(event)
-            self._use(of(event, "usage"))
-            return self._chat(choices)
+            return self._chat(event, choices if isinstance(choices, list) else ())
         if kind.startswith("response."):
             return self._response_event(kind, event)
         if kind in _MESSAGE_EVENTS:
             return self._message_event(kind, event)
         if kind == "message":
             self._identify(event)
-            self._use(of(event, "usage"))
-            return self._stop(of(event, "stop_reason"))
+            self.usage.add(of(event, "usage"))
+            self._stop(of(event, "stop_reason"))
+            return (Output(),)
         if of(event, "object") == "response":
             return self._response(event)
         if kind == "error" or of(event, "object") == "error":  # the latter from vLLM before 0.10
@@ -72,72 +75,90 @@ class Answer:
             return self.read(of(event, "chunk"))
         if of(of(event, "data"), "choices") is not None:  # Mistral's client wraps them
             return self.read(of(event, "data"))
-        return () if kind or isinstance(event, Mapping) else (0,)
+        if kind or isinstance(event, Mapping):
+            self.usage.add(of(event, "usage"))
+            return ()
+        return (Output(),)
 
-    def _chat(self, choices: Any) -> Choices:
-        """[{"index": 1, "delta": {"content": "a"}, "finish_reason": null}] gives (1,)."""
+    def _chat(self, event: Any, choices: Sequence[Any]) -> Sequence[Output]:
+        """[{"index": 1, "delta": {"content": "a"}, "finish_reason": null}] gives (Output(1, 1, 0),).
+
+        Moonshot tells the usage in the choice, and Groq in a field of its own.
+        """
+        for place in (event, choices[0] if choices else None, of(event, "x_groq")):
+            self.usage.add(of(place, "usage"))
         found = []
-        for choice in choices if isinstance(choices, list) else ():
+        for choice in choices:
             index = count(of(choice, "index")) or 0
             if index >= MAX_CHOICES:
+                self.left_out = True
                 continue
-            if reason := word(of(choice, "finish_reason")):
-                self.reasons[index] = reason
+            if known := reason(of(choice, "finish_reason")):
+                self.reasons[index] = known
                 self.complete = True
-                if reason == "error":
+                if known == "error":
                     self.error_type = self.error_type or OTHER_ERROR
             delta = of(choice, "delta") or of(choice, "message")
-            self.reasoned = self.reasoned or any(of(delta, name) for name in REASONING_FIELDS)
-            if of(choice, "text") or any(of(delta, name) for name in CONTENT_FIELDS):
-                found.append(index)
+            pieces = [of(choice, "text"), *(of(delta, name) for name in CONTENT_FIELDS)]
+            thoughts = [of(delta, name) for name in REASONING_FIELDS]
+            if details := of(delta, "reasoning_details"):
+                self._detail(details)
+            if any(pieces) or any(thoughts):
+                said = sum(size(piece) for piece in pieces if piece)
+                found.append(Output(index, said, max(size(thought) for thought in thoughts)))
         return found
 
-    def _response_event(self, kind: str, event: Any) -> Choices:
+    def _detail(self, details: Any) -> None:
+        kinds = [of(detail, "type") for detail in details] if isinstance(details, list) else ()
+        self.summarised = self.summarised or any(kind in _NOT_WHOLE for kind in kinds)
+
+    def _response_event(self, kind: str, event: Any) -> Sequence[Output]:
         if (response := of(event, "response")) is not None:
             self._response(response)
-        if not kind.endswith(".delta") or not of(event, "delta"):
+        if not kind.endswith(".delta") or not (delta := of(event, "delta")):
             return ()
-        self.reasoned = self.reasoned or kind == "response.reasoning_text.delta"
-        self.withheld = self.withheld or kind == "response.reasoning_summary_text.delta"
-        return (0,)
+        if kind == "response.reasoning_summary_text.delta":
+            self.summarised = True
+            return (Output(),)
+        if kind == "response.reasoning_text.delta":
+            return (Output(thought=size(delta)),)
+        return (Output(said=size(delta)),)
 
-    def _response(self, response: Any) -> Choices:
+    def _response(self, response: Any) -> Sequence[Output]:
         self._identify(response)
-        self._use(of(response, "usage"))
+        self.usage.add(of(response, "usage"))
         status = word(of(response, "status"))
         if status in ("completed", "incomplete", "failed", "cancelled"):
             self.complete = True
-            self.reasons[0] = word(of(of(response, "incomplete_details"), "reason")) or status
+            self.reasons[0] = reason(of(of(response, "incomplete_details"), "reason")) or status
         if status == "failed":
             self.fail(of(response, "error"))
-        return (0,) if of(response, "output") else ()  # one in the background has none yet
+        return (Output(),) if of(response, "output") else ()  # one in the background has none yet
 
-    def _message_event(self, kind: str, event: Any) -> Choices:
+    def _message_event(self, kind: str, event: Any) -> Sequence[Output]:
         if kind == "message_start":
             message = of(event, "message")
             self._identify(message)
-            self._use(of(message, "usage"))
-            self.usage.pop("output_tokens", None)  # a placeholder: the tokens are told at the end
+            self.usage.add(of(message, "usage"), is_begun=True)
         elif kind == "message_delta":
-            self._use(of(event, "usage"))
+            self.usage.add(of(event, "usage"))
             self._stop(of(of(event, "delta"), "stop_reason"))
         elif kind == "message_stop":
             self.complete = True
         elif kind == "content_block_start":
             block = of(event, "content_block")
-            self.withheld = self.withheld or word(of(block, "type")) in ("thinking", "redacted_thinking")
-            return (0,) if of(block, "name") else ()  # a call of a tool
+            self.thinks = self.thinks or word(of(block, "type")) in ("thinking", "redacted_thinking")
+            return (Output(said=size(of(block, "name"))),) if of(block, "name") else ()  # a call of a tool
         elif kind == "content_block_delta":
             delta = of(event, "delta")
-            self.reasoned = self.reasoned or bool(of(delta, "thinking"))
-            return (0,) if any(of(delta, name) for name in MESSAGE_FIELDS) else ()
+            said, thought = sum(size(of(delta, name)) for name in MESSAGE_FIELDS), size(of(delta, "thinking"))
+            return (Output(0, said, thought),) if said or thought else ()
         return ()
 
-    def _stop(self, reason: Any) -> Choices:
-        if known := word(reason):
+    def _stop(self, told: Any) -> None:
+        if known := reason(told):
             self.reasons[0] = known
             self.complete = True
-        return (0,)
 
     def fail(self, error: Any) -> None:
         """The answer told of an error, and is over. The type `error` is that of the event, in streams of responses."""
@@ -149,133 +170,8 @@ class Answer:
         self.response_id = self.response_id or text(of(source, "id"))
         self.model = self.model or text(of(source, "model"))
 
-    def _use(self, usage: Any) -> None:
-        """Takes the counts of a usage object. Those of a later event go before those of an earlier one.
-
-        Anthropic's `input_tokens` are those that no cache held, and OpenTelemetry's are all. xAI's `completion_tokens`
-        are those without reasoning, as its total shows, and OpenTelemetry's `output_tokens` are all.
-        """
-        if usage is None:
-            return
-        read, made = count(of(usage, "cache_read_input_tokens")), count(of(usage, "cache_creation_input_tokens"))
-        given = count(of(usage, "prompt_tokens"), of(usage, "input_tokens"))
-        inputs, outputs = (of(usage, f"{name}_tokens_details") for name in ("prompt", "completion"))
-        inputs, outputs = inputs or of(usage, "input_tokens_details"), outputs or of(usage, "output_tokens_details")
-        answered = count(of(usage, "completion_tokens"), of(usage, "output_tokens"))
-        reasoning = count(of(outputs, "reasoning_tokens"))
-        if answered and reasoning and of(usage, "total_tokens") == (given or 0) + answered + reasoning:
-            answered += reasoning
-        told = {
-            "input_tokens": None if given is None else given + (read or 0) + (made or 0),
-            "output_tokens": answered,
-            "cached_tokens": count(read, of(inputs, "cached_tokens")),
-            "cache_creation_tokens": made,
-            "reasoning_tokens": reasoning,
-        }
-        self.usage.update({name: value for name, value in told.items() if value is not None})
-
 
 _MESSAGE_EVENTS: Final = frozenset(
     {"message_start", "message_delta", "message_stop", "content_block_start", "content_block_delta",
      "content_block_stop", "ping"}
 )  # fmt: skip
-
-
-class Recording:
-    """Records one answer as it arrives: each event with output is an arrival, and the counts are those that it tells.
-
-    `several`: the request asked for more than one choice. `arrivals` counts the chunks with output. `together`: the
-    times of arrivals wait for `flush`, since one call of the trail for all of them costs a third. Those of several
-    choices never wait.
-    """
-
-    def __init__(self, request: RequestTrail, *, several: bool = False, together: bool = False) -> None:
-        self.request = request
-        self.answer = Answer()
-        self.arrivals = 0
-        self._several = several
-        self._together = together and not several
-        self._stamps: list[int] = []
-
-    def event(self, event: Any, at_ns: int | None = None) -> None:
-        """An event arrived at `at_ns` (unix ns; by default now)."""
-        for index in self.answer.read(event):
-            self.arrived(index, at_ns)
-
-    def arrived(self, choice: int, at_ns: int | None) -> None:
-        """An event with output of a choice arrived."""
-        self.arrivals += 1
-        if self._together and at_ns is not None:
-            self._stamps.append(at_ns)
-            return
-        recipient: Recipient = self.request.choice(choice) if self._several else self.request
-        recipient.token(1, at_ns)
-
-    def flush(self) -> None:
-        """The arrivals that wait go to the trail."""
-        if self._stamps:
-            stamps, self._stamps = self._stamps, []
-            self.request.tokens(stamps)
-
-    def end(self, at_ns: int | None = None, *, status: Status = Status.OK, error_type: str = "") -> None:
-        """Ends the request; only the first call counts. An error that the answer told goes before a success."""
-        self.flush()
-        answer = self.answer
-        if status is Status.OK:
-            error_type = error_type or answer.error_type
-        self.request.end(
-            at_ns,
-            status=status,
-            error_type=error_type,
-            finish_reasons=[answer.reasons[index] for index in sorted(answer.reasons)],
-            response_model=answer.model,
-            response_id=answer.response_id,
-            attributes={ARRIVALS: self.arrivals, **self._arrived_tokens()},
-            **self._usage(),
-        )
-
-    def _arrived_tokens(self) -> dict[str, int]:
-        """The number of tokens that the arrivals brought, when some of the output tokens never arrived. 0 is not known:
-        Anthropic's usage does not tell the tokens of thinking, and a summary is no reasoning.
-
-        1,000 reasoning tokens among 1,006 output tokens, without any reasoning in the stream, give 6
-        """
-        answer = self.answer
-        hidden = answer.usage.get("reasoning_tokens", 0)
-        if answer.reasoned or not (answer.withheld or hidden):
-            return {}
-        return {ARRIVED_TOKENS: 0 if answer.withheld else max(answer.usage.get("output_tokens", 0) - hidden, 0)}
-
-    def _usage(self) -> dict[str, Any]:
-        """The counts that can be true. A prompt of 0 tokens is a placeholder, as are 0 output tokens beside output.
-
-        {"input_tokens": 0, "output_tokens": 0} of an answer with a text gives {}
-        """
-        usage = self.answer.usage
-        if self.arrivals and usage.get("output_tokens") == 0:
-            return {name: value for name, value in usage.items() if value}
-        return {name: value for name, value in usage.items() if value or name != "input_tokens"}
-
-
-def of(value: Any, name: str) -> Any:
-    """A field of a mapping or an object; None when there is none."""
-    if (
-        type(value) is dict
-    ):  # from JSON, and eight times for each chunk: an abstract class's check costs three times more
-        return value.get(name)
-    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
-
-
-def text(value: Any) -> str:
-    """A text of at most 256 characters; "" for other values."""
-    return value[:256] if isinstance(value, str) else ""
-
-
-def word(value: Any) -> str:
-    """A text that is one word; "" for other values."""
-    return value if isinstance(value, str) and WORD.fullmatch(value) else ""
-
-
-def count(*values: Any) -> int | None:
-    """The first value that is a number of tokens, or None."""
-    return next((value for value in values if type(value) is int and 0 <= value < MAX_COUNT), None)

@@ -12,9 +12,10 @@ from typing import Any, Final, cast
 
 from opentelemetry.trace import NonRecordingSpan, SpanKind, use_span
 
-from tokentrail.answer import Recording, of
 from tokentrail.arguments import AttributeValue, Carrier
+from tokentrail.fields import of
 from tokentrail.guard import Throttle, logger
+from tokentrail.recording import Recording
 from tokentrail.semconv import CHOICE_COUNT, Status
 from tokentrail.trail import DisabledTrail, Trail
 
@@ -53,8 +54,8 @@ def observe(
     `source` is a function that sends the request (`lambda: client.chat.completions.create(…)`), the coroutine of an
     asynchronous client, or a stream that is there already. Its request began at `arrival_ns` (unix ns; by default now).
     The request ends with the stream: by its end, an exception, `close`, a `break`, or when the last reference
-    to the stream is gone. An answer that is not streamed ends it at once. `choices` is the `n` of a request for
-    several answers.
+    to the stream is gone. An answer that is not streamed ends it at once. `choices` is the number of
+    answers that were asked for: `n`, times the prompts of a request for completions.
 
     The spans go to `trail`, by default to one that OTEL_* variables configure.
     """

@@ -60,6 +60,9 @@ class Recipient:
         """Records tokens that arrived outside of an engine step, one for each stamp, in order."""
         self._emit(arguments.stamps(stamps_ns, self._host.misuse))
 
+    def _now_ns(self) -> int:
+        return self._host.clock()
+
     def _emit(self, stamps: tuple[int, ...]) -> None:
         if stamps:
             self._host.on_chunk(Chunk(self, stamps, self.request.ended is not None))

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Final
 
-from tokentrail.answer import Answer
+from tokentrail.answer import Answer, Output
 
 _BEGIN: Final = re.compile(rb"(?:event: (?!error\n)[^\r\n]+\n)?data: (?=\{)")
 _TEXT: Final = re.compile(rb'"(?:content|text|delta|reasoning_content|reasoning|thinking)": ?"')
@@ -23,22 +23,27 @@ class Alike:
 
     learn(b'data: {"choices":[{"index":0,"delta":{"content":"Hi"}}]}\n\n') keeps the bytes around the text:
         b'data: {"choices":[{"index":0,"delta":{"content":"' and b'"}}]}'
-    texts(b'data: {"choices":[{"index":0,"delta":{"content":" there"}}]}\n\n') is then 1
-    texts(b'data: {"choices":[{"index":0,"delta":{"content":""}}]}\n\n') is 0: it brings no text
+    texts(b'data: {"choices":[{"index":0,"delta":{"content":" there"}}]}\n\n') is then [Output(said=6)]
+    texts(b'data: {"choices":[{"index":0,"delta":{"content":""}}]}\n\n') is []: it brings no text
     """
 
-    __slots__ = ("_head", "_lessons", "_tail")
+    __slots__ = ("_head", "_lessons", "_tail", "_thinks")
 
     def __init__(self) -> None:
         self._head = self._tail = b""
         self._lessons = 0
+        self._thinks = False  # the text is reasoning
 
-    def texts(self, chunk: bytes) -> int:
-        """How many events are in the chunk, if each brings text for choice 0 and nothing else; else 0."""
+    def texts(self, chunk: bytes) -> list[Output]:
+        """The output of each event in the chunk, if each brings text for choice 0 and nothing else; else none."""
         if not self._head:
-            return 0  # nothing was learned yet
+            return []  # nothing was learned yet
         *events, rest = chunk.split(_END)
-        return 0 if rest or not all(map(self._brings_text, events)) else len(events)
+        if rest or not all(map(self._brings_text, events)):
+            return []
+        around = len(self._head) + len(self._tail)
+        sizes = [len(event) - around for event in events]
+        return [Output(0, 0, size) if self._thinks else Output(0, size, 0) for size in sizes]
 
     def _brings_text(self, event: bytes) -> bool:
         return (
@@ -56,15 +61,17 @@ class Alike:
         rest = chunk[found.end() :].removesuffix(_END)
         head, tail = chunk[: found.end()], rest[rest.find(b'"') :]
         before = head[begin.end() :]
-        if _only_text(before + b"x" + tail) and not _only_text(before + tail):
-            self._head, self._tail = head, tail
+        output = _only_text(before + b"x" + tail)
+        if output is not None and _only_text(before + tail) is None:
+            self._head, self._tail, self._thinks = head, tail, output.thought > 0
 
 
-def _only_text(data: bytes) -> bool:
-    """Whether the event brings output for choice 0, and tells neither an end nor a count."""
+def _only_text(data: bytes) -> Output | None:
+    """The output of an event that brings some for choice 0, and tells neither an end nor a count."""
     answer = Answer()
     try:
-        choices = answer.read(json.loads(data))
+        found = answer.read(json.loads(data))
     except ValueError:
-        return False
-    return list(choices) == [0] and not (answer.complete or answer.usage)
+        return None
+    only = len(found) == 1 and found[0].choice == 0 and not (answer.complete or answer.usage.is_told)
+    return found[0] if only else None

@@ -8,7 +8,7 @@ from sys import float_info
 from typing import Any, Final, NamedTuple
 
 from tokentrail import semconv
-from tokentrail.answer import MAX_CHOICES, count, text
+from tokentrail.fields import count, text
 
 MAX_READ_BYTES: Final = 8 << 20
 """A larger request passes without being read: its model is not known."""
@@ -75,12 +75,17 @@ def read(api: Api, body: bytes, *, ask_usage: bool) -> Asked:
     if (limit := count(*(said.get(name) for name in _LIMITS))) is not None:
         asked.attributes[semconv.REQUEST_MAX_TOKENS] = limit
     choices = count(said.get("n")) or 1
-    if 1 < choices <= MAX_CHOICES:
-        asked.several = True
+    if choices > 1:
         asked.attributes[semconv.CHOICE_COUNT] = choices
+    asked.several = choices * _prompts(said.get("prompt")) > 1
     options = said.get("stream_options")
     asks = ask_usage and api.asks_usage and streams and isinstance(options, dict | None)
     if asks and "include_usage" not in (options or {}):
         said["stream_options"] = {**(options or {}), "include_usage": True}
         asked.body = json.dumps(said, separators=(",", ":")).encode()
     return asked
+
+
+def _prompts(prompt: Any) -> int:
+    """How many prompts a request for completions has: a text or a list of token ids is one."""
+    return len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else 1

@@ -8,11 +8,11 @@ import zlib
 from collections.abc import Callable
 from typing import Any, Final
 
-from tokentrail.answer import Recording
 from tokentrail.guard import Throttle
 from tokentrail.proxy.alike import Alike
 from tokentrail.proxy.headers import READ_ENCODINGS
 from tokentrail.proxy.sse import Events
+from tokentrail.recording import Recording
 
 logger = logging.getLogger(__name__)
 
@@ -112,8 +112,8 @@ class Tap:
     def _stream(self, events: Events, chunk: bytes, at_ns: int) -> None:
         whole = events.between
         if whole and (texts := self._alike.texts(chunk)):
-            for _ in range(texts):
-                self._recording.arrived(0, at_ns)
+            for output in texts:
+                self._recording.arrived(*output, at_ns)
             return
         arrivals = self._recording.arrivals
         for name, data in events.feed(chunk):

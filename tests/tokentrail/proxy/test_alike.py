@@ -6,9 +6,10 @@ import pytest
 
 from tests.tokentrail.proxy.support import DONE, USAGE, delta
 from tokentrail import now_ns
-from tokentrail.answer import Recording
+from tokentrail.answer import Output
 from tokentrail.proxy.alike import Alike
 from tokentrail.proxy.tap import Tap
+from tokentrail.recording import Recording
 from tokentrail.testing import MemoryTrail
 
 
@@ -32,8 +33,10 @@ MESSAGE = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_de
 )
 def test_the_next_text_is_recognised(one):
     alike = learned(one)
-    assert alike.texts(one) == 1
-    assert alike.texts(one + 2 * one.replace(b'"a"', '" wörld, longer"'.encode())) == 3
+    said, thought = (0, 1) if b"reasoning" in one else (1, 0)
+    assert alike.texts(one) == [Output(0, said, thought)]
+    more = alike.texts(one + 2 * one.replace(b'"a"', '" wörld, longer"'.encode()))
+    assert more == [Output(0, said * size, thought * size) for size in (1, 15, 15)]
 
 
 @pytest.mark.parametrize(
@@ -64,8 +67,8 @@ def test_the_next_text_is_recognised(one):
     ids=str,
 )
 def test_an_event_that_tells_more_or_less_is_not(other):
-    assert learned(delta("a")).texts(other) == 0
-    assert Alike().texts(other) == 0
+    assert learned(delta("a")).texts(other) == []
+    assert Alike().texts(other) == []
 
 
 @pytest.mark.parametrize(
@@ -85,15 +88,15 @@ def test_an_event_that_tells_more_or_less_is_not(other):
 )
 def test_nothing_is_learned_from_an_event_that_tells_more_than_a_text(one):
     alike = learned(one)
-    assert alike.texts(one) == 0
+    assert alike.texts(one) == []
 
 
 def test_an_event_with_a_number_of_its_own_is_tried_a_few_times():
     alike = Alike()
     for number in range(9):
         alike.learn(delta("a", sequence_number=number))
-    assert alike.texts(delta("a", sequence_number=8)) == 0
-    assert alike.texts(delta("a", sequence_number=3)) == 1
+    assert alike.texts(delta("a", sequence_number=8)) == []
+    assert len(alike.texts(delta("a", sequence_number=3))) == 1
 
 
 class Counted(Tap):
@@ -121,7 +124,7 @@ def test_a_stream_is_parsed_where_it_changes(tap):
     recording = read(tap, *parts)
     assert recording.arrivals == 22
     assert recording.answer.reasons == {0: "stop"}
-    assert recording.answer.usage["output_tokens"] == 40
+    assert recording.answer.usage.counts(beside_output=True) == {"input_tokens": 7, "output_tokens": 40}
     assert tap.complete
     assert tap.parsed == 4  # the role, the first text, the end, and the usage
 
