@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import requests
 from google.protobuf.message import DecodeError
 from google.rpc.status_pb2 import Status
-from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, attach, detach, set_value
+from opentelemetry import context
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from requests.adapters import HTTPAdapter
@@ -110,16 +110,20 @@ def tls_files(endpoint: Endpoint) -> dict[str, str]:
     return {name: path for name, path in named if isinstance(path, str)}
 
 
+_SUPPRESS: Final[str] = getattr(context, "_SUPPRESS_INSTRUMENTATION_KEY", "suppress_instrumentation")
+"""The key by which instrumentations are told. It is private in OpenTelemetry's API; its older text is read as well."""
+
+
 @contextmanager
 def uninstrumented() -> Iterator[None]:
     """Instrumentations of `requests` and `grpc` pass the calls in this block over, so that the export is not traced.
     OpenTelemetry's own exporters do the same.
     """
-    token = attach(set_value(_SUPPRESS_INSTRUMENTATION_KEY, True))
+    token = context.attach(context.set_value(_SUPPRESS, True))
     try:
         yield
     finally:
-        detach(token)
+        context.detach(token)
 
 
 class _Reads(io.RawIOBase):
