@@ -207,7 +207,8 @@ def build_api(
     if logs is not None:
         heard_until = Watermark(logs, clock, lost_after_ns=lost_after_ns, heard_until_ns=counters.heard_until_ns)
     queries = Queries(store, query_settings)
-    context = Context(queries, tuple(slos), windows, lost_after_ns, clock, heard_until, counters.given_up_ns)
+    of_counters = counters.given_up_ns, counters.clocks
+    context = Context(queries, tuple(slos), windows, lost_after_ns, clock, heard_until, *of_counters)
     own = replace(context, queries=own_queries)
     usage = Usage(store, data_dir, lambda: of_scrapes)
     live = Live(

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from collector.api.session import visible_slos
 from collector.slo.burn import Windows
 from collector.slo.model import Slo
 from collector.sql.queries import Queries
+
+if TYPE_CHECKING:
+    from collector.exposition.clocks import Clocks
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,8 @@ class Context:
     """Unix nanoseconds up to which the store has everything that was received (collector.watermark)."""
     given_up_ns: Callable[[str], int] = field(repr=False)
     """When the request of a key was counted as lost; 0 for one that was not."""
+    clocks: Clocks = field(repr=False)
+    """The services whose clock is ahead or behind."""
 
     @property
     def slos(self) -> tuple[Slo, ...]:

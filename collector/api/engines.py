@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
@@ -101,6 +101,9 @@ class EngineOut(BaseModel):
     first_seen: str
     last_seen: str
     requests: int
+    clock_ahead_s: float | None
+    clock_behind_s: float | None
+    """Null below a second and below 30 s. They are of the last 15 minutes, as `/metrics` has them."""
     processes: list[Process]
     """The latest first, at most 100."""
     processes_total: int
@@ -158,13 +161,18 @@ def router(ctx: Context) -> APIRouter:
         known = {process["service"] for process in processes}
         processes += [_sampled_process(p) for p in of_samples if p.last_answer_ns and p.service not in known]
         counts = abilities.counts(ctx, signs)
-        return Engines(engines=list(_engines(processes, counts, [_told_by_samples(p) for p in of_samples])))
+        now = ctx.clock()
+        clocks = ctx.clocks.ahead_s(now), ctx.clocks.behind_s(now)
+        return Engines(engines=list(_engines(processes, counts, [_told_by_samples(p) for p in of_samples], clocks)))
 
     return routes
 
 
 def _engines(
-    processes: list[dict[str, Any]], counts: list[dict[str, Any]], of_samples: list[dict[str, Any]]
+    processes: list[dict[str, Any]],
+    counts: list[dict[str, Any]],
+    of_samples: list[dict[str, Any]],
+    clocks: tuple[Mapping[str, float], Mapping[str, float]],
 ) -> Iterator[EngineOut]:
     """Group processes into engines. Processes without a service name are told apart by their product alone."""
     counts_of = {(row["service"], row["instance"]): row for row in counts}
@@ -178,6 +186,10 @@ def _engines(
         groups[engine, service].append(process)
     for (engine, service), members in groups.items():
         vantage = next((member["vantage"] for member in members if member["vantage"]), "server")
+        ahead_s, behind_s = (
+            max((found[name] for member in members if (name := member["service"]) in found), default=None)
+            for found in clocks
+        )
         yield EngineOut(
             service=service,
             engine=engine,
@@ -186,6 +198,8 @@ def _engines(
             first_seen=rfc3339(min(member["first_seen_ns"] for member in members)),
             last_seen=rfc3339(max(member["last_seen_ns"] for member in members)),
             requests=sum(member["requests"] for member in members),
+            clock_ahead_s=ahead_s,
+            clock_behind_s=behind_s,
             processes=[_process(member) for member in members[:MOST_PROCESSES]],
             processes_total=len(members),
             tells=abilities.told(

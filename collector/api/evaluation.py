@@ -16,10 +16,10 @@ from collector.api.parameters import Window
 from collector.api.problems import not_found
 from collector.api.session import CURRENT
 from collector.api.summing import WITH_VARIANCE, SloCounts, Summing, counts_of, number_of
-from collector.api.sums import Sums, is_short, slices
-from collector.api.times import DAY_NS, HOUR_NS, Moment
+from collector.api.sums import ARRIVED, Sums, is_short, slices
+from collector.api.times import HOUR_NS, Moment
 from collector.in_flight import InFlight, read_in_flight
-from collector.slo.burn import BurnRule, fires
+from collector.slo.burn import BurnRule, burn_rules, fires
 from collector.slo.cells import Cells
 from collector.slo.counts import Counts, Number
 from collector.slo.estimate import Errors
@@ -28,6 +28,7 @@ from collector.sql.fragment import TRUE, Fragment
 from collector.sql.queries import part
 
 _NO_SUMS: Final[Mapping[str, str]] = MappingProxyType({})
+_NO_TENANTS: Final[Mapping[str, Sequence[str]]] = MappingProxyType({})
 _NONE: Final = Fragment("0")
 """In place of a column of arrays, which costs a millisecond to read for each 2,000 cells."""
 OUTPUT_TOKENS: Final = {"tokens_out": "output_tokens"}
@@ -147,9 +148,21 @@ def burn_windows(rules: Sequence[BurnRule]) -> set[int]:
     return {ns for rule in rules for ns in (rule.short_ns, rule.long_ns)}
 
 
-def lengths(slo: Slo, rules: Sequence[BurnRule]) -> set[int]:
-    """The lengths of all windows over which an SLO is counted, in nanoseconds. All who count ask the same question."""
-    return {slo.window, HOUR_NS, DAY_NS, *burn_windows(rules)}
+def count_burns(
+    ctx: Context,
+    slos: Sequence[Slo],
+    asked: Window,
+    *,
+    in_flight: InFlight | None = None,
+    tenants: Mapping[str, Sequence[str]] = _NO_TENANTS,
+) -> Mapping[str, SloCounts]:
+    """Count for every SLO over an hour and the windows of its burn-rate rules, by the time at which requests arrived.
+
+    The counters of `/metrics` count them then. By the ends that it tells, a sender whose clock is ten minutes behind
+    has no request in the last five. All who count ask the same question.
+    """
+    lengths = {slo.name: {HOUR_NS, *burn_windows(burn_rules(slo, ctx.windows))} for slo in slos}
+    return count_by_window(ctx, slos, asked, lengths, column=ARRIVED, in_flight=in_flight, tenants=tenants).slos
 
 
 @dataclass(frozen=True)
@@ -160,25 +173,37 @@ class AllCounts:
     ended: Mapping[int, Number]
 
 
-def count_by_window(ctx: Context, slos: Sequence[Slo], asked: Window, lengths: Mapping[str, set[int]]) -> AllCounts:
+def count_by_window(
+    ctx: Context,
+    slos: Sequence[Slo],
+    asked: Window,
+    lengths: Mapping[str, set[int]],
+    *,
+    column: str = "end",
+    in_flight: InFlight | None = None,
+    tenants: Mapping[str, Sequence[str]] = _NO_TENANTS,
+) -> AllCounts:
     """Count for every SLO over windows of the given lengths (nanoseconds, by the SLO's name).
 
-    All windows end when the asked one does. The rows are read once for all SLOs.
+    All windows end when the asked one does. The rows are read once for all SLOs. `column` is the time that puts a
+    request into a window. `in_flight` are the requests of the longest window that had not ended, if they are known.
+    `tenants` are those that are counted alone; without them, those with the most requests.
     """
     ends = sorted(set().union(*lengths.values()))
     if not ends:
         return AllCounts({}, {})
     moments = [asked.end_ns, *(max(0, asked.end_ns - length) for length in ends)]
     cells = Cells(slos)
-    columns, sampled = _read_cells(ctx, asked.filter, cells, moments)
+    columns, sampled = _read_cells(ctx, asked.filter, cells, moments, column=column)
     order = np.argsort(columns["band"], kind="stable")
     by_band: Mapping[str, Any] = {
         name: np.array(columns[name])[order] for name in ("band", "cell", "tenant_group", "n", "variance")
     }
-    in_flight = open_requests(ctx, replace(asked, start_ns=moments[-1]))
+    if in_flight is None:
+        in_flight = open_requests(ctx, replace(asked, start_ns=moments[-1]))
     summing = Summing(cells.judged(by_band), by_band, sampled, ends, asked.end_ns, in_flight)
     return AllCounts(
-        {slo.name: summing.of(i, slo, sorted(lengths[slo.name])) for i, slo in enumerate(slos)},
+        {slo.name: summing.of(i, slo, sorted(lengths[slo.name]), tenants.get(slo.name)) for i, slo in enumerate(slos)},
         dict(zip(ends, summing.ended(), strict=True)),
     )
 
@@ -190,6 +215,7 @@ def _read_cells(
     moments: Sequence[int],
     summands: Mapping[str, str] = _NO_SUMS,
     others: Fragment = _NONE,
+    column: str = "end",
 ) -> tuple[Mapping[str, Sequence[Any]], bool]:
     """The cells of every band, as columns; and whether requests were sampled, so that `n` is a sum of weights."""
     counted = {"n": Fragment("count()"), "variance": Fragment("0."), "sums": _sums_of(summands.values())}
@@ -201,7 +227,7 @@ def _read_cells(
 
     def read(sums: Mapping[str, Fragment]) -> dict[str, list[Any]]:
         columns: dict[str, list[Any]] = defaultdict(list)
-        for one in slices(moments):
+        for one in slices(moments, column=column):
             fragments = {**cells.fragments, "by": one.band, "others": others, **sums}
             for name, values in one.columns(ctx.queries, "cells", fragments, matching).items():
                 columns[name] += values

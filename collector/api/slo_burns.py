@@ -9,11 +9,11 @@ from typing import Final
 import numpy as np
 
 from collector.api.context import Context
-from collector.api.evaluation import burns, count_by_window, lengths, open_requests
+from collector.api.evaluation import burns, count_burns, open_requests
 from collector.api.incident import Incident, incident, request_list
 from collector.api.parameters import LONGEST_NAME, Window
 from collector.api.summing import Windows, number_of
-from collector.api.sums import Arrays, slices
+from collector.api.sums import ARRIVED, Arrays, slices
 from collector.api.times import DAY_NS
 from collector.api.verdicts import open_wanted
 from collector.slo.burn import BurnRule, Tally, burn_rules
@@ -38,9 +38,9 @@ def slo_burns(ctx: Context, window: Window) -> Iterator[Incident]:
     Without a bad request that ended, a burn began when the oldest one arrived that is bad and has not ended.
     """
     rules = {slo.name: burn_rules(slo, ctx.windows) for slo in ctx.slos}
-    counted = count_by_window(ctx, ctx.slos, window, {slo.name: lengths(slo, rules[slo.name]) for slo in ctx.slos})
+    counted = count_burns(ctx, ctx.slos, window)
     for slo in ctx.slos:
-        counts = counted.slos[slo.name]
+        counts = counted[slo.name]
         # The only tenant's requests are all there are: its incident is the SLO's.
         together = None if len(counts.groups) == 1 else _worst(slo, rules[slo.name], counts.windows)
         found = [(tenant, _worst(slo, rules[slo.name], windows)) for tenant, windows in counts.groups.items()]
@@ -120,14 +120,17 @@ class _Ended:
 
 
 def _read_ended(ctx: Context, window: Window, slo: Slo, rule: BurnRule) -> _Ended:
-    """Looks back over more and more days until a calm is found; at most over the SLO's window."""
+    """Looks back over more and more days until a calm is found; at most over the SLO's window.
+
+    Requests burn when they arrive. Lists have those that ended since the first of the bad ones did.
+    """
     cell_ns = rule.short_ns // PER_WINDOW
     first = max(0, window.end_ns - slo.window) // cell_ns
     read: list[Arrays] = []
     stretches = days_back(first * cell_ns, window.end_ns)
     while True:
         start_ns, end_ns = next(stretches)  # the last one has the oldest cell, with which every search ends
-        read += _cells(ctx, replace(window, start_ns=start_ns, end_ns=end_ns), slo, cell_ns)
+        read += _cells(ctx, replace(window, start_ns=start_ns, end_ns=end_ns), slo, cell_ns, ARRIVED)
         cells = {name: np.concatenate([one[name] for one in read]) for name in _CELL.names or ()}
         order = cells["cell"].argsort(kind="stable")
         order = order[np.searchsorted(cells["cell"], first, sorter=order) :]
@@ -142,8 +145,13 @@ def _read_ended(ctx: Context, window: Window, slo: Slo, rule: BurnRule) -> _Ende
             is_all=start_ns <= first * cell_ns,
         )  # fmt: skip
         if place is not None:
-            first_ns = int(first_bad_ns[place]) if place < len(bad) else None
-            return _Ended(first_ns, int(rows[place:].sum()), float(bad[place:].sum()))
+            of_burn = first_bad_ns[place:][rows[place:] > 0]
+            if not len(of_burn):
+                return _Ended(None, 0, 0.0)
+            since = replace(window, start_ns=int(of_burn.min()))
+            ended = _cells(ctx, since, slo, cell_ns, "end")
+            n, weight = (sum(float(one[name].sum()) for one in ended) for name in ("bad_rows", "bad"))
+            return _Ended(since.start_ns, round(n), weight)
 
 
 def days_back(start_ns: int, end_ns: int) -> Iterator[tuple[int, int]]:
@@ -156,16 +164,18 @@ def days_back(start_ns: int, end_ns: int) -> Iterator[tuple[int, int]]:
         midnight, days = earlier, 2 * days
 
 
-def _cells(ctx: Context, window: Window, slo: Slo, cell_ns: int) -> list[Arrays]:
-    """The cells of a stretch. A cell lies in one hour, so no two slices have a part of the same."""
+def _cells(ctx: Context, window: Window, slo: Slo, cell_ns: int, column: str) -> list[Arrays]:
+    """The cells of a stretch, by this time. A cell lies in one hour, so no two slices have a part of the same."""
     judged = verdict([Promise.to_all(slo.thresholds).model_copy(update={"errors": slo.errors})])
     fragments = {
-        "cell": Fragment("intDiv(toUnixTimestamp64Nano(end), {cell_ns:Int64})", {"cell_ns": cell_ns}),
+        "cell": Fragment(
+            f"intDiv(toUnixTimestamp64Nano(toDateTime64({column}, 9)), {{cell_ns:Int64}})", {"cell_ns": cell_ns}
+        ),
         "good": judged.good,
         "unjudged": any_of(judged.undetermined, judged.excused),
     }
     matching = all_of(window.filter, selects(slo, "slo"))
     return [
         one.arrays(ctx.queries, "burn_cells", fragments, matching, _CELL)
-        for one in slices([window.end_ns, window.start_ns])
+        for one in slices([window.end_ns, window.start_ns], column=column)
     ]

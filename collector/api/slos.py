@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
@@ -13,9 +14,10 @@ from collector.api.context import Context
 from collector.api.evaluation import (
     Burn,
     burns,
+    count_burns,
     count_by_window,
     find_slo,
-    lengths,
+    open_requests,
 )
 from collector.api.parameters import Window, WindowQuery
 from collector.api.summing import SloCounts, Windows
@@ -41,7 +43,7 @@ class BurnOut(BaseModel):
 
 
 class Evaluation(BaseModel):
-    """Numbers over the SLO's own window, and its burn rates at the window's end.
+    """Numbers over the SLO's own window, and its burn rates at the window's end, by the time of arrival.
 
     `exhausted_in_s`: the time until the error budget is gone at the burn rate of the last hour; 0 when it is gone, null
     while the budget does not shrink.
@@ -115,16 +117,29 @@ def router(ctx: Context) -> APIRouter:
 
 
 def evaluate(ctx: Context, slos: Sequence[Slo], asked: Window) -> list[SloOut]:
-    """The SLOs' numbers at the end of the window that was asked about, all from counts of the same rows."""
+    """The SLOs' numbers at the end of the window that was asked about."""
+    if not slos:
+        return []
     rules = {slo.name: burn_rules(slo, ctx.windows) for slo in slos}
-    counted = count_by_window(ctx, slos, asked, {slo.name: lengths(slo, rules[slo.name]) for slo in slos})
-    return [_slo_out(slo, rules[slo.name], counted.slos[slo.name], counted.ended[DAY_NS]) for slo in slos]
+    longest = max(slo.window for slo in slos)
+    in_flight = open_requests(ctx, replace(asked, start_ns=max(0, asked.end_ns - longest)))
+    counted = count_by_window(ctx, slos, asked, {slo.name: {slo.window, DAY_NS} for slo in slos}, in_flight=in_flight)
+    tenants = {name: [*counts.groups] for name, counts in counted.slos.items()}
+    arrived = count_burns(ctx, slos, asked, in_flight=in_flight, tenants=tenants)
+    return [
+        _slo_out(slo, rules[slo.name], counted.slos[slo.name], arrived[slo.name], counted.ended[DAY_NS]) for slo in slos
+    ]
 
 
-def _slo_out(slo: Slo, rules: Sequence[BurnRule], counted: SloCounts, ended_last_day: Number) -> SloOut:
+def _slo_out(
+    slo: Slo, rules: Sequence[BurnRule], counted: SloCounts, arrived: SloCounts, ended_last_day: Number
+) -> SloOut:
     last_day = counted.windows[DAY_NS][0]
-    own = _numbers(slo, rules, counted.windows)
-    groups = [Group(tenant=name, **_numbers(slo, rules, windows)) for name, windows in counted.groups.items()]
+    own = _numbers(slo, rules, counted.windows, arrived.windows)
+    groups = [
+        Group(tenant=name, **_numbers(slo, rules, windows, arrived.groups[name]))
+        for name, windows in counted.groups.items()
+    ]
     return SloOut(
         **own | {"firing": _highest([own["firing"], *(group.firing for group in groups)])},
         name=slo.name,
@@ -145,10 +160,10 @@ def _slo_out(slo: Slo, rules: Sequence[BurnRule], counted: SloCounts, ended_last
     )
 
 
-def _numbers(slo: Slo, rules: Sequence[BurnRule], by_window: Windows) -> dict[str, Any]:
+def _numbers(slo: Slo, rules: Sequence[BurnRule], ended: Windows, arrived: Windows) -> dict[str, Any]:
     """The fields of `Evaluation`."""
-    requests, errors = by_window[slo.window]
-    burn = burns(slo, rules, {length: counts for length, (counts, _) in by_window.items()})
+    requests, errors = ended[slo.window]
+    burn = burns(slo, rules, {length: counts for length, (counts, _) in arrived.items()})
     left = budget_left(requests.tally, slo.budget)
     return {
         "requests": requests,
@@ -157,7 +172,7 @@ def _numbers(slo: Slo, rules: Sequence[BurnRule], by_window: Windows) -> dict[st
         "errors": errors,
         "goodput_rps": requests.goodput(slo.window / SECOND_NS),
         "budget_left": left,
-        "exhausted_in_s": exhausted_in_s(left, by_window[HOUR_NS][0].tally.burn(slo.budget), slo.window),
+        "exhausted_in_s": exhausted_in_s(left, arrived[HOUR_NS][0].tally.burn(slo.budget), slo.window),
         "burn": [_burn_out(b) for b in burn],
         "firing": _highest([b.rule.severity for b in burn if b.firing]),
     }

@@ -121,8 +121,8 @@ class Summing:
         (found,) = self._up_to_each([np.ones(len(self.n), bool)], self.n, self._kind, self._of_all)
         return found
 
-    def of(self, number: int, slo: Slo, lengths: Sequence[int]) -> SloCounts:
-        """The counts of the SLO with this place among the SLOs."""
+    def of(self, number: int, slo: Slo, lengths: Sequence[int], asked: Sequence[str] | None = None) -> SloCounts:
+        """The counts of the SLO with this place among the SLOs, and of the tenants that are asked for."""
         outcomes = self._judged.outcomes(number)
         chosen = self._in_flight.selected(slo)
         bad = chosen & self._in_flight.bad(slo.thresholds)
@@ -137,7 +137,7 @@ class Summing:
         for tenant, requests in open_tenants.items():
             if chosen[requests].any():
                 sizes[tenant] += 0
-        most = [tenant for tenant, _ in sizes.most_common(slo.most_groups)]
+        most = [tenant for tenant, _ in sizes.most_common(slo.most_groups)] if asked is None else asked
         groups = {t: (tenants.get(t, _NOTHING), open_tenants.get(t, _NOTHING)) for t in sorted(most)}
         by_tenant = {t: self._windows(outcomes, chosen, bad, lengths, *of) for t, of in groups.items()}
         return SloCounts(windows, by_tenant, len(sizes))

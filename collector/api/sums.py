@@ -11,9 +11,9 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from collector.api.times import HOUR_NS
+from collector.api.times import HOUR_NS, SECOND_NS
 from collector.sql.fragment import TRUE, Fragment, any_of, merged
-from collector.sql.queries import Queries, partition, size_of_columns
+from collector.sql.queries import Queries, part, partition, size_of_columns
 
 _LEAST_DAYS: Final = 3
 LEAST_HOURS: Final = 4
@@ -21,6 +21,11 @@ LEAST_HOURS: Final = 4
 _LAST_DAY: Final = 65_000
 """Days since 1970. ClickHouse puts all days after the year 2149 into one partition."""
 _IS_SAMPLED: Final = "is_sampled"
+_COUNTS_AT: Final = part("counts_at", {}).sql
+ARRIVED: Final = "ingested_at"
+"""The column of requests that says when the store got them."""
+_LONGEST_INSERT_NS: Final = 600 * SECOND_NS
+"""Rows of an insert have the time of its beginning, and are seen at its end. It does not last longer."""
 
 Sums = Mapping[str, Any]
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -60,6 +65,7 @@ class Slice:
     hours: tuple[int, int] | None = None
     """These hours alone, from the first up to before the last, counted since 1970: whole days, or a part of one."""
     table: str = "requests"
+    column: str = "end"
 
     def columns(
         self, queries: Queries, query: str, fragments: Mapping[str, Fragment], matching: Fragment
@@ -92,6 +98,8 @@ class Slice:
         if self.hours is None or not queries.remembers or "start_ns" in matching.parameters:
             return ask(query, fragments)
         reads = queries.versions_of(self.table, *self.hours)
+        if self.column == ARRIVED:  # the days of these rows may be others, and only a deletion changes them
+            reads = {**reads, **queries.deletions_of(self.table)}
         return queries.of_hours(query, fragments, reads, lambda: ask(query, fragments), size)
 
 
@@ -114,26 +122,33 @@ def is_short(start_ns: int, end_ns: int) -> bool:
 def slices(moments: Sequence[int], table: str = "requests", column: str = "end") -> Iterator[Slice]:
     """Divides a window into whole days, whole hours of other days, and the rest. All but the rest is remembered.
 
-    `moments` are its end and the starts of its bands, newest first. `column` has the day of the table's rows. Days are
-    partitions of the table, so their rows need no comparison of times. With one band, and days of 10 h:
+    `moments` are its end and the starts of its bands, newest first. `column` has the day of the table's rows, or is
+    `ARRIVED`. Days are partitions of the table, so their rows need no comparison of times. With one band, and days of
+    10 h:
 
         moments 75.5 h, 12 h    band 1: hours [12 h, 20 h), days [20 h, 70 h) by partition, hours [70 h, 75 h), the rest
     """
     whole: list[tuple[int, int]] = []
+    complete_ns = moments[0] - _LONGEST_INSERT_NS if column == ARRIVED else moments[0]
     for band in range(1, len(moments)):
-        for first, last in _whole_hours(moments[band], moments[band - 1], days_alone=table != "requests"):
+        end_ns = min(moments[band - 1], complete_ns)
+        for first, last in _whole_hours(moments[band], end_ns, days_alone=table != "requests"):
             whole.append((first * HOUR_NS, last * HOUR_NS))
-            if last - first >= _LEAST_DAYS * 24:
+            if last - first >= _LEAST_DAYS * 24 and column != ARRIVED:
                 days = {f"day{band}_{key}": partition(hour // 24) for key, hour in (("first", first), ("last", last))}
                 sql = f"_partition_id >= {{day{band}_first:String}} AND _partition_id < {{day{band}_last:String}}"
                 ended = Fragment(sql, days)
             else:
                 ended = _between(column, "whole", *whole[-1])
-            yield Slice(ended, Fragment(str(band)), (first, last), table)
+            yield Slice(ended, Fragment(str(band)), (first, last), table, column)
     gaps = [(a, b) for a, b in pairwise(sorted([moments[-1], *chain(*whole), moments[0]]))]
     starts = {f"band{i}_ns": moment for i, moment in enumerate(moments[1:], 1)}
-    bands = "".join(f"{column} >= {_time(name)}, {i}, " for i, name in enumerate(starts, 1) if i < len(starts))
-    rest = [_between(column, f"rest{i}", a, b) for i, (a, b) in enumerate(gaps[::2]) if a < b]
+    time = _COUNTS_AT if column == "end" else column
+    bands = "".join(f"{time} >= {_time(name)}, {i}, " for i, name in enumerate(starts, 1) if i < len(starts))
+    *earlier, latest = ((a, b) for a, b in gaps[::2])
+    rest = [_between(column, f"rest{i}", a, b) for i, (a, b) in enumerate(earlier) if a < b]
+    if latest[0] < latest[1]:
+        rest.append(_latest(*latest) if column == "end" else _between(column, "latest", *latest))
     if rest or not whole:
         yield Slice(any_of(*rest), Fragment(f"multiIf({bands}{len(starts)})", starts) if bands else Fragment("1"))
 
@@ -151,6 +166,13 @@ def _whole_hours(start_ns: int, end_ns: int, *, days_alone: bool) -> Iterator[tu
 
 def _time(name: str) -> str:
     return f"fromUnixTimestamp64Nano({{{name}:Int64}})"
+
+
+def _latest(first_ns: int, last_ns: int) -> Fragment:
+    """The requests of the latest part of a window, as sql/parts/ended_in_window.sql has them."""
+    read = f"end >= {_time('latest_first_ns')} AND end < {_time('latest_last_ns')} + INTERVAL 1 DAY"
+    counted = _between(_COUNTS_AT, "latest", first_ns, last_ns)
+    return Fragment(f"{read} AND {counted.sql}", counted.parameters)
 
 
 def _between(column: str, name: str, first_ns: int, last_ns: int) -> Fragment:
@@ -202,8 +224,8 @@ def _query(
 ) -> dict[int, Sums]:
     columns = Fragment(f"[{', '.join(asked.values())}]", parameters)
     by_band: dict[int, list[Sums]] = defaultdict(list)
-    for part in parts:
-        found = part.columns(queries, "sums", {"by": part.band, "sums": columns}, matching)
+    for one in parts:
+        found = one.columns(queries, "sums", {"by": one.band, "sums": columns}, matching)
         for band, values in zip(found["by"], found["sums"], strict=True):
             by_band[band].append(dict(zip(asked, values, strict=True)))
     return {band: add_all(rows) for band, rows in by_band.items()}

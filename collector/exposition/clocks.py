@@ -1,41 +1,85 @@
-"""Services whose clock is ahead of the collector's: their requests end in the future."""
+"""Services whose clock differs from the collector's: their requests end in the future, or long before they arrive."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from functools import reduce
 from typing import Final
 
-from collector.exposition.series import LONGEST, OTHER, SECOND_NS
+from collector.exposition.series import LONGEST, OTHER, SECOND_NS, Labels
 
 MOST: Final = 100
-"""Most services that are told apart."""
+"""Most services that are told apart as ahead, and most processes as behind."""
 KEEP_MINUTES: Final = 15
-"""A service is ahead for so long after its last request that was. The minute that has begun is one of them."""
+"""A service is ahead or behind for so long after its last request that was. The minute that began is one of them."""
+LEAST_BEHIND_NS: Final = 30 * SECOND_NS
+"""A sender's batches and its first attempts to send again take less."""
 _MINUTE_NS: Final = 60 * SECOND_NS
 
 
-class ClocksAhead:
-    """The largest lead of each service in the last 15 minutes. Transport and batches only make a lead look smaller."""
+class _Minutes:
+    """The largest, or the smallest, value of each key and minute, for the last 15 minutes. Any thread may call."""
+
+    def __init__(self, best: Callable[[int, int], int]) -> None:
+        self._best = best
+        self._lock = threading.Lock()
+        self._found: dict[Labels, dict[int, int]] = {}
+
+    def __contains__(self, key: Labels) -> bool:
+        return key in self._found
+
+    def note(self, key: Labels, value: int, now_ns: int) -> None:
+        """Keep a value of now."""
+        with self._lock:
+            has_room = key in self._found or (len(self._found) < MOST and all(len(label) <= LONGEST for label in key))
+            minutes = self._found.setdefault(key if has_room else (OTHER,) * len(key), {})
+            minute = now_ns // _MINUTE_NS
+            minutes[minute] = self._best(value, minutes.get(minute, value))
+
+    def read(self, now_ns: int, least: int) -> Mapping[Labels, int]:
+        """The best value of each key. Those that are less than `least` are forgotten."""
+        since, found = now_ns // _MINUTE_NS - KEEP_MINUTES, {}
+        with self._lock:
+            for key, minutes in [*self._found.items()]:
+                kept = self._found[key] = {minute: value for minute, value in minutes.items() if minute > since}
+                if not kept or (best := reduce(self._best, kept.values())) < least:
+                    del self._found[key]
+                else:
+                    found[key] = best
+        return found
+
+
+class Clocks:
+    """How far each service's clock differs, in the last 15 minutes.
+
+    Transport and batches only make a lead look smaller, so the largest one of a service counts. They make a lag look
+    larger, so the smallest one of a process counts, and of its processes the one that is farthest behind:
+
+        requests of process 1 arrive 601 s and 640 s after their end, of process 2 1 s and 90 s    behind by 601 s
+    """
 
     def __init__(self) -> None:
-        self._found: dict[str, dict[int, int]] = defaultdict(dict)
-        """By service and minute: the largest lead in nanoseconds."""
+        self._ahead, self._behind = _Minutes(max), _Minutes(min)
 
-    def note(self, service: str, end_ns: int, now_ns: int) -> None:
+    def note_end(self, service: str, end_ns: int, now_ns: int) -> None:
         """A request that ended at `end_ns` is counted now. Less than a second is no lead."""
-        ahead_ns = end_ns - now_ns
-        if ahead_ns < SECOND_NS:
-            return
-        has_room = service in self._found or (len(self._found) < MOST and len(service) <= LONGEST)
-        minutes, minute = self._found[service if has_room else OTHER], now_ns // _MINUTE_NS
-        minutes[minute] = max(ahead_ns, minutes.get(minute, 0))
+        if end_ns - now_ns >= SECOND_NS:
+            self._ahead.note((service,), end_ns - now_ns, now_ns)
 
-    def seconds(self, now_ns: int) -> Mapping[str, float]:
+    def note_lag(self, service: str, instance: str, lag_ns: int, now_ns: int) -> None:
+        """A request of a process arrived `lag_ns` after its end or later. A short lag only ends a long one."""
+        process = service, instance
+        if lag_ns >= LEAST_BEHIND_NS or process in self._behind:
+            self._behind.note(process, lag_ns, now_ns)
+
+    def ahead_s(self, now_ns: int) -> Mapping[str, float]:
         """The seconds by which each service is ahead."""
-        since = now_ns // _MINUTE_NS - KEEP_MINUTES
-        for service, minutes in [*self._found.items()]:
-            kept = self._found[service] = {minute: ahead_ns for minute, ahead_ns in minutes.items() if minute > since}
-            if not kept:
-                del self._found[service]
-        return {service: max(minutes.values()) / SECOND_NS for service, minutes in self._found.items()}
+        return {service: ns / SECOND_NS for (service,), ns in self._ahead.read(now_ns, SECOND_NS).items()}
+
+    def behind_s(self, now_ns: int) -> Mapping[str, float]:
+        """The seconds by which each service is behind, or sends late."""
+        found: dict[str, float] = {}
+        for (service, _), ns in self._behind.read(now_ns, LEAST_BEHIND_NS).items():
+            found[service] = max(ns / SECOND_NS, found.get(service, 0.0))
+        return found

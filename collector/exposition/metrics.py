@@ -190,6 +190,11 @@ CLOCK_AHEAD = Metric(
     "How far requests of a service ended after the collector's clock: its clock is ahead, or the collector's behind.",
     ("service_name",),
 )  # fmt: skip
+CLOCK_BEHIND = Metric(
+    "tokentrail_clock_behind_seconds", "gauge",
+    "How long after its end each request of a process of the service arrives: its clock is behind, or it sends late.",
+    ("service_name",),
+)  # fmt: skip
 
 PAYLOADS = Metric("tokentrail_collector_payloads_received_total", "counter", "OTLP payloads acknowledged.")
 DUPLICATES = Metric(

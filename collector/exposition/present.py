@@ -108,8 +108,10 @@ class Processes:
                     series.increase(metric, labels, n)
             if row["blocks_total"] and row["blocks_used"] is not None:
                 series.raise_to(metrics.KV_USAGE, labels, row["blocks_used"] / row["blocks_total"])
-        for service, ahead_s in counters.clocks.seconds(now_ns).items():
+        for service, ahead_s in counters.clocks.ahead_s(now_ns).items():
             series.set(metrics.CLOCK_AHEAD, (service,), ahead_s)
+        for service, behind_s in counters.clocks.behind_s(now_ns).items():
+            series.set(metrics.CLOCK_BEHIND, (service,), behind_s)
         for labels in counters.processes():
             series.increase(metrics.IN_FLIGHT, labels, 0)
             series.increase(metrics.STUCK, labels, 0)

@@ -15,7 +15,7 @@ from prometheus_client import Metric as Family
 
 from collector.exposition import metrics
 from collector.exposition.checkpoint import Checkpoint, dump_series, load_series
-from collector.exposition.clocks import ClocksAhead
+from collector.exposition.clocks import Clocks
 from collector.exposition.early import EarlyRequests
 from collector.exposition.filled import FilledTables
 from collector.exposition.histograms import add_latencies, bucket_edges, drop_old_histograms
@@ -83,7 +83,7 @@ class StoreCounters:
         self._processes = _load_label_sets(metrics.PROCESS, state.get("processes", ()))
         self._early = EarlyRequests(state.get("early", ()))
         self._claims = claims
-        self.clocks = ClocksAhead()
+        self.clocks = Clocks()
         self._collector: str = state.get("collector") or uuid4().hex
         self._claims_read: int = state.get("claims_read", 0)
         self._may_have_claimed = claims is not None  # and died before it counted them
@@ -190,7 +190,9 @@ class StoreCounters:
                 self._series.add(metrics.OVERFLOW, ("requests",), row["n"])
                 self._warn_of_overflow()
             self._series.add(metrics.REQUESTS, (*labels, row["status"]), row["n"])
-            self.clocks.note(row["service"], row["at_ns"], self._clock())
+            self.clocks.note_end(row["service"], row["at_ns"], self._clock())
+            for instance, after_arrival_ns in row["after_arrival"].items():
+                self.clocks.note_lag(row["service"], instance, -after_arrival_ns, self._clock())
             for metric, key, tokens in (
                 (metrics.TOKENS, (*labels, "input"), row["tokens_in"]),
                 (metrics.TOKENS, (*labels, "output"), row["tokens_out"]),

@@ -134,6 +134,17 @@ def test_cold_starts_have_their_sub_phases(api, rows):
     assert overlapping["start"] == "2026-11-21T09:44:59Z"
 
 
+def test_an_engine_whose_clock_differs_says_by_how_much(api, rows, live):
+    segment = f"{NOW:020d}-a"
+    ends = {"ahead": NOW + 90 * SECOND, "behind": NOW - 600 * SECOND, "even": NOW - SECOND}
+    rows.requests({"service": name, "ended": end, "segment": segment} for name, end in ends.items())
+    live.counters.on_segment(segment)
+    live.refresh()
+    lines = api("engines", end="2026-11-21T10:05:00Z")["engines"]
+    told = {line["service"]: (line["clock_ahead_s"], line["clock_behind_s"]) for line in lines}
+    assert told == {"ahead": (90, None), "behind": (None, 600), "even": (None, None)}
+
+
 def test_engines_by_any_sign_of_life(api, rows):
     rows.request(ended=NOW - 5 * SECOND, e2e=10 * SECOND, model="b")
     rows.request(ended=NOW - 50 * SECOND, model="a")
@@ -145,6 +156,7 @@ def test_engines_by_any_sign_of_life(api, rows):
     assert first == {
         "service": "engine", "engine": "tokentrail", "variants": ["baseline"], "models": ["a", "b", "m"],
         "first_seen": "2026-11-21T09:56:40Z", "last_seen": "2026-11-21T09:59:59Z", "requests": 2, "processes_total": 2,
+        "clock_ahead_s": None, "clock_behind_s": None,
         "processes": [
             {"service": "engine", "instance": "i-1", "variant": "baseline", "first_seen": "2026-11-21T09:59:09Z",
              "last_seen": "2026-11-21T09:59:59Z", "requests": 2},

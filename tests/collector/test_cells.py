@@ -143,6 +143,14 @@ def test_one_slo_is_a_promise_to_each_tenant(evaluate, rows):
     assert all(groups[tenant] == {"a": 3, "b": 1, "c": 1}[tenant] for tenant in groups.keys() - {"", "other"})
 
 
+def test_a_tenants_burn_counts_what_arrives(evaluate, rows):
+    late = {"tenant": "b", "status": "error", "ended": NOW - 7200 * SECOND, "ingested_at": NOW - SECOND}
+    rows.requests([{"tenant": "a"}] * 5 + [late] * 4)
+    slo = evaluate([{"group_by": ["tenant"], "objective": "0.9"}])["s0"]
+    assert {g.tenant: g.burn[0].short_burn for g in slo.groups} == {"a": 0.0, "b": 10.0}
+    assert slo.burn[0].short_burn == pytest.approx(10 * 4 / 9)
+
+
 def test_groups_are_the_tenants_with_the_most_requests_that_ended_and_that_the_slo_selects(evaluate, rows):
     chat = {"slo_class": "chat"}
     rows.requests(

@@ -43,10 +43,10 @@ class TestFragments:
 
 class TestRender:
     def test_parts_are_found_by_name_and_fragments_stand_in_parentheses(self):
-        sql = render("queries/requests_count", {"filter": Fragment("x OR y")})
+        sql = render("queries/spans_count", {"filter": Fragment("x OR y")})
         assert sql == (
-            "SELECT count() AS total FROM requests WHERE end >= fromUnixTimestamp64Nano({start_ns:Int64}) "
-            "AND end < fromUnixTimestamp64Nano({end_ns:Int64}) AND (x OR y)"
+            "SELECT count() AS total FROM spans WHERE start >= fromUnixTimestamp64Nano({start_ns:Int64}) "
+            "AND start < fromUnixTimestamp64Nano({end_ns:Int64}) AND (x OR y)"
         )
 
     def test_parts_of_parts_are_put_in_and_comments_left_out(self):
@@ -100,7 +100,7 @@ def test_every_query_is_run_with_the_fragments_that_it_names(api, rows, on_segme
         return render(path, fragments)
 
     monkeypatch.setattr(queries, "render", recorded)
-    made = rows.requests([{"segment": "one", "ingested_at": NOW, "status": "error"} for _ in range(20)])
+    made = rows.requests([{"segment": "one", "status": "error"} for _ in range(20)])
     rows.tokens(rows.request(), [400_000, 1])
     rows.phases(made[0], [("decode", SECOND)])
     rows.step(start=NOW - SECOND)

@@ -290,6 +290,27 @@ def test_doctor_compares_versions(version, state, told):
     assert (found.state, told in found.detail, bool(found.fix)) == (state, True, state == "warn")
 
 
+@pytest.mark.parametrize(
+    ("ahead_s", "behind_s", "told"),
+    [
+        (None, None, []),
+        (2.0, None, []),
+        (90.0, None, ["vllm chat: its requests end 1 min 30 s in the collector's future"]),
+        (None, 600.0, ["vllm chat: its requests arrive 10 min after their end, or later"]),
+    ],
+)
+def test_doctor_warns_of_a_clock_that_differs(ahead_s, behind_s, told):
+    seen = {"last_seen": "2026-11-21T10:00:00Z", "requests": 3, "tells": []}
+    engine = {"engine": "vllm", "service": "chat", "clock_ahead_s": ahead_s, "clock_behind_s": behind_s} | seen
+
+    class Fake:
+        def get(self, path, **_):
+            return {"engines": [engine]} if path == "engines" else {"processes": []}
+
+    found = [one for one in doctor._engines(Fake()) if one.name == "clock"]
+    assert [(one.state, one.detail, "NTP" in one.fix) for one in found] == [("warn", detail, True) for detail in told]
+
+
 def test_doctor_warns_of_each_scrape_that_fails_or_tells_nothing():
     class Fake:
         def get(self, _path, **_):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import httpx
 from rich.console import Console
@@ -172,11 +172,24 @@ def _engines(api: Api) -> Iterator[Finding]:
         silent = time.time() - instant(engine["last_seen"]).timestamp()
         detail = f"{name}: {count(engine['requests'])} requests in a day, seen {duration(max(silent, 0))} ago"
         yield Finding("engine", "ok", detail)
+        yield from _clock(name, engine)
         if missing := [told for told in engine["tells"] if told["told"] == "none"]:
             ways = dict.fromkeys(way for told in missing for way in told["ways"])
             whats = ", ".join(told["what"].replace("_", " ") for told in missing)
             yield Finding("engine", "ok", f"{name} does not tell: {whats}", "; ".join(ways))
     yield from _scrapes(api)
+
+
+def _clock(name: str, engine: dict[str, Any]) -> Iterator[Finding]:
+    """A clock that differs from the collector's, as the ends of the service's requests show it."""
+    if (ahead_s := engine["clock_ahead_s"]) is not None and ahead_s > _CLOCK_S:
+        detail = f"{name}: its requests end {duration(ahead_s)} in the collector's future"
+        fix = "synchronise both clocks (NTP), see TokentrailClockAhead in docs/alerts.md"
+        yield Finding("clock", "warn", detail, fix)
+    if (behind_s := engine["clock_behind_s"]) is not None:
+        detail = f"{name}: its requests arrive {duration(behind_s)} after their end, or later"
+        fix = "synchronise both clocks (NTP), or let it send more often, see TokentrailClockBehind in docs/alerts.md"
+        yield Finding("clock", "warn", detail, fix)
 
 
 def _scrapes(api: Api) -> Iterator[Finding]:

@@ -26,10 +26,10 @@ class _Sql(Template):
 
     A value is neither: it is a bound parameter, `{name:Type}`.
 
-        queries/requests_count.sql SELECT count() AS total FROM requests WHERE $parts.ended_in_window AND $filter
-        parts/ended_in_window.sql  end >= {start_ns:Int64} AND end < {end_ns:Int64}
-        the caller                 queries.row("requests_count", {"filter": Fragment("x = 1")}, start_ns=1, end_ns=2)
-        the store                  … WHERE end >= {start_ns:Int64} AND end < {end_ns:Int64} AND (x = 1)
+        queries/spans_count.sql      SELECT count() AS total FROM spans WHERE $parts.started_in_window AND $filter
+        parts/started_in_window.sql  start >= {start_ns:Int64} AND start < {end_ns:Int64}
+        the caller                   queries.row("spans_count", {"filter": Fragment("x = 1")}, start_ns=1, end_ns=2)
+        the store                    … WHERE start >= {start_ns:Int64} AND start < {end_ns:Int64} AND (x = 1)
     """
 
     idpattern = r"(?-i:(?:parts\.)?[a-z][a-z0-9_]*)"
@@ -154,6 +154,13 @@ class Queries:
         n = sum(n for hour, n in zip(counted["hour"], counted["n"], strict=True) if first <= hour < last)
         first_block, _, _, mutation = now[day]
         return {(table, f"{newest} {first}-{last}"): (first_block, mutation, n)}
+
+    def deletions_of(self, table: str) -> Versions:
+        """A version that changes when rows of a table were deleted, or its oldest or newest day went or came."""
+        of_table = {day: version for (of, day), version in self.versions().items() if of == table}
+        days = [int(day) for day in of_table if day.isdecimal()]
+        mutation = max((version[3] for version in of_table.values()), default=0)
+        return {(table, "deletions"): (mutation, min(days, default=0), max(days, default=0))}
 
     def remembered(
         self,

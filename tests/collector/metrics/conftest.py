@@ -51,7 +51,7 @@ def arrive(rows, on_segment, clock):
 
 
 @pytest.fixture
-def busy(client, arrive, rows, ingest_status):
+def busy(client, arrive, rows, on_segment, ingest_status):
     """A client of a collector in which every metric has a value."""
     ingest_status.received("spans", count=5, size=100, duplicate=True, rejected={"too_large": 1})
     ingest_status.refused("malformed")
@@ -72,4 +72,7 @@ def busy(client, arrive, rows, ingest_status):
     rows.kv_event(start=NOW - SECOND, segment=segment)
     rows.cold_start(start=NOW - SECOND, duration=SECOND, segment=segment)
     rows.open(start=NOW - 40 * SECOND, seen=NOW - 29 * SECOND)
+    late = f"{NOW:020d}-a"
+    rows.request(**CHAT, service="late", ended=NOW - 60 * SECOND, segment=late)
+    on_segment(late)
     return client

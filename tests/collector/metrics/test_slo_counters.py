@@ -130,7 +130,7 @@ def test_a_sampled_request_adds_its_weight(scrape, arrive):
 def test_burn_rates_are_those_of_the_api(api, arrive, scrape):
     for age_s, bad in ((60, 1), (1800, 3), (4 * 3600, 2), (20 * 3600, 5), (2 * 86_400, 0)):
         ended = NOW - age_s * SECOND
-        arrive(*({"ended": ended, "status": "error" if n < bad else "ok"} for n in range(7)))
+        arrive(*({"ended": ended, "ingested_at": ended, "status": "error" if n < bad else "ok"} for n in range(7)))
     samples, rules = scrape(), api("slos/all")["burn"]
     exposed = {key[-1]: n for key, n in samples.items() if key[:2] == ("tokentrail_slo_burn_rate", "slo=all")}
     told = {
