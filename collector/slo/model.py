@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from hashlib import sha256
 from pathlib import Path
@@ -19,6 +18,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic_core import ErrorDetails
 
 from collector.slo.durations import parse_duration
 from tokentrail.folders import words_of
@@ -27,6 +27,9 @@ _REPR = Repr()
 _REPR.maxlevel, _REPR.maxstring, _REPR.maxother = 2, 80, 80
 _brief = _REPR.repr
 """A value as it is told in an error: references of YAML make terabytes of a few lines."""
+
+_OBJECTIVE_DIGITS = 9
+"""The budget and what rules make of it are exact in the 28 digits of a Decimal."""
 
 Dimension = Literal["model", "tenant", "variant", "engine", "slo_class", "vantage"]
 """The columns of `requests` and `open_requests` that an SLO selects by and the API filters by."""
@@ -58,6 +61,9 @@ def _objective(value: Any) -> Decimal:
         objective = Decimal("NaN")
     if not (objective.is_finite() and 0 < objective < 1):
         msg = f"{_brief(value)} must be between 0 and 1, both excluded, such as 0.95"
+        raise ValueError(msg)  # as above
+    if objective != round(objective, _OBJECTIVE_DIGITS):
+        msg = f"{_brief(value)} has more than {_OBJECTIVE_DIGITS} digits behind the point"
         raise ValueError(msg)  # as above
     return objective
 
@@ -222,11 +228,13 @@ def load_slos(path: Path) -> tuple[Slo, ...]:
 
 def describe(error: ValidationError) -> list[str]:
     """One line per problem: its place and its fix."""
-    return [f"{_place(e['loc'])}: {_fix(e)}" for e in error.errors()]
+    return [f"{place_of(e)}: {_fix(e)}" for e in error.errors()]
 
 
-def _place(loc: Sequence[int | str]) -> str:
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).removeprefix(".") or "the file"
+def place_of(error: ErrorDetails) -> str:
+    """The place of one problem, such as `slos[0].window`."""
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"])
+    return "".join(parts).removeprefix(".") or "the file"
 
 
 def _fix(error: Any) -> str:

@@ -15,36 +15,11 @@ from alerts.__main__ import main
 from alerts.engine_packs import packs
 from alerts.generate import generate
 from alerts.loaded import LoadedRules
-from alerts.openslo import from_openslo
 from collector.slo.durations import parse_duration
 from collector.slo.model import load_slos
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = load_slos(ROOT / "alerts" / "slos.yaml")
-OPENSLO = """
-apiVersion: openslo/v1
-kind: SLO
-metadata: {name: chat, labels: {owner: ann, team: serving, tier: gold}}
-spec:
-  description: First tokens come fast.
-  timeWindow: [{duration: 28d, isRolling: true}]
-  budgetingMethod: Occurrences
-  indicator: {spec: {thresholdMetric: {metricSource: {type: tokentrail, spec: {metric: ttft, select: {model: [m]}}}}}}
-  objectives: [{op: lte, value: 0.5, target: 0.999}]
----
-apiVersion: openslo/v1
-kind: Service
-metadata: {name: llm}
----
-apiVersion: openslo/v1
-kind: SLO
-metadata: {name: joint}
-spec:
-  timeWindow: [{duration: 30d}]
-  indicator:
-    spec: {ratioMetric: {good: {metricSource: {type: tokentrail, spec: {thresholds: {ttft: 1s, tpot: 80ms}}}}}}
-  objectives: [{target: 0.95}]
-"""
 
 
 class Files:
@@ -60,6 +35,14 @@ class Files:
 @pytest.fixture
 def files(tmp_path):
     return Files(tmp_path)
+
+
+def test_an_objective_that_no_rule_can_hold_is_told_in_a_line(tmp_path, files, capsys):
+    slos = tmp_path / "slos.yaml"
+    for objective in ("1e-999999999", "0." + 40 * "9"):
+        slos.write_text(f"slos: [{{name: a, objective: {objective}, window: 30d, thresholds: {{e2e: 1s}}}}]")
+        assert files("generate", "--slos", str(slos)) == 2
+        assert "more than 9 digits" in capsys.readouterr().err
 
 
 def test_it_writes_rules_that_promtool_accepts(tmp_path, files, capsys):
@@ -153,38 +136,6 @@ def test_kubernetes_objects_hold_the_same_groups(files):
         assert found["metadata"]["name"] == f"tokentrail-{path.stem}"
         if path.name in generate(SHIPPED):
             assert found["spec"] == yaml.safe_load(generate(SHIPPED)[path.name])
-
-
-def test_openslo_documents_become_our_slos(tmp_path, capsys):
-    file, ours = tmp_path / "open.yaml", tmp_path / "slos.yaml"
-    file.write_text(OPENSLO)
-    assert main(["import", "--slos", str(file)]) == 0
-    ours.write_text(capsys.readouterr().out)
-    chat, joint = load_slos(ours)
-    assert (chat.name, str(chat.objective), chat.owner, chat.team) == ("chat", "0.999", "ann", "serving")
-    assert (chat.thresholds.given(), chat.select["model"]) == ({"ttft": 500_000_000}, ("m",))
-    assert joint.thresholds.given() == {"ttft": 10**9, "tpot": 80_000_000}
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("type: tokentrail, spec: {metric", "type: prometheus, spec: {metric", "only a source of type tokentrail"),
-        ("op: lte", "op: gt", "use lte"),
-        ("target: 0.999", "target: 2", "must be between 0 and 1"),
-        ("metric: ttft", "metric: fps", "fps: unknown field"),
-        ("value: 0.5, ", "", "missing or wrong: 'value'"),
-        ("kind: SLO", "kind: Other", "has no document of kind SLO"),
-        ("spec:", "spec: [", "cannot be read"),
-    ],
-)
-def test_an_openslo_document_that_cannot_be_read_is_named(tmp_path, capsys, old, new, said):
-    file = tmp_path / "open.yaml"
-    file.write_text(OPENSLO.replace(old, new))
-    assert main(["import", "--slos", str(file)]) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert str(file) in error
 
 
 @pytest.fixture
@@ -330,9 +281,3 @@ def test_tokentrail_rules_is_the_same_command(tmp_path):
     command = [sys.executable, "-m", "tokentrail.cli", "rules", "diff", "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert (done.returncode, "+- name: tokentrail-slos-outage" in done.stdout) == (1, True), done.stderr
-
-
-def test_openslo_that_is_read_is_valid(tmp_path):
-    file = tmp_path / "open.yaml"
-    file.write_text(OPENSLO)
-    assert "objective: '0.999'" in from_openslo(file)

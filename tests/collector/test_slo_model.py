@@ -82,6 +82,14 @@ def test_the_shipped_file():
     assert (client.select, client.thresholds.given()) == ({"vantage": ("client",)}, {"e2e": 60 * SECOND})
 
 
+@pytest.mark.parametrize("objective", ["0.999999999", "0.000000001", "0.95000000000000"])
+def test_nine_digits_of_an_objective_are_exact(tmp_path, objective):
+    file = tmp_path / "slos.yaml"
+    file.write_text(f"slos: [{{name: a, objective: {objective}, window: 30d, thresholds: {{e2e: 1s}}}}]")
+    (slo,) = load_slos(file)
+    assert slo.budget + Decimal(objective) == 1
+
+
 GOOD = {"name": "a", "objective": "'0.9'", "window": "30d", "thresholds": "{e2e: 1s}"}
 
 
@@ -94,6 +102,9 @@ GOOD = {"name": "a", "objective": "'0.9'", "window": "30d", "thresholds": "{e2e:
         ({"objective": "'0'"}, "must be between 0 and 1"),
         ({"objective": "'95%'"}, "must be between 0 and 1"),
         ({"objective": "'NaN'"}, "must be between 0 and 1"),
+        ({"objective": "1e-999999999"}, "objective: '1e-999999999' has more than 9 digits behind the point"),
+        ({"objective": "0.9999999999"}, "has more than 9 digits behind the point"),
+        ({"objective": "0." + 40 * "9"}, "has more than 9 digits behind the point"),
         ({"window": "30"}, "window: 30 has no unit: write for example"),
         ({"window": "'-3d'"}, "window: '-3d' is not a duration"),
         ({"window": None}, r"slos\[0\].window: is missing"),
