@@ -70,7 +70,7 @@ def _attach(manifest: Manifest, work: Path) -> None:
         for name in sorted(manifest.tables, key=lambda name: name != VERSIONS):
             _attach_table(store, name, manifest.tables[name], work / "tables" / name, columns[name])
             if name == VERSIONS:  # first, so that no part of a newer version is read
-                pending_migrations(store, read_migrations())
+                pending_migrations(store, read_migrations(), "in the backup")
     finally:
         store.close()
 

@@ -29,13 +29,13 @@ _SYNCED: Final = "fsync_after_insert = 1, min_rows_to_fsync_after_merge = 1"
 """Settings of tables whose new, merged and changed parts are on the disk before the old ones are removed."""
 
 
-def pending_migrations(store: Store, migrations: Sequence[Migration]) -> Sequence[Migration]:
+def pending_migrations(store: Store, migrations: Sequence[Migration], where: str) -> Sequence[Migration]:
     """Return the migrations that the store lacks; a store without tables is new and is recorded as current.
 
     Raises `StoreError` for a store that is newer, too old, of an unknown version, or had other statements under a
     number.
     """
-    client, where = store.client(), store.safe_dsn
+    client = store.client()
     found = client.query("SELECT max(version), count() FROM schema_version").result_rows[0]
     first, last = migrations[0].version, migrations[-1].version
     if found[1] == 0:

@@ -55,7 +55,7 @@ def apply_schema(store: Store, *, sql_dir: Path = SQL_DIR, decoding: Decoding = 
         client.command(tables["schema_version"])
         if layout.cluster:
             client.command("SYSTEM SYNC REPLICA schema_version")
-        pending = pending_migrations(store, migrations)
+        pending = pending_migrations(store, migrations, store.safe_dsn)
         # A node of a cluster does not know which tables the others have.
         existing = () if layout.cluster else _existing_tables(client)
         for name, statement in tables.items():
