@@ -51,7 +51,7 @@ from collector.store.retention import FOR_EVER, Retention, check_windows, parse_
 from collector.store.steady_clock import SteadyClock
 from collector.store.store import Store
 from collector.store.usage import Usage
-from collector.wal.log import SegmentLog
+from collector.wal.log import PAUSE, SegmentLog
 from collector.watermark import OldestWaiting, Watermark
 
 _LEAST_STOP_S: Final = 1.0
@@ -75,7 +75,7 @@ class Service:
         tls = None
         if settings.tls_cert and settings.tls_key:
             tls = Tls(TlsFiles(settings.tls_cert, settings.tls_key, settings.tls_client_ca))
-        self.status = IngestStatus()
+        self.status = IngestStatus(behind_after_s=settings.lost_after_s + PAUSE * settings.segment_age_s)
         self._lock_file = lock_folder(settings.data_dir)
         retention = parse_retention(settings.retention)
         slos = load_slos(settings.slos) if settings.slos else ()

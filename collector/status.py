@@ -95,6 +95,8 @@ class IngestSnapshot:
     ready: bool
     reason: str
     """Why the collector is not ready; empty when it is."""
+    behind: str
+    """Which data has waited for the store for longer than it should; empty when none has."""
 
     @property
     def spans_received(self) -> int:
@@ -112,6 +114,9 @@ class IngestStatus:
     """Counters and readiness, written by the receivers, the logs and the writers; safe to use from any thread."""
 
     monotonic_s: Callable[[], float] = time.monotonic
+    unix_ns: Callable[[], int] = time.time_ns
+    behind_after_s: float = 60.0
+    """Data that has waited in a log for so long makes the collector degraded."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _counts: Counter[str] = field(default_factory=Counter)
     _payloads_rejected: Counter[str] = field(default_factory=Counter)
@@ -123,6 +128,7 @@ class IngestStatus:
     _not_ready: dict[str, str] = field(default_factory=lambda: {"start": "the collector is starting"})
     _waiting_since_s: dict[str, float] = field(default_factory=dict)
     _wal_pending: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _wal_since_ns: dict[str, int] = field(default_factory=dict)
     _last_insert_unix_s: float = 0.0
     _expired: Counter[str] = field(default_factory=Counter)
     _last_retention_unix_s: float = 0.0
@@ -181,10 +187,14 @@ class IngestStatus:
         with self._lock:
             self._counts["repeated"] += payloads
 
-    def wal_pending(self, signal: str, segments: int, size: int) -> None:
-        """Set how many segments and bytes a signal's log holds that the store does not have yet."""
+    def wal_pending(self, signal: str, segments: int, size: int, since_ns: int | None = None) -> None:
+        """Set how many segments and bytes a signal's log holds that the store does not have yet.
+
+        `since_ns` is the unix time of the oldest, None without one.
+        """
         with self._lock:
             self._wal_pending[signal] = (segments, size)
+            self._wal_since_ns[signal] = since_ns or 0
 
     def expired(self, table: str, rows: int) -> None:
         """Count rows that the retention removed from a table."""
@@ -233,6 +243,13 @@ class IngestStatus:
             with self._lock:
                 del self._waiting_since_s[part]
 
+    def _behind(self) -> Iterator[str]:
+        for signal, since_ns in self._wal_since_ns.items():
+            waited_s = (self.unix_ns() - since_ns) / 1e9
+            if since_ns and waited_s > self.behind_after_s:
+                size = self._wal_pending[signal][1] / 1e6
+                yield f"{size:.1f} MB of {signal} wait for the store, the oldest for {waited_s:.0f} s"
+
     def snapshot(self) -> IngestSnapshot:
         """Read everything at once."""
         with self._lock:
@@ -272,4 +289,5 @@ class IngestStatus:
                 scrape_targets_dropped=self._counts["scrape_targets_dropped"],
                 ready=not not_ready,
                 reason="; ".join(not_ready.values()),
+                behind="; ".join(self._behind()),
             )

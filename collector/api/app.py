@@ -122,10 +122,15 @@ def create_app(
         responses={503: {"description": "Not ready", "content": {"application/json": {}}}},
     )
     def readyz() -> JSONResponse:
-        """The process can store the data that it accepts; if not, 503 with the reason."""
+        """The process can store the data that it accepts; if not, 503 with the reason.
+
+        It is degraded while old data waits for the store: it accepts more, and answers lack what waits.
+        """
         now = status.snapshot()
-        if now.ready:
-            return JSONResponse({"status": "ready"})
-        return JSONResponse({"status": "not ready", "reason": now.reason}, 503)
+        if not now.ready:
+            return JSONResponse({"status": "not ready", "reason": now.reason}, 503)
+        if now.behind:
+            return JSONResponse({"status": "degraded", "reason": now.behind})
+        return JSONResponse({"status": "ready"})
 
     return app

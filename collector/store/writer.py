@@ -149,7 +149,7 @@ class Writer:
 
     def start(self) -> None:
         """Begin to write. The segments that an earlier process left in the log count as waiting at once."""
-        self._status.wal_pending(self._signal.name, *self._log.pending)
+        self._status.wal_pending(self._signal.name, *self._log.pending, self._log.waiting_since_ns)
         self._thread.start()
 
     def stop(self, timeout_s: float) -> bool:
@@ -180,7 +180,7 @@ class Writer:
         self._stored.clear()
         self._set_aside.clear()
         self._status.repeated(len(contents.frames) - len(frames))
-        self._status.wal_pending(self._signal.name, *self._log.pending)
+        self._status.wal_pending(self._signal.name, *self._log.pending, self._log.waiting_since_ns)
         self._status.set_ready(f"{self._signal.name} log room")
 
     def _claimed(self, segment: str, frames: Sequence[Frame]) -> Sequence[Frame]:

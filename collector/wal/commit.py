@@ -103,7 +103,7 @@ class GroupCommit:
             if self._committing or self._broken:
                 self._commit()
             self._seal(now=stopping)
-            self._status.wal_pending(self._signal, *self._log.pending)
+            self._status.wal_pending(self._signal, *self._log.pending, self._log.waiting_since_ns)
             if stopping:
                 return
 

@@ -34,9 +34,12 @@ from collector.wal.segment import (
 
 logger = logging.getLogger(__name__)
 
-_PAUSE: Final = 5.0
+PAUSE: Final = 5.0
 """A segment that is not full is not sealed sooner than so many ages after the one before it. An insert of a few spans
 costs almost as much as one of ten thousand."""
+_LEAST_GROUP_BYTES: Final = 16 * 1024 * 1024
+"""Segments that wait are merged up to so many bytes at least: small ones, each an insert, may come faster than they are
+stored."""
 _LATELY_S: Final = 60.0
 """The bytes of a file that this process wrote so lately are still in memory: the disk cannot have damaged them."""
 
@@ -137,7 +140,7 @@ class SegmentLog:
         if self._active.size >= self.limits.segment_bytes:
             return 0.0
         age_s = self.limits.segment_age_s
-        due_s = max(self._active.opened_at_s + age_s, self._sealed_at_s + _PAUSE * age_s)
+        due_s = max(self._active.opened_at_s + age_s, self._sealed_at_s + PAUSE * age_s)
         return max(0.0, due_s - self._monotonic_s())
 
     def seal(self) -> None:
@@ -171,16 +174,19 @@ class SegmentLog:
             self._changed.notify_all()
 
     def merge_waiting(self) -> None:
-        """Make one group of the oldest segments that wait, up to the size of one segment; the writer's thread calls it.
+        """Make one group of the oldest segments that wait, up to the size of one segment or 16 MiB.
+
+        The writer's thread calls it.
 
         A segment that may have been inserted under its own id stays alone: under another id it would be stored twice.
         """
+        limit = max(self.limits.segment_bytes, _LEAST_GROUP_BYTES)
         with self._changed:
             members: list[Segment] = []
             size = 0
             for segment in self._sealed:
                 size += segment.size
-                if segment.members or segment.id == self._tried_id or size > self.limits.segment_bytes:
+                if segment.members or segment.id == self._tried_id or size > limit:
                     break
                 members.append(segment)
         group = make_group(members) if len(members) > 1 else None

@@ -220,3 +220,15 @@ def test_stopping_commits_what_is_queued_seals_and_takes_nothing_more(log, statu
     assert log.next_sealed(0) is not None
     with pytest.raises(LogUnavailableError, match="shutting down"):
         commit.submit(b"late")
+
+
+def test_what_waits_for_too_long_is_told_with_its_size_and_age(commit, log, status):
+    commit.submit(b"a" * 500).result(WAIT_S)
+    commit.stop(WAIT_S)
+    since_ns, size = log.waiting_since_ns, log.pending[1] / 1e6
+    status.behind_after_s = 65.0
+    told = []
+    for seconds in (-3600, 65, 66):
+        status.unix_ns = lambda seconds=seconds: since_ns + seconds * 10**9
+        told.append(status.snapshot().behind)
+    assert told == ["", "", f"{size:.1f} MB of traces wait for the store, the oldest for 66 s"]

@@ -258,19 +258,22 @@ def test_no_command_prints_the_password_of_an_address(serve, started, tmp_path):
 @pytest.mark.parametrize(
     ("status", "date", "expected"),
     [
-        (200, "Sun, 22 Nov 2020 10:00:00 GMT", [("API", "ok"), ("clocks", "warn")]),
-        (503, "", [("API", "fail")]),
+        ("ready", "Sun, 22 Nov 2020 10:00:00 GMT", [("API", "ok"), ("clocks", "warn")]),
+        ("degraded", "Sun, 22 Nov 2020 10:00:00 GMT", [("API", "warn"), ("clocks", "warn")]),
+        ("not ready", "", [("API", "fail")]),
     ],
 )
 def test_doctor_compares_clocks_and_readiness(status, date, expected):
     class Fake:
         def ready(self):
-            told = (
-                {"status": "ready"} if status == 200 else {"status": "not ready", "reason": "the store does not answer"}
+            told = {"status": status} | ({} if status == "ready" else {"reason": "3.0 MB wait for the store"})
+            return httpx.Response(
+                503 if status == "not ready" else 200, json=told, headers={"date": date} if date else {}
             )
-            return httpx.Response(status, json=told, headers={"date": date} if date else {})
 
-    assert [(found.name, found.state) for found in doctor._api(Fake(), "url")] == expected
+    findings = list(doctor._api(Fake(), "url"))
+    assert [(found.name, found.state) for found in findings] == expected
+    assert ("3.0 MB wait for the store" in findings[0].detail) == (status != "ready")
 
 
 @pytest.mark.parametrize(

@@ -110,16 +110,21 @@ def _api(api: Api, url: str) -> Generator[Finding, None, bool]:
         yield _failed("API", url, "--api", in_words(error), way_out(error, "--api"))
         return False
     try:
-        reason = "" if ready.json()["status"] == "ready" else ready.json()["reason"]
+        status = ready.json()["status"]
+        reason = "" if status == "ready" else ready.json()["reason"]
     except (ValueError, KeyError, TypeError):
         told = f"answers {ready.status_code}, but not as a collector's API does"
         fix = "another server is there: name the collector's address with --api"
         yield _failed("API", url, "--api", told, fix)
         return False
-    if reason:
+    if status == "degraded":
+        fix = "give the collector and its store more CPU or a faster disk; answers lack what waits"
+        yield Finding("API", "warn", f"{without_user(url)} is behind: {reason}", fix)
+    elif reason:
         yield Finding("API", "fail", f"{without_user(url)} is not ready: {reason}", "see the collector's log")
         return False
-    yield Finding("API", "ok", without_user(url))
+    else:
+        yield Finding("API", "ok", without_user(url))
     if date := ready.headers.get("date"):
         apart = abs(parsedate_to_datetime(date).timestamp() - time.time())
         if apart > _CLOCK_S + 1:  # the header has whole seconds

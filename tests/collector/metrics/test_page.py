@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import time
 from pathlib import Path
 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -41,5 +42,11 @@ def test_readiness_and_health(api, ingest_status):
         assert (answer.status_code, key in answer.json()) == (status, True)
     ingest_status.set_ready("start")
     assert api.client.get("/readyz").status_code == 200
+    assert api.client.get("/readyz").json() == {"status": "ready"}
+    ingest_status.wal_pending("traces", 800, 3_000_000, time.time_ns() - 100 * SECOND)
+    degraded = api.client.get("/readyz")
+    assert (degraded.status_code, degraded.json()["status"]) == (200, "degraded")
+    assert re.fullmatch(r"3.0 MB of traces wait for the store, the oldest for 10\d s", degraded.json()["reason"])
     ingest_status.set_not_ready("store", "the disk is full")
+    assert api.client.get("/readyz").status_code == 503
     assert api.client.get("/readyz").json()["reason"] == "the disk is full"

@@ -7,19 +7,29 @@ import pytest
 from collector.wal.frame import COMMIT_BYTES, HEADER_BYTES, digest_of
 from tests.collector.wal.opened import sealed, waiting
 
+MIB = 1024 * 1024
+FRAME_BYTES = HEADER_BYTES + COMMIT_BYTES
 
-def test_segments_that_wait_are_merged_up_to_the_size_of_one_and_stay_in_order(reopen):
-    log = reopen(segment_bytes=3 * (HEADER_BYTES + 20 + COMMIT_BYTES))
-    waiting(log, b"a" * 20, b"b" * 20, b"c" * 20, b"d" * 300, b"e")
+
+@pytest.mark.parametrize(
+    ("segment_bytes", "merged"), [(100, b"ab"), (16 * MIB, b"ab"), (18 * MIB, b"abc"), (18 * MIB - 1, b"ab")]
+)
+def test_segments_that_wait_are_merged_up_to_the_size_of_one_or_16_mib_and_stay_in_order(reopen, segment_bytes, merged):
+    log = reopen(segment_bytes=segment_bytes)
+    sizes = {b"a": 8 * MIB, b"b": 8 * MIB, b"c": 2 * MIB, b"d": 17 * MIB, b"e": FRAME_BYTES + 1}
+    waiting(log, *(letter * (size - FRAME_BYTES) for letter, size in sizes.items()))
     before = log.pending[1]
     log.merge_waiting()
     log.merge_waiting()
-    assert log.pending == (3, before)
-    assert [payload[:1] for payload in sealed(log)[0]] == [b"a", b"b", b"c"]
-    log = reopen(segment_bytes=200)
-    waiting(log, b"f")
+    assert log.pending == (5 - len(merged) + 1, before)
+    assert b"".join(payload[:1] for payload in sealed(log)[0]) == merged
+
+
+def test_one_segment_is_no_group(reopen):
+    log = reopen()
+    waiting(log, b"a")
     log.merge_waiting()
-    assert log.pending[0] == 1
+    assert (log.pending[0], log.next_sealed(0).members) == (1, ())
 
 
 def test_a_group_is_the_same_after_a_restart(reopen):

@@ -1,5 +1,7 @@
 """The store fails, hangs or is away, and the log cannot be read or released."""
 
+import time
+
 import pytest
 
 from collector.store.insert import insert_otlp
@@ -158,6 +160,9 @@ def test_draining_gives_up_on_a_store_that_is_away_and_keeps_the_segments(setup)
     s.segment(token_body(trace=1))
     s.writer.start()
     assert s.status.snapshot().wal_segments_pending == 1, "it counts although nothing has been sent to this process"
+    assert s.status.snapshot().behind == ""
+    s.status.unix_ns = lambda: time.time_ns() + 3600 * 10**9
+    assert "MB of traces wait for the store, the oldest for 36" in s.status.snapshot().behind
     assert not s.writer.stop(timeout_s=0.2)
     assert s.log.pending[0] == 1
     s.writer._thread.join(WAIT_S)
@@ -171,5 +176,7 @@ def test_a_full_log_is_ready_again_when_the_store_has_taken_something(setup):
     with pytest.raises(LogUnavailableError, match="full"):
         GroupCommit("traces", s.log, s.status).submit(b"another")
     assert "the log of traces is full" in s.status.snapshot().reason
+    s.status.unix_ns = lambda: time.time_ns() + 3600 * 10**9
     s.writer.write(segment)
     assert s.status.snapshot().ready
+    assert s.status.snapshot().behind == ""
